@@ -1,0 +1,260 @@
+//! Every limit of the agent: name, unit, default and reason, in one place.
+//!
+//! Constants are bounds of the agent itself. [`PluginLimits`] and [`TaskLimits`] are the defaults
+//! of what a guest may use; configuration may override them per plugin and per task.
+
+use std::time::Duration;
+
+/// One kibibyte in bytes.
+pub const KIB: u64 = 1024;
+/// One mebibyte in bytes.
+pub const MIB: u64 = 1024 * KIB;
+
+// ---- job files -------------------------------------------------------------------------------
+
+/// Largest job file read, bytes. A job of a thousand tasks is below 1 MiB; parsing cost is linear.
+pub const JOB_FILE_BYTES_MAX: u64 = 2 * MIB;
+/// Deepest nesting of blocks and expressions in a job file. Nomad's own files reach 8.
+pub const JOB_NESTING_MAX: usize = 32;
+/// Most problems reported for one job file: beyond that a person stops reading.
+pub const JOB_DIAGNOSTICS_MAX: usize = 50;
+/// Most tasks of one job on this node, over all groups and counts.
+pub const JOB_TASKS_MAX: usize = 1_000;
+/// Longest name (job, group, task), bytes: names become directory names.
+pub const NAME_BYTES_MAX: usize = 128;
+
+// ---- plugins ---------------------------------------------------------------------------------
+
+/// Largest plugin file, bytes. CPython plugins have 18 MiB.
+pub const PLUGIN_FILE_BYTES_MAX: u64 = 32 * MIB;
+/// Largest WASM task file, bytes. CRuby has 24 MiB.
+pub const TASK_FILE_BYTES_MAX: u64 = 64 * MIB;
+/// Most functions in one guest: a million tiny functions cost the compiler 19 s and 5.3 GB.
+pub const GUEST_FUNCTIONS_MAX: u32 = 200_000;
+/// Address space of the compile child, bytes. CRuby needs about 1.5 GiB on two threads.
+pub const COMPILE_ADDRESS_SPACE_BYTES_MAX: u64 = 3 * 1024 * MIB;
+/// Processor time of the compile child, seconds.
+pub const COMPILE_CPU_SECONDS_MAX: u64 = 60;
+/// Wall time the agent waits for the compile child.
+pub const COMPILE_WALL_MAX: Duration = Duration::from_secs(90);
+/// Compile children at once: each may use two threads.
+pub const COMPILE_CHILDREN_MAX: usize = 2;
+/// Standard error of the compile child kept for the error message, bytes.
+pub const COMPILE_STDERR_BYTES_MAX: usize = 8 * 1024;
+
+/// Interval of the epoch ticker. A spinning guest yields or dies within two ticks.
+pub const EPOCH_TICK: Duration = Duration::from_millis(10);
+
+/// Instances of plugins alive at once (calls in flight).
+pub const PLUGIN_INSTANCES_MAX: u32 = 128;
+/// WASM tasks alive at once; lowered where the kernel's map limit is too small.
+pub const TASK_INSTANCES_MAX: u32 = 4_096;
+
+/// What one call of a plugin may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PluginLimits {
+    /// Wall time of one call, host functions included.
+    pub call_wall_max: Duration,
+    /// Linear memory over all memories of the instance together, bytes.
+    pub memory_bytes_max: u64,
+    /// Table elements over all tables together.
+    pub table_elements_max: u64,
+    /// Bytes copied between guest and host in one call, both ways together.
+    pub transfer_bytes_max: u64,
+    /// Host functions called in one call.
+    pub host_calls_max: u64,
+    /// Bytes of one answer after lifting (strings and lists), checked by validation.
+    pub answer_bytes_max: u64,
+    /// Bytes of log text per second; more is dropped and counted.
+    pub log_bytes_per_second: u64,
+    /// Component resources (handles) alive at once.
+    pub handles_max: u32,
+    /// Bytes of one random request.
+    pub random_bytes_max: u64,
+}
+
+impl Default for PluginLimits {
+    fn default() -> Self {
+        Self {
+            // A fingerprint takes microseconds; two seconds leave room for a slow `nvidia-smi`
+            // and a loaded machine, and bound how long a kill can be held up.
+            call_wall_max: Duration::from_secs(5),
+            memory_bytes_max: 64 * MIB,
+            table_elements_max: 40_000,
+            // Eight devices with four attributes are 4 KiB. Host memory can reach three times this.
+            transfer_bytes_max: 4 * MIB,
+            host_calls_max: 10_000,
+            answer_bytes_max: MIB,
+            log_bytes_per_second: 64 * KIB,
+            handles_max: 1_000,
+            random_bytes_max: 64 * KIB,
+        }
+    }
+}
+
+/// What one WASM task may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskLimits {
+    /// Linear memory over all memories together, bytes. The job's `resources.memory` replaces it.
+    pub memory_bytes_max: u64,
+    /// Table elements over all tables together. ripgrep has 5,000, CPython 12,000.
+    pub table_elements_max: u64,
+    /// Bytes copied by one host call.
+    pub transfer_bytes_max: u64,
+    /// Component resources (handles: files, streams, sockets) alive at once.
+    pub handles_max: u32,
+    /// Bytes of one random request.
+    pub random_bytes_max: u64,
+}
+
+impl Default for TaskLimits {
+    fn default() -> Self {
+        Self {
+            memory_bytes_max: 300 * MIB,
+            table_elements_max: 40_000,
+            transfer_bytes_max: 8 * MIB,
+            handles_max: 10_000,
+            random_bytes_max: 64 * KIB,
+        }
+    }
+}
+
+/// Largest linear memory of any WASM task, bytes: the size of a pool slot.
+pub const TASK_MEMORY_BYTES_CEILING: u64 = 4 * 1024 * MIB;
+
+// ---- plugin answers --------------------------------------------------------------------------
+
+/// Longest driver handle, bytes: it is written to the state file at each start.
+pub const HANDLE_BYTES_MAX: usize = 64 * 1024;
+/// Most device groups in one fingerprint.
+pub const DEVICE_GROUPS_MAX: usize = 256;
+/// Most instances in one device group.
+pub const DEVICE_INSTANCES_MAX: usize = 4_096;
+/// Most attributes of a driver, a node fingerprint or a device group.
+pub const ATTRIBUTES_MAX: usize = 512;
+/// Longest id, name or unit in an answer, bytes.
+pub const ANSWER_NAME_BYTES_MAX: usize = 256;
+/// Longest free text in an answer (reason, message, attribute value), bytes.
+pub const ANSWER_TEXT_BYTES_MAX: usize = 4 * 1024;
+/// Longest JSON Schema of a plugin, bytes.
+pub const SCHEMA_BYTES_MAX: usize = 64 * 1024;
+/// Shortest interval a plugin may ask for: a zero interval once cost a whole core (nomad #6201).
+pub const NEXT_CHECK_MIN: Duration = Duration::from_secs(1);
+/// Longest message of a plugin in the agent's log or a task event, bytes.
+pub const PLUGIN_MESSAGE_BYTES_MAX: usize = 8 * 1024;
+/// Output of one `command.run`, per stream, bytes.
+pub const COMMAND_OUTPUT_BYTES_MAX: usize = MIB as usize;
+
+// ---- allocations and tasks -------------------------------------------------------------------
+
+/// Requests waiting for one runner. The sender waits when it is full.
+pub const RUNNER_QUEUE_MAX: usize = 32;
+/// Events kept in a task's state, newest last. Nomad keeps 10 and loses history in a restart storm.
+pub const TASK_EVENTS_MAX: usize = 64;
+/// Default of `kill_timeout`.
+pub const KILL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
+/// Longest `kill_timeout` honoured.
+pub const KILL_TIMEOUT_MAX: Duration = Duration::from_secs(30);
+/// How long a killed workload may take to be reaped before the runner gives it up and says so.
+pub const KILL_GRACE: Duration = Duration::from_secs(10);
+/// Smallest and largest dynamic port (Nomad's defaults).
+pub const DYNAMIC_PORTS: std::ops::RangeInclusive<u16> = 20_000..=32_000;
+/// First-fingerprint barrier: how long start-up waits for plugins before going on without them.
+pub const FIRST_FINGERPRINT_WAIT: Duration = Duration::from_secs(50);
+/// Wait after the first failed fingerprint of a plugin; doubles with each further failure.
+pub const FINGERPRINT_RETRY_FIRST: Duration = Duration::from_secs(1);
+/// Longest wait after failed fingerprints: a plugin is never given up.
+pub const FINGERPRINT_RETRY_MAX: Duration = Duration::from_secs(120);
+
+// ---- logs ------------------------------------------------------------------------------------
+
+/// Default of `logs.max_files`, per stream.
+pub const LOG_FILES_DEFAULT: u32 = 10;
+/// Default of `logs.max_file_size`, MB (10^6 bytes as in Nomad's MB = MiB), per file.
+pub const LOG_FILE_SIZE_MB_DEFAULT: u32 = 10;
+/// How far beyond the file limit a line may run before it is cut, bytes.
+pub const LOG_LINE_SEEK_BYTES: usize = 32 * 1024;
+/// Bytes read from a task's pipe at once.
+pub const LOG_READ_BYTES: usize = 64 * 1024;
+
+// ---- state -----------------------------------------------------------------------------------
+
+/// Writes waiting for the state writer. Callers wait when it is full.
+pub const STATE_QUEUE_MAX: usize = 1_024;
+/// Most writes in one commit.
+pub const STATE_BATCH_MAX: usize = 512;
+/// Page cache of the state file, bytes: redb's default is 1 GiB.
+pub const STATE_CACHE_BYTES: usize = 16 * MIB as usize;
+/// Largest single value, bytes.
+pub const STATE_VALUE_BYTES_MAX: usize = 4 * MIB as usize;
+
+// ---- guest engines ---------------------------------------------------------------------------
+
+/// Native stack of one guest, bytes. CRuby needs 256 KiB, Rust programs 16 KiB.
+pub const GUEST_STACK_BYTES_MAX: usize = 512 * 1024;
+/// Fiber stack of one guest, bytes: the guest's own and 256 KiB for host functions. A host function
+/// that overflows it aborts the process, so the difference is never made smaller.
+pub const GUEST_FIBER_BYTES: usize = GUEST_STACK_BYTES_MAX + 256 * 1024;
+/// Frames of a guest backtrace kept in an error.
+pub const GUEST_BACKTRACE_FRAMES_MAX: usize = 16;
+/// Longest trap or host error text kept in an error, bytes.
+pub const GUEST_ERROR_BYTES_MAX: usize = 4 * 1024;
+/// Core instances in one guest. A CPython component has 32.
+pub const GUEST_CORE_INSTANCES_MAX: u32 = 64;
+/// Linear memories in one guest. A QuickJS component has 3.
+pub const GUEST_MEMORIES_MAX: u32 = 4;
+/// Tables in one guest.
+pub const GUEST_TABLES_MAX: u32 = 8;
+/// Elements of one table of a pool slot; the total per guest is in its own limits.
+pub const GUEST_TABLE_ELEMENTS_CEILING: usize = 40_000;
+/// Slots kept warm for a module that was here before; more only holds memory.
+pub const POOL_WARM_SLOTS: u32 = 128;
+/// Linear memory of a free slot reset by copying instead of being given back, bytes.
+pub const POOL_MEMORY_RESIDENT_BYTES: usize = 64 * 1024;
+/// Table and fiber stack of a free slot kept likewise, bytes each.
+pub const POOL_SMALL_RESIDENT_BYTES: usize = 16 * 1024;
+/// Kernel mappings left to everything but the pools: thread stacks, files, the allocator.
+pub const POOL_MAPPINGS_RESERVE: u64 = 8_192;
+/// Kernel mappings of one live pool slot: two reserved, four more while in use.
+pub const POOL_MAPPINGS_PER_SLOT: u64 = 6;
+/// `vm.max_map_count` assumed where it cannot be read: the kernel's default.
+pub const MAX_MAP_COUNT_DEFAULT: u64 = 65_530;
+/// Fewest threads for guests, so that one stuck in a blocking host call does not stop the others.
+pub const GUEST_THREADS_MIN: usize = 2;
+/// Ticks without a running guest after which the epoch ticker sleeps until one runs.
+pub const EPOCH_IDLE_TICKS: u32 = 100;
+/// Largest finished artefact of the compiler, bytes: code is about three times its wasm.
+pub const COMPILE_ARTEFACT_BYTES_MAX: u64 = 512 * MIB;
+/// Threads of one compile child.
+pub const COMPILE_THREADS: usize = 2;
+/// Loads waiting for their turn to be compiled, the running ones included; more are refused.
+pub const COMPILE_QUEUE_MAX: usize = 256;
+/// Bytes a guest may write to an output stream at once.
+pub const GUEST_OUTPUT_PERMIT_BYTES: usize = 64 * 1024;
+/// Size of the code cache on disk, bytes; the entries used least recently go first, at start.
+pub const CODE_CACHE_BYTES_MAX: u64 = 2 * 1024 * MIB;
+/// Niceness of guest threads: the agent's own threads come first. Not lower: at 19 a guest thread
+/// gets 1.5 % of a core beside busy native tasks of the same cgroup, and plugin calls (stop and kill
+/// among them) would run into their deadline; at 5 it gets a quarter.
+pub const GUEST_NICE: i32 = 5;
+/// Niceness of compile children: behind the agent, before guests, since a start waits for them.
+pub const COMPILE_NICE: i32 = 10;
+
+// ---- owner tasks -----------------------------------------------------------------------------
+
+/// Longest wait for the answer to `driver.start`, its compile and spawn included: more than
+/// [`COMPILE_WALL_MAX`], so that a large module is not given up while it is being compiled.
+pub const START_WALL_MAX: Duration = Duration::from_secs(120);
+/// Longest wait for any other driver call: above the plugin's own deadline, which normally ends it.
+pub const DRIVER_CALL_WALL_MAX: Duration = Duration::from_secs(15);
+/// Longest run of one hook of a task or an allocation.
+pub const HOOK_WALL_MAX: Duration = Duration::from_secs(60);
+/// First and longest pause before a driver that is not ready is asked again.
+pub const DRIVER_RETRY: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(30);
+/// Shortest interval for [`crate::model::task::Workload::Poll`].
+pub const POLL_INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// Longest wait for a state write before a start; a disk that hangs fails the start, visibly.
+pub const STATE_WRITE_WALL_MAX: Duration = Duration::from_secs(30);
+/// Events of a driver waiting for one task runner; more are dropped and counted.
+pub const DRIVER_EVENTS_QUEUE_MAX: usize = 32;

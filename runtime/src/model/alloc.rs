@@ -1,0 +1,103 @@
+//! An allocation: the static part ([`Allocation`]) and the dynamic part ([`AllocState`]).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::{AllocId, GroupName, TaskName};
+use super::job::{Job, TaskGroup};
+use super::resources::{AllocatedDevice, AllocatedPort};
+use super::task::TaskState;
+use super::time::Timestamp;
+
+/// What the operator wants of an allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DesiredStatus {
+    /// Run.
+    #[default]
+    Run,
+    /// Stop and stay stopped.
+    Stop,
+}
+
+/// What is asked of this node: one instance of a task group with its resources. Never changes
+/// but by a newer copy from whoever asks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Allocation {
+    /// Unique for ever.
+    pub id: AllocId,
+    /// `<job>.<group>[<index>]`.
+    pub name: String,
+    /// The job as it was when placed.
+    pub job: Arc<Job>,
+    /// Which group of it.
+    pub group: GroupName,
+    /// 0 to count − 1.
+    pub index: u32,
+    /// When it was placed.
+    pub created_at: Timestamp,
+    /// Run or stop.
+    pub desired: DesiredStatus,
+    /// Ports lent to it.
+    pub ports: Vec<AllocatedPort>,
+    /// Devices lent to its tasks.
+    pub devices: BTreeMap<TaskName, Vec<AllocatedDevice>>,
+    /// Grows with each update; a lower one is stale.
+    pub modify_index: u64,
+}
+
+impl Allocation {
+    /// The task group this is an instance of.
+    #[must_use]
+    pub fn task_group(&self) -> Option<&TaskGroup> {
+        self.job.group(&self.group)
+    }
+}
+
+/// What became of an allocation on this node. Texts as Nomad's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientStatus {
+    /// Nothing has started.
+    #[default]
+    Pending,
+    /// Something runs.
+    Running,
+    /// All ended well.
+    Complete,
+    /// Something failed.
+    Failed,
+}
+
+impl ClientStatus {
+    /// Complete or failed. Does not mean that nothing runs any more: siblings may still be on
+    /// their way out.
+    #[must_use]
+    pub fn terminal(self) -> bool {
+        matches!(self, Self::Complete | Self::Failed)
+    }
+}
+
+impl std::fmt::Display for ClientStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Complete => "complete",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+/// What is: a snapshot of everything that changes while an allocation lives.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocState {
+    /// Derived from the task states, or forced.
+    pub client_status: ClientStatus,
+    /// A sentence on it: "Tasks are running".
+    pub client_description: String,
+    /// Every task of the group.
+    pub tasks: BTreeMap<TaskName, TaskState>,
+}

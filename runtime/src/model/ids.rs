@@ -1,0 +1,218 @@
+//! Names and identifiers, checked once when they enter the agent.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::limits::NAME_BYTES_MAX;
+
+/// Why a name was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Nothing was given.
+    #[error("{what} must not be empty")]
+    Empty {
+        /// What is named: `job name`, `task name` …
+        what: &'static str,
+    },
+    /// Longer than [`NAME_BYTES_MAX`].
+    #[error("{what} has {len} bytes; the longest allowed is {NAME_BYTES_MAX}")]
+    TooLong {
+        /// What is named.
+        what: &'static str,
+        /// Bytes given.
+        len: usize,
+    },
+    /// A character that cannot be in a directory name or would confuse a person.
+    #[error("{what} {name:?} contains {character:?}; names become directory names")]
+    Character {
+        /// What is named.
+        what: &'static str,
+        /// The name given.
+        name: String,
+        /// The first character refused.
+        character: char,
+    },
+    /// `.` or `..`.
+    #[error("{what} {name:?} is a directory reference, not a name")]
+    Reserved {
+        /// What is named.
+        what: &'static str,
+        /// The name given.
+        name: String,
+    },
+    /// Not a UUID.
+    #[error("{given:?} is not an allocation id (a UUID)")]
+    NotUuid {
+        /// The text given.
+        given: String,
+    },
+}
+
+fn check(what: &'static str, name: &str) -> Result<(), NameError> {
+    if name.is_empty() {
+        return Err(NameError::Empty { what });
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(NameError::TooLong { what, len: name.len() });
+    }
+    if let Some(character) =
+        name.chars().find(|c| c.is_control() || c.is_whitespace() || matches!(c, '/' | '\\' | '\0'))
+    {
+        return Err(NameError::Character { what, name: name.to_owned(), character });
+    }
+    if name == "." || name == ".." {
+        return Err(NameError::Reserved { what, name: name.to_owned() });
+    }
+    Ok(())
+}
+
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident = $what:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// Check and take a name.
+            ///
+            /// # Errors
+            /// When it is empty, too long, a directory reference, or has characters that cannot
+            /// stand in a directory name.
+            pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
+                let name = name.into();
+                check($what, &name)?;
+                Ok(Self(name))
+            }
+
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NameError;
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                Self::new(text)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = NameError;
+            fn try_from(text: String) -> Result<Self, NameError> {
+                Self::new(text)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0
+            }
+        }
+    )*};
+}
+
+names! {
+    /// A job's id, unique on the node.
+    JobId = "job id";
+    /// A task group's name, unique in its job.
+    GroupName = "task group name";
+    /// A task's name, unique in its group.
+    TaskName = "task name";
+    /// A plugin's name: what jobs write in `driver = "…"`, what the agent's `plugin` block is for.
+    PluginName = "plugin name";
+}
+
+/// An allocation's id (a UUID).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct AllocId(uuid::Uuid);
+
+impl AllocId {
+    /// From a UUID.
+    #[must_use]
+    pub const fn new(id: uuid::Uuid) -> Self {
+        Self(id)
+    }
+
+    /// The first eight hex digits, as people see it.
+    #[must_use]
+    pub fn short(&self) -> String {
+        self.to_string().chars().take(8).collect()
+    }
+}
+
+impl fmt::Display for AllocId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.hyphenated().fmt(f)
+    }
+}
+
+impl FromStr for AllocId {
+    type Err = NameError;
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        uuid::Uuid::parse_str(text)
+            .map(Self)
+            .map_err(|_| NameError::NotUuid { given: text.chars().take(64).collect() })
+    }
+}
+
+impl TryFrom<String> for AllocId {
+    type Error = NameError;
+    fn try_from(text: String) -> Result<Self, NameError> {
+        text.parse()
+    }
+}
+
+impl From<AllocId> for String {
+    fn from(id: AllocId) -> Self {
+        id.to_string()
+    }
+}
+
+/// `<alloc id>/<task>/<8 hex>`: one start of one task. New for each start, so that late news of
+/// an earlier run cannot be taken for this one's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RunId(String);
+
+impl RunId {
+    /// Make the id of one start from the allocation, the task and a random number.
+    #[must_use]
+    pub fn new(alloc: AllocId, task: &TaskName, random: u32) -> Self {
+        Self(format!("{alloc}/{task}/{random:08x}"))
+    }
+
+    /// The id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,278 @@
+//! A job as the user wrote it, after validation: job → task groups → tasks.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::{GroupName, JobId, PluginName, TaskName};
+use super::json::JsonObject;
+use super::resources::Resources;
+
+/// What kind of work a job is; decides restart defaults and what an exit means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobKind {
+    /// Runs until stopped.
+    #[default]
+    Service,
+    /// Runs to completion.
+    Batch,
+    /// A service on every node.
+    System,
+    /// A batch on every node.
+    Sysbatch,
+}
+
+impl JobKind {
+    /// Batch and sysbatch: a successful exit ends the task.
+    #[must_use]
+    pub fn runs_to_completion(self) -> bool {
+        matches!(self, Self::Batch | Self::Sysbatch)
+    }
+}
+
+/// A job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// Unique on the node.
+    pub id: JobId,
+    /// Name people see; the id unless given.
+    pub name: String,
+    /// Service, batch …
+    pub kind: JobKind,
+    /// Namespace, `default` unless given.
+    pub namespace: String,
+    /// 1 to 100; 50 unless given.
+    pub priority: u8,
+    /// Where the job may run; this agent has one data center, so it is checked and shown.
+    pub datacenters: Vec<String>,
+    /// Free key-value pairs, `${meta.*}` is the node's, `NOMAD_META_*` these.
+    pub meta: BTreeMap<String, String>,
+    /// All must hold on this node.
+    pub constraints: Vec<Constraint>,
+    /// Task groups, in file order; names unique.
+    pub groups: Vec<TaskGroup>,
+    /// Directory of the job file, for `${job.dir}`; absent for jobs that came by the API.
+    pub source_dir: Option<PathBuf>,
+}
+
+impl Job {
+    /// The group of this name.
+    #[must_use]
+    pub fn group(&self, name: &GroupName) -> Option<&TaskGroup> {
+        self.groups.iter().find(|g| &g.name == name)
+    }
+}
+
+/// Tasks that live and die together in one allocation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskGroup {
+    /// Unique in the job.
+    pub name: GroupName,
+    /// Allocations to make of it.
+    pub count: u32,
+    /// Added to the job's meta.
+    pub meta: BTreeMap<String, String>,
+    /// All must hold on this node.
+    pub constraints: Vec<Constraint>,
+    /// Ports of the allocation.
+    pub network: Option<NetworkSpec>,
+    /// Tasks in file order; names unique; at least one.
+    pub tasks: Vec<Task>,
+    /// Wait between the end of service registration and the kill of the first task.
+    pub shutdown_delay: Option<Duration>,
+}
+
+impl TaskGroup {
+    /// The task of this name.
+    #[must_use]
+    pub fn task(&self, name: &TaskName) -> Option<&Task> {
+        self.tasks.iter().find(|t| &t.name == name)
+    }
+}
+
+/// One program under one driver.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// Unique in the group; a directory name.
+    pub name: TaskName,
+    /// The driver's name.
+    pub driver: PluginName,
+    /// The driver's part, checked against its schema before the start. `${…}` not yet replaced.
+    pub config: JsonObject,
+    /// Environment of the task. `${…}` not yet replaced.
+    pub env: BTreeMap<String, String>,
+    /// Added to the group's meta.
+    pub meta: BTreeMap<String, String>,
+    /// All must hold on this node.
+    pub constraints: Vec<Constraint>,
+    /// What is reserved for it.
+    pub resources: Resources,
+    /// When to start it again. The job's default, the group's or the task's block, in this order.
+    pub restart: RestartPolicy,
+    /// From stop signal to kill.
+    pub kill_timeout: Duration,
+    /// Name of the stop signal; the driver's default unless given.
+    pub kill_signal: Option<String>,
+    /// Its end ends the group.
+    pub leader: bool,
+    /// When it runs in the life of the allocation; absent: a main task.
+    pub lifecycle: Option<Lifecycle>,
+    /// Files its output is kept in.
+    pub logs: LogConfig,
+    /// User to run as.
+    pub user: Option<String>,
+    /// Wait before the stop signal.
+    pub shutdown_delay: Option<Duration>,
+}
+
+/// When a task runs in the life of its allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lifecycle {
+    /// Before, after the start of, or after the end of the main tasks.
+    pub hook: LifecycleHook,
+    /// Runs as long as the main tasks do instead of to completion.
+    pub sidecar: bool,
+}
+
+/// See [`Lifecycle`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LifecycleHook {
+    /// Main tasks wait for it.
+    Prestart,
+    /// Starts when the main tasks run.
+    Poststart,
+    /// Starts when the main tasks are dead.
+    Poststop,
+}
+
+/// What to do when the restart attempts of an interval are used up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RestartMode {
+    /// The task fails.
+    #[default]
+    Fail,
+    /// Wait for the rest of the interval, then go on.
+    Delay,
+}
+
+/// When a task that ended is started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestartPolicy {
+    /// Restarts allowed in one interval.
+    pub attempts: u32,
+    /// Window in which attempts are counted; at least 5 s.
+    pub interval: Duration,
+    /// Wait before each restart, plus up to a quarter of it at random.
+    pub delay: Duration,
+    /// After the last attempt.
+    pub mode: RestartMode,
+}
+
+impl RestartPolicy {
+    /// Nomad's default for a kind of job: services 2 in 30 min, batch 3 in 24 h, 15 s apart.
+    #[must_use]
+    pub fn default_for(kind: JobKind) -> Self {
+        let (attempts, minutes) = if kind.runs_to_completion() { (3, 24 * 60) } else { (2, 30) };
+        Self {
+            attempts,
+            interval: Duration::from_secs(minutes * 60),
+            delay: Duration::from_secs(15),
+            mode: RestartMode::Fail,
+        }
+    }
+}
+
+/// Files a task's output is kept in, per stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogConfig {
+    /// Files kept, the newest included; at least 1.
+    pub max_files: u32,
+    /// Size of one file, MiB; at least 1.
+    pub max_file_size_mb: u32,
+    /// Drop the output instead.
+    pub disabled: bool,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self {
+            max_files: crate::limits::LOG_FILES_DEFAULT,
+            max_file_size_mb: crate::limits::LOG_FILE_SIZE_MB_DEFAULT,
+            disabled: false,
+        }
+    }
+}
+
+/// Network of an allocation. Only host mode: the allocation shares the node's addresses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NetworkSpec {
+    /// Ports in file order; labels unique.
+    pub ports: Vec<PortSpec>,
+}
+
+/// A port an allocation asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortSpec {
+    /// Name in `NOMAD_PORT_<label>`.
+    pub label: String,
+    /// The port asked for; absent: any free dynamic one.
+    pub fixed: Option<u16>,
+    /// Port inside the task (`to`): in host mode the port itself, kept and shown.
+    pub to: Option<u16>,
+}
+
+/// How two attribute values are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Operator {
+    /// `=`, `==`, `is`
+    Equal,
+    /// `!=`, `not`
+    NotEqual,
+    /// `<`
+    Less,
+    /// `<=`
+    LessOrEqual,
+    /// `>`
+    Greater,
+    /// `>=`
+    GreaterOrEqual,
+    /// `version`: go-version style requirement
+    Version,
+    /// `semver`
+    Semver,
+    /// `regexp`
+    Regexp,
+    /// `set_contains`, `set_contains_all`
+    SetContainsAll,
+    /// `set_contains_any`
+    SetContainsAny,
+    /// `is_set`
+    IsSet,
+    /// `is_not_set`
+    IsNotSet,
+}
+
+/// Something that must hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Constraint {
+    /// Left side, usually `${attr.…}` or `${device.attr.…}`.
+    pub left: String,
+    /// How to compare.
+    pub operator: Operator,
+    /// Right side; empty for `is_set` and `is_not_set`.
+    pub right: String,
+}
+
+/// Something that is preferred.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Affinity {
+    /// What is compared.
+    pub rule: Constraint,
+    /// −100 to 100, not 0.
+    pub weight: i8,
+}
