@@ -1,0 +1,124 @@
+//! What the tasks of a driver are, and so which functions of the agent steer them.
+
+use super::{RunState, Workload};
+use crate::error::Error;
+use crate::host::{process, wasm_task};
+
+/// Signal that a process gets at `stop` when the job names none.
+pub const DEFAULT_STOP_SIGNAL: &str = "SIGINT";
+
+/// What the tasks of a driver are. Chosen at compile time, so that a driver of WASM tasks does
+/// not import, and need a grant for, `process`.
+pub trait Runs {
+    /// The workload with this id.
+    fn workload(id: String) -> Workload;
+
+    /// Ask it to end.
+    ///
+    /// # Errors
+    /// The host refused or does not know the id.
+    fn stop(id: &str, signal: Option<&str>) -> Result<(), Error>;
+
+    /// End it now.
+    ///
+    /// # Errors
+    /// The host refused or does not know the id.
+    fn kill(id: &str) -> Result<(), Error>;
+
+    /// Send it a signal.
+    ///
+    /// # Errors
+    /// The host refused, does not know the id or the signal, or there are no signals.
+    fn signal(id: &str, signal: &str) -> Result<(), Error>;
+
+    /// Where it is.
+    ///
+    /// # Errors
+    /// The host refused or does not know the id.
+    fn state(id: &str) -> Result<RunState, Error>;
+}
+
+/// Tasks are native processes that [`process::spawn`] started.
+pub struct Process;
+
+impl Runs for Process {
+    fn workload(id: String) -> Workload {
+        Workload::Process(id)
+    }
+
+    fn stop(id: &str, signal: Option<&str>) -> Result<(), Error> {
+        Ok(process::signal(id, signal.unwrap_or(DEFAULT_STOP_SIGNAL))?)
+    }
+
+    fn kill(id: &str) -> Result<(), Error> {
+        Ok(process::kill(id)?)
+    }
+
+    fn signal(id: &str, signal: &str) -> Result<(), Error> {
+        Ok(process::signal(id, signal)?)
+    }
+
+    fn state(id: &str) -> Result<RunState, Error> {
+        Ok(match process::state(id)? {
+            process::ProcessState::Running => RunState::Running,
+            process::ProcessState::Exited => RunState::Exited,
+        })
+    }
+}
+
+/// Tasks are WASM tasks that [`wasm_task::spawn`] started.
+pub struct WasmTask;
+
+impl Runs for WasmTask {
+    fn workload(id: String) -> Workload {
+        Workload::WasmTask(id)
+    }
+
+    /// WASM has no signals: to stop is to kill.
+    fn stop(id: &str, _signal: Option<&str>) -> Result<(), Error> {
+        Self::kill(id)
+    }
+
+    fn kill(id: &str) -> Result<(), Error> {
+        Ok(wasm_task::kill(id)?)
+    }
+
+    fn signal(_id: &str, signal: &str) -> Result<(), Error> {
+        Err(Error::unsupported(format!(
+            "a WASM task has no signals, so no {signal}"
+        )))
+    }
+
+    fn state(id: &str) -> Result<RunState, Error> {
+        Ok(match wasm_task::state(id)? {
+            wasm_task::TaskState::Running => RunState::Running,
+            wasm_task::TaskState::Exited => RunState::Exited,
+        })
+    }
+}
+
+/// Tasks are something the agent does not own, every `EVERY_MS` milliseconds asked after through
+/// [`Driver::inspect`](super::Driver::inspect). A driver of these implements `stop`, `kill` and `inspect` itself.
+pub struct Polled<const EVERY_MS: u64>;
+
+impl<const EVERY_MS: u64> Runs for Polled<EVERY_MS> {
+    fn workload(_id: String) -> Workload {
+        Workload::Poll(EVERY_MS)
+    }
+
+    fn stop(_id: &str, _signal: Option<&str>) -> Result<(), Error> {
+        Err(Error::unsupported("this driver cannot stop a task"))
+    }
+
+    fn kill(_id: &str) -> Result<(), Error> {
+        Err(Error::unsupported("this driver cannot kill a task"))
+    }
+
+    fn signal(_id: &str, _signal: &str) -> Result<(), Error> {
+        Err(Error::unsupported("this driver cannot signal a task"))
+    }
+
+    fn state(_id: &str) -> Result<RunState, Error> {
+        Ok(RunState::Unknown)
+    }
+}

@@ -1,0 +1,182 @@
+//! What a plugin may ask the agent for.
+//!
+//! On `wasm32` these functions call the imports of the component; natively they call the fake of
+//! [`testing`](crate::testing). A component imports only what its code can reach, and each import
+//! but `log`, `config`, `events`, `clock` and `random` needs a grant in the agent's configuration.
+
+#[cfg(target_arch = "wasm32")]
+use crate::bindings::driver::ostler::plugin as imports;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::testing::imports;
+
+/// The agent's log.
+pub mod log {
+    use super::imports;
+    pub use crate::bindings::driver::ostler::plugin::log::Level;
+
+    /// Write one message; longer than 8 KiB is cut.
+    pub fn log(level: Level, message: &str) {
+        imports::log::log(level, message);
+    }
+
+    /// For people who look for a fault.
+    pub fn debug(message: impl AsRef<str>) {
+        log(Level::Debug, message.as_ref());
+    }
+
+    /// For people who run the node.
+    pub fn info(message: impl AsRef<str>) {
+        log(Level::Info, message.as_ref());
+    }
+
+    /// Something is not as it should be, and the plugin goes on.
+    pub fn warn(message: impl AsRef<str>) {
+        log(Level::Warn, message.as_ref());
+    }
+
+    /// Something failed.
+    pub fn error(message: impl AsRef<str>) {
+        log(Level::Error, message.as_ref());
+    }
+}
+
+/// The plugin's own configuration: the `config` of the agent's `plugin` block.
+///
+/// # Errors
+/// [`Error::InvalidConfig`](crate::error::Error::InvalidConfig) when it does not fit `T`.
+pub fn config<T: serde::de::DeserializeOwned>() -> crate::error::Result<T> {
+    crate::config::parse(&imports::config::get())
+}
+
+/// Events of the task that the current call is about.
+pub mod events {
+    use super::imports;
+    use crate::types::EnvVar;
+
+    /// Show `message` to the user as an event of the task.
+    pub fn emit(message: &str) {
+        imports::events::emit(message, &[]);
+    }
+
+    /// The same with details for machines.
+    pub fn emit_with(message: &str, annotations: &[EnvVar]) {
+        imports::events::emit(message, annotations);
+    }
+}
+
+/// Time.
+pub mod clock {
+    use super::imports;
+    use crate::types::Timestamp;
+
+    /// Nanoseconds since 1970-01-01T00:00:00Z.
+    pub fn now() -> Timestamp {
+        imports::clock::now()
+    }
+
+    /// Nanoseconds from an arbitrary point, never going back.
+    pub fn monotonic() -> u64 {
+        imports::clock::monotonic()
+    }
+}
+
+/// Randomness.
+pub mod random {
+    use super::imports;
+
+    /// At most 4096 bytes at once.
+    pub fn bytes(len: u32) -> Vec<u8> {
+        imports::random::bytes(len)
+    }
+}
+
+/// Programs that run to completion.
+pub mod command {
+    use super::imports;
+    pub use crate::bindings::driver::ostler::plugin::command::{CommandError, Output};
+    use crate::types::Milliseconds;
+
+    /// Run `program`, as the grant names it, with `args`; it is killed after `timeout`.
+    ///
+    /// # Errors
+    /// Not granted, not there, too slow, or could not be started.
+    pub fn run(
+        program: &str,
+        args: &[String],
+        timeout: Milliseconds,
+    ) -> Result<Output, CommandError> {
+        imports::command::run(program, args, timeout)
+    }
+}
+
+/// Task processes; drivers only.
+pub mod process {
+    use super::imports;
+    pub use crate::bindings::driver::ostler::plugin::process::{
+        ProcessError, ProcessState, SpawnRequest,
+    };
+
+    /// Start a process in a group of its own. Returns its id.
+    ///
+    /// # Errors
+    /// Not granted, no such program, directory or user, or the node refused.
+    pub fn spawn(request: &SpawnRequest) -> Result<String, ProcessError> {
+        imports::process::spawn(request)
+    }
+
+    /// Signal the process group, by name (`SIGHUP`).
+    ///
+    /// # Errors
+    /// Not granted, no such process in this task, or no such signal.
+    pub fn signal(id: &str, signal: &str) -> Result<(), ProcessError> {
+        imports::process::signal(id, signal)
+    }
+
+    /// Kill the process group and everything in its cgroup.
+    ///
+    /// # Errors
+    /// Not granted, or no such process in this task.
+    pub fn kill(id: &str) -> Result<(), ProcessError> {
+        imports::process::kill(id)
+    }
+
+    /// Running or exited.
+    ///
+    /// # Errors
+    /// Not granted, or no such process in this task.
+    pub fn state(id: &str) -> Result<ProcessState, ProcessError> {
+        imports::process::state(id)
+    }
+}
+
+/// WASM tasks; drivers only.
+pub mod wasm_task {
+    use super::imports;
+    pub use crate::bindings::driver::ostler::plugin::wasm_task::{
+        Dir, NetworkAccess, SpawnRequest, TaskState, WasmError,
+    };
+
+    /// Compile where needed and start. Returns the task's id.
+    ///
+    /// # Errors
+    /// Not granted, no such file, or not a program that the host can run.
+    pub fn spawn(request: &SpawnRequest) -> Result<String, WasmError> {
+        imports::wasm_task::spawn(request)
+    }
+
+    /// End it.
+    ///
+    /// # Errors
+    /// Not granted, or no such task.
+    pub fn kill(id: &str) -> Result<(), WasmError> {
+        imports::wasm_task::kill(id)
+    }
+
+    /// Running or exited.
+    ///
+    /// # Errors
+    /// Not granted, or no such task.
+    pub fn state(id: &str) -> Result<TaskState, WasmError> {
+        imports::wasm_task::state(id)
+    }
+}
