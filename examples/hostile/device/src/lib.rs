@@ -1,0 +1,114 @@
+//! A device plugin that misbehaves as its configuration says: `{"mode": "spin"}` for
+//! `fingerprint`, and `reserve`, `release` and `stats` likewise by their own names.
+//!
+//! Modes of every function: those of [`misbehave`]. Modes of `fingerprint` besides:
+//! `long-answer`, `huge-string`, `duplicate-ids`, `duplicate-groups`, `empty-names`, `empty-id`,
+//! `nan`, `bad-unit`, `unit-on-text`, `error`. Of `reserve`: `long-answer`, `empty-paths`,
+//! `bad-permissions`, `error`. Of `stats`: `nan`, `foreign-ids`.
+
+use misbehave::misbehave;
+use ostler_sdk::device::prelude::*;
+use serde::Deserialize;
+
+mod misbehave;
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Config {
+    mode: String,
+    reserve: String,
+    release: String,
+    stats: String,
+}
+
+struct Hostile;
+
+impl DevicePlugin for Hostile {
+    fn describe() -> DeviceInfo {
+        DeviceInfo::new("hostile-device", env!("CARGO_PKG_VERSION"))
+            .config_schema(r#"{"type": "object"}"#)
+    }
+
+    fn fingerprint() -> Result<Fingerprint> {
+        let mode = host::config::<Config>()?.mode;
+        misbehave(&mode);
+        let group = Group::new("hostile", "thing", "one");
+        let two = group.clone().instances(["a", "b"].map(Instance::healthy));
+        let with = |name: &str, attribute: NamedAttribute| {
+            Group {
+                name: name.to_owned(),
+                ..two.clone()
+            }
+            .attributes([attribute])
+        };
+        let groups = match mode.as_str() {
+            "long-answer" => {
+                vec![group.instances((0..1_000_000_u32).map(|n| Instance::healthy(n.to_string())))]
+            }
+            "huge-string" => vec![group.instances([Instance::healthy("x".repeat(16 << 20))])],
+            "duplicate-ids" => vec![group.instances(["a", "a"].map(Instance::healthy))],
+            "duplicate-groups" => vec![two.clone(), two.clone()],
+            "empty-names" => vec![Group {
+                vendor: String::new(),
+                ..two.clone()
+            }],
+            "empty-id" => vec![group.instances([Instance::healthy("")])],
+            "nan" => vec![with("nan", NamedAttribute::new("x", f64::NAN))],
+            "bad-unit" => vec![with("unit", NamedAttribute::new("x", 1_i64).unit("parsec"))],
+            "unit-on-text" => vec![with("unit", NamedAttribute::new("x", "much").unit("GiB"))],
+            "error" => return Err(Error::fatal("as asked")),
+            _ => vec![two.clone()],
+        };
+        Ok(Fingerprint::new(groups).check_after(100))
+    }
+
+    fn reserve(claim: Claim) -> Result<Reservation> {
+        let mode = host::config::<Config>()?.reserve;
+        misbehave(&mode);
+        let empty = Reservation::empty();
+        Ok(match mode.as_str() {
+            "long-answer" => {
+                (0..1_000_000_u32).fold(empty, |so_far, n| so_far.env(format!("VARIABLE_{n}"), "x"))
+            }
+            "empty-paths" => empty.mount(Mount::read_only("", "")),
+            "bad-permissions" => empty.device_node(DeviceNode {
+                host_path: "/dev/null".to_owned(),
+                task_path: "/dev/null".to_owned(),
+                permissions: "rwx".to_owned(),
+            }),
+            "error" => return Err(Error::recoverable("as asked")),
+            _ => empty.env("HOSTILE_IDS", claim.ids.join(",")),
+        })
+    }
+
+    fn release(_claim: Claim) -> Result<()> {
+        misbehave(&host::config::<Config>()?.release);
+        Ok(())
+    }
+
+    fn stats() -> Result<Vec<GroupStats>> {
+        let mode = host::config::<Config>()?.stats;
+        misbehave(&mode);
+        let ids: &[&str] = if mode == "foreign-ids" {
+            &["zz"]
+        } else {
+            &["a", "b"]
+        };
+        let value = if mode == "nan" { f64::NAN } else { 1.5 };
+        let value = StatValue {
+            float_numerator: Some(value),
+            ..StatValue::empty()
+        };
+        let instances = ids
+            .iter()
+            .map(|id| InstanceStats::new(*id, Some(value.clone())));
+        Ok(vec![GroupStats {
+            vendor: "hostile".to_owned(),
+            type_: "thing".to_owned(),
+            name: "one".to_owned(),
+            instances: instances.collect(),
+        }])
+    }
+}
+
+ostler_sdk::export_device!(Hostile);

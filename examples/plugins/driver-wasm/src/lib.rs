@@ -1,0 +1,162 @@
+//! Driver `wasm`: runs a WASI component (`wasi:cli/command`) or a core module of WASI preview 1.
+//!
+//! The task sees `/local`, `/secrets`, `/tmp`, `/alloc` and what its devices mount, nothing else
+//! of the node, and no network unless its configuration asks for it.
+
+use ostler_sdk::driver::prelude::*;
+use serde::Deserialize;
+use wasm_task::{Dir, NetworkAccess, SpawnRequest};
+
+const SCHEMA: &str = include_str!("task-config.schema.json");
+
+/// A task's `config` block.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    module: String,
+    #[serde(default)]
+    args: Vec<String>,
+    memory: Option<u64>,
+    #[serde(default, deserialize_with = "ostler_sdk::config::block")]
+    network: NetworkConfig,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct NetworkConfig {
+    listen: bool,
+    connect: Vec<String>,
+}
+
+struct Wasm;
+
+impl Driver for Wasm {
+    type Runs = WasmTask;
+
+    fn describe() -> DriverInfo {
+        DriverInfo::new("wasm", env!("CARGO_PKG_VERSION"))
+            .fs_isolation(FsIsolation::Preopen)
+            .network_modes([NetworkMode::Host, NetworkMode::None])
+            .task_config_schema(SCHEMA)
+    }
+
+    fn start(task: TaskConfig) -> Result<Started> {
+        let config: Config = task.parse()?;
+        let path = match config.module.strip_prefix('/') {
+            Some(_) => config.module.clone(),
+            None => format!("{}/{}", task.task_dir, config.module),
+        };
+        let program = config
+            .module
+            .rsplit('/')
+            .next()
+            .unwrap_or(&config.module)
+            .to_owned();
+        let id = wasm_task::spawn(&SpawnRequest {
+            path,
+            args: [program].into_iter().chain(config.args).collect(),
+            memory_bytes_max: memory_limit(config.memory, &task)?,
+            dirs: dirs(&task),
+            env: task.env,
+            network: NetworkAccess {
+                listen: config.network.listen,
+                connect: config.network.connect,
+            },
+        })?;
+        Started::new::<Self>(id)
+    }
+}
+
+/// `memory` is in MiB and only narrows what the job reserved; absent, the host takes that.
+fn memory_limit(memory: Option<u64>, task: &TaskConfig) -> Result<Option<u64>> {
+    let reserved = task
+        .resources
+        .memory_max_bytes
+        .unwrap_or(0)
+        .max(task.resources.memory_bytes);
+    let Some(mib) = memory else { return Ok(None) };
+    match mib.checked_mul(1 << 20) {
+        Some(bytes) if bytes <= reserved => Ok(Some(bytes)),
+        _ => Err(Error::invalid_config(
+            "memory",
+            format!(
+                "{mib} MiB is more than the {} MiB of the task's resources",
+                reserved >> 20
+            ),
+        )),
+    }
+}
+
+fn dirs(task: &TaskConfig) -> Vec<Dir> {
+    let own = ["local", "secrets", "tmp"].map(|name| Dir {
+        host_path: format!("{}/{name}", task.task_dir),
+        guest_path: format!("/{name}"),
+        read_only: false,
+    });
+    let shared = Dir {
+        host_path: task.alloc_dir.clone(),
+        guest_path: "/alloc".to_owned(),
+        read_only: false,
+    };
+    let mounted = task.mounts.iter().map(|mount| Dir {
+        host_path: mount.host_path.clone(),
+        guest_path: mount.task_path.clone(),
+        read_only: mount.read_only,
+    });
+    own.into_iter().chain([shared]).chain(mounted).collect()
+}
+
+ostler_sdk::export_driver!(Wasm);
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+mod tests {
+    use super::*;
+    use ostler_sdk::testing::{self, FakeHost};
+
+    #[test]
+    fn a_relative_module_is_looked_for_in_the_task_directory_and_names_the_program() {
+        let host = FakeHost::install();
+        Wasm::start(testing::task(
+            r#"{"module": "local/a.wasm", "args": ["-v"]}"#,
+        ))
+        .unwrap();
+        let asked = &host.wasm_tasks()[0];
+        assert_eq!(asked.path, "/alloc/web/local/a.wasm");
+        assert_eq!(asked.args, ["a.wasm", "-v"]);
+        assert!(!asked.network.listen && asked.network.connect.is_empty());
+    }
+
+    #[test]
+    fn a_device_mount_becomes_a_directory_at_its_task_path() {
+        let host = FakeHost::install();
+        let mut task = testing::task(r#"{"module": "/bin/a.wasm"}"#);
+        task.mounts
+            .push(Mount::read_only("/srv/x", "/local/devices/x"));
+        Wasm::start(task).unwrap();
+        let dirs = &host.wasm_tasks()[0].dirs;
+        let paths: Vec<_> = dirs.iter().map(|dir| dir.guest_path.as_str()).collect();
+        assert_eq!(
+            paths,
+            ["/local", "/secrets", "/tmp", "/alloc", "/local/devices/x"]
+        );
+        assert!(dirs[4].read_only);
+    }
+
+    #[test]
+    fn more_memory_than_reserved_is_refused() {
+        FakeHost::install();
+        let started = Wasm::start(testing::task(r#"{"module": "/a.wasm", "memory": 65}"#));
+        assert!(matches!(started, Err(Error::InvalidConfig(_))));
+        Wasm::start(testing::task(r#"{"module": "/a.wasm", "memory": 64}"#)).unwrap();
+    }
+
+    #[test]
+    fn stop_ends_the_task_since_there_are_no_signals() {
+        let host = FakeHost::install();
+        let started = Wasm::start(testing::task(r#"{"module": "/a.wasm"}"#)).unwrap();
+        assert!(host.is_running("w1"));
+        Wasm::stop(started.handle, Some("SIGINT".to_owned()), 5000).unwrap();
+        assert!(!host.is_running("w1"));
+    }
+}

@@ -1,0 +1,106 @@
+//! The guests of `examples/`, compiled by the build script of this crate.
+//!
+//! The built-in plugins are embedded as bytes, so that an installed `ostler` is one file. Tests
+//! reach all other guests as files through `fixtures` (cargo feature of the same name).
+
+/// A compiled guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Guest {
+    /// Name of its crate in `examples/plugins`, for example `driver-wasm`.
+    pub name: &'static str,
+    /// The component.
+    pub bytes: &'static [u8],
+}
+
+macro_rules! embedded {
+    ($($name:literal),* $(,)?) => {
+        &[$(Guest {
+            name: $name,
+            bytes: include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".wasm")),
+        }),*]
+    };
+}
+
+/// The plugins every agent has without configuration: drivers first, then device plugins.
+pub fn builtin_plugins() -> &'static [Guest] {
+    embedded![
+        "driver-wasm",
+        "driver-exec",
+        "driver-mock",
+        "device-files",
+        "device-pci"
+    ]
+}
+
+/// Paths of guests that tests run. Valid on the machine that compiled them.
+#[cfg(feature = "fixtures")]
+pub mod fixtures {
+    macro_rules! paths {
+        ($($(#[$doc:meta])* $constant:ident = $name:literal;)*) => {
+            $($(#[$doc])* pub const $constant: &str =
+                concat!(env!("OUT_DIR"), "/", $name, ".wasm");)*
+            /// All of them.
+            pub const ALL: &[&str] = &[$($constant),*];
+        };
+    }
+
+    paths! {
+        /// Driver `wasm`.
+        DRIVER_WASM = "driver-wasm";
+        /// Driver `exec`.
+        DRIVER_EXEC = "driver-exec";
+        /// Driver `mock_driver`.
+        DRIVER_MOCK = "driver-mock";
+        /// Device plugin `files`.
+        DEVICE_FILES = "device-files";
+        /// Device plugin `pci`.
+        DEVICE_PCI = "device-pci";
+        /// Task that greets and shows its devices (component).
+        HELLO = "hello";
+        /// Task that greets and exits with a code (core module, WASI preview 1).
+        HELLO_P1 = "hello-p1";
+        /// Task that serves a key-value store over TCP (component).
+        KV_SERVER = "kv-server";
+        /// Task with small commands for tests (component).
+        TOOLBOX = "toolbox";
+        /// The same as a core module of WASI preview 1.
+        TOOLBOX_P1 = "toolbox-p1";
+        /// Device plugin that misbehaves as its configuration says.
+        HOSTILE_DEVICE = "hostile-device";
+        /// Driver that misbehaves as its configuration says.
+        HOSTILE_DRIVER = "hostile-driver";
+        /// Component of a world that is not ours.
+        HOSTILE_OTHER_WORLD = "hostile-other-world";
+        /// Driver that imports sockets, which nobody grants.
+        HOSTILE_WANTS_SOCKETS = "hostile-wants-sockets";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `\0asm`, then version 13 and layer 1: a component, not a core module.
+    const COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
+
+    #[test]
+    fn every_builtin_plugin_is_a_component() {
+        for plugin in builtin_plugins() {
+            assert!(plugin.bytes.starts_with(COMPONENT), "{}", plugin.name);
+        }
+    }
+
+    #[cfg(feature = "fixtures")]
+    #[test]
+    fn every_fixture_is_there_and_only_the_preview_1_tasks_are_core_modules() {
+        for path in fixtures::ALL {
+            let bytes = std::fs::read(path).unwrap_or_default();
+            assert!(bytes.starts_with(b"\0asm"), "{path}");
+            assert_eq!(
+                !bytes.starts_with(COMPONENT),
+                path.ends_with("-p1.wasm"),
+                "{path}"
+            );
+        }
+    }
+}
