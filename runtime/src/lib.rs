@@ -14,3 +14,4 @@ pub mod limits;
 pub mod clock;
 pub mod rng;
 pub mod model;
+pub mod state;

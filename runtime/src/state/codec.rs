@@ -1,0 +1,169 @@
+//! The envelope around every value.
+//!
+//! ```text
+//! "OS" (2) │ schema u16 LE (2) │ kind u8 (1) │ body: postcard │ xxh3-64 LE of all before (8)
+//! ```
+//!
+//! The envelope itself never changes, so that a record of any schema can be checked for damage
+//! before it is read. Bodies are not self-describing: a changed type needs a new schema number and
+//! a migration.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::keys::{KeyError, Kind};
+use crate::limits::STATE_VALUE_BYTES_MAX;
+
+/// Schema of the bodies written by this agent.
+pub const SCHEMA: u16 = 1;
+
+const MAGIC: [u8; 2] = *b"OS";
+const HEADER: usize = 5;
+const CHECKSUM: usize = 8;
+
+/// Why a record could not be written or read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodecError {
+    /// Shorter than an envelope.
+    #[error("record is cut off: {len} bytes")]
+    Truncated {
+        /// Bytes there are.
+        len: usize,
+    },
+    /// Larger than any record may be.
+    #[error("record is larger than {STATE_VALUE_BYTES_MAX} bytes")]
+    TooLarge,
+    /// Does not begin as a record.
+    #[error("not a record")]
+    Magic,
+    /// Its bytes changed after it was written.
+    #[error("checksum does not match: stored {stored:016x}, computed {computed:016x}")]
+    Checksum {
+        /// In the record.
+        stored: u64,
+        /// Of the record.
+        computed: u64,
+    },
+    /// Written by another version of the agent.
+    #[error("record has schema {found}, this agent reads {SCHEMA}")]
+    Schema {
+        /// In the record.
+        found: u16,
+    },
+    /// The record belongs under another key.
+    #[error("record is of kind {found}, its key asks for {expected:?}")]
+    Kind {
+        /// In the record.
+        found: u8,
+        /// What the key holds.
+        expected: Kind,
+    },
+    /// The body is not a value of the type.
+    #[error("record body does not decode")]
+    Body(#[source] postcard::Error),
+    /// The body is longer than the value.
+    #[error("record body has {len} bytes after its value")]
+    Trailing {
+        /// Bytes left over.
+        len: usize,
+    },
+    /// The value does not serialise.
+    #[error("value does not serialise")]
+    Value(#[source] postcard::Error),
+    /// The record's key is not one.
+    #[error("record has an unreadable key")]
+    Key(#[source] KeyError),
+}
+
+/// Replace `out` by the record of `value`; allocates only when `out` must grow.
+///
+/// # Errors
+/// When the value is too large or does not serialise; `out` is then of no use.
+pub fn encode<T: Serialize + ?Sized>(
+    kind: Kind,
+    value: &T,
+    out: &mut Vec<u8>,
+) -> Result<(), CodecError> {
+    out.clear();
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&SCHEMA.to_le_bytes());
+    out.push(kind as u8);
+    postcard::serialize_with_flavor(value, Bounded { out }).map_err(|error| match error {
+        postcard::Error::SerializeBufferFull => CodecError::TooLarge,
+        other => CodecError::Value(other),
+    })?;
+    let checksum = xxh3_64(out);
+    out.extend_from_slice(&checksum.to_le_bytes());
+    Ok(())
+}
+
+/// Check a record without reading its body, and return the body.
+///
+/// # Errors
+/// When the record is damaged, of another schema, or of another kind.
+pub fn check(kind: Kind, record: &[u8]) -> Result<&[u8], CodecError> {
+    let len = record.len();
+    if len > STATE_VALUE_BYTES_MAX {
+        return Err(CodecError::TooLarge);
+    }
+    let truncated = CodecError::Truncated { len };
+    let (covered, checksum) =
+        record.split_last_chunk::<CHECKSUM>().ok_or_else(|| truncated.clone())?;
+    let (header, body) = covered.split_first_chunk::<HEADER>().ok_or(truncated)?;
+    let [m0, m1, s0, s1, found] = *header;
+    if [m0, m1] != MAGIC {
+        return Err(CodecError::Magic);
+    }
+    let (stored, computed) = (u64::from_le_bytes(*checksum), xxh3_64(covered));
+    if stored != computed {
+        return Err(CodecError::Checksum { stored, computed });
+    }
+    let schema = u16::from_le_bytes([s0, s1]);
+    if schema != SCHEMA {
+        return Err(CodecError::Schema { found: schema });
+    }
+    if found != kind as u8 {
+        return Err(CodecError::Kind { found, expected: kind });
+    }
+    Ok(body)
+}
+
+/// Check a record and read its value.
+///
+/// # Errors
+/// As [`check`], and when the body is not exactly one value of the type.
+pub fn decode<T: DeserializeOwned>(kind: Kind, record: &[u8]) -> Result<T, CodecError> {
+    let body = check(kind, record)?;
+    let (value, rest) = postcard::take_from_bytes(body).map_err(CodecError::Body)?;
+    if rest.is_empty() { Ok(value) } else { Err(CodecError::Trailing { len: rest.len() }) }
+}
+
+/// Appends to a buffer up to the largest record.
+struct Bounded<'a> {
+    out: &'a mut Vec<u8>,
+}
+
+impl postcard::ser_flavors::Flavor for Bounded<'_> {
+    type Output = ();
+
+    fn try_extend(&mut self, data: &[u8]) -> postcard::Result<()> {
+        if self.out.len().saturating_add(data.len()) > STATE_VALUE_BYTES_MAX - CHECKSUM {
+            return Err(postcard::Error::SerializeBufferFull);
+        }
+        self.out.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn try_push(&mut self, data: u8) -> postcard::Result<()> {
+        self.try_extend(&[data])
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "codec_tests.rs"]
+mod tests;

@@ -1,0 +1,242 @@
+//! What can go wrong with the state, and what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::codec::CodecError;
+use super::keys::Key;
+
+/// Why a backend could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The disk or the quota is full. Later writes work again once there is room.
+    #[error("no space left on the disk")]
+    DiskFull {
+        /// The refusal.
+        #[source]
+        source: io::Error,
+    },
+    /// The operating system refused.
+    #[error("input or output failed")]
+    Io {
+        /// The refusal.
+        #[source]
+        source: io::Error,
+    },
+    /// The file's content is not what was written.
+    #[error("the content is damaged: {detail}")]
+    Damaged {
+        /// What the storage engine says.
+        detail: String,
+    },
+    /// Another process, or this one, has the file open.
+    #[error("the file is already open")]
+    InUse,
+    /// Any other failure of the storage engine.
+    #[error("the storage engine failed")]
+    Engine {
+        /// What it says.
+        #[source]
+        source: Box<redb::Error>,
+    },
+    /// The storage engine gave up by a panic; contained to this call.
+    #[error("the storage engine panicked: {message}")]
+    Panicked {
+        /// The panic's text.
+        message: String,
+    },
+    /// A fault a test asked for.
+    #[error("injected fault in commit {commit}")]
+    Injected {
+        /// Number of the commit, from 1.
+        commit: u64,
+    },
+}
+
+impl From<io::Error> for BackendError {
+    fn from(source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge => Self::DiskFull { source },
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+                Self::Damaged { detail: source.to_string() }
+            }
+            _ => Self::Io { source },
+        }
+    }
+}
+
+impl From<redb::Error> for BackendError {
+    fn from(error: redb::Error) -> Self {
+        match error {
+            redb::Error::Io(source) => source.into(),
+            redb::Error::Corrupted(detail) => Self::Damaged { detail },
+            redb::Error::DatabaseAlreadyOpen => Self::InUse,
+            other => Self::Engine { source: Box::new(other) },
+        }
+    }
+}
+
+/// Why the state could not be opened, read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// The file is not a state file or its content is broken beyond single records.
+    #[error(
+        "state file {path} is damaged or not a state file: {detail}; its records were left as \
+         they are: restore a copy of it, or rename it to start with an empty state (running tasks are \
+         then not found again)"
+    )]
+    Damaged {
+        /// The state file.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+    /// Another process has the file open.
+    #[error(
+        "state file {path} is in use by another process; stop it or use another data directory"
+    )]
+    InUse {
+        /// The state file.
+        path: PathBuf,
+    },
+    /// The file or its directory cannot be written.
+    #[error(
+        "state file {path} cannot be written; check the owner, the mode and the mount of its directory"
+    )]
+    ReadOnly {
+        /// The state file.
+        path: PathBuf,
+        /// The refusal.
+        #[source]
+        source: io::Error,
+    },
+    /// No room to open or create the file.
+    #[error("no space left for state file {path}; make room on its disk and start again")]
+    DiskFull {
+        /// The state file.
+        path: PathBuf,
+        /// The refusal.
+        #[source]
+        source: io::Error,
+    },
+    /// Opening failed otherwise.
+    #[error("cannot open state file {path}")]
+    Open {
+        /// The state file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: BackendError,
+    },
+    /// Written by a newer agent.
+    #[error(
+        "state file {path} has schema {found}, this agent knows up to {supported}; \
+         use the agent that wrote it or a newer one"
+    )]
+    Schema {
+        /// The state file.
+        path: PathBuf,
+        /// Schema in the file.
+        found: u16,
+        /// Newest schema known here.
+        supported: u16,
+    },
+    /// A value cannot be stored.
+    #[error("cannot encode {key}")]
+    Encode {
+        /// What was to be written.
+        key: Key,
+        /// Why.
+        #[source]
+        source: CodecError,
+    },
+    /// The write's commit failed; it is not known to be durable and may be tried again.
+    #[error("write to state file {path} failed")]
+    Commit {
+        /// The state file.
+        path: PathBuf,
+        /// Why; one for all writes of the batch.
+        #[source]
+        source: Arc<BackendError>,
+    },
+    /// A read failed.
+    #[error("cannot read state file {path}")]
+    Read {
+        /// The state file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: BackendError,
+    },
+    /// One record cannot be used; others can.
+    #[error("record {key} in state file {path} cannot be used; it can be quarantined")]
+    Record {
+        /// The state file.
+        path: PathBuf,
+        /// The record.
+        key: Key,
+        /// Why.
+        #[source]
+        source: CodecError,
+    },
+    /// The store was closed before this write.
+    #[error("state file {path} is closed: the agent is shutting down")]
+    Closed {
+        /// The state file.
+        path: PathBuf,
+    },
+    /// The writer thread could not be started.
+    #[error("cannot start the state writer thread")]
+    Thread {
+        /// The refusal.
+        #[source]
+        source: io::Error,
+    },
+    /// The file could not be moved aside.
+    #[error("cannot move state file {path} aside")]
+    MoveAside {
+        /// The state file.
+        path: PathBuf,
+        /// The refusal.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl StateError {
+    /// The failure of opening `path`, told apart by cause.
+    #[must_use]
+    pub fn opening(path: PathBuf, error: BackendError) -> Self {
+        match error {
+            BackendError::Damaged { detail } => Self::Damaged { path, detail },
+            BackendError::Panicked { message } => Self::Damaged { path, detail: message },
+            BackendError::InUse => Self::InUse { path },
+            BackendError::DiskFull { source } => Self::DiskFull { path, source },
+            BackendError::Io { source }
+                if matches!(
+                    source.kind(),
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                ) =>
+            {
+                Self::ReadOnly { path, source }
+            }
+            source => Self::Open { path, source },
+        }
+    }
+
+    /// Whether the cause is a full disk or quota.
+    #[must_use]
+    pub fn disk_full(&self) -> bool {
+        match self {
+            Self::DiskFull { .. } => true,
+            Self::Commit { source, .. } => matches!(**source, BackendError::DiskFull { .. }),
+            Self::Open { source, .. } | Self::Read { source, .. } => {
+                matches!(source, BackendError::DiskFull { .. })
+            }
+            _ => false,
+        }
+    }
+}

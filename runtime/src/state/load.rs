@@ -1,0 +1,113 @@
+//! What happens when a store is opened: check every record, learn what is durable.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use super::backend::{Backend, Op};
+use super::codec::{self, CodecError, SCHEMA};
+use super::dedup::{Dedup, Digest};
+use super::error::StateError;
+use super::keys::{Key, MetaItem};
+
+/// A record that was moved out of the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quarantined {
+    /// Its key, in words or, when it is not a key, in hexadecimal digits.
+    pub key: String,
+    /// What is wrong with it.
+    pub cause: CodecError,
+}
+
+/// What was found when a store was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenReport {
+    /// Good records, the file's own left out.
+    pub records: u64,
+    /// Records moved out of the way this time.
+    pub quarantined: Vec<Quarantined>,
+    /// Records in quarantine, those of earlier times included.
+    pub in_quarantine: u64,
+    /// The file was inconsistent and was repaired, perhaps to an older commit.
+    pub repaired: bool,
+}
+
+/// Read everything once; quarantine what is damaged; write the schema version where it is missing.
+///
+/// # Errors
+/// When the backend fails or the content is of a newer agent.
+pub fn load(path: &Path, backend: &dyn Backend) -> Result<(Dedup, OpenReport), StateError> {
+    let mut found = Found::default();
+    let scanned = backend.scan(&[], &mut |key, record| {
+        found.visit(key, record);
+        ControlFlow::Continue(())
+    });
+    scanned.map_err(|error| StateError::opening(path.to_owned(), error))?;
+    let Found { mut dedup, mut report, schema, mut ops } = found;
+    if let Some(newer) = schema.filter(|schema| *schema != SCHEMA) {
+        return Err(StateError::Schema { path: path.to_owned(), found: newer, supported: SCHEMA });
+    }
+    if schema.is_none() {
+        // A new file, or one whose own record was damaged: every record carries its schema too.
+        ops.push(schema_record(&mut dedup)?);
+    }
+    if !ops.is_empty() {
+        backend.commit(&ops).map_err(|error| StateError::opening(path.to_owned(), error))?;
+    }
+    report.in_quarantine = backend
+        .quarantined()
+        .map_err(|source| StateError::Read { path: path.to_owned(), source })?;
+    for record in &report.quarantined {
+        tracing::error!(
+            path = %path.display(), key = record.key, cause = %record.cause,
+            "damaged state record moved to quarantine"
+        );
+    }
+    if report.repaired {
+        tracing::warn!(path = %path.display(), "state file was inconsistent and has been repaired");
+    }
+    Ok((dedup, report))
+}
+
+#[derive(Default)]
+struct Found {
+    dedup: Dedup,
+    report: OpenReport,
+    schema: Option<u16>,
+    ops: Vec<Op>,
+}
+
+impl Found {
+    fn visit(&mut self, bytes: &[u8], record: &[u8]) {
+        let checked = Key::parse(bytes).map_err(CodecError::Key).and_then(|key| {
+            if key == Key::Meta(MetaItem::SchemaVersion) {
+                self.schema = Some(codec::decode::<u16>(key.kind(), record)?);
+            } else {
+                codec::check(key.kind(), record)?;
+                self.report.records = self.report.records.saturating_add(1);
+            }
+            Ok(())
+        });
+        match checked {
+            Ok(()) => self.dedup.warm(bytes, Digest::of(record)),
+            Err(cause) => {
+                let key = Key::parse(bytes).map_or_else(|_| hex(bytes), |key| key.to_string());
+                self.report.quarantined.push(Quarantined { key, cause });
+                self.ops.push(Op::Quarantine { key: bytes.into() });
+            }
+        }
+    }
+}
+
+fn schema_record(dedup: &mut Dedup) -> Result<Op, StateError> {
+    let key = Key::Meta(MetaItem::SchemaVersion);
+    let mut record = Vec::new();
+    codec::encode(key.kind(), &SCHEMA, &mut record)
+        .map_err(|source| StateError::Encode { key: key.clone(), source })?;
+    dedup.warm(&key.encode(), Digest::of(&record));
+    Ok(Op::Put { key: key.encode().into(), value: record.into() })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    // Long enough to find the record, short enough for a log line.
+    bytes.iter().take(32).map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,55 @@
+//! The state store: what the agent must still know after a restart or a crash.
+//!
+//! ```text
+//! runner ─ put(key, value) ─► encode ─► same as the last COMMITTED bytes? ─ yes ─► Put::Unchanged
+//!                             (codec)    (dedup)  │ no
+//!                                                 ▼ bounded queue, the caller waits when it is full
+//!                              writer thread: everything waiting ─► one transaction ─► fsync
+//!                                                 ─► publish digests ─► wake the batch's waiters
+//! ```
+//!
+//! * [`keys`]: typed keys and their ordered bytes. All keys of one allocation share a prefix.
+//! * [`codec`]: the checksummed envelope around every value.
+//! * [`dedup`]: pure; what is known to be durable, and which allocations are destroyed.
+//! * [`writer`]: the one thread that commits, in groups.
+//! * [`backend`]: what a place to keep records must do; [`redb_store`] on disk, [`mem_store`] in
+//!   memory, [`testing`] with injected faults.
+//! * [`store`]: the handle everybody else uses.
+//! * [`load`]: what happens at opening; [`stats`]: what happened since.
+//! * [`lock`]: one agent per data directory.
+//!
+//! Rules, each kept by a test:
+//! * A write is acknowledged only after its commit; a failed commit fails exactly its waiters and
+//!   makes the store forget what it believed about their keys, so that the next write is real.
+//! * A key with a write on its way is never taken as unchanged.
+//! * `destroy_alloc` beats every later persist of that allocation ([`Put::Destroyed`]).
+//! * One bad record does not stop the agent: it is moved to a quarantine table and reported. A bad
+//!   file is never deleted or changed.
+//!
+//! Only this module knows redb.
+
+pub mod backend;
+pub mod codec;
+pub mod dedup;
+pub mod error;
+pub mod keys;
+pub mod load;
+pub mod lock;
+pub mod mem_store;
+pub mod redb_store;
+pub mod stats;
+pub mod store;
+pub mod testing;
+pub mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use backend::Backend;
+pub use error::{BackendError, StateError};
+pub use keys::{Key, MetaItem, Prefix};
+pub use load::{OpenReport, Quarantined};
+pub use lock::{DataDirLock, LockError};
+pub use redb_store::move_aside;
+pub use stats::Stats;
+pub use store::{Put, Record, StateStore};

@@ -1,0 +1,255 @@
+//! Records in a redb file.
+//!
+//! One-phase durable commits: half the fsyncs of two-phase ones; after a crash redb checks the
+//! last commit's checksums and falls back to the one before, which for a commit nobody was told of
+//! is right. A failed commit closes the file, because redb refuses further work after an I/O error;
+//! the next use opens it again, so that an agent lives through a full disk.
+//!
+//! A new file is made under another name and renamed when complete: a state file that is there but
+//! empty is damage, never a fresh start.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
+
+use redb::{
+    Builder, Database, Durability, ReadableDatabase as _, ReadableTableMetadata as _, Table,
+    TableDefinition,
+};
+
+use super::backend::{Backend, Op, Visit, prefix_bounds};
+use super::error::{BackendError, StateError};
+use super::writer::panic_text;
+use crate::limits::STATE_CACHE_BYTES;
+
+type Records = TableDefinition<'static, &'static [u8], &'static [u8]>;
+const STATE: Records = TableDefinition::new("state");
+const QUARANTINE: Records = TableDefinition::new("quarantine");
+
+/// How an existing file is opened; tests put faults underneath.
+pub type Opener = Box<dyn Fn(&Path) -> Result<Database, redb::DatabaseError> + Send + Sync>;
+
+/// Keeps records in one file, mode 0600.
+pub struct RedbBackend {
+    path: PathBuf,
+    opener: Opener,
+    /// Absent after a failed commit, until the next use.
+    database: RwLock<Option<Database>>,
+    repaired: bool,
+}
+
+impl RedbBackend {
+    /// Open the file, or make it when there is none. Reads the whole file once to check it.
+    ///
+    /// # Errors
+    /// When it is damaged, in use, or cannot be read, written or made.
+    pub fn open(path: &Path) -> Result<Self, BackendError> {
+        Self::open_with(path, Box::new(|path| builder().open(path)))
+    }
+
+    /// As [`RedbBackend::open`], with another way to open.
+    ///
+    /// # Errors
+    /// As [`RedbBackend::open`].
+    pub fn open_with(path: &Path, opener: Opener) -> Result<Self, BackendError> {
+        if !path.try_exists()? {
+            create(path)?;
+        }
+        // The engine may meet content it never wrote; a panic there is damage, not our end.
+        let (database, repaired) = contained(|| {
+            let mut database = opener(path).map_err(engine)?;
+            let clean = database.check_integrity().map_err(engine)?;
+            // Without its tables it is somebody else's file.
+            let read = database.begin_read().map_err(engine)?;
+            read.open_table(STATE).map_err(engine)?;
+            read.open_table(QUARANTINE).map_err(engine)?;
+            drop(read);
+            Ok((database, !clean))
+        })?;
+        let database = RwLock::new(Some(database));
+        Ok(Self { path: path.to_owned(), opener, database, repaired })
+    }
+
+    /// The file was found inconsistent when it was opened and repaired, perhaps to an older commit.
+    #[must_use]
+    pub fn repaired(&self) -> bool {
+        self.repaired
+    }
+
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&Database) -> Result<T, BackendError>,
+    ) -> Result<T, BackendError> {
+        let open = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(database) = &*open {
+            return contained(|| work(database));
+        }
+        drop(open);
+        let mut slot = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        let database = match slot.take() {
+            Some(database) => database,
+            None => contained(|| (self.opener)(&self.path).map_err(engine))?,
+        };
+        contained(|| work(slot.insert(database)))
+    }
+
+    fn close(&self) {
+        let mut slot = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        let database = slot.take();
+        // Closing writes; after an I/O error it may fail in ways of its own.
+        let _ = contained(|| {
+            drop(database);
+            Ok(())
+        });
+    }
+}
+
+impl Backend for RedbBackend {
+    fn commit(&self, batch: &[Op]) -> Result<(), BackendError> {
+        let result = self.with(|database| {
+            let mut transaction = database.begin_write().map_err(engine)?;
+            transaction.set_durability(Durability::Immediate).map_err(engine)?;
+            {
+                let mut state = transaction.open_table(STATE).map_err(engine)?;
+                let mut quarantine = transaction.open_table(QUARANTINE).map_err(engine)?;
+                for op in batch {
+                    apply(&mut state, &mut quarantine, op).map_err(engine)?;
+                }
+            }
+            transaction.commit().map_err(engine)
+        });
+        if result.is_err() {
+            self.close();
+        }
+        result
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, BackendError> {
+        self.with(|database| {
+            let read = database.begin_read().map_err(engine)?;
+            let table = read.open_table(STATE).map_err(engine)?;
+            let value = table.get(key).map_err(engine)?;
+            Ok(value.map(|value| value.value().to_vec()))
+        })
+    }
+
+    fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), BackendError> {
+        self.with(|database| {
+            let read = database.begin_read().map_err(engine)?;
+            let table = read.open_table(STATE).map_err(engine)?;
+            let (from, to) = prefix_bounds(prefix);
+            let bounds = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
+            for record in table.range::<&[u8]>(bounds).map_err(engine)? {
+                let (key, value) = record.map_err(engine)?;
+                if visit(key.value(), value.value()).is_break() {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn quarantined(&self) -> Result<u64, BackendError> {
+        self.with(|database| {
+            let read = database.begin_read().map_err(engine)?;
+            read.open_table(QUARANTINE).map_err(engine)?.len().map_err(engine)
+        })
+    }
+}
+
+fn apply(
+    state: &mut Table<'_, &'static [u8], &'static [u8]>,
+    quarantine: &mut Table<'_, &'static [u8], &'static [u8]>,
+    op: &Op,
+) -> Result<(), redb::StorageError> {
+    match op {
+        Op::Put { key, value } => {
+            state.insert(&**key, &**value)?;
+        }
+        Op::Delete { key } => {
+            state.remove(&**key)?;
+        }
+        Op::DeletePrefix { prefix } => {
+            let (from, to) = prefix_bounds(prefix);
+            let bounds = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
+            state.retain_in::<&[u8], _>(bounds, |_, _| false)?;
+        }
+        Op::Quarantine { key } => {
+            let value = state.remove(&**key)?.map(|value| value.value().to_vec());
+            if let Some(value) = value {
+                quarantine.insert(&**key, &*value)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn builder() -> Builder {
+    let mut builder = Builder::new();
+    builder.set_cache_size(STATE_CACHE_BYTES);
+    builder
+}
+
+fn engine(error: impl Into<redb::Error>) -> BackendError {
+    error.into().into()
+}
+
+/// Make a complete, empty state file and give it its name.
+fn create(path: &Path) -> Result<(), BackendError> {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".new");
+    // One left by an agent that died here holds nothing anybody was promised.
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&unfinished)?;
+    let database = builder().create_file(file).map_err(engine)?;
+    let transaction = database.begin_write().map_err(engine)?;
+    transaction.open_table(STATE).map_err(engine)?;
+    transaction.open_table(QUARANTINE).map_err(engine)?;
+    transaction.commit().map_err(engine)?;
+    drop(database);
+    fs::rename(&unfinished, path)?;
+    sync_directory_of(path)?;
+    Ok(())
+}
+
+/// Rename a state file that cannot be used to the first free `<name>.damaged-<n>`, and return that
+/// name. Only when a person asked for it: running tasks are not found again from an empty state.
+///
+/// # Errors
+/// When the file cannot be renamed.
+pub fn move_aside(path: &Path) -> Result<PathBuf, StateError> {
+    let failed = |source| StateError::MoveAside { path: path.to_owned(), source };
+    let mut number: u32 = 1;
+    loop {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".damaged-{number}"));
+        let target = PathBuf::from(name);
+        if !target.try_exists().map_err(failed)? {
+            std::fs::rename(path, &target).map_err(failed)?;
+            sync_directory_of(path).map_err(failed)?;
+            return Ok(target);
+        }
+        number = number.saturating_add(1);
+    }
+}
+
+/// Make a rename in the directory of `path` durable.
+fn sync_directory_of(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => File::open(dir)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
+    }
+}
+
+fn contained<T>(work: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|panic| Err(BackendError::Panicked { message: panic_text(&*panic) }))
+}

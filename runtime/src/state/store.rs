@@ -1,0 +1,361 @@
+//! The handle everybody uses.
+
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, oneshot};
+
+use super::backend::{Backend, Op};
+use super::codec::{self, CodecError};
+use super::dedup::{Decision, Digest};
+use super::error::StateError;
+use super::keys::{Key, Prefix};
+use super::load::{self, OpenReport};
+use super::mem_store::MemBackend;
+use super::redb_store::RedbBackend;
+use super::stats::{Stats, count};
+use super::writer::{self, Message, Request, Shared};
+use crate::limits::STATE_QUEUE_MAX;
+use crate::model::ids::AllocId;
+
+/// Encoding buffers above this are given back, bytes: one large value must not hold memory on
+/// every thread.
+const SCRATCH_KEEP: usize = 256 * 1024;
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch { key: Vec::new(), record: Vec::new() }) };
+}
+
+#[derive(Default)]
+struct Scratch {
+    key: Vec<u8>,
+    record: Vec<u8>,
+}
+
+/// How a put ended well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// Durable now.
+    Written,
+    /// Was durable already; nothing was done.
+    Unchanged,
+    /// Dropped: the allocation is destroyed.
+    Destroyed,
+}
+
+/// A handle on the agent's state. Clones are the same store.
+///
+/// Dropping the last handle commits what is queued before it returns, which blocks for a commit or
+/// two; [`StateStore::close`] does the same without blocking.
+#[derive(Clone)]
+pub struct StateStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    /// Present until the drop.
+    queue: Option<mpsc::Sender<Message>>,
+    thread: Option<JoinHandle<()>>,
+    report: OpenReport,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.queue = None;
+        if let Some(thread) = self.thread.take() {
+            // The thread contains its panics; one that ended has nothing left to commit.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for StateStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StateStore").field("path", &self.inner.shared.path).finish_non_exhaustive()
+    }
+}
+
+/// A record as stored.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// Its name.
+    pub key: Key,
+    path: Arc<Path>,
+    bytes: Vec<u8>,
+}
+
+impl Record {
+    /// The value.
+    ///
+    /// # Errors
+    /// When the record is damaged or not a `T`; concerns this record alone.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, StateError> {
+        codec::decode(self.key.kind(), &self.bytes).map_err(|source| StateError::Record {
+            path: self.path.to_path_buf(),
+            key: self.key.clone(),
+            source,
+        })
+    }
+
+    /// Size of the record, its envelope included, bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// No bytes at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+}
+
+enum Prepared {
+    Done(Put),
+    Write { key: Box<[u8]>, record: Box<[u8]>, digest: Digest },
+}
+
+impl StateStore {
+    /// Open the state file at `path`, made when there is none. Checks every record; those that are
+    /// damaged are quarantined and reported by [`StateStore::opened`]. Blocks: call it from a
+    /// thread that may.
+    ///
+    /// # Errors
+    /// When the file as a whole cannot be used; it is then left as it is.
+    pub fn open(path: &Path) -> Result<Self, StateError> {
+        let backend =
+            RedbBackend::open(path).map_err(|error| StateError::opening(path.to_owned(), error))?;
+        let repaired = backend.repaired();
+        Self::start(path, Arc::new(backend), repaired)
+    }
+
+    /// A store that is gone with its last handle.
+    ///
+    /// # Errors
+    /// When the writer thread cannot be started.
+    pub fn in_memory() -> Result<Self, StateError> {
+        Self::with_backend(Path::new("(memory)"), Arc::new(MemBackend::default()))
+    }
+
+    /// Over any backend; `path` is for messages.
+    ///
+    /// # Errors
+    /// When the backend's content cannot be read or the writer thread cannot be started.
+    pub fn with_backend(path: &Path, backend: Arc<dyn Backend>) -> Result<Self, StateError> {
+        Self::start(path, backend, false)
+    }
+
+    fn start(path: &Path, backend: Arc<dyn Backend>, repaired: bool) -> Result<Self, StateError> {
+        let (dedup, mut report) = load::load(path, backend.as_ref())?;
+        report.repaired = repaired;
+        let shared = Arc::new(Shared::new(path.to_owned(), backend, dedup));
+        let (queue, receiver) = mpsc::channel(STATE_QUEUE_MAX);
+        let for_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("ostler-state".to_owned())
+            .spawn(move || writer::run(&for_thread, receiver))
+            .map_err(|source| StateError::Thread { source })?;
+        let inner = Inner { shared, queue: Some(queue), thread: Some(thread), report };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Make `value` durable under `key`. Returns when it is, or at once when it was already, which
+    /// costs an encoding and a comparison and nothing else.
+    ///
+    /// Waits while the queue is full. When the future is dropped early the write may or may not
+    /// take place.
+    ///
+    /// # Errors
+    /// When the value cannot be encoded, the commit failed (the write may be tried again), or the
+    /// store is closed.
+    pub async fn put<T: Serialize + ?Sized>(
+        &self,
+        key: &Key,
+        value: &T,
+    ) -> Result<Put, StateError> {
+        let put = match self.prepare(key, value)? {
+            Prepared::Done(put) => put,
+            Prepared::Write { key: bytes, record, digest } => {
+                let op = Op::Put { key: bytes, value: record };
+                self.write(key.alloc(), op, Some(digest)).await?
+            }
+        };
+        let counters = &self.inner.shared.counters;
+        match put {
+            Put::Written => {}
+            Put::Unchanged => count(&counters.unchanged, 1),
+            Put::Destroyed => count(&counters.destroyed, 1),
+        }
+        Ok(put)
+    }
+
+    /// Remove a record; durable when it returns. Nothing happens when there is none.
+    ///
+    /// # Errors
+    /// When the commit failed or the store is closed.
+    pub async fn delete(&self, key: &Key) -> Result<(), StateError> {
+        let op = Op::Delete { key: key.encode().into() };
+        self.write(None, op, None).await.map(drop)
+    }
+
+    /// Remove every record of an allocation; durable when it returns. From the call on, writes of
+    /// the allocation are dropped ([`Put::Destroyed`]), even if this fails and must be repeated.
+    ///
+    /// # Errors
+    /// When the commit failed or the store is closed.
+    pub async fn destroy_alloc(&self, id: AllocId) -> Result<(), StateError> {
+        self.inner.shared.dedup().destroy(id);
+        let op = Op::DeletePrefix { prefix: Prefix::Alloc(id).encode().into() };
+        self.write(None, op, None).await.map(drop)
+    }
+
+    /// Move a record that cannot be used out of the way; it is kept for inspection.
+    ///
+    /// # Errors
+    /// When the commit failed or the store is closed.
+    pub async fn quarantine(&self, key: &Key) -> Result<(), StateError> {
+        let op = Op::Quarantine { key: key.encode().into() };
+        self.write(None, op, None).await.map(drop)
+    }
+
+    /// The durable value of a key. Blocks for microseconds.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or the record is damaged or not a `T`.
+    pub fn get<T: DeserializeOwned>(&self, key: &Key) -> Result<Option<T>, StateError> {
+        let shared = &self.inner.shared;
+        let read = shared.backend.get(&key.encode());
+        let found =
+            read.map_err(|source| StateError::Read { path: shared.path.clone(), source })?;
+        let Some(bytes) = found else { return Ok(None) };
+        codec::decode(key.kind(), &bytes).map(Some).map_err(|source| StateError::Record {
+            path: shared.path.clone(),
+            key: key.clone(),
+            source,
+        })
+    }
+
+    /// All durable records of a group, in the order of their bytes, as of one commit.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn scan(&self, prefix: &Prefix) -> Result<Vec<Record>, StateError> {
+        let shared = &self.inner.shared;
+        let path: Arc<Path> = Arc::from(shared.path.as_path());
+        let mut records = Vec::new();
+        let read = shared.backend.scan(&prefix.encode(), &mut |key, bytes| {
+            match Key::parse(key) {
+                Ok(key) => {
+                    records.push(Record { key, path: Arc::clone(&path), bytes: bytes.to_vec() });
+                }
+                // Such keys are quarantined at open; one that appears later is reported there.
+                Err(error) => tracing::warn!(%error, "state record with an unreadable key"),
+            }
+            ControlFlow::Continue(())
+        });
+        read.map_err(|source| StateError::Read { path: shared.path.clone(), source })?;
+        Ok(records)
+    }
+
+    /// What was found when the store was opened.
+    #[must_use]
+    pub fn opened(&self) -> &OpenReport {
+        &self.inner.report
+    }
+
+    /// What happened since.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let queued = self.inner.queue.as_ref().map_or(0, |q| q.max_capacity() - q.capacity());
+        let shared = &self.inner.shared;
+        shared.counters.snapshot(queued, shared.dedup().len())
+    }
+
+    /// Commit everything queued and take no more writes; reads go on. The file is given back when
+    /// the last handle is dropped.
+    pub async fn close(&self) {
+        let (told, done) = oneshot::channel();
+        // An error of either means the writer has ended already, with nothing left in the queue.
+        if let Some(queue) = &self.inner.queue
+            && queue.send(Message::Close(told)).await.is_ok()
+        {
+            let _ = done.await;
+        }
+    }
+
+    fn queue(&self) -> Result<&mpsc::Sender<Message>, StateError> {
+        self.inner.queue.as_ref().ok_or_else(|| self.closed())
+    }
+
+    fn closed(&self) -> StateError {
+        StateError::Closed { path: self.inner.shared.path.clone() }
+    }
+
+    /// Encode and compare; copies only what must be written.
+    fn prepare<T: Serialize + ?Sized>(&self, key: &Key, value: &T) -> Result<Prepared, StateError> {
+        let shared = &self.inner.shared;
+        count(&shared.counters.puts, 1);
+        // Taken out while in use, so that a value whose serialisation writes state finds a fresh
+        // one instead of a borrow error.
+        let mut scratch = SCRATCH.take();
+        let encoded = codec::encode(key.kind(), value, &mut scratch.record);
+        let prepared = encoded.map(|()| {
+            key.encode_into(&mut scratch.key);
+            let digest = Digest::of(&scratch.record);
+            match shared.dedup().decide(&scratch.key, key.alloc(), digest) {
+                Decision::Unchanged => Prepared::Done(Put::Unchanged),
+                Decision::Destroyed => Prepared::Done(Put::Destroyed),
+                Decision::Write => Prepared::Write {
+                    key: scratch.key.as_slice().into(),
+                    record: scratch.record.as_slice().into(),
+                    digest,
+                },
+            }
+        });
+        if scratch.record.capacity() <= SCRATCH_KEEP {
+            SCRATCH.replace(scratch);
+        }
+        prepared.map_err(|source: CodecError| StateError::Encode { key: key.clone(), source })
+    }
+
+    /// Queue one change and wait for its commit.
+    async fn write(
+        &self,
+        alloc: Option<AllocId>,
+        op: Op,
+        digest: Option<Digest>,
+    ) -> Result<Put, StateError> {
+        let permit = self.queue()?.reserve().await.map_err(|_| self.closed())?;
+        let (done, committed) = oneshot::channel();
+        {
+            // Decided again, because time has passed, and queued under the same lock: the order
+            // in the queue is the order in which keys became busy.
+            let mut dedup = self.inner.shared.dedup();
+            match (&op, digest) {
+                (Op::Put { key, .. }, Some(digest)) => match dedup.decide(key, alloc, digest) {
+                    Decision::Unchanged => return Ok(Put::Unchanged),
+                    Decision::Destroyed => return Ok(Put::Destroyed),
+                    Decision::Write => dedup.begin(key),
+                },
+                (Op::Put { key, .. } | Op::Delete { key } | Op::Quarantine { key }, _) => {
+                    dedup.begin(key);
+                }
+                (Op::DeletePrefix { .. }, _) => {}
+            }
+            permit.send(Message::Write(Request { op, digest, done }));
+        }
+        match committed.await {
+            Ok(Ok(())) => Ok(Put::Written),
+            Ok(Err(source)) => {
+                Err(StateError::Commit { path: self.inner.shared.path.clone(), source })
+            }
+            Err(_) => Err(self.closed()),
+        }
+    }
+}

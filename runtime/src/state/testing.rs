@@ -1,0 +1,106 @@
+//! Backends with faults, for tests here and elsewhere.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use super::backend::{Backend, Op, Visit};
+use super::error::BackendError;
+
+/// What goes wrong with a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails and nothing is applied.
+    Before,
+    /// It is applied, yet reported as failed.
+    After,
+    /// The backend panics before anything is applied.
+    Panic,
+}
+
+/// A backend that fails the commits it is told to fail, and can hold commits up.
+pub struct FaultyBackend {
+    inner: Arc<dyn Backend>,
+    plan: Mutex<VecDeque<Option<Fault>>>,
+    commits: AtomicU64,
+    held: Mutex<bool>,
+    released: Condvar,
+}
+
+impl FaultyBackend {
+    /// Over another backend, without faults yet.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Backend>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            plan: Mutex::default(),
+            commits: AtomicU64::new(0),
+            held: Mutex::new(false),
+            released: Condvar::new(),
+        })
+    }
+
+    /// What happens to the next commits, in order; those after the plan's end go well.
+    pub fn plan(&self, faults: impl IntoIterator<Item = Option<Fault>>) {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner).extend(faults);
+    }
+
+    /// Take back what is planned and has not happened.
+    pub fn forget_plan(&self) {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Hold every commit up until the guard is dropped.
+    #[must_use]
+    pub fn hold(self: &Arc<Self>) -> Held {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        Held(Arc::clone(self))
+    }
+
+    /// Commits begun so far, held up and failed ones included.
+    #[must_use]
+    pub fn commits(&self) -> u64 {
+        self.commits.load(Ordering::SeqCst)
+    }
+}
+
+/// Holds commits up while it lives.
+pub struct Held(Arc<FaultyBackend>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        *self.0.held.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.released.notify_all();
+    }
+}
+
+impl Backend for FaultyBackend {
+    #[expect(clippy::panic, reason = "the fault a test asked for")]
+    fn commit(&self, batch: &[Op]) -> Result<(), BackendError> {
+        let commit = self.commits.fetch_add(1, Ordering::SeqCst).saturating_add(1);
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.released.wait_while(held, |held| *held).unwrap_or_else(PoisonError::into_inner));
+        let fault = self.plan.lock().unwrap_or_else(PoisonError::into_inner).pop_front().flatten();
+        match fault {
+            None => self.inner.commit(batch),
+            Some(Fault::Before) => Err(BackendError::Injected { commit }),
+            Some(Fault::After) => {
+                self.inner.commit(batch)?;
+                Err(BackendError::Injected { commit })
+            }
+            Some(Fault::Panic) => panic!("injected panic"),
+        }
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, BackendError> {
+        self.inner.get(key)
+    }
+
+    fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), BackendError> {
+        self.inner.scan(prefix, visit)
+    }
+
+    fn quarantined(&self) -> Result<u64, BackendError> {
+        self.inner.quarantined()
+    }
+}
