@@ -15,3 +15,4 @@ pub mod clock;
 pub mod rng;
 pub mod model;
 pub mod state;
+pub mod sandbox;

@@ -1,0 +1,385 @@
+//! Compiled code: each guest is compiled once per content and engine, then only mapped.
+//!
+//! ```text
+//!  load(bytes) ─► digest + pre-scan ─► in memory? ─► on disk and sound? ─► compile child
+//!                                         │              │  no: remove it        │
+//!                                         ▼              ▼                       ▼
+//!                                       share           map ◄── fsync, rename ── temporary file
+//! ```
+//!
+//! Requests for the same code wait for one another, so that it is compiled once. Mapping finished
+//! code is as good as running it, so entries are trusted only when nobody but this user can have
+//! written them; they are never changed in place, because a mapped file must not change.
+
+mod disk;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
+use wasmtime::component::Component;
+use wasmtime::{Engine, Module};
+
+use super::compile::{CompileError, Compiler};
+use super::engine::{EngineKind, Format, compatibility};
+use super::error::SandboxError;
+use super::prescan::prescan;
+use crate::limits;
+use disk::Entry;
+
+pub(super) use disk::seal;
+
+/// The SHA-256 of a wasm file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of `bytes`.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// Its 32 bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why a guest could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The bytes did not become code.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// The cache could not be read or written.
+    #[error("cannot use the code cache entry {}: {source}", path.display())]
+    Cache {
+        /// The entry.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// Valid code that needs more than a guest may have (memory, memories, tables, instances).
+    #[error("the guest needs more than a guest may have: {message}")]
+    DoesNotFit {
+        /// Wasmtime's words.
+        message: String,
+    },
+    /// Freshly compiled code was not accepted: a defect, or somebody meddles with the cache.
+    #[error("freshly compiled code at {} is not usable: {reason}", path.display())]
+    BadArtefact {
+        /// The entry.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Too many loads wait already.
+    #[error("{limit} guests wait to be compiled already; try again later")]
+    Busy {
+        /// The limit.
+        limit: usize,
+    },
+    /// The runtime is shutting down.
+    #[error("loading was interrupted by the shutdown")]
+    Interrupted,
+}
+
+/// A guest's code, ready to be instantiated; shared by all its instances. The mapping goes when the
+/// last of them is dropped.
+#[derive(Clone)]
+pub struct LoadedCode {
+    digest: Digest,
+    kind: EngineKind,
+    code: Code,
+}
+
+#[derive(Clone)]
+enum Code {
+    Component(Component),
+    Module(Module),
+}
+
+impl LoadedCode {
+    /// Digest of the wasm it was compiled from.
+    #[must_use]
+    pub const fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    /// The engine it belongs to.
+    #[must_use]
+    pub const fn kind(&self) -> EngineKind {
+        self.kind
+    }
+
+    /// The component, when it was loaded as one.
+    #[must_use]
+    pub const fn component(&self) -> Option<&Component> {
+        match &self.code {
+            Code::Component(component) => Some(component),
+            Code::Module(_) => None,
+        }
+    }
+
+    /// The core module, when it was loaded as one.
+    #[must_use]
+    pub const fn module(&self) -> Option<&Module> {
+        match &self.code {
+            Code::Module(module) => Some(module),
+            Code::Component(_) => None,
+        }
+    }
+}
+
+impl fmt::Debug for LoadedCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LoadedCode({} {})", self.kind, self.digest)
+    }
+}
+
+/// What the cache did so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheStats {
+    /// Compile children that succeeded.
+    pub compiled: u64,
+    /// Loads served from disk.
+    pub disk_hits: u64,
+    /// Loads served from memory.
+    pub memory_hits: u64,
+    /// Entries removed because they were damaged or not safe.
+    pub refused: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    compiled: AtomicU64,
+    disk_hits: AtomicU64,
+    memory_hits: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What identifies an entry, and with the directory its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    digest: Digest,
+    kind: EngineKind,
+    format: Format,
+}
+
+/// The code cache of one agent.
+pub struct CodeCache {
+    dir: PathBuf,
+    compiler: Compiler,
+    plugin: (Engine, String),
+    task: (Engine, String),
+    children: Semaphore,
+    loaded: Mutex<HashMap<Key, Weak<LoadedCode>>>,
+    flights: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
+    counters: Counters,
+}
+
+impl CodeCache {
+    /// Open the cache at `dir`: create it, check that nobody else can write there, drop what is
+    /// too much.
+    pub(super) fn open(
+        dir: PathBuf,
+        compiler: Compiler,
+        plugin: Engine,
+        task: Engine,
+    ) -> Result<Self, SandboxError> {
+        disk::prepare_dir(&dir)?;
+        let with_hash = |engine: Engine| {
+            let hash = compatibility(&engine);
+            (engine, hash)
+        };
+        Ok(Self {
+            dir,
+            compiler,
+            plugin: with_hash(plugin),
+            task: with_hash(task),
+            children: Semaphore::new(limits::COMPILE_CHILDREN_MAX),
+            loaded: Mutex::default(),
+            flights: Mutex::default(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// The code of `bytes` for the engine `kind`, compiled now or before.
+    ///
+    /// Dropping the future ends its compile child; another waiter for the same code takes over.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing is kept of a failure.
+    pub async fn load(
+        &self,
+        bytes: Arc<[u8]>,
+        kind: EngineKind,
+        format: Format,
+    ) -> Result<Arc<LoadedCode>, LoadError> {
+        let scanned = Arc::clone(&bytes);
+        let key = blocking(move || {
+            prescan(&scanned, kind, format)?;
+            Ok(Key { digest: Digest::of(&scanned), kind, format })
+        })
+        .await?;
+        let flight = self.board(key)?;
+        let _turn = flight.turn.lock().await;
+        if let Some(code) = self.in_memory(&key) {
+            self.counters.memory_hits.fetch_add(1, Ordering::Relaxed);
+            return Ok(code);
+        }
+        let path = self.path(&key);
+        if let Some(code) = self.sound_entry(key, &path).await? {
+            self.counters.disk_hits.fetch_add(1, Ordering::Relaxed);
+            return Ok(self.remember(key, code));
+        }
+        let _child = self.children.acquire().await.map_err(|_closed| LoadError::Interrupted)?;
+        self.compile(bytes, key, &path).await?;
+        self.counters.compiled.fetch_add(1, Ordering::Relaxed);
+        match self.read_entry(key, path.clone()).await? {
+            Entry::Sound(code) => Ok(self.remember(key, code)),
+            Entry::Missing => Err(LoadError::BadArtefact { path, reason: "it is gone".to_owned() }),
+            Entry::Refused(reason) => Err(LoadError::BadArtefact { path, reason }),
+        }
+    }
+
+    /// What the cache did so far.
+    #[must_use]
+    pub fn stats(&self) -> CacheStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CacheStats {
+            compiled: read(&self.counters.compiled),
+            disk_hits: read(&self.counters.disk_hits),
+            memory_hits: read(&self.counters.memory_hits),
+            refused: read(&self.counters.refused),
+        }
+    }
+
+    const fn engine(&self, kind: EngineKind) -> &(Engine, String) {
+        match kind {
+            EngineKind::Plugin => &self.plugin,
+            EngineKind::Task => &self.task,
+        }
+    }
+
+    fn path(&self, key: &Key) -> PathBuf {
+        let Key { digest, kind, format } = key;
+        let (_, hash) = self.engine(*kind);
+        self.dir.join(format!("{digest}-{hash}-{}-{}.code", kind.as_str(), format.as_str()))
+    }
+
+    fn in_memory(&self, key: &Key) -> Option<Arc<LoadedCode>> {
+        lock(&self.loaded).get(key)?.upgrade()
+    }
+
+    fn remember(&self, key: Key, code: Code) -> Arc<LoadedCode> {
+        let code = Arc::new(LoadedCode { digest: key.digest, kind: key.kind, code });
+        let mut loaded = lock(&self.loaded);
+        loaded.retain(|_, code| code.strong_count() > 0);
+        loaded.insert(key, Arc::downgrade(&code));
+        code
+    }
+
+    /// The entry when it is there and sound; one that is not is removed.
+    async fn sound_entry(&self, key: Key, path: &Path) -> Result<Option<Code>, LoadError> {
+        match self.read_entry(key, path.to_owned()).await? {
+            Entry::Sound(code) => Ok(Some(code)),
+            Entry::Missing => Ok(None),
+            Entry::Refused(reason) => {
+                self.counters.refused.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(entry = %path.display(), %reason, "removing a code cache entry");
+                match std::fs::remove_file(path) {
+                    Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                        Err(LoadError::Cache { path: path.to_owned(), source })
+                    }
+                    _ => Ok(None),
+                }
+            }
+        }
+    }
+
+    async fn read_entry(&self, key: Key, path: PathBuf) -> Result<Entry, LoadError> {
+        let engine = self.engine(key.kind).0.clone();
+        blocking(move || disk::read(&engine, key.format, &path)).await
+    }
+
+    async fn compile(&self, bytes: Arc<[u8]>, key: Key, path: &Path) -> Result<(), LoadError> {
+        let failed = |source| LoadError::Cache { path: path.to_owned(), source };
+        let temporary = disk::temporary(&self.dir).map_err(failed)?;
+        self.compiler.compile(bytes, key.kind, key.format, temporary.path()).await?;
+        let (dir, to) = (self.dir.clone(), path.to_owned());
+        blocking(move || {
+            disk::publish(temporary, &dir, &to)
+                .map_err(|source| LoadError::Cache { path: to, source })
+        })
+        .await
+    }
+
+    /// Join those who wait for the same code.
+    fn board(&self, key: Key) -> Result<Flight<'_>, LoadError> {
+        let mut flights = lock(&self.flights);
+        let waiting: usize = flights.values().map(|turn| Arc::strong_count(turn) - 1).sum();
+        if waiting >= limits::COMPILE_QUEUE_MAX {
+            return Err(LoadError::Busy { limit: limits::COMPILE_QUEUE_MAX });
+        }
+        let turn = Arc::clone(flights.entry(key).or_default());
+        Ok(Flight { cache: self, key, turn })
+    }
+}
+
+impl fmt::Debug for CodeCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CodeCache")
+            .field("dir", &self.dir)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A place among those who wait for the same code; the last to leave removes the queue.
+struct Flight<'a> {
+    cache: &'a CodeCache,
+    key: Key,
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        let mut flights = lock(&self.cache.flights);
+        // The map's and ours: clones are only made under this lock.
+        if Arc::strong_count(&self.turn) <= 2 {
+            flights.remove(&self.key);
+        }
+    }
+}
+
+/// A panic while the map was held leaves it whole: every change is one call.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, LoadError> + Send + 'static,
+) -> Result<T, LoadError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or(Err(LoadError::Interrupted))
+}

@@ -1,0 +1,242 @@
+//! Compiling untrusted bytes in a child process with limits of its own.
+//!
+//! Nine hostile megabytes cost the compiler 19 s and 5.3 GB, so it never runs in the agent:
+//!
+//! ```text
+//!  agent                                     child: this program with `__compile`
+//!    empty file 0600 in the cache directory
+//!    wasm ──────── standard input ─────────►  limits on itself, read, compile
+//!    wall deadline, kill on drop              artefact + seal ─► that file, fsync
+//!    exit status, standard error ◄──────────  exit code: which failure
+//! ```
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
+
+use super::engine::{EngineKind, Format};
+use super::error::cut;
+use crate::{clock, limits};
+
+pub(super) mod child;
+
+pub use child::compile_child_main;
+
+/// Why bytes did not become code.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    /// Not WebAssembly at all.
+    #[error("the file is not WebAssembly: {hint}")]
+    NotWasm {
+        /// What it seems to be.
+        hint: &'static str,
+    },
+    /// A core module where a component is needed.
+    #[error(
+        "the file is a core module, not a component; build it for the target wasm32-wasip2, or \
+         wrap it with `wasm-tools component new`"
+    )]
+    CoreModuleNotComponent,
+    /// A component where a core module is needed.
+    #[error("the file is a component, not a core module; build it for the target wasm32-wasip1")]
+    ComponentNotModule,
+    /// More bytes than accepted.
+    #[error("the file has {size} bytes, more than the limit of {max}")]
+    TooLarge {
+        /// Bytes found.
+        size: u64,
+        /// Bytes accepted.
+        max: u64,
+    },
+    /// More functions than accepted.
+    #[error("the file has at least {found} functions, more than the limit of {max}")]
+    TooManyFunctions {
+        /// Functions found until counting stopped.
+        found: u32,
+        /// Functions accepted.
+        max: u32,
+    },
+    /// Malformed or invalid WebAssembly.
+    #[error("the file is not valid WebAssembly: {message}")]
+    Invalid {
+        /// What is wrong, and where.
+        message: String,
+    },
+    /// Valid, but uses a WebAssembly feature that guests may not use.
+    #[error(
+        "the file uses a WebAssembly feature that is not allowed here: {message}; build it without \
+         that feature (garbage collection, threads, exceptions, 64-bit memory, async and the like)"
+    )]
+    Unsupported {
+        /// Which, in the validator's words.
+        message: String,
+    },
+    /// The child reported another failure.
+    #[error("the compiler failed ({status}): {stderr}")]
+    CompileFailed {
+        /// The exit status.
+        status: ExitStatus,
+        /// End of its standard error, bounded.
+        stderr: String,
+    },
+    /// The child did not end in time.
+    #[error("the compiler did not finish within {limit:?}")]
+    CompileTimedOut {
+        /// The limit.
+        limit: Duration,
+    },
+    /// The child died of one of its limits (or of a defect in the compiler).
+    #[error(
+        "the compiler was killed by signal {signal} (limits: {} MiB of memory, {} s of processor \
+         time): {stderr}",
+        limits::COMPILE_ADDRESS_SPACE_BYTES_MAX / limits::MIB,
+        limits::COMPILE_CPU_SECONDS_MAX
+    )]
+    CompileKilled {
+        /// The signal: 6 for memory, 9 or 24 for processor time.
+        signal: i32,
+        /// End of its standard error, bounded.
+        stderr: String,
+    },
+    /// The child could not be started or talked to.
+    #[error("cannot run the compiler {}: {source}", program.display())]
+    Spawn {
+        /// The program.
+        program: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Starts compile children.
+#[derive(Debug, Clone)]
+pub struct Compiler {
+    program: PathBuf,
+    wall: Duration,
+}
+
+impl Compiler {
+    /// `program` must call [`compile_child_main`] when its first argument is `__compile`.
+    #[must_use]
+    pub const fn new(program: PathBuf) -> Self {
+        Self { program, wall: limits::COMPILE_WALL_MAX }
+    }
+
+    #[cfg(test)]
+    pub(super) const fn with_wall(program: PathBuf, wall: Duration) -> Self {
+        Self { program, wall }
+    }
+
+    /// Compile `wasm` into the existing file `output`, sealed (see the cache). Dropping the future
+    /// kills the child.
+    pub(super) async fn compile(
+        &self,
+        wasm: Arc<[u8]>,
+        kind: EngineKind,
+        format: Format,
+        output: &Path,
+    ) -> Result<(), CompileError> {
+        let child = self.start(kind, format, output).map_err(|source| self.spawn_error(source))?;
+        let limit = self.wall;
+        let ended = clock::timeout(limit, attend(child, &wasm)).await;
+        let (status, stderr) = ended
+            .ok_or(CompileError::CompileTimedOut { limit })?
+            .map_err(|source| self.spawn_error(source))?;
+        child::outcome(status, stderr)
+    }
+
+    fn spawn_error(&self, source: std::io::Error) -> CompileError {
+        CompileError::Spawn { program: self.program.clone(), source }
+    }
+
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the compile child is the one process that is not started by the host"
+    )]
+    fn start(&self, kind: EngineKind, format: Format, output: &Path) -> std::io::Result<Child> {
+        Command::new(&self.program)
+            .arg("__compile")
+            .args(["--kind", kind.as_str(), "--format", format.as_str(), "--output"])
+            .arg(output)
+            .env_clear()
+            .env("RAYON_NUM_THREADS", limits::COMPILE_THREADS.to_string())
+            // Each thread's arena would reserve 64 MiB of the address space it is limited to.
+            .env("MALLOC_ARENA_MAX", "2")
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            // Ctrl-C in the agent's terminal is the agent's to handle.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+    }
+}
+
+/// Feed the child, keep the end of what it complains, and wait for it.
+async fn attend(mut child: Child, wasm: &[u8]) -> std::io::Result<(ExitStatus, String)> {
+    let stdin = child.stdin.take();
+    let stderr = child.stderr.take();
+    let feed = async {
+        if let Some(mut stdin) = stdin {
+            // A child that dies early breaks the pipe; its exit status says why.
+            let _ = stdin.write_all(wasm).await;
+        }
+    };
+    let complain = async {
+        match stderr {
+            Some(stderr) => read_end(stderr).await,
+            None => String::new(),
+        }
+    };
+    let ((), complaint, status) = tokio::join!(feed, complain, child.wait());
+    Ok((status?, complaint))
+}
+
+/// The last bytes of a stream, read to its end so that the writer never blocks.
+async fn read_end(mut stream: impl tokio::io::AsyncRead + Unpin) -> String {
+    let mut kept: Vec<u8> = Vec::new();
+    let mut chunk = [0u8; 4096];
+    while let Ok(count @ 1..) = stream.read(&mut chunk).await {
+        kept.extend_from_slice(chunk.get(..count).unwrap_or_default());
+        let excess = kept.len().saturating_sub(limits::COMPILE_STDERR_BYTES_MAX);
+        kept.drain(..excess);
+    }
+    let text = String::from_utf8_lossy(&kept).trim().to_owned();
+    cut(text, limits::COMPILE_STDERR_BYTES_MAX)
+}
+
+/// What the binary passes on: everything after `__compile`.
+struct ChildArgs {
+    kind: EngineKind,
+    format: Format,
+    output: PathBuf,
+}
+
+impl ChildArgs {
+    fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Self> {
+        let (mut kind, mut format, mut output) = (None, None, None);
+        let mut args = args.into_iter();
+        while let Some(name) = args.next() {
+            let value = args.next()?;
+            match name.to_str()? {
+                "--kind" => kind = EngineKind::parse(value.to_str()?),
+                "--format" => format = Format::parse(value.to_str()?),
+                "--output" => output = Some(PathBuf::from(value)),
+                _ => return None,
+            }
+        }
+        Some(Self { kind: kind?, format: format?, output: output? })
+    }
+}
+
+fn signal_of(status: ExitStatus) -> Option<i32> {
+    status.signal()
+}

@@ -1,0 +1,167 @@
+//! How a wasmtime engine is configured, for the agent and for its compile child alike.
+//!
+//! Code compiled under one configuration loads only under an equal one, so both sides call
+//! [`base_config`]; only the memory allocator differs, which compiled code does not depend on.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::num::NonZeroUsize;
+
+use sha2::{Digest as _, Sha256};
+use wasmtime::{Config, Engine, WasmBacktraceDetails, WasmFeatures};
+
+use crate::limits;
+
+/// Which of the two engines: they have pools and file limits of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EngineKind {
+    /// Driver and device plugins: many short calls, small memories.
+    Plugin,
+    /// WASM tasks: long-lived, memories as large as the job asks.
+    Task,
+}
+
+impl EngineKind {
+    /// Name on the command line of the compile child and in cache file names.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Plugin => "plugin",
+            Self::Task => "task",
+        }
+    }
+
+    /// The inverse of [`EngineKind::as_str`].
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        [Self::Plugin, Self::Task].into_iter().find(|kind| kind.as_str() == text)
+    }
+
+    /// Largest wasm file accepted, bytes.
+    pub(super) const fn file_bytes_max(self) -> u64 {
+        match self {
+            Self::Plugin => limits::PLUGIN_FILE_BYTES_MAX,
+            Self::Task => limits::TASK_FILE_BYTES_MAX,
+        }
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The two binary formats of WebAssembly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// A component.
+    Component,
+    /// A core module (WASI preview 1 tasks).
+    Module,
+}
+
+impl Format {
+    /// Name on the command line of the compile child and in cache file names.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Component => "component",
+            Self::Module => "module",
+        }
+    }
+
+    /// The inverse of [`Format::as_str`].
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        [Self::Component, Self::Module].into_iter().find(|format| format.as_str() == text)
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Component => "component",
+            Self::Module => "core module",
+        })
+    }
+}
+
+/// What no guest may use.
+///
+/// The proposals that need garbage collection must be off: this build has no collector, and without
+/// this mask a module of 60 bytes (a subtype and a `ref.test`) aborts the whole process. The others
+/// are off because no toolchain we accept needs them and each is more compiler to trust.
+pub(super) fn forbidden_features() -> WasmFeatures {
+    WasmFeatures::GC
+        | WasmFeatures::GC_TYPES
+        | WasmFeatures::FUNCTION_REFERENCES
+        | WasmFeatures::EXCEPTIONS
+        | WasmFeatures::LEGACY_EXCEPTIONS
+        | WasmFeatures::THREADS
+        | WasmFeatures::SHARED_EVERYTHING_THREADS
+        | WasmFeatures::MEMORY64
+        | WasmFeatures::TAIL_CALL
+        | WasmFeatures::RELAXED_SIMD
+        | WasmFeatures::STACK_SWITCHING
+        | WasmFeatures::CUSTOM_PAGE_SIZES
+        | WasmFeatures::WIDE_ARITHMETIC
+        | WasmFeatures::MEMORY_CONTROL
+        | WasmFeatures::CM_ASYNC
+        | WasmFeatures::CM_ASYNC_STACKFUL
+        | WasmFeatures::CM_MORE_ASYNC_BUILTINS
+        | WasmFeatures::CM_THREADING
+        | WasmFeatures::CM_ERROR_CONTEXT
+        | WasmFeatures::CM_GC
+        | WasmFeatures::CM_MAP
+        | WasmFeatures::CM64
+        | WasmFeatures::CM_FIXED_LENGTH_LISTS
+        | WasmFeatures::CM_IMPLEMENTS
+}
+
+/// Everything about an engine but its allocator (on-demand unless the caller sets the pool).
+pub(super) fn base_config(_kind: EngineKind) -> Config {
+    let mut config = Config::new();
+    config
+        .wasm_features(forbidden_features(), false)
+        // Spinning guests yield at every tick. Fuel would count exactly but costs 76 % on calls
+        // where epochs cost 7 %.
+        .epoch_interruption(true)
+        // Off, because merely compiled-in concurrency makes a plain call 4.4 times as dear.
+        .concurrency_support(false)
+        // The guest overflows its own stack (a typed trap) before the fiber ends under a host
+        // function (an abort of the process).
+        .max_wasm_stack(limits::GUEST_STACK_BYTES_MAX)
+        .async_stack_size(limits::GUEST_FIBER_BYTES)
+        // A deep recursion would otherwise be collected whole; names suffice, lines need the
+        // debug sections parsed at the moment of the trap.
+        .wasm_backtrace_max_frames(NonZeroUsize::new(limits::GUEST_BACKTRACE_FRAMES_MAX))
+        .wasm_backtrace_details(WasmBacktraceDetails::Disable)
+        // Data images are mapped from the code file and copied page by page when written.
+        .memory_init_cow(true);
+    config
+}
+
+/// An engine that only compiles: it reserves no address space for instances.
+pub(super) fn compiler_engine(kind: EngineKind) -> wasmtime::Result<Engine> {
+    Engine::new(&base_config(kind))
+}
+
+/// What identifies compatible compiled code: 16 hexadecimal digits, part of cache file names.
+pub(super) fn compatibility(engine: &Engine) -> String {
+    let mut hasher = StableHasher(Sha256::new());
+    engine.precompile_compatibility_hash().hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
+
+/// The standard hasher may change between releases of the standard library; names on disk may not.
+struct StableHasher(Sha256);
+
+impl Hasher for StableHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        let digest = self.0.clone().finalize();
+        digest.iter().take(8).fold(0, |value, byte| (value << 8) | u64::from(*byte))
+    }
+}

@@ -1,0 +1,326 @@
+//! How a guest's call can fail, and which failure a wasmtime error stands for.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use wasmtime::component::ResourceTableError;
+use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
+use wasmtime_wasi::I32Exit;
+
+use super::engine::EngineKind;
+use super::limiter::GuestUsage;
+use super::store::StoreLimits;
+use crate::limits;
+
+/// Why the sandbox itself could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// Wasmtime refused the configuration.
+    #[error("cannot build the engine for {kind} guests: {message}")]
+    Engine {
+        /// Which engine.
+        kind: EngineKind,
+        /// What wasmtime said.
+        message: String,
+    },
+    /// A thread could not be started.
+    #[error("cannot start the {what}: {source}; check the limits on processes and memory")]
+    Thread {
+        /// Which thread or runtime.
+        what: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// The cache directory cannot be created, read or changed.
+    #[error("cannot use the code cache {}: {source}", path.display())]
+    CacheDir {
+        /// The directory.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody else could have put code there.
+    #[error(
+        "the code cache {} is not safe: {reason}; remove it (it is rebuilt) or give another data \
+         directory",
+        path.display()
+    )]
+    UnsafeCacheDir {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The path of this program is unknown, so no compile child can be started.
+    #[error("cannot find the path of this program to start its compile child: {source}")]
+    NoCompiler {
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The groups of wasm traps that matter to whoever reads the error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrapKind {
+    /// The guest gave up itself: a panic or an abort.
+    Unreachable,
+    /// Access outside memory or tables, null or mistyped indirect call.
+    OutOfBounds,
+    /// Division by zero, integer overflow, bad conversion.
+    Arithmetic,
+    /// A violation of the component model's rules (handles, strings, re-entry).
+    ComponentModel,
+    /// Anything else.
+    Other,
+}
+
+/// Why one call of a guest failed. Its store is dead.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The guest trapped.
+    #[error("the guest trapped: {message}{}", in_frames(frames))]
+    Trap {
+        /// Group of the trap.
+        kind: TrapKind,
+        /// Wasmtime's words.
+        message: String,
+        /// Function names, innermost first; bounded.
+        frames: Vec<String>,
+    },
+    /// The guest's native stack is exhausted.
+    #[error("the guest's stack of {} KiB overflowed{}", limit / 1024, in_frames(frames))]
+    StackOverflow {
+        /// The limit, bytes.
+        limit: usize,
+        /// Function names, innermost first; bounded.
+        frames: Vec<String>,
+    },
+    /// The call took longer than it may.
+    #[error("the guest did not answer within {limit:?}")]
+    DeadlineExceeded {
+        /// The limit.
+        limit: Duration,
+    },
+    /// The guest failed after memory was refused to it.
+    #[error("memory limit of {} MiB reached: {message}", limit / limits::MIB)]
+    MemoryLimit {
+        /// The limit over all memories together, bytes.
+        limit: u64,
+        /// How the guest ended.
+        message: String,
+    },
+    /// The guest failed after table elements were refused to it.
+    #[error("limit of {limit} table elements reached: {message}")]
+    TableLimit {
+        /// The limit over all tables together.
+        limit: u64,
+        /// How the guest ended.
+        message: String,
+    },
+    /// More instances, memories or tables than a guest may have.
+    #[error("the guest has too many parts: {message}")]
+    TooManyParts {
+        /// Wasmtime's words: which part, how many.
+        message: String,
+    },
+    /// An answer, or the arguments of one host call, were too large.
+    #[error("the guest handed over more than {limit} bytes at once; split the answer")]
+    AnswerTooLarge {
+        /// The limit, bytes.
+        limit: u64,
+    },
+    /// Too many handles alive at once.
+    #[error("the guest holds more than {limit} handles at once")]
+    TooManyHandles {
+        /// The limit.
+        limit: u32,
+    },
+    /// A budget of the host functions is spent.
+    #[error("the guest used more than {limit} {what} in one call")]
+    HostcallBudget {
+        /// What there was too much of.
+        what: &'static str,
+        /// The limit.
+        limit: u64,
+    },
+    /// As many guests are alive as the pool holds. Nothing ran; try again later.
+    #[error("no room for another guest: {message}")]
+    PoolExhausted {
+        /// Wasmtime's words: which pool.
+        message: String,
+    },
+    /// The caller cancelled the call, or the sandbox is shutting down.
+    #[error("the call was cancelled")]
+    Cancelled,
+    /// A host function panicked. A defect of the agent, not of the guest.
+    #[error("a host function panicked: {message}; this is a defect of the agent, please report it")]
+    HostPanic {
+        /// The panic's message.
+        message: String,
+    },
+    /// The guest asked to end: for a task a result, for a plugin a failure.
+    #[error("the guest exited with code {code}")]
+    Exit {
+        /// The exit code.
+        code: i32,
+    },
+    /// The guest does not fit what it was linked or called with, or a host function failed.
+    #[error("{message}")]
+    Host {
+        /// The whole chain of causes.
+        message: String,
+    },
+}
+
+fn in_frames(frames: &[String]) -> String {
+    match frames.first() {
+        None => String::new(),
+        Some(_) => format!(" (in {})", frames.join(" < ")),
+    }
+}
+
+/// A host function refuses to go on. Return it as the error of the host function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("more than {limit} {what} in one call")]
+pub struct HostcallBudgetExceeded {
+    /// What there was too much of, in plural.
+    pub what: &'static str,
+    /// The limit.
+    pub limit: u64,
+}
+
+/// The failure that `error` stands for, given what the guest was allowed and what it used.
+#[must_use]
+pub fn classify(error: wasmtime::Error, limits: &StoreLimits, usage: &GuestUsage) -> CallError {
+    if let Some(I32Exit(code)) = error.downcast_ref::<I32Exit>() {
+        return CallError::Exit { code: *code };
+    }
+    if let Some(HostcallBudgetExceeded { what, limit }) = error.downcast_ref() {
+        return CallError::HostcallBudget { what, limit: *limit };
+    }
+    if error.is::<PoolConcurrencyLimitError>() {
+        return CallError::PoolExhausted { message: bounded(&error) };
+    }
+    if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) {
+        return CallError::TooManyHandles { limit: limits.handles };
+    }
+    match error.downcast_ref::<Trap>() {
+        Some(trap) => classify_trap(*trap, &error, limits, usage),
+        None => classify_text(&error, limits, usage),
+    }
+}
+
+fn classify_trap(
+    trap: Trap,
+    error: &wasmtime::Error,
+    limits: &StoreLimits,
+    usage: &GuestUsage,
+) -> CallError {
+    let kind = match trap {
+        Trap::StackOverflow => {
+            return CallError::StackOverflow {
+                limit: limits::GUEST_STACK_BYTES_MAX,
+                frames: frames(error),
+            };
+        }
+        Trap::UnreachableCodeReached => TrapKind::Unreachable,
+        Trap::MemoryOutOfBounds
+        | Trap::TableOutOfBounds
+        | Trap::IndirectCallToNull
+        | Trap::BadSignature
+        | Trap::NullReference => TrapKind::OutOfBounds,
+        Trap::IntegerOverflow | Trap::IntegerDivisionByZero | Trap::BadConversionToInteger => {
+            TrapKind::Arithmetic
+        }
+        Trap::CannotEnterComponent
+        | Trap::CannotLeaveComponent
+        | Trap::InvalidChar
+        | Trap::StringOutOfBounds
+        | Trap::ListOutOfBounds
+        | Trap::InvalidDiscriminant
+        | Trap::UnalignedPointer => TrapKind::ComponentModel,
+        _ => TrapKind::Other,
+    };
+    // A guest answers a refused allocation by aborting, or by using what it did not get.
+    if matches!(kind, TrapKind::Unreachable | TrapKind::OutOfBounds) {
+        if usage.memory_refused() {
+            return CallError::MemoryLimit {
+                limit: limits.memory_bytes,
+                message: trap.to_string(),
+            };
+        }
+        if usage.table_refused() {
+            return CallError::TableLimit {
+                limit: limits.table_elements,
+                message: trap.to_string(),
+            };
+        }
+    }
+    CallError::Trap { kind, message: trap.to_string(), frames: frames(error) }
+}
+
+/// Failures for which wasmtime has no public type: recognised by their text, which a test of this
+/// module keeps in step with the version in use.
+fn classify_text(error: &wasmtime::Error, limits: &StoreLimits, usage: &GuestUsage) -> CallError {
+    let message = bounded(error);
+    if message.contains("fuel allocated for hostcalls has been exhausted") {
+        return CallError::AnswerTooLarge { limit: limits.hostcall_bytes };
+    }
+    if message.contains("store handle limit exceeded") {
+        return CallError::TooManyHandles { limit: limits.handles };
+    }
+    if message.contains("resource limit exceeded") {
+        return CallError::TooManyParts { message };
+    }
+    if usage.memory_refused() && message.contains("memory") {
+        return CallError::MemoryLimit { limit: limits.memory_bytes, message };
+    }
+    if usage.table_refused() && message.contains("table") {
+        return CallError::TableLimit { limit: limits.table_elements, message };
+    }
+    CallError::Host { message }
+}
+
+/// The text of an error and its causes, without backtrace, cut to the limit.
+pub(super) fn bounded(error: &wasmtime::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        // The backtrace is a cause of its own; frames are reported separately.
+        if cause.starts_with("error while executing at wasm backtrace") {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&cause);
+    }
+    cut(text, limits::GUEST_ERROR_BYTES_MAX)
+}
+
+/// `text` cut to at most `max` bytes at a character boundary.
+pub(super) fn cut(mut text: String, max: usize) -> String {
+    if text.len() > max {
+        text.truncate(text.floor_char_boundary(max));
+        text.push('…');
+    }
+    text
+}
+
+fn frames(error: &wasmtime::Error) -> Vec<String> {
+    const FRAME_BYTES_MAX: usize = 256;
+    let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else {
+        return Vec::new();
+    };
+    let named = backtrace.frames().iter().map(|frame| match frame.symbols().first() {
+        Some(symbol) if symbol.name().is_some() => symbol.name().unwrap_or_default().to_owned(),
+        _ => frame
+            .func_name()
+            .map_or_else(|| format!("function {}", frame.func_index()), str::to_owned),
+    });
+    named.take(limits::GUEST_BACKTRACE_FRAMES_MAX).map(|name| cut(name, FRAME_BYTES_MAX)).collect()
+}

@@ -1,0 +1,233 @@
+//! Bounds what the instances of one store hold together: memory, tables, and how many of each.
+//!
+//! Wasmtime's stock limiter bounds each memory on its own, so a guest with four memories gets four
+//! times its limit. This one keeps the sum, and remembers the peak and whether it ever refused, so
+//! that the error of a guest that died of a refused allocation can say so.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use wasmtime::ResourceLimiter;
+
+use super::store::StoreLimits;
+
+/// What a guest holds and held, readable while it runs and after its store is gone.
+#[derive(Debug, Default)]
+pub struct GuestUsage {
+    memory: AtomicU64,
+    peak: AtomicU64,
+    memory_refused: AtomicBool,
+    table_refused: AtomicBool,
+}
+
+impl GuestUsage {
+    /// Linear memory over all memories now, bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.load(Ordering::Relaxed)
+    }
+
+    /// The largest [`GuestUsage::memory_bytes`] so far.
+    #[must_use]
+    pub fn peak_memory_bytes(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// Whether the guest ever asked for more memory than its limit.
+    #[must_use]
+    pub fn memory_refused(&self) -> bool {
+        self.memory_refused.load(Ordering::Relaxed)
+    }
+
+    /// Whether the guest ever asked for more table elements than its limit.
+    #[must_use]
+    pub fn table_refused(&self) -> bool {
+        self.table_refused.load(Ordering::Relaxed)
+    }
+}
+
+/// One store's limiter; part of its [`StoreState`](super::StoreState).
+#[derive(Debug)]
+pub struct GuestLimiter {
+    memory: Total,
+    tables: Total,
+    instances: u32,
+    memory_count: u32,
+    table_count: u32,
+    usage: Arc<GuestUsage>,
+}
+
+/// A sum with a bound, and the last addition in case it has to be taken back.
+#[derive(Debug)]
+struct Total {
+    now: u64,
+    max: u64,
+    last: u64,
+}
+
+impl Total {
+    const fn new(max: u64) -> Self {
+        Self { now: 0, max, last: 0 }
+    }
+
+    /// Whether the sum may grow by `desired - current`.
+    fn grow(&mut self, current: usize, desired: usize) -> bool {
+        let more = desired.saturating_sub(current) as u64;
+        let sum = self.now.saturating_add(more);
+        let allowed = sum <= self.max;
+        self.last = if allowed { more } else { 0 };
+        if allowed {
+            self.now = sum;
+        }
+        allowed
+    }
+
+    fn take_back(&mut self) {
+        self.now = self.now.saturating_sub(std::mem::take(&mut self.last));
+    }
+}
+
+impl GuestLimiter {
+    /// A limiter for one store.
+    #[must_use]
+    pub fn new(limits: &StoreLimits) -> Self {
+        Self {
+            memory: Total::new(limits.memory_bytes),
+            tables: Total::new(limits.table_elements),
+            instances: limits.instances,
+            memory_count: limits.memories,
+            table_count: limits.tables,
+            usage: Arc::new(GuestUsage::default()),
+        }
+    }
+
+    /// The counters, shared: keep a clone where the store will be moved away.
+    #[must_use]
+    pub fn usage(&self) -> Arc<GuestUsage> {
+        Arc::clone(&self.usage)
+    }
+
+    fn publish_memory(&self) {
+        self.usage.memory.store(self.memory.now, Ordering::Relaxed);
+        self.usage.peak.fetch_max(self.memory.now, Ordering::Relaxed);
+    }
+}
+
+impl ResourceLimiter for GuestLimiter {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        // Beyond what the module itself declares: its own doing, not our limit.
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            self.memory.last = 0;
+            return Ok(false);
+        }
+        let allowed = self.memory.grow(current, desired);
+        if allowed {
+            self.publish_memory();
+        } else {
+            self.usage.memory_refused.store(true, Ordering::Relaxed);
+        }
+        Ok(allowed)
+    }
+
+    fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
+        self.memory.take_back();
+        self.usage.memory.store(self.memory.now, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            self.tables.last = 0;
+            return Ok(false);
+        }
+        let allowed = self.tables.grow(current, desired);
+        if !allowed {
+            self.usage.table_refused.store(true, Ordering::Relaxed);
+        }
+        Ok(allowed)
+    }
+
+    fn table_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
+        self.tables.take_back();
+        Ok(())
+    }
+
+    fn instances(&self) -> usize {
+        self.instances as usize
+    }
+
+    fn tables(&self) -> usize {
+        self.table_count as usize
+    }
+
+    fn memories(&self) -> usize {
+        self.memory_count as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use proptest::prelude::*;
+
+    const PAGE: usize = 65_536;
+
+    fn limiter(memory_bytes: u64) -> GuestLimiter {
+        GuestLimiter::new(&StoreLimits { memory_bytes, ..StoreLimits::default() })
+    }
+
+    #[test]
+    fn two_memories_share_one_limit() {
+        let mut limiter = limiter(3 * PAGE as u64);
+        assert!(limiter.memory_growing(0, 2 * PAGE, None).unwrap());
+        assert!(!limiter.memory_growing(0, 2 * PAGE, None).unwrap());
+        assert!(limiter.usage().memory_refused());
+        assert!(limiter.memory_growing(0, PAGE, None).unwrap());
+        assert_eq!(limiter.usage().peak_memory_bytes(), 3 * PAGE as u64);
+    }
+
+    #[test]
+    fn a_growth_that_failed_afterwards_is_given_back_once() {
+        let mut limiter = limiter(2 * PAGE as u64);
+        assert!(limiter.memory_growing(0, 2 * PAGE, None).unwrap());
+        limiter.memory_grow_failed(wasmtime::Error::msg("no memory")).unwrap();
+        limiter.memory_grow_failed(wasmtime::Error::msg("again")).unwrap();
+        assert_eq!(limiter.usage().memory_bytes(), 0);
+        assert!(limiter.memory_growing(0, 2 * PAGE, None).unwrap());
+    }
+
+    #[test]
+    fn growing_beyond_the_declared_maximum_is_not_held_against_the_limit() {
+        let mut limiter = limiter(10 * PAGE as u64);
+        assert!(!limiter.memory_growing(0, 2 * PAGE, Some(PAGE)).unwrap());
+        assert!(!limiter.usage().memory_refused());
+    }
+
+    proptest! {
+        #[test]
+        fn the_sum_never_exceeds_the_limit(steps in prop::collection::vec((0usize..4, 0usize..20), 0..60)) {
+            let mut sizes = [0usize; 4];
+            let mut limiter = limiter(24 * PAGE as u64);
+            for (memory, pages) in steps {
+                let Some(size) = sizes.get_mut(memory) else { continue };
+                let desired = *size + pages * PAGE;
+                if limiter.memory_growing(*size, desired, None).unwrap() {
+                    *size = desired;
+                }
+                prop_assert!(sizes.iter().sum::<usize>() <= 24 * PAGE);
+                prop_assert_eq!(limiter.usage().memory_bytes(), sizes.iter().sum::<usize>() as u64);
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What a guest costs, and the ticker that makes it yield.
+//!
+//! ```text
+//!  poll begins ─► polling + 1 ─► wake the ticker if it sleeps
+//!  guest runs ... epoch tick (every 10 ms) ... guest yields
+//!  poll ends ──► polling − 1, thread time added to the meter
+//!  no guest polled for a second ─► the ticker sleeps: an idle agent has no timer running
+//! ```
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::thread::Thread;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use wasmtime::Engine;
+
+use super::error::SandboxError;
+use crate::limits;
+
+/// Processor time one guest has used so far; a clone reads the same meter.
+#[derive(Debug, Clone, Default)]
+pub struct CpuMeter(Arc<AtomicU64>);
+
+impl CpuMeter {
+    /// Processor time of all polls so far, host functions included.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+
+    fn add(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.0.fetch_add(nanos, Ordering::Relaxed);
+    }
+}
+
+/// A guest's future, metered, keeping the ticker awake while it is polled.
+pub(super) struct Metered<F> {
+    guest: Pin<Box<F>>,
+    meter: CpuMeter,
+    pulse: Arc<Pulse>,
+}
+
+impl<F> Metered<F> {
+    pub(super) fn new(guest: F, meter: CpuMeter, pulse: Arc<Pulse>) -> Self {
+        Self { guest: Box::pin(guest), meter, pulse }
+    }
+}
+
+impl<F: Future> Future for Metered<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
+        // Ended by its destructor, so that a panicking host function is counted as well.
+        let _polling = Polling::begin(&this.pulse, &this.meter);
+        this.guest.as_mut().poll(context)
+    }
+}
+
+struct Polling<'a> {
+    pulse: &'a Pulse,
+    meter: &'a CpuMeter,
+    began: Duration,
+}
+
+impl<'a> Polling<'a> {
+    fn begin(pulse: &'a Pulse, meter: &'a CpuMeter) -> Self {
+        pulse.enter();
+        Self { pulse, meter, began: thread_time() }
+    }
+}
+
+impl Drop for Polling<'_> {
+    fn drop(&mut self) {
+        self.meter.add(thread_time().saturating_sub(self.began));
+        self.pulse.polling.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Processor time of this thread. Not wall time: guest threads are niced, so a guest may be waiting
+/// for a core in the middle of a poll.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Shared between guests and ticker: how many guests are being polled, whether the ticker sleeps.
+#[derive(Debug, Default)]
+pub(super) struct Pulse {
+    polling: AtomicUsize,
+    asleep: AtomicBool,
+    stop: AtomicBool,
+    ticker: std::sync::OnceLock<Thread>,
+}
+
+impl Pulse {
+    fn enter(&self) {
+        self.polling.fetch_add(1, Ordering::SeqCst);
+        // The ticker sets `asleep` before it reads `polling` a last time, so one of the two sees
+        // the other.
+        if self.asleep.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = self.ticker.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Whether the sandbox is gone and every guest with it: each guest's future holds a share. A
+    /// guest that still spins needs ticks to notice that its runtime is shutting down.
+    fn is_over(self: &Arc<Self>) -> bool {
+        self.stop.load(Ordering::SeqCst) && Arc::strong_count(self) == 1
+    }
+
+    fn sleep_until_needed(&self) {
+        self.asleep.store(true, Ordering::SeqCst);
+        while self.polling.load(Ordering::SeqCst) == 0 && !self.stop.load(Ordering::SeqCst) {
+            std::thread::park();
+        }
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+}
+
+/// The thread that advances the epoch of both engines. After this is dropped it ends with the last
+/// guest.
+pub(super) struct Ticker {
+    pulse: Arc<Pulse>,
+}
+
+impl Ticker {
+    pub(super) fn start(engines: &[&Engine]) -> Result<Self, SandboxError> {
+        let pulse = Arc::new(Pulse::default());
+        // Weak, so that the thread never keeps a pool of guest memory alive.
+        let engines: Vec<_> = engines.iter().map(|engine| engine.weak()).collect();
+        let shared = Arc::clone(&pulse);
+        let thread = std::thread::Builder::new()
+            .name("ostler-epoch".to_owned())
+            .spawn(move || {
+                let mut idle = 0u32;
+                while !shared.is_over() {
+                    std::thread::park_timeout(limits::EPOCH_TICK);
+                    for engine in engines.iter().filter_map(wasmtime::EngineWeak::upgrade) {
+                        engine.increment_epoch();
+                    }
+                    let busy = shared.polling.load(Ordering::SeqCst) > 0;
+                    idle = if busy { 0 } else { idle.saturating_add(1) };
+                    if idle >= limits::EPOCH_IDLE_TICKS {
+                        shared.sleep_until_needed();
+                        idle = 0;
+                    }
+                }
+            })
+            .map_err(|source| SandboxError::Thread { what: "epoch ticker", source })?;
+        // Before any guest can be polled, so that none finds the ticker asleep and nameless.
+        let _ = pulse.ticker.set(thread.thread().clone());
+        Ok(Self { pulse })
+    }
+
+    pub(super) fn pulse(&self) -> Arc<Pulse> {
+        Arc::clone(&self.pulse)
+    }
+
+    #[cfg(test)]
+    pub(super) fn asleep(&self) -> bool {
+        self.pulse.asleep.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.pulse.stop.store(true, Ordering::SeqCst);
+        self.pulse.wake();
+    }
+}

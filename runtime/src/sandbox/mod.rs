@@ -1,0 +1,48 @@
+//! The only place that configures wasmtime: engines, guest threads, limits, compiled code.
+//!
+//! ```text
+//!  untrusted bytes ── cache ── pre-scan ── compile child (limits of its own) ──► finished code on disk
+//!                       │                                                           │ mapped
+//!                       └──────────────────────────► LoadedCode ◄───────────────────┘
+//!                                                        │ instantiate
+//!  caller (control runtime)                              ▼
+//!    run_with_deadline ── spawn ──► guest runtime (niced threads): Meter( guest future: Store )
+//!        │ deadline, cancellation                   │ yields at every epoch tick
+//!        └── abort: drops the store                 └── GuestLimiter: memory and tables in total
+//! ```
+//!
+//! Guest code must run inside [`Sandbox::spawn`] or [`Sandbox::run_with_deadline`] and nowhere else:
+//! only there does the epoch ticker run, without which a spinning guest keeps its thread for ever.
+//!
+//! A failed call is a [`CallError`] (made by [`classify`]); its store is dead and is dropped. What
+//! concerns bytes that are not (yet) running is a [`LoadError`]; what concerns the machine is a
+//! [`SandboxError`].
+
+mod cache;
+mod compile;
+mod engine;
+mod error;
+mod limiter;
+mod meter;
+mod output;
+mod pooling;
+mod prescan;
+mod store;
+mod worker;
+
+#[cfg(test)]
+mod tests;
+
+pub use cache::{CacheStats, CodeCache, Digest, LoadError, LoadedCode};
+pub use compile::{CompileError, Compiler, compile_child_main};
+pub use engine::{EngineKind, Format};
+pub use error::{CallError, HostcallBudgetExceeded, SandboxError, TrapKind, classify};
+pub use limiter::{GuestLimiter, GuestUsage};
+pub use meter::CpuMeter;
+pub use output::{ByteSink, GuestOutput};
+pub use pooling::{PoolLowered, PoolReport};
+pub use prescan::detect_format;
+pub use store::{
+    HostcallBudget, StoreLimits, StoreState, new_resource_table, new_store, new_wasi_builder,
+};
+pub use worker::{GuestRun, GuestTask, Sandbox, SandboxConfig};

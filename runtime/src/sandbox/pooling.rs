@@ -1,0 +1,165 @@
+//! The pools of guest memory: how large they may be, and what happens when they may not.
+//!
+//! A pool makes starting and dropping a guest 4 to 18 times cheaper than mapping memory for each.
+//! Its price is address space (4 GiB a slot, reserved only) and kernel mappings, of which a process
+//! has `vm.max_map_count`; beyond that everything that maps memory fails, thread creation included.
+
+use std::fmt;
+
+use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+
+use super::engine::{EngineKind, base_config};
+use super::error::SandboxError;
+use crate::limits;
+
+/// How many guests one engine holds at once, and why not as many as wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolReport {
+    /// The engine the pool belongs to.
+    pub kind: EngineKind,
+    /// Guests asked for.
+    pub want: u32,
+    /// Guests there is room for.
+    pub got: u32,
+    /// Why `got` is lower than `want`, or why there is no pool. `None` when all is as wanted.
+    pub lowered: Option<PoolLowered>,
+}
+
+impl fmt::Display for PoolReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, want, got, lowered } = self;
+        write!(f, "room for {got} {kind} guests at once")?;
+        match lowered {
+            None => Ok(()),
+            Some(PoolLowered::MapCount { limit }) => write!(
+                f,
+                " instead of {want}: the kernel allows {limit} mappings per process; raise the \
+                 sysctl vm.max_map_count for more"
+            ),
+            Some(PoolLowered::OnDemand { cause }) => write!(
+                f,
+                ", without a pool (each start is several times slower): address space could not \
+                 be reserved: {cause}; check the limit on virtual memory (ulimit -v)"
+            ),
+        }
+    }
+}
+
+/// What stood in the way of the wanted pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PoolLowered {
+    /// `vm.max_map_count` is too small for more.
+    MapCount {
+        /// Its value.
+        limit: u64,
+    },
+    /// The pool could not be reserved; memory is mapped for each guest instead.
+    OnDemand {
+        /// What the kernel said.
+        cause: String,
+    },
+}
+
+/// The kernel's limit on mappings of one process.
+pub(super) fn max_map_count() -> u64 {
+    std::fs::read_to_string("/proc/sys/vm/max_map_count")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(limits::MAX_MAP_COUNT_DEFAULT)
+}
+
+/// Slots for both engines out of one budget of mappings; plugins first, since no task starts
+/// without them. Always at least one each.
+pub(super) fn share_slots(map_count: u64, plugins: u32, tasks: u32) -> (u32, u32) {
+    let budget =
+        map_count.saturating_sub(limits::POOL_MAPPINGS_RESERVE) / limits::POOL_MAPPINGS_PER_SLOT;
+    let budget = u32::try_from(budget).unwrap_or(u32::MAX);
+    let plugin = plugins.min(budget.saturating_sub(1)).max(1);
+    let task = tasks.min(budget.saturating_sub(plugin)).max(1);
+    (plugin, task)
+}
+
+/// An engine with a pool of `got` slots, or without one when it cannot be reserved.
+pub(super) fn pooled_engine(
+    kind: EngineKind,
+    want: u32,
+    got: u32,
+    map_count: u64,
+) -> Result<(Engine, PoolReport), SandboxError> {
+    let mut config = base_config(kind);
+    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool_config(got)));
+    match Engine::new(&config) {
+        Ok(engine) => {
+            let lowered = (got < want).then_some(PoolLowered::MapCount { limit: map_count });
+            Ok((engine, PoolReport { kind, want, got, lowered }))
+        }
+        Err(pool_error) => {
+            let engine = on_demand_engine(&base_config(kind), kind)?;
+            let lowered = Some(PoolLowered::OnDemand { cause: format!("{pool_error:#}") });
+            Ok((engine, PoolReport { kind, want, got, lowered }))
+        }
+    }
+}
+
+fn on_demand_engine(config: &Config, kind: EngineKind) -> Result<Engine, SandboxError> {
+    Engine::new(config)
+        .map_err(|error| SandboxError::Engine { kind, message: format!("{error:#}") })
+}
+
+fn pool_config(slots: u32) -> PoolingAllocationConfig {
+    let mut pool = PoolingAllocationConfig::new();
+    let ceiling = usize::try_from(limits::TASK_MEMORY_BYTES_CEILING).unwrap_or(usize::MAX);
+    // Counts. Instances live on the heap, so their total costs nothing until used.
+    pool.total_stacks(slots)
+        .total_memories(slots)
+        .total_tables(slots.saturating_mul(4))
+        .total_component_instances(slots)
+        .total_core_instances(slots.saturating_mul(limits::GUEST_CORE_INSTANCES_MAX))
+        .max_core_instances_per_component(limits::GUEST_CORE_INSTANCES_MAX)
+        .max_memories_per_component(limits::GUEST_MEMORIES_MAX)
+        .max_memories_per_module(limits::GUEST_MEMORIES_MAX)
+        .max_tables_per_component(limits::GUEST_TABLES_MAX)
+        .max_tables_per_module(limits::GUEST_TABLES_MAX)
+        .table_elements(limits::GUEST_TABLE_ELEMENTS_CEILING)
+        // Only reserved. What a guest really gets is the limiter's business.
+        .max_memory_size(ceiling)
+        .max_unused_warm_slots(limits::POOL_WARM_SLOTS)
+        // A freed slot is reset by copying its dirty pages back (found by PAGEMAP_SCAN where the
+        // kernel has it) instead of unmapping them, which interrupts every other core.
+        .linear_memory_keep_resident(limits::POOL_MEMORY_RESIDENT_BYTES)
+        .table_keep_resident(limits::POOL_SMALL_RESIDENT_BYTES)
+        .async_stack_keep_resident(limits::POOL_SMALL_RESIDENT_BYTES)
+        .pagemap_scan(Enabled::Auto);
+    pool
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_kernel_limit_holds_both_pools_at_their_defaults() {
+        let (plugins, tasks) =
+            share_slots(65_530, limits::PLUGIN_INSTANCES_MAX, limits::TASK_INSTANCES_MAX);
+        assert_eq!((plugins, tasks), (limits::PLUGIN_INSTANCES_MAX, limits::TASK_INSTANCES_MAX));
+    }
+
+    #[test]
+    fn tasks_give_way_before_plugins_when_mappings_are_scarce() {
+        assert_eq!(share_slots(8_192 + 6 * 200, 128, 4_096), (128, 72));
+        assert_eq!(share_slots(0, 128, 4_096), (1, 1));
+    }
+
+    #[test]
+    fn a_lowered_pool_names_the_sysctl_to_raise() {
+        let report = PoolReport {
+            kind: EngineKind::Task,
+            want: 10,
+            got: 4,
+            lowered: Some(PoolLowered::MapCount { limit: 9_000 }),
+        };
+        let text = report.to_string();
+        assert!(text.contains("room for 4 task guests at once instead of 10"), "{text}");
+        assert!(text.contains("vm.max_map_count"), "{text}");
+    }
+}

@@ -1,0 +1,157 @@
+//! A cheap look at untrusted bytes before a compile child is spent on them.
+//!
+//! Reads section headers only, so that it takes milliseconds even for tens of megabytes. Whether
+//! the code is valid is for the compile child to find out.
+
+use wasmparser::{Parser, Payload};
+
+use super::compile::CompileError;
+use super::engine::{EngineKind, Format};
+use crate::limits;
+
+/// Which binary format `bytes` claim to have, from their first eight bytes.
+///
+/// # Errors
+/// [`CompileError::NotWasm`] when they claim none.
+pub fn detect_format(bytes: &[u8]) -> Result<Format, CompileError> {
+    if Parser::is_component(bytes) {
+        return Ok(Format::Component);
+    }
+    if Parser::is_core_wasm(bytes) {
+        return Ok(Format::Module);
+    }
+    Err(CompileError::NotWasm { hint: what_else(bytes) })
+}
+
+fn what_else(bytes: &[u8]) -> &'static str {
+    let text = bytes.trim_ascii_start();
+    if bytes.is_empty() {
+        "it is empty"
+    } else if bytes.starts_with(b"\0asm") {
+        "its WebAssembly version is unknown"
+    } else if bytes.starts_with(b"\x7fELF") {
+        "it is a native program; build it for the target wasm32-wasip2"
+    } else if bytes.starts_with(b"#!") {
+        "it is a script"
+    } else if text.starts_with(b"(component") || text.starts_with(b"(module") {
+        "it is WebAssembly text; convert it to binary first"
+    } else {
+        "it does not begin with the bytes `\\0asm`"
+    }
+}
+
+/// Refuse what is of the wrong format, too large, or has too many functions to compile.
+pub(super) fn prescan(bytes: &[u8], kind: EngineKind, want: Format) -> Result<(), CompileError> {
+    let size = bytes.len() as u64;
+    let max = kind.file_bytes_max();
+    if size > max {
+        return Err(CompileError::TooLarge { size, max });
+    }
+    match (detect_format(bytes)?, want) {
+        (Format::Module, Format::Component) => return Err(CompileError::CoreModuleNotComponent),
+        (Format::Component, Format::Module) => return Err(CompileError::ComponentNotModule),
+        (Format::Component, Format::Component) | (Format::Module, Format::Module) => {}
+    }
+    let mut functions = 0u32;
+    for payload in Parser::new(0).parse_all(bytes) {
+        let payload = payload.map_err(|error| CompileError::Invalid {
+            message: format!("{} (at offset {:#x})", error.message(), error.offset()),
+        })?;
+        if let Payload::FunctionSection(section) = payload {
+            functions = functions.saturating_add(section.count());
+            if functions > limits::GUEST_FUNCTIONS_MAX {
+                return Err(CompileError::TooManyFunctions {
+                    found: functions,
+                    max: limits::GUEST_FUNCTIONS_MAX,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+    use super::*;
+    use proptest::prelude::*;
+
+    const MODULE: &[u8] = b"\0asm\x01\0\0\0";
+    const COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
+
+    #[test]
+    fn the_first_bytes_tell_modules_from_components() {
+        assert_eq!(detect_format(MODULE).unwrap(), Format::Module);
+        assert_eq!(detect_format(COMPONENT).unwrap(), Format::Component);
+    }
+
+    #[test]
+    fn what_is_not_wasm_is_named() {
+        for (bytes, word) in [
+            (&b""[..], "empty"),
+            (b"\x7fELF\x02", "native program"),
+            (b"#!/bin/sh", "script"),
+            (b"  (module)", "text"),
+            (b"\0asm\x07\0\0\0", "version"),
+            (b"hello", "does not begin"),
+        ] {
+            let text = detect_format(bytes).unwrap_err().to_string();
+            assert!(text.contains(word), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_module_where_a_component_is_needed_is_told_so_and_the_other_way_round() {
+        let wrong = prescan(MODULE, EngineKind::Plugin, Format::Component);
+        assert!(matches!(wrong, Err(CompileError::CoreModuleNotComponent)));
+        let wrong = prescan(COMPONENT, EngineKind::Task, Format::Module);
+        assert!(matches!(wrong, Err(CompileError::ComponentNotModule)));
+    }
+
+    #[test]
+    fn a_file_beyond_the_limit_is_refused_before_it_is_read() {
+        let mut bytes = MODULE.to_vec();
+        bytes.resize(usize::try_from(limits::PLUGIN_FILE_BYTES_MAX).unwrap() + 1, 0);
+        let refused = prescan(&bytes, EngineKind::Plugin, Format::Module);
+        assert!(matches!(refused, Err(CompileError::TooLarge { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn a_function_section_that_only_claims_a_million_functions_is_refused() {
+        // Type section with one type `() -> ()`, function section of 1,000,001 times type 0.
+        let mut bytes = MODULE.to_vec();
+        bytes.extend([1, 4, 1, 0x60, 0, 0]);
+        let count = leb(1_000_001);
+        bytes.push(3);
+        bytes.extend(leb(u32::try_from(count.len()).unwrap() + 1_000_001));
+        bytes.extend(&count);
+        bytes.resize(bytes.len() + 1_000_001, 0);
+        let refused = prescan(&bytes, EngineKind::Task, Format::Module);
+        assert!(
+            matches!(refused, Err(CompileError::TooManyFunctions { found: 1_000_001, .. })),
+            "{refused:?}"
+        );
+    }
+
+    fn leb(mut value: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        loop {
+            let low = u8::try_from(value & 0x7f).unwrap();
+            value >>= 7;
+            bytes.push(if value == 0 { low } else { low | 0x80 });
+            if value == 0 {
+                return bytes;
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_scan_panic(tail in prop::collection::vec(any::<u8>(), 0..300), component: bool) {
+            let mut bytes = if component { COMPONENT.to_vec() } else { MODULE.to_vec() };
+            bytes.extend(tail);
+            let format = if component { Format::Component } else { Format::Module };
+            let _ = prescan(&bytes, EngineKind::Plugin, format);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Building a store with every limit on.
+
+use wasmtime::component::ResourceTable;
+use wasmtime::{Engine, Store};
+use wasmtime_wasi::WasiCtxBuilder;
+
+use super::error::{CallError, HostcallBudgetExceeded};
+use super::limiter::GuestLimiter;
+use crate::limits::{self, PluginLimits, TaskLimits};
+
+/// What one store (one guest instance) may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreLimits {
+    /// Linear memory over all memories together, bytes.
+    pub memory_bytes: u64,
+    /// Table elements over all tables together.
+    pub table_elements: u64,
+    /// Core instances.
+    pub instances: u32,
+    /// Linear memories.
+    pub memories: u32,
+    /// Tables.
+    pub tables: u32,
+    /// Bytes the guest may hand to the host in one crossing (arguments of one host call, or one
+    /// answer). Lists of records take up to three times this on the host.
+    pub hostcall_bytes: u64,
+    /// Component handles alive at once, and entries of the resource table.
+    pub handles: u32,
+    /// Bytes of one request for random bytes.
+    pub random_bytes: u64,
+}
+
+impl Default for StoreLimits {
+    fn default() -> Self {
+        Self::from(&PluginLimits::default())
+    }
+}
+
+impl From<&PluginLimits> for StoreLimits {
+    fn from(plugin: &PluginLimits) -> Self {
+        Self {
+            memory_bytes: plugin.memory_bytes_max,
+            table_elements: plugin.table_elements_max,
+            hostcall_bytes: plugin.answer_bytes_max.min(plugin.transfer_bytes_max),
+            handles: plugin.handles_max,
+            random_bytes: plugin.random_bytes_max,
+            instances: limits::GUEST_CORE_INSTANCES_MAX,
+            memories: limits::GUEST_MEMORIES_MAX,
+            tables: limits::GUEST_TABLES_MAX,
+        }
+    }
+}
+
+impl From<&TaskLimits> for StoreLimits {
+    fn from(task: &TaskLimits) -> Self {
+        Self {
+            memory_bytes: task.memory_bytes_max,
+            table_elements: task.table_elements_max,
+            hostcall_bytes: task.transfer_bytes_max,
+            handles: task.handles_max,
+            random_bytes: task.random_bytes_max,
+            instances: limits::GUEST_CORE_INSTANCES_MAX,
+            memories: limits::GUEST_MEMORIES_MAX,
+            tables: limits::GUEST_TABLES_MAX,
+        }
+    }
+}
+
+/// The data of a store: whatever host functions need, and the limiter.
+pub trait StoreState: Send + 'static {
+    /// The limiter that [`new_store`] attaches.
+    fn limiter(&mut self) -> &mut GuestLimiter;
+}
+
+/// A store with limiter, transfer bound, handle bound and epoch yield.
+///
+/// # Errors
+/// [`CallError::Host`] when memory for the store itself cannot be had.
+pub fn new_store<S: StoreState>(
+    engine: &Engine,
+    limits: &StoreLimits,
+    state: S,
+) -> Result<Store<S>, CallError> {
+    let mut store = Store::try_new(engine, state)
+        .map_err(|error| CallError::Host { message: format!("{error:#}") })?;
+    store.limiter(|state| state.limiter());
+    store.set_hostcall_fuel(usize::try_from(limits.hostcall_bytes).unwrap_or(usize::MAX));
+    store.set_max_component_handles(limits.handles as usize);
+    // Yield to the guest runtime at the next tick and at every tick after it. The deadline is the
+    // caller's timer, which then drops the store.
+    store.set_epoch_deadline(1);
+    store.epoch_deadline_async_yield_and_update(1);
+    Ok(store)
+}
+
+/// A resource table bounded by [`StoreLimits::handles`].
+#[must_use]
+pub fn new_resource_table(limits: &StoreLimits) -> ResourceTable {
+    let mut table = ResourceTable::new();
+    table.set_max_capacity(limits.handles as usize);
+    table
+}
+
+/// A WASI context that grants nothing: no directories, no network, no output, bounded random.
+#[must_use]
+pub fn new_wasi_builder(limits: &StoreLimits) -> WasiCtxBuilder {
+    let mut builder = WasiCtxBuilder::new();
+    builder
+        .max_random_size(limits.random_bytes)
+        // File calls run on the guest thread itself: nine times faster than handing each to
+        // another thread, and guest threads are there to be blocked.
+        .allow_blocking_current_thread(true)
+        .allow_tcp(false)
+        .allow_udp(false)
+        .allow_ip_name_lookup(false);
+    builder
+}
+
+/// What one call may still spend on host functions. Each host function charges it first.
+#[derive(Debug, Clone)]
+pub struct HostcallBudget {
+    calls: u64,
+    calls_max: u64,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+impl HostcallBudget {
+    /// A full budget.
+    #[must_use]
+    pub const fn new(calls_max: u64, bytes_max: u64) -> Self {
+        Self { calls: 0, calls_max, bytes: 0, bytes_max }
+    }
+
+    /// The budget of one plugin call.
+    #[must_use]
+    pub const fn for_plugin(limits: &PluginLimits) -> Self {
+        Self::new(limits.host_calls_max, limits.transfer_bytes_max)
+    }
+
+    /// Account for one host call that moves `bytes`.
+    ///
+    /// # Errors
+    /// [`HostcallBudgetExceeded`]: return it from the host function (`?` converts it), so that the
+    /// call ends as [`CallError::HostcallBudget`].
+    pub fn charge(&mut self, bytes: usize) -> Result<(), HostcallBudgetExceeded> {
+        self.calls = self.calls.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(bytes as u64);
+        if self.calls > self.calls_max {
+            return Err(HostcallBudgetExceeded { what: "host calls", limit: self.calls_max });
+        }
+        if self.bytes > self.bytes_max {
+            return Err(HostcallBudgetExceeded {
+                what: "bytes transferred",
+                limit: self.bytes_max,
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,184 @@
+//! Compile children and the code cache.
+
+use super::*;
+use crate::sandbox::compile::Compiler;
+use crate::sandbox::engine::{compatibility, compiler_engine};
+
+fn stats(bench: &Bench) -> CacheStats {
+    bench.sandbox.code().stats()
+}
+
+fn only_entry(bench: &Bench) -> PathBuf {
+    let mut entries: Vec<_> =
+        std::fs::read_dir(bench.cache_dir()).unwrap().map(|item| item.unwrap().path()).collect();
+    assert_eq!(entries.len(), 1, "{entries:?}");
+    entries.remove(0)
+}
+
+/// Change an entry as a broken disk would, but under a new name: the old file may be mapped.
+fn replace(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = std::fs::read(path).unwrap();
+    change(&mut bytes);
+    let other = path.with_extension("new");
+    std::fs::write(&other, bytes).unwrap();
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::fs::rename(other, path).unwrap();
+}
+
+#[test]
+fn code_of_the_compile_child_fits_the_pooled_engines() {
+    let bench = Bench::new();
+    for kind in [EngineKind::Plugin, EngineKind::Task] {
+        assert_eq!(bench.sandbox.pool(kind).lowered, None, "a real pool");
+        let child = compatibility(&compiler_engine(kind).unwrap());
+        assert_eq!(compatibility(bench.sandbox.engine(kind)), child);
+    }
+}
+
+#[tokio::test]
+async fn code_is_compiled_once_then_shared_then_mapped_from_disk() {
+    let bench = Bench::new();
+    let first = bench.load(&plain(NOTHING)).await.unwrap();
+    let second = bench.load(&plain(NOTHING)).await.unwrap();
+    assert!(Arc::ptr_eq(&first, &second));
+    drop((first, second));
+    bench.load(&plain(NOTHING)).await.unwrap();
+    let expected = CacheStats { compiled: 1, memory_hits: 1, disk_hits: 1, refused: 0 };
+    assert_eq!(stats(&bench), expected);
+
+    // The next agent over the same directory.
+    let next = Sandbox::new(config(bench.dir.path(), 4)).unwrap();
+    let wasm: Arc<[u8]> = wat::parse_str(plain(NOTHING)).unwrap().into();
+    let code = next.code().load(wasm, EngineKind::Plugin, Format::Component).await.unwrap();
+    assert!(code.component().is_some() && code.module().is_none());
+    assert_eq!(next.code().stats(), CacheStats { disk_hits: 1, ..CacheStats::default() });
+}
+
+#[tokio::test]
+async fn many_requests_for_the_same_code_compile_it_once() {
+    let bench = Bench::new();
+    let wat = plain(NOTHING);
+    let (a, b, c, d) =
+        tokio::join!(bench.load(&wat), bench.load(&wat), bench.load(&wat), bench.load(&wat));
+    for code in [a, b, c, d] {
+        assert!(code.is_ok());
+    }
+    assert_eq!(stats(&bench).compiled, 1);
+    assert_eq!(stats(&bench).memory_hits, 3);
+}
+
+#[tokio::test]
+async fn damaged_entries_are_compiled_anew() {
+    let bench = Bench::new();
+    bench.load(&plain(NOTHING)).await.unwrap();
+    let changes: [fn(&mut Vec<u8>); 4] = [
+        |bytes| bytes[5_000] ^= 1,
+        |bytes| bytes.truncate(bytes.len() / 2),
+        |bytes| bytes.truncate(10),
+        Vec::clear,
+    ];
+    for (count, change) in changes.into_iter().enumerate() {
+        replace(&only_entry(&bench), change);
+        bench.load(&plain(NOTHING)).await.unwrap();
+        assert_eq!(stats(&bench).refused, count as u64 + 1);
+        assert_eq!(stats(&bench).compiled, count as u64 + 2);
+    }
+    assert_eq!(stats(&bench).disk_hits, 0);
+}
+
+#[tokio::test]
+async fn entries_that_others_could_have_written_are_not_mapped() {
+    let bench = Bench::new();
+    bench.load(&plain(NOTHING)).await.unwrap();
+    let entry = only_entry(&bench);
+    std::fs::set_permissions(&entry, std::fs::Permissions::from_mode(0o660)).unwrap();
+    bench.load(&plain(NOTHING)).await.unwrap();
+    assert_eq!((stats(&bench).refused, stats(&bench).compiled), (1, 2));
+
+    // A link to sound code elsewhere is refused as well.
+    let elsewhere = bench.dir.path().join("elsewhere");
+    std::fs::rename(&entry, &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &entry).unwrap();
+    bench.load(&plain(NOTHING)).await.unwrap();
+    assert_eq!((stats(&bench).refused, stats(&bench).compiled), (2, 3));
+    assert!(elsewhere.exists() && !entry.is_symlink());
+}
+
+#[test]
+fn a_cache_directory_others_may_write_to_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), 1);
+    std::fs::create_dir(&config.cache_dir).unwrap();
+    std::fs::set_permissions(&config.cache_dir, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let refused = Sandbox::new(config).unwrap_err();
+    assert!(matches!(refused, SandboxError::UnsafeCacheDir { .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn a_failed_compilation_leaves_nothing_behind() {
+    let bench = Bench::new();
+    bench.load("(module (func (result i32)))").await.unwrap_err();
+    assert_eq!(std::fs::read_dir(bench.cache_dir()).unwrap().count(), 0);
+    assert_eq!(stats(&bench), CacheStats::default());
+}
+
+/// A module of `count` small functions that are not all alike.
+fn many_functions(count: usize) -> Arc<[u8]> {
+    let mut text = String::from("(module (memory 1)");
+    for number in 0..count {
+        text.push_str(&format!(
+            "(func (param i32) (result i32) (i32.load (i32.add (local.get 0) (i32.const {number}))))"
+        ));
+    }
+    text.push(')');
+    wat::parse_str(text).unwrap().into()
+}
+
+/// Compile with a child that runs the shell commands `before` first.
+async fn compile_after(before: &str, wasm: Arc<[u8]>, wall: Duration) -> CompileError {
+    let dir = tempfile::tempdir().unwrap();
+    let compiler = Compiler::with_wall(compile_child_script(dir.path(), before), wall);
+    let output = tempfile::NamedTempFile::new_in(dir.path()).unwrap();
+    compiler.compile(wasm, EngineKind::Task, Format::Module, output.path()).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn a_compile_bomb_dies_of_the_childs_own_limits() {
+    // Tighter limits than the child's own, which never raises what it finds.
+    let wasm = many_functions(60_000);
+    let killed = compile_after("ulimit -t 1", Arc::clone(&wasm), PATIENCE).await;
+    assert!(matches!(killed, CompileError::CompileKilled { signal: 9 | 24, .. }), "{killed}");
+    let killed = compile_after("ulimit -v 250000", wasm, PATIENCE).await;
+    assert!(matches!(killed, CompileError::CompileKilled { signal: 6, .. }), "{killed}");
+}
+
+#[tokio::test]
+async fn a_compiler_that_hangs_is_killed_at_its_deadline() {
+    let wall = Duration::from_millis(200);
+    let late = compile_after("exec sleep 1000", many_functions(1), wall).await;
+    assert!(matches!(late, CompileError::CompileTimedOut { limit } if limit == wall), "{late}");
+}
+
+#[tokio::test]
+async fn what_a_failing_compiler_complains_is_kept_but_bounded() {
+    let before = "i=0; while [ $i -lt 3000 ]; do echo 'line of complaint' >&2; i=$((i+1)); done; \
+                  echo the last word >&2; exit 3";
+    match compile_after(before, many_functions(1), PATIENCE).await {
+        CompileError::CompileFailed { status, stderr } => {
+            assert_eq!(status.code(), Some(3));
+            assert!(stderr.ends_with("the last word"), "{stderr}");
+            assert!(stderr.len() <= crate::limits::COMPILE_STDERR_BYTES_MAX);
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn a_compiler_that_is_not_there_is_named() {
+    let compiler = Compiler::new(PathBuf::from("/nonexistent/ostler"));
+    let wasm = many_functions(1);
+    let output = Path::new("/nonexistent/output");
+    let missing =
+        compiler.compile(wasm, EngineKind::Task, Format::Module, output).await.unwrap_err();
+    assert!(missing.to_string().contains("/nonexistent/ostler"), "{missing}");
+}
