@@ -1,0 +1,326 @@
+//! What a task runner asks of the node: drivers, workloads, devices, as narrow traits.
+//!
+//! ```text
+//! task::runner ── Drivers::dispense ─► Driver::start(context, config) ─► Started { handle, workload }
+//!      │                                   (a call into the plugin; the host spawns)
+//!      ├── Workloads::wait(run, workload) ─► RawExit ── Driver::exited(handle, raw) ─► ExitResult
+//!      ├── Driver::stop ─(kill_timeout)─► Driver::kill ─(KILL_GRACE)─► Workloads::kill_run
+//!      └── Driver::destroy, Workloads::forget_run
+//! ```
+//! The runners know these traits only; [`crate::driver::proxy`] and [`crate::host`] implement them
+//! over real plugins, and tests implement them in a few lines over virtual time.
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::model::device::{DeviceNode, Mount, Reservation};
+use crate::model::ids::{AllocId, GroupName, JobId, PluginName, RunId, TaskName};
+use crate::model::json::JsonObject;
+use crate::model::resources::{AllocatedDevice, AllocatedPort};
+use crate::model::task::{DriverHandle, ExitResult, RawExit, Workload};
+
+/// A boxed future, for traits used as objects.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// How much of the node's file system a task sees; decides the paths in its environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FsIsolation {
+    /// Host paths.
+    None,
+    /// `/alloc`, `/local`, `/secrets` in a root of its own.
+    Chroot,
+    /// `/alloc`, `/local`, `/secrets` as pre-opened directories (WASM tasks).
+    Preopen,
+}
+
+/// What a driver can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Tasks can be signalled.
+    pub send_signals: bool,
+    /// Commands can be run inside tasks.
+    pub exec: bool,
+    /// See [`FsIsolation`].
+    pub fs_isolation: FsIsolation,
+}
+
+/// One thing wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// Dotted path inside the configuration; empty for the whole.
+    pub path: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+/// Why a driver or device plugin did not do what it was asked. `recoverable` is in the type: the
+/// restart tracker decides by it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PluginCallError {
+    /// No plugin of this name is loaded.
+    #[error("no plugin named {name:?} is loaded; loaded are: {known}")]
+    UnknownPlugin {
+        /// The name asked for.
+        name: String,
+        /// Names that exist, comma separated.
+        known: String,
+    },
+    /// The plugin is loaded and not usable now.
+    #[error("plugin {name} is not ready: {reason}")]
+    NotReady {
+        /// The plugin.
+        name: String,
+        /// Its health text.
+        reason: String,
+    },
+    /// The handle or device is unknown to the plugin. Stopping what is not found is success.
+    #[error("not found: {0}")]
+    NotFound(String),
+    /// The task's configuration is wrong.
+    #[error("invalid configuration: {}", .0.iter().map(|d| if d.path.is_empty() { d.message.clone() } else { format!("{}: {}", d.path, d.message) }).collect::<Vec<_>>().join("; "))]
+    InvalidConfig(Vec<Diagnostic>),
+    /// Trying again may help.
+    #[error("{0}")]
+    Recoverable(String),
+    /// Trying again cannot help.
+    #[error("{0}")]
+    Fatal(String),
+    /// The plugin does not do this.
+    #[error("not supported: {0}")]
+    Unsupported(String),
+    /// A host interface refused; the text has the configuration lines that would grant it.
+    #[error("permission denied: {0}")]
+    PermissionDenied(String),
+    /// The call itself failed: trap, deadline, memory limit, broken answer.
+    #[error("plugin {plugin} failed in {call}: {reason}")]
+    CallFailed {
+        /// The plugin.
+        plugin: String,
+        /// The function called.
+        call: &'static str,
+        /// What stopped it.
+        reason: String,
+    },
+}
+
+impl PluginCallError {
+    /// May the same call succeed later?
+    #[must_use]
+    pub fn recoverable(&self) -> bool {
+        matches!(self, Self::Recoverable(_) | Self::NotReady { .. } | Self::CallFailed { .. })
+    }
+}
+
+/// Identity of a native process that survives pid reuse and reboots.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ProcessIdentity {
+    /// Process id; also the process group.
+    pub pid: u32,
+    /// Start time in clock ticks since boot (`/proc/PID/stat` field 22).
+    pub start_ticks: u64,
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+    /// Cgroup of the task, where one was made.
+    pub cgroup: Option<PathBuf>,
+}
+
+/// Where the bytes a task prints go. Never fails towards the task: what cannot be kept is counted.
+pub trait ByteSink: Send + Sync {
+    /// Take bytes. May block briefly on the disk; called on guest threads and pump tasks.
+    fn write(&self, bytes: &[u8]);
+}
+
+/// Records durably that a process exists *before* it runs its first instruction of user code.
+/// An error keeps the process from running.
+pub type IdentityRecorder =
+    Arc<dyn Fn(ProcessIdentity) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+
+/// Takes what a driver says about a task (`events.emit`).
+pub type DriverEventSink = Arc<dyn Fn(String, Vec<(String, String)>) + Send + Sync>;
+
+/// What the host knows about one start of a task while its driver is called.
+#[derive(Clone)]
+pub struct TaskContext {
+    /// Which start of which task.
+    pub run_id: RunId,
+    /// Its allocation.
+    pub alloc_id: AllocId,
+    /// Its name.
+    pub task: TaskName,
+    /// Standard output.
+    pub stdout: Arc<dyn ByteSink>,
+    /// Standard error.
+    pub stderr: Arc<dyn ByteSink>,
+    /// Called before a native process runs.
+    pub record_identity: IdentityRecorder,
+    /// Events from the driver.
+    pub events: DriverEventSink,
+    /// MHz reserved.
+    pub cpu_mhz: u32,
+    /// Largest memory in bytes.
+    pub memory_bytes_max: u64,
+    /// Ports lent to the allocation.
+    pub ports: Vec<AllocatedPort>,
+    /// Absolute host directories the task may see read-write: its task directory and the shared one.
+    pub task_dir: PathBuf,
+    /// See `task_dir`.
+    pub alloc_dir: PathBuf,
+    /// Host paths lent by reservations, with their read-only flag.
+    pub mounts: Vec<Mount>,
+    /// Directory of the job file: WASM modules may be loaded from here (read only).
+    pub job_dir: Option<PathBuf>,
+}
+
+/// Everything a driver is told about a task (`task-config` of the WIT).
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskConfig {
+    /// Which start.
+    pub run_id: RunId,
+    /// Its allocation.
+    pub alloc_id: AllocId,
+    /// Its job.
+    pub job_id: JobId,
+    /// Its group.
+    pub group: GroupName,
+    /// Its name.
+    pub task: TaskName,
+    /// The `config` block, interpolated.
+    pub config: JsonObject,
+    /// The whole environment, sorted by name.
+    pub env: Vec<(String, String)>,
+    /// MHz reserved.
+    pub cpu_mhz: u32,
+    /// Bytes reserved.
+    pub memory_bytes: u64,
+    /// Upper bound when larger.
+    pub memory_max_bytes: Option<u64>,
+    /// Ports of the allocation.
+    pub ports: Vec<AllocatedPort>,
+    /// From reservations.
+    pub mounts: Vec<Mount>,
+    /// From reservations.
+    pub device_nodes: Vec<DeviceNode>,
+    /// Host path of the task directory.
+    pub task_dir: PathBuf,
+    /// Host path of the shared directory.
+    pub alloc_dir: PathBuf,
+    /// User to run as.
+    pub user: Option<String>,
+}
+
+/// A task that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Started {
+    /// To be stored and given back.
+    pub handle: DriverHandle,
+    /// Who runs it.
+    pub workload: Workload,
+}
+
+/// Answer of [`Driver::inspect`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inspected {
+    /// It runs.
+    Running,
+    /// It ended.
+    Exited(RawExit),
+    /// The driver cannot tell.
+    Unknown,
+}
+
+/// Typed calls into one driver. Every call has the plugin's deadline.
+pub trait Driver: Send + Sync {
+    /// Declared once at load.
+    fn capabilities(&self) -> Capabilities;
+    /// Check a task's `config` against the driver's schema; empty when fine.
+    fn validate(&self, config: &JsonObject) -> Vec<Diagnostic>;
+    /// Start. On an error the host has killed whatever the call spawned.
+    fn start(
+        &self,
+        context: Arc<TaskContext>,
+        config: TaskConfig,
+    ) -> BoxFuture<'_, Result<Started, PluginCallError>>;
+    /// Own a task again.
+    fn recover(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+    ) -> BoxFuture<'_, Result<Started, PluginCallError>>;
+    /// What does this exit mean.
+    fn exited(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+        exit: RawExit,
+    ) -> BoxFuture<'_, Result<ExitResult, PluginCallError>>;
+    /// Ask the task to end; returns at once.
+    fn stop(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+        signal: Option<String>,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<(), PluginCallError>>;
+    /// End it now.
+    fn kill(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+    ) -> BoxFuture<'_, Result<(), PluginCallError>>;
+    /// Forget it.
+    fn destroy(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+        force: bool,
+    ) -> BoxFuture<'_, Result<(), PluginCallError>>;
+    /// Where is it (for `Workload::Poll`).
+    fn inspect(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+    ) -> BoxFuture<'_, Result<Inspected, PluginCallError>>;
+    /// Send a signal by name.
+    fn signal(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+        signal: String,
+    ) -> BoxFuture<'_, Result<(), PluginCallError>>;
+}
+
+/// The drivers of the node.
+pub trait Drivers: Send + Sync {
+    /// The driver of this name, when it is loaded and healthy.
+    ///
+    /// # Errors
+    /// [`PluginCallError::UnknownPlugin`] or [`PluginCallError::NotReady`].
+    fn dispense(&self, name: &PluginName) -> Result<Arc<dyn Driver>, PluginCallError>;
+}
+
+/// The workloads the host owns.
+pub trait Workloads: Send + Sync {
+    /// Wait until a process or WASM task of this run ends. Answers at once, every time, after it
+    /// ended and until [`Workloads::forget_run`]. A workload that is not known is an exit with an
+    /// error text. Not for `Workload::Poll`.
+    fn wait(&self, run: &RunId, workload: &Workload) -> BoxFuture<'static, RawExit>;
+    /// Kill everything the host owns for this run, without asking a plugin.
+    fn kill_run(&self, run: &RunId);
+    /// Drop what is remembered of a run; kills what still runs.
+    fn forget_run(&self, run: &RunId);
+}
+
+/// Devices as a task uses them.
+pub trait Devices: Send + Sync {
+    /// How the task uses the instances lent to it; asked before each start.
+    fn reserve<'a>(
+        &'a self,
+        alloc: AllocId,
+        task: &'a TaskName,
+        devices: &'a [AllocatedDevice],
+    ) -> BoxFuture<'a, Result<Reservation, PluginCallError>>;
+    /// The task ended for good. Idempotent.
+    fn release<'a>(&'a self, alloc: AllocId, task: &'a TaskName) -> BoxFuture<'a, ()>;
+}
