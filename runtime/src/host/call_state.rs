@@ -1,0 +1,157 @@
+//! The data of a store that runs one plugin call.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use wasmtime::component::ResourceTable;
+use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
+
+use super::HostServices;
+use super::log_meter::LogMeter;
+use crate::clock::{Clock, Stopwatch};
+use crate::driver::api::TaskContext;
+use crate::limits::PluginLimits;
+use crate::plugin::capability::Grants;
+use crate::sandbox::{
+    CallError, GuestLimiter, HostcallBudget, StoreLimits, StoreState, new_resource_table,
+    new_wasi_builder,
+};
+
+/// What host functions know of the plugin that calls them; the same for all its calls.
+pub struct PluginContext {
+    /// Name, for log lines and errors.
+    pub name: String,
+    /// Its configuration as JSON text.
+    pub config: String,
+    /// What it may do.
+    pub grants: Grants,
+    /// What one call may use.
+    pub limits: PluginLimits,
+    log: Mutex<LogMeter>,
+}
+
+impl PluginContext {
+    /// Context of a plugin.
+    #[must_use]
+    pub fn new(
+        name: String,
+        config: String,
+        grants: Grants,
+        limits: PluginLimits,
+        clock: &Clock,
+    ) -> Self {
+        let log = Mutex::new(LogMeter::new(limits.log_bytes_per_second, clock.now()));
+        Self { name, config, grants, limits, log }
+    }
+
+    pub(super) fn log_meter(&self) -> std::sync::MutexGuard<'_, LogMeter> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Time a call spent in host work that has a deadline of its own (compiling a task, running a
+/// command, recording a process). It is not charged to the guest's wall deadline.
+#[derive(Debug, Default)]
+pub struct HostTime {
+    nanos: AtomicU64,
+    running: AtomicU64,
+}
+
+impl HostTime {
+    /// Do host work off the guest's clock.
+    pub async fn off_the_clock<F: Future>(&self, work: F) -> F::Output {
+        struct Guard<'a>(&'a HostTime, Stopwatch);
+        impl Drop for Guard<'_> {
+            fn drop(&mut self) {
+                let nanos = u64::try_from(self.1.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                self.0.nanos.fetch_add(nanos, Ordering::SeqCst);
+                self.0.running.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        self.running.fetch_add(1, Ordering::SeqCst);
+        let _guard = Guard(self, Stopwatch::start());
+        work.await
+    }
+
+    /// Finished host work so far.
+    #[must_use]
+    pub fn spent(&self) -> Duration {
+        Duration::from_nanos(self.nanos.load(Ordering::SeqCst))
+    }
+
+    /// Is such work going on now?
+    #[must_use]
+    pub fn running(&self) -> bool {
+        self.running.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// The data of a store that runs one plugin call.
+pub struct CallState {
+    wasi: WasiCtx,
+    table: ResourceTable,
+    limiter: GuestLimiter,
+    /// What is left of host calls and bytes.
+    pub budget: HostcallBudget,
+    /// Who calls.
+    pub plugin: Arc<PluginContext>,
+    /// The task the call is about, if any.
+    pub task: Option<Arc<TaskContext>>,
+    /// What host functions stand on.
+    pub services: HostServices,
+    /// See [`HostTime`].
+    pub host_time: Arc<HostTime>,
+    /// Zero point of the monotonic clock.
+    pub started: Stopwatch,
+}
+
+impl CallState {
+    /// State for one call: granted directories opened, everything else closed.
+    ///
+    /// # Errors
+    /// [`CallError::Host`] when a granted directory exists and cannot be opened. One that does not
+    /// exist is left out: a plugin for absent hardware finds nothing, which is not an error.
+    pub fn new(
+        plugin: Arc<PluginContext>,
+        task: Option<Arc<TaskContext>>,
+        services: HostServices,
+        host_time: Arc<HostTime>,
+        limits: &StoreLimits,
+    ) -> Result<Self, CallError> {
+        let mut wasi = new_wasi_builder(limits);
+        for grant in &plugin.grants.files {
+            let perms = if grant.write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
+            if !grant.path.exists() {
+                continue;
+            }
+            let guest = grant.path.to_string_lossy();
+            wasi.preopened_dir(&grant.path, &*guest, perms).map_err(|error| CallError::Host {
+                message: format!("cannot open the granted directory {guest}: {error:#}"),
+            })?;
+        }
+        Ok(Self {
+            wasi: wasi.build(),
+            table: new_resource_table(limits),
+            limiter: GuestLimiter::new(limits),
+            budget: HostcallBudget::for_plugin(&plugin.limits),
+            plugin,
+            task,
+            services,
+            host_time,
+            started: Stopwatch::start(),
+        })
+    }
+}
+
+impl StoreState for CallState {
+    fn limiter(&mut self) -> &mut GuestLimiter {
+        &mut self.limiter
+    }
+}
+
+impl WasiView for CallState {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}

@@ -1,0 +1,141 @@
+//! Running a granted program to completion with bounded output and time.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+use crate::limits::COMMAND_OUTPUT_BYTES_MAX;
+
+/// What a program did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandOutput {
+    /// Exit code of one that ended by itself.
+    pub exit_code: Option<i32>,
+    /// Signal that killed it.
+    pub signal: Option<u32>,
+    /// At most [`COMMAND_OUTPUT_BYTES_MAX`].
+    pub stdout: Vec<u8>,
+    /// At most [`COMMAND_OUTPUT_BYTES_MAX`].
+    pub stderr: Vec<u8>,
+    /// More was printed than kept.
+    pub truncated: bool,
+}
+
+/// Why a program did not complete.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommandFailure {
+    /// Not there.
+    #[error("{0}")]
+    NotFound(String),
+    /// Killed at its deadline.
+    #[error("the command did not end in time")]
+    TimedOut,
+    /// Anything else.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Run `program` with `args`, an empty environment and no input, for at most `wall`. Dropping the
+/// future kills it.
+///
+/// # Errors
+/// See [`CommandFailure`].
+pub async fn run(
+    program: PathBuf,
+    args: Vec<String>,
+    wall: Duration,
+) -> Result<CommandOutput, CommandFailure> {
+    #[allow(clippy::disallowed_methods, reason = "host is where processes are started")]
+    let mut command = tokio::process::Command::from(std::process::Command::new(&program));
+    command
+        .args(&args)
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true);
+    let mut child = command.spawn().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            CommandFailure::NotFound(format!("{} is not there", program.display()))
+        }
+        _ => CommandFailure::Failed(format!("cannot start {}: {error}", program.display())),
+    })?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let work = async {
+        let (out, err, status) = tokio::join!(bounded(stdout), bounded(stderr), child.wait());
+        (out, err, status)
+    };
+    let Some((out, err, status)) = crate::clock::timeout(wall, work).await else {
+        // Dropping the child kills it; its group goes with it as far as it kept to it.
+        return Err(CommandFailure::TimedOut);
+    };
+    let status = status.map_err(|e| CommandFailure::Failed(format!("cannot wait: {e}")))?;
+    Ok(CommandOutput {
+        exit_code: status.code(),
+        signal: status.signal().and_then(|s| u32::try_from(s).ok()),
+        truncated: out.1 || err.1,
+        stdout: out.0,
+        stderr: err.0,
+    })
+}
+
+/// Read to the end, keep the beginning.
+async fn bounded(pipe: Option<impl AsyncRead + Unpin>) -> (Vec<u8>, bool) {
+    let Some(mut pipe) = pipe else { return (Vec::new(), false) };
+    let (mut kept, mut truncated) = (Vec::new(), false);
+    let mut buffer = vec![0; 16 * 1024];
+    loop {
+        match pipe.read(&mut buffer).await {
+            Ok(0) | Err(_) => return (kept, truncated),
+            Ok(read) => {
+                let room = COMMAND_OUTPUT_BYTES_MAX.saturating_sub(kept.len());
+                truncated |= read > room;
+                kept.extend_from_slice(buffer.get(..read.min(room)).unwrap_or_default());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    async fn sh(script: &str, wall: Duration) -> Result<CommandOutput, CommandFailure> {
+        run("/bin/sh".into(), vec!["-c".into(), script.into()], wall).await
+    }
+
+    #[tokio::test]
+    async fn a_command_runs_with_an_empty_environment_and_its_code_and_output_come_back() {
+        let output = sh("echo out; echo err >&2; /usr/bin/env; exit 3", Duration::from_secs(10));
+        let output = output.await.unwrap();
+        assert_eq!(output.exit_code, Some(3));
+        assert_eq!(output.stderr, b"err\n");
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        assert!(stdout.starts_with("out\n") && !stdout.contains("HOME="), "{stdout}");
+    }
+
+    #[tokio::test]
+    async fn a_command_that_hangs_ends_at_its_deadline() {
+        let result = sh("sleep 1000", Duration::from_millis(50)).await;
+        assert_eq!(result, Err(CommandFailure::TimedOut));
+    }
+
+    #[tokio::test]
+    async fn output_beyond_the_limit_is_dropped_and_said_to_be() {
+        let output = sh("head -c 3000000 /dev/zero", Duration::from_secs(10)).await.unwrap();
+        assert_eq!(output.stdout.len(), COMMAND_OUTPUT_BYTES_MAX);
+        assert!(output.truncated);
+    }
+
+    #[tokio::test]
+    async fn a_program_that_is_not_there_is_not_found() {
+        let result = run("/no/such".into(), vec![], Duration::from_secs(1)).await;
+        assert!(matches!(result, Err(CommandFailure::NotFound(_))));
+    }
+}

@@ -1,0 +1,49 @@
+//! `command`: run an allow-listed program to completion.
+
+use std::time::Duration;
+
+use crate::host::CallState;
+use crate::host::command::{CommandFailure, run};
+use crate::plugin::bindings::since_0_1::host::command::{CommandError, Host, Output};
+use crate::plugin::capability::{Authority, grant_lines};
+
+impl Host for CallState {
+    async fn run(
+        &mut self,
+        program: String,
+        args: Vec<String>,
+        timeout: u64,
+    ) -> wasmtime::Result<Result<Output, CommandError>> {
+        self.budget.charge(program.len() + args.iter().map(String::len).sum::<usize>())?;
+        let grant = self.plugin.grants.commands.iter().find(|grant| grant.allows(&program, &args));
+        let Some(grant) = grant else {
+            return Ok(Err(CommandError::Denied(format!(
+                "running {program} {} is not granted; to grant it add to the agent's \
+                 configuration:\n{}",
+                args.join(" "),
+                grant_lines(&self.plugin.name, Authority::Command)
+            ))));
+        };
+        let wall = Duration::from_millis(timeout).min(self.plugin.limits.call_wall_max);
+        // The command runs where I/O is driven, and its time has a bound of its own.
+        let work = run(grant.program.clone(), args, wall);
+        let done = self.host_time.off_the_clock(self.services.control.spawn(work)).await;
+        let answer = match done {
+            Ok(Ok(output)) => {
+                self.budget.charge(output.stdout.len() + output.stderr.len())?;
+                Ok(Output {
+                    exit_code: output.exit_code,
+                    signal: output.signal,
+                    stdout: output.stdout,
+                    stderr: output.stderr,
+                    truncated: output.truncated,
+                })
+            }
+            Ok(Err(CommandFailure::TimedOut)) => Err(CommandError::TimedOut),
+            Ok(Err(CommandFailure::NotFound(text))) => Err(CommandError::NotFound(text)),
+            Ok(Err(CommandFailure::Failed(text))) => Err(CommandError::Failed(text)),
+            Err(error) => Err(CommandError::Failed(error.to_string())),
+        };
+        Ok(answer)
+    }
+}

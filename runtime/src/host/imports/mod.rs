@@ -1,0 +1,40 @@
+//! The host side of each interface of `wit/`, one file per interface.
+//!
+//! Each function charges the call's budget, looks at the grants, and answers with a typed error of
+//! its interface; only a spent budget ends the call.
+
+mod command;
+mod process;
+mod say;
+mod wasm_task;
+
+use wasmtime::component::{HasSelf, Linker};
+
+use super::CallState;
+use crate::plugin::bindings::since_0_1::driver_world::DriverPlugin;
+use crate::plugin::bindings::since_0_1::host;
+
+/// Link every host interface and the harmless part of WASI. What a plugin may import is decided
+/// before (see [`crate::plugin::capability`]); what it may do with it, call by call.
+///
+/// # Errors
+/// When an interface is linked twice: a mistake in this agent.
+pub fn link(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
+    wasmtime_wasi::p2::add_to_linker_async(linker)?;
+    DriverPlugin::add_to_linker::<_, HasSelf<CallState>>(linker, |state| state)
+}
+
+impl host::types::Host for CallState {}
+
+/// Text cut at a character boundary to at most `max` bytes.
+pub(crate) fn cut(mut text: String, max: usize) -> String {
+    if text.len() > max {
+        let mut end = max;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}

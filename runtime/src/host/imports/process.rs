@@ -1,0 +1,94 @@
+//! `process`: task processes, for drivers with the grant and only for the task of the call.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::driver::api::TaskContext;
+use crate::host::CallState;
+use crate::host::process::{ProcessError, ProcessSpec, ProcessState as HostState};
+use crate::plugin::bindings::since_0_1::host::process::{
+    Host, ProcessError as WitError, ProcessState, SpawnRequest,
+};
+use crate::plugin::capability::{Authority, grant_lines};
+
+impl From<ProcessError> for WitError {
+    fn from(error: ProcessError) -> Self {
+        match error {
+            ProcessError::CommandNotFound { .. }
+            | ProcessError::WorkingDirectory { .. }
+            | ProcessError::UnknownUser { .. } => Self::NotFound(error.to_string()),
+            ProcessError::UserNotPermitted { .. } => Self::Denied(error.to_string()),
+            ProcessError::UnknownProcess { .. } => Self::UnknownProcess,
+            ProcessError::UnknownSignal(_) => Self::UnknownSignal(error.to_string()),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+impl CallState {
+    fn process_task(&self) -> Result<Arc<TaskContext>, WitError> {
+        if !self.plugin.grants.process {
+            return Err(WitError::Denied(format!(
+                "starting processes is not granted; to grant it add to the agent's \
+                 configuration:\n{}",
+                grant_lines(&self.plugin.name, Authority::Process)
+            )));
+        }
+        self.task.clone().ok_or(WitError::UnknownProcess)
+    }
+
+    async fn spawn_process(&mut self, request: SpawnRequest) -> Result<String, WitError> {
+        let task = self.process_task()?;
+        let spec = ProcessSpec {
+            run_id: task.run_id.clone(),
+            command: request.command,
+            args: request.args,
+            env: request.env.into_iter().map(|var| (var.name, var.value)).collect(),
+            cwd: PathBuf::from(request.cwd),
+            user: request.user,
+            stdout: task.stdout.clone(),
+            stderr: task.stderr.clone(),
+            record_identity: task.record_identity.clone(),
+            cpu_mhz: task.cpu_mhz,
+            memory_bytes_max: task.memory_bytes_max,
+        };
+        let start = self.services.processes.spawn(spec);
+        Ok(self.host_time.off_the_clock(start).await?)
+    }
+}
+
+impl Host for CallState {
+    async fn spawn(&mut self, request: SpawnRequest) -> wasmtime::Result<Result<String, WitError>> {
+        let vars: usize = request.env.iter().map(|v| v.name.len() + v.value.len()).sum();
+        self.budget.charge(vars + request.args.iter().map(String::len).sum::<usize>())?;
+        Ok(self.spawn_process(request).await)
+    }
+
+    async fn signal(
+        &mut self,
+        id: String,
+        signal: String,
+    ) -> wasmtime::Result<Result<(), WitError>> {
+        self.budget.charge(id.len() + signal.len())?;
+        Ok(self
+            .process_task()
+            .and_then(|task| Ok(self.services.processes.signal(&task.run_id, &id, &signal)?)))
+    }
+
+    async fn kill(&mut self, id: String) -> wasmtime::Result<Result<(), WitError>> {
+        self.budget.charge(id.len())?;
+        Ok(self
+            .process_task()
+            .and_then(|task| Ok(self.services.processes.kill(&task.run_id, &id)?)))
+    }
+
+    async fn state(&mut self, id: String) -> wasmtime::Result<Result<ProcessState, WitError>> {
+        self.budget.charge(id.len())?;
+        Ok(self.process_task().and_then(|task| {
+            Ok(match self.services.processes.state(&task.run_id, &id)? {
+                HostState::Running => ProcessState::Running,
+                HostState::Exited => ProcessState::Exited,
+            })
+        }))
+    }
+}

@@ -1,0 +1,89 @@
+//! `wasm-task`: WASM tasks, for drivers with the grant and only for the task of the call.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::driver::api::TaskContext;
+use crate::host::CallState;
+use crate::host::wasm_task::{TaskDir, WasmTaskError, WasmTaskSpec};
+use crate::plugin::bindings::since_0_1::host::wasm_task::{
+    Host, SpawnRequest, TaskState, WasmError,
+};
+use crate::plugin::capability::{Authority, grant_lines};
+
+impl From<WasmTaskError> for WasmError {
+    fn from(error: WasmTaskError) -> Self {
+        match error {
+            WasmTaskError::NotFound { .. } => Self::NotFound(error.to_string()),
+            WasmTaskError::Code { .. } | WasmTaskError::OtherWorld { .. } => {
+                Self::Invalid(error.to_string())
+            }
+            WasmTaskError::OutsideTask { .. } => Self::Denied(error.to_string()),
+            WasmTaskError::UnknownTask => Self::UnknownTask,
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+impl CallState {
+    fn wasm_run(&self) -> Result<Arc<TaskContext>, WasmError> {
+        if !self.plugin.grants.wasm_task {
+            return Err(WasmError::Denied(format!(
+                "starting WASM tasks is not granted; to grant it add to the agent's \
+                 configuration:\n{}",
+                grant_lines(&self.plugin.name, Authority::WasmTask)
+            )));
+        }
+        self.task.clone().ok_or(WasmError::UnknownTask)
+    }
+
+    async fn spawn_wasm(&mut self, request: SpawnRequest) -> Result<String, WasmError> {
+        let task = self.wasm_run()?;
+        let spec = WasmTaskSpec {
+            path: PathBuf::from(request.path),
+            args: request.args,
+            env: request.env.into_iter().map(|var| (var.name, var.value)).collect(),
+            dirs: request
+                .dirs
+                .into_iter()
+                .map(|dir| TaskDir {
+                    host_path: PathBuf::from(dir.host_path),
+                    guest_path: dir.guest_path,
+                    read_only: dir.read_only,
+                })
+                .collect(),
+            memory_bytes_max: request
+                .memory_bytes_max
+                .unwrap_or(u64::MAX)
+                .min(task.memory_bytes_max),
+            listen: request.network.listen,
+            connect: request.network.connect,
+        };
+        let start = self.services.wasm_tasks.spawn(task, spec);
+        Ok(self.host_time.off_the_clock(start).await?)
+    }
+}
+
+impl Host for CallState {
+    async fn spawn(
+        &mut self,
+        request: SpawnRequest,
+    ) -> wasmtime::Result<Result<String, WasmError>> {
+        let vars: usize = request.env.iter().map(|v| v.name.len() + v.value.len()).sum();
+        self.budget.charge(vars + request.args.iter().map(String::len).sum::<usize>())?;
+        Ok(self.spawn_wasm(request).await)
+    }
+
+    async fn kill(&mut self, id: String) -> wasmtime::Result<Result<(), WasmError>> {
+        self.budget.charge(id.len())?;
+        Ok(self.wasm_run().and_then(|task| Ok(self.services.wasm_tasks.kill(&task.run_id, &id)?)))
+    }
+
+    async fn state(&mut self, id: String) -> wasmtime::Result<Result<TaskState, WasmError>> {
+        self.budget.charge(id.len())?;
+        Ok(self.wasm_run().and_then(|task| {
+            let running = self.services.wasm_tasks.running(&task.run_id, &id)?;
+            Ok(if running { TaskState::Running } else { TaskState::Exited })
+        }))
+    }
+}

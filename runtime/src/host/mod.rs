@@ -1,0 +1,45 @@
+//! Host functions and what they stand on: processes, WASM tasks, commands.
+//!
+//! ```text
+//! plugin (guest) ── import ─► imports/<interface>.rs ─► ProcessHost · WasmTaskHost · command
+//!                                 │ asks the grants and the task of the current call first
+//!                                 ▼
+//!                             CallState: lives as long as one call
+//! ```
+//! The host holds mechanism, the plugin holds policy: everything that lives longer than a call
+//! (processes, WASM tasks, their output and exits) belongs to [`HostServices`] and is named by ids
+//! that are only good together with the run they were made for. Only this module starts processes.
+
+pub mod call_state;
+pub mod command;
+pub mod imports;
+pub mod log_meter;
+pub mod process;
+pub mod wasm_task;
+pub mod workloads;
+
+use std::sync::Arc;
+
+use crate::clock::Clock;
+use crate::rng::Rng;
+use crate::sandbox::Sandbox;
+
+pub use call_state::{CallState, PluginContext};
+pub use workloads::HostWorkloads;
+
+/// What host functions stand on; one per agent.
+#[derive(Clone)]
+pub struct HostServices {
+    /// Engines and guest threads.
+    pub sandbox: Arc<Sandbox>,
+    /// Native task processes.
+    pub processes: process::ProcessHost,
+    /// WASM tasks.
+    pub wasm_tasks: wasm_task::WasmTaskHost,
+    /// The time.
+    pub clock: Clock,
+    /// Randomness.
+    pub rng: Rng,
+    /// The runtime that drives timers and I/O.
+    pub control: tokio::runtime::Handle,
+}

@@ -1,0 +1,366 @@
+//! One cgroup (version 2) per process, where this machine lets the agent make one.
+//!
+//! ```text
+//! <unified mount>/<own cgroup>/ostler/<leaf>     memory.max cpu.weight cgroup.kill memory.events
+//!                              ▲ cgroup.subtree_control: +memory +cpu, where delegated
+//! ```
+//! Two things come from it, each on its own terms. *Ending everything*: `cgroup.kill` reaches
+//! descendants that left the process group, and needs no controller. *Limits*: need the memory
+//! and cpu controllers to be delegated to the agent. What is not available is a typed
+//! [`Unavailable`], said once in the log; the task then runs with its process group alone. There
+//! is no fallback by resource limits: `RLIMIT_AS` counts address space, and would break programs
+//! that reserve more than they use. Version 1 hierarchies are not used.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::fstatfs;
+
+use super::identity;
+use crate::driver::api::ProcessIdentity;
+
+/// `statfs` type of a version 2 hierarchy.
+const CGROUP2_MAGIC: i64 = 0x6367_7270;
+/// Largest `cpu.weight`.
+const CPU_WEIGHT_MAX: u32 = 10_000;
+/// MHz per unit of `cpu.weight`: the default weight, 100, stands for one core of 1 GHz.
+const MHZ_PER_WEIGHT: u32 = 10;
+
+/// Why tasks run without a cgroup, or without limits.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// No version 2 hierarchy is mounted, or the directory given is not in it.
+    #[error("no cgroup version 2 hierarchy is mounted there")]
+    NotMounted,
+    /// The directory for the tasks cannot be made or written.
+    #[error("cgroup {path} cannot be used: {reason}; delegate a cgroup to the agent", path = path.display())]
+    NotWritable {
+        /// The directory.
+        path: PathBuf,
+        /// What the kernel said.
+        reason: String,
+    },
+    /// No limit can be set: the controllers do not reach the agent's cgroup.
+    #[error(
+        "controllers {missing} are not delegated to cgroup {path}: {reason}; tasks run without these limits",
+        path = path.display()
+    )]
+    NotDelegated {
+        /// The directory.
+        path: PathBuf,
+        /// `memory`, `cpu` or both.
+        missing: String,
+        /// What the kernel said.
+        reason: String,
+    },
+}
+
+/// What cgroups do for the tasks of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupStatus {
+    /// Parent of the tasks' cgroups; `None` when there are none.
+    pub parent: Option<PathBuf>,
+    /// `memory.max` is set and kills for memory are seen.
+    pub memory: bool,
+    /// `cpu.weight` is set.
+    pub cpu: bool,
+    /// What is missing and why.
+    pub unavailable: Option<Unavailable>,
+}
+
+impl CgroupStatus {
+    const fn none(why: Unavailable) -> Self {
+        Self { parent: None, memory: false, cpu: false, unavailable: Some(why) }
+    }
+}
+
+/// Prepare the parent directory and see what it can do. `parent` is an absolute path below the
+/// unified mount; without one the agent's own cgroup is used.
+#[must_use]
+pub fn prepare(parent: Option<&Path>) -> CgroupStatus {
+    let parent = match parent {
+        Some(parent) => parent.to_owned(),
+        None => match own_parent() {
+            Some(parent) => parent,
+            None => return CgroupStatus::none(Unavailable::NotMounted),
+        },
+    };
+    let refused = |error: &io::Error| Unavailable::NotWritable {
+        path: parent.clone(),
+        reason: error.to_string(),
+    };
+    // Nothing is made outside a cgroup hierarchy.
+    if !parent.ancestors().find(|path| path.exists()).is_some_and(is_cgroup2) {
+        return CgroupStatus::none(Unavailable::NotMounted);
+    }
+    if let Err(error) = fs::create_dir_all(&parent) {
+        return CgroupStatus::none(refused(&error));
+    }
+    if let Err(error) = rustix::fs::access(&parent, rustix::fs::Access::WRITE_OK) {
+        return CgroupStatus::none(refused(&error.into()));
+    }
+    sweep(&parent);
+    let (memory, cpu) = (enable(&parent, "memory"), enable(&parent, "cpu"));
+    let missing: Vec<_> = [("memory", &memory), ("cpu", &cpu)]
+        .into_iter()
+        .filter_map(|(name, enabled)| enabled.as_ref().err().map(|reason| (name, reason)))
+        .collect();
+    let unavailable = missing.first().map(|(_, reason)| Unavailable::NotDelegated {
+        path: parent.clone(),
+        missing: missing.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" and "),
+        reason: reason.to_string(),
+    });
+    CgroupStatus { memory: memory.is_ok(), cpu: cpu.is_ok(), parent: Some(parent), unavailable }
+}
+
+/// Name of the cgroup of a process: who it is for, and the process itself.
+#[must_use]
+pub fn leaf_name(run: &str, process: &ProcessIdentity) -> String {
+    let run = run.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
+    // Names of directories have at most 255 bytes.
+    let run: String = run.take(160).collect();
+    format!("{run}-{}-{}", process.pid, process.start_ticks)
+}
+
+/// Remove the cgroups that agents which died could not. Only those whose process is gone: another
+/// agent may just have made its own and not filled it yet.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let mut parts = name.to_str().unwrap_or_default().rsplitn(3, '-');
+        let (ticks, pid) = (parts.next(), parts.next());
+        if let (Some(Ok(start_ticks)), Some(Ok(pid))) =
+            (ticks.map(str::parse::<u64>), pid.map(str::parse::<u32>))
+            && !identity::read(pid).is_ok_and(|now| now.start_ticks == start_ticks)
+        {
+            // Refused while something is inside.
+            drop(fs::remove_dir(entry.path()));
+        }
+    }
+}
+
+/// Let a controller reach the children of `parent`, through the cgroup above it.
+fn enable(parent: &Path, controller: &str) -> io::Result<()> {
+    let has = |path: &Path, file: &str| {
+        fs::read_to_string(path.join(file))
+            .is_ok_and(|text| text.split_ascii_whitespace().any(|name| name == controller))
+    };
+    if !has(parent, "cgroup.controllers") {
+        let Some(above) = parent.parent().filter(|above| has(above, "cgroup.controllers")) else {
+            return Err(io::Error::other("the cgroup above does not have them"));
+        };
+        fs::write(above.join("cgroup.subtree_control"), format!("+{controller}"))?;
+    }
+    if !has(parent, "cgroup.subtree_control") {
+        fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}"))?;
+    }
+    Ok(())
+}
+
+fn own_parent() -> Option<PathBuf> {
+    let mount = unified_mount(&fs::read_to_string("/proc/self/mountinfo").ok()?)?;
+    let own = own_cgroup(&fs::read_to_string("/proc/self/cgroup").ok()?)?;
+    Some(mount.join(own.trim_start_matches('/')).join("ostler"))
+}
+
+/// Mount point of the version 2 hierarchy in `/proc/self/mountinfo`: `/sys/fs/cgroup`, or
+/// `/sys/fs/cgroup/unified` on hybrid machines.
+fn unified_mount(mountinfo: &str) -> Option<PathBuf> {
+    mountinfo.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let kind = after.split_ascii_whitespace().next()?;
+        (kind == "cgroup2").then(|| before.split_ascii_whitespace().nth(4).map(PathBuf::from))?
+    })
+}
+
+/// The version 2 line of `/proc/self/cgroup`.
+fn own_cgroup(text: &str) -> Option<String> {
+    text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
+}
+
+fn is_cgroup2(path: &Path) -> bool {
+    fs::File::open(path).is_ok_and(|dir| {
+        #[allow(clippy::useless_conversion, reason = "the field's type differs between machines")]
+        fstatfs(dir.as_fd()).is_ok_and(|stat| i64::from(stat.f_type) == CGROUP2_MAGIC)
+    })
+}
+
+/// `cpu.weight` for a reservation: proportional, 100 for 1,000 MHz.
+#[must_use]
+pub fn weight_of_mhz(cpu_mhz: u32) -> u32 {
+    (cpu_mhz / MHZ_PER_WEIGHT).clamp(1, CPU_WEIGHT_MAX)
+}
+
+/// The cgroup of one process. Removed on drop when nothing is inside.
+#[derive(Debug)]
+pub struct Leaf {
+    path: PathBuf,
+}
+
+impl Leaf {
+    /// Make the cgroup `name` below the parent of `status` and set its limits; `None` where there
+    /// are no cgroups.
+    ///
+    /// # Errors
+    /// When the directory or a limit cannot be written; nothing is left then.
+    pub fn create(
+        status: &CgroupStatus,
+        name: &str,
+        cpu_mhz: u32,
+        memory_bytes_max: u64,
+    ) -> io::Result<Option<Self>> {
+        let Some(parent) = &status.parent else {
+            return Ok(None);
+        };
+        let leaf = Self { path: parent.join(name) };
+        fs::create_dir(&leaf.path)?;
+        let limits = || -> io::Result<()> {
+            if status.memory && memory_bytes_max > 0 {
+                leaf.write("memory.max", &memory_bytes_max.to_string())?;
+                // One victim is the whole task: half a task is no task. Not on every kernel.
+                drop(leaf.write("memory.oom.group", "1"));
+                // Without swap accounting the file is missing; the limit then counts memory alone.
+                drop(leaf.write("memory.swap.max", "0"));
+            }
+            if status.cpu && cpu_mhz > 0 {
+                leaf.write("cpu.weight", &weight_of_mhz(cpu_mhz).to_string())?;
+            }
+            Ok(())
+        };
+        match limits() {
+            Ok(()) => Ok(Some(leaf)),
+            Err(error) => {
+                leaf.remove();
+                Err(error)
+            }
+        }
+    }
+
+    /// A cgroup recorded earlier, when it still exists and is one.
+    #[must_use]
+    pub fn existing(path: PathBuf) -> Option<Self> {
+        (is_cgroup2(&path) && path.join("cgroup.procs").exists()).then_some(Self { path })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Move a process in.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn add(&self, pid: u32) -> io::Result<()> {
+        self.write("cgroup.procs", &pid.to_string())
+    }
+
+    /// Kill everything inside (kernel 5.14 and later; before, this does nothing).
+    pub fn kill(&self) {
+        drop(self.write("cgroup.kill", "1"));
+    }
+
+    /// Was something inside killed for memory?
+    #[must_use]
+    pub fn saw_oom_kill(&self) -> bool {
+        fs::read_to_string(self.path.join("memory.events"))
+            .is_ok_and(|text| counts(&text, "oom_kill"))
+    }
+
+    /// Is something inside?
+    #[must_use]
+    pub fn is_populated(&self) -> bool {
+        fs::read_to_string(self.path.join("cgroup.events"))
+            .is_ok_and(|text| counts(&text, "populated"))
+    }
+
+    /// Remove the directory; `false` while something is inside.
+    pub fn remove(&self) -> bool {
+        match fs::remove_dir(&self.path) {
+            Ok(()) => true,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
+    fn write(&self, file: &str, text: &str) -> io::Result<()> {
+        // Not `fs::write`: a cgroup file is never created.
+        use std::io::Write as _;
+        fs::OpenOptions::new().write(true).open(self.path.join(file))?.write_all(text.as_bytes())
+    }
+}
+
+impl Drop for Leaf {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// Is the flat-keyed counter `key` above zero?
+fn counts(text: &str, key: &str) -> bool {
+    text.lines()
+        .filter_map(|line| line.split_once(' '))
+        .any(|(name, value)| name == key && value.trim().parse::<u64>().is_ok_and(|n| n > 0))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unified_mount_is_found_on_pure_and_on_hybrid_machines() {
+        let pure = "25 30 0:22 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n";
+        assert_eq!(unified_mount(pure), Some(PathBuf::from("/sys/fs/cgroup")));
+        let hybrid = "25 30 0:22 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                      26 30 0:23 / /sys/fs/cgroup/unified rw shared:4 - cgroup2 cgroup2 rw\n";
+        assert_eq!(unified_mount(hybrid), Some(PathBuf::from("/sys/fs/cgroup/unified")));
+        assert_eq!(unified_mount("25 30 0:22 / / rw - ext4 /dev/sda rw\n"), None);
+    }
+
+    #[test]
+    fn the_own_cgroup_is_the_version_two_line() {
+        assert_eq!(own_cgroup("4:memory:/x\n0::/a/b\n"), Some("/a/b".to_owned()));
+        assert_eq!(own_cgroup("4:memory:/x\n"), None);
+    }
+
+    #[test]
+    fn weights_keep_the_ratio_of_the_reservations_within_the_kernels_bounds() {
+        assert_eq!(weight_of_mhz(1_000), 100);
+        assert_eq!(weight_of_mhz(2_000), 200);
+        assert_eq!(weight_of_mhz(0), 1);
+        assert_eq!(weight_of_mhz(u32::MAX), CPU_WEIGHT_MAX);
+    }
+
+    #[test]
+    fn a_counter_counts_only_under_its_own_name() {
+        assert!(counts("oom 3\noom_kill 1\n", "oom_kill"));
+        assert!(!counts("oom 3\noom_kill 0\noom_group_kill 1\n", "oom_kill"));
+    }
+
+    #[test]
+    fn cgroups_of_dead_processes_are_swept_and_those_of_living_ones_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let me = identity::read(std::process::id()).unwrap();
+        let before = ProcessIdentity { start_ticks: me.start_ticks + 1, ..me.clone() };
+        let (mine, dead) = (leaf_name("a/t/1", &me), leaf_name(&"ä/".repeat(200), &before));
+        assert!(dead.len() < 255);
+        for name in [mine.as_str(), dead.as_str(), "someone else's", "x-1"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        sweep(dir.path());
+        assert!(dir.path().join(mine).exists() && !dir.path().join(dead).exists());
+        assert!(dir.path().join("someone else's").exists() && dir.path().join("x-1").exists());
+    }
+
+    #[test]
+    fn a_directory_that_is_no_cgroup_gives_a_reason_and_no_cgroups() {
+        let dir = tempfile::tempdir().unwrap();
+        let status = prepare(Some(&dir.path().join("tasks")));
+        assert_eq!(status, CgroupStatus::none(Unavailable::NotMounted));
+        assert!(!dir.path().join("tasks").exists());
+        assert!(Leaf::create(&status, "x", 100, 1).unwrap().is_none());
+    }
+}

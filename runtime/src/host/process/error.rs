@@ -1,0 +1,112 @@
+//! Why a process could not be started or reached.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::signals::UnknownSignal;
+
+/// Why the process host did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// No such program.
+    #[error("command {command:?} was not found; looked for: {looked_for}")]
+    CommandNotFound {
+        /// As asked for.
+        command: String,
+        /// The paths tried, comma separated.
+        looked_for: String,
+    },
+    /// The program is there and cannot be run.
+    #[error("{path} is not executable: {reason}", path = path.display())]
+    NotExecutable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The working directory cannot be used.
+    #[error("working directory {path} cannot be used: {reason}", path = path.display())]
+    WorkingDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// No such user.
+    #[error("user {user:?} does not exist on this node")]
+    UnknownUser {
+        /// The name.
+        user: String,
+    },
+    /// The agent is not root and may not switch users.
+    #[error(
+        "task may not run as user {user:?}: the agent is not root; run the agent as root or leave out user"
+    )]
+    UserNotPermitted {
+        /// The name.
+        user: String,
+    },
+    /// A text that cannot be given to a program.
+    #[error("{what} of the process {reason}")]
+    InvalidText {
+        /// `command`, `argument`, `environment variable` …
+        what: &'static str,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The identity could not be recorded, so the program was not run.
+    #[error("the process was not started, because its identity could not be recorded: {reason}")]
+    NotRecorded {
+        /// What the recorder said.
+        reason: String,
+    },
+    /// A step between fork and exec failed.
+    #[error("starting {command:?} failed in {step}")]
+    Start {
+        /// As asked for.
+        command: String,
+        /// Which step.
+        step: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// A run has as many processes as it may have.
+    #[error("run {run} has {limit} processes already; that is the most one task may have")]
+    TooMany {
+        /// The run.
+        run: String,
+        /// The limit.
+        limit: usize,
+    },
+    /// No process of this id belongs to the run.
+    #[error("no process {id:?} belongs to run {run}")]
+    UnknownProcess {
+        /// The run that asked.
+        run: String,
+        /// The id it gave.
+        id: String,
+    },
+    /// The signal name is not known.
+    #[error(transparent)]
+    UnknownSignal(#[from] UnknownSignal),
+    /// A call to the kernel failed.
+    #[error("{what} failed")]
+    System {
+        /// Which call, for what.
+        what: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// The agent is shutting down.
+    #[error("the process host has stopped; no process is started any more")]
+    Stopped,
+}
+
+impl ProcessError {
+    /// A failed kernel call.
+    pub(super) fn system(what: &'static str, source: impl Into<io::Error>) -> Self {
+        Self::System { what, source: source.into() }
+    }
+}

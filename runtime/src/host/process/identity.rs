@@ -1,0 +1,166 @@
+//! Who a process is, so that a pid that was used again is never taken for the task.
+//!
+//! A pid alone names whatever runs under it now. Pid, start time and boot id together name one
+//! process for ever. A leftover of a crashed agent is killed only when all three still agree, and
+//! by way of a pidfd: opened first, checked after, so that the check and the signal are about the
+//! same process.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
+
+use super::cgroup;
+use crate::driver::api::ProcessIdentity;
+
+/// What [`reap_leftover`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leftover {
+    /// It does not run any more, or its pid belongs to another process now.
+    Gone,
+    /// It still ran and was killed, with its process group.
+    Killed,
+}
+
+/// Id of this boot of the machine.
+///
+/// # Errors
+/// When `/proc` is not readable.
+pub fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// Identity of the process that has this pid now, without a cgroup.
+///
+/// # Errors
+/// When there is no such process or `/proc` cannot be read.
+pub fn read(pid: u32) -> io::Result<ProcessIdentity> {
+    let stat = fs::read(format!("/proc/{pid}/stat"))?;
+    let fields = parse_stat(&stat)
+        .ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat has an unknown form")))?;
+    Ok(ProcessIdentity { pid, start_ticks: fields.start_ticks, boot_id: boot_id()?, cgroup: None })
+}
+
+/// Does the process meant by `identity` still run? A zombie does not.
+#[must_use]
+pub fn is_alive(identity: &ProcessIdentity) -> bool {
+    boot_id().is_ok_and(|boot| boot == identity.boot_id) && same_and_running(identity)
+}
+
+/// Kill what a crashed agent left behind: the process group of `identity` when the process is
+/// still the same one, and its cgroup. Never signals a stranger that has the pid now.
+///
+/// Members of the group that outlive their leader can only be found through the cgroup: without
+/// one, nothing tells them from strangers.
+///
+/// # Errors
+/// When the kernel refuses the signal.
+pub fn reap_leftover(identity: &ProcessIdentity) -> io::Result<Leftover> {
+    if boot_id()? != identity.boot_id {
+        return Ok(Leftover::Gone);
+    }
+    let killed = kill_same(identity)?;
+    let emptied = identity.cgroup.as_deref().is_some_and(kill_cgroup);
+    Ok(if killed || emptied { Leftover::Killed } else { Leftover::Gone })
+}
+
+fn kill_same(identity: &ProcessIdentity) -> io::Result<bool> {
+    let Some(pid) = i32::try_from(identity.pid).ok().and_then(Pid::from_raw) else {
+        return Ok(false);
+    };
+    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(Errno::SRCH | Errno::INVAL) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    if !same_and_running(identity) {
+        return Ok(false);
+    }
+    // Frozen first, so that it cannot end, be reaped by its new parent and free its pid between
+    // the check and the signal to the group.
+    match pidfd_send_signal(&pidfd, Signal::STOP) {
+        Ok(()) => {}
+        Err(Errno::SRCH) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    }
+    if same_and_running(identity) && group_of(identity.pid) == Some(identity.pid) {
+        match kill_process_group(pid, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match pidfd_send_signal(&pidfd, Signal::KILL) {
+        Ok(()) | Err(Errno::SRCH) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn kill_cgroup(path: &Path) -> bool {
+    let leaf = cgroup::Leaf::existing(path.to_owned());
+    leaf.is_some_and(|leaf| {
+        let populated = leaf.is_populated();
+        leaf.kill();
+        leaf.remove();
+        populated
+    })
+}
+
+fn same_and_running(identity: &ProcessIdentity) -> bool {
+    fs::read(format!("/proc/{}/stat", identity.pid))
+        .ok()
+        .and_then(|stat| parse_stat(&stat))
+        .is_some_and(|now| {
+            now.start_ticks == identity.start_ticks && !matches!(now.state, b'Z' | b'X')
+        })
+}
+
+fn group_of(pid: u32) -> Option<u32> {
+    parse_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?).map(|stat| stat.group)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    state: u8,
+    group: u32,
+    start_ticks: u64,
+}
+
+/// Fields 3, 5 and 22 of `/proc/PID/stat`. The name in field 2 may hold spaces and parentheses,
+/// so counting starts after the last `)`.
+fn parse_stat(stat: &[u8]) -> Option<Stat> {
+    let close = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(close + 1..)?).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = *fields.next()?.as_bytes().first()?;
+    let group = fields.nth(1)?.parse().ok()?;
+    let start_ticks = fields.nth(16)?.parse().ok()?;
+    Some(Stat { state, group, start_ticks })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_name_full_of_spaces_and_parentheses_does_not_move_the_fields() {
+        let stat = b"42 (a) b) (c 7 7) S 1 41 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
+        assert_eq!(parse_stat(stat), Some(Stat { state: b'S', group: 41, start_ticks: 987_654 }));
+    }
+
+    #[test]
+    fn a_stat_cut_short_is_not_an_identity() {
+        assert_eq!(parse_stat(b"42 (sh) S 1 41 40"), None);
+        assert_eq!(parse_stat(b""), None);
+    }
+
+    #[test]
+    fn this_process_is_alive_and_another_boot_or_start_is_not() {
+        let me = read(std::process::id()).unwrap();
+        assert!(is_alive(&me));
+        assert!(!is_alive(&ProcessIdentity { boot_id: "other".into(), ..me.clone() }));
+        assert!(!is_alive(&ProcessIdentity { start_ticks: me.start_ticks + 1, ..me }));
+    }
+}

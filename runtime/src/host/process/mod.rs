@@ -1,0 +1,329 @@
+//! Native task processes: started crash-safely, waited for by pidfd, killed whole, forgotten.
+//!
+//! ```text
+//! spawn ─► prepare ─► fork, held ─► record identity ─► go ─► exec ─► Running
+//!            │            │               │                    │        │ pumps: pipes ─► sinks
+//!          error      any failure, or the caller giving up:    ▼        ▼
+//!                     the child is killed before user code   error    leader exits
+//!                                                                       │ output drained, at most DRAIN_GRACE
+//!  wait ◄── RawExit, every time ◄── Exited ◄── reaped ◄── group and cgroup killed
+//!  forget_run: drops it, kills what runs
+//! ```
+//! - A process belongs to a run; its id is good only together with that run's id.
+//! - The leader stays a zombie until everything else of its group was killed, and every signal is
+//!   sent under the lock that guards the reaping: no pid is signalled that may be another's.
+//! - A task ends with its leader: what is left of the group and cgroup is killed then.
+//! - With `kill_with_agent`, the kernel kills leaders when the agent is gone. Their descendants are
+//!   then found only through the cgroup, by [`identity::reap_leftover`]: where there is none, a
+//!   descendant of a task outlives an agent that was killed.
+//! - Tasks of this module: one to start and one to reap each process, two pumps, all on the
+//!   control runtime whoever calls; and one thread that forks (`child.rs`).
+
+mod cgroup;
+mod child;
+mod command;
+mod error;
+pub mod identity;
+mod reap;
+pub mod signals;
+mod spawn;
+#[cfg(test)]
+mod tests;
+mod user;
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process_group, pidfd_send_signal};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+pub use self::cgroup::{CgroupStatus, Unavailable};
+pub use self::error::ProcessError;
+
+use self::cgroup::Leaf;
+use self::child::Spawner;
+use crate::clock::Clock;
+use crate::driver::api::{BoxFuture, ByteSink, IdentityRecorder, ProcessIdentity};
+use crate::model::ids::RunId;
+use crate::model::task::RawExit;
+
+/// Processes one run may have, ended ones included. A task is one process; a few more leave room
+/// for commands run inside it.
+pub const PROCESSES_PER_RUN_MAX: usize = 64;
+/// How long the output of an ended process is waited for while a descendant holds its pipe.
+pub const DRAIN_GRACE: Duration = Duration::from_secs(2);
+/// How long recording an identity may take before the start is given up.
+pub const RECORD_WAIT_MAX: Duration = Duration::from_secs(30);
+/// How long the kernel may take to execute a program (a dead network file system hangs here).
+pub const EXEC_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// How a [`ProcessHost`] works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The control runtime: starts, pumps and reaping run here.
+    pub control: Handle,
+    /// Children die with the agent (embedded mode) instead of being found again by the next one.
+    pub kill_with_agent: bool,
+    /// Cgroup below which tasks get theirs; without one, `ostler` in the agent's own cgroup.
+    pub cgroup_parent: Option<PathBuf>,
+    /// Says when a process ended.
+    pub clock: Clock,
+}
+
+/// What to run.
+#[derive(Clone)]
+pub struct ProcessSpec {
+    /// The run it belongs to.
+    pub run_id: RunId,
+    /// Absolute, with a slash relative to `cwd`, or looked up in the `PATH` of `env`.
+    pub command: String,
+    /// Arguments after the command.
+    pub args: Vec<String>,
+    /// The whole environment: nothing is inherited.
+    pub env: Vec<(String, String)>,
+    /// Absolute working directory.
+    pub cwd: PathBuf,
+    /// User to run as; the agent's own when absent.
+    pub user: Option<String>,
+    /// Standard output.
+    pub stdout: Arc<dyn ByteSink>,
+    /// Standard error.
+    pub stderr: Arc<dyn ByteSink>,
+    /// Called before the first instruction of the program; an error keeps it from running.
+    pub record_identity: IdentityRecorder,
+    /// MHz reserved; 0 for no share. Only where cgroups allow it.
+    pub cpu_mhz: u32,
+    /// Largest memory, bytes; 0 for no limit. Only where cgroups allow it.
+    pub memory_bytes_max: u64,
+}
+
+/// Does a process still run?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessState {
+    /// It runs, or its last output is being read.
+    Running,
+    /// It ended; its exit is known.
+    Exited,
+}
+
+/// Starts, signals, waits for and ends native processes. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ProcessHost {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    control: Handle,
+    kill_with_agent: bool,
+    clock: Clock,
+    spawner: Spawner,
+    cgroups: CgroupStatus,
+    table: Mutex<Table>,
+}
+
+type Table = HashMap<RunId, HashMap<String, Arc<Process>>>;
+
+/// One process from fork to forgetting.
+#[derive(Debug)]
+struct Process {
+    identity: ProcessIdentity,
+    pid: Pid,
+    pidfd: OwnedFd,
+    leaf: Option<Leaf>,
+    /// Guards every use of the pid: `true` once it was reaped and may be another's.
+    reaped: Mutex<bool>,
+    exit: watch::Receiver<Option<RawExit>>,
+}
+
+impl ProcessHost {
+    /// Prepare cgroups and start the thread that forks. Call it on a thread of normal priority:
+    /// children inherit the priority.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn new(options: Options) -> Result<Self, ProcessError> {
+        let cgroups = cgroup::prepare(options.cgroup_parent.as_deref());
+        if let Some(why) = &cgroups.unavailable {
+            tracing::info!(reason = %why, "cgroups are not fully available for native tasks");
+        }
+        let spawner = Spawner::start()
+            .map_err(|source| ProcessError::system("starting the spawner thread", source))?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                control: options.control,
+                kill_with_agent: options.kill_with_agent,
+                clock: options.clock,
+                spawner,
+                cgroups,
+                table: Mutex::default(),
+            }),
+        })
+    }
+
+    /// Start a process and return its id once the program itself runs. Dropping the future before
+    /// that kills the child; so does every error. To be ended before [`ProcessHost::forget_run`] of
+    /// the same run.
+    ///
+    /// # Errors
+    /// See [`ProcessError`]; nothing is left running.
+    pub async fn spawn(&self, spec: ProcessSpec) -> Result<String, ProcessError> {
+        let started = AbortOnDrop(self.inner.control.spawn(spawn::start(self.clone(), spec)));
+        started.join().await.unwrap_or(Err(ProcessError::Stopped))
+    }
+
+    /// Wait for the end of a process. Answers every time, until the run is forgotten; an unknown
+    /// process is an exit with an error text.
+    #[must_use]
+    pub fn wait(&self, run: &RunId, id: &str) -> BoxFuture<'static, RawExit> {
+        let (found, clock) = (self.find(run, id), self.inner.clock.clone());
+        Box::pin(async move {
+            let error = match found {
+                Ok(process) => {
+                    let mut exit = process.exit.clone();
+                    drop(process);
+                    let seen = exit.wait_for(Option::is_some).await;
+                    match seen.ok().and_then(|exit| exit.clone()) {
+                        Some(exit) => return exit,
+                        None => ProcessError::Stopped,
+                    }
+                }
+                Err(error) => error,
+            };
+            RawExit {
+                error: Some(error.to_string()),
+                finished_at: clock.now(),
+                ..RawExit::default()
+            }
+        })
+    }
+
+    /// Send a signal, by name, to the process group. Done with when the process has ended.
+    ///
+    /// # Errors
+    /// Unknown process, unknown signal, or the kernel refused.
+    pub fn signal(&self, run: &RunId, id: &str, name: &str) -> Result<(), ProcessError> {
+        let process = self.find(run, id)?;
+        let signal = signals::parse(name)?;
+        process.signal(signal).map_err(|errno| ProcessError::system("sending a signal", errno))
+    }
+
+    /// Kill the process group and everything in the cgroup. Returns before they are gone.
+    ///
+    /// # Errors
+    /// Unknown process.
+    pub fn kill(&self, run: &RunId, id: &str) -> Result<(), ProcessError> {
+        self.find(run, id).map(|process| process.kill())
+    }
+
+    /// Does the process run?
+    ///
+    /// # Errors
+    /// Unknown process.
+    pub fn state(&self, run: &RunId, id: &str) -> Result<ProcessState, ProcessError> {
+        let process = self.find(run, id)?;
+        let exited = process.exit.borrow().is_some();
+        Ok(if exited { ProcessState::Exited } else { ProcessState::Running })
+    }
+
+    /// What was recorded of the process.
+    ///
+    /// # Errors
+    /// Unknown process.
+    pub fn identity(&self, run: &RunId, id: &str) -> Result<ProcessIdentity, ProcessError> {
+        self.find(run, id).map(|process| process.identity.clone())
+    }
+
+    /// Kill all processes of a run.
+    pub fn kill_run(&self, run: &RunId) {
+        let processes: Vec<_> =
+            self.table().get(run).into_iter().flat_map(HashMap::values).cloned().collect();
+        for process in processes {
+            process.kill();
+        }
+    }
+
+    /// Forget a run; kills what still runs of it. Waits that have begun still get their exit.
+    pub fn forget_run(&self, run: &RunId) {
+        let processes = self.table().remove(run).unwrap_or_default();
+        for process in processes.values() {
+            process.kill();
+        }
+    }
+
+    /// What cgroups do for tasks here.
+    #[must_use]
+    pub fn cgroup_status(&self) -> &CgroupStatus {
+        &self.inner.cgroups
+    }
+
+    fn find(&self, run: &RunId, id: &str) -> Result<Arc<Process>, ProcessError> {
+        self.table().get(run).and_then(|processes| processes.get(id)).cloned().ok_or_else(|| {
+            ProcessError::UnknownProcess { run: run.to_string(), id: id.chars().take(64).collect() }
+        })
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.inner.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Process {
+    /// The id plugins and tasks know it by: unique for as long as the machine is up.
+    fn id(&self) -> String {
+        format!("{}-{}", self.identity.pid, self.identity.start_ticks)
+    }
+
+    fn reaped(&self) -> MutexGuard<'_, bool> {
+        self.reaped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Signal the group; nothing when the process was reaped.
+    fn signal(&self, signal: Signal) -> Result<(), Errno> {
+        let reaped = self.reaped();
+        if *reaped {
+            return Ok(());
+        }
+        match kill_process_group(self.pid, signal) {
+            // Before the child has made its group, it is alone.
+            Err(Errno::SRCH) => match pidfd_send_signal(&self.pidfd, signal) {
+                Ok(()) | Err(Errno::SRCH) => Ok(()),
+                Err(errno) => Err(errno),
+            },
+            sent => sent,
+        }
+    }
+
+    /// Kill the group and the cgroup.
+    fn kill(&self) {
+        if let Err(errno) = self.signal(Signal::KILL) {
+            tracing::warn!(pid = self.identity.pid, %errno, "a task process could not be killed");
+        }
+        let reaped = self.reaped();
+        if let Some(leaf) = &self.leaf
+            && !*reaped
+        {
+            leaf.kill();
+        }
+    }
+}
+
+/// A task that ends when nobody waits for it any more.
+struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
+
+impl<T> AbortOnDrop<T> {
+    async fn join(mut self) -> Result<T, tokio::task::JoinError> {
+        (&mut self.0).await
+    }
+}
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

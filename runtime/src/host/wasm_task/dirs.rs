@@ -1,0 +1,124 @@
+//! What a WASM task sees of the node's files.
+//!
+//! A directory is opened by walking down from the task's own or the shared directory through
+//! cap-std, so that neither `..` nor a symlink that another task planted leads outside; WASI then
+//! gets the opened directory itself (through `/proc/self/fd`), not a path that could be swapped.
+
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+
+use cap_std::ambient_authority;
+use cap_std::fs::Dir;
+use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
+
+use super::{TaskDir, WasmTaskError};
+use crate::driver::api::TaskContext;
+
+/// Largest file mount that is copied where it cannot be linked, bytes.
+const COPIED_MOUNT_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Where file mounts are gathered, inside the task directory.
+const STAGING: &str = "tmp/.mounts";
+
+/// Pre-open everything the task was given.
+pub(super) fn preopen(
+    wasi: &mut WasiCtxBuilder,
+    context: &TaskContext,
+    dirs: &[TaskDir],
+) -> Result<(), WasmTaskError> {
+    let mut staged: Vec<(String, PathBuf)> = Vec::new();
+    for dir in dirs {
+        let meta = std::fs::metadata(&dir.host_path).map_err(|e| WasmTaskError::Dir {
+            path: dir.host_path.clone(),
+            reason: e.to_string(),
+        })?;
+        if meta.is_dir() {
+            let (opened, read_only) = open(context, dir)?;
+            let perms = if read_only { FsPerms::ReadOnly } else { FsPerms::ReadWrite };
+            let held = format!("/proc/self/fd/{}", opened.as_raw_fd());
+            wasi.preopened_dir(&held, &dir.guest_path, perms).map_err(|e| WasmTaskError::Dir {
+                path: dir.host_path.clone(),
+                reason: format!("{e:#}"),
+            })?;
+        } else {
+            stage(context, dir, meta.len(), &mut staged)?;
+        }
+    }
+    for (guest_parent, host) in staged {
+        wasi.preopened_dir(&host, &guest_parent, FsPerms::ReadOnly)
+            .map_err(|e| WasmTaskError::Dir { path: host.clone(), reason: format!("{e:#}") })?;
+    }
+    Ok(())
+}
+
+/// Open a directory of the task, and say whether it must be read-only.
+fn open(context: &TaskContext, dir: &TaskDir) -> Result<(Dir, bool), WasmTaskError> {
+    let failed = |e: std::io::Error| WasmTaskError::Dir {
+        path: dir.host_path.clone(),
+        reason: e.to_string(),
+    };
+    if let Some(mount) = context.mounts.iter().find(|m| Path::new(&m.host_path) == dir.host_path) {
+        let opened = Dir::open_ambient_dir(&dir.host_path, ambient_authority()).map_err(failed)?;
+        return Ok((opened, dir.read_only || mount.read_only));
+    }
+    for root in [&context.task_dir, &context.alloc_dir] {
+        let Ok(relative) = dir.host_path.strip_prefix(root) else { continue };
+        let opened = Dir::open_ambient_dir(root, ambient_authority()).map_err(failed)?;
+        if relative.as_os_str().is_empty() {
+            return Ok((opened, dir.read_only));
+        }
+        return Ok((opened.open_dir(relative).map_err(failed)?, dir.read_only));
+    }
+    Err(WasmTaskError::OutsideTask { path: dir.host_path.clone() })
+}
+
+/// WASI shows directories, not files: gather file mounts of one guest directory in a staging
+/// directory, linked where the file system allows, else copied. Always read-only.
+fn stage(
+    context: &TaskContext,
+    dir: &TaskDir,
+    size: u64,
+    staged: &mut Vec<(String, PathBuf)>,
+) -> Result<(), WasmTaskError> {
+    let failed = |reason: String| WasmTaskError::Dir { path: dir.host_path.clone(), reason };
+    let lent = context.mounts.iter().find(|m| Path::new(&m.host_path) == dir.host_path);
+    let Some(lent) = lent else {
+        return Err(WasmTaskError::OutsideTask { path: dir.host_path.clone() });
+    };
+    if !(lent.read_only || dir.read_only) {
+        return Err(failed("a single file can only be lent read-only to a WASM task".to_owned()));
+    }
+    let (parent, name) = dir.guest_path.rsplit_once('/').unwrap_or(("", dir.guest_path.as_str()));
+    if name.is_empty() || name == ".." || name == "." {
+        return Err(failed(format!("{:?} is no file name", dir.guest_path)));
+    }
+    let guest_parent = if parent.is_empty() { "/" } else { parent };
+    let known = staged.iter().find(|(guest, _)| guest == guest_parent);
+    let host = match known {
+        Some((_, host)) => host.clone(),
+        None => {
+            let host = context.task_dir.join(STAGING).join(staged.len().to_string());
+            // A directory of an earlier start may hold other files.
+            match std::fs::remove_dir_all(&host) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(failed(format!("cannot clear {}: {e}", host.display())));
+                }
+                _ => {}
+            }
+            std::fs::create_dir_all(&host)
+                .map_err(|e| failed(format!("cannot create {}: {e}", host.display())))?;
+            staged.push((guest_parent.to_owned(), host.clone()));
+            host
+        }
+    };
+    let target = host.join(name);
+    if std::fs::hard_link(&dir.host_path, &target).is_ok() {
+        return Ok(());
+    }
+    if size > COPIED_MOUNT_BYTES_MAX {
+        return Err(failed(format!(
+            "it has {size} bytes and cannot be linked into the task directory; files up to \
+             {COPIED_MOUNT_BYTES_MAX} bytes are copied"
+        )));
+    }
+    std::fs::copy(&dir.host_path, &target).map(drop).map_err(|e| failed(e.to_string()))
+}

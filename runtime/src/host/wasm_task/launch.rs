@@ -1,0 +1,248 @@
+//! From compiled code to a running guest: one path for components, one for core modules.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use wasmtime::component::{Linker as ComponentLinker, ResourceTable};
+use wasmtime::{InstancePre, Linker as ModuleLinker, Store};
+use wasmtime_wasi::p1::WasiP1Ctx;
+use wasmtime_wasi::p2::bindings::CommandPre;
+use wasmtime_wasi::sockets::SocketAddrUse;
+use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
+
+use super::dirs::preopen;
+use super::{WasmTaskError, WasmTaskSpec};
+use crate::driver::api::{BoxFuture, ByteSink, TaskContext};
+use crate::limits::{TASK_MEMORY_BYTES_CEILING, TaskLimits};
+use crate::sandbox::{
+    ByteSink as GuestSink, CallError, EngineKind, GuestLimiter, GuestOutput, LoadedCode, Sandbox,
+    StoreLimits, StoreState, classify, new_resource_table, new_store, new_wasi_builder,
+};
+
+/// A guest ready to run; its value is the exit code.
+pub(super) type Guest = BoxFuture<'static, Result<i32, CallError>>;
+
+/// Linkers for both formats, made once.
+pub(super) struct Launcher {
+    components: ComponentLinker<ComponentTask>,
+    modules: ModuleLinker<ModuleTask>,
+}
+
+struct ComponentTask {
+    wasi: WasiCtx,
+    table: ResourceTable,
+    limiter: GuestLimiter,
+}
+
+impl StoreState for ComponentTask {
+    fn limiter(&mut self) -> &mut GuestLimiter {
+        &mut self.limiter
+    }
+}
+
+impl WasiView for ComponentTask {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+struct ModuleTask {
+    wasi: WasiP1Ctx,
+    limiter: GuestLimiter,
+}
+
+impl StoreState for ModuleTask {
+    fn limiter(&mut self) -> &mut GuestLimiter {
+        &mut self.limiter
+    }
+}
+
+/// A task's output stream as the sandbox wants it.
+struct Output(Arc<dyn ByteSink>);
+
+impl GuestSink for Output {
+    fn write(&self, bytes: &[u8]) -> std::io::Result<()> {
+        self.0.write(bytes);
+        Ok(())
+    }
+}
+
+fn host_error(error: &wasmtime::Error) -> CallError {
+    CallError::Host { message: format!("{error:#}") }
+}
+
+impl Launcher {
+    pub(super) fn new(sandbox: &Sandbox) -> Result<Self, CallError> {
+        let engine = sandbox.engine(EngineKind::Task);
+        let mut components = ComponentLinker::new(engine);
+        wasmtime_wasi::p2::add_to_linker_async(&mut components).map_err(|e| host_error(&e))?;
+        let mut modules = ModuleLinker::new(engine);
+        wasmtime_wasi::p1::add_to_linker_async(&mut modules, |task: &mut ModuleTask| {
+            &mut task.wasi
+        })
+        .map_err(|e| host_error(&e))?;
+        Ok(Self { components, modules })
+    }
+
+    /// Check imports and exports, build the store, and return the future that runs the guest.
+    pub(super) fn prepare(
+        &self,
+        sandbox: &Sandbox,
+        context: &TaskContext,
+        spec: &WasmTaskSpec,
+        code: &LoadedCode,
+    ) -> Result<Guest, WasmTaskError> {
+        let memory_bytes_max = spec.memory_bytes_max.min(TASK_MEMORY_BYTES_CEILING);
+        let limits = StoreLimits::from(&TaskLimits { memory_bytes_max, ..TaskLimits::default() });
+        let wasi = wasi(context, spec, &limits)?;
+        let engine = sandbox.engine(EngineKind::Task);
+        let other = |e: wasmtime::Error| WasmTaskError::OtherWorld {
+            path: spec.path.clone(),
+            reason: format!("{e:#}"),
+        };
+        if let Some(component) = code.component() {
+            let pre = self.components.instantiate_pre(component).map_err(other)?;
+            let pre = CommandPre::new(pre).map_err(other)?;
+            let state = ComponentTask {
+                wasi: { wasi }.build(),
+                table: new_resource_table(&limits),
+                limiter: GuestLimiter::new(&limits),
+            };
+            let store = new_store(engine, &limits, state)?;
+            return Ok(Box::pin(run_component(pre, store, limits)));
+        }
+        let module = code.module().ok_or_else(|| WasmTaskError::OtherWorld {
+            path: spec.path.clone(),
+            reason: "it is neither a component nor a module".to_owned(),
+        })?;
+        if module.get_export("_start").is_none() {
+            return Err(WasmTaskError::OtherWorld {
+                path: spec.path.clone(),
+                reason: "it does not export _start".to_owned(),
+            });
+        }
+        let pre = self.modules.instantiate_pre(module).map_err(other)?;
+        let state = ModuleTask { wasi: { wasi }.build_p1(), limiter: GuestLimiter::new(&limits) };
+        let store = new_store(engine, &limits, state)?;
+        Ok(Box::pin(run_module(pre, store, limits)))
+    }
+}
+
+async fn run_component(
+    pre: CommandPre<ComponentTask>,
+    mut store: Store<ComponentTask>,
+    limits: StoreLimits,
+) -> Result<i32, CallError> {
+    let usage = store.data().limiter.usage();
+    let run = async {
+        let command = pre.instantiate_async(&mut store).await?;
+        command.wasi_cli_run().call_run(&mut store).await
+    };
+    match run.await {
+        // WASI 0.2 knows success and failure only: a Rust program's exit code other than 0 is 1.
+        Ok(ended) => Ok(if ended.is_ok() { 0 } else { 1 }),
+        Err(error) => Err(classify(error, &limits, &usage)),
+    }
+}
+
+async fn run_module(
+    pre: InstancePre<ModuleTask>,
+    mut store: Store<ModuleTask>,
+    limits: StoreLimits,
+) -> Result<i32, CallError> {
+    let usage = store.data().limiter.usage();
+    let run = async {
+        let instance = pre.instantiate_async(&mut store).await?;
+        let start = instance.get_typed_func::<(), ()>(&mut store, "_start")?;
+        start.call_async(&mut store, ()).await
+    };
+    match run.await {
+        Ok(()) => Ok(0),
+        Err(error) => Err(classify(error, &limits, &usage)),
+    }
+}
+
+fn wasi(
+    context: &TaskContext,
+    spec: &WasmTaskSpec,
+    limits: &StoreLimits,
+) -> Result<WasiCtxBuilder, WasmTaskError> {
+    let mut wasi = new_wasi_builder(limits);
+    wasi.args(&spec.args)
+        .envs(&spec.env)
+        .stdout(GuestOutput::new(Arc::new(Output(Arc::clone(&context.stdout)))))
+        .stderr(GuestOutput::new(Arc::new(Output(Arc::clone(&context.stderr)))));
+    preopen(&mut wasi, context, &spec.dirs)?;
+    if spec.listen || !spec.connect.is_empty() {
+        let connect = spec
+            .connect
+            .iter()
+            .map(|text| {
+                text.parse::<SocketAddr>()
+                    .map_err(|_| WasmTaskError::Address { given: text.chars().take(64).collect() })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let ports = if spec.listen {
+            context
+                .ports
+                .iter()
+                .map(|port| (port.host_ip.parse::<IpAddr>().ok(), port.value))
+                .collect()
+        } else {
+            Vec::new()
+        };
+        wasi.allow_tcp(true).socket_addr_check(move |address, purpose| {
+            let allowed = allowed(&ports, &connect, address, purpose);
+            Box::pin(std::future::ready(allowed))
+        });
+    }
+    Ok(wasi)
+}
+
+/// May a task use this address? Listening: the allocation's ports, on their address. Connecting:
+/// what was asked. The port 0 that WASI binds before a connect is no listening port: it is allowed
+/// when anything may be connected to.
+fn allowed(
+    ports: &[(Option<IpAddr>, u16)],
+    connect: &[SocketAddr],
+    address: SocketAddr,
+    purpose: SocketAddrUse,
+) -> bool {
+    match purpose {
+        SocketAddrUse::TcpBind => ports
+            .iter()
+            .any(|(ip, port)| *port == address.port() && ip.is_none_or(|ip| ip == address.ip())),
+        SocketAddrUse::TcpConnect => connect.contains(&address),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_task_listens_on_the_ports_of_its_allocation_and_on_no_other() {
+        let ports = [(Some("127.0.0.1".parse().unwrap()), 6379)];
+        let bind = |text| allowed(&ports, &[], address(text), SocketAddrUse::TcpBind);
+        assert!(bind("127.0.0.1:6379"));
+        assert!(!bind("127.0.0.1:6380"));
+        assert!(!bind("0.0.0.0:6379"), "an address that was not lent");
+        assert!(!bind("127.0.0.1:0"));
+    }
+
+    #[test]
+    fn a_task_connects_to_what_it_asked_for_and_to_nothing_else() {
+        let connect = [address("127.0.0.1:80")];
+        let to = |text, purpose| allowed(&[], &connect, address(text), purpose);
+        assert!(to("127.0.0.1:80", SocketAddrUse::TcpConnect));
+        assert!(!to("127.0.0.1:81", SocketAddrUse::TcpConnect));
+        assert!(!to("127.0.0.1:80", SocketAddrUse::UdpSend));
+        assert!(!to("127.0.0.1:80", SocketAddrUse::TcpBind));
+    }
+}

@@ -1,0 +1,328 @@
+//! WASM tasks: components of `wasi:cli/command` and core modules of WASI preview 1.
+//!
+//! ```text
+//! spawn ─► read file ─► code cache (compile child when new) ─► store with limits ─► guest runtime
+//!                                                                                     │ exit, trap,
+//! wait ◄──────────────── registry: run, id → exit ◄───── watcher on the control runtime ◄ kill
+//! ```
+//! A task sees the directories it was given and nothing else of the node; sockets only as asked
+//! and only on the allocation's ports. It lives in the agent's process and ends with it; the
+//! interface is narrow (files, bytes, exits) so that tasks can move to a process of their own.
+
+mod dirs;
+mod launch;
+
+use std::collections::HashMap;
+use std::io::Read as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::driver::api::{BoxFuture, TaskContext};
+use crate::limits::TASK_FILE_BYTES_MAX;
+use crate::model::ids::RunId;
+use crate::model::task::RawExit;
+use crate::rng::Rng;
+use crate::sandbox::{CallError, EngineKind, LoadError, Sandbox, detect_format};
+
+/// Signal number reported for a WASM task that was killed: WASM has no signals of its own.
+const KILLED: u32 = 9;
+
+/// A directory or file a task sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskDir {
+    /// Inside the task's or the shared directory, or a reserved mount.
+    pub host_path: PathBuf,
+    /// Where the task sees it.
+    pub guest_path: String,
+    /// No writes.
+    pub read_only: bool,
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct WasmTaskSpec {
+    /// The file.
+    pub path: PathBuf,
+    /// Arguments, the program's name first.
+    pub args: Vec<String>,
+    /// The whole environment.
+    pub env: Vec<(String, String)>,
+    /// What it sees of the node's files.
+    pub dirs: Vec<TaskDir>,
+    /// Over all linear memories together.
+    pub memory_bytes_max: u64,
+    /// May listen on the allocation's ports.
+    pub listen: bool,
+    /// `address:port` pairs it may connect to.
+    pub connect: Vec<String>,
+}
+
+/// Why a task did not start, or is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum WasmTaskError {
+    /// The file is not there.
+    #[error("{} is not there; give an absolute path, one relative to the task directory, or ${{job.dir}}/…", path.display())]
+    NotFound {
+        /// The path.
+        path: PathBuf,
+    },
+    /// It is there and cannot be used.
+    #[error("cannot read {}: {reason}", path.display())]
+    File {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Not WASM, refused, or not compiled.
+    #[error("{}: {source}", path.display())]
+    Code {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: LoadError,
+    },
+    /// WASM of another kind.
+    #[error("{}: neither a wasi:cli/command component nor a WASI preview 1 module: {reason}", path.display())]
+    OtherWorld {
+        /// The path.
+        path: PathBuf,
+        /// What is missing.
+        reason: String,
+    },
+    /// A directory that is not the task's.
+    #[error("{} is not inside the task's directories and not lent to it", path.display())]
+    OutsideTask {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A directory that cannot be opened.
+    #[error("cannot show {} to the task: {reason}", path.display())]
+    Dir {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A `connect` entry that is no address.
+    #[error("{given:?} is not an address:port; write for example \"127.0.0.1:6379\"")]
+    Address {
+        /// The text.
+        given: String,
+    },
+    /// The store could not be made.
+    #[error(transparent)]
+    Store(#[from] CallError),
+    /// Not a task of this run.
+    #[error("no such WASM task in this run")]
+    UnknownTask,
+}
+
+struct Entry {
+    run: RunId,
+    exit: watch::Receiver<Option<RawExit>>,
+    kill: CancellationToken,
+}
+
+struct Inner {
+    sandbox: Arc<Sandbox>,
+    launcher: launch::Launcher,
+    control: tokio::runtime::Handle,
+    clock: Clock,
+    rng: Rng,
+    tasks: Mutex<HashMap<String, Entry>>,
+}
+
+/// All WASM tasks of the agent.
+#[derive(Clone)]
+pub struct WasmTaskHost {
+    inner: Arc<Inner>,
+}
+
+impl WasmTaskHost {
+    /// A host without tasks. `control` drives the watchers.
+    ///
+    /// # Errors
+    /// When WASI cannot be linked: a mistake in this agent.
+    pub fn new(
+        sandbox: Arc<Sandbox>,
+        control: tokio::runtime::Handle,
+        clock: Clock,
+        rng: Rng,
+    ) -> Result<Self, CallError> {
+        let launcher = launch::Launcher::new(&sandbox)?;
+        let tasks = Mutex::new(HashMap::new());
+        Ok(Self { inner: Arc::new(Inner { sandbox, launcher, control, clock, rng, tasks }) })
+    }
+
+    /// Compile where needed and start.
+    ///
+    /// # Errors
+    /// See [`WasmTaskError`]; nothing runs then.
+    pub async fn spawn(
+        &self,
+        context: Arc<TaskContext>,
+        spec: WasmTaskSpec,
+    ) -> Result<String, WasmTaskError> {
+        let inner = &self.inner;
+        let bytes = read_file(&spec.path)?;
+        let coded = |source| WasmTaskError::Code { path: spec.path.clone(), source };
+        let format = detect_format(&bytes).map_err(|e| coded(LoadError::Compile(e)))?;
+        let loading = inner.sandbox.code().load(bytes, EngineKind::Task, format);
+        let code = loading.await.map_err(coded)?;
+        let guest = inner.launcher.prepare(&inner.sandbox, &context, &spec, &code)?;
+
+        let id = format!("wasm-{:016x}", inner.rng.next_u64());
+        let (exit_tx, exit) = watch::channel(None);
+        let kill = CancellationToken::new();
+        let run = context.run_id.clone();
+        let entry = Entry { run: run.clone(), exit, kill: kill.clone() };
+        inner.lock().insert(id.clone(), entry);
+
+        let mut task = inner.sandbox.spawn(guest);
+        let clock = inner.clock.clone();
+        inner.control.spawn(async move {
+            let mut killed = false;
+            let result = tokio::select! {
+                result = task.join() => result,
+                () = kill.cancelled() => {
+                    killed = true;
+                    task.abort();
+                    task.join().await
+                }
+            };
+            tracing::debug!(run = %run, cpu = ?task.cpu().total(), "WASM task ended");
+            let exit = raw_exit(result, killed, clock.now());
+            exit_tx.send_replace(Some(exit));
+        });
+        Ok(id)
+    }
+
+    fn with<T>(
+        &self,
+        run: &RunId,
+        id: &str,
+        use_entry: impl FnOnce(&Entry) -> T,
+    ) -> Result<T, WasmTaskError> {
+        let tasks = self.inner.lock();
+        let entry = tasks.get(id).filter(|entry| &entry.run == run);
+        entry.map(use_entry).ok_or(WasmTaskError::UnknownTask)
+    }
+
+    /// End a task at its next epoch.
+    ///
+    /// # Errors
+    /// [`WasmTaskError::UnknownTask`].
+    pub fn kill(&self, run: &RunId, id: &str) -> Result<(), WasmTaskError> {
+        self.with(run, id, |entry| entry.kill.cancel())
+    }
+
+    /// Does it still run?
+    ///
+    /// # Errors
+    /// [`WasmTaskError::UnknownTask`].
+    pub fn running(&self, run: &RunId, id: &str) -> Result<bool, WasmTaskError> {
+        self.with(run, id, |entry| entry.exit.borrow().is_none())
+    }
+
+    /// Wait for the end; answers at once after it, until the run is forgotten.
+    #[must_use]
+    pub fn wait(&self, run: &RunId, id: &str) -> BoxFuture<'static, RawExit> {
+        let exit = self.with(run, id, |entry| entry.exit.clone());
+        let clock = self.inner.clock.clone();
+        Box::pin(async move {
+            let lost = |text: &str| RawExit {
+                error: Some(text.to_owned()),
+                finished_at: clock.now(),
+                ..RawExit::default()
+            };
+            let Ok(mut exit) = exit else { return lost("the WASM task is not known") };
+            match exit.wait_for(Option::is_some).await {
+                Ok(value) => value.clone().unwrap_or_default(),
+                Err(_) => lost("the watcher of the WASM task is gone"),
+            }
+        })
+    }
+
+    /// Kill everything of a run.
+    pub fn kill_run(&self, run: &RunId) {
+        for entry in self.inner.lock().values().filter(|entry| &entry.run == run) {
+            entry.kill.cancel();
+        }
+    }
+
+    /// Kill everything of a run and drop what is remembered.
+    pub fn forget_run(&self, run: &RunId) {
+        self.inner.lock().retain(|_, entry| {
+            let other = &entry.run != run;
+            if !other {
+                entry.kill.cancel();
+            }
+            other
+        });
+    }
+
+    /// Kill every task: the agent ends.
+    pub fn kill_all(&self) {
+        for entry in self.inner.lock().values() {
+            entry.kill.cancel();
+        }
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Entry>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn raw_exit(
+    result: Result<i32, CallError>,
+    killed: bool,
+    finished_at: crate::clock::Timestamp,
+) -> RawExit {
+    let mut exit = RawExit { finished_at, ..RawExit::default() };
+    match result {
+        Ok(code) | Err(CallError::Exit { code }) => exit.exit_code = Some(code),
+        Err(CallError::Cancelled) if killed => exit.signal = Some(KILLED),
+        Err(error) => {
+            exit.oom_killed = matches!(error, CallError::MemoryLimit { .. });
+            exit.error = Some(error.to_string());
+        }
+    }
+    exit
+}
+
+/// Read a regular file of bounded size. A pipe or device is refused instead of waited for.
+fn read_file(path: &Path) -> Result<Arc<[u8]>, WasmTaskError> {
+    let refused = |reason: String| WasmTaskError::File { path: path.to_owned(), reason };
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => WasmTaskError::NotFound { path: path.to_owned() },
+            _ => refused(error.to_string()),
+        })?;
+    let meta = file.metadata().map_err(|e| refused(e.to_string()))?;
+    if !meta.is_file() {
+        let what =
+            if meta.file_type().is_fifo() { "it is a pipe" } else { "it is no regular file" };
+        return Err(refused(what.to_owned()));
+    }
+    if meta.len() > TASK_FILE_BYTES_MAX {
+        return Err(refused(format!(
+            "it has {} bytes; a WASM task has at most {TASK_FILE_BYTES_MAX}",
+            meta.len()
+        )));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0));
+    file.take(TASK_FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(|e| refused(e.to_string()))?;
+    Ok(bytes.into())
+}

@@ -1,0 +1,288 @@
+//! Plugin answers into model types, each rule of the interface checked on the way.
+//!
+//! A broken answer is refused as a whole, with the place and the reason: half an answer would be
+//! acted upon.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::bindings::since_0_1::host::types as wit;
+use super::bindings::since_0_1::{device_export as dev, driver_export as drv};
+use crate::driver::api::{Capabilities, Diagnostic, FsIsolation, PluginCallError};
+use crate::limits::{
+    ANSWER_NAME_BYTES_MAX, ANSWER_TEXT_BYTES_MAX, ATTRIBUTES_MAX, DEVICE_GROUPS_MAX,
+    DEVICE_INSTANCES_MAX, NEXT_CHECK_MIN,
+};
+use crate::model::attribute::{Attribute, NamedAttribute, Scalar};
+use crate::model::device::{
+    DeviceGroup, DeviceInstance, DeviceNode, GroupKey, Health, HealthState, Locality, Mount,
+    Reservation,
+};
+use crate::model::ids::PluginName;
+
+/// An answer against the rules of the interface.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("broken answer: {place}: {problem}")]
+pub struct AnswerError {
+    /// Where in the answer.
+    pub place: String,
+    /// What is wrong.
+    pub problem: String,
+}
+
+type Checked<T> = Result<T, AnswerError>;
+
+fn broken<T>(place: impl Into<String>, problem: impl Into<String>) -> Checked<T> {
+    Err(AnswerError { place: place.into(), problem: problem.into() })
+}
+
+/// A name: not empty, bounded, no control characters.
+pub(super) fn name(place: &str, text: String) -> Checked<String> {
+    if text.is_empty() {
+        return broken(place, "is empty");
+    }
+    if text.len() > ANSWER_NAME_BYTES_MAX {
+        return broken(place, format!("has {} bytes; at most {ANSWER_NAME_BYTES_MAX}", text.len()));
+    }
+    if text.chars().any(char::is_control) {
+        return broken(place, format!("{text:?} has control characters"));
+    }
+    Ok(text)
+}
+
+/// Free text: bounded; control characters become spaces so that it cannot move a terminal's cursor.
+pub(super) fn text(place: &str, text: String) -> Checked<String> {
+    if text.len() > ANSWER_TEXT_BYTES_MAX {
+        return broken(place, format!("has {} bytes; at most {ANSWER_TEXT_BYTES_MAX}", text.len()));
+    }
+    if text.chars().any(char::is_control) {
+        return Ok(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect());
+    }
+    Ok(text)
+}
+
+fn at_most(place: &str, len: usize, max: usize) -> Checked<()> {
+    if len > max { broken(place, format!("has {len} entries; at most {max}")) } else { Ok(()) }
+}
+
+fn health(place: &str, health: wit::Health) -> Checked<Health> {
+    let state = match health.state {
+        wit::HealthState::Undetected => HealthState::Undetected,
+        wit::HealthState::Unhealthy => HealthState::Unhealthy,
+        wit::HealthState::Healthy => HealthState::Healthy,
+    };
+    Ok(Health { state, reason: text(&format!("{place}.reason"), health.reason)? })
+}
+
+fn attribute(place: &str, given: wit::Attribute) -> Checked<Attribute> {
+    let value = match given.value {
+        wit::Scalar::Int(number) => Scalar::Int(number),
+        wit::Scalar::Float(number) => Scalar::Float(number),
+        wit::Scalar::Boolean(truth) => Scalar::Bool(truth),
+        wit::Scalar::Text(value) => Scalar::Text(text(place, value)?),
+    };
+    let unit = given.unit.map(|unit| name(place, unit)).transpose()?;
+    Attribute::new(value, unit.as_deref())
+        .map_err(|e| AnswerError { place: place.to_owned(), problem: e.to_string() })
+}
+
+/// Attributes: bounded, names unique; sorted by name.
+pub(super) fn attributes(
+    place: &str,
+    given: Vec<wit::NamedAttribute>,
+) -> Checked<Vec<NamedAttribute>> {
+    at_most(place, given.len(), ATTRIBUTES_MAX)?;
+    let mut seen = BTreeSet::new();
+    let mut list = Vec::with_capacity(given.len());
+    for item in given {
+        let item_name = name(&format!("{place}.name"), item.name)?;
+        if !seen.insert(item_name.clone()) {
+            return broken(place, format!("{item_name:?} is there twice"));
+        }
+        let attribute = attribute(&format!("{place}.{item_name}"), item.attribute)?;
+        list.push(NamedAttribute { name: item_name, attribute });
+    }
+    list.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(list)
+}
+
+/// What a plugin wants to be asked again for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NextCheck {
+    /// After this time; never shorter than [`NEXT_CHECK_MIN`].
+    pub after: Option<Duration>,
+    /// When these paths change.
+    pub paths: Vec<String>,
+    /// When the kernel has news of these subsystems.
+    pub subsystems: Vec<String>,
+}
+
+pub(super) fn next_check(after: Option<u64>, watch: wit::Watches) -> Checked<NextCheck> {
+    at_most("watch.paths", watch.paths.len(), ATTRIBUTES_MAX)?;
+    at_most("watch.subsystems", watch.subsystems.len(), ATTRIBUTES_MAX)?;
+    let paths = watch.paths.into_iter().map(|p| name("watch.paths", p));
+    let subsystems = watch.subsystems.into_iter().map(|s| name("watch.subsystems", s));
+    Ok(NextCheck {
+        after: after.map(|ms| Duration::from_millis(ms).max(NEXT_CHECK_MIN)),
+        paths: paths.collect::<Checked<_>>()?,
+        subsystems: subsystems.collect::<Checked<_>>()?,
+    })
+}
+
+/// What a driver found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DriverFingerprint {
+    /// Usable or not.
+    pub health: Health,
+    /// Replace all earlier ones.
+    pub attributes: Vec<NamedAttribute>,
+    /// When to ask again.
+    pub next: NextCheck,
+}
+
+pub(super) fn driver_fingerprint(given: drv::DriverFingerprint) -> Checked<DriverFingerprint> {
+    Ok(DriverFingerprint {
+        health: health("health", given.health)?,
+        attributes: attributes("attributes", given.attributes)?,
+        next: next_check(given.next_check, given.watch)?,
+    })
+}
+
+pub(super) fn capabilities(given: &drv::Capabilities) -> Capabilities {
+    Capabilities {
+        send_signals: given.send_signals,
+        exec: given.exec,
+        fs_isolation: match given.fs_isolation {
+            drv::FsIsolation::None => FsIsolation::None,
+            drv::FsIsolation::Chroot => FsIsolation::Chroot,
+            drv::FsIsolation::Preopen => FsIsolation::Preopen,
+        },
+    }
+}
+
+/// What a device plugin found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceFingerprint {
+    /// All groups, sorted.
+    pub groups: Vec<DeviceGroup>,
+    /// When to ask again.
+    pub next: NextCheck,
+}
+
+pub(super) fn device_fingerprint(
+    plugin: &PluginName,
+    given: dev::DeviceFingerprint,
+) -> Checked<DeviceFingerprint> {
+    at_most("groups", given.groups.len(), DEVICE_GROUPS_MAX)?;
+    let mut groups: Vec<DeviceGroup> = Vec::with_capacity(given.groups.len());
+    for group in given.groups {
+        let group = device_group(plugin, group)?;
+        if groups.iter().any(|known| known.key == group.key) {
+            return broken("groups", format!("{} is there twice", group.key));
+        }
+        groups.push(group);
+    }
+    groups.sort_by(|a, b| a.key.cmp(&b.key));
+    Ok(DeviceFingerprint { groups, next: next_check(given.next_check, given.watch)? })
+}
+
+fn device_group(plugin: &PluginName, given: dev::Group) -> Checked<DeviceGroup> {
+    let key = GroupKey {
+        vendor: name("group.vendor", given.vendor)?,
+        kind: name("group.type", given.type_)?,
+        name: name("group.name", given.name)?,
+    };
+    let place = format!("group {key}");
+    at_most(&place, given.instances.len(), DEVICE_INSTANCES_MAX)?;
+    let mut seen = BTreeSet::new();
+    let mut instances = Vec::with_capacity(given.instances.len());
+    for instance in given.instances {
+        let id = name(&format!("{place}: instance id"), instance.id)?;
+        if !seen.insert(id.clone()) {
+            return broken(&place, format!("instance {id:?} is there twice"));
+        }
+        let locality = match instance.locality {
+            Some(at) => Some(Locality {
+                pci_bus_id: at.pci_bus_id.map(|bus| name(&place, bus)).transpose()?,
+                numa_node: at.numa_node,
+            }),
+            None => None,
+        };
+        let health = health(&format!("{place}: instance {id}"), instance.health)?;
+        instances.push(DeviceInstance { id, health, locality });
+    }
+    let attributes = attributes(&place, given.attributes)?;
+    Ok(DeviceGroup { key, plugin: plugin.clone(), instances, attributes })
+}
+
+/// A reservation: paths absolute and without `..`, variable names usable.
+pub(super) fn reservation(given: dev::Reservation) -> Checked<Reservation> {
+    at_most("env", given.env.len(), ATTRIBUTES_MAX)?;
+    at_most("mounts", given.mounts.len(), ATTRIBUTES_MAX)?;
+    at_most("device nodes", given.device_nodes.len(), ATTRIBUTES_MAX)?;
+    let mut reservation = Reservation::default();
+    for var in given.env {
+        let key = name("env", var.name)?;
+        if key.contains('=') {
+            return broken("env", format!("{key:?} contains an equals sign"));
+        }
+        reservation.env.push((key, text("env", var.value)?));
+    }
+    for mount in given.mounts {
+        reservation.mounts.push(Mount {
+            host_path: absolute("mount host path", mount.host_path)?,
+            task_path: absolute("mount task path", mount.task_path)?,
+            read_only: mount.read_only,
+        });
+    }
+    for node in given.device_nodes {
+        let permissions = node.permissions;
+        let valid = !permissions.is_empty()
+            && permissions.chars().all(|c| "rwm".contains(c))
+            && permissions.chars().collect::<BTreeSet<_>>().len() == permissions.len();
+        if !valid {
+            return broken("device node permissions", format!("{permissions:?} is not of r, w, m"));
+        }
+        reservation.device_nodes.push(DeviceNode {
+            host_path: absolute("device node host path", node.host_path)?,
+            task_path: absolute("device node task path", node.task_path)?,
+            permissions,
+        });
+    }
+    Ok(reservation)
+}
+
+fn absolute(place: &str, path: String) -> Checked<String> {
+    let path = text(place, path)?;
+    let parsed = std::path::Path::new(&path);
+    let up = parsed.components().any(|c| matches!(c, std::path::Component::ParentDir));
+    if !parsed.is_absolute() || up {
+        return broken(place, format!("{path:?} is not an absolute path without `..`"));
+    }
+    Ok(path)
+}
+
+/// A plugin's own error, bounded.
+pub(super) fn plugin_error(given: wit::PluginError) -> PluginCallError {
+    let bounded = |message: String| {
+        let cut = crate::host::imports::cut(message, ANSWER_TEXT_BYTES_MAX);
+        cut.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+    };
+    match given {
+        wit::PluginError::NotFound(m) => PluginCallError::NotFound(bounded(m)),
+        wit::PluginError::InvalidConfig(list) => PluginCallError::InvalidConfig(
+            list.into_iter()
+                .take(50)
+                .map(|d| Diagnostic { path: bounded(d.path), message: bounded(d.message) })
+                .collect(),
+        ),
+        wit::PluginError::Recoverable(m) => PluginCallError::Recoverable(bounded(m)),
+        wit::PluginError::Fatal(m) => PluginCallError::Fatal(bounded(m)),
+        wit::PluginError::Unsupported(m) => PluginCallError::Unsupported(bounded(m)),
+        wit::PluginError::PermissionDenied(m) => PluginCallError::PermissionDenied(bounded(m)),
+    }
+}
+
+#[cfg(test)]
+#[path = "convert_tests.rs"]
+mod tests;

@@ -1,0 +1,113 @@
+//! Typed calls into a device plugin.
+
+use std::sync::Arc;
+
+use super::PluginError;
+use super::bindings::since_0_1::device_export as dev;
+use super::bindings::since_0_1::device_world::DevicePluginPre;
+use super::call::{CallCounters, Caller};
+use super::convert::{self, DeviceFingerprint};
+use super::manifest::Manifest;
+use super::schema::{ConfigSchema, Described};
+use crate::driver::api::PluginCallError;
+use crate::host::CallState;
+use crate::model::device::Reservation;
+use crate::model::ids::PluginName;
+use crate::model::json::JsonObject;
+use crate::model::resources::AllocatedDevice;
+
+/// A loaded device plugin.
+pub struct DevicePlugin {
+    caller: Caller<DevicePluginPre<CallState>>,
+    /// Imports, exports, digest.
+    pub manifest: Manifest,
+    /// Its name.
+    pub name: PluginName,
+    /// Version of the plugin.
+    pub version: String,
+    /// Schema of the plugin's own `config`.
+    pub config_schema: ConfigSchema,
+}
+
+impl DevicePlugin {
+    /// Ask a linked device plugin who it is, and check its configuration.
+    pub(super) async fn describe(
+        caller: Caller<DevicePluginPre<CallState>>,
+        manifest: Manifest,
+        config: &JsonObject,
+    ) -> Result<Self, PluginError> {
+        let described = caller.call(None, |pre, store| {
+            Box::pin(async move {
+                let plugin = pre.instantiate_async(&mut *store).await?;
+                plugin.ostler_plugin_device().call_describe(store).await
+            })
+        });
+        let info =
+            described.await.map_err(|source| PluginError::Call { call: "describe", source })?;
+        let Described { name, version, config_schema } =
+            Described::check(info.name, info.version, &info.config_schema, config)?;
+        Ok(Self { manifest, name, version, config_schema, caller })
+    }
+
+    /// How it was called so far.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<CallCounters> {
+        self.caller.counters()
+    }
+
+    /// Which devices are here.
+    ///
+    /// # Errors
+    /// The plugin's own error, or that the call failed.
+    pub async fn fingerprint(&self) -> Result<DeviceFingerprint, PluginCallError> {
+        let called = self.caller.call(None, |pre, store| {
+            Box::pin(async move {
+                let plugin = pre.instantiate_async(&mut *store).await?;
+                plugin.ostler_plugin_device().call_fingerprint(store).await
+            })
+        });
+        let found = self.caller.answer("fingerprint", called.await)?;
+        convert::device_fingerprint(&self.name, found)
+            .map_err(|e| self.caller.failed("fingerprint", e))
+    }
+
+    /// How a task uses these instances.
+    ///
+    /// # Errors
+    /// The plugin's own error, or that the call failed.
+    pub async fn reserve(&self, device: &AllocatedDevice) -> Result<Reservation, PluginCallError> {
+        let claim = claim(device);
+        let called = self.caller.call(None, move |pre, store| {
+            Box::pin(async move {
+                let plugin = pre.instantiate_async(&mut *store).await?;
+                plugin.ostler_plugin_device().call_reserve(store, &claim).await
+            })
+        });
+        let reservation = self.caller.answer("reserve", called.await)?;
+        convert::reservation(reservation).map_err(|e| self.caller.failed("reserve", e))
+    }
+
+    /// The last task that used these instances ended.
+    ///
+    /// # Errors
+    /// The plugin's own error, or that the call failed.
+    pub async fn release(&self, device: &AllocatedDevice) -> Result<(), PluginCallError> {
+        let claim = claim(device);
+        let called = self.caller.call(None, move |pre, store| {
+            Box::pin(async move {
+                let plugin = pre.instantiate_async(&mut *store).await?;
+                plugin.ostler_plugin_device().call_release(store, &claim).await
+            })
+        });
+        self.caller.answer("release", called.await)
+    }
+}
+
+fn claim(device: &AllocatedDevice) -> dev::Claim {
+    dev::Claim {
+        vendor: device.group.vendor.clone(),
+        type_: device.group.kind.clone(),
+        name: device.group.name.clone(),
+        ids: device.ids.clone(),
+    }
+}

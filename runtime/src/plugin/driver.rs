@@ -1,0 +1,329 @@
+//! Typed calls into a driver plugin.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::PluginError;
+use super::bindings::since_0_1::driver_export as drv;
+use super::bindings::since_0_1::driver_world::DriverPluginPre;
+use super::bindings::since_0_1::host::types as wit;
+use super::call::{CallCounters, Caller};
+use super::convert::{self, DriverFingerprint};
+use super::manifest::Manifest;
+use super::schema::{ConfigSchema, Described};
+use crate::driver::api::{
+    Capabilities, Inspected, PluginCallError, Started, TaskConfig, TaskContext,
+};
+use crate::host::CallState;
+use crate::limits::HANDLE_BYTES_MAX;
+use crate::model::ids::PluginName;
+use crate::model::json::JsonObject;
+use crate::model::task::{DriverHandle, ExitResult, RawExit, Workload};
+
+/// A loaded driver.
+pub struct DriverPlugin {
+    caller: Caller<DriverPluginPre<CallState>>,
+    /// Imports, exports, digest.
+    pub manifest: Manifest,
+    /// The name jobs use.
+    pub name: PluginName,
+    /// Version of the plugin.
+    pub version: String,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// Schema of a task's `config`.
+    pub task_schema: ConfigSchema,
+    /// Schema of the plugin's own `config`.
+    pub config_schema: ConfigSchema,
+}
+
+/// Call one function of the driver on a new instance.
+macro_rules! call {
+    ($self:ident, $task:expr, $function:ident ( $($arg:ident),* )) => {
+        $self.caller.call($task, move |pre, store| Box::pin(async move {
+            let plugin = pre.instantiate_async(&mut *store).await?;
+            plugin.ostler_plugin_driver().$function(store $(, &$arg)*).await
+        })).await
+    };
+}
+
+impl DriverPlugin {
+    /// Ask a linked driver who it is, and check its configuration.
+    pub(super) async fn describe(
+        caller: Caller<DriverPluginPre<CallState>>,
+        manifest: Manifest,
+        config: &JsonObject,
+    ) -> Result<Self, PluginError> {
+        let described = caller.call(None, |pre, store| {
+            Box::pin(async move {
+                let plugin = pre.instantiate_async(&mut *store).await?;
+                plugin.ostler_plugin_driver().call_describe(store).await
+            })
+        });
+        let info =
+            described.await.map_err(|source| PluginError::Call { call: "describe", source })?;
+        let Described { name, version, config_schema } =
+            Described::check(info.name, info.version, &info.config_schema, config)?;
+        Ok(Self {
+            manifest,
+            name,
+            version,
+            capabilities: convert::capabilities(&info.capabilities),
+            task_schema: ConfigSchema::new("task configuration schema", &info.task_config_schema)?,
+            config_schema,
+            caller,
+        })
+    }
+
+    /// How it was called so far.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<CallCounters> {
+        self.caller.counters()
+    }
+
+    /// What the driver finds on this node.
+    ///
+    /// # Errors
+    /// The driver's own error, or that the call failed.
+    pub async fn fingerprint(&self) -> Result<DriverFingerprint, PluginCallError> {
+        let found = self.caller.answer("fingerprint", call!(self, None, call_fingerprint()))?;
+        convert::driver_fingerprint(found).map_err(|e| self.caller.failed("fingerprint", e))
+    }
+
+    /// Start a task. The caller kills what the host owns of the run when this fails.
+    ///
+    /// # Errors
+    /// The driver's own error, or that the call failed.
+    pub async fn start(
+        &self,
+        context: Arc<TaskContext>,
+        config: TaskConfig,
+    ) -> Result<Started, PluginCallError> {
+        let config = task_config(config);
+        let started =
+            self.caller.answer("start", call!(self, Some(context), call_start(config)))?;
+        self.started("start", started)
+    }
+
+    /// Own a task again.
+    ///
+    /// # Errors
+    /// The driver's own error, or that the call failed.
+    pub async fn recover(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+    ) -> Result<Started, PluginCallError> {
+        let handle = self.handle(handle)?;
+        let started =
+            self.caller.answer("recover", call!(self, Some(context), call_recover(handle)))?;
+        self.started("recover", started)
+    }
+
+    /// What an exit means.
+    ///
+    /// # Errors
+    /// The driver's own error, or that the call failed.
+    pub async fn exited(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+        exit: RawExit,
+    ) -> Result<ExitResult, PluginCallError> {
+        let handle = self.handle(handle)?;
+        let exit = raw_exit(exit);
+        let result =
+            self.caller.answer("exited", call!(self, Some(context), call_exited(handle, exit)))?;
+        let error = result.error.map(|text| convert::text("error", text)).transpose();
+        Ok(ExitResult {
+            exit_code: result.exit_code,
+            signal: result.signal,
+            oom_killed: result.oom_killed,
+            error: error.map_err(|e| self.caller.failed("exited", e))?,
+        })
+    }
+
+    /// Ask a task to end.
+    ///
+    /// # Errors
+    /// The driver's own error, or that the call failed.
+    pub async fn stop(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+        signal: Option<String>,
+        timeout: Duration,
+    ) -> Result<(), PluginCallError> {
+        let handle = self.handle(handle)?;
+        let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let called = self.caller.call(Some(context), move |pre, store| {
+            Box::pin(async move {
+                let plugin = pre.instantiate_async(&mut *store).await?;
+                let driver = plugin.ostler_plugin_driver();
+                driver.call_stop(store, &handle, signal.as_deref(), timeout).await
+            })
+        });
+        self.caller.answer("stop", called.await)
+    }
+
+    /// End a task now.
+    ///
+    /// # Errors
+    /// The driver's own error, or that the call failed.
+    pub async fn kill(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+    ) -> Result<(), PluginCallError> {
+        let handle = self.handle(handle)?;
+        self.caller.answer("kill", call!(self, Some(context), call_kill(handle)))
+    }
+
+    /// Forget a task.
+    ///
+    /// # Errors
+    /// The driver's own error, or that the call failed.
+    pub async fn destroy(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+        force: bool,
+    ) -> Result<(), PluginCallError> {
+        let handle = self.handle(handle)?;
+        let called = self.caller.call(Some(context), move |pre, store| {
+            Box::pin(async move {
+                let plugin = pre.instantiate_async(&mut *store).await?;
+                plugin.ostler_plugin_driver().call_destroy(store, &handle, force).await
+            })
+        });
+        self.caller.answer("destroy", called.await)
+    }
+
+    /// Where a task is.
+    ///
+    /// # Errors
+    /// The driver's own error, or that the call failed.
+    pub async fn inspect(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+    ) -> Result<Inspected, PluginCallError> {
+        let handle = self.handle(handle)?;
+        let status =
+            self.caller.answer("inspect", call!(self, Some(context), call_inspect(handle)))?;
+        match (status.state, status.exit) {
+            (drv::RunState::Running, _) => Ok(Inspected::Running),
+            (drv::RunState::Unknown, _) => Ok(Inspected::Unknown),
+            (drv::RunState::Exited, Some(exit)) => {
+                let error = exit.error.map(|text| convert::text("error", text)).transpose();
+                Ok(Inspected::Exited(RawExit {
+                    exit_code: exit.exit_code,
+                    signal: exit.signal,
+                    oom_killed: exit.oom_killed,
+                    error: error.map_err(|e| self.caller.failed("inspect", e))?,
+                    finished_at: crate::clock::Timestamp::from_nanos(exit.finished_at),
+                }))
+            }
+            (drv::RunState::Exited, None) => {
+                Err(self.caller.failed("inspect", "broken answer: exited without an exit"))
+            }
+        }
+    }
+
+    /// Send a signal by name.
+    ///
+    /// # Errors
+    /// The driver's own error, or that the call failed.
+    pub async fn signal(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+        signal: String,
+    ) -> Result<(), PluginCallError> {
+        let handle = self.handle(handle)?;
+        self.caller.answer("signal", call!(self, Some(context), call_signal(handle, signal)))
+    }
+
+    fn handle(&self, handle: DriverHandle) -> Result<drv::Handle, PluginCallError> {
+        if handle.plugin != self.name.as_str() {
+            return Err(PluginCallError::NotFound(format!(
+                "the handle was made by {}, not by {}",
+                handle.plugin, self.name
+            )));
+        }
+        Ok(drv::Handle { version: handle.version, data: handle.data })
+    }
+
+    fn started(
+        &self,
+        call: &'static str,
+        started: drv::Started,
+    ) -> Result<Started, PluginCallError> {
+        let data = started.handle.data;
+        if data.len() > HANDLE_BYTES_MAX {
+            let problem = format!(
+                "broken answer: the handle has {} bytes; at most {HANDLE_BYTES_MAX}",
+                data.len()
+            );
+            return Err(self.caller.failed(call, problem));
+        }
+        let id = |id| convert::name("workload id", id).map_err(|e| self.caller.failed(call, e));
+        let workload = match started.workload {
+            drv::Workload::Process(process) => Workload::Process(id(process)?),
+            drv::Workload::WasmTask(task) => Workload::WasmTask(id(task)?),
+            drv::Workload::Poll(interval) => Workload::Poll(interval),
+        };
+        let plugin = self.name.to_string();
+        let version = started.handle.version;
+        Ok(Started { handle: DriverHandle { plugin, version, data }, workload })
+    }
+}
+
+fn raw_exit(exit: RawExit) -> drv::RawExit {
+    drv::RawExit {
+        exit_code: exit.exit_code,
+        signal: exit.signal,
+        oom_killed: exit.oom_killed,
+        error: exit.error,
+        finished_at: exit.finished_at.nanos(),
+    }
+}
+
+fn task_config(config: TaskConfig) -> drv::TaskConfig {
+    let env = config.env.into_iter().map(|(name, value)| wit::EnvVar { name, value }).collect();
+    let ports = config
+        .ports
+        .into_iter()
+        .map(|port| drv::Port { label: port.label, value: port.value, host_ip: port.host_ip })
+        .collect();
+    let mounts = config.mounts.into_iter().map(|mount| wit::Mount {
+        host_path: mount.host_path,
+        task_path: mount.task_path,
+        read_only: mount.read_only,
+    });
+    let nodes = config.device_nodes.into_iter().map(|node| wit::DeviceNode {
+        host_path: node.host_path,
+        task_path: node.task_path,
+        permissions: node.permissions,
+    });
+    drv::TaskConfig {
+        id: config.run_id.to_string(),
+        alloc_id: config.alloc_id.to_string(),
+        job_id: config.job_id.to_string(),
+        group_name: config.group.to_string(),
+        task_name: config.task.to_string(),
+        config_json: config.config.to_text(),
+        env,
+        resources: drv::Resources {
+            cpu_mhz: config.cpu_mhz,
+            memory_bytes: config.memory_bytes,
+            memory_max_bytes: config.memory_max_bytes,
+        },
+        ports,
+        mounts: mounts.collect(),
+        device_nodes: nodes.collect(),
+        task_dir: config.task_dir.to_string_lossy().into_owned(),
+        alloc_dir: config.alloc_dir.to_string_lossy().into_owned(),
+        user: config.user,
+    }
+}

@@ -1,0 +1,268 @@
+//! What a component says of itself before it is compiled or run: its imports and exports, read
+//! from the bytes alone.
+//!
+//! The imports are the plugin's whole authority: a component can do nothing that it does not
+//! import. [`Manifest::asks`] groups them by what they let the plugin do.
+
+use std::fmt;
+
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use wasmparser::{ComponentExternalKind, Encoding, Parser, Payload};
+
+use super::capability::Authority;
+use crate::limits::PLUGIN_FILE_BYTES_MAX;
+
+/// Imports and exports beyond this are refused: a plugin has about twenty.
+const ITEMS_MAX: usize = 1_000;
+/// Prefix of the interfaces of this package.
+const PACKAGE: &str = "ostler:plugin/";
+
+/// Which contract a component fulfils.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PluginKind {
+    /// Exports `ostler:plugin/driver`.
+    Driver,
+    /// Exports `ostler:plugin/device`.
+    Device,
+}
+
+impl fmt::Display for PluginKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Driver => "driver",
+            Self::Device => "device",
+        })
+    }
+}
+
+/// Why a file is not a plugin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ManifestError {
+    /// No WASM magic.
+    #[error(
+        "not WebAssembly: the file begins with {start}; a plugin is a component built for wasm32-wasip2"
+    )]
+    NotWasm {
+        /// The first bytes, printable.
+        start: String,
+    },
+    /// A core module.
+    #[error(
+        "a core module, and a plugin must be a component; build it with --target wasm32-wasip2"
+    )]
+    CoreModule,
+    /// The bytes are damaged.
+    #[error("damaged WebAssembly at byte {offset}: {message}")]
+    Damaged {
+        /// Where.
+        offset: usize,
+        /// What.
+        message: String,
+    },
+    /// More bytes than a plugin may have.
+    #[error("{size} bytes; a plugin has at most {PLUGIN_FILE_BYTES_MAX}")]
+    TooLarge {
+        /// Bytes found.
+        size: u64,
+    },
+    /// More imports or exports than any plugin has.
+    #[error("more than {ITEMS_MAX} imports and exports")]
+    TooManyItems,
+    /// No export of the contract.
+    #[error(
+        "a component of another world: it exports {exports}; a plugin exports \
+         ostler:plugin/driver or ostler:plugin/device"
+    )]
+    OtherWorld {
+        /// What it exports.
+        exports: String,
+    },
+    /// Both contracts at once.
+    #[error("exports both driver and device; one component is one plugin")]
+    Both,
+    /// A version of the contract this agent does not speak.
+    #[error("speaks {found}; this agent speaks ostler:plugin@{spoken}")]
+    Version {
+        /// The export with its version.
+        found: String,
+        /// Versions spoken.
+        spoken: &'static str,
+    },
+}
+
+/// Interface versions this agent speaks.
+pub const VERSIONS_SPOKEN: &str = "0.1.0";
+
+/// What a component says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Manifest {
+    /// Driver or device plugin.
+    pub kind: PluginKind,
+    /// Version of `ostler:plugin` it was built against.
+    pub interface_version: String,
+    /// Top-level exports, in file order.
+    pub exports: Vec<String>,
+    /// Top-level imports, in file order.
+    pub imports: Vec<String>,
+    /// Bytes of the file.
+    pub size_bytes: u64,
+    /// SHA-256 of the file, hex.
+    pub digest: String,
+}
+
+impl Manifest {
+    /// Read a component's imports and exports without compiling it.
+    ///
+    /// # Errors
+    /// When the bytes are no component of the plugin contract.
+    pub fn read(bytes: &[u8]) -> Result<Self, ManifestError> {
+        let size_bytes = bytes.len() as u64;
+        if size_bytes > PLUGIN_FILE_BYTES_MAX {
+            return Err(ManifestError::TooLarge { size: size_bytes });
+        }
+        let (imports, exports) = top_level(bytes)?;
+        let (kind, interface_version) = contract(&exports)?;
+        Ok(Self { kind, interface_version, exports, imports, size_bytes, digest: digest(bytes) })
+    }
+
+    /// The imports, grouped by what they let the plugin do; no duplicates.
+    #[must_use]
+    pub fn asks(&self) -> Vec<(Authority, Vec<&str>)> {
+        let mut groups: Vec<(Authority, Vec<&str>)> = Vec::new();
+        for import in &self.imports {
+            let authority = Authority::of_import(import);
+            match groups.iter_mut().find(|(known, _)| *known == authority) {
+                Some((_, list)) => list.push(import),
+                None => groups.push((authority, vec![import])),
+            }
+        }
+        groups.sort_by(|a, b| a.0.cmp(&b.0));
+        groups
+    }
+}
+
+/// SHA-256 of some bytes, hex.
+#[must_use]
+pub fn digest(bytes: &[u8]) -> String {
+    use fmt::Write as _;
+    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn top_level(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ManifestError> {
+    if !bytes.starts_with(b"\0asm") {
+        let start = bytes.get(..8.min(bytes.len())).unwrap_or_default();
+        let start = if start.is_empty() {
+            "nothing (it is empty)".to_owned()
+        } else {
+            format!("\"{}\"", start.escape_ascii())
+        };
+        return Err(ManifestError::NotWasm { start });
+    }
+    let damaged = |e: wasmparser::BinaryReaderError| ManifestError::Damaged {
+        offset: e.offset(),
+        message: e.message().to_owned(),
+    };
+    let (mut imports, mut exports) = (Vec::new(), Vec::new());
+    let mut depth = 0_u32;
+    for payload in Parser::new(0).parse_all(bytes) {
+        match payload.map_err(damaged)? {
+            Payload::Version { encoding: Encoding::Module, .. } if depth == 0 => {
+                return Err(ManifestError::CoreModule);
+            }
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::ComponentImportSection(reader) if depth == 0 => {
+                for import in reader {
+                    imports.push(import.map_err(damaged)?.name.name.to_owned());
+                }
+            }
+            Payload::ComponentExportSection(reader) if depth == 0 => {
+                for export in reader {
+                    let export = export.map_err(damaged)?;
+                    if export.kind == ComponentExternalKind::Instance {
+                        exports.push(export.name.name.to_owned());
+                    }
+                }
+            }
+            _ => {}
+        }
+        if imports.len() + exports.len() > ITEMS_MAX {
+            return Err(ManifestError::TooManyItems);
+        }
+    }
+    Ok((imports, exports))
+}
+
+fn contract(exports: &[String]) -> Result<(PluginKind, String), ManifestError> {
+    let version_of = |interface: &str| {
+        exports.iter().find_map(|export| {
+            let rest = export.strip_prefix(PACKAGE)?;
+            let (name, version) = rest.split_once('@').unwrap_or((rest, ""));
+            (name == interface).then(|| version.to_owned())
+        })
+    };
+    let (kind, version) = match (version_of("driver"), version_of("device")) {
+        (Some(version), None) => (PluginKind::Driver, version),
+        (None, Some(version)) => (PluginKind::Device, version),
+        (Some(_), Some(_)) => return Err(ManifestError::Both),
+        (None, None) => {
+            let exports =
+                if exports.is_empty() { "no interface".to_owned() } else { exports.join(", ") };
+            return Err(ManifestError::OtherWorld { exports });
+        }
+    };
+    if version != VERSIONS_SPOKEN {
+        let found = format!("{PACKAGE}{kind}@{version}");
+        return Err(ManifestError::Version { found, spoken: VERSIONS_SPOKEN });
+    }
+    Ok((kind, version))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn wat(text: &str) -> Vec<u8> {
+        wat::parse_str(text).unwrap()
+    }
+
+    const DEVICE: &str = r#"(component
+        (import "ostler:plugin/log@0.1.0" (instance))
+        (import "wasi:filesystem/types@0.2.6" (instance))
+        (component $nested (import "wasi:sockets/tcp@0.2.6" (instance)))
+        (instance $i)
+        (export "ostler:plugin/device@0.1.0" (instance $i)))"#;
+
+    #[test]
+    fn a_component_says_what_it_imports_and_exports_without_being_compiled() {
+        let manifest = Manifest::read(&wat(DEVICE)).unwrap();
+        assert_eq!(manifest.kind, PluginKind::Device);
+        assert_eq!(manifest.interface_version, "0.1.0");
+        assert_eq!(
+            manifest.imports,
+            ["ostler:plugin/log@0.1.0", "wasi:filesystem/types@0.2.6"],
+            "imports of nested components are not the plugin's"
+        );
+        assert_eq!(manifest.digest.len(), 64);
+    }
+
+    #[test]
+    fn what_is_not_a_plugin_is_refused_with_the_reason() {
+        let error = |bytes: &[u8]| Manifest::read(bytes).unwrap_err().to_string();
+        assert!(error(b"").contains("it is empty"));
+        assert!(error(b"#!/bin/sh\n").contains("not WebAssembly"));
+        assert!(error(&wat("(module)")).contains("core module"));
+        assert!(error(&wat("(component)")).contains("another world"));
+        let version = DEVICE.replace("device@0.1.0", "device@9.9.9");
+        assert!(error(&wat(&version)).contains("9.9.9"));
+        let mut cut = wat(DEVICE);
+        cut.truncate(cut.len() - 3);
+        assert!(error(&cut).contains("damaged"));
+    }
+}

@@ -1,0 +1,165 @@
+//! Any plugin: from bytes to typed, bounded calls.
+//!
+//! ```text
+//! bytes ─► manifest (imports, exports; nothing run) ─► capability (ask ∧ grant) ─► code cache
+//!       ─► Plugin { pre-linked code, context } ─► call: new store, one call, store dropped
+//!                                                   └─► convert: answer checked, then model types
+//! ```
+//! A call is a function of its inputs: what one leaves in memory never reaches the next. A trap, a
+//! hang, a memory bomb or a broken answer is a typed error of that one call.
+
+pub mod bindings;
+pub mod call;
+pub mod capability;
+pub mod convert;
+pub mod device;
+pub mod driver;
+pub mod manifest;
+pub mod refresh;
+pub mod schema;
+
+use std::sync::Arc;
+
+use wasmtime::component::Linker;
+
+use crate::host::{CallState, HostServices, PluginContext, imports};
+use crate::limits::PluginLimits;
+use crate::model::json::JsonObject;
+use crate::sandbox::{CallError, EngineKind, Format, LoadError, StoreLimits};
+
+use bindings::since_0_1::device_world::DevicePluginPre;
+use bindings::since_0_1::driver_world::DriverPluginPre;
+use call::Caller;
+use capability::{Grants, MissingGrant};
+use manifest::{Manifest, ManifestError, PluginKind};
+
+/// What the configuration says of a plugin.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PluginSpec {
+    /// Name in the configuration; also the name its drivers or devices are reported under.
+    pub name: String,
+    /// Given to the plugin as it is.
+    pub config: JsonObject,
+    /// What it may do.
+    pub grants: Grants,
+    /// What one call may use.
+    pub limits: PluginLimits,
+}
+
+/// Why a plugin is not usable.
+#[derive(Debug, thiserror::Error)]
+pub enum PluginError {
+    /// Not a plugin.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// It asks for more than it was granted.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    NotGranted(Vec<MissingGrant>),
+    /// It was not compiled or loaded.
+    #[error(transparent)]
+    Code(#[from] LoadError),
+    /// An import has the right name and the wrong type.
+    #[error("does not fit the interface: {0}")]
+    Link(String),
+    /// A call failed.
+    #[error("call of {call} failed: {source}")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// Why.
+        #[source]
+        source: CallError,
+    },
+    /// It answered against the rules of the interface.
+    #[error(transparent)]
+    Answer(#[from] convert::AnswerError),
+    /// Its configuration does not fit its own schema.
+    #[error("its configuration is wrong: {0}")]
+    Config(String),
+    /// Its schema is not one.
+    #[error("its {which} is not a JSON Schema: {reason}")]
+    Schema {
+        /// Which of the two.
+        which: &'static str,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Loads plugins; one per agent.
+#[derive(Clone)]
+pub struct PluginRuntime {
+    services: HostServices,
+    linker: Arc<Linker<CallState>>,
+    calls: Arc<tokio::sync::Semaphore>,
+}
+
+/// A loaded plugin of either kind.
+pub enum Plugin {
+    /// Exports `driver`.
+    Driver(driver::DriverPlugin),
+    /// Exports `device`.
+    Device(device::DevicePlugin),
+}
+
+impl PluginRuntime {
+    /// Link the host interfaces.
+    ///
+    /// # Errors
+    /// When they cannot be linked: a mistake in this agent.
+    pub fn new(services: HostServices) -> Result<Self, PluginError> {
+        let mut linker = Linker::new(services.sandbox.engine(EngineKind::Plugin));
+        imports::link(&mut linker).map_err(|e| PluginError::Link(format!("{e:#}")))?;
+        let calls = crate::limits::PLUGIN_INSTANCES_MAX as usize;
+        Ok(Self {
+            services,
+            linker: Arc::new(linker),
+            calls: Arc::new(tokio::sync::Semaphore::new(calls)),
+        })
+    }
+
+    /// Check, compile where needed, link and describe a plugin. Nothing of it runs before its
+    /// asks are known to be granted.
+    ///
+    /// # Errors
+    /// See [`PluginError`].
+    pub async fn load(&self, spec: PluginSpec, bytes: Arc<[u8]>) -> Result<Plugin, PluginError> {
+        let manifest = Manifest::read(&bytes)?;
+        let missing = spec.grants.missing(&spec.name, &manifest);
+        if !missing.is_empty() {
+            return Err(PluginError::NotGranted(missing));
+        }
+        let sandbox = &self.services.sandbox;
+        let code = sandbox.code().load(bytes, EngineKind::Plugin, Format::Component).await?;
+        let link = |e: wasmtime::Error| PluginError::Link(format!("{e:#}"));
+        let component =
+            code.component().ok_or_else(|| PluginError::Link("no component".to_owned()))?;
+        let pre = self.linker.instantiate_pre(component).map_err(link)?;
+        let store_limits = StoreLimits::from(&spec.limits);
+        let context = Arc::new(PluginContext::new(
+            spec.name,
+            spec.config.to_text(),
+            spec.grants,
+            spec.limits,
+            &self.services.clock,
+        ));
+        let calls = Arc::clone(&self.calls);
+        let services = self.services.clone();
+        Ok(match manifest.kind {
+            PluginKind::Driver => {
+                let pre = DriverPluginPre::new(pre).map_err(link)?;
+                let caller = Caller::new(pre, context, store_limits, services, calls);
+                Plugin::Driver(
+                    driver::DriverPlugin::describe(caller, manifest, &spec.config).await?,
+                )
+            }
+            PluginKind::Device => {
+                let pre = DevicePluginPre::new(pre).map_err(link)?;
+                let caller = Caller::new(pre, context, store_limits, services, calls);
+                Plugin::Device(
+                    device::DevicePlugin::describe(caller, manifest, &spec.config).await?,
+                )
+            }
+        })
+    }
+}
