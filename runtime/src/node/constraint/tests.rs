@@ -1,0 +1,111 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use super::*;
+
+fn resolve(name: &str) -> Option<Attribute> {
+    Some(match name {
+        "attr.cpu.numcores" => Attribute::from(8),
+        "attr.memory" => Attribute::parse("80 GiB"),
+        "attr.kernel.version" => Attribute::from("6.18.44"),
+        "attr.text" => Attribute::from("1.10"),
+        "attr.ten" => Attribute::from("10"),
+        "attr.flag" => Attribute::from(true),
+        "attr.set" => Attribute::from("a, b,c"),
+        "meta.rack" => Attribute::from("r1"),
+        _ => return None,
+    })
+}
+
+fn check(left: &str, operator: Operator, right: &str) -> Result<(), Box<Unmet>> {
+    let constraint = Constraint { left: left.to_owned(), operator, right: right.to_owned() };
+    evaluate(&constraint, &resolve)
+}
+
+fn holds(left: &str, operator: Operator, right: &str) -> bool {
+    check(left, operator, right).is_ok()
+}
+
+#[test]
+fn numbers_compare_as_numbers_whatever_their_kind() {
+    use Operator as O;
+    assert!(holds("${attr.cpu.numcores}", O::GreaterOrEqual, "4"));
+    assert!(holds("${attr.cpu.numcores}", O::Equal, "8.0"));
+    assert!(holds("${attr.memory}", O::Greater, "80000 MB"));
+    assert!(!holds("${attr.memory}", O::Less, "80 GiB"));
+    assert!(holds("${attr.ten}", O::Greater, "9"));
+    assert!(holds("${attr.ten}", O::Greater, "${attr.cpu.numcores}"));
+}
+
+#[test]
+fn texts_are_equal_only_letter_by_letter() {
+    assert!(!holds("${attr.text}", Operator::Equal, "1.1"));
+    assert!(holds("${attr.text}", Operator::Equal, "1.10"));
+    assert!(holds("${meta.rack}", Operator::Less, "r2"));
+    assert!(holds("rack-${meta.rack}", Operator::Equal, "rack-r1"));
+}
+
+#[test]
+fn what_cannot_be_compared_does_not_hold_either_way() {
+    for operator in [Operator::Equal, Operator::NotEqual, Operator::Less, Operator::Greater] {
+        let unmet = check("${attr.memory}", operator, "80").unwrap_err();
+        assert_eq!(unmet.why, Why::NotComparable);
+    }
+    assert!(!holds("${attr.flag}", Operator::Greater, "false"));
+    assert!(holds("${attr.flag}", Operator::NotEqual, "false"));
+}
+
+#[test]
+fn an_unset_side_is_different_from_a_set_one_and_nothing_else() {
+    assert!(holds("${attr.gone}", Operator::NotEqual, "x"));
+    assert!(!holds("${attr.gone}", Operator::NotEqual, "${attr.lost}"));
+    assert!(!holds("${attr.gone}", Operator::Equal, "${attr.lost}"));
+    assert!(holds("${attr.gone}", Operator::IsNotSet, ""));
+    assert!(!holds("${attr.gone}", Operator::IsSet, ""));
+    assert!(holds("${attr.flag}", Operator::IsSet, ""));
+    assert!(!holds("x${attr.gone}", Operator::Regexp, "x"));
+}
+
+#[test]
+fn sets_contain_all_or_any() {
+    assert!(holds("${attr.set}", Operator::SetContainsAll, "c, a"));
+    assert!(!holds("${attr.set}", Operator::SetContainsAll, "a,d"));
+    assert!(holds("${attr.set}", Operator::SetContainsAny, "d,b"));
+    assert!(!holds("${attr.set}", Operator::SetContainsAny, "d"));
+}
+
+#[test]
+fn versions_and_patterns_are_read_from_the_right_side() {
+    assert!(holds("${attr.kernel.version}", Operator::Version, ">= 5.10, < 7"));
+    assert!(holds("${attr.kernel.version}", Operator::Semver, "> 6.1.0"));
+    assert!(holds("${attr.cpu.numcores}", Operator::Version, ">= 8"));
+    assert!(holds("${meta.rack}", Operator::Regexp, "^r[0-9]$"));
+    assert!(!holds("${meta.rack}", Operator::Regexp, "^x"));
+}
+
+#[test]
+fn a_broken_or_huge_pattern_is_a_reason_not_a_hang() {
+    for pattern in ["(", "a{1000}{1000}{1000}", "[a-"] {
+        let unmet = check("${meta.rack}", Operator::Regexp, pattern).unwrap_err();
+        assert!(matches!(unmet.why, Why::Regexp { .. }), "{pattern}");
+    }
+}
+
+#[test]
+fn an_endless_side_is_refused_without_a_search() {
+    let long = "a,".repeat(SIDE_BYTES_MAX);
+    let unmet = check("${attr.set}", Operator::SetContainsAny, &long).unwrap_err();
+    assert_eq!(unmet.why, Why::TooLong);
+}
+
+#[test]
+fn the_message_names_both_values() {
+    let unmet = check("${attr.cpu.numcores}", Operator::GreaterOrEqual, "64").unwrap_err();
+    assert_eq!(unmet.to_string(), "${attr.cpu.numcores} >= 64 is false: ${attr.cpu.numcores} is 8");
+    let unmet = check("${attr.gone}", Operator::Equal, "${meta.rack}").unwrap_err();
+    assert_eq!(
+        unmet.to_string(),
+        "${attr.gone} = ${meta.rack} is false: ${attr.gone} is not set, ${meta.rack} is r1"
+    );
+    let unmet = check("${attr.memory}", Operator::Equal, "1 W").unwrap_err();
+    assert!(unmet.to_string().ends_with("check kinds and units"), "{unmet}");
+}

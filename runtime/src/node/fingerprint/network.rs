@@ -1,0 +1,60 @@
+//! Network: `unique.network.ip-address`, the node's own address on the interface of the default
+//! route. IPv4 only; a node without a default route has no such fact.
+//!
+//! `/proc/net/route` says which interface the default route uses and which subnets that interface
+//! is in; `/proc/net/fib_trie` lists the node's own addresses; the address in such a subnet is it.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use super::{Facts, add_text, read};
+
+pub(super) fn fingerprint(root: &Path, facts: &mut Facts) {
+    let address = read(root, "proc/net/route")
+        .zip(read(root, "proc/net/fib_trie"))
+        .and_then(|(routes, trie)| own_address(&routes, &trie));
+    add_text(facts, "unique.network.ip-address", address.map(|address| address.to_string()));
+}
+
+struct Route<'a> {
+    interface: &'a str,
+    destination: u32,
+    mask: u32,
+    metric: u32,
+}
+
+fn own_address(routes: &str, trie: &str) -> Option<Ipv4Addr> {
+    let routes: Vec<Route<'_>> = routes.lines().skip(1).filter_map(parse_route).collect();
+    let default = routes
+        .iter()
+        .filter(|route| route.destination == 0 && route.mask == 0)
+        .min_by_key(|route| route.metric)?;
+    let mut own = local_addresses(trie);
+    own.find(|address| {
+        routes.iter().any(|route| {
+            route.interface == default.interface
+                && route.mask != 0
+                && address.to_bits() & route.mask == route.destination
+        })
+    })
+}
+
+/// `eth0 00000000 0102A8C0 0003 0 0 100 00000000 …`: numbers are little-endian hex.
+fn parse_route(line: &str) -> Option<Route<'_>> {
+    let mut fields = line.split_whitespace();
+    let hex = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::swap_bytes);
+    let interface = fields.next()?;
+    let destination = hex(fields.next()?)?;
+    let metric = fields.nth(4)?.parse().ok()?;
+    let mask = hex(fields.next()?)?;
+    Some(Route { interface, destination, mask, metric })
+}
+
+/// Addresses followed by a `/32 host LOCAL` line, loopback left out.
+fn local_addresses(trie: &str) -> impl Iterator<Item = Ipv4Addr> {
+    let lines = trie.lines().map(str::trim);
+    lines.clone().zip(lines.skip(1)).filter_map(|(line, next)| {
+        let address: Ipv4Addr = line.strip_prefix("|-- ")?.parse().ok()?;
+        (next == "/32 host LOCAL" && !address.is_loopback()).then_some(address)
+    })
+}

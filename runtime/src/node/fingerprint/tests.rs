@@ -1,0 +1,138 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+
+fn put(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+fn tree() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let core = |n: u32, mhz: &str| {
+        format!("processor\t: {n}\nmodel name\t: Example CPU @ 2.60GHz\ncpu MHz\t\t: {mhz}\n\n")
+    };
+    put(root, "proc/cpuinfo", &(core(0, "2599.998") + &core(1, "1200.1")));
+    put(root, "proc/meminfo", "MemTotal:       16384 kB\nMemFree:  1 kB\n");
+    put(root, "proc/sys/kernel/ostype", "Linux\n");
+    put(root, "proc/sys/kernel/osrelease", "6.18.44\n");
+    put(root, "proc/sys/kernel/hostname", "edge-7\n");
+    put(root, "etc/os-release", "PRETTY_NAME=\"X\"\nID=debian\nVERSION_ID=\"13\"\n");
+    put(root, "sys/fs/cgroup/cgroup.controllers", "cpu memory\n");
+    put(
+        root,
+        "proc/net/route",
+        "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\n\
+         docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\n\
+         eth0\t00000000\t0102A8C0\t0003\t0\t0\t100\t00000000\t0\n\
+         eth0\t0002A8C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\n",
+    );
+    put(
+        root,
+        "proc/net/fib_trie",
+        "Local:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 127.0.0.1\n        /32 host LOCAL\n     \
+         |-- 172.17.0.1\n        /32 host LOCAL\n     |-- 192.168.2.0\n        /24 link UNICAST\n     \
+         |-- 192.168.2.15\n        /32 host LOCAL\n     |-- 192.168.2.255\n        /32 link BROADCAST\n",
+    );
+    put(root, "proc/self/mounts", "/dev/root / ext4 rw 0 0\nproc /proc proc rw 0 0\n");
+    dir
+}
+
+fn text(facts: &Facts, name: &str) -> Option<String> {
+    facts.get(name).map(ToString::to_string)
+}
+
+#[test]
+fn a_whole_tree_gives_every_fact() {
+    let dir = tree();
+    let facts = all(dir.path(), dir.path());
+    for (name, value) in [
+        ("cpu.numcores", "2"),
+        ("cpu.modelname", "Example CPU @ 2.60GHz"),
+        ("cpu.frequency", "2599"),
+        ("cpu.totalcompute", "5198"),
+        ("memory.totalbytes", "16777216"),
+        ("kernel.name", "linux"),
+        ("kernel.version", "6.18.44"),
+        ("os.name", "debian"),
+        ("os.version", "13"),
+        ("os.cgroups.version", "2"),
+        ("unique.hostname", "edge-7"),
+        ("unique.network.ip-address", "192.168.2.15"),
+        ("unique.storage.volume", "/dev/root"),
+    ] {
+        assert_eq!(text(&facts, name).as_deref(), Some(value), "{name}");
+    }
+    for name in ["cpu.arch", "unique.storage.bytestotal", "unique.storage.bytesfree"] {
+        assert!(facts.contains_key(name), "{name}");
+    }
+}
+
+#[test]
+fn an_empty_tree_gives_no_facts_about_hardware_and_no_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let facts = all(dir.path(), &dir.path().join("gone"));
+    let names: Vec<&str> = facts.keys().map(String::as_str).collect();
+    assert_eq!(names, ["cpu.arch", "kernel.arch", "os.signals", "ostler.version"]);
+}
+
+#[test]
+fn garbage_gives_no_facts() {
+    let dir = tempfile::tempdir().unwrap();
+    for path in [
+        "proc/cpuinfo",
+        "proc/meminfo",
+        "proc/net/route",
+        "proc/net/fib_trie",
+        "proc/self/mounts",
+        "etc/os-release",
+    ] {
+        let full = dir.path().join(path);
+        fs::create_dir_all(full.parent().unwrap()).unwrap();
+        fs::write(full, b"\xff\xfe:\n: \0\n|-- x\nMemTotal: -1 kB\neth0 zz\n").unwrap();
+    }
+    let facts = all(dir.path(), dir.path());
+    for name in ["cpu.numcores", "memory.totalbytes", "unique.network.ip-address", "os.name"] {
+        assert_eq!(facts.get(name), None, "{name}");
+    }
+}
+
+#[test]
+fn the_nominal_frequency_is_preferred_and_an_unknown_one_is_a_thousand() {
+    let dir = tree();
+    put(dir.path(), "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", "3500000\n");
+    assert_eq!(text(&all(dir.path(), dir.path()), "cpu.totalcompute").as_deref(), Some("7000"));
+    let dir = tree();
+    put(dir.path(), "proc/cpuinfo", "processor\t: 0\nprocessor\t: 1\n");
+    let facts = all(dir.path(), dir.path());
+    assert_eq!(text(&facts, "cpu.totalcompute").as_deref(), Some("2000"));
+    assert_eq!(facts.get("cpu.frequency"), None);
+}
+
+#[test]
+fn a_long_text_is_cut_between_characters() {
+    let dir = tempfile::tempdir().unwrap();
+    put(dir.path(), "proc/sys/kernel/hostname", &"é".repeat(10_000));
+    let facts = all(dir.path(), dir.path());
+    assert_eq!(text(&facts, "unique.hostname").map(|name| name.len()), Some(TEXT_BYTES_MAX));
+}
+
+#[test]
+fn the_first_version_of_control_groups_is_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("sys/fs/cgroup/memory")).unwrap();
+    assert_eq!(text(&all(dir.path(), dir.path()), "os.cgroups.version").as_deref(), Some("1"));
+}
+
+#[test]
+fn this_machine_can_be_fingerprinted() {
+    let facts = all(Path::new("/"), &std::env::temp_dir());
+    for name in ["cpu.numcores", "memory.totalbytes", "kernel.version", "unique.hostname"] {
+        assert!(facts.contains_key(name), "{name}");
+    }
+}

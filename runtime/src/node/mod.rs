@@ -1,0 +1,22 @@
+//! This machine, as jobs and people see it.
+//!
+//! ```text
+//! fingerprint::all ─ facts ─┐
+//! driver manager ── drivers ┼─► Node::update ─► equal? ─ yes ─► nothing
+//! device manager ── devices ┘                     │ no
+//!                                                 ▼
+//!                                watch: Arc<NodeView> ─► admission, API, CLI, task environment
+//! ```
+//! [`NodeView`] is a plain snapshot; [`Node`] publishes it; [`constraint`] decides whether a
+//! condition of a job holds on it.
+
+pub mod constraint;
+pub mod fingerprint;
+pub mod id;
+mod publish;
+pub mod version;
+mod view;
+
+pub use id::{NodeId, NodeIdError};
+pub use publish::Node;
+pub use view::{DriverView, NodeResources, NodeView};
