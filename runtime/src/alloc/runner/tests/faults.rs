@@ -1,0 +1,192 @@
+//! What cannot work: hooks, drivers, configurations, the disk.
+
+use super::*;
+use crate::driver::api::{BoxFuture, Diagnostic, PluginCallError};
+use crate::model::alloc::ClientStatus;
+use crate::model::device::{GroupKey, Reservation};
+use crate::model::ids::PluginName;
+use crate::model::resources::AllocatedDevice;
+use crate::testing::fake_driver::{Reply, Script};
+
+struct Failing(Seen<&'static str>);
+
+impl AllocHook for Failing {
+    fn name(&self) -> &'static str {
+        "failing"
+    }
+    fn prerun<'a>(&'a self, _scope: &'a AllocScope) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async { Err("no space".to_owned()) })
+    }
+    fn postrun<'a>(&'a self, _scope: &'a AllocScope) -> BoxFuture<'a, Result<(), String>> {
+        self.0.lock().unwrap().push("post of the failing");
+        Box::pin(async { Err("again".to_owned()) })
+    }
+}
+
+struct Last(Seen<&'static str>);
+
+impl AllocHook for Last {
+    fn name(&self) -> &'static str {
+        "last"
+    }
+    fn postrun<'a>(&'a self, _scope: &'a AllocScope) -> BoxFuture<'a, Result<(), String>> {
+        self.0.lock().unwrap().push("post of the last");
+        Box::pin(async { Ok(()) })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pre_run_hook_that_fails_fails_every_task_and_all_post_hooks_run() {
+    let mut bench = Bench::new();
+    let seen: Seen<&'static str> = Arc::default();
+    bench.alloc_hooks.push(Arc::new(Failing(Arc::clone(&seen))));
+    bench.alloc_hooks.push(Arc::new(Last(Arc::clone(&seen))));
+    let state = bench.run(vec![task("a"), task("b")]).wait_done().await;
+    assert_eq!(state.client_status, ClientStatus::Failed);
+    for task in ["a", "b"] {
+        assert_eq!(events(&state, task), ["Received", "Setup Failure", "Killing", "Killed"]);
+        assert_eq!(state.tasks[task].events[1].message, "failing: no space");
+        assert!(state.tasks[task].failed);
+    }
+    assert_eq!(*seen.lock().unwrap(), ["post of the failing", "post of the last"]);
+    assert!(bench.node.calls().iter().all(|c| c.starts_with("release")));
+}
+
+struct Hanging;
+
+impl AllocHook for Hanging {
+    fn name(&self) -> &'static str {
+        "hanging"
+    }
+    fn prerun<'a>(&'a self, _scope: &'a AllocScope) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_during_the_pre_run_hooks_ends_the_allocation_without_a_start() {
+    let mut bench = Bench::new();
+    bench.alloc_hooks.push(Arc::new(Hanging));
+    let handle = bench.run(vec![task("a")]);
+    clock::sleep(SECOND).await;
+    handle.stop("enough").await;
+    let state = handle.wait_done().await;
+    assert_eq!(events(&state, "a"), ["Received", "Killing", "Killed"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_driver_is_a_setup_failure_that_names_those_there_are() {
+    let bench = Bench::new();
+    let driver = PluginName::new("docker").unwrap();
+    let restart = fixtures::restart(3, SECOND);
+    let state = bench.run(vec![Task { driver, restart, ..task("web") }]).wait_done().await;
+    assert_eq!(events(&state, "web")[2..], ["Setup Failure", "Not Restarting"]);
+    let text = &state.tasks["web"].events[2].message;
+    assert!(text.contains("docker") && text.contains("fake"), "{text}");
+    assert_eq!(state.tasks["web"].events[3].message, "Error was unrecoverable");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_becomes_ready_later_starts_the_task_then() {
+    let bench = Bench::new();
+    bench.node.script("web", [Script::ends(SECOND, 0)]);
+    bench.node.set_not_ready(Some("first fingerprint outstanding"));
+    let handle = bench.run(vec![task("web")]);
+    let state = until(&handle, |s| s.tasks["web"].events.len() == 3).await;
+    assert!(state.tasks["web"].events[2].message.contains("first fingerprint outstanding"));
+    assert_eq!(state.client_status, ClientStatus::Pending);
+    clock::sleep(5 * SECOND).await;
+    bench.node.set_not_ready(None);
+    assert_eq!(handle.wait_done().await.client_status, ClientStatus::Complete);
+    assert_eq!(bench.when("start web"), 7.0, "asked after 1, 2 and 4 seconds");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_variable_is_a_setup_failure_with_its_text() {
+    let bench = Bench::new();
+    let mut web = task("web");
+    web.config.0.insert("command".to_owned(), "${attr.no.such.thing}".into());
+    let state = bench.run(vec![web]).wait_done().await;
+    let event = &state.tasks["web"].events[2];
+    assert_eq!(event.kind.as_str(), "Setup Failure");
+    assert!(event.message.contains("no.such.thing"), "{}", event.message);
+    assert!(!bench.node.calls().contains(&"start web".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_configuration_the_driver_refuses_is_a_failed_validation() {
+    let bench = Bench::new();
+    let problem = Diagnostic { path: "command".to_owned(), message: "is missing".to_owned() };
+    bench.node.set_problems(vec![problem]);
+    let state = bench.run(vec![task("web")]).wait_done().await;
+    assert_eq!(events(&state, "web")[2..], ["Failed Validation", "Not Restarting"]);
+    assert!(state.tasks["web"].events[2].message.contains("config.command: is missing"));
+}
+
+fn with_device(task_name: &str, tasks: Vec<Task>) -> crate::model::alloc::Allocation {
+    let mut allocation = fixtures::allocation(JobKind::Batch, tasks, &Rng::seeded(7)).unwrap();
+    let text = || "x".to_owned();
+    let group = GroupKey { vendor: text(), kind: text(), name: text() };
+    let lent = vec![AllocatedDevice { group, ids: vec![text()] }];
+    allocation.devices.insert(name(task_name), lent);
+    allocation
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_that_cannot_be_reserved_is_a_setup_failure_and_passing_ones_are_retried() {
+    let bench = Bench::new();
+    let gone = PluginCallError::Recoverable("device is resetting".to_owned());
+    bench.node.set_reserve(Reply::Fail(gone), Reservation::default());
+    let web = Task { restart: fixtures::restart(1, SECOND), ..task("web") };
+    let state = bench.run_allocation(with_device("web", vec![web])).wait_done().await;
+    assert_eq!(
+        events(&state, "web")[2..],
+        ["Setup Failure", "Restarting", "Setup Failure", "Not Restarting"]
+    );
+    assert!(!bench.node.calls().contains(&"start web".to_owned()));
+    assert!(bench.node.calls().contains(&"release web".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_variables_of_a_device_reach_the_task() {
+    let bench = Bench::new();
+    let env = vec![("GPU".to_owned(), "7".to_owned())];
+    bench.node.set_reserve(Reply::Ok, Reservation { env, ..Reservation::default() });
+    bench.node.script("web", [Script::ends(SECOND, 0)]);
+    let seen: Seen<bool> = Arc::default();
+    let into = Arc::clone(&seen);
+    bench.node.set_probe(Arc::new(move |_context, config| {
+        into.lock().unwrap().push(config.env.contains(&("GPU".to_owned(), "7".to_owned())));
+    }));
+    bench.run_allocation(with_device("web", vec![task("web")])).wait_done().await;
+    assert_eq!(*seen.lock().unwrap(), [true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_the_driver_refuses_is_retried_only_when_that_may_help() {
+    let bench = Bench::new();
+    let passing = Reply::Fail(PluginCallError::Recoverable("registry busy".to_owned()));
+    let lasting = Reply::Fail(PluginCallError::Fatal("no such file".to_owned()));
+    bench.node.script(
+        "web",
+        [Script { start: passing, ..Script::runs() }, Script { start: lasting, ..Script::runs() }],
+    );
+    let web = Task { restart: fixtures::restart(9, SECOND), ..task("web") };
+    let state = bench.run(vec![web]).wait_done().await;
+    assert_eq!(
+        events(&state, "web")[2..],
+        ["Driver Failure", "Restarting", "Driver Failure", "Not Restarting"]
+    );
+    assert_eq!(state.tasks["web"].started_at, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_starts_while_the_intent_cannot_be_written() {
+    let bench = Bench::new();
+    bench.store.close().await;
+    let state = bench.run(vec![task("web")]).wait_done().await;
+    assert!(!bench.node.calls().contains(&"start web".to_owned()));
+    assert_eq!(state.client_status, ClientStatus::Failed);
+    let text = &state.tasks["web"].events[2].message;
+    assert!(text.contains("record of task web"), "{text}");
+}

@@ -1,0 +1,38 @@
+//! Asks how the task uses the devices lent to it, before each run; gives them back at the end.
+
+use super::{HookError, Preparation, TaskHook};
+use crate::driver::api::BoxFuture;
+use crate::task::TaskScope;
+
+pub(super) struct DevicesHook;
+
+impl TaskHook for DevicesHook {
+    fn name(&self) -> &'static str {
+        "devices"
+    }
+
+    fn prestart<'a>(
+        &'a self,
+        scope: &'a TaskScope,
+        preparation: &'a mut Preparation,
+    ) -> BoxFuture<'a, Result<(), HookError>> {
+        Box::pin(async move {
+            let Some(lent) = scope.allocation.devices.get(&scope.task.name) else {
+                return Ok(());
+            };
+            if lent.is_empty() {
+                return Ok(());
+            }
+            preparation.reservation = scope
+                .devices
+                .reserve(scope.allocation.id, &scope.task.name, lent)
+                .await
+                .map_err(|error| HookError::plugin(&error))?;
+            Ok(())
+        })
+    }
+
+    fn stop<'a>(&'a self, scope: &'a TaskScope) -> BoxFuture<'a, ()> {
+        scope.devices.release(scope.allocation.id, &scope.task.name)
+    }
+}

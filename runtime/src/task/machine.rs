@@ -1,0 +1,426 @@
+//! What a task does next: pure decisions, no clock, no I/O.
+//!
+//! ```text
+//!            gate open     hooks done      driver says yes      workload ended
+//!   Gated ──────────► Preparing ──────► Starting ──────► Running ──────► Settling ──► Ending ──► Dead
+//!     ▲                │     ▲                                              │           ▲
+//!     │       not ready▼     │again                              restart    │           │ no restart
+//!     │           AwaitingDriver                                            ▼           │
+//!     └───────────────────────────── delay over ─────────────────────── Delaying ───────┘ killed
+//!
+//!   kill or restart of a run:  [ShutdownDelay ─►] Stopping ─► Killing ─► Reaping ─► Settling
+//!                                stop_signal ────┘      │          │        └ given up
+//!                                kill_timeout ──────────┘          └ the host kills, plugin not asked
+//! ```
+//! Every edge, by state (a test compares this list with the code):
+//!
+//! ```text
+//! edges:
+//!   Gated -> Preparing Ending Detached
+//!   Preparing -> Starting AwaitingDriver Delaying Ending Detached
+//!   AwaitingDriver -> Preparing Ending Detached
+//!   Starting -> Running StoppingStart Delaying Ending Detached
+//!   StoppingStart -> ShutdownDelay Stopping Ending
+//!   Running -> Settling ShutdownDelay Stopping Detached
+//!   ShutdownDelay -> Stopping Settling
+//!   Stopping -> Killing Settling
+//!   Killing -> Reaping Settling
+//!   Reaping -> Settling
+//!   Settling -> Delaying Ending Detached
+//!   Delaying -> Gated Ending Detached
+//!   Ending -> Dead
+//!   Dead ->
+//!   Detached ->
+//! ```
+//! Each state that waits for something outside has a second way out: a timer set here, or the bound
+//! the runner puts on every call. `Dead` and `Detached` are final. `Settling` asks the driver what
+//! the exit means and makes it forget the run, so a new run begins only when the old one is gone.
+//! `Detached`: the agent leaves, the task runs on.
+//!
+//! The machine owns the public [`TaskState`]; inputs that come late or twice change nothing.
+
+mod types;
+
+use std::time::Duration;
+
+use super::events;
+use super::restart::{Decision, Ending, RestartTracker};
+use crate::limits::{DRIVER_RETRY, KILL_GRACE};
+use crate::model::event::{EventKind, TaskEvent};
+use crate::model::task::{ExitResult, TaskState, TaskStatus};
+use crate::model::time::Timestamp;
+
+pub use self::types::{At, Effect, Rules, State, TaskInput};
+
+/// Why the present run is being ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Intent {
+    Kill,
+    /// A kill that came after the workload had ended by itself: it was not killed.
+    KillLate,
+    Restart,
+}
+
+/// The decisions for one task.
+#[derive(Clone, Debug)]
+pub struct TaskMachine {
+    state: State,
+    public: TaskState,
+    tracker: RestartTracker,
+    rules: Rules,
+    intent: Option<Intent>,
+    /// The agent leaves as soon as the start on its way has answered.
+    leaving: bool,
+    /// The task was prepared before.
+    set_up: bool,
+    /// Answers "not ready" in a row, with the last reason.
+    refusals: u32,
+    refusal: String,
+    gave_up: bool,
+    timer: bool,
+    effects: Vec<Effect>,
+}
+
+impl TaskMachine {
+    /// A task never seen before: `Gated`, with its `Received` event.
+    #[must_use]
+    pub fn new(rules: Rules, now: Timestamp) -> Self {
+        let mut public = TaskState::default();
+        public.push_event(events::received(now));
+        Self {
+            state: State::Gated,
+            public,
+            tracker: RestartTracker::new(now),
+            rules,
+            intent: None,
+            leaving: false,
+            set_up: false,
+            refusals: 0,
+            refusal: String::new(),
+            gave_up: false,
+            timer: false,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// What the world sees.
+    #[must_use]
+    pub fn public(&self) -> &TaskState {
+        &self.public
+    }
+
+    /// Restarts used, to be persisted.
+    #[must_use]
+    pub fn tracker(&self) -> RestartTracker {
+        self.tracker
+    }
+
+    /// Take one input; what must be done now, in order.
+    pub fn step(&mut self, at: At, input: TaskInput) -> Vec<Effect> {
+        match input {
+            TaskInput::Kill { event, reason } => self.kill(at, event, &reason),
+            TaskInput::Restart { reason } => self.restart(at, &reason),
+            TaskInput::Shutdown => self.shutdown(),
+            TaskInput::TimerFired => self.timer_fired(at),
+            TaskInput::Note(event) if !self.is_final() => self.public.push_event(event),
+            TaskInput::Signaled { signal } if self.state == State::Running => {
+                self.public.push_event(events::signaling(at.now, &signal));
+            }
+            other => self.progress(at, other),
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    fn is_final(&self) -> bool {
+        matches!(self.state, State::Dead | State::Detached)
+    }
+
+    /// The ordinary way of a run.
+    fn progress(&mut self, at: At, input: TaskInput) {
+        match (self.state, input) {
+            (State::Gated, TaskInput::GateOpened) => self.prepare(at),
+            (State::Preparing, TaskInput::Prepared) => {
+                self.refusals = 0;
+                self.refusal.clear();
+                self.go(State::Starting);
+                self.effects.push(Effect::Start);
+            }
+            (State::Preparing, TaskInput::DriverNotReady { reason }) => {
+                self.await_driver(at, reason);
+            }
+            (State::Preparing, TaskInput::PrepareFailed { event, recoverable }) => {
+                self.public.push_event(event);
+                self.decide(at, Ending::StartFailed { recoverable });
+            }
+            (State::Starting | State::StoppingStart, TaskInput::Started) => self.started(at),
+            (State::Starting, TaskInput::StartFailed { error, recoverable }) => {
+                self.public.push_event(events::driver_failure(at.now, &error));
+                self.decide(at, Ending::StartFailed { recoverable });
+            }
+            (State::StoppingStart, TaskInput::StartFailed { .. }) => self.killed(at, None),
+            (
+                State::Running
+                | State::ShutdownDelay
+                | State::Stopping
+                | State::Killing
+                | State::Reaping,
+                TaskInput::WorkloadEnded,
+            ) => self.settle(false),
+            (State::Settling, TaskInput::Settled(exit)) => self.settled(at, exit),
+            (State::Stopping, TaskInput::StopFailed { error }) => {
+                self.public.push_event(events::driver_failure(at.now, &error));
+                self.escalate_to_kill();
+            }
+            (State::Killing, TaskInput::KillFailed { error }) => {
+                self.public.push_event(events::driver_failure(at.now, &error));
+                self.escalate_to_host();
+            }
+            (State::Ending, TaskInput::Ended) => self.go(State::Dead),
+            _ => {}
+        }
+    }
+
+    fn prepare(&mut self, at: At) {
+        if !self.set_up {
+            self.set_up = true;
+            self.public.push_event(events::task_setup(at.now));
+        }
+        self.go(State::Preparing);
+        self.effects.push(Effect::Prepare);
+    }
+
+    fn await_driver(&mut self, at: At, reason: String) {
+        if self.refusal != reason {
+            self.public.push_event(events::waiting_for_driver(at.now, &reason));
+            self.refusal = reason;
+        }
+        let pause = DRIVER_RETRY
+            .start()
+            .saturating_mul(1 << self.refusals.min(16))
+            .min(*DRIVER_RETRY.end());
+        self.refusals = self.refusals.saturating_add(1);
+        self.go(State::AwaitingDriver);
+        self.set_timer(pause);
+    }
+
+    fn started(&mut self, at: At) {
+        self.public.status = TaskStatus::Running;
+        self.public.started_at.get_or_insert(at.now);
+        self.public.last_exit = None;
+        self.public.push_event(events::started(at.now));
+        let killed = self.state == State::StoppingStart;
+        if self.leaving && !killed {
+            self.leave();
+            return;
+        }
+        if killed {
+            self.stop_run(at, true);
+        } else {
+            self.go(State::Running);
+        }
+        self.effects.push(Effect::Watch);
+    }
+
+    /// Begin to end the run: after `shutdown_delay` where one is given and wanted.
+    fn stop_run(&mut self, at: At, delayed: bool) {
+        match self.rules.shutdown_delay.filter(|_| delayed) {
+            Some(delay) => {
+                self.public.push_event(events::waiting_shutdown_delay(at.now, delay));
+                self.go(State::ShutdownDelay);
+                self.set_timer(delay);
+            }
+            None => self.stop_now(),
+        }
+    }
+
+    fn stop_now(&mut self) {
+        self.go(State::Stopping);
+        self.effects.push(Effect::Stop(self.rules.kill_timeout));
+        self.set_timer(self.rules.kill_timeout);
+    }
+
+    fn escalate_to_kill(&mut self) {
+        self.go(State::Killing);
+        self.effects.push(Effect::Kill);
+        self.set_timer(KILL_GRACE);
+    }
+
+    fn escalate_to_host(&mut self) {
+        self.go(State::Reaping);
+        self.effects.push(Effect::KillRun);
+        self.set_timer(KILL_GRACE);
+    }
+
+    fn settle(&mut self, gave_up: bool) {
+        self.gave_up = gave_up;
+        self.go(State::Settling);
+        self.effects.push(Effect::Settle { gave_up });
+    }
+
+    fn settled(&mut self, at: At, exit: ExitResult) {
+        self.public.push_event(events::terminated(at.now, &exit));
+        let success = exit.successful();
+        let error = exit.error.clone();
+        self.public.last_exit = Some(exit);
+        let gave_up = std::mem::take(&mut self.gave_up);
+        match self.intent {
+            Some(Intent::Kill) => self.killed(at, error.filter(|_| gave_up).as_deref()),
+            Some(Intent::KillLate) => self.finish(at),
+            // A run that cannot be ended must not get a second one beside it.
+            _ if gave_up => {
+                let reason = "the run before could not be ended";
+                self.public.push_event(events::not_restarting(at.now, reason));
+                self.finish(at);
+            }
+            Some(Intent::Restart) => {
+                self.intent = None;
+                self.decide(at, Ending::RestartTriggered { failure: false });
+            }
+            None => self.decide(at, Ending::Exited { success }),
+        }
+    }
+
+    fn decide(&mut self, at: At, ending: Ending) {
+        let decision = self.tracker.decide(
+            ending,
+            &self.rules.policy,
+            self.rules.restart_on_success,
+            at.now,
+            at.random,
+        );
+        match decision {
+            Decision::Restart { delay, reason, .. } => {
+                self.public.status = TaskStatus::Pending;
+                self.public.restarts = self.public.restarts.saturating_add(1);
+                self.public.last_restart = Some(at.now);
+                self.public.push_event(events::restarting(at.now, &reason, delay));
+                if self.leaving {
+                    self.leave();
+                } else {
+                    self.go(State::Delaying);
+                    self.set_timer(delay);
+                }
+            }
+            Decision::NotRestarting { reason } => {
+                self.public.push_event(events::not_restarting(at.now, &reason));
+                self.finish(at);
+            }
+            Decision::Terminated { .. } | Decision::Killed => self.finish(at),
+        }
+    }
+
+    fn kill(&mut self, at: At, event: Option<TaskEvent>, reason: &str) {
+        if self.is_final() || self.state == State::Ending {
+            return;
+        }
+        if matches!(self.intent, Some(Intent::Kill | Intent::KillLate)) {
+            return;
+        }
+        if self.state == State::Settling && self.intent.is_none() {
+            self.intent = Some(Intent::KillLate);
+            return;
+        }
+        self.intent = Some(Intent::Kill);
+        if let Some(event) = event {
+            self.public.push_event(event);
+        }
+        self.public.push_event(match self.state {
+            State::Gated | State::Preparing | State::AwaitingDriver | State::Delaying => {
+                TaskEvent::new(EventKind::Killing, at.now, "Task was not running")
+                    .detail("kill_reason", reason)
+            }
+            _ => events::killing(at.now, reason, self.rules.kill_timeout),
+        });
+        match self.state {
+            State::Gated | State::AwaitingDriver | State::Delaying => self.killed(at, None),
+            State::Preparing => {
+                self.effects.push(Effect::AbandonPrepare);
+                self.killed(at, None);
+            }
+            State::Starting => {
+                self.go(State::StoppingStart);
+                self.set_timer(self.rules.kill_timeout);
+            }
+            State::Running => self.stop_run(at, true),
+            // Already being ended for a restart: the ending goes on, the restart is off.
+            _ => {}
+        }
+    }
+
+    fn restart(&mut self, at: At, reason: &str) {
+        if self.state == State::Running {
+            self.intent = Some(Intent::Restart);
+            self.public.push_event(events::restart_signaled(at.now, reason));
+            self.stop_run(at, false);
+        }
+    }
+
+    fn shutdown(&mut self) {
+        match self.state {
+            State::Gated | State::AwaitingDriver | State::Delaying | State::Running => self.leave(),
+            State::Preparing => {
+                self.effects.push(Effect::AbandonPrepare);
+                self.leave();
+            }
+            // What is on its way is finished first, all of it bounded.
+            _ => self.leaving = true,
+        }
+    }
+
+    fn timer_fired(&mut self, at: At) {
+        if !std::mem::take(&mut self.timer) {
+            return;
+        }
+        match self.state {
+            State::AwaitingDriver => self.prepare(at),
+            State::StoppingStart => {
+                self.effects.push(Effect::AbandonStart);
+                self.killed(at, None);
+            }
+            State::ShutdownDelay => self.stop_now(),
+            State::Stopping => self.escalate_to_kill(),
+            State::Killing => self.escalate_to_host(),
+            State::Reaping => self.settle(true),
+            State::Delaying => self.go(State::Gated),
+            _ => {}
+        }
+    }
+
+    fn killed(&mut self, at: At, error: Option<&str>) {
+        self.public.push_event(events::killed(at.now, error));
+        self.finish(at);
+    }
+
+    fn finish(&mut self, at: At) {
+        self.public.status = TaskStatus::Dead;
+        self.public.finished_at = Some(at.now);
+        self.go(State::Ending);
+        self.effects.push(Effect::End);
+    }
+
+    fn leave(&mut self) {
+        self.go(State::Detached);
+        self.effects.push(Effect::Leave);
+    }
+
+    fn set_timer(&mut self, after: Duration) {
+        self.timer = true;
+        self.effects.push(Effect::Timer(after));
+    }
+
+    fn go(&mut self, to: State) {
+        if std::mem::take(&mut self.timer) {
+            self.effects.push(Effect::CancelTimer);
+        }
+        self.state = to;
+    }
+}
+
+#[cfg(test)]
+mod tests;

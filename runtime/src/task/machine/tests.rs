@@ -1,0 +1,393 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::job::{RestartMode, RestartPolicy};
+
+const ALL: [State; 15] = [
+    State::Gated,
+    State::Preparing,
+    State::AwaitingDriver,
+    State::Starting,
+    State::StoppingStart,
+    State::Running,
+    State::ShutdownDelay,
+    State::Stopping,
+    State::Killing,
+    State::Reaping,
+    State::Settling,
+    State::Delaying,
+    State::Ending,
+    State::Dead,
+    State::Detached,
+];
+
+fn rules(attempts: u32, shutdown_delay: Option<Duration>) -> Rules {
+    Rules {
+        policy: RestartPolicy {
+            attempts,
+            interval: Duration::from_secs(60),
+            delay: Duration::from_secs(15),
+            mode: RestartMode::Fail,
+        },
+        restart_on_success: false,
+        kill_timeout: Duration::from_secs(5),
+        shutdown_delay,
+    }
+}
+
+fn at() -> At {
+    At { now: Timestamp::from_nanos(1_000), random: 0 }
+}
+
+fn inputs() -> Vec<TaskInput> {
+    let error = || "broken".to_owned();
+    let exit = |exit_code| TaskInput::Settled(ExitResult { exit_code, ..ExitResult::default() });
+    let failed = events::setup_failure(at().now, "broken");
+    vec![
+        TaskInput::GateOpened,
+        TaskInput::Prepared,
+        TaskInput::DriverNotReady { reason: error() },
+        TaskInput::PrepareFailed { event: failed.clone(), recoverable: true },
+        TaskInput::PrepareFailed { event: failed, recoverable: false },
+        TaskInput::Started,
+        TaskInput::StartFailed { error: error(), recoverable: true },
+        TaskInput::StartFailed { error: error(), recoverable: false },
+        TaskInput::WorkloadEnded,
+        exit(0),
+        exit(1),
+        TaskInput::StopFailed { error: error() },
+        TaskInput::KillFailed { error: error() },
+        TaskInput::TimerFired,
+        TaskInput::Kill { event: None, reason: "wanted".to_owned() },
+        TaskInput::Restart { reason: "wanted".to_owned() },
+        TaskInput::Signaled { signal: "SIGHUP".to_owned() },
+        TaskInput::Shutdown,
+        TaskInput::Ended,
+    ]
+}
+
+fn drawn(source: &str) -> BTreeSet<String> {
+    let lines = source.lines().skip_while(|l| l.trim() != "//! edges:").skip(1);
+    lines
+        .take_while(|l| l.contains("->"))
+        .flat_map(|line| {
+            let (from, to) = line.trim_start_matches("//!").split_once("->").unwrap();
+            let from = from.trim().to_owned();
+            to.split_whitespace().map(|to| format!("{from} -> {to}")).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Every machine reachable in a few inputs, by what decides about its next step.
+fn explore(rules: Rules) -> BTreeSet<(State, State)> {
+    let mut edges = BTreeSet::new();
+    let mut seen = BTreeSet::new();
+    let mut todo = vec![TaskMachine::new(rules, at().now)];
+    while let Some(machine) = todo.pop() {
+        for input in inputs() {
+            let mut next = machine.clone();
+            next.step(at(), input);
+            if next.state != machine.state {
+                edges.insert((machine.state, next.state));
+            }
+            let key = (
+                next.state,
+                format!("{:?}{}{}{}", next.intent, next.leaving, next.gave_up, next.timer),
+                next.tracker.count(),
+            );
+            if seen.insert(key) {
+                todo.push(next);
+            }
+        }
+    }
+    edges
+}
+
+#[test]
+fn the_drawing_lists_the_same_edges_as_the_code() {
+    let mut edges = explore(rules(1, None));
+    edges.extend(explore(rules(1, Some(Duration::from_secs(1)))));
+    let found: BTreeSet<String> =
+        edges.iter().map(|(from, to)| format!("{from:?} -> {to:?}")).collect();
+    assert_eq!(found, drawn(include_str!("../machine.rs")));
+    let named: BTreeSet<State> = edges.iter().flat_map(|(a, b)| [*a, *b]).collect();
+    assert_eq!(named, ALL.into_iter().collect());
+}
+
+fn kinds(machine: &TaskMachine) -> Vec<&'static str> {
+    machine.public().events.iter().map(|e| e.kind.as_str()).collect()
+}
+
+fn drive(machine: &mut TaskMachine, inputs: impl IntoIterator<Item = TaskInput>) -> Vec<Effect> {
+    inputs.into_iter().flat_map(|input| machine.step(at(), input)).collect()
+}
+
+fn to_running(machine: &mut TaskMachine) {
+    drive(machine, [TaskInput::GateOpened, TaskInput::Prepared, TaskInput::Started]);
+    assert_eq!(machine.state(), State::Running);
+}
+
+#[test]
+fn a_task_that_ends_well_is_dead_and_not_failed() {
+    let mut machine = TaskMachine::new(rules(1, None), at().now);
+    to_running(&mut machine);
+    drive(
+        &mut machine,
+        [TaskInput::WorkloadEnded, TaskInput::Settled(ExitResult::default()), TaskInput::Ended],
+    );
+    assert_eq!(machine.state(), State::Dead);
+    assert!(machine.public().successful());
+    assert_eq!(kinds(&machine), ["Received", "Task Setup", "Started", "Terminated"]);
+}
+
+#[test]
+fn a_kill_while_the_start_is_on_its_way_stops_what_was_started() {
+    let mut machine = TaskMachine::new(rules(1, None), at().now);
+    drive(&mut machine, [TaskInput::GateOpened, TaskInput::Prepared]);
+    let kill = TaskInput::Kill { event: None, reason: String::new() };
+    assert_eq!(drive(&mut machine, [kill]), [Effect::Timer(Duration::from_secs(5))]);
+    let effects = drive(&mut machine, [TaskInput::Started]);
+    assert_eq!(
+        effects,
+        [
+            Effect::CancelTimer,
+            Effect::Stop(Duration::from_secs(5)),
+            Effect::Timer(Duration::from_secs(5)),
+            Effect::Watch,
+        ]
+    );
+}
+
+#[test]
+fn a_start_that_never_answers_is_given_up_after_the_kill_timeout() {
+    let mut machine = TaskMachine::new(rules(1, None), at().now);
+    drive(&mut machine, [TaskInput::GateOpened, TaskInput::Prepared]);
+    drive(&mut machine, [TaskInput::Kill { event: None, reason: String::new() }]);
+    assert_eq!(drive(&mut machine, [TaskInput::TimerFired]), [Effect::AbandonStart, Effect::End]);
+    assert_eq!(machine.public().status, TaskStatus::Dead);
+}
+
+#[test]
+fn a_kill_escalates_from_stop_to_kill_to_the_host_and_is_then_given_up_aloud() {
+    let mut machine = TaskMachine::new(rules(1, None), at().now);
+    to_running(&mut machine);
+    let kill = TaskInput::Kill { event: None, reason: String::new() };
+    assert_eq!(drive(&mut machine, [kill])[0], Effect::Stop(Duration::from_secs(5)));
+    assert_eq!(drive(&mut machine, [TaskInput::TimerFired])[0], Effect::Kill);
+    assert_eq!(drive(&mut machine, [TaskInput::TimerFired])[0], Effect::KillRun);
+    assert_eq!(drive(&mut machine, [TaskInput::TimerFired]), [Effect::Settle { gave_up: true }]);
+    let lost = ExitResult { error: Some("did not end".to_owned()), ..ExitResult::default() };
+    drive(&mut machine, [TaskInput::Settled(lost)]);
+    let last = machine.public().events.last().unwrap().clone();
+    assert_eq!(last.kind, EventKind::Killed);
+    assert_eq!(last.details["kill_error"], "did not end");
+}
+
+#[test]
+fn a_run_that_cannot_be_ended_gets_no_second_run_beside_it() {
+    let mut machine = TaskMachine::new(rules(5, None), at().now);
+    to_running(&mut machine);
+    drive(&mut machine, [TaskInput::Restart { reason: "wanted".to_owned() }]);
+    drive(&mut machine, [TaskInput::TimerFired, TaskInput::TimerFired, TaskInput::TimerFired]);
+    drive(&mut machine, [TaskInput::Settled(ExitResult::default())]);
+    assert_eq!(machine.state(), State::Ending);
+    assert!(machine.public().failed);
+}
+
+#[test]
+fn a_kill_during_a_restart_ends_the_task() {
+    let mut machine = TaskMachine::new(rules(5, None), at().now);
+    to_running(&mut machine);
+    drive(
+        &mut machine,
+        [
+            TaskInput::Restart { reason: "wanted".to_owned() },
+            TaskInput::Kill { event: None, reason: String::new() },
+            TaskInput::WorkloadEnded,
+            TaskInput::Settled(ExitResult::default()),
+        ],
+    );
+    assert_eq!(machine.state(), State::Ending);
+}
+
+#[test]
+fn a_task_that_had_ended_by_itself_is_not_shown_as_killed() {
+    let mut machine = TaskMachine::new(rules(5, None), at().now);
+    to_running(&mut machine);
+    drive(
+        &mut machine,
+        [
+            TaskInput::WorkloadEnded,
+            TaskInput::Kill { event: None, reason: String::new() },
+            TaskInput::Settled(ExitResult::default()),
+        ],
+    );
+    assert!(!kinds(&machine).contains(&"Killed"));
+    assert!(!kinds(&machine).contains(&"Killing"));
+    assert!(machine.public().successful());
+}
+
+#[test]
+fn a_driver_that_is_not_ready_is_asked_again_ever_more_slowly_and_said_once() {
+    let mut machine = TaskMachine::new(rules(0, None), at().now);
+    let refuse = || TaskInput::DriverNotReady { reason: "warming up".to_owned() };
+    drive(&mut machine, [TaskInput::GateOpened]);
+    let mut pauses = Vec::new();
+    for _ in 0..80 {
+        pauses.extend(
+            drive(&mut machine, [refuse(), TaskInput::TimerFired]).into_iter().filter_map(|e| {
+                match e {
+                    Effect::Timer(pause) => Some(pause.as_secs()),
+                    _ => None,
+                }
+            }),
+        );
+    }
+    assert_eq!(pauses[..7], [1, 2, 4, 8, 16, 30, 30]);
+    assert_eq!(pauses[79], 30);
+    assert_eq!(kinds(&machine).iter().filter(|k| **k == "Driver").count(), 1);
+}
+
+/// What the outside world looks like to the effects: at most one of each thing at a time.
+#[derive(Default)]
+struct World {
+    preparing: bool,
+    starting: bool,
+    run: bool,
+    settling: bool,
+    timer: bool,
+    ended: bool,
+    left: bool,
+}
+
+impl World {
+    fn apply(&mut self, effect: &Effect) {
+        assert!(!self.ended && !self.left, "{effect:?} after the end");
+        match effect {
+            Effect::Prepare => {
+                assert!(!self.preparing && !self.starting && !self.run && !self.settling);
+                self.preparing = true;
+            }
+            Effect::AbandonPrepare => assert!(std::mem::take(&mut self.preparing)),
+            Effect::Start => {
+                assert!(!self.starting && !self.run && !self.settling, "two runs alive");
+                self.starting = true;
+            }
+            Effect::AbandonStart => assert!(std::mem::take(&mut self.starting)),
+            Effect::Watch | Effect::Stop(_) | Effect::Kill | Effect::KillRun => assert!(self.run),
+            Effect::Settle { .. } => {
+                assert!(std::mem::take(&mut self.run));
+                self.settling = true;
+            }
+            Effect::Timer(_) => self.timer = true,
+            Effect::CancelTimer => assert!(std::mem::take(&mut self.timer)),
+            Effect::End => {
+                assert!(!self.preparing && !self.starting && !self.run && !self.settling);
+                self.ended = true;
+            }
+            Effect::Leave => self.left = true,
+        }
+    }
+
+    /// Can this input come from such a world?
+    fn possible(&self, input: &TaskInput) -> bool {
+        match input {
+            TaskInput::Prepared
+            | TaskInput::DriverNotReady { .. }
+            | TaskInput::PrepareFailed { .. } => self.preparing,
+            TaskInput::Started | TaskInput::StartFailed { .. } => self.starting,
+            TaskInput::WorkloadEnded => self.run,
+            TaskInput::Settled(_) => self.settling,
+            TaskInput::TimerFired => self.timer,
+            TaskInput::Ended => self.ended,
+            // Late answers of calls nobody waits for, and requests, come at any time.
+            _ => true,
+        }
+    }
+
+    fn happen(&mut self, input: &TaskInput) {
+        match input {
+            TaskInput::Prepared
+            | TaskInput::DriverNotReady { .. }
+            | TaskInput::PrepareFailed { .. } => self.preparing = false,
+            TaskInput::Started => (self.starting, self.run) = (false, true),
+            TaskInput::StartFailed { .. } => self.starting = false,
+            TaskInput::Settled(_) => self.settling = false,
+            TaskInput::TimerFired => self.timer = false,
+            _ => {}
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn never_two_runs_dead_is_final_and_every_effect_is_legal(
+        picks in proptest::collection::vec((0..19_usize, 0..40_u64), 1..120),
+        delay in any::<bool>(),
+        attempts in 0..4_u32,
+    ) {
+        let delay = delay.then_some(Duration::from_secs(1));
+        let mut machine = TaskMachine::new(rules(attempts, delay), at().now);
+        let mut world = World::default();
+        let mut now = Timestamp::from_nanos(1_000);
+        let mut failed = false;
+        for (pick, seconds) in picks {
+            let input = inputs().swap_remove(pick);
+            if !world.possible(&input) {
+                continue;
+            }
+            let before = machine.state();
+            let public = machine.public().clone();
+            now = now.plus(Duration::from_secs(seconds));
+            world.happen(&input);
+            for effect in machine.step(At { now, random: seconds }, input) {
+                world.apply(&effect);
+            }
+            if matches!(before, State::Dead | State::Detached) {
+                prop_assert_eq!(machine.state(), before);
+                prop_assert_eq!(machine.public(), &public);
+            }
+            prop_assert!(public.status != TaskStatus::Dead || machine.public().status == TaskStatus::Dead);
+            prop_assert!(!failed || machine.public().failed, "failed is sticky");
+            failed = machine.public().failed;
+            prop_assert_eq!(machine.public().status == TaskStatus::Dead, machine.public().finished_at.is_some());
+            prop_assert_eq!(
+                machine.public().status == TaskStatus::Running || machine.state() == State::Detached,
+                world.run || world.settling || machine.state() == State::Detached
+            );
+        }
+    }
+
+    #[test]
+    fn a_killed_task_is_dead_after_at_most_four_timers(
+        picks in proptest::collection::vec(0..19_usize, 0..60),
+    ) {
+        let mut machine = TaskMachine::new(rules(3, Some(Duration::from_secs(1))), at().now);
+        let mut world = World::default();
+        for pick in picks {
+            let input = inputs().swap_remove(pick);
+            if world.possible(&input) && input != TaskInput::Shutdown {
+                world.happen(&input);
+                machine.step(at(), input).iter().for_each(|e| world.apply(e));
+            }
+        }
+        machine.step(at(), TaskInput::Kill { event: None, reason: String::new() });
+        for _ in 0..5 {
+            machine.step(at(), TaskInput::TimerFired);
+        }
+        // Only the bounded calls of the runner are left: reading the exit, stop hooks.
+        machine.step(at(), TaskInput::Settled(ExitResult::default()));
+        machine.step(at(), TaskInput::Ended);
+        prop_assert_eq!(machine.state(), State::Dead);
+    }
+}

@@ -1,0 +1,182 @@
+//! The words of the machine: states, inputs, effects.
+
+use std::time::Duration;
+
+use crate::model::event::TaskEvent;
+use crate::model::job::{JobKind, RestartPolicy, Task};
+use crate::model::task::ExitResult;
+use crate::model::time::Timestamp;
+use crate::task::restart::restarts_on_success;
+
+/// Where the owner of a task is; drawn in the module's documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// Waits for the coordinator's gate.
+    Gated,
+    /// Prestart hooks run.
+    Preparing,
+    /// The driver is not ready; asked again after a pause.
+    AwaitingDriver,
+    /// The driver's `start` is on its way.
+    Starting,
+    /// Killed while `start` is on its way: its answer decides.
+    StoppingStart,
+    /// The workload runs.
+    Running,
+    /// Killed; the stop signal waits for `shutdown_delay`.
+    ShutdownDelay,
+    /// The driver was asked to stop the task.
+    Stopping,
+    /// The driver was asked to kill the task.
+    Killing,
+    /// The host kills the workload itself.
+    Reaping,
+    /// The workload ended: the driver reads the exit and forgets the run.
+    Settling,
+    /// Waits before the next start.
+    Delaying,
+    /// Ended for good; stop hooks run.
+    Ending,
+    /// Ended for good, nothing left to do.
+    Dead,
+    /// The agent left; the task runs on.
+    Detached,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TaskInput {
+    /// The coordinator lets the task start.
+    GateOpened,
+    /// Prestart hooks are done and the driver is at hand.
+    Prepared,
+    /// The driver exists and cannot be used now.
+    DriverNotReady {
+        /// Its health text.
+        reason: String,
+    },
+    /// A prestart hook failed.
+    PrepareFailed {
+        /// What to show.
+        event: TaskEvent,
+        /// May it go better next time?
+        recoverable: bool,
+    },
+    /// The driver started the task.
+    Started,
+    /// The driver did not; nothing of the attempt is left.
+    StartFailed {
+        /// What to show.
+        error: String,
+        /// May it go better next time?
+        recoverable: bool,
+    },
+    /// The workload is gone.
+    WorkloadEnded,
+    /// The exit is read and the driver has forgotten the run.
+    Settled(ExitResult),
+    /// The driver's `stop` did not work.
+    StopFailed {
+        /// What to show.
+        error: String,
+    },
+    /// The driver's `kill` did not work.
+    KillFailed {
+        /// What to show.
+        error: String,
+    },
+    /// The timer set last ran out.
+    TimerFired,
+    /// End the task for good.
+    Kill {
+        /// Said before `Killing`: sibling failed, leader dead … May mark the task as failed.
+        event: Option<TaskEvent>,
+        /// `kill_reason` of the `Killing` event.
+        reason: String,
+    },
+    /// End this run and start another one.
+    Restart {
+        /// Who wants it.
+        reason: String,
+    },
+    /// A signal was passed on.
+    Signaled {
+        /// Its name.
+        signal: String,
+    },
+    /// The driver or a hook has something to tell.
+    Note(TaskEvent),
+    /// The agent leaves.
+    Shutdown,
+    /// Stop hooks are done.
+    Ended,
+}
+
+/// What the runner must do. Calls run beside the machine and come back as inputs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Run the prestart hooks; answer `Prepared`, `DriverNotReady` or `PrepareFailed`.
+    Prepare,
+    /// Drop the preparation that runs.
+    AbandonPrepare,
+    /// New run: write the intent, call `start`; answer `Started` or `StartFailed`.
+    Start,
+    /// Drop the start on its way, refuse what it may still spawn, kill what it has spawned.
+    AbandonStart,
+    /// Wait for the workload; answer `WorkloadEnded`.
+    Watch,
+    /// Call `stop` with this timeout; answer only `StopFailed`.
+    Stop(Duration),
+    /// Call `kill`; answer only `KillFailed`.
+    Kill,
+    /// Kill by the host's own means.
+    KillRun,
+    /// Read the exit (unless given up), exited hooks, destroy, forget; answer `Settled`.
+    Settle {
+        /// The workload did not end; there is no exit to read.
+        gave_up: bool,
+    },
+    /// Set the one timer; answer `TimerFired`.
+    Timer(Duration),
+    /// Forget the timer.
+    CancelTimer,
+    /// Run the stop hooks; answer `Ended`.
+    End,
+    /// Stop without touching the task.
+    Leave,
+}
+
+/// What the job says about ending and restarting.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// When to start again.
+    pub policy: RestartPolicy,
+    /// Start again even after success.
+    pub restart_on_success: bool,
+    /// From stop to kill; already limited by the agent's maximum.
+    pub kill_timeout: Duration,
+    /// From kill request to stop.
+    pub shutdown_delay: Option<Duration>,
+}
+
+impl Rules {
+    /// The rules of a task.
+    #[must_use]
+    pub fn of(task: &Task, kind: JobKind, kill_timeout_max: Duration) -> Self {
+        Self {
+            policy: task.restart,
+            restart_on_success: restarts_on_success(kind, task.lifecycle),
+            kill_timeout: task.kill_timeout.min(kill_timeout_max),
+            shutdown_delay: task.shutdown_delay.filter(|d| !d.is_zero()),
+        }
+    }
+}
+
+/// When an input is taken: the machine reads no clock and no dice.
+#[derive(Clone, Copy, Debug)]
+pub struct At {
+    /// Time of day.
+    pub now: Timestamp,
+    /// A random number, for the jitter of restarts.
+    pub random: u64,
+}

@@ -1,0 +1,333 @@
+//! The owner of one task: takes requests, feeds the machine, does what it says.
+//!
+//! ```text
+//!   requests ─┐                       ┌─► public state changed: watch, tick, background write
+//!   gate ─────┤                       │
+//!   timer ────┼─► TaskMachine::step ──┴─► effects: calls spawned on a JoinSet, timer set
+//!   answers ──┤           ▲                              │
+//!   notes ────┘           └──────────── answers ◄────────┘
+//! ```
+//! Answers carry the number of the run they belong to; those of an earlier run are dropped. The
+//! public state is told at once and written beside: at most one write is on its way, the next one
+//! takes the newest state, so a burst of transitions costs one commit. At the end the owner waits
+//! until the last state is durable.
+
+mod act;
+mod answer;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::calls::{self, DriverNote, Run, StartError};
+use super::events::driver_note;
+use super::handle::{LocalRecord, LocalState, durable};
+use super::hooks::{HookError, Preparation};
+use super::machine::{At, Rules, State, TaskInput, TaskMachine};
+use super::{Request, RequestError, TaskHandle, TaskScope};
+use crate::alloc::coordinator::Gate;
+use crate::driver::api::{BoxFuture, PluginCallError};
+use crate::limits::{DRIVER_EVENTS_QUEUE_MAX, RUNNER_QUEUE_MAX};
+use crate::model::task::TaskState;
+use crate::state::Key;
+
+use self::answer::{Answer, Call};
+
+struct Runner {
+    scope: Arc<TaskScope>,
+    machine: TaskMachine,
+    record: LocalRecord,
+    /// Number of the present run; 0 before the first.
+    number: u64,
+    preparation: Option<Preparation>,
+    run: Option<Arc<Run>>,
+    gave_up: bool,
+    calls: JoinSet<(u64, Answer)>,
+    kinds: HashMap<Id, (u64, Call, AbortHandle)>,
+    timer: Option<BoxFuture<'static, ()>>,
+    notes: mpsc::Sender<DriverNote>,
+    published: watch::Sender<TaskState>,
+    tick: Arc<Notify>,
+    writing: bool,
+    dirty: bool,
+}
+
+/// Tells that the owner is gone, also when it was dropped or panicked: nobody waits for it in vain.
+struct Farewell {
+    gone: CancellationToken,
+    tick: Arc<Notify>,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        self.gone.cancel();
+        self.tick.notify_one();
+    }
+}
+
+/// Start the owner of a task.
+pub(super) fn spawn(
+    scope: TaskScope,
+    gate: watch::Receiver<Gate>,
+    tick: Arc<Notify>,
+) -> TaskHandle {
+    let (requests, inbox) = mpsc::channel(RUNNER_QUEUE_MAX);
+    let (notes, notes_inbox) = mpsc::channel(DRIVER_EVENTS_QUEUE_MAX);
+    let rules = Rules::of(&scope.task, scope.allocation.job.kind, scope.kill_timeout_max);
+    let machine = TaskMachine::new(rules, scope.clock.now());
+    let (published, state) = watch::channel(machine.public().clone());
+    let gone = CancellationToken::new();
+    let task = scope.task.name.clone();
+    let logs = scope.logs.clone();
+    let local = LocalState { run: None, tracker: machine.tracker(), run_complete: false };
+    let record = LocalRecord::new(scope.allocation.id, task.clone(), scope.state.clone(), local);
+    let runner = Runner {
+        scope: Arc::new(scope),
+        machine,
+        record,
+        number: 0,
+        preparation: None,
+        run: None,
+        gave_up: false,
+        calls: JoinSet::new(),
+        kinds: HashMap::new(),
+        timer: None,
+        notes,
+        published,
+        tick,
+        writing: false,
+        dirty: true,
+    };
+    let farewell = Farewell { gone: gone.clone(), tick: Arc::clone(&runner.tick) };
+    tokio::spawn(async move {
+        runner.own(inbox, gate, notes_inbox).await;
+        drop(farewell);
+    });
+    TaskHandle { task, requests, state, logs, gone }
+}
+
+impl Runner {
+    async fn own(
+        mut self,
+        mut inbox: mpsc::Receiver<Request>,
+        mut gate: watch::Receiver<Gate>,
+        mut notes: mpsc::Receiver<DriverNote>,
+    ) {
+        self.write_if_due();
+        let mut orphan = false;
+        while !matches!(self.machine.state(), State::Dead | State::Detached) {
+            let gated = self.machine.state() == State::Gated;
+            tokio::select! {
+                biased;
+                request = inbox.recv(), if !orphan => match request {
+                    Some(request) => self.requested(request),
+                    // Nobody can ask any more: the allocation's owner is gone.
+                    None => {
+                        orphan = true;
+                        self.feed(TaskInput::Shutdown);
+                    }
+                },
+                Some(ended) = self.calls.join_next_with_id() => self.answered(ended),
+                () = fire(&mut self.timer) => {
+                    self.timer = None;
+                    self.feed(TaskInput::TimerFired);
+                }
+                Some((message, details)) = notes.recv() => {
+                    let note = driver_note(self.scope.clock.now(), &message, details);
+                    self.feed(TaskInput::Note(note));
+                }
+                () = open(&mut gate), if gated => self.feed(TaskInput::GateOpened),
+            }
+        }
+        self.leave_durable().await;
+    }
+
+    /// Finish the writes that are due, each within its bound; drop every other call.
+    async fn leave_durable(&mut self) {
+        for (_, call, abort) in self.kinds.values() {
+            if *call != Call::Write {
+                abort.abort();
+            }
+        }
+        while self.writing {
+            match self.calls.join_next_with_id().await {
+                Some(ended) => self.answered(ended),
+                None => break,
+            }
+        }
+    }
+
+    fn requested(&mut self, request: Request) {
+        match request {
+            Request::Kill { event, reason } => self.feed(TaskInput::Kill { event, reason }),
+            Request::Shutdown => self.feed(TaskInput::Shutdown),
+            Request::Restart { reason, reply } => {
+                let answer = self.when_running();
+                if answer.is_ok() {
+                    self.feed(TaskInput::Restart { reason });
+                }
+                // The asker may have gone; nothing to do about it.
+                let _gone = reply.send(answer);
+            }
+            Request::Signal { signal, reply } => self.signal(signal, reply),
+        }
+    }
+
+    fn when_running(&self) -> Result<(), RequestError> {
+        if self.machine.state() == State::Running {
+            Ok(())
+        } else {
+            Err(RequestError::NotRunning { task: self.scope.task.name.clone() })
+        }
+    }
+
+    fn signal(&mut self, signal: String, reply: oneshot::Sender<Result<(), RequestError>>) {
+        let (Ok(()), Some(run)) = (self.when_running(), self.run.clone()) else {
+            let task = self.scope.task.name.clone();
+            let _gone = reply.send(Err(RequestError::NotRunning { task }));
+            return;
+        };
+        self.feed(TaskInput::Signaled { signal: signal.clone() });
+        let scope = Arc::clone(&self.scope);
+        self.call(Call::Signal, async move {
+            let answer = match calls::signal(&scope, &run, signal).await {
+                Ok(()) => Ok(()),
+                Err(PluginCallError::CallFailed { call: "signal", .. }) => {
+                    Err(RequestError::NoAnswer { task: scope.task.name.clone() })
+                }
+                Err(error) => Err(RequestError::Driver(error)),
+            };
+            let _gone = reply.send(answer);
+            Answer::Signaled
+        });
+    }
+
+    fn answered(&mut self, ended: Result<(Id, (u64, Answer)), JoinError>) {
+        let (number, answer) = match ended {
+            Ok((id, answer)) => {
+                self.kinds.remove(&id);
+                answer
+            }
+            Err(error) => {
+                let known = self.kinds.remove(&error.id());
+                let Some((number, call, _)) = known.filter(|_| error.is_panic()) else {
+                    return;
+                };
+                tracing::error!(task = %self.scope.task.name, ?call, "call of a task runner panicked");
+                (number, call.panicked())
+            }
+        };
+        if let Answer::Written = answer {
+            self.writing = false;
+            self.write_if_due();
+            return;
+        }
+        if number != self.number {
+            return;
+        }
+        let now = self.scope.clock.now();
+        let input = match answer {
+            Answer::Prepared(result) => match *result {
+                Ok(preparation) => {
+                    self.preparation = Some(preparation);
+                    TaskInput::Prepared
+                }
+                Err(HookError::DriverNotReady { reason }) => TaskInput::DriverNotReady { reason },
+                Err(error) => TaskInput::PrepareFailed {
+                    event: error.event(now),
+                    recoverable: error.recoverable(),
+                },
+            },
+            Answer::Started(Ok(())) => TaskInput::Started,
+            Answer::Started(Err(StartError { error, recoverable })) => {
+                TaskInput::StartFailed { error, recoverable }
+            }
+            Answer::WorkloadEnded => TaskInput::WorkloadEnded,
+            Answer::Stopped(Err(error)) => TaskInput::StopFailed { error },
+            Answer::Killed(Err(error)) => TaskInput::KillFailed { error },
+            Answer::Settled(exit, trouble) => {
+                if let Some(trouble) = trouble {
+                    self.feed(TaskInput::Note(super::events::driver_failure(now, &trouble)));
+                }
+                TaskInput::Settled(exit)
+            }
+            Answer::Ended => TaskInput::Ended,
+            Answer::Stopped(Ok(())) | Answer::Killed(Ok(())) => return,
+            Answer::Signaled | Answer::Written => return,
+        };
+        self.feed(input);
+    }
+
+    /// One step of the machine: do what it says, tell and write what changed.
+    fn feed(&mut self, input: TaskInput) {
+        let at = At { now: self.scope.clock.now(), random: self.scope.rng.next_u64() };
+        let effects = self.machine.step(at, input);
+        for effect in effects {
+            self.act(effect);
+        }
+        let public = self.machine.public();
+        let changed = self.published.send_if_modified(|published| {
+            let differs = published != public;
+            if differs {
+                published.clone_from(public);
+            }
+            differs
+        });
+        if changed {
+            self.dirty = true;
+            self.tick.notify_one();
+        }
+        self.write_if_due();
+    }
+
+    /// Write the newest state unless a write is on its way.
+    fn write_if_due(&mut self) {
+        if self.writing || !self.dirty {
+            return;
+        }
+        self.dirty = false;
+        self.writing = true;
+        let public = self.machine.public().clone();
+        let tracker = self.machine.tracker();
+        let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
+        self.call(Call::Write, async move {
+            write(&scope, &record, public, tracker).await;
+            Answer::Written
+        });
+    }
+}
+
+async fn write(
+    scope: &TaskScope,
+    record: &LocalRecord,
+    public: TaskState,
+    tracker: super::restart::RestartTracker,
+) {
+    let task = &scope.task.name;
+    let key = Key::TaskState(scope.allocation.id, task.clone());
+    match durable(scope.state.put(&key, &public)).await {
+        Some(Ok(_)) => {}
+        Some(Err(error)) => tracing::error!(%task, %error, "task state not written"),
+        None => tracing::error!(%task, "task state not written in time"),
+    }
+    if let Err(error) = record.set_tracker(tracker).await {
+        tracing::error!(%task, error = %error.text(), "restart tracker not written");
+    }
+}
+
+async fn fire(timer: &mut Option<BoxFuture<'static, ()>>) {
+    match timer {
+        Some(timer) => timer.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Wait until the gate is open; for ever when its owner is gone.
+async fn open(gate: &mut watch::Receiver<Gate>) {
+    if gate.wait_for(|gate| *gate == Gate::Open).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,55 @@
+//! What the calls beside the owner answer.
+
+use crate::model::task::ExitResult;
+use crate::task::calls::StartError;
+use crate::task::hooks::{HookError, Preparation};
+
+/// What a call beside the owner ended with.
+pub(super) enum Answer {
+    Prepared(Box<Result<Preparation, HookError>>),
+    Started(Result<(), StartError>),
+    WorkloadEnded,
+    Stopped(Result<(), String>),
+    Killed(Result<(), String>),
+    Settled(ExitResult, Option<String>),
+    Ended,
+    /// A signal was delivered or not; the asker has its answer already.
+    Signaled,
+    Written,
+}
+
+/// Which call; what is made of one that panicked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Prepare,
+    Start,
+    Watch,
+    Stop,
+    Kill,
+    Settle,
+    End,
+    Signal,
+    Write,
+}
+
+impl Call {
+    /// The answer of a call that panicked: that call's failure, not the owner's end.
+    pub(super) fn panicked(self) -> Answer {
+        let error = format!("internal error: the call {self:?} panicked");
+        match self {
+            Self::Prepare => {
+                Answer::Prepared(Box::new(Err(HookError::Setup { error, recoverable: false })))
+            }
+            Self::Start => Answer::Started(Err(StartError { error, recoverable: false })),
+            Self::Watch => Answer::WorkloadEnded,
+            Self::Stop => Answer::Stopped(Err(error)),
+            Self::Kill => Answer::Killed(Err(error)),
+            Self::Settle => {
+                Answer::Settled(ExitResult { error: Some(error), ..ExitResult::default() }, None)
+            }
+            Self::End => Answer::Ended,
+            Self::Signal => Answer::Signaled,
+            Self::Write => Answer::Written,
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The traits the runners use, over the scripted node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{FakeNode, reply};
+use crate::driver::api::{
+    BoxFuture, Capabilities, Devices, Diagnostic, Driver, Drivers, FsIsolation, Inspected,
+    PluginCallError, Started, TaskConfig, TaskContext, Workloads,
+};
+use crate::model::device::Reservation;
+use crate::model::ids::{AllocId, PluginName, RunId, TaskName};
+use crate::model::json::JsonObject;
+use crate::model::resources::AllocatedDevice;
+use crate::model::task::{DriverHandle, ExitResult, RawExit, Workload};
+
+impl Drivers for FakeNode {
+    fn dispense(&self, name: &PluginName) -> Result<Arc<dyn Driver>, PluginCallError> {
+        if name.as_str() != "fake" {
+            let (name, known) = (name.to_string(), "fake".to_owned());
+            return Err(PluginCallError::UnknownPlugin { name, known });
+        }
+        match &self.lock().not_ready {
+            Some(reason) => {
+                Err(PluginCallError::NotReady { name: name.to_string(), reason: reason.clone() })
+            }
+            None => Ok(Arc::new(self.clone())),
+        }
+    }
+}
+
+impl Driver for FakeNode {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { send_signals: true, exec: false, fs_isolation: FsIsolation::None }
+    }
+
+    fn validate(&self, _config: &JsonObject) -> Vec<Diagnostic> {
+        self.lock().problems.clone()
+    }
+
+    fn start(
+        &self,
+        context: Arc<TaskContext>,
+        config: TaskConfig,
+    ) -> BoxFuture<'_, Result<Started, PluginCallError>> {
+        Box::pin(self.begin(context, config))
+    }
+
+    fn recover(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+    ) -> BoxFuture<'_, Result<Started, PluginCallError>> {
+        let known = self.lock().live.contains(&context.run_id);
+        Box::pin(async move {
+            if known {
+                Ok(Started { handle, workload: Workload::Process("p1".to_owned()) })
+            } else {
+                Err(PluginCallError::NotFound(context.run_id.to_string()))
+            }
+        })
+    }
+
+    fn exited(
+        &self,
+        context: Arc<TaskContext>,
+        _handle: DriverHandle,
+        exit: RawExit,
+    ) -> BoxFuture<'_, Result<ExitResult, PluginCallError>> {
+        Box::pin(async move {
+            self.note("exited", context.task.as_str());
+            let script = self.script_of(&context.run_id).unwrap_or_default();
+            reply(&script.exited).await?;
+            Ok(ExitResult {
+                exit_code: exit.exit_code.unwrap_or(0),
+                signal: exit.signal.unwrap_or(0),
+                oom_killed: exit.oom_killed,
+                error: exit.error,
+            })
+        })
+    }
+
+    fn stop(
+        &self,
+        context: Arc<TaskContext>,
+        _handle: DriverHandle,
+        signal: Option<String>,
+        _timeout: Duration,
+    ) -> BoxFuture<'_, Result<(), PluginCallError>> {
+        Box::pin(async move {
+            let signal = signal.map(|s| format!(" {s}")).unwrap_or_default();
+            self.note("stop", &format!("{}{signal}", context.task));
+            let how = self.script_of(&context.run_id).map(|s| s.on_stop);
+            self.finish(context.run_id.clone(), how).await
+        })
+    }
+
+    fn kill(
+        &self,
+        context: Arc<TaskContext>,
+        _handle: DriverHandle,
+    ) -> BoxFuture<'_, Result<(), PluginCallError>> {
+        Box::pin(async move {
+            self.note("kill", context.task.as_str());
+            let how = self.script_of(&context.run_id).map(|s| s.on_kill);
+            self.finish(context.run_id.clone(), how).await
+        })
+    }
+
+    fn destroy(
+        &self,
+        context: Arc<TaskContext>,
+        _handle: DriverHandle,
+        _force: bool,
+    ) -> BoxFuture<'_, Result<(), PluginCallError>> {
+        Box::pin(async move {
+            self.note("destroy", context.task.as_str());
+            let script = self.script_of(&context.run_id).unwrap_or_default();
+            reply(&script.destroy).await
+        })
+    }
+
+    fn inspect(
+        &self,
+        context: Arc<TaskContext>,
+        _handle: DriverHandle,
+    ) -> BoxFuture<'_, Result<Inspected, PluginCallError>> {
+        Box::pin(async move {
+            let inner = self.lock();
+            let known = inner.runs.get(&context.run_id);
+            let run = known.ok_or_else(|| PluginCallError::NotFound(context.run_id.to_string()))?;
+            let exit = run.exit.borrow().clone();
+            Ok(exit.map_or(Inspected::Running, Inspected::Exited))
+        })
+    }
+
+    fn signal(
+        &self,
+        context: Arc<TaskContext>,
+        _handle: DriverHandle,
+        signal: String,
+    ) -> BoxFuture<'_, Result<(), PluginCallError>> {
+        self.note("signal", &format!("{} {signal}", context.task));
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl Workloads for FakeNode {
+    fn wait(&self, run: &RunId, _workload: &Workload) -> BoxFuture<'static, RawExit> {
+        let exit = self.lock().runs.get(run).map(|r| r.exit.subscribe());
+        let unknown = RawExit { error: Some(format!("{run} is not known")), ..RawExit::default() };
+        Box::pin(async move {
+            let Some(mut exit) = exit else { return unknown };
+            match exit.wait_for(Option::is_some).await {
+                Ok(exit) => exit.clone().unwrap_or(unknown),
+                Err(_) => unknown,
+            }
+        })
+    }
+
+    fn kill_run(&self, run: &RunId) {
+        self.note("kill_run", &self.task_of(run));
+        if self.script_of(run).is_some_and(|s| s.host_kill_works) {
+            self.end(run, RawExit { signal: Some(9), ..RawExit::default() });
+        }
+    }
+
+    fn forget_run(&self, run: &RunId) {
+        self.note("forget_run", &self.task_of(run));
+        if self.script_of(run).is_some_and(|s| s.host_kill_works) {
+            self.end(run, RawExit { signal: Some(9), ..RawExit::default() });
+        }
+        self.lock().runs.remove(run);
+    }
+}
+
+impl Devices for FakeNode {
+    fn reserve<'a>(
+        &'a self,
+        _alloc: AllocId,
+        task: &'a TaskName,
+        _devices: &'a [AllocatedDevice],
+    ) -> BoxFuture<'a, Result<Reservation, PluginCallError>> {
+        Box::pin(async move {
+            self.note("reserve", task.as_str());
+            let (how, reservation) = {
+                let inner = self.lock();
+                (inner.reserve.clone(), inner.reservation.clone())
+            };
+            reply(&how).await.map(|()| reservation)
+        })
+    }
+
+    fn release<'a>(&'a self, _alloc: AllocId, task: &'a TaskName) -> BoxFuture<'a, ()> {
+        Box::pin(async move { self.note("release", task.as_str()) })
+    }
+}
