@@ -1,0 +1,129 @@
+//! One allocation in the making: what it claims, and what stands in its way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{Admission, Placing, Problem, Resource, needs};
+use crate::agent::ports::Lending;
+use crate::device::ledger::Holder;
+use crate::device::matching;
+use crate::model::alloc::{Allocation, DesiredStatus};
+use crate::model::ids::{AllocId, TaskName};
+use crate::model::job::{Job, TaskGroup};
+use crate::model::resources::{AllocatedDevice, AllocatedPort};
+use crate::node::NodeView;
+
+/// One allocation in the making.
+pub(super) struct Instance<'a> {
+    pub(super) job: &'a Arc<Job>,
+    pub(super) group: &'a TaskGroup,
+    pub(super) index: u32,
+    pub(super) id: AllocId,
+    pub(super) problems: Vec<Problem>,
+}
+
+impl Instance<'_> {
+    /// Claim what the allocation needs. Meaningless when problems were noted.
+    pub(super) fn claim(
+        &mut self,
+        next: &mut Admission,
+        view: &NodeView,
+        placing: &Placing<'_>,
+        reserved: &BTreeSet<u16>,
+    ) -> Allocation {
+        self.claim_resources(next, view);
+        let devices = self.claim_devices(next, view);
+        let ports = self.claim_ports(next, view, placing, reserved);
+        Allocation {
+            id: self.id,
+            name: format!("{}.{}[{}]", self.job.id, self.group.name, self.index),
+            job: Arc::clone(self.job),
+            group: self.group.name.clone(),
+            index: self.index,
+            created_at: placing.now,
+            desired: DesiredStatus::Run,
+            ports,
+            devices,
+            modify_index: 1,
+        }
+    }
+
+    fn claim_resources(&mut self, next: &mut Admission, view: &NodeView) {
+        let wanted = needs::of_group(self.group);
+        let lent = next.lent();
+        let totals = [
+            (Resource::Cpu, wanted.cpu_mhz, lent.cpu_mhz, view.resources.cpu_mhz),
+            (Resource::Memory, wanted.memory_mb, lent.memory_mb, view.resources.memory_mb),
+        ];
+        for (resource, wanted, lent, total) in totals {
+            if wanted > total.saturating_sub(lent) {
+                let (index, holders) = (self.index, next.lent.len());
+                self.problems.push(Problem::Resource {
+                    resource,
+                    index,
+                    wanted,
+                    total,
+                    lent,
+                    holders,
+                });
+            }
+        }
+        next.lent.insert(self.id, wanted);
+    }
+
+    fn claim_devices(
+        &mut self,
+        next: &mut Admission,
+        view: &NodeView,
+    ) -> BTreeMap<TaskName, Vec<AllocatedDevice>> {
+        let mut all = BTreeMap::new();
+        for task in &self.group.tasks {
+            let holder = Holder { alloc: self.id, task: task.name.clone() };
+            let mut given = Vec::new();
+            for request in &task.resources.devices {
+                let refused = match matching::choose(&view.devices, &next.devices, request) {
+                    Ok(device) => {
+                        let claimed = next.devices.claim(&holder, std::slice::from_ref(&device));
+                        given.push(device);
+                        claimed
+                            .err()
+                            .map(|error| Problem::DeviceHeld { task: task.name.clone(), error })
+                    }
+                    Err(refusal) => Some(Problem::Device {
+                        task: task.name.clone(),
+                        index: self.index,
+                        refusal,
+                    }),
+                };
+                self.problems.extend(refused);
+            }
+            if !given.is_empty() {
+                all.insert(task.name.clone(), given);
+            }
+        }
+        all
+    }
+
+    fn claim_ports(
+        &mut self,
+        next: &mut Admission,
+        view: &NodeView,
+        placing: &Placing<'_>,
+        reserved: &BTreeSet<u16>,
+    ) -> Vec<AllocatedPort> {
+        let Some(network) = &self.group.network else {
+            return Vec::new();
+        };
+        let lending = Lending {
+            host_ip: view.host_ip,
+            rng: placing.rng,
+            reserved,
+            in_use: placing.port_in_use,
+        };
+        let index = self.index;
+        next.ports.lend(self.id, &network.ports, &lending).unwrap_or_else(|errors| {
+            self.problems.extend(errors.into_iter().map(|error| Problem::Port { index, error }));
+            Vec::new()
+        })
+    }
+}

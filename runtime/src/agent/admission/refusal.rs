@@ -1,0 +1,239 @@
+//! Why a job does not fit, as data and as text.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::agent::ports::PortError;
+use crate::device::ledger::ClaimError;
+use crate::device::matching::NoDevice;
+use crate::model::device::{Health, HealthState};
+use crate::model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
+use crate::node::constraint::Unmet;
+
+/// A job that does not fit on this node. Nothing of it was placed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Refusal {
+    /// The job.
+    pub job: JobId,
+    /// Name of the node.
+    pub node: String,
+    /// What does not fit: first the job as a whole, then its groups in file order.
+    pub groups: Vec<GroupRefusal>,
+    /// Allocations of this job that would have fitted: a problem may name one as a holder.
+    pub attempts: Vec<Attempt>,
+}
+
+/// An allocation that was made for a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Attempt {
+    /// Its id, used nowhere else.
+    pub id: AllocId,
+    /// `<job>.<group>[<index>]`.
+    pub name: String,
+}
+
+/// What does not fit of one group.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GroupRefusal {
+    /// The group; absent for problems of the job as a whole.
+    pub group: Option<GroupName>,
+    /// At least one.
+    pub problems: Vec<Problem>,
+}
+
+/// Where in the job a constraint is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// In the job.
+    Job,
+    /// In the group.
+    Group,
+    /// In this task.
+    Task(TaskName),
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Job => f.write_str("constraint of the job"),
+            Self::Group => f.write_str("constraint of the group"),
+            Self::Task(task) => write!(f, "constraint of task {task}"),
+        }
+    }
+}
+
+/// What is counted in totals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Resource {
+    /// MHz of processor time.
+    Cpu,
+    /// MiB of memory.
+    Memory,
+}
+
+impl Resource {
+    const fn unit(self) -> &'static str {
+        match self {
+            Self::Cpu => "MHz of processor time",
+            Self::Memory => "MiB of memory",
+        }
+    }
+}
+
+/// One thing that does not fit.
+#[derive(Clone, Debug, PartialEq, Serialize, thiserror::Error)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Problem {
+    /// More tasks than this agent takes of one job.
+    #[error("{tasks} tasks over all groups and counts; at most {most} are taken of one job")]
+    TooManyTasks {
+        /// Tasks asked for.
+        tasks: u64,
+        /// [`crate::limits::JOB_TASKS_MAX`].
+        most: u64,
+    },
+    /// The job is for other data centers.
+    #[error("the job is for data center {}; this node is in {actual}", wanted.join(", "))]
+    Datacenter {
+        /// Names or patterns of the job.
+        wanted: Vec<String>,
+        /// The node's.
+        actual: String,
+    },
+    /// A constraint does not hold.
+    #[error("{scope}: {unmet}")]
+    Constraint {
+        /// Where it is written.
+        scope: Scope,
+        /// Which, with both values.
+        unmet: Box<Unmet>,
+    },
+    /// No driver of this name.
+    #[error(
+        "task {task}: no driver {driver}{}; loaded are: {}",
+        nearest.as_ref().map(|name| format!(" (did you mean {name}?)")).unwrap_or_default(),
+        if loaded.is_empty() { "none".to_owned() } else { loaded.join(", ") }
+    )]
+    UnknownDriver {
+        /// The task.
+        task: TaskName,
+        /// The name it gives.
+        driver: PluginName,
+        /// The loaded driver most like it.
+        nearest: Option<String>,
+        /// All loaded drivers.
+        loaded: Vec<String>,
+    },
+    /// The driver is loaded and cannot be used.
+    #[error(
+        "task {task}: driver {driver} is {}: {}",
+        match health.state {
+            HealthState::Undetected => "not on this node",
+            HealthState::Unhealthy => "unhealthy",
+            HealthState::Healthy => "healthy",
+        },
+        if health.reason.is_empty() { "it gives no reason" } else { &health.reason }
+    )]
+    DriverNotReady {
+        /// The task.
+        task: TaskName,
+        /// Its driver.
+        driver: PluginName,
+        /// What the driver says of itself.
+        health: Health,
+    },
+    /// The id drawn for an allocation is another's: the source of randomness is broken.
+    #[error("allocation id {alloc} is in use; the node's source of random numbers repeats itself")]
+    IdInUse {
+        /// The id.
+        alloc: AllocId,
+    },
+    /// Not enough processor time or memory.
+    #[error(
+        "allocation {index} needs {wanted} {}; {} of {total} are free, {lent} are lent to {holders} allocation(s)",
+        resource.unit(),
+        total.saturating_sub(*lent)
+    )]
+    Resource {
+        /// Which.
+        resource: Resource,
+        /// Index of the allocation.
+        index: u32,
+        /// Needed by it.
+        wanted: u64,
+        /// The node's.
+        total: u64,
+        /// Lent, earlier allocations of this job included.
+        lent: u64,
+        /// To how many.
+        holders: usize,
+    },
+    /// No device for a request.
+    #[error("task {task} of allocation {index}: {refusal}")]
+    Device {
+        /// The task.
+        task: TaskName,
+        /// Index of the allocation.
+        index: u32,
+        /// Every candidate with its reason.
+        refusal: NoDevice,
+    },
+    /// A device chosen as free is not.
+    #[error("task {task}: {error}")]
+    DeviceHeld {
+        /// The task.
+        task: TaskName,
+        /// Which and by whom.
+        error: ClaimError,
+    },
+    /// A port cannot be lent.
+    #[error("allocation {index}: {error}")]
+    Port {
+        /// Index of the allocation.
+        index: u32,
+        /// Which and why.
+        error: PortError,
+    },
+}
+
+impl Refusal {
+    pub(super) fn new(job: JobId, node: String) -> Self {
+        Self { job, node, groups: Vec::new(), attempts: Vec::new() }
+    }
+
+    /// Note the problems of a group; nothing when there are none.
+    pub(super) fn add(&mut self, group: Option<GroupName>, problems: Vec<Problem>) {
+        if !problems.is_empty() {
+            self.groups.push(GroupRefusal { group, problems });
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "job {} does not fit on node {}", self.job, self.node)?;
+        let mut said = String::new();
+        for refusal in &self.groups {
+            match &refusal.group {
+                Some(group) => write!(f, "\n  group {group}:")?,
+                None => write!(f, "\n  job:")?,
+            }
+            for problem in &refusal.problems {
+                let text = problem.to_string().replace('\n', "\n      ");
+                write!(f, "\n    - {text}")?;
+                said.push_str(&text);
+            }
+        }
+        for Attempt { id, name } in &self.attempts {
+            if said.contains(&id.short()) {
+                write!(f, "\n  ({} is {name} of this job, not placed either)", id.short())?;
+            }
+        }
+        Ok(())
+    }
+}

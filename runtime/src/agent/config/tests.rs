@@ -1,0 +1,180 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::*;
+use crate::plugin::capability::{Authority, CommandGrant, FileGrant, grant_lines};
+
+fn parse(text: &str) -> AgentConfig {
+    let parsed = AgentConfig::parse(text.as_bytes(), Path::new("/etc/ostler/ostler.hcl"));
+    parsed.unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
+}
+
+/// `line:column message` of every problem.
+fn problems(text: &str) -> Vec<String> {
+    let parsed = AgentConfig::parse(text.as_bytes(), Path::new("ostler.hcl"));
+    let diagnostics = parsed.expect_err("should be refused");
+    diagnostics
+        .iter()
+        .map(|d| {
+            let hint = d.suggestion.as_ref().map(|s| format!(" → {s}")).unwrap_or_default();
+            format!("{}:{} {}{hint}", d.line, d.column, d.message)
+        })
+        .collect()
+}
+
+#[test]
+fn an_empty_file_is_the_default() {
+    assert_eq!(parse(""), AgentConfig::default());
+    assert_eq!(parse("# nothing\n"), AgentConfig::default());
+}
+
+#[test]
+fn everything_that_can_be_said_is_read() {
+    let config = parse(
+        r#"
+name       = "edge-7"
+datacenter = "dc2"
+host_ip    = "10.1.2.3"
+data_dir   = "state"
+plugin_dir = "/usr/lib/ostler"
+meta { rack = "r1" }
+
+plugin "nvidia" {
+  file = "nvidia.wasm"
+  config {
+    ignored = ["a"]
+  }
+  grants {
+    files "data" { write = true }
+    files "/sys" {}
+    command "/usr/bin/nvidia-smi" {
+      args = [["--query-gpu=*", "--format=csv"], []]
+    }
+    process = true
+  }
+  limits {
+    call_wall  = "2s"
+    memory_mb  = 32
+    host_calls = 100
+  }
+}
+
+plugin "mock" { enabled = false }
+"#,
+    );
+    assert_eq!(config.node_name.as_deref(), Some("edge-7"));
+    assert_eq!(config.datacenter.as_deref(), Some("dc2"));
+    assert_eq!(config.host_ip, Some("10.1.2.3".parse().unwrap()));
+    assert_eq!(config.node_meta["rack"], "r1");
+    assert_eq!(config.plugins["mock"].enabled, Some(false));
+    assert_eq!(config.plugins["mock"].grants, None);
+    let nvidia = &config.plugins["nvidia"];
+    assert_eq!(nvidia.config.as_ref().unwrap().to_text(), r#"{"ignored":["a"]}"#);
+    let grants = nvidia.grants.as_ref().unwrap();
+    assert_eq!(
+        grants.commands,
+        [CommandGrant {
+            program: "/usr/bin/nvidia-smi".into(),
+            args: vec![vec!["--query-gpu=*".into(), "--format=csv".into()], vec![]],
+        }]
+    );
+    assert!(grants.process && !grants.wasm_task);
+    assert_eq!(
+        grants.files,
+        [
+            FileGrant { path: "/etc/ostler/data".into(), write: true },
+            FileGrant { path: "/sys".into(), write: false }
+        ]
+    );
+    assert_eq!(nvidia.limits.call_wall, Some(Duration::from_secs(2)));
+}
+
+#[test]
+fn relative_paths_belong_to_the_directory_of_the_file() {
+    let config =
+        parse("data_dir = \"state\"\nplugin_dir = \"/p\"\nplugin \"x\" { file = \"../x.wasm\" }");
+    assert_eq!(config.data_dir, Some(PathBuf::from("/etc/ostler/state")));
+    assert_eq!(config.plugin_dir, Some(PathBuf::from("/p")));
+    assert_eq!(config.plugins["x"].file, Some(PathBuf::from("/etc/ostler/../x.wasm")));
+    let beside = AgentConfig::parse(b"data_dir = \"state\"", Path::new("ostler.hcl")).unwrap();
+    assert_eq!(beside.data_dir, Some(std::env::current_dir().unwrap().join("state")));
+}
+
+#[test]
+fn all_problems_are_told_at_once_with_places_and_the_nearest_names() {
+    let found = problems(
+        r#"
+datacentre = "dc1"
+host_ip = "ten"
+client {
+  enabled = true
+}
+plugin "a" {
+  grants { proces = true }
+}
+plugin "a" {
+  limits {
+    memory_mb = 0
+    call_wall = "1h"
+  }
+}
+plugin "b/c" {
+  grants { command "nvidia-smi" { args = ["--a"] } }
+}
+"#,
+    );
+    let expected = [
+        "2:1 datacentre is unknown in the agent's configuration → datacenter",
+        "3:11 ten is no IP address; write for example \"127.0.0.1\"",
+        "4:1 client is valid in Nomad, not supported by Ostler yet; write meta at the top; the agent is always a client",
+        "8:12 proces is unknown in grants → process",
+        "10:8 a plugin a is here already",
+        "12:17 memory_mb must be 1 to 4096, not 0",
+        "13:17 call_wall must be 10ms to 2m",
+        "16:8 plugin name \"b/c\" contains '/'; names become directory names",
+        "17:20 a command is granted by its full path, as in \"/usr/bin/nvidia-smi\"",
+    ];
+    assert_eq!(found.len(), expected.len() + 1, "{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert_eq!(found.replace('"', ""), expected.replace('"', ""));
+    }
+    assert!(found[9].starts_with("17:43 args must be a list of argument lists"), "{}", found[9]);
+}
+
+#[test]
+fn what_is_no_text_is_refused() {
+    assert_eq!(problems("a\0b"), ["1:2 not a text file: it contains the character NUL"]);
+    let binary = AgentConfig::parse(&[b'a', 0xff], Path::new("x")).unwrap_err();
+    assert!(binary.to_string().contains("not UTF-8"), "{binary}");
+    let huge = vec![b' '; usize::try_from(CONFIG_FILE_BYTES_MAX).unwrap() + 1];
+    let huge = AgentConfig::parse(&huge, Path::new("x")).unwrap_err();
+    assert!(huge.to_string().contains("at most"), "{huge}");
+}
+
+#[test]
+fn the_lines_a_refused_plugin_prints_are_a_valid_configuration() {
+    for authority in [Authority::Files, Authority::Command, Authority::Process, Authority::WasmTask]
+    {
+        let config = parse(&grant_lines("mine", authority));
+        let grants = config.plugins["mine"].grants.clone().unwrap();
+        assert!(grants.allow(authority), "{authority:?}");
+    }
+}
+
+#[test]
+fn only_the_limits_given_replace_the_defaults() {
+    let default = PluginLimits::default();
+    assert_eq!(LimitOverrides::default().apply(default.clone()), default);
+    let given = LimitOverrides { memory_mb: Some(1), answer_kb: Some(2), ..Default::default() };
+    let limits = given.apply(default.clone());
+    assert_eq!((limits.memory_bytes_max, limits.answer_bytes_max), (1 << 20, 2 << 10));
+    assert_eq!(limits.host_calls_max, default.host_calls_max);
+}

@@ -1,0 +1,97 @@
+//! A job that was taken: its allocations and its result.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::alloc::AllocHandle;
+use crate::model::alloc::{AllocState, ClientStatus};
+use crate::model::ids::{AllocId, JobId};
+use crate::model::job::Job;
+
+/// The way to a running job. Clones share it.
+#[derive(Clone)]
+pub struct JobHandle {
+    job: Arc<Job>,
+    allocs: Arc<[AllocHandle]>,
+}
+
+impl JobHandle {
+    pub(super) fn new(job: Arc<Job>, allocs: Vec<AllocHandle>) -> Self {
+        Self { job, allocs: allocs.into() }
+    }
+
+    /// The job as it was taken.
+    #[must_use]
+    pub fn job(&self) -> &Arc<Job> {
+        &self.job
+    }
+
+    /// Its allocations.
+    #[must_use]
+    pub fn allocs(&self) -> &[AllocHandle] {
+        &self.allocs
+    }
+
+    /// Stop all allocations; returns when they know.
+    pub async fn stop(&self, reason: &str) {
+        for alloc in self.allocs.iter() {
+            alloc.stop(reason.to_owned()).await;
+        }
+    }
+
+    /// Wait until every allocation is done: tasks dead, hooks run, states durable.
+    pub async fn wait(&self) -> JobResult {
+        let mut allocs = Vec::with_capacity(self.allocs.len());
+        for alloc in self.allocs.iter() {
+            let state = alloc.wait_done().await;
+            let allocation = alloc.allocation();
+            allocs.push(AllocResult { id: allocation.id, name: allocation.name.clone(), state });
+        }
+        JobResult { job: self.job.id.clone(), allocs }
+    }
+}
+
+/// How an allocation ended.
+#[derive(Clone, Debug, Serialize)]
+pub struct AllocResult {
+    /// Its id.
+    pub id: AllocId,
+    /// `<job>.<group>[<index>]`.
+    pub name: String,
+    /// Its last state.
+    pub state: AllocState,
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, Serialize)]
+pub struct JobResult {
+    /// Its id.
+    pub job: JobId,
+    /// Every allocation, in placement order.
+    pub allocs: Vec<AllocResult>,
+}
+
+impl JobResult {
+    /// Every allocation is complete.
+    #[must_use]
+    pub fn successful(&self) -> bool {
+        self.allocs.iter().all(|alloc| alloc.state.client_status == ClientStatus::Complete)
+    }
+
+    /// 0 when successful; else the exit code of the first failed task that has one from 1 to 255;
+    /// else 1.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        if self.successful() {
+            return 0;
+        }
+        self.allocs
+            .iter()
+            .flat_map(|alloc| alloc.state.tasks.values())
+            .filter(|task| task.failed)
+            .filter_map(|task| u8::try_from(task.last_exit.as_ref()?.exit_code).ok())
+            .find(|code| *code != 0)
+            .unwrap_or(1)
+    }
+}

@@ -1,0 +1,298 @@
+//! The process: what is born in which order, and the one handle through which the outside acts.
+//!
+//! ```text
+//! Agent::start:  data dir ─ lock ─ state ─ leftovers of a crashed agent ─ node ─ sandbox ─ host
+//!                ─ plugins (catalogue) ─► AgentHandle
+//! AgentHandle:   submit(job) ─ check ─ admission ─ state.put(alloc) ─ alloc runner ─► JobHandle
+//!                JobHandle ─ stop, wait ─► JobResult
+//! ```
+//! `cli` and `api` touch only [`AgentHandle`] and what it hands out.
+
+pub mod admission;
+pub mod catalogue;
+pub mod config;
+mod error;
+mod job;
+mod leftovers;
+pub mod ports;
+mod startup;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Serialize;
+
+use crate::alloc::{AllocHandle, AllocRunner, AllocRunnerConfig};
+use crate::clock::Clock;
+use crate::device::manager::DeviceManager;
+use crate::driver::api::{Drivers as _, Workloads};
+use crate::driver::manager::DriverManager;
+use crate::host::HostServices;
+use crate::limits::{JOB_TASKS_MAX, KILL_TIMEOUT_MAX};
+use crate::model::alloc::Allocation;
+use crate::model::ids::AllocId;
+use crate::model::job::Job;
+use crate::node::{Node, NodeView};
+use crate::rng::Rng;
+use crate::state::{DataDirLock, Key, StateStore};
+use crate::task::env::NodeFacts;
+
+pub use catalogue::{PluginEntry, PluginStatus};
+pub use config::{AgentConfig, PluginBlock};
+pub use error::{AgentError, SubmitError};
+pub use job::{AllocResult, JobHandle, JobResult};
+
+use admission::{Admission, Placing};
+
+/// How an agent is started.
+#[derive(Clone, Debug)]
+pub struct AgentOptions {
+    /// State, allocations, compiled code. Created when absent; one agent at a time.
+    pub data_dir: PathBuf,
+    /// What the operator configured.
+    pub config: AgentConfig,
+    /// Native tasks die with the agent (embedded agents) instead of living on.
+    pub kill_with_agent: bool,
+    /// Program that answers `__compile`; this program unless given.
+    pub compiler: Option<PathBuf>,
+    /// Time.
+    pub clock: Clock,
+    /// Randomness.
+    pub rng: Rng,
+}
+
+/// Starts agents.
+pub struct Agent;
+
+impl Agent {
+    /// Start an agent. Needs a multi-thread tokio runtime, which becomes the control runtime.
+    ///
+    /// # Errors
+    /// See [`AgentError`]; nothing is left running then.
+    pub async fn start(options: AgentOptions) -> Result<AgentHandle, AgentError> {
+        startup::start(options).await
+    }
+}
+
+/// A `config` that does not fit its driver's schema.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ConfigProblem {
+    /// Task group.
+    pub group: String,
+    /// Task.
+    pub task: String,
+    /// Dotted path inside `config`; empty for the whole.
+    pub path: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl std::fmt::Display for ConfigProblem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { group, task, path, message } = self;
+        let dot = if path.is_empty() { "" } else { "." };
+        write!(f, "group {group}, task {task}, config{dot}{path}: {message}")
+    }
+}
+
+/// Everything a running agent consists of.
+struct Inner {
+    data_dir: PathBuf,
+    node: Node,
+    plugins: Vec<PluginEntry>,
+    notices: Vec<String>,
+    drivers: DriverManager,
+    devices: DeviceManager,
+    workloads: Arc<dyn Workloads>,
+    services: HostServices,
+    state: StateStore,
+    admission: Mutex<Admission>,
+    clock: Clock,
+    rng: Rng,
+    // Last: the directory is free when all else is gone.
+    _lock: DataDirLock,
+}
+
+/// The one way to a running agent. Clones share it.
+#[derive(Clone)]
+pub struct AgentHandle(Arc<Inner>);
+
+impl AgentHandle {
+    /// Where state, allocations and compiled code are.
+    #[must_use]
+    pub fn data_dir(&self) -> &Path {
+        &self.0.data_dir
+    }
+
+    /// The node as it is now.
+    #[must_use]
+    pub fn node(&self) -> Arc<NodeView> {
+        self.0.node.current()
+    }
+
+    /// Every plugin that was looked at, with its fate.
+    #[must_use]
+    pub fn plugins(&self) -> &[PluginEntry] {
+        &self.0.plugins
+    }
+
+    /// What the operator should hear once: lowered pools, leftovers of a crash, records put aside.
+    #[must_use]
+    pub fn notices(&self) -> &[String] {
+        &self.0.notices
+    }
+
+    /// What the state store did so far.
+    #[must_use]
+    pub fn state_stats(&self) -> crate::state::Stats {
+        self.0.state.stats()
+    }
+
+    /// Check every task's `config` against its driver's schema. Texts with `${…}` are checked
+    /// when the task starts and their values are known.
+    #[must_use]
+    pub fn check(&self, job: &Job) -> Vec<ConfigProblem> {
+        let mut problems = Vec::new();
+        for group in &job.groups {
+            for task in &group.tasks {
+                // A missing or unhealthy driver is admission's to report.
+                let Ok(driver) = self.0.drivers.dispense(&task.driver) else { continue };
+                for found in driver.validate(&task.config) {
+                    if !depends_on_variables(&task.config.0, &found.path) {
+                        problems.push(ConfigProblem {
+                            group: group.name.to_string(),
+                            task: task.name.to_string(),
+                            path: found.path,
+                            message: found.message,
+                        });
+                    }
+                }
+            }
+        }
+        problems
+    }
+
+    /// Place a job on this node and start its allocations.
+    ///
+    /// # Errors
+    /// When it does not fit, its configuration is wrong, or an allocation cannot be made durable;
+    /// then nothing of it runs and nothing is held.
+    pub async fn submit(&self, job: Job) -> Result<JobHandle, SubmitError> {
+        let tasks: usize = job
+            .groups
+            .iter()
+            .map(|g| g.tasks.len().saturating_mul(usize::try_from(g.count).unwrap_or(usize::MAX)))
+            .fold(0, usize::saturating_add);
+        if tasks > JOB_TASKS_MAX {
+            return Err(SubmitError::TooManyTasks { tasks });
+        }
+        let problems = self.check(&job);
+        if !problems.is_empty() {
+            return Err(SubmitError::Config(problems));
+        }
+        let job = Arc::new(job);
+        let placed = self.place(&job)?;
+        let mut undo = ReleaseUnlessStarted { agent: self, allocs: Vec::new() };
+        undo.allocs.extend(placed.iter().map(|alloc| alloc.id));
+        for alloc in &placed {
+            self.0.state.put(&Key::Alloc(alloc.id), alloc).await.map_err(SubmitError::State)?;
+        }
+        let mut handles = Vec::with_capacity(placed.len());
+        for alloc in placed {
+            handles.push(self.run(alloc)?);
+        }
+        undo.allocs.clear();
+        Ok(JobHandle::new(job, handles))
+    }
+
+    fn place(&self, job: &Arc<Job>) -> Result<Vec<Allocation>, SubmitError> {
+        let view = self.node();
+        let rng = &self.0.rng;
+        let mut new_id = || AllocId::new(rng.uuid());
+        let mut placing = Placing {
+            new_id: &mut new_id,
+            now: self.0.clock.now(),
+            rng,
+            port_in_use: &ports::port_in_use,
+        };
+        let placed = self.admission().place(job, &view, &mut placing);
+        placed.map_err(|refusal| SubmitError::Refused(Box::new(refusal)))
+    }
+
+    fn run(&self, allocation: Allocation) -> Result<AllocHandle, SubmitError> {
+        let inner = &self.0;
+        let id = allocation.id;
+        let handle = AllocRunner::spawn(AllocRunnerConfig {
+            allocation: Arc::new(allocation),
+            node: Arc::new(node_facts(&self.node())),
+            alloc_root: inner.data_dir.join("allocs"),
+            drivers: Arc::new(inner.drivers.clone()),
+            workloads: Arc::clone(&inner.workloads),
+            devices: Arc::new(inner.devices.clone()),
+            state: inner.state.clone(),
+            clock: inner.clock.clone(),
+            rng: inner.rng.clone(),
+            kill_timeout_max: KILL_TIMEOUT_MAX,
+        })
+        .map_err(|error| SubmitError::Runner(error.to_string()))?;
+        // What the allocation holds is free when it is done.
+        let (agent, done) = (self.clone(), handle.clone());
+        tokio::spawn(async move {
+            done.wait_done().await;
+            agent.admission().release_alloc(id);
+        });
+        Ok(handle)
+    }
+
+    fn admission(&self) -> std::sync::MutexGuard<'_, Admission> {
+        self.0.admission.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leave: stop asking plugins, end what still runs of an embedded agent, close the state.
+    /// Jobs are stopped before, through their handles.
+    pub async fn shutdown(&self) {
+        self.0.drivers.shutdown().await;
+        self.0.devices.shutdown().await;
+        self.0.services.wasm_tasks.kill_all();
+        self.0.state.close().await;
+    }
+}
+
+/// Frees what admission lent when a submit fails half-way or is given up.
+struct ReleaseUnlessStarted<'a> {
+    agent: &'a AgentHandle,
+    allocs: Vec<AllocId>,
+}
+
+impl Drop for ReleaseUnlessStarted<'_> {
+    fn drop(&mut self) {
+        for id in &self.allocs {
+            self.agent.admission().release_alloc(*id);
+        }
+    }
+}
+
+fn depends_on_variables(config: &serde_json::Map<String, serde_json::Value>, path: &str) -> bool {
+    let mut parts = path.split('.');
+    let mut at = parts.next().and_then(|first| config.get(first));
+    for part in parts {
+        at = at.and_then(|value| match part.parse::<usize>() {
+            Ok(index) if value.is_array() => value.get(index),
+            _ => value.get(part),
+        });
+    }
+    at.and_then(serde_json::Value::as_str).is_some_and(|text| text.contains("${"))
+}
+
+fn node_facts(view: &NodeView) -> NodeFacts {
+    NodeFacts {
+        id: view.id.to_string(),
+        name: view.name.clone(),
+        datacenter: view.datacenter.clone(),
+        class: String::new(),
+        region: "global".to_owned(),
+        pool: "default".to_owned(),
+        attributes: view.attribute_texts(),
+        meta: view.meta.clone(),
+    }
+}

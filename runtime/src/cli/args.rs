@@ -1,0 +1,363 @@
+//! The commands, their options and their help.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+/// Examples, followed by the exit codes most commands have.
+macro_rules! examples {
+    ($examples:literal) => {
+        concat!(
+            $examples,
+            "
+Exit codes:
+  0    all went well
+  2    a job file, a configuration, a plugin file or the usage is wrong
+  3    the agent cannot start
+  141  nobody reads the standard output any more"
+        )
+    };
+}
+
+/// The program's arguments.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ostler",
+    version,
+    about = "Run jobs through sandboxed WebAssembly drivers and device plugins",
+    long_about = "Ostler runs jobs on this node. A job file says what to run; drivers run it and \
+                  device plugins find the node's devices. Both are WebAssembly components that \
+                  can do only what they import and are granted.",
+    after_long_help = "\
+Examples:
+  ostler run hello.hcl                 run a job to its end and show its output
+  ostler job validate hello.hcl        say everything that is wrong with a job file
+  ostler plugin inspect mine.wasm      say what a plugin could do, without running it
+  ostler node status                   show what this node has to give
+
+Environment:
+  OSTLER_CONFIG    the agent's configuration, as --config
+  OSTLER_DATA_DIR  the data directory, as --data-dir
+  OSTLER_LOG       what is logged, for example debug or ostler::alloc=trace
+  NO_COLOR         any text switches colours off",
+    arg_required_else_help = true,
+    propagate_version = true
+)]
+pub(super) struct Cli {
+    /// Log more on standard error: -v what the agent does, -vv why, -vvv everything
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Run one job to its end in an agent of its own
+    Run(RunArgs),
+    /// Work with job files
+    #[command(subcommand)]
+    Job(JobCommand),
+    /// Look at plugins
+    #[command(subcommand)]
+    Plugin(PluginCommand),
+    /// Look at this node
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Print a completion script for a shell
+    #[command(after_long_help = "\
+Examples:
+  ostler completions bash > /etc/bash_completion.d/ostler
+  ostler completions fish > ~/.config/fish/completions/ostler.fish")]
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write one per command
+    #[command(after_long_help = "\
+Examples:
+  ostler man | man -l -                 read it
+  ostler man --dir /usr/share/man/man1  install all pages")]
+    Man(ManArgs),
+}
+
+/// Commands on job files.
+#[derive(Debug, Subcommand)]
+pub(super) enum JobCommand {
+    /// Say everything that is wrong with a job file
+    Validate(ValidateArgs),
+}
+
+/// Commands on plugins.
+#[derive(Debug, Subcommand)]
+pub(super) enum PluginCommand {
+    /// List the plugins an agent would load, with their state
+    List(PluginListArgs),
+    /// Say what a plugin could do, without running it
+    Inspect(InspectArgs),
+}
+
+/// Commands on the node.
+#[derive(Debug, Subcommand)]
+pub(super) enum NodeCommand {
+    /// Show this node's attributes, drivers and devices
+    Status(NodeStatusArgs),
+}
+
+/// Where an agent takes its configuration from.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct AgentArgs {
+    /// The agent's configuration (HCL): node name, plugins, grants, limits
+    #[arg(long, value_name = "FILE", env = "OSTLER_CONFIG", hide_env_values = true)]
+    pub config: Option<PathBuf>,
+
+    /// Directory whose *.wasm files are plugins, in place of the configuration's plugin_dir
+    #[arg(long, value_name = "DIR")]
+    pub plugin_dir: Option<PathBuf>,
+
+    /// Directory for state, allocations and compiled plugins; kept at the end, so that the next
+    /// start is faster. Without it a temporary one is used and removed
+    #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true)]
+    pub data_dir: Option<PathBuf>,
+}
+
+/// `ostler run`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Run one job to its end in an agent of its own.\n\n\
+        What the tasks print goes to standard output (their standard error to standard error), \
+        each line after its task's name. Progress goes to standard error. Ctrl-C or SIGTERM stops \
+        the job in order, with its kill_signal and kill_timeout; a second one kills it at once. \
+        The job is also stopped when nobody reads the standard output any more (as with | head).",
+    after_long_help = "\
+Examples:
+  ostler run hello.hcl
+  ostler run --data-dir ./data hello.hcl       keep state, logs and files of the job
+  ostler run --config ostler.hcl gpu.hcl       with plugins of your own
+  ostler run --json hello.hcl | jq .           one JSON object per line
+  generate-job | ostler run -                  read the job from standard input
+
+Exit codes:
+  0    every task ended well
+  1-255  the exit code of the first task that failed (1 when it has none)
+  2    the job file, the configuration or the usage is wrong
+  3    the agent cannot start, or the job does not fit on this node
+  129  stopped by SIGHUP
+  130  stopped by Ctrl-C
+  141  stopped because nobody reads the standard output any more
+  143  stopped by SIGTERM
+
+JSON objects have a type: node, plugin, notice, placed, event, output, status, progress, error,
+result. The last one is result or error; it has the exit code."
+)]
+pub(super) struct RunArgs {
+    /// The job: HCL or JSON; - is the standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Print one JSON object per line on standard output, and nothing else there
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+/// `ostler job validate`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Say everything that is wrong with a job file.\n\n\
+        The file is read, and each task's config is checked against the schema of its driver; for \
+        that the drivers are loaded (they start nothing). Whether the job fits on this node is not \
+        checked: that is decided when it is run.",
+    after_long_help = examples!("\
+Examples:
+  ostler job validate hello.hcl
+  ostler job validate --syntax-only hello.hcl  without loading drivers
+  ostler job validate --json hello.hcl         the problems as JSON
+")
+)]
+pub(super) struct ValidateArgs {
+    /// The job: HCL or JSON; - is the standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Do not load the drivers, and do not check what is theirs
+    #[arg(long)]
+    pub syntax_only: bool,
+
+    /// Print the result as one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+/// `ostler plugin list`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "List the plugins an agent with this configuration loads: the built-in ones, those \
+        of the plugin directory and those of the configuration. A plugin that is refused is listed \
+        with the reason.",
+    after_long_help = examples!("\
+Examples:
+  ostler plugin list
+  ostler plugin list --plugin-dir ./plugins
+  ostler plugin list --json | jq '.[].name'
+")
+)]
+pub(super) struct PluginListArgs {
+    /// Print the list as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+/// `ostler plugin inspect`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Say what a plugin could do, without running or compiling it: its kind and \
+        interface version, and every import under what it lets the plugin do. What needs a grant \
+        is marked, with the lines that would give it.",
+    after_long_help = examples!("\
+Examples:
+  ostler plugin inspect mine.wasm
+  ostler plugin inspect --json mine.wasm
+")
+)]
+pub(super) struct InspectArgs {
+    /// The plugin, a WebAssembly component
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Print the result as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `ostler node status`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Show this node as jobs see it: what constraints can ask about, the drivers with \
+        their health, and the devices that can be lent.",
+    after_long_help = examples!("\
+Examples:
+  ostler node status
+  ostler node status --json | jq '.attributes'
+")
+)]
+pub(super) struct NodeStatusArgs {
+    /// Print the node as one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+/// `ostler completions`.
+#[derive(Debug, Args)]
+pub(super) struct CompletionsArgs {
+    /// For which shell
+    pub shell: Shell,
+}
+
+/// `ostler man`.
+#[derive(Debug, Args)]
+pub(super) struct ManArgs {
+    /// Write one page per command into this directory instead
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn help(path: &[&str]) -> String {
+        let mut command = Cli::command();
+        command.build();
+        let mut at = &mut command;
+        for name in path {
+            at = at.find_subcommand_mut(name).unwrap();
+        }
+        at.render_long_help().to_string()
+    }
+
+    fn parse(args: &[&str]) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from([&["ostler"], args].concat())
+    }
+
+    #[test]
+    fn the_tree_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_teaches_with_examples() {
+        let commands: [&[&str]; 8] = [
+            &[],
+            &["run"],
+            &["job", "validate"],
+            &["plugin", "list"],
+            &["plugin", "inspect"],
+            &["node", "status"],
+            &["completions"],
+            &["man"],
+        ];
+        for command in commands {
+            let help = help(command);
+            let example = format!("\n  ostler {}", command.join(" "));
+            assert!(help.contains("Examples:") && help.contains(example.trim_end()), "{help}");
+        }
+    }
+
+    #[test]
+    fn the_help_of_run_documents_every_exit_code() {
+        let help = help(&["run"]);
+        for code in ["0 ", "1-255", "2 ", "3 ", "129", "130", "141", "143"] {
+            assert!(help.contains(&format!("\n  {code}")), "{code} in {help}");
+        }
+    }
+
+    #[test]
+    fn every_listing_has_json() {
+        let listings: [&[&str]; 5] = [
+            &["run", "x"],
+            &["job", "validate", "x"],
+            &["plugin", "list"],
+            &["plugin", "inspect", "x"],
+            &["node", "status"],
+        ];
+        for listing in listings {
+            assert!(parse(&[listing, &["--json"]].concat()).is_ok(), "{listing:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_usage_exits_with_2_and_help_with_0() {
+        for wrong in [&["rum"][..], &["run"], &["run", "a", "b"], &["plugin"], &[]] {
+            assert_eq!(parse(wrong).unwrap_err().exit_code(), 2, "{wrong:?}");
+        }
+        for asked in [&["--help"][..], &["--version"], &["run", "--help"]] {
+            assert_eq!(parse(asked).unwrap_err().exit_code(), 0, "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn options_of_run_are_read_wherever_they_stand() {
+        let cli = parse(&["run", "-vv", "--data-dir", "d", "job.hcl", "--json"]).unwrap();
+        let Command::Run(run) = cli.command else { panic!("not run") };
+        assert_eq!((cli.verbose, run.json), (2, true));
+        assert_eq!(run.agent.data_dir, Some(PathBuf::from("d")));
+        assert_eq!(run.file, PathBuf::from("job.hcl"));
+    }
+}

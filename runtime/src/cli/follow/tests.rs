@@ -1,0 +1,47 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::path::Path;
+
+use cap_std::ambient_authority;
+use cap_std::fs::Dir;
+
+use super::*;
+use crate::driver::api::ByteSink as _;
+use crate::model::job::LogConfig;
+use crate::rng::Rng;
+
+fn logs(dir: &Path) -> TaskLogs {
+    let dir = Dir::open_ambient_dir(dir, ambient_authority()).unwrap();
+    TaskLogs::open(&dir, &TaskName::new("web").unwrap(), &LogConfig::default()).unwrap()
+}
+
+#[tokio::test]
+async fn every_line_is_told_and_the_end_comes_after_the_last_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = logs(dir.path());
+    let source = Source {
+        alloc: AllocId::new(Rng::seeded(1).uuid()),
+        task: TaskName::new("web").unwrap(),
+        stream: Stream::Stdout,
+        label: Arc::new(Label { text: "web".into(), number: 0 }),
+    };
+    let (sender, mut reports) = mpsc::channel(1);
+    let stream = Arc::clone(&logs.stdout);
+    let telling = tokio::spawn(async move { lines(&stream, source, &sender).await });
+    logs.stdout.write(b"one\ntwo\nthr");
+    let mut told = Vec::new();
+    for _ in 0..2 {
+        match reports.recv().await {
+            Some(Report::Output(line)) => told.push((line.bytes, line.complete)),
+            other => told.push((format!("{other:?}").into_bytes(), false)),
+        }
+    }
+    logs.stdout.write(b"ee");
+    logs.close();
+    while let Some(Report::Output(line)) = reports.recv().await {
+        told.push((line.bytes, line.complete));
+    }
+    telling.await.unwrap();
+    let expected = [(b"one".to_vec(), true), (b"two".to_vec(), true), (b"three".to_vec(), false)];
+    assert_eq!(told, expected);
+}

@@ -1,0 +1,100 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::Arc;
+
+use super::*;
+use crate::model::alloc::AllocState;
+use crate::model::event::EventKind;
+use crate::model::ids::{AllocId, TaskName};
+use crate::model::task::TaskState;
+use crate::model::time::Timestamp;
+use crate::rng::Rng;
+
+const PIPE: Terminal = Terminal { stdout: false, stderr: false, colours: true };
+const SCREEN: Terminal = Terminal { stdout: true, stderr: true, colours: true };
+
+fn alloc() -> AllocId {
+    AllocId::new(Rng::seeded(1).uuid())
+}
+
+fn line(bytes: &[u8], stream: Stream) -> Output {
+    Output {
+        alloc: alloc(),
+        task: TaskName::new("web").unwrap(),
+        stream,
+        bytes: bytes.to_vec(),
+        complete: true,
+        skipped_bytes: 0,
+        label: Arc::new(Label { text: "web ".into(), number: 0 }),
+    }
+}
+
+fn shown(report: &Report, terminal: &Terminal) -> (String, String) {
+    let mut rendered = Rendered::default();
+    human(report, terminal, &mut rendered);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (text(rendered.stdout), text(rendered.stderr))
+}
+
+#[test]
+fn each_line_of_a_task_goes_to_its_stream_behind_its_name() {
+    let out = shown(&Report::Output(line(b"hello", Stream::Stdout)), &PIPE);
+    assert_eq!(out, ("web  | hello\n".to_owned(), String::new()));
+    let err = shown(&Report::Output(line(b"", Stream::Stderr)), &PIPE);
+    assert_eq!(err, (String::new(), "web  | \n".to_owned()));
+}
+
+#[test]
+fn a_pipe_gets_the_bytes_as_they_are_and_a_screen_gets_colours() {
+    let mut rendered = Rendered::default();
+    let binary = Report::Output(line(b"\xff\x1b[2J", Stream::Stdout));
+    human(&binary, &PIPE, &mut rendered);
+    assert_eq!(rendered.stdout, b"web  | \xff\x1b[2J\n");
+    let (out, _) = shown(&Report::Output(line(b"\x1b[31mred", Stream::Stdout)), &SCREEN);
+    assert_eq!(out, "\x1b[36mweb  |\x1b[0m \x1b[31mred\x1b[0m\n");
+    let without = Terminal { colours: false, ..SCREEN };
+    let (out, _) = shown(&Report::Output(line(b"\x1b[2Jx", Stream::Stdout)), &without);
+    assert_eq!(out, "web  | \u{fffd}[2Jx\n");
+}
+
+#[test]
+fn lost_output_is_said_and_not_printed_as_a_line() {
+    let gap = Output { skipped_bytes: 7, complete: false, ..line(b"", Stream::Stdout) };
+    let (out, err) = shown(&Report::Output(gap), &PIPE);
+    assert_eq!(out, "");
+    assert_eq!(err, "web  | (7 bytes were rotated away before they could be shown)\n");
+}
+
+#[test]
+fn an_event_is_one_line_whatever_its_message_holds() {
+    let time = Timestamp::from_nanos(3_723_000_000_000);
+    let event = TaskEvent::new(EventKind::Driver, time, "a\nb\x1b[2J").failing();
+    let label = Arc::new(Label { text: "web".into(), number: 0 });
+    let task = TaskName::new("web").unwrap();
+    let report = Report::Event { alloc: alloc(), task, event, label };
+    let (out, err) = shown(&report, &PIPE);
+    assert_eq!(out, "");
+    assert_eq!(err, "web | 01:02:03 Driver: a; b\u{fffd}[2J\n");
+}
+
+fn failed_result() -> Report {
+    let exit = ExitResult { exit_code: 3, ..ExitResult::default() };
+    let task = TaskState { failed: true, last_exit: Some(exit), ..TaskState::default() };
+    let mut state = AllocState { client_status: ClientStatus::Failed, ..AllocState::default() };
+    state.tasks.insert(TaskName::new("web").unwrap(), task);
+    Report::Result {
+        job: JobId::new("shop").unwrap(),
+        successful: false,
+        exit_code: 3,
+        allocs: vec![AllocResult { id: alloc(), name: "shop.front[0]".into(), state }],
+    }
+}
+
+#[test]
+fn a_failed_job_names_the_tasks_that_failed_and_why() {
+    let (_, err) = shown(&failed_result(), &PIPE);
+    assert_eq!(
+        err,
+        "job shop failed with exit code 3\n  task web of shop.front[0] failed: exit code 3\n"
+    );
+}

@@ -1,0 +1,156 @@
+//! Reading what the user names on the command line.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::agent::AgentConfig;
+use crate::agent::config::CONFIG_FILE_BYTES_MAX;
+use crate::jobspec::{self, Diagnostics, JobFileError};
+use crate::limits::JOB_FILE_BYTES_MAX;
+use crate::model::job::Job;
+
+/// Why a file could not be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum InputError {
+    /// The system refused.
+    #[error("cannot read {}: {source}; check the path", path.display())]
+    Read {
+        /// The path given.
+        path: PathBuf,
+        /// Its reason.
+        source: io::Error,
+    },
+    /// A directory, a pipe, a device.
+    #[error("{} is no regular file", path.display())]
+    NotAFile {
+        /// The path given.
+        path: PathBuf,
+    },
+    /// More than is ever read of such a file.
+    #[error("{} is larger than {max} bytes", path.display())]
+    TooLarge {
+        /// The path given.
+        path: PathBuf,
+        /// Bytes read at most.
+        max: u64,
+    },
+    /// A job file that could not be read as text.
+    #[error("{}", chain(.0))]
+    JobFile(JobFileError),
+    /// Read, and wrong in places.
+    #[error("{} has {} problem(s)", path.display(), diagnostics.len() + diagnostics.omitted)]
+    Invalid {
+        /// The path given.
+        path: PathBuf,
+        /// What was read.
+        text: String,
+        /// What is wrong.
+        diagnostics: Diagnostics,
+    },
+}
+
+/// An error and its causes in one line; a cause the error tells itself is not told again.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Read a job file; `-` is the standard input.
+pub(super) fn job(path: &Path) -> Result<Job, InputError> {
+    if path != Path::new("-") {
+        return jobspec::parse_file(path).map_err(|error| match error {
+            JobFileError::Invalid { path, source_text, diagnostics } => {
+                InputError::Invalid { path, text: source_text, diagnostics }
+            }
+            other => InputError::JobFile(other),
+        });
+    }
+    let bytes = bounded(io::stdin().lock(), path, JOB_FILE_BYTES_MAX)?;
+    jobspec::parse(&bytes, path, None).map_err(|diagnostics| InputError::Invalid {
+        path: path.to_owned(),
+        text: String::from_utf8_lossy(&bytes).into_owned(),
+        diagnostics,
+    })
+}
+
+/// Read the agent's configuration; without a file it is the default.
+pub(super) fn config(path: Option<&Path>) -> Result<AgentConfig, InputError> {
+    let Some(path) = path else {
+        return Ok(AgentConfig::default());
+    };
+    let bytes = file(path, CONFIG_FILE_BYTES_MAX)?;
+    AgentConfig::parse(&bytes, path).map_err(|diagnostics| InputError::Invalid {
+        path: path.to_owned(),
+        text: String::from_utf8_lossy(&bytes).into_owned(),
+        diagnostics,
+    })
+}
+
+/// Read a regular file of at most `max` bytes.
+pub(super) fn file(path: &Path, max: u64) -> Result<Vec<u8>, InputError> {
+    let failed = |source| InputError::Read { path: path.to_owned(), source };
+    // Opening a pipe nobody writes to waits for ever without this flag; files do not mind it.
+    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(InputError::NotAFile { path: path.to_owned() });
+    }
+    bounded(file, path, max)
+}
+
+fn bounded(reader: impl io::Read, path: &Path, max: u64) -> Result<Vec<u8>, InputError> {
+    let mut bytes = Vec::new();
+    let read = reader.take(max.saturating_add(1)).read_to_end(&mut bytes);
+    read.map_err(|source| InputError::Read { path: path.to_owned(), source })?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length > max) {
+        return Err(InputError::TooLarge { path: path.to_owned(), max });
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn no_configuration_file_is_the_default() {
+        assert_eq!(config(None).unwrap(), AgentConfig::default());
+    }
+
+    #[test]
+    fn files_that_cannot_be_used_are_named_with_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let large = dir.path().join("large");
+        std::fs::write(&large, [0; 11]).unwrap();
+        let text = |path: &Path| file(path, 10).unwrap_err().to_string();
+        assert!(text(&large).ends_with("large is larger than 10 bytes"));
+        assert!(text(dir.path()).ends_with("is no regular file"));
+        assert!(text(&dir.path().join("gone")).contains("gone: No such file"));
+        std::fs::write(&large, [0; 10]).unwrap();
+        assert_eq!(file(&large, 10).unwrap().len(), 10);
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("outer: {0}")]
+        struct Telling(#[source] io::Error);
+        #[derive(Debug, thiserror::Error)]
+        #[error("outer")]
+        struct Silent(#[source] io::Error);
+        assert_eq!(chain(&Telling(io::Error::other("inner"))), "outer: inner");
+        assert_eq!(chain(&Silent(io::Error::other("inner"))), "outer: inner");
+    }
+}

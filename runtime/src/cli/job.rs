@@ -1,0 +1,174 @@
+//! `ostler job …`
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::args::ValidateArgs;
+use super::exit::Exit;
+use super::input::{self, InputError};
+use super::output;
+use super::start::{Fallback, Session, StartError};
+use super::terminal::Terminal;
+use crate::agent::ConfigProblem;
+use crate::jobspec::Diagnostic;
+use crate::model::job::Job;
+
+/// The result of a validation, as `--json` prints it.
+#[derive(Debug, Default, Serialize)]
+struct Verdict {
+    /// Nothing is wrong.
+    valid: bool,
+    /// The file as it was given.
+    file: String,
+    /// Why the file could not be read, or the drivers not be loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// What is wrong, with places.
+    diagnostics: Vec<Diagnostic>,
+    /// Problems beyond the bound.
+    omitted: usize,
+    /// Task configurations that do not fit their drivers' schemas.
+    config_problems: Vec<ConfigProblem>,
+    /// The tasks' configurations were checked.
+    drivers_checked: bool,
+}
+
+/// Say everything that is wrong with a job file.
+pub(super) async fn validate(args: &ValidateArgs, terminal: &Terminal) -> Exit {
+    let mut verdict = Verdict { file: args.file.display().to_string(), ..Verdict::default() };
+    let job = match input::job(&args.file) {
+        Ok(job) => job,
+        Err(error) => {
+            if !args.json {
+                output::input_error(terminal, &error);
+            }
+            match error {
+                InputError::Invalid { diagnostics, .. } => {
+                    verdict.omitted = diagnostics.omitted;
+                    verdict.diagnostics = diagnostics.diagnostics;
+                }
+                other => verdict.error = Some(other.to_string()),
+            }
+            return tell(args, &verdict, "", terminal, Exit::Input);
+        }
+    };
+    if !args.syntax_only {
+        match check(args, &job).await {
+            Ok(problems) => {
+                verdict.config_problems = problems;
+                verdict.drivers_checked = true;
+            }
+            Err(error) => return not_checked(args, verdict, &error, terminal),
+        }
+    }
+    for problem in &verdict.config_problems {
+        if !args.json {
+            output::error(terminal, &problem.to_string());
+        }
+    }
+    verdict.valid = verdict.config_problems.is_empty();
+    let exit = if verdict.valid { Exit::Success } else { Exit::Input };
+    tell(args, &verdict, &summary(&args.file, &job), terminal, exit)
+}
+
+/// The tasks' configurations against the schemas of their drivers.
+async fn check(args: &ValidateArgs, job: &Job) -> Result<Vec<ConfigProblem>, StartError> {
+    let session = Session::start(&args.agent, Fallback::Temporary).await?;
+    let problems = session.agent.check(job);
+    session.end().await;
+    Ok(problems)
+}
+
+fn not_checked(
+    args: &ValidateArgs,
+    mut verdict: Verdict,
+    error: &StartError,
+    terminal: &Terminal,
+) -> Exit {
+    let why = match error {
+        StartError::Input(error) => {
+            if !args.json {
+                output::input_error(terminal, error);
+            }
+            error.to_string()
+        }
+        StartError::Agent(message) => message.clone(),
+    };
+    let message =
+        format!("the job file can be read, but the drivers could not be loaded to check it: {why}");
+    if !args.json {
+        output::error(terminal, &format!("{message}\n(--syntax-only does without them)"));
+    }
+    verdict.error = Some(message);
+    tell(args, &verdict, "", terminal, error.exit())
+}
+
+/// Print the verdict: as JSON always, for people only when the file is valid; what is wrong was
+/// said already.
+fn tell(
+    args: &ValidateArgs,
+    verdict: &Verdict,
+    summary: &str,
+    terminal: &Terminal,
+    exit: Exit,
+) -> Exit {
+    let printed = match (args.json, verdict.valid) {
+        (true, _) => output::print_json(verdict, terminal),
+        (false, true) => output::print(summary, terminal),
+        (false, false) => Ok(()),
+    };
+    printed.map_or_else(|failed| failed, |()| exit)
+}
+
+fn summary(file: &Path, job: &Job) -> String {
+    let groups = job.groups.len();
+    let allocs: u64 = job.groups.iter().map(|group| u64::from(group.count)).sum();
+    let tasks: usize = job.groups.iter().map(|group| group.tasks.len()).sum();
+    let plural = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let count = |n: usize, what: &str| plural(u64::try_from(n).unwrap_or(u64::MAX), what);
+    format!(
+        "{} is valid: job {} with {}, {} and {} to place\n",
+        file.display(),
+        job.id,
+        count(groups, "group"),
+        count(tasks, "task"),
+        plural(allocs, "allocation"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::super::args::AgentArgs;
+    use super::*;
+
+    fn args(file: &Path) -> ValidateArgs {
+        ValidateArgs {
+            file: file.to_owned(),
+            syntax_only: true,
+            json: false,
+            agent: AgentArgs::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_exit_code_says_whether_a_file_is_valid() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("job.hcl");
+        let job = "job \"a\" {\n group \"g\" {\n task \"t\" {\n driver = \"mock\"\n }\n }\n}\n";
+        for (text, exit) in [(job, Exit::Success), ("job \"a\" { grup = 1 }", Exit::Input)] {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(validate(&args(&file), &Terminal::default()).await, exit, "{text}");
+        }
+        let gone = dir.path().join("gone.hcl");
+        assert_eq!(validate(&args(&gone), &Terminal::default()).await, Exit::Input);
+        let parsed = crate::jobspec::parse(job.as_bytes(), &file, None).unwrap();
+        let text = summary(Path::new("job.hcl"), &parsed);
+        assert_eq!(
+            text,
+            "job.hcl is valid: job a with 1 group, 1 task and 1 allocation to place\n"
+        );
+    }
+}

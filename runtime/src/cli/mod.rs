@@ -1,0 +1,95 @@
+//! The command line.
+//!
+//! ```text
+//! args ─► clap ─► command ─► start (config, data directory, embedded agent) ─► AgentHandle
+//!                    │                                                            │
+//!                    │          run: watchers, followers ◄── AllocHandle ◄────────┘
+//!                    ▼                 │ Report (bounded queue)
+//!                  Exit ◄──────────────┴──► printer thread ─► stdout, stderr
+//! ```
+//! A command prints through [`output`] or [`printer`] (never with `println!`: a closed standard
+//! output is an ordinary end, not a panic) and returns an [`Exit`]. It touches the agent only
+//! through [`crate::agent::AgentHandle`] and what that hands out.
+
+mod args;
+mod exit;
+mod follow;
+mod human;
+mod input;
+mod interrupt;
+mod job;
+mod logging;
+mod node;
+mod output;
+mod plugin;
+mod printer;
+mod progress;
+mod report;
+mod run;
+mod shell;
+mod start;
+mod terminal;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser as _;
+
+use args::{Cli, Command, JobCommand, NodeCommand, PluginCommand};
+pub use exit::Exit;
+use terminal::Terminal;
+
+/// Fewest threads for timers and I/O: one busy thread must not stop the others.
+const CONTROL_THREADS_MIN: usize = 2;
+/// How long threads that still block may hold up the end of the program.
+const RUNTIME_END_WAIT: Duration = Duration::from_secs(1);
+/// First argument of the compile child, which is this program.
+const COMPILE_CHILD: &str = "__compile";
+
+/// Run the program. `args` begin with the program's own name.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    // Before anything else is set up: the child limits itself first of all.
+    if args.get(1).is_some_and(|first| first == COMPILE_CHILD) {
+        return crate::sandbox::compile_child_main(args.into_iter().skip(2));
+    }
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version come this way too. A closed terminal is no reason to fail.
+            let _closed = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
+        }
+    };
+    let terminal = Terminal::detect();
+    logging::start(cli.verbose, &terminal);
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.max(CONTROL_THREADS_MIN))
+        .thread_name("ostler-control")
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            output::error(&terminal, &format!("cannot start threads: {error}"));
+            return Exit::Agent.into();
+        }
+    };
+    let exit = runtime.block_on(dispatch(cli.command, terminal));
+    runtime.shutdown_timeout(RUNTIME_END_WAIT);
+    exit.into()
+}
+
+async fn dispatch(command: Command, terminal: Terminal) -> Exit {
+    match command {
+        Command::Run(args) => run::run(args, terminal).await,
+        Command::Job(JobCommand::Validate(args)) => job::validate(&args, &terminal).await,
+        Command::Plugin(PluginCommand::List(args)) => plugin::list(&args, &terminal).await,
+        Command::Plugin(PluginCommand::Inspect(args)) => plugin::inspect(&args, &terminal),
+        Command::Node(NodeCommand::Status(args)) => node::status(&args, &terminal).await,
+        Command::Completions(args) => shell::completions(args.shell, &terminal),
+        Command::Man(args) => shell::man(args.dir.as_deref(), &terminal),
+    }
+}

@@ -1,0 +1,112 @@
+//! `ostler node …`
+
+use std::fmt::Write as _;
+
+use super::args::NodeStatusArgs;
+use super::exit::Exit;
+use super::human;
+use super::output::{self, headline, table};
+use super::plugin::not_started;
+use super::start::{Fallback, Session};
+use super::terminal::{Terminal, one_line};
+use crate::model::device::{DeviceGroup, DeviceInstance, HealthState};
+use crate::node::NodeView;
+
+/// Show the node.
+pub(super) async fn status(args: &NodeStatusArgs, terminal: &Terminal) -> Exit {
+    let session = match Session::start(&args.agent, Fallback::Temporary).await {
+        Ok(session) => session,
+        Err(error) => return not_started(&error, terminal),
+    };
+    let node = session.agent.node();
+    session.end().await;
+    let printed = match args.json {
+        true => output::print_json(&node, terminal),
+        false => output::print(&status_text(&node, terminal), terminal),
+    };
+    printed.map_or_else(|failed| failed, |()| Exit::Success)
+}
+
+fn status_text(node: &NodeView, terminal: &Terminal) -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "node         {} ({})", one_line(&node.name), node.id);
+    let _ = writeln!(text, "data center  {}", one_line(&node.datacenter));
+    let _ = writeln!(text, "address      {}", node.host_ip);
+    let (cpu, memory) = (node.resources.cpu_mhz, node.resources.memory_mb);
+    let _ = writeln!(text, "resources    {cpu} MHz, {memory} MiB memory");
+    let mut section = |title: &str, body: String| {
+        let _ = write!(text, "\n{}\n{body}", headline(title, terminal));
+    };
+    section("drivers", drivers(node, terminal));
+    section("devices", devices(node, terminal) + &failing_device_plugins(node));
+    for group in node.devices.iter().filter(|group| !group.attributes.is_empty()) {
+        let rows = group.attributes.iter().map(|a| [a.name.clone(), a.attribute.to_string()]);
+        let title = format!("attributes of {}", one_line(&group.key.to_string()));
+        section(&title, table(["ATTRIBUTE", "VALUE"], rows, terminal));
+    }
+    let attributes = node.attributes.iter().map(|(name, value)| [name.clone(), value.to_string()]);
+    let of_drivers = node.drivers.iter().flat_map(|(driver, view)| {
+        let prefix = format!("driver.{driver}.");
+        view.attributes.iter().map(move |(name, value)| {
+            let name = match name.starts_with(&prefix) {
+                true => name.clone(),
+                false => format!("{prefix}{name}"),
+            };
+            [name, value.to_string()]
+        })
+    });
+    let all = table(["ATTRIBUTE", "VALUE"], attributes.chain(of_drivers), terminal);
+    section("attributes", all);
+    if !node.meta.is_empty() {
+        let meta = node.meta.iter().map(|(name, value)| [name.clone(), value.clone()]);
+        section("meta", table(["NAME", "VALUE"], meta, terminal));
+    }
+    text
+}
+
+fn drivers(node: &NodeView, terminal: &Terminal) -> String {
+    if node.drivers.is_empty() {
+        return "none\n".to_owned();
+    }
+    let rows = node.drivers.iter().map(|(name, view)| {
+        let health = human::health(&view.health);
+        [name.to_string(), view.version.clone(), health, view.capabilities.clone()]
+    });
+    table(["NAME", "VERSION", "HEALTH", "CAN"], rows, terminal)
+}
+
+fn devices(node: &NodeView, terminal: &Terminal) -> String {
+    let rows: Vec<_> = node
+        .devices
+        .iter()
+        .flat_map(|group| group.instances.iter().map(move |instance| device(group, instance)))
+        .collect();
+    if rows.is_empty() {
+        return "none\n".to_owned();
+    }
+    table(["GROUP", "INSTANCE", "HEALTH", "LOCALITY", "PLUGIN"], rows, terminal)
+}
+
+/// A plugin that fails may have no device to show it by.
+fn failing_device_plugins(node: &NodeView) -> String {
+    let failing = node.device_plugins.iter().filter(|(_, h)| h.state != HealthState::Healthy);
+    failing.map(|(name, h)| format!("plugin {name} is {}\n", human::health(h))).collect()
+}
+
+fn device(group: &DeviceGroup, instance: &DeviceInstance) -> [String; 5] {
+    let mut places = Vec::new();
+    if let Some(locality) = &instance.locality {
+        places.extend(locality.pci_bus_id.clone());
+        places.extend(locality.numa_node.map(|node| format!("numa {node}")));
+    }
+    [
+        group.key.to_string(),
+        instance.id.clone(),
+        human::health(&instance.health),
+        places.join(" "),
+        group.plugin.to_string(),
+    ]
+}
+
+#[cfg(test)]
+mod tests;

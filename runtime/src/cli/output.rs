@@ -1,0 +1,154 @@
+//! Printing: messages, tables, JSON. A closed standard output is an [`Exit`], not a panic.
+
+use std::io::{self, Write as _};
+
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use super::exit::Exit;
+use super::input::InputError;
+use super::terminal::{Terminal, one_line, paint, plain};
+
+const BOLD: &str = "1";
+const RED: &str = "1;31";
+const YELLOW: &str = "33";
+
+/// Print on standard output, whole.
+pub(super) fn print(text: &str, terminal: &Terminal) -> Result<(), Exit> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| output_failed(&error, terminal))
+}
+
+/// Print a value as JSON, indented for people.
+pub(super) fn print_json(value: &impl Serialize, terminal: &Terminal) -> Result<(), Exit> {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => print(&(text + "\n"), terminal),
+        Err(cause) => {
+            error(terminal, &format!("cannot be shown as JSON: {cause}"));
+            Err(Exit::Agent)
+        }
+    }
+}
+
+/// What a failure to write standard output means; said unless the reader just left.
+pub(super) fn output_failed(cause: &io::Error, terminal: &Terminal) -> Exit {
+    if cause.kind() == io::ErrorKind::BrokenPipe {
+        return Exit::OutputClosed;
+    }
+    error(terminal, &format!("cannot write to standard output: {cause}"));
+    Exit::Agent
+}
+
+/// Print a line on standard error. Nothing can be done when that is closed.
+pub(super) fn say(text: &str) {
+    let _closed = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Say that something failed.
+pub(super) fn error(terminal: &Terminal, message: &str) {
+    say(&format!("{} {}", paint("error:", RED, terminal.stderr_colours()), plain(message)));
+}
+
+/// Say that something is not as it should be.
+pub(super) fn warning(terminal: &Terminal, message: &str) {
+    say(&format!("{} {}", paint("warning:", YELLOW, terminal.stderr_colours()), plain(message)));
+}
+
+/// Say what is wrong with a file, with the places.
+pub(super) fn input_error(terminal: &Terminal, failure: &InputError) {
+    if let InputError::Invalid { text, diagnostics, .. } = failure {
+        say(diagnostics.render(text, terminal.stderr_colours()).trim_end());
+    }
+    error(terminal, &failure.to_string());
+}
+
+/// A headline on standard output.
+pub(super) fn headline(text: &str, terminal: &Terminal) -> String {
+    paint(text, BOLD, terminal.stdout_colours())
+}
+
+/// Rows under a header. On a terminal they fit its width; elsewhere each row is one line, so that
+/// other programs can read it.
+pub(super) fn table<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+    terminal: &Terminal,
+) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    let arrangement = match terminal.stdout {
+        true => ContentArrangement::Dynamic,
+        false => ContentArrangement::Disabled,
+    };
+    table.set_content_arrangement(arrangement);
+    table.set_header(header);
+    for row in rows {
+        table.add_row(row.map(|cell| one_line(&cell)));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    let mut text = String::new();
+    for (index, line) in table.to_string().lines().enumerate() {
+        let line = line.trim_end();
+        match index {
+            0 => text.push_str(&headline(line, terminal)),
+            _ => text.push_str(line),
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Bytes as people read them.
+pub(super) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    let mut tenths = u128::from(bytes) * 10;
+    let mut unit = "B";
+    for larger in UNITS {
+        if tenths < 10_240 {
+            break;
+        }
+        tenths = (tenths + 512) / 1_024;
+        unit = larger;
+    }
+    match unit {
+        "B" => format!("{bytes} B"),
+        _ => format!("{}.{} {unit}", tenths / 10, tenths % 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_one_digit_and_a_unit() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(1_023), "1023 B");
+        assert_eq!(size(1_024), "1.0 KiB");
+        assert_eq!(size(126_412), "123.4 KiB");
+        assert_eq!(size(u64::MAX), "16777216.0 TiB");
+    }
+
+    #[test]
+    fn a_table_that_is_not_on_a_terminal_has_one_plain_line_per_row() {
+        let long = "x".repeat(300);
+        let rows = [["a".to_owned(), long.clone()], ["b\x1b[2J\nc".to_owned(), String::new()]];
+        let text = table(["NAME", "REASON"], rows, &Terminal::default());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert_eq!(lines.first().map(|l| l.split_whitespace().count()), Some(2));
+        assert!(lines.iter().any(|line| line.ends_with(&long)), "{text}");
+        assert!(!text.contains('\x1b') && !text.contains("  \n"), "{text}");
+        assert!(text.contains("b\u{fffd}[2J; c"), "{text}");
+    }
+
+    #[test]
+    fn a_reader_that_left_is_told_from_a_full_disk() {
+        let failed = |kind: io::ErrorKind| output_failed(&kind.into(), &Terminal::default());
+        assert_eq!(failed(io::ErrorKind::BrokenPipe), Exit::OutputClosed);
+        assert_eq!(failed(io::ErrorKind::StorageFull), Exit::Agent);
+    }
+}

@@ -1,0 +1,191 @@
+//! `ostler plugin …`
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::args::{InspectArgs, PluginListArgs};
+use super::exit::Exit;
+use super::input;
+use super::output::{self, headline, size, table};
+use super::start::{Fallback, Session, StartError};
+use super::terminal::{Terminal, one_line, plain};
+use crate::agent::{PluginEntry, PluginStatus};
+use crate::limits::PLUGIN_FILE_BYTES_MAX;
+use crate::plugin::capability::{Authority, grant_lines};
+use crate::plugin::manifest::Manifest;
+
+/// Hex digits of a digest in a table.
+const DIGEST_CHARS: usize = 12;
+
+/// List the plugins of an agent.
+pub(super) async fn list(args: &PluginListArgs, terminal: &Terminal) -> Exit {
+    let session = match Session::start(&args.agent, Fallback::Temporary).await {
+        Ok(session) => session,
+        Err(error) => return not_started(&error, terminal),
+    };
+    let entries = session.agent.plugins().to_vec();
+    session.end().await;
+    let printed = match args.json {
+        true => output::print_json(&entries, terminal),
+        false => output::print(&list_text(&entries, terminal), terminal),
+    };
+    printed.map_or_else(|failed| failed, |()| Exit::Success)
+}
+
+/// Say why no agent started.
+pub(super) fn not_started(error: &StartError, terminal: &Terminal) -> Exit {
+    match error {
+        StartError::Input(error) => output::input_error(terminal, error),
+        StartError::Agent(message) => output::error(terminal, message),
+    }
+    error.exit()
+}
+
+fn list_text(entries: &[PluginEntry], terminal: &Terminal) -> String {
+    let rows = entries.iter().map(|entry| {
+        let status = match &entry.status {
+            PluginStatus::Loaded => "loaded",
+            PluginStatus::Refused(_) => "refused",
+            PluginStatus::Disabled => "disabled",
+        };
+        let asks: Vec<&str> =
+            entry.asks.iter().filter(|ask| !ask.harmless()).map(|ask| word(*ask)).collect();
+        [
+            entry.name.clone(),
+            entry.kind.map(|kind| kind.to_string()).unwrap_or_default(),
+            entry.version.clone().unwrap_or_default(),
+            status.to_owned(),
+            size(entry.size_bytes),
+            asks.join(" "),
+            entry.digest.iter().flat_map(|digest| digest.chars().take(DIGEST_CHARS)).collect(),
+            entry.source.clone(),
+        ]
+    });
+    let header = ["NAME", "KIND", "VERSION", "STATUS", "SIZE", "MAY", "DIGEST", "SOURCE"];
+    let mut text = table(header, rows, terminal);
+    for entry in entries {
+        if let PluginStatus::Refused(reason) = &entry.status {
+            let _ = write!(text, "\n{} is refused: {}\n", one_line(&entry.name), plain(reason));
+        }
+    }
+    text
+}
+
+/// An authority as the configuration calls it.
+const fn word(authority: Authority) -> &'static str {
+    match authority {
+        Authority::Always => "always",
+        Authority::Clock => "clock",
+        Authority::Random => "random",
+        Authority::Stdio => "stdio",
+        Authority::Files => "files",
+        Authority::Command => "command",
+        Authority::Process => "process",
+        Authority::WasmTask => "wasm_task",
+        Authority::Network => "network",
+        Authority::Unknown => "unknown",
+    }
+}
+
+/// What a plugin imports for one purpose.
+#[derive(Debug, Serialize)]
+struct Ask<'a> {
+    authority: Authority,
+    /// What it lets the plugin do.
+    meaning: &'static str,
+    /// Every plugin that asks gets it.
+    always_granted: bool,
+    /// Configuration lines that grant it; empty where none are needed or none exist.
+    grant: String,
+    imports: Vec<&'a str>,
+}
+
+/// What a plugin file says of itself, as `--json` prints it.
+#[derive(Debug, Serialize)]
+struct Inspected<'a> {
+    file: String,
+    #[serde(flatten)]
+    manifest: &'a Manifest,
+    asks: Vec<Ask<'a>>,
+}
+
+/// Say what a plugin could do.
+pub(super) fn inspect(args: &InspectArgs, terminal: &Terminal) -> Exit {
+    let read = input::file(&args.file, PLUGIN_FILE_BYTES_MAX).map_err(|error| error.to_string());
+    let read = read.and_then(|bytes| {
+        let name = args.file.display();
+        Manifest::read(&bytes).map_err(|error| format!("{name} is no plugin: {error}"))
+    });
+    let manifest = match read {
+        Ok(manifest) => manifest,
+        Err(message) => {
+            output::error(terminal, &message);
+            return Exit::Input;
+        }
+    };
+    let stem = args.file.file_stem().unwrap_or_default().to_string_lossy();
+    let inspected = inspected(&args.file.display().to_string(), &stem, &manifest);
+    let printed = match args.json {
+        true => output::print_json(&inspected, terminal),
+        false => output::print(&inspect_text(&inspected, &stem, terminal), terminal),
+    };
+    printed.map_or_else(|failed| failed, |()| Exit::Success)
+}
+
+fn inspected<'a>(file: &str, name: &str, manifest: &'a Manifest) -> Inspected<'a> {
+    let asks = manifest.asks().into_iter().map(|(authority, imports)| Ask {
+        authority,
+        meaning: authority.meaning(),
+        always_granted: authority.harmless(),
+        grant: grant_lines(name, authority),
+        imports,
+    });
+    Inspected { file: file.to_owned(), manifest, asks: asks.collect() }
+}
+
+fn inspect_text(inspected: &Inspected<'_>, name: &str, terminal: &Terminal) -> String {
+    let Inspected { file, manifest, asks } = inspected;
+    let mut text = String::new();
+    let mut line = |line: &str| {
+        text.push_str(line);
+        text.push('\n');
+    };
+    line(&format!("file       {}", one_line(file)));
+    line(&format!("kind       {} plugin", manifest.kind));
+    line(&format!("interface  ostler:plugin@{}", one_line(&manifest.interface_version)));
+    line(&format!("size       {} ({} bytes)", size(manifest.size_bytes), manifest.size_bytes));
+    line(&format!("digest     sha256:{}", manifest.digest));
+    line(&format!("\n{}", headline("exports", terminal)));
+    for export in &manifest.exports {
+        line(&format!("  {}", one_line(export)));
+    }
+    line(&format!("\n{}", headline("imports, by what they let it do", terminal)));
+    for ask in asks {
+        let condition = match (ask.always_granted, ask.grant.is_empty()) {
+            (true, _) => "always granted",
+            (false, false) => "needs a grant",
+            (false, true) => "cannot be granted: the plugin will be refused",
+        };
+        line(&format!("  {} ({condition})", ask.meaning));
+        for import in &ask.imports {
+            line(&format!("    {}", one_line(import)));
+        }
+    }
+    if let Some(lines) = all_grants(name, asks) {
+        line(&format!("\n{}", headline("to grant all of it, configure", terminal)));
+        line(plain(&lines).trim_end());
+    }
+    text
+}
+
+/// One `plugin` block with every grant the plugin needs.
+fn all_grants(name: &str, asks: &[Ask<'_>]) -> Option<String> {
+    // Each block is `plugin`, `grants`, the line that matters, and two closing braces.
+    let inner = |ask: &Ask<'_>| ask.grant.lines().nth(2).map(|line| format!("{line}\n"));
+    let lines: String = asks.iter().filter_map(inner).collect();
+    (!lines.is_empty()).then(|| format!("plugin \"{name}\" {{\n  grants {{\n{lines}  }}\n}}\n"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use std::path::Path;
+
+use super::*;
+use crate::agent::AgentConfig;
+use crate::plugin::capability::Grants;
+use crate::plugin::manifest::PluginKind;
+
+fn manifest() -> Manifest {
+    let imports = [
+        "ostler:plugin/log@0.1.0",
+        "ostler:plugin/process@0.1.0",
+        "wasi:filesystem/types@0.2.6",
+        "wasi:sockets/tcp@0.2.6",
+    ];
+    Manifest {
+        kind: PluginKind::Driver,
+        interface_version: "0.1.0".into(),
+        exports: vec!["ostler:plugin/driver@0.1.0".into()],
+        imports: imports.map(str::to_owned).to_vec(),
+        size_bytes: 2_048,
+        digest: "ab".repeat(32),
+    }
+}
+
+#[test]
+fn everything_a_plugin_could_do_is_told_with_its_condition() {
+    let manifest = manifest();
+    let text =
+        inspect_text(&inspected("x/mine.wasm", "mine", &manifest), "mine", &Terminal::default());
+    for expected in [
+        "kind       driver plugin\n",
+        "interface  ostler:plugin@0.1.0\n",
+        "size       2.0 KiB (2048 bytes)\n",
+        "  log, read its own configuration, report events (always granted)\n    ostler:plugin/log@0.1.0\n",
+        "  start and control task processes (needs a grant)\n    ostler:plugin/process@0.1.0\n",
+        "(cannot be granted: the plugin will be refused)\n    wasi:sockets/tcp@0.2.6\n",
+    ] {
+        assert!(text.contains(expected), "{expected:?} in\n{text}");
+    }
+    assert!(!text.contains('\x1b'));
+}
+
+#[test]
+fn the_lines_that_grant_all_of_it_are_a_valid_configuration() {
+    let manifest = manifest();
+    let inspected = inspected("mine.wasm", "mine", &manifest);
+    let lines = all_grants("mine", &inspected.asks).unwrap();
+    let config = AgentConfig::parse(lines.as_bytes(), Path::new("ostler.hcl")).unwrap();
+    let grants = config.plugins["mine"].grants.clone().unwrap();
+    assert!(grants.process && grants.files.len() == 1 && !grants.wasm_task);
+    assert_eq!(all_grants("mine", &[]), None);
+}
+
+#[test]
+fn as_json_the_manifest_stands_beside_its_asks() {
+    let manifest = manifest();
+    let json = serde_json::to_value(inspected("mine.wasm", "mine", &manifest)).unwrap();
+    assert_eq!(json["kind"], "driver");
+    assert_eq!(json["asks"][0]["always_granted"], true);
+    assert_eq!(json["asks"][2]["authority"], "process");
+    assert!(json["asks"][2]["grant"].as_str().unwrap().contains("process = true"));
+}
+
+#[test]
+fn a_file_that_is_no_plugin_is_an_input_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("x.wasm");
+    for bytes in [&b""[..], b"#!/bin/sh", b"\0asm\x01\0\0\0"] {
+        std::fs::write(&file, bytes).unwrap();
+        let args = InspectArgs { file: file.clone(), json: false };
+        assert_eq!(inspect(&args, &Terminal::default()), Exit::Input);
+    }
+}
+
+#[test]
+fn the_list_has_a_row_per_plugin_and_the_reasons_below() {
+    let loaded = PluginEntry {
+        name: "exec".into(),
+        source: "built-in".into(),
+        kind: Some(PluginKind::Driver),
+        describes_as: Some("exec".into()),
+        version: Some("0.1.0".into()),
+        digest: Some("0123456789abcdef".into()),
+        size_bytes: 1_024,
+        status: PluginStatus::Loaded,
+        grants: Grants::default(),
+        asks: vec![Authority::Always, Authority::Process],
+    };
+    let refused = PluginEntry {
+        name: "bad".into(),
+        status: PluginStatus::Refused("imports x".into()),
+        ..loaded.clone()
+    };
+    let text = list_text(&[loaded, refused], &Terminal::default());
+    let lines: Vec<&str> = text.lines().collect();
+    let words: Vec<&str> = lines[1].split_whitespace().collect();
+    let expected =
+        ["exec", "driver", "0.1.0", "loaded", "1.0", "KiB", "process", "0123456789ab", "built-in"];
+    assert_eq!(words, expected);
+    assert!(text.ends_with("\nbad is refused: imports x\n"), "{text}");
+}

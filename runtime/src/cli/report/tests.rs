@@ -1,0 +1,61 @@
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use super::*;
+use crate::model::alloc::AllocState;
+use crate::rng::Rng;
+
+fn alloc() -> AllocId {
+    AllocId::new(Rng::seeded(1).uuid())
+}
+
+fn line(bytes: &[u8], stream: Stream) -> Output {
+    Output {
+        alloc: alloc(),
+        task: TaskName::new("web").unwrap(),
+        stream,
+        bytes: bytes.to_vec(),
+        complete: true,
+        skipped_bytes: 0,
+        label: Arc::new(Label { text: "web ".into(), number: 0 }),
+    }
+}
+
+fn ended() -> Report {
+    let state = AllocState { client_status: ClientStatus::Failed, ..AllocState::default() };
+    Report::Result {
+        job: JobId::new("shop").unwrap(),
+        successful: false,
+        exit_code: 3,
+        allocs: vec![AllocResult { id: alloc(), name: "shop.front[0]".into(), state }],
+    }
+}
+
+#[test]
+fn every_report_as_json_is_one_object_with_its_type() {
+    let label = Arc::new(Label { text: "web".into(), number: 0 });
+    let task = TaskName::new("web").unwrap();
+    let failure = Failure::new("no", 3);
+    let reports = [
+        (Report::Output(line(b"a\"\xff", Stream::Stderr)), "output"),
+        (Report::Progress { message: "x".into() }, "progress"),
+        (Report::EventsMissed { alloc: alloc(), task, label }, "events_missed"),
+        (Report::Error(failure), "error"),
+        (ended(), "result"),
+    ];
+    let mut rendered = Rendered::default();
+    for (report, _) in &reports {
+        json(report, &mut rendered);
+    }
+    assert!(rendered.stderr.is_empty());
+    let text = String::from_utf8(rendered.stdout).unwrap();
+    let objects: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for ((_, name), object) in reports.iter().zip(&objects) {
+        assert_eq!(object["type"], *name);
+        assert!(object.get("label").is_none());
+    }
+    assert_eq!(objects[0]["text"], "a\"\u{fffd}");
+    assert_eq!(objects[0]["stream"], "stderr");
+    assert_eq!(objects[3]["exit_code"], 3);
+    assert_eq!(objects[4]["allocs"][0]["state"]["client_status"], "failed");
+}

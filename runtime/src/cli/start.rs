@@ -1,0 +1,139 @@
+//! From arguments to a running agent.
+
+use std::path::PathBuf;
+
+use super::args::AgentArgs;
+use super::exit::Exit;
+use super::input::{self, InputError};
+use crate::agent::{Agent, AgentConfig, AgentHandle, AgentOptions};
+use crate::clock::{self, Clock};
+use crate::rng::Rng;
+use std::time::Duration;
+
+/// How long an agent that leaves may take; what it holds is then the kernel's to clean up.
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(10);
+/// Begin of the names of temporary data directories.
+const TEMPORARY_PREFIX: &str = "ostler-";
+
+/// Whose data directory is used when none is given on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fallback {
+    /// The configuration's, else a temporary one.
+    Configured,
+    /// A temporary one: the configuration's may be in use by an agent that runs.
+    Temporary,
+}
+
+/// Why no agent runs.
+#[derive(Debug)]
+pub(super) enum StartError {
+    /// The configuration is wrong.
+    Input(InputError),
+    /// The agent did not start.
+    Agent(String),
+}
+
+impl StartError {
+    /// How the program ends on it.
+    pub(super) const fn exit(&self) -> Exit {
+        match self {
+            Self::Input(_) => Exit::Input,
+            Self::Agent(_) => Exit::Agent,
+        }
+    }
+}
+
+/// An agent and the directory it lives in.
+pub(super) struct Session {
+    /// The agent.
+    pub agent: AgentHandle,
+    temporary: Option<tempfile::TempDir>,
+}
+
+impl Session {
+    /// Start an agent for this command alone. Its native tasks end with it.
+    pub(super) async fn start(args: &AgentArgs, fallback: Fallback) -> Result<Self, StartError> {
+        let mut config = input::config(args.config.as_deref()).map_err(StartError::Input)?;
+        if let Some(dir) = &args.plugin_dir {
+            config.plugin_dir = Some(absolute(dir.clone())?);
+        }
+        let (data_dir, temporary) = data_dir(args, &config, fallback)?;
+        let options = AgentOptions {
+            data_dir,
+            config,
+            kill_with_agent: true,
+            compiler: None,
+            clock: Clock::system(),
+            rng: Rng::system(),
+        };
+        let agent = Agent::start(options).await;
+        let agent = agent.map_err(|error| StartError::Agent(input::chain(&error)))?;
+        Ok(Self { agent, temporary })
+    }
+
+    /// End the agent and remove a temporary data directory.
+    pub(super) async fn end(self) {
+        let Self { agent, temporary } = self;
+        if clock::timeout(SHUTDOWN_WAIT, agent.shutdown()).await.is_none() {
+            tracing::warn!("the agent did not end in time; it is left as it is");
+        }
+        drop(agent);
+        if let Some(dir) = temporary {
+            let path = dir.path().to_owned();
+            if let Err(error) = dir.close() {
+                tracing::warn!(path = %path.display(), %error, "the temporary directory stays");
+            }
+        }
+    }
+}
+
+fn data_dir(
+    args: &AgentArgs,
+    config: &AgentConfig,
+    fallback: Fallback,
+) -> Result<(PathBuf, Option<tempfile::TempDir>), StartError> {
+    let configured = config.data_dir.clone().filter(|_| fallback == Fallback::Configured);
+    if let Some(dir) = args.data_dir.clone().or(configured) {
+        return Ok((absolute(dir)?, None));
+    }
+    let made = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempdir();
+    let dir = made.map_err(|error| {
+        let parent = std::env::temp_dir();
+        let parent = parent.display();
+        StartError::Agent(format!(
+            "cannot make a temporary data directory in {parent}: {error}; give one with --data-dir"
+        ))
+    })?;
+    Ok((dir.path().to_owned(), Some(dir)))
+}
+
+fn absolute(path: PathBuf) -> Result<PathBuf, StartError> {
+    std::path::absolute(&path).map_err(|error| {
+        StartError::Agent(format!("cannot use the directory {}: {error}", path.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_comes_before_the_configuration_and_a_temporary_directory_last() {
+        let config = AgentConfig { data_dir: Some("/configured".into()), ..Default::default() };
+        let given = AgentArgs { data_dir: Some("/given".into()), ..Default::default() };
+        let none = AgentArgs::default();
+        let chosen = |args: &AgentArgs, config: &AgentConfig, fallback| {
+            data_dir(args, config, fallback).unwrap_or_else(|_| (PathBuf::new(), None))
+        };
+        for fallback in [Fallback::Configured, Fallback::Temporary] {
+            assert_eq!(chosen(&given, &config, fallback).0, PathBuf::from("/given"));
+        }
+        let (path, temporary) = chosen(&none, &config, Fallback::Configured);
+        assert_eq!((path, temporary.is_some()), (PathBuf::from("/configured"), false));
+        let (path, temporary) = chosen(&none, &config, Fallback::Temporary);
+        assert_eq!(path, temporary.unwrap().path());
+        assert!(!path.exists(), "removed with its owner");
+    }
+}

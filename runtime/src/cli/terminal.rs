@@ -1,0 +1,127 @@
+//! What the program is connected to: decides colours, widths and what is kept of task output.
+
+use std::io::IsTerminal as _;
+
+/// The two output streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Terminal {
+    /// Standard output is a terminal.
+    pub stdout: bool,
+    /// Standard error is a terminal.
+    pub stderr: bool,
+    /// Colours are wanted where there is a terminal.
+    pub colours: bool,
+}
+
+impl Terminal {
+    /// Look at the process's streams and environment.
+    pub(super) fn detect() -> Self {
+        Self {
+            stdout: std::io::stdout().is_terminal(),
+            stderr: std::io::stderr().is_terminal(),
+            colours: colours_wanted(|name| std::env::var(name).ok()),
+        }
+    }
+
+    /// Colours on standard output.
+    pub(super) const fn stdout_colours(&self) -> bool {
+        self.stdout && self.colours
+    }
+
+    /// Colours on standard error.
+    pub(super) const fn stderr_colours(&self) -> bool {
+        self.stderr && self.colours
+    }
+}
+
+/// `NO_COLOR` with any text and `TERM=dumb` mean no colours.
+fn colours_wanted(variable: impl Fn(&str) -> Option<String>) -> bool {
+    variable("NO_COLOR").is_none_or(|text| text.is_empty())
+        && variable("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// A piece of text in a colour, or as it is. `code` is an SGR code such as `31`.
+pub(super) fn paint(text: &str, code: &str, colours: bool) -> String {
+    if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// Text of unknown origin made harmless: every control character but newline and tab is replaced,
+/// so that it cannot steer the terminal.
+pub(super) fn plain(text: &str) -> String {
+    let harmless = |c: char| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c };
+    text.chars().map(harmless).collect()
+}
+
+/// The same in one line.
+pub(super) fn one_line(text: &str) -> String {
+    plain(text).replace('\n', "; ").replace('\t', " ")
+}
+
+/// A line a task printed, for a terminal: colours stay, a carriage return at the end goes, and
+/// what else would steer the terminal (cursor, title, clipboard) is replaced. Returns whether a
+/// colour may still be on at the end.
+pub(super) fn task_line(bytes: &[u8], into: &mut Vec<u8>) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let mut rest = text.strip_suffix('\r').unwrap_or(&text);
+    let mut coloured = false;
+    while let Some(c) = rest.chars().next() {
+        if let Some(length) = colour_sequence(rest) {
+            into.extend_from_slice(rest.get(..length).unwrap_or_default().as_bytes());
+            rest = rest.get(length..).unwrap_or_default();
+            coloured = true;
+            continue;
+        }
+        let shown = if c.is_control() && c != '\t' { '\u{fffd}' } else { c };
+        into.extend_from_slice(shown.encode_utf8(&mut [0; 4]).as_bytes());
+        rest = rest.get(c.len_utf8()..).unwrap_or_default();
+    }
+    coloured
+}
+
+/// Length in bytes of the SGR sequence (`ESC [ 1 ; 31 m`) `text` begins with.
+fn colour_sequence(text: &str) -> Option<usize> {
+    let parameters = text.strip_prefix("\x1b[")?;
+    let end = parameters.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+    parameters.get(end..)?.starts_with('m').then_some("\x1b[".len() + end + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(bytes: &[u8]) -> (String, bool) {
+        let mut line = Vec::new();
+        let coloured = task_line(bytes, &mut line);
+        (String::from_utf8_lossy(&line).into_owned(), coloured)
+    }
+
+    #[test]
+    fn no_color_and_a_dumb_terminal_switch_colours_off() {
+        let with = |name: &'static str, text: &'static str| {
+            colours_wanted(move |asked| (asked == name).then(|| text.to_owned()))
+        };
+        assert!(with("", ""));
+        assert!(with("TERM", "xterm"));
+        assert!(with("NO_COLOR", ""));
+        assert!(!with("NO_COLOR", "1"));
+        assert!(!with("TERM", "dumb"));
+    }
+
+    #[test]
+    fn task_output_keeps_its_colours_and_cannot_steer_the_terminal() {
+        assert_eq!(shown(b"\x1b[1;31mred\x1b[0m\ta"), ("\x1b[1;31mred\x1b[0m\ta".to_owned(), true));
+        assert_eq!(shown(b"\x1b]0;title\x07"), ("\u{fffd}]0;title\u{fffd}".to_owned(), false));
+        assert_eq!(shown(b"\x1b[2Jx"), ("\u{fffd}[2Jx".to_owned(), false));
+        assert_eq!(shown(b"\x1b[31"), ("\u{fffd}[31".to_owned(), false));
+        assert_eq!(shown(b"dos\r"), ("dos".to_owned(), false));
+        assert_eq!(shown(b"\xffok"), ("\u{fffd}ok".to_owned(), false));
+    }
+
+    #[test]
+    fn messages_of_others_lose_their_control_characters() {
+        assert_eq!(plain("a\x1b[2Jb\nc"), "a\u{fffd}[2Jb\nc");
+        assert_eq!(one_line("a\nb\tc"), "a; b c");
+        assert_eq!(paint("x", "31", false), "x");
+        assert_eq!(paint("x", "31", true), "\x1b[31mx\x1b[0m");
+    }
+}

@@ -1,0 +1,340 @@
+//! The agent's configuration file: the same syntax, machinery and messages as a job file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::super::diagnostic::{Diagnostics, Sink, Span, shown};
+use super::super::schema::{Field, Schema, Shape};
+use super::super::tree::{Block, Body, ValueKind};
+use super::super::{Format, hcl};
+use super::job::checked;
+use super::reader::{as_text, wrong};
+use super::{Context, Reader};
+use crate::agent::config::{AgentConfig, CONFIG_FILE_BYTES_MAX, LimitOverrides, PluginBlock};
+use crate::limits::START_WALL_MAX;
+use crate::model::ids::PluginName;
+use crate::plugin::capability::{CommandGrant, FileGrant, Grants};
+
+/// Shortest deadline of a call: below it no guest can answer.
+const CALL_WALL_MIN: Duration = Duration::from_millis(10);
+/// Ranges of the other limits. The upper ends keep one plugin from taking the whole machine.
+const MEMORY_MB: RangeInclusive<i64> = 1..=4_096;
+const TABLE_ELEMENTS: RangeInclusive<i64> = 1..=40_000;
+const TRANSFER_KB: RangeInclusive<i64> = 1..=256 * 1_024;
+const HOST_CALLS: RangeInclusive<i64> = 1..=100_000_000;
+const ANSWER_KB: RangeInclusive<i64> = 1..=64 * 1_024;
+const LOG_KB_PER_SECOND: RangeInclusive<i64> = 1..=64 * 1_024;
+const HANDLES: RangeInclusive<i64> = 1..=100_000;
+const RANDOM_KB: RangeInclusive<i64> = 1..=1_024;
+
+const fn field(name: &'static str, shape: Shape) -> Field {
+    Field { hcl: name, json: "", shape }
+}
+
+const fn once(name: &'static str, schema: &'static Schema) -> Field {
+    field(name, Shape::Block { schema, label: None, many: false })
+}
+
+const fn labelled(name: &'static str, schema: &'static Schema) -> Field {
+    field(name, Shape::Block { schema, label: Some("Name"), many: true })
+}
+
+const fn hinted(name: &'static str, hint: &'static str) -> Field {
+    field(name, Shape::Unsupported { hint, neutral: &[] })
+}
+
+static AGENT: Schema = Schema {
+    what: "the agent's configuration",
+    fields: &[
+        field("name", Shape::Text),
+        field("datacenter", Shape::Text),
+        field("host_ip", Shape::Text),
+        field("data_dir", Shape::Text),
+        field("plugin_dir", Shape::Text),
+        field("meta", Shape::TextMap),
+        labelled("plugin", &PLUGIN),
+        hinted("client", "write meta at the top; the agent is always a client"),
+        hinted("bind_addr", "host_ip is the address lent with ports"),
+        hinted("region", ""),
+        hinted("server", ""),
+        hinted("log_level", "use -v or OSTLER_LOG"),
+        hinted("ports", ""),
+        hinted("addresses", ""),
+        hinted("advertise", ""),
+        hinted("telemetry", ""),
+        hinted("tls", ""),
+        hinted("acl", ""),
+        hinted("consul", ""),
+        hinted("vault", ""),
+        hinted("limits", "limits of a plugin stand in its plugin block"),
+    ],
+};
+
+static PLUGIN: Schema = Schema {
+    what: "a plugin block",
+    fields: &[
+        field("file", Shape::Text),
+        field("enabled", Shape::Bool),
+        field("config", Shape::Free),
+        once("grants", &GRANTS),
+        once("limits", &LIMITS),
+        hinted("args", "a plugin is no program; use config"),
+    ],
+};
+
+static GRANTS: Schema = Schema {
+    what: "grants",
+    fields: &[
+        labelled("files", &FILES),
+        labelled("command", &COMMAND),
+        field("process", Shape::Bool),
+        field("wasm_task", Shape::Bool),
+    ],
+};
+
+static FILES: Schema = Schema { what: "files", fields: &[field("write", Shape::Bool)] };
+
+static COMMAND: Schema = Schema { what: "command", fields: &[field("args", Shape::TextList)] };
+
+static LIMITS: Schema = Schema {
+    what: "limits",
+    fields: &[
+        field("call_wall", Shape::Duration),
+        field("memory_mb", Shape::Integer),
+        field("table_elements", Shape::Integer),
+        field("transfer_kb", Shape::Integer),
+        field("host_calls", Shape::Integer),
+        field("answer_kb", Shape::Integer),
+        field("log_kb_per_second", Shape::Integer),
+        field("handles", Shape::Integer),
+        field("random_kb", Shape::Integer),
+    ],
+};
+
+/// Read an agent's configuration, paths as they are written. An empty file is the default.
+///
+/// # Errors
+/// Everything that is wrong, with places; never empty.
+pub fn parse_agent_config(input: &[u8], file: &Path) -> Result<AgentConfig, Diagnostics> {
+    let name = file.display().to_string();
+    let mut sink = Sink::default();
+    let text = match text_of(input, &mut sink) {
+        Ok(text) => text,
+        Err(before) => return Err(sink.finish(before, &name)),
+    };
+    let config = hcl::read(text, &mut sink)
+        .map(|body| agent(body, &mut Context { sink: &mut sink, format: Format::Hcl }));
+    match config {
+        Some(config) if sink.is_empty() => Ok(config),
+        _ => {
+            if sink.is_empty() {
+                sink.error(Span::default(), "the configuration cannot be used");
+            }
+            Err(sink.finish(text, &name))
+        }
+    }
+}
+
+/// The text, or what of it stands before the reported problem.
+fn text_of<'a>(input: &'a [u8], sink: &mut Sink) -> Result<&'a str, &'a str> {
+    if u64::try_from(input.len()).is_ok_and(|bytes| bytes > CONFIG_FILE_BYTES_MAX) {
+        let message = format!(
+            "the configuration has {} bytes; at most {CONFIG_FILE_BYTES_MAX} are read",
+            input.len()
+        );
+        sink.error(Span::default(), message);
+        return Err("");
+    }
+    let text = std::str::from_utf8(input).map_err(|error| {
+        let at = error.valid_up_to();
+        sink.error(Span::new(at, at + 1), "not a text file: this byte is not UTF-8");
+        let before = input.get(..at).and_then(|bytes| std::str::from_utf8(bytes).ok());
+        before.unwrap_or_default()
+    })?;
+    if let Some(at) = text.find('\0') {
+        sink.error(Span::new(at, at + 1), "not a text file: it contains the character NUL");
+        return Err(text);
+    }
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
+}
+
+fn agent(body: Body, cx: &mut Context<'_>) -> AgentConfig {
+    let mut reader = Reader::new(body, &AGENT, cx);
+    let node_name = not_empty("name", &mut reader, cx).map(|(name, _)| name);
+    let datacenter = not_empty("datacenter", &mut reader, cx).map(|(name, _)| name);
+    let host_ip = not_empty("host_ip", &mut reader, cx).and_then(|(text, at)| {
+        let address = text.parse::<IpAddr>();
+        let message =
+            || format!("{} is no IP address; write for example \"127.0.0.1\"", shown(&text));
+        address.map_err(|_| cx.error(at, message())).ok()
+    });
+    let data_dir = path("data_dir", &mut reader, cx);
+    let plugin_dir = path("plugin_dir", &mut reader, cx);
+    let node_meta = reader.text_map("meta", cx);
+    let plugins = plugins(reader.blocks("plugin"), cx);
+    reader.finish();
+    AgentConfig { data_dir, plugin_dir, node_name, datacenter, host_ip, node_meta, plugins }
+}
+
+fn plugins(blocks: Vec<Block>, cx: &mut Context<'_>) -> BTreeMap<String, PluginBlock> {
+    let mut plugins = BTreeMap::new();
+    let mut names = BTreeSet::new();
+    for mut block in blocks {
+        let Some(label) = block.labels.drain(..).next() else {
+            continue;
+        };
+        if !names.insert(label.name.clone()) {
+            cx.error(label.span, format!("a plugin {} is here already", shown(&label.name)));
+        }
+        let name = checked(PluginName::new(label.name), label.span, cx);
+        let plugin = plugin(block, cx);
+        if let Some(name) = name {
+            plugins.entry(name.into()).or_insert(plugin);
+        }
+    }
+    plugins
+}
+
+fn plugin(block: Block, cx: &mut Context<'_>) -> PluginBlock {
+    let mut reader = Reader::new(block.body, &PLUGIN, cx);
+    let file = path("file", &mut reader, cx);
+    let enabled = reader.boolean("enabled", cx);
+    let configured = reader.was_given("config");
+    let config = reader.free("config", cx);
+    let granted = reader.block("grants").map(|block| grants(block, cx));
+    let limited = reader.block("limits").map(|block| limits(block, cx));
+    reader.finish();
+    PluginBlock {
+        file,
+        enabled,
+        config: configured.then_some(config),
+        grants: granted,
+        limits: limited.unwrap_or_default(),
+    }
+}
+
+fn grants(block: Block, cx: &mut Context<'_>) -> Grants {
+    let mut reader = Reader::new(block.body, &GRANTS, cx);
+    let mut files = Vec::new();
+    for (path, _, block) in targets(reader.blocks("files"), cx) {
+        let mut reader = Reader::new(block.body, &FILES, cx);
+        let write = reader.boolean("write", cx).unwrap_or(false);
+        reader.finish();
+        files.push(FileGrant { path, write });
+    }
+    let mut commands = Vec::new();
+    for (program, at, block) in targets(reader.blocks("command"), cx) {
+        if !program.is_absolute() {
+            cx.error(at, "a command is granted by its full path, as in \"/usr/bin/nvidia-smi\"");
+        }
+        let mut reader = Reader::new(block.body, &COMMAND, cx);
+        let args = argument_lists(&mut reader, cx);
+        reader.finish();
+        commands.push(CommandGrant { program, args });
+    }
+    let process = reader.boolean("process", cx).unwrap_or(false);
+    let wasm_task = reader.boolean("wasm_task", cx).unwrap_or(false);
+    reader.finish();
+    Grants { files, commands, process, wasm_task }
+}
+
+/// Blocks whose label is a path; the same path twice is reported.
+fn targets(blocks: Vec<Block>, cx: &mut Context<'_>) -> Vec<(PathBuf, Span, Block)> {
+    let mut seen = BTreeSet::new();
+    let mut targets = Vec::with_capacity(blocks.len());
+    for mut block in blocks {
+        let Some(label) = block.labels.drain(..).next() else {
+            continue;
+        };
+        if label.name.is_empty() {
+            cx.error(label.span, "a path must not be empty");
+            continue;
+        }
+        if !seen.insert(label.name.clone()) {
+            cx.error(label.span, format!("{} is granted here already", shown(&label.name)));
+        }
+        targets.push((PathBuf::from(label.name), label.span, block));
+    }
+    targets
+}
+
+/// `args`: a list of argument lists. Absent: any arguments.
+fn argument_lists(reader: &mut Reader, cx: &mut Context<'_>) -> Vec<Vec<String>> {
+    let wanted = "a list of argument lists such as [[\"--query\", \"*\"]]";
+    let Some((key, value)) = reader.value("args") else {
+        return Vec::new();
+    };
+    let ValueKind::List(items) = value.kind else {
+        return wrong(&key, value.span, wanted, &value.kind, cx).unwrap_or_default();
+    };
+    if items.is_empty() {
+        cx.error(value.span, "args must not be empty; leave it out for any arguments");
+    }
+    let mut lists = Vec::with_capacity(items.len());
+    for item in items {
+        let ValueKind::List(items) = item.kind else {
+            wrong(&key, item.span, wanted, &item.kind, cx).unwrap_or(());
+            continue;
+        };
+        let mut list = Vec::with_capacity(items.len());
+        for argument in items {
+            match as_text(argument.kind) {
+                Ok(text) => list.push(text),
+                Err(kind) => wrong(&key, argument.span, wanted, &kind, cx).unwrap_or(()),
+            }
+        }
+        lists.push(list);
+    }
+    lists
+}
+
+fn limits(block: Block, cx: &mut Context<'_>) -> LimitOverrides {
+    let mut reader = Reader::new(block.body, &LIMITS, cx);
+    let call_wall = reader.duration("call_wall", cx).and_then(|(wall, at)| {
+        let fits = (CALL_WALL_MIN..=START_WALL_MAX).contains(&wall);
+        let message = || {
+            let (least, most) = (CALL_WALL_MIN, START_WALL_MAX);
+            let (least, most) =
+                (humantime::format_duration(least), humantime::format_duration(most));
+            format!("call_wall must be {least} to {most}")
+        };
+        if !fits {
+            cx.error(at, message());
+        }
+        fits.then_some(wall)
+    });
+    let limits = LimitOverrides {
+        call_wall,
+        memory_mb: reader.number("memory_mb", MEMORY_MB, cx),
+        table_elements: reader.number("table_elements", TABLE_ELEMENTS, cx),
+        transfer_kb: reader.number("transfer_kb", TRANSFER_KB, cx),
+        host_calls: reader.number("host_calls", HOST_CALLS, cx),
+        answer_kb: reader.number("answer_kb", ANSWER_KB, cx),
+        log_kb_per_second: reader.number("log_kb_per_second", LOG_KB_PER_SECOND, cx),
+        handles: reader.number("handles", HANDLES, cx),
+        random_kb: reader.number("random_kb", RANDOM_KB, cx),
+    };
+    reader.finish();
+    limits
+}
+
+/// A text that must say something.
+fn not_empty(
+    name: &'static str,
+    reader: &mut Reader,
+    cx: &mut Context<'_>,
+) -> Option<(String, Span)> {
+    let (text, at) = reader.text(name, cx)?;
+    if text.trim().is_empty() || text.contains('\0') {
+        cx.error(at, format!("{name} must not be empty; leave it out for the default"));
+        return None;
+    }
+    Some((text, at))
+}
+
+fn path(name: &'static str, reader: &mut Reader, cx: &mut Context<'_>) -> Option<PathBuf> {
+    not_empty(name, reader, cx).map(|(text, _)| PathBuf::from(text))
+}

@@ -1,0 +1,152 @@
+//! HCL → tree.
+//!
+//! ```text
+//! text ─ scan: nesting and size bounds ─► hcl-edit ─► variables, locals ─► every expression
+//!                                                     evaluated (eval) ─► tree::Body
+//! ```
+//!
+//! `${NOMAD_…}`, `${attr.…}`, `${meta.…}`, `${node.…}`, `${env["…"]}`, `${device.…}`, `${job.dir}`
+//! and shell-like `${NAME}` are known only later and stay in the text as they are; `$${` stays
+//! escaped until then.
+
+mod eval;
+mod functions;
+mod names;
+mod operators;
+mod reference;
+mod scan;
+mod scope;
+
+use std::collections::BTreeMap;
+
+use hcl_edit::Span as _;
+use hcl_edit::structure::{Body as HclBody, Structure};
+
+use super::diagnostic::{Sink, Span, shown};
+use super::tree::{Attribute, Block, Body, Item, Key, Value, ValueKind};
+use eval::Evaluator;
+use scope::Scope;
+
+/// Attributes given twice that are worked around per file, to see the other problems too.
+const REPEATS_MAX: usize = 16;
+/// Largest file for which that is done, bytes: each one is another parse.
+const REPEATS_FILE_BYTES_MAX: usize = 64 * 1024;
+
+/// Read `text` as HCL. `None` when it has no structure to go on with; the reason is in `sink`.
+/// The body holds what stands at the top of the file but `variable` and `locals`.
+pub(super) fn read(text: &str, sink: &mut Sink) -> Option<Body> {
+    if !scan::scan(text, sink) {
+        return None;
+    }
+    let (body, renamed) = parse(text, sink)?;
+    let scope = Scope::new(&body, sink);
+    let mut eval = Evaluator::new(&scope);
+    eval.all(sink);
+    let mut reader = TreeReader { eval, renamed: &renamed, sink };
+    let mut top = Body::default();
+    for structure in body.iter() {
+        match structure {
+            Structure::Block(block) if matches!(block.ident.as_str(), "variable" | "locals") => {}
+            other => top.items.extend(reader.item(other)),
+        }
+    }
+    Some(top)
+}
+
+/// Parse; an attribute given twice is reported, renamed in a copy, and the copy parsed again. The
+/// second value is the original name by position.
+fn parse(text: &str, sink: &mut Sink) -> Option<(HclBody, BTreeMap<usize, String>)> {
+    let mut copy = text.to_owned();
+    let mut renamed = BTreeMap::new();
+    loop {
+        let error = match hcl_edit::parser::parse_body(&copy) {
+            Ok(body) => return Some((body, renamed)),
+            Err(error) => error,
+        };
+        let at = error.location().offset().min(text.len());
+        let name = identifier_at(&copy, at);
+        if error.message().contains("redefined attribute") && !name.is_empty() {
+            let span = Span::new(at, at + name.len());
+            let original = renamed.get(&at).cloned().unwrap_or_else(|| name.clone());
+            if !renamed.contains_key(&at) {
+                sink.error(span, format!("{} is given twice", shown(&original)));
+            }
+            let more = renamed.len() < REPEATS_MAX && text.len() <= REPEATS_FILE_BYTES_MAX;
+            if more && let Some(other) = placeholder(name.len(), renamed.len()) {
+                copy.replace_range(at..at + name.len(), &other);
+                if renamed.insert(at, original).is_none() {
+                    continue;
+                }
+            }
+            return None;
+        }
+        let length = name.len().max(1);
+        sink.error(Span::new(at, at + length), syntax_message(&copy, at, error.message()));
+        return None;
+    }
+}
+
+fn identifier_at(text: &str, at: usize) -> String {
+    let rest = text.get(at..).unwrap_or_default();
+    rest.chars().take_while(|c| c.is_alphanumeric() || matches!(c, '_' | '-')).collect()
+}
+
+/// A name of the same length that nobody writes.
+fn placeholder(length: usize, number: usize) -> Option<String> {
+    let suffix = format!("{number:02}");
+    let fill = length.checked_sub(suffix.len() + 1)?;
+    Some(format!("Z{}{suffix}", "_".repeat(fill)))
+}
+
+/// The parser's message in the terms of a job file.
+fn syntax_message(text: &str, at: usize, message: &str) -> String {
+    if at >= text.trim_end().len() {
+        return format!("the file ends too early: {message}");
+    }
+    let mut message = format!("cannot be read: {message}");
+    let rest = text.get(at..).unwrap_or_default();
+    let before = text.get(..at).unwrap_or_default();
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    if line.contains('{') && rest.starts_with(|c: char| c.is_alphabetic() || c == '_') {
+        message.push_str("; a block on one line holds one attribute, put each on its own line");
+    }
+    message
+}
+
+/// Turns the parser's structures into the tree.
+struct TreeReader<'a> {
+    eval: Evaluator<'a>,
+    renamed: &'a BTreeMap<usize, String>,
+    sink: &'a mut Sink,
+}
+
+impl TreeReader<'_> {
+    fn item(&mut self, structure: &Structure) -> Option<Item> {
+        match structure {
+            Structure::Attribute(attribute) => {
+                let span = place(attribute.key.span());
+                // The second of two was reported already.
+                if self.renamed.contains_key(&span.start) {
+                    return None;
+                }
+                let at = place(attribute.value.span());
+                let refused = Value { kind: ValueKind::Refused, span: at };
+                let value = self.eval.value(&attribute.value, self.sink).unwrap_or(refused);
+                let key = Key::new(attribute.key.as_str(), span);
+                Some(Item::Attribute(Attribute { key, value }))
+            }
+            Structure::Block(block) => {
+                let key = Key::new(block.ident.as_str(), place(block.ident.span()));
+                let labels = block.labels.iter();
+                let labels = labels.map(|l| Key::new(l.as_str(), place(l.span()))).collect();
+                let items = block.body.iter().filter_map(|inner| self.item(inner)).collect();
+                Some(Item::Block(Block { key, labels, body: Body { items } }))
+            }
+        }
+    }
+}
+
+/// The parser's span; it has one for everything read from text.
+fn place(span: Option<std::ops::Range<usize>>) -> Span {
+    span.map(Span::from).unwrap_or_default()
+}

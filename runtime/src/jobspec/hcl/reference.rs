@@ -1,0 +1,69 @@
+//! References that are known only when a task runs.
+
+use hcl_edit::expr::{Expression, TraversalOperator};
+
+use super::super::suggest;
+
+/// First words of references of Nomad, and one of Ostler (`job.dir`).
+const ROOTS: [&str; 6] = ["attr", "meta", "node", "env", "device", "job"];
+/// First words the file itself gives a meaning.
+const NAMES: [&str; 2] = ["var", "local"];
+
+/// What a reference is.
+pub(super) enum Reference {
+    /// `var.x` or `local.x`.
+    Own,
+    /// Known later: the text to keep, with `${` and `}`.
+    Later(String),
+    /// None we know; with what may have been meant.
+    Unknown(Option<&'static str>),
+}
+
+/// Classify a name or a dotted path. `in_text`: it stands in a text, `"${…}"`, where any single
+/// name is kept, as a shell may mean it.
+pub(super) fn classify(expr: &Expression, in_text: bool) -> Reference {
+    let Some((root, path)) = render(expr) else {
+        return Reference::Unknown(None);
+    };
+    if NAMES.contains(&root) {
+        return Reference::Own;
+    }
+    let dotted = path.len() > root.len();
+    let of_nomad = root.starts_with("NOMAD_") || dotted && ROOTS.contains(&root);
+    let later = of_nomad || in_text && !dotted;
+    if later {
+        return Reference::Later(format!("${{{path}}}"));
+    }
+    let known = NAMES.iter().chain(&ROOTS).copied();
+    Reference::Unknown(suggest::nearest(root, known).filter(|_| dotted))
+}
+
+/// The first word and the whole path as it is written without blanks.
+fn render(expr: &Expression) -> Option<(&str, String)> {
+    match expr {
+        Expression::Variable(name) => Some((name.as_str(), name.as_str().to_owned())),
+        Expression::Traversal(traversal) => {
+            let (root, mut path) = render(&traversal.expr)?;
+            for operator in &traversal.operators {
+                match operator.value() {
+                    TraversalOperator::GetAttr(name) => {
+                        path.push('.');
+                        path.push_str(name.as_str());
+                    }
+                    TraversalOperator::LegacyIndex(index) => {
+                        path.push_str(&format!(".{}", index.value()));
+                    }
+                    TraversalOperator::Index(Expression::String(key)) => {
+                        path.push_str(&format!("[\"{}\"]", key.as_str()));
+                    }
+                    TraversalOperator::Index(Expression::Number(index)) => {
+                        path.push_str(&format!("[{}]", index.value()));
+                    }
+                    _ => return None,
+                }
+            }
+            Some((root, path))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,70 @@
+//! JSON with Nomad's field names → tree.
+//!
+//! ```text
+//! text ─ reader: values with places ─► find the job ─ shape: names of HCL, nulls
+//!                                       and zeros of absent features left out ─► tree::Block
+//! ```
+//!
+//! A request to Nomad's API (`{"Job": {…}}`) and the job object alone are both read.
+
+mod reader;
+mod shape;
+
+use super::diagnostic::{Sink, Span, shown};
+use super::schema::ENVELOPE;
+use super::tree::{Block, Key, Value, ValueKind};
+
+/// Read `text` as JSON: the job as the block it would be in HCL. `None` when there is no job in it;
+/// the reason is in `sink`.
+pub(super) fn read(text: &str, sink: &mut Sink) -> Option<Block> {
+    let value = reader::read(text, sink)?;
+    let (key, job) = job_object(value, sink)?;
+    Some(shape::job(key, job, sink))
+}
+
+/// The object that is the job, and the key it stands at.
+fn job_object(value: Value, sink: &mut Sink) -> Option<(Key, Vec<(Key, Value)>)> {
+    let span = value.span;
+    let ValueKind::Object(members) = value.kind else {
+        sink.error(span, format!("a job is an object, not {}", value.kind.describe()));
+        return None;
+    };
+    let has = |name: &str| members.iter().any(|(key, _)| key.name == name);
+    if !has("Job") && (has("ID") || has("TaskGroups") || has("Name")) {
+        return Some((Key::new("job", Span::new(span.start, span.start + 1)), members));
+    }
+    if has("job") {
+        let message = "the JSON form of HCL is not supported; use HCL, or Nomad's API form: {\"Job\": {\"ID\": …, \"TaskGroups\": […]}}";
+        sink.error(span, message);
+        return None;
+    }
+    let mut job = None;
+    for (key, value) in members {
+        if key.name != "Job" {
+            if !ENVELOPE.contains(&key.name.as_str()) {
+                let instead = sink.nearest(&key.name, ENVELOPE);
+                let message = format!("{} is unknown beside Job", shown(&key.name));
+                sink.suggest(key.span, message, instead);
+            }
+            continue;
+        }
+        if job.is_some() {
+            sink.error(key.span, "Job is given twice");
+            continue;
+        }
+        match value.kind {
+            ValueKind::Object(members) => job = Some((key, members)),
+            kind => {
+                sink.error(value.span, format!("Job must be an object, not {}", kind.describe()))
+            }
+        }
+    }
+    if job.is_none() && sink.is_empty() {
+        let at = Span::new(span.start, span.start + 1);
+        sink.error(at, "there is no job here; write {\"Job\": {\"ID\": …, \"TaskGroups\": […]}}");
+    }
+    job
+}
+
+#[cfg(test)]
+mod tests;

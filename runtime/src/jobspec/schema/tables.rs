@@ -1,0 +1,287 @@
+//! The tables themselves. The order is that of suggestions among equals.
+
+use super::Shape::{Bool, Duration, Free, Integer, IntegerNotZero, Text, TextList, TextMap};
+use super::{Field, Schema, Shape};
+
+const fn field(hcl: &'static str, json: &'static str, shape: Shape) -> Field {
+    Field { hcl, json, shape }
+}
+
+const fn later(hcl: &'static str, json: &'static str) -> Field {
+    hinted(hcl, json, "")
+}
+
+const fn hinted(hcl: &'static str, json: &'static str, hint: &'static str) -> Field {
+    Field { hcl, json, shape: Shape::Unsupported { hint, neutral: &[] } }
+}
+
+const fn neutral(hcl: &'static str, json: &'static str, neutral: &'static [&'static str]) -> Field {
+    Field { hcl, json, shape: Shape::Unsupported { hint: "", neutral } }
+}
+
+const fn served(json: &'static str) -> Field {
+    Field { hcl: "", json, shape: Shape::Served }
+}
+
+const fn once(hcl: &'static str, json: &'static str, schema: &'static Schema) -> Field {
+    Field { hcl, json, shape: Shape::Block { schema, label: None, many: false } }
+}
+
+const fn many(hcl: &'static str, json: &'static str, schema: &'static Schema) -> Field {
+    Field { hcl, json, shape: Shape::Block { schema, label: None, many: true } }
+}
+
+const fn labelled(
+    hcl: &'static str,
+    json: &'static str,
+    label: &'static str,
+    schema: &'static Schema,
+) -> Field {
+    Field { hcl, json, shape: Shape::Block { schema, label: Some(label), many: true } }
+}
+
+/// A job.
+pub(in super::super) static JOB: Schema = Schema {
+    what: "a job",
+    fields: &[
+        field("id", "ID", Text),
+        field("name", "Name", Text),
+        field("region", "Region", Text),
+        field("datacenters", "Datacenters", TextList),
+        field("type", "Type", Text),
+        field("namespace", "Namespace", Text),
+        field("priority", "Priority", IntegerNotZero),
+        field("meta", "Meta", TextMap),
+        many("constraint", "Constraints", &CONSTRAINT),
+        labelled("group", "TaskGroups", "Name", &GROUP),
+        hinted("task", "", "put the task into a group"),
+        later("affinity", "Affinities"),
+        later("spread", "Spreads"),
+        later("update", "Update"),
+        later("migrate", "Migrate"),
+        later("reschedule", "Reschedule"),
+        later("periodic", "Periodic"),
+        later("parameterized", "ParameterizedJob"),
+        later("multiregion", "Multiregion"),
+        later("all_at_once", "AllAtOnce"),
+        later("vault", "Vault"),
+        later("consul", "Consul"),
+        later("vault_token", "VaultToken"),
+        later("consul_token", "ConsulToken"),
+        neutral("node_pool", "NodePool", &["default"]),
+        later("ui", "UI"),
+        later("version_tag", "VersionTag"),
+        later("", "Payload"),
+        later("", "Stop"),
+        later("", "ParentID"),
+        later("", "Dispatched"),
+        later("", "DispatchIdempotencyToken"),
+        neutral("vault_namespace", "VaultNamespace", &["default"]),
+        neutral("consul_namespace", "ConsulNamespace", &["default"]),
+        served("NomadTokenID"),
+        served("Status"),
+        served("StatusDescription"),
+        served("Stable"),
+        served("Version"),
+        served("SubmitTime"),
+        served("CreateIndex"),
+        served("ModifyIndex"),
+        served("JobModifyIndex"),
+    ],
+};
+
+static GROUP: Schema = Schema {
+    what: "a group",
+    fields: &[
+        field("count", "Count", Integer),
+        field("meta", "Meta", TextMap),
+        many("constraint", "Constraints", &CONSTRAINT),
+        once("restart", "RestartPolicy", &RESTART),
+        many("network", "Networks", &NETWORK),
+        labelled("task", "Tasks", "Name", &TASK),
+        field("shutdown_delay", "ShutdownDelay", Duration),
+        later("affinity", "Affinities"),
+        later("spread", "Spreads"),
+        later("update", "Update"),
+        later("migrate", "Migrate"),
+        later("reschedule", "ReschedulePolicy"),
+        later("ephemeral_disk", "EphemeralDisk"),
+        later("service", "Services"),
+        later("volume", "Volumes"),
+        later("scaling", "Scaling"),
+        later("vault", "Vault"),
+        later("consul", "Consul"),
+        later("disconnect", "Disconnect"),
+        later("stop_after_client_disconnect", "StopAfterClientDisconnect"),
+        later("max_client_disconnect", "MaxClientDisconnect"),
+        later("prevent_reschedule_on_lost", "PreventRescheduleOnLost"),
+        later("max_run_duration", "MaxRunDuration"),
+    ],
+};
+
+pub(super) static TASK: Schema = Schema {
+    what: "a task",
+    fields: &[
+        field("driver", "Driver", Text),
+        field("config", "Config", Free),
+        field("env", "Env", TextMap),
+        field("meta", "Meta", TextMap),
+        many("constraint", "Constraints", &CONSTRAINT),
+        once("resources", "Resources", &RESOURCES),
+        once("restart", "RestartPolicy", &RESTART),
+        field("kill_timeout", "KillTimeout", Duration),
+        field("kill_signal", "KillSignal", Text),
+        field("leader", "Leader", Bool),
+        once("lifecycle", "Lifecycle", &LIFECYCLE),
+        once("logs", "LogConfig", &LOGS),
+        field("user", "User", Text),
+        field("shutdown_delay", "ShutdownDelay", Duration),
+        later("affinity", "Affinities"),
+        later("artifact", "Artifacts"),
+        later("template", "Templates"),
+        later("service", "Services"),
+        later("vault", "Vault"),
+        later("consul", "Consul"),
+        later("identity", "Identities"),
+        later("", "Identity"),
+        later("csi_plugin", "CSIPluginConfig"),
+        later("volume_mount", "VolumeMounts"),
+        later("dispatch_payload", "DispatchPayload"),
+        later("scaling", "ScalingPolicies"),
+        later("kind", "Kind"),
+        later("action", "Actions"),
+        later("schedule", "Schedule"),
+        later("secret", "Secrets"),
+    ],
+};
+
+/// Moving a network from a task to its group.
+const TASK_NETWORK: &str = "put the network into the group";
+
+static RESOURCES: Schema = Schema {
+    what: "resources",
+    fields: &[
+        field("cpu", "CPU", Integer),
+        field("memory", "MemoryMB", Integer),
+        field("memory_max", "MemoryMaxMB", IntegerNotZero),
+        labelled("device", "Devices", "Name", &DEVICE),
+        hinted("network", "Networks", TASK_NETWORK),
+        later("cores", "Cores"),
+        later("disk", "DiskMB"),
+        later("iops", "IOPS"),
+        later("numa", "NUMA"),
+        later("secrets", "SecretsMB"),
+    ],
+};
+
+static DEVICE: Schema = Schema {
+    what: "a device",
+    fields: &[
+        field("count", "Count", Integer),
+        many("constraint", "Constraints", &CONSTRAINT),
+        many("affinity", "Affinities", &AFFINITY),
+    ],
+};
+
+static CONSTRAINT: Schema = Schema {
+    what: "a constraint",
+    fields: &[
+        field("attribute", "LTarget", Text),
+        field("operator", "Operand", Text),
+        field("value", "RTarget", Text),
+        field("version", "", Text),
+        field("semver", "", Text),
+        field("regexp", "", Text),
+        field("set_contains", "", Text),
+        field("set_contains_all", "", Text),
+        field("set_contains_any", "", Text),
+        later("distinct_hosts", ""),
+        later("distinct_property", ""),
+    ],
+};
+
+static AFFINITY: Schema = Schema {
+    what: "an affinity",
+    fields: &[
+        field("attribute", "LTarget", Text),
+        field("operator", "Operand", Text),
+        field("value", "RTarget", Text),
+        field("weight", "Weight", Integer),
+        field("version", "", Text),
+        field("semver", "", Text),
+        field("regexp", "", Text),
+        field("set_contains", "", Text),
+        field("set_contains_all", "", Text),
+        field("set_contains_any", "", Text),
+    ],
+};
+
+static RESTART: Schema = Schema {
+    what: "restart",
+    fields: &[
+        field("attempts", "Attempts", Integer),
+        field("interval", "Interval", Duration),
+        field("delay", "Delay", Duration),
+        field("mode", "Mode", Text),
+        later("render_templates", "RenderTemplates"),
+    ],
+};
+
+static LIFECYCLE: Schema = Schema {
+    what: "lifecycle",
+    fields: &[field("hook", "Hook", Text), field("sidecar", "Sidecar", Bool)],
+};
+
+static LOGS: Schema = Schema {
+    what: "logs",
+    fields: &[
+        field("max_files", "MaxFiles", Integer),
+        field("max_file_size", "MaxFileSizeMB", Integer),
+        field("disabled", "Disabled", Bool),
+        hinted("enabled", "Enabled", "use disabled"),
+    ],
+};
+
+static NETWORK: Schema = Schema {
+    what: "a network",
+    fields: &[
+        field("mode", "Mode", Text),
+        labelled("port", "ReservedPorts", "Label", &PORT),
+        labelled("", "DynamicPorts", "Label", &PORT),
+        later("mbits", "MBits"),
+        later("dns", "DNS"),
+        later("hostname", "Hostname"),
+        later("cni", "CNI"),
+        later("", "Device"),
+        later("", "CIDR"),
+        later("", "IP"),
+    ],
+};
+
+static PORT: Schema = Schema {
+    what: "a port",
+    fields: &[
+        field("static", "Value", IntegerNotZero),
+        field("to", "To", IntegerNotZero),
+        neutral("host_network", "HostNetwork", &["default"]),
+        later("ignore_collision", "IgnoreCollision"),
+    ],
+};
+
+/// What may stand beside `Job` in a request to Nomad's API. All of it is for the API, not the job.
+pub(in super::super) const ENVELOPE: [&str; 14] = [
+    "Job",
+    "Region",
+    "Namespace",
+    "SecretID",
+    "AuthToken",
+    "EnforceIndex",
+    "JobModifyIndex",
+    "PolicyOverride",
+    "PreserveCounts",
+    "PreserveResources",
+    "EvalPriority",
+    "Diff",
+    "Submission",
+    "IdempotencyToken",
+];

@@ -1,0 +1,349 @@
+//! Files that are refused: every problem, its place and what may have been meant.
+
+use super::{in_group, in_job, in_task, problems};
+
+/// One file, and the problems it must give: the start of each line and of the message.
+fn check(text: &str, expected: &[&str]) {
+    let found = problems(text);
+    assert_eq!(found.len(), expected.len(), "{text}\n{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        let (start, end) = expected.split_once(" … ").unwrap_or((expected, ""));
+        assert!(
+            found.starts_with(start) && found.ends_with(end),
+            "{text}\nexpected {expected}\nfound    {found}"
+        );
+    }
+}
+
+#[test]
+fn everything_wrong_is_reported_at_once() {
+    check(
+        r#"jobb "x" {}
+job "redis" {
+  datacenters = "dc1"
+  typ = "service"
+  priority = 200
+  update { max_parallel = 1 }
+  group "cache" {
+    cout = 2
+    task "a" {
+      drivr = "exec"
+      resources { cpu = "many" }
+    }
+  }
+}
+"#,
+        &[
+            "1:1: \"jobb\" is unknown at the top … (did you mean job?)",
+            "3:17: datacenters must be a list of texts, not \"dc1\"",
+            "4:3: \"typ\" is unknown in a job (did you mean type?)",
+            "5:14: priority must be 1 to 100, not 200",
+            "6:3: update is valid in Nomad, not supported by Ostler yet",
+            "8:5: \"cout\" is unknown in a group (did you mean count?)",
+            "9:5: a task needs a driver",
+            "10:7: \"drivr\" is unknown in a task (did you mean driver?)",
+            "11:25: cpu must be a whole number, not \"many\"",
+        ],
+    );
+}
+
+#[test]
+fn problems_of_a_task_have_their_places() {
+    for (body, expected) in [
+        (
+            "kill_timeout = 20",
+            "5:16: kill_timeout: \"20\": a duration needs a unit … (did you mean \"20s\"?)",
+        ),
+        ("kill_timeout = \"-1s\"", "5:16: kill_timeout: \"-1s\": a duration must not be negative"),
+        ("kill_timeout = [1]", "5:16: kill_timeout must be a duration"),
+        ("kill_signal = \"TERM\"", "5:15: \"TERM\" is no signal … (did you mean SIGTERM?)"),
+        ("kill_signal = \"SIGITN\"", "5:15: \"SIGITN\" is no signal … (did you mean SIGINT?)"),
+        ("leader = 1", "5:10: leader must be true or false, not a number"),
+        ("leader {}", "5:1: leader is no block; write leader = …"),
+        ("resources = {}", "5:1: resources is a block; write resources { … }"),
+        ("user = \"a\"\nuser = \"b\"", "6:1: \"user\" is given twice"),
+        ("resources {}\nresources {}", "6:1: resources is given twice"),
+        ("env { A = [1] }", "5:11: A must be a text, not a list"),
+        ("env = \"A=1\"", "5:7: env must be an object"),
+        ("env = { \"A=B\" = 1 }", "5:9: \"A=B\" is no name for a variable"),
+        ("env = { A = \"\\u0000\" }", "5:13: a text here must not contain the character NUL"),
+        ("logs { max_files = 0 }", "5:20: max_files must be at least 1, not 0"),
+        ("resources { cpu = 1.5 }", "5:19: cpu must be a whole number"),
+        ("resources { memory = 0 }", "5:22: memory must be at least 1, not 0"),
+        ("resources { memory_max = 1 }", "5:26: memory_max (1) must not be below memory (300)"),
+        (
+            "resources {\nnetwork {}\n}",
+            "6:1: network is valid in Nomad, not supported by Ostler yet; put the network into the group",
+        ),
+        ("resources {\ndevice \"gpu\" { count = 0 }\n}", "6:24: count must be at least 1, not 0"),
+        ("resources {\ndevice \"a//b\" {}\n}", "6:8: \"a//b\" is no device"),
+        ("resources {\ndevice {}\n}", "6:1: device needs a name; write device \"name\" { … }"),
+        (
+            "resources {\ndevice \"gpu\" {\naffinity {\nattribute = attr.x\nvalue = 1\nweight = 0\n}\n}\n}",
+            "10:10: an affinity of weight 0",
+        ),
+        (
+            "resources {\ndevice \"gpu\" {\naffinity {\nattribute = attr.x\nvalue = 1\nweight = 101\n}\n}\n}",
+            "10:10: weight must be -100 to 100, not 101",
+        ),
+        ("constraint { attribute = attr.x }", "5:1: a constraint needs a value"),
+        ("constraint { value = 1 }", "5:1: a constraint needs an attribute"),
+        (
+            "constraint {\nattribute = attr.x\noperator = \"versoin\"\nvalue = 1\n}",
+            "7:12: \"versoin\" is no operator … (did you mean version?)",
+        ),
+        (
+            "constraint {\noperator = \"distinct_hosts\"\nvalue = true\n}",
+            "6:12: distinct_hosts is valid in Nomad",
+        ),
+        (
+            "constraint {\nattribute = attr.x\nregexp = \"a\"\nvalue = 1\n}",
+            "7:10: a constraint compares once",
+        ),
+        (
+            "restart { mode = \"dely\" }",
+            "5:18: \"dely\" is no restart mode … (did you mean delay?)",
+        ),
+        ("restart { interval = \"4s\" }", "5:22: the restart interval must be at least 5s"),
+        (
+            "restart {\nattempts = 5\ninterval = \"10s\"\ndelay = \"3s\"\n}",
+            "6:12: 5 restarts with a delay of 3s do not fit into an interval of 10s",
+        ),
+        (
+            "restart {\nattempts = 0\nmode = \"delay\"\n}",
+            "7:8: no attempts and mode delay contradict",
+        ),
+        ("template {\ndata = 1\n}", "5:1: template is valid in Nomad, not supported by Ostler yet"),
+        ("artifact {}", "5:1: artifact is valid in Nomad"),
+        ("vault = {}", "5:1: vault is valid in Nomad"),
+        ("config = 1", "5:10: config must be an object, not a number"),
+        ("config \"x\" {}", "5:8: config takes no label"),
+        ("config {\na {}\na = 1\n}", "7:1: \"a\" is given twice"),
+    ] {
+        check(&in_task(body), &[expected]);
+    }
+}
+
+#[test]
+fn problems_of_a_group_have_their_places() {
+    for (body, expected) in [
+        ("count = -1", "4:9: count must be at least 0, not -1"),
+        ("count = 1001", "2:7: the job has 1001 tasks up to here"),
+        ("task \"t\" { driver = \"x\" }", "4:6: a task \"t\" is here already"),
+        ("task \"../x\" { driver = \"x\" }", "4:6: task name \"../x\" contains '/'"),
+        ("task \"u\" { driver = \"\" }", "4:21: plugin name must not be empty"),
+        ("task { driver = \"x\" }", "4:1: task needs a name; write task \"name\" { … }"),
+        ("task \"a\" \"b\" { driver = \"x\" }", "4:10: task takes one label"),
+        ("task \"u\" {\ndriver = \"x\"\nlifecycle {}\n}", "6:1: lifecycle needs a hook"),
+        (
+            "task \"u\" {\ndriver = \"x\"\nlifecycle { hook = \"poststrat\" }\n}",
+            "6:20: \"poststrat\" is no lifecycle hook … (did you mean poststart?)",
+        ),
+        (
+            "task \"u\" {\ndriver = \"x\"\nleader = true\nlifecycle { hook = \"poststop\" }\n}",
+            "4:6: a task with a lifecycle cannot lead",
+        ),
+        ("network { mode = \"bridge\" }", "4:18: network mode bridge is valid in Nomad"),
+        ("network { mode = \"cni/x\" }", "4:18: network mode cni is valid in Nomad"),
+        (
+            "network { mode = \"hots\" }",
+            "4:18: \"hots\" is no network mode; use host (did you mean host?)",
+        ),
+        ("network {}\nnetwork {}", "5:1: a group has one network"),
+        ("network {\nport \"a-b\" {}\n}", "5:6: port label \"a-b\" becomes part of NOMAD_PORT_"),
+        ("network {\nport \"a\" {}\nport \"a\" {}\n}", "6:6: a port \"a\" is here already"),
+        ("network {\nport \"a\" { static = 0 }\n}", "5:21: static must be 1 to 65535, not 0"),
+        (
+            "network {\nport \"a\" { static = 65536 }\n}",
+            "5:21: static must be 1 to 65535, not 65536",
+        ),
+        (
+            "network {\nport \"a\" { static = 80 }\nport \"b\" { static = 80 }\n}",
+            "6:21: port 80 is taken by \"a\" already",
+        ),
+        (
+            "network {\nport \"a\" { host_network = \"x\" }\n}",
+            "5:12: host_network is valid in Nomad",
+        ),
+        ("ephemeral_disk {}", "4:1: ephemeral_disk is valid in Nomad"),
+        ("reschedule {}", "4:1: reschedule is valid in Nomad"),
+        ("service {}", "4:1: service is valid in Nomad"),
+        ("volume \"x\" {}", "4:1: volume is valid in Nomad"),
+    ] {
+        check(&in_group(body), &[expected]);
+    }
+}
+
+#[test]
+fn problems_of_a_job_have_their_places() {
+    for (body, expected) in [
+        ("group \"g\" {\ntask \"t\" { driver = \"x\" }\n}", "5:7: a group \"g\" is here already"),
+        ("group \"h\" {}", "5:1: a group needs at least one task"),
+        (
+            "group \"h\" {\ntask \"t\" {\ndriver = \"x\"\nlifecycle { hook = \"prestart\" }\n}\n}",
+            "5:1: a group needs at least one main task",
+        ),
+        ("type = \"servce\"", "5:8: \"servce\" is no job type … (did you mean service?)"),
+        ("datacenters = []", "5:15: datacenters must not be empty"),
+        ("datacenters = [1, []]", "5:19: datacenters must be a list of texts"),
+        ("all_at_once = true", "5:1: all_at_once is valid in Nomad"),
+        ("node_pool = \"gpu\"", "5:1: node_pool is valid in Nomad"),
+        ("periodic {}", "5:1: periodic is valid in Nomad"),
+        (
+            "task \"x\" {}",
+            "5:1: task is valid in Nomad, not supported by Ostler yet; put the task into a group",
+        ),
+    ] {
+        check(&in_job(body), &[expected]);
+    }
+    check("job \"a\" {}", &["1:1: a job needs at least one group"]);
+    check("job {}", &["1:1: a job needs an id", "1:1: a job needs at least one group"]);
+    check("job \"a b\" {}", &["1:1: a job needs at least", "1:5: job id \"a b\" contains ' '"]);
+    check("job = 1", &["1:1: job is a block"]);
+    let two = format!("{}{}", in_task(""), in_task(""));
+    check(&two, &["9:1: a file holds one job"]);
+    let text = in_task("").replace("group \"g\" {", "type = \"system\"\ngroup \"g\" {\ncount = 2");
+    check(&text, &["4:9: a system job runs once on each node"]);
+}
+
+#[test]
+fn two_leaders_are_one_too_many() {
+    let text = in_group(
+        "task \"u\" {\ndriver = \"x\"\nleader = true\n}\ntask \"v\" {\ndriver = \"x\"\nleader = true\n}",
+    );
+    check(&text, &["8:6: the group has a leader already"]);
+}
+
+#[test]
+fn expressions_that_cannot_be_evaluated_are_reported_where_they_stand() {
+    for (value, expected) in [
+        ("foo", "6:5: a name without meaning here; a text needs quotes"),
+        ("\"${vra.x}\"", "6:8: a reference that neither … (did you mean var?)"),
+        ("var.x", "6:5: var.x is not declared"),
+        ("local.x", "6:5: local.x is not declared"),
+        ("[for x in [1] : x]", "6:5: a for expression is valid in Nomad"),
+        ("\"%{ if true }x%{ endif }\"", "6:6: %{ } is valid in Nomad"),
+        ("uper(\"a\")", "6:5: the function \"uper\" is not supported … (did you mean upper?)"),
+        ("upper()", "6:5: a wrong number of arguments"),
+        ("upper(attr.x)", "6:11: known only when the task starts"),
+        ("attr.x == \"y\" ? 1 : 2", "6:5: known only when the task starts"),
+        ("1 / 0", "6:5: this has no result"),
+        ("1 + \"x\"", "6:9: a number is needed here, not a text"),
+        ("9223372036854775807 + 1", "6:5: this has no result"),
+        ("\"a${[1]}\"", "6:9: a list cannot stand in a text"),
+        ("format(\"%d\", \"x\")", "6:18: %d needs a whole number"),
+        ("format(\"%s\")", "6:5: format knows"),
+        ("\"a ${~ attr.x ~} b\"", "6:12: ~ is valid in Nomad"),
+    ] {
+        check(&in_task(&format!("config {{\na = {value}\n}}")), &[expected]);
+    }
+}
+
+#[test]
+fn locals_that_refer_to_each_other_are_reported() {
+    let job = in_task("");
+    check(
+        &format!("locals {{\n a = local.b\n b = \"${{local.c}}\"\n c = local.a\n}}\n{job}"),
+        &["4:6: local.a refers to itself, directly or through others"],
+    );
+    check(&format!("locals {{\n a = local.a\n}}\n{job}"), &["2:6: local.a refers to itself"]);
+    check(
+        &format!("variable \"v\" {{ default = var.v }}\n{job}"),
+        &["1:26: var.v refers to itself"],
+    );
+}
+
+#[test]
+fn declarations_are_checked() {
+    let job = in_task("");
+    for (text, expected) in [
+        ("variable \"v\" {}", "1:10: a variable needs a default"),
+        ("variable {}", "1:1: a variable needs one name"),
+        (
+            "variable \"v\" {\n default = 1\n defualt = 2\n}",
+            "3:2: \"defualt\" is unknown in a variable (did you mean default?)",
+        ),
+        ("variable \"v\" {\n default = 1\n validation {}\n}", "3:2: validation is valid in Nomad"),
+        ("locals \"x\" {}", "1:8: locals takes no label"),
+        ("locals {\n a {}\n}", "2:2: locals holds no blocks"),
+        ("locals {\n unused = nope(1)\n}", "2:11: the function \"nope\""),
+        ("vairable \"v\" {}", "1:1: \"vairable\" is unknown at the top … (did you mean variable?)"),
+    ] {
+        check(&format!("{text}\n{job}"), &[expected]);
+    }
+}
+
+#[test]
+fn what_is_not_hcl_is_reported_where_reading_stopped() {
+    for (text, expected) in [
+        ("job \"a\" {\n", "1:9: this { is never closed"),
+        ("job \"a\" }\n", "1:9: } closes nothing"),
+        ("job \"a\" {\n x = [1, 2}\n}", "2:11: } closes nothing; ] is expected"),
+        ("job \"a\" {\n x = \"abc\n}", "2:6: this text is not closed on its line"),
+        (
+            "job \"a\" {\n x = <<EOT\nabc\n}\n",
+            "2:6: this text is never closed; add a line that is only EOT",
+        ),
+        ("/* job", "1:1: this comment is never closed"),
+        ("job \"a\" {\n x = 1 y = 2\n}", "2:8: cannot be read"),
+        ("job \"a\" {\n x { a = 1 b = 2 }\n}", "2:12: cannot be read … put each on its own line"),
+        ("job \"a\" {\n = 1\n}", "2:2: cannot be read"),
+        ("", "1:1: the file is empty"),
+        (" \n\t\n", "1:1: the file is empty"),
+        ("# nothing\n", "1:1: there is no job in this file"),
+        ("a\0b", "1:2: not a text file"),
+    ] {
+        check(text, &[expected]);
+    }
+}
+
+#[test]
+fn attributes_given_twice_do_not_hide_other_problems() {
+    check(
+        "job \"a\" {\n priority = 1\n priority = 2\n priority = 3\n typ = 1\n}",
+        &[
+            "1:1: a job needs at least one group",
+            "3:2: \"priority\" is given twice",
+            "4:2: \"priority\" is given twice",
+            "5:2: \"typ\" is unknown",
+        ],
+    );
+}
+
+#[test]
+fn a_value_that_cannot_be_evaluated_is_not_reported_as_missing_too() {
+    let text = in_task("").replace("driver = \"mock\"", "driver = mock");
+    check(&text, &["4:10: a name without meaning here"]);
+    let body = "constraint {\nattribute = x\nvalue = y\n}\nresources = z\nupdate = w";
+    check(
+        &in_task(body),
+        &[
+            "6:13: a name without meaning here",
+            "7:9: a name without meaning here",
+            "9:13: a name without meaning here",
+            "10:1: \"update\" is unknown in a task",
+            "10:10: a name without meaning here",
+        ],
+    );
+}
+
+#[test]
+fn keys_of_an_object_given_twice_are_reported() {
+    check(&in_task("env = { a = 1, \"a\" = 2 }"), &["5:16: \"a\" is given twice"]);
+    check(&in_task("config {\nx = { a = 1, \"a\" = 2 }\n}"), &["6:14: \"a\" is given twice"]);
+}
+
+#[test]
+fn a_task_can_not_take_the_name_of_the_shared_directory() {
+    check(
+        r#"job "j" {
+  group "g" {
+    task "alloc" {
+      driver = "exec"
+    }
+  }
+}
+"#,
+        &["3:10: a task cannot be called alloc: the shared directory has that name"],
+    );
+}

@@ -1,0 +1,303 @@
+//! The invariants of ARCHITECTURE.md, read off the source.
+//!
+//! Comments, test modules and the `testing` module are left out: what counts is what is shipped.
+
+use std::path::{Path, PathBuf};
+
+/// A source file of the agent: its path under `src`, and its code without comments and tests.
+struct Source {
+    path: String,
+    code: String,
+    lines: usize,
+}
+
+impl Source {
+    /// `alloc::runner` for `alloc/runner.rs`.
+    fn module(&self) -> String {
+        self.path.trim_end_matches(".rs").trim_end_matches("/mod").replace('/', "::")
+    }
+
+    fn top(&self) -> &str {
+        self.path.split(['/', '.']).next().unwrap()
+    }
+}
+
+fn files(dir: &Path, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files(&path, into);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+fn is_test(path: &str) -> bool {
+    path.starts_with("testing/")
+        || path.contains("/tests/")
+        || path.ends_with("/tests.rs")
+        || path.ends_with("_tests.rs")
+        || path == "state/testing.rs"
+}
+
+/// Everything before an inline test module, without what stands after `//` in a line.
+fn shipped(text: &str) -> String {
+    let mut code = String::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        if line.starts_with("#[cfg(test)]") {
+            // Test modules stand at the end; between may be other attributes.
+            let rest: Vec<&str> = lines.clone().take(12).collect();
+            let module = rest.iter().find(|line| line.starts_with("mod "));
+            if module.is_some_and(|line| line.ends_with('{')) {
+                break;
+            }
+        }
+        code.push_str(line.split("//").next().unwrap_or_default());
+        code.push('\n');
+    }
+    code
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut paths = Vec::new();
+    files(&root, &mut paths);
+    assert!(paths.len() > 100, "the sources are read");
+    let sources = paths.iter().map(|path| {
+        let text = std::fs::read_to_string(path).unwrap();
+        let path = path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
+        Source { path, code: shipped(&text), lines: text.lines().count() }
+    });
+    sources.collect()
+}
+
+fn shipped_sources() -> Vec<Source> {
+    sources().into_iter().filter(|source| !is_test(&source.path)).collect()
+}
+
+/// Every line of the shipped code that holds one of `needles`, where `allowed` does not allow it.
+fn lines_with(needles: &[&str], allowed: impl Fn(&Source) -> bool) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in shipped_sources().iter().filter(|source| !allowed(source)) {
+        for line in source.code.lines() {
+            if needles.iter().any(|needle| line.contains(needle)) {
+                found.push(format!("{}: {}", source.path, line.trim()));
+            }
+        }
+    }
+    found
+}
+
+const NOTHING: [String; 0] = [];
+
+/// Files and directories that only compute: same input, same output.
+const PURE: &[&str] = &[
+    "agent/admission",
+    "agent/ports/mod.rs",
+    "alloc/coordinator.rs",
+    "alloc/machine.rs",
+    "alloc/status.rs",
+    "device/ledger.rs",
+    "device/matching",
+    "host/log_meter.rs",
+    "jobspec/decode",
+    "jobspec/hcl",
+    "jobspec/json",
+    "limits.rs",
+    "logs/plan.rs",
+    "model",
+    "node/constraint",
+    "node/version.rs",
+    "plugin/capability.rs",
+    "plugin/convert.rs",
+    "plugin/manifest.rs",
+    "sandbox/prescan.rs",
+    "state/dedup.rs",
+    "state/keys.rs",
+    "task/env.rs",
+    "task/events.rs",
+    "task/interpolate.rs",
+    "task/machine",
+    "task/machine.rs",
+    "task/restart.rs",
+];
+
+#[test]
+fn pure_files_know_neither_runtime_nor_sandbox_nor_disk() {
+    let is_pure = |source: &Source| {
+        PURE.iter().any(|pure| {
+            source.path == *pure || source.path.strip_prefix(pure).is_some_and(|r| r.starts_with('/'))
+        })
+    };
+    for pure in PURE {
+        let there = shipped_sources().iter().any(|source| source.path.starts_with(pure));
+        assert!(there, "{pure} is listed as pure and not there: correct the list");
+    }
+    let impure = ["tokio", "wasmtime", "redb::", "std::fs", "std::process", "std::thread", "async "];
+    let found = lines_with(&impure, |source| !is_pure(source));
+    assert_eq!(found, NOTHING);
+}
+
+#[test]
+fn only_sandbox_plugin_and_host_know_wasmtime() {
+    let allowed = ["sandbox", "plugin", "host"];
+    assert_eq!(lines_with(&["wasmtime"], |s| allowed.contains(&s.top())), NOTHING);
+}
+
+#[test]
+fn only_state_knows_its_database() {
+    assert_eq!(lines_with(&["redb::", "use redb"], |s| s.top() == "state"), NOTHING);
+}
+
+#[test]
+fn only_clock_reads_time() {
+    let reads = ["Instant::now", "SystemTime::now", "tokio::time", "thread::sleep"];
+    assert_eq!(lines_with(&reads, |s| s.path == "clock.rs"), NOTHING);
+}
+
+#[test]
+fn only_rng_reads_randomness() {
+    let reads = ["getrandom", "new_v4", "thread_rng", "RandomState", "/dev/urandom"];
+    assert_eq!(lines_with(&reads, |s| s.path == "rng.rs"), NOTHING);
+}
+
+#[test]
+fn only_host_starts_processes_and_the_sandbox_its_compile_child() {
+    let starts = ["Command::new", "Command::from", "posix_spawn", "libc::fork", "vfork"];
+    let allowed = |s: &Source| s.top() == "host" || s.path == "sandbox/compile.rs";
+    assert_eq!(lines_with(&starts, allowed), NOTHING);
+}
+
+#[test]
+fn nothing_but_tests_uses_the_testing_module() {
+    assert_eq!(lines_with(&["crate::testing", "proptest"], |_| false), NOTHING);
+}
+
+#[test]
+fn no_file_is_longer_than_a_person_reads_at_once() {
+    const LINES_MAX: usize = 600;
+    let long: Vec<String> = sources()
+        .iter()
+        .filter(|source| source.lines > LINES_MAX)
+        .map(|source| format!("{}: {} lines", source.path, source.lines))
+        .collect();
+    assert_eq!(long, NOTHING);
+}
+
+#[test]
+fn the_command_line_touches_the_agent_only_through_its_handle_and_plain_data() {
+    // `sandbox::compile_child_main` is another program in the same file, not the agent.
+    let allowed = [
+        "agent", "alloc", "cli", "clock", "jobspec", "limits", "logs", "model", "node", "rng",
+        "plugin::capability", "plugin::manifest", "sandbox::compile_child_main",
+    ];
+    let mut wrong = Vec::new();
+    for source in shipped_sources().iter().filter(|source| source.top() == "cli") {
+        for path in crate_paths(&source.code) {
+            let fits = |unit: &&str| path == **unit || path.starts_with(&format!("{unit}::"));
+            if !allowed.iter().any(|unit| fits(&unit)) {
+                wrong.push(format!("{}: crate::{path}", source.path));
+            }
+        }
+    }
+    assert_eq!(wrong, NOTHING);
+}
+
+/// What may import what: each unit may use those above it. The longest unit that fits a path is
+/// the path's.
+const ORDER: &[&str] = &[
+    "limits",
+    "model",
+    "clock",
+    "rng",
+    "plugin::manifest",
+    "plugin::capability",
+    "driver::api",
+    "agent::config",
+    "jobspec",
+    "state",
+    "node",
+    "logs",
+    "sandbox",
+    "plugin::bindings",
+    "host",
+    "plugin",
+    "driver",
+    "device",
+    "alloc::remove",
+    "alloc::coordinator",
+    "alloc::dir",
+    "task",
+    "alloc",
+    "agent",
+    "cli",
+    "main",
+];
+
+/// Edges that point the other way, each with its reason.
+const ACCEPTED: &[(&str, &str, &str)] =
+    &[("agent::config", "jobspec", "a configuration is read by the job file's reader")];
+
+/// The `a::b` of every `crate::a::b` in some code; of `crate::{a, b::c}` both.
+fn crate_paths(code: &str) -> Vec<String> {
+    let mut paths = Vec::new();
+    for (at, start) in code.match_indices("crate::") {
+        let rest = &code[at + start.len()..];
+        let several = rest.strip_prefix('{').and_then(|list| list.split('}').next());
+        for path in several.unwrap_or(rest).split(',').take(several.map_or(1, |_| usize::MAX)) {
+            let path = path.trim();
+            let end = path.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
+            paths.push(path[..end.unwrap_or(path.len())].trim_end_matches(':').to_owned());
+        }
+    }
+    paths.retain(|path| !path.is_empty());
+    paths
+}
+
+#[test]
+fn paths_are_found_alone_and_in_braces() {
+    let code = "use crate::{clock, limits::MIB};\nlet x = crate::model::ids::AllocId;";
+    assert_eq!(crate_paths(code), ["clock", "limits::MIB", "model::ids::AllocId"]);
+}
+
+fn unit_of(path: &str) -> Option<usize> {
+    let fits = |unit: &str| path == unit || path.starts_with(&format!("{unit}::"));
+    let units = ORDER.iter().enumerate().filter(|(_, unit)| fits(unit));
+    units.max_by_key(|(_, unit)| unit.len()).map(|(index, _)| index)
+}
+
+#[test]
+fn imports_between_modules_point_one_way() {
+    let mut wrong = Vec::new();
+    let mut used = Vec::new();
+    for source in shipped_sources() {
+        let module = source.module();
+        if module == "lib" {
+            continue;
+        }
+        let Some(from) = unit_of(&module) else {
+            wrong.push(format!("{} has no place in the order", source.path));
+            continue;
+        };
+        for path in crate_paths(&source.code) {
+            let Some(to) = unit_of(&path) else {
+                wrong.push(format!("{}: crate::{path} has no place in the order", source.path));
+                continue;
+            };
+            if to <= from {
+                continue;
+            }
+            let edge = (ORDER[from], ORDER[to]);
+            match ACCEPTED.iter().position(|(a, b, _)| (*a, *b) == edge) {
+                Some(index) => used.push(index),
+                None => wrong.push(format!("{}: crate::{path} points upwards", source.path)),
+            }
+        }
+    }
+    assert_eq!(wrong, NOTHING);
+    for (index, (from, to, _)) in ACCEPTED.iter().enumerate() {
+        assert!(used.contains(&index), "{from} does not import {to} any more: correct the list");
+    }
+}

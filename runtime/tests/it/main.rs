@@ -1,0 +1,25 @@
+//! Integration tests, by behaviour. Guests are the real compiled ones of `examples/`; agents are
+//! real agents in a temporary data directory; where the binary is what is tested, it is run.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
+mod support;
+
+mod architecture;
+mod bad_input;
+mod crash;
+mod devices;
+mod fifty_tasks;
+mod plugin_faults;
+mod plugins;
+mod real_programs;
+mod run_command;
+mod services;
+mod tasks;

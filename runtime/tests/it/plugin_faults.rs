@@ -1,0 +1,397 @@
+//! What a guest does wrong costs one call of that guest, and everybody can see why.
+
+use std::time::Duration;
+
+use ostler::agent::{AllocResult, JobResult};
+use ostler::clock::{Stopwatch, sleep, timeout};
+use ostler::model::device::HealthState;
+use ostler::model::event::EventKind;
+use ostler_guests::fixtures::{HOSTILE_DEVICE, HOSTILE_DRIVER, TOOLBOX, TOOLBOX_P1};
+
+use crate::support::system::{eventually, host_process_id, pid_in, processes_of, runs};
+use crate::support::{PATIENCE, TestAgent, parse};
+
+/// What a failed call may take beyond its deadline on a loaded machine in a debug build.
+const SLACK: Duration = Duration::from_secs(10);
+
+/// Configuration of the hostile device plugin, called `hostile`, with a function and its mode.
+fn hostile_device(function: &str, mode: &str) -> String {
+    // A guest needs time and memory to make an answer that is too long.
+    let limits = match mode {
+        "long-answer" => "call_wall = \"30s\"\n memory_mb = 256",
+        _ => "call_wall = \"1s\"",
+    };
+    format!(
+        r#"
+        plugin "hostile" {{
+          file = "{HOSTILE_DEVICE}"
+          config {{
+            {function} = "{mode}"
+          }}
+          limits {{
+            {limits}
+          }}
+        }}
+        plugin "exec" {{
+          enabled = false
+        }}
+        plugin "pci" {{
+          enabled = false
+        }}
+        "#
+    )
+}
+
+/// Configuration of the hostile driver, with a deadline for each of its calls.
+fn hostile_driver(call_wall: &str) -> String {
+    format!(
+        r#"
+        plugin "hostile" {{
+          file = "{HOSTILE_DRIVER}"
+          grants {{
+            process = true
+          }}
+          limits {{
+            call_wall = "{call_wall}"
+          }}
+        }}
+        "#
+    )
+}
+
+/// A group of one task that is never restarted.
+fn group(name: &str, driver: &str, config: &str, resources: &str) -> String {
+    format!(
+        r#"
+        group "{name}" {{
+          restart {{
+            attempts = 0
+            mode     = "fail"
+          }}
+          task "t" {{
+            driver       = "{driver}"
+            kill_timeout = "1s"
+            config {{
+              {config}
+            }}
+            resources {{
+              cpu    = 20
+              memory = 32
+              {resources}
+            }}
+          }}
+        }}
+        "#
+    )
+}
+
+fn job(groups: &[String]) -> String {
+    format!("job \"j\" {{\n type = \"batch\"\n {}\n}}", groups.concat())
+}
+
+/// Every event text of the task, in order.
+fn events(alloc: &AllocResult) -> String {
+    let task = alloc.state.tasks.get("t").expect("the task has a state");
+    task.events.iter().map(|e| format!("{}: {}\n", e.kind, e.message)).collect()
+}
+
+#[track_caller]
+fn of_group<'a>(result: &'a JobResult, group: &str) -> &'a AllocResult {
+    let name = format!("j.{group}[0]");
+    result.allocs.iter().find(|alloc| alloc.name == name).expect("the group was placed")
+}
+
+#[track_caller]
+fn assert_failed(result: &JobResult, group: &str, kind: EventKind, text: &str) {
+    let alloc = of_group(result, group);
+    let said = events(alloc);
+    let task = &alloc.state.tasks["t"];
+    assert!(task.failed, "{group}: {said}");
+    let found = task.events.iter().any(|e| e.kind == kind && e.message.contains(text));
+    assert!(found, "{group}: no {kind} with {text:?} in:\n{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_plugin_that_fails_its_fingerprint_is_shown_with_the_reason_and_harms_nobody() {
+    let modes = [
+        ("trap", "trapped"),
+        ("stack-overflow", "stack of 512 KiB overflowed"),
+        ("spin", "did not answer within 1s"),
+        ("memory-bomb", "memory limit of 64 MiB"),
+        ("log-flood", "more than"),
+        ("hostcall-flood", "10000 host calls"),
+        ("random-flood", "more than"),
+        ("long-answer", "handed over more than"),
+        ("huge-string", "handed over more than"),
+        ("duplicate-ids", "\"a\" is there twice"),
+        ("duplicate-groups", "hostile/thing/one is there twice"),
+        ("empty-names", "group.vendor: is empty"),
+        ("empty-id", "instance id: is empty"),
+        ("nan", "broken answer"),
+        ("bad-unit", "parsec"),
+        ("unit-on-text", "broken answer"),
+        ("error", "as asked"),
+    ];
+    for (mode, text) in modes {
+        let watch = Stopwatch::start();
+        let agent = TestAgent::with_config(&hostile_device("mode", mode)).await;
+        assert!(watch.elapsed() < Duration::from_secs(1) + 2 * SLACK, "{mode}: {watch:?}");
+
+        let node = agent.handle.node();
+        let health = node.device_plugins.get("hostile-device").expect("the plugin is shown");
+        assert_eq!(health.state, HealthState::Unhealthy, "{mode}");
+        assert!(health.reason.contains(text), "{mode}: {}", health.reason);
+        assert!(node.devices.iter().all(|d| d.key.vendor != "hostile"), "{mode}: no half answer");
+        assert!(node.devices.iter().any(|d| d.key.vendor == "ostler"), "{mode}: others are found");
+        agent.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_plugin_that_fails_to_reserve_fails_that_task_alone() {
+    let modes = [
+        ("trap", "trapped"),
+        ("spin", "did not answer within 1s"),
+        ("memory-bomb", "memory limit of 64 MiB"),
+        ("long-answer", "handed over more than"),
+        ("empty-paths", "not an absolute path"),
+        ("bad-permissions", "\"rwx\" is not of r, w, m"),
+        ("error", "as asked"),
+    ];
+    for (mode, text) in modes {
+        let agent = TestAgent::with_config(&hostile_device("reserve", mode)).await;
+        let device = "device \"hostile/thing\" {\n count = 1\n }";
+        let other = "device \"ostler/file\" {\n count = 1\n }";
+        let watch = Stopwatch::start();
+        let result = agent
+            .run(&job(&[
+                group("bad", "mock_driver", "run_for = \"1ms\"", device),
+                group("good", "mock_driver", "run_for = \"1ms\"", other),
+            ]))
+            .await;
+        assert!(watch.elapsed() < Duration::from_secs(1) + 2 * SLACK, "{mode}: {watch:?}");
+        let said = events(of_group(&result, "bad"));
+        assert!(said.contains(text), "{mode}: no {text:?} in:\n{said}");
+        assert!(of_group(&result, "bad").state.tasks["t"].failed, "{mode}: {said}");
+        let good = of_group(&result, "good");
+        assert!(good.state.tasks["t"].successful(), "{mode}: {}", events(good));
+        agent.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_that_fails_in_start_fails_that_task_with_a_driver_failure_event() {
+    let modes = [
+        ("trap", "trapped"),
+        ("stack-overflow", "stack of 512 KiB overflowed"),
+        ("spin", "did not answer within 2s"),
+        ("memory-bomb", "memory limit of 64 MiB"),
+        ("log-flood", "more than"),
+        ("hostcall-flood", "10000 host calls"),
+        ("random-flood", "more than"),
+        ("huge-handle", "handed over more than 1048576 bytes"),
+        ("spawn-then-trap", "trapped"),
+        ("spawn-then-error", "as asked, after the spawn"),
+        ("error", "as asked"),
+    ];
+    let agent = TestAgent::with_config(&hostile_driver("2s")).await;
+    let mut groups: Vec<String> = modes
+        .iter()
+        .map(|(mode, _)| {
+            let config = format!(
+                "command = \"/bin/sleep\"\n args = [\"1000\"]\n start = \"{mode}\""
+            );
+            group(mode, "hostile", &config, "")
+        })
+        .collect();
+    groups.push(group("good", "hostile", "command = \"/bin/true\"", ""));
+
+    let watch = Stopwatch::start();
+    let result = agent.run(&job(&groups)).await;
+    assert!(watch.elapsed() < Duration::from_secs(2) + 3 * SLACK, "{watch:?}");
+    for (mode, text) in modes {
+        assert_failed(&result, mode, EventKind::DriverFailure, text);
+    }
+    let good = of_group(&result, "good");
+    assert!(good.state.tasks["t"].successful(), "{}", events(good));
+    assert_eq!(processes_of(agent.data.path()), [0; 0], "a failed start leaves no process");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_cannot_name_the_process_of_another_task() {
+    let agent = TestAgent::with_config(&hostile_driver("5s")).await;
+    let file = agent.data.path().join("pid");
+    let config = format!(
+        "command = \"/bin/sh\"\n args = [\"-c\", \"echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000\"]",
+        file.display()
+    );
+    let victim = agent.handle.submit(parse(&job(&[group("v", "exec", &config, "")]))).await.unwrap();
+    let pid = pid_in(&file).await;
+    let id = host_process_id(pid);
+
+    let foreign = |mode: &str| format!("start = \"{mode}\"\n arg = \"{id}\"");
+    let result = agent
+        .run(&job(&[
+            group("kill", "hostile", &foreign("foreign-id"), ""),
+            group("claim", "hostile", &foreign("foreign-workload"), ""),
+        ]))
+        .await;
+    assert_failed(&result, "kill", EventKind::DriverFailure, "UnknownProcess");
+    let claim = of_group(&result, "claim");
+    assert!(claim.state.tasks["t"].failed, "{}", events(claim));
+    assert!(runs(pid), "the other task lives on");
+
+    victim.stop("the end of the test").await;
+    timeout(PATIENCE, victim.wait()).await.expect("the victim stops");
+    assert!(!runs(pid));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_ends_although_its_driver_traps_or_hangs_in_stop_kill_and_exited() {
+    let agent = TestAgent::with_config(&hostile_driver("500ms")).await;
+    let sleeping = |extra: &str| {
+        format!("command = \"/bin/sleep\"\n args = [\"1000\"]\n {extra}")
+    };
+    let job = agent
+        .handle
+        .submit(parse(&job(&[
+            group("stop", "hostile", &sleeping("stop = \"trap\""), ""),
+            group("kill", "hostile", &sleeping("stop = \"spin\"\n kill = \"spin\""), ""),
+            group("exited", "hostile", &sleeping("exited = \"spin\"\n destroy = \"trap\""), ""),
+        ])))
+        .await
+        .unwrap();
+    for alloc in job.allocs() {
+        let mut state = alloc.state();
+        let running = state.wait_for(|s| s.tasks.values().all(|t| t.started_at.is_some()));
+        timeout(PATIENCE, running).await.expect("it runs").unwrap();
+    }
+    assert_eq!(processes_of(agent.data.path()).len(), 3);
+
+    let watch = Stopwatch::start();
+    job.stop("the end of the test").await;
+    let result = timeout(PATIENCE, job.wait()).await.expect("all of them end");
+    assert!(watch.elapsed() < Duration::from_secs(15) + SLACK, "{watch:?}");
+    assert_eq!(processes_of(agent.data.path()), [0; 0]);
+    let said = events(of_group(&result, "kill"));
+    assert!(said.contains("did not answer within 500ms"), "{said}");
+    let said = events(of_group(&result, "exited"));
+    assert!(said.contains("Terminated"), "{said}");
+    agent.stop().await;
+}
+
+/// How late a timer of the control runtime is, again and again, until it is aborted.
+async fn timer_lateness(late: std::sync::Arc<std::sync::Mutex<Vec<Duration>>>) {
+    const NAP: Duration = Duration::from_millis(10);
+    loop {
+        let watch = Stopwatch::start();
+        sleep(NAP).await;
+        late.lock().unwrap().push(watch.elapsed().saturating_sub(NAP));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_spinning_calls_as_guest_threads_hold_up_neither_plugins_nor_tasks_nor_timers() {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).max(2);
+    let agent = TestAgent::with_config(&hostile_driver("30s")).await;
+    let module = format!("module = \"{TOOLBOX}\"\n args = [\"args\", \"done\"]");
+    let device = "device \"ostler/file\" {\n count = 1\n }";
+    let good = job(&[group("good", "wasm", &module, device)]);
+    // Compiled now, so that what is measured is not the compiler.
+    assert!(agent.run(&good).await.successful());
+
+    let spinning: Vec<String> = (0..threads)
+        .map(|n| group(&format!("spin{n}"), "hostile", "start = \"spin\"", ""))
+        .collect();
+    let spinning = agent.handle.submit(parse(&job(&spinning))).await.unwrap();
+    let starting = |job: &ostler::agent::JobHandle| {
+        job.allocs().iter().all(|alloc| {
+            let state = alloc.state().borrow().clone();
+            let task = state.tasks.values().next();
+            task.is_some_and(|t| t.events.iter().any(|e| e.kind == EventKind::TaskSetup))
+        })
+    };
+    eventually("every hostile task is being started", || starting(&spinning)).await;
+
+    let late = std::sync::Arc::default();
+    let timer = tokio::spawn(timer_lateness(std::sync::Arc::clone(&late)));
+    let watch = Stopwatch::start();
+    let result = agent.run(&good).await;
+    let took = watch.elapsed();
+    timer.abort();
+    let good = of_group(&result, "good");
+    assert!(result.successful(), "{}", events(good));
+    assert_eq!(agent.stdout(&result, "t"), "done\n");
+    assert!(took < SLACK, "the WASM task took {took:?}");
+    for alloc in spinning.allocs() {
+        let state = alloc.state().borrow().clone();
+        let ended = state.tasks.values().any(|t| t.finished_at.is_some() || t.started_at.is_some());
+        assert!(!ended, "the hostile calls spun all the time");
+    }
+    let mut late = late.lock().unwrap().clone();
+    late.sort();
+    // Not the worst one: on a loaded machine the kernel itself is late now and then.
+    let nearly_all = late[late.len() * 19 / 20];
+    assert!(nearly_all < Duration::from_millis(250), "timers were {nearly_all:?} late: {late:?}");
+
+    spinning.stop("the end of the test").await;
+    timeout(PATIENCE, spinning.wait()).await.expect("the hostile tasks end at their deadline");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hostile_wasm_task_fails_alone() {
+    let agent = TestAgent::start().await;
+    let modes = [
+        ("alloc", "\"alloc\", \"256\"", "memory limit of 32 MiB"),
+        ("recurse", "\"recurse\"", "stack"),
+        ("panic", "\"panic\"", "trapped"),
+    ];
+    let mut groups = vec![];
+    for (name, args, _) in modes {
+        for (format, module) in [("p2", TOOLBOX), ("p1", TOOLBOX_P1)] {
+            let config = format!("module = \"{module}\"\n args = [{args}]");
+            groups.push(group(&format!("{name}-{format}"), "wasm", &config, ""));
+        }
+    }
+    let config = format!("module = \"{TOOLBOX}\"\n args = [\"args\", \"fine\"]");
+    groups.push(group("good", "wasm", &config, ""));
+    let result = agent.run(&job(&groups)).await;
+    for (name, _, text) in modes {
+        for format in ["p2", "p1"] {
+            assert_failed(&result, &format!("{name}-{format}"), EventKind::Terminated, text);
+        }
+    }
+    let good = of_group(&result, "good");
+    assert!(good.state.tasks["t"].successful(), "{}", events(good));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spinning_wasm_task_is_stopped_promptly() {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).max(2);
+    let agent = TestAgent::start().await;
+    let groups: Vec<String> = (0..threads + 1)
+        .map(|n| {
+            let module = if n % 2 == 0 { TOOLBOX } else { TOOLBOX_P1 };
+            let config = format!("module = \"{module}\"\n args = [\"spin\"]");
+            group(&format!("spin{n}"), "wasm", &config, "")
+        })
+        .collect();
+    let job = agent.handle.submit(parse(&job(&groups))).await.unwrap();
+    for alloc in job.allocs() {
+        let mut state = alloc.state();
+        let running = state.wait_for(|s| s.tasks.values().all(|t| t.started_at.is_some()));
+        timeout(PATIENCE, running).await.expect("it runs").unwrap();
+    }
+    let watch = Stopwatch::start();
+    job.stop("the end of the test").await;
+    let result = timeout(PATIENCE, job.wait()).await.expect("they end");
+    assert!(watch.elapsed() < SLACK, "{watch:?}");
+    for alloc in &result.allocs {
+        assert!(events(alloc).contains("Killed"), "{}", events(alloc));
+    }
+    agent.stop().await;
+}

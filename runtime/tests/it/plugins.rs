@@ -1,0 +1,296 @@
+//! Which plugins an agent takes, and what it says of those that it does not.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use ostler::agent::{Agent, AgentConfig, PluginEntry, PluginStatus};
+use ostler::model::device::HealthState;
+use ostler_guests::fixtures::{
+    DEVICE_FILES, DRIVER_EXEC, DRIVER_MOCK, HELLO_P1, HOSTILE_DEVICE, HOSTILE_DRIVER,
+    HOSTILE_OTHER_WORLD, HOSTILE_WANTS_SOCKETS,
+};
+
+use crate::support::binary::ostler;
+use crate::support::{DataDir, TestAgent, options};
+
+#[track_caller]
+fn entry<'a>(agent: &'a TestAgent, name: &str) -> &'a PluginEntry {
+    let found = agent.handle.plugins().iter().find(|entry| entry.name == name);
+    found.unwrap_or_else(|| panic!("no plugin {name} in {:#?}", agent.handle.plugins()))
+}
+
+#[track_caller]
+fn refusal<'a>(agent: &'a TestAgent, name: &str) -> &'a str {
+    match &entry(agent, name).status {
+        PluginStatus::Refused(reason) => reason,
+        other => panic!("plugin {name} is {other:?}"),
+    }
+}
+
+/// The agent still runs jobs.
+async fn goes_on(agent: &TestAgent) {
+    let job = r#"
+      job "still-here" {
+        type = "batch"
+        group "g" {
+          task "t" {
+            driver = "mock_driver"
+            config {
+              run_for = "1ms"
+            }
+          }
+        }
+      }
+    "#;
+    assert!(agent.run(job).await.successful());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_built_in_plugins_are_loaded_healthy_and_hold_the_least_authority() {
+    let agent = TestAgent::start().await;
+    let names: Vec<&str> = agent.handle.plugins().iter().map(|e| e.name.as_str()).collect();
+    assert_eq!(names, ["exec", "files", "mock", "pci", "wasm"]);
+    for entry in agent.handle.plugins() {
+        assert_eq!(entry.status, PluginStatus::Loaded, "{}", entry.name);
+        assert_eq!(entry.source, "built-in");
+        assert_eq!(entry.digest.as_ref().map(String::len), Some(64));
+        assert_eq!(entry.grants.process, entry.name == "exec", "{}", entry.name);
+        assert_eq!(entry.grants.wasm_task, entry.name == "wasm", "{}", entry.name);
+        assert!(entry.grants.commands.is_empty(), "{}", entry.name);
+        assert!(entry.grants.files.iter().all(|grant| !grant.write), "{}", entry.name);
+    }
+    let node = agent.handle.node();
+    for driver in ["exec", "mock_driver", "wasm"] {
+        assert_eq!(node.drivers[driver].health.state, HealthState::Healthy, "{driver}");
+    }
+    for plugin in ["files", "pci"] {
+        assert_eq!(node.device_plugins[plugin].state, HealthState::Healthy, "{plugin}");
+    }
+    assert!(agent.handle.notices().iter().all(|notice| !notice.contains("is not used")));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_wasm_file_of_the_plugin_directory_is_a_plugin_and_a_broken_one_harms_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::copy(HOSTILE_DEVICE, dir.path().join("mine.wasm")).unwrap();
+    std::fs::write(dir.path().join("broken.wasm"), "hello").unwrap();
+    std::fs::write(dir.path().join("notes.txt"), "not looked at").unwrap();
+    std::fs::create_dir(dir.path().join("directory.wasm")).unwrap();
+    let config = format!("plugin_dir = \"{}\"", dir.path().display());
+    let agent = TestAgent::with_config(&config).await;
+
+    let mine = entry(&agent, "mine");
+    assert_eq!(mine.status, PluginStatus::Loaded);
+    assert_eq!(mine.describes_as.as_deref(), Some("hostile-device"));
+    assert!(refusal(&agent, "broken").contains("not WebAssembly"));
+    assert!(refusal(&agent, "directory").contains("no regular file"));
+    assert!(agent.handle.plugins().iter().all(|entry| entry.name != "notes"));
+    assert!(agent.handle.node().devices.iter().any(|group| group.key.vendor == "hostile"));
+    goes_on(&agent).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_plugins_of_one_name_are_not_both_taken_and_it_is_always_the_second_that_is_refused() {
+    for _ in 0..3 {
+        let config = format!(
+            r#"
+            plugin "a-copy" {{
+              file = "{DRIVER_MOCK}"
+            }}
+            plugin "z-copy" {{
+              file = "{DEVICE_FILES}"
+              config {{
+                dir = "/nowhere"
+              }}
+              grants {{
+                files "/nowhere" {{}}
+              }}
+            }}
+            "#
+        );
+        let agent = TestAgent::with_config(&config).await;
+        // By name of the block: `a-copy` comes before the built-in `mock`, `z-copy` after `files`.
+        assert_eq!(entry(&agent, "a-copy").status, PluginStatus::Loaded);
+        assert!(refusal(&agent, "mock").contains("another plugin already calls itself mock_driver"));
+        assert_eq!(entry(&agent, "files").status, PluginStatus::Loaded);
+        assert!(refusal(&agent, "z-copy").contains("another plugin already calls itself files"));
+        goes_on(&agent).await;
+        agent.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_without_its_grant_is_refused_with_the_lines_that_grant_it_and_they_do() {
+    // The file calls itself `exec` too, so that the built-in one makes room.
+    let exec_off = "plugin \"exec\" {\n enabled = false\n}\n";
+    let bare = format!("{exec_off} plugin \"mine\" {{\n file = \"{DRIVER_EXEC}\"\n}}\n");
+    let agent = TestAgent::with_config(&bare).await;
+    let reason = refusal(&agent, "mine").to_owned();
+    assert!(reason.contains("ostler:plugin/process@0.1.0"), "{reason}");
+    let lines = "plugin \"mine\" {\n  grants {\n    process = true\n  }\n}\n";
+    assert!(reason.ends_with(lines), "{reason}");
+    assert!(!agent.handle.node().drivers.contains_key("exec"), "nothing of it was run");
+    let notices = agent.handle.notices().join("\n");
+    assert!(notices.contains("plugin mine") && notices.contains("process = true"), "{notices}");
+    agent.stop().await;
+
+    // What the message says, put where it says, with the file.
+    let granted = lines.replacen('{', &format!("{{\n  file = \"{DRIVER_EXEC}\""), 1);
+    let agent = TestAgent::with_config(&format!("{exec_off} {granted}")).await;
+    assert_eq!(entry(&agent, "mine").status, PluginStatus::Loaded);
+    let job = r#"
+      job "granted" {
+        type = "batch"
+        group "g" {
+          task "t" {
+            driver = "exec"
+            config {
+              command = "/bin/echo"
+              args    = ["granted"]
+            }
+          }
+        }
+      }
+    "#;
+    let result = agent.run(job).await;
+    assert!(result.successful());
+    assert_eq!(agent.stdout(&result, "t"), "granted\n");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_built_in_driver_whose_grant_was_taken_away_is_refused() {
+    let agent = TestAgent::with_config("plugin \"exec\" {\n grants {}\n}\n").await;
+    assert!(refusal(&agent, "exec").contains("process = true"));
+    goes_on(&agent).await;
+    agent.stop().await;
+}
+
+/// Files that are no plugin, and a part of the reason each must be refused with.
+fn not_plugins(dir: &Path) -> Vec<(&'static str, PathBuf, &'static str)> {
+    let write = |name: &str, bytes: &[u8]| {
+        let path = dir.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    let whole = std::fs::read(HOSTILE_DEVICE).unwrap();
+    let mut damaged = whole.clone();
+    let middle = damaged.len() / 2;
+    damaged[middle..middle + 64].fill(0xff);
+    vec![
+        ("empty", write("empty.wasm", b""), "it is empty"),
+        ("text", write("text.wasm", b"#!/bin/sh\n"), "not WebAssembly"),
+        ("truncated", write("truncated.wasm", &whole[..whole.len() / 2]), "damaged WebAssembly"),
+        ("damaged", write("damaged.wasm", &damaged), ""),
+        ("core", HELLO_P1.into(), "a plugin must be a component"),
+        ("other-world", HOSTILE_OTHER_WORLD.into(), "a component of another world"),
+        ("sockets", HOSTILE_WANTS_SOCKETS.into(), "wasi:sockets/tcp"),
+        ("absent", dir.join("absent.wasm"), "No such file"),
+        ("directory", dir.to_owned(), "no regular file"),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_plugin_is_refused_with_the_reason_and_the_agent_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = not_plugins(dir.path());
+    let config: String = files
+        .iter()
+        .map(|(name, file, _)| format!("plugin \"{name}\" {{\n file = \"{}\"\n}}\n", file.display()))
+        .collect();
+    let config = format!("{config} plugin \"nameless\" {{}}\n");
+    let agent = TestAgent::with_config(&config).await;
+    for (name, _, part) in &files {
+        let reason = refusal(&agent, name);
+        assert!(reason.contains(part), "{name}: {reason}");
+        assert!(!reason.is_empty() && reason.len() < 2_000, "{name}: {reason}");
+    }
+    assert!(refusal(&agent, "sockets").contains("no grant exists for it"));
+    assert!(refusal(&agent, "nameless").contains("give file = "));
+    goes_on(&agent).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configuration_is_checked_against_the_schema_of_the_plugin() {
+    let config = r#"
+      plugin "mock" {
+        config {
+          shutdown_periodic_after = "soon"
+          nonsense                = 1
+        }
+      }
+    "#;
+    let agent = TestAgent::with_config(config).await;
+    let reason = refusal(&agent, "mock");
+    assert!(reason.contains("shutdown_periodic_after"), "{reason}");
+    assert!(reason.contains("nonsense"), "{reason}");
+    assert!(!agent.handle.node().drivers.contains_key("mock_driver"));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disabled_plugin_is_listed_and_not_used() {
+    let agent = TestAgent::with_config("plugin \"wasm\" {\n enabled = false\n}\n").await;
+    assert_eq!(entry(&agent, "wasm").status, PluginStatus::Disabled);
+    assert!(!agent.handle.node().drivers.contains_key("wasm"));
+    goes_on(&agent).await;
+    agent.stop().await;
+}
+
+/// Compiled code in a cache. A file written again is another file: it is replaced by rename.
+fn compiled(data_dir: &Path) -> Vec<(PathBuf, u64)> {
+    let mut files: Vec<_> = std::fs::read_dir(data_dir.join("code"))
+        .unwrap()
+        .map(|entry| {
+            let (path, meta) = entry.map(|e| (e.path(), e.metadata().unwrap())).unwrap();
+            (path, meta.ino())
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_start_compiles_nothing() {
+    let data = DataDir::new();
+    let config = |compiler: Option<PathBuf>| {
+        let text = format!(
+            "plugin \"mine\" {{\n file = \"{HOSTILE_DRIVER}\"\n grants {{\n process = true\n }}\n}}\n"
+        );
+        let config = AgentConfig::parse(text.as_bytes(), Path::new("/test/ostler.hcl")).unwrap();
+        let mut options = options(data.path(), config);
+        options.compiler = compiler.or(options.compiler);
+        options
+    };
+    let first = Agent::start(config(None)).await.unwrap();
+    assert!(first.plugins().iter().all(|entry| entry.status == PluginStatus::Loaded));
+    first.shutdown().await;
+    drop(first);
+    let before = compiled(data.path());
+    assert!(before.len() >= 6, "{before:?}");
+
+    // There is no compiler to fall back on.
+    let second = Agent::start(config(Some("/nowhere/compiler".into()))).await.unwrap();
+    for entry in second.plugins() {
+        assert_eq!(entry.status, PluginStatus::Loaded, "{}", entry.name);
+    }
+    assert_eq!(compiled(data.path()), before);
+    second.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_list_on_the_command_line_has_the_refused_ones_with_their_reasons() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("broken.wasm"), "hello").unwrap();
+    let data = DataDir::new();
+    let args = ["plugin", "list", "--json", "--data-dir", data.path().to_str().unwrap()];
+    let ended = ostler(args.into_iter().chain(["--plugin-dir", dir.path().to_str().unwrap()])).await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let list: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let broken = list.as_array().unwrap().iter().find(|entry| entry["name"] == "broken").unwrap();
+    assert_eq!(broken["status"]["state"], "refused", "{broken}");
+    assert!(broken["status"]["reason"].as_str().unwrap().contains("not WebAssembly"), "{broken}");
+}

@@ -1,0 +1,59 @@
+//! The binary, run as a person runs it.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Stdio;
+
+use super::{OSTLER, PATIENCE};
+
+/// How the binary ended and what it said.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ended {
+    /// The exit code is `code` and every text was said on standard error.
+    #[track_caller]
+    pub fn said(&self, code: i32, texts: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        for text in texts {
+            assert!(self.stderr.contains(text), "nothing of {text:?} in:\n{}", self.stderr);
+        }
+        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
+    }
+}
+
+/// The command, with nothing of this process's configuration.
+pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> tokio::process::Command {
+    let mut command = tokio::process::Command::new(OSTLER);
+    command
+        .args(args)
+        .env_remove("OSTLER_CONFIG")
+        .env_remove("OSTLER_DATA_DIR")
+        .env_remove("OSTLER_LOG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    command
+}
+
+/// Run it to its end.
+pub async fn ostler<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ended {
+    let ended = ostler::clock::timeout(PATIENCE, command(args).output()).await;
+    let output = ended.expect("the binary ends").unwrap();
+    Ended {
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// `ostler run --data-dir DIR FILE`.
+pub async fn run(data_dir: &Path, file: &Path) -> Ended {
+    let args = ["run".as_ref(), "--data-dir".as_ref(), data_dir.as_os_str(), file.as_os_str()];
+    ostler(args).await
+}

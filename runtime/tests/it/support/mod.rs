@@ -1,0 +1,130 @@
+//! Agents, jobs and directories for tests.
+
+pub mod binary;
+pub mod jobs;
+pub mod system;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ostler::agent::{Agent, AgentConfig, AgentHandle, AgentOptions, AllocResult, JobResult};
+use ostler::clock::Clock;
+use ostler::model::job::Job;
+use ostler::rng::Rng;
+use tempfile::TempDir;
+
+/// The binary under test; also the compile child of agents inside this process.
+pub const OSTLER: &str = env!("CARGO_BIN_EXE_ostler");
+
+/// Longer than anything here takes on a loaded machine.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A data directory whose code cache has what earlier tests compiled.
+pub struct DataDir(TempDir);
+
+impl DataDir {
+    pub fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("ostler-it-").tempdir().unwrap();
+        share(&warm_cache(), &dir.path().join("code"));
+        Self(dir)
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for DataDir {
+    fn drop(&mut self) {
+        share(&self.0.path().join("code"), &warm_cache());
+    }
+}
+
+fn warm_cache() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("code")
+}
+
+/// Copy the files that are not there yet, each by rename.
+fn share(from: &Path, to: &Path) {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(to).unwrap();
+    let Ok(entries) = std::fs::read_dir(from) else { return };
+    for entry in entries.flatten() {
+        let target = to.join(entry.file_name());
+        if target.exists() || !entry.path().is_file() {
+            continue;
+        }
+        let staging = tempfile::NamedTempFile::new_in(to).unwrap();
+        if std::fs::copy(entry.path(), staging.path()).is_ok() {
+            let _ = staging.persist(&target);
+        }
+    }
+}
+
+/// A running agent and its directory.
+pub struct TestAgent {
+    pub handle: AgentHandle,
+    pub data: DataDir,
+}
+
+impl TestAgent {
+    pub async fn start() -> Self {
+        Self::with_config("").await
+    }
+
+    /// An agent with an HCL configuration.
+    pub async fn with_config(config: &str) -> Self {
+        let data = DataDir::new();
+        let config = AgentConfig::parse(config.as_bytes(), Path::new("/test/ostler.hcl")).unwrap();
+        let handle = Agent::start(options(data.path(), config)).await.unwrap();
+        Self { handle, data }
+    }
+
+    /// Run a job to its end.
+    pub async fn run(&self, job: &str) -> JobResult {
+        let job = self.handle.submit(parse(job)).await.unwrap_or_else(|e| panic!("{e}"));
+        ostler::clock::timeout(PATIENCE, job.wait()).await.expect("the job ends")
+    }
+
+    pub async fn stop(self) {
+        self.handle.shutdown().await;
+    }
+
+    /// All that a task printed to standard output, over all rotated files.
+    pub fn stdout(&self, result: &JobResult, task: &str) -> String {
+        self.log(result, task, "stdout")
+    }
+
+    pub fn log(&self, result: &JobResult, task: &str, stream: &str) -> String {
+        let has = |alloc: &&AllocResult| alloc.state.tasks.keys().any(|name| name.as_str() == task);
+        let alloc = result.allocs.iter().find(has).expect("the task's allocation").id;
+        let dir = self.handle.data_dir().join(format!("allocs/{alloc}/alloc/logs"));
+        let mut text = Vec::new();
+        for index in 0.. {
+            match std::fs::read(dir.join(format!("{task}.{stream}.{index}"))) {
+                Ok(part) => text.extend(part),
+                Err(_) => break,
+            }
+        }
+        String::from_utf8(text).unwrap()
+    }
+}
+
+pub fn options(data_dir: &Path, config: AgentConfig) -> AgentOptions {
+    AgentOptions {
+        data_dir: data_dir.to_owned(),
+        config,
+        kill_with_agent: true,
+        compiler: Some(OSTLER.into()),
+        clock: Clock::system(),
+        rng: Rng::system(),
+    }
+}
+
+/// A job from HCL.
+pub fn parse(job: &str) -> Job {
+    match ostler::jobspec::parse(job.as_bytes(), Path::new("/test/job.hcl"), None) {
+        Ok(job) => job,
+        Err(diagnostics) => panic!("{}", diagnostics.render(job, false)),
+    }
+}
