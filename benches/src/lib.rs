@@ -48,6 +48,7 @@ impl Bench {
             config: AgentConfig::default(),
             kill_with_agent: true,
             compiler: None,
+            code_dir: None,
             clock: Clock::system(),
             rng: Rng::system(),
         };

@@ -12,7 +12,7 @@ job "hello" {
 
       config {
         module = "${job.dir}/../bin/hello.wasm"
-        args   = ["from", "${node.unique.name}"]
+        args   = ["${node.unique.name}"]
       }
 
       resources {

@@ -15,101 +15,18 @@
 //!
 //! plugin "nvidia" {
 //!   file = "nvidia.wasm"
-//!   grants { command "/usr/bin/nvidia-smi" { args = [["--query-gpu=*", "--format=csv"]] } }
+//!   grants {
+//!     command "/usr/bin/nvidia-smi" { args = [["--query-gpu=*", "--format=csv"]] }
+//!   }
 //!   limits { call_wall = "2s" }
 //! }
 //! ```
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::jobspec::Diagnostics;
-use crate::limits::{KIB, MIB, PluginLimits};
-use crate::model::json::JsonObject;
-use crate::plugin::capability::Grants;
-
-/// Largest configuration file read, bytes. A node with a hundred plugins is below 100 KiB.
-pub const CONFIG_FILE_BYTES_MAX: u64 = MIB;
-
-/// An agent's configuration; everything absent means the default.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct AgentConfig {
-    /// State, allocations, compiled code.
-    pub data_dir: Option<PathBuf>,
-    /// Every `*.wasm` in it is a plugin, named by its file stem.
-    pub plugin_dir: Option<PathBuf>,
-    /// Name people see; the host name unless given.
-    pub node_name: Option<String>,
-    /// The node's data center; `dc1` unless given.
-    pub datacenter: Option<String>,
-    /// Address lent with ports; 127.0.0.1 unless given.
-    pub host_ip: Option<IpAddr>,
-    /// What `${meta.…}` stands for on this node.
-    pub node_meta: BTreeMap<String, String>,
-    /// `plugin "name" { … }`, by name.
-    pub plugins: BTreeMap<String, PluginBlock>,
-}
-
-/// A `plugin` block.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PluginBlock {
-    /// The component; absent for a built-in one or one found in `plugin_dir`.
-    pub file: Option<PathBuf>,
-    /// `false` switches the plugin off.
-    pub enabled: Option<bool>,
-    /// Given to the plugin; replaces the built-in default as a whole.
-    pub config: Option<JsonObject>,
-    /// What the plugin may do; replaces the built-in default as a whole.
-    pub grants: Option<Grants>,
-    /// What one call may use, where it differs from the default.
-    pub limits: LimitOverrides,
-}
-
-/// Limits of one plugin that differ from [`PluginLimits::default`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LimitOverrides {
-    /// Wall time of one call.
-    pub call_wall: Option<Duration>,
-    /// Linear memory, MiB.
-    pub memory_mb: Option<u64>,
-    /// Table elements.
-    pub table_elements: Option<u64>,
-    /// Bytes between guest and host in one call, KiB.
-    pub transfer_kb: Option<u64>,
-    /// Host functions called in one call.
-    pub host_calls: Option<u64>,
-    /// One answer, KiB.
-    pub answer_kb: Option<u64>,
-    /// Log text, KiB per second.
-    pub log_kb_per_second: Option<u64>,
-    /// Component resources alive at once.
-    pub handles: Option<u32>,
-    /// One random request, KiB.
-    pub random_kb: Option<u64>,
-}
-
-impl LimitOverrides {
-    /// `limits` with what is given here in place of it.
-    #[must_use]
-    pub fn apply(&self, limits: PluginLimits) -> PluginLimits {
-        let scaled = |given: Option<u64>, unit: u64, default: u64| {
-            given.map_or(default, |amount| amount.saturating_mul(unit))
-        };
-        PluginLimits {
-            call_wall_max: self.call_wall.unwrap_or(limits.call_wall_max),
-            memory_bytes_max: scaled(self.memory_mb, MIB, limits.memory_bytes_max),
-            table_elements_max: self.table_elements.unwrap_or(limits.table_elements_max),
-            transfer_bytes_max: scaled(self.transfer_kb, KIB, limits.transfer_bytes_max),
-            host_calls_max: self.host_calls.unwrap_or(limits.host_calls_max),
-            answer_bytes_max: scaled(self.answer_kb, KIB, limits.answer_bytes_max),
-            log_bytes_per_second: scaled(self.log_kb_per_second, KIB, limits.log_bytes_per_second),
-            handles_max: self.handles.unwrap_or(limits.handles_max),
-            random_bytes_max: scaled(self.random_kb, KIB, limits.random_bytes_max),
-        }
-    }
-}
+pub use crate::limits::CONFIG_FILE_BYTES_MAX;
+pub use crate::model::config::{AgentConfig, LimitOverrides, PluginBlock};
 
 impl AgentConfig {
     /// Read a configuration. `file` is for messages; relative paths inside are relative to its

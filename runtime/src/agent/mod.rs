@@ -55,6 +55,8 @@ pub struct AgentOptions {
     pub kill_with_agent: bool,
     /// Program that answers `__compile`; this program unless given.
     pub compiler: Option<PathBuf>,
+    /// Where compiled code is kept; in the data directory unless given.
+    pub code_dir: Option<PathBuf>,
     /// Time.
     pub clock: Clock,
     /// Randomness.
@@ -107,6 +109,7 @@ struct Inner {
     services: HostServices,
     state: StateStore,
     admission: Mutex<Admission>,
+    kill_with_agent: bool,
     clock: Clock,
     rng: Rng,
     // Last: the directory is free when all else is gone.
@@ -248,11 +251,21 @@ impl AgentHandle {
         self.0.admission.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leave: stop asking plugins, end what still runs of an embedded agent, close the state.
-    /// Jobs are stopped before, through their handles.
+    /// Kill every task now, descendants of native ones included, without asking drivers. Their
+    /// owners see the exits and come to their end.
+    pub fn kill_tasks(&self) {
+        self.0.services.processes.kill_all();
+        self.0.services.wasm_tasks.kill_all();
+    }
+
+    /// Leave: stop asking plugins, end what still runs in this process (of an embedded agent:
+    /// native tasks too), close the state. Jobs are stopped before, through their handles.
     pub async fn shutdown(&self) {
         self.0.drivers.shutdown().await;
         self.0.devices.shutdown().await;
+        if self.0.kill_with_agent {
+            self.kill_tasks();
+        }
         self.0.services.wasm_tasks.kill_all();
         self.0.state.close().await;
     }

@@ -39,7 +39,7 @@ pub(super) async fn start(options: AgentOptions) -> Result<AgentHandle, AgentErr
         catalogue::load_all(&options.config, &data_dir, &runtime, &drivers, &devices).await;
     for entry in &plugins {
         if let catalogue::PluginStatus::Refused(reason) = &entry.status {
-            notices.push(format!("plugin {} ({}) is not used: {reason}", entry.name, entry.source));
+            tracing::info!(plugin = %entry.name, source = %entry.source, "not used: {reason}");
         }
     }
     for notice in &notices {
@@ -56,6 +56,7 @@ pub(super) async fn start(options: AgentOptions) -> Result<AgentHandle, AgentErr
         services,
         state,
         admission: Mutex::new(Admission::default()),
+        kill_with_agent: options.kill_with_agent,
         clock: options.clock,
         rng: options.rng,
         _lock: lock,
@@ -107,7 +108,8 @@ fn host_services(
     data_dir: &Path,
     notices: &mut Vec<String>,
 ) -> Result<HostServices, AgentError> {
-    let mut config = SandboxConfig::new(data_dir.join("code"))?;
+    let code_dir = options.code_dir.clone().unwrap_or_else(|| data_dir.join("code"));
+    let mut config = SandboxConfig::new(code_dir)?;
     if let Some(compiler) = &options.compiler {
         config.compiler.clone_from(compiler);
     }

@@ -28,10 +28,9 @@ use crate::agent::{AgentHandle, JobHandle, JobResult, SubmitError};
 use crate::clock;
 use crate::model::job::Job;
 
-/// How long a job killed at once may take; what is left then ends with the program.
-const KILL_WAIT: Duration = Duration::from_secs(5);
-/// Signal that kills at once.
-const KILL_SIGNAL: &str = "SIGKILL";
+/// How long a job killed at once may take; what is left then ends with the program. Who asks a
+/// second time does not want to wait.
+const KILL_WAIT: Duration = Duration::from_secs(1);
 
 /// Run a job to its end.
 pub(super) async fn run(args: RunArgs, terminal: Terminal) -> Exit {
@@ -44,10 +43,15 @@ pub(super) async fn run(args: RunArgs, terminal: Terminal) -> Exit {
             return Exit::Agent;
         }
     };
-    let mut run = Run { terminal, interrupts, printer, reports };
+    let mut run = Run { terminal, interrupts, printer, reports, hurry: None };
     let exit = run.job(&args).await;
-    let Run { mut interrupts, mut printer, reports, .. } = run;
+    let Run { mut interrupts, mut printer, reports, hurry, .. } = run;
     drop(reports);
+    if hurry.is_some() {
+        // What is not printed by now waits for a reader that does not read.
+        let _given_up = clock::timeout(KILL_WAIT, printer.drained()).await;
+        return exit;
+    }
     // A pipe that is not read holds this up until the user has had enough.
     tokio::select! {
         failed = printer.drained() => match (exit, failed) {
@@ -113,6 +117,8 @@ struct Run {
     interrupts: Interrupts,
     printer: Printer,
     reports: mpsc::Sender<Report>,
+    /// Set when the user did not want to wait for something any more: nothing else is waited for.
+    hurry: Option<Interrupt>,
 }
 
 impl Run {
@@ -135,7 +141,10 @@ impl Run {
         // From here a signal has nothing to stop but the wait for the agent's own end.
         tokio::select! {
             () = session.end() => exit,
-            signal = self.interrupts.next() => signal.exit(),
+            signal = self.interrupts.next() => {
+                self.hurry = Some(signal);
+                signal.exit()
+            }
         }
     }
 
@@ -144,18 +153,18 @@ impl Run {
         match unless_ended(&mut self.interrupts, &mut self.printer, submit).await {
             Err(cause) => self.given_up(cause).await,
             Ok(Err(error)) => self.refused(error).await,
-            Ok(Ok(job)) => self.run_to_end(&job).await,
+            Ok(Ok(job)) => self.run_to_end(agent, &job).await,
         }
     }
 
-    async fn run_to_end(&mut self, job: &JobHandle) -> Exit {
+    async fn run_to_end(&mut self, agent: &AgentHandle, job: &JobHandle) -> Exit {
         let allocations: Vec<_> = job.allocs().iter().map(|a| a.allocation().as_ref()).collect();
         let mut followers = JoinSet::new();
         for (alloc, labels) in job.allocs().iter().zip(labels(&allocations)) {
             follow(alloc, labels, &self.reports, &mut followers);
         }
-        let (mut stage, result) = self.wait(job).await;
-        if !matches!(stage, Stage::Killing(_)) {
+        let (mut stage, result) = self.wait(agent, job).await;
+        if self.hurry.is_none() {
             stage = self.drain(&mut followers, stage).await;
         }
         followers.abort_all();
@@ -172,16 +181,12 @@ impl Run {
                 Report::Error(Failure::new(message, exit.code()))
             }
         };
-        // After a kill the queue may be full because nobody reads.
-        tokio::select! {
-            _ended = self.reports.send(last) => {}
-            _signal = self.interrupts.next() => {}
-        }
+        self.tell_last(last).await;
         exit
     }
 
     /// Wait for the job, ending it when there is a cause.
-    async fn wait(&mut self, job: &JobHandle) -> (Stage, Option<JobResult>) {
+    async fn wait(&mut self, agent: &AgentHandle, job: &JobHandle) -> (Stage, Option<JobResult>) {
         let mut stage = Stage::Running;
         let mut requests = JoinSet::new();
         let result = job.wait();
@@ -199,8 +204,9 @@ impl Run {
                     let job = job.clone();
                     requests.spawn(async move { job.stop(cause.reason()).await });
                 }
-                Stage::Killing(_) => {
-                    requests.spawn(kill(job.clone()));
+                Stage::Killing(Cause::Interrupt(signal)) => {
+                    self.hurry = Some(signal);
+                    requests.spawn(kill(agent.clone(), job.clone()));
                     return (next, clock::timeout(KILL_WAIT, result).await);
                 }
                 _ => {}
@@ -219,6 +225,7 @@ impl Run {
                     None => return stage,
                 },
                 signal = self.interrupts.next() => {
+                    self.hurry = Some(signal);
                     return Stage::Killing(Cause::Interrupt(signal));
                 }
             }
@@ -228,6 +235,20 @@ impl Run {
     async fn tell(&self, report: Report) {
         // The printer ends only when all senders are gone.
         let _ended = self.reports.send(report).await;
+    }
+
+    /// The queue may be full because nobody reads; then this waits as long as the user does.
+    async fn tell_last(&mut self, last: Report) {
+        if self.hurry.is_some() {
+            if let Err(full) = self.reports.try_send(last) {
+                tracing::debug!(%full, "the result is not told");
+            }
+            return;
+        }
+        tokio::select! {
+            _ended = self.reports.send(last) => {}
+            signal = self.interrupts.next() => self.hurry = Some(signal),
+        }
     }
 
     /// Without waiting: the queue may be full because nobody reads.
@@ -271,10 +292,15 @@ impl Run {
 
     async fn refused(&self, error: SubmitError) -> Exit {
         let exit = submit_exit(&error);
-        let mut failure = Failure::new(input::chain(&error), exit.code());
-        if let SubmitError::Config(problems) = error {
-            failure.config_problems = problems;
-        }
+        let failure = match error {
+            SubmitError::Config(problems) => {
+                let count = problems.len();
+                let lines: String = problems.iter().map(|p| format!("\n  {p}")).collect();
+                let message = format!("{count} problem(s) in the configuration of tasks:{lines}");
+                Failure { config_problems: problems, ..Failure::new(message, exit.code()) }
+            }
+            other => Failure::new(input::chain(&other), exit.code()),
+        };
         self.failed(failure, exit).await
     }
 
@@ -306,15 +332,11 @@ const fn submit_exit(error: &SubmitError) -> Exit {
 }
 
 /// End everything of a job that is being stopped, without its patience.
-async fn kill(job: JobHandle) {
-    for alloc in job.allocs() {
-        // A second stop also gives up delays and poststop tasks.
-        alloc.stop("killed at once").await;
-        // Tasks that do not run any more need no signal.
-        if let Err(error) = alloc.signal(None, KILL_SIGNAL).await {
-            tracing::debug!(alloc = %alloc.id(), %error, "not signalled");
-        }
-    }
+async fn kill(agent: AgentHandle, job: JobHandle) {
+    agent.kill_tasks();
+    // A second stop also gives up delays and poststop tasks.
+    job.stop("killed at once").await;
+    agent.kill_tasks();
 }
 
 #[cfg(test)]

@@ -63,6 +63,7 @@ impl Session {
             config,
             kill_with_agent: true,
             compiler: None,
+            code_dir: temporary.as_ref().and_then(|_| user_code_dir()),
             clock: Clock::system(),
             rng: Rng::system(),
         };
@@ -105,6 +106,17 @@ fn data_dir(
         ))
     })?;
     Ok((dir.path().to_owned(), Some(dir)))
+}
+
+/// Where a user's compiled code outlives temporary data directories, so that the second run does
+/// not compile again. `None` when the user has no such place; the agent's own serves then.
+fn user_code_dir() -> Option<PathBuf> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    let dir = caches.join("ostler/code");
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).ok()?;
+    Some(dir)
 }
 
 fn absolute(path: PathBuf) -> Result<PathBuf, StartError> {

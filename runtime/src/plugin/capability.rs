@@ -4,11 +4,10 @@
 //! others need a grant in the plugin's block of the configuration. A missing grant is an error
 //! that prints the lines that would add it.
 
-use std::path::PathBuf;
-
 use serde::Serialize;
 
 use super::manifest::Manifest;
+pub use crate::model::config::{CommandGrant, FileGrant, Grants};
 
 /// What a group of imports lets a plugin do, harmless first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -80,37 +79,6 @@ impl Authority {
     pub const fn harmless(self) -> bool {
         matches!(self, Self::Always | Self::Clock | Self::Random | Self::Stdio)
     }
-}
-
-/// A directory a plugin may reach.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FileGrant {
-    /// Absolute directory; the plugin sees it under the same path.
-    pub path: PathBuf,
-    /// Also write.
-    pub write: bool,
-}
-
-/// A program a plugin may run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CommandGrant {
-    /// Absolute path.
-    pub program: PathBuf,
-    /// Allowed argument lists, each argument a literal or a pattern with `*`; empty: any.
-    pub args: Vec<Vec<String>>,
-}
-
-/// Everything the configuration allows a plugin beyond the harmless.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Grants {
-    /// Directories.
-    pub files: Vec<FileGrant>,
-    /// Programs.
-    pub commands: Vec<CommandGrant>,
-    /// Task processes.
-    pub process: bool,
-    /// WASM tasks.
-    pub wasm_task: bool,
 }
 
 /// An ask without its grant.

@@ -127,7 +127,9 @@ plugin "a" {
   }
 }
 plugin "b/c" {
-  grants { command "nvidia-smi" { args = ["--a"] } }
+  grants {
+    command "nvidia-smi" { args = ["--a"] }
+  }
 }
 "#,
     );
@@ -140,13 +142,13 @@ plugin "b/c" {
         "12:17 memory_mb must be 1 to 4096, not 0",
         "13:17 call_wall must be 10ms to 2m",
         "16:8 plugin name \"b/c\" contains '/'; names become directory names",
-        "17:20 a command is granted by its full path, as in \"/usr/bin/nvidia-smi\"",
+        "18:13 a command is granted by its full path, as in \"/usr/bin/nvidia-smi\"",
     ];
     assert_eq!(found.len(), expected.len() + 1, "{found:#?}");
     for (found, expected) in found.iter().zip(expected) {
         assert_eq!(found.replace('"', ""), expected.replace('"', ""));
     }
-    assert!(found[9].starts_with("17:43 args must be a list of argument lists"), "{}", found[9]);
+    assert!(found[9].starts_with("18:36 args must be a list of argument lists"), "{}", found[9]);
 }
 
 #[test]

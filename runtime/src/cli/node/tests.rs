@@ -74,6 +74,6 @@ fn a_device_plugin_that_fails_is_shown_although_it_has_no_device() {
         Health { state: HealthState::Healthy, reason: String::new() },
     );
     let text = status_text(&node, &Terminal::default());
-    assert_eq!(row(&text, "plugin"), "plugin nvidia is unhealthy: the guest trapped");
+    assert_eq!(row(&text, "plugin"), "plugin nvidia is unhealthy: the guest; trapped");
     assert!(!text.contains("plugin files"), "{text}");
 }

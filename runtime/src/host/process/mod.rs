@@ -248,6 +248,14 @@ impl ProcessHost {
         }
     }
 
+    /// Kill all processes of all runs: an embedded agent ends.
+    pub fn kill_all(&self) {
+        let processes: Vec<_> = self.table().values().flat_map(HashMap::values).cloned().collect();
+        for process in processes {
+            process.kill();
+        }
+    }
+
     /// Forget a run; kills what still runs of it. Waits that have begun still get their exit.
     pub fn forget_run(&self, run: &RunId) {
         let processes = self.table().remove(run).unwrap_or_default();

@@ -199,19 +199,25 @@ fn wasi(
     Ok(wasi)
 }
 
-/// May a task use this address? Listening: the allocation's ports, on their address. Connecting:
-/// what was asked. The port 0 that WASI binds before a connect is no listening port: it is allowed
-/// when anything may be connected to.
+/// May a task use this address? Listening: the allocation's ports, on their address, and whoever
+/// connects to them. Connecting: what was asked. A socket that connects is bound to no address
+/// first; that is allowed when anything may be connected to, and listening on it is not.
 fn allowed(
     ports: &[(Option<IpAddr>, u16)],
     connect: &[SocketAddr],
     address: SocketAddr,
     purpose: SocketAddrUse,
 ) -> bool {
-    match purpose {
-        SocketAddrUse::TcpBind => ports
+    let lent = || {
+        ports
             .iter()
-            .any(|(ip, port)| *port == address.port() && ip.is_none_or(|ip| ip == address.ip())),
+            .any(|(ip, port)| *port == address.port() && ip.is_none_or(|ip| ip == address.ip()))
+    };
+    let any = address.ip().is_unspecified() && address.port() == 0;
+    match purpose {
+        SocketAddrUse::TcpBind => lent() || (any && !connect.is_empty()),
+        SocketAddrUse::TcpListen => lent(),
+        SocketAddrUse::TcpAccept => !ports.is_empty(),
         SocketAddrUse::TcpConnect => connect.contains(&address),
         _ => false,
     }
@@ -234,6 +240,12 @@ mod tests {
         assert!(!bind("127.0.0.1:6380"));
         assert!(!bind("0.0.0.0:6379"), "an address that was not lent");
         assert!(!bind("127.0.0.1:0"));
+        let listen = |text| allowed(&ports, &[], address(text), SocketAddrUse::TcpListen);
+        assert!(listen("127.0.0.1:6379"));
+        assert!(!listen("127.0.0.1:40000"), "a port the system chose");
+        let accept = |ports| allowed(ports, &[], address("10.0.0.9:41000"), SocketAddrUse::TcpAccept);
+        assert!(accept(&ports));
+        assert!(!accept(&[]));
     }
 
     #[test]
@@ -244,5 +256,9 @@ mod tests {
         assert!(!to("127.0.0.1:81", SocketAddrUse::TcpConnect));
         assert!(!to("127.0.0.1:80", SocketAddrUse::UdpSend));
         assert!(!to("127.0.0.1:80", SocketAddrUse::TcpBind));
+        assert!(to("0.0.0.0:0", SocketAddrUse::TcpBind), "before the connect");
+        assert!(!to("0.0.0.0:0", SocketAddrUse::TcpListen));
+        let nothing = |text| allowed(&[], &[], address(text), SocketAddrUse::TcpBind);
+        assert!(!nothing("0.0.0.0:0"));
     }
 }

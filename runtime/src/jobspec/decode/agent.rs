@@ -13,10 +13,9 @@ use super::super::{Format, hcl};
 use super::job::checked;
 use super::reader::{as_text, wrong};
 use super::{Context, Reader};
-use crate::agent::config::{AgentConfig, CONFIG_FILE_BYTES_MAX, LimitOverrides, PluginBlock};
-use crate::limits::START_WALL_MAX;
+use crate::limits::{CONFIG_FILE_BYTES_MAX, START_WALL_MAX};
+use crate::model::config::{AgentConfig, CommandGrant, FileGrant, Grants, LimitOverrides, PluginBlock};
 use crate::model::ids::PluginName;
-use crate::plugin::capability::{CommandGrant, FileGrant, Grants};
 
 /// Shortest deadline of a call: below it no guest can answer.
 const CALL_WALL_MIN: Duration = Duration::from_millis(10);
