@@ -9,7 +9,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use crate::driver::api::{BoxFuture, Devices, PluginCallError};
 use crate::model::device::{DeviceGroup, GroupKey, Health, HealthState, Reservation};
@@ -17,7 +16,7 @@ use crate::model::ids::{AllocId, PluginName, TaskName};
 use crate::model::resources::AllocatedDevice;
 use crate::node::Node;
 use crate::plugin::device::DevicePlugin;
-use crate::plugin::refresh::{Refresher, backoff};
+use crate::plugin::refresh::{Asked, Refresher};
 
 struct Inner {
     node: Node,
@@ -69,16 +68,16 @@ impl DeviceManager {
         })
     }
 
-    async fn fingerprint(&self, plugin: &DevicePlugin) -> Option<Duration> {
+    async fn fingerprint(&self, plugin: &DevicePlugin) -> Asked {
         match plugin.fingerprint().await {
             Ok(found) => {
                 self.publish(&plugin.name, found.groups);
-                found.next.after
+                Asked::Answered(found.next.after)
             }
             Err(error) => {
                 tracing::warn!(plugin = %plugin.name, %error, "device fingerprint failed");
                 self.turn_unhealthy(&plugin.name, &error.to_string());
-                Some(backoff(plugin.counters()))
+                Asked::Failed
             }
         }
     }

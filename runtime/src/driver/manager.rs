@@ -9,7 +9,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use super::api::{Driver, Drivers, PluginCallError, Workloads};
 use super::proxy::DriverProxy;
@@ -17,7 +16,7 @@ use crate::model::device::{Health, HealthState};
 use crate::model::ids::PluginName;
 use crate::node::{DriverView, Node};
 use crate::plugin::driver::DriverPlugin;
-use crate::plugin::refresh::{Refresher, backoff};
+use crate::plugin::refresh::{Asked, Refresher};
 
 struct Inner {
     node: Node,
@@ -70,24 +69,24 @@ impl DriverManager {
         })
     }
 
-    /// Ask once and publish. The wait until the next time; `None`: never again.
-    async fn fingerprint(&self, plugin: &DriverPlugin) -> Option<Duration> {
-        let (view, wait) = match plugin.fingerprint().await {
+    /// Ask once and publish.
+    async fn fingerprint(&self, plugin: &DriverPlugin) -> Asked {
+        let (view, asked) = match plugin.fingerprint().await {
             Ok(found) => {
                 let attributes =
                     found.attributes.into_iter().map(|a| (a.name, a.attribute)).collect();
-                (self.view(plugin, found.health, attributes), found.next.after)
+                (self.view(plugin, found.health, attributes), Asked::Answered(found.next.after))
             }
             Err(error) => {
                 tracing::warn!(driver = %plugin.name, %error, "driver fingerprint failed");
                 let health = Health { state: HealthState::Unhealthy, reason: error.to_string() };
-                (self.view(plugin, health, BTreeMap::new()), Some(backoff(plugin.counters())))
+                (self.view(plugin, health, BTreeMap::new()), Asked::Failed)
             }
         };
         self.0.node.update(|node| {
             node.drivers.insert(plugin.name.clone(), view);
         });
-        wait
+        asked
     }
 
     fn view(

@@ -138,7 +138,7 @@ impl Manifest {
                 None => groups.push((authority, vec![import])),
             }
         }
-        groups.sort_by(|a, b| a.0.cmp(&b.0));
+        groups.sort_by_key(|(authority, _)| *authority);
         groups
     }
 }

@@ -6,15 +6,22 @@
 //!                                                   └── after a failure: back-off ◄────────┘
 //! ```
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::call::CallCounters;
 use crate::clock::{sleep, timeout};
 use crate::limits::{FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, FIRST_FINGERPRINT_WAIT};
+
+/// How a fingerprint went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The plugin answered; ask again after this time, or never.
+    Answered(Option<Duration>),
+    /// It did not, or wrongly.
+    Failed,
+}
 
 /// The loops of one manager.
 #[derive(Debug, Default)]
@@ -25,14 +32,15 @@ pub struct Refresher {
 
 impl Refresher {
     /// Ask once and wait for it (bounded), then keep asking in the background. `ask` publishes what
-    /// it found and answers how long to wait; `None` means never again.
-    pub async fn add<F, Asked>(&self, ask: F)
+    /// it found.
+    pub async fn add<F, Answer>(&self, ask: F)
     where
-        F: Fn() -> Asked + Send + 'static,
-        Asked: Future<Output = Option<Duration>> + Send,
+        F: Fn() -> Answer + Send + 'static,
+        Answer: Future<Output = Asked> + Send,
     {
+        let mut failures = 0;
         let first = timeout(FIRST_FINGERPRINT_WAIT, ask()).await;
-        let mut wait = first.unwrap_or(Some(FINGERPRINT_RETRY_FIRST));
+        let mut wait = next_wait(first.unwrap_or(Asked::Failed), &mut failures);
         let stop = self.stop.clone();
         self.loops.spawn(async move {
             while let Some(duration) = wait {
@@ -40,7 +48,7 @@ impl Refresher {
                     () = stop.cancelled() => return,
                     () = sleep(duration) => {}
                 }
-                wait = ask().await;
+                wait = next_wait(ask().await, &mut failures);
             }
         });
     }
@@ -53,12 +61,20 @@ impl Refresher {
     }
 }
 
-/// Wait after a failed fingerprint: doubles with each failed call of the plugin.
-#[must_use]
-pub fn backoff(counters: &CallCounters) -> Duration {
-    let failed = counters.failed.load(Ordering::Relaxed);
-    let doublings = u32::try_from(failed.saturating_sub(1)).unwrap_or(u32::MAX).min(16);
-    FINGERPRINT_RETRY_FIRST.saturating_mul(1 << doublings).min(FINGERPRINT_RETRY_MAX)
+/// How long to wait: what the plugin asked, or a back-off that doubles with each failure in a row.
+fn next_wait(asked: Asked, failures: &mut u32) -> Option<Duration> {
+    match asked {
+        Asked::Answered(wait) => {
+            *failures = 0;
+            wait
+        }
+        Asked::Failed => {
+            let doublings = (*failures).min(16);
+            *failures = failures.saturating_add(1);
+            let wait = FINGERPRINT_RETRY_FIRST.saturating_mul(1 << doublings);
+            Some(wait.min(FINGERPRINT_RETRY_MAX))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -66,13 +82,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wait_after_failures_doubles_up_to_its_bound() {
-        let counters = CallCounters::default();
-        let mut waits = Vec::new();
-        for failed in [1, 2, 3, 30, u64::MAX] {
-            counters.failed.store(failed, Ordering::Relaxed);
-            waits.push(backoff(&counters).as_secs());
-        }
-        assert_eq!(waits, [1, 2, 4, 120, 120]);
+    fn the_wait_doubles_with_each_failure_in_a_row_up_to_its_bound() {
+        let mut failures = 0;
+        let mut waits = |asked| next_wait(asked, &mut failures).map(|wait| wait.as_secs());
+        let row: Vec<_> = (0..9).map(|_| waits(Asked::Failed)).collect();
+        let expected = [1, 2, 4, 8, 16, 32, 64, 120, 120].map(Some);
+        assert_eq!(row, expected);
+        assert_eq!(waits(Asked::Answered(Some(Duration::from_secs(30)))), Some(30));
+        assert_eq!(waits(Asked::Failed), Some(1), "an answer ends the row");
+        assert_eq!(waits(Asked::Answered(None)), None);
     }
 }

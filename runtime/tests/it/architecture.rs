@@ -128,14 +128,16 @@ const PURE: &[&str] = &[
 fn pure_files_know_neither_runtime_nor_sandbox_nor_disk() {
     let is_pure = |source: &Source| {
         PURE.iter().any(|pure| {
-            source.path == *pure || source.path.strip_prefix(pure).is_some_and(|r| r.starts_with('/'))
+            source.path == *pure
+                || source.path.strip_prefix(pure).is_some_and(|r| r.starts_with('/'))
         })
     };
     for pure in PURE {
         let there = shipped_sources().iter().any(|source| source.path.starts_with(pure));
         assert!(there, "{pure} is listed as pure and not there: correct the list");
     }
-    let impure = ["tokio", "wasmtime", "redb::", "std::fs", "std::process", "std::thread", "async "];
+    let impure =
+        ["tokio", "wasmtime", "redb::", "std::fs", "std::process", "std::thread", "async "];
     let found = lines_with(&impure, |source| !is_pure(source));
     assert_eq!(found, NOTHING);
 }
@@ -190,14 +192,25 @@ fn no_file_is_longer_than_a_person_reads_at_once() {
 fn the_command_line_touches_the_agent_only_through_its_handle_and_plain_data() {
     // `sandbox::compile_child_main` is another program in the same file, not the agent.
     let allowed = [
-        "agent", "alloc", "cli", "clock", "jobspec", "limits", "logs", "model", "node", "rng",
-        "plugin::capability", "plugin::manifest", "sandbox::compile_child_main",
+        "agent",
+        "alloc",
+        "cli",
+        "clock",
+        "jobspec",
+        "limits",
+        "logs",
+        "model",
+        "node",
+        "rng",
+        "plugin::capability",
+        "plugin::manifest",
+        "sandbox::compile_child_main",
     ];
     let mut wrong = Vec::new();
     for source in shipped_sources().iter().filter(|source| source.top() == "cli") {
         for path in crate_paths(&source.code) {
             let fits = |unit: &&str| path == **unit || path.starts_with(&format!("{unit}::"));
-            if !allowed.iter().any(|unit| fits(&unit)) {
+            if !allowed.iter().any(fits) {
                 wrong.push(format!("{}: crate::{path}", source.path));
             }
         }

@@ -6,9 +6,9 @@ use ostler::model::event::EventKind;
 use ostler::model::task::{TaskState, TaskStatus};
 use ostler::state::{Key, Prefix, StateStore};
 
+use crate::support::DataDir;
 use crate::support::binary::{command, run};
 use crate::support::system::{eventually, pid_in, processes_of, runs};
-use crate::support::DataDir;
 
 fn job(name: &str, config: &str) -> String {
     format!(
@@ -41,7 +41,8 @@ fn recorded(data: &DataDir) -> BTreeMap<String, TaskState> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_killed_in_the_middle_takes_its_tasks_along_and_the_next_start_says_what_it_found() {
+async fn an_agent_killed_in_the_middle_takes_its_tasks_along_and_the_next_start_says_what_it_found()
+{
     let data = DataDir::new();
     let files = tempfile::tempdir().unwrap();
     let pid_file = files.path().join("pid");

@@ -198,9 +198,8 @@ async fn a_driver_that_fails_in_start_fails_that_task_with_a_driver_failure_even
     let mut groups: Vec<String> = modes
         .iter()
         .map(|(mode, _)| {
-            let config = format!(
-                "command = \"/bin/sleep\"\n args = [\"1000\"]\n start = \"{mode}\""
-            );
+            let config =
+                format!("command = \"/bin/sleep\"\n args = [\"1000\"]\n start = \"{mode}\"");
             group(mode, "hostile", &config, "")
         })
         .collect();
@@ -226,7 +225,8 @@ async fn a_driver_cannot_name_the_process_of_another_task() {
         "command = \"/bin/sh\"\n args = [\"-c\", \"echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000\"]",
         file.display()
     );
-    let victim = agent.handle.submit(parse(&job(&[group("v", "exec", &config, "")]))).await.unwrap();
+    let victim =
+        agent.handle.submit(parse(&job(&[group("v", "exec", &config, "")]))).await.unwrap();
     let pid = pid_in(&file).await;
     let id = host_process_id(pid);
 
@@ -251,9 +251,7 @@ async fn a_driver_cannot_name_the_process_of_another_task() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_ends_although_its_driver_traps_or_hangs_in_stop_kill_and_exited() {
     let agent = TestAgent::with_config(&hostile_driver("500ms")).await;
-    let sleeping = |extra: &str| {
-        format!("command = \"/bin/sleep\"\n args = [\"1000\"]\n {extra}")
-    };
+    let sleeping = |extra: &str| format!("command = \"/bin/sleep\"\n args = [\"1000\"]\n {extra}");
     let job = agent
         .handle
         .submit(parse(&job(&[
@@ -295,7 +293,7 @@ async fn timer_lateness(late: std::sync::Arc<std::sync::Mutex<Vec<Duration>>>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn as_many_spinning_calls_as_guest_threads_hold_up_neither_plugins_nor_tasks_nor_timers() {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).max(2);
-    let agent = TestAgent::with_config(&hostile_driver("30s")).await;
+    let agent = TestAgent::with_config(&hostile_driver("12s")).await;
     let module = format!("module = \"{TOOLBOX}\"\n args = [\"args\", \"done\"]");
     let device = "device \"ostler/file\" {\n count = 1\n }";
     let good = job(&[group("good", "wasm", &module, device)]);

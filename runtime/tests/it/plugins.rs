@@ -27,22 +27,23 @@ fn refusal<'a>(agent: &'a TestAgent, name: &str) -> &'a str {
     }
 }
 
-/// The agent still runs jobs.
-async fn goes_on(agent: &TestAgent) {
-    let job = r#"
-      job "still-here" {
-        type = "batch"
-        group "g" {
-          task "t" {
-            driver = "mock_driver"
-            config {
-              run_for = "1ms"
-            }
-          }
+const MOCK_JOB: &str = r#"
+  job "still-here" {
+    type = "batch"
+    group "g" {
+      task "t" {
+        driver = "mock_driver"
+        config {
+          run_for = "1ms"
         }
       }
-    "#;
-    assert!(agent.run(job).await.successful());
+    }
+  }
+"#;
+
+/// The agent still runs jobs.
+async fn goes_on(agent: &TestAgent) {
+    assert!(agent.run(MOCK_JOB).await.successful());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,7 +67,6 @@ async fn the_built_in_plugins_are_loaded_healthy_and_hold_the_least_authority() 
     for plugin in ["files", "pci"] {
         assert_eq!(node.device_plugins[plugin].state, HealthState::Healthy, "{plugin}");
     }
-    assert!(agent.handle.notices().iter().all(|notice| !notice.contains("is not used")));
     agent.stop().await;
 }
 
@@ -113,7 +113,9 @@ async fn two_plugins_of_one_name_are_not_both_taken_and_it_is_always_the_second_
         let agent = TestAgent::with_config(&config).await;
         // By name of the block: `a-copy` comes before the built-in `mock`, `z-copy` after `files`.
         assert_eq!(entry(&agent, "a-copy").status, PluginStatus::Loaded);
-        assert!(refusal(&agent, "mock").contains("another plugin already calls itself mock_driver"));
+        assert!(
+            refusal(&agent, "mock").contains("another plugin already calls itself mock_driver")
+        );
         assert_eq!(entry(&agent, "files").status, PluginStatus::Loaded);
         assert!(refusal(&agent, "z-copy").contains("another plugin already calls itself files"));
         goes_on(&agent).await;
@@ -132,8 +134,6 @@ async fn a_driver_without_its_grant_is_refused_with_the_lines_that_grant_it_and_
     let lines = "plugin \"mine\" {\n  grants {\n    process = true\n  }\n}\n";
     assert!(reason.ends_with(lines), "{reason}");
     assert!(!agent.handle.node().drivers.contains_key("exec"), "nothing of it was run");
-    let notices = agent.handle.notices().join("\n");
-    assert!(notices.contains("plugin mine") && notices.contains("process = true"), "{notices}");
     agent.stop().await;
 
     // What the message says, put where it says, with the file.
@@ -198,7 +198,9 @@ async fn what_is_no_plugin_is_refused_with_the_reason_and_the_agent_goes_on() {
     let files = not_plugins(dir.path());
     let config: String = files
         .iter()
-        .map(|(name, file, _)| format!("plugin \"{name}\" {{\n file = \"{}\"\n}}\n", file.display()))
+        .map(|(name, file, _)| {
+            format!("plugin \"{name}\" {{\n file = \"{}\"\n}}\n", file.display())
+        })
         .collect();
     let config = format!("{config} plugin \"nameless\" {{}}\n");
     let agent = TestAgent::with_config(&config).await;
@@ -287,10 +289,25 @@ async fn the_list_on_the_command_line_has_the_refused_ones_with_their_reasons() 
     std::fs::write(dir.path().join("broken.wasm"), "hello").unwrap();
     let data = DataDir::new();
     let args = ["plugin", "list", "--json", "--data-dir", data.path().to_str().unwrap()];
-    let ended = ostler(args.into_iter().chain(["--plugin-dir", dir.path().to_str().unwrap()])).await;
+    let ended =
+        ostler(args.into_iter().chain(["--plugin-dir", dir.path().to_str().unwrap()])).await;
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let list: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     let broken = list.as_array().unwrap().iter().find(|entry| entry["name"] == "broken").unwrap();
     assert_eq!(broken["status"]["state"], "refused", "{broken}");
     assert!(broken["status"]["reason"].as_str().unwrap().contains("not WebAssembly"), "{broken}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_says_once_which_plugin_is_refused_and_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("broken.wasm"), "hello").unwrap();
+    let job = dir.path().join("job.hcl");
+    std::fs::write(&job, MOCK_JOB).unwrap();
+    let data = DataDir::new();
+    let args = ["run".as_ref(), "--plugin-dir".as_ref(), dir.path().as_os_str()];
+    let data = ["--data-dir".as_ref(), data.path().as_os_str(), job.as_os_str()];
+    let ended = ostler(args.into_iter().chain(data)).await;
+    ended.said(0, &["plugin broken (", "is refused: not WebAssembly"]);
+    assert_eq!(ended.stderr.matches("not WebAssembly").count(), 1, "{}", ended.stderr);
 }

@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+use crate::limits::PluginLimits;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

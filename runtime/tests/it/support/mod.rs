@@ -2,6 +2,7 @@
 
 pub mod binary;
 pub mod jobs;
+pub mod programs;
 pub mod system;
 
 use std::path::{Path, PathBuf};
@@ -90,6 +91,12 @@ impl TestAgent {
         self.handle.shutdown().await;
     }
 
+    /// The same, and the data directory stays until the result is dropped.
+    pub async fn leave(self) -> DataDir {
+        self.handle.shutdown().await;
+        self.data
+    }
+
     /// All that a task printed to standard output, over all rotated files.
     pub fn stdout(&self, result: &JobResult, task: &str) -> String {
         self.log(result, task, "stdout")
@@ -116,6 +123,7 @@ pub fn options(data_dir: &Path, config: AgentConfig) -> AgentOptions {
         config,
         kill_with_agent: true,
         compiler: Some(OSTLER.into()),
+        code_dir: None,
         clock: Clock::system(),
         rng: Rng::system(),
     }

@@ -41,7 +41,9 @@ pub fn processes_of(dir: &Path) -> Vec<u32> {
         .unwrap()
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
         .filter(|pid| *pid != std::process::id())
-        .filter(|pid| names(format!("/proc/{pid}/environ")) || names(format!("/proc/{pid}/cmdline")))
+        .filter(|pid| {
+            names(format!("/proc/{pid}/environ")) || names(format!("/proc/{pid}/cmdline"))
+        })
         .filter(|pid| runs(*pid))
         .collect()
 }
