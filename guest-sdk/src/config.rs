@@ -64,9 +64,7 @@ pub fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, 
             .as_u64()
             .map(Duration::from_nanos)
             .ok_or_else(|| D::Error::custom("a duration is not negative and has no fraction")),
-        other => Err(D::Error::custom(format!(
-            "{other} is no duration like \"1m30s\""
-        ))),
+        other => Err(D::Error::custom(format!("{other} is no duration like \"1m30s\""))),
     }
 }
 
@@ -83,9 +81,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, tail) = rest.split_at_checked(digits)?;
-        let letters = tail
-            .find(|c: char| c.is_ascii_digit())
-            .unwrap_or(tail.len());
+        let letters = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
         let (unit, tail) = tail.split_at_checked(letters)?;
         let seconds = match unit {
             "h" => 3600.0,
@@ -123,21 +119,10 @@ mod tests {
 
     #[test]
     fn a_block_is_read_from_an_object_and_from_a_list_of_one() {
-        let listening = Outer {
-            network: Inner { listen: true },
-        };
-        assert_eq!(
-            parse::<Outer>(r#"{"network": {"listen": true}}"#).unwrap(),
-            listening
-        );
-        assert_eq!(
-            parse::<Outer>(r#"{"network": [{"listen": true}]}"#).unwrap(),
-            listening
-        );
-        assert_eq!(
-            parse::<Outer>(r#"{"network": []}"#).unwrap().network,
-            Inner::default()
-        );
+        let listening = Outer { network: Inner { listen: true } };
+        assert_eq!(parse::<Outer>(r#"{"network": {"listen": true}}"#).unwrap(), listening);
+        assert_eq!(parse::<Outer>(r#"{"network": [{"listen": true}]}"#).unwrap(), listening);
+        assert_eq!(parse::<Outer>(r#"{"network": []}"#).unwrap().network, Inner::default());
         assert_eq!(parse::<Outer>("").unwrap().network, Inner::default());
     }
 
@@ -162,16 +147,7 @@ mod tests {
         assert_eq!(parse_duration("250ms"), Some(Duration::from_millis(250)));
         assert_eq!(parse_duration("1.5h"), Some(Duration::from_secs(5400)));
         assert_eq!(parse_duration("0"), Some(Duration::ZERO));
-        for bad in [
-            "",
-            "5",
-            "s",
-            "1x",
-            "-1s",
-            "1s2",
-            "1..2s",
-            "9999999999999999999h",
-        ] {
+        for bad in ["", "5", "s", "1x", "-1s", "1s2", "1..2s", "9999999999999999999h"] {
             assert_eq!(parse_duration(bad), None, "{bad}");
         }
     }

@@ -98,11 +98,7 @@ impl DeviceInfo {
 impl Fingerprint {
     /// These groups, looked at again only when a watch fires.
     pub fn new(groups: Vec<Group>) -> Self {
-        Self {
-            groups,
-            next_check: None,
-            watch: Watches::none(),
-        }
+        Self { groups, next_check: None, watch: Watches::none() }
     }
 
     /// Ask again after this time.
@@ -156,28 +152,17 @@ impl Group {
 impl Instance {
     /// A usable device. The id must outlive restarts of agent and node.
     pub fn healthy(id: impl Into<String>) -> Self {
-        Self {
-            id: id.into(),
-            health: Health::healthy(),
-            locality: None,
-        }
+        Self { id: id.into(), health: Health::healthy(), locality: None }
     }
 
     /// A device that is here and cannot be used now.
     pub fn unhealthy(id: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self {
-            id: id.into(),
-            health: Health::unhealthy(reason),
-            locality: None,
-        }
+        Self { id: id.into(), health: Health::unhealthy(reason), locality: None }
     }
 
     /// Where it sits in the machine.
     pub fn at(mut self, pci_bus_id: Option<String>, numa_node: Option<u32>) -> Self {
-        self.locality = Some(Locality {
-            pci_bus_id,
-            numa_node,
-        });
+        self.locality = Some(Locality { pci_bus_id, numa_node });
         self
     }
 }
@@ -185,11 +170,7 @@ impl Instance {
 impl Reservation {
     /// Nothing needed yet.
     pub fn empty() -> Self {
-        Self {
-            env: vec![],
-            mounts: vec![],
-            device_nodes: vec![],
-        }
+        Self { env: vec![], mounts: vec![], device_nodes: vec![] }
     }
 
     /// Set an environment variable of the task.
@@ -214,20 +195,12 @@ impl Reservation {
 impl InstanceStats {
     /// Measurements of one instance, taken now.
     pub fn new(id: impl Into<String>, summary: Option<StatValue>) -> Self {
-        Self {
-            id: id.into(),
-            summary,
-            stats: vec![],
-            taken_at: crate::host::clock::now(),
-        }
+        Self { id: id.into(), summary, stats: vec![], taken_at: crate::host::clock::now() }
     }
 
     /// Add a measurement under a one-element path.
     pub fn stat(mut self, name: &str, value: StatValue) -> Self {
-        self.stats.push(StatEntry {
-            path: vec![name.to_owned()],
-            value,
-        });
+        self.stats.push(StatEntry { path: vec![name.to_owned()], value });
         self
     }
 }

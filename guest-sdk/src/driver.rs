@@ -62,11 +62,7 @@ pub trait Driver: Sized {
     /// The handle is not one of this driver's.
     fn recover(handle: Handle) -> Result<Started, Error> {
         let id = handle.id()?;
-        Ok(Started {
-            handle,
-            workload: Self::Runs::workload(id),
-            network: None,
-        })
+        Ok(Started { handle, workload: Self::Runs::workload(id), network: None })
     }
 
     /// The workload ended: what does it mean.
@@ -113,11 +109,7 @@ pub trait Driver: Sized {
     /// The task is not known.
     fn inspect(handle: Handle) -> Result<Status, Error> {
         let state = Self::Runs::state(&handle.id()?)?;
-        Ok(Status {
-            state,
-            exit: None,
-            attributes: vec![],
-        })
+        Ok(Status { state, exit: None, attributes: vec![] })
     }
 
     /// Send a signal by name (`SIGHUP`).
@@ -133,9 +125,7 @@ pub trait Driver: Sized {
     /// # Errors
     /// The driver does not do this.
     fn exec(_handle: Handle, _argv: Vec<String>, _tty: bool) -> Result<ExecPlan, Error> {
-        Err(Error::unsupported(
-            "this driver runs no commands inside a task",
-        ))
+        Err(Error::unsupported("this driver runs no commands inside a task"))
     }
 
     /// Measurements only the driver can take.
@@ -143,9 +133,7 @@ pub trait Driver: Sized {
     /// # Errors
     /// `unsupported`: the agent's own measurements suffice.
     fn stats(_handle: Handle) -> Result<Vec<StatEntry>, Error> {
-        Err(Error::unsupported(
-            "the agent measures the tasks of this driver",
-        ))
+        Err(Error::unsupported("the agent measures the tasks of this driver"))
     }
 }
 

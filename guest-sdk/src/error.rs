@@ -31,10 +31,7 @@ impl Error {
 
     /// One thing wrong with a configuration; `path` is dotted, empty for the whole.
     pub fn invalid_config(path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::InvalidConfig(vec![Diagnostic {
-            path: path.into(),
-            message: message.into(),
-        }])
+        Self::InvalidConfig(vec![Diagnostic { path: path.into(), message: message.into() }])
     }
 }
 

@@ -53,11 +53,7 @@ impl FakeHost {
     /// A new fake: everything granted, empty configuration, time at one second past zero.
     pub fn install() -> Self {
         with(|state| {
-            *state = State {
-                config: "{}".to_owned(),
-                now: 1_000_000_000,
-                ..State::default()
-            };
+            *state = State { config: "{}".to_owned(), now: 1_000_000_000, ..State::default() };
         });
         Self(())
     }
@@ -134,11 +130,7 @@ pub fn task(config_json: &str) -> TaskConfig {
         task_name: "web".to_owned(),
         config_json: config_json.to_owned(),
         env: vec![EnvVar::new("NOMAD_TASK_NAME", "web")],
-        resources: Resources {
-            cpu_mhz: 100,
-            memory_bytes: 64 << 20,
-            memory_max_bytes: None,
-        },
+        resources: Resources { cpu_mhz: 100, memory_bytes: 64 << 20, memory_max_bytes: None },
         ports: vec![],
         mounts: vec![],
         device_nodes: vec![],
@@ -194,10 +186,8 @@ pub(crate) mod imports {
             super::with(|state| {
                 (0..len.min(4096))
                     .map(|_| {
-                        state.random = state
-                            .random
-                            .wrapping_mul(6364136223846793005)
-                            .wrapping_add(1);
+                        state.random =
+                            state.random.wrapping_mul(6364136223846793005).wrapping_add(1);
                         (state.random >> 56) as u8
                     })
                     .collect()

@@ -8,26 +8,17 @@ pub use crate::bindings::driver::ostler::plugin::types::{
 impl Health {
     /// Here and usable.
     pub fn healthy() -> Self {
-        Self {
-            state: HealthState::Healthy,
-            reason: String::new(),
-        }
+        Self { state: HealthState::Healthy, reason: String::new() }
     }
 
     /// Here, but cannot be used now; `reason` is one sentence for a person.
     pub fn unhealthy(reason: impl Into<String>) -> Self {
-        Self {
-            state: HealthState::Unhealthy,
-            reason: reason.into(),
-        }
+        Self { state: HealthState::Unhealthy, reason: reason.into() }
     }
 
     /// Not on this node. Not an error.
     pub fn undetected(reason: impl Into<String>) -> Self {
-        Self {
-            state: HealthState::Undetected,
-            reason: reason.into(),
-        }
+        Self { state: HealthState::Undetected, reason: reason.into() }
     }
 }
 
@@ -64,13 +55,7 @@ impl From<&str> for Scalar {
 impl NamedAttribute {
     /// An attribute without a unit.
     pub fn new(name: impl Into<String>, value: impl Into<Scalar>) -> Self {
-        Self {
-            name: name.into(),
-            attribute: Attribute {
-                value: value.into(),
-                unit: None,
-            },
-        }
+        Self { name: name.into(), attribute: Attribute { value: value.into(), unit: None } }
     }
 
     /// The same with a unit (`GiB`, `MHz`, `W` …). Only numbers carry one.
@@ -83,21 +68,14 @@ impl NamedAttribute {
 impl EnvVar {
     /// One environment variable.
     pub fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            value: value.into(),
-        }
+        Self { name: name.into(), value: value.into() }
     }
 }
 
 impl Mount {
     /// A file or directory of the node that the task sees and cannot change.
     pub fn read_only(host_path: impl Into<String>, task_path: impl Into<String>) -> Self {
-        Self {
-            host_path: host_path.into(),
-            task_path: task_path.into(),
-            read_only: true,
-        }
+        Self { host_path: host_path.into(), task_path: task_path.into(), read_only: true }
     }
 }
 
@@ -130,9 +108,6 @@ impl StatValue {
 impl Watches {
     /// Watch nothing.
     pub fn none() -> Self {
-        Self {
-            paths: vec![],
-            subsystems: vec![],
-        }
+        Self { paths: vec![], subsystems: vec![] }
     }
 }

@@ -35,12 +35,7 @@ const fn guest(
     target: &'static str,
     name: &'static str,
 ) -> Guest {
-    Guest {
-        package,
-        built,
-        target,
-        name,
-    }
+    Guest { package, built, target, name }
 }
 
 /// Built-in plugins, and the tasks of the example jobs.
@@ -61,18 +56,8 @@ const FIXTURES: &[Guest] = &[
     guest("toolbox", "toolbox", WASIP1, "toolbox-p1"),
     guest("hostile-device", "hostile_device", WASIP2, "hostile-device"),
     guest("hostile-driver", "hostile_driver", WASIP2, "hostile-driver"),
-    guest(
-        "hostile-other-world",
-        "hostile_other_world",
-        WASIP2,
-        "hostile-other-world",
-    ),
-    guest(
-        "hostile-wants-sockets",
-        "hostile_wants_sockets",
-        WASIP2,
-        "hostile-wants-sockets",
-    ),
+    guest("hostile-other-world", "hostile_other_world", WASIP2, "hostile-other-world"),
+    guest("hostile-wants-sockets", "hostile_wants_sockets", WASIP2, "hostile-wants-sockets"),
 ];
 
 /// What the guests are made of, relative to the repository. Cargo looks into directories itself.
@@ -103,15 +88,9 @@ fn main() -> ExitCode {
 
 fn build() -> Result<(), String> {
     let here = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
-    let repository = here
-        .ancestors()
-        .nth(2)
-        .ok_or("the crate is not inside the repository")?;
+    let repository = here.ancestors().nth(2).ok_or("the crate is not inside the repository")?;
     for source in SOURCES {
-        println!(
-            "cargo::rerun-if-changed={}",
-            repository.join(source).display()
-        );
+        println!("cargo::rerun-if-changed={}", repository.join(source).display());
     }
     let out = PathBuf::from(variable("OUT_DIR")?);
     let examples = repository.join("examples");
@@ -124,12 +103,7 @@ fn build() -> Result<(), String> {
     }
     for target in [WASIP2, WASIP1] {
         let of_target = wanted.iter().filter(|guest| guest.target == target);
-        compile(
-            &examples,
-            &target_dir,
-            target,
-            of_target.map(|guest| guest.package),
-        )?;
+        compile(&examples, &target_dir, target, of_target.map(|guest| guest.package))?;
     }
     let bin = examples.join("bin");
     for guest in wanted {
@@ -160,9 +134,7 @@ fn compile(
     packages: impl Iterator<Item = &'static str>,
 ) -> Result<(), String> {
     let mut cargo = nested(&variable("CARGO")?);
-    cargo
-        .current_dir(examples)
-        .args(["build", "--release", "--locked", "--target", target]);
+    cargo.current_dir(examples).args(["build", "--release", "--locked", "--target", target]);
     cargo.arg("--target-dir").arg(target_dir);
     for package in packages {
         cargo.args(["--package", package]);
@@ -181,10 +153,7 @@ fn compile(
 
 /// A command without what the outer build set for its own crates: flags, wrappers and directories
 /// of the outer build would break the guests, or make them wait for the outer build's lock.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a build script starts cargo and rustup"
-)]
+#[expect(clippy::disallowed_methods, reason = "a build script starts cargo and rustup")]
 fn nested(program: &str) -> Command {
     const OURS: &[&str] = &[
         "CARGO_BUILD_",
@@ -220,10 +189,7 @@ fn run(command: &mut Command) -> Result<Output, String> {
 /// `rust-toolchain.toml` names the targets, but rustup does not install them from there when
 /// `RUSTUP_AUTO_INSTALL=0` or when the toolchain is already there without them.
 fn add_missing_targets() -> Result<(), String> {
-    let missing: Vec<&str> = [WASIP2, WASIP1]
-        .into_iter()
-        .filter(|t| !has_target(t))
-        .collect();
+    let missing: Vec<&str> = [WASIP2, WASIP1].into_iter().filter(|t| !has_target(t)).collect();
     if missing.is_empty() {
         return Ok(());
     }

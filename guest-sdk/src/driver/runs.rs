@@ -84,9 +84,7 @@ impl Runs for WasmTask {
     }
 
     fn signal(_id: &str, signal: &str) -> Result<(), Error> {
-        Err(Error::unsupported(format!(
-            "a WASM task has no signals, so no {signal}"
-        )))
+        Err(Error::unsupported(format!("a WASM task has no signals, so no {signal}")))
     }
 
     fn state(id: &str) -> Result<RunState, Error> {

@@ -31,13 +31,7 @@ fn started() -> Started {
 }
 
 fn raw_exit() -> RawExit {
-    RawExit {
-        exit_code: None,
-        signal: None,
-        oom_killed: false,
-        error: None,
-        finished_at: 1,
-    }
+    RawExit { exit_code: None, signal: None, oom_killed: false, error: None, finished_at: 1 }
 }
 
 #[test]
@@ -67,19 +61,10 @@ fn the_state_comes_back_as_it_was_stored() {
 #[test]
 fn a_foreign_handle_is_not_found() {
     let _host = FakeHost::install();
-    let garbage = Handle {
-        version: 1,
-        data: vec![0xff, 0x00],
-    };
-    let newer = Handle {
-        version: 2,
-        ..started().handle
-    };
+    let garbage = Handle { version: 1, data: vec![0xff, 0x00] };
+    let newer = Handle { version: 2, ..started().handle };
     for handle in [garbage, newer] {
-        assert!(matches!(
-            Least::recover(handle.clone()),
-            Err(Error::NotFound(_))
-        ));
+        assert!(matches!(Least::recover(handle.clone()), Err(Error::NotFound(_))));
         assert!(matches!(Least::kill(handle), Err(Error::NotFound(_))));
     }
 }
@@ -88,10 +73,7 @@ fn a_foreign_handle_is_not_found() {
 fn a_running_task_is_destroyed_only_by_force() {
     let host = FakeHost::install();
     let handle = started().handle;
-    assert!(matches!(
-        Least::destroy(handle.clone(), false),
-        Err(Error::Fatal(_))
-    ));
+    assert!(matches!(Least::destroy(handle.clone(), false), Err(Error::Fatal(_))));
     assert!(host.is_running("p1"));
     Least::destroy(handle, true).unwrap();
     assert!(!host.is_running("p1"));
@@ -111,10 +93,7 @@ fn a_task_that_ended_or_is_unknown_is_destroyed_without_force() {
 fn inspect_says_where_the_process_is() {
     let host = FakeHost::install();
     let handle = started().handle;
-    assert_eq!(
-        Least::inspect(handle.clone()).unwrap().state,
-        RunState::Running
-    );
+    assert_eq!(Least::inspect(handle.clone()).unwrap().state, RunState::Running);
     host.exit("p1");
     assert_eq!(Least::inspect(handle).unwrap().state, RunState::Exited);
 }
@@ -132,16 +111,9 @@ fn signals_reach_the_process_and_unknown_ones_are_an_error() {
 fn an_exit_means_what_the_host_saw() {
     let _host = FakeHost::install();
     let handle = started().handle;
-    let killed = RawExit {
-        signal: Some(9),
-        oom_killed: true,
-        ..raw_exit()
-    };
+    let killed = RawExit { signal: Some(9), oom_killed: true, ..raw_exit() };
     let result = Least::exited(handle, killed).unwrap();
-    assert_eq!(
-        (result.exit_code, result.signal, result.oom_killed),
-        (0, 9, true)
-    );
+    assert_eq!((result.exit_code, result.signal, result.oom_killed), (0, 9, true));
 }
 
 #[test]

@@ -74,12 +74,7 @@ impl DriverInfo {
 impl Fingerprint {
     /// This health, looked at again only when a watch fires.
     pub fn new(health: Health) -> Self {
-        Self {
-            health,
-            attributes: vec![],
-            next_check: None,
-            watch: Watches::none(),
-        }
+        Self { health, attributes: vec![], next_check: None, watch: Watches::none() }
     }
 
     /// Publish an attribute as `driver.<driver>.<name>`.
@@ -112,10 +107,7 @@ impl TaskConfig {
 
     /// Value of a variable in the task's environment.
     pub fn env_value(&self, name: &str) -> Option<&str> {
-        self.env
-            .iter()
-            .find(|var| var.name == name)
-            .map(|var| var.value.as_str())
+        self.env.iter().find(|var| var.name == name).map(|var| var.value.as_str())
     }
 }
 
@@ -133,10 +125,7 @@ impl Handle {
     fn write<S: Serialize>(id: String, state: Option<S>) -> Result<Self, Error> {
         let data = serde_json::to_vec(&Remembered { id, state })
             .map_err(|error| Error::fatal(format!("cannot write the task's handle: {error}")))?;
-        Ok(Self {
-            version: HANDLE_VERSION,
-            data,
-        })
+        Ok(Self { version: HANDLE_VERSION, data })
     }
 
     fn read<S: DeserializeOwned>(&self) -> Result<Remembered<S>, Error> {
@@ -176,11 +165,7 @@ impl Started {
     /// Never in practice: the handle could not be written.
     pub fn new<D: Driver>(id: String) -> Result<Self, Error> {
         let handle = Handle::write::<()>(id.clone(), None)?;
-        Ok(Self {
-            handle,
-            workload: D::Runs::workload(id),
-            network: None,
-        })
+        Ok(Self { handle, workload: D::Runs::workload(id), network: None })
     }
 
     /// The same, with state that later calls read with [`Handle::state`]. The agent takes handles
@@ -190,11 +175,7 @@ impl Started {
     /// The state cannot be written as JSON.
     pub fn remembering<D: Driver>(id: String, state: &impl Serialize) -> Result<Self, Error> {
         let handle = Handle::write(id.clone(), Some(state))?;
-        Ok(Self {
-            handle,
-            workload: D::Runs::workload(id),
-            network: None,
-        })
+        Ok(Self { handle, workload: D::Runs::workload(id), network: None })
     }
 
     /// Address and ports that differ from the allocation's.

@@ -23,13 +23,7 @@ macro_rules! embedded {
 
 /// The plugins every agent has without configuration: drivers first, then device plugins.
 pub fn builtin_plugins() -> &'static [Guest] {
-    embedded![
-        "driver-wasm",
-        "driver-exec",
-        "driver-mock",
-        "device-files",
-        "device-pci"
-    ]
+    embedded!["driver-wasm", "driver-exec", "driver-mock", "device-files", "device-pci"]
 }
 
 /// Paths of guests that tests run. Valid on the machine that compiled them.
@@ -96,11 +90,7 @@ mod tests {
         for path in fixtures::ALL {
             let bytes = std::fs::read(path).unwrap_or_default();
             assert!(bytes.starts_with(b"\0asm"), "{path}");
-            assert_eq!(
-                !bytes.starts_with(COMPONENT),
-                path.ends_with("-p1.wasm"),
-                "{path}"
-            );
+            assert_eq!(!bytes.starts_with(COMPONENT), path.ends_with("-p1.wasm"), "{path}");
         }
     }
 }

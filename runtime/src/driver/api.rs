@@ -169,8 +169,6 @@ pub struct TaskContext {
     pub alloc_dir: PathBuf,
     /// Host paths lent by reservations, with their read-only flag.
     pub mounts: Vec<Mount>,
-    /// Directory of the job file: WASM modules may be loaded from here (read only).
-    pub job_dir: Option<PathBuf>,
 }
 
 /// Everything a driver is told about a task (`task-config` of the WIT).

@@ -84,7 +84,6 @@ impl Run {
             task_dir: task_dir.path.clone(),
             alloc_dir: alloc_dir.clone(),
             mounts: reservation.mounts.clone(),
-            job_dir: allocation.job.source_dir.clone(),
         };
         let config = TaskConfig {
             run_id: id.clone(),

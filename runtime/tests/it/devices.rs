@@ -1,1 +1,236 @@
-//! Being written.
+//! Devices are found by plugins, lent to tasks, shown to them, and given back.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use ostler::agent::SubmitError;
+use ostler::model::device::{DeviceGroup, HealthState};
+use tempfile::TempDir;
+
+use crate::support::jobs::{assert_successful, batch, groups, shell, state, wasm};
+use crate::support::system::eventually;
+use crate::support::{TestAgent, parse};
+
+/// A directory whose files are devices, and the configuration that grants it.
+fn files(names: &[&str]) -> (TempDir, String) {
+    let dir = tempfile::tempdir().unwrap();
+    for name in names {
+        std::fs::write(dir.path().join(name), format!("I am {name}\n")).unwrap();
+    }
+    let config = granted("files", "dir", dir.path());
+    (dir, config)
+}
+
+fn granted(plugin: &str, key: &str, dir: &Path) -> String {
+    let dir = dir.display();
+    format!(
+        "plugin \"{plugin}\" {{\n config {{\n {key} = \"{dir}\"\n }}\n grants {{\n files \"{dir}\" \
+         {{}}\n }}\n }}\n"
+    )
+}
+
+fn resources(request: &str) -> String {
+    format!("resources {{\n cpu = 20\n memory = 32\n {request}\n }}")
+}
+
+fn file_devices(count: u32) -> String {
+    resources(&format!("device \"ostler/file\" {{\n count = {count}\n }}"))
+}
+
+/// A greeter that shows the content of what it was lent.
+fn greeter(name: &str, count: u32) -> String {
+    wasm(name, "guest:hello", &[], &file_devices(count))
+}
+
+fn refusal(refused: Result<ostler::agent::JobHandle, SubmitError>) -> String {
+    match refused {
+        Err(error @ SubmitError::Refused(_)) => error.to_string(),
+        Err(other) => panic!("refused for another reason: {other}"),
+        Ok(_) => panic!("taken"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_reads_the_devices_it_was_lent() {
+    let (_dir, config) = files(&["left", "right"]);
+    let agent = TestAgent::with_config(&config).await;
+    let result = agent.run(&batch(&greeter("t", 2))).await;
+    assert_successful(&result);
+    let printed = agent.stdout(&result, "t");
+    assert!(printed.contains("device /local/devices/left: I am left\n"), "{printed}");
+    assert!(printed.contains("device /local/devices/right: I am right\n"), "{printed}");
+    assert!(!agent.log(&result, "t", "stderr").contains("cannot read"));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lent_device_cannot_be_written_by_the_task() {
+    let (dir, config) = files(&["one"]);
+    let agent = TestAgent::with_config(&config).await;
+    let args = ["write", "/local/devices/one", "changed"];
+    let result = agent.run(&batch(&wasm("t", "guest:toolbox", &args, &file_devices(1)))).await;
+    assert!(!result.successful());
+    assert_eq!(std::fs::read_to_string(dir.path().join("one")).unwrap(), "I am one\n");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_native_task_is_refused_a_device_that_it_could_not_see() {
+    let (_dir, config) = files(&["one"]);
+    let agent = TestAgent::with_config(&config).await;
+    let result = agent.run(&batch(&shell("t", "cat $FILE_DEVICE_PATHS", &file_devices(1)))).await;
+    let told = &state(&result, "t").events;
+    let said = |text: &str| told.iter().any(|event| event.message.contains(text));
+    assert!(state(&result, "t").failed, "{told:#?}");
+    assert!(said("cannot be shown to it as /local/devices/one"), "{told:#?}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_tasks_get_different_devices_a_third_is_told_who_holds_them_and_gets_one_later() {
+    let (_dir, config) = files(&["left", "right"]);
+    let agent = TestAgent::with_config(&config).await;
+    let holder = |name: &str| wasm(name, "guest:toolbox", &["spin"], &file_devices(1));
+    let held = agent.handle.submit(parse(&batch(&[holder("a"), holder("b")].concat()))).await;
+    let held = held.unwrap_or_else(|e| panic!("{e}"));
+    let lent = &held.allocs()[0].allocation().devices;
+    let ids: Vec<&String> = lent.values().flatten().flat_map(|device| &device.ids).collect();
+    assert_eq!(ids, ["left", "right"]);
+
+    let third = batch(&greeter("c", 1));
+    let said = refusal(agent.handle.submit(parse(&third)).await);
+    for text in ["ostler/file", "2 healthy, 0 free", "left is held by", "right is held by"] {
+        assert!(said.contains(text), "nothing of {text:?} in:\n{said}");
+    }
+
+    held.stop("make room").await;
+    held.wait().await;
+    // What an allocation held is free a moment after it is done.
+    let job = parse(&third);
+    let mut taken = None;
+    let patience = ostler::clock::timeout(crate::support::PATIENCE, async {
+        while taken.is_none() {
+            taken = agent.handle.submit(job.clone()).await.ok();
+        }
+    });
+    patience.await.expect("the device is free again");
+    assert_successful(&taken.unwrap().wait().await);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_does_not_exist_is_refused_with_what_there_is() {
+    let (_dir, config) = files(&["one"]);
+    let agent = TestAgent::with_config(&config).await;
+    let gpu = resources("device \"nvidia/gpu\" {\n count = 1\n }");
+    let said = refusal(agent.handle.submit(parse(&batch(&shell("t", "true", &gpu)))).await);
+    assert!(said.contains("no device \"nvidia/gpu\""), "{said}");
+    assert!(said.contains("ostler/file/files"), "{said}");
+    let said = refusal(agent.handle.submit(parse(&batch(&greeter("t", 2)))).await);
+    assert!(said.contains("1 healthy, 1 free"), "{said}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_appears_and_one_that_goes_are_noticed() {
+    let (dir, config) = files(&["one"]);
+    let agent = TestAgent::with_config(&config).await;
+    let names = || {
+        let node = agent.handle.node();
+        let files = node.devices.iter().find(|group| group.key.kind == "file");
+        files
+            .map(|g| g.instances.iter().map(|i| i.id.clone()).collect::<Vec<_>>())
+            .unwrap_or_default()
+    };
+    assert_eq!(names(), ["one"]);
+    std::fs::write(dir.path().join("two"), "new").unwrap();
+    std::fs::remove_file(dir.path().join("one")).unwrap();
+    eventually("two is there and one is not", || names() == vec!["two".to_owned()]).await;
+    agent.stop().await;
+}
+
+/// A fake sysfs with a display controller (with and without driver) and a network card.
+fn sysfs() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    let bus = root.path().join("bus/pci/devices");
+    std::fs::create_dir_all(&bus).unwrap();
+    let driver = root.path().join("bus/pci/drivers/nvidia");
+    std::fs::create_dir_all(&driver).unwrap();
+    let devices = [
+        ("0000:3b:00.0", "0x10de", "0x2331", "0x030200", "0"),
+        ("0000:5e:00.0", "0x10de", "0x2331", "0x030200", "1"),
+        ("0000:01:00.0", "0x8086", "0x1521", "0x020000", "-1"),
+    ];
+    for (address, vendor, device, class, numa) in devices {
+        let dir = root.path().join("devices/pci0000:00").join(address);
+        std::fs::create_dir_all(&dir).unwrap();
+        for (name, text) in [("vendor", vendor), ("device", device), ("class", class)] {
+            std::fs::write(dir.join(name), format!("{text}\n")).unwrap();
+        }
+        std::fs::write(dir.join("numa_node"), format!("{numa}\n")).unwrap();
+        if vendor == "0x10de" {
+            symlink("../../../bus/pci/drivers/nvidia", dir.join("driver")).unwrap();
+        }
+        symlink(format!("../../../devices/pci0000:00/{address}"), bus.join(address)).unwrap();
+    }
+    root
+}
+
+fn pci_groups(agent: &TestAgent) -> Vec<DeviceGroup> {
+    let node = agent.handle.node();
+    node.devices.iter().filter(|group| group.plugin.as_str() == "pci").cloned().collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pci_devices_of_a_fake_tree_are_found_described_and_lent() {
+    let root = sysfs();
+    let agent = TestAgent::with_config(&granted("pci", "root", root.path())).await;
+    let found = pci_groups(&agent);
+    let gpus = found.iter().find(|group| group.key.vendor == "nvidia");
+    let gpus = gpus.unwrap_or_else(|| panic!("{found:#?}"));
+    assert_eq!((gpus.key.name.as_str(), gpus.instances.len()), ("2331", 2));
+    let numa: Vec<_> =
+        gpus.instances.iter().map(|i| i.locality.as_ref().and_then(|l| l.numa_node)).collect();
+    assert_eq!(numa, [Some(0), Some(1)]);
+    assert!(gpus.instances.iter().all(|i| i.health.state == HealthState::Healthy));
+
+    let key = format!("{}/{}", gpus.key.vendor, gpus.key.kind);
+    let asking = |class: &str| {
+        resources(&format!(
+            "device \"{key}\" {{\n count = 1\n constraint {{\n attribute = \
+             \"${{device.attr.class}}\"\n value = \"{class}\"\n }}\n constraint {{\n attribute = \
+             \"${{device.attr.driver}}\"\n value = \"nvidia\"\n }}\n }}"
+        ))
+    };
+    let show = "echo $PCI_DEVICES";
+    let result = agent
+        .run(&groups([
+            shell("first", show, &asking("030200")),
+            shell("second", show, &asking("030200")),
+        ]))
+        .await;
+    assert_successful(&result);
+    assert_eq!(agent.stdout(&result, "first"), "0000:3b:00.0\n");
+    assert_eq!(agent.stdout(&result, "second"), "0000:5e:00.0\n");
+
+    let wrong = batch(&shell("t", show, &asking("020000")));
+    let said = refusal(agent.handle.submit(parse(&wrong)).await);
+    assert!(said.contains("device.attr.class") && said.contains("030200"), "{said}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pci_devices_of_this_machine_are_those_of_its_sysfs() {
+    let agent = TestAgent::start().await;
+    let entries = std::fs::read_dir("/sys/bus/pci/devices").map(|dir| {
+        dir.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+    });
+    let mut there = entries.unwrap_or_default();
+    there.sort();
+    let found = pci_groups(&agent);
+    let mut ids: Vec<_> =
+        found.iter().flat_map(|g| g.instances.iter().map(|i| i.id.clone())).collect();
+    ids.sort();
+    assert_eq!(ids, there);
+    agent.stop().await;
+}

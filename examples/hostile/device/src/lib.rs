@@ -35,11 +35,7 @@ impl DevicePlugin for Hostile {
         let group = Group::new("hostile", "thing", "one");
         let two = group.clone().instances(["a", "b"].map(Instance::healthy));
         let with = |name: &str, attribute: NamedAttribute| {
-            Group {
-                name: name.to_owned(),
-                ..two.clone()
-            }
-            .attributes([attribute])
+            Group { name: name.to_owned(), ..two.clone() }.attributes([attribute])
         };
         let groups = match mode.as_str() {
             "long-answer" => {
@@ -48,10 +44,7 @@ impl DevicePlugin for Hostile {
             "huge-string" => vec![group.instances([Instance::healthy("x".repeat(16 << 20))])],
             "duplicate-ids" => vec![group.instances(["a", "a"].map(Instance::healthy))],
             "duplicate-groups" => vec![two.clone(), two.clone()],
-            "empty-names" => vec![Group {
-                vendor: String::new(),
-                ..two.clone()
-            }],
+            "empty-names" => vec![Group { vendor: String::new(), ..two.clone() }],
             "empty-id" => vec![group.instances([Instance::healthy("")])],
             "nan" => vec![with("nan", NamedAttribute::new("x", f64::NAN))],
             "bad-unit" => vec![with("unit", NamedAttribute::new("x", 1_i64).unit("parsec"))],
@@ -89,19 +82,10 @@ impl DevicePlugin for Hostile {
     fn stats() -> Result<Vec<GroupStats>> {
         let mode = host::config::<Config>()?.stats;
         misbehave(&mode);
-        let ids: &[&str] = if mode == "foreign-ids" {
-            &["zz"]
-        } else {
-            &["a", "b"]
-        };
+        let ids: &[&str] = if mode == "foreign-ids" { &["zz"] } else { &["a", "b"] };
         let value = if mode == "nan" { f64::NAN } else { 1.5 };
-        let value = StatValue {
-            float_numerator: Some(value),
-            ..StatValue::empty()
-        };
-        let instances = ids
-            .iter()
-            .map(|id| InstanceStats::new(*id, Some(value.clone())));
+        let value = StatValue { float_numerator: Some(value), ..StatValue::empty() };
+        let instances = ids.iter().map(|id| InstanceStats::new(*id, Some(value.clone())));
         Ok(vec![GroupStats {
             vendor: "hostile".to_owned(),
             type_: "thing".to_owned(),

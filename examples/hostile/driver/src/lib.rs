@@ -74,10 +74,7 @@ impl Driver for Hostile {
         match config.start.as_str() {
             "error" => return Err(Error::recoverable("as asked")),
             "foreign-id" => {
-                let said = (
-                    process::kill(&config.arg),
-                    process::signal(&config.arg, "SIGKILL"),
-                );
+                let said = (process::kill(&config.arg), process::signal(&config.arg, "SIGKILL"));
                 return Err(Error::fatal(format!("{said:?}")));
             }
             "foreign-workload" => return Started::new::<Self>(config.arg),
@@ -104,11 +101,7 @@ impl Driver for Hostile {
     fn recover(handle: Handle) -> Result<Started> {
         misbehave(&told(&handle).recover);
         let id = handle.id()?;
-        Ok(Started {
-            handle,
-            workload: Workload::Process(id),
-            network: None,
-        })
+        Ok(Started { handle, workload: Workload::Process(id), network: None })
     }
 
     fn exited(handle: Handle, exit: RawExit) -> Result<ExitResult> {
@@ -118,10 +111,7 @@ impl Driver for Hostile {
 
     fn stop(handle: Handle, signal: Option<String>, _timeout: Milliseconds) -> Result<()> {
         misbehave(&told(&handle).stop);
-        Ok(process::signal(
-            &handle.id()?,
-            signal.as_deref().unwrap_or("SIGINT"),
-        )?)
+        Ok(process::signal(&handle.id()?, signal.as_deref().unwrap_or("SIGINT"))?)
     }
 
     fn kill(handle: Handle) -> Result<()> {
@@ -136,11 +126,7 @@ impl Driver for Hostile {
 
     fn inspect(handle: Handle) -> Result<Status> {
         misbehave(&told(&handle).inspect);
-        Ok(Status {
-            state: RunState::Running,
-            exit: None,
-            attributes: vec![],
-        })
+        Ok(Status { state: RunState::Running, exit: None, attributes: vec![] })
     }
 
     fn signal(handle: Handle, signal: String) -> Result<()> {

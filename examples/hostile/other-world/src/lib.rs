@@ -1,11 +1,6 @@
 //! A component of a world that the agent does not know.
 
-#[allow(
-    missing_docs,
-    unsafe_op_in_unsafe_fn,
-    clippy::all,
-    reason = "generated code"
-)]
+#[allow(missing_docs, unsafe_op_in_unsafe_fn, clippy::all, reason = "generated code")]
 mod bindings {
     wit_bindgen::generate!({
         inline: "

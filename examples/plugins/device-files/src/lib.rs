@@ -40,15 +40,9 @@ impl DevicePlugin for Files {
 
     fn fingerprint() -> Result<Fingerprint> {
         let Config { dir, name } = host::config()?;
-        let files = list(&dir)?
-            .into_iter()
-            .map(|file| Instance::healthy(file.id));
+        let files = list(&dir)?.into_iter().map(|file| Instance::healthy(file.id));
         let group = Group::new("ostler", "file", name).instances(files);
-        let groups = if group.instances.is_empty() {
-            vec![]
-        } else {
-            vec![group]
-        };
+        let groups = if group.instances.is_empty() { vec![] } else { vec![group] };
         Ok(Fingerprint::new(groups).check_after(5_000).watch_path(dir))
     }
 
@@ -110,10 +104,7 @@ fn list(dir: &str) -> Result<Vec<File>> {
             continue;
         };
         if about.is_file() && !id.contains(',') {
-            let age = about
-                .modified()
-                .ok()
-                .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+            let age = about.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
             files.push(File {
                 id,
                 bytes: i64::try_from(about.len()).unwrap_or(i64::MAX),

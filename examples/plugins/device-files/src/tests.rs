@@ -35,11 +35,7 @@ fn claim(ids: &[&str]) -> Claim {
 fn each_regular_file_is_a_device() {
     let _dir = Dir::new("fingerprint");
     let found = Files::fingerprint().unwrap();
-    let ids: Vec<_> = found.groups[0]
-        .instances
-        .iter()
-        .map(|one| one.id.as_str())
-        .collect();
+    let ids: Vec<_> = found.groups[0].instances.iter().map(|one| one.id.as_str()).collect();
     assert_eq!(ids, ["a", "b"]);
     assert_eq!(found.next_check, Some(5_000));
 }
@@ -50,21 +46,11 @@ fn a_reservation_mounts_each_file_and_names_them_in_the_environment() {
     let reserved = Files::reserve(claim(&["a", "b"])).unwrap();
     assert_eq!(
         reserved.env,
-        [EnvVar::new(
-            "FILE_DEVICE_PATHS",
-            "/local/devices/a,/local/devices/b"
-        )]
+        [EnvVar::new("FILE_DEVICE_PATHS", "/local/devices/a,/local/devices/b")]
     );
-    assert_eq!(
-        reserved.mounts[0].host_path,
-        dir.0.join("a").display().to_string()
-    );
+    assert_eq!(reserved.mounts[0].host_path, dir.0.join("a").display().to_string());
     assert!(reserved.mounts.iter().all(|mount| mount.read_only));
-    assert_eq!(
-        reserved,
-        Files::reserve(claim(&["a", "b"])).unwrap(),
-        "same answer twice"
-    );
+    assert_eq!(reserved, Files::reserve(claim(&["a", "b"])).unwrap(), "same answer twice");
 }
 
 #[test]

@@ -50,29 +50,20 @@ impl DevicePlugin for Pci {
             groups.entry(key).or_default().push(device);
         }
         let groups = groups.into_iter().map(|((vendor, class, id), devices)| {
-            Group::new(
-                names::vendor(vendor),
-                names::class(class),
-                format!("{id:04x}"),
-            )
-            .attributes(attributes(class, &devices))
-            .instances(devices.into_iter().map(|device| {
-                Instance::healthy(device.address.clone()).at(Some(device.address), device.numa_node)
-            }))
+            Group::new(names::vendor(vendor), names::class(class), format!("{id:04x}"))
+                .attributes(attributes(class, &devices))
+                .instances(devices.into_iter().map(|device| {
+                    Instance::healthy(device.address.clone())
+                        .at(Some(device.address), device.numa_node)
+                }))
         });
         let groups = merge(groups);
-        Ok(Fingerprint::new(groups)
-            .check_after(60_000)
-            .watch_subsystem("pci"))
+        Ok(Fingerprint::new(groups).check_after(60_000).watch_subsystem("pci"))
     }
 
     fn reserve(claim: Claim) -> Result<Reservation> {
         let there = list()?;
-        if let Some(gone) = claim
-            .ids
-            .iter()
-            .find(|id| there.iter().all(|d| d.address != **id))
-        {
+        if let Some(gone) = claim.ids.iter().find(|id| there.iter().all(|d| d.address != **id)) {
             return Err(Error::not_found(format!("no PCI device {gone:?}")));
         }
         Ok(Reservation::empty().env("PCI_DEVICES", claim.ids.join(",")))
@@ -158,9 +149,7 @@ fn merge(groups: impl Iterator<Item = Group>) -> Vec<Group> {
         };
         match merged.iter_mut().find(same) {
             Some(other) => {
-                other
-                    .attributes
-                    .retain(|attribute| group.attributes.contains(attribute));
+                other.attributes.retain(|attribute| group.attributes.contains(attribute));
                 other.instances.extend(group.instances);
             }
             None => merged.push(group),

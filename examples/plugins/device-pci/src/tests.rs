@@ -20,11 +20,7 @@ impl Sysfs {
             fs::write(dir.join(name), format!("{content}\n")).unwrap();
         }
         if let Some(driver) = driver {
-            symlink(
-                format!("../../../bus/pci/drivers/{driver}"),
-                dir.join("driver"),
-            )
-            .unwrap();
+            symlink(format!("../../../bus/pci/drivers/{driver}"), dir.join("driver")).unwrap();
         }
         let link = self.0.join("bus/pci/devices").join(address);
         symlink(format!("../../../devices/pci0000:00/{address}"), link).unwrap();
@@ -53,23 +49,14 @@ fn equal_cards_form_one_group_and_keep_their_place_in_the_machine() {
     sysfs.add_card("0000:3b:00.0", Some("nvidia"), "0");
     sysfs.add_card("0000:af:00.0", Some("nvidia"), "-1");
     let found = Pci::fingerprint().unwrap();
-    let [group] = found.groups.as_slice() else {
-        unreachable!("{found:?}")
-    };
-    assert_eq!(
-        (group.vendor.as_str(), group.type_.as_str()),
-        ("nvidia", "display")
-    );
+    let [group] = found.groups.as_slice() else { unreachable!("{found:?}") };
+    assert_eq!((group.vendor.as_str(), group.type_.as_str()), ("nvidia", "display"));
     assert_eq!(group.name, "2330");
     let place = |index: usize| group.instances[index].locality.clone().unwrap();
     assert_eq!(place(0).pci_bus_id.as_deref(), Some("0000:3b:00.0"));
     assert_eq!(place(0).numa_node, Some(0));
     assert_eq!(place(1).numa_node, None, "-1 means unknown");
-    assert!(
-        group
-            .attributes
-            .contains(&NamedAttribute::new("driver", "nvidia"))
-    );
+    assert!(group.attributes.contains(&NamedAttribute::new("driver", "nvidia")));
 }
 
 #[test]
@@ -78,10 +65,7 @@ fn the_driver_is_left_out_where_the_devices_disagree() {
     sysfs.add_card("0000:3b:00.0", Some("nvidia"), "0");
     sysfs.add_card("0000:af:00.0", Some("vfio-pci"), "0");
     let found = Pci::fingerprint().unwrap();
-    assert_eq!(
-        found.groups[0].attributes,
-        [NamedAttribute::new("class", "030200")]
-    );
+    assert_eq!(found.groups[0].attributes, [NamedAttribute::new("class", "030200")]);
 }
 
 #[test]
@@ -89,11 +73,7 @@ fn a_device_that_cannot_be_read_is_left_out_and_the_others_stay() {
     let sysfs = Sysfs::new("broken");
     sysfs.add_card("0000:3b:00.0", None, "0");
     sysfs.add("0000:00:1f.0", &[("vendor", "rubbish")], None);
-    symlink(
-        "../../../devices/gone",
-        sysfs.0.join("bus/pci/devices/0000:00:02.0"),
-    )
-    .unwrap();
+    symlink("../../../devices/gone", sysfs.0.join("bus/pci/devices/0000:00:02.0")).unwrap();
     let found = Pci::fingerprint().unwrap();
     assert_eq!(found.groups.len(), 1);
 }
@@ -108,10 +88,7 @@ fn programming_interfaces_of_one_device_do_not_make_two_groups_of_one_name() {
     let found = Pci::fingerprint().unwrap();
     assert_eq!(found.groups.len(), 1);
     assert_eq!(found.groups[0].instances.len(), 2);
-    assert_eq!(
-        found.groups[0].attributes,
-        [NamedAttribute::new("driver", "ahci")]
-    );
+    assert_eq!(found.groups[0].attributes, [NamedAttribute::new("driver", "ahci")]);
 }
 
 #[test]
@@ -132,8 +109,5 @@ fn a_reservation_names_the_addresses_and_refuses_what_is_gone() {
     };
     let reserved = Pci::reserve(claim("0000:3b:00.0")).unwrap();
     assert_eq!(reserved.env, [EnvVar::new("PCI_DEVICES", "0000:3b:00.0")]);
-    assert!(matches!(
-        Pci::reserve(claim("0000:ff:00.0")),
-        Err(Error::NotFound(_))
-    ));
+    assert!(matches!(Pci::reserve(claim("0000:ff:00.0")), Err(Error::NotFound(_))));
 }

@@ -60,22 +60,21 @@ impl Driver for Exec {
 
     fn start(task: TaskConfig) -> Result<Started> {
         let config: Config = task.parse()?;
+        // The program sees the node's own paths, so what is elsewhere for it would not be there.
+        if let Some(mount) = task.mounts.iter().find(|mount| mount.host_path != mount.task_path) {
+            return Err(Error::unsupported(format!(
+                "a native task has no file system of its own, so {} cannot be shown to it as {}; \
+                 use a driver that has one, such as wasm",
+                mount.host_path, mount.task_path
+            )));
+        }
         let cwd = match config.cwd {
             None => task.task_dir,
             Some(dir) if dir.starts_with('/') => dir,
             Some(dir) => format!("{}/{dir}", task.task_dir),
         };
-        let bytes: usize = task
-            .env
-            .iter()
-            .map(|var| var.name.len() + var.value.len() + 8)
-            .sum();
-        let pairs = || {
-            task.env
-                .iter()
-                .map(|var| (var.name.clone(), var.value.clone()))
-                .collect()
-        };
+        let bytes: usize = task.env.iter().map(|var| var.name.len() + var.value.len() + 8).sum();
+        let pairs = || task.env.iter().map(|var| (var.name.clone(), var.value.clone())).collect();
         let remembered = Surroundings {
             cwd: cwd.clone(),
             user: task.user.clone(),
@@ -96,16 +95,8 @@ impl Driver for Exec {
         let env = env.ok_or_else(|| {
             Error::unsupported("the task's environment is too large to be remembered for exec")
         })?;
-        let env = env
-            .into_iter()
-            .map(|(name, value)| EnvVar { name, value })
-            .collect();
-        Ok(ExecPlan {
-            argv,
-            env,
-            cwd,
-            user,
-        })
+        let env = env.into_iter().map(|(name, value)| EnvVar { name, value }).collect();
+        Ok(ExecPlan { argv, env, cwd, user })
     }
 }
 
@@ -120,24 +111,16 @@ mod tests {
     #[test]
     fn the_program_gets_the_tasks_environment_and_starts_in_its_directory() {
         let host = FakeHost::install();
-        Exec::start(testing::task(
-            r#"{"command": "sh", "args": ["-c", "true"]}"#,
-        ))
-        .unwrap();
+        Exec::start(testing::task(r#"{"command": "sh", "args": ["-c", "true"]}"#)).unwrap();
         let asked = &host.processes()[0];
-        assert_eq!(
-            (asked.command.as_str(), asked.cwd.as_str()),
-            ("sh", "/alloc/web")
-        );
+        assert_eq!((asked.command.as_str(), asked.cwd.as_str()), ("sh", "/alloc/web"));
         assert_eq!(asked.env, [EnvVar::new("NOMAD_TASK_NAME", "web")]);
     }
 
     #[test]
     fn stop_sends_sigint_unless_the_job_names_another_signal() {
         let host = FakeHost::install();
-        let handle = Exec::start(testing::task(r#"{"command": "sh"}"#))
-            .unwrap()
-            .handle;
+        let handle = Exec::start(testing::task(r#"{"command": "sh"}"#)).unwrap().handle;
         Exec::stop(handle.clone(), None, 5000).unwrap();
         Exec::stop(handle, Some("SIGTERM".to_owned()), 5000).unwrap();
         let sent: Vec<_> = host.signals().into_iter().map(|(_, name)| name).collect();
@@ -147,9 +130,8 @@ mod tests {
     #[test]
     fn a_command_inside_the_task_gets_the_same_directory_and_environment() {
         FakeHost::install();
-        let handle = Exec::start(testing::task(r#"{"command": "sh", "cwd": "local"}"#))
-            .unwrap()
-            .handle;
+        let handle =
+            Exec::start(testing::task(r#"{"command": "sh", "cwd": "local"}"#)).unwrap().handle;
         let plan = Exec::exec(handle, vec!["ls".to_owned()], false).unwrap();
         assert_eq!(plan.cwd, "/alloc/web/local");
         assert_eq!(plan.env, [EnvVar::new("NOMAD_TASK_NAME", "web")]);
@@ -164,6 +146,18 @@ mod tests {
         assert!(handle.data.len() < 1024);
         let plan = Exec::exec(handle, vec!["ls".to_owned()], false);
         assert!(matches!(plan, Err(Error::Unsupported(_))));
+    }
+
+    #[test]
+    fn a_device_that_would_have_to_be_mounted_is_refused_and_nothing_starts() {
+        let host = FakeHost::install();
+        let mut task = testing::task(r#"{"command": "sh"}"#);
+        task.mounts.push(Mount::read_only("/srv/same", "/srv/same"));
+        Exec::start(task.clone()).unwrap();
+        task.mounts.push(Mount::read_only("/srv/x", "/local/devices/x"));
+        let refused = Exec::start(task);
+        assert!(matches!(refused, Err(Error::Unsupported(text)) if text.contains("/srv/x")));
+        assert_eq!(host.processes().len(), 1);
     }
 
     #[test]

@@ -60,38 +60,20 @@ impl Config {
         let used = [
             ("stdout_string", !self.stdout_string.is_empty()),
             ("stdout_repeat", self.stdout_repeat > 0),
-            (
-                "stdout_repeat_duration",
-                !self.stdout_repeat_duration.is_empty(),
-            ),
+            ("stdout_repeat_duration", !self.stdout_repeat_duration.is_empty()),
             ("stderr_string", !self.stderr_string.is_empty()),
             ("stderr_repeat", self.stderr_repeat > 0),
-            (
-                "stderr_repeat_duration",
-                !self.stderr_repeat_duration.is_empty(),
-            ),
+            ("stderr_repeat_duration", !self.stderr_repeat_duration.is_empty()),
         ];
         let why = "a mock task writes no output: a plugin is not in the data path";
-        let output = used
-            .iter()
-            .filter(|(_, used)| *used)
-            .map(|(key, _)| (*key, why));
+        let output = used.iter().filter(|(_, used)| *used).map(|(key, _)| (*key, why));
         let advertise = "automatic advertising of the driver's address is not supported";
-        let advertise = self
-            .driver_advertise
-            .then_some(("driver_advertise", advertise));
+        let advertise = self.driver_advertise.then_some(("driver_advertise", advertise));
         let wrong: Vec<_> = output
             .chain(advertise)
-            .map(|(path, why)| Diagnostic {
-                path: path.to_owned(),
-                message: why.to_owned(),
-            })
+            .map(|(path, why)| Diagnostic { path: path.to_owned(), message: why.to_owned() })
             .collect();
-        if wrong.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::InvalidConfig(wrong))
-        }
+        if wrong.is_empty() { Ok(()) } else { Err(Error::InvalidConfig(wrong)) }
     }
 
     /// How the task ends by itself.
@@ -111,27 +93,17 @@ impl Config {
         if self.driver_ip.is_empty() && self.driver_port_map.is_empty() {
             return Ok(None);
         }
-        let pairs = self
-            .driver_port_map
-            .split(',')
-            .filter(|pair| !pair.is_empty());
+        let pairs = self.driver_port_map.split(',').filter(|pair| !pair.is_empty());
         let ports: Option<Vec<Port>> = pairs
             .map(|pair| {
                 let (label, value) = pair.trim().split_once(':')?;
                 let value = value.parse().ok()?;
-                Some(Port {
-                    label: label.to_owned(),
-                    value,
-                    host_ip: self.driver_ip.clone(),
-                })
+                Some(Port { label: label.to_owned(), value, host_ip: self.driver_ip.clone() })
             })
             .collect();
         let ports = ports.ok_or_else(|| {
             Error::invalid_config("driver_port_map", "expected \"label:port,label:port\"")
         })?;
-        Ok(Some(Network {
-            ip: self.driver_ip.clone(),
-            ports,
-        }))
+        Ok(Some(Network { ip: self.driver_ip.clone(), ports }))
     }
 }

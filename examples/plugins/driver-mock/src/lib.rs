@@ -62,16 +62,10 @@ impl Driver for Mock {
         let up = Duration::from_nanos(clock::monotonic());
         let until = Duration::from_secs(config.shutdown_periodic_duration);
         if config.shutdown_periodic_after && up >= until {
-            return Ok(Fingerprint::new(Health::undetected(
-                "shut down, as configured",
-            )));
+            return Ok(Fingerprint::new(Health::undetected("shut down, as configured")));
         }
         let found = Fingerprint::new(Health::healthy());
-        Ok(if config.shutdown_periodic_after {
-            found.check_after(100)
-        } else {
-            found
-        })
+        Ok(if config.shutdown_periodic_after { found.check_after(100) } else { found })
     }
 
     fn start(task: TaskConfig) -> Result<Started> {
@@ -85,10 +79,7 @@ impl Driver for Mock {
             });
         }
         let network = config.network()?;
-        let remembered = Remembered {
-            started_at: clock::now(),
-            config_json: task.config_json,
-        };
+        let remembered = Remembered { started_at: clock::now(), config_json: task.config_json };
         let mut started = Started::remembering::<Self>(task.id, &remembered)?;
         started.network = network;
         Ok(started)
@@ -97,11 +88,7 @@ impl Driver for Mock {
     fn recover(handle: Handle) -> Result<Started> {
         let remembered: Remembered = handle.state()?;
         let network = remembered.config()?.network()?;
-        Ok(Started {
-            handle,
-            workload: Workload::Poll(POLL_MS),
-            network,
-        })
+        Ok(Started { handle, workload: Workload::Poll(POLL_MS), network })
     }
 
     fn stop(handle: Handle, _signal: Option<String>, _timeout: Milliseconds) -> Result<()> {
@@ -126,11 +113,7 @@ impl Driver for Mock {
         }
         let finished_at = remembered.started_at.saturating_add(nanos(config.run_for));
         Ok(Status {
-            state: if ended {
-                RunState::Exited
-            } else {
-                RunState::Running
-            },
+            state: if ended { RunState::Exited } else { RunState::Running },
             exit: ended.then(|| config.exit(finished_at)),
             attributes: vec![],
         })

@@ -46,12 +46,7 @@ impl Driver for Wasm {
             Some(_) => config.module.clone(),
             None => format!("{}/{}", task.task_dir, config.module),
         };
-        let program = config
-            .module
-            .rsplit('/')
-            .next()
-            .unwrap_or(&config.module)
-            .to_owned();
+        let program = config.module.rsplit('/').next().unwrap_or(&config.module).to_owned();
         let id = wasm_task::spawn(&SpawnRequest {
             path,
             args: [program].into_iter().chain(config.args).collect(),
@@ -69,20 +64,13 @@ impl Driver for Wasm {
 
 /// `memory` is in MiB and only narrows what the job reserved; absent, the host takes that.
 fn memory_limit(memory: Option<u64>, task: &TaskConfig) -> Result<Option<u64>> {
-    let reserved = task
-        .resources
-        .memory_max_bytes
-        .unwrap_or(0)
-        .max(task.resources.memory_bytes);
+    let reserved = task.resources.memory_max_bytes.unwrap_or(0).max(task.resources.memory_bytes);
     let Some(mib) = memory else { return Ok(None) };
     match mib.checked_mul(1 << 20) {
         Some(bytes) if bytes <= reserved => Ok(Some(bytes)),
         _ => Err(Error::invalid_config(
             "memory",
-            format!(
-                "{mib} MiB is more than the {} MiB of the task's resources",
-                reserved >> 20
-            ),
+            format!("{mib} MiB is more than the {} MiB of the task's resources", reserved >> 20),
         )),
     }
 }
@@ -117,10 +105,7 @@ mod tests {
     #[test]
     fn a_relative_module_is_looked_for_in_the_task_directory_and_names_the_program() {
         let host = FakeHost::install();
-        Wasm::start(testing::task(
-            r#"{"module": "local/a.wasm", "args": ["-v"]}"#,
-        ))
-        .unwrap();
+        Wasm::start(testing::task(r#"{"module": "local/a.wasm", "args": ["-v"]}"#)).unwrap();
         let asked = &host.wasm_tasks()[0];
         assert_eq!(asked.path, "/alloc/web/local/a.wasm");
         assert_eq!(asked.args, ["a.wasm", "-v"]);
@@ -131,15 +116,11 @@ mod tests {
     fn a_device_mount_becomes_a_directory_at_its_task_path() {
         let host = FakeHost::install();
         let mut task = testing::task(r#"{"module": "/bin/a.wasm"}"#);
-        task.mounts
-            .push(Mount::read_only("/srv/x", "/local/devices/x"));
+        task.mounts.push(Mount::read_only("/srv/x", "/local/devices/x"));
         Wasm::start(task).unwrap();
         let dirs = &host.wasm_tasks()[0].dirs;
         let paths: Vec<_> = dirs.iter().map(|dir| dir.guest_path.as_str()).collect();
-        assert_eq!(
-            paths,
-            ["/local", "/secrets", "/tmp", "/alloc", "/local/devices/x"]
-        );
+        assert_eq!(paths, ["/local", "/secrets", "/tmp", "/alloc", "/local/devices/x"]);
         assert!(dirs[4].read_only);
     }
 

@@ -53,12 +53,7 @@ fn serve(listener: &TcpListener) -> Result<()> {
                 Ok((stream, _)) => {
                     busy = true;
                     if stream.set_nonblocking(true).is_ok() {
-                        clients.push(Client {
-                            stream,
-                            input: vec![],
-                            output: vec![],
-                            open: true,
-                        });
+                        clients.push(Client { stream, input: vec![], output: vec![], open: true });
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -73,11 +68,7 @@ fn serve(listener: &TcpListener) -> Result<()> {
             });
         }
         clients.retain(|client| client.open || !client.output.is_empty());
-        pause = if busy {
-            PAUSE.0
-        } else {
-            (pause * 2).min(PAUSE.1)
-        };
+        pause = if busy { PAUSE.0 } else { (pause * 2).min(PAUSE.1) };
         if !busy {
             sleep(pause);
         }

@@ -36,10 +36,7 @@ impl Store {
                 None => "NONE".to_owned(),
             },
             ("QUIT", "") => {
-                return Answer {
-                    text: "BYE".to_owned(),
-                    quit: true,
-                };
+                return Answer { text: "BYE".to_owned(), quit: true };
             }
             _ => "ERROR expected: PING, SET key text, GET key, DEL key or QUIT".to_owned(),
         };
@@ -70,17 +67,8 @@ mod tests {
 
     #[test]
     fn what_was_set_is_got_until_it_is_deleted() {
-        let lines = [
-            "SET a one two\r\n",
-            "GET a\n",
-            "DEL a\n",
-            "GET a\n",
-            "DEL a\n",
-        ];
-        assert_eq!(
-            answers(&lines),
-            ["OK", "VALUE one two", "OK", "NONE", "NONE"]
-        );
+        let lines = ["SET a one two\r\n", "GET a\n", "DEL a\n", "GET a\n", "DEL a\n"];
+        assert_eq!(answers(&lines), ["OK", "VALUE one two", "OK", "NONE", "NONE"]);
     }
 
     #[test]

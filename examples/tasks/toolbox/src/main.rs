@@ -61,8 +61,7 @@ fn run() -> Outcome {
         "env" => {
             let mut all: Vec<_> = env::vars().collect();
             all.sort();
-            all.iter()
-                .for_each(|(name, value)| println!("{name}={value}"));
+            all.iter().for_each(|(name, value)| println!("{name}={value}"));
         }
         "connect" => {
             io::copy(&mut TcpStream::connect(argument()?)?, &mut io::stdout())?;
@@ -102,14 +101,11 @@ fn write_lines(count: u64, len: usize) -> io::Result<()> {
 }
 
 fn list(dir: &str) -> io::Result<()> {
-    let names: io::Result<Vec<_>> = fs::read_dir(dir)?
-        .map(|entry| Ok(entry?.file_name()))
-        .collect();
+    let names: io::Result<Vec<_>> =
+        fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name())).collect();
     let mut names = names?;
     names.sort();
-    names
-        .iter()
-        .for_each(|name| println!("{}", name.to_string_lossy()));
+    names.iter().for_each(|name| println!("{}", name.to_string_lossy()));
     Ok(())
 }
 

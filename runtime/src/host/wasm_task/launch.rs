@@ -122,6 +122,10 @@ impl Launcher {
             });
         }
         let pre = self.modules.instantiate_pre(module).map_err(other)?;
+        // A buffer beyond this is refused, not read short, and programs read whole files at once.
+        // The host's copy of one buffer is never larger than the memory that holds the buffer.
+        let hostcall_bytes = limits.hostcall_bytes.max(memory_bytes_max);
+        let limits = StoreLimits { hostcall_bytes, ..limits };
         let state = ModuleTask { wasi: { wasi }.build_p1(), limiter: GuestLimiter::new(&limits) };
         let store = new_store(engine, &limits, state)?;
         Ok(Box::pin(run_module(pre, store, limits)))
@@ -243,7 +247,8 @@ mod tests {
         let listen = |text| allowed(&ports, &[], address(text), SocketAddrUse::TcpListen);
         assert!(listen("127.0.0.1:6379"));
         assert!(!listen("127.0.0.1:40000"), "a port the system chose");
-        let accept = |ports| allowed(ports, &[], address("10.0.0.9:41000"), SocketAddrUse::TcpAccept);
+        let accept =
+            |ports| allowed(ports, &[], address("10.0.0.9:41000"), SocketAddrUse::TcpAccept);
         assert!(accept(&ports));
         assert!(!accept(&[]));
     }

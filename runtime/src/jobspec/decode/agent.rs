@@ -14,7 +14,9 @@ use super::job::checked;
 use super::reader::{as_text, wrong};
 use super::{Context, Reader};
 use crate::limits::{CONFIG_FILE_BYTES_MAX, START_WALL_MAX};
-use crate::model::config::{AgentConfig, CommandGrant, FileGrant, Grants, LimitOverrides, PluginBlock};
+use crate::model::config::{
+    AgentConfig, CommandGrant, FileGrant, Grants, LimitOverrides, PluginBlock,
+};
 use crate::model::ids::PluginName;
 
 /// Shortest deadline of a call: below it no guest can answer.

@@ -45,7 +45,8 @@ fn warm_cache() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("code")
 }
 
-/// Copy the files that are not there yet, each by rename.
+/// Link (or copy, by rename) the files that are not there yet. Code files are never changed in
+/// place, so one inode can serve all.
 fn share(from: &Path, to: &Path) {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(to).unwrap();
@@ -53,6 +54,9 @@ fn share(from: &Path, to: &Path) {
     for entry in entries.flatten() {
         let target = to.join(entry.file_name());
         if target.exists() || !entry.path().is_file() {
+            continue;
+        }
+        if std::fs::hard_link(entry.path(), &target).is_ok() {
             continue;
         }
         let staging = tempfile::NamedTempFile::new_in(to).unwrap();
