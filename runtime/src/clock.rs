@@ -53,7 +53,7 @@ impl Clock {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "the one place that reads the time of day")]
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the time of day")]
 fn system_now() -> Timestamp {
     let since = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
@@ -68,7 +68,7 @@ pub struct Stopwatch(std::time::Instant);
 impl Stopwatch {
     /// Start measuring.
     #[must_use]
-    #[allow(clippy::disallowed_methods, reason = "the one place that reads monotonic time")]
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads monotonic time")]
     pub fn start() -> Self {
         Self(std::time::Instant::now())
     }
@@ -81,13 +81,13 @@ impl Stopwatch {
 }
 
 /// Wait for `duration`.
-#[allow(clippy::disallowed_methods, reason = "the one door to timers")]
+#[expect(clippy::disallowed_methods, reason = "the one door to timers")]
 pub async fn sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
 /// Wait for `future` at most `duration`; `None` when the time is over first.
-#[allow(clippy::disallowed_methods, reason = "the one door to timers")]
+#[expect(clippy::disallowed_methods, reason = "the one door to timers")]
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Option<F::Output> {
     tokio::time::timeout(duration, future).await.ok()
 }

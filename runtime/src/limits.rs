@@ -153,6 +153,9 @@ pub const COMMAND_OUTPUT_BYTES_MAX: usize = MIB as usize;
 pub const RUNNER_QUEUE_MAX: usize = 32;
 /// Events kept in a task's state, newest last. Nomad keeps 10 and loses history in a restart storm.
 pub const TASK_EVENTS_MAX: usize = 64;
+/// Processes, and WASM tasks, one run may have, ended ones included. A task is one of them; a few
+/// more leave room for commands run inside it.
+pub const WORKLOADS_PER_RUN_MAX: usize = 64;
 /// Default of `kill_timeout`.
 pub const KILL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 /// Longest `kill_timeout` honoured.

@@ -68,7 +68,7 @@ impl Rng {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "the one place that asks the kernel for randomness")]
+#[expect(clippy::disallowed_methods, reason = "the one place that asks the kernel for randomness")]
 fn system_fill(mut buffer: &mut [u8]) {
     while !buffer.is_empty() {
         match rustix::rand::getrandom(&mut *buffer, rustix::rand::GetRandomFlags::empty()) {

@@ -48,7 +48,7 @@ pub async fn run(
     args: Vec<String>,
     wall: Duration,
 ) -> Result<CommandOutput, CommandFailure> {
-    #[allow(clippy::disallowed_methods, reason = "host is where processes are started")]
+    #[expect(clippy::disallowed_methods, reason = "host is where processes are started")]
     let mut command = tokio::process::Command::from(std::process::Command::new(&program));
     command
         .args(&args)
@@ -65,15 +65,17 @@ pub async fn run(
         }
         _ => CommandFailure::Failed(format!("cannot start {}: {error}", program.display())),
     })?;
+    let mut group = Group::led_by(&child);
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let work = async {
-        let (out, err, status) = tokio::join!(bounded(stdout), bounded(stderr), child.wait());
-        (out, err, status)
+        // The leader is reaped last: as long as it is not, its group id is nobody else's.
+        let (out, err) = tokio::join!(bounded(stdout), bounded(stderr));
+        (out, err, child.wait().await)
     };
     let Some((out, err, status)) = crate::clock::timeout(wall, work).await else {
-        // Dropping the child kills it; its group goes with it as far as it kept to it.
         return Err(CommandFailure::TimedOut);
     };
+    group.reaped();
     let status = status.map_err(|e| CommandFailure::Failed(format!("cannot wait: {e}")))?;
     Ok(CommandOutput {
         exit_code: status.code(),
@@ -82,6 +84,29 @@ pub async fn run(
         stdout: out.0,
         stderr: err.0,
     })
+}
+
+/// The process group of a command: killed, descendants included, when the command is given up.
+struct Group(Option<rustix::process::Pid>);
+
+impl Group {
+    fn led_by(child: &tokio::process::Child) -> Self {
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        Self(id.and_then(rustix::process::Pid::from_raw))
+    }
+
+    fn reaped(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0 {
+            // An empty group is what is wanted.
+            let _gone = rustix::process::kill_process_group(leader, rustix::process::Signal::KILL);
+        }
+    }
 }
 
 /// Read to the end, keep the beginning.
@@ -121,9 +146,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_command_that_hangs_ends_at_its_deadline() {
-        let result = sh("sleep 1000", Duration::from_millis(50)).await;
+    async fn a_command_that_hangs_ends_at_its_deadline_with_its_descendants() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let script = format!("sleep 1000 & echo $! > {}; wait", file.display());
+        let result = sh(&script, Duration::from_millis(500)).await;
         assert_eq!(result, Err(CommandFailure::TimedOut));
+        let pid = std::fs::read_to_string(&file).unwrap();
+        let stat = format!("/proc/{}/stat", pid.trim());
+        let alive = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        let watch = crate::clock::Stopwatch::start();
+        while alive() {
+            assert!(watch.elapsed() < Duration::from_secs(10), "{stat} is still there");
+            tokio::task::yield_now().await;
+        }
     }
 
     #[tokio::test]

@@ -156,7 +156,7 @@ impl Compiler {
         CompileError::Spawn { program: self.program.clone(), source }
     }
 
-    #[allow(
+    #[expect(
         clippy::disallowed_methods,
         reason = "the compile child is the one process that is not started by the host"
     )]

@@ -49,12 +49,10 @@ use self::cgroup::Leaf;
 use self::child::Spawner;
 use crate::clock::Clock;
 use crate::driver::api::{BoxFuture, ByteSink, IdentityRecorder, ProcessIdentity};
+pub use crate::limits::WORKLOADS_PER_RUN_MAX;
 use crate::model::ids::RunId;
 use crate::model::task::RawExit;
 
-/// Processes one run may have, ended ones included. A task is one process; a few more leave room
-/// for commands run inside it.
-pub const PROCESSES_PER_RUN_MAX: usize = 64;
 /// How long the output of an ended process is waited for while a descendant holds its pipe.
 pub const DRAIN_GRACE: Duration = Duration::from_secs(2);
 /// How long recording an identity may take before the start is given up.

@@ -15,7 +15,7 @@ use super::child::{self, Forked, Plan, REPORT_BYTES, Step};
 use super::command::{self, Texts};
 use super::error::ProcessError;
 use super::{
-    EXEC_WAIT_MAX, PROCESSES_PER_RUN_MAX, Process, ProcessHost, ProcessSpec, RECORD_WAIT_MAX,
+    EXEC_WAIT_MAX, Process, ProcessHost, ProcessSpec, RECORD_WAIT_MAX, WORKLOADS_PER_RUN_MAX,
     cgroup, identity, reap, user,
 };
 use crate::clock;
@@ -70,8 +70,8 @@ pub(super) async fn start(host: ProcessHost, spec: ProcessSpec) -> Result<String
 
 fn check_room(host: &ProcessHost, run: &RunId) -> Result<(), ProcessError> {
     let count = host.table().get(run).map_or(0, std::collections::HashMap::len);
-    if count >= PROCESSES_PER_RUN_MAX {
-        return Err(ProcessError::TooMany { run: run.to_string(), limit: PROCESSES_PER_RUN_MAX });
+    if count >= WORKLOADS_PER_RUN_MAX {
+        return Err(ProcessError::TooMany { run: run.to_string(), limit: WORKLOADS_PER_RUN_MAX });
     }
     Ok(())
 }

@@ -11,19 +11,20 @@
 
 mod dirs;
 mod launch;
+mod registry;
 
-use std::collections::HashMap;
 use std::io::Read as _;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use registry::{Entry, NotTaken, Registry};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::driver::api::{BoxFuture, TaskContext};
-use crate::limits::TASK_FILE_BYTES_MAX;
+use crate::limits::{TASK_FILE_BYTES_MAX, WORKLOADS_PER_RUN_MAX};
 use crate::model::ids::RunId;
 use crate::model::task::RawExit;
 use crate::rng::Rng;
@@ -119,15 +120,15 @@ pub enum WasmTaskError {
     /// The store could not be made.
     #[error(transparent)]
     Store(#[from] CallError),
+    /// The run was given up while the task was being started.
+    #[error("the start was given up")]
+    RunEnded,
+    /// A driver that starts more and more.
+    #[error("the driver has {WORKLOADS_PER_RUN_MAX} WASM tasks in this run already")]
+    TooMany,
     /// Not a task of this run.
     #[error("no such WASM task in this run")]
     UnknownTask,
-}
-
-struct Entry {
-    run: RunId,
-    exit: watch::Receiver<Option<RawExit>>,
-    kill: CancellationToken,
 }
 
 struct Inner {
@@ -136,7 +137,7 @@ struct Inner {
     control: tokio::runtime::Handle,
     clock: Clock,
     rng: Rng,
-    tasks: Mutex<HashMap<String, Entry>>,
+    tasks: Mutex<Registry>,
 }
 
 /// All WASM tasks of the agent.
@@ -157,7 +158,7 @@ impl WasmTaskHost {
         rng: Rng,
     ) -> Result<Self, CallError> {
         let launcher = launch::Launcher::new(&sandbox)?;
-        let tasks = Mutex::new(HashMap::new());
+        let tasks = Mutex::new(Registry::default());
         Ok(Self { inner: Arc::new(Inner { sandbox, launcher, control, clock, rng, tasks }) })
     }
 
@@ -183,7 +184,10 @@ impl WasmTaskHost {
         let kill = CancellationToken::new();
         let run = context.run_id.clone();
         let entry = Entry { run: run.clone(), exit, kill: kill.clone() };
-        inner.lock().insert(id.clone(), entry);
+        inner.lock().add(id.clone(), entry).map_err(|refused| match refused {
+            NotTaken::RunEnded => WasmTaskError::RunEnded,
+            NotTaken::TooMany => WasmTaskError::TooMany,
+        })?;
 
         let mut task = inner.sandbox.spawn(guest);
         let clock = inner.clock.clone();
@@ -211,8 +215,7 @@ impl WasmTaskHost {
         use_entry: impl FnOnce(&Entry) -> T,
     ) -> Result<T, WasmTaskError> {
         let tasks = self.inner.lock();
-        let entry = tasks.get(id).filter(|entry| &entry.run == run);
-        entry.map(use_entry).ok_or(WasmTaskError::UnknownTask)
+        tasks.get(run, id).map(use_entry).ok_or(WasmTaskError::UnknownTask)
     }
 
     /// End a task at its next epoch.
@@ -250,34 +253,24 @@ impl WasmTaskHost {
         })
     }
 
-    /// Kill everything of a run.
+    /// Kill everything of a run, and whatever it would still start.
     pub fn kill_run(&self, run: &RunId) {
-        for entry in self.inner.lock().values().filter(|entry| &entry.run == run) {
-            entry.kill.cancel();
-        }
+        self.inner.lock().kill(run);
     }
 
     /// Kill everything of a run and drop what is remembered.
     pub fn forget_run(&self, run: &RunId) {
-        self.inner.lock().retain(|_, entry| {
-            let other = &entry.run != run;
-            if !other {
-                entry.kill.cancel();
-            }
-            other
-        });
+        self.inner.lock().forget(run);
     }
 
     /// Kill every task: the agent ends.
     pub fn kill_all(&self) {
-        for entry in self.inner.lock().values() {
-            entry.kill.cancel();
-        }
+        self.inner.lock().kill_all();
     }
 }
 
 impl Inner {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Entry>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Registry> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -60,7 +60,10 @@ async fn a_stopped_task_gets_its_signal_and_then_is_killed() {
     for task in ["polite", "stubborn"] {
         pids.push(pid_in(&dir(&job).join(task).join("local/pid")).await);
     }
-    until_running(&job, "spins").await;
+    // A process runs a moment before its driver has answered and the task counts as running.
+    for task in ["polite", "stubborn", "spins"] {
+        until_running(&job, task).await;
+    }
     job.stop("enough").await;
     let result = ended(&job).await;
     assert_eq!(exit(&result, "polite").exit_code, 3);

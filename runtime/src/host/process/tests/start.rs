@@ -165,7 +165,7 @@ async fn root_runs_a_task_as_another_user_with_that_users_groups() {
 #[tokio::test]
 async fn a_run_has_a_bounded_number_of_processes() {
     let (host, case) = (host(), sh("exit 0"));
-    for _ in 0..PROCESSES_PER_RUN_MAX {
+    for _ in 0..WORKLOADS_PER_RUN_MAX {
         let id = host.spawn(case.spec.clone()).await.unwrap();
         host.wait(&case.spec.run_id, &id).await;
     }
