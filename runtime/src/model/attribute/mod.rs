@@ -9,6 +9,7 @@
 //! [`Attribute::check`], one read from a file is checked on the way in.
 
 mod compare;
+mod serial;
 mod unit;
 
 use std::fmt;
@@ -21,7 +22,7 @@ pub use unit::{Dimension, Unit};
 use crate::limits::ANSWER_TEXT_BYTES_MAX;
 
 /// A plain value.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Scalar {
     /// Signed integer.
     Int(i64),

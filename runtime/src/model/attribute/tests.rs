@@ -108,8 +108,8 @@ fn an_attribute_that_breaks_the_rules_is_refused() {
 
 #[test]
 fn reading_an_attribute_checks_it() {
-    let good = r#"{"value":{"Int":1},"unit":"GiB"}"#;
-    let bad = r#"{"value":{"Int":1},"unit":"parsec"}"#;
+    let good = r#"{"value":1,"unit":"GiB"}"#;
+    let bad = r#"{"value":1,"unit":"parsec"}"#;
     assert_eq!(serde_json::from_str::<Attribute>(good).unwrap(), Attribute::parse("1 GiB"));
     let error = serde_json::from_str::<Attribute>(bad).unwrap_err().to_string();
     assert!(error.contains("parsec"), "{error}");
@@ -170,5 +170,20 @@ proptest! {
     #[test]
     fn parsing_never_makes_a_broken_attribute(text in ".{0,40}") {
         prop_assert!(Attribute::parse(&text).check().is_ok());
+    }
+}
+
+#[test]
+fn a_value_is_itself_in_json_and_keeps_its_kind_in_both_codecs() {
+    for (value, json) in [
+        (Scalar::Int(-2), "-2"),
+        (Scalar::Float(2.0), "2.0"),
+        (Scalar::Bool(true), "true"),
+        (Scalar::Text("2".into()), "\"2\""),
+    ] {
+        assert_eq!(serde_json::to_string(&value).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Scalar>(json).unwrap(), value);
+        let bytes = postcard::to_stdvec(&value).unwrap();
+        assert_eq!(postcard::from_bytes::<Scalar>(&bytes).unwrap(), value);
     }
 }
