@@ -10,8 +10,8 @@ use ostler_guests::fixtures::{
     HOSTILE_OTHER_WORLD, HOSTILE_WANTS_SOCKETS,
 };
 
-use crate::support::binary::ostler;
-use crate::support::{DataDir, TestAgent, options};
+use crate::support::binary::{command, ostler};
+use crate::support::{DataDir, PATIENCE, TestAgent, options};
 
 #[track_caller]
 fn entry<'a>(agent: &'a TestAgent, name: &str) -> &'a PluginEntry {
@@ -310,4 +310,27 @@ async fn a_run_says_once_which_plugin_is_refused_and_goes_on() {
     let ended = ostler(args.into_iter().chain(data)).await;
     ended.said(0, &["plugin broken (", "is refused: not WebAssembly"]);
     assert_eq!(ended.stderr.matches("not WebAssembly").count(), 1, "{}", ended.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_data_directory_code_is_kept_in_the_users_cache() {
+    let home = tempfile::tempdir().unwrap();
+    let list = async |caches: &Path| {
+        let mut list = command(["plugin", "list"]);
+        let output = list.env("XDG_CACHE_HOME", caches).output();
+        let output = ostler::clock::timeout(PATIENCE, output).await.unwrap().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let caches = home.path().join("caches");
+    list(&caches).await;
+    let first = compiled(&caches.join("ostler"));
+    assert!(first.len() >= 5, "{first:?}");
+    let mode = std::fs::metadata(caches.join("ostler/code")).unwrap().mode();
+    assert_eq!(mode & 0o777, 0o700, "nobody else may put code there");
+    list(&caches).await;
+    assert_eq!(compiled(&caches.join("ostler")), first, "nothing is compiled again");
+
+    let unusable = home.path().join("file");
+    std::fs::write(&unusable, "in the way").unwrap();
+    list(&unusable).await;
 }
