@@ -50,6 +50,22 @@ pub fn lifecycle(task: Task, hook: LifecycleHook, sidecar: bool) -> Task {
     Task { lifecycle: Some(Lifecycle { hook, sidecar }), ..task }
 }
 
+/// A group of these tasks, count 1.
+///
+/// # Errors
+/// When `name` is not a group name.
+pub fn group(name: &str, tasks: Vec<Task>) -> Result<TaskGroup, NameError> {
+    Ok(TaskGroup {
+        name: GroupName::new(name)?,
+        count: 1,
+        meta: BTreeMap::new(),
+        constraints: Vec::new(),
+        network: None,
+        tasks,
+        shutdown_delay: None,
+    })
+}
+
 /// An allocation of a job with one group of these tasks.
 ///
 /// # Errors
@@ -65,15 +81,7 @@ pub fn allocation(kind: JobKind, tasks: Vec<Task>, rng: &Rng) -> Result<Allocati
         datacenters: vec!["dc1".to_owned()],
         meta: BTreeMap::new(),
         constraints: Vec::new(),
-        groups: vec![TaskGroup {
-            name: group.clone(),
-            count: 1,
-            meta: BTreeMap::new(),
-            constraints: Vec::new(),
-            network: None,
-            tasks,
-            shutdown_delay: None,
-        }],
+        groups: vec![self::group("group", tasks)?],
         source_dir: None,
     };
     Ok(Allocation {

@@ -6,50 +6,26 @@
     reason = "tests"
 )]
 
-use std::time::Duration;
-
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 
 use super::*;
 use crate::model::device::{DeviceGroup, DeviceInstance, GroupKey, Health};
 use crate::model::ids::{JobId, PluginName, TaskName};
-use crate::model::job::{
-    JobKind, Lifecycle, LifecycleHook, LogConfig, NetworkSpec, Operator, PortSpec, RestartPolicy,
-};
-use crate::model::json::JsonObject;
+use crate::model::job::{JobKind, Lifecycle, LifecycleHook, NetworkSpec, Operator, PortSpec};
 use crate::model::resources::{DeviceRequest, Resources};
 use crate::node::{DriverView, NodeId};
+use crate::testing::fixtures;
 
 fn task(name: &str, cpu_mhz: u32, memory_mb: u32) -> Task {
     Task {
-        name: TaskName::new(name).unwrap(),
         driver: PluginName::new("exec").unwrap(),
-        config: JsonObject::default(),
-        env: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        constraints: vec![],
         resources: Resources { cpu_mhz, memory_mb, memory_max_mb: None, devices: vec![] },
-        restart: RestartPolicy::default_for(JobKind::Batch),
-        kill_timeout: Duration::from_secs(5),
-        kill_signal: None,
-        leader: false,
-        lifecycle: None,
-        logs: LogConfig::default(),
-        user: None,
-        shutdown_delay: None,
+        ..fixtures::task(name).unwrap()
     }
 }
 
 fn group(name: &str, count: u32, tasks: Vec<Task>) -> TaskGroup {
-    TaskGroup {
-        name: GroupName::new(name).unwrap(),
-        count,
-        meta: BTreeMap::new(),
-        constraints: vec![],
-        network: None,
-        tasks,
-        shutdown_delay: None,
-    }
+    TaskGroup { count, ..fixtures::group(name, tasks).unwrap() }
 }
 
 fn job(groups: Vec<TaskGroup>) -> Job {

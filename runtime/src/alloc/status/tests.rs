@@ -6,47 +6,20 @@
     reason = "tests"
 )]
 
-use std::time::Duration;
-
-use crate::model::ids::{GroupName, PluginName};
-use crate::model::job::{JobKind, Lifecycle, LogConfig, RestartPolicy};
-use crate::model::json::JsonObject;
-use crate::model::resources::Resources;
-
 use super::*;
+use crate::testing::fixtures;
 use LifecycleHook::{Poststart, Poststop, Prestart};
 
 fn task(name: &str, lifecycle: Option<(LifecycleHook, bool)>) -> Task {
-    let kind = JobKind::Service;
-    Task {
-        name: TaskName::new(name).unwrap(),
-        driver: PluginName::new("mock").unwrap(),
-        config: JsonObject::default(),
-        env: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        constraints: Vec::new(),
-        resources: Resources::default(),
-        restart: RestartPolicy::default_for(kind),
-        kill_timeout: Duration::from_secs(5),
-        kill_signal: None,
-        leader: false,
-        lifecycle: lifecycle.map(|(hook, sidecar)| Lifecycle { hook, sidecar }),
-        logs: LogConfig::default(),
-        user: None,
-        shutdown_delay: None,
+    let task = fixtures::task(name).unwrap();
+    match lifecycle {
+        Some((hook, sidecar)) => fixtures::lifecycle(task, hook, sidecar),
+        None => task,
     }
 }
 
 fn group(tasks: Vec<Task>) -> TaskGroup {
-    TaskGroup {
-        name: GroupName::new("g").unwrap(),
-        count: 1,
-        meta: BTreeMap::new(),
-        constraints: Vec::new(),
-        network: None,
-        tasks,
-        shutdown_delay: None,
-    }
+    fixtures::group("g", tasks).unwrap()
 }
 
 fn leader(name: &str) -> Task {

@@ -8,51 +8,32 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
 use crate::model::alloc::DesiredStatus;
-use crate::model::ids::{JobId, PluginName, TaskName};
-use crate::model::job::{Job, JobKind, LogConfig, RestartPolicy};
+use crate::model::ids::JobId;
+use crate::model::job::{Job, JobKind};
 use crate::model::resources::Resources;
 use crate::model::time::Timestamp;
+use crate::testing::fixtures;
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
 }
 
 fn task(name: &str) -> Task {
-    Task {
-        name: TaskName::new(name).unwrap(),
-        driver: PluginName::new("mock").unwrap(),
-        config: JsonObject::default(),
-        env: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        constraints: Vec::new(),
-        resources: Resources { cpu_mhz: 250, memory_mb: 64, ..Resources::default() },
-        restart: RestartPolicy::default_for(JobKind::Service),
-        kill_timeout: Duration::from_secs(5),
-        kill_signal: None,
-        leader: false,
-        lifecycle: None,
-        logs: LogConfig::default(),
-        user: None,
-        shutdown_delay: None,
-    }
+    let resources = Resources { cpu_mhz: 250, memory_mb: 64, ..Resources::default() };
+    Task { resources, ..fixtures::task(name).unwrap() }
 }
 
 fn alloc(tasks: Vec<Task>) -> Allocation {
     let group = TaskGroup {
-        name: GroupName::new("cache").unwrap(),
         count: 3,
         meta: map(&[("level", "group"), ("owner", "group")]),
-        constraints: Vec::new(),
-        network: None,
-        tasks,
-        shutdown_delay: None,
+        ..fixtures::group("cache", tasks).unwrap()
     };
     let job = Job {
         id: JobId::new("redis").unwrap(),
