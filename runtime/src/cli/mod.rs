@@ -7,7 +7,7 @@
 //!                    ▼                 │ Report (bounded queue)
 //!                  Exit ◄──────────────┴──► printer thread ─► stdout, stderr
 //! ```
-//! A command prints through [`output`] or [`printer`] (never with `println!`: a closed standard
+//! A command prints through `output` or `printer` (never with `println!`: a closed standard
 //! output is an ordinary end, not a panic) and returns an [`Exit`]. It touches the agent only
 //! through [`crate::agent::AgentHandle`] and what that hands out.
 
