@@ -1,4 +1,4 @@
-//! Programs nobody here wrote, compiled from crates.io on first use and kept beside the build.
+//! Programs nobody here wrote, compiled from their published sources on first use and kept beside the build.
 //!
 //! ```text
 //! Program ─ there? ─ yes ─► its path
@@ -26,7 +26,7 @@ const NATIVE: &str = "native";
 /// are always built and four for all.
 const BUILDING_MAX: Duration = Duration::from_secs(480);
 
-/// A program of crates.io.
+/// A published program.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     name: &'static str,
