@@ -2,7 +2,8 @@
 //! the host; against the bare operation in the same run:
 //!
 //! - `native`: a process of this machine. Baseline: fork, exec and wait of the same program.
-//! - `wasm`: a component. Baseline: the same component in bare wasmtime, same engine settings.
+//! - `wasm`: a component. Baseline: the same component in bare wasmtime with its default settings
+//!   (no pool, no epochs, no limits), run to its end.
 //! - `fdatasync`: one raw 4 KiB overwrite, of which a start needs several.
 #![allow(
     missing_docs,

@@ -243,7 +243,8 @@ pub const GUEST_OUTPUT_PERMIT_BYTES: usize = 64 * 1024;
 pub const CODE_CACHE_BYTES_MAX: u64 = 2 * 1024 * MIB;
 /// Niceness of guest threads: the agent's own threads come first. Not lower: at 19 a guest thread
 /// gets 1.5 % of a core beside busy native tasks of the same cgroup, and plugin calls (stop and kill
-/// among them) would run into their deadline; at 5 it gets a quarter.
+/// among them) could run into their deadline; at 5 it gets a quarter. By the kernel's weights for
+/// nice levels (15 and 335 against 1024), not measured.
 pub const GUEST_NICE: i32 = 5;
 /// Niceness of compile children: behind the agent, before guests, since a start waits for them.
 pub const COMPILE_NICE: i32 = 10;
