@@ -247,10 +247,11 @@ async fn load(candidate: Candidate, runtime: &PluginRuntime) -> (PluginEntry, Op
         }
     };
     entry.size_bytes = bytes.len() as u64;
-    if let Ok(manifest) = Manifest::read(&bytes) {
+    let manifest = Manifest::read(&bytes);
+    if let Ok(manifest) = &manifest {
         entry.kind = Some(manifest.kind);
         entry.asks = manifest.asks().into_iter().map(|(authority, _)| authority).collect();
-        entry.digest = Some(manifest.digest);
+        entry.digest = Some(manifest.digest.clone());
     }
     if !candidate.enabled {
         return (entry, None);
@@ -261,7 +262,11 @@ async fn load(candidate: Candidate, runtime: &PluginRuntime) -> (PluginEntry, Op
         grants: candidate.grants,
         limits: candidate.limits,
     };
-    match runtime.load(spec, bytes).await {
+    let loaded = match manifest {
+        Ok(manifest) => runtime.load(spec, manifest, bytes).await,
+        Err(error) => Err(error.into()),
+    };
+    match loaded {
         Ok(plugin) => (entry, Some(plugin)),
         Err(error) => {
             entry.status = PluginStatus::Refused(error.to_string());

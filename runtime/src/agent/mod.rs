@@ -264,7 +264,7 @@ impl AgentHandle {
         self.0.drivers.shutdown().await;
         self.0.devices.shutdown().await;
         if self.0.kill_with_agent {
-            self.kill_tasks();
+            self.0.services.processes.kill_all();
         }
         self.0.services.wasm_tasks.kill_all();
         self.0.state.close().await;

@@ -15,8 +15,7 @@ use crate::driver::api::{PluginCallError, TaskContext};
 use crate::host::call_state::HostTime;
 use crate::host::{CallState, HostServices, PluginContext};
 use crate::sandbox::{
-    CallError, EngineKind, GuestLimiter, GuestTask, HostcallBudgetExceeded, StoreLimits,
-    StoreState, classify, new_store,
+    CallError, EngineKind, GuestLimiter, GuestTask, StoreLimits, StoreState, classify, new_store,
 };
 
 /// How often a call whose guest waits for host work with a deadline of its own is looked at.
@@ -134,10 +133,9 @@ impl<P: Send + Sync + 'static> Caller<P> {
         let limits = self.limits.clone();
         async move {
             let sandbox = Arc::clone(&services.sandbox);
-            let calls_max = context.limits.host_calls_max;
             let state = CallState::new(context, task, services, host_time, &limits)?;
             let mut store = new_store(sandbox.engine(EngineKind::Plugin), &limits, state)?;
-            bound_host_calls(&mut store, calls_max);
+            bound_host_calls(&mut store);
             let limiter: &mut GuestLimiter = store.data_mut().limiter();
             let usage = limiter.usage();
             body(&pre, &mut store).await.map_err(|error| classify(error, &limits, &usage))
@@ -146,14 +144,10 @@ impl<P: Send + Sync + 'static> Caller<P> {
 }
 
 /// Count every call out of the guest, WASI included.
-fn bound_host_calls(store: &mut Store<CallState>, calls_max: u64) {
-    let mut calls = 0_u64;
-    store.call_hook(move |_, hook| {
+fn bound_host_calls(store: &mut Store<CallState>) {
+    store.call_hook(|mut context, hook| {
         if matches!(hook, wasmtime::CallHook::CallingHost) {
-            calls += 1;
-            if calls > calls_max {
-                return Err(HostcallBudgetExceeded { what: "host calls", limit: calls_max }.into());
-            }
+            context.data_mut().budget.count_call()?;
         }
         Ok(())
     });

@@ -118,13 +118,17 @@ impl PluginRuntime {
         })
     }
 
-    /// Check, compile where needed, link and describe a plugin. Nothing of it runs before its
-    /// asks are known to be granted.
+    /// Check, compile where needed, link and describe a plugin. `manifest` is what was read from
+    /// `bytes`. Nothing of it runs before its asks are known to be granted.
     ///
     /// # Errors
     /// See [`PluginError`].
-    pub async fn load(&self, spec: PluginSpec, bytes: Arc<[u8]>) -> Result<Plugin, PluginError> {
-        let manifest = Manifest::read(&bytes)?;
+    pub async fn load(
+        &self,
+        spec: PluginSpec,
+        manifest: Manifest,
+        bytes: Arc<[u8]>,
+    ) -> Result<Plugin, PluginError> {
         let missing = spec.grants.missing(&spec.name, &manifest);
         if !missing.is_empty() {
             return Err(PluginError::NotGranted(missing));

@@ -116,7 +116,8 @@ pub fn new_wasi_builder(limits: &StoreLimits) -> WasiCtxBuilder {
     builder
 }
 
-/// What one call may still spend on host functions. Each host function charges it first.
+/// What one call may still spend on host functions: how often it leaves the guest, counted where
+/// every host function passes (WASI included), and the bytes that ours are given or give.
 #[derive(Debug, Clone)]
 pub struct HostcallBudget {
     calls: u64,
@@ -138,17 +139,25 @@ impl HostcallBudget {
         Self::new(limits.host_calls_max, limits.transfer_bytes_max)
     }
 
-    /// Account for one host call that moves `bytes`.
+    /// Account for one host call.
     ///
     /// # Errors
-    /// [`HostcallBudgetExceeded`]: return it from the host function (`?` converts it), so that the
-    /// call ends as [`CallError::HostcallBudget`].
-    pub fn charge(&mut self, bytes: usize) -> Result<(), HostcallBudgetExceeded> {
+    /// [`HostcallBudgetExceeded`]: return it to the engine (`?` converts it), so that the call ends
+    /// as [`CallError::HostcallBudget`].
+    pub fn count_call(&mut self) -> Result<(), HostcallBudgetExceeded> {
         self.calls = self.calls.saturating_add(1);
-        self.bytes = self.bytes.saturating_add(bytes as u64);
         if self.calls > self.calls_max {
             return Err(HostcallBudgetExceeded { what: "host calls", limit: self.calls_max });
         }
+        Ok(())
+    }
+
+    /// Account for `bytes` that a host function takes or gives.
+    ///
+    /// # Errors
+    /// As [`HostcallBudget::count_call`].
+    pub fn charge(&mut self, bytes: usize) -> Result<(), HostcallBudgetExceeded> {
+        self.bytes = self.bytes.saturating_add(bytes as u64);
         if self.bytes > self.bytes_max {
             return Err(HostcallBudgetExceeded {
                 what: "bytes transferred",

@@ -174,7 +174,7 @@ fn host_functions(linker: &mut Linker<State>) {
     })
     .unwrap();
     root.func_wrap("spend", |mut store: wasmtime::StoreContextMut<'_, State>, (): ()| {
-        store.data_mut().budget.charge(1)?;
+        store.data_mut().budget.count_call()?;
         Ok(())
     })
     .unwrap();

@@ -214,12 +214,6 @@ impl<T> GuestTask<T> {
         self.task.abort();
     }
 
-    /// [`GuestTask::abort`] for somebody else than who waits for the end.
-    #[must_use]
-    pub fn abort_handle(&self) -> tokio::task::AbortHandle {
-        self.task.abort_handle()
-    }
-
     /// Wait for the end. May be cancelled and called again, but not after it has answered.
     ///
     /// # Errors

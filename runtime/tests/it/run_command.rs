@@ -1,6 +1,7 @@
 //! The binary as people and scripts use it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ostler::clock;
 use rustix::process::{Pid, Signal, kill_process};
@@ -224,13 +225,14 @@ async fn ctrl_c_stops_the_job_in_order() {
 #[tokio::test]
 async fn a_second_ctrl_c_does_not_wait_for_the_kill_timeout() {
     let data = DataDir::new();
+    // Begun before the first signal: had the kill timeout been waited for, it would show here.
     let stopwatch = clock::Stopwatch::start();
     let signals = [Signal::INT, Signal::INT];
     let ended = interrupted(&data, &long_lived("kill_timeout = \"30s\""), &signals).await;
     ended.said(130, &["once more kills it at once"]);
     let last = ended.stderr.lines().last().unwrap_or_default();
     assert!(!last.is_empty(), "{ended:#?}");
-    assert!(stopwatch.elapsed() < PATIENCE);
+    assert!(stopwatch.elapsed() < Duration::from_secs(30), "{:?}", stopwatch.elapsed());
 }
 
 #[tokio::test]
