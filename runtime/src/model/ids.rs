@@ -171,6 +171,12 @@ impl AllocId {
         Self(id)
     }
 
+    /// The sixteen bytes of the UUID, in the order of its text.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        self.0.as_bytes()
+    }
+
     /// The first eight hex digits, as people see it.
     #[must_use]
     pub fn short(&self) -> String {

@@ -1,66 +1,95 @@
 //! Typed keys and their bytes.
 //!
 //! ```text
-//! meta            01 item
-//! allocation      10 id[16] 01                          what was asked
-//!                 10 id[16] 02                          what is
-//!   its tasks     10 id[16] 80 name… 00 01              local state
-//!                 10 id[16] 80 name… 00 02              public state
-//! device ledger   20
-//! plugin state    30 name…
-//! node            40 01                                 registration
+//! meta              01 01                                 schema version
+//!                   01 02                                 counters
+//! allocation        10 id[16] 01                          what was asked
+//!                   10 id[16] 02                          what became of it
+//!                   10 id[16] 03                          deployment status
+//!                   10 id[16] 04                          network status
+//!                   10 id[16] 05                          acknowledged state
+//!   its tasks       10 id[16] 80 name… 00 01              local state
+//!                   10 id[16] 80 name… 00 02              public state
+//! device ledger     20
+//! plugin handles    30 name…
+//! node              40 01                                 registration
+//! managers          50 01                                 of drivers
+//!                   50 02                                 of devices
 //! ```
 //!
 //! Bytes sort as keys do within an allocation (names hold no NUL byte), every group of keys that is
-//! read or removed together shares a prefix, and each key parses back from its bytes. Numbers in
-//! between are free for later items; a number is never used again for something else.
-
-use std::fmt::{self, Write as _};
+//! read or removed together shares a prefix, and each key parses back from its bytes, and from its
+//! text ([`text`]). Numbers in between are free for later items; a number is never used again for
+//! something else.
 
 use uuid::Uuid;
 
 use crate::model::ids::{AllocId, NameError, PluginName, TaskName};
+
+pub mod text;
 
 const META: u8 = 0x01;
 const ALLOC: u8 = 0x10;
 const LEDGER: u8 = 0x20;
 const PLUGIN: u8 = 0x30;
 const NODE: u8 = 0x40;
+const MANAGER: u8 = 0x50;
 
+const META_SCHEMA: u8 = 0x01;
+const META_COUNTERS: u8 = 0x02;
 const ALLOC_SPEC: u8 = 0x01;
 const ALLOC_STATE: u8 = 0x02;
+const ALLOC_DEPLOYMENT: u8 = 0x03;
+const ALLOC_NETWORK: u8 = 0x04;
+const ALLOC_ACKNOWLEDGED: u8 = 0x05;
 const ALLOC_TASK: u8 = 0x80;
 const TASK_END: u8 = 0x00;
 const TASK_LOCAL: u8 = 0x01;
 const TASK_STATE: u8 = 0x02;
 const NODE_REGISTRATION: u8 = 0x01;
+const MANAGER_DRIVER: u8 = 0x01;
+const MANAGER_DEVICE: u8 = 0x02;
 
 /// Facts about the state file itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MetaItem {
     /// Version of the record schema, a `u16`.
     SchemaVersion,
+    /// What was done since the file was made: `state::stats::SavedCounters`.
+    Counters,
 }
 
-/// Name of a record.
+/// Name of a record. Each names the type of the record's value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// About the file.
     Meta(MetaItem),
     /// What was asked: [`crate::model::alloc::Allocation`].
     Alloc(AllocId),
-    /// What is: [`crate::model::alloc::AllocState`].
+    /// What became of it: [`crate::model::alloc::SavedAllocState`].
     AllocState(AllocId),
-    /// What the task runner needs to own the task again: handle, hooks done, restarts.
+    /// Whether the allocation counts as healthy:
+    /// [`crate::model::saved::DeploymentStatus`].
+    DeploymentStatus(AllocId),
+    /// The network the allocation was given: [`crate::model::saved::NetworkStatus`].
+    NetworkStatus(AllocId),
+    /// What whoever placed the allocation last accepted of its state:
+    /// [`crate::model::saved::AcknowledgedState`].
+    AcknowledgedState(AllocId),
+    /// What the task runner needs to own the task again: `task::handle::LocalState`.
     TaskLocal(AllocId, TaskName),
     /// The task's public state: [`crate::model::task::TaskState`].
     TaskState(AllocId, TaskName),
-    /// Which device instances are lent to whom.
+    /// Which device instances are lent to whom: `device::ledger::DeviceLedger`.
     DeviceLedger,
-    /// What the agent remembers of a plugin: digest, grants, strikes.
-    PluginState(PluginName),
-    /// The node's identity and registration.
+    /// What the agent remembers of a plugin: [`crate::model::saved::PluginHandle`].
+    PluginHandle(PluginName),
+    /// The node's identity and registration: [`crate::model::saved::NodeRegistration`].
     NodeRegistration,
+    /// Which plugin serves which driver: [`crate::model::saved::DriverManagerState`].
+    DriverManager,
+    /// Which plugin serves which devices: [`crate::model::saved::DeviceManagerState`].
+    DeviceManager,
 }
 
 /// Which record type a key holds; part of every record, so that a record under the wrong key is
@@ -68,7 +97,7 @@ pub enum Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// [`Key::Meta`].
+    /// [`MetaItem::SchemaVersion`].
     Meta = 1,
     /// [`Key::Alloc`].
     Alloc = 2,
@@ -80,10 +109,22 @@ pub enum Kind {
     TaskState = 5,
     /// [`Key::DeviceLedger`].
     DeviceLedger = 6,
-    /// [`Key::PluginState`].
-    PluginState = 7,
+    /// [`Key::PluginHandle`].
+    PluginHandle = 7,
     /// [`Key::NodeRegistration`].
     NodeRegistration = 8,
+    /// [`MetaItem::Counters`].
+    Counters = 9,
+    /// [`Key::DeploymentStatus`].
+    DeploymentStatus = 10,
+    /// [`Key::NetworkStatus`].
+    NetworkStatus = 11,
+    /// [`Key::AcknowledgedState`].
+    AcknowledgedState = 12,
+    /// [`Key::DriverManager`].
+    DriverManager = 13,
+    /// [`Key::DeviceManager`].
+    DeviceManager = 14,
 }
 
 /// Keys that are read together.
@@ -91,14 +132,22 @@ pub enum Kind {
 pub enum Prefix {
     /// Everything.
     All,
+    /// About the file.
+    Meta,
     /// All records of all allocations.
     Allocs,
     /// All records of one allocation, its tasks included.
     Alloc(AllocId),
+    /// All records of the tasks of one allocation.
+    Tasks(AllocId),
     /// All records of one task.
     Task(AllocId, TaskName),
-    /// All plugins.
+    /// The handles of all plugins.
     Plugins,
+    /// The node's own records.
+    Node,
+    /// The managers' records.
+    Managers,
 }
 
 /// Why bytes are not a key.
@@ -126,14 +175,20 @@ impl Key {
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Meta(_) => Kind::Meta,
+            Self::Meta(MetaItem::SchemaVersion) => Kind::Meta,
+            Self::Meta(MetaItem::Counters) => Kind::Counters,
             Self::Alloc(_) => Kind::Alloc,
             Self::AllocState(_) => Kind::AllocState,
+            Self::DeploymentStatus(_) => Kind::DeploymentStatus,
+            Self::NetworkStatus(_) => Kind::NetworkStatus,
+            Self::AcknowledgedState(_) => Kind::AcknowledgedState,
             Self::TaskLocal(..) => Kind::TaskLocal,
             Self::TaskState(..) => Kind::TaskState,
             Self::DeviceLedger => Kind::DeviceLedger,
-            Self::PluginState(_) => Kind::PluginState,
+            Self::PluginHandle(_) => Kind::PluginHandle,
             Self::NodeRegistration => Kind::NodeRegistration,
+            Self::DriverManager => Kind::DriverManager,
+            Self::DeviceManager => Kind::DeviceManager,
         }
     }
 
@@ -143,9 +198,17 @@ impl Key {
         match self {
             Self::Alloc(id)
             | Self::AllocState(id)
+            | Self::DeploymentStatus(id)
+            | Self::NetworkStatus(id)
+            | Self::AcknowledgedState(id)
             | Self::TaskLocal(id, _)
             | Self::TaskState(id, _) => Some(*id),
-            _ => None,
+            Self::Meta(_)
+            | Self::DeviceLedger
+            | Self::PluginHandle(_)
+            | Self::NodeRegistration
+            | Self::DriverManager
+            | Self::DeviceManager => None,
         }
     }
 
@@ -153,15 +216,13 @@ impl Key {
     pub fn encode_into(&self, out: &mut Vec<u8>) {
         out.clear();
         match self {
-            Self::Meta(MetaItem::SchemaVersion) => out.extend([META, 1]),
-            Self::Alloc(id) => {
-                push_alloc(out, *id);
-                out.push(ALLOC_SPEC);
-            }
-            Self::AllocState(id) => {
-                push_alloc(out, *id);
-                out.push(ALLOC_STATE);
-            }
+            Self::Meta(MetaItem::SchemaVersion) => out.extend([META, META_SCHEMA]),
+            Self::Meta(MetaItem::Counters) => out.extend([META, META_COUNTERS]),
+            Self::Alloc(id) => push_item(out, *id, ALLOC_SPEC),
+            Self::AllocState(id) => push_item(out, *id, ALLOC_STATE),
+            Self::DeploymentStatus(id) => push_item(out, *id, ALLOC_DEPLOYMENT),
+            Self::NetworkStatus(id) => push_item(out, *id, ALLOC_NETWORK),
+            Self::AcknowledgedState(id) => push_item(out, *id, ALLOC_ACKNOWLEDGED),
             Self::TaskLocal(id, task) => {
                 push_task(out, *id, task);
                 out.push(TASK_LOCAL);
@@ -171,11 +232,13 @@ impl Key {
                 out.push(TASK_STATE);
             }
             Self::DeviceLedger => out.push(LEDGER),
-            Self::PluginState(name) => {
+            Self::PluginHandle(name) => {
                 out.push(PLUGIN);
                 out.extend_from_slice(name.as_str().as_bytes());
             }
             Self::NodeRegistration => out.extend([NODE, NODE_REGISTRATION]),
+            Self::DriverManager => out.extend([MANAGER, MANAGER_DRIVER]),
+            Self::DeviceManager => out.extend([MANAGER, MANAGER_DEVICE]),
         }
     }
 
@@ -194,15 +257,18 @@ impl Key {
     pub fn parse(bytes: &[u8]) -> Result<Self, KeyError> {
         let (area, rest) = bytes.split_first().ok_or(KeyError::Length)?;
         match (*area, rest) {
-            (META, [1]) => Ok(Self::Meta(MetaItem::SchemaVersion)),
+            (META, [META_SCHEMA]) => Ok(Self::Meta(MetaItem::SchemaVersion)),
+            (META, [META_COUNTERS]) => Ok(Self::Meta(MetaItem::Counters)),
             (ALLOC, _) => parse_alloc(rest),
             (LEDGER, []) => Ok(Self::DeviceLedger),
             (PLUGIN, name) => {
-                PluginName::new(text(name)?).map(Self::PluginState).map_err(KeyError::Name)
+                PluginName::new(utf8(name)?).map(Self::PluginHandle).map_err(KeyError::Name)
             }
             (NODE, [NODE_REGISTRATION]) => Ok(Self::NodeRegistration),
-            (META | NODE, [tag]) => Err(KeyError::Unknown { tag: *tag }),
-            (META | NODE | LEDGER, _) => Err(KeyError::Length),
+            (MANAGER, [MANAGER_DRIVER]) => Ok(Self::DriverManager),
+            (MANAGER, [MANAGER_DEVICE]) => Ok(Self::DeviceManager),
+            (META | NODE | MANAGER, [tag]) => Err(KeyError::Unknown { tag: *tag }),
+            (META | NODE | MANAGER | LEDGER, _) => Err(KeyError::Length),
             (tag, _) => Err(KeyError::Unknown { tag }),
         }
     }
@@ -215,33 +281,27 @@ impl Prefix {
         let mut out = Vec::new();
         match self {
             Self::All => {}
+            Self::Meta => out.push(META),
             Self::Allocs => out.push(ALLOC),
             Self::Alloc(id) => push_alloc(&mut out, *id),
+            Self::Tasks(id) => push_item(&mut out, *id, ALLOC_TASK),
             Self::Task(id, task) => push_task(&mut out, *id, task),
             Self::Plugins => out.push(PLUGIN),
+            Self::Node => out.push(NODE),
+            Self::Managers => out.push(MANAGER),
         }
         out
     }
 }
 
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Meta(MetaItem::SchemaVersion) => f.write_str("meta/schema"),
-            Self::Alloc(id) => write!(f, "allocation/{id}"),
-            Self::AllocState(id) => write!(f, "allocation/{id}/state"),
-            Self::TaskLocal(id, task) => write!(f, "allocation/{id}/task/{task}/local"),
-            Self::TaskState(id, task) => write!(f, "allocation/{id}/task/{task}/state"),
-            Self::DeviceLedger => f.write_str("device/ledger"),
-            Self::PluginState(name) => write!(f, "plugin/{name}"),
-            Self::NodeRegistration => f.write_str("node/registration"),
-        }
-    }
-}
-
 fn push_alloc(out: &mut Vec<u8>, id: AllocId) {
     out.push(ALLOC);
-    out.extend_from_slice(&id_bytes(id));
+    out.extend_from_slice(id.as_bytes());
+}
+
+fn push_item(out: &mut Vec<u8>, id: AllocId, item: u8) {
+    push_alloc(out, id);
+    out.push(item);
 }
 
 fn push_task(out: &mut Vec<u8>, id: AllocId, task: &TaskName) {
@@ -257,44 +317,24 @@ fn parse_alloc(rest: &[u8]) -> Result<Key, KeyError> {
     match rest {
         [ALLOC_SPEC] => Ok(Key::Alloc(id)),
         [ALLOC_STATE] => Ok(Key::AllocState(id)),
+        [ALLOC_DEPLOYMENT] => Ok(Key::DeploymentStatus(id)),
+        [ALLOC_NETWORK] => Ok(Key::NetworkStatus(id)),
+        [ALLOC_ACKNOWLEDGED] => Ok(Key::AcknowledgedState(id)),
         [ALLOC_TASK, name @ .., TASK_END, item] => {
-            let task = TaskName::new(text(name)?).map_err(KeyError::Name)?;
+            let task = TaskName::new(utf8(name)?).map_err(KeyError::Name)?;
             match *item {
                 TASK_LOCAL => Ok(Key::TaskLocal(id, task)),
                 TASK_STATE => Ok(Key::TaskState(id, task)),
                 tag => Err(KeyError::Unknown { tag }),
             }
         }
-        [ALLOC_SPEC | ALLOC_STATE | ALLOC_TASK, ..] | [] => Err(KeyError::Length),
+        [] | [ALLOC_SPEC..=ALLOC_ACKNOWLEDGED | ALLOC_TASK, ..] => Err(KeyError::Length),
         [tag, ..] => Err(KeyError::Unknown { tag: *tag }),
     }
 }
 
-fn text(bytes: &[u8]) -> Result<&str, KeyError> {
+fn utf8(bytes: &[u8]) -> Result<&str, KeyError> {
     std::str::from_utf8(bytes).map_err(|_| KeyError::NotUtf8)
-}
-
-/// The id's sixteen bytes, read from its text without allocating: ids show only their text.
-fn id_bytes(id: AllocId) -> [u8; 16] {
-    struct Digits {
-        bytes: [u8; 16],
-        count: usize,
-    }
-    impl fmt::Write for Digits {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            for digit in text.chars().filter_map(|c| c.to_digit(16)) {
-                let digit = u8::try_from(digit).map_err(|_| fmt::Error)?;
-                let byte = self.bytes.get_mut(self.count / 2).ok_or(fmt::Error)?;
-                *byte = (*byte << 4) | digit;
-                self.count += 1;
-            }
-            Ok(())
-        }
-    }
-    let mut digits = Digits { bytes: [0; 16], count: 0 };
-    // Cannot fail: a UUID's text has exactly 32 hexadecimal digits.
-    let _ = write!(digits, "{id}");
-    digits.bytes
 }
 
 #[cfg(test)]

@@ -23,13 +23,78 @@ fn any_task() -> impl Strategy<Value = TaskName> {
 fn any_key() -> impl Strategy<Value = Key> {
     prop_oneof![
         Just(Key::Meta(MetaItem::SchemaVersion)),
+        Just(Key::Meta(MetaItem::Counters)),
         any_id().prop_map(Key::Alloc),
         any_id().prop_map(Key::AllocState),
+        any_id().prop_map(Key::DeploymentStatus),
+        any_id().prop_map(Key::NetworkStatus),
+        any_id().prop_map(Key::AcknowledgedState),
         (any_id(), any_task()).prop_map(|(id, task)| Key::TaskLocal(id, task)),
         (any_id(), any_task()).prop_map(|(id, task)| Key::TaskState(id, task)),
         Just(Key::DeviceLedger),
-        any_task().prop_map(|n| Key::PluginState(PluginName::new(n.as_str()).unwrap())),
+        any_task().prop_map(|n| Key::PluginHandle(PluginName::new(n.as_str()).unwrap())),
         Just(Key::NodeRegistration),
+        Just(Key::DriverManager),
+        Just(Key::DeviceManager),
+    ]
+}
+
+/// Two different ids and one task: every key there is with them.
+fn every_key() -> Vec<Key> {
+    let name = TaskName::new("web").unwrap();
+    let mut keys = vec![
+        Key::Meta(MetaItem::SchemaVersion),
+        Key::Meta(MetaItem::Counters),
+        Key::DeviceLedger,
+        Key::PluginHandle(PluginName::new("web").unwrap()),
+        Key::NodeRegistration,
+        Key::DriverManager,
+        Key::DeviceManager,
+    ];
+    for id in [0x10, 0x1080].map(|n| AllocId::new(Uuid::from_u128(n))) {
+        keys.extend([
+            Key::Alloc(id),
+            Key::AllocState(id),
+            Key::DeploymentStatus(id),
+            Key::NetworkStatus(id),
+            Key::AcknowledgedState(id),
+            Key::TaskLocal(id, name.clone()),
+            Key::TaskState(id, name.clone()),
+        ]);
+    }
+    keys
+}
+
+/// Whether the key belongs to the group, by the key's meaning and not by its bytes.
+fn belongs(prefix: &Prefix, key: &Key) -> bool {
+    let task = match key {
+        Key::TaskLocal(id, task) | Key::TaskState(id, task) => Some((id, task)),
+        _ => None,
+    };
+    match prefix {
+        Prefix::All => true,
+        Prefix::Meta => matches!(key, Key::Meta(_)),
+        Prefix::Allocs => key.alloc().is_some(),
+        Prefix::Alloc(id) => key.alloc() == Some(*id),
+        Prefix::Tasks(id) => task.is_some_and(|(of, _)| of == id),
+        Prefix::Task(id, name) => task == Some((id, name)),
+        Prefix::Plugins => matches!(key, Key::PluginHandle(_)),
+        Prefix::Node => matches!(key, Key::NodeRegistration),
+        Prefix::Managers => matches!(key, Key::DriverManager | Key::DeviceManager),
+    }
+}
+
+fn any_prefix() -> impl Strategy<Value = Prefix> {
+    prop_oneof![
+        Just(Prefix::All),
+        Just(Prefix::Meta),
+        Just(Prefix::Allocs),
+        any_id().prop_map(Prefix::Alloc),
+        any_id().prop_map(Prefix::Tasks),
+        (any_id(), any_task()).prop_map(|(id, task)| Prefix::Task(id, task)),
+        Just(Prefix::Plugins),
+        Just(Prefix::Node),
+        Just(Prefix::Managers),
     ]
 }
 
@@ -45,24 +110,55 @@ proptest! {
     }
 
     #[test]
+    fn every_key_parses_back_from_its_text(key in any_key()) {
+        prop_assert_eq!(key.to_string().parse::<Key>().unwrap(), key);
+    }
+
+    #[test]
+    fn any_text_is_refused_or_names_one_key(text in "(meta|allocation|plugin|node|device|manager)?[a-z0-9/-]{0,50}") {
+        if let Ok(key) = text.parse::<Key>() {
+            prop_assert_eq!(key.to_string().parse::<Key>().unwrap(), key);
+        }
+    }
+
+    #[test]
+    fn a_prefix_holds_exactly_the_keys_of_its_group(
+        prefix in any_prefix(), key in any_key(), id in any_id(), task in any_task(), own in any::<bool>(),
+    ) {
+        let bytes = prefix.encode();
+        prop_assert_eq!(key.encode().starts_with(&bytes), belongs(&prefix, &key));
+        // Random ids never meet: also the groups this very key belongs to, and their neighbours.
+        let id = key.alloc().filter(|_| own).unwrap_or(id);
+        let task = match &key {
+            Key::TaskLocal(_, name) | Key::TaskState(_, name) if own => name.clone(),
+            _ => task,
+        };
+        for prefix in [Prefix::Alloc(id), Prefix::Tasks(id), Prefix::Task(id, task)] {
+            prop_assert_eq!(
+                key.encode().starts_with(&prefix.encode()), belongs(&prefix, &key), "{:?}", prefix
+            );
+        }
+    }
+
+    #[test]
+    fn the_group_around_a_text_holds_every_key_whose_text_starts_so(
+        key in any_key(), cut in any::<prop::sample::Index>(),
+    ) {
+        let text = key.to_string();
+        let ends: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+        let around = Prefix::around(&text[..*cut.get(&ends)]);
+        prop_assert!(belongs(&around, &key), "{:?}", around);
+    }
+
+    #[test]
     fn any_bytes_are_refused_or_are_the_bytes_of_the_key_they_parse_to(
-        area in prop::sample::select(vec![0x01u8, 0x10, 0x20, 0x30, 0x40, 0x99]),
+        area in prop::sample::select(vec![0x01u8, 0x10, 0x20, 0x30, 0x40, 0x50, 0x99]),
         rest in prop::collection::vec(any::<u8>(), 0..40),
     ) {
         let mut bytes = vec![area];
         bytes.extend(rest);
         if let Ok(key) = Key::parse(&bytes) {
             prop_assert_eq!(key.encode(), bytes);
-        }
-    }
-
-    #[test]
-    fn the_prefix_of_an_allocation_holds_its_keys_and_no_others(key in any_key(), id in any_id()) {
-        let prefix = Prefix::Alloc(id).encode();
-        prop_assert_eq!(key.encode().starts_with(&prefix), key.alloc() == Some(id));
-        if let Some(own) = key.alloc() {
-            prop_assert!(key.encode().starts_with(&Prefix::Alloc(own).encode()));
-            prop_assert!(key.encode().starts_with(&Prefix::Allocs.encode()));
         }
     }
 
@@ -99,4 +195,64 @@ fn unknown_parts_and_short_keys_are_refused() {
     assert_eq!(Key::parse(&[0x40, 7]), Err(KeyError::Unknown { tag: 7 }));
     assert!(matches!(Key::parse(&[0x30]), Err(KeyError::Name(_))));
     assert_eq!(Key::parse(&[0x30, 0xff]), Err(KeyError::NotUtf8));
+}
+
+#[test]
+fn no_two_keys_share_bytes_text_or_number() {
+    let keys = every_key();
+    for (at, a) in keys.iter().enumerate() {
+        for b in &keys[at + 1..] {
+            assert_ne!(a.encode(), b.encode(), "{a} {b}");
+            assert_ne!(a.to_string(), b.to_string());
+        }
+    }
+    let mut kinds: Vec<u8> = keys.iter().map(|key| key.kind() as u8).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    // The first eight are in files of agents out there; none is skipped or used twice.
+    assert_eq!(kinds, (1..=14).collect::<Vec<u8>>());
+}
+
+#[test]
+fn the_numbers_of_the_records_do_not_change() {
+    let numbers = [
+        (Kind::Meta, 1),
+        (Kind::Alloc, 2),
+        (Kind::AllocState, 3),
+        (Kind::TaskLocal, 4),
+        (Kind::TaskState, 5),
+        (Kind::DeviceLedger, 6),
+        (Kind::PluginHandle, 7),
+        (Kind::NodeRegistration, 8),
+        (Kind::Counters, 9),
+        (Kind::DeploymentStatus, 10),
+        (Kind::NetworkStatus, 11),
+        (Kind::AcknowledgedState, 12),
+        (Kind::DriverManager, 13),
+        (Kind::DeviceManager, 14),
+    ];
+    for (kind, number) in numbers {
+        assert_eq!(kind as u8, number, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_prefix_of_an_id_or_an_unknown_text_is_read_from_a_wider_group() {
+    let id = AllocId::new(Uuid::from_u128(7));
+    assert_eq!(Prefix::around(&format!("allocation/{id}/task/w")), Prefix::Alloc(id));
+    assert_eq!(Prefix::around("allocation/0000"), Prefix::Allocs);
+    assert_eq!(Prefix::around("plugin/e"), Prefix::Plugins);
+    assert_eq!(Prefix::around("all"), Prefix::All);
+}
+
+#[test]
+fn a_text_that_names_no_record_is_refused_with_the_text() {
+    for text in ["", "meta", "meta/x", "allocation/", "allocation/7/state", "plugin/a/b", "plugin/"]
+    {
+        assert!(text.parse::<Key>().is_err(), "{text}");
+    }
+    let id = AllocId::new(Uuid::from_u128(7));
+    assert!(format!("allocation/{id}/task/web/state/x").parse::<Key>().is_err());
+    let error = "node/else".parse::<Key>().unwrap_err();
+    assert!(error.to_string().contains("\"node/else\""), "{error}");
 }

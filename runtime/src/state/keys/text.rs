@@ -1,0 +1,117 @@
+//! Keys as people write them: the inverse of each other are `Display` and [`Key::from_str`].
+//!
+//! ```text
+//! meta/schema                             allocation/ID/task/NAME/local
+//! meta/counters                           allocation/ID/task/NAME/state
+//! allocation/ID                           device/ledger
+//! allocation/ID/state                     plugin/NAME
+//! allocation/ID/deployment                node/registration
+//! allocation/ID/network                   manager/driver
+//! allocation/ID/acknowledged              manager/device
+//! ```
+//!
+//! Names hold no slash, so the parts are never ambiguous.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Key, MetaItem, Prefix};
+use crate::model::ids::{AllocId, NameError, PluginName, TaskName};
+
+/// Why a text is not a key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyTextError {
+    /// No key is written so.
+    #[error("no record is called {given:?}; a dump of the state lists those there are")]
+    Unknown {
+        /// The text, cut to a hundred characters.
+        given: String,
+    },
+    /// The id or the name in it cannot be one.
+    #[error("no record is called so")]
+    Name(#[source] NameError),
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Meta(MetaItem::SchemaVersion) => f.write_str("meta/schema"),
+            Self::Meta(MetaItem::Counters) => f.write_str("meta/counters"),
+            Self::Alloc(id) => write!(f, "allocation/{id}"),
+            Self::AllocState(id) => write!(f, "allocation/{id}/state"),
+            Self::DeploymentStatus(id) => write!(f, "allocation/{id}/deployment"),
+            Self::NetworkStatus(id) => write!(f, "allocation/{id}/network"),
+            Self::AcknowledgedState(id) => write!(f, "allocation/{id}/acknowledged"),
+            Self::TaskLocal(id, task) => write!(f, "allocation/{id}/task/{task}/local"),
+            Self::TaskState(id, task) => write!(f, "allocation/{id}/task/{task}/state"),
+            Self::DeviceLedger => f.write_str("device/ledger"),
+            Self::PluginHandle(name) => write!(f, "plugin/{name}"),
+            Self::NodeRegistration => f.write_str("node/registration"),
+            Self::DriverManager => f.write_str("manager/driver"),
+            Self::DeviceManager => f.write_str("manager/device"),
+        }
+    }
+}
+
+impl FromStr for Key {
+    type Err = KeyTextError;
+
+    fn from_str(text: &str) -> Result<Self, KeyTextError> {
+        // One more than any key has, so that a key with something after it is none.
+        let parts: Vec<&str> = text.splitn(6, '/').collect();
+        match parts.as_slice() {
+            ["meta", "schema"] => Ok(Self::Meta(MetaItem::SchemaVersion)),
+            ["meta", "counters"] => Ok(Self::Meta(MetaItem::Counters)),
+            ["allocation", id] => Ok(Self::Alloc(alloc(id)?)),
+            ["allocation", id, "state"] => Ok(Self::AllocState(alloc(id)?)),
+            ["allocation", id, "deployment"] => Ok(Self::DeploymentStatus(alloc(id)?)),
+            ["allocation", id, "network"] => Ok(Self::NetworkStatus(alloc(id)?)),
+            ["allocation", id, "acknowledged"] => Ok(Self::AcknowledgedState(alloc(id)?)),
+            ["allocation", id, "task", name, "local"] => {
+                Ok(Self::TaskLocal(alloc(id)?, task(name)?))
+            }
+            ["allocation", id, "task", name, "state"] => {
+                Ok(Self::TaskState(alloc(id)?, task(name)?))
+            }
+            ["device", "ledger"] => Ok(Self::DeviceLedger),
+            ["plugin", name] => {
+                PluginName::new(*name).map(Self::PluginHandle).map_err(KeyTextError::Name)
+            }
+            ["node", "registration"] => Ok(Self::NodeRegistration),
+            ["manager", "driver"] => Ok(Self::DriverManager),
+            ["manager", "device"] => Ok(Self::DeviceManager),
+            _ => Err(KeyTextError::Unknown { given: text.chars().take(100).collect() }),
+        }
+    }
+}
+
+impl Prefix {
+    /// A group that holds every key whose text starts with `text`, as small as is easily told: read
+    /// it instead of everything, then compare the texts.
+    #[must_use]
+    pub fn around(text: &str) -> Self {
+        let Some((area, rest)) = text.split_once('/') else { return Self::All };
+        match area {
+            "meta" => Self::Meta,
+            "allocation" => match rest.get(..UUID_TEXT).map(AllocId::from_str) {
+                Some(Ok(id)) => Self::Alloc(id),
+                _ => Self::Allocs,
+            },
+            "plugin" => Self::Plugins,
+            "node" => Self::Node,
+            "manager" => Self::Managers,
+            _ => Self::All,
+        }
+    }
+}
+
+/// Characters of an id as it is written.
+const UUID_TEXT: usize = 36;
+
+fn alloc(text: &str) -> Result<AllocId, KeyTextError> {
+    text.parse().map_err(KeyTextError::Name)
+}
+
+fn task(text: &str) -> Result<TaskName, KeyTextError> {
+    TaskName::new(text).map_err(KeyTextError::Name)
+}
