@@ -212,6 +212,55 @@ impl From<AllocId> for String {
     }
 }
 
+/// Identity of a node over restarts (a UUID).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct NodeId(uuid::Uuid);
+
+impl NodeId {
+    /// From a UUID.
+    #[must_use]
+    pub const fn new(id: uuid::Uuid) -> Self {
+        Self(id)
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.hyphenated().fmt(f)
+    }
+}
+
+/// The text is not a node id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is not a node id (a UUID)")]
+pub struct NotNodeId {
+    /// The text given, cut to a readable length.
+    pub given: String,
+}
+
+impl FromStr for NodeId {
+    type Err = NotNodeId;
+    fn from_str(text: &str) -> Result<Self, NotNodeId> {
+        uuid::Uuid::try_parse(text)
+            .map(Self)
+            .map_err(|_| NotNodeId { given: text.chars().take(64).collect() })
+    }
+}
+
+impl TryFrom<String> for NodeId {
+    type Error = NotNodeId;
+    fn try_from(text: String) -> Result<Self, NotNodeId> {
+        text.parse()
+    }
+}
+
+impl From<NodeId> for String {
+    fn from(id: NodeId) -> Self {
+        id.to_string()
+    }
+}
+
 /// `<alloc id>/<task>/<8 hex>`: one start of one task. New for each start, so that late news of
 /// an earlier run cannot be taken for this one's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

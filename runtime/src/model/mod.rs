@@ -16,6 +16,8 @@ pub mod event;
 pub mod ids;
 pub mod job;
 pub mod json;
+pub mod plugin;
 pub mod resources;
+pub mod saved;
 pub mod task;
 pub mod time;

@@ -1,68 +1,16 @@
 //! The node's id: made once, kept in the data directory for ever.
 
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
+pub use crate::model::ids::{NodeId, NotNodeId};
 use crate::rng::Rng;
 
 /// Name of the file in the data directory.
 pub const FILE: &str = "node-id";
 /// More than a UUID and a line end is not an id.
 const FILE_BYTES_MAX: u64 = 64;
-
-/// Identity of a node over restarts (a UUID).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct NodeId(uuid::Uuid);
-
-impl NodeId {
-    /// A new one.
-    #[must_use]
-    pub fn random(rng: &Rng) -> Self {
-        Self(rng.uuid())
-    }
-}
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.hyphenated().fmt(f)
-    }
-}
-
-/// The text is not a node id.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is not a node id (a UUID)")]
-pub struct NotNodeId {
-    /// The text given, cut to a readable length.
-    pub given: String,
-}
-
-impl FromStr for NodeId {
-    type Err = NotNodeId;
-    fn from_str(text: &str) -> Result<Self, NotNodeId> {
-        uuid::Uuid::try_parse(text)
-            .map(Self)
-            .map_err(|_| NotNodeId { given: text.chars().take(64).collect() })
-    }
-}
-
-impl TryFrom<String> for NodeId {
-    type Error = NotNodeId;
-    fn try_from(text: String) -> Result<Self, NotNodeId> {
-        text.parse()
-    }
-}
-
-impl From<NodeId> for String {
-    fn from(id: NodeId) -> Self {
-        id.to_string()
-    }
-}
 
 /// Why the node's id could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -106,7 +54,7 @@ pub fn load_or_create(data_dir: &Path, rng: &Rng) -> Result<NodeId, NodeIdError>
     match read(&path) {
         Ok(text) => text.trim().parse().map_err(|source| NodeIdError::Corrupt { path, source }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let id = NodeId::random(rng);
+            let id = NodeId::new(rng.uuid());
             write(data_dir, &path, id).map_err(|source| NodeIdError::Write { path, source })?;
             Ok(id)
         }

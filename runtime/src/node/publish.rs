@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn an_equal_view_publishes_nothing_and_a_changed_one_does() {
-        let node = Node::new(NodeView::new(NodeId::random(&Rng::seeded(1)), "box"));
+        let node = Node::new(NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box"));
         let mut seen = node.subscribe();
         assert!(!node.update(|view| view.name = "box".into()));
         assert!(!seen.has_changed().unwrap());

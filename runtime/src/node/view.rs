@@ -160,7 +160,7 @@ mod tests {
     use crate::rng::Rng;
 
     fn view() -> NodeView {
-        let mut view = NodeView::new(NodeId::random(&Rng::seeded(1)), "box");
+        let mut view = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
         view.apply_facts(Facts::from([
             ("cpu.totalcompute".to_owned(), Attribute::from(5_000)),
             ("memory.totalbytes".to_owned(), Attribute::from(2 * 1024 * 1024 * 1024 + 5)),

@@ -13,29 +13,12 @@ use wasmparser::{ComponentExternalKind, Encoding, Parser, Payload};
 use super::capability::Authority;
 use crate::limits::PLUGIN_FILE_BYTES_MAX;
 
+pub use crate::model::plugin::PluginKind;
+
 /// Imports and exports beyond this are refused: a plugin has about twenty.
 const ITEMS_MAX: usize = 1_000;
 /// Prefix of the interfaces of this package.
 const PACKAGE: &str = "ostler:plugin/";
-
-/// Which contract a component fulfils.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PluginKind {
-    /// Exports `ostler:plugin/driver`.
-    Driver,
-    /// Exports `ostler:plugin/device`.
-    Device,
-}
-
-impl fmt::Display for PluginKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Driver => "driver",
-            Self::Device => "device",
-        })
-    }
-}
 
 /// Why a file is not a plugin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -66,7 +66,7 @@ pub enum Key {
     Meta(MetaItem),
     /// What was asked: [`crate::model::alloc::Allocation`].
     Alloc(AllocId),
-    /// What became of it: [`crate::model::alloc::SavedAllocState`].
+    /// What became of it: [`crate::model::saved::SavedAllocState`].
     AllocState(AllocId),
     /// Whether the allocation counts as healthy:
     /// [`crate::model::saved::DeploymentStatus`].

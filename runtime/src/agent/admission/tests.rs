@@ -49,7 +49,7 @@ fn health(state: HealthState, reason: &str) -> Health {
 
 /// 1000 MHz, 1000 MiB, driver `exec`, two devices, one rack.
 fn view() -> NodeView {
-    let mut view = NodeView::new(NodeId::random(&Rng::seeded(1)), "box");
+    let mut view = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
     view.resources = NodeResources { cpu_mhz: 1_000, memory_mb: 1_000 };
     view.meta.insert("rack".into(), "r1".into());
     let exec = DriverView { health: health(HealthState::Healthy, ""), ..Default::default() };

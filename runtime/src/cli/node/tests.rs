@@ -10,7 +10,7 @@ use crate::node::{DriverView, NodeId};
 use crate::rng::Rng;
 
 fn node() -> NodeView {
-    let mut node = NodeView::new(NodeId::random(&Rng::seeded(1)), "box");
+    let mut node = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
     node.attributes.insert("cpu.arch".into(), Attribute::from("amd64"));
     let driver = DriverView {
         health: Health { state: HealthState::Unhealthy, reason: "no cgroup\nhere".into() },
@@ -59,14 +59,14 @@ fn everything_a_job_can_ask_for_is_shown() {
 
 #[test]
 fn a_node_without_drivers_and_devices_says_so() {
-    let bare = NodeView::new(NodeId::random(&Rng::seeded(1)), "box");
+    let bare = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
     let text = status_text(&bare, &Terminal::default());
     assert!(text.contains("\ndrivers\nnone\n") && text.contains("\ndevices\nnone\n"), "{text}");
 }
 
 #[test]
 fn a_device_plugin_that_fails_is_shown_although_it_has_no_device() {
-    let mut node = NodeView::new(NodeId::random(&Rng::seeded(1)), "box");
+    let mut node = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
     let failed = Health { state: HealthState::Unhealthy, reason: "the guest\ntrapped".into() };
     node.device_plugins.insert(PluginName::new("nvidia").unwrap(), failed);
     node.device_plugins.insert(

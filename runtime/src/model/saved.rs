@@ -1,0 +1,197 @@
+//! What is written to the state file beside allocations and tasks, by the name of its record.
+//!
+//! ```text
+//! allocation   SavedAllocState   DeploymentStatus   NetworkStatus   AcknowledgedState
+//! plugin       PluginHandle
+//! managers     DriverManagerState   DeviceManagerState
+//! node         NodeRegistration
+//! ```
+//!
+//! Written by the agent: [`SavedAllocState`], [`PluginHandle`], [`DriverManagerState`],
+//! [`DeviceManagerState`], [`NodeRegistration`]. Not written yet, because the agent places jobs
+//! itself and gives no network to an allocation: [`DeploymentStatus`], [`NetworkStatus`],
+//! [`AcknowledgedState`]; their layout is fixed so that an agent that writes them needs no new
+//! schema.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::alloc::{AllocState, ClientStatus};
+use super::device::{GroupKey, HealthState};
+use super::ids::{NodeId, PluginName, TaskName};
+use super::plugin::PluginKind;
+use super::task::TaskState;
+use super::time::Timestamp;
+
+/// What became of an allocation, as a whole. The states of its tasks have records of their own, so
+/// that one task's event does not write all of them again. Derived from those states: may lag behind
+/// them while the allocation lives, and agrees with them once it is over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedAllocState {
+    /// Derived from the task states, or forced.
+    pub client_status: ClientStatus,
+    /// A sentence on it.
+    pub client_description: String,
+}
+
+impl From<&AllocState> for SavedAllocState {
+    fn from(state: &AllocState) -> Self {
+        Self {
+            client_status: state.client_status,
+            client_description: state.client_description.clone(),
+        }
+    }
+}
+
+/// The verdict on an allocation that belongs to a deployment. Given once, never taken back: it must
+/// survive a restart, or the allocation would be judged a second time from a fresh clock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeploymentStatus {
+    /// The verdict; `None` before there is one.
+    pub healthy: Option<bool>,
+    /// When `healthy` was set.
+    pub changed_at: Option<Timestamp>,
+    /// One of the first instances of a new version, tried before the others follow.
+    pub canary: bool,
+    /// Index of the update that last changed it at whoever placed the allocation; 0 when only the
+    /// node knows it.
+    pub modify_index: u64,
+}
+
+impl DeploymentStatus {
+    /// Judged healthy.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.healthy == Some(true)
+    }
+
+    /// Judged unhealthy. An allocation without a verdict is neither.
+    #[must_use]
+    pub fn is_unhealthy(&self) -> bool {
+        self.healthy == Some(false)
+    }
+}
+
+/// The network an allocation was given when it was set up: needed again after a restart, for tasks
+/// that start anew and for taking the network down.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkStatus {
+    /// Interface inside the allocation's network.
+    pub interface_name: String,
+    /// IPv4 address, or the only one; empty when there is none.
+    pub address: String,
+    /// IPv6 address; empty when there is none.
+    pub address_ipv6: String,
+    /// Name resolution, when it differs from the node's.
+    pub dns: Option<DnsConfig>,
+}
+
+/// How names are resolved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DnsConfig {
+    /// Addresses of name servers.
+    pub servers: Vec<String>,
+    /// Domains tried for names without a dot.
+    pub searches: Vec<String>,
+    /// Options of the resolver, as in `resolv.conf`.
+    pub options: Vec<String>,
+}
+
+/// What whoever placed the allocation has last confirmed to know of it. An agent that restarts
+/// compares with it and sends only what differs, instead of everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcknowledgedState {
+    /// Status.
+    pub client_status: ClientStatus,
+    /// A sentence on it.
+    pub client_description: String,
+    /// The verdict of a deployment, if there was one.
+    pub deployment_status: Option<DeploymentStatus>,
+    /// The network, if there was one.
+    pub network_status: Option<NetworkStatus>,
+    /// Every task.
+    pub tasks: BTreeMap<TaskName, TaskState>,
+}
+
+/// What must be known of a plugin to recognise, at a later start, that another one goes by its
+/// name: handles of tasks are made by one plugin and read by the one that has its name then.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PluginHandle {
+    /// Name of its block in the configuration; its own name is the record's key.
+    pub block: String,
+    /// Driver or device plugin.
+    pub kind: PluginKind,
+    /// Version it gives itself.
+    pub version: String,
+    /// Version of the contract it was built for.
+    pub interface_version: String,
+    /// SHA-256 of the component, hex.
+    pub digest: String,
+    /// Bytes of the component.
+    pub size_bytes: u64,
+    /// `built-in`, or the file.
+    pub source: String,
+}
+
+/// Which plugin serves which driver, as last seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverManagerState {
+    /// By the name jobs use, which is the plugin's own.
+    pub drivers: BTreeMap<PluginName, SeenDriver>,
+}
+
+/// One driver, as last seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenDriver {
+    /// Version of the plugin.
+    pub version: String,
+    /// SHA-256 of the plugin, hex.
+    pub digest: String,
+    /// Whether tasks could be given to it.
+    pub health: HealthState,
+}
+
+/// Which plugin serves which devices, as last seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceManagerState {
+    /// By the plugin's own name.
+    pub plugins: BTreeMap<PluginName, SeenDevicePlugin>,
+}
+
+/// One device plugin, as last seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenDevicePlugin {
+    /// Version of the plugin.
+    pub version: String,
+    /// SHA-256 of the plugin, hex.
+    pub digest: String,
+    /// Whether its last fingerprint succeeded.
+    pub health: HealthState,
+    /// The groups it reported last, in order; kept while it does not answer.
+    pub groups: Vec<SeenDeviceGroup>,
+}
+
+/// One group of devices, as last seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenDeviceGroup {
+    /// Its name.
+    pub key: GroupKey,
+    /// Ids of its instances, in order.
+    pub instances: Vec<String>,
+}
+
+/// The node, as it made itself known in this data directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRegistration {
+    /// Its id.
+    pub id: NodeId,
+    /// The name people see; the last one it had.
+    pub name: String,
+    /// First start with this id and this state file.
+    pub registered_at: Timestamp,
+}
+
+#[cfg(test)]
+#[path = "saved_tests.rs"]
+mod tests;
