@@ -191,6 +191,13 @@ pub const LOG_READ_BYTES: usize = 64 * 1024;
 pub const STATE_QUEUE_MAX: usize = 1_024;
 /// Most writes in one commit.
 pub const STATE_BATCH_MAX: usize = 512;
+/// Longest that a write which may lag waits for a durable one to go with. Short enough that what an
+/// operator saw is on disk before they act on it, long enough for a burst to be one commit.
+pub const STATE_LATER_WALL_MAX: Duration = Duration::from_millis(200);
+/// Longest between two tries of writes that may lag while commits fail.
+pub const STATE_LATER_RETRY_WALL_MAX: Duration = Duration::from_secs(10);
+/// The store's counts are written along with every so-manieth commit: rare enough to cost nothing.
+pub const STATE_COUNTERS_COMMITS: u64 = 256;
 /// Page cache of the state file, bytes: redb's default is 1 GiB.
 pub const STATE_CACHE_BYTES: usize = 16 * MIB as usize;
 /// Largest single value, bytes.

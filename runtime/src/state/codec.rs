@@ -85,6 +85,21 @@ pub fn encode<T: Serialize + ?Sized>(
     value: &T,
     out: &mut Vec<u8>,
 ) -> Result<(), CodecError> {
+    encode_unsealed(kind, value, out)?;
+    seal(out);
+    Ok(())
+}
+
+/// As [`encode`], without the checksum, which a record that turns out to be unchanged never needs.
+/// [`seal`] completes it.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_unsealed<T: Serialize + ?Sized>(
+    kind: Kind,
+    value: &T,
+    out: &mut Vec<u8>,
+) -> Result<(), CodecError> {
     out.clear();
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&SCHEMA.to_le_bytes());
@@ -92,10 +107,19 @@ pub fn encode<T: Serialize + ?Sized>(
     postcard::serialize_with_flavor(value, Bounded { out }).map_err(|error| match error {
         postcard::Error::SerializeBufferFull => CodecError::TooLarge,
         other => CodecError::Value(other),
-    })?;
-    let checksum = xxh3_64(out);
-    out.extend_from_slice(&checksum.to_le_bytes());
-    Ok(())
+    })
+}
+
+/// Append the checksum that [`encode_unsealed`] left out.
+pub fn seal(record: &mut Vec<u8>) {
+    let checksum = xxh3_64(record);
+    record.extend_from_slice(&checksum.to_le_bytes());
+}
+
+/// A record without its checksum: what its digest is of.
+#[must_use]
+pub fn unsealed(record: &[u8]) -> &[u8] {
+    record.split_last_chunk::<CHECKSUM>().map_or(record, |(unsealed, _)| unsealed)
 }
 
 /// Check a record without reading its body, and return the body.
@@ -156,7 +180,11 @@ impl postcard::ser_flavors::Flavor for Bounded<'_> {
     }
 
     fn try_push(&mut self, data: u8) -> postcard::Result<()> {
-        self.try_extend(&[data])
+        if self.out.len() >= STATE_VALUE_BYTES_MAX - CHECKSUM {
+            return Err(postcard::Error::SerializeBufferFull);
+        }
+        self.out.push(data);
+        Ok(())
     }
 
     fn finalize(self) -> postcard::Result<()> {

@@ -32,10 +32,10 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// The digest of a record.
+    /// The digest of a record without its checksum ([`super::codec::unsealed`]).
     #[must_use]
-    pub fn of(record: &[u8]) -> Self {
-        Self { hash: xxh3_128(record), len: record.len() }
+    pub fn of(unsealed: &[u8]) -> Self {
+        Self { hash: xxh3_128(unsealed), len: unsealed.len() }
     }
 }
 
@@ -66,6 +66,17 @@ struct Entry {
     durable: Option<Digest>,
     /// Writes on their way.
     busy: u32,
+    /// The newest of them, if it may lag.
+    later: Option<Later>,
+}
+
+/// A write that may lag, while it is the newest of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Later {
+    /// Its place in the queue, see [`super::queue::Queue`].
+    pub ticket: u64,
+    /// Its content.
+    pub digest: Digest,
 }
 
 /// Digests of all durable records, writes on their way, destroyed allocations.
@@ -89,7 +100,7 @@ impl Dedup {
             return Decision::Destroyed;
         }
         match self.entries.get(key) {
-            Some(Entry { durable: Some(durable), busy: 0 }) if *durable == digest => {
+            Some(Entry { durable: Some(durable), busy: 0, .. }) if *durable == digest => {
                 Decision::Unchanged
             }
             _ => Decision::Write,
@@ -98,11 +109,44 @@ impl Dedup {
 
     /// A write of `key` is on its way. Each is followed by one [`Dedup::settle`], in order.
     pub fn begin(&mut self, key: &[u8]) {
+        self.begin_with(key, None);
+    }
+
+    /// As [`Dedup::begin`], of a write that may lag and so may be replaced while it waits.
+    pub fn begin_later(&mut self, key: &[u8], later: Later) {
+        self.begin_with(key, Some(later));
+    }
+
+    fn begin_with(&mut self, key: &[u8], later: Option<Later>) {
         let entry = match self.entries.get_mut(key) {
             Some(entry) => entry,
             None => self.entries.entry(key.into()).or_default(),
         };
         entry.busy = entry.busy.saturating_add(1);
+        entry.later = later;
+    }
+
+    /// The newest change of `key` that is on its way, if that is a write that may lag.
+    #[must_use]
+    pub fn later(&self, key: &[u8]) -> Option<Later> {
+        self.entries.get(key)?.later
+    }
+
+    /// The waiting write of `key` that may lag has another content now.
+    pub fn replaced(&mut self, key: &[u8], later: Later) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.later = Some(later);
+        }
+    }
+
+    /// A removal of everything under `prefix` is on its way: what waits before it is not to be
+    /// replaced by something newer.
+    pub fn bar_prefix(&mut self, prefix: &[u8]) {
+        let (from, to) = prefix_bounds(prefix);
+        let range = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
+        for (_, entry) in self.entries.range_mut::<[u8], (Bound<&[u8]>, Bound<&[u8]>)>(range) {
+            entry.later = None;
+        }
     }
 
     /// A write of `key` ended.
@@ -115,6 +159,9 @@ impl Dedup {
             Settled::Put(digest) => Some(digest),
             Settled::Removed | Settled::Unknown => None,
         };
+        if entry.busy == 0 {
+            entry.later = None;
+        }
         if entry.busy == 0 && entry.durable.is_none() {
             self.entries.remove(key);
         }
@@ -147,6 +194,12 @@ impl Dedup {
         {
             self.destroyed.remove(&oldest);
         }
+    }
+
+    /// Whether a write of `key` is on its way.
+    #[must_use]
+    pub fn is_busy(&self, key: &[u8]) -> bool {
+        self.entries.get(key).is_some_and(|entry| entry.busy > 0)
     }
 
     /// Keys known here.

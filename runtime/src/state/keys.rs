@@ -55,7 +55,7 @@ const MANAGER_DEVICE: u8 = 0x02;
 pub enum MetaItem {
     /// Version of the record schema, a `u16`.
     SchemaVersion,
-    /// What was done since the file was made: `state::stats::SavedCounters`.
+    /// What was done since the file was made: `state::stats::Stats`.
     Counters,
 }
 

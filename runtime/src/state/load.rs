@@ -8,6 +8,7 @@ use super::codec::{self, CodecError, SCHEMA};
 use super::dedup::{Dedup, Digest};
 use super::error::StateError;
 use super::keys::{Key, MetaItem};
+use super::stats::Stats;
 
 /// A record that was moved out of the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,18 +32,29 @@ pub struct OpenReport {
     pub repaired: bool,
 }
 
+/// What a store starts with.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// What is durable.
+    pub dedup: Dedup,
+    /// What was found.
+    pub report: OpenReport,
+    /// Counts kept in the file, zero when there are none.
+    pub counted: Stats,
+}
+
 /// Read everything once; quarantine what is damaged; write the schema version where it is missing.
 ///
 /// # Errors
 /// When the backend fails or the content is of a newer agent.
-pub fn load(path: &Path, backend: &dyn Backend) -> Result<(Dedup, OpenReport), StateError> {
+pub fn load(path: &Path, backend: &dyn Backend) -> Result<Loaded, StateError> {
     let mut found = Found::default();
     let scanned = backend.scan(&[], &mut |key, record| {
         found.visit(key, record);
         ControlFlow::Continue(())
     });
     scanned.map_err(|error| StateError::opening(path.to_owned(), error))?;
-    let Found { mut dedup, mut report, schema, mut ops } = found;
+    let Found { mut dedup, mut report, schema, counted, mut ops } = found;
     if let Some(newer) = schema.filter(|schema| *schema != SCHEMA) {
         return Err(StateError::Schema { path: path.to_owned(), found: newer, supported: SCHEMA });
     }
@@ -65,7 +77,7 @@ pub fn load(path: &Path, backend: &dyn Backend) -> Result<(Dedup, OpenReport), S
     if report.repaired {
         tracing::warn!(path = %path.display(), "state file was inconsistent and has been repaired");
     }
-    Ok((dedup, report))
+    Ok(Loaded { dedup, report, counted })
 }
 
 #[derive(Default)]
@@ -73,22 +85,31 @@ struct Found {
     dedup: Dedup,
     report: OpenReport,
     schema: Option<u16>,
+    counted: Stats,
     ops: Vec<Op>,
 }
 
 impl Found {
     fn visit(&mut self, bytes: &[u8], record: &[u8]) {
         let checked = Key::parse(bytes).map_err(CodecError::Key).and_then(|key| {
-            if key == Key::Meta(MetaItem::SchemaVersion) {
-                self.schema = Some(codec::decode::<u16>(key.kind(), record)?);
-            } else {
-                codec::check(key.kind(), record)?;
-                self.report.records = self.report.records.saturating_add(1);
+            match key {
+                Key::Meta(MetaItem::SchemaVersion) => {
+                    self.schema = Some(codec::decode::<u16>(key.kind(), record)?);
+                }
+                Key::Meta(MetaItem::Counters) => {
+                    codec::check(key.kind(), record)?;
+                    // Counts of another shape are another agent's; counting starts again.
+                    self.counted = codec::decode(key.kind(), record).unwrap_or_default();
+                }
+                _ => {
+                    codec::check(key.kind(), record)?;
+                    self.report.records = self.report.records.saturating_add(1);
+                }
             }
             Ok(())
         });
         match checked {
-            Ok(()) => self.dedup.warm(bytes, Digest::of(record)),
+            Ok(()) => self.dedup.warm(bytes, Digest::of(codec::unsealed(record))),
             Err(cause) => {
                 let key = Key::parse(bytes).map_or_else(|_| hex(bytes), |key| key.to_string());
                 self.report.quarantined.push(Quarantined { key, cause });
@@ -103,7 +124,7 @@ fn schema_record(dedup: &mut Dedup) -> Result<Op, StateError> {
     let mut record = Vec::new();
     codec::encode(key.kind(), &SCHEMA, &mut record)
         .map_err(|source| StateError::Encode { key: key.clone(), source })?;
-    dedup.warm(&key.encode(), Digest::of(&record));
+    dedup.warm(&key.encode(), Digest::of(codec::unsealed(&record)));
     Ok(Op::Put { key: key.encode().into(), value: record.into() })
 }
 

@@ -8,9 +8,15 @@
 //!                                                 ─► publish digests ─► wake the batch's waiters
 //! ```
 //!
+//! A write is either *durable* (`put`, `delete`, `destroy_alloc`: returns when it is on disk) or *may
+//! lag* (`put_later`: returns when it is queued, goes with the next durable write or within 200 ms).
+//! What a crash may not take is durable: allocations, intents, identities, handles, ends. What can
+//! be derived again or is only shown may lag.
+//!
 //! * [`keys`]: typed keys and their ordered bytes. All keys of one allocation share a prefix.
 //! * [`codec`]: the checksummed envelope around every value.
 //! * [`dedup`]: pure; what is known to be durable, and which allocations are destroyed.
+//! * [`queue`]: writes on their way, and when the next batch is due.
 //! * [`writer`]: the one thread that commits, in groups.
 //! * [`backend`]: what a place to keep records must do; [`redb_store`] on disk, [`mem_store`] in
 //!   memory, [`testing`] with injected faults.
@@ -22,6 +28,7 @@
 //! * A write is acknowledged only after its commit; a failed commit fails exactly its waiters and
 //!   makes the store forget what it believed about their keys, so that the next write is real.
 //! * A key with a write on its way is never taken as unchanged.
+//! * Writes of one key keep their order; a durable write takes everything queued before it along.
 //! * `destroy_alloc` beats every later persist of that allocation ([`Put::Destroyed`]).
 //! * One bad record does not stop the agent: it is moved to a quarantine table and reported. A bad
 //!   file is never deleted or changed.
@@ -36,6 +43,7 @@ pub mod keys;
 pub mod load;
 pub mod lock;
 pub mod mem_store;
+pub mod queue;
 pub mod redb_store;
 pub mod stats;
 pub mod store;
@@ -52,4 +60,4 @@ pub use load::{OpenReport, Quarantined};
 pub use lock::{DataDirLock, LockError};
 pub use redb_store::move_aside;
 pub use stats::Stats;
-pub use store::{Put, Record, StateStore};
+pub use store::{Put, Record, StateStore, StoreOptions};

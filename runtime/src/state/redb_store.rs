@@ -114,9 +114,12 @@ impl Backend for RedbBackend {
             transaction.set_durability(Durability::Immediate).map_err(engine)?;
             {
                 let mut state = transaction.open_table(STATE).map_err(engine)?;
-                let mut quarantine = transaction.open_table(QUARANTINE).map_err(engine)?;
                 for op in batch {
-                    apply(&mut state, &mut quarantine, op).map_err(engine)?;
+                    if let Some((key, record)) = apply(&mut state, op).map_err(engine)? {
+                        // Opened only when it is needed, which is hardly ever.
+                        let mut quarantine = transaction.open_table(QUARANTINE).map_err(engine)?;
+                        quarantine.insert(key, &*record).map_err(engine)?;
+                    }
                 }
             }
             transaction.commit().map_err(engine)
@@ -160,11 +163,14 @@ impl Backend for RedbBackend {
     }
 }
 
-fn apply(
+/// A record and its key.
+type Removed<'a> = (&'a [u8], Vec<u8>);
+
+/// Apply a change; returns the record that is to be put into quarantine.
+fn apply<'a>(
     state: &mut Table<'_, &'static [u8], &'static [u8]>,
-    quarantine: &mut Table<'_, &'static [u8], &'static [u8]>,
-    op: &Op,
-) -> Result<(), redb::StorageError> {
+    op: &'a Op,
+) -> Result<Option<Removed<'a>>, redb::StorageError> {
     match op {
         Op::Put { key, value } => {
             state.insert(&**key, &**value)?;
@@ -178,13 +184,11 @@ fn apply(
             state.retain_in::<&[u8], _>(bounds, |_, _| false)?;
         }
         Op::Quarantine { key } => {
-            let value = state.remove(&**key)?.map(|value| value.value().to_vec());
-            if let Some(value) = value {
-                quarantine.insert(&**key, &*value)?;
-            }
+            let record = state.remove(&**key)?.map(|record| record.value().to_vec());
+            return Ok(record.map(|record| (&**key, record)));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn builder() -> Builder {

@@ -8,19 +8,19 @@ use std::thread::JoinHandle;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::backend::{Backend, Op};
 use super::codec::{self, CodecError};
-use super::dedup::{Decision, Digest};
+use super::dedup::{Decision, Digest, Later};
 use super::error::StateError;
 use super::keys::{Key, Prefix};
-use super::load::{self, OpenReport};
+use super::load::{self, Loaded, OpenReport};
 use super::mem_store::MemBackend;
+use super::queue::Request;
 use super::redb_store::RedbBackend;
 use super::stats::{Stats, count};
-use super::writer::{self, Message, Request, Shared};
-use crate::limits::STATE_QUEUE_MAX;
+use super::writer::{self, Core, Shared};
 use crate::model::ids::AllocId;
 
 /// Encoding buffers above this are given back, bytes: one large value must not hold memory on
@@ -44,8 +44,23 @@ pub enum Put {
     Written,
     /// Was durable already; nothing was done.
     Unchanged,
+    /// On its way, durable soon: what [`StateStore::put_later`] is for.
+    Queued,
     /// Dropped: the allocation is destroyed.
     Destroyed,
+}
+
+/// How a store works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// Leave out writes of what is durable already. Off only to measure what that saves.
+    pub deduplicate: bool,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { deduplicate: true }
+    }
 }
 
 /// A handle on the agent's state. Clones are the same store.
@@ -59,15 +74,14 @@ pub struct StateStore {
 
 struct Inner {
     shared: Arc<Shared>,
-    /// Present until the drop.
-    queue: Option<mpsc::Sender<Message>>,
+    options: StoreOptions,
     thread: Option<JoinHandle<()>>,
     report: OpenReport,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.queue = None;
+        self.shared.close(None);
         if let Some(thread) = self.thread.take() {
             // The thread contains its panics; one that ended has nothing left to commit.
             let _ = thread.join();
@@ -129,10 +143,18 @@ impl StateStore {
     /// # Errors
     /// When the file as a whole cannot be used; it is then left as it is.
     pub fn open(path: &Path) -> Result<Self, StateError> {
+        Self::open_with(path, StoreOptions::default())
+    }
+
+    /// As [`StateStore::open`], with options.
+    ///
+    /// # Errors
+    /// As [`StateStore::open`].
+    pub fn open_with(path: &Path, options: StoreOptions) -> Result<Self, StateError> {
         let backend =
             RedbBackend::open(path).map_err(|error| StateError::opening(path.to_owned(), error))?;
         let repaired = backend.repaired();
-        Self::start(path, Arc::new(backend), repaired)
+        Self::start(path, Arc::new(backend), repaired, options)
     }
 
     /// A store that is gone with its last handle.
@@ -148,20 +170,36 @@ impl StateStore {
     /// # Errors
     /// When the backend's content cannot be read or the writer thread cannot be started.
     pub fn with_backend(path: &Path, backend: Arc<dyn Backend>) -> Result<Self, StateError> {
-        Self::start(path, backend, false)
+        Self::with_backend_and(path, backend, StoreOptions::default())
     }
 
-    fn start(path: &Path, backend: Arc<dyn Backend>, repaired: bool) -> Result<Self, StateError> {
-        let (dedup, mut report) = load::load(path, backend.as_ref())?;
+    /// As [`StateStore::with_backend`], with options.
+    ///
+    /// # Errors
+    /// As [`StateStore::with_backend`].
+    pub fn with_backend_and(
+        path: &Path,
+        backend: Arc<dyn Backend>,
+        options: StoreOptions,
+    ) -> Result<Self, StateError> {
+        Self::start(path, backend, false, options)
+    }
+
+    fn start(
+        path: &Path,
+        backend: Arc<dyn Backend>,
+        repaired: bool,
+        options: StoreOptions,
+    ) -> Result<Self, StateError> {
+        let Loaded { dedup, mut report, counted } = load::load(path, backend.as_ref())?;
         report.repaired = repaired;
-        let shared = Arc::new(Shared::new(path.to_owned(), backend, dedup));
-        let (queue, receiver) = mpsc::channel(STATE_QUEUE_MAX);
+        let shared = Arc::new(Shared::new(path.to_owned(), backend, dedup, counted));
         let for_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("ostler-state".to_owned())
-            .spawn(move || writer::run(&for_thread, receiver))
+            .spawn(move || writer::run(&for_thread))
             .map_err(|source| StateError::Thread { source })?;
-        let inner = Inner { shared, queue: Some(queue), thread: Some(thread), report };
+        let inner = Inner { shared, options, thread: Some(thread), report };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -186,13 +224,43 @@ impl StateStore {
                 self.write(key.alloc(), op, Some(digest)).await?
             }
         };
-        let counters = &self.inner.shared.counters;
-        match put {
-            Put::Written => {}
-            Put::Unchanged => count(&counters.unchanged, 1),
-            Put::Destroyed => count(&counters.destroyed, 1),
-        }
+        self.count(put);
         Ok(put)
+    }
+
+    /// Write `value` under `key` soon: for what may lag behind a crash. Returns once it is queued.
+    ///
+    /// It is durable with the next durable write that is begun after it, whichever its key, or
+    /// within [`STATE_LATER_WALL_MAX`]. While it waits, a newer one of the same key takes its place.
+    /// Writes of one key keep their order, durable ones included. When the commit fails it is tried
+    /// again. [`StateStore::get`] shows it once it is durable.
+    ///
+    /// [`STATE_LATER_WALL_MAX`]: crate::limits::STATE_LATER_WALL_MAX
+    ///
+    /// # Errors
+    /// When the value cannot be encoded or the store is closed.
+    pub async fn put_later<T: Serialize + ?Sized>(
+        &self,
+        key: &Key,
+        value: &T,
+    ) -> Result<Put, StateError> {
+        count(&self.inner.shared.counters.later, 1);
+        let put = match self.prepare(key, value)? {
+            Prepared::Done(put) => put,
+            Prepared::Write { key: bytes, record, digest } => {
+                self.write_later(key.alloc(), bytes, record, digest).await?
+            }
+        };
+        self.count(put);
+        Ok(put)
+    }
+
+    /// Wait until everything queued before is durable.
+    ///
+    /// # Errors
+    /// When the commit failed or the store is closed.
+    pub async fn flush(&self) -> Result<(), StateError> {
+        self.push(|_| Ok((None, None))).await.map(drop)
     }
 
     /// Remove a record; durable when it returns. Nothing happens when there is none.
@@ -210,7 +278,7 @@ impl StateStore {
     /// # Errors
     /// When the commit failed or the store is closed.
     pub async fn destroy_alloc(&self, id: AllocId) -> Result<(), StateError> {
-        self.inner.shared.dedup().destroy(id);
+        self.inner.shared.core().dedup.destroy(id);
         let op = Op::DeletePrefix { prefix: Prefix::Alloc(id).encode().into() };
         self.write(None, op, None).await.map(drop)
     }
@@ -272,29 +340,31 @@ impl StateStore {
     /// What happened since.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let queued = self.inner.queue.as_ref().map_or(0, |q| q.max_capacity() - q.capacity());
         let shared = &self.inner.shared;
-        shared.counters.snapshot(queued, shared.dedup().len())
+        let core = shared.core();
+        shared.counters.snapshot(core.queue.len(), core.dedup.len())
     }
 
     /// Commit everything queued and take no more writes; reads go on. The file is given back when
     /// the last handle is dropped.
     pub async fn close(&self) {
         let (told, done) = oneshot::channel();
-        // An error of either means the writer has ended already, with nothing left in the queue.
-        if let Some(queue) = &self.inner.queue
-            && queue.send(Message::Close(told)).await.is_ok()
-        {
-            let _ = done.await;
-        }
-    }
-
-    fn queue(&self) -> Result<&mpsc::Sender<Message>, StateError> {
-        self.inner.queue.as_ref().ok_or_else(|| self.closed())
+        self.inner.shared.close(Some(told));
+        // An error means that the writer has ended already, with nothing left in the queue.
+        let _ = done.await;
     }
 
     fn closed(&self) -> StateError {
         StateError::Closed { path: self.inner.shared.path.clone() }
+    }
+
+    fn count(&self, put: Put) {
+        let counters = &self.inner.shared.counters;
+        match put {
+            Put::Written | Put::Queued => {}
+            Put::Unchanged => count(&counters.unchanged, 1),
+            Put::Destroyed => count(&counters.destroyed, 1),
+        }
     }
 
     /// Encode and compare; copies only what must be written.
@@ -304,24 +374,33 @@ impl StateStore {
         // Taken out while in use, so that a value whose serialisation writes state finds a fresh
         // one instead of a borrow error.
         let mut scratch = SCRATCH.take();
-        let encoded = codec::encode(key.kind(), value, &mut scratch.record);
+        let encoded = codec::encode_unsealed(key.kind(), value, &mut scratch.record);
         let prepared = encoded.map(|()| {
             key.encode_into(&mut scratch.key);
             let digest = Digest::of(&scratch.record);
-            match shared.dedup().decide(&scratch.key, key.alloc(), digest) {
-                Decision::Unchanged => Prepared::Done(Put::Unchanged),
-                Decision::Destroyed => Prepared::Done(Put::Destroyed),
-                Decision::Write => Prepared::Write {
-                    key: scratch.key.as_slice().into(),
-                    record: scratch.record.as_slice().into(),
-                    digest,
-                },
+            let decision = shared.core().dedup.decide(&scratch.key, key.alloc(), digest);
+            match self.decided(decision) {
+                Some(put) => Prepared::Done(put),
+                None => {
+                    codec::seal(&mut scratch.record);
+                    let (key, record) = (scratch.key.as_slice(), scratch.record.as_slice());
+                    Prepared::Write { key: key.into(), record: record.into(), digest }
+                }
             }
         });
         if scratch.record.capacity() <= SCRATCH_KEEP {
             SCRATCH.replace(scratch);
         }
         prepared.map_err(|source: CodecError| StateError::Encode { key: key.clone(), source })
+    }
+
+    /// How a put ends that need not be written.
+    fn decided(&self, decision: Decision) -> Option<Put> {
+        match decision {
+            Decision::Destroyed => Some(Put::Destroyed),
+            Decision::Unchanged if self.inner.options.deduplicate => Some(Put::Unchanged),
+            Decision::Unchanged | Decision::Write => None,
+        }
     }
 
     /// Queue one change and wait for its commit.
@@ -331,31 +410,83 @@ impl StateStore {
         op: Op,
         digest: Option<Digest>,
     ) -> Result<Put, StateError> {
-        let permit = self.queue()?.reserve().await.map_err(|_| self.closed())?;
+        // Decided again, because time has passed, and queued under the same lock: the order in the
+        // queue is the order in which keys became busy.
+        self.push(|core| {
+            match (&op, digest) {
+                (Op::Put { key, .. }, Some(digest)) => {
+                    if let Some(put) = self.decided(core.dedup.decide(key, alloc, digest)) {
+                        return Err(put);
+                    }
+                    core.dedup.begin(key);
+                }
+                (Op::Put { key, .. } | Op::Delete { key } | Op::Quarantine { key }, _) => {
+                    core.dedup.begin(key);
+                }
+                (Op::DeletePrefix { prefix }, _) => core.dedup.bar_prefix(prefix),
+            }
+            Ok((Some(op), digest))
+        })
+        .await
+    }
+
+    /// Queue what `decide` gives, unless it ends the put, and wait for the commit.
+    async fn push(
+        &self,
+        decide: impl FnOnce(&mut Core) -> Result<(Option<Op>, Option<Digest>), Put>,
+    ) -> Result<Put, StateError> {
+        let shared = &self.inner.shared;
+        let permit = shared.room.acquire().await.map_err(|_| self.closed())?;
         let (done, committed) = oneshot::channel();
         {
-            // Decided again, because time has passed, and queued under the same lock: the order
-            // in the queue is the order in which keys became busy.
-            let mut dedup = self.inner.shared.dedup();
-            match (&op, digest) {
-                (Op::Put { key, .. }, Some(digest)) => match dedup.decide(key, alloc, digest) {
-                    Decision::Unchanged => return Ok(Put::Unchanged),
-                    Decision::Destroyed => return Ok(Put::Destroyed),
-                    Decision::Write => dedup.begin(key),
-                },
-                (Op::Put { key, .. } | Op::Delete { key } | Op::Quarantine { key }, _) => {
-                    dedup.begin(key);
-                }
-                (Op::DeletePrefix { .. }, _) => {}
+            let mut core = shared.core();
+            if core.queue.is_closed() {
+                return Err(self.closed());
             }
-            permit.send(Message::Write(Request { op, digest, done }));
+            let (op, digest) = match decide(&mut core) {
+                Ok(change) => change,
+                Err(put) => return Ok(put),
+            };
+            core.queue.push(Request { op, digest, done: Some(done) });
+            permit.forget();
+            shared.wake(&mut core);
         }
         match committed.await {
             Ok(Ok(())) => Ok(Put::Written),
-            Ok(Err(source)) => {
-                Err(StateError::Commit { path: self.inner.shared.path.clone(), source })
-            }
+            Ok(Err(source)) => Err(StateError::Commit { path: shared.path.clone(), source }),
             Err(_) => Err(self.closed()),
         }
+    }
+
+    async fn write_later(
+        &self,
+        alloc: Option<AllocId>,
+        key: Box<[u8]>,
+        record: Box<[u8]>,
+        digest: Digest,
+    ) -> Result<Put, StateError> {
+        let shared = &self.inner.shared;
+        if shared.core().replace_waiting(&key, &record, digest) {
+            count(&shared.counters.replaced, 1);
+            return Ok(Put::Queued);
+        }
+        let permit = shared.room.acquire().await.map_err(|_| self.closed())?;
+        let mut core = shared.core();
+        if core.queue.is_closed() {
+            return Err(self.closed());
+        }
+        if let Some(put) = self.decided(core.dedup.decide(&key, alloc, digest)) {
+            return Ok(put);
+        }
+        if core.replace_waiting(&key, &record, digest) {
+            count(&shared.counters.replaced, 1);
+            return Ok(Put::Queued);
+        }
+        let op = Op::Put { key: key.clone(), value: record };
+        let ticket = core.queue.push(Request { op: Some(op), digest: Some(digest), done: None });
+        core.dedup.begin_later(&key, Later { ticket, digest });
+        permit.forget();
+        shared.wake(&mut core);
+        Ok(Put::Queued)
     }
 }

@@ -1,50 +1,36 @@
 //! The one thread that commits.
 //!
 //! ```text
-//! put, delete, destroy ─► queue (STATE_QUEUE_MAX) ─► [ first waiting … at most STATE_BATCH_MAX ]
-//!                                                       │ one transaction
-//!                               ┌───────────────────────┴──────────────────────┐
-//!                               ▼ durable                                      ▼ failed
-//!                    publish digests, wake waiters            forget digests, fail these waiters
+//! put, put_later, delete, destroy ─► queue (STATE_QUEUE_MAX) ─► [ oldest … at most STATE_BATCH_MAX ]
+//!                                        ▲                         │ one transaction
+//!                                        │         ┌───────────────┴───────────────┐
+//!                                        │         ▼ durable                       ▼ failed
+//!                                        │  publish digests, wake waiters   forget digests, fail
+//!                                        │                                  these waiters
+//!                                        └── what may lag and nothing newer replaces ◄──┘
 //! ```
 //!
 //! Writes queued while a commit is in flight share the next one: the more writers, the fewer
 //! fsyncs per write, with no added delay for a single one. The thread ends when the store is closed
 //! or its last handle is dropped, after everything queued is committed.
 
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
 use super::backend::{Backend, Op};
-use super::dedup::{Dedup, Digest, Settled};
+use super::dedup::{Dedup, Digest, Later, Settled};
 use super::error::BackendError;
-use super::stats::{Counters, count};
-use crate::limits::STATE_BATCH_MAX;
-
-/// How a batch ended, told to each of its waiters.
-pub type Outcome = Result<(), Arc<BackendError>>;
-
-/// One write on its way.
-pub struct Request {
-    /// The change.
-    pub op: Op,
-    /// Digest of the record of a put.
-    pub digest: Option<Digest>,
-    /// Told when the batch ended; the waiter may be gone.
-    pub done: oneshot::Sender<Outcome>,
-}
-
-/// What the writer thread is asked.
-pub enum Message {
-    /// Commit this.
-    Write(Request),
-    /// Take no more, commit what is queued, tell, end.
-    Close(oneshot::Sender<()>),
-}
+use super::queue::{Due, Outcome, Queue, Request};
+use super::stats::{Counters, Stats, count};
+use crate::limits::{
+    STATE_COUNTERS_COMMITS, STATE_LATER_RETRY_WALL_MAX, STATE_LATER_WALL_MAX, STATE_QUEUE_MAX,
+};
 
 /// What the handles and the writer thread have in common.
 pub struct Shared {
@@ -52,100 +38,263 @@ pub struct Shared {
     pub path: PathBuf,
     /// Where records are kept.
     pub backend: Arc<dyn Backend>,
-    dedup: Mutex<Dedup>,
+    /// Places in the queue.
+    pub room: Semaphore,
+    core: Mutex<Core>,
+    /// Wakes the thread.
+    wake: Condvar,
     /// What happened so far.
     pub counters: Counters,
 }
 
+/// What changes together: the order in the queue is the order in which keys became busy.
+pub struct Core {
+    /// What is known to be durable.
+    pub dedup: Dedup,
+    /// What is on its way.
+    pub queue: Queue,
+    /// The thread waits to be woken.
+    asleep: bool,
+    ended: bool,
+    closers: Vec<oneshot::Sender<()>>,
+}
+
 impl Shared {
-    /// Over a backend, knowing what `dedup` was warmed with.
+    /// Over a backend, knowing what `dedup` was warmed with and what was counted before.
     #[must_use]
-    pub fn new(path: PathBuf, backend: Arc<dyn Backend>, dedup: Dedup) -> Self {
-        Self { path, backend, dedup: Mutex::new(dedup), counters: Counters::default() }
+    pub fn new(path: PathBuf, backend: Arc<dyn Backend>, dedup: Dedup, before: Stats) -> Self {
+        let core = Core {
+            dedup,
+            queue: Queue::default(),
+            asleep: false,
+            ended: false,
+            closers: Vec::new(),
+        };
+        Self {
+            path,
+            backend,
+            room: Semaphore::new(STATE_QUEUE_MAX),
+            core: Mutex::new(core),
+            wake: Condvar::new(),
+            counters: Counters::new(before),
+        }
     }
 
-    /// What is known to be durable. Held for microseconds, never across a wait or a commit.
-    pub fn dedup(&self) -> MutexGuard<'_, Dedup> {
+    /// Held for microseconds, never across a wait or a commit.
+    pub fn core(&self) -> MutexGuard<'_, Core> {
         // Each change of it is complete in itself, so a panic elsewhere leaves it usable.
-        self.dedup.lock().unwrap_or_else(PoisonError::into_inner)
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Let the thread look at the queue, if it is not about to do so anyway.
+    pub fn wake(&self, core: &mut Core) {
+        // The thread sets it again before it sleeps; a wake-up costs a system call.
+        if std::mem::take(&mut core.asleep) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Take no more writes; `told` hears when everything queued is committed.
+    pub fn close(&self, told: Option<oneshot::Sender<()>>) {
+        self.room.close();
+        let mut core = self.core();
+        core.queue.close();
+        if !core.ended {
+            core.closers.extend(told);
+        }
+        self.wake(&mut core);
+    }
+
+    /// Wait for the next batch. `false`: there is none any more.
+    fn next(&self, lag: Duration, batch: &mut Vec<Request>) -> bool {
+        let mut core = self.core();
+        loop {
+            let limit = match core.queue.due(lag) {
+                Due::Now => break,
+                Due::Ended => return false,
+                Due::In(left) => Some(left),
+                Due::Never => None,
+            };
+            core.asleep = true;
+            core = match limit {
+                None => self.wake.wait(core).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    let waited = self.wake.wait_timeout(core, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            core.asleep = false;
+        }
+        let taken = core.queue.take(batch);
+        drop(core);
+        self.room.add_permits(taken);
+        true
     }
 }
 
-/// Commit what comes through `queue` until it is closed and empty.
-pub fn run(shared: &Shared, mut queue: mpsc::Receiver<Message>) {
-    let mut batch = Batch::default();
-    let mut closers = Vec::new();
-    while let Some(first) = queue.blocking_recv() {
-        let mut next = Some(first);
-        while let Some(message) = next.take() {
-            match message {
-                Message::Write(request) => batch.push(request),
-                Message::Close(told) => {
-                    queue.close();
-                    closers.push(told);
-                }
-            }
-            if batch.ops.len() < STATE_BATCH_MAX {
-                next = queue.try_recv().ok();
-            }
+impl Core {
+    /// Put `record` in the place of the write of `key` that may lag and still waits, if that is the
+    /// newest of its key.
+    pub fn replace_waiting(&mut self, key: &[u8], record: &[u8], digest: Digest) -> bool {
+        let Some(Later { ticket, digest: waiting }) = self.dedup.later(key) else {
+            return false;
+        };
+        if waiting == digest && self.queue.holds(ticket) {
+            return true;
         }
-        batch.commit(shared);
+        let replaced = self.queue.replace(ticket, record, digest);
+        if replaced {
+            self.dedup.replaced(key, Later { ticket, digest });
+        }
+        replaced
     }
-    for told in closers {
+}
+
+/// Commit what comes until the store is closed and everything is committed.
+pub fn run(shared: &Shared) {
+    let mut batch = Batch::default();
+    let mut failures = 0;
+    while shared.next(lag(failures), &mut batch.requests) {
+        failures = if batch.commit(shared) { 0 } else { failures.saturating_add(1) };
+    }
+    save_counters(shared);
+    let mut core = shared.core();
+    core.ended = true;
+    for told in core.closers.drain(..) {
         // Whoever asked may have stopped waiting.
         let _ = told.send(());
     }
 }
 
+/// How long a write may lag after so many failed commits in a row: a disk that is full is not asked
+/// five times a second.
+fn lag(failures: u32) -> Duration {
+    let doubled = STATE_LATER_WALL_MAX.saturating_mul(1 << failures.min(16));
+    doubled.min(STATE_LATER_RETRY_WALL_MAX)
+}
+
 #[derive(Default)]
 struct Batch {
+    requests: Vec<Request>,
     ops: Vec<Op>,
-    waiters: Vec<(Option<Digest>, oneshot::Sender<Outcome>)>,
+    waiters: Vec<Waiter>,
+}
+
+struct Waiter {
+    digest: Option<Digest>,
+    done: Option<oneshot::Sender<Outcome>>,
 }
 
 impl Batch {
-    fn push(&mut self, request: Request) {
-        self.ops.push(request.op);
-        self.waiters.push((request.digest, request.done));
-    }
-
-    fn commit(&mut self, shared: &Shared) {
-        if self.ops.is_empty() {
-            return;
+    /// Whether it went well.
+    fn commit(&mut self, shared: &Shared) -> bool {
+        let mut flushes = Vec::new();
+        for Request { op, digest, done } in self.requests.drain(..) {
+            match op {
+                Some(op) => {
+                    self.ops.push(op);
+                    self.waiters.push(Waiter { digest, done });
+                }
+                None => flushes.extend(done),
+            }
         }
-        let outcome = commit_contained(shared.backend.as_ref(), &self.ops).map_err(Arc::new);
-        self.count(&shared.counters, outcome.is_ok());
+        let outcome = self.write(shared);
         if let Err(error) = &outcome {
             tracing::warn!(
-                path = %shared.path.display(), writes = self.ops.len(),
+                path = %shared.path.display(), writes = self.waiters.len(),
                 error = &**error as &dyn std::error::Error, "state commit failed"
             );
         }
         // Published before anyone is woken: a caller that was told "durable" and writes the same
         // again finds it unchanged.
-        {
-            let mut dedup = shared.dedup();
-            for (op, (digest, _)) in self.ops.iter().zip(&self.waiters) {
-                settle(&mut dedup, op, *digest, outcome.is_ok());
-            }
-        }
+        self.settle(shared, outcome.is_ok());
         self.ops.clear();
-        for (_, done) in self.waiters.drain(..) {
+        let dones = self.waiters.drain(..).filter_map(|waiter| waiter.done).chain(flushes);
+        for done in dones {
             // Whoever wrote may have stopped waiting.
             let _ = done.send(outcome.clone());
         }
+        outcome.is_ok()
     }
 
-    fn count(&self, counters: &Counters, committed: bool) {
-        if !committed {
-            count(&counters.commits_failed, 1);
-            return;
+    fn write(&mut self, shared: &Shared) -> Outcome {
+        if self.ops.is_empty() {
+            return Ok(());
         }
-        let size = u64::try_from(self.ops.len()).unwrap_or(u64::MAX);
-        count(&counters.commits, 1);
-        count(&counters.writes, size);
-        count(&counters.bytes, self.ops.iter().map(Op::bytes).sum());
-        counters.batch_largest.fetch_max(size, Ordering::Relaxed);
+        let (counters, size) = (&shared.counters, self.ops.len());
+        let bytes = self.ops.iter().map(Op::bytes).sum();
+        if counters.commits.load(Ordering::Relaxed) % STATE_COUNTERS_COMMITS
+            == STATE_COUNTERS_COMMITS - 1
+        {
+            self.ops.extend(counters.record());
+        }
+        let outcome = commit_contained(shared.backend.as_ref(), &self.ops).map_err(Arc::new);
+        self.ops.truncate(size);
+        match outcome {
+            Ok(()) => counters.committed(size, bytes),
+            Err(_) => count(&counters.commits_failed, 1),
+        }
+        outcome
+    }
+
+    fn settle(&mut self, shared: &Shared, committed: bool) {
+        let mut core = shared.core();
+        for (op, waiter) in self.ops.iter().zip(&self.waiters) {
+            settle(&mut core.dedup, op, waiter.digest, committed);
+        }
+        if !committed {
+            let (again, lost) = self.put_back(shared, &mut core);
+            drop(core);
+            count(&shared.counters.later_retried, again);
+            count(&shared.counters.later_lost, lost);
+            if lost > 0 {
+                tracing::warn!(
+                    path = %shared.path.display(), writes = lost,
+                    "state writes that may lag given up: too many wait; the next ones are written"
+                );
+            }
+        }
+    }
+
+    /// Queue again what may lag and has nothing newer behind it. How many, and how many there was
+    /// no room for.
+    fn put_back(&mut self, shared: &Shared, core: &mut Core) -> (u64, u64) {
+        let (mut again, mut lost) = (0, 0);
+        let mut newer: HashSet<&[u8]> = HashSet::new();
+        let mut gone: Vec<&[u8]> = Vec::new();
+        let mut late = Vec::new();
+        for (op, waiter) in self.ops.iter().zip(&self.waiters).rev() {
+            match (op, waiter.digest) {
+                (Op::Put { key, .. }, Some(digest)) if waiter.done.is_none() => {
+                    let newest = !newer.contains(&**key)
+                        && !gone.iter().any(|prefix| key.starts_with(prefix))
+                        && !core.dedup.is_busy(key);
+                    if newest {
+                        late.push((op, digest));
+                    }
+                    newer.insert(key);
+                }
+                (Op::DeletePrefix { prefix }, _) => gone.push(prefix),
+                (Op::Put { key, .. } | Op::Delete { key } | Op::Quarantine { key }, _) => {
+                    newer.insert(key);
+                }
+            }
+        }
+        // Newest first: each goes before the one put back before it.
+        for (op, digest) in late {
+            let Ok(permit) = shared.room.try_acquire() else {
+                lost += 1;
+                continue;
+            };
+            permit.forget();
+            let request = Request { op: Some(op.clone()), digest: Some(digest), done: None };
+            let ticket = core.queue.put_back(request);
+            if let Op::Put { key, .. } = op {
+                core.dedup.begin_later(key, Later { ticket, digest });
+            }
+            again += 1;
+        }
+        (again, lost)
     }
 }
 
@@ -162,6 +311,17 @@ fn settle(dedup: &mut Dedup, op: &Op, digest: Option<Digest>, committed: bool) {
             dedup.settle(key, if committed { Settled::Removed } else { Settled::Unknown });
         }
         Op::DeletePrefix { prefix } => dedup.forget_prefix(prefix),
+    }
+}
+
+/// Leave the counts for `ostler state stats`; not worth an error.
+fn save_counters(shared: &Shared) {
+    if !shared.counters.worth_saving() {
+        return;
+    }
+    let Some(op) = shared.counters.record() else { return };
+    if let Err(error) = commit_contained(shared.backend.as_ref(), &[op]) {
+        tracing::debug!(path = %shared.path.display(), %error, "state counters not saved");
     }
 }
 

@@ -49,15 +49,10 @@ async fn writes_that_nobody_waits_for_any_more_are_committed_before_the_drop_end
     let (_dir, path) = new_path();
     let store = StateStore::open(&path).unwrap();
     for n in 0..50 {
-        let (key, mut put) = (Key::Alloc(id(n)), None);
+        let key = Key::Alloc(id(n));
         // One poll queues the write; then its future is dropped.
-        let future = store.put(&key, "x");
-        tokio::pin!(future);
-        std::future::poll_fn(|context| {
-            put = Some(future.as_mut().poll(context));
-            std::task::Poll::Ready(())
-        })
-        .await;
+        let put = std::pin::pin!(store.put(&key, "x"));
+        let _ = polled_once(put).await;
     }
     drop(store);
     assert_eq!(StateStore::open(&path).unwrap().opened().records, 50);

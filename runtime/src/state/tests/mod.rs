@@ -10,6 +10,7 @@
 mod behaviour;
 mod conformance;
 mod files;
+mod later;
 mod random;
 
 use std::collections::BTreeMap;
@@ -46,6 +47,11 @@ fn faulty_store() -> (StateStore, Arc<FaultyBackend>) {
     drop(StateStore::with_backend(Path::new("(test)"), memory.clone()).unwrap());
     let backend = FaultyBackend::new(memory);
     (StateStore::with_backend(Path::new("(test)"), backend.clone()).unwrap(), backend)
+}
+
+/// Poll a future once: enough to queue a write without waiting for it.
+async fn polled_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> std::task::Poll<F::Output> {
+    std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context))).await
 }
 
 /// Wait for a condition another task or thread brings about; fails after ten seconds.
