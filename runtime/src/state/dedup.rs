@@ -12,12 +12,11 @@
 //! While a write is on its way the outcome is open: it may replace what is durable now, or fail
 //! after it was applied, so the next write of that key is real.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
-use std::ops::Bound;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::backend::prefix_bounds;
+use super::keys::alloc_of;
 use crate::model::ids::AllocId;
 
 /// Destroyed allocations remembered; the oldest is forgotten first. A late persist comes within
@@ -66,9 +65,9 @@ struct Entry {
     durable: Option<Digest>,
     /// Writes on their way.
     busy: u32,
-    /// The newest of them, if it may lag.
-    later: Option<Later>,
 }
+
+type Entries = BTreeMap<Box<[u8]>, Entry>;
 
 /// A write that may lag, while it is the newest of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +81,10 @@ pub struct Later {
 /// Digests of all durable records, writes on their way, destroyed allocations.
 #[derive(Debug, Default)]
 pub struct Dedup {
-    entries: BTreeMap<Box<[u8]>, Entry>,
+    /// By allocation first: most keys are of one, each has a few, and all go together.
+    allocs: HashMap<AllocId, Entries>,
+    others: Entries,
+    later: HashMap<Box<[u8]>, Later>,
     destroyed: HashSet<AllocId>,
     destroyed_order: VecDeque<AllocId>,
 }
@@ -90,17 +92,21 @@ pub struct Dedup {
 impl Dedup {
     /// Learn of a record that was durable at the start.
     pub fn warm(&mut self, key: &[u8], digest: Digest) {
-        self.entries.entry(key.into()).or_default().durable = Some(digest);
+        self.entry(key).durable = Some(digest);
     }
 
-    /// What to do with a write of `digest` to `key`, a record of allocation `alloc` if of any.
+    /// What to do with a write of `digest` to `key`.
     #[must_use]
-    pub fn decide(&self, key: &[u8], alloc: Option<AllocId>, digest: Digest) -> Decision {
-        if alloc.is_some_and(|id| self.destroyed.contains(&id)) {
-            return Decision::Destroyed;
-        }
-        match self.entries.get(key) {
-            Some(Entry { durable: Some(durable), busy: 0, .. }) if *durable == digest => {
+    pub fn decide(&self, key: &[u8], digest: Digest) -> Decision {
+        let entries = match alloc_of(key) {
+            Some(id) if !self.destroyed.is_empty() && self.destroyed.contains(&id) => {
+                return Decision::Destroyed;
+            }
+            Some(id) => self.allocs.get(&id),
+            None => Some(&self.others),
+        };
+        match entries.and_then(|entries| entries.get(key)) {
+            Some(Entry { durable: Some(durable), busy: 0 }) if *durable == digest => {
                 Decision::Unchanged
             }
             _ => Decision::Write,
@@ -109,77 +115,86 @@ impl Dedup {
 
     /// A write of `key` is on its way. Each is followed by one [`Dedup::settle`], in order.
     pub fn begin(&mut self, key: &[u8]) {
-        self.begin_with(key, None);
+        self.later.remove(key);
+        let entry = self.entry(key);
+        entry.busy = entry.busy.saturating_add(1);
     }
 
     /// As [`Dedup::begin`], of a write that may lag and so may be replaced while it waits.
     pub fn begin_later(&mut self, key: &[u8], later: Later) {
-        self.begin_with(key, Some(later));
-    }
-
-    fn begin_with(&mut self, key: &[u8], later: Option<Later>) {
-        let entry = match self.entries.get_mut(key) {
-            Some(entry) => entry,
-            None => self.entries.entry(key.into()).or_default(),
-        };
-        entry.busy = entry.busy.saturating_add(1);
-        entry.later = later;
+        self.begin(key);
+        self.later.insert(key.into(), later);
     }
 
     /// The newest change of `key` that is on its way, if that is a write that may lag.
     #[must_use]
     pub fn later(&self, key: &[u8]) -> Option<Later> {
-        self.entries.get(key)?.later
+        self.later.get(key).copied()
     }
 
     /// The waiting write of `key` that may lag has another content now.
     pub fn replaced(&mut self, key: &[u8], later: Later) {
-        if let Some(entry) = self.entries.get_mut(key) {
-            entry.later = Some(later);
+        if let Some(waiting) = self.later.get_mut(key) {
+            *waiting = later;
         }
     }
 
     /// A removal of everything under `prefix` is on its way: what waits before it is not to be
     /// replaced by something newer.
     pub fn bar_prefix(&mut self, prefix: &[u8]) {
-        let (from, to) = prefix_bounds(prefix);
-        let range = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
-        for (_, entry) in self.entries.range_mut::<[u8], (Bound<&[u8]>, Bound<&[u8]>)>(range) {
-            entry.later = None;
-        }
+        self.later.retain(|key, _| !key.starts_with(prefix));
+    }
+
+    /// Whether a write of `key` is on its way.
+    #[must_use]
+    pub fn is_busy(&self, key: &[u8]) -> bool {
+        let entries = alloc_of(key).map_or(Some(&self.others), |id| self.allocs.get(&id));
+        entries.and_then(|entries| entries.get(key)).is_some_and(|entry| entry.busy > 0)
     }
 
     /// A write of `key` ended.
     pub fn settle(&mut self, key: &[u8], settled: Settled) {
-        let Some(entry) = self.entries.get_mut(key) else {
-            return;
-        };
+        let alloc = alloc_of(key);
+        let entries = alloc.map_or(Some(&mut self.others), |id| self.allocs.get_mut(&id));
+        let Some(entries) = entries else { return };
+        let Some(entry) = entries.get_mut(key) else { return };
         entry.busy = entry.busy.saturating_sub(1);
         entry.durable = match settled {
             Settled::Put(digest) => Some(digest),
             Settled::Removed | Settled::Unknown => None,
         };
-        if entry.busy == 0 {
-            entry.later = None;
+        if entry.busy > 0 {
+            return;
         }
-        if entry.busy == 0 && entry.durable.is_none() {
-            self.entries.remove(key);
+        let unknown = entry.durable.is_none();
+        if unknown {
+            entries.remove(key);
+        }
+        let empty = entries.is_empty();
+        self.later.remove(key);
+        if let Some(id) = alloc.filter(|_| empty) {
+            self.allocs.remove(&id);
         }
     }
 
     /// Forget what is durable under `prefix`: its removal ended, well or not.
     pub fn forget_prefix(&mut self, prefix: &[u8]) {
-        let (from, to) = prefix_bounds(prefix);
-        let range = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
-        let mut idle: Vec<Box<[u8]>> = Vec::new();
-        for (key, entry) in self.entries.range_mut::<[u8], (Bound<&[u8]>, Bound<&[u8]>)>(range) {
-            entry.durable = None;
-            if entry.busy == 0 {
-                idle.push(key.clone());
+        match alloc_of(prefix) {
+            Some(id) => {
+                if let Some(entries) = self.allocs.get_mut(&id) {
+                    forget(entries, prefix);
+                    if entries.is_empty() {
+                        self.allocs.remove(&id);
+                    }
+                }
             }
-        }
-        for key in idle {
-            self.entries.remove(&key);
+            None => {
+                forget(&mut self.others, prefix);
+                self.allocs.retain(|_, entries| {
+                    forget(entries, prefix);
+                    !entries.is_empty()
+                });
+            }
         }
     }
 
@@ -196,23 +211,35 @@ impl Dedup {
         }
     }
 
-    /// Whether a write of `key` is on its way.
-    #[must_use]
-    pub fn is_busy(&self, key: &[u8]) -> bool {
-        self.entries.get(key).is_some_and(|entry| entry.busy > 0)
-    }
-
     /// Keys known here.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.entries.len()
+        let of_allocs: usize = self.allocs.values().map(Entries::len).sum();
+        of_allocs.saturating_add(self.others.len())
     }
 
     /// No keys are known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.allocs.is_empty() && self.others.is_empty()
     }
+
+    fn entry(&mut self, key: &[u8]) -> &mut Entry {
+        let entries = match alloc_of(key) {
+            Some(id) => self.allocs.entry(id).or_default(),
+            None => &mut self.others,
+        };
+        entries.entry(key.into()).or_default()
+    }
+}
+
+fn forget(entries: &mut Entries, prefix: &[u8]) {
+    entries.retain(|key, entry| {
+        if key.starts_with(prefix) {
+            entry.durable = None;
+        }
+        entry.busy > 0 || entry.durable.is_some()
+    });
 }
 
 #[cfg(test)]

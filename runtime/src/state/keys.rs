@@ -311,6 +311,15 @@ fn push_task(out: &mut Vec<u8>, id: AllocId, task: &TaskName) {
     out.push(TASK_END);
 }
 
+/// The allocation whose record these bytes name, or whose records they begin; looked at before the
+/// key as a whole is.
+#[must_use]
+pub fn alloc_of(key: &[u8]) -> Option<AllocId> {
+    let (area, rest) = key.split_first()?;
+    let (id, _) = rest.split_first_chunk::<16>()?;
+    (*area == ALLOC).then(|| AllocId::new(Uuid::from_bytes(*id)))
+}
+
 fn parse_alloc(rest: &[u8]) -> Result<Key, KeyError> {
     let (id, rest) = rest.split_first_chunk::<16>().ok_or(KeyError::Length)?;
     let id = AllocId::new(Uuid::from_bytes(*id));

@@ -20,7 +20,7 @@
 //! * [`writer`]: the one thread that commits, in groups.
 //! * [`backend`]: what a place to keep records must do; [`redb_store`] on disk, [`mem_store`] in
 //!   memory, [`testing`] with injected faults.
-//! * [`store`]: the handle everybody else uses.
+//! * [`store`]: the handle everybody else uses; [`read`]: its reading part.
 //! * [`load`]: what happens at opening; [`stats`]: what happened since.
 //! * [`lock`]: one agent per data directory.
 //!
@@ -44,6 +44,7 @@ pub mod load;
 pub mod lock;
 pub mod mem_store;
 pub mod queue;
+pub mod read;
 pub mod redb_store;
 pub mod stats;
 pub mod store;
@@ -58,6 +59,7 @@ pub use error::{BackendError, StateError};
 pub use keys::{Key, MetaItem, Prefix};
 pub use load::{OpenReport, Quarantined};
 pub use lock::{DataDirLock, LockError};
+pub use read::Record;
 pub use redb_store::move_aside;
 pub use stats::Stats;
-pub use store::{Put, Record, StateStore, StoreOptions};
+pub use store::{Put, StateStore, StoreOptions};

@@ -1,13 +1,11 @@
 //! The handle everybody uses.
 
 use std::cell::RefCell;
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
 use super::backend::{Backend, Op};
@@ -92,41 +90,6 @@ impl Drop for Inner {
 impl std::fmt::Debug for StateStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("StateStore").field("path", &self.inner.shared.path).finish_non_exhaustive()
-    }
-}
-
-/// A record as stored.
-#[derive(Clone, Debug)]
-pub struct Record {
-    /// Its name.
-    pub key: Key,
-    path: Arc<Path>,
-    bytes: Vec<u8>,
-}
-
-impl Record {
-    /// The value.
-    ///
-    /// # Errors
-    /// When the record is damaged or not a `T`; concerns this record alone.
-    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, StateError> {
-        codec::decode(self.key.kind(), &self.bytes).map_err(|source| StateError::Record {
-            path: self.path.to_path_buf(),
-            key: self.key.clone(),
-            source,
-        })
-    }
-
-    /// Size of the record, its envelope included, bytes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// No bytes at all.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
     }
 }
 
@@ -221,7 +184,7 @@ impl StateStore {
             Prepared::Done(put) => put,
             Prepared::Write { key: bytes, record, digest } => {
                 let op = Op::Put { key: bytes, value: record };
-                self.write(key.alloc(), op, Some(digest)).await?
+                self.write(op, Some(digest)).await?
             }
         };
         self.count(put);
@@ -248,7 +211,7 @@ impl StateStore {
         let put = match self.prepare(key, value)? {
             Prepared::Done(put) => put,
             Prepared::Write { key: bytes, record, digest } => {
-                self.write_later(key.alloc(), bytes, record, digest).await?
+                self.write_later(bytes, record, digest).await?
             }
         };
         self.count(put);
@@ -269,7 +232,7 @@ impl StateStore {
     /// When the commit failed or the store is closed.
     pub async fn delete(&self, key: &Key) -> Result<(), StateError> {
         let op = Op::Delete { key: key.encode().into() };
-        self.write(None, op, None).await.map(drop)
+        self.write(op, None).await.map(drop)
     }
 
     /// Remove every record of an allocation; durable when it returns. From the call on, writes of
@@ -280,7 +243,7 @@ impl StateStore {
     pub async fn destroy_alloc(&self, id: AllocId) -> Result<(), StateError> {
         self.inner.shared.core().dedup.destroy(id);
         let op = Op::DeletePrefix { prefix: Prefix::Alloc(id).encode().into() };
-        self.write(None, op, None).await.map(drop)
+        self.write(op, None).await.map(drop)
     }
 
     /// Move a record that cannot be used out of the way; it is kept for inspection.
@@ -289,46 +252,7 @@ impl StateStore {
     /// When the commit failed or the store is closed.
     pub async fn quarantine(&self, key: &Key) -> Result<(), StateError> {
         let op = Op::Quarantine { key: key.encode().into() };
-        self.write(None, op, None).await.map(drop)
-    }
-
-    /// The durable value of a key. Blocks for microseconds.
-    ///
-    /// # Errors
-    /// When the file cannot be read, or the record is damaged or not a `T`.
-    pub fn get<T: DeserializeOwned>(&self, key: &Key) -> Result<Option<T>, StateError> {
-        let shared = &self.inner.shared;
-        let read = shared.backend.get(&key.encode());
-        let found =
-            read.map_err(|source| StateError::Read { path: shared.path.clone(), source })?;
-        let Some(bytes) = found else { return Ok(None) };
-        codec::decode(key.kind(), &bytes).map(Some).map_err(|source| StateError::Record {
-            path: shared.path.clone(),
-            key: key.clone(),
-            source,
-        })
-    }
-
-    /// All durable records of a group, in the order of their bytes, as of one commit.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub fn scan(&self, prefix: &Prefix) -> Result<Vec<Record>, StateError> {
-        let shared = &self.inner.shared;
-        let path: Arc<Path> = Arc::from(shared.path.as_path());
-        let mut records = Vec::new();
-        let read = shared.backend.scan(&prefix.encode(), &mut |key, bytes| {
-            match Key::parse(key) {
-                Ok(key) => {
-                    records.push(Record { key, path: Arc::clone(&path), bytes: bytes.to_vec() });
-                }
-                // Such keys are quarantined at open; one that appears later is reported there.
-                Err(error) => tracing::warn!(%error, "state record with an unreadable key"),
-            }
-            ControlFlow::Continue(())
-        });
-        read.map_err(|source| StateError::Read { path: shared.path.clone(), source })?;
-        Ok(records)
+        self.write(op, None).await.map(drop)
     }
 
     /// What was found when the store was opened.
@@ -352,6 +276,11 @@ impl StateStore {
         self.inner.shared.close(Some(told));
         // An error means that the writer has ended already, with nothing left in the queue.
         let _ = done.await;
+    }
+
+    /// What the handles share, for the reading part.
+    pub(super) fn shared(&self) -> &Shared {
+        &self.inner.shared
     }
 
     fn closed(&self) -> StateError {
@@ -378,7 +307,7 @@ impl StateStore {
         let prepared = encoded.map(|()| {
             key.encode_into(&mut scratch.key);
             let digest = Digest::of(&scratch.record);
-            let decision = shared.core().dedup.decide(&scratch.key, key.alloc(), digest);
+            let decision = shared.core().dedup.decide(&scratch.key, digest);
             match self.decided(decision) {
                 Some(put) => Prepared::Done(put),
                 None => {
@@ -404,18 +333,13 @@ impl StateStore {
     }
 
     /// Queue one change and wait for its commit.
-    async fn write(
-        &self,
-        alloc: Option<AllocId>,
-        op: Op,
-        digest: Option<Digest>,
-    ) -> Result<Put, StateError> {
+    async fn write(&self, op: Op, digest: Option<Digest>) -> Result<Put, StateError> {
         // Decided again, because time has passed, and queued under the same lock: the order in the
         // queue is the order in which keys became busy.
         self.push(|core| {
             match (&op, digest) {
                 (Op::Put { key, .. }, Some(digest)) => {
-                    if let Some(put) = self.decided(core.dedup.decide(key, alloc, digest)) {
+                    if let Some(put) = self.decided(core.dedup.decide(key, digest)) {
                         return Err(put);
                     }
                     core.dedup.begin(key);
@@ -460,7 +384,6 @@ impl StateStore {
 
     async fn write_later(
         &self,
-        alloc: Option<AllocId>,
         key: Box<[u8]>,
         record: Box<[u8]>,
         digest: Digest,
@@ -475,7 +398,7 @@ impl StateStore {
         if core.queue.is_closed() {
             return Err(self.closed());
         }
-        if let Some(put) = self.decided(core.dedup.decide(&key, alloc, digest)) {
+        if let Some(put) = self.decided(core.dedup.decide(&key, digest)) {
             return Ok(put);
         }
         if core.replace_waiting(&key, &record, digest) {
