@@ -162,3 +162,85 @@ impl Queue {
         self.waiting.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3_600);
+
+    fn put(n: u8, done: Option<oneshot::Sender<Outcome>>) -> Request {
+        let op = Op::Put { key: [n].into(), value: [n].into() };
+        Request { op: Some(op), digest: Some(Digest::of(&[n])), done }
+    }
+
+    fn values(batch: &[Request]) -> Vec<u8> {
+        let value = |request: &Request| match &request.op {
+            Some(Op::Put { value, .. }) => value[0],
+            _ => panic!("not a put"),
+        };
+        batch.iter().map(value).collect()
+    }
+
+    #[test]
+    fn what_may_lag_is_due_after_its_time_and_what_is_waited_for_at_once() {
+        let mut queue = Queue::default();
+        assert_eq!(queue.due(LONG), Due::Never);
+        queue.push(put(1, None));
+        assert!(matches!(queue.due(LONG), Due::In(left) if left <= LONG));
+        assert_eq!(queue.due(Duration::ZERO), Due::Now);
+        queue.push(put(2, Some(oneshot::channel().0)));
+        assert_eq!(queue.due(LONG), Due::Now);
+        let mut batch = Vec::new();
+        assert_eq!(queue.take(&mut batch), 2);
+        assert_eq!(values(&batch), [1, 2]);
+        assert_eq!(queue.due(LONG), Due::Never);
+    }
+
+    #[test]
+    fn a_full_batch_is_due_and_the_rest_stays_in_order() {
+        let mut queue = Queue::default();
+        for _ in 0..STATE_BATCH_MAX {
+            assert_ne!(queue.due(LONG), Due::Now);
+            queue.push(put(1, None));
+        }
+        queue.push(put(2, None));
+        assert_eq!(queue.due(LONG), Due::Now);
+        let mut batch = Vec::new();
+        assert_eq!(queue.take(&mut batch), STATE_BATCH_MAX);
+        assert!(matches!(queue.due(LONG), Due::In(_)));
+        batch.clear();
+        queue.take(&mut batch);
+        assert_eq!(values(&batch), [2]);
+    }
+
+    #[test]
+    fn a_closed_queue_is_emptied_and_then_ended() {
+        let mut queue = Queue::default();
+        queue.push(put(1, None));
+        queue.close();
+        assert_eq!(queue.due(LONG), Due::Now);
+        queue.take(&mut Vec::new());
+        assert_eq!(queue.due(LONG), Due::Ended);
+    }
+
+    #[test]
+    fn only_what_still_waits_is_replaced_whatever_was_taken_or_put_back() {
+        let mut queue = Queue::default();
+        let (first, second) = (queue.push(put(1, None)), queue.push(put(2, None)));
+        assert!(queue.holds(first) && queue.replace(first, &[11], Digest::of(&[11])));
+        let mut batch = Vec::new();
+        queue.take(&mut batch);
+        assert_eq!(values(&batch), [11, 2]);
+        assert_eq!(batch[0].digest, Some(Digest::of(&[11])));
+        assert!(!queue.holds(second) && !queue.replace(second, &[9], Digest::of(&[9])));
+        let third = queue.push(put(3, None));
+        let back: Vec<u64> = batch.drain(..).rev().map(|put| queue.put_back(put)).collect();
+        assert!(queue.replace(back[0], &[22], Digest::of(&[22])));
+        assert!(queue.replace(third, &[33], Digest::of(&[33])));
+        queue.take(&mut batch);
+        assert_eq!(values(&batch), [11, 22, 33]);
+    }
+}
