@@ -160,7 +160,7 @@ fn configure(candidate: &mut Candidate, block: &PluginBlock) {
 /// The least a built-in plugin needs.
 fn builtin_defaults(name: &str, data_dir: &Path) -> (JsonObject, Grants) {
     let object = |value: serde_json::Value| match value {
-        serde_json::Value::Object(map) => JsonObject(map),
+        serde_json::Value::Object(map) => JsonObject::from(map),
         _ => JsonObject::default(),
     };
     let read_only = |path: PathBuf| vec![FileGrant { path, write: false }];

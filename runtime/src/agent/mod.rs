@@ -161,7 +161,7 @@ impl AgentHandle {
                 // A missing or unhealthy driver is admission's to report.
                 let Ok(driver) = self.0.drivers.dispense(&task.driver) else { continue };
                 for found in driver.validate(&task.config) {
-                    if !depends_on_variables(&task.config.0, &found.path) {
+                    if !depends_on_variables(task.config.map(), &found.path) {
                         problems.push(ConfigProblem {
                             group: group.name.to_string(),
                             task: task.name.to_string(),

@@ -1,65 +1,77 @@
 //! JSON inside the model.
 
-use std::cell::RefCell;
+use std::sync::OnceLock;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-/// A text buffer above this is given back, bytes.
-const TEXT_KEEP: usize = 64 * 1024;
-
 /// A JSON object. Shown as itself in JSON and kept as text in the state file, whose codec is not
-/// self-describing.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct JsonObject(pub Map<String, Value>);
+/// self-describing. Never changes once made, so that its text is made once: an allocation's record
+/// is encoded again and again.
+#[derive(Clone, Default)]
+pub struct JsonObject {
+    map: Map<String, Value>,
+    text: OnceLock<Box<str>>,
+}
 
 impl JsonObject {
+    /// The members.
+    #[must_use]
+    pub fn map(&self) -> &Map<String, Value> {
+        &self.map
+    }
+
+    /// The members, to change them.
+    #[must_use]
+    pub fn into_map(self) -> Map<String, Value> {
+        self.map
+    }
+
     /// The object as compact text.
     #[must_use]
-    pub fn to_text(&self) -> String {
-        serde_json::to_string(&self.0).unwrap_or_default()
+    pub fn text(&self) -> &str {
+        // A map with text keys always serialises.
+        self.text.get_or_init(|| serde_json::to_string(&self.map).unwrap_or_default().into())
+    }
+}
+
+impl From<Map<String, Value>> for JsonObject {
+    fn from(map: Map<String, Value>) -> Self {
+        Self { map, text: OnceLock::new() }
+    }
+}
+
+impl PartialEq for JsonObject {
+    fn eq(&self, other: &Self) -> bool {
+        self.map == other.map
+    }
+}
+
+impl std::fmt::Debug for JsonObject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.map.fmt(f)
     }
 }
 
 impl Serialize for JsonObject {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if serializer.is_human_readable() {
-            self.0.serialize(serializer)
+            self.map.serialize(serializer)
         } else {
-            with_text(&self.0, |text| serializer.serialize_str(text))
+            serializer.serialize_str(self.text())
         }
     }
-}
-
-thread_local! {
-    static TEXT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Hand the object's text to `work`. The buffer is kept: an allocation's record is encoded again and
-/// again, and must not allocate each time.
-fn with_text<S, E: serde::ser::Error>(
-    object: &Map<String, Value>,
-    work: impl FnOnce(&str) -> Result<S, E>,
-) -> Result<S, E> {
-    let mut buffer = TEXT.take();
-    buffer.clear();
-    let result = serde_json::to_writer(&mut buffer, object)
-        .map_err(E::custom)
-        .and_then(|()| work(str::from_utf8(&buffer).map_err(E::custom)?));
-    if buffer.capacity() <= TEXT_KEEP {
-        TEXT.replace(buffer);
-    }
-    result
 }
 
 impl<'de> Deserialize<'de> for JsonObject {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         if deserializer.is_human_readable() {
-            Map::deserialize(deserializer).map(Self)
+            Map::deserialize(deserializer).map(Self::from)
         } else {
             let text = String::deserialize(deserializer)?;
-            serde_json::from_str(&text).map(Self).map_err(D::Error::custom)
+            let map = serde_json::from_str(&text).map_err(D::Error::custom)?;
+            Ok(Self { map, text: OnceLock::from(text.into_boxed_str()) })
         }
     }
 }

@@ -312,7 +312,7 @@ fn task_config(config: TaskConfig) -> drv::TaskConfig {
         job_id: config.job_id.to_string(),
         group_name: config.group.to_string(),
         task_name: config.task.to_string(),
-        config_json: config.config.to_text(),
+        config_json: config.config.text().to_owned(),
         env,
         resources: drv::Resources {
             cpu_mhz: config.cpu_mhz,

@@ -142,7 +142,7 @@ impl PluginRuntime {
         let store_limits = StoreLimits::from(&spec.limits);
         let context = Arc::new(PluginContext::new(
             spec.name,
-            spec.config.to_text(),
+            spec.config.text().to_owned(),
             spec.grants,
             spec.limits,
             &self.services.clock,

@@ -51,7 +51,7 @@ impl ConfigSchema {
     /// Everything wrong with a configuration; empty when it fits.
     #[must_use]
     pub fn check(&self, config: &JsonObject) -> Vec<Diagnostic> {
-        let value = Value::Object(config.0.clone());
+        let value = Value::Object(config.map().clone());
         self.validator
             .iter_errors(&value)
             .take(DIAGNOSTICS_MAX)
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     fn object(value: Value) -> JsonObject {
-        JsonObject(value.as_object().unwrap().clone())
+        JsonObject::from(value.as_object().unwrap().clone())
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub const SCHEMA: u16 = 1;
 const MAGIC: [u8; 2] = *b"OS";
 const HEADER: usize = 5;
 const CHECKSUM: usize = 8;
+/// Largest record without its checksum, bytes.
+const RECORD_MAX: usize = STATE_VALUE_BYTES_MAX - CHECKSUM;
 
 /// Why a record could not be written or read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -163,32 +165,54 @@ pub fn decode<T: DeserializeOwned>(kind: Kind, record: &[u8]) -> Result<T, Codec
     if rest.is_empty() { Ok(value) } else { Err(CodecError::Trailing { len: rest.len() }) }
 }
 
-/// Appends to a buffer up to the largest record.
+/// Appends to a buffer up to the largest record. Called for each field of a value: the common case
+/// is one comparison and a copy.
 struct Bounded<'a> {
     out: &'a mut Vec<u8>,
+}
+
+impl Bounded<'_> {
+    /// Make room for `more` bytes, unless the record would be too large.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, more: usize) -> postcard::Result<()> {
+        let needed = self.out.len().saturating_add(more);
+        if needed > RECORD_MAX {
+            return Err(postcard::Error::SerializeBufferFull);
+        }
+        let doubled = self.out.capacity().saturating_mul(2).min(RECORD_MAX);
+        self.out.reserve_exact(doubled.max(needed).saturating_sub(self.out.len()));
+        Ok(())
+    }
 }
 
 impl postcard::ser_flavors::Flavor for Bounded<'_> {
     type Output = ();
 
+    #[inline]
     fn try_extend(&mut self, data: &[u8]) -> postcard::Result<()> {
-        if self.out.len().saturating_add(data.len()) > STATE_VALUE_BYTES_MAX - CHECKSUM {
-            return Err(postcard::Error::SerializeBufferFull);
+        if data.len() > self.out.capacity() - self.out.len() {
+            self.grow(data.len())?;
         }
         self.out.extend_from_slice(data);
         Ok(())
     }
 
+    #[inline]
     fn try_push(&mut self, data: u8) -> postcard::Result<()> {
-        if self.out.len() >= STATE_VALUE_BYTES_MAX - CHECKSUM {
-            return Err(postcard::Error::SerializeBufferFull);
+        if self.out.len() == self.out.capacity() {
+            self.grow(1)?;
         }
         self.out.push(data);
         Ok(())
     }
 
+    /// A buffer that came with room beyond the limit is checked here.
     fn finalize(self) -> postcard::Result<()> {
-        Ok(())
+        match self.out.len() > RECORD_MAX {
+            true => Err(postcard::Error::SerializeBufferFull),
+            false => Ok(()),
+        }
     }
 }
 

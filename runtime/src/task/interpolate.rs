@@ -152,7 +152,7 @@ pub fn interpolate_json(
     scope: Scope<'_>,
 ) -> Result<JsonObject, InterpolateError> {
     let mut run = Run::new(scope);
-    let result = JsonObject(run.object(&object.0, 0)?);
+    let result = JsonObject::from(run.object(object.map(), 0)?);
     run.finish(result)
 }
 

@@ -78,7 +78,7 @@ plugin "mock" { enabled = false }
     assert_eq!(config.plugins["mock"].enabled, Some(false));
     assert_eq!(config.plugins["mock"].grants, None);
     let nvidia = &config.plugins["nvidia"];
-    assert_eq!(nvidia.config.as_ref().unwrap().to_text(), r#"{"ignored":["a"]}"#);
+    assert_eq!(nvidia.config.as_ref().unwrap().text(), r#"{"ignored":["a"]}"#);
     let grants = nvidia.grants.as_ref().unwrap();
     assert_eq!(
         grants.commands,

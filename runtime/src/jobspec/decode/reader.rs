@@ -248,7 +248,7 @@ impl Reader {
             }
             map.insert(key.name, value.into_json());
         }
-        JsonObject(map)
+        JsonObject::from(map)
     }
 
     /// The members of something that may be written as a block or as an object.

@@ -60,7 +60,7 @@ fn a_request_of_a_command_line_is_read() {
     assert_eq!((ports[0].label.as_str(), ports[0].fixed, ports[0].to), ("https", Some(443), None));
     assert_eq!((ports[1].label.as_str(), ports[1].fixed, ports[1].to), ("admin", None, Some(9000)));
     let [serve, prepare] = group.tasks.as_slice() else { panic!("two tasks") };
-    assert_eq!(serve.config.0["args"], serde_json::json!(["${NOMAD_PORT_admin}", 1, null]));
+    assert_eq!(serve.config.map()["args"], serde_json::json!(["${NOMAD_PORT_admin}", 1, null]));
     assert_eq!((serve.env["LEVEL"].as_str(), serve.leader), ("2", true));
     assert_eq!((serve.user.clone(), serve.kill_signal.clone()), (None, None));
     assert_eq!((serve.restart.attempts, serve.restart.mode), (4, RestartMode::Delay));

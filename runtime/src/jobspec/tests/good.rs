@@ -62,7 +62,7 @@ fn the_classic_redis_job_is_read() {
     let task = &group.tasks[0];
     assert_eq!(task.driver.as_str(), "docker");
     let config = json!({"image": "redis:7", "ports": ["db"], "auth_soft_fail": true});
-    assert_eq!(serde_json::Value::Object(task.config.0.clone()), config);
+    assert_eq!(serde_json::Value::Object(task.config.map().clone()), config);
     assert_eq!((task.resources.cpu_mhz, task.resources.memory_mb), (500, 256));
     assert_eq!(task.restart.mode, RestartMode::Delay);
     assert_eq!(task.restart.delay, Duration::from_secs(25));
@@ -204,7 +204,7 @@ fn what_is_known_only_later_stays_in_the_text() {
           e = "${attr.x}"
         }"#,
     );
-    let config = task.config.0;
+    let config = task.config.into_map();
     assert_eq!(
         config["a"],
         "${NOMAD_PORT_db} ${attr.cpu.arch} ${meta.x} ${node.unique.id} ${env[\"X\"]} ${device.model} ${job.dir}"
@@ -221,7 +221,7 @@ fn blocks_in_a_config_become_objects_and_repeated_ones_lists() {
         "config {\none { a = 1 }\nmany { a = 1 }\nmany { a = 2 }\nmany { a = 3 }\nnamed \"x\" \"y\" { a = null }\nlist = [1, [true, null], {k = \"v\", 7 = 8}]\n}",
     );
     assert_eq!(
-        serde_json::Value::Object(task.config.0),
+        serde_json::Value::Object(task.config.into_map()),
         json!({
             "one": {"a": 1},
             "many": [{"a": 1}, {"a": 2}, {"a": 3}],
@@ -255,7 +255,7 @@ fn variables_locals_operators_and_functions_are_evaluated() {
     );
     let job = good(&text);
     assert_eq!(
-        serde_json::Value::Object(job.groups[0].tasks[0].config.0.clone()),
+        serde_json::Value::Object(job.groups[0].tasks[0].config.map().clone()),
         json!({
             "sum": 6, "half": 3.5, "rest": -3, "port": 6379, "port2": "p6379", "second": "b",
             "pick": "big", "joined": "A-B", "text": "a:2 true%",

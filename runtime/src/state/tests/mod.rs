@@ -69,7 +69,7 @@ fn allocation(id: AllocId) -> Allocation {
     let object = serde_json::json!({
         "command": "cache.wasm", "args": ["--level", 3, 2.5, null, true], "nested": {"z": {}, "a": []}
     });
-    let config = JsonObject(object.as_object().unwrap().clone());
+    let config = JsonObject::from(object.as_object().unwrap().clone());
     let rule = Constraint {
         left: "${attr.kernel.name}".to_owned(),
         operator: Operator::Equal,

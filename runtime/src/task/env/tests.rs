@@ -210,8 +210,8 @@ fn the_config_sees_the_env_block_the_node_and_the_job() {
     let env = build(task);
     let text = "${NAME} ${env.NAME} ${attr.cpu.arch} ${meta.rack} ${node.region} ${job.dir}";
     assert_eq!(env.interpolate(text).unwrap(), "host-1-2 host-1-2 amd64 r1 global /jobs");
-    let config = JsonObject(json!({"args": ["${NAME}"]}).as_object().unwrap().clone());
-    assert_eq!(env.interpolate_json(&config).unwrap().to_text(), r#"{"args":["host-1-2"]}"#);
+    let config = JsonObject::from(json!({"args": ["${NAME}"]}).as_object().unwrap().clone());
+    assert_eq!(env.interpolate_json(&config).unwrap().text(), r#"{"args":["host-1-2"]}"#);
 }
 
 #[test]

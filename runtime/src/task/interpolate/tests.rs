@@ -116,10 +116,10 @@ fn every_string_of_an_object_is_replaced_and_no_key_is() {
         "command": "${X}", "${X}": 1, "args": ["-p", "${NOMAD_PORT_http}", true, null],
         "nested": {"deep": [{"dir": "${job.dir}"}]}
     });
-    let object = JsonObject(object.as_object().unwrap().clone());
+    let object = JsonObject::from(object.as_object().unwrap().clone());
     let got = interpolate_json(&object, world().scope()).unwrap();
     assert_eq!(
-        serde_json::Value::Object(got.0),
+        serde_json::Value::Object(got.into_map()),
         json!({
             "command": "x", "${X}": 1, "args": ["-p", "8080", true, null],
             "nested": {"deep": [{"dir": "/jobs"}]}
@@ -130,7 +130,7 @@ fn every_string_of_an_object_is_replaced_and_no_key_is() {
 #[test]
 fn unknown_references_of_a_whole_object_come_in_one_error() {
     let object = json!({"a": "${one}", "b": ["${two}"]});
-    let object = JsonObject(object.as_object().unwrap().clone());
+    let object = JsonObject::from(object.as_object().unwrap().clone());
     let InterpolateError::Unknown(unknown) =
         interpolate_json(&object, world().scope()).unwrap_err()
     else {
@@ -145,7 +145,7 @@ fn an_object_nested_without_end_is_refused() {
     for _ in 0..=JOB_NESTING_MAX + 1 {
         value = Value::Array(vec![value]);
     }
-    let object = JsonObject(Map::from_iter([("a".to_owned(), value)]));
+    let object = JsonObject::from(Map::from_iter([("a".to_owned(), value)]));
     assert_eq!(
         interpolate_json(&object, world().scope()),
         Err(InterpolateError::TooDeep { max: JOB_NESTING_MAX })
@@ -160,7 +160,7 @@ fn a_short_text_cannot_grow_without_bound() {
     let too_long = Err(InterpolateError::TooLong { max: INTERPOLATED_BYTES_MAX });
     assert_eq!(world.text(&"${BIG}".repeat(5)), too_long);
     let many = json!({"a": ["${BIG}", "${BIG}", "${BIG}"], "b": "${BIG}", "c": "${BIG}"});
-    let object = JsonObject(many.as_object().unwrap().clone());
+    let object = JsonObject::from(many.as_object().unwrap().clone());
     assert!(
         interpolate_json(&object, world.scope()).is_err(),
         "the bound is over the whole object"

@@ -105,7 +105,9 @@ async fn a_driver_that_becomes_ready_later_starts_the_task_then() {
 async fn an_unknown_variable_is_a_setup_failure_with_its_text() {
     let bench = Bench::new();
     let mut web = task("web");
-    web.config.0.insert("command".to_owned(), "${attr.no.such.thing}".into());
+    let mut config = std::mem::take(&mut web.config).into_map();
+    config.insert("command".to_owned(), "${attr.no.such.thing}".into());
+    web.config = config.into();
     let state = bench.run(vec![web]).wait_done().await;
     let event = &state.tasks["web"].events[2];
     assert_eq!(event.kind.as_str(), "Setup Failure");
