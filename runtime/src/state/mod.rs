@@ -20,6 +20,7 @@
 //! * [`writer`]: the one thread that commits, in groups.
 //! * [`backend`]: what a place to keep records must do; [`redb_store`] on disk, [`mem_store`] in
 //!   memory, [`testing`] with injected faults.
+//! * [`rewrite`]: a file after a failed sync.
 //! * [`store`]: the handle everybody else uses; [`read`]: its reading part.
 //! * [`load`]: what happens at opening; [`stats`]: what happened since.
 //! * [`lock`]: one agent per data directory.
@@ -46,6 +47,7 @@ pub mod mem_store;
 pub mod queue;
 pub mod read;
 pub mod redb_store;
+pub mod rewrite;
 pub mod stats;
 pub mod store;
 pub mod testing;

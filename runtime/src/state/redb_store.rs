@@ -5,6 +5,8 @@
 //! is right. A failed commit closes the file, because redb refuses further work after an I/O error;
 //! the next use opens it again, so that an agent lives through a full disk.
 //!
+//! After any failed commit but for a full disk the file is first written again ([`rewrite`]).
+//!
 //! A new file is made under another name and renamed when complete: a state file that is there but
 //! empty is damage, never a fresh start.
 
@@ -13,15 +15,17 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use redb::{
-    Builder, Database, Durability, ReadableDatabase as _, ReadableTableMetadata as _, Table,
-    TableDefinition,
+    Builder, Database, DatabaseError, Durability, ReadableDatabase as _,
+    ReadableTableMetadata as _, Table, TableDefinition,
 };
 
 use super::backend::{Backend, Op, Visit, prefix_bounds};
 use super::error::{BackendError, StateError};
+use super::rewrite::{self, Shown};
 use super::writer::panic_text;
 use crate::limits::STATE_CACHE_BYTES;
 
@@ -30,7 +34,7 @@ const STATE: Records = TableDefinition::new("state");
 const QUARANTINE: Records = TableDefinition::new("quarantine");
 
 /// How an existing file is opened; tests put faults underneath.
-pub type Opener = Box<dyn Fn(&Path) -> Result<Database, redb::DatabaseError> + Send + Sync>;
+pub type Opener = Box<dyn Fn(&Path, Shown) -> Result<Database, DatabaseError> + Send + Sync>;
 
 /// Keeps records in one file, mode 0600.
 pub struct RedbBackend {
@@ -38,6 +42,8 @@ pub struct RedbBackend {
     opener: Opener,
     /// Absent after a failed commit, until the next use.
     database: RwLock<Option<Database>>,
+    /// What is shown is not trusted until it was written again.
+    doubted: AtomicBool,
     repaired: bool,
 }
 
@@ -47,7 +53,7 @@ impl RedbBackend {
     /// # Errors
     /// When it is damaged, in use, or cannot be read, written or made.
     pub fn open(path: &Path) -> Result<Self, BackendError> {
-        Self::open_with(path, Box::new(|path| builder().open(path)))
+        Self::open_with(path, Box::new(open_file))
     }
 
     /// As [`RedbBackend::open`], with another way to open.
@@ -60,7 +66,7 @@ impl RedbBackend {
         }
         // The engine may meet content it never wrote; a panic there is damage, not our end.
         let (database, repaired) = contained(|| {
-            let mut database = opener(path).map_err(engine)?;
+            let mut database = opener(path, Shown::Trusted).map_err(engine)?;
             let clean = database.check_integrity().map_err(engine)?;
             // Without its tables it is somebody else's file.
             let read = database.begin_read().map_err(engine)?;
@@ -70,7 +76,8 @@ impl RedbBackend {
             Ok((database, !clean))
         })?;
         let database = RwLock::new(Some(database));
-        Ok(Self { path: path.to_owned(), opener, database, repaired })
+        let doubted = AtomicBool::new(false);
+        Ok(Self { path: path.to_owned(), opener, database, doubted, repaired })
     }
 
     /// The file was found inconsistent when it was opened and repaired, perhaps to an older commit.
@@ -79,7 +86,19 @@ impl RedbBackend {
         self.repaired
     }
 
+    /// Work on the open file. It is closed when that fails: the engine latches an I/O error.
     fn with<T>(
+        &self,
+        work: impl FnOnce(&Database) -> Result<T, BackendError>,
+    ) -> Result<T, BackendError> {
+        let result = self.attempt(work);
+        if result.is_err() {
+            self.close();
+        }
+        result
+    }
+
+    fn attempt<T>(
         &self,
         work: impl FnOnce(&Database) -> Result<T, BackendError>,
     ) -> Result<T, BackendError> {
@@ -91,9 +110,28 @@ impl RedbBackend {
         let mut slot = self.database.write().unwrap_or_else(PoisonError::into_inner);
         let database = match slot.take() {
             Some(database) => database,
-            None => contained(|| (self.opener)(&self.path).map_err(engine))?,
+            None => self.reopen()?,
         };
         contained(|| work(slot.insert(database)))
+    }
+
+    fn reopen(&self) -> Result<Database, BackendError> {
+        let doubted = self.doubted.load(Ordering::SeqCst);
+        let shown = if doubted { Shown::Doubted } else { Shown::Trusted };
+        let opened = contained(|| (self.opener)(&self.path, shown).map_err(engine));
+        match &opened {
+            Ok(_) => self.doubted.store(false, Ordering::SeqCst),
+            // Opening syncs too.
+            Err(error) => self.doubt(error),
+        }
+        opened
+    }
+
+    /// A full disk refuses the write, and what was written before still reaches the disk.
+    fn doubt(&self, error: &BackendError) {
+        if !matches!(error, BackendError::DiskFull { .. }) {
+            self.doubted.store(true, Ordering::SeqCst);
+        }
     }
 
     fn close(&self) {
@@ -124,8 +162,8 @@ impl Backend for RedbBackend {
             }
             transaction.commit().map_err(engine)
         });
-        if result.is_err() {
-            self.close();
+        if let Err(error) = &result {
+            self.doubt(error);
         }
         result
     }
@@ -195,6 +233,13 @@ fn builder() -> Builder {
     let mut builder = Builder::new();
     builder.set_cache_size(STATE_CACHE_BYTES);
     builder
+}
+
+fn open_file(path: &Path, shown: Shown) -> Result<Database, DatabaseError> {
+    if shown == Shown::Doubted {
+        rewrite::file(path)?;
+    }
+    builder().open(path)
 }
 
 fn engine(error: impl Into<redb::Error>) -> BackendError {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::*;
 use crate::state::backend::{Backend as _, Op};
 use crate::state::redb_store::RedbBackend;
+use crate::state::rewrite::Shown;
 use crate::state::{Prefix, Put, StateError, move_aside};
 use redb::backends::FileBackend;
 use redb::{BackendError as StorageRefusal, StorageBackend};
@@ -275,7 +276,7 @@ async fn a_full_disk_fails_writes_with_its_name_and_room_heals_the_store() {
     filled(&path).await;
     let full = Arc::new(AtomicBool::new(false));
     let switch = full.clone();
-    let opener = move |path: &Path| {
+    let opener = move |path: &Path, _: Shown| {
         let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
         let storage = FullDisk { file: FileBackend::new(file)?, full: switch.clone() };
         redb::Builder::new().create_with_backend(storage)
