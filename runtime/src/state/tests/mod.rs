@@ -9,8 +9,11 @@
 
 mod behaviour;
 mod conformance;
+mod disk;
+mod faults;
 mod files;
 mod later;
+mod model;
 mod random;
 
 use std::collections::BTreeMap;
@@ -47,6 +50,11 @@ fn faulty_store() -> (StateStore, Arc<FaultyBackend>) {
     drop(StateStore::with_backend(Path::new("(test)"), memory.clone()).unwrap());
     let backend = FaultyBackend::new(memory);
     (StateStore::with_backend(Path::new("(test)"), backend.clone()).unwrap(), backend)
+}
+
+/// Long runs are asked for.
+fn soak() -> bool {
+    std::env::var_os("OSTLER_SOAK").is_some_and(|value| value == "1")
 }
 
 /// Poll a future once: enough to queue a write without waiting for it.
