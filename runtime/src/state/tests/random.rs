@@ -1,98 +1,150 @@
-//! Random work with failing commits, against a plain map of what may be there.
+//! Random work with failing commits and reopening, against what may be there.
 
+use super::model::*;
 use super::*;
 use crate::state::Put;
 use crate::state::backend::Backend as _;
 use crate::state::testing::Fault;
 use proptest::prelude::*;
-use std::collections::HashSet;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Put { key: u8, value: u8 },
-    Delete { key: u8 },
-    Destroy { alloc: u8 },
+    One(Change),
+    Together(Vec<Change>),
+    Later(usize, u16),
+    Flush,
+    /// Close the store and open it over the same records.
+    Reopen,
 }
 
-fn any_step() -> impl Strategy<Value = (Step, Option<Fault>)> {
-    let step = prop_oneof![
-        10 => (0u8..6, 0u8..3).prop_map(|(key, value)| Step::Put { key, value }),
-        2 => (0u8..6).prop_map(|key| Step::Delete { key }),
-        1 => (0u8..3).prop_map(|alloc| Step::Destroy { alloc }),
-    ];
-    let fault = prop_oneof![
-        6 => Just(None),
+/// Keys 0 and 1 of allocation 1, 4 of allocation 2, two of none.
+const USED: [usize; 5] = [0, 1, 4, 10, 11];
+
+fn any_key() -> impl Strategy<Value = usize> {
+    prop::sample::select(USED.to_vec())
+}
+
+fn any_change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        12 => (any_key(), 1u16..4).prop_map(|(n, version)| Change::Put(n, version)),
+        2 => any_key().prop_map(Change::Delete),
+        1 => any_key().prop_map(Change::Quarantine),
+        1 => (1u128..3).prop_map(Change::Destroy),
+    ]
+}
+
+fn any_fault() -> impl Strategy<Value = Option<Fault>> {
+    prop_oneof![
+        12 => Just(None),
         1 => Just(Some(Fault::Before)),
         1 => Just(Some(Fault::After)),
+        1 => Just(Some(Fault::Panic)),
+    ]
+}
+
+/// What to do, and what happens to the next commits meanwhile.
+fn any_step() -> impl Strategy<Value = (Step, [Option<Fault>; 2])> {
+    let step = prop_oneof![
+        10 => any_change().prop_map(Step::One),
+        4 => prop::collection::vec(any_change(), 2..6).prop_map(Step::Together),
+        6 => (any_key(), 1u16..4).prop_map(|(n, version)| Step::Later(n, version)),
+        2 => Just(Step::Flush),
+        1 => Just(Step::Reopen),
     ];
-    (step, fault)
+    (step, [any_fault(), any_fault()])
 }
 
-fn key(n: u8) -> Key {
-    let alloc = id(u128::from(n % 3));
-    if n < 3 { Key::Alloc(alloc) } else { Key::TaskState(alloc, task("t")) }
+struct Random {
+    memory: Arc<MemBackend>,
+    gate: Arc<FaultyBackend>,
+    store: Option<StateStore>,
+    model: Model,
 }
 
-/// What a key may hold: one content when the last change was acknowledged, more after failures.
-type May = HashSet<Option<u8>>;
+impl Random {
+    fn new() -> Self {
+        let memory = Arc::new(MemBackend::default());
+        let gate = FaultyBackend::new(memory.clone());
+        let mut random = Self { memory, gate, store: None, model: Model::new() };
+        random.open();
+        random
+    }
+
+    fn open(&mut self) {
+        self.gate = FaultyBackend::new(self.memory.clone());
+        self.store =
+            Some(StateStore::with_backend(Path::new("(test)"), self.gate.clone()).unwrap());
+    }
+
+    async fn step(&mut self, step: &Step) -> Check {
+        let Some(store) = self.store.clone() else { return Ok(()) };
+        match step {
+            Step::One(change) => {
+                self.model.announce(*change);
+                let ended = perform(&store, *change).await.ok();
+                self.model.one(*change, ended)
+            }
+            Step::Together(changes) => {
+                changes.iter().for_each(|change| self.model.announce(*change));
+                let ended = together(&store, &self.gate, changes).await;
+                let ended = ended.into_iter().map(|(share, result)| (share, result.ok()));
+                self.model.together(changes, &ended.collect::<Vec<_>>())
+            }
+            Step::Later(n, version) => {
+                match store.put_later(&key(*n), &value(*n, *version)).await.unwrap() {
+                    Put::Queued => {
+                        self.model.queued(*n, *version);
+                        Ok(())
+                    }
+                    put => self.model.one(Change::Put(*n, *version), Some(put)),
+                }
+            }
+            Step::Flush => {
+                self.model.batch(&[], store.flush().await.is_ok());
+                Ok(())
+            }
+            Step::Reopen => {
+                let before = store.stats().commits_failed;
+                store.close().await;
+                self.model.batch(&[], store.stats().commits_failed == before);
+                drop((store, self.store.take()));
+                self.model.later.clear();
+                self.model.destroyed.clear();
+                self.open();
+                Ok(())
+            }
+        }
+    }
+
+    /// What is there is allowed, and is then all there may be but for what still lags.
+    fn look(&mut self) -> Check {
+        let Some(store) = &self.store else { return Ok(()) };
+        let found = records(store)?;
+        self.model.found(found, self.memory.quarantined().unwrap())
+    }
+}
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(if soak() { 5_000 } else { 100 }))]
 
     #[test]
-    fn no_acknowledged_write_is_ever_missing(steps in prop::collection::vec(any_step(), 1..60)) {
+    fn no_acknowledged_write_is_ever_missing_and_none_is_wrongly_skipped(
+        steps in prop::collection::vec(any_step(), 1..60),
+    ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let memory = Arc::new(MemBackend::default());
-            let backend = FaultyBackend::new(memory.clone());
-            let store = StateStore::with_backend(Path::new("(test)"), backend.clone()).unwrap();
-            let mut may: Vec<May> = vec![HashSet::from([None]); 6];
-            let mut destroyed = HashSet::new();
-            for (step, fault) in steps {
-                let commits = backend.commits();
-                backend.plan([fault]);
-                match step {
-                    Step::Put { key: n, value } => {
-                        let after = &mut may[usize::from(n)];
-                        match store.put(&key(n), &value).await {
-                            Ok(Put::Destroyed) => prop_assert!(destroyed.contains(&(n % 3))),
-                            Ok(_) => *after = HashSet::from([Some(value)]),
-                            Err(_) => { after.insert(Some(value)); }
-                        }
-                    }
-                    Step::Delete { key: n } => match store.delete(&key(n)).await {
-                        Ok(()) => may[usize::from(n)] = HashSet::from([None]),
-                        Err(_) => { may[usize::from(n)].insert(None); }
-                    },
-                    Step::Destroy { alloc } => {
-                        destroyed.insert(alloc);
-                        let gone = store.destroy_alloc(id(u128::from(alloc))).await.is_ok();
-                        for n in [alloc, alloc + 3] {
-                            let after = &mut may[usize::from(n)];
-                            if gone { after.clear(); }
-                            after.insert(None);
-                        }
-                    }
-                }
-                if backend.commits() == commits {
-                    backend.forget_plan();
-                }
-                for n in 0..6u8 {
-                    let there = store.get::<u8>(&key(n)).unwrap();
-                    prop_assert!(may[usize::from(n)].contains(&there), "key {n}: {there:?}");
-                }
+            let mut random = Random::new();
+            for (n, (step, faults)) in steps.iter().enumerate() {
+                random.gate.plan(*faults);
+                let done = random.step(step).await;
+                random.gate.forget_plan();
+                let checked = done.and_then(|()| random.look());
+                prop_assert!(checked.is_ok(), "step {n}, {step:?}: {checked:?}");
             }
-            // Opened again over the same records, the store sees what the first one left.
-            drop(store);
-            let reopened = StateStore::with_backend(Path::new("(test)"), memory.clone()).unwrap();
-            for n in 0..6u8 {
-                let there = reopened.get::<u8>(&key(n)).unwrap();
-                prop_assert!(may[usize::from(n)].contains(&there));
-                if let Some(value) = there {
-                    prop_assert_eq!(reopened.put(&key(n), &value).await.unwrap(), Put::Unchanged);
-                }
-                prop_assert_eq!(memory.get(&key(n).encode()).unwrap().is_some(), there.is_some());
-            }
+            // The last word: opened again, everything acknowledged is there.
+            random.step(&Step::Reopen).await.unwrap();
+            let checked = random.look();
+            prop_assert!(checked.is_ok(), "at the end: {checked:?}");
             Ok(())
         })?;
     }
