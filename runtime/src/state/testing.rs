@@ -1,11 +1,13 @@
 //! Backends with faults, for tests here and elsewhere.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::backend::{Backend, Op, Visit};
 use super::error::BackendError;
+use super::mem_store::MemBackend;
 
 /// What goes wrong with a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,5 +104,77 @@ impl Backend for FaultyBackend {
 
     fn quarantined(&self) -> Result<u64, BackendError> {
         self.inner.quarantined()
+    }
+}
+
+/// A backend of which every operation fails, without any effect, until it is healed.
+///
+/// Over one that fails from the start no store opens; one that is to fail later starts healed.
+#[derive(Debug)]
+pub struct ErrorBackend {
+    inner: MemBackend,
+    failing: AtomicBool,
+    refused: AtomicU64,
+}
+
+impl ErrorBackend {
+    /// An empty one that fails.
+    #[must_use]
+    pub fn failing() -> Arc<Self> {
+        Arc::new(Self {
+            inner: MemBackend::default(),
+            failing: AtomicBool::new(true),
+            refused: AtomicU64::new(0),
+        })
+    }
+
+    /// An empty one that works so far.
+    #[must_use]
+    pub fn healed() -> Arc<Self> {
+        let backend = Self::failing();
+        backend.heal();
+        backend
+    }
+
+    /// From here on everything fails.
+    pub fn fail(&self) {
+        self.failing.store(true, Ordering::SeqCst);
+    }
+
+    /// From here on everything works, over what was there before it failed.
+    pub fn heal(&self) {
+        self.failing.store(false, Ordering::SeqCst);
+    }
+
+    /// Operations that failed so far.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::SeqCst)
+    }
+
+    fn check(&self) -> Result<&MemBackend, BackendError> {
+        if self.failing.load(Ordering::SeqCst) {
+            self.refused.fetch_add(1, Ordering::SeqCst);
+            return Err(BackendError::Io { source: io::Error::other("every operation fails") });
+        }
+        Ok(&self.inner)
+    }
+}
+
+impl Backend for ErrorBackend {
+    fn commit(&self, batch: &[Op]) -> Result<(), BackendError> {
+        self.check()?.commit(batch)
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, BackendError> {
+        self.check()?.get(key)
+    }
+
+    fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), BackendError> {
+        self.check()?.scan(prefix, visit)
+    }
+
+    fn quarantined(&self) -> Result<u64, BackendError> {
+        self.check()?.quarantined()
     }
 }

@@ -3,16 +3,39 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use super::disk::{self, Disk, empty_state_file};
+use super::*;
 use crate::state::backend::{Backend, Op};
 use crate::state::mem_store::MemBackend;
 use crate::state::redb_store::RedbBackend;
-use crate::state::testing::FaultyBackend;
+use crate::state::testing::{ErrorBackend, Fault, FaultyBackend};
+use crate::state::{Prefix, Put, StateError};
 
+/// Each backend, new; those with faults after a fault that is over.
 fn over_each(check: impl Fn(&dyn Backend)) {
     let dir = tempfile::tempdir().unwrap();
     check(&MemBackend::default());
-    check(&*FaultyBackend::new(Arc::new(MemBackend::default())));
     check(&RedbBackend::open(&dir.path().join("state.redb")).unwrap());
+
+    let healed = FaultyBackend::new(Arc::new(MemBackend::default()));
+    healed.plan([Some(Fault::Before)]);
+    healed.commit(&[put(b"a", b"lost")]).unwrap_err();
+    check(&*healed);
+
+    let healed = ErrorBackend::failing();
+    healed.commit(&[put(b"a", b"lost")]).unwrap_err();
+    healed.heal();
+    check(&*healed);
+
+    let (path, disk) = (dir.path().join("state.redb"), Disk::new(&empty_state_file(), 1));
+    check(&RedbBackend::open_with(&path, disk.opener(1 << 20)).unwrap());
+
+    let disk = Disk::new(&empty_state_file(), 1);
+    let healed = RedbBackend::open_with(&path, disk.opener(1 << 20)).unwrap();
+    // The first operation of the commit: nothing of it can have been applied.
+    disk.plan(disk.journal().len() + 1, disk::Fault::Error);
+    healed.commit(&[put(b"a", b"lost")]).unwrap_err();
+    check(&healed);
 }
 
 fn put(key: &[u8], value: &[u8]) -> Op {
@@ -113,4 +136,63 @@ fn an_empty_value_is_a_value() {
         backend.commit(&[put(b"a", b"")]).unwrap();
         assert_eq!(backend.get(b"a").unwrap(), Some(Vec::new()));
     });
+}
+
+#[test]
+fn a_backend_that_fails_fails_every_operation_and_does_nothing() {
+    let backend = ErrorBackend::healed();
+    backend.commit(&[put(b"a", b"before"), put(b"b", b"bad")]).unwrap();
+    backend.fail();
+    let key = || b"a".as_slice().into();
+    let changes = [
+        put(b"a", b"after"),
+        Op::Delete { key: key() },
+        Op::DeletePrefix { prefix: key() },
+        Op::Quarantine { key: key() },
+    ];
+    for change in changes {
+        backend.commit(&[change]).unwrap_err();
+    }
+    backend.get(b"a").unwrap_err();
+    backend.scan(b"", &mut |_, _| panic!("shown")).unwrap_err();
+    backend.quarantined().unwrap_err();
+    assert_eq!(backend.refused(), 7);
+    backend.heal();
+    assert_eq!(backend.get(b"a").unwrap(), Some(b"before".to_vec()));
+    assert_eq!((all(&*backend, b"").len(), backend.quarantined().unwrap()), (2, 0));
+}
+
+#[test]
+fn no_store_opens_over_a_backend_that_fails() {
+    let error = StateStore::with_backend(Path::new("(test)"), ErrorBackend::failing()).unwrap_err();
+    assert!(matches!(error, StateError::Open { .. }), "{error:?}");
+    assert!(error.to_string().contains("(test)"));
+}
+
+#[tokio::test]
+async fn every_call_of_a_store_fails_with_its_backend_and_works_again_when_that_does() {
+    let backend = ErrorBackend::healed();
+    let store = StateStore::with_backend(Path::new("(test)"), backend.clone()).unwrap();
+    let key = Key::DeviceLedger;
+    store.put(&key, "before").await.unwrap();
+    backend.fail();
+    let errors = [
+        store.put(&key, "after").await.unwrap_err(),
+        store.delete(&key).await.unwrap_err(),
+        store.quarantine(&key).await.unwrap_err(),
+        store.destroy_alloc(id(1)).await.unwrap_err(),
+        store.get::<String>(&key).unwrap_err(),
+        store.scan(&Prefix::All).unwrap_err(),
+    ];
+    for error in errors {
+        let expected = matches!(error, StateError::Commit { .. } | StateError::Read { .. });
+        assert!(expected && error.to_string().contains("(test)"), "{error:?}");
+    }
+    assert_eq!(store.put_later(&Key::Alloc(id(2)), "later").await.unwrap(), Put::Queued);
+    store.flush().await.unwrap_err();
+    backend.heal();
+    assert_eq!(text(&store, &key), Some("before".to_owned()));
+    store.flush().await.unwrap();
+    assert_eq!(text(&store, &Key::Alloc(id(2))), Some("later".to_owned()));
+    assert_eq!(store.put(&key, "before").await.unwrap(), Put::Written);
 }

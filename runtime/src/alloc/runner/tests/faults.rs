@@ -6,6 +6,7 @@ use crate::model::alloc::ClientStatus;
 use crate::model::device::{GroupKey, Reservation};
 use crate::model::ids::PluginName;
 use crate::model::resources::AllocatedDevice;
+use crate::state::testing::ErrorBackend;
 use crate::testing::fake_driver::{Reply, Script};
 
 struct Failing(Seen<&'static str>);
@@ -191,4 +192,37 @@ async fn nothing_starts_while_the_intent_cannot_be_written() {
     assert_eq!(state.client_status, ClientStatus::Failed);
     let text = &state.tasks["web"].events[2].message;
     assert!(text.contains("record of task web"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn running_tasks_go_on_while_their_state_cannot_be_written() {
+    let backend = ErrorBackend::healed();
+    let store = StateStore::with_backend(std::path::Path::new("(test)"), backend.clone()).unwrap();
+    let bench = Bench { store, ..Bench::new() };
+    bench.node.script("web", [Script::runs()]);
+    bench.node.script("side", [Script::ends(10 * SECOND, 0)]);
+    let handle = bench.run(vec![task("web"), task("side")]);
+    until_running(&handle, "web").await;
+    until_running(&handle, "side").await;
+    clock::sleep(SECOND).await;
+    backend.fail();
+
+    let state = until(&handle, |s| s.tasks["side"].status == TaskStatus::Dead).await;
+    assert_eq!(bench.when("exited side"), 10.0, "of itself");
+    assert!(!state.tasks["side"].failed);
+    handle.signal(Some(&name("web")), "SIGHUP").await.unwrap();
+    clock::sleep(3_600 * SECOND).await;
+    assert!(backend.refused() > 0);
+    assert_eq!((bench.node.live(), bench.when("signal web SIGHUP")), (1, 10.0));
+    assert_eq!(state.tasks["web"].status, TaskStatus::Running);
+
+    // What could not be written is written with the next change.
+    backend.heal();
+    handle.stop("enough").await;
+    let state = handle.wait_done().await;
+    for task in ["web", "side"] {
+        assert!(!state.tasks[task].failed, "{:?}", state.tasks[task]);
+    }
+    let key = crate::state::Key::TaskState(handle.id(), name("web"));
+    assert_eq!(bench.store.get::<TaskState>(&key).unwrap().as_ref(), state.tasks.get("web"));
 }
