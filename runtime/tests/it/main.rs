@@ -22,4 +22,5 @@ mod plugins;
 mod real_programs;
 mod run_command;
 mod services;
+mod state_kill;
 mod tasks;
