@@ -110,12 +110,14 @@ impl Model {
             self.later.clear();
         } else {
             // They are tried again, unless something newer was in the same batch.
-            let old = |later: &Change| {
-                let Change::Put(n, _) = later else { return false };
-                applied([9; KEYS + 1], changes)[*n] != 9
-            };
-            self.later.retain(|later| !old(later));
+            self.outdated(changes);
         }
+    }
+
+    /// A write that may lag is not tried again when one of these came after it.
+    fn outdated(&mut self, newer: &[Change]) {
+        let after = applied([9; KEYS + 1], newer);
+        self.later.retain(|later| !matches!(later, Change::Put(n, _) if after[*n] != 9));
     }
 
     /// These changes were made, or not.
@@ -153,6 +155,10 @@ impl Model {
             ensure(good == 0 || good == batch.len(), || "a batch split".to_owned())?;
             if !batch.is_empty() {
                 self.batch(&batch, good > 0);
+            }
+            if share == Share::First && good < batch.len() {
+                let behind: Vec<Change> = of(Share::Rest).map(|(change, _)| *change).collect();
+                self.outdated(&behind);
             }
         }
         Ok(())
