@@ -164,6 +164,10 @@ impl Backend for RedbBackend {
         });
         if let Err(error) = &result {
             self.doubt(error);
+            if self.doubted.load(Ordering::SeqCst) {
+                // At once: who opens the file next may be another process, which does not doubt it.
+                let _ = self.attempt(|_| Ok(()));
+            }
         }
         result
     }
