@@ -30,6 +30,8 @@ enum Step {
     Later(usize, u16),
     Flush,
     Read(usize),
+    /// Close the store and open it again, with the power on.
+    Restart,
 }
 
 struct Workload {
@@ -57,7 +59,7 @@ fn growing() -> Vec<Step> {
 
 fn usual() -> Vec<Step> {
     use Change::{Delete, Destroy, Put, Quarantine};
-    use Step::{Flush, Later, One, Read, Together};
+    use Step::{Flush, Later, One, Read, Restart, Together};
     vec![
         One(Put(11, 1)),
         One(Put(0, 1)),
@@ -78,6 +80,8 @@ fn usual() -> Vec<Step> {
         One(Put(1, 3)),
         One(Put(8, 1)),
         Read(8),
+        Later(9, 4),
+        Restart,
         One(Quarantine(11)),
         Later(11, 2),
         Later(11, 1),
@@ -168,6 +172,7 @@ impl Run {
                 self.model.batch(&[], flushed.is_some());
                 Ok(())
             }
+            Step::Restart => Err("done elsewhere".to_owned()),
             Step::Together(changes) => self.together(store, gate, changes).await,
             Step::Read(n) => match store.get::<String>(&key(*n)) {
                 Ok(found) => self.model.saw(*n, version_of(*n, found.as_deref())?),
@@ -190,22 +195,38 @@ impl Run {
         self.model.together(changes, &ended)
     }
 
+    /// Open, if need be a second time; `None` when the power is gone.
+    fn start(&mut self) -> Result<Option<(StateStore, Arc<FaultyBackend>)>, String> {
+        let error = match self.open() {
+            Ok(opened) => return Ok(Some(opened)),
+            Err(error) => error,
+        };
+        self.judge(&error)?;
+        self.failed += 1;
+        self.disk.lift();
+        if self.disk.off() {
+            return Ok(None);
+        }
+        self.open().map(Some).map_err(|error| format!("not opened after one error: {error:?}"))
+    }
+
     /// The script until its end or the power's.
     async fn work(&mut self) -> Check {
-        let (store, gate) = match self.open() {
-            Ok(opened) => opened,
-            Err(error) => {
-                self.judge(&error)?;
-                self.failed += 1;
-                self.disk.lift();
-                if self.disk.off() {
-                    return Ok(());
-                }
-                self.open().map_err(|error| format!("not opened after one error: {error:?}"))?
-            }
-        };
+        let mut started = self.start()?;
         for step in (self.workload.script)() {
-            self.step(&store, &gate, &step).await?;
+            let Some((store, gate)) = &started else { return Ok(()) };
+            match step {
+                // A sync that fails when the store is closed is nobody's to hear of.
+                Step::Restart if self.fault == Fault::ErrorForgets => {}
+                Step::Restart => {
+                    drop(started.take());
+                    self.model.batch(&[], !self.disk.happened());
+                    self.model.later.clear();
+                    self.model.destroyed.clear();
+                    started = self.start()?;
+                }
+                step => self.step(&store.clone(), &gate.clone(), &step).await?,
+            }
             if self.disk.off() {
                 break;
             }
@@ -223,7 +244,7 @@ impl Run {
         if self.fault != Fault::LostSync && self.rng.below(2) == 0 {
             self.disk.cut();
         }
-        drop((store, gate));
+        drop(started);
         Ok(())
     }
 
