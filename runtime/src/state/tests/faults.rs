@@ -136,7 +136,7 @@ impl Run {
     }
 
     fn ended(&mut self, result: Result<Put, StateError>) -> Result<Ended, String> {
-        ensure(!matches!(result, Err(_) if !self.disk.happened()), || {
+        ensure(result.is_ok() || self.disk.happened(), || {
             format!("failed without a fault: {result:?}")
         })?;
         match result {
