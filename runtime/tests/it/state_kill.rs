@@ -27,6 +27,7 @@ use crate::support::PATIENCE;
 
 const FILE: &str = "OSTLER_TEST_STATE_FILE";
 const SEED: &str = "OSTLER_TEST_SEED";
+const ROUND: &str = "OSTLER_TEST_ROUND";
 const WRITERS: u64 = 6;
 /// More than a round lets it do; the child ends by itself when nobody kills it.
 const CALLS_MAX: u64 = 2_000;
@@ -160,15 +161,15 @@ fn mine(store: &StateStore, writer: u64) -> BTreeMap<Slot, u64> {
     numbers.filter(|(owner, ..)| *owner == writer).map(|(_, slot, n)| (slot, n)).collect()
 }
 
-async fn write(store: StateStore, writer: u64, seed: u64) {
-    let rng = Rng::seeded(seed ^ (writer << 32));
+async fn write(store: StateStore, writer: u64, seed: u64, round: u64) {
+    let rng = Rng::seeded(seed ^ (writer << 32) ^ (round << 40));
     let mut known = mine(&store, writer);
     let newest = known.keys().filter_map(|slot| match slot {
         Slot::Of { alloc, .. } => Some(*alloc),
         Slot::Beside => None,
     });
     // Numbers of earlier rounds are smaller.
-    let (mut number, mut alloc) = (seed << 20, newest.max().unwrap_or(0).max(seed << 20) + 1);
+    let (mut number, mut alloc) = (round << 20, newest.max().unwrap_or(0).max(round << 20) + 1);
     for _ in 0..CALLS_MAX {
         number += 1;
         let slot = match rng.below(5) {
@@ -218,13 +219,14 @@ async fn write(store: StateStore, writer: u64, seed: u64) {
 #[ignore = "started by another test"]
 async fn writes_until_it_is_killed() {
     let Some(file) = std::env::var_os(FILE) else { return };
-    let seed = std::env::var(SEED).unwrap().parse().unwrap();
+    let number = |name| std::env::var(name).unwrap().parse().unwrap();
+    let (seed, round) = (number(SEED), number(ROUND));
     tell("opening".to_owned());
     let store = StateStore::open(Path::new(&file)).unwrap();
     tell("open".to_owned());
     let mut writers = JoinSet::new();
     for writer in 0..WRITERS {
-        writers.spawn(write(store.clone(), writer, seed));
+        writers.spawn(write(store.clone(), writer, seed, round));
     }
     writers.join_all().await;
 }
@@ -306,12 +308,13 @@ fn is_of(slot: Slot, gone: u64) -> bool {
 }
 
 /// Let a child write and kill it after `count` of its lines; every whole line it wrote.
-async fn killed_after(count: u64, file: &Path, seed: u64) -> Vec<String> {
+async fn killed_after(count: u64, file: &Path, seed: u64, round: u64) -> Vec<String> {
     let child = "state_kill::writes_until_it_is_killed";
     let mut child = tokio::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", child, "--ignored", "--nocapture", "--test-threads", "1"])
         .env(FILE, file)
         .env(SEED, seed.to_string())
+        .env(ROUND, round.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
@@ -345,7 +348,7 @@ async fn a_killed_writer_loses_nothing_it_was_told_is_durable() {
         // Now and then while it opens, now and then late.
         let most = [3, 60, 400][usize::try_from(rng.below(3)).unwrap()];
         let count = 1 + rng.below(most);
-        let lines = killed_after(count, &file, round);
+        let lines = killed_after(count, &file, seed, round);
         let lines = clock::timeout(PATIENCE, lines).await.expect("the child is killed");
         early += u64::from(!lines.iter().any(|line| line == "open"));
         for line in &lines {
