@@ -200,6 +200,9 @@ pub const STATE_LATER_RETRY_WALL_MAX: Duration = Duration::from_secs(10);
 pub const STATE_COUNTERS_COMMITS: u64 = 256;
 /// Page cache of the state file, bytes: redb's default is 1 GiB.
 pub const STATE_CACHE_BYTES: usize = 16 * MIB as usize;
+/// Most memory for what the engine writes while a state file is looked at and must not change, bytes:
+/// recovering a file writes a small part of it.
+pub const STATE_OVERLAY_BYTES_MAX: u64 = 256 * MIB;
 /// Largest single value, bytes.
 pub const STATE_VALUE_BYTES_MAX: usize = 4 * MIB as usize;
 

@@ -38,6 +38,9 @@ pub struct TaskState {
     pub last_exit: Option<ExitResult>,
     /// At most [`TASK_EVENTS_MAX`], newest last.
     pub events: Vec<TaskEvent>,
+    /// Events that ever happened. Those beyond the ones in `events` are no longer kept, so whoever
+    /// listens can tell a gap.
+    pub events_total: u64,
 }
 
 impl TaskState {
@@ -48,6 +51,7 @@ impl TaskState {
             self.events.remove(0);
         }
         self.events.push(event);
+        self.events_total = self.events_total.saturating_add(1);
     }
 
     /// Dead and not failed.

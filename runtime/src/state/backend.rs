@@ -1,6 +1,7 @@
 //! What a place to keep records must do.
 
 use std::ops::{Bound, ControlFlow};
+use std::path::PathBuf;
 
 use super::error::BackendError;
 
@@ -67,6 +68,16 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// When the place cannot be read; records visited before stay visited.
     fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), BackendError>;
+
+    /// Make a durable copy of everything as it is, before content of schema `from` is migrated.
+    /// `None`: there is nothing to copy, because the records end with the process.
+    ///
+    /// # Errors
+    /// When it cannot be made; nothing is left of it then.
+    fn backup(&self, from: u16) -> Result<Option<PathBuf>, BackendError> {
+        let _ = from;
+        Ok(None)
+    }
 
     /// Number of records in quarantine.
     ///

@@ -16,7 +16,7 @@ use super::keys::{KeyError, Kind};
 use crate::limits::STATE_VALUE_BYTES_MAX;
 
 /// Schema of the bodies written by this agent.
-pub const SCHEMA: u16 = 1;
+pub const SCHEMA: u16 = 2;
 
 const MAGIC: [u8; 2] = *b"OS";
 const HEADER: usize = 5;
@@ -124,35 +124,64 @@ pub fn unsealed(record: &[u8]) -> &[u8] {
     record.split_last_chunk::<CHECKSUM>().map_or(record, |(unsealed, _)| unsealed)
 }
 
+/// A record whose checksum is right, of any schema and kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope<'a> {
+    /// Schema of the body.
+    pub schema: u16,
+    /// What the record says it is: a [`Kind`] of that schema.
+    pub kind: u8,
+    /// The value, as postcard.
+    pub body: &'a [u8],
+}
+
+impl<'a> Envelope<'a> {
+    /// Check a record of any schema for damage and take it apart.
+    ///
+    /// # Errors
+    /// When it is too large, cut off, changed or no record.
+    pub fn open(record: &'a [u8]) -> Result<Self, CodecError> {
+        let len = record.len();
+        if len > STATE_VALUE_BYTES_MAX {
+            return Err(CodecError::TooLarge);
+        }
+        let truncated = CodecError::Truncated { len };
+        let (covered, checksum) =
+            record.split_last_chunk::<CHECKSUM>().ok_or_else(|| truncated.clone())?;
+        let (header, body) = covered.split_first_chunk::<HEADER>().ok_or(truncated)?;
+        let [m0, m1, s0, s1, kind] = *header;
+        if [m0, m1] != MAGIC {
+            return Err(CodecError::Magic);
+        }
+        let (stored, computed) = (u64::from_le_bytes(*checksum), xxh3_64(covered));
+        if stored != computed {
+            return Err(CodecError::Checksum { stored, computed });
+        }
+        Ok(Self { schema: u16::from_le_bytes([s0, s1]), kind, body })
+    }
+
+    /// The body, when the record is of the kind that its key asks for.
+    ///
+    /// # Errors
+    /// When it is of another.
+    pub fn body_of(&self, expected: Kind) -> Result<&'a [u8], CodecError> {
+        match self.kind == expected as u8 {
+            true => Ok(self.body),
+            false => Err(CodecError::Kind { found: self.kind, expected }),
+        }
+    }
+}
+
 /// Check a record without reading its body, and return the body.
 ///
 /// # Errors
 /// When the record is damaged, of another schema, or of another kind.
 pub fn check(kind: Kind, record: &[u8]) -> Result<&[u8], CodecError> {
-    let len = record.len();
-    if len > STATE_VALUE_BYTES_MAX {
-        return Err(CodecError::TooLarge);
+    let envelope = Envelope::open(record)?;
+    if envelope.schema != SCHEMA {
+        return Err(CodecError::Schema { found: envelope.schema });
     }
-    let truncated = CodecError::Truncated { len };
-    let (covered, checksum) =
-        record.split_last_chunk::<CHECKSUM>().ok_or_else(|| truncated.clone())?;
-    let (header, body) = covered.split_first_chunk::<HEADER>().ok_or(truncated)?;
-    let [m0, m1, s0, s1, found] = *header;
-    if [m0, m1] != MAGIC {
-        return Err(CodecError::Magic);
-    }
-    let (stored, computed) = (u64::from_le_bytes(*checksum), xxh3_64(covered));
-    if stored != computed {
-        return Err(CodecError::Checksum { stored, computed });
-    }
-    let schema = u16::from_le_bytes([s0, s1]);
-    if schema != SCHEMA {
-        return Err(CodecError::Schema { found: schema });
-    }
-    if found != kind as u8 {
-        return Err(CodecError::Kind { found, expected: kind });
-    }
-    Ok(body)
+    envelope.body_of(kind)
 }
 
 /// Check a record and read its value.
@@ -160,9 +189,34 @@ pub fn check(kind: Kind, record: &[u8]) -> Result<&[u8], CodecError> {
 /// # Errors
 /// As [`check`], and when the body is not exactly one value of the type.
 pub fn decode<T: DeserializeOwned>(kind: Kind, record: &[u8]) -> Result<T, CodecError> {
-    let body = check(kind, record)?;
+    decode_body(check(kind, record)?)
+}
+
+/// Read the value of a body.
+///
+/// # Errors
+/// When it is not exactly one value of the type.
+pub fn decode_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {
     let (value, rest) = postcard::take_from_bytes(body).map_err(CodecError::Body)?;
     if rest.is_empty() { Ok(value) } else { Err(CodecError::Trailing { len: rest.len() }) }
+}
+
+/// Replace `out` by the record of a body that is encoded already.
+///
+/// # Errors
+/// When it would be larger than a record may be.
+pub fn wrap(kind: Kind, body: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> {
+    if body.len() > STATE_VALUE_BYTES_MAX - HEADER - CHECKSUM {
+        return Err(CodecError::TooLarge);
+    }
+    out.clear();
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&SCHEMA.to_le_bytes());
+    out.push(kind as u8);
+    out.extend_from_slice(body);
+    let checksum = xxh3_64(out);
+    out.extend_from_slice(&checksum.to_le_bytes());
+    Ok(())
 }
 
 /// Appends to a buffer up to the largest record. Called for each field of a value: the common case

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::codec::CodecError;
+use super::codec::{CodecError, SCHEMA};
 use super::keys::Key;
 
 /// Why a backend could not do what was asked.
@@ -33,6 +33,17 @@ pub enum BackendError {
     /// Another process, or this one, has the file open.
     #[error("the file is already open")]
     InUse,
+    /// No copy could be made of a file that is about to be migrated.
+    #[error("cannot make the copy {backup}")]
+    Backup {
+        /// The copy.
+        backup: PathBuf,
+        /// Schema of the file.
+        from: u16,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// Any other failure of the storage engine.
     #[error("the storage engine failed")]
     Engine {
@@ -54,12 +65,16 @@ pub enum BackendError {
     },
 }
 
+/// The disk or the quota is full.
+fn no_room(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
 impl From<io::Error> for BackendError {
     fn from(source: io::Error) -> Self {
         match source.kind() {
-            io::ErrorKind::StorageFull
-            | io::ErrorKind::QuotaExceeded
-            | io::ErrorKind::FileTooLarge => Self::DiskFull { source },
+            _ if no_room(&source) => Self::DiskFull { source },
             io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
                 Self::Damaged { detail: source.to_string() }
             }
@@ -84,9 +99,9 @@ impl From<redb::Error> for BackendError {
 pub enum StateError {
     /// The file is not a state file or its content is broken beyond single records.
     #[error(
-        "state file {path} is damaged or not a state file: {detail}; its records were left as \
-         they are: restore a copy of it, or rename it to start with an empty state (running tasks are \
-         then not found again)"
+        "state file {path} is damaged or not a state file: {detail}; it was left as it is: \
+         `ostler state check --file {path}` says more; restore a copy of it, or keep it under another \
+         name to start with an empty state (running tasks are then not found again)"
     )]
     Damaged {
         /// The state file.
@@ -143,6 +158,47 @@ pub enum StateError {
         found: u16,
         /// Newest schema known here.
         supported: u16,
+    },
+    /// No copy of a file of an older schema could be made, so it was not migrated.
+    #[error(
+        "cannot copy state file {path} to {backup} before bringing it from schema {from} to {SCHEMA}; \
+         nothing was changed: make room in its directory or check its mode, and start again"
+    )]
+    Backup {
+        /// The state file.
+        path: PathBuf,
+        /// The copy.
+        backup: PathBuf,
+        /// Schema of the file.
+        from: u16,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file of an older schema could not be migrated.
+    #[error(
+        "cannot bring state file {path} from schema {from} to {to}; nothing of it is lost: start \
+         again when the cause is gone"
+    )]
+    Migrate {
+        /// The state file.
+        path: PathBuf,
+        /// Schema of the file.
+        from: u16,
+        /// Schema of this agent.
+        to: u16,
+        /// Why.
+        #[source]
+        source: BackendError,
+    },
+    /// A file could not be made smaller.
+    #[error("cannot compact state file {path}; its records are as they were")]
+    Compact {
+        /// The state file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: BackendError,
     },
     /// A value cannot be stored.
     #[error("cannot encode {key}")]
@@ -215,6 +271,9 @@ impl StateError {
             BackendError::Panicked { message } => Self::Damaged { path, detail: message },
             BackendError::InUse => Self::InUse { path },
             BackendError::DiskFull { source } => Self::DiskFull { path, source },
+            BackendError::Backup { backup, from, source } => {
+                Self::Backup { path, backup, from, source }
+            }
             BackendError::Io { source }
                 if matches!(
                     source.kind(),
@@ -232,10 +291,12 @@ impl StateError {
     pub fn disk_full(&self) -> bool {
         match self {
             Self::DiskFull { .. } => true,
+            Self::Backup { source, .. } => no_room(source),
             Self::Commit { source, .. } => matches!(**source, BackendError::DiskFull { .. }),
-            Self::Open { source, .. } | Self::Read { source, .. } => {
-                matches!(source, BackendError::DiskFull { .. })
-            }
+            Self::Open { source, .. }
+            | Self::Read { source, .. }
+            | Self::Compact { source, .. }
+            | Self::Migrate { source, .. } => matches!(source, BackendError::DiskFull { .. }),
             _ => false,
         }
     }

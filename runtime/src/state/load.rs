@@ -1,4 +1,5 @@
-//! What happens when a store is opened: check every record, learn what is durable.
+//! What happens when a store is opened: bring it to this agent's schema, check every record, learn
+//! what is durable.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -8,6 +9,7 @@ use super::codec::{self, CodecError, SCHEMA};
 use super::dedup::{Dedup, Digest};
 use super::error::StateError;
 use super::keys::{Key, MetaItem};
+use super::migrate::{self, Migration};
 use super::stats::Stats;
 
 /// A record that was moved out of the way.
@@ -30,6 +32,8 @@ pub struct OpenReport {
     pub in_quarantine: u64,
     /// The file was inconsistent and was repaired, perhaps to an older commit.
     pub repaired: bool,
+    /// The file was of an older schema and was brought to this agent's.
+    pub migrated: Option<Migration>,
 }
 
 /// What a store starts with.
@@ -43,21 +47,35 @@ pub struct Loaded {
     pub counted: Stats,
 }
 
-/// Read everything once; quarantine what is damaged; write the schema version where it is missing.
+/// Read everything once; migrate a store of an older schema; quarantine what is damaged; write the
+/// schema version where it is missing.
 ///
 /// # Errors
-/// When the backend fails or the content is of a newer agent.
+/// When the backend fails, a migration fails, or the content is of a newer agent.
 pub fn load(path: &Path, backend: &dyn Backend) -> Result<Loaded, StateError> {
     let mut found = Found::default();
+    match migrate::schema_of(path, backend)? {
+        Some(newer) if newer > SCHEMA => {
+            let (path, found) = (path.to_owned(), newer);
+            return Err(StateError::Schema { path, found, supported: SCHEMA });
+        }
+        Some(0) => {
+            let detail = "it says that its schema is 0".to_owned();
+            return Err(StateError::Damaged { path: path.to_owned(), detail });
+        }
+        Some(older) if older < SCHEMA => {
+            let (migration, quarantined) = migrate::migrate(path, backend, older)?;
+            found.report.migrated = Some(migration);
+            found.report.quarantined = quarantined;
+        }
+        _ => {}
+    }
     let scanned = backend.scan(&[], &mut |key, record| {
         found.visit(key, record);
         ControlFlow::Continue(())
     });
     scanned.map_err(|error| StateError::opening(path.to_owned(), error))?;
     let Found { mut dedup, mut report, schema, counted, mut ops } = found;
-    if let Some(newer) = schema.filter(|schema| *schema != SCHEMA) {
-        return Err(StateError::Schema { path: path.to_owned(), found: newer, supported: SCHEMA });
-    }
     if schema.is_none() {
         // A new file, or one whose own record was damaged: every record carries its schema too.
         ops.push(schema_record(&mut dedup)?);
@@ -111,8 +129,7 @@ impl Found {
         match checked {
             Ok(()) => self.dedup.warm(bytes, Digest::of(codec::unsealed(record))),
             Err(cause) => {
-                let key = Key::parse(bytes).map_or_else(|_| hex(bytes), |key| key.to_string());
-                self.report.quarantined.push(Quarantined { key, cause });
+                self.report.quarantined.push(Quarantined { key: shown_key(bytes), cause });
                 self.ops.push(Op::Quarantine { key: bytes.into() });
             }
         }
@@ -128,7 +145,15 @@ fn schema_record(dedup: &mut Dedup) -> Result<Op, StateError> {
     Ok(Op::Put { key: key.encode().into(), value: record.into() })
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// A key in words or, when it is not one, in hexadecimal digits.
+#[must_use]
+pub fn shown_key(bytes: &[u8]) -> String {
     // Long enough to find the record, short enough for a log line.
-    bytes.iter().take(32).map(|byte| format!("{byte:02x}")).collect()
+    Key::parse(bytes).map_or_else(|_| hex(bytes, 32), |key| key.to_string())
+}
+
+/// The first `most` bytes in hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8], most: usize) -> String {
+    bytes.iter().take(most).map(|byte| format!("{byte:02x}")).collect()
 }

@@ -23,6 +23,9 @@
 //! * [`rewrite`]: a file after a failed sync.
 //! * [`store`]: the handle everybody else uses; [`read`]: its reading part.
 //! * [`load`]: what happens at opening; [`stats`]: what happened since.
+//! * [`migrate`]: files of older agents; [`files`]: copies and renames that survive a crash.
+//! * [`inspect`]: looking at a file without an agent, through [`overlay`] without changing a byte;
+//!   [`peek`]: the schema before the engine touches the file.
 //! * [`lock`]: one agent per data directory.
 //!
 //! Rules, each kept by a test:
@@ -40,10 +43,15 @@ pub mod backend;
 pub mod codec;
 pub mod dedup;
 pub mod error;
+mod files;
+pub mod inspect;
 pub mod keys;
 pub mod load;
 pub mod lock;
 pub mod mem_store;
+pub mod migrate;
+pub mod overlay;
+mod peek;
 pub mod queue;
 pub mod read;
 pub mod redb_store;
@@ -58,10 +66,12 @@ mod tests;
 
 pub use backend::Backend;
 pub use error::{BackendError, StateError};
+pub use files::move_aside;
 pub use keys::{Key, MetaItem, Prefix};
 pub use load::{OpenReport, Quarantined};
 pub use lock::{DataDirLock, LockError};
+pub use migrate::Migration;
 pub use read::Record;
-pub use redb_store::move_aside;
+pub use redb_store::EngineStats;
 pub use stats::Stats;
 pub use store::{Put, StateStore, StoreOptions};

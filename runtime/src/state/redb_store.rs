@@ -10,9 +10,6 @@
 //! A new file is made under another name and renamed when complete: a state file that is there but
 //! empty is damage, never a fresh start.
 
-use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,19 +19,37 @@ use redb::{
     Builder, Database, DatabaseError, Durability, ReadableDatabase as _,
     ReadableTableMetadata as _, Table, TableDefinition,
 };
+use serde::Serialize;
 
 use super::backend::{Backend, Op, Visit, prefix_bounds};
-use super::error::{BackendError, StateError};
+use super::codec::SCHEMA;
+use super::error::BackendError;
 use super::rewrite::{self, Shown};
 use super::writer::panic_text;
+use super::{files, peek};
 use crate::limits::STATE_CACHE_BYTES;
 
 type Records = TableDefinition<'static, &'static [u8], &'static [u8]>;
-const STATE: Records = TableDefinition::new("state");
-const QUARANTINE: Records = TableDefinition::new("quarantine");
+pub(super) const STATE: Records = TableDefinition::new("state");
+pub(super) const QUARANTINE: Records = TableDefinition::new("quarantine");
 
 /// How an existing file is opened; tests put faults underneath.
 pub type Opener = Box<dyn Fn(&Path, Shown) -> Result<Database, DatabaseError> + Send + Sync>;
+
+/// What the storage engine says of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct EngineStats {
+    /// Bytes in pages that hold something; the rest of the file is free for later writes.
+    pub allocated_bytes: u64,
+    /// Bytes of keys and records.
+    pub stored_bytes: u64,
+    /// Bytes of the trees that lead to them.
+    pub metadata_bytes: u64,
+    /// Bytes of allocated pages that hold nothing.
+    pub fragmented_bytes: u64,
+    /// Pages from the root to a record.
+    pub tree_height: u32,
+}
 
 /// Keeps records in one file, mode 0600.
 pub struct RedbBackend {
@@ -45,18 +60,26 @@ pub struct RedbBackend {
     /// What is shown is not trusted until it was written again.
     doubted: AtomicBool,
     repaired: bool,
+    /// Copy made before the engine touched the file.
+    backup: Option<PathBuf>,
 }
 
 impl RedbBackend {
-    /// Open the file, or make it when there is none. Reads the whole file once to check it.
+    /// Open the file, or make it when there is none. Reads the whole file once to check it. A file
+    /// of an older schema that was closed in order is copied first: the engine changes bytes of
+    /// every file that it opens.
     ///
     /// # Errors
-    /// When it is damaged, in use, or cannot be read, written or made.
+    /// When it is damaged, in use, or cannot be read, written, copied or made.
     pub fn open(path: &Path) -> Result<Self, BackendError> {
-        Self::open_with(path, Box::new(open_file))
+        let older = peek::schema(path).filter(|from| (1..SCHEMA).contains(from));
+        let backup =
+            older.map(|from| files::back_up(path, from, peek::same_records)).transpose()?;
+        let opened = Self::open_with(path, Box::new(open_file))?;
+        Ok(Self { backup, ..opened })
     }
 
-    /// As [`RedbBackend::open`], with another way to open.
+    /// As [`RedbBackend::open`], with another way to open and no copy.
     ///
     /// # Errors
     /// As [`RedbBackend::open`].
@@ -77,13 +100,58 @@ impl RedbBackend {
         })?;
         let database = RwLock::new(Some(database));
         let doubted = AtomicBool::new(false);
-        Ok(Self { path: path.to_owned(), opener, database, doubted, repaired })
+        Ok(Self { path: path.to_owned(), opener, database, doubted, repaired, backup: None })
     }
 
     /// The file was found inconsistent when it was opened and repaired, perhaps to an older commit.
     #[must_use]
     pub fn repaired(&self) -> bool {
         self.repaired
+    }
+
+    /// Visit every record in quarantine, in key order.
+    ///
+    /// # Errors
+    /// When the file cannot be read; records visited before stay visited.
+    pub fn scan_quarantine(&self, visit: Visit<'_>) -> Result<(), BackendError> {
+        self.with(|database| scan(database, QUARANTINE, &[], visit))
+    }
+
+    /// What the engine says of the file as it is now.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn engine_stats(&self) -> Result<EngineStats, BackendError> {
+        self.with(|database| {
+            let transaction = database.begin_write().map_err(engine)?;
+            let stats = transaction.stats().map_err(engine)?;
+            transaction.abort().map_err(engine)?;
+            let page = u64::try_from(stats.page_size()).unwrap_or(u64::MAX);
+            Ok(EngineStats {
+                allocated_bytes: stats.allocated_pages().saturating_mul(page),
+                stored_bytes: stats.stored_bytes(),
+                metadata_bytes: stats.metadata_bytes(),
+                fragmented_bytes: stats.fragmented_bytes(),
+                tree_height: stats.tree_height(),
+            })
+        })
+    }
+
+    /// Give free room in the file back to the file system. Every step is a commit of its own, so a
+    /// crash leaves all records. Returns whether anything was moved.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written.
+    pub fn compact(&self) -> Result<bool, BackendError> {
+        let mut slot = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        let mut database = match slot.take() {
+            Some(database) => database,
+            None => self.reopen()?,
+        };
+        // Put back only when it went well: the engine takes no more work after a failure.
+        let moved = contained(|| database.compact().map_err(engine))?;
+        *slot = Some(database);
+        Ok(moved)
     }
 
     /// Work on the open file. It is closed when that fails: the engine latches an I/O error.
@@ -182,19 +250,24 @@ impl Backend for RedbBackend {
     }
 
     fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), BackendError> {
-        self.with(|database| {
-            let read = database.begin_read().map_err(engine)?;
-            let table = read.open_table(STATE).map_err(engine)?;
-            let (from, to) = prefix_bounds(prefix);
-            let bounds = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
-            for record in table.range::<&[u8]>(bounds).map_err(engine)? {
-                let (key, value) = record.map_err(engine)?;
-                if visit(key.value(), value.value()).is_break() {
-                    break;
-                }
-            }
+        self.with(|database| scan(database, STATE, prefix, visit))
+    }
+
+    /// A file whose writer died is copied as the engine recovered it. It is closed meanwhile: a copy
+    /// of an open one would look as if its writer had died.
+    fn backup(&self, from: u16) -> Result<Option<PathBuf>, BackendError> {
+        if self.backup.is_some() {
+            return Ok(self.backup.clone());
+        }
+        let mut slot = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        let database = slot.take();
+        contained(|| {
+            drop(database);
             Ok(())
-        })
+        })?;
+        let backup = files::back_up(&self.path, from, peek::same_records)?;
+        *slot = Some(self.reopen()?);
+        Ok(Some(backup))
     }
 
     fn quarantined(&self) -> Result<u64, BackendError> {
@@ -203,6 +276,25 @@ impl Backend for RedbBackend {
             read.open_table(QUARANTINE).map_err(engine)?.len().map_err(engine)
         })
     }
+}
+
+pub(super) fn scan(
+    database: &Database,
+    table: Records,
+    prefix: &[u8],
+    visit: Visit<'_>,
+) -> Result<(), BackendError> {
+    let read = database.begin_read().map_err(engine)?;
+    let table = read.open_table(table).map_err(engine)?;
+    let (from, to) = prefix_bounds(prefix);
+    let bounds = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
+    for record in table.range::<&[u8]>(bounds).map_err(engine)? {
+        let (key, value) = record.map_err(engine)?;
+        if visit(key.value(), value.value()).is_break() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// A record and its key.
@@ -233,76 +325,43 @@ fn apply<'a>(
     Ok(None)
 }
 
-fn builder() -> Builder {
-    let mut builder = Builder::new();
-    builder.set_cache_size(STATE_CACHE_BYTES);
-    builder
-}
-
-fn open_file(path: &Path, shown: Shown) -> Result<Database, DatabaseError> {
+pub(super) fn open_file(path: &Path, shown: Shown) -> Result<Database, DatabaseError> {
     if shown == Shown::Doubted {
         rewrite::file(path)?;
     }
     builder().open(path)
 }
 
-fn engine(error: impl Into<redb::Error>) -> BackendError {
-    error.into().into()
-}
-
 /// Make a complete, empty state file and give it its name.
 fn create(path: &Path) -> Result<(), BackendError> {
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(".new");
+    let unfinished = files::with_suffix(path, ".new");
     // One left by an agent that died here holds nothing anybody was promised.
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&unfinished)?;
+    let file = files::private(&unfinished)?;
     let database = builder().create_file(file).map_err(engine)?;
     let transaction = database.begin_write().map_err(engine)?;
     transaction.open_table(STATE).map_err(engine)?;
     transaction.open_table(QUARANTINE).map_err(engine)?;
     transaction.commit().map_err(engine)?;
     drop(database);
-    fs::rename(&unfinished, path)?;
-    sync_directory_of(path)?;
+    std::fs::rename(&unfinished, path)?;
+    files::sync_directory_of(path)?;
     Ok(())
 }
 
-/// Rename a state file that cannot be used to the first free `<name>.damaged-<n>`, and return that
-/// name. Only when a person asked for it: running tasks are not found again from an empty state.
-///
-/// # Errors
-/// When the file cannot be renamed.
-pub fn move_aside(path: &Path) -> Result<PathBuf, StateError> {
-    let failed = |source| StateError::MoveAside { path: path.to_owned(), source };
-    let mut number: u32 = 1;
-    loop {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".damaged-{number}"));
-        let target = PathBuf::from(name);
-        if !target.try_exists().map_err(failed)? {
-            std::fs::rename(path, &target).map_err(failed)?;
-            sync_directory_of(path).map_err(failed)?;
-            return Ok(target);
-        }
-        number = number.saturating_add(1);
-    }
+pub(super) fn builder() -> Builder {
+    let mut builder = Builder::new();
+    builder.set_cache_size(STATE_CACHE_BYTES);
+    builder
 }
 
-/// Make a rename in the directory of `path` durable.
-fn sync_directory_of(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => File::open(dir)?.sync_all(),
-        _ => File::open(".")?.sync_all(),
-    }
+pub(super) fn engine(error: impl Into<redb::Error>) -> BackendError {
+    error.into().into()
 }
 
-fn contained<T>(work: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
+/// A panic of the engine is this call's failure.
+pub(super) fn contained<T>(
+    work: impl FnOnce() -> Result<T, BackendError>,
+) -> Result<T, BackendError> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|panic| Err(BackendError::Panicked { message: panic_text(&*panic) }))
 }

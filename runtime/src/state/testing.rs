@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -100,6 +101,10 @@ impl Backend for FaultyBackend {
 
     fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), BackendError> {
         self.inner.scan(prefix, visit)
+    }
+
+    fn backup(&self, from: u16) -> Result<Option<PathBuf>, BackendError> {
+        self.inner.backup(from)
     }
 
     fn quarantined(&self) -> Result<u64, BackendError> {

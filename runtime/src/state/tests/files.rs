@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::state::backend::{Backend as _, Op};
+use crate::state::codec::SCHEMA;
 use crate::state::redb_store::RedbBackend;
 use crate::state::rewrite::Shown;
 use crate::state::{Prefix, Put, StateError, move_aside};
@@ -206,7 +207,7 @@ async fn a_file_of_a_newer_agent_is_refused() {
     store.put(&Key::Meta(crate::state::MetaItem::SchemaVersion), &7u16).await.unwrap();
     drop(store);
     let error = StateStore::open(&path).unwrap_err();
-    assert!(matches!(error, StateError::Schema { found: 7, supported: 1, .. }), "{error:?}");
+    assert!(matches!(error, StateError::Schema { found: 7, supported: SCHEMA, .. }), "{error:?}");
 }
 
 #[test]

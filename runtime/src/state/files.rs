@@ -1,0 +1,130 @@
+//! State files as files: making, copying and renaming them so that a crash leaves all or nothing.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use super::error::{BackendError, StateError};
+
+/// Bytes compared at once.
+const COMPARE_BYTES: usize = 64 * 1024;
+
+/// `path` with something after its name.
+pub(super) fn with_suffix(path: &Path, suffix: impl AsRef<OsStr>) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// An empty file for its owner alone, in place of whatever had the name.
+pub(super) fn private(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Copy a state file of schema `from`, which nobody writes to, to the first free
+/// `<name>.schema-<from>[.<n>]`, and return that name when the copy is durable. A copy that is there
+/// already and holds the same, by its bytes or by `same_records`, was made by an agent that died
+/// after it; it serves again, so that a machine that crashes again and again is not filled up.
+///
+/// # Errors
+/// When the copy cannot be made; nothing is left of it then.
+pub(super) fn back_up(
+    path: &Path,
+    from: u16,
+    same_records: impl Fn(&Path, &Path) -> bool,
+) -> Result<PathBuf, BackendError> {
+    let first = with_suffix(path, format!(".schema-{from}"));
+    let mut backup = first.clone();
+    let unfinished = with_suffix(&first, ".new");
+    let mut number: u32 = 1;
+    let copied = loop {
+        match same_content(path, &backup) {
+            Ok(Some(same)) if same || same_records(path, &backup) => break Ok(()),
+            Ok(Some(_)) => {
+                number = number.saturating_add(1);
+                backup = with_suffix(&first, format!(".{number}"));
+            }
+            Ok(None) => break copy(path, &unfinished, &backup),
+            Err(error) => break Err(error),
+        }
+    };
+    match copied {
+        Ok(()) => Ok(backup),
+        Err(source) => {
+            // What is left of it would take the room that is missing. The first error is told.
+            let _ = fs::remove_file(&unfinished);
+            Err(BackendError::Backup { backup, from, source })
+        }
+    }
+}
+
+fn copy(path: &Path, unfinished: &Path, target: &Path) -> io::Result<()> {
+    let mut source = File::open(path)?;
+    let mut file = private(unfinished)?;
+    let expected = source.metadata()?.len();
+    let copied = io::copy(&mut source, &mut file)?;
+    if copied != expected {
+        return Err(io::Error::other(format!("{copied} of {expected} bytes could be read")));
+    }
+    file.sync_all()?;
+    fs::rename(unfinished, target)?;
+    sync_directory_of(target)
+}
+
+/// Whether two files hold the same; `None` when there is no second.
+fn same_content(left: &Path, right: &Path) -> io::Result<Option<bool>> {
+    let right = match File::open(right) {
+        Ok(right) => right,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let left = File::open(left)?;
+    if left.metadata()?.len() != right.metadata()?.len() {
+        return Ok(Some(false));
+    }
+    let chunk = |file: &File, into: &mut Vec<u8>| {
+        into.clear();
+        file.take(COMPARE_BYTES as u64).read_to_end(into)
+    };
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    loop {
+        chunk(&left, &mut ours)?;
+        chunk(&right, &mut theirs)?;
+        if ours != theirs || ours.is_empty() {
+            return Ok(Some(ours == theirs));
+        }
+    }
+}
+
+/// Rename a state file that cannot be used to the first free `<name>.damaged-<n>`, and return that
+/// name. Only when a person asked for it: running tasks are not found again from an empty state.
+///
+/// # Errors
+/// When the file cannot be renamed.
+pub fn move_aside(path: &Path) -> Result<PathBuf, StateError> {
+    let failed = |source| StateError::MoveAside { path: path.to_owned(), source };
+    let mut number: u32 = 1;
+    loop {
+        let target = with_suffix(path, format!(".damaged-{number}"));
+        if !target.try_exists().map_err(failed)? {
+            fs::rename(path, &target).map_err(failed)?;
+            sync_directory_of(path).map_err(failed)?;
+            return Ok(target);
+        }
+        number = number.saturating_add(1);
+    }
+}
+
+/// Make a rename in the directory of `path` durable.
+pub(super) fn sync_directory_of(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => File::open(dir)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
+    }
+}

@@ -1,0 +1,211 @@
+//! Looking at a state file without an agent and without changing a byte of it.
+//!
+//! ```text
+//! file ─► overlay (read-only) ─► engine: checked, recovered in memory ─► Inspection
+//!                                                                          │ scan, quarantine
+//!     Entry: key, size, body in this agent's schema or what is wrong ◄─────┘
+//! ```
+//!
+//! Records of an older schema are brought to this agent's one by one, in memory. What a record means
+//! is for the callers: the types of some are above this module.
+
+use std::borrow::Cow;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redb::Database;
+use serde::de::DeserializeOwned;
+
+use super::backend::Backend as _;
+use super::codec::{self, CodecError, SCHEMA};
+use super::error::StateError;
+use super::keys::Key;
+use super::load::{hex, shown_key};
+use super::migrate;
+use super::overlay::Overlay;
+use super::redb_store::{EngineStats, RedbBackend, builder, open_file};
+use super::rewrite::Shown;
+
+/// A state file, opened for reading alone. Nobody can write to it meanwhile.
+pub struct Inspection {
+    path: PathBuf,
+    backend: RedbBackend,
+    recovered: Arc<AtomicBool>,
+    schema: Option<u16>,
+    file_bytes: u64,
+}
+
+/// A record as it was found.
+pub struct Entry<'a> {
+    key: Result<Key, CodecError>,
+    key_bytes: &'a [u8],
+    record: &'a [u8],
+    body: Result<Cow<'a, [u8]>, CodecError>,
+}
+
+impl Entry<'_> {
+    fn of<'a>(key_bytes: &'a [u8], record: &'a [u8]) -> Entry<'a> {
+        let key = Key::parse(key_bytes).map_err(CodecError::Key);
+        let body = key.clone().and_then(|key| migrate::current(&key, record));
+        Entry { key, key_bytes, record, body }
+    }
+
+    /// The key, when its bytes are one.
+    #[must_use]
+    pub fn key(&self) -> Option<&Key> {
+        self.key.as_ref().ok()
+    }
+
+    /// The key in words or, when it is not one, in hexadecimal digits.
+    #[must_use]
+    pub fn shown_key(&self) -> String {
+        shown_key(self.key_bytes)
+    }
+
+    /// Bytes of the key and the record.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let bytes = self.key_bytes.len().saturating_add(self.record.len());
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
+    /// The first `most` bytes of the record in hexadecimal digits.
+    #[must_use]
+    pub fn first_bytes(&self, most: usize) -> String {
+        hex(self.record, most)
+    }
+
+    /// The value, whatever the schema of the record.
+    ///
+    /// # Errors
+    /// When the record is damaged, belongs to another key, or is not a `T`.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, CodecError> {
+        codec::decode_body(self.body.as_ref().map_err(Clone::clone)?)
+    }
+}
+
+/// Called with each record; breaks to end early.
+pub type Look<'a> = &'a mut dyn FnMut(&Entry<'_>) -> ControlFlow<()>;
+
+impl Inspection {
+    /// Open `path`. The engine reads all of it once and checks it.
+    ///
+    /// # Errors
+    /// When there is no such file, it is no state file or damaged beyond single records, somebody
+    /// writes to it, or a newer agent wrote it.
+    pub fn open(path: &Path) -> Result<Self, StateError> {
+        let recovered = Arc::new(AtomicBool::new(false));
+        let noticed = Arc::clone(&recovered);
+        let opener = move |path: &Path, _: Shown| -> Result<Database, redb::DatabaseError> {
+            let noticed = Arc::clone(&noticed);
+            let mut builder = builder();
+            builder.set_repair_callback(move |_| noticed.store(true, Ordering::Relaxed));
+            builder.create_with_backend(Overlay::open(path)?)
+        };
+        let opening = |error| StateError::opening(path.to_owned(), error);
+        // Asked first: opening a path that is not there would make it.
+        let file_bytes = std::fs::metadata(path).map_err(|error| opening(error.into()))?.len();
+        let backend = RedbBackend::open_with(path, Box::new(opener)).map_err(opening)?;
+        let schema = migrate::schema_of(path, &backend)?;
+        if let Some(found) = schema.filter(|schema| *schema > SCHEMA) {
+            return Err(StateError::Schema { path: path.to_owned(), found, supported: SCHEMA });
+        }
+        Ok(Self { path: path.to_owned(), backend, recovered, schema, file_bytes })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Schema of the content; `None` when the file holds nothing that says so.
+    #[must_use]
+    pub fn schema(&self) -> Option<u16> {
+        self.schema
+    }
+
+    /// Size of the file, bytes.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
+    /// The file was not closed by who wrote it last: it was recovered in memory, as the next agent
+    /// will do on disk. No damage.
+    #[must_use]
+    pub fn recovered(&self) -> bool {
+        self.recovered.load(Ordering::Relaxed)
+    }
+
+    /// The engine found the file inconsistent and repaired it in memory, perhaps to an older commit.
+    #[must_use]
+    pub fn repaired(&self) -> bool {
+        self.backend.repaired()
+    }
+
+    /// What the engine says of it.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn engine_stats(&self) -> Result<EngineStats, StateError> {
+        self.backend.engine_stats().map_err(|source| self.unreadable(source))
+    }
+
+    /// Look at every record, in the order of the keys' bytes.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn scan(&self, look: Look<'_>) -> Result<(), StateError> {
+        let scanned = self.backend.scan(&[], &mut |key, record| look(&Entry::of(key, record)));
+        scanned.map_err(|source| self.unreadable(source))
+    }
+
+    /// Look at every record in quarantine.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn quarantine(&self, look: Look<'_>) -> Result<(), StateError> {
+        let visit = &mut |key: &[u8], record: &[u8]| look(&Entry::of(key, record));
+        self.backend.scan_quarantine(visit).map_err(|source| self.unreadable(source))
+    }
+
+    fn unreadable(&self, source: super::BackendError) -> StateError {
+        StateError::Read { path: self.path.clone(), source }
+    }
+}
+
+/// What [`compact`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compacted {
+    /// Size of the file before, bytes.
+    pub before: u64,
+    /// And after.
+    pub after: u64,
+}
+
+/// Give the free room in a state file back to the file system. A crash in the middle leaves all
+/// records. Whoever calls it has the data directory's lock, if the file is in one.
+///
+/// # Errors
+/// When there is no such file, it is damaged, open elsewhere, a newer agent's, or cannot be written.
+pub fn compact(path: &Path) -> Result<Compacted, StateError> {
+    let opening = |error| StateError::opening(path.to_owned(), error);
+    let size = || std::fs::metadata(path).map(|file| file.len());
+    let before = size().map_err(|error| opening(error.into()))?;
+    // As it is: what only saves room does not migrate.
+    let backend = RedbBackend::open_with(path, Box::new(open_file)).map_err(opening)?;
+    if let Some(found) = migrate::schema_of(path, &backend)?.filter(|schema| *schema > SCHEMA) {
+        return Err(StateError::Schema { path: path.to_owned(), found, supported: SCHEMA });
+    }
+    backend.compact().map_err(|source| StateError::Compact { path: path.to_owned(), source })?;
+    drop(backend);
+    let after = size().map_err(|error| opening(error.into()))?;
+    Ok(Compacted { before, after })
+}
+
+#[cfg(test)]
+#[path = "inspect_tests.rs"]
+mod tests;

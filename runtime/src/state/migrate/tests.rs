@@ -1,0 +1,393 @@
+//! Old files: the committed ones, and what goes wrong with them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::*;
+use crate::model::alloc::Allocation;
+use crate::model::ids::{AllocId, TaskName};
+use crate::model::saved::SavedAllocState;
+use crate::model::task::TaskState;
+use crate::state::inspect::Inspection;
+use crate::state::mem_store::MemBackend;
+use crate::state::redb_store::RedbBackend;
+use crate::state::testing::{Fault, FaultyBackend};
+use crate::state::{BackendError, Prefix, Put, Record, StateStore};
+use crate::task::handle::LocalState;
+
+const OLD: &[u8] = include_bytes!("../../../tests/fixtures/state/schema-1.redb");
+const EXPECTED: &str = include_str!("../../../tests/fixtures/state/schema-1.json");
+/// Records of the fixture, its own left out.
+const RECORDS: u64 = 15;
+
+fn old_file() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.redb");
+    fs::write(&path, OLD).unwrap();
+    (dir, path)
+}
+
+fn names(dir: &tempfile::TempDir) -> Vec<String> {
+    let entries = fs::read_dir(dir.path()).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// What the fixture holds: text of the key and value, in this agent's shape.
+fn expected() -> Vec<(String, Value)> {
+    let mut text: Value = serde_json::from_str(EXPECTED).unwrap();
+    let records = text["records"].as_array_mut().unwrap();
+    let mut expected: Vec<_> = records
+        .iter_mut()
+        .map(|record| {
+            let mut value = record["value"].take();
+            match record["kind"].as_str().unwrap() {
+                "TaskState" => {
+                    value["events_total"] = value["events"].as_array().unwrap().len().into();
+                }
+                "AllocState" => drop(value.as_object_mut().unwrap().remove("tasks")),
+                _ => {}
+            }
+            (record["key"].as_str().unwrap().to_owned(), value)
+        })
+        .collect();
+    expected.sort_by(|a, b| a.0.cmp(&b.0));
+    expected
+}
+
+fn value(record: &Record) -> Value {
+    let shown = match record.key {
+        Key::Alloc(_) => serde_json::to_value(record.decode::<Allocation>().unwrap()),
+        Key::AllocState(_) => serde_json::to_value(record.decode::<SavedAllocState>().unwrap()),
+        Key::TaskLocal(..) => serde_json::to_value(record.decode::<LocalState>().unwrap()),
+        Key::TaskState(..) => serde_json::to_value(record.decode::<TaskState>().unwrap()),
+        _ => panic!("{} is not in the fixture", record.key),
+    };
+    shown.unwrap()
+}
+
+fn content(store: &StateStore) -> Vec<(String, Value)> {
+    let records = store.scan(&Prefix::Allocs).unwrap();
+    let mut content: Vec<_> =
+        records.iter().map(|record| (record.key.to_string(), value(record))).collect();
+    content.sort_by(|a, b| a.0.cmp(&b.0));
+    content
+}
+
+#[tokio::test]
+async fn a_file_of_schema_1_is_migrated_and_holds_what_it_held() {
+    let (dir, path) = old_file();
+    let store = StateStore::open(&path).unwrap();
+    let report = store.opened();
+    let backup = dir.path().join("state.redb.schema-1");
+    let migration = Migration { from: 1, to: SCHEMA, records: RECORDS, backup: Some(backup) };
+    assert_eq!(report.migrated.as_ref(), Some(&migration));
+    assert_eq!((report.records, report.in_quarantine), (RECORDS, 0));
+    assert_eq!(content(&store), expected());
+    let key = Key::Meta(MetaItem::SchemaVersion);
+    assert_eq!(store.get::<u16>(&key).unwrap(), Some(SCHEMA));
+    // What was migrated is known to be durable: nothing is written again.
+    for record in store.scan(&Prefix::Allocs).unwrap() {
+        if let Key::TaskState(..) = record.key {
+            let task: TaskState = record.decode().unwrap();
+            assert_eq!(store.put(&record.key, &task).await.unwrap(), Put::Unchanged);
+        }
+    }
+}
+
+#[test]
+fn the_copy_is_the_old_file_to_the_byte_and_its_owners_alone() {
+    let (dir, path) = old_file();
+    drop(StateStore::open(&path).unwrap());
+    let backup = dir.path().join("state.redb.schema-1");
+    assert!(fs::read(&backup).unwrap() == OLD);
+    assert_eq!(fs::metadata(&backup).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(names(&dir), ["state.redb", "state.redb.schema-1"]);
+}
+
+#[test]
+fn a_migrated_file_is_not_migrated_again() {
+    let (dir, path) = old_file();
+    drop(StateStore::open(&path).unwrap());
+    let store = StateStore::open(&path).unwrap();
+    assert_eq!(store.opened().migrated, None);
+    assert_eq!(content(&store), expected());
+    assert_eq!(names(&dir), ["state.redb", "state.redb.schema-1"]);
+}
+
+#[test]
+fn a_copy_of_other_content_is_never_written_over() {
+    let (dir, path) = old_file();
+    let first = dir.path().join("state.redb.schema-1");
+    fs::write(&first, "of another time").unwrap();
+    let second = dir.path().join("state.redb.schema-1.2");
+    fs::write(&second, vec![7; OLD.len()]).unwrap();
+    fs::write(dir.path().join("state.redb.schema-1.new"), "half a copy").unwrap();
+    let store = StateStore::open(&path).unwrap();
+    let third = dir.path().join("state.redb.schema-1.3");
+    assert_eq!(store.opened().migrated.as_ref().unwrap().backup.as_ref(), Some(&third));
+    assert!(fs::read(third).unwrap() == OLD);
+    assert_eq!(fs::read(first).unwrap(), b"of another time");
+    assert_eq!(fs::read(second).unwrap(), vec![7; OLD.len()]);
+    assert!(!dir.path().join("state.redb.schema-1.new").exists());
+}
+
+#[test]
+fn without_a_copy_nothing_is_changed() {
+    let (dir, path) = old_file();
+    // A name that cannot be written, whoever asks.
+    let blocked = dir.path().join("state.redb.schema-1.new");
+    fs::create_dir(&blocked).unwrap();
+    let error = StateStore::open(&path).unwrap_err();
+    assert!(matches!(error, StateError::Backup { from: 1, .. }), "{error:?}");
+    let told = error.to_string();
+    for part in [path.to_str().unwrap(), "state.redb.schema-1", "nothing was changed", "room"] {
+        assert!(told.contains(part), "{told}");
+    }
+    assert!(fs::read(&path).unwrap() == OLD);
+    fs::remove_dir(&blocked).unwrap();
+    assert_eq!(content(&StateStore::open(&path).unwrap()), expected());
+}
+
+/// A backend without room for a copy.
+struct NoRoom(Arc<FaultyBackend>);
+
+impl Backend for NoRoom {
+    fn commit(&self, batch: &[Op]) -> Result<(), BackendError> {
+        self.0.commit(batch)
+    }
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, BackendError> {
+        self.0.get(key)
+    }
+    fn scan(
+        &self,
+        prefix: &[u8],
+        visit: super::super::backend::Visit<'_>,
+    ) -> Result<(), BackendError> {
+        self.0.scan(prefix, visit)
+    }
+    fn backup(&self, from: u16) -> Result<Option<PathBuf>, BackendError> {
+        let source = std::io::ErrorKind::StorageFull.into();
+        Err(BackendError::Backup { backup: "b".into(), from, source })
+    }
+    fn quarantined(&self) -> Result<u64, BackendError> {
+        self.0.quarantined()
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_as_one_and_nothing_is_committed() {
+    let (_dir, path) = old_file();
+    let backend = FaultyBackend::new(Arc::new(RedbBackend::open(&path).unwrap()));
+    let error = StateStore::with_backend(&path, Arc::new(NoRoom(backend.clone()))).unwrap_err();
+    assert!(error.disk_full(), "{error:?}");
+    assert_eq!(backend.commits(), 0);
+}
+
+#[test]
+fn a_failed_commit_leaves_the_old_file_or_the_new_one_and_one_copy() {
+    for fault in [Fault::Before, Fault::After] {
+        let (dir, path) = old_file();
+        let backend = FaultyBackend::new(Arc::new(RedbBackend::open(&path).unwrap()));
+        backend.plan([Some(fault)]);
+        let error = StateStore::with_backend(&path, backend.clone()).unwrap_err();
+        assert!(matches!(error, StateError::Migrate { from: 1, .. }), "{error:?}");
+        assert_eq!(backend.commits(), 1, "all in one");
+        drop(backend);
+        let schema = Inspection::open(&path).unwrap().schema();
+        assert_eq!(schema, Some(if fault == Fault::Before { 1 } else { SCHEMA }));
+        assert_eq!(content(&StateStore::open(&path).unwrap()), expected(), "{fault:?}");
+        assert_eq!(names(&dir), ["state.redb", "state.redb.schema-1"], "{fault:?}");
+    }
+}
+
+/// `record` with another schema in its envelope.
+fn with_schema(schema: u16, mut record: Vec<u8>) -> Vec<u8> {
+    let end = record.len() - 8;
+    record[2..4].copy_from_slice(&schema.to_le_bytes());
+    let checksum = xxh3_64(&record[..end]);
+    record[end..].copy_from_slice(&checksum.to_le_bytes());
+    record
+}
+
+fn record<T: Serialize>(kind: Kind, value: &T) -> Vec<u8> {
+    let mut out = Vec::new();
+    codec::encode(kind, value, &mut out).unwrap();
+    out
+}
+
+fn put(key: &Key, value: Vec<u8>) -> Op {
+    Op::Put { key: key.encode().into(), value: value.into() }
+}
+
+fn id(n: u128) -> AllocId {
+    AllocId::new(uuid::Uuid::from_u128(n))
+}
+
+fn task_key(n: u128) -> Key {
+    Key::TaskState(id(n), TaskName::new("web").unwrap())
+}
+
+#[test]
+fn records_that_do_not_migrate_are_quarantined_and_the_others_go_on() {
+    let (_dir, path) = old_file();
+    let backend = RedbBackend::open(&path).unwrap();
+    let mut flipped = with_schema(1, record(Kind::Alloc, &"x"));
+    flipped[7] ^= 1;
+    let kind_of_99 = (99u32, false, 0u64, (None::<u64>, None::<u64>, None::<u64>), None::<u8>, "");
+    let batch = [
+        put(&Key::Alloc(id(1)), flipped),
+        put(&task_key(1), with_schema(1, record(Kind::TaskState, &"no task"))),
+        put(&task_key(2), with_schema(1, record(Kind::TaskState, &kind_of_99))),
+        put(&task_key(3), record(Kind::TaskState, &TaskState::default())),
+        Op::Put {
+            key: b"\x99?".as_slice().into(),
+            value: with_schema(1, record(Kind::Alloc, &1)).into(),
+        },
+    ];
+    backend.commit(&batch).unwrap();
+    drop(backend);
+    let store = StateStore::open(&path).unwrap();
+    let report = store.opened();
+    assert_eq!(content(&store), expected());
+    assert_eq!((report.records, report.in_quarantine), (RECORDS, 5));
+    let causes: Vec<_> =
+        report.quarantined.iter().map(|bad| (bad.key.as_str(), bad.cause.to_string())).collect();
+    let (one, two, three) =
+        (task_key(1).to_string(), task_key(2).to_string(), task_key(3).to_string());
+    assert_eq!(causes[0].0, Key::Alloc(id(1)).to_string());
+    assert!(causes[0].1.contains("checksum"), "{causes:?}");
+    let undecoded = "record body does not decode".to_owned();
+    let newer = format!("record has schema {SCHEMA}, this agent reads {SCHEMA}");
+    let rest = [(&*one, undecoded.clone()), (&*two, undecoded), (&*three, newer)];
+    assert_eq!(causes[1..4], rest);
+    assert_eq!(causes[4].0, "993f");
+    drop(store);
+    let again = StateStore::open(&path).unwrap();
+    assert!(again.opened().quarantined.is_empty());
+}
+
+#[test]
+fn a_record_that_a_migration_left_out_is_quarantined() {
+    let backend = Arc::new(MemBackend::default());
+    drop(StateStore::with_backend(Path::new("(test)"), backend.clone()).unwrap());
+    backend.commit(&[put(&task_key(1), with_schema(1, record(Kind::TaskState, &"x")))]).unwrap();
+    let store = StateStore::with_backend(Path::new("(test)"), backend).unwrap();
+    let report = store.opened();
+    assert_eq!((report.migrated.as_ref(), report.records), (None, 0));
+    assert_eq!(report.quarantined[0].cause, CodecError::Schema { found: 1 });
+}
+
+#[test]
+fn what_a_newer_agent_wrote_is_refused_whole_even_when_it_does_not_say_so() {
+    let meta = Key::Meta(MetaItem::SchemaVersion);
+    let theirs = SCHEMA + 1;
+    let told = put(&meta, with_schema(theirs, record(Kind::Meta, &theirs)));
+    let value = put(&task_key(1), with_schema(theirs, record(Kind::TaskState, &"theirs")));
+    let unreadable = put(&meta, b"damaged".to_vec());
+    for content in [vec![told, value.clone()], vec![value.clone()], vec![unreadable, value]] {
+        let backend = Arc::new(MemBackend::default());
+        backend.commit(&content).unwrap();
+        let counted = FaultyBackend::new(backend);
+        let error = StateStore::with_backend(Path::new("(test)"), counted.clone()).unwrap_err();
+        assert!(matches!(error, StateError::Schema { found, .. } if found == theirs), "{error:?}");
+        assert_eq!(counted.commits(), 0);
+    }
+}
+
+#[test]
+fn a_file_whose_own_record_is_damaged_is_known_by_its_records() {
+    let (_dir, path) = old_file();
+    let backend = RedbBackend::open(&path).unwrap();
+    backend.commit(&[put(&Key::Meta(MetaItem::SchemaVersion), b"damaged".to_vec())]).unwrap();
+    drop(backend);
+    let store = StateStore::open(&path).unwrap();
+    assert_eq!(store.opened().migrated.as_ref().unwrap().from, 1);
+    assert_eq!(content(&store), expected());
+}
+
+#[test]
+fn a_file_that_says_a_schema_there_never_was_is_refused() {
+    let backend = Arc::new(MemBackend::default());
+    let meta = put(&Key::Meta(MetaItem::SchemaVersion), with_schema(0, record(Kind::Meta, &0u16)));
+    backend.commit(&[meta]).unwrap();
+    let error = StateStore::with_backend(Path::new("(test)"), backend).unwrap_err();
+    assert!(matches!(error, StateError::Damaged { .. }), "{error:?}");
+}
+
+fn variant<const N: u32>() -> impl Strategy<Value = v1::Variant<N>> {
+    (0..N).prop_map(|number| v1::Variant::try_from(number).unwrap())
+}
+
+fn old_event() -> impl Strategy<Value = v1::TaskEvent> {
+    let details = prop::collection::btree_map(".{0,6}", ".{0,6}", 0..3);
+    (variant(), any::<u64>(), ".{0,12}", details, any::<bool>()).prop_map(
+        |(kind, time, message, details, fails_task)| v1::TaskEvent {
+            kind,
+            time,
+            message,
+            details,
+            fails_task,
+        },
+    )
+}
+
+fn old_task() -> impl Strategy<Value = v1::TaskState> {
+    let exit = (any::<i32>(), any::<u32>(), any::<bool>(), any::<Option<String>>());
+    let exit = exit.prop_map(|(exit_code, signal, oom_killed, error)| v1::ExitResult {
+        exit_code,
+        signal,
+        oom_killed,
+        error,
+    });
+    let times = any::<(Option<u64>, Option<u64>, Option<u64>)>();
+    let events = prop::collection::vec(old_event(), 0..8);
+    let rest = (prop::option::of(exit), events);
+    (variant(), any::<(bool, u64)>(), times, rest).prop_map(
+        |(status, (failed, restarts), times, (last_exit, events))| v1::TaskState {
+            status,
+            failed,
+            restarts,
+            last_restart: times.0,
+            started_at: times.1,
+            finished_at: times.2,
+            last_exit,
+            events,
+        },
+    )
+}
+
+proptest! {
+    /// The body of schema 2 is that of schema 1 followed by the count, so the living type must read
+    /// it and write it back as it is: for as long as schema 2 is the newest.
+    #[test]
+    fn any_task_state_keeps_all_it_had_and_counts_its_events(old in old_task()) {
+        let before = postcard::to_stdvec(&old).unwrap();
+        let after = upgrade(Kind::TaskState, 1, &before).unwrap();
+        prop_assert_eq!(&after[..before.len()], &before[..]);
+        let task: TaskState = codec::decode_body(&after).unwrap();
+        prop_assert_eq!(task.events_total, u64::try_from(old.events.len()).unwrap());
+        prop_assert_eq!(task.restarts, old.restarts);
+        prop_assert_eq!(task.events.len(), old.events.len());
+        prop_assert_eq!(postcard::to_stdvec(&task).unwrap(), after.into_owned());
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(kind in prop::sample::select(vec![Kind::TaskState, Kind::AllocState]), body: Vec<u8>) {
+        let _ = upgrade(kind, 1, &body);
+    }
+}
