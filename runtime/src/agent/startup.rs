@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::admission::Admission;
+use super::inspect::STATE_FILE;
 use super::{AgentError, AgentHandle, AgentOptions, Inner, catalogue, leftovers};
 use crate::device::manager::DeviceManager;
 use crate::driver::api::Workloads;
@@ -72,9 +73,18 @@ fn prepare_data_dir(path: &Path) -> Result<std::path::PathBuf, AgentError> {
 }
 
 async fn open_state(data_dir: &Path, notices: &mut Vec<String>) -> Result<StateStore, AgentError> {
-    let path = data_dir.join("state.redb");
+    let path = data_dir.join(STATE_FILE);
     let opened = tokio::task::spawn_blocking(move || StateStore::open(&path));
     let state = opened.await.map_err(|_| AgentError::GivenUp("opening the state"))??;
+    if let Some(migrated) = &state.opened().migrated {
+        let copy = migrated.backup.as_ref().map(|path| format!("; a copy is {}", path.display()));
+        notices.push(format!(
+            "the state was brought from schema {} to {}{}",
+            migrated.from,
+            migrated.to,
+            copy.unwrap_or_default()
+        ));
+    }
     for bad in &state.opened().quarantined {
         notices.push(format!("state record {} was put aside: {}", bad.key, bad.cause));
     }

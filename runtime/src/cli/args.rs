@@ -1,9 +1,13 @@
 //! The commands, their options and their help.
 
+pub(super) mod state;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+
+use state::StateCommand;
 
 /// Examples, followed by the exit codes most commands have.
 macro_rules! examples {
@@ -35,6 +39,7 @@ Examples:
   ostler job validate hello.hcl        say everything that is wrong with a job file
   ostler plugin inspect mine.wasm      say what a plugin could do, without running it
   ostler node status                   show what this node has to give
+  ostler state check --data-dir ./data say whether an agent's state can be read
 
 Environment:
   OSTLER_CONFIG    the agent's configuration, as --config
@@ -68,6 +73,9 @@ pub(super) enum Command {
     /// Look at this node
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Look at the state of an agent that does not run
+    #[command(subcommand)]
+    State(StateCommand),
     /// Print a completion script for a shell
     #[command(after_long_help = "\
 Examples:
@@ -303,13 +311,17 @@ mod tests {
 
     #[test]
     fn every_command_teaches_with_examples() {
-        let commands: [&[&str]; 8] = [
+        let commands: [&[&str]; 12] = [
             &[],
             &["run"],
             &["job", "validate"],
             &["plugin", "list"],
             &["plugin", "inspect"],
             &["node", "status"],
+            &["state", "check"],
+            &["state", "dump"],
+            &["state", "compact"],
+            &["state", "stats"],
             &["completions"],
             &["man"],
         ];
@@ -329,13 +341,27 @@ mod tests {
     }
 
     #[test]
+    fn the_help_of_state_commands_documents_every_exit_code() {
+        for command in ["check", "dump", "compact", "stats"] {
+            let help = help(&["state", command]);
+            for code in ["0 ", "1 ", "2 ", "3 ", "141"] {
+                assert!(help.contains(&format!("\n  {code}")), "{code} in {help}");
+            }
+        }
+    }
+
+    #[test]
     fn every_listing_has_json() {
-        let listings: [&[&str]; 5] = [
+        let listings: [&[&str]; 9] = [
             &["run", "x"],
             &["job", "validate", "x"],
             &["plugin", "list"],
             &["plugin", "inspect", "x"],
             &["node", "status"],
+            &["state", "check"],
+            &["state", "dump"],
+            &["state", "compact"],
+            &["state", "stats"],
         ];
         for listing in listings {
             assert!(parse(&[listing, &["--json"]].concat()).is_ok(), "{listing:?}");

@@ -9,6 +9,8 @@ pub enum Exit {
     Success,
     /// The job ended by itself, with this code: 0, or the first failed task's.
     Job(u8),
+    /// A state file or a record in it is damaged: 1.
+    Damaged,
     /// A job file, a configuration, a plugin file or the usage is wrong: 2.
     Input,
     /// The agent cannot start, the job cannot be placed, or output cannot be written: 3.
@@ -26,6 +28,7 @@ impl Exit {
         match self {
             Self::Success => 0,
             Self::Job(code) => code,
+            Self::Damaged => 1,
             Self::Input => 2,
             Self::Agent => 3,
             Self::Signal(number) => 128_u8.saturating_add(number),
@@ -49,6 +52,7 @@ mod tests {
         let codes = [
             (Exit::Success, 0),
             (Exit::Job(7), 7),
+            (Exit::Damaged, 1),
             (Exit::Input, 2),
             (Exit::Agent, 3),
             (Exit::Signal(2), 130),

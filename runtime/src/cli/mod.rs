@@ -28,6 +28,7 @@ mod report;
 mod run;
 mod shell;
 mod start;
+mod state;
 mod terminal;
 
 use std::ffi::OsString;
@@ -89,6 +90,7 @@ async fn dispatch(command: Command, terminal: Terminal) -> Exit {
         Command::Plugin(PluginCommand::List(args)) => plugin::list(&args, &terminal).await,
         Command::Plugin(PluginCommand::Inspect(args)) => plugin::inspect(&args, &terminal),
         Command::Node(NodeCommand::Status(args)) => node::status(&args, &terminal).await,
+        Command::State(command) => state::run(&command, &terminal),
         Command::Completions(args) => shell::completions(args.shell, &terminal),
         Command::Man(args) => shell::man(args.dir.as_deref(), &terminal),
     }

@@ -214,8 +214,7 @@ pub fn wrap(kind: Kind, body: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError
     out.extend_from_slice(&SCHEMA.to_le_bytes());
     out.push(kind as u8);
     out.extend_from_slice(body);
-    let checksum = xxh3_64(out);
-    out.extend_from_slice(&checksum.to_le_bytes());
+    seal(out);
     Ok(())
 }
 

@@ -286,6 +286,15 @@ impl StateError {
         }
     }
 
+    /// What is wrong with a file that is damaged as a whole.
+    #[must_use]
+    pub fn damage(&self) -> Option<&str> {
+        match self {
+            Self::Damaged { detail, .. } => Some(detail),
+            _ => None,
+        }
+    }
+
     /// Whether the cause is a full disk or quota.
     #[must_use]
     pub fn disk_full(&self) -> bool {

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use super::backend::Backend as _;
 use super::codec::{self, CodecError, SCHEMA};
 use super::error::StateError;
-use super::keys::Key;
+use super::keys::{Key, Prefix};
 use super::load::{hex, shown_key};
 use super::migrate;
 use super::overlay::Overlay;
@@ -154,12 +154,13 @@ impl Inspection {
         self.backend.engine_stats().map_err(|source| self.unreadable(source))
     }
 
-    /// Look at every record, in the order of the keys' bytes.
+    /// Look at every record of a group, in the order of the keys' bytes.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn scan(&self, look: Look<'_>) -> Result<(), StateError> {
-        let scanned = self.backend.scan(&[], &mut |key, record| look(&Entry::of(key, record)));
+    pub fn scan(&self, group: &Prefix, look: Look<'_>) -> Result<(), StateError> {
+        let prefix = group.encode();
+        let scanned = self.backend.scan(&prefix, &mut |key, record| look(&Entry::of(key, record)));
         scanned.map_err(|source| self.unreadable(source))
     }
 

@@ -33,7 +33,7 @@ fn seen(inspection: &Inspection) -> (Vec<String>, Vec<String>) {
         }
         ControlFlow::Continue(())
     };
-    inspection.scan(look).unwrap();
+    inspection.scan(&Prefix::All, look).unwrap();
     (good, bad)
 }
 
@@ -100,7 +100,7 @@ fn an_old_file_is_read_in_the_new_shape_and_stays_old() {
         }
         ControlFlow::Continue(())
     };
-    inspection.scan(look).unwrap();
+    inspection.scan(&Prefix::All, look).unwrap();
     assert_eq!(events, 80);
     drop(inspection);
     assert!(fs::read(&path).unwrap() == OLD);

@@ -16,7 +16,7 @@ pub const LOCK_FILE: &str = "agent.lock";
 pub enum LockError {
     /// Another agent runs on it.
     #[error(
-        "data directory {dir} is in use by {}; stop that agent or use another data directory",
+        "data directory {dir} is in use by {}; stop it or use another data directory",
         owner(.pid)
     )]
     InUse {
@@ -59,7 +59,8 @@ pub enum LockError {
 }
 
 fn owner(pid: &Option<u32>) -> String {
-    pid.map_or_else(|| "another agent".to_owned(), |pid| format!("another agent (pid {pid})"))
+    // Without a pid it may also be somebody who only reads.
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("another agent (pid {pid})"))
 }
 
 impl LockError {
@@ -124,10 +125,44 @@ impl DataDirLock {
     }
 }
 
+/// Claim of somebody who reads a data directory: several at a time, none while an agent runs, and
+/// no agent starts meanwhile.
+#[derive(Debug)]
+pub struct DataDirReading {
+    /// Absent where no agent ever ran.
+    _file: Option<File>,
+}
+
+impl DataDirReading {
+    /// Claim `dir`, without changing anything in it.
+    ///
+    /// # Errors
+    /// When an agent runs on it, or its lock file cannot be read.
+    pub fn acquire(dir: &Path) -> Result<Self, LockError> {
+        let path = dir.join(LOCK_FILE);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Self { _file: None });
+            }
+            Err(source) => return Err(LockError::Io { doing: "open", path, source }),
+        };
+        match file.try_lock_shared() {
+            Ok(()) => Ok(Self { _file: Some(file) }),
+            Err(TryLockError::WouldBlock) => {
+                Err(LockError::InUse { dir: dir.to_owned(), pid: read_pid(&file) })
+            }
+            Err(TryLockError::Error(source)) => Err(LockError::Io { doing: "lock", path, source }),
+        }
+    }
+}
+
+/// The pid in the file, if that process runs: one that died is not who has the lock now.
 fn read_pid(file: &File) -> Option<u32> {
     let mut text = String::new();
     file.take(16).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+    let pid = text.trim().parse().ok()?;
+    Path::new("/proc").join(format!("{pid}")).exists().then_some(pid)
 }
 
 fn write_pid(file: &mut File) -> io::Result<()> {

@@ -92,3 +92,23 @@ fn a_directory_without_write_permission_is_read_only() {
     let error = DataDirLock::acquire(base.path()).unwrap_err();
     assert!(matches!(error, LockError::ReadOnly { .. }), "{error:?}");
 }
+
+#[test]
+fn readers_share_a_directory_but_not_with_an_agent() {
+    let base = tempfile::tempdir().unwrap();
+    let never_used = DataDirReading::acquire(base.path()).unwrap();
+    assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 0, "reading leaves nothing behind");
+    let agent = DataDirLock::acquire(base.path()).unwrap();
+    let error = DataDirReading::acquire(base.path()).unwrap_err();
+    let me = std::process::id();
+    assert!(matches!(error, LockError::InUse { pid: Some(pid), .. } if pid == me), "{error:?}");
+    drop((agent, never_used));
+    // A pid no process has: who had the lock before is not who has it now.
+    std::fs::write(base.path().join(LOCK_FILE), "4294967295\n").unwrap();
+    let readers = [(), ()].map(|()| DataDirReading::acquire(base.path()).unwrap());
+    let error = DataDirLock::acquire(base.path()).unwrap_err();
+    assert!(matches!(error, LockError::InUse { pid: None, .. }), "{error:?}");
+    assert!(error.to_string().contains("another process"), "{error}");
+    drop(readers);
+    DataDirLock::acquire(base.path()).unwrap();
+}

@@ -69,7 +69,7 @@ pub use error::{BackendError, StateError};
 pub use files::move_aside;
 pub use keys::{Key, MetaItem, Prefix};
 pub use load::{OpenReport, Quarantined};
-pub use lock::{DataDirLock, LockError};
+pub use lock::{DataDirLock, DataDirReading, LockError};
 pub use migrate::Migration;
 pub use read::Record;
 pub use redb_store::EngineStats;

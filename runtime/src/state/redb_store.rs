@@ -45,7 +45,7 @@ pub struct EngineStats {
     pub stored_bytes: u64,
     /// Bytes of the trees that lead to them.
     pub metadata_bytes: u64,
-    /// Bytes of allocated pages that hold nothing.
+    /// Bytes of the file that hold nothing: free pages, and the gaps in used ones.
     pub fragmented_bytes: u64,
     /// Pages from the root to a record.
     pub tree_height: u32,

@@ -116,6 +116,8 @@ const PURE: &[&str] = &[
     "sandbox/prescan.rs",
     "state/dedup.rs",
     "state/keys.rs",
+    "state/migrate/v1.rs",
+    "state/migrate/v2.rs",
     "task/env.rs",
     "task/events.rs",
     "task/interpolate.rs",

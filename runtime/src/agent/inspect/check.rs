@@ -1,0 +1,119 @@
+//! Is everything in a state file readable?
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::{InspectError, KindCount, Kinds, Target, open, values};
+use crate::state::inspect::Entry;
+use crate::state::keys::Prefix;
+
+/// Records listed one by one; more are only counted.
+const LISTED_MAX: usize = 1_000;
+
+/// What was found in a state file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CheckReport {
+    /// The file.
+    pub path: PathBuf,
+    /// The engine found the file consistent and every record can be read.
+    pub healthy: bool,
+    /// What is wrong with the file as a whole, when its records cannot be read at all.
+    pub damage: Option<String>,
+    /// Schema of its content.
+    pub schema: Option<u16>,
+    /// Size of the file, bytes.
+    pub file_bytes: u64,
+    /// It was not closed in order; the next agent recovers it, as was done here in memory. No
+    /// damage.
+    pub recovered: bool,
+    /// The engine found it inconsistent and repaired it in memory, perhaps to an older commit.
+    pub repaired: bool,
+    /// Readable records.
+    pub kinds: Vec<KindCount>,
+    /// Records that cannot be read: the first thousand.
+    pub damaged: Vec<BadRecord>,
+    /// All of them.
+    pub damaged_total: u64,
+    /// Records that an agent put aside earlier: the first thousand. No damage any more.
+    pub quarantined: Vec<BadRecord>,
+    /// All of them.
+    pub quarantined_total: u64,
+}
+
+/// A record that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BadRecord {
+    /// Its key in words or, when it is none, in hexadecimal digits.
+    pub key: String,
+    /// Bytes of the key and the record.
+    pub bytes: u64,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// Read every record of a state file as its type, without changing the file. A file that is damaged
+/// as a whole is a report too.
+///
+/// # Errors
+/// When there is no such file, an agent runs, or the file cannot be read.
+pub fn check(target: &Target) -> Result<CheckReport, InspectError> {
+    let opened = match open(target) {
+        Err(InspectError::State(error)) if error.damage().is_some() => {
+            let path = target.file();
+            let file_bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
+            let damage = error.damage().map(ToOwned::to_owned);
+            return Ok(CheckReport { path, file_bytes, damage, ..CheckReport::default() });
+        }
+        opened => opened?,
+    };
+    let file = &opened.inspection;
+    let mut kinds = Kinds::default();
+    let (mut damaged, mut quarantined) = (Listed::default(), Listed::default());
+    file.scan(&Prefix::All, &mut |entry| {
+        match values::value(entry) {
+            Ok(_) => kinds.count(values::name_of(entry), entry.bytes()),
+            Err(error) => damaged.add(entry, error.to_string()),
+        }
+        ControlFlow::Continue(())
+    })
+    .map_err(InspectError::state)?;
+    file.quarantine(&mut |entry| {
+        let reason = values::value(entry).err().map(|error| error.to_string());
+        // Put aside for what it says, or readable again.
+        quarantined.add(entry, reason.unwrap_or_else(|| "can be read".to_owned()));
+        ControlFlow::Continue(())
+    })
+    .map_err(InspectError::state)?;
+    Ok(CheckReport {
+        path: file.path().to_owned(),
+        healthy: damaged.total == 0 && !file.repaired(),
+        damage: None,
+        schema: file.schema(),
+        file_bytes: file.file_bytes(),
+        recovered: file.recovered(),
+        repaired: file.repaired(),
+        kinds: kinds.0,
+        damaged: damaged.records,
+        damaged_total: damaged.total,
+        quarantined: quarantined.records,
+        quarantined_total: quarantined.total,
+    })
+}
+
+#[derive(Default)]
+struct Listed {
+    records: Vec<BadRecord>,
+    total: u64,
+}
+
+impl Listed {
+    fn add(&mut self, entry: &Entry<'_>, reason: String) {
+        self.total = self.total.saturating_add(1);
+        if self.records.len() < LISTED_MAX {
+            let (key, bytes) = (entry.shown_key(), entry.bytes());
+            self.records.push(BadRecord { key, bytes, reason });
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What a record holds, by its kind. Whoever adds a kind is made to say here how it is read.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::device::ledger::DeviceLedger;
+use crate::model::alloc::Allocation;
+use crate::model::saved::{
+    AcknowledgedState, DeploymentStatus, DeviceManagerState, DriverManagerState, NetworkStatus,
+    NodeRegistration, PluginHandle, SavedAllocState,
+};
+use crate::model::task::TaskState;
+use crate::state::codec::CodecError;
+use crate::state::inspect::Entry;
+use crate::state::keys::Kind;
+use crate::state::{Key, Stats};
+use crate::task::handle::LocalState;
+
+/// Name of a kind, for people and in JSON.
+pub(super) const fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Meta => "schema",
+        Kind::Alloc => "allocation",
+        Kind::AllocState => "allocation-state",
+        Kind::TaskLocal => "task-local",
+        Kind::TaskState => "task-state",
+        Kind::DeviceLedger => "device-ledger",
+        Kind::PluginHandle => "plugin-handle",
+        Kind::NodeRegistration => "node-registration",
+        Kind::Counters => "counters",
+        Kind::DeploymentStatus => "deployment-status",
+        Kind::NetworkStatus => "network-status",
+        Kind::AcknowledgedState => "acknowledged-state",
+        Kind::DriverManager => "driver-manager",
+        Kind::DeviceManager => "device-manager",
+    }
+}
+
+/// Name of a record's kind; of one whose key is none, too.
+pub(super) fn name_of(entry: &Entry<'_>) -> &'static str {
+    entry.key().map(Key::kind).map_or("unknown", name)
+}
+
+/// Why a record has no value to show.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ValueError {
+    /// It cannot be read.
+    #[error("{}", chain(.0))]
+    Codec(#[from] CodecError),
+    /// It was read and has no JSON.
+    #[error("cannot be shown as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", chain(cause)),
+        None => error.to_string(),
+    }
+}
+
+/// The value of a record, read as what its key says it is.
+pub(super) fn value(entry: &Entry<'_>) -> Result<Value, ValueError> {
+    let Some(key) = entry.key() else {
+        // Says what is wrong with the key.
+        return json::<()>(entry);
+    };
+    match key.kind() {
+        Kind::Meta => json::<u16>(entry),
+        Kind::Alloc => json::<Allocation>(entry),
+        Kind::AllocState => json::<SavedAllocState>(entry),
+        Kind::TaskLocal => json::<LocalState>(entry),
+        Kind::TaskState => json::<TaskState>(entry),
+        Kind::DeviceLedger => json::<DeviceLedger>(entry),
+        Kind::PluginHandle => json::<PluginHandle>(entry),
+        Kind::NodeRegistration => json::<NodeRegistration>(entry),
+        Kind::Counters => json::<Stats>(entry),
+        Kind::DeploymentStatus => json::<DeploymentStatus>(entry),
+        Kind::NetworkStatus => json::<NetworkStatus>(entry),
+        Kind::AcknowledgedState => json::<AcknowledgedState>(entry),
+        Kind::DriverManager => json::<DriverManagerState>(entry),
+        Kind::DeviceManager => json::<DeviceManagerState>(entry),
+    }
+}
+
+fn json<T: DeserializeOwned + Serialize>(entry: &Entry<'_>) -> Result<Value, ValueError> {
+    Ok(serde_json::to_value(entry.decode::<T>()?)?)
+}
