@@ -23,4 +23,5 @@ mod real_programs;
 mod run_command;
 mod services;
 mod state_kill;
+mod state_tools;
 mod tasks;

@@ -70,6 +70,12 @@ pub enum InspectError {
         /// The file.
         path: PathBuf,
     },
+    /// A directory, a pipe, a device.
+    #[error("{path} is no regular file; a data directory is given with --data-dir")]
+    NotAFile {
+        /// What was named.
+        path: PathBuf,
+    },
     /// An agent runs, and what it is writing cannot be read as a whole.
     #[error("state file {path} is in use: {} holds it; stop it first", holder(.pid))]
     Running {
@@ -161,6 +167,7 @@ fn there(path: &Path) -> Result<(), InspectError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Err(InspectError::Missing { path: path.to_owned() })
         }
+        Ok(found) if !found.is_file() => Err(InspectError::NotAFile { path: path.to_owned() }),
         // Any other refusal is told by whoever opens it.
         _ => Ok(()),
     }

@@ -48,7 +48,7 @@ fn target(args: &StateFileArgs, terminal: &Terminal) -> Result<Target, Exit> {
 fn failed(error: &InspectError, terminal: &Terminal) -> Exit {
     output::error(terminal, &input::chain(error));
     match error {
-        InspectError::Missing { .. } => Exit::Input,
+        InspectError::Missing { .. } | InspectError::NotAFile { .. } => Exit::Input,
         error if error.damaged() => Exit::Damaged,
         _ => Exit::Agent,
     }
