@@ -7,6 +7,8 @@
     reason = "tests"
 )]
 
+mod crash;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;

@@ -9,7 +9,7 @@
 
 mod behaviour;
 mod conformance;
-mod disk;
+pub(super) mod disk;
 mod faults;
 mod files;
 mod later;
