@@ -117,9 +117,10 @@ pub enum StateError {
         /// The state file.
         path: PathBuf,
     },
-    /// The file or its directory cannot be written.
+    /// The file or its directory cannot be read or written.
     #[error(
-        "state file {path} cannot be written; check the owner, the mode and the mount of its directory"
+        "state file {path} cannot be opened; check the owner, the mode and the mount of it and of its \
+         directory"
     )]
     ReadOnly {
         /// The state file.
