@@ -23,9 +23,9 @@
 //! * [`rewrite`]: a file after a failed sync.
 //! * [`store`]: the handle everybody else uses; [`read`]: its reading part.
 //! * [`load`]: what happens at opening; [`stats`]: what happened since.
-//! * [`migrate`]: files of older agents; [`files`]: copies and renames that survive a crash.
+//! * [`migrate`]: files of older agents; `files`: copies and renames that survive a crash.
 //! * [`inspect`]: looking at a file without an agent, through [`overlay`] without changing a byte;
-//!   [`peek`]: the schema before the engine touches the file.
+//!   `peek`: the schema before the engine touches the file.
 //! * [`lock`]: one agent per data directory.
 //!
 //! Rules, each kept by a test:

@@ -17,7 +17,7 @@
 //! * A record of an older schema in a file of a newer one was left out by whoever migrated it; it is
 //!   quarantined like any other that cannot be read.
 //!
-//! A new schema: raise [`SCHEMA`], freeze what it changes in `vN.rs`, add a step to [`STEPS`], and
+//! A new schema: raise [`SCHEMA`], freeze what it changes in `vN.rs`, add a step to `STEPS`, and
 //! commit a file written by the last agent of the old one to `tests/fixtures/state`.
 
 mod v1;
