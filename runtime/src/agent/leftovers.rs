@@ -4,12 +4,16 @@
 //! are killed (by pid, start time and boot id, so that a stranger with the same pid is safe), and
 //! every allocation that was not at its end is recorded as failed, with the reason.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use crate::alloc::status::client_status;
 use crate::clock::Timestamp;
+use crate::device::ledger::DeviceLedger;
 use crate::host::process::identity::{Leftover as Reaped, reap_leftover};
 use crate::model::alloc::Allocation;
 use crate::model::event::{EventKind, TaskEvent};
+use crate::model::ids::{AllocId, TaskName};
+use crate::model::saved::SavedAllocState;
 use crate::model::task::{TaskState, TaskStatus};
 use crate::state::{Key, Prefix, StateError, StateStore};
 use crate::task::handle::{LocalState, leftovers};
@@ -43,36 +47,74 @@ pub(super) async fn clear(state: &StateStore, now: Timestamp) -> Result<Vec<Stri
         }
     }
     close_records(state, now, &mut said).await?;
+    release_devices(state).await?;
     Ok(said)
 }
 
+/// No allocation of an earlier agent goes on, so nothing is held.
+async fn release_devices(state: &StateStore) -> Result<(), StateError> {
+    match state.get::<DeviceLedger>(&Key::DeviceLedger) {
+        Ok(ledger) => {
+            for held in ledger.iter().flat_map(DeviceLedger::holders) {
+                tracing::info!(
+                    device = %held.group, instance = %held.instance, holder = %held.holder,
+                    "device released: its holder is over"
+                );
+            }
+        }
+        Err(error @ StateError::Record { .. }) => {
+            tracing::warn!(%error, "device ledger not readable, written anew");
+        }
+        Err(error) => return Err(error),
+    }
+    state.put(&Key::DeviceLedger, &DeviceLedger::default()).await.map(drop)
+}
+
+/// What the records say of the allocations, as they are closed.
+#[derive(Default)]
+struct Found {
+    /// Every task that has, or should have had, a state.
+    tasks: BTreeMap<AllocId, BTreeMap<TaskName, TaskState>>,
+    /// Tasks with a state that does not decode.
+    unreadable: BTreeSet<(AllocId, TaskName)>,
+    /// Allocations with a state that tells their end.
+    ended: BTreeSet<AllocId>,
+    /// Allocations of which a task had to be closed.
+    closed: BTreeSet<AllocId>,
+}
+
+/// Many records share a commit; all of it is durable when this returns.
 async fn close_records(
     state: &StateStore,
     now: Timestamp,
     said: &mut Vec<String>,
 ) -> Result<(), StateError> {
-    let mut closed = BTreeSet::new();
-    let records = state.scan(&Prefix::Allocs)?;
-    let begun: BTreeSet<&Key> =
-        records.iter().map(|r| &r.key).filter(|k| matches!(k, Key::TaskState(..))).collect();
-    for record in &records {
+    let mut found = Found::default();
+    for record in state.scan(&Prefix::Allocs)? {
         match record.key.clone() {
             Key::Alloc(id) => {
-                // Taken, and the agent ended before all of its tasks had a state.
                 let Ok(alloc) = record.decode::<Allocation>() else { continue };
-                for task in alloc.task_group().iter().flat_map(|group| &group.tasks) {
-                    let key = Key::TaskState(id, task.name.clone());
-                    if !begun.contains(&key) {
-                        close_task(state, &key, TaskState::default(), now).await?;
-                        closed.insert(id);
-                    }
+                let tasks = alloc.task_group().map(|group| group.tasks.as_slice());
+                // Those without a state of their own were never begun.
+                let begun = found.tasks.entry(id).or_default();
+                for task in tasks.unwrap_or_default() {
+                    begun.entry(task.name.clone()).or_default();
                 }
             }
-            key @ Key::TaskState(alloc, _) => {
-                let Ok(task) = record.decode::<TaskState>() else { continue };
-                if task.status != TaskStatus::Dead {
-                    close_task(state, &key, task, now).await?;
-                    closed.insert(alloc);
+            Key::AllocState(id) => {
+                let Ok(saved) = record.decode::<SavedAllocState>() else { continue };
+                if saved.client_status.terminal() {
+                    found.ended.insert(id);
+                }
+            }
+            Key::TaskState(id, name) => {
+                match record.decode::<TaskState>() {
+                    Ok(task) => drop(found.tasks.entry(id).or_default().insert(name, task)),
+                    // Not understood: left for whoever understands it, and counted as ended.
+                    Err(error) => {
+                        tracing::warn!(%error, "state of a task is not readable");
+                        found.unreadable.insert((id, name));
+                    }
                 }
             }
             key @ Key::TaskLocal(..) => {
@@ -82,60 +124,52 @@ async fn close_records(
                 }
                 local.run = None;
                 local.run_complete = true;
-                state.put(&key, &local).await?;
+                state.put_later(&key, &local).await?;
             }
             _ => {}
         }
     }
-    for id in closed {
+    close_tasks(state, now, &mut found).await?;
+    for id in &found.closed {
         said.push(format!("allocation {} is recorded as failed: {REASON}", id.short()));
+    }
+    close_allocs(state, &found).await?;
+    state.flush().await
+}
+
+async fn close_tasks(
+    state: &StateStore,
+    now: Timestamp,
+    found: &mut Found,
+) -> Result<(), StateError> {
+    for (id, tasks) in &mut found.tasks {
+        for (name, task) in tasks {
+            if task.status == TaskStatus::Dead || found.unreadable.contains(&(*id, name.clone())) {
+                continue;
+            }
+            task.status = TaskStatus::Dead;
+            task.finished_at = Some(now);
+            task.push_event(TaskEvent::new(EventKind::FailedRestoring, now, REASON).failing());
+            state.put_later(&Key::TaskState(*id, name.clone()), task).await?;
+            found.closed.insert(*id);
+        }
     }
     Ok(())
 }
 
-async fn close_task(
-    state: &StateStore,
-    key: &Key,
-    mut task: TaskState,
-    now: Timestamp,
-) -> Result<(), StateError> {
-    task.status = TaskStatus::Dead;
-    task.finished_at = Some(now);
-    task.push_event(TaskEvent::new(EventKind::FailedRestoring, now, REASON).failing());
-    state.put(key, &task).await.map(drop)
+/// The state of an allocation may lag behind its tasks': it follows them here.
+async fn close_allocs(state: &StateStore, found: &Found) -> Result<(), StateError> {
+    for (id, tasks) in &found.tasks {
+        if found.ended.contains(id) && !found.closed.contains(id) {
+            continue;
+        }
+        let (client_status, description) = client_status(tasks);
+        let saved = SavedAllocState { client_status, client_description: description.to_owned() };
+        state.put_later(&Key::AllocState(*id), &saved).await?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
-    use super::*;
-    use crate::model::job::JobKind;
-    use crate::rng::Rng;
-    use crate::testing::fixtures;
-
-    #[tokio::test]
-    async fn tasks_without_a_state_are_closed_once_and_ended_ones_are_left_alone() {
-        let state = StateStore::in_memory().unwrap();
-        let tasks = ["ended", "running", "never"].map(|name| fixtures::task(name).unwrap());
-        let names = tasks.clone().map(|task| task.name);
-        let alloc = fixtures::allocation(JobKind::Batch, tasks.to_vec(), &Rng::seeded(1)).unwrap();
-        state.put(&Key::Alloc(alloc.id), &alloc).await.unwrap();
-        let key = |task: usize| Key::TaskState(alloc.id, names[task].clone());
-        let ended = TaskState { status: TaskStatus::Dead, ..TaskState::default() };
-        let running = TaskState { status: TaskStatus::Running, ..TaskState::default() };
-        state.put(&key(0), &ended).await.unwrap();
-        state.put(&key(1), &running).await.unwrap();
-
-        let now = Timestamp::from_nanos(7);
-        let said = clear(&state, now).await.unwrap();
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert_eq!(state.get::<TaskState>(&key(0)).unwrap().unwrap(), ended);
-        for closed in [1, 2] {
-            let task: TaskState = state.get(&key(closed)).unwrap().unwrap();
-            assert_eq!((task.status, task.failed), (TaskStatus::Dead, true));
-            assert_eq!(task.finished_at, Some(now));
-        }
-        assert!(clear(&state, now).await.unwrap().is_empty(), "said once");
-    }
-}
+#[path = "leftovers_tests.rs"]
+mod tests;

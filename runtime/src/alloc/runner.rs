@@ -1,13 +1,15 @@
 //! The owner of one allocation: starts the owners of its tasks, feeds the machine, does what it says.
 //!
 //! ```text
-//!   requests ─┐                        ┌─► AllocState, AllocPhase (watch)
+//!   requests ─┐                        ┌─► AllocState, AllocPhase (watch), SavedAllocState (store)
 //!   tick ─────┤                        │
 //!   timer ────┼─► AllocMachine::step ──┴─► effects: gates, kills, hooks (spawned on a JoinSet)
 //!   answers ──┘
 //! ```
 //! A task that changes rings the tick; the owner then reads all tasks, so no change is lost and
 //! none queues up. Requests to tasks are sent beside the owner, so a full queue holds up nobody.
+
+mod save;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,6 +26,7 @@ use crate::driver::api::BoxFuture;
 use crate::limits::RUNNER_QUEUE_MAX;
 use crate::model::alloc::AllocState;
 use crate::model::ids::TaskName;
+use crate::model::saved::SavedAllocState;
 use crate::model::task::{TaskState, TaskStatus};
 use crate::state::StateStore;
 use crate::task::handle::durable;
@@ -38,6 +41,10 @@ enum Call {
     Destroy,
     /// Requests on their way to tasks.
     Request,
+    /// The saved state, while the allocation lives: may lag.
+    Save,
+    /// The saved state at the end: durable before anybody hears of the end.
+    SaveLast,
 }
 
 /// A call and how it went.
@@ -61,6 +68,11 @@ struct Runner {
     state: watch::Sender<AllocState>,
     phase: watch::Sender<AllocPhase>,
     store: StateStore,
+    /// The saved state handed to the store last.
+    saved: Option<SavedAllocState>,
+    saving: bool,
+    /// Post-run hooks are done; the end is told when it is durable.
+    cleaned: bool,
     clock: Clock,
 }
 
@@ -134,6 +146,9 @@ pub fn spawn(
         state,
         phase,
         store: config.state,
+        saved: None,
+        saving: false,
+        cleaned: false,
         clock: config.clock,
     };
     for effect in first {
@@ -257,7 +272,18 @@ impl Runner {
         match (call, result) {
             (Call::Pre, Ok(())) => self.feed(AllocInput::HooksDone),
             (Call::Pre, Err(error)) => self.feed(AllocInput::HooksFailed { error }),
-            (Call::Post, _) => self.feed(AllocInput::Cleaned),
+            (Call::Post, _) => {
+                self.cleaned = true;
+                self.save_if_due();
+            }
+            (Call::Save, _) => {
+                self.saving = false;
+                self.save_if_due();
+            }
+            (Call::SaveLast, _) => {
+                self.saving = false;
+                self.feed(AllocInput::Cleaned);
+            }
             (Call::Destroy, _) => self.feed(AllocInput::Destroyed),
             (Call::Request, _) => {}
         }
@@ -279,6 +305,7 @@ impl Runner {
             *phase = self.machine.phase();
             differs
         });
+        self.save_if_due();
     }
 
     fn act(&mut self, effect: AllocEffect) {

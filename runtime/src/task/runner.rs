@@ -9,11 +9,13 @@
 //! ```
 //! Answers carry the number of the run they belong to; those of an earlier run are dropped. The
 //! public state is told at once and written beside: at most one write is on its way, the next one
-//! takes the newest state, so a burst of transitions costs one commit. At the end the owner waits
-//! until the last state is durable.
+//! takes the newest state. Events and starts share the commit of some later write; ends, failures
+//! and restarts are durable at once (`save`). At the end the owner waits until the last state is
+//! durable.
 
 mod act;
 mod answer;
+mod save;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::calls::{self, DriverNote, Run, StartError};
 use super::events::driver_note;
-use super::handle::{LocalRecord, LocalState, durable};
+use super::handle::{LocalRecord, LocalState};
 use super::hooks::{HookError, Preparation};
 use super::machine::{At, Rules, State, TaskInput, TaskMachine};
 use super::{Request, RequestError, TaskHandle, TaskScope};
@@ -32,9 +34,9 @@ use crate::alloc::coordinator::Gate;
 use crate::driver::api::{BoxFuture, PluginCallError};
 use crate::limits::{DRIVER_EVENTS_QUEUE_MAX, RUNNER_QUEUE_MAX};
 use crate::model::task::TaskState;
-use crate::state::Key;
 
 use self::answer::{Answer, Call};
+use self::save::Lasting;
 
 struct Runner {
     scope: Arc<TaskScope>,
@@ -53,6 +55,8 @@ struct Runner {
     tick: Arc<Notify>,
     writing: bool,
     dirty: bool,
+    /// What of the public state is known to be durable.
+    lasting: Lasting,
 }
 
 /// Tells that the owner is gone, also when it was dropped or panicked: nobody waits for it in vain.
@@ -100,6 +104,7 @@ pub(super) fn spawn(
         tick,
         writing: false,
         dirty: true,
+        lasting: Lasting::default(),
     };
     let farewell = Farewell { gone: gone.clone(), tick: Arc::clone(&runner.tick) };
     tokio::spawn(async move {
@@ -157,6 +162,10 @@ impl Runner {
                 Some(ended) => self.answered(ended),
                 None => break,
             }
+        }
+        // A dead task's state is durable by now; of one that runs on, the last events may lag.
+        if !matches!(self.machine.state(), State::Dead) {
+            save::flush(&self.scope).await;
         }
     }
 
@@ -220,7 +229,8 @@ impl Runner {
                 (number, call.panicked())
             }
         };
-        if let Answer::Written = answer {
+        if let Answer::Written(lasting) = answer {
+            self.lasting = lasting.unwrap_or(self.lasting);
             self.writing = false;
             self.write_if_due();
             return;
@@ -256,7 +266,7 @@ impl Runner {
             }
             Answer::Ended => TaskInput::Ended,
             Answer::Stopped(Ok(())) | Answer::Killed(Ok(())) => return,
-            Answer::Signaled | Answer::Written => return,
+            Answer::Signaled | Answer::Written(_) => return,
         };
         self.feed(input);
     }
@@ -293,28 +303,10 @@ impl Runner {
         let public = self.machine.public().clone();
         let tracker = self.machine.tracker();
         let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
+        let known = self.lasting;
         self.call(Call::Write, async move {
-            write(&scope, &record, public, tracker).await;
-            Answer::Written
+            Answer::Written(save::write(&scope, &record, &public, tracker, known).await)
         });
-    }
-}
-
-async fn write(
-    scope: &TaskScope,
-    record: &LocalRecord,
-    public: TaskState,
-    tracker: super::restart::RestartTracker,
-) {
-    let task = &scope.task.name;
-    let key = Key::TaskState(scope.allocation.id, task.clone());
-    match durable(scope.state.put(&key, &public)).await {
-        Some(Ok(_)) => {}
-        Some(Err(error)) => tracing::error!(%task, %error, "task state not written"),
-        None => tracing::error!(%task, "task state not written in time"),
-    }
-    if let Err(error) = record.set_tracker(tracker).await {
-        tracing::error!(%task, error = %error.text(), "restart tracker not written");
     }
 }
 

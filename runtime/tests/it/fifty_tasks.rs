@@ -3,7 +3,8 @@
 
 use std::fmt::Write as _;
 
-use ostler::model::alloc::{AllocState, ClientStatus};
+use ostler::model::alloc::ClientStatus;
+use ostler::model::saved::SavedAllocState;
 use ostler::model::task::{TaskState, TaskStatus};
 use ostler::state::{Key, Prefix, StateStore};
 
@@ -61,7 +62,7 @@ async fn the_output_of_fifty_tasks_is_whole_and_their_states_are_durable() {
     let data = agent.leave().await;
     let store = StateStore::open(&file).unwrap();
     assert!(store.opened().quarantined.is_empty());
-    let mut dead = 0;
+    let (mut dead, mut allocs) = (0, 0);
     for record in store.scan(&Prefix::Allocs).unwrap() {
         match &record.key {
             Key::TaskState(id, task) => {
@@ -72,13 +73,14 @@ async fn the_output_of_fifty_tasks_is_whole_and_their_states_are_durable() {
                 dead += 1;
             }
             Key::AllocState(_) => {
-                let state: AllocState = record.decode().unwrap();
+                let state: SavedAllocState = record.decode().unwrap();
                 assert_eq!(state.client_status, ClientStatus::Complete);
-                assert_eq!(state, result.allocs[0].state);
+                assert_eq!(state, SavedAllocState::from(&result.allocs[0].state));
+                allocs += 1;
             }
             _ => {}
         }
     }
-    assert_eq!(dead, 2 * OF_EACH_KIND);
+    assert_eq!((dead, allocs), (2 * OF_EACH_KIND, 1));
     drop(data);
 }

@@ -1,5 +1,6 @@
 //! What the calls beside the owner answer.
 
+use super::save::Lasting;
 use crate::model::task::ExitResult;
 use crate::task::calls::StartError;
 use crate::task::hooks::{HookError, Preparation};
@@ -15,7 +16,8 @@ pub(super) enum Answer {
     Ended,
     /// A signal was delivered or not; the asker has its answer already.
     Signaled,
-    Written,
+    /// What of the public state is durable now; absent when the write failed.
+    Written(Option<Lasting>),
 }
 
 /// Which call; what is made of one that panicked.
@@ -49,7 +51,7 @@ impl Call {
             }
             Self::End => Answer::Ended,
             Self::Signal => Answer::Signaled,
-            Self::Write => Answer::Written,
+            Self::Write => Answer::Written(None),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::alloc::ClientStatus;
 use crate::model::resources::AllocatedDevice;
+use crate::model::saved::SavedAllocState;
 use crate::model::task::Workload;
 use crate::state::Key;
 use crate::task::handle::{LocalState, leftovers};
@@ -49,6 +50,52 @@ async fn at_the_end_the_last_state_is_durable_and_no_run_is_recorded() {
         bench.store.get(&Key::TaskLocal(handle.id(), name("web"))).unwrap().unwrap();
     assert_eq!(local.run, None);
     assert!(local.run_complete);
+    let saved: SavedAllocState = bench.store.get(&Key::AllocState(handle.id())).unwrap().unwrap();
+    assert_eq!(saved, SavedAllocState::from(&state));
+    assert_eq!(saved.client_status, ClientStatus::Complete);
+}
+
+/// Notes after the last task how often the disk was waited for.
+struct Counting(StateStore, Seen<u64>);
+
+impl AllocHook for Counting {
+    fn name(&self) -> &'static str {
+        "counting"
+    }
+    fn postrun<'a>(&'a self, _scope: &'a AllocScope) -> BoxFuture<'a, Result<(), String>> {
+        let stats = self.0.stats();
+        self.1.lock().unwrap().push(stats.puts - stats.later);
+        Box::pin(async { Ok(()) })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_an_allocation_is_told_after_a_durable_write_of_its_state() {
+    let mut bench = Bench::new();
+    let waited: Seen<u64> = Arc::default();
+    bench.alloc_hooks.push(Arc::new(Counting(bench.store.clone(), Arc::clone(&waited))));
+    bench.node.script("web", [Script::ends(SECOND, 0)]);
+    bench.run(vec![task("web")]).wait_done().await;
+    let stats = bench.store.stats();
+    assert_eq!(vec![stats.puts - stats.later - 1], *waited.lock().unwrap(), "{stats:?}");
+}
+
+/// Intent, process, handle: each is durable on its own, and nothing else of a start is.
+#[tokio::test(start_paused = true)]
+async fn a_start_waits_for_the_disk_three_times() {
+    let bench = Bench::new();
+    bench.node.script("web", [Script { pid: Some(77), ..Script::runs() }]);
+    let handle = bench.run(vec![task("web")]);
+    until_running(&handle, "web").await;
+    bench.store.flush().await.unwrap();
+    let stats = bench.store.stats();
+    assert_eq!(stats.puts - stats.later, 3, "{stats:?}");
+    // What lagged is there: the state of the task and of the allocation.
+    let stored: TaskState =
+        bench.store.get(&Key::TaskState(handle.id(), name("web"))).unwrap().unwrap();
+    assert_eq!(&stored, &handle.state().borrow().tasks["web"]);
+    let saved: SavedAllocState = bench.store.get(&Key::AllocState(handle.id())).unwrap().unwrap();
+    assert_eq!(saved.client_status, ClientStatus::Running);
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,6 +195,7 @@ async fn an_idle_allocation_writes_nothing() {
     until_running(&handle, "a").await;
     until_running(&handle, "b").await;
     clock::sleep(60 * SECOND).await;
+    bench.store.flush().await.unwrap();
     let before = bench.store.stats();
     clock::sleep(3_600 * SECOND).await;
     assert_eq!(bench.store.stats(), before);

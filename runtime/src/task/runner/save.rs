@@ -1,0 +1,97 @@
+//! Which writes of the public state must be durable at once.
+//!
+//! What there may be of the task is known from its private record, which is always written durably
+//! ([`crate::task::handle`]). The public state may lag behind it while the task lives: an event or a
+//! start that a crash takes away is told by nothing else, and harms nothing. What must not be taken
+//! back is what a restart of the agent decides by: that the task is dead, that it counts as failed,
+//! how often it was restarted.
+
+use super::super::TaskScope;
+use super::super::handle::{LocalRecord, durable};
+use super::super::restart::RestartTracker;
+use crate::model::task::{TaskState, TaskStatus};
+use crate::state::Key;
+
+/// The part of the public state that is durable before the owner goes on to the next write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lasting {
+    dead: bool,
+    failed: bool,
+    restarts: u64,
+}
+
+impl Lasting {
+    pub(super) fn of(state: &TaskState) -> Self {
+        Self {
+            dead: state.status == TaskStatus::Dead,
+            failed: state.failed,
+            restarts: state.restarts,
+        }
+    }
+}
+
+/// Write the public state, durably when its lasting part is not `known` to be durable, then the
+/// restarts used. What is durable of it now; `None` when the store refused.
+pub(super) async fn write(
+    scope: &TaskScope,
+    record: &LocalRecord,
+    public: &TaskState,
+    tracker: RestartTracker,
+    known: Lasting,
+) -> Option<Lasting> {
+    let task = &scope.task.name;
+    let key = Key::TaskState(scope.allocation.id, task.clone());
+    let lasting = Lasting::of(public);
+    let put = async {
+        if lasting == known {
+            scope.state.put_later(&key, public).await
+        } else {
+            scope.state.put(&key, public).await
+        }
+    };
+    let written = match durable(put).await {
+        Some(Ok(_)) => Some(lasting),
+        Some(Err(error)) => {
+            tracing::error!(%task, %error, "task state not written");
+            None
+        }
+        None => {
+            tracing::error!(%task, "task state not written in time");
+            None
+        }
+    };
+    if let Err(error) = record.set_tracker(tracker).await {
+        tracing::error!(%task, error = %error.text(), "restart tracker not written");
+    }
+    written
+}
+
+/// Make durable what lags.
+pub(super) async fn flush(scope: &TaskScope) {
+    let task = &scope.task.name;
+    match durable(scope.state.flush()).await {
+        Some(Ok(())) => {}
+        Some(Err(error)) => tracing::error!(%task, %error, "task state not durable"),
+        None => tracing::error!(%task, "task state not durable in time"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_and_a_start_may_lag_and_an_end_a_failure_and_a_restart_may_not() {
+        let begun = TaskState { status: TaskStatus::Running, ..TaskState::default() };
+        assert_eq!(Lasting::of(&begun), Lasting::default());
+        let back = TaskState { started_at: Some(Default::default()), ..TaskState::default() };
+        assert_eq!(Lasting::of(&back), Lasting::default());
+        for lasting in [
+            TaskState { status: TaskStatus::Dead, ..TaskState::default() },
+            TaskState { failed: true, ..TaskState::default() },
+            TaskState { restarts: 1, ..TaskState::default() },
+        ] {
+            assert_ne!(Lasting::of(&lasting), Lasting::default(), "{lasting:?}");
+        }
+    }
+}
