@@ -36,6 +36,8 @@ pub struct PluginEntry {
     pub describes_as: Option<String>,
     /// Its version.
     pub version: Option<String>,
+    /// Version of the plugin contract it was built for.
+    pub interface_version: Option<String>,
     /// SHA-256 of the file.
     pub digest: Option<String>,
     /// Bytes of the file.
@@ -233,6 +235,7 @@ async fn load(candidate: Candidate, runtime: &PluginRuntime) -> (PluginEntry, Op
         kind: None,
         describes_as: None,
         version: None,
+        interface_version: None,
         digest: None,
         size_bytes: 0,
         status: PluginStatus::Disabled,
@@ -251,6 +254,7 @@ async fn load(candidate: Candidate, runtime: &PluginRuntime) -> (PluginEntry, Op
     if let Ok(manifest) = &manifest {
         entry.kind = Some(manifest.kind);
         entry.asks = manifest.asks().into_iter().map(|(authority, _)| authority).collect();
+        entry.interface_version = Some(manifest.interface_version.clone());
         entry.digest = Some(manifest.digest.clone());
     }
     if !candidate.enabled {

@@ -3,7 +3,7 @@
 //! ```text
 //! Agent::start:  data dir ─ lock ─ state ─ leftovers of a crashed agent ─ node ─ sandbox ─ host
 //!                ─ plugins (catalogue) ─► AgentHandle
-//! AgentHandle:   submit(job) ─ check ─ admission ─ state.put(alloc) ─ alloc runner ─► JobHandle
+//! AgentHandle:   submit(job) ─ check ─ admission ─ state.put(alloc, ledger) ─ alloc runner ─► JobHandle
 //!                JobHandle ─ stop, wait ─► JobResult
 //! ```
 //! `cli` and `api` touch only [`AgentHandle`] and what it hands out.
@@ -16,12 +16,15 @@ pub mod inspect;
 mod job;
 mod leftovers;
 pub mod ports;
+mod records;
 mod startup;
+mod submitted;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
+use tokio::task::JoinSet;
 
 use crate::alloc::{AllocHandle, AllocRunner, AllocRunnerConfig};
 use crate::clock::Clock;
@@ -35,7 +38,7 @@ use crate::model::ids::AllocId;
 use crate::model::job::Job;
 use crate::node::{Node, NodeView};
 use crate::rng::Rng;
-use crate::state::{DataDirLock, Key, StateStore};
+use crate::state::{DataDirLock, Key, StateError, StateStore};
 use crate::task::env::NodeFacts;
 
 pub use catalogue::{PluginEntry, PluginStatus};
@@ -44,6 +47,8 @@ pub use error::{AgentError, SubmitError};
 pub use job::{AllocResult, JobHandle, JobResult};
 
 use admission::{Admission, Placing};
+use records::Follower;
+use submitted::Submitted;
 
 /// How an agent is started.
 #[derive(Clone, Debug)]
@@ -109,7 +114,10 @@ struct Inner {
     workloads: Arc<dyn Workloads>,
     services: HostServices,
     state: StateStore,
+    follower: Follower,
     admission: Mutex<Admission>,
+    /// Held while the ledger is read and queued, so that an older one never follows a newer one.
+    ledger_order: tokio::sync::Mutex<()>,
     kill_with_agent: bool,
     clock: Clock,
     rng: Rng,
@@ -196,17 +204,66 @@ impl AgentHandle {
         }
         let job = Arc::new(job);
         let placed = self.place(&job)?;
-        let mut undo = ReleaseUnlessStarted { agent: self, allocs: Vec::new() };
-        undo.allocs.extend(placed.iter().map(|alloc| alloc.id));
+        let mut submitted = Submitted::new(self.clone(), placed.iter().map(|alloc| alloc.id));
+        let started = self.begin(placed, &mut submitted).await;
+        match started {
+            Ok(handles) => {
+                submitted.keep();
+                Ok(JobHandle::new(job, handles))
+            }
+            Err(error) => {
+                submitted.undo().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Make allocations durable, with the devices they hold, then start them.
+    async fn begin(
+        &self,
+        placed: Vec<Allocation>,
+        submitted: &mut Submitted,
+    ) -> Result<Vec<AllocHandle>, SubmitError> {
+        // Side by side, so that they share commits.
+        let mut writes = JoinSet::new();
+        let agent = self.clone();
+        writes.spawn(async move { agent.save_ledger().await });
+        let placed: Vec<Arc<Allocation>> = placed.into_iter().map(Arc::new).collect();
         for alloc in &placed {
-            self.0.state.put(&Key::Alloc(alloc.id), alloc).await.map_err(SubmitError::State)?;
+            let (state, alloc) = (self.0.state.clone(), Arc::clone(alloc));
+            writes.spawn(async move { state.put(&Key::Alloc(alloc.id), &*alloc).await.map(drop) });
+        }
+        while let Some(written) = writes.join_next().await {
+            let ended = written.map_err(|_| SubmitError::Runner("a write panicked".to_owned()))?;
+            ended.map_err(SubmitError::State)?;
         }
         let mut handles = Vec::with_capacity(placed.len());
         for alloc in placed {
-            handles.push(self.run(alloc)?);
+            let handle = self.run(alloc)?;
+            submitted.started(handle.clone());
+            handles.push(handle);
         }
-        undo.allocs.clear();
-        Ok(JobHandle::new(job, handles))
+        Ok(handles)
+    }
+
+    /// Write who holds which device; durable when this returns.
+    async fn save_ledger(&self) -> Result<(), StateError> {
+        let _order = self.0.ledger_order.lock().await;
+        let ledger = self.admission().devices().clone();
+        self.0.state.put(&Key::DeviceLedger, &ledger).await.map(drop)
+    }
+
+    /// Free what an allocation holds. The record may lag: at worst a device counts as held by an
+    /// allocation that is over, which the next start sees.
+    async fn release(&self, alloc: AllocId) {
+        let _order = self.0.ledger_order.lock().await;
+        self.admission().release_alloc(alloc);
+        let ledger = self.admission().devices().clone();
+        match self.0.state.put_later(&Key::DeviceLedger, &ledger).await {
+            // Closed: the agent has left.
+            Ok(_) | Err(StateError::Closed { .. }) => {}
+            Err(error) => tracing::warn!(%alloc, %error, "release of devices not written"),
+        }
     }
 
     fn place(&self, job: &Arc<Job>) -> Result<Vec<Allocation>, SubmitError> {
@@ -223,11 +280,11 @@ impl AgentHandle {
         placed.map_err(|refusal| SubmitError::Refused(Box::new(refusal)))
     }
 
-    fn run(&self, allocation: Allocation) -> Result<AllocHandle, SubmitError> {
+    fn run(&self, allocation: Arc<Allocation>) -> Result<AllocHandle, SubmitError> {
         let inner = &self.0;
         let id = allocation.id;
         let handle = AllocRunner::spawn(AllocRunnerConfig {
-            allocation: Arc::new(allocation),
+            allocation,
             node: Arc::new(node_facts(&self.node())),
             alloc_root: inner.data_dir.join("allocs"),
             drivers: Arc::new(inner.drivers.clone()),
@@ -243,7 +300,7 @@ impl AgentHandle {
         let (agent, done) = (self.clone(), handle.clone());
         tokio::spawn(async move {
             done.wait_done().await;
-            agent.admission().release_alloc(id);
+            agent.release(id).await;
         });
         Ok(handle)
     }
@@ -268,21 +325,8 @@ impl AgentHandle {
             self.0.services.processes.kill_all();
         }
         self.0.services.wasm_tasks.kill_all();
+        self.0.follower.stop().await;
         self.0.state.close().await;
-    }
-}
-
-/// Frees what admission lent when a submit fails half-way or is given up.
-struct ReleaseUnlessStarted<'a> {
-    agent: &'a AgentHandle,
-    allocs: Vec<AllocId>,
-}
-
-impl Drop for ReleaseUnlessStarted<'_> {
-    fn drop(&mut self) {
-        for id in &self.allocs {
-            self.agent.admission().release_alloc(*id);
-        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::admission::Admission;
 use super::inspect::STATE_FILE;
+use super::records::{self, Follower};
 use super::{AgentError, AgentHandle, AgentOptions, Inner, catalogue, leftovers};
 use crate::device::manager::DeviceManager;
 use crate::driver::api::Workloads;
@@ -26,7 +27,9 @@ pub(super) async fn start(options: AgentOptions) -> Result<AgentHandle, AgentErr
     let state = open_state(&data_dir, &mut notices).await?;
     notices.extend(leftovers::clear(&state, options.clock.now()).await?);
 
-    let node = Node::new(node_view(&options, &data_dir).await?);
+    let view = node_view(&options, &data_dir).await?;
+    notices.extend(records::register(&state, &view, options.clock.now()).await?);
+    let node = Node::new(view);
     let services = host_services(&options, &data_dir, &mut notices)?;
     let workloads: Arc<dyn Workloads> = Arc::new(HostWorkloads {
         processes: services.processes.clone(),
@@ -43,9 +46,12 @@ pub(super) async fn start(options: AgentOptions) -> Result<AgentHandle, AgentErr
             tracing::info!(plugin = %entry.name, source = %entry.source, "not used: {reason}");
         }
     }
+    let (handles, changed) = records::remember_plugins(&state, &plugins).await?;
+    notices.extend(changed);
     for notice in &notices {
         tracing::info!("{notice}");
     }
+    let follower = Follower::spawn(state.clone(), &node, handles);
     Ok(AgentHandle(Arc::new(Inner {
         data_dir,
         node,
@@ -56,7 +62,9 @@ pub(super) async fn start(options: AgentOptions) -> Result<AgentHandle, AgentErr
         workloads,
         services,
         state,
+        follower,
         admission: Mutex::new(Admission::default()),
+        ledger_order: tokio::sync::Mutex::new(()),
         kill_with_agent: options.kill_with_agent,
         clock: options.clock,
         rng: options.rng,

@@ -82,6 +82,7 @@ fn the_list_has_a_row_per_plugin_and_the_reasons_below() {
         kind: Some(PluginKind::Driver),
         describes_as: Some("exec".into()),
         version: Some("0.1.0".into()),
+        interface_version: Some("0.1.0".into()),
         digest: Some("0123456789abcdef".into()),
         size_bytes: 1_024,
         status: PluginStatus::Loaded,

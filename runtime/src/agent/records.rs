@@ -1,0 +1,233 @@
+//! What the agent keeps of itself: the node's registration, its plugins, what its managers saw.
+//!
+//! ```text
+//! start:  node id (file) ─► NodeRegistration
+//!         catalogue ─► PluginHandle of each plugin in use ─ another digest than last time? ─► notice
+//! then:   Node changes ─► DriverManagerState, DeviceManagerState      (equal ones cost nothing)
+//! ```
+//! The id itself lives in a file of its own ([`crate::node::id`]), so that a node stays the same when
+//! its state file is put aside; the registration says since when this state file belongs to it. None
+//! of the other records decides anything while the agent runs: they may lag, and a store that
+//! refuses them is a warning.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::catalogue::{PluginEntry, PluginStatus};
+use crate::model::device::HealthState;
+use crate::model::ids::PluginName;
+use crate::model::plugin::PluginKind;
+use crate::model::saved::{
+    DeviceManagerState, DriverManagerState, NodeRegistration, PluginHandle, SeenDeviceGroup,
+    SeenDevicePlugin, SeenDriver,
+};
+use crate::model::time::Timestamp;
+use crate::node::{Node, NodeView};
+use crate::state::{Key, Prefix, StateError, StateStore};
+
+/// Digits of a digest that people compare.
+const DIGEST_SHOWN: usize = 12;
+
+/// The plugins in use, by their own names.
+pub(super) type Handles = BTreeMap<PluginName, PluginHandle>;
+
+/// Make the node known in its state file; durable when this returns. A sentence when the file
+/// belonged to another node.
+pub(super) async fn register(
+    state: &StateStore,
+    view: &NodeView,
+    now: Timestamp,
+) -> Result<Option<String>, StateError> {
+    let (id, name) = (view.id, view.name.clone());
+    let known = readable(state.get::<NodeRegistration>(&Key::NodeRegistration))?;
+    let same = known.as_ref().filter(|known| known.id == id);
+    let registered_at = same.map_or(now, |known| known.registered_at);
+    state.put(&Key::NodeRegistration, &NodeRegistration { id, name, registered_at }).await?;
+    let other = known.filter(|known| known.id != id);
+    Ok(other.map(|other| {
+        format!("the state file is that of node {}; this is node {id} from now on", other.id)
+    }))
+}
+
+/// Keep a handle of every plugin in use, and drop those of plugins that are gone. What people should
+/// hear: plugins that are not what they were at the last start.
+pub(super) async fn remember_plugins(
+    state: &StateStore,
+    entries: &[PluginEntry],
+) -> Result<(Handles, Vec<String>), StateError> {
+    let mut known = Handles::new();
+    for record in state.scan(&Prefix::Plugins)? {
+        let Key::PluginHandle(name) = &record.key else { continue };
+        if let Some(handle) = readable(record.decode().map(Some))? {
+            known.insert(name.clone(), handle);
+        }
+    }
+    let used: Handles = entries.iter().filter_map(handle_of).collect();
+    let mut said = Vec::new();
+    for (name, handle) in &used {
+        if let Some(before) = known.get(name).filter(|before| before.digest != handle.digest) {
+            said.push(changed(name, before, handle));
+        }
+        let key = Key::PluginHandle(name.clone());
+        warn(&key, state.put_later(&key, handle).await);
+    }
+    for (name, handle) in &known {
+        if !used.contains_key(name) && gone(name, handle, entries) {
+            tracing::info!(plugin = %name, source = %handle.source, "plugin is gone");
+            let key = Key::PluginHandle(name.clone());
+            warn(&key, state.delete(&key).await);
+        }
+    }
+    Ok((used, said))
+}
+
+/// The record of a plugin in use.
+fn handle_of(entry: &PluginEntry) -> Option<(PluginName, PluginHandle)> {
+    if entry.status != PluginStatus::Loaded {
+        return None;
+    }
+    let name = PluginName::new(entry.describes_as.as_deref()?).ok()?;
+    let handle = PluginHandle {
+        block: entry.name.clone(),
+        kind: entry.kind?,
+        version: entry.version.clone()?,
+        interface_version: entry.interface_version.clone()?,
+        digest: entry.digest.clone()?,
+        size_bytes: entry.size_bytes,
+        source: entry.source.clone(),
+    };
+    Some((name, handle))
+}
+
+/// A plugin that only failed to load, or is switched off, may come back as it was: its handle
+/// stays. One whose block is no more, or loads under another name, is gone.
+fn gone(name: &PluginName, handle: &PluginHandle, entries: &[PluginEntry]) -> bool {
+    let block = entries.iter().find(|entry| entry.name == handle.block);
+    block.is_none_or(|entry| {
+        entry.status == PluginStatus::Loaded && entry.describes_as.as_deref() != Some(name.as_str())
+    })
+}
+
+fn changed(name: &PluginName, before: &PluginHandle, now: &PluginHandle) -> String {
+    let of = |handle: &PluginHandle| {
+        let digest: String = handle.digest.chars().take(DIGEST_SHOWN).collect();
+        format!("version {} with digest {digest} ({})", handle.version, handle.source)
+    };
+    format!("plugin {name} changed since the last start: it was {}, it is {}", of(before), of(now))
+}
+
+/// A record that does not decode is as good as none: it is written anew.
+fn readable<T>(read: Result<Option<T>, StateError>) -> Result<Option<T>, StateError> {
+    match read {
+        Err(error @ StateError::Record { .. }) => {
+            tracing::warn!(%error, "record not readable, written anew");
+            Ok(None)
+        }
+        other => other,
+    }
+}
+
+fn warn<T>(key: &Key, written: Result<T, StateError>) {
+    if let Err(error) = written {
+        tracing::warn!(%key, %error, "record not written");
+    }
+}
+
+/// Which plugin serves which driver now.
+fn drivers_seen(view: &NodeView, handles: &Handles) -> DriverManagerState {
+    let of_kind = handles.iter().filter(|(_, handle)| handle.kind == PluginKind::Driver);
+    let seen = of_kind.map(|(name, handle)| {
+        let health = view.drivers.get(name).map(|driver| driver.health.state).unwrap_or_default();
+        let (version, digest) = (handle.version.clone(), handle.digest.clone());
+        (name.clone(), SeenDriver { version, digest, health })
+    });
+    DriverManagerState { drivers: seen.collect() }
+}
+
+/// Which plugin serves which devices now. One that does not answer keeps the groups it had `last`.
+fn devices_seen(
+    view: &NodeView,
+    handles: &Handles,
+    last: &DeviceManagerState,
+) -> DeviceManagerState {
+    let of_kind = handles.iter().filter(|(_, handle)| handle.kind == PluginKind::Device);
+    let seen = of_kind.map(|(name, handle)| {
+        let health = view.device_plugins.get(name).map(|health| health.state).unwrap_or_default();
+        let mut groups = groups_of(view, name);
+        if groups.is_empty()
+            && health != HealthState::Healthy
+            && let Some(last) = last.plugins.get(name)
+        {
+            groups.clone_from(&last.groups);
+        }
+        let (version, digest) = (handle.version.clone(), handle.digest.clone());
+        (name.clone(), SeenDevicePlugin { version, digest, health, groups })
+    });
+    DeviceManagerState { plugins: seen.collect() }
+}
+
+fn groups_of(view: &NodeView, plugin: &PluginName) -> Vec<SeenDeviceGroup> {
+    let own = view.devices.iter().filter(|group| &group.plugin == plugin);
+    let mut groups: Vec<SeenDeviceGroup> = own
+        .map(|group| {
+            let mut instances: Vec<String> =
+                group.instances.iter().map(|instance| instance.id.clone()).collect();
+            instances.sort_unstable();
+            SeenDeviceGroup { key: group.key.clone(), instances }
+        })
+        .collect();
+    groups.sort_by(|a, b| a.key.cmp(&b.key));
+    groups
+}
+
+/// Writes the managers' states as the node changes, until it is stopped.
+pub(super) struct Follower {
+    stop: CancellationToken,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Follower {
+    /// Follow `node`, beginning with what it is now.
+    pub(super) fn spawn(state: StateStore, node: &Node, handles: Handles) -> Self {
+        let stop = CancellationToken::new();
+        let (stopped, mut changes) = (stop.clone(), node.subscribe());
+        let task = tokio::spawn(async move {
+            let read = state.get::<DeviceManagerState>(&Key::DeviceManager);
+            let mut devices = readable(read).ok().flatten().unwrap_or_default();
+            let mut stopping = false;
+            loop {
+                let view = changes.borrow_and_update().clone();
+                let drivers = drivers_seen(&view, &handles);
+                devices = devices_seen(&view, &handles, &devices);
+                warn(&Key::DriverManager, state.put_later(&Key::DriverManager, &drivers).await);
+                warn(&Key::DeviceManager, state.put_later(&Key::DeviceManager, &devices).await);
+                if stopping {
+                    return;
+                }
+                tokio::select! {
+                    // Once more, for what changed since.
+                    () = stopped.cancelled() => stopping = true,
+                    changed = changes.changed() => stopping = changed.is_err(),
+                }
+            }
+        });
+        Self { stop, task: Mutex::new(Some(task)) }
+    }
+
+    /// Stop; what the node was at this moment is handed to the store.
+    pub(super) async fn stop(&self) {
+        self.stop.cancel();
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(task) = task {
+            // An error is its panic, which was reported where it happened.
+            let _ended = task.await;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "records_tests.rs"]
+mod tests;

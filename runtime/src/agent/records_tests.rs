@@ -1,0 +1,191 @@
+//! What the agent keeps of itself, over starts.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use super::*;
+use crate::model::device::{DeviceGroup, DeviceInstance, GroupKey, Health};
+use crate::model::ids::NodeId;
+use crate::node::DriverView;
+use crate::plugin::capability::Grants;
+use crate::rng::Rng;
+
+fn name(text: &str) -> PluginName {
+    PluginName::new(text).unwrap()
+}
+
+/// A plugin in use under the name of its block.
+fn loaded(block: &str, kind: PluginKind, digest: &str) -> PluginEntry {
+    PluginEntry {
+        name: block.into(),
+        source: "built-in".into(),
+        kind: Some(kind),
+        describes_as: Some(block.into()),
+        version: Some("1.0.0".into()),
+        interface_version: Some("0.1.0".into()),
+        digest: Some(digest.repeat(32)),
+        size_bytes: 5,
+        status: PluginStatus::Loaded,
+        grants: Grants::default(),
+        asks: Vec::new(),
+    }
+}
+
+/// As at one start of an agent.
+async fn remember(state: &StateStore, entries: &[PluginEntry]) -> (Handles, Vec<String>) {
+    let remembered = remember_plugins(state, entries).await.unwrap();
+    state.flush().await.unwrap();
+    remembered
+}
+
+fn kept(state: &StateStore) -> Vec<String> {
+    state.scan(&Prefix::Plugins).unwrap().iter().map(|record| record.key.to_string()).collect()
+}
+
+fn view(id: u64) -> NodeView {
+    NodeView::new(NodeId::new(Rng::seeded(id).uuid()), "box")
+}
+
+#[tokio::test]
+async fn a_plugin_of_another_digest_is_told_once_and_an_equal_one_never() {
+    let state = StateStore::in_memory().unwrap();
+    let first = [loaded("exec", PluginKind::Driver, "ab")];
+    for _ in 0..2 {
+        let (used, said) = remember(&state, &first).await;
+        assert_eq!((used.len(), said.len()), (1, 0), "{said:?}");
+    }
+    let mut second = [loaded("exec", PluginKind::Driver, "cd")];
+    second[0].version = Some("2.0.0".into());
+    second[0].source = "/plugins/exec.wasm".into();
+    let (used, said) = remember(&state, &second).await;
+    assert_eq!(
+        said,
+        [
+            "plugin exec changed since the last start: it was version 1.0.0 with digest abababababab \
+          (built-in), it is version 2.0.0 with digest cdcdcdcdcdcd (/plugins/exec.wasm)"
+        ]
+    );
+    let stored: PluginHandle = state.get(&Key::PluginHandle(name("exec"))).unwrap().unwrap();
+    assert_eq!(stored, used[&name("exec")]);
+    assert_eq!(remember(&state, &second).await.1, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_plugin_that_is_gone_is_forgotten_and_one_that_did_not_load_is_not() {
+    let state = StateStore::in_memory().unwrap();
+    let mut entries =
+        ["a", "b", "c", "d"].map(|block| loaded(block, PluginKind::Driver, "ab")).to_vec();
+    remember(&state, &entries).await;
+    assert_eq!(kept(&state), ["plugin/a", "plugin/b", "plugin/c", "plugin/d"]);
+    // `a` is as it was, `b` is refused, `c` calls itself otherwise, `d` has no block any more.
+    entries[1].status = PluginStatus::Refused("no grant".into());
+    entries[1].describes_as = None;
+    entries[2].describes_as = Some("other".into());
+    entries.truncate(3);
+    remember(&state, &entries).await;
+    assert_eq!(kept(&state), ["plugin/a", "plugin/b", "plugin/other"]);
+    // Back, and not what it was: still noticed.
+    entries[1] = loaded("b", PluginKind::Driver, "cd");
+    let (_, said) = remember(&state, &entries).await;
+    assert_eq!(said.len(), 1, "{said:?}");
+}
+
+#[tokio::test]
+async fn a_node_is_registered_once_and_a_renamed_one_keeps_its_date() {
+    let state = StateStore::in_memory().unwrap();
+    let mut node = view(1);
+    assert_eq!(register(&state, &node, Timestamp::from_nanos(1)).await.unwrap(), None);
+    node.name = "renamed".into();
+    assert_eq!(register(&state, &node, Timestamp::from_nanos(2)).await.unwrap(), None);
+    let stored: NodeRegistration = state.get(&Key::NodeRegistration).unwrap().unwrap();
+    assert_eq!(
+        stored,
+        NodeRegistration {
+            id: node.id,
+            name: "renamed".into(),
+            registered_at: Timestamp::from_nanos(1)
+        }
+    );
+}
+
+#[tokio::test]
+async fn another_node_on_the_same_state_file_is_registered_anew_and_told() {
+    let state = StateStore::in_memory().unwrap();
+    let (old, new) = (view(1), view(2));
+    register(&state, &old, Timestamp::from_nanos(1)).await.unwrap();
+    let said = register(&state, &new, Timestamp::from_nanos(2)).await.unwrap().unwrap();
+    assert!(said.contains(&old.id.to_string()) && said.contains(&new.id.to_string()), "{said}");
+    let stored: NodeRegistration = state.get(&Key::NodeRegistration).unwrap().unwrap();
+    assert_eq!((stored.id, stored.registered_at), (new.id, Timestamp::from_nanos(2)));
+}
+
+fn health(state: HealthState) -> Health {
+    Health { state, reason: String::new() }
+}
+
+fn group(plugin: &str, group: &str, instances: &[&str]) -> DeviceGroup {
+    let instance = |id: &&str| DeviceInstance {
+        id: (*id).to_owned(),
+        health: health(HealthState::Healthy),
+        locality: None,
+    };
+    DeviceGroup {
+        key: GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: group.into() },
+        plugin: name(plugin),
+        instances: instances.iter().map(instance).collect(),
+        attributes: Vec::new(),
+    }
+}
+
+fn handles() -> Handles {
+    [loaded("exec", PluginKind::Driver, "ab"), loaded("pci", PluginKind::Device, "cd")]
+        .iter()
+        .filter_map(handle_of)
+        .collect()
+}
+
+#[test]
+fn a_device_plugin_that_does_not_answer_keeps_the_groups_it_had() {
+    let mut node = view(1);
+    node.devices = vec![group("pci", "b", &["1", "0"]), group("pci", "a", &["0"])];
+    node.device_plugins.insert(name("pci"), health(HealthState::Healthy));
+    let seen = devices_seen(&node, &handles(), &DeviceManagerState::default());
+    let groups = &seen.plugins[&name("pci")].groups;
+    let names: Vec<_> = groups.iter().map(|g| (g.key.name.as_str(), g.instances.len())).collect();
+    assert_eq!(names, [("a", 1), ("b", 2)]);
+    assert_eq!(groups[1].instances, ["0", "1"]);
+    // The next agent, whose plugin does not answer: the groups stay, the health does not.
+    let mut next = view(1);
+    next.device_plugins.insert(name("pci"), health(HealthState::Unhealthy));
+    let after = devices_seen(&next, &handles(), &seen);
+    assert_eq!(&after.plugins[&name("pci")].groups, groups);
+    assert_eq!(after.plugins[&name("pci")].health, HealthState::Unhealthy);
+    // It answers, and has found nothing: there is nothing.
+    next.device_plugins.insert(name("pci"), health(HealthState::Healthy));
+    assert!(devices_seen(&next, &handles(), &after).plugins[&name("pci")].groups.is_empty());
+    // It is no more.
+    assert_eq!(devices_seen(&next, &Handles::new(), &after), DeviceManagerState::default());
+}
+
+#[tokio::test]
+async fn the_managers_states_follow_the_node_and_an_unchanged_node_writes_nothing() {
+    let state = StateStore::in_memory().unwrap();
+    let node = Node::new(view(1));
+    let follower = Follower::spawn(state.clone(), &node, handles());
+    node.update(|view| {
+        let exec = DriverView { health: health(HealthState::Healthy), ..DriverView::default() };
+        view.drivers.insert(name("exec"), exec);
+        view.device_plugins.insert(name("pci"), health(HealthState::Healthy));
+        view.devices = vec![group("pci", "a", &["0"])];
+    });
+    // The follower may not have run at all yet: stopping it hands over what the node is now.
+    follower.stop().await;
+    state.flush().await.unwrap();
+    let written = state.stats().writes;
+    Follower::spawn(state.clone(), &node, handles()).stop().await;
+    state.flush().await.unwrap();
+    assert_eq!(state.stats().writes, written);
+    let drivers: DriverManagerState = state.get(&Key::DriverManager).unwrap().unwrap();
+    assert_eq!(drivers.drivers[&name("exec")].health, HealthState::Healthy);
+    assert_eq!(drivers.drivers[&name("exec")].digest, "ab".repeat(32));
+    let devices: DeviceManagerState = state.get(&Key::DeviceManager).unwrap().unwrap();
+    assert_eq!(devices.plugins[&name("pci")].groups.len(), 1);
+}
