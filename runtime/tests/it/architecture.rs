@@ -115,6 +115,7 @@ const PURE: &[&str] = &[
     "plugin/manifest.rs",
     "sandbox/prescan.rs",
     "state/dedup.rs",
+    "state/keys",
     "state/keys.rs",
     "state/migrate/v1.rs",
     "state/migrate/v2.rs",

@@ -23,5 +23,6 @@ mod real_programs;
 mod run_command;
 mod services;
 mod state_kill;
+mod state_records;
 mod state_tools;
 mod tasks;
