@@ -18,6 +18,7 @@ use super::model::*;
 use super::*;
 use crate::limits::STATE_CACHE_BYTES;
 use crate::rng::Rng;
+use crate::state::backend::{Backend as _, Op};
 use crate::state::redb_store::RedbBackend;
 use crate::state::{Put, StateError};
 
@@ -214,18 +215,18 @@ impl Run {
     async fn work(&mut self) -> Check {
         let mut started = self.start()?;
         for step in (self.workload.script)() {
-            let Some((store, gate)) = &started else { return Ok(()) };
+            let Some((store, gate)) = started.clone() else { return Ok(()) };
             match step {
-                // A sync that fails when the store is closed is nobody's to hear of.
+                // A sync that fails while the store is closed is nobody's to hear of.
                 Step::Restart if self.fault == Fault::ErrorForgets => {}
                 Step::Restart => {
-                    drop(started.take());
+                    drop((store, gate, started.take()));
                     self.model.batch(&[], !self.disk.happened());
                     self.model.later.clear();
                     self.model.destroyed.clear();
                     started = self.start()?;
                 }
-                step => self.step(&store.clone(), &gate.clone(), &step).await?,
+                step => self.step(&store, &gate, &step).await?,
             }
             if self.disk.off() {
                 break;
@@ -333,13 +334,16 @@ fn at_every_operation(fault: Fault, can: fn(Operation) -> bool) {
         let numbers = journal.iter().enumerate().filter(|(_, op)| can(**op)).map(|(n, _)| n + 1);
         let numbers: Vec<usize> = numbers.collect();
         assert!(numbers.len() > 8, "{} operations", numbers.len());
-        let rounds: Vec<(usize, u64)> = if soak() {
-            (1..=4).flat_map(|seed| numbers.iter().map(move |n| (*n, seed))).collect()
-        } else {
-            let offset = Rng::system().below(workload.stride as u64);
-            let numbers = numbers.into_iter().skip(usize::try_from(offset).unwrap());
-            numbers.step_by(workload.stride).map(|n| (n, n as u64)).collect()
+        let (stride, seeds) = match (soak(), numbers.len()) {
+            (true, _) => (1, 4),
+            // The few syncs there are each decide over much.
+            (false, ..50) => (workload.stride, 4),
+            (false, _) => (workload.stride, 1),
         };
+        let offset = usize::try_from(Rng::system().below(stride as u64)).unwrap();
+        let chosen = numbers.iter().skip(offset).step_by(stride);
+        let seeded = chosen.flat_map(|n| (0..seeds).map(|seed| (*n, *n as u64 + (seed << 32))));
+        let rounds: Vec<(usize, u64)> = seeded.collect();
         let failed = rounds.iter().filter_map(|(number, seed)| {
             let what = run(workload, fault, *number, *seed).err()?;
             Some(format!("{}, {fault:?} at {number}, seed {seed}: {what}", workload.name))
@@ -395,5 +399,41 @@ fn the_same_run_does_the_same_operations() {
     for workload in &WORKLOADS {
         let clean = || run(workload, Fault::Error, 0, 1).unwrap();
         assert_eq!(clean(), clean(), "{}", workload.name);
+    }
+}
+
+#[test]
+fn a_sync_that_fails_and_forgets_is_made_good_before_another_process_opens_the_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let open =
+        |disk: &Disk| RedbBackend::open_with(file.path(), disk.opener(STATE_CACHE_BYTES)).unwrap();
+    let key = |n: u8| [n; 3];
+    let put = |n| Op::Put { key: key(n).into(), value: vec![n; 3_000].into() };
+    let before = |disk: &Disk| {
+        let backend = open(disk);
+        (0..10).for_each(|n| backend.commit(&[put(n)]).unwrap());
+        backend
+    };
+    let disk = Disk::new(&EMPTY, 0);
+    let backend = before(&disk);
+    let begin = disk.journal().len();
+    backend.commit(&[put(10)]).unwrap();
+    let sync = disk.journal()[begin..].iter().position(|op| *op == Operation::Sync).unwrap();
+    for seed in 0..60 {
+        let disk = Disk::new(&EMPTY, seed);
+        let backend = before(&disk);
+        disk.plan(begin + sync + 1, Fault::ErrorForgets);
+        backend.commit(&[put(10)]).unwrap_err();
+        // Killed here: nothing more is done through it.
+        std::mem::forget(backend);
+        let other = open(&disk);
+        (20..25).for_each(|n| other.commit(&[put(n)]).unwrap());
+        std::mem::forget(other);
+        disk.power_cycle();
+        let found = open(&disk);
+        for n in (0..10).chain(20..25) {
+            let value = found.get(&key(n)).unwrap();
+            assert_eq!(value, Some(vec![n; 3_000]), "seed {seed}, record {n}");
+        }
     }
 }
