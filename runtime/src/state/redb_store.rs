@@ -149,7 +149,8 @@ impl RedbBackend {
             None => self.reopen()?,
         };
         // Put back only when it went well: the engine takes no more work after a failure.
-        let moved = contained(|| database.compact().map_err(engine))?;
+        let moved = contained(|| database.compact().map_err(engine));
+        let moved = moved.inspect_err(|error| self.doubt(error))?;
         *slot = Some(database);
         Ok(moved)
     }

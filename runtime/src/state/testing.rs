@@ -179,6 +179,10 @@ impl Backend for ErrorBackend {
         self.check()?.scan(prefix, visit)
     }
 
+    fn backup(&self, from: u16) -> Result<Option<PathBuf>, BackendError> {
+        self.check()?.backup(from)
+    }
+
     fn quarantined(&self) -> Result<u64, BackendError> {
         self.check()?.quarantined()
     }

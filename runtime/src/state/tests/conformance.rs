@@ -156,7 +156,8 @@ fn a_backend_that_fails_fails_every_operation_and_does_nothing() {
     backend.get(b"a").unwrap_err();
     backend.scan(b"", &mut |_, _| panic!("shown")).unwrap_err();
     backend.quarantined().unwrap_err();
-    assert_eq!(backend.refused(), 7);
+    backend.backup(1).unwrap_err();
+    assert_eq!(backend.refused(), 8);
     backend.heal();
     assert_eq!(backend.get(b"a").unwrap(), Some(b"before".to_vec()));
     assert_eq!((all(&*backend, b"").len(), backend.quarantined().unwrap()), (2, 0));
