@@ -339,3 +339,44 @@ pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("no message").chars().take(512).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::state::testing::ErrorBackend;
+
+    fn put(value: u8, done: Option<oneshot::Sender<Outcome>>) -> Request {
+        let op = Op::Put { key: b"k".as_slice().into(), value: [value].into() };
+        Request { op: Some(op), digest: Some(Digest::of(&[value])), done }
+    }
+
+    #[test]
+    fn a_write_that_may_lag_is_not_put_back_before_a_newer_one_of_its_key() {
+        let shared = Shared::new(
+            PathBuf::from("(test)"),
+            ErrorBackend::failing(),
+            Dedup::default(),
+            Stats::default(),
+        );
+        let mut batch = Batch::default();
+        {
+            let mut core = shared.core();
+            let ticket = core.queue.push(put(1, None));
+            core.dedup.begin_later(b"k", Later { ticket, digest: Digest::of(&[1]) });
+        }
+        assert!(shared.next(Duration::ZERO, &mut batch.requests));
+        {
+            // Queued while the first is being committed.
+            let mut core = shared.core();
+            core.queue.push(put(2, Some(oneshot::channel().0)));
+            core.dedup.begin(b"k");
+        }
+        assert!(!batch.commit(&shared));
+        // Put back, a third value would take the first one's place and be undone by the second.
+        let mut core = shared.core();
+        assert_eq!(core.queue.len(), 1);
+        assert!(!core.replace_waiting(b"k", &[3], Digest::of(&[3])));
+    }
+}
