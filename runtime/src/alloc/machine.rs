@@ -304,12 +304,18 @@ impl AllocMachine {
         if let Some(plan) = &mut self.plan {
             // Asked again: no more waiting, and poststop tasks need not run to their end.
             plan.delayed = false;
-            let waiting = self.live(&poststop_tasks(&self.group));
+            let asked: BTreeSet<TaskName> = plan.stage.iter().cloned().collect();
+            let poststop = self.live(&poststop_tasks(&self.group));
             let others_dead = self.group.tasks.iter().all(|t| {
-                waiting.contains(&t.name)
+                poststop.contains(&t.name)
                     || self.states.get(&t.name).is_some_and(|s| s.status == TaskStatus::Dead)
             });
+            // One that is being killed already is not killed again.
+            let waiting: Vec<_> = poststop.into_iter().filter(|t| !asked.contains(t)).collect();
             if others_dead && !waiting.is_empty() {
+                if let Some(plan) = &mut self.plan {
+                    plan.stage.extend(waiting.iter().cloned());
+                }
                 self.effects.push(AllocEffect::Kill {
                     tasks: waiting,
                     event: None,
