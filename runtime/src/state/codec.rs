@@ -102,14 +102,19 @@ pub fn encode_unsealed<T: Serialize + ?Sized>(
     value: &T,
     out: &mut Vec<u8>,
 ) -> Result<(), CodecError> {
-    out.clear();
-    out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&SCHEMA.to_le_bytes());
-    out.push(kind as u8);
+    begin(kind, out);
     postcard::serialize_with_flavor(value, Bounded { out }).map_err(|error| match error {
         postcard::Error::SerializeBufferFull => CodecError::TooLarge,
         other => CodecError::Value(other),
     })
+}
+
+/// Replace `out` by the header of a record.
+fn begin(kind: Kind, out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&SCHEMA.to_le_bytes());
+    out.push(kind as u8);
 }
 
 /// Append the checksum that [`encode_unsealed`] left out.
@@ -209,10 +214,7 @@ pub fn wrap(kind: Kind, body: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError
     if body.len() > STATE_VALUE_BYTES_MAX - HEADER - CHECKSUM {
         return Err(CodecError::TooLarge);
     }
-    out.clear();
-    out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&SCHEMA.to_le_bytes());
-    out.push(kind as u8);
+    begin(kind, out);
     out.extend_from_slice(body);
     seal(out);
     Ok(())

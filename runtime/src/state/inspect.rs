@@ -19,7 +19,7 @@ use redb::Database;
 use serde::de::DeserializeOwned;
 
 use super::backend::Backend as _;
-use super::codec::{self, CodecError, SCHEMA};
+use super::codec::{self, CodecError};
 use super::error::StateError;
 use super::keys::{Key, Prefix};
 use super::load::{hex, shown_key};
@@ -108,10 +108,7 @@ impl Inspection {
         // Asked first: opening a path that is not there would make it.
         let file_bytes = std::fs::metadata(path).map_err(|error| opening(error.into()))?.len();
         let backend = RedbBackend::open_with(path, Box::new(opener)).map_err(opening)?;
-        let schema = migrate::schema_of(path, &backend)?;
-        if let Some(found) = schema.filter(|schema| *schema > SCHEMA) {
-            return Err(StateError::Schema { path: path.to_owned(), found, supported: SCHEMA });
-        }
+        let schema = migrate::known_schema_of(path, &backend)?;
         Ok(Self { path: path.to_owned(), backend, recovered, schema, file_bytes })
     }
 
@@ -198,9 +195,7 @@ pub fn compact(path: &Path) -> Result<Compacted, StateError> {
     let before = size().map_err(|error| opening(error.into()))?;
     // As it is: what only saves room does not migrate.
     let backend = RedbBackend::open_with(path, Box::new(open_file)).map_err(opening)?;
-    if let Some(found) = migrate::schema_of(path, &backend)?.filter(|schema| *schema > SCHEMA) {
-        return Err(StateError::Schema { path: path.to_owned(), found, supported: SCHEMA });
-    }
+    migrate::known_schema_of(path, &backend)?;
     backend.compact().map_err(|source| StateError::Compact { path: path.to_owned(), source })?;
     drop(backend);
     let after = size().map_err(|error| opening(error.into()))?;

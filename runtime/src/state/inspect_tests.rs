@@ -12,6 +12,7 @@ use std::fs;
 use super::*;
 use crate::model::task::TaskState;
 use crate::state::backend::Op;
+use crate::state::codec::SCHEMA;
 use crate::state::keys::MetaItem;
 use crate::state::{BackendError, StateStore};
 

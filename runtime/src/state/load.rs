@@ -54,11 +54,7 @@ pub struct Loaded {
 /// When the backend fails, a migration fails, or the content is of a newer agent.
 pub fn load(path: &Path, backend: &dyn Backend) -> Result<Loaded, StateError> {
     let mut found = Found::default();
-    match migrate::schema_of(path, backend)? {
-        Some(newer) if newer > SCHEMA => {
-            let (path, found) = (path.to_owned(), newer);
-            return Err(StateError::Schema { path, found, supported: SCHEMA });
-        }
+    match migrate::known_schema_of(path, backend)? {
         Some(0) => {
             let detail = "it says that its schema is 0".to_owned();
             return Err(StateError::Damaged { path: path.to_owned(), detail });
@@ -78,7 +74,11 @@ pub fn load(path: &Path, backend: &dyn Backend) -> Result<Loaded, StateError> {
     let Found { mut dedup, mut report, schema, counted, mut ops } = found;
     if schema.is_none() {
         // A new file, or one whose own record was damaged: every record carries its schema too.
-        ops.push(schema_record(&mut dedup)?);
+        let own = migrate::own_record()?;
+        if let Op::Put { key, value } = &own {
+            dedup.warm(key, Digest::of(codec::unsealed(value)));
+        }
+        ops.push(own);
     }
     if !ops.is_empty() {
         backend.commit(&ops).map_err(|error| StateError::opening(path.to_owned(), error))?;
@@ -134,15 +134,6 @@ impl Found {
             }
         }
     }
-}
-
-fn schema_record(dedup: &mut Dedup) -> Result<Op, StateError> {
-    let key = Key::Meta(MetaItem::SchemaVersion);
-    let mut record = Vec::new();
-    codec::encode(key.kind(), &SCHEMA, &mut record)
-        .map_err(|source| StateError::Encode { key: key.clone(), source })?;
-    dedup.warm(&key.encode(), Digest::of(codec::unsealed(&record)));
-    Ok(Op::Put { key: key.encode().into(), value: record.into() })
 }
 
 /// A key in words or, when it is not one, in hexadecimal digits.

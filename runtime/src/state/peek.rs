@@ -6,9 +6,9 @@ use std::path::Path;
 use redb::{Database, ReadableDatabase as _};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::codec::{self, Envelope};
 use super::error::BackendError;
 use super::keys::{Key, MetaItem};
+use super::migrate;
 use super::overlay::Overlay;
 use super::redb_store::{QUARANTINE, STATE, builder, contained, engine, scan};
 
@@ -22,9 +22,7 @@ pub(super) fn schema(path: &Path) -> Option<u16> {
         let record = table.get(key.encode().as_slice()).map_err(engine)?;
         Ok(record.map(|record| record.value().to_vec()))
     });
-    let record = record.ok()??;
-    let body = Envelope::open(&record).and_then(|envelope| envelope.body_of(key.kind()));
-    codec::decode_body(body.ok()?).ok()
+    migrate::told(&record.ok()??)
 }
 
 /// Whether two files hold the same records, quarantine included. Not when one cannot be read.

@@ -93,10 +93,7 @@ pub fn schema_of(path: &Path, backend: &dyn Backend) -> Result<Option<u16>, Stat
     let key = Key::Meta(MetaItem::SchemaVersion);
     let unreadable = |source| StateError::opening(path.to_owned(), source);
     let own = backend.get(&key.encode()).map_err(unreadable)?;
-    let told = own.as_deref().and_then(|record| {
-        let body = Envelope::open(record).and_then(|envelope| envelope.body_of(key.kind()));
-        codec::decode_body::<u16>(body.ok()?).ok()
-    });
+    let told = own.as_deref().and_then(told);
     if told.is_some() {
         return Ok(told);
     }
@@ -111,6 +108,39 @@ pub fn schema_of(path: &Path, backend: &dyn Backend) -> Result<Option<u16>, Stat
     });
     scanned.map_err(unreadable)?;
     Ok(newest)
+}
+
+/// The schema that a file's own record says, when it is whole: its body is the same in every schema.
+#[must_use]
+pub fn told(record: &[u8]) -> Option<u16> {
+    let key = Key::Meta(MetaItem::SchemaVersion);
+    let body = Envelope::open(record).and_then(|envelope| envelope.body_of(key.kind()));
+    codec::decode_body(body.ok()?).ok()
+}
+
+/// As [`schema_of`], for content that this agent knows.
+///
+/// # Errors
+/// When the store cannot be read, or its content is of a newer agent.
+pub fn known_schema_of(path: &Path, backend: &dyn Backend) -> Result<Option<u16>, StateError> {
+    match schema_of(path, backend)? {
+        Some(found) if found > SCHEMA => {
+            Err(StateError::Schema { path: path.to_owned(), found, supported: SCHEMA })
+        }
+        known => Ok(known),
+    }
+}
+
+/// The write of the file's own record: its content is of [`SCHEMA`].
+///
+/// # Errors
+/// Never in practice: a number always encodes.
+pub fn own_record() -> Result<Op, StateError> {
+    let key = Key::Meta(MetaItem::SchemaVersion);
+    let mut record = Vec::new();
+    codec::encode(key.kind(), &SCHEMA, &mut record)
+        .map_err(|source| StateError::Encode { key: key.clone(), source })?;
+    Ok(Op::Put { key: key.encode().into(), value: record.into() })
 }
 
 /// Bring a store of schema `from` to [`SCHEMA`]. Its records are held in memory meanwhile.
@@ -130,11 +160,7 @@ pub fn migrate(
     });
     scanned.map_err(|source| StateError::opening(path.to_owned(), source))?;
     let Found { mut ops, quarantined, records, .. } = found;
-    let key = Key::Meta(MetaItem::SchemaVersion);
-    let mut record = Vec::new();
-    codec::encode(key.kind(), &SCHEMA, &mut record)
-        .map_err(|source| StateError::Encode { key: key.clone(), source })?;
-    ops.push(Op::Put { key: key.encode().into(), value: record.into() });
+    ops.push(own_record()?);
 
     let backup = backend.backup(from);
     let backup = backup.map_err(|source| StateError::opening(path.to_owned(), source))?;
