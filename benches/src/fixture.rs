@@ -11,8 +11,8 @@ use ostler::model::device::GroupKey;
 use ostler::model::event::{EventKind, TaskEvent};
 use ostler::model::ids::{AllocId, GroupName, JobId, PluginName, RunId, TaskName};
 use ostler::model::job::{
-    Constraint, Job, JobKind, Lifecycle, LifecycleHook, LogConfig, NetworkSpec, Operator, PortSpec,
-    RestartPolicy, Task, TaskGroup,
+    Constraint, EphemeralDisk, Job, JobKind, Lifecycle, LifecycleHook, LogConfig, NetworkSpec,
+    Operator, PortSpec, RestartPolicy, Task, TaskGroup,
 };
 use ostler::model::json::JsonObject;
 use ostler::model::resources::{AllocatedDevice, AllocatedPort, DeviceRequest, Resources};
@@ -82,6 +82,7 @@ impl Records {
                     client_status: ClientStatus::Running,
                     client_description: "Tasks are running".to_owned(),
                     tasks: BTreeMap::new(),
+                    health: None,
                 },
             ),
             locals: tasks
@@ -226,6 +227,10 @@ fn allocation(number: u64) -> Allocation {
         ports: vec![port("http", 8080), port("metrics", 9102)],
         devices: BTreeMap::from([(task_name("server"), vec![gpu])]),
         modify_index: 4_000 + number,
+        create_index: 1,
+        job_version: 0,
+        previous: None,
+        desired_description: String::new(),
     }
 }
 
@@ -252,6 +257,10 @@ fn job(number: u64) -> Job {
             }),
             tasks: vec![server(), proxy(), log_shipper()],
             shutdown_delay: Some(Duration::from_secs(5)),
+            ephemeral_disk: EphemeralDisk::default(),
+            health: None,
+            services: Vec::new(),
+            max_run_duration: None,
         }],
         source_dir: Some(PathBuf::from("/srv/jobs/storefront")),
     }

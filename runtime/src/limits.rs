@@ -176,6 +176,8 @@ pub const FINGERPRINT_RETRY_MAX: Duration = Duration::from_secs(120);
 
 // ---- logs ------------------------------------------------------------------------------------
 
+/// What an allocation's directory may hold unless the job says otherwise, MiB; Nomad's default.
+pub const EPHEMERAL_DISK_MB_DEFAULT: u32 = 300;
 /// Default of `logs.max_files`, per stream.
 pub const LOG_FILES_DEFAULT: u32 = 10;
 /// Default of `logs.max_file_size`, MB (10^6 bytes as in Nomad's MB = MiB), per file.

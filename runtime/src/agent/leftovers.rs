@@ -164,7 +164,12 @@ async fn close_allocs(state: &StateStore, found: &Found) -> Result<(), StateErro
             continue;
         }
         let (client_status, description) = client_status(tasks);
-        let saved = SavedAllocState { client_status, client_description: description.to_owned() };
+        let saved = SavedAllocState {
+            client_status,
+            client_description: description.to_owned(),
+            forced: false,
+            finished: true,
+        };
         state.put_later(&Key::AllocState(*id), &saved).await?;
     }
     Ok(())

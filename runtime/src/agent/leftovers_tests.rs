@@ -54,6 +54,7 @@ async fn the_state_of_an_allocation_that_lagged_behind_its_tasks_follows_them() 
     let running = SavedAllocState {
         client_status: ClientStatus::Running,
         client_description: "Tasks are running".into(),
+        ..SavedAllocState::default()
     };
     state.put(&key, &running).await.unwrap();
     assert!(clear(&state, Timestamp::from_nanos(7)).await.unwrap().is_empty());
@@ -63,6 +64,7 @@ async fn the_state_of_an_allocation_that_lagged_behind_its_tasks_follows_them() 
     let forced = SavedAllocState {
         client_status: ClientStatus::Failed,
         client_description: "told otherwise".into(),
+        ..SavedAllocState::default()
     };
     state.put(&key, &forced).await.unwrap();
     clear(&state, Timestamp::from_nanos(8)).await.unwrap();
@@ -120,6 +122,7 @@ fn writes_of_a_start(alloc: &Allocation, task: &TaskName) -> Vec<(Key, Vec<u8>)>
         start_ticks: 1,
         boot_id: "another boot".into(),
         cgroup: None,
+        supervisor: None,
     };
     let run = |identities: &[ProcessIdentity], started: bool| LocalState {
         run: Some(RunRecord {
@@ -132,6 +135,7 @@ fn writes_of_a_start(alloc: &Allocation, task: &TaskName) -> Vec<(Key, Vec<u8>)>
         }),
         tracker: RestartTracker::new(Timestamp::default()),
         run_complete: false,
+        delayed_until: None,
     };
     let over = LocalState { run: None, run_complete: true, ..run(&[], false) };
     let identities = std::slice::from_ref(&process);

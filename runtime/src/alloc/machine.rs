@@ -363,6 +363,7 @@ impl AllocMachine {
             client_status: status,
             client_description: description.to_owned(),
             tasks: self.states.clone(),
+            health: None,
         };
     }
 }

@@ -19,7 +19,7 @@ use crate::model::device::{DeviceNode, Mount, Reservation};
 use crate::model::ids::{AllocId, GroupName, JobId, PluginName, RunId, TaskName};
 use crate::model::json::JsonObject;
 use crate::model::resources::{AllocatedDevice, AllocatedPort};
-use crate::model::task::{DriverHandle, ExitResult, RawExit, Workload};
+use crate::model::task::{DriverHandle, ExitResult, RawExit, Usage, Workload};
 
 /// A boxed future, for traits used as objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -124,6 +124,17 @@ pub struct ProcessIdentity {
     pub boot_id: String,
     /// Cgroup of the task, where one was made.
     pub cgroup: Option<PathBuf>,
+    /// The process that watches over it for the agent; absent for a child of the agent itself.
+    pub supervisor: Option<SupervisorIdentity>,
+}
+
+/// Identity of a supervisor; of the same boot as the process it watches over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct SupervisorIdentity {
+    /// Process id.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
 }
 
 /// Where the bytes a task prints go. Never fails towards the task: what cannot be kept is counted.
@@ -308,6 +319,11 @@ pub trait Workloads: Send + Sync {
     fn kill_run(&self, run: &RunId);
     /// Drop what is remembered of a run; kills what still runs.
     fn forget_run(&self, run: &RunId);
+    /// What a workload uses now; `None` when it is not known or does not run.
+    fn usage(&self, run: &RunId, workload: &Workload) -> Option<Usage> {
+        let _ = (run, workload);
+        None
+    }
 }
 
 /// Devices as a task uses them.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::ids::{AllocId, GroupName, TaskName};
 use super::job::{Job, TaskGroup};
 use super::resources::{AllocatedDevice, AllocatedPort};
+use super::saved::DeploymentStatus;
 use super::task::TaskState;
 use super::time::Timestamp;
 
@@ -46,6 +47,14 @@ pub struct Allocation {
     pub devices: BTreeMap<TaskName, Vec<AllocatedDevice>>,
     /// Grows with each update; a lower one is stale.
     pub modify_index: u64,
+    /// Index when it was placed.
+    pub create_index: u64,
+    /// Which version of the job `job` is.
+    pub job_version: u64,
+    /// Whose place it takes: waited for before anything starts, and its data is moved here.
+    pub previous: Option<AllocId>,
+    /// Why `desired` is what it is; empty for an allocation that is to run.
+    pub desired_description: String,
 }
 
 impl Allocation {
@@ -100,4 +109,6 @@ pub struct AllocState {
     pub client_description: String,
     /// Every task of the group.
     pub tasks: BTreeMap<TaskName, TaskState>,
+    /// The verdict on its health, where somebody asked for one.
+    pub health: Option<DeploymentStatus>,
 }

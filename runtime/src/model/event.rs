@@ -65,6 +65,16 @@ kinds! {
     FailedRestoring = "Failed Restoring Task",
     /// Stop waits for `shutdown_delay`.
     WaitingShutdownDelay = "Waiting for shutdown delay",
+    /// Stop does not wait for `shutdown_delay`, or no longer.
+    SkippingShutdownDelay = "Skipping shutdown delay",
+    /// The allocation was judged unhealthy.
+    AllocUnhealthy = "Alloc Unhealthy",
+    /// The allocation's directory is larger than it may be.
+    DiskExceeded = "Disk Resources Exceeded",
+    /// A hook has something to tell.
+    HookMessage = "Task hook message",
+    /// A restarted agent owns the running task again.
+    Recovered = "Recovered",
 }
 
 impl std::fmt::Display for EventKind {

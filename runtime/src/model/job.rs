@@ -83,6 +83,14 @@ pub struct TaskGroup {
     pub tasks: Vec<Task>,
     /// Wait between the end of service registration and the kill of the first task.
     pub shutdown_delay: Option<Duration>,
+    /// What of its directory a later allocation gets, and how large it may become.
+    pub ephemeral_disk: EphemeralDisk,
+    /// When an allocation counts as healthy; absent: nobody asks.
+    pub health: Option<HealthPolicy>,
+    /// What it offers, with the checks that tell whether it works.
+    pub services: Vec<Service>,
+    /// Stopped as complete this long after it was placed.
+    pub max_run_duration: Option<Duration>,
 }
 
 impl TaskGroup {
@@ -91,6 +99,110 @@ impl TaskGroup {
     pub fn task(&self, name: &TaskName) -> Option<&Task> {
         self.tasks.iter().find(|t| &t.name == name)
     }
+}
+
+/// The directory that all tasks of an allocation share, and what becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EphemeralDisk {
+    /// The next allocation of the same index on this node gets its data.
+    pub sticky: bool,
+    /// As `sticky`, from another node too.
+    pub migrate: bool,
+    /// Most that `alloc/` and the tasks' directories together may hold, MiB.
+    pub size_mb: u32,
+}
+
+impl EphemeralDisk {
+    /// Does an allocation get what its predecessor kept? `migrate` says so too.
+    #[must_use]
+    pub fn keeps_data(self) -> bool {
+        self.sticky || self.migrate
+    }
+}
+
+impl Default for EphemeralDisk {
+    /// Nothing is kept; 300 MiB, as in Nomad.
+    fn default() -> Self {
+        Self { sticky: false, migrate: false, size_mb: crate::limits::EPHEMERAL_DISK_MB_DEFAULT }
+    }
+}
+
+/// What an allocation is judged healthy by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HealthCheck {
+    /// The tasks run and every check passes.
+    #[default]
+    Checks,
+    /// The tasks run.
+    TaskStates,
+    /// Somebody says so.
+    Manual,
+}
+
+/// When an allocation is healthy (`update` and `migrate` blocks).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealthPolicy {
+    /// By what.
+    pub check: HealthCheck,
+    /// Without a break for this long.
+    pub min_healthy_time: Duration,
+    /// Unhealthy when it is not healthy this long after it was placed.
+    pub healthy_deadline: Duration,
+}
+
+impl Default for HealthPolicy {
+    /// Checks, 10 s, 5 min, as in Nomad.
+    fn default() -> Self {
+        Self {
+            check: HealthCheck::default(),
+            min_healthy_time: Duration::from_secs(10),
+            healthy_deadline: Duration::from_secs(5 * 60),
+        }
+    }
+}
+
+/// Something an allocation offers to others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Service {
+    /// Its name; `${…}` not yet replaced.
+    pub name: String,
+    /// Label of the port it is reached at.
+    pub port: Option<String>,
+    /// The task that offers it; absent: the group as a whole.
+    pub task: Option<TaskName>,
+    /// All must pass.
+    pub checks: Vec<Check>,
+}
+
+/// How the node asks whether a service works.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// For people; unique in its service.
+    pub name: String,
+    /// What is asked.
+    pub kind: CheckKind,
+    /// Label of the port; the service's unless given.
+    pub port: Option<String>,
+    /// From one question to the next.
+    pub interval: Duration,
+    /// How long an answer may take.
+    pub timeout: Duration,
+}
+
+/// See [`Check`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckKind {
+    /// A connection is accepted.
+    Tcp,
+    /// An HTTP request is answered with a status from 200 to 299.
+    Http {
+        /// `GET` unless given.
+        method: String,
+        /// Begins with a slash; may have a query.
+        path: String,
+    },
 }
 
 /// One program under one driver.

@@ -1,6 +1,7 @@
 //! What is written to the state file beside allocations and tasks, by the name of its record.
 //!
 //! ```text
+//! job          JobRecord
 //! allocation   SavedAllocState   DeploymentStatus   NetworkStatus   AcknowledgedState
 //! plugin       PluginHandle
 //! managers     DriverManagerState   DeviceManagerState
@@ -14,12 +15,15 @@
 //! schema.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::alloc::{AllocState, ClientStatus};
 use super::device::{GroupKey, HealthState};
 use super::ids::{NodeId, PluginName, TaskName};
+use super::job::Job;
 use super::plugin::PluginKind;
 use super::task::TaskState;
 use super::time::Timestamp;
@@ -33,6 +37,10 @@ pub struct SavedAllocState {
     pub client_status: ClientStatus,
     /// A sentence on it.
     pub client_description: String,
+    /// The status was given from outside the tasks (run too long, not restored) and stays.
+    pub forced: bool,
+    /// Every task ended and the post-run hooks ran: nothing is left to clean up.
+    pub finished: bool,
 }
 
 impl From<&AllocState> for SavedAllocState {
@@ -40,8 +48,42 @@ impl From<&AllocState> for SavedAllocState {
         Self {
             client_status: state.client_status,
             client_description: state.client_description.clone(),
+            forced: false,
+            finished: false,
         }
     }
+}
+
+/// A job as the agent runs it, under its own key: what is to be there after a restart.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// The newest version.
+    pub job: Arc<Job>,
+    /// 0 for the first, one more with each change.
+    pub version: u64,
+    /// When this version came.
+    pub submitted_at: Timestamp,
+    /// Index at which the job first came.
+    pub create_index: u64,
+    /// Index of the last change to the record.
+    pub modify_index: u64,
+    /// Index at which this version came.
+    pub job_modify_index: u64,
+    /// Nothing of it is to run.
+    pub stopped: bool,
+    /// Who gave it.
+    pub origin: JobOrigin,
+}
+
+/// Where a job came from; who may change it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobOrigin {
+    /// The API, or the command line.
+    #[default]
+    Api,
+    /// A file of the jobs directory: the job follows the file.
+    File(PathBuf),
 }
 
 /// The verdict on an allocation that belongs to a deployment. Given once, never taken back: it must

@@ -59,6 +59,8 @@ fn every_record_comes_back_as_it_was_with_no_field_at_its_default() {
     comes_back(&SavedAllocState {
         client_status: ClientStatus::Failed,
         client_description: "Failed tasks".into(),
+        forced: true,
+        finished: true,
     });
     comes_back(&deployment());
     comes_back(&network());
@@ -92,9 +94,13 @@ fn every_record_comes_back_as_it_was_with_no_field_at_its_default() {
 #[test]
 fn the_bytes_of_the_records_do_not_change_unnoticed() {
     let bytes = |value: &[u8]| value.to_vec();
-    let saved =
-        SavedAllocState { client_status: ClientStatus::Failed, client_description: "x".into() };
-    assert_eq!(postcard::to_stdvec(&saved).unwrap(), bytes(b"\x03\x01x"));
+    let saved = SavedAllocState {
+        client_status: ClientStatus::Failed,
+        client_description: "x".into(),
+        forced: true,
+        finished: false,
+    };
+    assert_eq!(postcard::to_stdvec(&saved).unwrap(), bytes(b"\x03\x01x\x01\x00"));
     assert_eq!(postcard::to_stdvec(&deployment()).unwrap(), bytes(b"\x01\x00\x01\x05\x01\x09"));
     let dns = b"\x01\x0810.0.0.1\x01\x0bexample.org\x01\x07ndots:2";
     let expected = [b"\x04eth0\x0b172.26.64.2\x07fd00::2\x01".as_slice(), dns].concat();

@@ -97,6 +97,17 @@ pub struct RawExit {
     pub finished_at: Timestamp,
 }
 
+/// What a running task uses now, as the host measures it. Unset is not zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time since the start.
+    pub cpu_time: Option<std::time::Duration>,
+    /// Memory held now.
+    pub memory_bytes: Option<u64>,
+    /// When it was measured.
+    pub taken_at: Timestamp,
+}
+
 /// What a driver must remember of a task, opaque to the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverHandle {

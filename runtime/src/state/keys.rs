@@ -15,6 +15,7 @@
 //! node              40 01                                 registration
 //! managers          50 01                                 of drivers
 //!                   50 02                                 of devices
+//! jobs              60 id…
 //! ```
 //!
 //! Bytes sort as keys do within an allocation (names hold no NUL byte), every group of keys that is
@@ -24,7 +25,7 @@
 
 use uuid::Uuid;
 
-use crate::model::ids::{AllocId, NameError, PluginName, TaskName};
+use crate::model::ids::{AllocId, JobId, NameError, PluginName, TaskName};
 
 pub mod text;
 
@@ -34,6 +35,7 @@ const LEDGER: u8 = 0x20;
 const PLUGIN: u8 = 0x30;
 const NODE: u8 = 0x40;
 const MANAGER: u8 = 0x50;
+const JOB: u8 = 0x60;
 
 const META_SCHEMA: u8 = 0x01;
 const META_COUNTERS: u8 = 0x02;
@@ -90,6 +92,8 @@ pub enum Key {
     DriverManager,
     /// Which plugin serves which devices: [`crate::model::saved::DeviceManagerState`].
     DeviceManager,
+    /// A job that is to run: [`crate::model::saved::JobRecord`].
+    Job(JobId),
 }
 
 /// Which record type a key holds; part of every record, so that a record under the wrong key is
@@ -125,6 +129,8 @@ pub enum Kind {
     DriverManager = 13,
     /// [`Key::DeviceManager`].
     DeviceManager = 14,
+    /// [`Key::Job`].
+    Job = 15,
 }
 
 /// Keys that are read together.
@@ -148,6 +154,8 @@ pub enum Prefix {
     Node,
     /// The managers' records.
     Managers,
+    /// All jobs.
+    Jobs,
 }
 
 /// Why bytes are not a key.
@@ -189,6 +197,7 @@ impl Key {
             Self::NodeRegistration => Kind::NodeRegistration,
             Self::DriverManager => Kind::DriverManager,
             Self::DeviceManager => Kind::DeviceManager,
+            Self::Job(_) => Kind::Job,
         }
     }
 
@@ -208,7 +217,8 @@ impl Key {
             | Self::PluginHandle(_)
             | Self::NodeRegistration
             | Self::DriverManager
-            | Self::DeviceManager => None,
+            | Self::DeviceManager
+            | Self::Job(_) => None,
         }
     }
 
@@ -239,6 +249,10 @@ impl Key {
             Self::NodeRegistration => out.extend([NODE, NODE_REGISTRATION]),
             Self::DriverManager => out.extend([MANAGER, MANAGER_DRIVER]),
             Self::DeviceManager => out.extend([MANAGER, MANAGER_DEVICE]),
+            Self::Job(id) => {
+                out.push(JOB);
+                out.extend_from_slice(id.as_str().as_bytes());
+            }
         }
     }
 
@@ -267,6 +281,7 @@ impl Key {
             (NODE, [NODE_REGISTRATION]) => Ok(Self::NodeRegistration),
             (MANAGER, [MANAGER_DRIVER]) => Ok(Self::DriverManager),
             (MANAGER, [MANAGER_DEVICE]) => Ok(Self::DeviceManager),
+            (JOB, id) => JobId::new(utf8(id)?).map(Self::Job).map_err(KeyError::Name),
             (META | NODE | MANAGER, [tag]) => Err(KeyError::Unknown { tag: *tag }),
             (META | NODE | MANAGER | LEDGER, _) => Err(KeyError::Length),
             (tag, _) => Err(KeyError::Unknown { tag }),
@@ -289,6 +304,7 @@ impl Prefix {
             Self::Plugins => out.push(PLUGIN),
             Self::Node => out.push(NODE),
             Self::Managers => out.push(MANAGER),
+            Self::Jobs => out.push(JOB),
         }
         out
     }

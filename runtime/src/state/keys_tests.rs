@@ -36,6 +36,7 @@ fn any_key() -> impl Strategy<Value = Key> {
         Just(Key::NodeRegistration),
         Just(Key::DriverManager),
         Just(Key::DeviceManager),
+        any_task().prop_map(|n| Key::Job(JobId::new(n.as_str()).unwrap())),
     ]
 }
 
@@ -50,6 +51,7 @@ fn every_key() -> Vec<Key> {
         Key::NodeRegistration,
         Key::DriverManager,
         Key::DeviceManager,
+        Key::Job(JobId::new("web").unwrap()),
     ];
     for id in [0x10, 0x1080].map(|n| AllocId::new(Uuid::from_u128(n))) {
         keys.extend([
@@ -81,6 +83,7 @@ fn belongs(prefix: &Prefix, key: &Key) -> bool {
         Prefix::Plugins => matches!(key, Key::PluginHandle(_)),
         Prefix::Node => matches!(key, Key::NodeRegistration),
         Prefix::Managers => matches!(key, Key::DriverManager | Key::DeviceManager),
+        Prefix::Jobs => matches!(key, Key::Job(_)),
     }
 }
 
@@ -95,6 +98,7 @@ fn any_prefix() -> impl Strategy<Value = Prefix> {
         Just(Prefix::Plugins),
         Just(Prefix::Node),
         Just(Prefix::Managers),
+        Just(Prefix::Jobs),
     ]
 }
 

@@ -19,6 +19,7 @@ use crate::driver::api::{ProcessIdentity, Started};
 use crate::limits::STATE_WRITE_WALL_MAX;
 use crate::model::ids::{AllocId, RunId, TaskName};
 use crate::model::task::{DriverHandle, Workload};
+use crate::model::time::Timestamp;
 use crate::state::{Key, Prefix, StateError, StateStore};
 
 /// One start of a task, as far as it is known.
@@ -56,6 +57,8 @@ pub struct LocalState {
     pub tracker: RestartTracker,
     /// The task ended for good and its stop hooks ran.
     pub run_complete: bool,
+    /// The next start waits until then (restart delay).
+    pub delayed_until: Option<Timestamp>,
 }
 
 /// Why a record was not written.

@@ -86,7 +86,12 @@ pub(super) fn spawn(
     let gone = CancellationToken::new();
     let task = scope.task.name.clone();
     let logs = scope.logs.clone();
-    let local = LocalState { run: None, tracker: machine.tracker(), run_complete: false };
+    let local = LocalState {
+        run: None,
+        tracker: machine.tracker(),
+        run_complete: false,
+        delayed_until: None,
+    };
     let record = LocalRecord::new(scope.allocation.id, task.clone(), scope.state.clone(), local);
     let runner = Runner {
         scope: Arc::new(scope),

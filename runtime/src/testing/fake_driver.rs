@@ -299,7 +299,8 @@ impl FakeNode {
         dropped.0 = None;
         if let Some(pid) = script.pid {
             let boot_id = "fake".to_owned();
-            let identity = ProcessIdentity { pid, start_ticks: 1, boot_id, cgroup: None };
+            let identity =
+                ProcessIdentity { pid, start_ticks: 1, boot_id, cgroup: None, supervisor: None };
             (context.record_identity)(identity).await.map_err(PluginCallError::Recoverable)?;
             self.note("spawned", &task);
         }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::model::alloc::{Allocation, DesiredStatus};
 use crate::model::ids::{AllocId, GroupName, JobId, NameError, PluginName, TaskName};
 use crate::model::job::{
-    Job, JobKind, Lifecycle, LifecycleHook, LogConfig, RestartMode, RestartPolicy, Task, TaskGroup,
+    EphemeralDisk, Job, JobKind, Lifecycle, LifecycleHook, LogConfig, RestartMode, RestartPolicy,
+    Task, TaskGroup,
 };
 use crate::model::json::JsonObject;
 use crate::model::resources::Resources;
@@ -63,6 +64,10 @@ pub fn group(name: &str, tasks: Vec<Task>) -> Result<TaskGroup, NameError> {
         network: None,
         tasks,
         shutdown_delay: None,
+        ephemeral_disk: EphemeralDisk::default(),
+        health: None,
+        services: Vec::new(),
+        max_run_duration: None,
     })
 }
 
@@ -95,5 +100,9 @@ pub fn allocation(kind: JobKind, tasks: Vec<Task>, rng: &Rng) -> Result<Allocati
         ports: Vec::new(),
         devices: BTreeMap::new(),
         modify_index: 1,
+        create_index: 1,
+        job_version: 0,
+        previous: None,
+        desired_description: String::new(),
     })
 }

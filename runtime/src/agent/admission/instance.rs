@@ -45,6 +45,10 @@ impl Instance<'_> {
             ports,
             devices,
             modify_index: 1,
+            create_index: 1,
+            job_version: 0,
+            previous: None,
+            desired_description: String::new(),
         }
     }
 

@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::device::ledger::DeviceLedger;
 use crate::model::alloc::Allocation;
 use crate::model::saved::{
-    AcknowledgedState, DeploymentStatus, DeviceManagerState, DriverManagerState, NetworkStatus,
-    NodeRegistration, PluginHandle, SavedAllocState,
+    AcknowledgedState, DeploymentStatus, DeviceManagerState, DriverManagerState, JobRecord,
+    NetworkStatus, NodeRegistration, PluginHandle, SavedAllocState,
 };
 use crate::model::task::TaskState;
 use crate::state::codec::CodecError;
@@ -34,6 +34,7 @@ pub(super) const fn name(kind: Kind) -> &'static str {
         Kind::AcknowledgedState => "acknowledged-state",
         Kind::DriverManager => "driver-manager",
         Kind::DeviceManager => "device-manager",
+        Kind::Job => "job",
     }
 }
 
@@ -81,6 +82,7 @@ pub(super) fn value(entry: &Entry<'_>) -> Result<Value, ValueError> {
         Kind::AcknowledgedState => json::<AcknowledgedState>(entry),
         Kind::DriverManager => json::<DriverManagerState>(entry),
         Kind::DeviceManager => json::<DeviceManagerState>(entry),
+        Kind::Job => json::<JobRecord>(entry),
     }
 }
 

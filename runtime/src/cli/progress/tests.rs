@@ -28,6 +28,10 @@ fn allocations(job: &str) -> Vec<Allocation> {
                 ports: Vec::new(),
                 devices: BTreeMap::new(),
                 modify_index: 1,
+                create_index: 1,
+                job_version: 0,
+                previous: None,
+                desired_description: String::new(),
             });
         }
     }

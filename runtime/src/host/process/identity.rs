@@ -40,7 +40,13 @@ pub fn read(pid: u32) -> io::Result<ProcessIdentity> {
     let stat = fs::read(format!("/proc/{pid}/stat"))?;
     let fields = parse_stat(&stat)
         .ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat has an unknown form")))?;
-    Ok(ProcessIdentity { pid, start_ticks: fields.start_ticks, boot_id: boot_id()?, cgroup: None })
+    Ok(ProcessIdentity {
+        pid,
+        start_ticks: fields.start_ticks,
+        boot_id: boot_id()?,
+        cgroup: None,
+        supervisor: None,
+    })
 }
 
 /// Does the process meant by `identity` still run? A zombie does not.

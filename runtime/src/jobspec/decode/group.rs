@@ -8,7 +8,9 @@ use super::super::tree::{Block, Item};
 use super::job::checked;
 use super::{Context, Reader, constraint, restart, task};
 use crate::model::ids::GroupName;
-use crate::model::job::{JobKind, NetworkSpec, PortSpec, RestartPolicy, Task, TaskGroup};
+use crate::model::job::{
+    EphemeralDisk, JobKind, NetworkSpec, PortSpec, RestartPolicy, Task, TaskGroup,
+};
 
 /// The table of a block inside another. Absent only if the tables were wrong.
 pub(super) fn inner(outer: &'static Schema, name: &str) -> Option<&'static Schema> {
@@ -66,6 +68,10 @@ pub(super) fn group(block: Block, kind: JobKind, cx: &mut Context<'_>) -> Option
         network,
         tasks,
         shutdown_delay: shutdown_delay.filter(|delay| !delay.is_zero()),
+        ephemeral_disk: EphemeralDisk::default(),
+        health: None,
+        services: Vec::new(),
+        max_run_duration: None,
     })
 }
 

@@ -8,6 +8,7 @@
 //! allocation/ID/deployment                node/registration
 //! allocation/ID/network                   manager/driver
 //! allocation/ID/acknowledged              manager/device
+//!                                         job/ID
 //! ```
 //!
 //! Names hold no slash, so the parts are never ambiguous.
@@ -16,7 +17,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{Key, MetaItem, Prefix};
-use crate::model::ids::{AllocId, NameError, PluginName, TaskName};
+use crate::model::ids::{AllocId, JobId, NameError, PluginName, TaskName};
 
 /// Why a text is not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,6 +50,7 @@ impl fmt::Display for Key {
             Self::NodeRegistration => f.write_str("node/registration"),
             Self::DriverManager => f.write_str("manager/driver"),
             Self::DeviceManager => f.write_str("manager/device"),
+            Self::Job(id) => write!(f, "job/{id}"),
         }
     }
 }
@@ -80,6 +82,7 @@ impl FromStr for Key {
             ["node", "registration"] => Ok(Self::NodeRegistration),
             ["manager", "driver"] => Ok(Self::DriverManager),
             ["manager", "device"] => Ok(Self::DeviceManager),
+            ["job", id] => JobId::new(*id).map(Self::Job).map_err(KeyTextError::Name),
             _ => Err(KeyTextError::Unknown { given: text.chars().take(100).collect() }),
         }
     }
@@ -100,6 +103,7 @@ impl Prefix {
             "plugin" => Self::Plugins,
             "node" => Self::Node,
             "manager" => Self::Managers,
+            "job" => Self::Jobs,
             _ => Self::All,
         }
     }

@@ -28,8 +28,8 @@ use crate::model::alloc::{Allocation, DesiredStatus};
 use crate::model::device::GroupKey;
 use crate::model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
 use crate::model::job::{
-    Constraint, Job, JobKind, Lifecycle, LifecycleHook, LogConfig, NetworkSpec, Operator, PortSpec,
-    RestartPolicy, Task, TaskGroup,
+    Constraint, EphemeralDisk, Job, JobKind, Lifecycle, LifecycleHook, LogConfig, NetworkSpec,
+    Operator, PortSpec, RestartPolicy, Task, TaskGroup,
 };
 use crate::model::json::JsonObject;
 use crate::model::resources::{AllocatedDevice, AllocatedPort, DeviceRequest, Resources};
@@ -129,6 +129,10 @@ fn allocation(id: AllocId) -> Allocation {
             }),
             tasks: vec![web],
             shutdown_delay: None,
+            ephemeral_disk: EphemeralDisk::default(),
+            health: None,
+            services: Vec::new(),
+            max_run_duration: None,
         }],
         source_dir: Some("/jobs".into()),
     };
@@ -152,6 +156,10 @@ fn allocation(id: AllocId) -> Allocation {
             vec![AllocatedDevice { group: gpu, ids: vec!["GPU-1".to_owned()] }],
         )]),
         modify_index: u64::MAX,
+        create_index: 1,
+        job_version: 0,
+        previous: None,
+        desired_description: String::new(),
     }
 }
 

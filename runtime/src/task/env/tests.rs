@@ -58,6 +58,10 @@ fn alloc(tasks: Vec<Task>) -> Allocation {
         ports: Vec::new(),
         devices: BTreeMap::new(),
         modify_index: 1,
+        create_index: 1,
+        job_version: 0,
+        previous: None,
+        desired_description: String::new(),
     }
 }
 

@@ -189,8 +189,13 @@ async fn a_start_that_was_given_up_may_no_longer_record_a_process() {
     stop_after(&handle, SECOND).await;
     let record = Arc::clone(&seen.lock().unwrap()[0]);
     let boot_id = String::new();
-    let late =
-        crate::driver::api::ProcessIdentity { pid: 1, start_ticks: 1, boot_id, cgroup: None };
+    let late = crate::driver::api::ProcessIdentity {
+        pid: 1,
+        start_ticks: 1,
+        boot_id,
+        cgroup: None,
+        supervisor: None,
+    };
     assert!(record(late).await.unwrap_err().contains("given up"));
     assert!(crate::task::handle::leftovers(&bench.store).unwrap().is_empty());
 }
