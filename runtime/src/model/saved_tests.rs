@@ -6,6 +6,8 @@ use std::fmt::Debug;
 use serde::de::DeserializeOwned;
 
 use super::*;
+use crate::model::ids::JobId;
+use crate::model::job::JobKind;
 
 /// Through the form of the state file and through that for people.
 #[track_caller]
@@ -39,6 +41,31 @@ fn network() -> NetworkStatus {
             searches: vec!["example.org".into()],
             options: vec!["ndots:2".into()],
         }),
+    }
+}
+
+fn job_record() -> JobRecord {
+    let job = Job {
+        id: JobId::new("web").unwrap(),
+        name: "Web".into(),
+        kind: JobKind::Batch,
+        namespace: "shop".into(),
+        priority: 70,
+        datacenters: vec!["dc1".into()],
+        meta: BTreeMap::from([("a".into(), "b".into())]),
+        constraints: Vec::new(),
+        groups: Vec::new(),
+        source_dir: Some("/jobs".into()),
+    };
+    JobRecord {
+        job: Arc::new(job),
+        version: 1,
+        submitted_at: Timestamp::from_nanos(2),
+        create_index: 3,
+        modify_index: 4,
+        job_modify_index: 5,
+        stopped: true,
+        origin: JobOrigin::File("/jobs/web.hcl".into()),
     }
 }
 
@@ -80,6 +107,7 @@ fn every_record_comes_back_as_it_was_with_no_field_at_its_default() {
     let seen = SeenDriver { version: version.clone(), digest: digest.clone(), health };
     comes_back(&DriverManagerState { drivers: BTreeMap::from([(name("exec"), seen)]) });
     let key = GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: "a/b".into() };
+    comes_back(&job_record());
     let groups = vec![SeenDeviceGroup { key, instances: vec!["0".into(), "1".into()] }];
     let seen = SeenDevicePlugin { version, digest, health, groups };
     comes_back(&DeviceManagerState { plugins: BTreeMap::from([(name("pci"), seen)]) });
@@ -105,6 +133,10 @@ fn the_bytes_of_the_records_do_not_change_unnoticed() {
     let dns = b"\x01\x0810.0.0.1\x01\x0bexample.org\x01\x07ndots:2";
     let expected = [b"\x04eth0\x0b172.26.64.2\x07fd00::2\x01".as_slice(), dns].concat();
     assert_eq!(postcard::to_stdvec(&network()).unwrap(), expected);
+    let job =
+        b"\x03web\x03Web\x01\x04shop\x46\x01\x03dc1\x01\x01a\x01b\x00\x00\x01\x05/jobs".as_slice();
+    let expected = [job, b"\x01\x02\x03\x04\x05\x01\x01\x0d/jobs/web.hcl"].concat();
+    assert_eq!(postcard::to_stdvec(&job_record()).unwrap(), expected);
     let digest = "ab".repeat(32);
     let tail = b"\xf0\xa2\x04\x08built-in";
     let expected =

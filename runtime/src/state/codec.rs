@@ -16,7 +16,7 @@ use super::keys::{KeyError, Kind};
 use crate::limits::STATE_VALUE_BYTES_MAX;
 
 /// Schema of the bodies written by this agent.
-pub const SCHEMA: u16 = 2;
+pub const SCHEMA: u16 = 3;
 
 const MAGIC: [u8; 2] = *b"OS";
 const HEADER: usize = 5;

@@ -93,6 +93,6 @@ fn encoding_again_into_the_same_buffer_keeps_nothing_of_before() {
 #[test]
 fn bytes_on_disk_do_not_change_unnoticed() {
     let bytes = record(&(1u8, "ab"));
-    assert_eq!(bytes[..8], [b'O', b'S', 2, 0, 4, 1, 2, b'a']);
+    assert_eq!(bytes[..8], [b'O', b'S', 3, 0, 4, 1, 2, b'a']);
     assert_eq!(bytes.len(), 9 + CHECKSUM);
 }

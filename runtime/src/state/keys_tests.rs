@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_refused_or_names_one_key(text in "(meta|allocation|plugin|node|device|manager)?[a-z0-9/-]{0,50}") {
+    fn any_text_is_refused_or_names_one_key(text in "(meta|allocation|plugin|node|device|manager|job)?[a-z0-9/-]{0,50}") {
         if let Ok(key) = text.parse::<Key>() {
             prop_assert_eq!(key.to_string().parse::<Key>().unwrap(), key);
         }
@@ -156,7 +156,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_refused_or_are_the_bytes_of_the_key_they_parse_to(
-        area in prop::sample::select(vec![0x01u8, 0x10, 0x20, 0x30, 0x40, 0x50, 0x99]),
+        area in prop::sample::select(vec![0x01u8, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x99]),
         rest in prop::collection::vec(any::<u8>(), 0..40),
     ) {
         let mut bytes = vec![area];
@@ -189,6 +189,7 @@ fn bytes_on_disk_do_not_change_unnoticed() {
     expected.extend(0x0011_2233_4455_6677_8899_aabb_ccdd_eeffu128.to_be_bytes());
     expected.extend(b"\x80web\x00\x01");
     assert_eq!(key.encode(), expected);
+    assert_eq!(Key::Job(JobId::new("web").unwrap()).encode(), b"\x60web");
 }
 
 #[test]
@@ -199,6 +200,8 @@ fn unknown_parts_and_short_keys_are_refused() {
     assert_eq!(Key::parse(&[0x40, 7]), Err(KeyError::Unknown { tag: 7 }));
     assert!(matches!(Key::parse(&[0x30]), Err(KeyError::Name(_))));
     assert_eq!(Key::parse(&[0x30, 0xff]), Err(KeyError::NotUtf8));
+    assert!(matches!(Key::parse(&[0x60]), Err(KeyError::Name(_))));
+    assert_eq!(Key::parse(&[0x60, 0xff]), Err(KeyError::NotUtf8));
 }
 
 #[test]
@@ -214,7 +217,7 @@ fn no_two_keys_share_bytes_text_or_number() {
     kinds.sort_unstable();
     kinds.dedup();
     // The first eight are in files of agents out there; none is skipped or used twice.
-    assert_eq!(kinds, (1..=14).collect::<Vec<u8>>());
+    assert_eq!(kinds, (1..=15).collect::<Vec<u8>>());
 }
 
 #[test]
@@ -234,6 +237,7 @@ fn the_numbers_of_the_records_do_not_change() {
         (Kind::AcknowledgedState, 12),
         (Kind::DriverManager, 13),
         (Kind::DeviceManager, 14),
+        (Kind::Job, 15),
     ];
     for (kind, number) in numbers {
         assert_eq!(kind as u8, number, "{kind:?}");
@@ -246,13 +250,16 @@ fn a_prefix_of_an_id_or_an_unknown_text_is_read_from_a_wider_group() {
     assert_eq!(Prefix::around(&format!("allocation/{id}/task/w")), Prefix::Alloc(id));
     assert_eq!(Prefix::around("allocation/0000"), Prefix::Allocs);
     assert_eq!(Prefix::around("plugin/e"), Prefix::Plugins);
+    assert_eq!(Prefix::around("job/w"), Prefix::Jobs);
     assert_eq!(Prefix::around("all"), Prefix::All);
 }
 
 #[test]
 fn a_text_that_names_no_record_is_refused_with_the_text() {
-    for text in ["", "meta", "meta/x", "allocation/", "allocation/7/state", "plugin/a/b", "plugin/"]
-    {
+    let plugins = ["plugin", "plugin/a/b", "plugin/"];
+    let jobs = ["job", "job/a/b", "job/"];
+    let rest = ["", "meta", "meta/x", "allocation/", "allocation/7/state"];
+    for text in plugins.into_iter().chain(jobs).chain(rest) {
         assert!(text.parse::<Key>().is_err(), "{text}");
     }
     let id = AllocId::new(Uuid::from_u128(7));

@@ -245,6 +245,19 @@ async fn the_state_of_a_killed_agent_is_read_without_being_recovered_on_disk() {
     assert!(std::fs::read(&file).unwrap() == before);
 }
 
+/// Is everything of `old` still in `value`, which may have more members than it had?
+fn holds(value: &Value, old: &Value) -> bool {
+    match (value, old) {
+        (Value::Object(value), Value::Object(old)) => {
+            old.iter().all(|(name, old)| value.get(name).is_some_and(|value| holds(value, old)))
+        }
+        (Value::Array(value), Value::Array(old)) => {
+            value.len() == old.len() && value.iter().zip(old).all(|(value, old)| holds(value, old))
+        }
+        _ => value == old,
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_of_an_older_agent_is_shown_as_it_is_and_brought_along_by_the_next_run() {
     let data = DataDir::new();
@@ -257,26 +270,25 @@ async fn a_file_of_an_older_agent_is_shown_as_it_is_and_brought_along_by_the_nex
     for expected in old["records"].as_array().unwrap() {
         let shown = dump["records"].as_array().unwrap().iter();
         let shown = shown.clone().find(|record| record["key"] == expected["key"]).unwrap();
-        let (mut value, mut expected) = (shown["value"].clone(), expected.clone());
+        let (value, mut expected) = (&shown["value"], expected.clone());
         match expected["kind"].as_str().unwrap() {
             "TaskState" => {
-                let total = value.as_object_mut().unwrap().remove("events_total").unwrap();
-                assert_eq!(total, value["events"].as_array().unwrap().len());
+                assert_eq!(value["events_total"], value["events"].as_array().unwrap().len());
             }
             "AllocState" => drop(expected["value"].as_object_mut().unwrap().remove("tasks")),
             _ => {}
         }
-        assert_eq!(value, expected["value"], "{}", expected["key"]);
+        assert!(holds(value, &expected["value"]), "{}: {value}", expected["key"]);
     }
     assert!(std::fs::read(&file).unwrap() == OLD);
 
     let ended = run(data.path(), &job_file(data.path(), "echo new")).await;
     let copy = data.path().join("state.redb.schema-1");
-    let brought = "the state was brought from schema 1 to 2; a copy is";
+    let brought = "the state was brought from schema 1 to 3; a copy is";
     ended.said(0, &[brought, "state.redb.schema-1", "job j is complete"]);
     assert!(std::fs::read(&copy).unwrap() == OLD);
     let report = json(&of_dir("check", &data, &["--json"]).await, 0);
-    assert_eq!((&report["schema"], &report["quarantined_total"]), (&2.into(), &0.into()));
+    assert_eq!((&report["schema"], &report["quarantined_total"]), (&3.into(), &0.into()));
     // What ran when the old agent ended is closed, with one more event than it had.
     let key = "allocation/0f01c0de-1111-4222-8333-444455550001/task/log-shipper/state";
     let dump = json(&of_dir("dump", &data, &["--json", "--prefix", key]).await, 0);

@@ -8,13 +8,15 @@
 )]
 
 mod crash;
+mod fixtures;
+mod layouts;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
-use proptest::prelude::*;
-use serde_json::Value;
+use fixtures::{FIXTURES, Fixture, ONE, TWO, content};
+use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
@@ -29,16 +31,9 @@ use crate::state::testing::{Fault, FaultyBackend};
 use crate::state::{BackendError, Prefix, Put, Record, StateStore};
 use crate::task::handle::LocalState;
 
-const OLD: &[u8] = include_bytes!("../../../tests/fixtures/state/schema-1.redb");
-const EXPECTED: &str = include_str!("../../../tests/fixtures/state/schema-1.json");
-/// Records of the fixture, its own left out.
-const RECORDS: u64 = 15;
-
+/// A copy of the oldest file.
 fn old_file() -> (tempfile::TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("state.redb");
-    fs::write(&path, OLD).unwrap();
-    (dir, path)
+    ONE.copy()
 }
 
 fn names(dir: &tempfile::TempDir) -> Vec<String> {
@@ -49,86 +44,77 @@ fn names(dir: &tempfile::TempDir) -> Vec<String> {
     names
 }
 
-/// What the fixture holds: text of the key and value, in this agent's shape.
-fn expected() -> Vec<(String, Value)> {
-    let mut text: Value = serde_json::from_str(EXPECTED).unwrap();
-    let records = text["records"].as_array_mut().unwrap();
-    let mut expected: Vec<_> = records
-        .iter_mut()
-        .map(|record| {
-            let mut value = record["value"].take();
-            match record["kind"].as_str().unwrap() {
-                "TaskState" => {
-                    value["events_total"] = value["events"].as_array().unwrap().len().into();
-                }
-                "AllocState" => drop(value.as_object_mut().unwrap().remove("tasks")),
-                _ => {}
-            }
-            (record["key"].as_str().unwrap().to_owned(), value)
-        })
-        .collect();
-    expected.sort_by(|a, b| a.0.cmp(&b.0));
-    expected
-}
-
-fn value(record: &Record) -> Value {
-    let shown = match record.key {
-        Key::Alloc(_) => serde_json::to_value(record.decode::<Allocation>().unwrap()),
-        Key::AllocState(_) => serde_json::to_value(record.decode::<SavedAllocState>().unwrap()),
-        Key::TaskLocal(..) => serde_json::to_value(record.decode::<LocalState>().unwrap()),
-        Key::TaskState(..) => serde_json::to_value(record.decode::<TaskState>().unwrap()),
-        _ => panic!("{} is not in the fixture", record.key),
-    };
-    shown.unwrap()
-}
-
-fn content(store: &StateStore) -> Vec<(String, Value)> {
-    let records = store.scan(&Prefix::Allocs).unwrap();
-    let mut content: Vec<_> =
-        records.iter().map(|record| (record.key.to_string(), value(record))).collect();
-    content.sort_by(|a, b| a.0.cmp(&b.0));
-    content
-}
-
 #[tokio::test]
-async fn a_file_of_schema_1_is_migrated_and_holds_what_it_held() {
-    let (dir, path) = old_file();
-    let store = StateStore::open(&path).unwrap();
-    let report = store.opened();
-    let backup = dir.path().join("state.redb.schema-1");
-    let migration = Migration { from: 1, to: SCHEMA, records: RECORDS, backup: Some(backup) };
-    assert_eq!(report.migrated.as_ref(), Some(&migration));
-    assert_eq!((report.records, report.in_quarantine), (RECORDS, 0));
-    assert_eq!(content(&store), expected());
-    let key = Key::Meta(MetaItem::SchemaVersion);
-    assert_eq!(store.get::<u16>(&key).unwrap(), Some(SCHEMA));
-    // What was migrated is known to be durable: nothing is written again.
-    for record in store.scan(&Prefix::Allocs).unwrap() {
-        if let Key::TaskState(..) = record.key {
-            let task: TaskState = record.decode().unwrap();
-            assert_eq!(store.put(&record.key, &task).await.unwrap(), Put::Unchanged);
+async fn a_file_of_each_old_schema_is_migrated_and_holds_what_it_held() {
+    for fixture in FIXTURES {
+        let (dir, path) = fixture.copy();
+        let store = StateStore::open(&path).unwrap();
+        let report = store.opened();
+        let backup = Some(dir.path().join(fixture.backup()));
+        // All but the one that says the schema.
+        let (from, records) = (fixture.schema, fixture.records + fixture.about - 1);
+        let migration = Migration { from, to: SCHEMA, records, backup };
+        assert_eq!(report.migrated.as_ref(), Some(&migration));
+        assert_eq!(report.quarantined, []);
+        assert_eq!((report.records, report.in_quarantine), (fixture.records, 0));
+        let (content, expected) = (content(&store), fixture.expected());
+        assert_eq!(content.len(), expected.len());
+        for (is, should) in content.iter().zip(&expected) {
+            assert_eq!(is, should, "from schema {from}");
+        }
+        let key = Key::Meta(MetaItem::SchemaVersion);
+        assert_eq!(store.get::<u16>(&key).unwrap(), Some(SCHEMA));
+        // What was migrated is known to be durable: nothing is written again.
+        for record in store.scan(&Prefix::Allocs).unwrap() {
+            let put = match record.key {
+                Key::Alloc(_) => rewritten::<Allocation>(&store, &record).await,
+                Key::AllocState(_) => rewritten::<SavedAllocState>(&store, &record).await,
+                Key::TaskLocal(..) => rewritten::<LocalState>(&store, &record).await,
+                Key::TaskState(..) => rewritten::<TaskState>(&store, &record).await,
+                _ => continue,
+            };
+            assert_eq!(put, Put::Unchanged, "{}", record.key);
         }
     }
 }
 
+async fn rewritten<T: DeserializeOwned + Serialize>(store: &StateStore, record: &Record) -> Put {
+    store.put(&record.key, &record.decode::<T>().unwrap()).await.unwrap()
+}
+
 #[test]
 fn the_copy_is_the_old_file_to_the_byte_and_its_owners_alone() {
-    let (dir, path) = old_file();
-    drop(StateStore::open(&path).unwrap());
-    let backup = dir.path().join("state.redb.schema-1");
-    assert!(fs::read(&backup).unwrap() == OLD);
-    assert_eq!(fs::metadata(&backup).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(names(&dir), ["state.redb", "state.redb.schema-1"]);
+    for fixture in FIXTURES {
+        let (dir, path) = fixture.copy();
+        drop(StateStore::open(&path).unwrap());
+        let backup = dir.path().join(fixture.backup());
+        assert!(fs::read(&backup).unwrap() == fixture.file);
+        assert_eq!(fs::metadata(&backup).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(names(&dir), ["state.redb", &fixture.backup()]);
+    }
 }
 
 #[test]
 fn a_migrated_file_is_not_migrated_again() {
-    let (dir, path) = old_file();
+    for fixture in FIXTURES {
+        let (dir, path) = fixture.copy();
+        drop(StateStore::open(&path).unwrap());
+        let store = StateStore::open(&path).unwrap();
+        assert_eq!(store.opened().migrated, None);
+        assert_eq!(content(&store), fixture.expected());
+        assert_eq!(names(&dir), ["state.redb", &fixture.backup()]);
+    }
+}
+
+#[test]
+fn a_copy_restored_to_its_name_is_migrated_like_the_first_time() {
+    let (dir, path) = TWO.copy();
     drop(StateStore::open(&path).unwrap());
+    fs::copy(dir.path().join(TWO.backup()), &path).unwrap();
     let store = StateStore::open(&path).unwrap();
-    assert_eq!(store.opened().migrated, None);
-    assert_eq!(content(&store), expected());
-    assert_eq!(names(&dir), ["state.redb", "state.redb.schema-1"]);
+    assert_eq!(store.opened().migrated.as_ref().unwrap().from, 2);
+    assert_eq!(content(&store), TWO.expected());
+    assert_eq!(names(&dir), ["state.redb", "state.redb.schema-2"], "the same copy serves twice");
 }
 
 #[test]
@@ -137,14 +123,14 @@ fn a_copy_of_other_content_is_never_written_over() {
     let first = dir.path().join("state.redb.schema-1");
     fs::write(&first, "of another time").unwrap();
     let second = dir.path().join("state.redb.schema-1.2");
-    fs::write(&second, vec![7; OLD.len()]).unwrap();
+    fs::write(&second, vec![7; ONE.file.len()]).unwrap();
     fs::write(dir.path().join("state.redb.schema-1.new"), "half a copy").unwrap();
     let store = StateStore::open(&path).unwrap();
     let third = dir.path().join("state.redb.schema-1.3");
     assert_eq!(store.opened().migrated.as_ref().unwrap().backup.as_ref(), Some(&third));
-    assert!(fs::read(third).unwrap() == OLD);
+    assert!(fs::read(third).unwrap() == ONE.file);
     assert_eq!(fs::read(first).unwrap(), b"of another time");
-    assert_eq!(fs::read(second).unwrap(), vec![7; OLD.len()]);
+    assert_eq!(fs::read(second).unwrap(), vec![7; ONE.file.len()]);
     assert!(!dir.path().join("state.redb.schema-1.new").exists());
 }
 
@@ -160,9 +146,9 @@ fn without_a_copy_nothing_is_changed() {
     for part in [path.to_str().unwrap(), "state.redb.schema-1", "nothing was changed", "room"] {
         assert!(told.contains(part), "{told}");
     }
-    assert!(fs::read(&path).unwrap() == OLD);
+    assert!(fs::read(&path).unwrap() == ONE.file);
     fs::remove_dir(&blocked).unwrap();
-    assert_eq!(content(&StateStore::open(&path).unwrap()), expected());
+    assert_eq!(content(&StateStore::open(&path).unwrap()), ONE.expected());
 }
 
 /// A backend without room for a copy.
@@ -212,7 +198,7 @@ fn a_failed_commit_leaves_the_old_file_or_the_new_one_and_one_copy() {
         drop(backend);
         let schema = Inspection::open(&path).unwrap().schema();
         assert_eq!(schema, Some(if fault == Fault::Before { 1 } else { SCHEMA }));
-        assert_eq!(content(&StateStore::open(&path).unwrap()), expected(), "{fault:?}");
+        assert_eq!(content(&StateStore::open(&path).unwrap()), ONE.expected(), "{fault:?}");
         assert_eq!(names(&dir), ["state.redb", "state.redb.schema-1"], "{fault:?}");
     }
 }
@@ -265,8 +251,8 @@ fn records_that_do_not_migrate_are_quarantined_and_the_others_go_on() {
     drop(backend);
     let store = StateStore::open(&path).unwrap();
     let report = store.opened();
-    assert_eq!(content(&store), expected());
-    assert_eq!((report.records, report.in_quarantine), (RECORDS, 5));
+    assert_eq!(content(&store), ONE.expected());
+    assert_eq!((report.records, report.in_quarantine), (ONE.records, 5));
     let causes: Vec<_> =
         report.quarantined.iter().map(|bad| (bad.key.as_str(), bad.cause.to_string())).collect();
     let (one, two, three) =
@@ -281,6 +267,41 @@ fn records_that_do_not_migrate_are_quarantined_and_the_others_go_on() {
     drop(store);
     let again = StateStore::open(&path).unwrap();
     assert!(again.opened().quarantined.is_empty());
+}
+
+#[test]
+fn a_record_of_schema_2_that_does_not_migrate_is_quarantined_and_the_others_go_on() {
+    let (_dir, path) = TWO.copy();
+    let backend = RedbBackend::open(&path).unwrap();
+    let local = Key::TaskLocal(id(1), TaskName::new("web").unwrap());
+    let mut flipped = with_schema(2, record(Kind::AllocState, &(1u8, "x")));
+    flipped[7] ^= 1;
+    let today = SavedAllocState::default();
+    let batch = [
+        put(&Key::Alloc(id(1)), with_schema(2, record(Kind::Alloc, &id(1)))),
+        put(&Key::AllocState(id(1)), flipped),
+        put(&local, with_schema(2, record(Kind::TaskLocal, &(Some("no run"), 0u8)))),
+        put(&Key::AllocState(id(2)), with_schema(2, record(Kind::AllocState, &today))),
+        put(&Key::AllocState(id(3)), with_schema(1, record(Kind::AllocState, &(0u8, "", "")))),
+        put(&Key::AllocState(id(4)), with_schema(2, record(Kind::AllocState, &(4u8, "")))),
+    ];
+    backend.commit(&batch).unwrap();
+    drop(backend);
+    let store = StateStore::open(&path).unwrap();
+    let report = store.opened();
+    assert_eq!(content(&store), TWO.expected());
+    assert_eq!((report.records, report.in_quarantine), (TWO.records, 6));
+    let causes = report.quarantined.iter().map(|bad| (bad.key.clone(), bad.cause.to_string()));
+    let causes: std::collections::BTreeMap<_, _> = causes.collect();
+    let undecoded = "record body does not decode";
+    assert_eq!(causes[&Key::Alloc(id(1)).to_string()], undecoded);
+    assert!(causes[&Key::AllocState(id(1)).to_string()].contains("checksum"));
+    assert_eq!(causes[&local.to_string()], undecoded);
+    let trailing = "record body has 2 bytes after its value";
+    assert_eq!(causes[&Key::AllocState(id(2)).to_string()], trailing);
+    let older = format!("record has schema 1, this agent reads {SCHEMA}");
+    assert_eq!(causes[&Key::AllocState(id(3)).to_string()], older);
+    assert_eq!(causes[&Key::AllocState(id(4)).to_string()], undecoded);
 }
 
 #[test]
@@ -319,7 +340,7 @@ fn a_file_whose_own_record_is_damaged_is_known_by_its_records() {
     drop(backend);
     let store = StateStore::open(&path).unwrap();
     assert_eq!(store.opened().migrated.as_ref().unwrap().from, 1);
-    assert_eq!(content(&store), expected());
+    assert_eq!(content(&store), ONE.expected());
 }
 
 #[test]
@@ -329,67 +350,4 @@ fn a_file_that_says_a_schema_there_never_was_is_refused() {
     backend.commit(&[meta]).unwrap();
     let error = StateStore::with_backend(Path::new("(test)"), backend).unwrap_err();
     assert!(matches!(error, StateError::Damaged { .. }), "{error:?}");
-}
-
-fn variant<const N: u32>() -> impl Strategy<Value = v1::Variant<N>> {
-    (0..N).prop_map(|number| v1::Variant::try_from(number).unwrap())
-}
-
-fn old_event() -> impl Strategy<Value = v1::TaskEvent> {
-    let details = prop::collection::btree_map(".{0,6}", ".{0,6}", 0..3);
-    (variant(), any::<u64>(), ".{0,12}", details, any::<bool>()).prop_map(
-        |(kind, time, message, details, fails_task)| v1::TaskEvent {
-            kind,
-            time,
-            message,
-            details,
-            fails_task,
-        },
-    )
-}
-
-fn old_task() -> impl Strategy<Value = v1::TaskState> {
-    let exit = (any::<i32>(), any::<u32>(), any::<bool>(), any::<Option<String>>());
-    let exit = exit.prop_map(|(exit_code, signal, oom_killed, error)| v1::ExitResult {
-        exit_code,
-        signal,
-        oom_killed,
-        error,
-    });
-    let times = any::<(Option<u64>, Option<u64>, Option<u64>)>();
-    let events = prop::collection::vec(old_event(), 0..8);
-    let rest = (prop::option::of(exit), events);
-    (variant(), any::<(bool, u64)>(), times, rest).prop_map(
-        |(status, (failed, restarts), times, (last_exit, events))| v1::TaskState {
-            status,
-            failed,
-            restarts,
-            last_restart: times.0,
-            started_at: times.1,
-            finished_at: times.2,
-            last_exit,
-            events,
-        },
-    )
-}
-
-proptest! {
-    /// The body of schema 2 is that of schema 1 followed by the count, so the living type must read
-    /// it and write it back as it is: for as long as schema 2 is the newest.
-    #[test]
-    fn any_task_state_keeps_all_it_had_and_counts_its_events(old in old_task()) {
-        let before = postcard::to_stdvec(&old).unwrap();
-        let after = upgrade(Kind::TaskState, 1, &before).unwrap();
-        prop_assert_eq!(&after[..before.len()], &before[..]);
-        let task: TaskState = codec::decode_body(&after).unwrap();
-        prop_assert_eq!(task.events_total, u64::try_from(old.events.len()).unwrap());
-        prop_assert_eq!(task.restarts, old.restarts);
-        prop_assert_eq!(task.events.len(), old.events.len());
-        prop_assert_eq!(postcard::to_stdvec(&task).unwrap(), after.into_owned());
-    }
-
-    #[test]
-    fn arbitrary_bytes_never_panic(kind in prop::sample::select(vec![Kind::TaskState, Kind::AllocState]), body: Vec<u8>) {
-        let _ = upgrade(kind, 1, &body);
-    }
 }

@@ -3,10 +3,16 @@
 //!
 //! Frozen; see [`super::v1`].
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::v1::{self, ClientStatus, ExitResult, TaskEvent, TaskStatus, Timestamp};
 use super::{CodecError, Kind, read, write};
+
+mod alloc;
+
+pub(super) use alloc::*;
 
 /// Record `TaskState`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +33,61 @@ pub(super) struct TaskState {
 pub(super) struct AllocState {
     pub client_status: ClientStatus,
     pub client_description: String,
+}
+
+/// Record `TaskLocal`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct TaskLocal {
+    pub run: Option<RunRecord>,
+    pub tracker: RestartTracker,
+    pub run_complete: bool,
+}
+
+/// Part of [`TaskLocal`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RunRecord {
+    pub id: String,
+    pub identities: Vec<ProcessIdentity>,
+    pub started: Option<StartedRecord>,
+}
+
+/// Part of [`RunRecord`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ProcessIdentity {
+    pub pid: u32,
+    pub start_ticks: u64,
+    pub boot_id: String,
+    pub cgroup: Option<PathBuf>,
+}
+
+/// Part of [`RunRecord`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StartedRecord {
+    pub handle: DriverHandle,
+    pub workload: Workload,
+}
+
+/// Part of [`StartedRecord`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct DriverHandle {
+    pub plugin: String,
+    pub version: u32,
+    pub data: Vec<u8>,
+}
+
+/// Part of [`StartedRecord`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Workload {
+    Process(String),
+    WasmTask(String),
+    Poll(u64),
+}
+
+/// Part of [`TaskLocal`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RestartTracker {
+    pub count: u32,
+    pub window_start: Timestamp,
 }
 
 /// The step from schema 1.

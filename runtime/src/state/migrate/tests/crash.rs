@@ -21,15 +21,22 @@ fn open(path: &Path, disk: &Disk) -> Result<RedbBackend, BackendError> {
 
 #[test]
 fn a_crash_anywhere_leaves_the_old_file_or_the_new_one() {
-    let (_dir, path) = old_file();
-    let untroubled = Disk::new(OLD, 0);
+    for fixture in FIXTURES {
+        crash_anywhere(&fixture);
+    }
+}
+
+fn crash_anywhere(fixture: &Fixture) {
+    let (_dir, path) = fixture.copy();
+    let untroubled = Disk::new(fixture.file, 0);
     drop(StateStore::with_backend(&path, Arc::new(open(&path, &untroubled).unwrap())).unwrap());
     let operations = untroubled.journal().len();
     assert!(operations > 20, "{operations}");
+    let expected = fixture.expected();
     let (mut old, mut new, mut missed) = (0, 0, 0);
     for fault in [DiskFault::PowerCut, DiskFault::TornWrite, DiskFault::Error, DiskFault::Full] {
         for operation in 1..=operations {
-            let disk = Disk::new(OLD, operation as u64);
+            let disk = Disk::new(fixture.file, operation as u64);
             disk.plan(operation, fault);
             // Fails or not; what counts is what is there afterwards.
             let opened = open(&path, &disk)
@@ -42,15 +49,15 @@ fn a_crash_anywhere_leaves_the_old_file_or_the_new_one() {
             let at = format!("{fault:?} at operation {operation}");
             let backend = open(&path, &disk).unwrap_or_else(|error| panic!("{at}: {error:?}"));
             let found = schemas(&backend);
-            assert_eq!(found.len(), 16, "{at}");
-            match found[0] {
-                1 => old += 1,
-                _ => new += 1,
+            assert_eq!(found.len() as u64, fixture.records + fixture.about, "{at}");
+            match found[0] == fixture.schema {
+                true => old += 1,
+                false => new += 1,
             }
             assert!(found.iter().all(|schema| *schema == found[0]), "{at}: half done: {found:?}");
             let store = StateStore::with_backend(&path, Arc::new(backend)).unwrap();
             assert!(store.opened().quarantined.is_empty(), "{at}");
-            assert_eq!(content(&store), expected(), "{at}");
+            assert_eq!(content(&store), expected, "{at}");
         }
     }
     assert!(old > 0 && new > 0 && missed < operations, "{old} old, {new} new, {missed} missed");
