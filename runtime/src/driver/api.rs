@@ -141,6 +141,24 @@ pub struct SupervisorIdentity {
 pub trait ByteSink: Send + Sync {
     /// Take bytes. May block briefly on the disk; called on guest threads and pump tasks.
     fn write(&self, bytes: &[u8]);
+    /// The files behind it, for a writer in another process: what a supervised task prints never
+    /// passes through the agent. Without files, what it prints is discarded.
+    fn files(&self) -> Option<SinkFiles> {
+        None
+    }
+}
+
+/// Rotated files `<prefix>N` in a directory, as a writer in another process needs them.
+#[derive(Clone, Debug)]
+pub struct SinkFiles {
+    /// The directory. Every name in it is untrusted.
+    pub dir: Arc<std::os::fd::OwnedFd>,
+    /// Name of a file without its index.
+    pub prefix: String,
+    /// Most files kept.
+    pub files_max: u32,
+    /// A file is left when it is this long, bytes.
+    pub file_bytes_max: u64,
 }
 
 /// Records durably that a process exists *before* it runs its first instruction of user code.
@@ -309,6 +327,22 @@ pub trait Drivers: Send + Sync {
     fn dispense(&self, name: &PluginName) -> Result<Arc<dyn Driver>, PluginCallError>;
 }
 
+/// What became of a workload while no agent looked ([`Workloads::adopt`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Adoption {
+    /// It runs, and is owned from now on.
+    Running,
+    /// It ended, and this is how. Its supervisor was killed: an exit with an error text.
+    Ended(RawExit),
+    /// It was never released: not one instruction of the program has run, and none will.
+    NotRun,
+    /// The machine was started anew since: it is gone, and how it ended is not known.
+    Rebooted,
+    /// Nothing is known of it: a WASM task of an agent that is gone, or a process that nobody
+    /// watched over. What may be left of it was not touched.
+    Unknown,
+}
+
 /// The workloads the host owns.
 pub trait Workloads: Send + Sync {
     /// Wait until a process or WASM task of this run ends. Answers at once, every time, after it
@@ -319,6 +353,23 @@ pub trait Workloads: Send + Sync {
     fn kill_run(&self, run: &RunId);
     /// Drop what is remembered of a run; kills what still runs.
     fn forget_run(&self, run: &RunId);
+    /// Let the processes of this run go: they were forked, identified and held. To be called once
+    /// what identifies them is durable; ends when the programs run. What the run spawns later is not
+    /// held. Nothing to do for a run without held processes.
+    ///
+    /// An error is the text for the event: a program could not be executed. Whoever asked ends the
+    /// run then.
+    fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>> {
+        let _ = run;
+        Box::pin(std::future::ready(Ok(())))
+    }
+    /// Own again what an earlier agent started. After [`Adoption::Running`] and
+    /// [`Adoption::Ended`] the workload is as one started by this agent. Idempotent. Reads `/proc`
+    /// and small files, never waits.
+    fn adopt(&self, run: &RunId, identities: &[ProcessIdentity], workload: &Workload) -> Adoption {
+        let _ = (run, identities, workload);
+        Adoption::Unknown
+    }
     /// What a workload uses now; `None` when it is not known or does not run.
     fn usage(&self, run: &RunId, workload: &Workload) -> Option<Usage> {
         let _ = (run, workload);
