@@ -82,8 +82,17 @@ impl LockError {
 #[derive(Debug)]
 pub struct DataDirLock {
     dir: PathBuf,
-    // The operating system's lock lives as long as the open file.
-    _file: File,
+    file: File,
+}
+
+impl Drop for DataDirLock {
+    /// Closing alone is not enough: a child between fork and exec still has the file open, and the
+    /// lock lives as long as any copy of it.
+    fn drop(&mut self) {
+        if let Err(error) = self.file.unlock() {
+            tracing::debug!(dir = %self.dir.display(), %error, "data directory not unlocked");
+        }
+    }
 }
 
 impl DataDirLock {
@@ -115,7 +124,7 @@ impl DataDirLock {
             Err(TryLockError::Error(source)) => return Err(LockError::of("lock", &path, source)),
         }
         write_pid(&mut file).map_err(|source| LockError::of("write", &path, source))?;
-        Ok(Self { dir: dir.to_owned(), _file: file })
+        Ok(Self { dir: dir.to_owned(), file })
     }
 
     /// The data directory.

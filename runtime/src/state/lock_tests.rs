@@ -37,6 +37,17 @@ fn a_lock_ends_with_its_owner_and_a_left_behind_file_blocks_nobody() {
 }
 
 #[test]
+fn a_copy_of_the_file_in_a_child_does_not_keep_the_lock_of_an_owner_that_left() {
+    let base = tempfile::tempdir().unwrap();
+    let held = DataDirLock::acquire(base.path()).unwrap();
+    // What a fork does.
+    let copy = held.file.try_clone().unwrap();
+    drop(held);
+    DataDirLock::acquire(base.path()).unwrap();
+    drop(copy);
+}
+
+#[test]
 fn an_unreadable_owner_is_still_an_owner() {
     let base = tempfile::tempdir().unwrap();
     let _held = DataDirLock::acquire(base.path()).unwrap();
