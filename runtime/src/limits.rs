@@ -176,6 +176,35 @@ pub const FINGERPRINT_RETRY_MAX: Duration = Duration::from_secs(120);
 
 // ---- logs ------------------------------------------------------------------------------------
 
+// ---- services and health ----------------------------------------------------------------------
+
+/// Most checks of one group: each costs a timer and, now and then, a connection.
+pub const GROUP_CHECKS_MAX: usize = 64;
+/// Shortest time from one question of a check to the next; as in Nomad.
+pub const CHECK_INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// Longest time from one question of a check to the next.
+pub const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Shortest time a check may give for its answer.
+pub const CHECK_TIMEOUT_MIN: Duration = Duration::from_millis(1);
+/// Longest time a check may give for its answer.
+pub const CHECK_TIMEOUT_MAX: Duration = Duration::from_secs(60 * 60);
+/// Longest path of an HTTP check, bytes.
+pub const CHECK_PATH_BYTES_MAX: usize = 2 * 1024;
+/// Output of a check that is kept, bytes: enough for a line that says what is wrong.
+pub const CHECK_OUTPUT_BYTES_MAX: usize = 1024;
+/// Head of an answer a check reads (status and headers), bytes. Twice what the HTTP client needs at
+/// least.
+pub const CHECK_HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Headers of an answer a check reads.
+pub const CHECK_HEADERS_MAX: usize = 64;
+/// Longest text of one reason in a verdict on health, bytes. It becomes part of a task's events.
+pub const HEALTH_REASON_BYTES_MAX: usize = 512;
+/// Longest text of a whole verdict on health, bytes.
+pub const HEALTH_TEXT_BYTES_MAX: usize = 2 * 1024;
+/// Longest name of a service: that of a label in a domain name.
+pub const SERVICE_NAME_BYTES_MAX: usize = 63;
+/// Smallest `ephemeral_disk.size`, MiB; as in Nomad.
+pub const EPHEMERAL_DISK_MB_MIN: u32 = 10;
 /// What an allocation's directory may hold unless the job says otherwise, MiB; Nomad's default.
 pub const EPHEMERAL_DISK_MB_DEFAULT: u32 = 300;
 /// Default of `logs.max_files`, per stream.

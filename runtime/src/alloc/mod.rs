@@ -9,8 +9,10 @@
 //! task states mean); [`runner`] acts. [`crate::model::alloc::Allocation`] is what was asked and
 //! never changes here; [`AllocState`] is what is.
 
+pub mod checks;
 pub mod coordinator;
 pub mod dir;
+pub mod health;
 pub mod hooks;
 pub mod machine;
 pub(crate) mod remove;

@@ -97,6 +97,7 @@ const PURE: &[&str] = &[
     "agent/admission",
     "agent/ports/mod.rs",
     "alloc/coordinator.rs",
+    "alloc/health",
     "alloc/machine.rs",
     "alloc/status.rs",
     "device/ledger.rs",
