@@ -7,6 +7,7 @@
 //!                                                                               ▼
 //!                                                    Job, or Diagnostics ◄─── decode
 //! ```
+//! [`nomad_json`] goes the other way, from a job to Nomad's JSON.
 //!
 //! Everything here is untrusted input: sizes, nesting and what expressions may produce are bounded,
 //! nothing panics and nothing is skipped silently. What is valid in Nomad and not supported yet is
@@ -17,6 +18,7 @@ pub mod units;
 
 mod decode;
 mod diagnostic;
+mod encode;
 mod file;
 mod hcl;
 mod json;
@@ -30,6 +32,7 @@ use crate::model::job::Job;
 pub use decode::parse_agent_config;
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 use diagnostic::{Sink, Span};
+pub use encode::nomad_json;
 pub use file::{JobFileError, parse_file};
 use tree::{Block, Body, Item};
 

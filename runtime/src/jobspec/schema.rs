@@ -5,7 +5,11 @@
 
 mod tables;
 
+use std::time::Duration;
+
 use super::Format;
+use super::tree::{Value, ValueKind};
+use super::units::parse_duration;
 pub(super) use tables::{ENVELOPE, JOB};
 
 /// The keys and blocks of one block.
@@ -60,7 +64,7 @@ pub(super) enum Shape {
     Unsupported {
         /// A next step, or empty.
         hint: &'static str,
-        /// Texts that mean the same as leaving it out.
+        /// What means the same as leaving it out; see [`is_neutral`].
         neutral: &'static [&'static str],
     },
     /// JSON only: written by servers or read by them before the job; skipped.
@@ -94,8 +98,36 @@ impl Schema {
             .filter(supported)
             .map(name)
             .chain(rest.map(name))
-            .filter(|name| !name.is_empty())
+            .filter(|name| !name.is_empty() && !name.contains(' '))
     }
+}
+
+/// Is `value` one of those that mean the same as leaving the key out? Scalars are compared as texts
+/// and, where they are durations, as such, so that `10m` is also `600s` and in JSON the same in
+/// nanoseconds; `[]` is the empty list; an object stands for all that have its members.
+pub(super) fn is_neutral(value: &Value, neutral: &[&str]) -> bool {
+    neutral.iter().any(|neutral| match &value.kind {
+        ValueKind::Text(text) => {
+            let duration = |text: &str| parse_duration(text).ok();
+            text == neutral || duration(neutral).is_some_and(|d| duration(text) == Some(d))
+        }
+        ValueKind::Number(number) => {
+            let nanos =
+                |duration: Duration| Some(duration.as_nanos()) == number.as_u64().map(u128::from);
+            number.to_string() == *neutral || parse_duration(neutral).is_ok_and(nanos)
+        }
+        ValueKind::Bool(truth) => truth.to_string() == *neutral,
+        ValueKind::List(items) => items.is_empty() && *neutral == "[]",
+        ValueKind::Object(members) => {
+            let wanted: serde_json::Map<_, _> = serde_json::from_str(neutral).unwrap_or_default();
+            let has = |(name, wanted): (&String, &serde_json::Value)| {
+                let member = members.iter().find(|(key, _)| key.name == *name);
+                member.is_some_and(|(_, value)| value.clone().into_json() == *wanted)
+            };
+            !wanted.is_empty() && wanted.iter().all(has)
+        }
+        ValueKind::Null | ValueKind::Refused => false,
+    })
 }
 
 #[cfg(test)]

@@ -10,7 +10,9 @@
 
 mod bad;
 mod good;
+mod health;
 mod hostile;
+mod services;
 
 use std::path::Path;
 

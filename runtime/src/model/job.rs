@@ -323,7 +323,7 @@ impl Default for LogConfig {
 /// Network of an allocation. Only host mode: the allocation shares the node's addresses.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NetworkSpec {
-    /// Ports in file order; labels unique.
+    /// Those with a fixed number first, else in file order; labels unique.
     pub ports: Vec<PortSpec>,
 }
 

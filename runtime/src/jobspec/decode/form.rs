@@ -2,7 +2,7 @@
 
 use super::super::Format;
 use super::super::diagnostic::shown;
-use super::super::schema::{Schema, Shape};
+use super::super::schema::{Schema, Shape, is_neutral};
 use super::super::tree::{Attribute, Block, Item, Key, ValueKind};
 use super::Context;
 
@@ -23,7 +23,9 @@ pub(super) fn checked(item: Item, shape: Shape, cx: &mut Context<'_>) -> Option<
         {
             None
         }
-        (Shape::Unsupported { neutral, .. }, Item::Attribute(Attribute { value, .. })) if matches!(&value.kind, ValueKind::Text(text) if neutral.contains(&text.as_str())) => {
+        (Shape::Unsupported { neutral, .. }, Item::Attribute(Attribute { value, .. }))
+            if is_neutral(value, neutral) =>
+        {
             None
         }
         (Shape::Unsupported { hint, .. }, _) => {

@@ -6,11 +6,23 @@ use super::super::diagnostic::{Span, shown};
 use super::super::schema::{Schema, Shape};
 use super::super::tree::{Block, Item};
 use super::job::checked;
-use super::{Context, Reader, constraint, restart, task};
-use crate::model::ids::GroupName;
+use super::{Context, Reader, constraint, health, restart, service, task};
+use crate::limits::{EPHEMERAL_DISK_MB_MIN, GROUP_CHECKS_MAX};
+use crate::model::ids::{GroupName, JobId};
 use crate::model::job::{
-    EphemeralDisk, JobKind, NetworkSpec, PortSpec, RestartPolicy, Task, TaskGroup,
+    EphemeralDisk, JobKind, NetworkSpec, PortSpec, RestartPolicy, Service, Task, TaskGroup,
 };
+
+/// What a group takes from its job.
+#[derive(Clone, Copy)]
+pub(super) struct Outer<'a> {
+    /// Absent when it is wrong.
+    pub job: Option<&'a JobId>,
+    /// The job's kind.
+    pub kind: JobKind,
+    /// The job's `update` and `migrate`.
+    pub rules: health::Rules,
+}
 
 /// The table of a block inside another. Absent only if the tables were wrong.
 pub(super) fn inner(outer: &'static Schema, name: &str) -> Option<&'static Schema> {
@@ -31,12 +43,49 @@ pub(super) fn task_blocks(block: &Block) -> u64 {
 }
 
 /// Decode a group.
-pub(super) fn group(block: Block, kind: JobKind, cx: &mut Context<'_>) -> Option<TaskGroup> {
+pub(super) fn group(block: Block, outer: Outer<'_>, cx: &mut Context<'_>) -> Option<TaskGroup> {
     let schema = inner(&super::super::schema::JOB, "group")?;
+    let kind = outer.kind;
     let header = block.key.span;
     let label = block.labels.into_iter().next()?;
     let name = checked(GroupName::new(label.name), label.span, cx);
     let mut reader = Reader::new(block.body, schema, cx);
+    let count = count(&mut reader, kind, cx);
+    let meta = reader.text_map("meta", cx);
+    let constraints = constraint::constraints(reader.blocks("constraint"), cx);
+    let policy = RestartPolicy::default_for(kind);
+    let policy = restart::policy(reader.block("restart"), policy, cx);
+    let rules = health::rules(&mut reader, schema, kind, outer.rules, cx);
+    let health = health::policy(rules, kind, cx);
+    let ephemeral_disk = ephemeral_disk(reader.block("ephemeral_disk"), schema, cx);
+    let network = network(reader.blocks("network"), schema, cx);
+    let scope = service::Scope {
+        job: outer.job.map(JobId::as_str),
+        group: name.as_ref().map(GroupName::as_str),
+        network: network.as_ref(),
+    };
+    let mut services = service::services(reader.blocks("service"), None, scope, cx);
+    let tasks = tasks(&mut reader, header, policy, scope, &mut services, cx);
+    check_count(&services, header, cx);
+    let [shutdown_delay, max_run_duration] = ["shutdown_delay", "max_run_duration"]
+        .map(|key| reader.duration(key, cx).map(|(time, _)| time).filter(|time| !time.is_zero()));
+    reader.finish();
+    Some(TaskGroup {
+        name: name?,
+        count,
+        meta,
+        constraints,
+        network,
+        tasks,
+        shutdown_delay,
+        ephemeral_disk,
+        health,
+        services,
+        max_run_duration,
+    })
+}
+
+fn count(reader: &mut Reader, kind: JobKind, cx: &mut Context<'_>) -> u32 {
     let count = reader.integer("count", 0..=i64::from(u32::MAX), cx);
     if let Some((count, at)) = count
         && count > 1
@@ -44,11 +93,48 @@ pub(super) fn group(block: Block, kind: JobKind, cx: &mut Context<'_>) -> Option
     {
         cx.error(at, "a system job runs once on each node; count must be 0 or 1");
     }
-    let meta = reader.text_map("meta", cx);
-    let constraints = constraint::constraints(reader.blocks("constraint"), cx);
-    let policy = RestartPolicy::default_for(kind);
-    let policy = restart::policy(reader.block("restart"), policy, cx);
-    let network = network(reader.blocks("network"), schema, cx);
+    count.and_then(|(count, _)| u32::try_from(count).ok()).unwrap_or(1)
+}
+
+fn ephemeral_disk(
+    block: Option<Block>,
+    group: &'static Schema,
+    cx: &mut Context<'_>,
+) -> EphemeralDisk {
+    let defaults = EphemeralDisk::default();
+    let (Some(block), Some(schema)) = (block, inner(group, "ephemeral_disk")) else {
+        return defaults;
+    };
+    let mut reader = Reader::new(block.body, schema, cx);
+    let sizes = i64::from(EPHEMERAL_DISK_MB_MIN)..=i64::from(u32::MAX);
+    let disk = EphemeralDisk {
+        sticky: reader.boolean("sticky", cx).unwrap_or(defaults.sticky),
+        migrate: reader.boolean("migrate", cx).unwrap_or(defaults.migrate),
+        size_mb: reader.number("size", sizes, cx).unwrap_or(defaults.size_mb),
+    };
+    reader.finish();
+    disk
+}
+
+/// All checks of an allocation are asked by one task of the agent.
+fn check_count(services: &[Service], header: Span, cx: &mut Context<'_>) {
+    let checks: usize = services.iter().map(|service| service.checks.len()).sum();
+    if checks > GROUP_CHECKS_MAX {
+        let message =
+            format!("the group has {checks} checks; at most {GROUP_CHECKS_MAX} are allowed");
+        cx.error(header, message);
+    }
+}
+
+/// The tasks; their services are added to those of the group.
+fn tasks(
+    reader: &mut Reader,
+    header: Span,
+    policy: RestartPolicy,
+    scope: service::Scope<'_>,
+    services: &mut Vec<Service>,
+    cx: &mut Context<'_>,
+) -> Vec<Task> {
     let blocks = reader.blocks("task");
     if !reader.was_given("task") {
         let form = cx.name(
@@ -57,30 +143,6 @@ pub(super) fn group(block: Block, kind: JobKind, cx: &mut Context<'_>) -> Option
         );
         cx.error(header, form);
     }
-    let tasks = tasks(blocks, header, policy, cx);
-    let shutdown_delay = reader.duration("shutdown_delay", cx).map(|(delay, _)| delay);
-    reader.finish();
-    Some(TaskGroup {
-        name: name?,
-        count: count.and_then(|(count, _)| u32::try_from(count).ok()).unwrap_or(1),
-        meta,
-        constraints,
-        network,
-        tasks,
-        shutdown_delay: shutdown_delay.filter(|delay| !delay.is_zero()),
-        ephemeral_disk: EphemeralDisk::default(),
-        health: None,
-        services: Vec::new(),
-        max_run_duration: None,
-    })
-}
-
-fn tasks(
-    blocks: Vec<Block>,
-    header: Span,
-    policy: RestartPolicy,
-    cx: &mut Context<'_>,
-) -> Vec<Task> {
     let is_empty = blocks.is_empty();
     let mut names = BTreeSet::new();
     let mut tasks = Vec::with_capacity(blocks.len());
@@ -93,7 +155,7 @@ fn tasks(
         if !names.insert(label.name.clone()) {
             cx.error(label.span, format!("a task {} is here already", shown(&label.name)));
         }
-        let decoded = task::task(block, policy, cx);
+        let decoded = task::task(block, policy, scope, cx);
         mains += usize::from(decoded.is_main);
         if decoded.is_leader {
             leaders += 1;
@@ -106,6 +168,7 @@ fn tasks(
             }
         }
         tasks.extend(decoded.task);
+        services.extend(decoded.services);
     }
     if mains == 0 && !is_empty {
         cx.error(header, "a group needs at least one main task: one without lifecycle");
@@ -148,6 +211,8 @@ fn network(
         ports.push(port);
     }
     reader.finish();
+    // JSON has two lists. In this order a job is the same whichever way it comes.
+    ports.sort_by_key(|port| port.fixed.is_none());
     Some(NetworkSpec { ports })
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::super::diagnostic::{Span, shown};
 use super::super::schema;
 use super::super::tree::{Block, Key};
-use super::{Context, Reader, constraint, group};
+use super::{Context, Reader, constraint, group, health};
 use crate::limits::JOB_TASKS_MAX;
 use crate::model::ids::{JobId, NameError};
 use crate::model::job::{Job, JobKind, TaskGroup};
@@ -38,6 +38,9 @@ pub(in super::super) fn job(
     let datacenters = datacenters(&mut reader, cx);
     let meta = reader.text_map("meta", cx);
     let constraints = constraint::constraints(reader.blocks("constraint"), cx);
+    // Only in JSON.
+    let given_dir = reader.text("source dir", cx).map(|(dir, _)| PathBuf::from(dir));
+    let rules = health::rules(&mut reader, &schema::JOB, kind, health::Rules::default(), cx);
     let blocks = reader.blocks("group");
     if !reader.was_given("group") {
         let form = cx.name(
@@ -46,7 +49,8 @@ pub(in super::super) fn job(
         );
         cx.error(header, form);
     }
-    let groups = groups(blocks, kind, cx);
+    let outer = group::Outer { job: id.as_ref(), kind, rules };
+    let groups = groups(blocks, outer, cx);
     reader.finish();
     let id = id?;
     Some(Job {
@@ -59,7 +63,7 @@ pub(in super::super) fn job(
         meta,
         constraints,
         groups,
-        source_dir,
+        source_dir: given_dir.or(source_dir),
     })
 }
 
@@ -98,7 +102,7 @@ fn datacenters(reader: &mut Reader, cx: &mut Context<'_>) -> Vec<String> {
     names.into_iter().map(|(name, _)| name).collect()
 }
 
-fn groups(blocks: Vec<Block>, kind: JobKind, cx: &mut Context<'_>) -> Vec<TaskGroup> {
+fn groups(blocks: Vec<Block>, outer: group::Outer<'_>, cx: &mut Context<'_>) -> Vec<TaskGroup> {
     let mut names = BTreeSet::new();
     let mut groups = Vec::with_capacity(blocks.len());
     let mut tasks: u64 = 0;
@@ -109,7 +113,7 @@ fn groups(blocks: Vec<Block>, kind: JobKind, cx: &mut Context<'_>) -> Vec<TaskGr
             cx.error(at, format!("a group {} is here already", shown(&label)));
         }
         let task_blocks = group::task_blocks(&block);
-        let Some(group) = group::group(block, kind, cx) else {
+        let Some(group) = group::group(block, outer, cx) else {
             continue;
         };
         let before = tasks;

@@ -7,10 +7,12 @@ mod constraint;
 mod form;
 mod free;
 mod group;
+mod health;
 mod job;
 mod reader;
 mod resources;
 mod restart;
+mod service;
 mod task;
 
 pub use agent::parse_agent_config;

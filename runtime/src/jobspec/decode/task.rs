@@ -5,10 +5,10 @@ use super::super::schema::Schema;
 use super::super::tree::Block;
 use super::group::inner;
 use super::job::checked;
-use super::{Context, Reader, constraint, resources, restart};
+use super::{Context, Reader, constraint, resources, restart, service};
 use crate::limits::KILL_TIMEOUT_DEFAULT;
 use crate::model::ids::{PluginName, TaskName};
-use crate::model::job::{Lifecycle, LifecycleHook, LogConfig, RestartPolicy, Task};
+use crate::model::job::{Lifecycle, LifecycleHook, LogConfig, RestartPolicy, Service, Task};
 
 /// Signals a task may be stopped with, by their usual numbers.
 const SIGNALS: [&str; 31] = [
@@ -62,11 +62,19 @@ pub(super) struct Decoded {
     pub is_leader: bool,
     /// No `lifecycle` block.
     pub is_main: bool,
+    /// What it offers.
+    pub services: Vec<Service>,
 }
 
 /// Decode a task; `policy` is its group's.
-pub(super) fn task(block: Block, policy: RestartPolicy, cx: &mut Context<'_>) -> Decoded {
-    let mut decoded = Decoded { task: None, is_leader: false, is_main: true };
+pub(super) fn task(
+    block: Block,
+    policy: RestartPolicy,
+    scope: service::Scope<'_>,
+    cx: &mut Context<'_>,
+) -> Decoded {
+    let services = Vec::new();
+    let mut decoded = Decoded { task: None, is_leader: false, is_main: true, services };
     let group = inner(&super::super::schema::JOB, "group");
     let Some(schema) = group.and_then(|group| inner(group, "task")) else {
         return decoded;
@@ -85,6 +93,10 @@ pub(super) fn task(block: Block, policy: RestartPolicy, cx: &mut Context<'_>) ->
     let lifecycle_block = reader.block("lifecycle");
     decoded.is_main = lifecycle_block.is_none();
     decoded.is_leader = reader.boolean("leader", cx).unwrap_or(false);
+    let services = reader.blocks("service");
+    if let Some(name) = &name {
+        decoded.services = service::services(services, Some(name), scope, cx);
+    }
     decoded.task = assemble(name, driver, policy, lifecycle_block, &mut reader, schema, cx)
         .map(|task| Task { leader: decoded.is_leader, ..task });
     reader.finish();

@@ -4,7 +4,7 @@
 //! out. What a table does not know is kept under its own name, for the decoder to report.
 
 use super::super::diagnostic::{Sink, Span};
-use super::super::schema::{Field, JOB, Schema, Shape};
+use super::super::schema::{Field, JOB, Schema, Shape, is_neutral};
 use super::super::tree::{Attribute, Block, Body, Item, Key, Value, ValueKind};
 
 /// The job's object as a `job` block.
@@ -42,9 +42,7 @@ fn member(field: &'static Field, key: Key, value: Value, items: &mut Vec<Item>, 
     match field.shape {
         Shape::Served => {}
         Shape::Unsupported { neutral, .. } => {
-            let is_neutral =
-                matches!(&value.kind, ValueKind::Text(text) if neutral.contains(&text.as_str()));
-            if !is_neutral && !is_empty(&value) {
+            if !is_neutral(&value, neutral) && !is_empty(&value) {
                 report_unsupported(field, &key, sink);
             }
         }
@@ -130,6 +128,8 @@ fn singular(field: &'static Field) -> (&'static str, &'static str) {
         "TaskGroups" => ("group", "a task group"),
         "Tasks" => ("task", "a task"),
         "Devices" => ("device", "a device"),
+        "Services" => ("service", "a service"),
+        "Checks" => ("check", "a check"),
         json => (field.hcl, json),
     }
 }

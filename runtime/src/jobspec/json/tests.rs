@@ -10,7 +10,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::super::{Format, parse};
-use crate::model::job::{Job, JobKind, LifecycleHook, Operator, RestartMode};
+use crate::model::job::{
+    EphemeralDisk, HealthCheck, HealthPolicy, Job, JobKind, LifecycleHook, Operator, RestartMode,
+};
 
 fn read(text: &str) -> Result<Job, Vec<String>> {
     parse(text.as_bytes(), Path::new("-"), Some(Format::Json)).map_err(|found| {
@@ -182,4 +184,71 @@ fn what_is_no_json_is_reported_where_reading_stopped() {
         assert_eq!(found.len(), 1, "{text}: {found:?}");
         assert!(found[0].starts_with(expected), "{text}: {found:?}");
     }
+}
+
+/// What a server keeps of a job with lifecycle tasks, as it answers it: every field is there. Values
+/// are those observed.
+const ANSWER: &str = include_str!("answer.json");
+
+#[test]
+fn what_a_server_answers_for_a_job_is_read_as_a_job() {
+    let job = read(ANSWER).unwrap();
+    assert_eq!((job.id.as_str(), job.kind), ("life", JobKind::Service));
+    let group = &job.groups[0];
+    assert_eq!(group.health, Some(HealthPolicy::default()));
+    assert_eq!(group.ephemeral_disk, EphemeralDisk::default());
+    assert_eq!(group.tasks.len(), 3);
+    let task_states =
+        ANSWER.replacen("\"HealthCheck\": \"checks\"", "\"HealthCheck\": \"task_states\"", 1);
+    let health = read(&task_states).unwrap().groups[0].health.unwrap();
+    assert_eq!(health.check, HealthCheck::TaskStates);
+}
+
+#[test]
+fn what_a_server_answers_for_a_batch_job_has_no_health() {
+    let kind = ANSWER.replacen("\"service\"", "\"batch\"", 1);
+    let found = read(&kind).unwrap_err();
+    assert!(found[0].contains("Update is for jobs of type service and system"), "{found:?}");
+    let job: serde_json::Value = serde_json::from_str(&kind).unwrap();
+    let mut job = job.as_object().unwrap().clone();
+    let group = job["TaskGroups"][0].as_object_mut().unwrap();
+    group["Update"] = serde_json::Value::Null;
+    group["Migrate"] = serde_json::Value::Null;
+    // The job's own block has times of zero and says nothing.
+    let job = read(&serde_json::Value::Object(job).to_string()).unwrap();
+    assert_eq!(job.groups[0].health, None);
+}
+
+#[test]
+fn other_ways_of_placing_anew_are_refused() {
+    for (from, to) in [
+        ("\"Unlimited\": true", "\"Unlimited\": false"),
+        ("\"Delay\": 30000000000", "\"Delay\": 1"),
+    ] {
+        let text = ANSWER.replacen(from, to, 1).replacen("\"Attempts\": 0", "\"Attempts\": 7", 1);
+        let found = read(&text).unwrap_err();
+        assert!(found[0].contains("ReschedulePolicy is valid in Nomad"), "{found:?}");
+    }
+}
+
+#[test]
+fn services_and_times_are_refused_in_the_words_of_json() {
+    for (services, expected) in [
+        (r#"{"PortLabel": "p"}"#, "3:15: the group's network has no port \"p\""),
+        (r#"{"Provider": "consul"}"#, "3:14: Provider consul is valid in Nomad"),
+        (r#"{"TaskName": "u"}"#, "3:14: TaskName is valid in Nomad"),
+        (r#"{"Checks": [{"Type": "tcp"}]}"#, "3:13: a check needs a port"),
+        (r#"{"Checks": {}}"#, "3:12: Checks must be a list of objects"),
+    ] {
+        let found = task(&format!("\"Services\": [\n{services}]")).unwrap_err();
+        assert!(found[0].starts_with(expected), "{services}: {found:?}");
+    }
+}
+
+#[test]
+fn the_directory_of_a_job_may_be_given() {
+    let job = read(
+        r#"{"ID":"j","SourceDir":"/srv","TaskGroups":[{"Name":"g","Tasks":[{"Name":"t","Driver":"d"}]}]}"#,
+    );
+    assert_eq!(job.unwrap().source_dir.as_deref(), Some(Path::new("/srv")));
 }

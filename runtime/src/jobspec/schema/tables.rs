@@ -19,6 +19,15 @@ const fn neutral(hcl: &'static str, json: &'static str, neutral: &'static [&'sta
     Field { hcl, json, shape: Shape::Unsupported { hint: "", neutral } }
 }
 
+/// Works as if it were not there or had one of these values.
+const fn left_out(
+    hcl: &'static str,
+    json: &'static str,
+    neutral: &'static [&'static str],
+) -> Field {
+    Field { hcl, json, shape: Shape::Unsupported { hint: "leave it out", neutral } }
+}
+
 const fn served(json: &'static str) -> Field {
     Field { hcl: "", json, shape: Shape::Served }
 }
@@ -54,12 +63,14 @@ pub(in super::super) static JOB: Schema = Schema {
         field("meta", "Meta", TextMap),
         many("constraint", "Constraints", &CONSTRAINT),
         labelled("group", "TaskGroups", "Name", &GROUP),
+        // Ostler's own. A name that nobody can write in HCL.
+        field("source dir", "SourceDir", Text),
         hinted("task", "", "put the task into a group"),
         later("affinity", "Affinities"),
         later("spread", "Spreads"),
-        later("update", "Update"),
-        later("migrate", "Migrate"),
-        later("reschedule", "Reschedule"),
+        once("update", "Update", &UPDATE),
+        once("migrate", "Migrate", &MIGRATE),
+        neutral("reschedule", "Reschedule", RESCHEDULE),
         later("periodic", "Periodic"),
         later("parameterized", "ParameterizedJob"),
         later("multiregion", "Multiregion"),
@@ -101,12 +112,13 @@ static GROUP: Schema = Schema {
         labelled("task", "Tasks", "Name", &TASK),
         field("shutdown_delay", "ShutdownDelay", Duration),
         later("affinity", "Affinities"),
+        once("update", "Update", &UPDATE),
+        once("migrate", "Migrate", &MIGRATE),
+        once("ephemeral_disk", "EphemeralDisk", &EPHEMERAL_DISK),
+        many("service", "Services", &SERVICE),
+        field("max_run_duration", "MaxRunDuration", Duration),
         later("spread", "Spreads"),
-        later("update", "Update"),
-        later("migrate", "Migrate"),
-        later("reschedule", "ReschedulePolicy"),
-        later("ephemeral_disk", "EphemeralDisk"),
-        later("service", "Services"),
+        neutral("reschedule", "ReschedulePolicy", RESCHEDULE),
         later("volume", "Volumes"),
         later("scaling", "Scaling"),
         later("vault", "Vault"),
@@ -115,7 +127,6 @@ static GROUP: Schema = Schema {
         later("stop_after_client_disconnect", "StopAfterClientDisconnect"),
         later("max_client_disconnect", "MaxClientDisconnect"),
         later("prevent_reschedule_on_lost", "PreventRescheduleOnLost"),
-        later("max_run_duration", "MaxRunDuration"),
     ],
 };
 
@@ -136,10 +147,10 @@ pub(super) static TASK: Schema = Schema {
         once("logs", "LogConfig", &LOGS),
         field("user", "User", Text),
         field("shutdown_delay", "ShutdownDelay", Duration),
+        many("service", "Services", &SERVICE),
         later("affinity", "Affinities"),
         later("artifact", "Artifacts"),
         later("template", "Templates"),
-        later("service", "Services"),
         later("vault", "Vault"),
         later("consul", "Consul"),
         later("identity", "Identities"),
@@ -265,6 +276,111 @@ static PORT: Schema = Schema {
         field("to", "To", IntegerNotZero),
         neutral("host_network", "HostNetwork", &["default"]),
         later("ignore_collision", "IgnoreCollision"),
+    ],
+};
+
+/// What Nomad fills in for rescheduling, by kind of job, and what asks for none: allocations are not
+/// placed anew here when they fail.
+const RESCHEDULE: &[&str] = &[
+    r#"{"Attempts": 0, "Unlimited": false}"#,
+    r#"{"Attempts": 0, "Interval": 0, "Delay": 30000000000, "DelayFunction": "exponential",
+        "MaxDelay": 3600000000000, "Unlimited": true}"#,
+    r#"{"Attempts": 1, "Interval": 86400000000000, "Delay": 5000000000,
+        "DelayFunction": "constant", "MaxDelay": 0, "Unlimited": false}"#,
+];
+
+static UPDATE: Schema = Schema {
+    what: "update",
+    fields: &[
+        field("health_check", "HealthCheck", Text),
+        field("min_healthy_time", "MinHealthyTime", Duration),
+        field("healthy_deadline", "HealthyDeadline", Duration),
+        left_out("max_parallel", "MaxParallel", &["1"]),
+        left_out("canary", "Canary", &["0"]),
+        left_out("auto_revert", "AutoRevert", &["false"]),
+        left_out("auto_promote", "AutoPromote", &["false"]),
+        left_out("stagger", "Stagger", &["30s"]),
+        left_out("progress_deadline", "ProgressDeadline", &["10m"]),
+    ],
+};
+
+static MIGRATE: Schema = Schema {
+    what: "migrate",
+    fields: &[
+        field("health_check", "HealthCheck", Text),
+        field("min_healthy_time", "MinHealthyTime", Duration),
+        field("healthy_deadline", "HealthyDeadline", Duration),
+        left_out("max_parallel", "MaxParallel", &["1"]),
+    ],
+};
+
+static EPHEMERAL_DISK: Schema = Schema {
+    what: "ephemeral_disk",
+    fields: &[
+        field("sticky", "Sticky", Bool),
+        field("migrate", "Migrate", Bool),
+        field("size", "SizeMB", Integer),
+    ],
+};
+
+static SERVICE: Schema = Schema {
+    what: "a service",
+    fields: &[
+        field("name", "Name", Text),
+        field("port", "PortLabel", Text),
+        field("provider", "Provider", Text),
+        field("task", "TaskName", Text),
+        many("check", "Checks", &CHECK),
+        neutral("tags", "Tags", &["[]"]),
+        neutral("canary_tags", "CanaryTags", &["[]"]),
+        neutral("enable_tag_override", "EnableTagOverride", &["false"]),
+        neutral("address_mode", "AddressMode", &["auto", "host"]),
+        neutral("on_update", "OnUpdate", &["require_healthy"]),
+        neutral("cluster", "Cluster", &["default"]),
+        neutral("namespace", "Namespace", &["default"]),
+        later("address", "Address"),
+        later("check_restart", "CheckRestart"),
+        later("connect", "Connect"),
+        later("identity", "Identity"),
+        later("kind", "Kind"),
+        later("meta", "Meta"),
+        later("canary_meta", "CanaryMeta"),
+        later("tagged_addresses", "TaggedAddresses"),
+        later("weights", "Weights"),
+        later("id", "Id"),
+    ],
+};
+
+static CHECK: Schema = Schema {
+    what: "a check",
+    fields: &[
+        field("name", "Name", Text),
+        field("type", "Type", Text),
+        field("path", "Path", Text),
+        field("method", "Method", Text),
+        field("port", "PortLabel", Text),
+        field("interval", "Interval", Duration),
+        field("timeout", "Timeout", Duration),
+        neutral("protocol", "Protocol", &["http"]),
+        neutral("address_mode", "AddressMode", &["auto", "host"]),
+        neutral("on_update", "OnUpdate", &["require_healthy"]),
+        neutral("success_before_passing", "SuccessBeforePassing", &["0"]),
+        neutral("failures_before_critical", "FailuresBeforeCritical", &["0"]),
+        neutral("failures_before_warning", "FailuresBeforeWarning", &["0"]),
+        neutral("expose", "Expose", &["false"]),
+        neutral("tls_skip_verify", "TLSSkipVerify", &["false"]),
+        neutral("initial_status", "InitialStatus", &["critical"]),
+        later("tls_server_name", "TLSServerName"),
+        later("header", "Header"),
+        later("body", "Body"),
+        later("command", "Command"),
+        later("args", "Args"),
+        later("check_restart", "CheckRestart"),
+        later("grpc_service", "GRPCService"),
+        later("grpc_use_tls", "GRPCUseTLS"),
+        later("task", "TaskName"),
+        later("notes", "Notes"),
+        later("id", "Id"),
     ],
 };
 
