@@ -6,8 +6,9 @@
 //!     └── watch<AllocState>, watch<AllocPhase> ◄── machine ◄┘ ─effects─► hooks, gates, task owners
 //! ```
 //! [`machine`] decides (pure), with [`coordinator`] (which tasks may start) and [`status`] (what the
-//! task states mean); [`runner`] acts. [`crate::model::alloc::Allocation`] is what was asked and
-//! never changes here; [`AllocState`] is what is.
+//! task states mean); [`runner`] acts. [`health`] judges (pure), with what [`checks`] finds.
+//! [`crate::model::alloc::Allocation`] is what was asked and never changes here; [`AllocState`] is
+//! what is.
 
 pub mod checks;
 pub mod coordinator;
