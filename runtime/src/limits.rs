@@ -174,6 +174,27 @@ pub const FINGERPRINT_RETRY_FIRST: Duration = Duration::from_secs(1);
 /// Longest wait after failed fingerprints: a plugin is never given up.
 pub const FINGERPRINT_RETRY_MAX: Duration = Duration::from_secs(120);
 
+// ---- allocation directories ------------------------------------------------------------------
+
+/// Longest wait for somebody else who changes the same allocation directory.
+pub const ALLOC_DIR_LOCK_WALL_MAX: Duration = Duration::from_secs(60);
+/// Entries touched by one removal of a directory. Twenty times what an ext4 of 250 GB can hold; only
+/// a process that creates files as fast as they are removed gets there.
+pub const REMOVE_ENTRIES_MAX: u64 = 400_000_000;
+/// Directories that can neither be removed nor moved, one inside the other, that a removal goes
+/// into. Each keeps a directory open; ordinary content has none.
+pub const REMOVE_PINNED_DEPTH_MAX: usize = 16;
+/// Names of what a removal had to leave, given in its error; all are counted.
+pub const REMOVE_NAMES_MAX: usize = 16;
+/// Largest journal of a move between allocations, bytes: the names of [`JOB_TASKS_MAX`] tasks are
+/// a quarter of it.
+pub const MIGRATE_JOURNAL_BYTES_MAX: u64 = 512 * KIB;
+/// Entries looked at when an allocation's disk use is measured: about two seconds of one core. Beyond
+/// it the result is a lower bound and says so.
+pub const MEASURE_ENTRIES_MAX: u64 = 1_000_000;
+/// Levels of an allocation directory kept open while it is measured; deeper ones are left by `..`.
+pub const MEASURE_OPEN_LEVELS_MAX: usize = 32;
+
 // ---- logs ------------------------------------------------------------------------------------
 
 // ---- services and health ----------------------------------------------------------------------

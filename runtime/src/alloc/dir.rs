@@ -14,82 +14,47 @@
 //!
 //! Tasks write in these directories, so everything below the root is hostile: each level is opened
 //! by one name relative to its parent without following links, and a link in the place of a
-//! directory is refused. Everything here blocks on the disk; call it from a blocking thread.
+//! directory is refused. Whoever changes a directory holds it meanwhile, so that building, moving
+//! ([`crate::alloc::migrate`]) and removing never mix; looking at it needs no lock. Everything here
+//! blocks on the disk; call it from a blocking thread.
+//!
+//! | may happen to a directory | what keeps it harmless |
+//! |---|---|
+//! | links out, links swapped in between two steps | open relative to the parent, never follow |
+//! | devices, named pipes, sockets | only directories are ever opened; the others are unlinked |
+//! | 100,000 levels | removal flattens, measuring goes up by `..` and checks where it is |
+//! | rights taken from the owner | put right while removing |
+//! | files that cannot be removed | the rest is removed; they are named ([`AllocDirError::Left`]) |
+//! | mount points | never entered; named as left |
+
+pub(super) mod at;
+mod error;
+pub(super) mod lock;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use cap_std::fs::Dir;
-use rustix::fs::{AtFlags, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::fs::Mode;
 
+use self::at::{ensure, io_error, open_child, open_root};
+pub use self::error::AllocDirError;
+pub(super) use self::error::hint;
+use self::lock::Held;
 use super::remove::remove_tree;
+pub use super::remove::{Left, LeftEntry, Why};
 use crate::model::ids::{AllocId, TaskName};
 
 /// Name of the shared directory; no task can have it.
-const SHARED: &str = "alloc";
-const PUBLIC: Mode = Mode::from_raw_mode(0o755);
+pub(super) const SHARED: &str = "alloc";
+pub(super) const PUBLIC: Mode = Mode::from_raw_mode(0o755);
 const PRIVATE: Mode = Mode::from_raw_mode(0o700);
-
-/// Why an allocation directory could not be made, opened or removed.
-#[derive(Debug, thiserror::Error)]
-pub enum AllocDirError {
-    /// The operating system refused.
-    #[error("cannot {action} {}: {}", .path.display(), hint(.source))]
-    Io {
-        /// What was tried: `create`, `open` …
-        action: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
-    /// Something else is where a directory should be.
-    #[error(
-        "{} is {found}, not a directory; nothing was changed: remove it and try again",
-        .path.display()
-    )]
-    NotDirectory {
-        /// Where.
-        path: PathBuf,
-        /// What is there: `a symbolic link`, `a file`.
-        found: &'static str,
-    },
-    /// The allocation has no directory.
-    #[error("allocation directory {} does not exist", .path.display())]
-    Missing {
-        /// Where it should be.
-        path: PathBuf,
-    },
-    /// The task has the name of the shared directory.
-    #[error("no task can be named {name:?}: the allocation's shared directory has this name")]
-    ReservedTaskName {
-        /// The name.
-        name: TaskName,
-    },
-}
-
-/// The cause with the next step, for causes that have one.
-fn hint(source: &io::Error) -> String {
-    let step = match source.kind() {
-        io::ErrorKind::ReadOnlyFilesystem => {
-            "the file system is read-only; choose another data directory"
-        }
-        io::ErrorKind::StorageFull => "the disk is full; free some space and try again",
-        io::ErrorKind::QuotaExceeded => "the disk quota is used up; free some space and try again",
-        io::ErrorKind::PermissionDenied => {
-            "permission denied; run the agent as the owner of the data directory"
-        }
-        _ => return source.to_string(),
-    };
-    step.to_owned()
-}
 
 /// The directory of one allocation, made or found.
 #[derive(Debug)]
 pub struct AllocDir {
+    alloc: AllocId,
     path: PathBuf,
     dir: OwnedFd,
 }
@@ -115,6 +80,7 @@ impl AllocDir {
     /// [`AllocDirError::NotDirectory`] for a link or file in the place of a directory;
     /// [`AllocDirError::Io`] when the operating system refuses.
     pub fn create(root: &Path, alloc: AllocId) -> Result<Self, AllocDirError> {
+        let _held = Held::take(&[alloc])?;
         std::fs::create_dir_all(root).map_err(io_error("create", root))?;
         let root = absolute(root)?;
         let root_fd = open_root(&root)?;
@@ -126,7 +92,7 @@ impl AllocDir {
         for name in ["data", "logs", "tmp"] {
             ensure(shared.as_fd(), name, PUBLIC, &shared_path.join(name))?;
         }
-        Ok(Self { path, dir })
+        Ok(Self { alloc, path, dir })
     }
 
     /// Open the directory of an allocation that was there before.
@@ -138,35 +104,57 @@ impl AllocDir {
         let name = alloc.to_string();
         let path = root.join(&name);
         let missing = |error| match error {
-            AllocDirError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                AllocDirError::Missing { path: path.clone() }
-            }
+            error if is_missing(&error) => AllocDirError::Missing { path: path.clone() },
             other => other,
         };
         let root_fd = open_root(&root).map_err(missing)?;
         let dir = open_child(root_fd.as_fd(), &name, &path).map_err(missing)?;
-        Ok(Self { path, dir })
+        Ok(Self { alloc, path, dir })
+    }
+
+    /// Allocations that have a directory below `root`, sorted; none when there is no `root`. What
+    /// is not named like an allocation is left out.
+    ///
+    /// # Errors
+    /// [`AllocDirError::Io`] when `root` cannot be read.
+    pub fn list(root: &Path) -> Result<Vec<AllocId>, AllocDirError> {
+        let root = absolute(root)?;
+        let dir = match open_root(&root) {
+            Ok(dir) => dir,
+            Err(error) if is_missing(&error) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let failed = |error: rustix::io::Errno| io_error("read", &root)(error.into());
+        let mut allocs = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            let id = name.to_str().ok().and_then(|name| name.parse::<AllocId>().ok());
+            // Other ways to write the id are not how a directory of ours is named.
+            let ours = id.filter(|id| id.to_string().as_bytes() == name.to_bytes());
+            allocs.extend(ours);
+        }
+        allocs.sort_unstable();
+        Ok(allocs)
     }
 
     /// Remove the directory of an allocation with everything in it. Links are removed, not
-    /// followed. Success when there is none.
+    /// followed; other file systems mounted in it are not entered. Success when there is none.
     ///
     /// # Errors
-    /// [`AllocDirError::Io`] when something could not be removed; what could be removed is gone,
-    /// so calling again goes on.
+    /// [`AllocDirError::Left`] when something could not be removed: what could be is gone, and
+    /// calling again goes on. [`AllocDirError::Io`] when not even the root can be opened.
     pub fn destroy(root: &Path, alloc: AllocId) -> Result<(), AllocDirError> {
+        let _held = Held::take(&[alloc])?;
         let root = absolute(root)?;
-        let path = root.join(alloc.to_string());
-        let removed = match rustix::fs::open(&root, DIRECTORY_FLAGS, Mode::empty()) {
-            Ok(root_fd) => remove_tree(root_fd.as_fd(), alloc.to_string().as_ref()),
-            Err(error) => Err(error.into()),
+        let root_fd = match open_root(&root) {
+            Ok(root_fd) => root_fd,
+            Err(error) if is_missing(&error) => return Ok(()),
+            Err(error) => return Err(error),
         };
-        match removed {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(io_error("remove", &path)(error))
-            }
-            _ => Ok(()),
-        }
+        let name = alloc.to_string();
+        remove_tree(root_fd.as_fd(), &name)
+            .map_err(|left| AllocDirError::Left { path: root.join(&name), left })
     }
 
     /// `<root>/<alloc id>`, absolute.
@@ -218,12 +206,18 @@ impl AllocDir {
         if task.as_str() == SHARED {
             return Err(AllocDirError::ReservedTaskName { name: task.clone() });
         }
+        let _held = Held::take(&[self.alloc])?;
         let paths = self.task(task);
         let dir = ensure(self.dir.as_fd(), task.as_str(), PUBLIC, &paths.path)?;
         ensure(dir.as_fd(), "local", PUBLIC, &paths.local)?;
         ensure(dir.as_fd(), "secrets", PRIVATE, &paths.secrets)?;
         ensure(dir.as_fd(), "tmp", PUBLIC, &paths.tmp)?;
         Ok(paths)
+    }
+
+    /// The open directory.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
     }
 
     /// Where a task's directories are, made or not.
@@ -239,62 +233,12 @@ impl AllocDir {
     }
 }
 
-/// Flags to open a directory; below the root always together with `NOFOLLOW`.
-pub(super) const DIRECTORY_FLAGS: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+fn is_missing(error: &AllocDirError) -> bool {
+    matches!(error, AllocDirError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+}
 
 fn absolute(root: &Path) -> Result<PathBuf, AllocDirError> {
     std::path::absolute(root).map_err(io_error("resolve", root))
-}
-
-/// The root is the operator's choice, so links on the way to it are followed.
-fn open_root(root: &Path) -> Result<OwnedFd, AllocDirError> {
-    rustix::fs::open(root, DIRECTORY_FLAGS, Mode::empty())
-        .map_err(|error| io_error("open", root)(error.into()))
-}
-
-fn open_child(parent: BorrowedFd<'_>, name: &str, path: &Path) -> Result<OwnedFd, AllocDirError> {
-    let flags = DIRECTORY_FLAGS | OFlags::NOFOLLOW;
-    rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(|error| match error {
-        // Linux answers NOTDIR for a link opened as a directory, others LOOP.
-        Errno::NOTDIR | Errno::LOOP => {
-            AllocDirError::NotDirectory { path: path.to_owned(), found: what_is(parent, name) }
-        }
-        other => io_error("open", path)(other.into()),
-    })
-}
-
-fn what_is(parent: BorrowedFd<'_>, name: &str) -> &'static str {
-    match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_symlink() => {
-            "a symbolic link"
-        }
-        Ok(stat) if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() => "a file",
-        _ => "something else",
-    }
-}
-
-/// Make a directory unless it is there, open it, and set its mode (the umask may have cut it).
-fn ensure(
-    parent: BorrowedFd<'_>,
-    name: &str,
-    mode: Mode,
-    path: &Path,
-) -> Result<OwnedFd, AllocDirError> {
-    match rustix::fs::mkdirat(parent, name, mode) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(error) => return Err(io_error("create", path)(error.into())),
-    }
-    let dir = open_child(parent, name, path)?;
-    rustix::fs::fchmod(&dir, mode).map_err(|e| io_error("set the mode of", path)(e.into()))?;
-    Ok(dir)
-}
-
-fn io_error<'a>(
-    action: &'static str,
-    path: &'a Path,
-) -> impl FnOnce(io::Error) -> AllocDirError + 'a {
-    move |source| AllocDirError::Io { action, path: path.to_owned(), source }
 }
 
 #[cfg(test)]

@@ -14,6 +14,10 @@ fn id() -> AllocId {
     "6f1f8e4e-0f5c-4f7e-9a51-2f8b8f0c3c11".parse().unwrap()
 }
 
+fn other(number: u8) -> AllocId {
+    format!("cccccccc-0000-4000-8000-0000000000{number:02x}").parse().unwrap()
+}
+
 fn name(text: &str) -> TaskName {
     TaskName::new(text).unwrap()
 }
@@ -158,4 +162,138 @@ fn a_read_only_and_a_full_disk_are_named_with_the_path_and_the_next_step() {
     }
     let proc = AllocDir::create(Path::new("/proc/ostler-test"), id()).unwrap_err();
     assert!(proc.to_string().contains("/proc/ostler-test"), "{proc}");
+}
+
+#[test]
+fn the_list_has_what_is_named_like_an_allocation_and_nothing_else() {
+    let root = tempfile::tempdir().unwrap();
+    assert_eq!(AllocDir::list(&root.path().join("nowhere")).unwrap(), []);
+    for number in [3, 1, 2] {
+        AllocDir::create(root.path(), other(number)).unwrap();
+    }
+    std::fs::create_dir(root.path().join("lost+found")).unwrap();
+    std::fs::create_dir(root.path().join(other(9).to_string().to_uppercase())).unwrap();
+    assert_eq!(AllocDir::list(root.path()).unwrap(), [other(1), other(2), other(3)]);
+}
+
+#[test]
+fn building_listing_and_destroying_at_once_end_with_a_whole_directory_or_none() {
+    let root = tempfile::tempdir().unwrap();
+    for round in 0..100 {
+        let alloc = other(10);
+        let start = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    start.wait();
+                    let dir = AllocDir::create(root.path(), alloc).unwrap();
+                    match dir.create_task(&name("web")) {
+                        // The directory was removed in between.
+                        Err(AllocDirError::Io { source, .. }) => {
+                            assert_eq!(source.kind(), io::ErrorKind::NotFound);
+                        }
+                        made => drop(made.unwrap()),
+                    }
+                });
+            }
+            scope.spawn(|| {
+                start.wait();
+                AllocDir::destroy(root.path(), alloc).unwrap();
+            });
+            start.wait();
+            AllocDir::list(root.path()).unwrap();
+        });
+        match AllocDir::open(root.path(), alloc) {
+            Ok(dir) => {
+                for part in [dir.data(), dir.logs(), dir.tmp()] {
+                    assert!(part.is_dir(), "round {round}: {}", part.display());
+                }
+                let task = dir.task(&name("web"));
+                assert!(!task.path.exists() || task.secrets.is_dir() && task.tmp.is_dir());
+            }
+            Err(error) => assert!(matches!(error, AllocDirError::Missing { .. }), "{error}"),
+        }
+        AllocDir::destroy(root.path(), alloc).unwrap();
+    }
+}
+
+#[test]
+fn a_directory_somebody_holds_is_waited_for() {
+    let root = tempfile::tempdir().unwrap();
+    let held = Held::take(&[other(20), other(21)]).unwrap();
+    let (sender, made) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            AllocDir::create(root.path(), other(22)).unwrap();
+            sender.send("another").unwrap();
+            AllocDir::create(root.path(), other(21)).unwrap();
+            sender.send("the held one").unwrap();
+        });
+        assert_eq!(made.recv().unwrap(), "another");
+        assert!(made.try_recv().is_err());
+        assert!(!root.path().join(other(21).to_string()).exists());
+        drop(held);
+        assert_eq!(made.recv().unwrap(), "the held one");
+    });
+}
+
+#[test]
+fn a_link_swapped_with_a_directory_while_it_is_built_changes_nothing_outside() {
+    use rustix::fs::{CWD, RenameFlags};
+    let root = tempfile::tempdir().unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(outside.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
+    let dir = AllocDir::create(root.path(), other(30)).unwrap();
+    let task = dir.create_task(&name("web")).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let (mut built, mut refused) = (0, 0);
+    std::thread::scope(|scope| {
+        let stop = &stop;
+        let link = root.path().join("link");
+        symlink(outside.path(), &link).unwrap();
+        let (secrets, whole) = (task.secrets.clone(), task.path.clone());
+        scope.spawn(move || {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                for place in [&secrets, &whole] {
+                    for _ in 0..2 {
+                        let _ = rustix::fs::renameat_with(
+                            CWD,
+                            &link,
+                            CWD,
+                            place,
+                            RenameFlags::EXCHANGE,
+                        );
+                    }
+                }
+            }
+        });
+        // Until both were seen: the swap went on meanwhile.
+        for _ in 0..200_000 {
+            match dir.create_task(&name("web")) {
+                Ok(_) => built += 1,
+                Err(_) => refused += 1,
+            }
+            if built > 200 && refused > 200 {
+                break;
+            }
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(built > 0 && refused > 0, "built {built}, refused {refused}");
+    assert_eq!(mode(outside.path()), 0o711);
+    assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_is_left_is_named_with_the_directory_and_the_next_step() {
+    let entry = LeftEntry { path: "x/alloc/data/db".into(), why: Why::MountPoint };
+    let error = AllocDirError::Left {
+        path: "/allocs/x".into(),
+        left: Left { entries: vec![entry], count: 3 },
+    };
+    assert_eq!(
+        error.to_string(),
+        "cannot remove all of /allocs/x: x/alloc/data/db (something is mounted there; unmount it) \
+         and 2 more"
+    );
 }

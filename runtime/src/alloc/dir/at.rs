@@ -1,0 +1,110 @@
+//! Opening and making directories one name at a time, without following what a task put there.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::AllocDirError;
+
+/// Flags to open a directory; below the root always together with `NOFOLLOW`.
+pub(in crate::alloc) const DIRECTORY_FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// The root is the operator's choice, so links on the way to it are followed.
+pub(in crate::alloc) fn open_root(root: &Path) -> Result<OwnedFd, AllocDirError> {
+    rustix::fs::openat(CWD, root, DIRECTORY_FLAGS, Mode::empty())
+        .map_err(|error| io_error("open", root)(error.into()))
+}
+
+/// Open the directory `name` in `parent`; `path` is for messages.
+pub(in crate::alloc) fn open_child(
+    parent: BorrowedFd<'_>,
+    name: &str,
+    path: &Path,
+) -> Result<OwnedFd, AllocDirError> {
+    let flags = DIRECTORY_FLAGS | OFlags::NOFOLLOW;
+    rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(|error| match error {
+        // Linux answers NOTDIR for a link opened as a directory, others LOOP.
+        Errno::NOTDIR | Errno::LOOP => {
+            AllocDirError::NotDirectory { path: path.to_owned(), found: what_is(parent, name) }
+        }
+        other => io_error("open", path)(other.into()),
+    })
+}
+
+/// Open the directory `name` in `parent` unless another file system is mounted there.
+///
+/// `EXDEV` for a mount point, also one that shows the same device again; else as `openat`.
+pub(in crate::alloc) fn open_same_mount<P: rustix::path::Arg + Copy>(
+    parent: BorrowedFd<'_>,
+    name: P,
+    flags: OFlags,
+) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::NOFOLLOW;
+    let within = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
+    match rustix::fs::openat2(parent, name, flags, Mode::empty(), within) {
+        // Old kernels, and sandboxes that refuse the call.
+        Err(Errno::NOSYS | Errno::PERM) => {}
+        other => return other,
+    }
+    let child = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    let same = rustix::fs::fstat(&child)?.st_dev == rustix::fs::fstat(parent)?.st_dev;
+    if same { Ok(child) } else { Err(Errno::XDEV) }
+}
+
+/// What stands at a name where a directory should be.
+pub(in crate::alloc) fn what_is(parent: BorrowedFd<'_>, name: &str) -> &'static str {
+    let Ok(stat) = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) else {
+        return "something else";
+    };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Symlink => "a symbolic link",
+        FileType::RegularFile => "a file",
+        FileType::Fifo => "a named pipe",
+        FileType::Socket => "a socket",
+        FileType::BlockDevice | FileType::CharacterDevice => "a device",
+        _ => "something else",
+    }
+}
+
+/// Make a directory unless it is there, open it, and set its mode (the umask may have cut it).
+pub(in crate::alloc) fn ensure(
+    parent: BorrowedFd<'_>,
+    name: &str,
+    mode: Mode,
+    path: &Path,
+) -> Result<OwnedFd, AllocDirError> {
+    match rustix::fs::mkdirat(parent, name, mode) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(io_error("create", path)(error.into())),
+    }
+    let dir = open_child(parent, name, path)?;
+    rustix::fs::fchmod(&dir, mode).map_err(|e| io_error("set the mode of", path)(e.into()))?;
+    Ok(dir)
+}
+
+/// Is there nothing in an open directory?
+pub(in crate::alloc) fn is_empty(dir: impl AsFd) -> io::Result<bool> {
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        if !is_dots(entry?.file_name()) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// `.` and `..`, which every directory lists.
+pub(in crate::alloc) fn is_dots(name: &std::ffi::CStr) -> bool {
+    name == c"." || name == c".."
+}
+
+/// Puts action and path to a cause.
+pub(in crate::alloc) fn io_error<'a>(
+    action: &'static str,
+    path: &'a Path,
+) -> impl FnOnce(io::Error) -> AllocDirError + 'a {
+    move |source| AllocDirError::Io { action, path: path.to_owned(), source }
+}
