@@ -16,8 +16,10 @@ pub mod dir;
 pub mod health;
 pub mod hooks;
 pub mod machine;
+pub mod migrate;
 pub(crate) mod remove;
 pub mod runner;
+pub mod size;
 pub mod status;
 
 use std::collections::BTreeMap;
