@@ -195,6 +195,29 @@ pub const MEASURE_ENTRIES_MAX: u64 = 1_000_000;
 /// Levels of an allocation directory kept open while it is measured; deeper ones are left by `..`.
 pub const MEASURE_OPEN_LEVELS_MAX: usize = 32;
 
+// ---- garbage collection ----------------------------------------------------------------------
+
+/// Default of `gc.interval`.
+pub const GC_INTERVAL_DEFAULT: Duration = Duration::from_secs(60);
+/// Shortest interval honoured: each look asks the file system.
+pub const GC_INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// Default of `gc.disk_usage_threshold`, percent.
+pub const GC_DISK_PERCENT_DEFAULT: u8 = 80;
+/// Default of `gc.inode_usage_threshold`, percent.
+pub const GC_INODE_PERCENT_DEFAULT: u8 = 70;
+/// Default of `gc.max_allocs`.
+pub const GC_MAX_ALLOCS_DEFAULT: u32 = 50;
+/// Default of `gc.parallel_destroys`.
+pub const GC_PARALLEL_DEFAULT: u32 = 2;
+/// Longest that an allocation which cannot be removed is left alone, in intervals.
+pub const GC_BACKOFF_TICKS_MAX: u64 = 64;
+/// Longest wait for one removal: hooks of [`HOOK_WALL_MAX`] and a directory of some million files.
+pub const GC_DESTROY_WALL_MAX: Duration = Duration::from_secs(300);
+/// Longest wait for the file system to say how full it is, what it has to write included.
+pub const GC_MEASURE_WALL_MAX: Duration = Duration::from_secs(60);
+/// Requests to collect that wait for their turn; more wait at the sender.
+pub const GC_REQUESTS_QUEUE_MAX: usize = 16;
+
 // ---- logs ------------------------------------------------------------------------------------
 
 // ---- services and health ----------------------------------------------------------------------

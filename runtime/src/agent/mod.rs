@@ -12,6 +12,7 @@ pub mod admission;
 pub mod catalogue;
 pub mod config;
 mod error;
+pub mod gc;
 pub mod inspect;
 mod job;
 mod leftovers;

@@ -95,6 +95,7 @@ const NOTHING: [String; 0] = [];
 /// Files and directories that only compute: same input, same output.
 const PURE: &[&str] = &[
     "agent/admission",
+    "agent/gc/choice.rs",
     "agent/ports/mod.rs",
     "alloc/coordinator.rs",
     "alloc/health",
