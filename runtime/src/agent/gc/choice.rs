@@ -176,6 +176,8 @@ struct Failure {
 pub struct GcState {
     tick: u64,
     failed: BTreeMap<AllocId, Failure>,
+    /// Nothing goes for room before this tick.
+    room_from: u64,
     /// Removed, and perhaps still listed.
     gone: BTreeSet<AllocId>,
 }
@@ -200,6 +202,13 @@ impl GcState {
         failure.until = self.tick.saturating_add(ticks);
     }
 
+    /// The removal of an allocation did not come to an end. It may free its room yet, so nothing
+    /// else goes for room before the next tick.
+    pub fn hung(&mut self, id: AllocId) {
+        self.failed(id);
+        self.room_from = self.tick.saturating_add(1);
+    }
+
     /// What to do now. Asked again after each [`GcStep::Destroy`], it comes to an end: each one named
     /// is gone or has failed by then.
     ///
@@ -219,7 +228,8 @@ impl GcState {
         let may_go = self.oldest_first(terminal);
         let excess = have.saturating_sub(usize::try_from(policy.max_allocs).unwrap_or(usize::MAX));
         let crowd = || (excess > 0).then_some(Crowd { have, max: policy.max_allocs });
-        let (reason, most) = if let Some(reason) = measured.and_then(|fs| too_full(policy, fs)) {
+        let full = measured.filter(|_| self.tick >= self.room_from);
+        let (reason, most) = if let Some(reason) = full.and_then(|fs| too_full(policy, fs)) {
             (reason, 1)
         } else if excess > 0 {
             let parallel = usize::try_from(policy.parallel.max(1)).unwrap_or(usize::MAX);

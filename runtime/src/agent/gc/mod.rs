@@ -210,10 +210,7 @@ impl Owner {
             match self.state.next(&self.policy, measured, &terminal, live) {
                 GcStep::Done { crowd } => return self.tell(crowd),
                 GcStep::Destroy { ids, reason } => {
-                    if self.destroy(ids, reason).await.hung {
-                        // It may free its room yet: nothing else goes in its place for now.
-                        return;
-                    }
+                    self.destroy(ids, reason).await;
                     settle = true;
                 }
             }
@@ -228,19 +225,18 @@ impl Owner {
             candidates.into_iter().filter(wanted).map(|candidate| candidate.id).collect();
         let answer = match ask.alloc {
             Some(alloc) if ids.is_empty() => Err(CollectError::NotGarbage { alloc }),
-            _ => Ok(self.destroy(ids, GcReason::Asked).await.removed),
+            _ => Ok(self.destroy(ids, GcReason::Asked).await),
         };
         // Whoever asked may have left meanwhile.
         let _ = ask.reply.send(answer);
     }
 
     /// Remove allocations, `parallel` at a time, and wait for all of them.
-    async fn destroy(&mut self, ids: Vec<AllocId>, reason: GcReason) -> Destroyed {
+    async fn destroy(&mut self, ids: Vec<AllocId>, reason: GcReason) -> Removed {
         let parallel = usize::try_from(self.policy.parallel.max(1)).unwrap_or(usize::MAX);
         let mut waiting = ids.iter().copied();
         let (mut running, mut names) = (JoinSet::new(), BTreeMap::new());
         let mut failed = BTreeMap::new();
-        let mut hung = false;
         loop {
             while running.len() < parallel
                 && let Some(id) = waiting.next()
@@ -251,25 +247,27 @@ impl Owner {
             }
             let Some(joined) = running.join_next_with_id().await else { break };
             let (task, outcome) = match joined {
-                Ok((task, Some(outcome))) => (task, outcome),
-                Ok((task, None)) => {
-                    hung = true;
-                    (task, Err(format!("not done within {} s", GC_DESTROY_WALL_MAX.as_secs())))
-                }
-                Err(error) => (error.id(), Err("its removal ended unexpectedly".to_owned())),
+                Ok((task, outcome)) => (task, outcome),
+                Err(error) => (error.id(), Some(Err("its removal ended unexpectedly".to_owned()))),
             };
             let Some(id) = names.remove(&task) else { continue };
-            match outcome {
-                Ok(()) => {
+            let error = match outcome {
+                Some(Ok(())) => {
                     self.state.destroyed(id);
                     tracing::info!(alloc = %id, %reason, "allocation collected");
+                    continue;
                 }
-                Err(error) => {
+                Some(Err(error)) => {
                     self.state.failed(id);
-                    tracing::warn!(alloc = %id, %reason, %error, "cannot collect the allocation");
-                    failed.insert(id, error);
+                    error
                 }
-            }
+                None => {
+                    self.state.hung(id);
+                    format!("not done within {} s", GC_DESTROY_WALL_MAX.as_secs())
+                }
+            };
+            tracing::warn!(alloc = %id, %reason, %error, "cannot collect the allocation");
+            failed.insert(id, error);
         }
         let mut removed = Removed::default();
         for id in ids {
@@ -278,7 +276,7 @@ impl Owner {
                 None => removed.allocs.push(id),
             }
         }
-        Destroyed { removed, hung }
+        removed
     }
 
     async fn measure(&self, settle: bool) -> Option<FsUse> {
@@ -310,12 +308,6 @@ impl Owner {
         }
         self.said = great;
     }
-}
-
-struct Destroyed {
-    removed: Removed,
-    /// One of them did not come to an end.
-    hung: bool,
 }
 
 #[cfg(test)]

@@ -10,17 +10,17 @@ use rustix::io::Errno;
 use super::AllocDirError;
 
 /// Flags to open a directory; below the root always together with `NOFOLLOW`.
-pub(in crate::alloc) const DIRECTORY_FLAGS: OFlags =
+pub(in super::super) const DIRECTORY_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// The root is the operator's choice, so links on the way to it are followed.
-pub(in crate::alloc) fn open_root(root: &Path) -> Result<OwnedFd, AllocDirError> {
+pub(in super::super) fn open_root(root: &Path) -> Result<OwnedFd, AllocDirError> {
     rustix::fs::openat(CWD, root, DIRECTORY_FLAGS, Mode::empty())
         .map_err(|error| io_error("open", root)(error.into()))
 }
 
 /// Open the directory `name` in `parent`; `path` is for messages.
-pub(in crate::alloc) fn open_child(
+pub(in super::super) fn open_child(
     parent: BorrowedFd<'_>,
     name: &str,
     path: &Path,
@@ -38,25 +38,34 @@ pub(in crate::alloc) fn open_child(
 /// Open the directory `name` in `parent` unless another file system is mounted there.
 ///
 /// `EXDEV` for a mount point, also one that shows the same device again; else as `openat`.
-pub(in crate::alloc) fn open_same_mount<P: rustix::path::Arg + Copy>(
+pub(in super::super) fn open_same_mount<P: rustix::path::Arg + Copy>(
     parent: BorrowedFd<'_>,
     name: P,
     flags: OFlags,
 ) -> Result<OwnedFd, Errno> {
-    let flags = flags | OFlags::NOFOLLOW;
     let within = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
     match rustix::fs::openat2(parent, name, flags, Mode::empty(), within) {
         // Old kernels, and sandboxes that refuse the call.
         Err(Errno::NOSYS | Errno::PERM) => {}
         other => return other,
     }
+    open_same_device(parent, name, flags)
+}
+
+/// The same where that cannot be asked for: only other devices are told.
+fn open_same_device<P: rustix::path::Arg>(
+    parent: BorrowedFd<'_>,
+    name: P,
+    flags: OFlags,
+) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::NOFOLLOW;
     let child = rustix::fs::openat(parent, name, flags, Mode::empty())?;
     let same = rustix::fs::fstat(&child)?.st_dev == rustix::fs::fstat(parent)?.st_dev;
     if same { Ok(child) } else { Err(Errno::XDEV) }
 }
 
 /// What stands at a name where a directory should be.
-pub(in crate::alloc) fn what_is(parent: BorrowedFd<'_>, name: &str) -> &'static str {
+pub(in super::super) fn what_is(parent: BorrowedFd<'_>, name: &str) -> &'static str {
     let Ok(stat) = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) else {
         return "something else";
     };
@@ -71,7 +80,7 @@ pub(in crate::alloc) fn what_is(parent: BorrowedFd<'_>, name: &str) -> &'static 
 }
 
 /// Make a directory unless it is there, open it, and set its mode (the umask may have cut it).
-pub(in crate::alloc) fn ensure(
+pub(in super::super) fn ensure(
     parent: BorrowedFd<'_>,
     name: &str,
     mode: Mode,
@@ -87,7 +96,7 @@ pub(in crate::alloc) fn ensure(
 }
 
 /// Is there nothing in an open directory?
-pub(in crate::alloc) fn is_empty(dir: impl AsFd) -> io::Result<bool> {
+pub(in super::super) fn is_empty(dir: impl AsFd) -> io::Result<bool> {
     for entry in rustix::fs::Dir::read_from(dir)? {
         if !is_dots(entry?.file_name()) {
             return Ok(false);
@@ -97,14 +106,39 @@ pub(in crate::alloc) fn is_empty(dir: impl AsFd) -> io::Result<bool> {
 }
 
 /// `.` and `..`, which every directory lists.
-pub(in crate::alloc) fn is_dots(name: &std::ffi::CStr) -> bool {
+pub(in super::super) fn is_dots(name: &std::ffi::CStr) -> bool {
     name == c"." || name == c".."
 }
 
 /// Puts action and path to a cause.
-pub(in crate::alloc) fn io_error<'a>(
+pub(in super::super) fn io_error<'a>(
     action: &'static str,
     path: &'a Path,
 ) -> impl FnOnce(io::Error) -> AllocDirError + 'a {
     move |source| AllocDirError::Io { action, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn neither_way_to_open_a_directory_follows_links_or_enters_other_devices() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("dir")).unwrap();
+        std::os::unix::fs::symlink("dir", root.path().join("link")).unwrap();
+        let here = open_root(root.path()).unwrap();
+        let top = open_root(Path::new("/")).unwrap();
+        for open in [open_same_mount::<&str>, open_same_device::<&str>] {
+            assert!(open(here.as_fd(), "dir", DIRECTORY_FLAGS).is_ok());
+            let link = open(here.as_fd(), "link", DIRECTORY_FLAGS).map(drop);
+            assert!(matches!(link, Err(Errno::LOOP | Errno::NOTDIR)), "{link:?}");
+            let missing = open(here.as_fd(), "nothing", DIRECTORY_FLAGS).map(drop);
+            assert_eq!(missing, Err(Errno::NOENT));
+            let proc = open(top.as_fd(), "proc", DIRECTORY_FLAGS).map(drop);
+            assert_eq!(proc, Err(Errno::XDEV));
+        }
+    }
 }

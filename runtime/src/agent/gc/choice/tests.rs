@@ -148,6 +148,22 @@ fn one_that_cannot_be_removed_is_left_alone_for_longer_each_time_and_the_next_go
 }
 
 #[test]
+fn while_a_removal_hangs_none_goes_for_room_in_its_place_but_the_count_is_kept() {
+    let policy = GcPolicy { max_allocs: 2, ..GcPolicy::default() };
+    let terminal = [candidate(1, 1), candidate(2, 2), candidate(3, 3)];
+    let mut state = GcState::default();
+    assert_eq!(ids(&state.next(&policy, disk(99), &terminal, 0)), [id(1)]);
+    state.hung(id(1));
+    let reason = GcReason::Count { have: 3, max: 2 };
+    let step = state.next(&policy, disk(99), &terminal, 0);
+    assert_eq!(step, GcStep::Destroy { ids: vec![id(2)], reason });
+    state.destroyed(id(2));
+    assert_eq!(state.next(&policy, disk(99), &terminal, 0), NOTHING);
+    state.tick();
+    assert_eq!(ids(&state.next(&policy, disk(99), &terminal, 0)), [id(1)]);
+}
+
+#[test]
 fn what_is_gone_and_still_listed_does_not_count() {
     let policy = GcPolicy { max_allocs: 2, parallel: 1, ..GcPolicy::default() };
     let terminal = [candidate(1, 1), candidate(2, 2), candidate(3, 3)];
