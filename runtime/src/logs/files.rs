@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use cap_std::fs::Dir;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, unlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, statat, unlinkat};
 use rustix::io::Errno;
 
 use crate::model::ids::TaskName;
@@ -72,6 +72,28 @@ impl LogFiles {
         Ok(Self { dir: Arc::new(dir), prefix: format!("{task}.{}.", kind.name()) })
     }
 
+    /// The files `<prefix>N` of a directory handed over by another process.
+    pub(super) fn handed_over(dir: OwnedFd, prefix: String) -> Self {
+        Self { dir: Arc::new(Dir::from_std_file(File::from(dir))), prefix }
+    }
+
+    /// The directory, for another process; and the prefix.
+    pub(super) fn hand_over(&self) -> io::Result<(OwnedFd, String)> {
+        Ok((OwnedFd::from(self.dir.try_clone()?.into_std_file()), self.prefix.clone()))
+    }
+
+    /// The directory.
+    pub(super) fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// Bytes of the plain file of this index; `None` when there is none.
+    pub(super) fn size(&self, index: u64) -> Option<u64> {
+        let stat = statat(self.dir.as_fd(), self.name(index), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        plain.then(|| u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
     pub(super) fn name(&self, index: u64) -> String {
         format!("{}{index}", self.prefix)
     }
@@ -118,20 +140,28 @@ impl LogFiles {
     /// Make the file of this index, removing whatever link or file was planted under its name.
     /// `None` when the name is taken by what cannot be removed.
     pub(super) fn create(&self, index: u64) -> Result<Option<File>, LogError> {
+        for _ in 0..2 {
+            match self.create_new(index)? {
+                Some(file) => return Ok(Some(file)),
+                None => self.remove(index),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Make the file of this index; `None` when the name is taken.
+    pub(super) fn create_new(&self, index: u64) -> Result<Option<File>, LogError> {
         let flags = OFlags::RDWR
             | OFlags::APPEND
             | OFlags::CREATE
             | OFlags::EXCL
             | OFlags::NOFOLLOW
             | OFlags::CLOEXEC;
-        for _ in 0..2 {
-            match openat(self.dir.as_fd(), self.name(index), flags, Mode::from_raw_mode(0o644)) {
-                Ok(fd) => return Ok(Some(File::from(fd))),
-                Err(Errno::EXIST) => self.remove(index),
-                Err(errno) => return Err(self.refused(index, errno)),
-            }
+        match openat(self.dir.as_fd(), self.name(index), flags, Mode::from_raw_mode(0o644)) {
+            Ok(fd) => Ok(Some(File::from(fd))),
+            Err(Errno::EXIST) => Ok(None),
+            Err(errno) => Err(self.refused(index, errno)),
         }
-        Ok(None)
     }
 
     /// Remove the name; a link goes, not what it points to. What cannot be removed stays.

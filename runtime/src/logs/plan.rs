@@ -65,6 +65,11 @@ impl RotationPlan {
         }
     }
 
+    /// Bytes of the current file.
+    pub(super) const fn size(&self) -> u64 {
+        self.size
+    }
+
     /// A new, empty file is the current one.
     pub(super) fn rotated(&mut self) {
         self.resume(0, true);

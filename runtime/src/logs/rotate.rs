@@ -3,7 +3,10 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
+
+use rustix::fs::fstat;
 
 use super::files::{INDEX_MAX, LogError, LogFiles};
 use super::plan::{RotationPlan, Step};
@@ -31,6 +34,9 @@ pub(super) struct RotatingWriter {
     position: u64,
     dropped_bytes: u64,
     complained: bool,
+    /// Others may append to the same files: what is there is looked at before each write, and a
+    /// file that another has begun is gone on with. Positions are not kept then.
+    shared: bool,
 }
 
 impl RotatingWriter {
@@ -77,13 +83,30 @@ impl RotatingWriter {
             position,
             dropped_bytes: 0,
             complained: false,
+            shared: false,
         };
         writer.prune();
         Ok(writer)
     }
 
+    /// As [`RotatingWriter::open`], for files that others may write at the same time.
+    pub(super) fn open_shared(
+        files: LogFiles,
+        files_max: u32,
+        file_bytes_max: u64,
+    ) -> Result<Self, LogError> {
+        Ok(Self { shared: true, ..Self::open(files, files_max, file_bytes_max)? })
+    }
+
     /// Append. Never fails: what cannot be written is counted, and said once in the agent's log.
     pub(super) fn write(&mut self, mut bytes: &[u8]) {
+        if self.shared
+            && !bytes.is_empty()
+            && let Err(error) = self.catch_up()
+        {
+            self.drop_bytes(bytes, &io::Error::other(error));
+            return;
+        }
         while let Some(step) = self.plan.next(bytes) {
             let done = match step {
                 Step::Write(count) => {
@@ -102,11 +125,30 @@ impl RotatingWriter {
                 Step::Rotate => self.rotate().map_err(io::Error::other),
             };
             if let Err(error) = done {
-                self.dropped_bytes = self.dropped_bytes.saturating_add(bytes.len() as u64);
-                self.complain(&error);
+                self.drop_bytes(bytes, &error);
                 return;
             }
         }
+    }
+
+    fn drop_bytes(&mut self, bytes: &[u8], error: &io::Error) {
+        self.dropped_bytes = self.dropped_bytes.saturating_add(bytes.len() as u64);
+        self.complain(error);
+    }
+
+    /// See what others did to the current file since: written to it, or removed it.
+    fn catch_up(&mut self) -> Result<(), LogError> {
+        let Ok(stat) = fstat(self.file.as_fd()) else {
+            return Ok(());
+        };
+        if stat.st_nlink == 0 {
+            return self.rotate();
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        if size != self.plan.size() {
+            self.plan.resume(size, ends_line(&self.file, size));
+        }
+        Ok(())
     }
 
     /// Bytes that could not be written since opening.
@@ -145,11 +187,30 @@ impl RotatingWriter {
 
     fn rotate(&mut self) -> Result<(), LogError> {
         let next = self.kept.back().map_or(0, |current| current.index + 1);
+        if self.shared {
+            return self.rotate_shared(next);
+        }
         let (index, file) = create_next(&self.files, next)?;
         self.file = file;
         self.kept.push_back(Kept { index, start: self.position });
         self.plan.rotated();
         self.prune();
+        Ok(())
+    }
+
+    /// Go on in the newest file that another has begun, or begin the next.
+    fn rotate_shared(&mut self, next: u64) -> Result<(), LogError> {
+        let near = next..next.saturating_add(SKIPPED_MAX);
+        let begun = self.files.indices()?.into_iter().rev().find(|index| near.contains(index));
+        let (index, file) = join_next(&self.files, begun.unwrap_or(next))?;
+        let size = file.metadata().map_or(0, |metadata| metadata.len());
+        self.plan.resume(size, ends_line(&file, size));
+        self.file = file;
+        self.kept = VecDeque::from([Kept { index, start: self.position }]);
+        let older = self.files.indices()?.into_iter().rev().skip_while(|other| *other > index);
+        for oldest in older.skip(self.files_max) {
+            self.files.remove(oldest);
+        }
         Ok(())
     }
 
@@ -171,11 +232,30 @@ impl RotatingWriter {
     }
 }
 
+/// Most names that cannot be had passed over for the next file.
+const SKIPPED_MAX: u64 = 16;
+
 /// Make the file `first`, or the next one whose name can be had.
 fn create_next(files: &LogFiles, first: u64) -> Result<(u64, File), LogError> {
-    const SKIPPED_MAX: u64 = 16;
     for index in (first..=INDEX_MAX).take(SKIPPED_MAX as usize) {
         if let Some(file) = files.create(index)? {
+            return Ok((index, file));
+        }
+    }
+    Err(files.exhausted())
+}
+
+/// As [`create_next`], but a plain file of our own is appended to and not replaced.
+fn join_next(files: &LogFiles, first: u64) -> Result<(u64, File), LogError> {
+    for index in (first..=INDEX_MAX).take(SKIPPED_MAX as usize) {
+        let file = match files.create_new(index)? {
+            Some(file) => Some(file),
+            None => match files.append(index)? {
+                Some(file) => Some(file),
+                None => files.create(index)?,
+            },
+        };
+        if let Some(file) = file {
             return Ok((index, file));
         }
     }
@@ -320,6 +400,49 @@ mod tests {
         writer.write(b"after\n");
         let text = fs::read_to_string(dir.path().join("web.stdout.0")).unwrap();
         assert_eq!(text, "before\nafter\n");
+    }
+
+    #[test]
+    fn two_writers_of_the_same_files_lose_nothing_and_keep_the_newest_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || RotatingWriter::open_shared(files(dir.path()), 100, 10).unwrap();
+        let mut writers = [open(), open()];
+        for line in 0..40 {
+            writers[line % 2].write(format!("{line:03}\n").as_bytes());
+        }
+        assert_eq!(writers.each_ref().map(RotatingWriter::dropped_bytes), [0, 0]);
+        let mut files: Vec<_> =
+            names(dir.path()).iter().map(|name| name[11..].parse().unwrap()).collect();
+        files.sort_unstable();
+        let all: String = files
+            .iter()
+            .map(|index: &u64| {
+                fs::read_to_string(dir.path().join(format!("web.stdout.{index}"))).unwrap()
+            })
+            .collect();
+        let expected: String = (0..40).map(|line| format!("{line:03}\n")).collect();
+        assert_eq!(all, expected, "in order, each line once");
+        assert_eq!(files.len(), 14, "the sizes count what the other wrote");
+
+        let mut few = RotatingWriter::open_shared(super::tests::files(dir.path()), 2, 10).unwrap();
+        few.write(b"a long line\n");
+        few.write(b"and another\n");
+        few.write(b"last\n");
+        assert_eq!(names(dir.path()).len(), 2);
+    }
+
+    #[test]
+    fn a_shared_file_that_was_removed_is_begun_anew_and_a_lost_directory_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = RotatingWriter::open_shared(files(dir.path()), 3, 100).unwrap();
+        writer.write(b"one\n");
+        fs::remove_file(dir.path().join("web.stdout.0")).unwrap();
+        writer.write(b"two\n");
+        assert_eq!(fs::read_to_string(dir.path().join("web.stdout.1")).unwrap(), "two\n");
+        fs::remove_dir_all(dir.path()).unwrap();
+        writer.write(b"three\n");
+        writer.write(b"four\n");
+        assert_eq!(writer.dropped_bytes(), 11);
     }
 
     #[test]
