@@ -60,7 +60,7 @@ pub struct AgentOptions {
     pub config: AgentConfig,
     /// Native tasks die with the agent (embedded agents) instead of living on.
     pub kill_with_agent: bool,
-    /// Program that answers `__compile`; this program unless given.
+    /// Program that answers `__compile` and `__supervise`; this program unless given.
     pub compiler: Option<PathBuf>,
     /// Where compiled code is kept; in the data directory unless given.
     pub code_dir: Option<PathBuf>,

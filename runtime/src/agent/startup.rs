@@ -10,7 +10,7 @@ use super::{AgentError, AgentHandle, AgentOptions, Inner, catalogue, leftovers};
 use crate::device::manager::DeviceManager;
 use crate::driver::api::Workloads;
 use crate::driver::manager::DriverManager;
-use crate::host::process::{Options as ProcessOptions, ProcessHost};
+use crate::host::process::{Options as ProcessOptions, ProcessHost, Supervision};
 use crate::host::wasm_task::WasmTaskHost;
 use crate::host::{HostServices, HostWorkloads};
 use crate::model::attribute::Scalar;
@@ -142,6 +142,10 @@ fn host_services(
     let processes = ProcessHost::new(ProcessOptions {
         control: control.clone(),
         kill_with_agent: options.kill_with_agent,
+        supervision: (!options.kill_with_agent).then(|| Supervision {
+            program: options.compiler.clone().unwrap_or_else(|| "/proc/self/exe".into()),
+            records: data_dir.join("exits"),
+        }),
         cgroup_parent: None,
         clock: options.clock.clone(),
     })

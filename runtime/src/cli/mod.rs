@@ -47,6 +47,8 @@ const CONTROL_THREADS_MIN: usize = 2;
 const RUNTIME_END_WAIT: Duration = Duration::from_secs(1);
 /// First argument of the compile child, which is this program.
 const COMPILE_CHILD: &str = "__compile";
+/// First argument of the process that starts native tasks, which is this program too.
+const SUPERVISE: &str = "__supervise";
 
 /// Run the program. `args` begin with the program's own name.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -54,6 +56,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     // Before anything else is set up: the child limits itself first of all.
     if args.get(1).is_some_and(|first| first == COMPILE_CHILD) {
         return crate::sandbox::compile_child_main(args.into_iter().skip(2));
+    }
+    if args.get(1).is_some_and(|first| first == SUPERVISE) {
+        return crate::host::process::supervise::main();
     }
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,

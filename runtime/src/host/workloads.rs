@@ -1,11 +1,11 @@
 //! The host's workloads as the task runners see them.
 
-use super::process::ProcessHost;
+use super::process::{self, ProcessHost};
 use super::wasm_task::WasmTaskHost;
 use crate::clock::Clock;
-use crate::driver::api::{BoxFuture, Workloads};
+use crate::driver::api::{Adoption, BoxFuture, ProcessIdentity, Workloads};
 use crate::model::ids::RunId;
-use crate::model::task::{RawExit, Workload};
+use crate::model::task::{RawExit, Usage, Workload};
 
 /// Processes and WASM tasks behind one face.
 #[derive(Clone)]
@@ -39,8 +39,44 @@ impl Workloads for HostWorkloads {
         self.wasm_tasks.kill_run(run);
     }
 
+    fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>> {
+        let released = self.processes.release(run);
+        Box::pin(async move { released.await.map_err(|error| chain(&error)) })
+    }
+
+    fn adopt(&self, run: &RunId, identities: &[ProcessIdentity], workload: &Workload) -> Adoption {
+        let Workload::Process(id) = workload else {
+            return Adoption::Unknown;
+        };
+        let mut answer = Adoption::Unknown;
+        for identity in identities {
+            let adopted = self.processes.adopt(run, identity).unwrap_or_else(|error| {
+                let pid = identity.pid;
+                tracing::warn!(%run, pid, error = chain(&error), "a process was not adopted");
+                Adoption::Unknown
+            });
+            if process::id_of(identity) == *id {
+                answer = adopted;
+            }
+        }
+        answer
+    }
+
+    fn usage(&self, run: &RunId, workload: &Workload) -> Option<Usage> {
+        match workload {
+            Workload::Process(id) => self.processes.usage(run, id),
+            Workload::WasmTask(_) | Workload::Poll(_) => None,
+        }
+    }
+
     fn forget_run(&self, run: &RunId) {
         self.processes.forget_run(run);
         self.wasm_tasks.forget_run(run);
     }
+}
+
+/// An error and its causes in one line, for an event.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

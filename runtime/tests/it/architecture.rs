@@ -197,12 +197,14 @@ fn no_file_is_longer_than_a_person_reads_at_once() {
 
 #[test]
 fn the_command_line_touches_the_agent_only_through_its_handle_and_plain_data() {
-    // `sandbox::compile_child_main` is another program in the same file, not the agent.
+    // `sandbox::compile_child_main` and `host::process::supervise::main` are other programs in the
+    // same file, not the agent.
     let allowed = [
         "agent",
         "alloc",
         "cli",
         "clock",
+        "host::process::supervise::main",
         "jobspec",
         "limits",
         "logs",

@@ -25,4 +25,5 @@ mod services;
 mod state_kill;
 mod state_records;
 mod state_tools;
+mod supervise;
 mod tasks;

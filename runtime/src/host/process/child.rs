@@ -155,7 +155,8 @@ impl Spawner {
     }
 }
 
-fn block_signals() {
+/// Block all signals in the calling thread.
+pub(super) fn block_signals() {
     // SAFETY: the set is initialised by sigfillset before it is read.
     unsafe {
         let mut all = std::mem::zeroed::<libc::sigset_t>();
@@ -169,7 +170,8 @@ fn above(fd: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(rustix::io::fcntl_dupfd_cloexec(fd, LOWEST_PARENT_FD)?)
 }
 
-fn fork(plan: &Plan) -> io::Result<Forked> {
+/// Fork a child that waits for its go.
+pub(super) fn fork(plan: &Plan) -> io::Result<Forked> {
     let fds = [
         above(&plan.stdin)?,
         above(&plan.stdout)?,
@@ -288,7 +290,7 @@ unsafe fn wait_for_go() {
     loop {
         // SAFETY: one byte is read into a live local.
         let got = unsafe { libc::read(GO_FD, (&raw mut byte).cast(), 1) };
-        if got == 1 {
+        if got == 1 && byte == super::supervise::GO {
             return;
         }
         let interrupted = got < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINTR);
@@ -314,6 +316,20 @@ unsafe fn close_from(lowest: RawFd) {
         for fd in lowest..end {
             libc::close(fd);
         }
+    }
+}
+
+/// Close every descriptor from `lowest` on, except `but`.
+///
+/// # Safety
+/// Nobody may own or use what is closed.
+pub(super) unsafe fn close_from_but(lowest: RawFd, but: RawFd) {
+    // SAFETY: as the caller says; duplicates of descriptors are owned by nobody.
+    unsafe {
+        if lowest < but {
+            libc::syscall(libc::SYS_close_range, lowest, but - 1, 0);
+        }
+        close_from(but.max(lowest - 1) + 1);
     }
 }
 

@@ -80,7 +80,7 @@ fn usable(path: &Path) -> Result<bool, String> {
 }
 
 /// The texts of `execve`, terminated as the kernel wants them.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Texts {
     /// The file.
     pub program: CString,

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::signals::UnknownSignal;
+use super::supervise::record::RecordError;
 
 /// Why the process host did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +100,15 @@ pub enum ProcessError {
         #[source]
         source: io::Error,
     },
+    /// A supervisor did not do what it was started for.
+    #[error("the supervisor of the process {reason}")]
+    Supervisor {
+        /// What it did instead.
+        reason: &'static str,
+    },
+    /// The directory of the exit records.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// The agent is shutting down.
     #[error("the process host has stopped; no process is started any more")]
     Stopped,

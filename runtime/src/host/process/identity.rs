@@ -7,12 +7,14 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 
-use super::cgroup;
+use super::{cgroup, supervise};
 use crate::driver::api::ProcessIdentity;
 
 /// What [`reap_leftover`] found.
@@ -58,6 +60,8 @@ pub fn is_alive(identity: &ProcessIdentity) -> bool {
 /// Kill what a crashed agent left behind: the process group of `identity` when the process is
 /// still the same one, and its cgroup. Never signals a stranger that has the pid now.
 ///
+/// A supervised process is ended by its supervisor, which is told to and does so on its own time.
+///
 /// Members of the group that outlive their leader can only be found through the cgroup: without
 /// one, nothing tells them from strangers.
 ///
@@ -66,6 +70,14 @@ pub fn is_alive(identity: &ProcessIdentity) -> bool {
 pub fn reap_leftover(identity: &ProcessIdentity) -> io::Result<Leftover> {
     if boot_id()? != identity.boot_id {
         return Ok(Leftover::Gone);
+    }
+    // Its supervisor ends it, with every descendant.
+    if let Some(supervisor) = identity.supervisor
+        && let Some(pidfd) = open_same(supervisor.pid, supervisor.start_ticks)?
+        && !has_ended(&pidfd)
+    {
+        supervise::ask_to_kill(pidfd.as_fd())?;
+        return Ok(Leftover::Killed);
     }
     let killed = kill_same(identity)?;
     let emptied = identity.cgroup.as_deref().is_some_and(kill_cgroup);
@@ -126,23 +138,53 @@ fn group_of(pid: u32) -> Option<u32> {
     parse_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?).map(|stat| stat.group)
 }
 
+/// Parent of the process that has this pid now.
+pub(super) fn parent_of(pid: Pid) -> Option<u32> {
+    let pid = pid.as_raw_nonzero();
+    parse_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?).map(|stat| stat.parent)
+}
+
+/// A pidfd of exactly the process of this pid and start time; `None` when it is gone. A zombie is
+/// still there. The caller has compared the boot.
+pub(super) fn open_same(pid: u32, start_ticks: u64) -> io::Result<Option<OwnedFd>> {
+    let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+        return Ok(None);
+    };
+    let pidfd = match pidfd_open(raw, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(Errno::SRCH | Errno::INVAL) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    // Checked after it was opened: the check is about what the pidfd means.
+    let now = fs::read(format!("/proc/{pid}/stat")).ok().and_then(|stat| parse_stat(&stat));
+    Ok(now.is_some_and(|now| now.start_ticks == start_ticks).then_some(pidfd))
+}
+
+/// Has the process of this pidfd ended, reaped or not?
+pub(super) fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     state: u8,
+    parent: u32,
     group: u32,
     start_ticks: u64,
 }
 
-/// Fields 3, 5 and 22 of `/proc/PID/stat`. The name in field 2 may hold spaces and parentheses,
+/// Fields 3, 4, 5 and 22 of `/proc/PID/stat`. The name in field 2 may hold spaces and parentheses,
 /// so counting starts after the last `)`.
 fn parse_stat(stat: &[u8]) -> Option<Stat> {
     let close = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(stat.get(close + 1..)?).ok()?;
     let mut fields = rest.split_ascii_whitespace();
     let state = *fields.next()?.as_bytes().first()?;
-    let group = fields.nth(1)?.parse().ok()?;
+    let parent = fields.next()?.parse().ok()?;
+    let group = fields.next()?.parse().ok()?;
     let start_ticks = fields.nth(16)?.parse().ok()?;
-    Some(Stat { state, group, start_ticks })
+    Some(Stat { state, parent, group, start_ticks })
 }
 
 #[cfg(test)]
@@ -153,7 +195,10 @@ mod tests {
     #[test]
     fn a_process_name_full_of_spaces_and_parentheses_does_not_move_the_fields() {
         let stat = b"42 (a) b) (c 7 7) S 1 41 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
-        assert_eq!(parse_stat(stat), Some(Stat { state: b'S', group: 41, start_ticks: 987_654 }));
+        assert_eq!(
+            parse_stat(stat),
+            Some(Stat { state: b'S', parent: 1, group: 41, start_ticks: 987_654 })
+        );
     }
 
     #[test]

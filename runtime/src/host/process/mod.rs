@@ -1,14 +1,18 @@
 //! Native task processes: started crash-safely, waited for by pidfd, killed whole, forgotten.
 //!
 //! ```text
-//! spawn ─► prepare ─► fork, held ─► record identity ─► go ─► exec ─► Running
-//!            │            │               │                    │        │ pumps: pipes ─► sinks
-//!          error      any failure, or the caller giving up:    ▼        ▼
-//!                     the child is killed before user code   error    leader exits
+//! spawn ─► prepare ─► fork, held ─► identity told ─┬─ release ─► go ─► exec ─► Running
+//!            │            │               │        │                     │        │ pumps: pipes ─► sinks
+//!          error      any failure, or the caller giving up:              ▼        ▼
+//!                     the child is killed before user code             error    leader exits
 //!                                                                       │ output drained, at most DRAIN_GRACE
 //!  wait ◄── RawExit, every time ◄── Exited ◄── reaped ◄── group and cgroup killed
 //!  forget_run: drops it, kills what runs
 //! ```
+//! Who does the lower half depends on the agent. An embedded one does it itself: its tasks end
+//! with it. Otherwise each task has a supervisor that goes on without the agent ([`supervise`]),
+//! and the next agent owns the task again by its recorded identity ([`ProcessHost::adopt`]).
+//!
 //! - A process belongs to a run; its id is good only together with that run's id.
 //! - The leader stays a zombie until everything else of its group was killed, and every signal is
 //!   sent under the lock that guards the reaping: no pid is signalled that may be another's.
@@ -17,23 +21,29 @@
 //!   then found only through the cgroup, by [`identity::reap_leftover`]: where there is none, a
 //!   descendant of a task outlives an agent that was killed.
 //! - Tasks of this module: one to start and one to reap each process, two pumps, all on the
-//!   control runtime whoever calls; and one thread that forks (`child.rs`).
+//!   control runtime whoever calls; and one thread that forks (`child.rs`). With supervisors only
+//!   one that waits for each.
 
+mod adopt;
 mod cgroup;
 mod child;
 mod command;
 mod error;
+mod held;
 pub mod identity;
 mod reap;
 pub mod signals;
 mod spawn;
+pub mod supervise;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod user;
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -44,9 +54,13 @@ use tokio::sync::watch;
 
 pub use self::cgroup::{CgroupStatus, Unavailable};
 pub use self::error::ProcessError;
+pub use self::supervise::record::RecordError;
 
 use self::cgroup::Leaf;
 use self::child::Spawner;
+use self::held::Held;
+use self::supervise::Line;
+use self::supervise::record::Records;
 use crate::clock::Clock;
 use crate::driver::api::{BoxFuture, ByteSink, IdentityRecorder, ProcessIdentity};
 pub use crate::limits::WORKLOADS_PER_RUN_MAX;
@@ -55,6 +69,10 @@ use crate::model::task::RawExit;
 
 /// How long the output of an ended process is waited for while a descendant holds its pipe.
 pub const DRAIN_GRACE: Duration = Duration::from_secs(2);
+/// How long output already in the pipes may take after everything was killed.
+const LAST_OUTPUT_WAIT: Duration = Duration::from_millis(500);
+/// How long a supervisor may take to hold its task.
+const SUPERVISOR_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long recording an identity may take before the start is given up.
 pub const RECORD_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How long the kernel may take to execute a program (a dead network file system hangs here).
@@ -67,10 +85,23 @@ pub struct Options {
     pub control: Handle,
     /// Children die with the agent (embedded mode) instead of being found again by the next one.
     pub kill_with_agent: bool,
+    /// Tasks get supervisors, by which they outlive the agent with output and exit code. Not with
+    /// `kill_with_agent`.
+    pub supervision: Option<Supervision>,
     /// Cgroup below which tasks get theirs; without one, `ostler` in the agent's own cgroup.
     pub cgroup_parent: Option<PathBuf>,
     /// Says when a process ended.
     pub clock: Clock,
+}
+
+/// What supervisors need.
+#[derive(Clone, Debug)]
+pub struct Supervision {
+    /// A program that calls [`supervise::main`] when its first argument is `__supervise`;
+    /// `/proc/self/exe` is this one, also after its file was replaced.
+    pub program: PathBuf,
+    /// Directory of the exit records; made when absent. In the data directory.
+    pub records: PathBuf,
 }
 
 /// What to run.
@@ -92,7 +123,7 @@ pub struct ProcessSpec {
     pub stdout: Arc<dyn ByteSink>,
     /// Standard error.
     pub stderr: Arc<dyn ByteSink>,
-    /// Called before the first instruction of the program; an error keeps it from running.
+    /// Called while the child is held; an error keeps the program from running.
     pub record_identity: IdentityRecorder,
     /// MHz reserved; 0 for no share. Only where cgroups allow it.
     pub cpu_mhz: u32,
@@ -120,23 +151,62 @@ struct Inner {
     control: Handle,
     kill_with_agent: bool,
     clock: Clock,
-    spawner: Spawner,
+    way: Way,
+    boot_id: String,
     cgroups: CgroupStatus,
     table: Mutex<Table>,
 }
 
-type Table = HashMap<RunId, HashMap<String, Arc<Process>>>;
+/// Who forks.
+#[derive(Debug)]
+enum Way {
+    /// This process.
+    Here(Spawner),
+    /// A supervisor for each task.
+    Supervised(Line),
+}
+
+type Table = HashMap<RunId, RunProcesses>;
+
+/// The processes of one run.
+#[derive(Debug, Default)]
+struct RunProcesses {
+    /// What is spawned now is not held.
+    released: bool,
+    processes: HashMap<String, Arc<Process>>,
+}
 
 /// One process from fork to forgetting.
 #[derive(Debug)]
 struct Process {
     identity: ProcessIdentity,
-    pid: Pid,
-    pidfd: OwnedFd,
+    reach: Reach,
     leaf: Option<Leaf>,
-    /// Guards every use of the pid: `true` once it was reaped and may be another's.
-    reaped: Mutex<bool>,
+    /// Until it is let go.
+    held: Mutex<Option<Held>>,
+    /// Its run is forgotten: nothing of it may stay once it has ended.
+    forgotten: AtomicBool,
     exit: watch::Receiver<Option<RawExit>>,
+}
+
+/// How a process is signalled.
+#[derive(Debug)]
+enum Reach {
+    /// A child of ours.
+    Child {
+        pid: Pid,
+        pidfd: OwnedFd,
+        /// Guards every use of the pid: `true` once it was reaped and may be another's.
+        reaped: Mutex<bool>,
+    },
+    /// Through its supervisor.
+    Supervisor {
+        pidfd: OwnedFd,
+        /// The task itself, for the case that the supervisor was killed.
+        task: Option<OwnedFd>,
+    },
+    /// It had ended before it was ours.
+    Gone,
 }
 
 impl ProcessHost {
@@ -150,29 +220,69 @@ impl ProcessHost {
         if let Some(why) = &cgroups.unavailable {
             tracing::info!(reason = %why, "cgroups are not fully available for native tasks");
         }
-        let spawner = Spawner::start()
-            .map_err(|source| ProcessError::system("starting the spawner thread", source))?;
+        let way = match options.supervision.filter(|_| !options.kill_with_agent) {
+            None => {
+                Way::Here(Spawner::start().map_err(|source| {
+                    ProcessError::system("starting the spawner thread", source)
+                })?)
+            }
+            Some(Supervision { program, records }) => {
+                let line = Line::new(program, Records::open(&records)?).map_err(|source| {
+                    ProcessError::system("starting the process that starts native tasks", source)
+                })?;
+                Way::Supervised(line)
+            }
+        };
+        let boot_id = identity::boot_id()
+            .map_err(|source| ProcessError::system("reading the boot id", source))?;
         Ok(Self {
             inner: Arc::new(Inner {
                 control: options.control,
                 kill_with_agent: options.kill_with_agent,
                 clock: options.clock,
-                spawner,
+                way,
+                boot_id,
                 cgroups,
                 table: Mutex::default(),
             }),
         })
     }
 
-    /// Start a process and return its id once the program itself runs. Dropping the future before
-    /// that kills the child; so does every error. To be ended before [`ProcessHost::forget_run`] of
-    /// the same run.
+    /// Start a process and return its id once it is held, before its first instruction: it goes on
+    /// with [`ProcessHost::release`]. In a run that was released before, it returns once the
+    /// program itself runs. Dropping the future before that kills the child; so does every error.
+    /// To be ended before [`ProcessHost::forget_run`] of the same run.
     ///
     /// # Errors
     /// See [`ProcessError`]; nothing is left running.
     pub async fn spawn(&self, spec: ProcessSpec) -> Result<String, ProcessError> {
         let started = AbortOnDrop(self.inner.control.spawn(spawn::start(self.clone(), spec)));
         started.join().await.unwrap_or(Err(ProcessError::Stopped))
+    }
+
+    /// Let everything of a run go that is held, and what is spawned in it later; ends once the
+    /// programs run. Dropped before that, those not let go yet are killed.
+    ///
+    /// # Errors
+    /// A program that could not be executed: it is ended, and the others of the run are not.
+    pub fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), ProcessError>> {
+        let mut held = Vec::new();
+        {
+            let mut table = self.table();
+            let of_run = table.entry(run.clone()).or_default();
+            of_run.released = true;
+            for process in of_run.processes.values() {
+                held.extend(process.take_held().map(|held| (Arc::clone(process), held)));
+            }
+        }
+        let control = self.inner.control.clone();
+        Box::pin(async move {
+            if held.is_empty() {
+                return Ok(());
+            }
+            let released = AbortOnDrop(control.spawn(held::release_all(held)));
+            released.join().await.unwrap_or(Err(ProcessError::Stopped))
+        })
     }
 
     /// Wait for the end of a process. Answers every time, until the run is forgotten; an unknown
@@ -208,6 +318,10 @@ impl ProcessHost {
     pub fn signal(&self, run: &RunId, id: &str, name: &str) -> Result<(), ProcessError> {
         let process = self.find(run, id)?;
         let signal = signals::parse(name)?;
+        if signal == Signal::KILL {
+            process.kill();
+            return Ok(());
+        }
         process.signal(signal).map_err(|errno| ProcessError::system("sending a signal", errno))
     }
 
@@ -239,26 +353,44 @@ impl ProcessHost {
 
     /// Kill all processes of a run.
     pub fn kill_run(&self, run: &RunId) {
-        let processes: Vec<_> =
-            self.table().get(run).into_iter().flat_map(HashMap::values).cloned().collect();
-        for process in processes {
+        for process in self.processes(|key| key == run) {
             process.kill();
         }
     }
 
     /// Kill all processes of all runs: an embedded agent ends.
     pub fn kill_all(&self) {
-        let processes: Vec<_> = self.table().values().flat_map(HashMap::values).cloned().collect();
-        for process in processes {
+        for process in self.processes(|_| true) {
             process.kill();
         }
     }
 
+    fn processes(&self, of: impl Fn(&RunId) -> bool) -> Vec<Arc<Process>> {
+        let table = self.table();
+        let runs = table.iter().filter(|(run, _)| of(run));
+        runs.flat_map(|(_, of_run)| of_run.processes.values()).cloned().collect()
+    }
+
     /// Forget a run; kills what still runs of it. Waits that have begun still get their exit.
     pub fn forget_run(&self, run: &RunId) {
-        let processes = self.table().remove(run).unwrap_or_default();
-        for process in processes.values() {
+        let of_run = self.table().remove(run).unwrap_or_default();
+        for process in of_run.processes.values() {
             process.kill();
+            self.forget(run, process);
+        }
+    }
+
+    /// Leave no exit record of a process, now or when it has ended.
+    fn forget(&self, run: &RunId, process: &Process) {
+        process.forgotten.store(true, Ordering::SeqCst);
+        if process.exit.borrow().is_some() {
+            self.remove_record(run, process);
+        }
+    }
+
+    fn remove_record(&self, run: &RunId, process: &Process) {
+        if let Way::Supervised(line) = &self.inner.way {
+            line.records().remove(run, process.identity.pid, process.identity.start_ticks);
         }
     }
 
@@ -269,54 +401,82 @@ impl ProcessHost {
     }
 
     fn find(&self, run: &RunId, id: &str) -> Result<Arc<Process>, ProcessError> {
-        self.table().get(run).and_then(|processes| processes.get(id)).cloned().ok_or_else(|| {
-            ProcessError::UnknownProcess { run: run.to_string(), id: id.chars().take(64).collect() }
+        let table = self.table();
+        let found = table.get(run).and_then(|of_run| of_run.processes.get(id)).cloned();
+        found.ok_or_else(|| ProcessError::UnknownProcess {
+            run: run.to_string(),
+            id: id.chars().take(64).collect(),
         })
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.inner.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner.table)
     }
 }
 
 impl Process {
     /// The id plugins and tasks know it by: unique for as long as the machine is up.
     fn id(&self) -> String {
-        format!("{}-{}", self.identity.pid, self.identity.start_ticks)
+        id_of(&self.identity)
     }
 
-    fn reaped(&self) -> MutexGuard<'_, bool> {
-        self.reaped.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The right to let it go; `None` when it was taken before.
+    fn take_held(&self) -> Option<Held> {
+        lock(&self.held).take()
     }
 
     /// Signal the group; nothing when the process was reaped.
     fn signal(&self, signal: Signal) -> Result<(), Errno> {
-        let reaped = self.reaped();
-        if *reaped {
-            return Ok(());
-        }
-        match kill_process_group(self.pid, signal) {
-            // Before the child has made its group, it is alone.
-            Err(Errno::SRCH) => match pidfd_send_signal(&self.pidfd, signal) {
-                Ok(()) | Err(Errno::SRCH) => Ok(()),
-                Err(errno) => Err(errno),
-            },
-            sent => sent,
+        let gone_is_done = |sent| match sent {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(errno) => Err(errno),
+        };
+        match &self.reach {
+            Reach::Gone => Ok(()),
+            Reach::Supervisor { pidfd, .. } if signal == Signal::KILL => {
+                supervise::ask_to_kill(pidfd.as_fd())
+            }
+            Reach::Supervisor { pidfd, .. } => gone_is_done(supervise::ask(pidfd.as_fd(), signal)),
+            Reach::Child { pid, pidfd, reaped } => {
+                let reaped = lock(reaped);
+                if *reaped {
+                    return Ok(());
+                }
+                match kill_process_group(*pid, signal) {
+                    // Before the child has made its group, it is alone.
+                    Err(Errno::SRCH) => gone_is_done(pidfd_send_signal(pidfd, signal)),
+                    sent => sent,
+                }
+            }
         }
     }
 
-    /// Kill the group and the cgroup.
+    /// Kill the group and the cgroup. One that is held does not need to be let go for that.
     fn kill(&self) {
         if let Err(errno) = self.signal(Signal::KILL) {
             tracing::warn!(pid = self.identity.pid, %errno, "a task process could not be killed");
         }
-        let reaped = self.reaped();
-        if let Some(leaf) = &self.leaf
-            && !*reaped
-        {
-            leaf.kill();
+        let Some(leaf) = &self.leaf else { return };
+        match &self.reach {
+            Reach::Child { reaped, .. } => {
+                let reaped = lock(reaped);
+                if !*reaped {
+                    leaf.kill();
+                }
+            }
+            Reach::Supervisor { .. } if self.exit.borrow().is_none() => leaf.kill(),
+            Reach::Supervisor { .. } | Reach::Gone => {}
         }
     }
+}
+
+/// The id of a process: its pid and start time.
+pub(super) fn id_of(identity: &ProcessIdentity) -> String {
+    format!("{}-{}", identity.pid, identity.start_ticks)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A task that ends when nobody waits for it any more.

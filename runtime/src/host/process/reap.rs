@@ -7,21 +7,26 @@
 //! The zombie keeps the pid and the group id from being used again until the group was killed.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_signal, waitid};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::{DRAIN_GRACE, Process};
+use super::error::ProcessError;
+use super::supervise::record::Records;
+use super::{DRAIN_GRACE, LAST_OUTPUT_WAIT, Process, ProcessHost, Reach, lock};
 use crate::clock::{self, Clock};
+use crate::model::ids::RunId;
 use crate::model::task::RawExit;
 
-/// How long output already in the pipes may take after everything was killed.
-const LAST_OUTPUT_WAIT: Duration = Duration::from_millis(500);
+/// Why an exit is not known; the tasks' events show it.
+const SUPERVISOR_LOST: &str = "the exit is not known: the supervisor of the process was killed";
 /// How often, and how many times, removing a cgroup is tried while its last members die.
 const REMOVE_INTERVAL: Duration = Duration::from_millis(5);
 const REMOVE_ATTEMPTS: usize = 200;
@@ -31,7 +36,18 @@ struct ExitEvent(Arc<Process>);
 
 impl AsRawFd for ExitEvent {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.pidfd.as_raw_fd()
+        // None of a process that is gone: refused by the event loop, and never waited for.
+        self.0.pidfd().map_or(-1, AsRawFd::as_raw_fd)
+    }
+}
+
+impl Process {
+    /// The process whose end is waited for.
+    fn pidfd(&self) -> Option<&OwnedFd> {
+        match &self.reach {
+            Reach::Child { pidfd, .. } | Reach::Supervisor { pidfd, .. } => Some(pidfd),
+            Reach::Gone => None,
+        }
     }
 }
 
@@ -59,8 +75,91 @@ pub(super) async fn reap(
     exit.send_replace(Some(raw));
 }
 
+/// Wait for the supervisor of a process, and publish the exit it left.
+pub(super) async fn watch_over(
+    host: ProcessHost,
+    run: RunId,
+    process: Arc<Process>,
+    records: Records,
+    exit: watch::Sender<Option<RawExit>>,
+) {
+    if let Err(error) = ended(&process).await {
+        tracing::warn!(%error, pid = process.identity.pid, "waiting for a supervisor failed");
+    }
+    let (reading, key) = (Arc::clone(&process), run.clone());
+    let read = tokio::task::spawn_blocking(move || {
+        let identity = &reading.identity;
+        records.read(&key, identity.pid, identity.start_ticks)
+    });
+    let read = read.await.map_err(|_| ProcessError::Stopped);
+    let raw = match read.and_then(|read| Ok(read?)) {
+        Ok(Some(record)) => {
+            record.complain();
+            record.into_exit()
+        }
+        unknown => {
+            process.end_without_supervisor();
+            RawExit { finished_at: host.inner.clock.now(), ..supervisor_lost(unknown.err()) }
+        }
+    };
+    remove_cgroup(&process).await;
+    exit.send_replace(Some(raw));
+    // Whichever comes second, this or the forgetting, sees the other.
+    if process.forgotten.load(Ordering::SeqCst) {
+        host.remove_record(&run, &process);
+    }
+}
+
+/// The exit of a process whose supervisor left no record.
+pub(super) fn supervisor_lost(why: Option<ProcessError>) -> RawExit {
+    let error = match why {
+        None => SUPERVISOR_LOST.to_owned(),
+        Some(error) => format!("{SUPERVISOR_LOST}: {}", chain(&error)),
+    };
+    RawExit { error: Some(error), ..RawExit::default() }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+impl Process {
+    /// Kill what a supervisor that was killed has left: the task dies with it by itself, its group
+    /// does not.
+    fn end_without_supervisor(&self) {
+        /// `PIDFD_SIGNAL_PROCESS_GROUP`, since Linux 6.9.
+        const GROUP: libc::c_uint = 1 << 2;
+        if let Reach::Supervisor { task: Some(task), .. } = &self.reach {
+            // SAFETY: a system call over plain numbers; without `siginfo`. A pidfd means its group
+            // for as long as it is open, whoever else has the number.
+            let sent = unsafe {
+                let none = std::ptr::null::<libc::siginfo_t>();
+                let (task, kill) = (task.as_raw_fd(), libc::SIGKILL);
+                libc::syscall(libc::SYS_pidfd_send_signal, task, kill, none, GROUP)
+            };
+            if sent != 0 {
+                let _gone = pidfd_send_signal(task, Signal::KILL);
+            }
+        }
+        if let Some(leaf) = &self.leaf {
+            leaf.kill();
+        }
+    }
+}
+
 /// Status of the leader, left a zombie.
 async fn leader_exit(process: &Arc<Process>) -> io::Result<Option<WaitIdStatus>> {
+    ended(process).await?;
+    let Some(pidfd) = process.pidfd() else { return Ok(None) };
+    Ok(waitid(
+        WaitId::PidFd(pidfd.as_fd()),
+        WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG,
+    )?)
+}
+
+/// Wait until the process of the pidfd has ended.
+async fn ended(process: &Arc<Process>) -> io::Result<()> {
     let pidfd = ExitEvent(Arc::clone(process));
     // SAFETY: the descriptor is owned by the process that `ExitEvent` holds, never changes, and is
     // not closed before it.
@@ -68,22 +167,19 @@ async fn leader_exit(process: &Arc<Process>) -> io::Result<Option<WaitIdStatus>>
     match event {
         Ok(event) => {
             event.readable().await?.retain_ready();
-            Ok(waitid(
-                WaitId::PidFd(process.pidfd.as_fd()),
-                WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG,
-            )?)
+            Ok(())
         }
         Err(error) => {
             // No room in the event loop: spend a thread rather than lose the exit.
             tracing::warn!(%error, "waiting for a process on a thread of its own");
             let process = Arc::clone(process);
             let waited = tokio::task::spawn_blocking(move || {
-                waitid(
-                    WaitId::PidFd(process.pidfd.as_fd()),
-                    WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
-                )
+                let Some(pidfd) = process.pidfd() else { return Ok(0) };
+                let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+                rustix::io::retry_on_intr(|| poll(&mut fds, None))
             });
-            Ok(waited.await.map_err(io::Error::other)??)
+            waited.await.map_err(io::Error::other)??;
+            Ok(())
         }
     }
 }
@@ -106,9 +202,10 @@ async fn drain(pumps: &mut [JoinHandle<()>; 2], grace: Duration) {
 
 /// Reap the zombie. From here on the pid may be another's.
 fn free_pid(process: &Process) {
-    let mut reaped = process.reaped();
+    let Reach::Child { pidfd, reaped, .. } = &process.reach else { return };
+    let mut reaped = lock(reaped);
     let waited =
-        waitid(WaitId::PidFd(process.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
     if let Err(errno) = waited {
         tracing::warn!(pid = process.identity.pid, %errno, "reaping a process failed");
     }

@@ -1,127 +1,94 @@
-//! The start of a process, step by step. Every step that fails, and every await at which the
-//! caller gives up, kills the child and forgets it.
+//! The start of a process, step by step, until it is held and known. Every step that fails, and
+//! every await at which the caller gives up, kills the child and forgets it.
+//!
+//! ```text
+//! prepare ─┬─ fork here ──────────────────┬─► identify, enclose ─► register ─► record ─► held
+//!          └─ order ─► shim forks, answer ─┘
+//! ```
 
-use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::process::Pid;
+use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
 use super::cgroup::{CgroupStatus, Leaf};
-use super::child::{self, Forked, Plan, REPORT_BYTES, Step};
+use super::child::{self, Forked, Plan, Spawner};
 use super::command::{self, Texts};
 use super::error::ProcessError;
+use super::held::{self, Go, Held};
+use super::supervise::{Answer, Line, Order, OrderEnds, StreamOrder};
+use super::user::Ids;
 use super::{
-    EXEC_WAIT_MAX, Process, ProcessHost, ProcessSpec, RECORD_WAIT_MAX, WORKLOADS_PER_RUN_MAX,
-    cgroup, identity, reap, user,
+    Process, ProcessHost, ProcessSpec, RECORD_WAIT_MAX, Reach, RunProcesses, SUPERVISOR_WAIT_MAX,
+    WORKLOADS_PER_RUN_MAX, Way, cgroup, identity, reap, user,
 };
 use crate::clock;
-use crate::driver::api::ByteSink;
+use crate::driver::api::{ByteSink, ProcessIdentity, SinkFiles, SupervisorIdentity};
 use crate::logs::pump::pump;
 use crate::model::ids::RunId;
+use crate::model::task::RawExit;
 
-/// Start a process; its id once the program runs.
+/// Start a process; its id once it is held, or once it runs when its run was released before.
 pub(super) async fn start(host: ProcessHost, spec: ProcessSpec) -> Result<String, ProcessError> {
     check_room(&host, &spec.run_id)?;
-    let prepared = prepare(&host, &spec).await?;
-    let Ends { stdout, stderr, go, status } = prepared.ends;
-    let (stdout, stderr, mut status) = (receiver(stdout)?, receiver(stderr)?, receiver(status)?);
-
-    let forked = host.inner.spawner.fork(prepared.plan).await.ok_or(ProcessError::Stopped)?;
-    let forked = forked.map_err(|source| ProcessError::system("forking", source))?;
-    let process = Held::identify(&host, &spec, forked).await?;
-    let mut started = register(&host, &spec, process, stdout, stderr)?;
-
+    let prepared = prepare(&spec).await?;
+    let mut started = match &host.inner.way {
+        Way::Here(spawner) => fork_here(&host, spawner, &spec, prepared).await?,
+        Way::Supervised(line) => fork_supervised(&host, line, &spec, prepared).await?,
+    };
     if let Err(error) = record(&spec, &started.process).await {
-        // Closed without a word: the child ends by itself even if it cannot be killed.
-        drop(go);
         return Err(started.abandon(error).await);
     }
-    if let Err(errno) = rustix::io::write(&go, b"g") {
-        let error = ProcessError::system("telling the process to go on", errno);
+    if let Some(held) = started.hold()
+        && let Err(error) = held.release().await
+    {
         return Err(started.abandon(error).await);
-    }
-    drop(go);
-    match clock::timeout(EXEC_WAIT_MAX, read_report(&mut status)).await {
-        Some(Ok(None)) => {}
-        Some(Ok(Some(report))) => {
-            let error = failed_step(&spec, prepared.program, report);
-            return Err(started.abandon(error).await);
-        }
-        Some(Err(source)) => {
-            let error = ProcessError::system("reading the start report", source);
-            return Err(started.abandon(error).await);
-        }
-        None => {
-            let error = ProcessError::Start {
-                command: spec.command,
-                step: Step::Exec.name(),
-                source: io::ErrorKind::TimedOut.into(),
-            };
-            return Err(started.abandon(error).await);
-        }
     }
     started.armed = false;
     Ok(started.process.id())
 }
 
 fn check_room(host: &ProcessHost, run: &RunId) -> Result<(), ProcessError> {
-    let count = host.table().get(run).map_or(0, std::collections::HashMap::len);
+    let count = host.table().get(run).map_or(0, |of_run| of_run.processes.len());
     if count >= WORKLOADS_PER_RUN_MAX {
         return Err(ProcessError::TooMany { run: run.to_string(), limit: WORKLOADS_PER_RUN_MAX });
     }
     Ok(())
 }
 
-/// The agent's ends of the pipes.
-struct Ends {
-    stdout: OwnedFd,
-    stderr: OwnedFd,
-    go: OwnedFd,
-    status: OwnedFd,
-}
-
+/// What is needed whoever forks.
 struct Prepared {
-    plan: Plan,
-    ends: Ends,
+    texts: Texts,
+    ids: Option<Ids>,
     program: PathBuf,
+    go: (OwnedFd, Go),
+    status: (pipe::Receiver, OwnedFd),
 }
 
 /// Everything that can be found wrong before a process exists. Reads directories and asks name
 /// services, so it runs where blocking is allowed.
-async fn prepare(host: &ProcessHost, spec: &ProcessSpec) -> Result<Prepared, ProcessError> {
+async fn prepare(spec: &ProcessSpec) -> Result<Prepared, ProcessError> {
     let (command, args, env) = (spec.command.clone(), spec.args.clone(), spec.env.clone());
-    let (cwd, user, kill_with_agent) =
-        (spec.cwd.clone(), spec.user.clone(), host.inner.kill_with_agent);
+    let (cwd, user) = (spec.cwd.clone(), spec.user.clone());
     let prepared = tokio::task::spawn_blocking(move || {
         command::check_cwd(&cwd)?;
         let program = command::resolve(&command, &cwd, &env)?;
         let texts = Texts::new(&program, &command, &args, &env, &cwd)?;
         let ids = user.as_deref().map(user::resolve).transpose()?.flatten();
-        let piped =
-            || child::pipe().map_err(|source| ProcessError::system("making a pipe", source));
-        let (stdout, stdout_child) = piped()?;
-        let (stderr, stderr_child) = piped()?;
         let (go_child, go) = piped()?;
         let (status, status_child) = piped()?;
-        let stdin = child::dev_null()
-            .map_err(|source| ProcessError::system("opening /dev/null", source))?;
-        let plan = Plan {
-            texts,
-            ids,
-            kill_with_agent,
-            stdin,
-            stdout: stdout_child,
-            stderr: stderr_child,
-            go: go_child,
-            status: status_child,
-        };
-        Ok(Prepared { plan, ends: Ends { stdout, stderr, go, status }, program })
+        let (go, status) = ((go_child, Go::new(go)), (receiver(status)?, status_child));
+        Ok(Prepared { texts, ids, program, go, status })
     });
     prepared.await.unwrap_or(Err(ProcessError::Stopped))
+}
+
+fn piped() -> Result<(OwnedFd, OwnedFd), ProcessError> {
+    child::pipe().map_err(|source| ProcessError::system("making a pipe", source))
 }
 
 fn receiver(end: OwnedFd) -> Result<pipe::Receiver, ProcessError> {
@@ -129,40 +96,81 @@ fn receiver(end: OwnedFd) -> Result<pipe::Receiver, ProcessError> {
         .map_err(|source| ProcessError::system("watching a pipe", source))
 }
 
+async fn fork_here(
+    host: &ProcessHost,
+    spawner: &Spawner,
+    spec: &ProcessSpec,
+    prepared: Prepared,
+) -> Result<Started, ProcessError> {
+    let ((stdout, stdout_child), (stderr, stderr_child)) = (piped()?, piped()?);
+    let (stdout, stderr) = (receiver(stdout)?, receiver(stderr)?);
+    let stdin =
+        child::dev_null().map_err(|source| ProcessError::system("opening /dev/null", source))?;
+    let Prepared { texts, ids, program, go: (go_child, go), status: (status, status_child) } =
+        prepared;
+    let plan = Plan {
+        texts,
+        ids,
+        kill_with_agent: host.inner.kill_with_agent,
+        stdin,
+        stdout: stdout_child,
+        stderr: stderr_child,
+        go: go_child,
+        status: status_child,
+    };
+    let forked = spawner.fork(plan).await.ok_or(ProcessError::Stopped)?;
+    let forked = forked.map_err(|source| ProcessError::system("forking", source))?;
+    let (forked, identity, leaf) = identify(host, spec, forked).await?;
+    let (pid, pidfd): (Pid, OwnedFd) = forked.into_parts().ok_or(ProcessError::Stopped)?;
+    let reach = Reach::Child { pid, pidfd, reaped: std::sync::Mutex::new(false) };
+    let held = Held::new(go, status, spec, program);
+    let (process, exit) = process(identity, reach, leaf);
+    let pumps = [
+        tokio::spawn(pumped(stdout, Arc::clone(&spec.stdout))),
+        tokio::spawn(pumped(stderr, Arc::clone(&spec.stderr))),
+    ];
+    tokio::spawn(reap::reap(Arc::clone(&process), pumps, exit, host.inner.clock.clone()));
+    Ok(Started::register(host, spec, process, held))
+}
+
 /// A held child whose identity is known and which sits in its cgroup.
-struct Held {
+async fn identify(
+    host: &ProcessHost,
+    spec: &ProcessSpec,
     forked: Forked,
-    identity: crate::driver::api::ProcessIdentity,
-    leaf: Option<Leaf>,
+) -> Result<(Forked, ProcessIdentity, Option<Leaf>), ProcessError> {
+    let pid = forked.pid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
+    let identity = identity::read(pid)
+        .map_err(|source| ProcessError::system("reading the start time", source))?;
+    let (identity, leaf) = enclosed(host, spec, identity).await?;
+    Ok((forked, identity, leaf))
 }
 
-impl Held {
-    async fn identify(
-        host: &ProcessHost,
-        spec: &ProcessSpec,
-        forked: Forked,
-    ) -> Result<Self, ProcessError> {
-        let cgroups = host.inner.cgroups.clone();
-        let (run, cpu_mhz, memory) = (spec.run_id.clone(), spec.cpu_mhz, spec.memory_bytes_max);
-        // Moving into a cgroup can wait for the kernel: not on the control threads.
-        let held = tokio::task::spawn_blocking(move || {
-            let pid = forked.pid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
-            let mut identity = identity::read(pid)
-                .map_err(|source| ProcessError::system("reading the start time", source))?;
-            let leaf = enclose(&cgroups, &run, &identity, cpu_mhz, memory)?;
-            identity.cgroup = leaf.as_ref().map(|leaf| leaf.path().to_owned());
-            Ok(Self { forked, identity, leaf })
-        });
-        held.await.unwrap_or(Err(ProcessError::Stopped))
+/// Put a held child into a cgroup of its own, where there are cgroups.
+async fn enclosed(
+    host: &ProcessHost,
+    spec: &ProcessSpec,
+    mut identity: ProcessIdentity,
+) -> Result<(ProcessIdentity, Option<Leaf>), ProcessError> {
+    if host.inner.cgroups.parent.is_none() {
+        return Ok((identity, None));
     }
+    let cgroups = host.inner.cgroups.clone();
+    let (run, cpu_mhz, memory) = (spec.run_id.clone(), spec.cpu_mhz, spec.memory_bytes_max);
+    // Moving into a cgroup can wait for the kernel: not on the control threads.
+    let enclosed = tokio::task::spawn_blocking(move || {
+        let leaf = enclose(&cgroups, &run, &identity, cpu_mhz, memory)?;
+        identity.cgroup = leaf.as_ref().map(|leaf| leaf.path().to_owned());
+        Ok((identity, leaf))
+    });
+    enclosed.await.unwrap_or(Err(ProcessError::Stopped))
 }
 
-/// Put a held child into a cgroup of its own, where there are cgroups. Failing to is an error: the
-/// task would run without the limits this node says it has.
+/// Failing to is an error: the task would run without the limits this node says it has.
 fn enclose(
     cgroups: &CgroupStatus,
     run: &RunId,
-    identity: &crate::driver::api::ProcessIdentity,
+    identity: &ProcessIdentity,
     cpu_mhz: u32,
     memory_bytes_max: u64,
 ) -> Result<Option<Leaf>, ProcessError> {
@@ -178,23 +186,172 @@ fn enclose(
     Ok(leaf)
 }
 
+/// Ask the zygote for a shim, and take its answer.
+async fn fork_supervised(
+    host: &ProcessHost,
+    line: &Line,
+    spec: &ProcessSpec,
+    prepared: Prepared,
+) -> Result<Started, ProcessError> {
+    let Prepared { texts, ids, program, go: (go_shim, go), status: (status, status_task) } =
+        prepared;
+    let files = [spec.stdout.files(), spec.stderr.files()];
+    let order = Order {
+        run: spec.run_id.to_string(),
+        texts,
+        ids,
+        cgroup_parent: host.inner.cgroups.parent.clone(),
+        streams: files.each_ref().map(|files| files.as_ref().map(stream_order)),
+    };
+    let ordered = Ordered { order, files, go: go_shim, status: status_task };
+    let (shim, task) = ordered.ask(line).await?;
+
+    // The go pipe is ours: whatever fails from here on, the shim gives up.
+    let system = |what| move |source| ProcessError::system(what, source);
+    let opened = system("opening a supervisor");
+    let pidfd = identity::open_same(shim.0, shim.1).map_err(opened)?;
+    let pidfd = pidfd.ok_or(SUPERVISOR_GONE)?;
+    let task_fd = identity::open_same(task.0, task.1).map_err(system("opening a held process"))?;
+    let identity = ProcessIdentity {
+        pid: task.0,
+        start_ticks: task.1,
+        boot_id: host.inner.boot_id.clone(),
+        cgroup: None,
+        supervisor: Some(SupervisorIdentity { pid: shim.0, start_ticks: shim.1 }),
+    };
+    let task_fd = task_fd.ok_or(SUPERVISOR_GONE)?;
+    let (identity, leaf) = enclosed(host, spec, identity).await?;
+    let reach = Reach::Supervisor { pidfd, task: Some(task_fd) };
+    let held = Held::new(go, status, spec, program);
+    let process = supervised(host, &spec.run_id, identity, reach, leaf);
+    Ok(Started::register(host, spec, process, held))
+}
+
+const SUPERVISOR_GONE: ProcessError =
+    ProcessError::Supervisor { reason: "was killed before its task ran" };
+
+/// A process that a supervisor watches over, and somebody who waits for that supervisor.
+pub(super) fn supervised(
+    host: &ProcessHost,
+    run: &RunId,
+    identity: ProcessIdentity,
+    reach: Reach,
+    leaf: Option<Leaf>,
+) -> Arc<Process> {
+    let (process, exit) = process(identity, reach, leaf);
+    if let Way::Supervised(line) = &host.inner.way {
+        let records = line.records().clone();
+        let watched = Arc::clone(&process);
+        let waiting = reap::watch_over(host.clone(), run.clone(), watched, records, exit);
+        host.inner.control.spawn(waiting);
+    }
+    process
+}
+
+fn stream_order(files: &SinkFiles) -> StreamOrder {
+    StreamOrder {
+        prefix: files.prefix.clone(),
+        files_max: files.files_max,
+        file_bytes_max: files.file_bytes_max,
+    }
+}
+
+/// An order and what goes with it, closed here once it is answered.
+struct Ordered {
+    order: Order,
+    files: [Option<SinkFiles>; 2],
+    go: OwnedFd,
+    status: OwnedFd,
+}
+
+/// (pid, start ticks).
+type Who = (u32, u64);
+
+impl Ordered {
+    /// Shim and task, held. A zygote that dies over it is replaced, once.
+    async fn ask(self, line: &Line) -> Result<(Who, Who), ProcessError> {
+        let ordered = Arc::new(self);
+        let _turn = line.turn().await.ok_or(ProcessError::Stopped)?;
+        for _ in 0..2 {
+            let (answer, answer_shim) = piped()?;
+            let mut answer = receiver(answer)?;
+            let (line, asking) = (line.clone(), Arc::clone(&ordered));
+            let sent = tokio::task::spawn_blocking(move || {
+                let dirs = asking.files.iter().flatten().map(|files| files.dir.as_fd()).collect();
+                let (go, status) = (asking.go.as_fd(), asking.status.as_fd());
+                let ends = OrderEnds { go, status, answer: answer_shim.as_fd(), dirs };
+                line.send(&asking.order, &ends)
+            });
+            sent.await
+                .map_err(|_| ProcessError::Stopped)?
+                .map_err(|source| ProcessError::system("asking for a supervisor", source))?;
+            let mut bytes = [0; Answer::BYTES];
+            match clock::timeout(SUPERVISOR_WAIT_MAX, answer.read_exact(&mut bytes)).await {
+                None => return Err(ProcessError::Supervisor { reason: "did not answer in time" }),
+                Some(Err(error)) => {
+                    tracing::warn!(%error, "a supervisor was killed before it answered");
+                }
+                Some(Ok(_)) => {
+                    return match Answer::from_bytes(bytes) {
+                        Some(Answer::Held { shim, task }) => Ok((shim, task)),
+                        Some(Answer::Failed { step, errno }) => {
+                            let source = std::io::Error::from_raw_os_error(errno);
+                            Err(ProcessError::system(step.name(), source))
+                        }
+                        None => Err(ProcessError::Supervisor { reason: "gave a broken answer" }),
+                    };
+                }
+            }
+        }
+        Err(SUPERVISOR_GONE)
+    }
+}
+
+fn process(
+    identity: ProcessIdentity,
+    reach: Reach,
+    leaf: Option<Leaf>,
+) -> (Arc<Process>, watch::Sender<Option<RawExit>>) {
+    let (sender, exit) = watch::channel(None);
+    let (held, forgotten) = (std::sync::Mutex::new(None), false.into());
+    (Arc::new(Process { identity, reach, leaf, held, forgotten, exit }), sender)
+}
+
 /// A process in the table that is not yet the caller's: killed and forgotten on drop.
 struct Started {
     host: ProcessHost,
     run: RunId,
     process: Arc<Process>,
+    held: Option<Held>,
     armed: bool,
 }
 
 impl Started {
+    fn register(host: &ProcessHost, spec: &ProcessSpec, process: Arc<Process>, held: Held) -> Self {
+        let (host, run, held) = (host.clone(), spec.run_id.clone(), Some(held));
+        let id = process.id();
+        let mut table = host.table();
+        table.entry(run.clone()).or_default().processes.insert(id, Arc::clone(&process));
+        drop(table);
+        Self { host, run, process, held, armed: true }
+    }
+
+    /// Leave it to the release of its run; back when that was before.
+    fn hold(&mut self) -> Option<Held> {
+        let held = self.held.take();
+        let table = self.host.table();
+        if table.get(&self.run).is_some_and(|of_run| of_run.released) {
+            return held;
+        }
+        *super::lock(&self.process.held) = held;
+        None
+    }
+
     /// Kill it, wait until it is gone, and hand the error on.
     async fn abandon(self, error: ProcessError) -> ProcessError {
-        let mut exit = self.process.exit.clone();
+        let process = Arc::clone(&self.process);
         drop(self);
-        let gone = exit.wait_for(Option::is_some);
-        if clock::timeout(crate::limits::KILL_GRACE, gone).await.is_none() {
-            tracing::warn!("a process that was not started has not ended after its kill");
-        }
+        held::gone(&process).await;
         error
     }
 }
@@ -204,41 +361,26 @@ impl Drop for Started {
         if !self.armed {
             return;
         }
+        // Without a word of us it ends by itself, even if it cannot be killed.
+        drop(self.held.take());
+        drop(self.process.take_held());
         self.process.kill();
         let mut table = self.host.table();
-        if let Some(processes) = table.get_mut(&self.run) {
-            processes.remove(&self.process.id());
-            if processes.is_empty() {
+        if let Some(of_run) = table.get_mut(&self.run) {
+            of_run.processes.remove(&self.process.id());
+            if of_run.is_forgettable() {
                 table.remove(&self.run);
             }
         }
+        drop(table);
+        self.host.forget(&self.run, &self.process);
     }
 }
 
-fn register(
-    host: &ProcessHost,
-    spec: &ProcessSpec,
-    held: Held,
-    stdout: pipe::Receiver,
-    stderr: pipe::Receiver,
-) -> Result<Started, ProcessError> {
-    let (pid, pidfd): (Pid, OwnedFd) = held.forked.into_parts().ok_or(ProcessError::Stopped)?;
-    let (exit_sender, exit) = watch::channel(None);
-    let process = Arc::new(Process {
-        identity: held.identity,
-        pid,
-        pidfd,
-        leaf: held.leaf,
-        reaped: std::sync::Mutex::new(false),
-        exit,
-    });
-    let pumps = [
-        tokio::spawn(pumped(stdout, Arc::clone(&spec.stdout))),
-        tokio::spawn(pumped(stderr, Arc::clone(&spec.stderr))),
-    ];
-    tokio::spawn(reap::reap(Arc::clone(&process), pumps, exit_sender, host.inner.clock.clone()));
-    host.table().entry(spec.run_id.clone()).or_default().insert(process.id(), Arc::clone(&process));
-    Ok(Started { host: host.clone(), run: spec.run_id.clone(), process, armed: true })
+impl RunProcesses {
+    fn is_forgettable(&self) -> bool {
+        self.processes.is_empty() && !self.released
+    }
 }
 
 async fn pumped(pipe: pipe::Receiver, sink: Arc<dyn ByteSink>) {
@@ -255,41 +397,4 @@ async fn record(spec: &ProcessSpec, process: &Process) -> Result<(), ProcessErro
         None => format!("no answer within {} s", RECORD_WAIT_MAX.as_secs()),
     };
     Err(ProcessError::NotRecorded { reason })
-}
-
-/// `None`: the pipe closed on exec. Otherwise the child's report.
-async fn read_report(status: &mut pipe::Receiver) -> io::Result<Option<[u8; REPORT_BYTES]>> {
-    use tokio::io::AsyncReadExt as _;
-    let mut report = [0; REPORT_BYTES];
-    match status.read_exact(&mut report).await {
-        Ok(_) => Ok(Some(report)),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn failed_step(spec: &ProcessSpec, path: PathBuf, report: [u8; REPORT_BYTES]) -> ProcessError {
-    let (step, source) = Step::from_report(report);
-    match (step, source.raw_os_error()) {
-        (Some(Step::Exec), Some(libc::EACCES)) => {
-            let reason = "the task's user may not execute it".to_owned();
-            ProcessError::NotExecutable { path, reason }
-        }
-        (Some(Step::Exec), Some(libc::ENOEXEC)) => {
-            let reason = "it is neither a program of this machine nor a script that begins with #!";
-            ProcessError::NotExecutable { path, reason: reason.to_owned() }
-        }
-        (Some(Step::Exec), Some(libc::ENOENT)) => {
-            let reason = "its interpreter does not exist (see its first line)".to_owned();
-            ProcessError::NotExecutable { path, reason }
-        }
-        (Some(Step::Directory), _) => {
-            ProcessError::WorkingDirectory { path: spec.cwd.clone(), reason: source.to_string() }
-        }
-        (step, _) => ProcessError::Start {
-            command: spec.command.clone(),
-            step: step.map_or("an unknown step", Step::name),
-            source,
-        },
-    }
 }

@@ -11,39 +11,155 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
+use crate::driver::api::SinkFiles;
 use crate::model::ids::{AllocId, TaskName};
 
 mod crash;
 mod end;
+mod outlive;
 mod start;
 
-#[derive(Default)]
-struct Kept(Mutex<Vec<u8>>);
+/// Keeps what is printed: in memory when this process reads it, in a file when a supervisor does.
+struct Kept(Mutex<Vec<u8>>, tempfile::TempDir);
+
+/// A sink whose files lie in a directory of the test's.
+struct KeptIn(PathBuf);
+
+impl ByteSink for KeptIn {
+    fn write(&self, _: &[u8]) {
+        panic!("nothing is written here");
+    }
+
+    fn files(&self) -> Option<SinkFiles> {
+        Some(files_in(&self.0))
+    }
+}
+
+fn files_in(path: &std::path::Path) -> SinkFiles {
+    SinkFiles {
+        dir: Arc::new(std::fs::File::open(path).unwrap().into()),
+        prefix: "t.stdout.".to_owned(),
+        files_max: 10,
+        file_bytes_max: 10 << 20,
+    }
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self(Mutex::default(), tempfile::tempdir().unwrap())
+    }
+}
 
 impl ByteSink for Kept {
     fn write(&self, bytes: &[u8]) {
         self.0.lock().unwrap().extend_from_slice(bytes);
     }
-}
 
-impl Kept {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    fn files(&self) -> Option<SinkFiles> {
+        Some(files_in(self.1.path()))
     }
 }
 
-fn host() -> ProcessHost {
-    host_with(false)
+impl Kept {
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.0.lock().unwrap().clone();
+        bytes.extend(std::fs::read(self.1.path().join("t.stdout.0")).unwrap_or_default());
+        bytes
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.bytes()).unwrap()
+    }
+}
+
+/// Who starts and watches the processes of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// This process.
+    Here,
+    /// Supervisors.
+    Supervised,
+}
+
+impl Mode {
+    fn host(self) -> ProcessHost {
+        match self {
+            Self::Here => host_with(false),
+            Self::Supervised => supervised_host(&scratch().join("exits")),
+        }
+    }
+}
+
+/// Each behaviour as two tests.
+macro_rules! in_both_modes {
+    ($($name:ident),* $(,)?) => {
+        mod here {
+            $(#[tokio::test] async fn $name() { super::$name(super::Mode::Here).await })*
+        }
+        mod supervised {
+            $(#[tokio::test] async fn $name() { super::$name(super::Mode::Supervised).await })*
+        }
+    };
+}
+use in_both_modes;
+
+/// A directory of this test process, removed by nobody.
+fn scratch() -> &'static std::path::Path {
+    static SCRATCH: std::sync::OnceLock<tempfile::TempDir> = std::sync::OnceLock::new();
+    SCRATCH.get_or_init(|| tempfile::tempdir().unwrap()).path()
 }
 
 fn host_with(kill_with_agent: bool) -> ProcessHost {
+    host_of(kill_with_agent, None)
+}
+
+fn supervised_host(records: &std::path::Path) -> ProcessHost {
+    let supervision = Supervision { program: supervise_script(), records: records.to_owned() };
+    host_of(false, Some(supervision))
+}
+
+fn host_of(kill_with_agent: bool, supervision: Option<Supervision>) -> ProcessHost {
     ProcessHost::new(Options {
         control: Handle::current(),
         kill_with_agent,
+        supervision,
         cgroup_parent: None,
         clock: Clock::system(),
     })
     .unwrap()
+}
+
+/// A program that answers `__supervise`: this test binary, told to do only that.
+fn supervise_script() -> PathBuf {
+    use std::os::unix::fs::PermissionsExt as _;
+    static SCRIPT: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    let written = SCRIPT.get_or_init(|| {
+        let binary = std::env::current_exe().unwrap();
+        let script = format!(
+            "#!/bin/sh\nOSTLER_TEST_SUPERVISE=\"$1\" exec '{}' --exact \
+             host::process::tests::the_zygote --ignored --nocapture --test-threads=1\n",
+            binary.display()
+        );
+        // Whole before it has its name: a child forked while it is open for writing would make it
+        // impossible to execute for a moment.
+        let new = tempfile::NamedTempFile::new_in(binary.parent().unwrap()).unwrap();
+        std::fs::write(new.path(), script).unwrap();
+        std::fs::set_permissions(new.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let path = binary.with_extension("supervise");
+        new.persist(&path).unwrap();
+        path
+    });
+    written.clone()
+}
+
+/// Not a test: the zygote, run by [`supervise_script`].
+#[test]
+#[ignore = "only does something inside a zygote"]
+fn the_zygote() {
+    if std::env::var("OSTLER_TEST_SUPERVISE").is_ok_and(|role| role == "__supervise") {
+        let ended = supervise::main();
+        std::process::exit(i32::from(ended != std::process::ExitCode::SUCCESS));
+    }
 }
 
 fn run_id(number: u32) -> RunId {
@@ -82,8 +198,15 @@ fn sh(script: &str) -> Case {
     Case { spec, stdout, stderr }
 }
 
+/// Spawn and let go.
+async fn start(host: &ProcessHost, spec: &ProcessSpec) -> Result<String, ProcessError> {
+    let id = host.spawn(spec.clone()).await?;
+    host.release(&spec.run_id).await?;
+    Ok(id)
+}
+
 async fn to_end(host: &ProcessHost, spec: &ProcessSpec) -> RawExit {
-    let id = host.spawn(spec.clone()).await.unwrap();
+    let id = start(host, spec).await.unwrap();
     let exit = host.wait(&spec.run_id, &id).await;
     host.forget_run(&spec.run_id);
     exit

@@ -12,7 +12,7 @@ const ENTRY_BYTES_MAX: usize = 1024 * 1024;
 const GROUPS_MAX: usize = 65_536;
 
 /// Whom a process runs as.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Ids {
     /// User id.
     pub uid: u32,

@@ -9,10 +9,10 @@ use std::process::{Child, Stdio};
 use super::*;
 
 const ROLE: &str = "OSTLER_TEST_ROLE";
-const FILE: &str = "OSTLER_TEST_FILE";
+pub(super) const FILE: &str = "OSTLER_TEST_FILE";
 
 /// This binary again, running only the test `name`, in a role.
-fn again(name: &str, role: &str, file: &Path) -> Child {
+pub(super) fn again(name: &str, role: &str, file: &Path) -> Child {
     #[allow(clippy::disallowed_methods, reason = "the test binary plays an agent")]
     let mut binary = std::process::Command::new(std::env::current_exe().unwrap());
     binary
@@ -25,7 +25,7 @@ fn again(name: &str, role: &str, file: &Path) -> Child {
         .unwrap()
 }
 
-fn role() -> Option<String> {
+pub(super) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
@@ -53,7 +53,7 @@ async fn play(role: &str) {
             Box::pin(std::future::pending())
         });
     }
-    let id = host.spawn(case.spec.clone()).await.unwrap();
+    let id = start(&host, &case.spec).await.unwrap();
     until("user code runs", || Path::new(&file).exists()).await;
     show(&host.identity(&case.spec.run_id, &id).unwrap());
     std::future::pending().await
@@ -123,9 +123,9 @@ async fn a_task_of_an_embedded_agent_dies_with_it() {
 
 #[tokio::test]
 async fn a_leftover_is_killed_only_when_pid_start_and_boot_agree() {
-    let (host, case) = (host(), sh("sleep 1000 & wait"));
+    let (host, case) = (Mode::Here.host(), sh("sleep 1000 & wait"));
     let run = &case.spec.run_id;
-    let id = host.spawn(case.spec.clone()).await.unwrap();
+    let id = start(&host, &case.spec).await.unwrap();
     let identity = ProcessIdentity { cgroup: None, ..host.identity(run, &id).unwrap() };
     for stranger in [
         ProcessIdentity { start_ticks: identity.start_ticks + 1, ..identity.clone() },
@@ -144,7 +144,7 @@ async fn a_leftover_is_killed_only_when_pid_start_and_boot_agree() {
 async fn embedded_children_die_with_the_host_that_started_them() {
     let host = host_with(true);
     let case = sh("exec sleep 1000");
-    let id = host.spawn(case.spec.clone()).await.unwrap();
+    let id = start(&host, &case.spec).await.unwrap();
     let identity = host.identity(&case.spec.run_id, &id).unwrap();
     assert!(identity::is_alive(&identity));
     drop(host);
@@ -165,7 +165,7 @@ fn two_hundred_starts_leave_no_descriptor_and_no_zombie() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let host = host();
+        let host = Mode::Here.host();
         to_end(&host, &sh("exit 0").spec).await;
         let before = open_descriptors();
         for round in 0..200 {
@@ -175,7 +175,8 @@ fn two_hundred_starts_leave_no_descriptor_and_no_zombie() {
             });
             if round % 10 == 0 {
                 case.spec.command = "/no/such/program".to_owned();
-                host.spawn(case.spec).await.unwrap_err();
+                start(&host, &case.spec).await.unwrap_err();
+                host.forget_run(&case.spec.run_id);
             } else {
                 to_end(&host, &case.spec).await;
             }

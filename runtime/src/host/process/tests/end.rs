@@ -2,9 +2,20 @@
 
 use super::*;
 
-#[tokio::test]
-async fn exit_codes_and_fatal_signals_are_told_apart() {
-    let host = host();
+in_both_modes!(
+    exit_codes_and_fatal_signals_are_told_apart,
+    a_signal_reaches_the_task_by_name,
+    killing_the_task_kills_its_grandchildren,
+    a_grandchild_that_holds_the_pipe_delays_the_exit_only_by_the_grace,
+    what_left_the_process_group_is_killed_through_the_cgroup,
+    five_megabytes_on_both_streams_arrive_whole,
+    everyone_who_waits_gets_the_same_exit_also_after_it,
+    forgetting_a_run_kills_it_and_a_wait_begun_before_gets_the_exit,
+    a_process_answers_only_to_its_own_run,
+);
+
+async fn exit_codes_and_fatal_signals_are_told_apart(mode: Mode) {
+    let host = mode.host();
     for code in [0, 1, 77, 255] {
         let exit = to_end(&host, &sh(&format!("exit {code}")).spec).await;
         assert_eq!((exit.exit_code, exit.signal, exit.error), (Some(code), None, None));
@@ -14,12 +25,11 @@ async fn exit_codes_and_fatal_signals_are_told_apart() {
     assert!(exit.finished_at.nanos() > 0 && !exit.oom_killed);
 }
 
-#[tokio::test]
-async fn a_signal_reaches_the_task_by_name() {
+async fn a_signal_reaches_the_task_by_name(mode: Mode) {
     let (host, case) =
-        (host(), sh("trap 'echo caught; exit 3' USR1; echo up; while :; do sleep 0.01; done"));
+        (mode.host(), sh("trap 'echo caught; exit 3' USR1; echo up; while :; do sleep 0.01; done"));
     let run = &case.spec.run_id;
-    let id = host.spawn(case.spec.clone()).await.unwrap();
+    let id = start(&host, &case.spec).await.unwrap();
     until("the trap is set", || case.stdout.text().contains("up")).await;
     assert_eq!(host.state(run, &id).unwrap(), ProcessState::Running);
     assert!(matches!(host.signal(run, &id, "SIGWHAT"), Err(ProcessError::UnknownSignal(_))));
@@ -32,10 +42,9 @@ async fn a_signal_reaches_the_task_by_name() {
     host.kill(run, &id).unwrap();
 }
 
-#[tokio::test]
-async fn killing_the_task_kills_its_grandchildren() {
-    let (host, case) = (host(), sh("sh -c 'sleep 1000 & echo $!; wait' & wait"));
-    let id = host.spawn(case.spec.clone()).await.unwrap();
+async fn killing_the_task_kills_its_grandchildren(mode: Mode) {
+    let (host, case) = (mode.host(), sh("sh -c 'sleep 1000 & echo $!; wait' & wait"));
+    let id = start(&host, &case.spec).await.unwrap();
     until("the grandchild is there", || pid_in(&case.stdout).is_some_and(exists)).await;
     host.kill_run(&case.spec.run_id);
     let exit = host.wait(&case.spec.run_id, &id).await;
@@ -44,9 +53,8 @@ async fn killing_the_task_kills_its_grandchildren() {
     until("the grandchild is gone", || !exists(pid)).await;
 }
 
-#[tokio::test]
-async fn a_grandchild_that_holds_the_pipe_delays_the_exit_only_by_the_grace() {
-    let (host, case) = (host(), sh("sleep 1000 & echo $!; exit 5"));
+async fn a_grandchild_that_holds_the_pipe_delays_the_exit_only_by_the_grace(mode: Mode) {
+    let (host, case) = (mode.host(), sh("sleep 1000 & echo $!; exit 5"));
     let watch = crate::clock::Stopwatch::start();
     let exit = to_end(&host, &case.spec).await;
     assert_eq!(exit.exit_code, Some(5));
@@ -56,15 +64,14 @@ async fn a_grandchild_that_holds_the_pipe_delays_the_exit_only_by_the_grace() {
     until("the grandchild is gone", || !exists(pid)).await;
 }
 
-#[tokio::test]
-async fn what_left_the_process_group_is_killed_through_the_cgroup() {
-    let host = host();
+async fn what_left_the_process_group_is_killed_through_the_cgroup(mode: Mode) {
+    let host = mode.host();
     if host.cgroup_status().parent.is_none() {
         eprintln!("skipped: {:?}", host.cgroup_status().unavailable);
         return;
     }
     let case = sh("setsid sleep 1000 >/dev/null 2>&1 & echo $!; sleep 1000");
-    let id = host.spawn(case.spec.clone()).await.unwrap();
+    let id = start(&host, &case.spec).await.unwrap();
     let run = &case.spec.run_id;
     let cgroup = host.identity(run, &id).unwrap().cgroup.unwrap();
     assert!(cgroup.exists());
@@ -81,23 +88,21 @@ async fn what_left_the_process_group_is_killed_through_the_cgroup() {
     assert!(!cgroup.exists());
 }
 
-#[tokio::test]
-async fn five_megabytes_on_both_streams_arrive_whole() {
-    let host = host();
+async fn five_megabytes_on_both_streams_arrive_whole(mode: Mode) {
+    let host = mode.host();
     let case = sh("i=0; head -c 5000000 /dev/zero | tr '\\0' 'a' & \
                    head -c 5000000 /dev/zero | tr '\\0' 'b' >&2; wait");
     assert_eq!(to_end(&host, &case.spec).await.exit_code, Some(0));
-    assert!(case.stdout.0.lock().unwrap().iter().all(|byte| *byte == b'a'));
-    assert!(case.stderr.0.lock().unwrap().iter().all(|byte| *byte == b'b'));
-    assert_eq!(case.stdout.0.lock().unwrap().len(), 5_000_000);
-    assert_eq!(case.stderr.0.lock().unwrap().len(), 5_000_000);
+    assert!(case.stdout.bytes().iter().all(|byte| *byte == b'a'));
+    assert!(case.stderr.bytes().iter().all(|byte| *byte == b'b'));
+    assert_eq!(case.stdout.bytes().len(), 5_000_000);
+    assert_eq!(case.stderr.bytes().len(), 5_000_000);
 }
 
-#[tokio::test]
-async fn everyone_who_waits_gets_the_same_exit_also_after_it() {
-    let (host, case) = (host(), sh("read x < /dev/null; exit 4"));
+async fn everyone_who_waits_gets_the_same_exit_also_after_it(mode: Mode) {
+    let (host, case) = (mode.host(), sh("read x < /dev/null; exit 4"));
     let run = &case.spec.run_id;
-    let id = host.spawn(case.spec.clone()).await.unwrap();
+    let id = start(&host, &case.spec).await.unwrap();
     let (one, two) = tokio::join!(host.wait(run, &id), host.wait(run, &id));
     let three = host.wait(run, &id).await;
     assert_eq!(one.exit_code, Some(4));
@@ -107,21 +112,19 @@ async fn everyone_who_waits_gets_the_same_exit_also_after_it() {
     assert!(gone.error.unwrap().contains("no process"), "forgotten");
 }
 
-#[tokio::test]
-async fn forgetting_a_run_kills_it_and_a_wait_begun_before_gets_the_exit() {
-    let (host, case) = (host(), sh("echo $$; sleep 1000"));
+async fn forgetting_a_run_kills_it_and_a_wait_begun_before_gets_the_exit(mode: Mode) {
+    let (host, case) = (mode.host(), sh("echo $$; sleep 1000"));
     let run = &case.spec.run_id;
-    let id = host.spawn(case.spec.clone()).await.unwrap();
+    let id = start(&host, &case.spec).await.unwrap();
     let waiting = host.wait(run, &id);
     host.forget_run(run);
     assert_eq!(waiting.await.signal, Some(9));
     assert!(matches!(host.state(run, &id), Err(ProcessError::UnknownProcess { .. })));
 }
 
-#[tokio::test]
-async fn a_process_answers_only_to_its_own_run() {
-    let (host, case, other) = (host(), sh("sleep 1000"), run_id(9));
-    let id = host.spawn(case.spec.clone()).await.unwrap();
+async fn a_process_answers_only_to_its_own_run(mode: Mode) {
+    let (host, case, other) = (mode.host(), sh("sleep 1000"), run_id(9));
+    let id = start(&host, &case.spec).await.unwrap();
     assert!(matches!(host.signal(&other, &id, "KILL"), Err(ProcessError::UnknownProcess { .. })));
     assert!(matches!(host.kill(&other, &id), Err(ProcessError::UnknownProcess { .. })));
     assert!(matches!(host.state(&other, &id), Err(ProcessError::UnknownProcess { .. })));

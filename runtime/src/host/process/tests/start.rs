@@ -4,9 +4,17 @@ use std::path::Path;
 
 use super::*;
 
-#[tokio::test]
-async fn the_task_sees_its_environment_directory_and_descriptors_and_nothing_else() {
-    let (host, dir) = (host(), tempfile::tempdir().unwrap());
+in_both_modes!(
+    the_task_sees_its_environment_directory_and_descriptors_and_nothing_else,
+    the_identity_is_recorded_before_user_code_runs_and_a_refusal_keeps_it_from_running,
+    giving_up_while_the_identity_is_recorded_kills_the_held_child,
+    a_start_that_cannot_be_says_why_and_leaves_nothing,
+    a_run_has_a_bounded_number_of_processes,
+    starts_do_not_wait_for_each_others_records,
+);
+
+async fn the_task_sees_its_environment_directory_and_descriptors_and_nothing_else(mode: Mode) {
+    let (host, dir) = (mode.host(), tempfile::tempdir().unwrap());
     let mut case = sh("");
     case.spec.command = "cat".to_owned();
     case.spec.args = vec!["/proc/self/environ".to_owned()];
@@ -35,9 +43,10 @@ async fn the_task_sees_its_environment_directory_and_descriptors_and_nothing_els
     assert_eq!(ids[1], ids[2], "group and session are one: {text}");
 }
 
-#[tokio::test]
-async fn the_identity_is_recorded_before_user_code_runs_and_a_refusal_keeps_it_from_running() {
-    let (host, dir) = (host(), tempfile::tempdir().unwrap());
+async fn the_identity_is_recorded_before_user_code_runs_and_a_refusal_keeps_it_from_running(
+    mode: Mode,
+) {
+    let (host, dir) = (mode.host(), tempfile::tempdir().unwrap());
     let made = dir.path().join("made");
     let mut case = sh(&format!("echo hi > {}", made.display()));
     let seen = Arc::new(Mutex::new(None));
@@ -51,7 +60,7 @@ async fn the_identity_is_recorded_before_user_code_runs_and_a_refusal_keeps_it_f
             Err("disk full".to_owned())
         })
     });
-    let error = host.spawn(case.spec.clone()).await.unwrap_err();
+    let error = start(&host, &case.spec).await.unwrap_err();
     assert!(error.to_string().contains("disk full"), "{error}");
     let identity = seen.lock().unwrap().clone().unwrap();
     assert!(!identity::is_alive(&identity));
@@ -65,9 +74,8 @@ async fn the_identity_is_recorded_before_user_code_runs_and_a_refusal_keeps_it_f
     assert!(made.exists());
 }
 
-#[tokio::test]
-async fn giving_up_while_the_identity_is_recorded_kills_the_held_child() {
-    let (host, dir) = (host(), tempfile::tempdir().unwrap());
+async fn giving_up_while_the_identity_is_recorded_kills_the_held_child(mode: Mode) {
+    let (host, dir) = (mode.host(), tempfile::tempdir().unwrap());
     let made = dir.path().join("made");
     let mut case = sh(&format!("echo hi > {}", made.display()));
     let (tell, told) = tokio::sync::oneshot::channel();
@@ -118,14 +126,17 @@ async fn a_held_child_ends_without_user_code_when_the_agents_end_closes() {
     assert!(!made.exists());
 }
 
-#[tokio::test]
-async fn a_start_that_cannot_be_says_why_and_leaves_nothing() {
-    let (host, dir) = (host(), tempfile::tempdir().unwrap());
+async fn a_start_that_cannot_be_says_why_and_leaves_nothing(mode: Mode) {
+    let (host, dir) = (mode.host(), tempfile::tempdir().unwrap());
     let refused = |change: &dyn Fn(&mut ProcessSpec)| {
         let mut spec = sh("true").spec;
         change(&mut spec);
         let host = host.clone();
-        async move { host.spawn(spec).await.unwrap_err() }
+        async move {
+            let error = start(&host, &spec).await.unwrap_err();
+            host.forget_run(&spec.run_id);
+            error
+        }
     };
     let error = refused(&|spec| spec.command = "no-such-program".to_owned()).await;
     assert!(matches!(error, ProcessError::CommandNotFound { .. }), "{error}");
@@ -153,32 +164,32 @@ async fn root_runs_a_task_as_another_user_with_that_users_groups() {
         eprintln!("skipped: not root");
         return;
     }
-    let mut case = sh("id -u; id -G");
-    case.spec.user = Some("nobody".to_owned());
-    let exit = to_end(&host_with(true), &case.spec).await;
-    assert_eq!(exit.exit_code, Some(0), "{}", case.stderr.text());
-    let nobody = user::resolve("nobody").unwrap().unwrap();
-    let groups: Vec<_> = nobody.groups.iter().map(u32::to_string).collect();
-    assert_eq!(case.stdout.text(), format!("{}\n{}\n", nobody.uid, groups.join(" ")));
+    for host in [host_with(true), Mode::Supervised.host()] {
+        let mut case = sh("id -u; id -G");
+        case.spec.user = Some("nobody".to_owned());
+        let exit = to_end(&host, &case.spec).await;
+        assert_eq!(exit.exit_code, Some(0), "{}", case.stderr.text());
+        let nobody = user::resolve("nobody").unwrap().unwrap();
+        let groups: Vec<_> = nobody.groups.iter().map(u32::to_string).collect();
+        assert_eq!(case.stdout.text(), format!("{}\n{}\n", nobody.uid, groups.join(" ")));
+    }
 }
 
-#[tokio::test]
-async fn a_run_has_a_bounded_number_of_processes() {
-    let (host, case) = (host(), sh("exit 0"));
+async fn a_run_has_a_bounded_number_of_processes(mode: Mode) {
+    let (host, case) = (mode.host(), sh("exit 0"));
     for _ in 0..WORKLOADS_PER_RUN_MAX {
-        let id = host.spawn(case.spec.clone()).await.unwrap();
+        let id = start(&host, &case.spec).await.unwrap();
         host.wait(&case.spec.run_id, &id).await;
     }
-    let error = host.spawn(case.spec.clone()).await.unwrap_err();
+    let error = start(&host, &case.spec).await.unwrap_err();
     assert!(matches!(error, ProcessError::TooMany { .. }), "{error}");
     host.forget_run(&case.spec.run_id);
-    let id = host.spawn(case.spec.clone()).await.unwrap();
+    let id = start(&host, &case.spec).await.unwrap();
     forget(&host, &case.spec.run_id, &id).await;
 }
 
-#[tokio::test]
-async fn starts_do_not_wait_for_each_others_records() {
-    let host = host();
+async fn starts_do_not_wait_for_each_others_records(mode: Mode) {
+    let host = mode.host();
     let barrier = Arc::new(tokio::sync::Barrier::new(20));
     let mut starts = tokio::task::JoinSet::new();
     for _ in 0..20 {

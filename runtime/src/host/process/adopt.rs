@@ -1,0 +1,112 @@
+//! Processes of an earlier agent.
+//!
+//! ```text
+//!                      record? ── released ────────────────────────► Ended
+//! supervisor gone ──────┤ └─ never released ──────────────────────► NotRun
+//!                       └ none ── other boot ─────────────────────► Rebooted
+//!                             └── same boot: what is left is killed ► Ended, with an error text
+//! supervisor there (pid, start time and boot are those recorded) ──► Running: its end is waited for
+//! ```
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::cgroup::Leaf;
+use super::error::ProcessError;
+use super::{Process, ProcessHost, Reach, Way, identity, reap, spawn};
+use crate::driver::api::{Adoption, ProcessIdentity};
+use crate::model::ids::RunId;
+use crate::model::task::RawExit;
+
+impl ProcessHost {
+    /// Own the process of an earlier agent: from here on it is as one started by this host, under
+    /// the same id. Idempotent. What the run spawns later is not held.
+    ///
+    /// # Errors
+    /// When the kernel or the exit records cannot be asked; nothing is changed then.
+    pub fn adopt(&self, run: &RunId, identity: &ProcessIdentity) -> Result<Adoption, ProcessError> {
+        let Way::Supervised(line) = &self.inner.way else {
+            return Ok(Adoption::Unknown);
+        };
+        let id = super::id_of(identity);
+        if let Ok(known) = self.find(run, &id) {
+            let exit = known.exit.borrow().clone();
+            return Ok(exit.map_or(Adoption::Running, Adoption::Ended));
+        }
+        let Some(supervisor) = identity.supervisor else {
+            return Ok(Adoption::Unknown);
+        };
+        let same_boot = identity.boot_id == self.inner.boot_id;
+        if same_boot {
+            let opened = identity::open_same(supervisor.pid, supervisor.start_ticks);
+            let opened =
+                opened.map_err(|source| ProcessError::system("opening a supervisor", source))?;
+            // One that has ended and was not reaped by its new parent yet is gone as well.
+            if let Some(pidfd) = opened.filter(|pidfd| !identity::has_ended(pidfd)) {
+                let task = identity::open_same(identity.pid, identity.start_ticks);
+                let reach = Reach::Supervisor { pidfd, task: task.ok().flatten() };
+                let leaf = identity.cgroup.clone().and_then(Leaf::existing);
+                self.own(run, spawn::supervised(self, run, identity.clone(), reach, leaf));
+                return Ok(Adoption::Running);
+            }
+        }
+        // Looked for after the supervisor: it writes the record before it ends.
+        let exit = match line.records().read(run, identity.pid, identity.start_ticks) {
+            Ok(Some(record)) if !record.released => {
+                line.records().remove(run, identity.pid, identity.start_ticks);
+                return Ok(Adoption::NotRun);
+            }
+            Ok(Some(record)) => {
+                record.complain();
+                record.into_exit()
+            }
+            // A record that the crash of the machine has torn is none.
+            _ if !same_boot => return Ok(Adoption::Rebooted),
+            missing => self.lost(identity, missing.err().map(ProcessError::from)),
+        };
+        self.own(run, ended(identity.clone(), exit.clone()));
+        Ok(Adoption::Ended(exit))
+    }
+
+    /// Remove the exit records of all runs but these; how many. For the start of an agent, when
+    /// every run that is still of interest was adopted.
+    ///
+    /// # Errors
+    /// When the directory of the records cannot be read.
+    pub fn sweep(&self, known: &[RunId]) -> Result<usize, ProcessError> {
+        match &self.inner.way {
+            Way::Here(_) => Ok(0),
+            Way::Supervised(line) => Ok(line.records().sweep(known)?),
+        }
+    }
+
+    fn own(&self, run: &RunId, process: Arc<Process>) {
+        let mut table = self.table();
+        let of_run = table.entry(run.clone()).or_default();
+        of_run.released = true;
+        of_run.processes.insert(process.id(), process);
+    }
+
+    /// The supervisor was killed: end what it may have left.
+    fn lost(&self, identity: &ProcessIdentity, why: Option<ProcessError>) -> RawExit {
+        if let Err(error) = identity::reap_leftover(identity) {
+            tracing::warn!(%error, pid = identity.pid, "what a killed supervisor left cannot be ended");
+        }
+        RawExit { finished_at: self.inner.clock.now(), ..reap::supervisor_lost(why) }
+    }
+}
+
+/// A process that has ended already.
+fn ended(identity: ProcessIdentity, exit: RawExit) -> Arc<Process> {
+    // Kept by nobody: a receiver keeps the last value.
+    let (_, exit) = watch::channel(Some(exit));
+    Arc::new(Process {
+        identity,
+        reach: Reach::Gone,
+        leaf: None,
+        held: std::sync::Mutex::new(None),
+        forgotten: false.into(),
+        exit,
+    })
+}

@@ -1,0 +1,409 @@
+//! Exit records: what a shim leaves for whichever agent comes.
+//!
+//! ```text
+//! <data directory>/exits/<hash of the run>.<pid>-<start ticks>        complete
+//!                        <hash of the run>.<pid>-<start ticks>.new    room kept while the task runs
+//! ```
+//! Text (JSON) of one version number; a newer agent reads the older versions for ever, an older
+//! agent says that it does not know a newer one. Fields may be added to a version, never changed.
+//! The room is written when the task starts, so that a disk that fills up meanwhile does not cost
+//! the exit code. Not synced: a crash of the machine ends the task as well.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cap_std::fs::Dir;
+use rustix::fs::{AtFlags, Mode, OFlags, open, openat, renameat, unlinkat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::clock::Timestamp;
+use crate::model::ids::RunId;
+use crate::model::task::RawExit;
+
+/// The version written.
+const VERSION: u32 = 1;
+/// Room kept for a record, and most of it read, bytes.
+const RECORD_BYTES_MAX: usize = 4096;
+/// Most names looked at by one sweep.
+const ENTRIES_MAX: usize = 100_000;
+
+/// Why an exit record cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The directory or a file in it.
+    #[error("exit records in {path} cannot be used; look at the data directory", path = path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// It is not a record, or of another run.
+    #[error("exit record {name} is not readable: {reason}")]
+    Unreadable {
+        /// Its name in the directory.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// Written by a newer program.
+    #[error(
+        "exit record {name} has version {version}; this program knows versions up to {VERSION}"
+    )]
+    Newer {
+        /// Its name in the directory.
+        name: String,
+        /// Its version.
+        version: u32,
+    },
+}
+
+/// How a supervised task ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitRecord {
+    /// See the module.
+    pub version: u32,
+    /// The run.
+    pub run: String,
+    /// The task was let go; `false`: not one instruction of the program has run.
+    pub released: bool,
+    /// Exit code of one that ended by itself.
+    pub exit_code: Option<i32>,
+    /// Signal that killed it.
+    pub signal: Option<u32>,
+    /// Something in its cgroup was killed for memory.
+    pub oom_killed: bool,
+    /// Nanoseconds since the epoch.
+    pub finished_at: u64,
+    /// Bytes of its output that could not be written.
+    pub dropped_bytes: u64,
+    /// Descendants that had not died when the supervisor gave up.
+    pub survivors: u32,
+}
+
+impl ExitRecord {
+    /// Of this version.
+    pub(super) fn new(run: String) -> Self {
+        Self {
+            version: VERSION,
+            run,
+            released: false,
+            exit_code: None,
+            signal: None,
+            oom_killed: false,
+            finished_at: 0,
+            dropped_bytes: 0,
+            survivors: 0,
+        }
+    }
+
+    /// Say in the agent's log what else there is to know.
+    pub fn complain(&self) {
+        let Self { run, dropped_bytes, survivors, .. } = self;
+        if *dropped_bytes > 0 {
+            tracing::warn!(
+                run,
+                dropped_bytes,
+                "output of a task was dropped: its log could not be written"
+            );
+        }
+        if *survivors > 0 {
+            tracing::warn!(
+                run,
+                survivors,
+                "descendants of a task did not die when they were killed"
+            );
+        }
+    }
+
+    /// As the runner sees it.
+    pub fn into_exit(self) -> RawExit {
+        RawExit {
+            exit_code: self.exit_code,
+            signal: self.signal,
+            oom_killed: self.oom_killed,
+            error: (!self.released)
+                .then(|| "the process was ended before it was let go; it has not run".to_owned()),
+            finished_at: Timestamp::from_nanos(self.finished_at),
+        }
+    }
+}
+
+/// Name of the record of a process.
+pub fn name(run: &str, pid: u32, start_ticks: u64) -> String {
+    format!("{}.{pid}-{start_ticks}", hash(run))
+}
+
+fn hash(run: &str) -> String {
+    use std::fmt::Write as _;
+    Sha256::digest(run.as_bytes()).iter().take(16).fold(String::new(), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The directory of the records. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Records {
+    path: PathBuf,
+    dir: Arc<OwnedFd>,
+}
+
+impl Records {
+    /// Open the directory; made when absent, for this user alone.
+    ///
+    /// # Errors
+    /// When it cannot be made or opened.
+    pub fn open(path: &Path) -> Result<Self, RecordError> {
+        let failed = |source| RecordError::Directory { path: path.to_owned(), source };
+        match std::fs::DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed(error));
+            }
+            _ => {}
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = open(path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
+        Ok(Self { path: path.to_owned(), dir: Arc::new(dir) })
+    }
+
+    /// For a shim.
+    pub(super) fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// The record of a process; `None` when there is none (yet).
+    ///
+    /// # Errors
+    /// When there is one that cannot be read.
+    pub fn read(
+        &self,
+        run: &RunId,
+        pid: u32,
+        start_ticks: u64,
+    ) -> Result<Option<ExitRecord>, RecordError> {
+        let name = name(run.as_str(), pid, start_ticks);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match openat(&*self.dir, &name, flags, Mode::empty()) {
+            Ok(fd) => File::from(fd),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(self.failed(errno.into())),
+        };
+        let mut bytes = vec![0; RECORD_BYTES_MAX];
+        let count = file.read_at(&mut bytes, 0).map_err(|error| self.failed(error))?;
+        bytes.truncate(count);
+        parse(&bytes, run.as_str(), name).map(Some)
+    }
+
+    /// Remove the record of a process, and the room kept for it.
+    pub fn remove(&self, run: &RunId, pid: u32, start_ticks: u64) {
+        let name = name(run.as_str(), pid, start_ticks);
+        self.unlink(&name);
+        self.unlink(&format!("{name}.new"));
+    }
+
+    /// Remove the records of runs that nobody knows; how many.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn sweep(&self, known: &[RunId]) -> Result<usize, RecordError> {
+        let known: std::collections::HashSet<_> =
+            known.iter().map(|run| hash(run.as_str())).collect();
+        let dir = self.dir.try_clone().map_err(|error| self.failed(error))?;
+        let entries =
+            Dir::from_std_file(File::from(dir)).entries().map_err(|error| self.failed(error))?;
+        let mut removed = 0;
+        for entry in entries.take(ENTRIES_MAX) {
+            let name = entry.map_err(|error| self.failed(error))?.file_name();
+            let Some(name) = name.to_str() else { continue };
+            if let Some((run, _)) = name.split_once('.')
+                && !known.contains(run)
+            {
+                self.unlink(name);
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    fn unlink(&self, name: &str) {
+        if let Err(errno) = unlinkat(&*self.dir, name, AtFlags::empty())
+            && errno != Errno::NOENT
+        {
+            tracing::debug!(name, %errno, "an exit record cannot be removed");
+        }
+    }
+
+    fn failed(&self, source: io::Error) -> RecordError {
+        RecordError::Directory { path: self.path.clone(), source }
+    }
+}
+
+fn parse(bytes: &[u8], run: &str, name: String) -> Result<ExitRecord, RecordError> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    let unreadable =
+        |reason: String, name: &str| RecordError::Unreadable { name: name.to_owned(), reason };
+    let version = serde_json::from_slice::<Versioned>(bytes)
+        .map_err(|error| unreadable(error.to_string(), &name))?
+        .version;
+    if version > VERSION {
+        return Err(RecordError::Newer { name, version });
+    }
+    let record: ExitRecord =
+        serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string(), &name))?;
+    if record.run != run {
+        return Err(unreadable("it is of another run".to_owned(), &name));
+    }
+    Ok(record)
+}
+
+/// The shim's side: room for the record of its task, filled at the end.
+#[derive(Debug)]
+pub(super) struct Room {
+    dir: OwnedFd,
+    name: String,
+    file: Option<File>,
+}
+
+impl Room {
+    /// Keep room; without any it is tried again at the end.
+    pub(super) fn keep(dir: OwnedFd, name: String) -> Self {
+        let mut room = Self { dir, name, file: None };
+        room.file = room.make().ok();
+        room
+    }
+
+    fn new_name(&self) -> String {
+        format!("{}.new", self.name)
+    }
+
+    fn make(&self) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o600);
+        // Left by a process of an earlier boot at most.
+        let _absent = unlinkat(&self.dir, self.new_name(), AtFlags::empty());
+        let file = File::from(openat(&self.dir, self.new_name(), flags, mode)?);
+        file.write_all_at(&[b' '; RECORD_BYTES_MAX], 0)?;
+        Ok(file)
+    }
+
+    /// Put the record where an agent finds it.
+    pub(super) fn fill(&mut self, record: &ExitRecord) -> io::Result<()> {
+        let text = serde_json::to_vec(record).map_err(io::Error::other)?;
+        let place = |room: &Self, file: &File| -> io::Result<()> {
+            file.write_all_at(&text, 0)?;
+            file.set_len(text.len() as u64)?;
+            Ok(renameat(&room.dir, room.new_name(), &room.dir, &room.name)?)
+        };
+        if let Some(file) = self.file.take()
+            && place(self, &file).is_ok()
+        {
+            return Ok(());
+        }
+        let file = self.make()?;
+        place(self, &file)
+    }
+
+    /// Leave nothing.
+    pub(super) fn give_up(&mut self) {
+        self.file = None;
+        let _absent = unlinkat(&self.dir, self.new_name(), AtFlags::empty());
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::model::ids::{AllocId, TaskName};
+
+    fn run(number: u32) -> RunId {
+        RunId::new(AllocId::new(uuid::Uuid::from_u128(7)), &TaskName::new("t").unwrap(), number)
+    }
+
+    fn records(dir: &Path) -> Records {
+        Records::open(&dir.join("exits")).unwrap()
+    }
+
+    fn ended(run: &RunId, code: i32) -> ExitRecord {
+        ExitRecord {
+            released: true,
+            exit_code: Some(code),
+            finished_at: 42,
+            ..ExitRecord::new(run.to_string())
+        }
+    }
+
+    fn put(records: &Records, run: &RunId, pid: u32, record: &ExitRecord) {
+        let dir = records.dir().try_clone_to_owned().unwrap();
+        Room::keep(dir, name(run.as_str(), pid, 9)).fill(record).unwrap();
+    }
+
+    #[test]
+    fn a_record_is_found_under_its_process_only_and_gone_when_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = records(dir.path());
+        put(&records, &run(1), 5, &ended(&run(1), 7));
+        let found = records.read(&run(1), 5, 9).unwrap().unwrap();
+        assert_eq!(found.into_exit().exit_code, Some(7));
+        assert_eq!(records.read(&run(1), 6, 9).unwrap(), None);
+        assert_eq!(records.read(&run(2), 5, 9).unwrap(), None);
+        records.remove(&run(1), 5, 9);
+        assert_eq!(records.read(&run(1), 5, 9).unwrap(), None);
+        assert_eq!(std::fs::read_dir(dir.path().join("exits")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_text_of_version_one_is_read_for_ever() {
+        let text = br#"{"version":1,"run":"r","released":true,"exit_code":null,"signal":9,
+            "oom_killed":true,"finished_at":17,"dropped_bytes":3,"survivors":0,"later":"ignored"}"#;
+        let exit = parse(text, "r", "n".to_owned()).unwrap().into_exit();
+        assert_eq!((exit.exit_code, exit.signal, exit.oom_killed), (None, Some(9), true));
+        assert_eq!((exit.error, exit.finished_at), (None, Timestamp::from_nanos(17)));
+    }
+
+    #[test]
+    fn what_is_no_record_of_the_run_is_refused_with_a_reason() {
+        let parse = |text: &str| parse(text.as_bytes(), "r", "n".to_owned()).unwrap_err();
+        assert!(matches!(parse("    "), RecordError::Unreadable { .. }));
+        assert!(matches!(parse(r#"{"version":2}"#), RecordError::Newer { version: 2, .. }));
+        let other = serde_json::to_string(&ExitRecord::new("another".to_owned())).unwrap();
+        assert!(parse(&other).to_string().contains("another run"));
+    }
+
+    #[test]
+    fn a_sweep_removes_what_belongs_to_no_known_run_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = records(dir.path());
+        for number in 0..4 {
+            put(&records, &run(number), 5, &ended(&run(number), 0));
+        }
+        drop(Room::keep(records.dir().try_clone_to_owned().unwrap(), name("gone", 1, 1)));
+        assert_eq!(records.sweep(&[run(1), run(3), run(9)]).unwrap(), 3);
+        let left = [0, 1, 2, 3].map(|number| records.read(&run(number), 5, 9).unwrap().is_some());
+        assert_eq!(left, [false, true, false, true]);
+        assert_eq!(records.sweep(&[run(1), run(3)]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_record_is_placed_also_when_its_room_was_taken_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = records(dir.path());
+        let name = name(run(1).as_str(), 5, 9);
+        let mut room = Room::keep(records.dir().try_clone_to_owned().unwrap(), name.clone());
+        std::fs::remove_file(dir.path().join(format!("exits/{name}.new"))).unwrap();
+        room.fill(&ended(&run(1), 3)).unwrap();
+        assert_eq!(records.read(&run(1), 5, 9).unwrap().unwrap().exit_code, Some(3));
+    }
+}

@@ -1,0 +1,493 @@
+//! The shim: supervisor of one task, from the held child to the exit record.
+//!
+//! ```text
+//! order ─► fork, held ─► answer ─► Held ── go ──► Released ── task ends ──► Draining ─► Killing
+//!                                   │ agent gone: kill                  (≤ DRAIN_GRACE)    │
+//!                                   │ given up: kill, no record                            ▼
+//!                                   └─────────────────────────────────► record ◄── last output
+//! ```
+//! One loop over signals and pipes; nothing in it waits without also pumping. The task is a zombie
+//! until everything of it was killed, so that its group stays its own.
+
+use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, pidfd_send_signal};
+
+use super::record::{self, ExitRecord, Room};
+use super::{Answer, GIVE_UP, GO, Order, SIGNAL, ShimStep, StreamOrder, read_order, zygote};
+use crate::clock::{Clock, Stopwatch, Timestamp};
+use crate::host::process::cgroup::{Leaf, leaf_name};
+use crate::host::process::child::{self, Plan};
+use crate::host::process::{DRAIN_GRACE, LAST_OUTPUT_WAIT, identity};
+use crate::logs::OutsideWriter;
+
+/// Bytes read from a pipe at once; on the stack, so a silent task costs none of it.
+const READ_BYTES: usize = 16 * 1024;
+/// How long killed descendants may take to die before the record says that they did not.
+const KILL_WAIT_MAX: Duration = Duration::from_secs(5);
+/// How often the descendants are looked through while they die, and a cgroup is tried to remove.
+const KILL_INTERVAL: Duration = Duration::from_millis(5);
+/// How long removing the cgroup is tried.
+const REMOVE_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Descriptors of an order.
+pub(super) struct Received {
+    order: OwnedFd,
+    go: OwnedFd,
+    status: OwnedFd,
+    pub answer: OwnedFd,
+    records: OwnedFd,
+    dirs: Vec<OwnedFd>,
+}
+
+impl Received {
+    /// `None` when they are too few.
+    pub(super) fn new(fds: Vec<OwnedFd>) -> Option<Self> {
+        let mut fds = fds.into_iter();
+        Some(Self {
+            order: fds.next()?,
+            go: fds.next()?,
+            status: fds.next()?,
+            answer: fds.next()?,
+            records: fds.next()?,
+            dirs: fds.collect(),
+        })
+    }
+}
+
+/// Be the supervisor of one task, in a process of its own.
+pub(super) fn run(received: Received) {
+    let Received { order, go, status, answer, records, dirs } = received;
+    let begun = begin(order, go, status, dirs);
+    match begun {
+        Err((step, error)) => {
+            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            Answer::Failed { step, errno }.send(answer.as_fd());
+        }
+        Ok(mut shim) => {
+            let held = Answer::Held { shim: shim.own, task: (shim.pid(), shim.task_ticks) };
+            held.send(answer.as_fd());
+            drop(answer);
+            // While the agent makes durable who we are.
+            let name = record::name(&shim.run, shim.pid(), shim.task_ticks);
+            let mut room = Room::keep(records, name);
+            let _trimmed = trim_memory();
+            let record = shim.attend();
+            if shim.given_up {
+                room.give_up();
+            } else {
+                // Nobody is left to tell: the agent says that the exit is lost.
+                let _lost = room.fill(&record);
+            }
+            shim.remove_cgroup();
+        }
+    }
+}
+
+/// A pipe of the task, and where it goes.
+struct Stream {
+    pipe: Option<OwnedFd>,
+    /// Until the files could be opened.
+    order: Option<(OwnedFd, StreamOrder)>,
+    writer: Option<OutsideWriter>,
+    dropped_bytes: u64,
+}
+
+/// How the task ended.
+#[derive(Clone, Copy)]
+struct Ended {
+    exit_code: Option<i32>,
+    signal: Option<u32>,
+    at: Timestamp,
+}
+
+struct Shim {
+    run: String,
+    own: (u32, u64),
+    task: Pid,
+    task_fd: OwnedFd,
+    task_ticks: u64,
+    cgroup: Option<PathBuf>,
+    leaf: Option<Leaf>,
+    signals: OwnedFd,
+    /// From the agent and to the child, while it is held.
+    go: Option<(OwnedFd, OwnedFd)>,
+    streams: [Stream; 2],
+    released: bool,
+    given_up: bool,
+    /// Told to kill: nothing is waited for any more.
+    killing: bool,
+    ended: Option<Ended>,
+}
+
+type Refused = (ShimStep, io::Error);
+
+/// Set this process up and fork the task, held.
+fn begin(
+    order: OwnedFd,
+    go: OwnedFd,
+    status: OwnedFd,
+    dirs: Vec<OwnedFd>,
+) -> Result<Shim, Refused> {
+    let at = |step| move |error: io::Error| (step, error);
+    own_session().map_err(at(ShimStep::Session))?;
+    let signals = take_signals().map_err(at(ShimStep::Signals))?;
+    let order = read_order(order).map_err(at(ShimStep::Order))?;
+    let Order { run, texts, ids, cgroup_parent, streams } = order;
+
+    let pipe = || child::pipe().map_err(at(ShimStep::Pipes));
+    let ((stdout_read, stdout), (stderr_read, stderr)) = (pipe()?, pipe()?);
+    let (go_child, go_task) = pipe()?;
+    let stdin = child::dev_null().map_err(at(ShimStep::Pipes))?;
+    for end in [&stdout_read, &stderr_read] {
+        rustix::io::ioctl_fionbio(end, true).map_err(|errno| (ShimStep::Pipes, errno.into()))?;
+    }
+    // The task never runs without its supervisor.
+    let kill_with_agent = true;
+    let plan = Plan { texts, ids, kill_with_agent, stdin, stdout, stderr, go: go_child, status };
+    let forked = child::fork(&plan).map_err(at(ShimStep::ForkTask))?;
+    drop(plan);
+    let streams = streams_of([stdout_read, stderr_read], streams, dirs);
+    let identified = forked.pid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
+    let identified = identified.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
+    let (own, identity) = identified
+        .and_then(|pid| Ok((identity::read(std::process::id())?, identity::read(pid)?)))
+        .map_err(at(ShimStep::Identity))?;
+    let cgroup = cgroup_parent.map(|parent| parent.join(leaf_name(&run, &identity)));
+    let (task, task_fd) =
+        forked.into_parts().ok_or_else(|| (ShimStep::Identity, io::ErrorKind::NotFound.into()))?;
+    Ok(Shim {
+        run,
+        own: (own.pid, own.start_ticks),
+        task,
+        task_fd,
+        task_ticks: identity.start_ticks,
+        cgroup,
+        leaf: None,
+        signals,
+        go: Some((go, go_task)),
+        streams,
+        released: false,
+        given_up: false,
+        killing: false,
+        ended: None,
+    })
+}
+
+/// Out of the zygote's session, parent of every orphan below, under a name of its own.
+fn own_session() -> io::Result<()> {
+    rustix::process::setsid()?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    rustix::thread::set_name(c"ostler-shim")?;
+    zygote::set_child_action(libc::SIG_DFL);
+    Ok(())
+}
+
+/// Ended children and [`SIGNAL`], as something to poll. All signals are blocked already.
+fn take_signals() -> io::Result<OwnedFd> {
+    use std::os::fd::FromRawFd as _;
+    // SAFETY: the set is initialised before it is read; the descriptor is new and nobody else's.
+    unsafe {
+        let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGCHLD);
+        libc::sigaddset(set.as_mut_ptr(), SIGNAL);
+        match libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+fn streams_of(
+    pipes: [OwnedFd; 2],
+    orders: [Option<StreamOrder>; 2],
+    dirs: Vec<OwnedFd>,
+) -> [Stream; 2] {
+    let mut dirs = dirs.into_iter();
+    let [out, err] = orders;
+    let [out_pipe, err_pipe] = pipes;
+    let mut stream = |pipe, order: Option<StreamOrder>| Stream {
+        pipe: Some(pipe),
+        order: order.and_then(|order| Some((dirs.next()?, order))),
+        writer: None,
+        dropped_bytes: 0,
+    };
+    [stream(out_pipe, out), stream(err_pipe, err)]
+}
+
+/// Give back what reading the order took.
+fn trim_memory() -> bool {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: no preconditions.
+    return unsafe { libc::malloc_trim(0) } == 1;
+    #[cfg(not(target_env = "gnu"))]
+    false
+}
+
+impl Stream {
+    /// Open the files, if there are any. Tried again with each output until it works.
+    fn open(&mut self) {
+        let Some((dir, order)) = &self.order else { return };
+        let Ok(dir) = dir.try_clone() else { return };
+        let opened =
+            OutsideWriter::open(dir, order.prefix.clone(), order.files_max, order.file_bytes_max);
+        if let Ok(writer) = opened {
+            self.writer = Some(writer);
+            self.order = None;
+        }
+    }
+
+    /// Move what is there, at most one buffer.
+    fn pump(&mut self) {
+        let Some(pipe) = &self.pipe else { return };
+        let mut buffer = [MaybeUninit::<u8>::uninit(); READ_BYTES];
+        match rustix::io::read(pipe, &mut buffer) {
+            Ok((bytes, _)) if !bytes.is_empty() => {
+                if self.writer.is_none() {
+                    self.open();
+                }
+                match &mut self.writer {
+                    Some(writer) => writer.write(bytes),
+                    None if self.order.is_some() => self.dropped_bytes += bytes.len() as u64,
+                    None => {}
+                }
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // Closed by its last writer, or not readable: there is nothing more to come.
+            Ok(_) | Err(_) => self.pipe = None,
+        }
+    }
+
+    fn dropped(&self) -> u64 {
+        self.dropped_bytes + self.writer.as_ref().map_or(0, OutsideWriter::dropped_bytes)
+    }
+}
+
+impl Shim {
+    fn pid(&self) -> u32 {
+        self.task.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// From the held task to the end of everything of it.
+    fn attend(&mut self) -> ExitRecord {
+        let ended = loop {
+            if let Some(ended) = self.ended {
+                break ended;
+            }
+            self.turn(None);
+        };
+        self.pump_for(DRAIN_GRACE, |shim| shim.killing);
+        let survivors = self.kill_everything();
+        self.pump_for(LAST_OUTPUT_WAIT, |_| false);
+        let oom_killed = self.leaf().is_some_and(Leaf::saw_oom_kill);
+        // From here on the pid may be another's.
+        reap(self.task);
+        ExitRecord {
+            released: self.released,
+            exit_code: ended.exit_code,
+            signal: ended.signal,
+            oom_killed,
+            finished_at: ended.at.nanos(),
+            dropped_bytes: self.streams.iter().map(Stream::dropped).sum(),
+            survivors,
+            ..ExitRecord::new(self.run.clone())
+        }
+    }
+
+    /// Pump until both pipes are closed, `enough` says so, or time is over.
+    fn pump_for(&mut self, wait: Duration, enough: impl Fn(&Self) -> bool) {
+        let watch = Stopwatch::start();
+        while self.streams.iter().any(|stream| stream.pipe.is_some()) && !enough(self) {
+            let Some(left) = wait.checked_sub(watch.elapsed()).filter(|left| !left.is_zero())
+            else {
+                return;
+            };
+            self.turn(Some(left));
+        }
+    }
+
+    /// Wait for something to do, and do it.
+    fn turn(&mut self, wait: Option<Duration>) {
+        let signals = self.signals.as_fd();
+        let mut fds = Vec::with_capacity(4);
+        fds.push(PollFd::from_borrowed_fd(signals, PollFlags::IN));
+        let go = self.go.as_ref().map(|(go, _)| go);
+        let [out, err] = &self.streams;
+        for fd in [out.pipe.as_ref(), err.pipe.as_ref(), go].into_iter().flatten() {
+            fds.push(PollFd::new(fd, PollFlags::IN));
+        }
+        let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
+        // Interrupted or not: what is there is looked at below, and nothing of it blocks but `go`.
+        let ready = poll(&mut fds, wait.as_ref());
+        let go_ready = go.is_some()
+            && ready.is_ok()
+            && fds.last().is_some_and(|last| !last.revents().is_empty());
+        drop(fds);
+        self.take_signals();
+        for stream in &mut self.streams {
+            stream.pump();
+        }
+        if go_ready {
+            self.take_go();
+        }
+    }
+
+    fn take_go(&mut self) {
+        let Some((agent, task)) = self.go.take() else { return };
+        let mut byte = [0; 1];
+        match rustix::io::read(&agent, &mut byte) {
+            Ok(1) if byte == [GO] => {
+                self.released = rustix::io::write(&task, &[GO]).is_ok();
+            }
+            Err(Errno::INTR | Errno::AGAIN) => self.go = Some((agent, task)),
+            got => {
+                self.given_up = matches!(got, Ok(1)) && byte == [GIVE_UP];
+                self.signal(Signal::KILL);
+            }
+        }
+    }
+
+    fn take_signals(&mut self) {
+        const SIZE: usize = size_of::<libc::signalfd_siginfo>();
+        loop {
+            let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+            // SAFETY: the pointer and the length are those of a live local.
+            let got =
+                unsafe { libc::read(self.signals.as_raw_fd(), info.as_mut_ptr().cast(), SIZE) };
+            if usize::try_from(got) != Ok(SIZE) {
+                return;
+            }
+            // SAFETY: the kernel has filled all of it.
+            let info = unsafe { info.assume_init() };
+            if i32::try_from(info.ssi_signo) == Ok(SIGNAL) {
+                // The kernel let only this user and root send it. Of another form it is not from
+                // an agent.
+                if info.ssi_code == libc::SI_QUEUE
+                    && let Some(signal) = Signal::from_named_raw(info.ssi_int)
+                {
+                    self.signal(signal);
+                }
+            } else {
+                self.children_ended();
+            }
+        }
+    }
+
+    /// Signal the task's group. The task was not reaped, so the group is still its own.
+    fn signal(&mut self, signal: Signal) {
+        self.killing |= signal == Signal::KILL;
+        if let Err(Errno::SRCH) = kill_process_group(self.task, signal) {
+            // Before the child has made its group, it is alone.
+            let _gone = pidfd_send_signal(&self.task_fd, signal);
+        }
+        if self.killing
+            && let Some(leaf) = self.leaf()
+        {
+            leaf.kill();
+        }
+    }
+
+    /// See whether the task ended; reap what else did.
+    fn children_ended(&mut self) {
+        while let Some((pid, status)) = ended_child() {
+            if pid != self.task {
+                reap(pid);
+                continue;
+            }
+            if self.ended.is_none() {
+                let (exit_code, signal) = status;
+                let at = Clock::system().now();
+                self.ended = Some(Ended { exit_code, signal, at });
+            }
+            // It stays a zombie and hides the others, which are reaped at the end.
+            return;
+        }
+    }
+
+    /// Kill the group, the cgroup, and every descendant until there is none; how many stay.
+    fn kill_everything(&mut self) -> u32 {
+        self.signal(Signal::KILL);
+        let watch = Stopwatch::start();
+        loop {
+            // Killed ones leave their own children to us: looked through again until none come.
+            let others: Vec<Pid> =
+                children().into_iter().filter(|child| *child != self.task).collect();
+            if others.is_empty() {
+                return 0;
+            }
+            for child in &others {
+                // Ours and not reaped: the pid is its own.
+                let _gone = kill_process(*child, Signal::KILL);
+                reap(*child);
+            }
+            if watch.elapsed() > KILL_WAIT_MAX {
+                return u32::try_from(others.len()).unwrap_or(u32::MAX);
+            }
+            self.turn(Some(KILL_INTERVAL));
+        }
+    }
+
+    /// The task's cgroup, if the agent made one.
+    fn leaf(&mut self) -> Option<&Leaf> {
+        if self.leaf.is_none() {
+            self.leaf = self.cgroup.clone().and_then(Leaf::existing);
+        }
+        self.leaf.as_ref()
+    }
+
+    fn remove_cgroup(&mut self) {
+        let _opened = self.leaf();
+        let Some(leaf) = self.leaf.take() else { return };
+        let watch = Stopwatch::start();
+        while !leaf.remove() && watch.elapsed() < REMOVE_WAIT_MAX {
+            leaf.kill();
+            self.turn(Some(KILL_INTERVAL));
+        }
+    }
+}
+
+/// An ended child, not yet reaped: (exit code, signal).
+fn ended_child() -> Option<(Pid, (Option<i32>, Option<u32>))> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let what = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: writes into a live local, which is zero before and so is valid also when nothing
+    // was written.
+    let (pid, code, status) = unsafe {
+        if libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), what) != 0 {
+            return None;
+        }
+        let info = info.assume_init();
+        (info.si_pid(), info.si_code, info.si_status())
+    };
+    let ended = match code {
+        libc::CLD_EXITED => (Some(status), None),
+        _ => (None, u32::try_from(status).ok()),
+    };
+    Some((Pid::from_raw(pid)?, ended))
+}
+
+/// Reap a child if it has ended.
+fn reap(pid: Pid) {
+    let _still_running = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
+}
+
+/// All children of this process, the adopted ones too.
+fn children() -> Vec<Pid> {
+    let pid = |text: &str| text.parse().ok().and_then(Pid::from_raw);
+    if let Ok(text) = fs::read_to_string("/proc/thread-self/children") {
+        return text.split_ascii_whitespace().filter_map(pid).collect();
+    }
+    // Kernels without `CONFIG_PROC_CHILDREN`.
+    let own = std::process::id();
+    let all = fs::read_dir(Path::new("/proc")).into_iter().flatten().flatten();
+    let numbers = all.filter_map(|entry| entry.file_name().to_str().and_then(pid));
+    numbers.filter(|pid| identity::parent_of(*pid) == Some(own)).collect()
+}

@@ -1,0 +1,107 @@
+//! The zygote: waits for orders and forks a shim for each. One thread, hardly any memory.
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::ExitCode;
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketType, recvmsg, sockopt,
+};
+
+use super::{Answer, ORDER, ORDER_FDS_MAX, ShimStep, shim};
+use crate::host::process::child;
+
+/// The `__supervise` program: standard input is a socket of the agent that started it. Ends when
+/// the agent does.
+#[must_use]
+pub fn main() -> ExitCode {
+    let Ok(socket) = take_socket() else {
+        return ExitCode::from(2);
+    };
+    // SAFETY: nothing else in this process has descriptors that it still needs.
+    unsafe { child::close_from_but(3, socket.as_raw_fd()) };
+    // Signals of the agent's terminal are not for us, and no signal ends us.
+    let _already = rustix::process::setsid();
+    child::block_signals();
+    // Ended shims vanish by themselves: agents wait for them by pidfd.
+    set_child_action(libc::SIG_IGN);
+    loop {
+        match receive(&socket) {
+            Ok(Some(fds)) => serve(&socket, fds),
+            Ok(None) => {}
+            // The agent is gone.
+            Err(_) => return ExitCode::SUCCESS,
+        }
+    }
+}
+
+/// The socket at standard input; `/dev/null` in its place.
+fn take_socket() -> Result<OwnedFd, Errno> {
+    let socket = rustix::io::fcntl_dupfd_cloexec(std::io::stdin().as_fd(), 3)?;
+    if sockopt::socket_type(&socket)? != SocketType::SEQPACKET {
+        return Err(Errno::INVAL);
+    }
+    let null = child::dev_null().map_err(|_| Errno::NOENT)?;
+    rustix::stdio::dup2_stdin(&null)?;
+    Ok(socket)
+}
+
+/// Descriptors of the next order; `None` for a message that is none.
+fn receive(socket: &OwnedFd) -> Result<Option<Vec<OwnedFd>>, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ORDER_FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0; 1];
+    let message = loop {
+        let into = &mut [IoSliceMut::new(&mut byte)];
+        match recvmsg(socket, into, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            done => break done?,
+        }
+    };
+    let mut fds = Vec::with_capacity(ORDER_FDS_MAX);
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            fds.extend(rights);
+        }
+    }
+    if message.bytes == 0 && fds.is_empty() {
+        return Err(Errno::PIPE);
+    }
+    let whole = byte == [ORDER] && !message.flags.contains(ReturnFlags::CTRUNC);
+    Ok(whole.then_some(fds))
+}
+
+fn serve(socket: &OwnedFd, fds: Vec<OwnedFd>) {
+    let Some(received) = shim::Received::new(fds) else {
+        return;
+    };
+    // SAFETY: this process has one thread, so its child may do everything.
+    match unsafe { libc::fork() } {
+        0 => {
+            let socket = socket.as_raw_fd();
+            // Whatever happens, the child never comes back into this loop.
+            let run = std::panic::AssertUnwindSafe(|| {
+                // SAFETY: the child does not use the socket, and never drops its owner.
+                unsafe { libc::close(socket) };
+                shim::run(received);
+            });
+            let code = i32::from(std::panic::catch_unwind(run).is_err());
+            // SAFETY: ends the child without running anything that is the zygote's.
+            unsafe { libc::_exit(code) }
+        }
+        -1 => {
+            let errno = super::last_errno().raw_os_error();
+            let failed = Answer::Failed { step: ShimStep::ForkShim, errno };
+            failed.send(received.answer.as_fd());
+        }
+        _ => {}
+    }
+}
+
+/// What happens when a child ends: `SIG_IGN` (it vanishes) or `SIG_DFL` (it waits to be reaped).
+pub(super) fn set_child_action(action: libc::sighandler_t) {
+    // SAFETY: sets a predefined action, no handler.
+    unsafe { libc::signal(libc::SIGCHLD, action) };
+}
