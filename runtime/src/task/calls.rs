@@ -197,16 +197,27 @@ pub async fn start(scope: &TaskScope, record: &LocalRecord, run: &Run) -> Result
                 // The run is known by its intent and its processes; only its handle is not.
                 tracing::error!(run = %run.id, error = %error.text(), "handle not recorded");
             }
-            Ok(())
+            // Until here its processes were held: not one instruction of the task has run.
+            let released = scope.workloads.release(&run.id).await;
+            if released.is_err() {
+                undo(scope, record, run).await;
+            }
+            released.map_err(|error| StartError { error, recoverable: true })
         }
         Err(error) => {
-            run.abandon();
-            scope.workloads.kill_run(&run.id);
-            scope.workloads.forget_run(&run.id);
-            forget(record, &run.id).await;
+            undo(scope, record, run).await;
             Err(StartError { recoverable: error.recoverable(), error: error.to_string() })
         }
     }
+}
+
+/// Leave nothing of a start that failed.
+async fn undo(scope: &TaskScope, record: &LocalRecord, run: &Run) {
+    run.abandon();
+    *lock(&run.started) = None;
+    scope.workloads.kill_run(&run.id);
+    scope.workloads.forget_run(&run.id);
+    forget(record, &run.id).await;
 }
 
 async fn forget(record: &LocalRecord, run: &RunId) {
