@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::fstatfs;
 
 use super::identity;
-use crate::driver::api::ProcessIdentity;
 
 /// `statfs` type of a version 2 hierarchy.
 const CGROUP2_MAGIC: i64 = 0x6367_7270;
@@ -117,11 +116,11 @@ pub fn prepare(parent: Option<&Path>) -> CgroupStatus {
 
 /// Name of the cgroup of a process: who it is for, and the process itself.
 #[must_use]
-pub fn leaf_name(run: &str, process: &ProcessIdentity) -> String {
+pub fn leaf_name(run: &str, pid: u32, start_ticks: u64) -> String {
     let run = run.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
     // Names of directories have at most 255 bytes.
     let run: String = run.take(160).collect();
-    format!("{run}-{}-{}", process.pid, process.start_ticks)
+    format!("{run}-{pid}-{start_ticks}")
 }
 
 /// Remove the cgroups that agents which died could not. Only those whose process is gone: another
@@ -309,6 +308,7 @@ fn counts(text: &str, key: &str) -> bool {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::driver::api::ProcessIdentity;
 
     #[test]
     fn the_unified_mount_is_found_on_pure_and_on_hybrid_machines() {
@@ -345,6 +345,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let me = identity::read(std::process::id()).unwrap();
         let before = ProcessIdentity { start_ticks: me.start_ticks + 1, ..me.clone() };
+        let leaf_name = |run: &str, of: &ProcessIdentity| leaf_name(run, of.pid, of.start_ticks);
         let (mine, dead) = (leaf_name("a/t/1", &me), leaf_name(&"ä/".repeat(200), &before));
         assert!(dead.len() < 255);
         for name in [mine.as_str(), dead.as_str(), "someone else's", "x-1"] {

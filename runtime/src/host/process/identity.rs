@@ -138,6 +138,13 @@ fn group_of(pid: u32) -> Option<u32> {
     parse_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?).map(|stat| stat.group)
 }
 
+/// Start time of the process that has this pid now.
+pub(super) fn start_ticks(pid: u32) -> io::Result<u64> {
+    let stat = fs::read(format!("/proc/{pid}/stat"))?;
+    let stat = parse_stat(&stat).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+    Ok(stat.start_ticks)
+}
+
 /// Parent of the process that has this pid now.
 pub(super) fn parent_of(pid: Pid) -> Option<u32> {
     let pid = pid.as_raw_nonzero();

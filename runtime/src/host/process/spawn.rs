@@ -174,7 +174,7 @@ fn enclose(
     cpu_mhz: u32,
     memory_bytes_max: u64,
 ) -> Result<Option<Leaf>, ProcessError> {
-    let name = cgroup::leaf_name(run.as_str(), identity);
+    let name = cgroup::leaf_name(run.as_str(), identity.pid, identity.start_ticks);
     let failed = |source| ProcessError::system("making the cgroup of a task", source);
     let leaf = Leaf::create(cgroups, &name, cpu_mhz, memory_bytes_max).map_err(failed)?;
     if let Some(leaf) = &leaf
@@ -268,6 +268,17 @@ struct Ordered {
 type Who = (u32, u64);
 
 impl Ordered {
+    fn send<T>(
+        &self,
+        line: &Line,
+        answer: &OwnedFd,
+        how: impl FnOnce(&Line, &Order, &OrderEnds<'_>) -> std::io::Result<T>,
+    ) -> std::io::Result<T> {
+        let dirs = self.files.iter().flatten().map(|files| files.dir.as_fd()).collect();
+        let (go, status, answer) = (self.go.as_fd(), self.status.as_fd(), answer.as_fd());
+        how(line, &self.order, &OrderEnds { go, status, answer, dirs })
+    }
+
     /// Shim and task, held. A zygote that dies over it is replaced, once.
     async fn ask(self, line: &Line) -> Result<(Who, Who), ProcessError> {
         let ordered = Arc::new(self);
@@ -275,16 +286,17 @@ impl Ordered {
         for _ in 0..2 {
             let (answer, answer_shim) = piped()?;
             let mut answer = receiver(answer)?;
-            let (line, asking) = (line.clone(), Arc::clone(&ordered));
-            let sent = tokio::task::spawn_blocking(move || {
-                let dirs = asking.files.iter().flatten().map(|files| files.dir.as_fd()).collect();
-                let (go, status) = (asking.go.as_fd(), asking.status.as_fd());
-                let ends = OrderEnds { go, status, answer: answer_shim.as_fd(), dirs };
-                line.send(&asking.order, &ends)
-            });
-            sent.await
-                .map_err(|_| ProcessError::Stopped)?
-                .map_err(|source| ProcessError::system("asking for a supervisor", source))?;
+            if ordered.send(line, &answer_shim, Line::try_send).unwrap_or(false) {
+                drop(answer_shim);
+            } else {
+                let (line, asking) = (line.clone(), Arc::clone(&ordered));
+                let sent = tokio::task::spawn_blocking(move || {
+                    asking.send(&line, &answer_shim, Line::send)
+                });
+                sent.await
+                    .map_err(|_| ProcessError::Stopped)?
+                    .map_err(|source| ProcessError::system("asking for a supervisor", source))?;
+            }
             let mut bytes = [0; Answer::BYTES];
             match clock::timeout(SUPERVISOR_WAIT_MAX, answer.read_exact(&mut bytes)).await {
                 None => return Err(ProcessError::Supervisor { reason: "did not answer in time" }),

@@ -76,18 +76,26 @@ impl Line {
         Arc::clone(&self.inner.unanswered).acquire_owned().await.ok()
     }
 
+    /// Send an order if that is possible at once; `false` when it is for [`Line::send`].
+    pub fn try_send(&self, order: &Order, ends: &OrderEnds<'_>) -> io::Result<bool> {
+        let Ok(zygote) = self.inner.zygote.try_lock() else {
+            return Ok(false);
+        };
+        let Some(zygote) = &*zygote else {
+            return Ok(false);
+        };
+        let memory = in_memory(order)?;
+        Ok(zygote.send(&self.descriptors(&memory, ends), SendFlags::DONTWAIT).is_ok())
+    }
+
     /// Send an order. A zygote that is gone is replaced, once. May wait for the zygote: call it
     /// where blocking is allowed.
     pub fn send(&self, order: &Order, ends: &OrderEnds<'_>) -> io::Result<()> {
-        let memory = memfd_create("ostler-order", MemfdFlags::CLOEXEC)?;
-        let memory = File::from(memory);
-        memory.write_all_at(&postcard::to_allocvec(order).map_err(io::Error::other)?, 0)?;
-        let mut fds =
-            vec![memory.as_fd(), ends.go, ends.status, ends.answer, self.inner.records.dir()];
-        fds.extend(&ends.dirs);
+        let memory = in_memory(order)?;
+        let fds = self.descriptors(&memory, ends);
         let mut zygote = self.inner.zygote.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(zygote) = &*zygote {
-            match zygote.send(&fds) {
+            match zygote.send(&fds, SendFlags::empty()) {
                 Ok(()) => return Ok(()),
                 Err(error) => {
                     tracing::warn!(%error, "the process that starts native tasks is gone, starting another");
@@ -96,8 +104,22 @@ impl Line {
         }
         // The old one is reaped before its successor takes its place.
         *zygote = None;
-        zygote.insert(Zygote::start(&self.inner.program)?).send(&fds)
+        zygote.insert(Zygote::start(&self.inner.program)?).send(&fds, SendFlags::empty())
     }
+
+    fn descriptors<'a>(&'a self, memory: &'a File, ends: &OrderEnds<'a>) -> Vec<BorrowedFd<'a>> {
+        let records = self.inner.records.dir();
+        let mut fds = vec![memory.as_fd(), ends.go, ends.status, ends.answer, records];
+        fds.extend(&ends.dirs);
+        fds
+    }
+}
+
+/// An order as a file that its receiver reads, however long it is.
+fn in_memory(order: &Order) -> io::Result<File> {
+    let memory = File::from(memfd_create("ostler-order", MemfdFlags::CLOEXEC)?);
+    memory.write_all_at(&postcard::to_allocvec(order).map_err(io::Error::other)?, 0)?;
+    Ok(memory)
 }
 
 #[cfg(test)]
@@ -127,7 +149,7 @@ impl Zygote {
         Ok(Self { socket: ours, child: command.spawn()? })
     }
 
-    fn send(&self, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn send(&self, fds: &[BorrowedFd<'_>], how: SendFlags) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ORDER_FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !control.push(SendAncillaryMessage::ScmRights(fds)) {
@@ -135,7 +157,7 @@ impl Zygote {
         }
         let byte = [IoSlice::new(&[ORDER])];
         loop {
-            match sendmsg(&self.socket, &byte, &mut control, SendFlags::NOSIGNAL) {
+            match sendmsg(&self.socket, &byte, &mut control, how | SendFlags::NOSIGNAL) {
                 Err(rustix::io::Errno::INTR) => {}
                 sent => return Ok(sent.map(drop)?),
             }

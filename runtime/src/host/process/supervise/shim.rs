@@ -155,20 +155,19 @@ fn begin(
     let forked = child::fork(&plan).map_err(at(ShimStep::ForkTask))?;
     drop(plan);
     let streams = streams_of([stdout_read, stderr_read], streams, dirs);
-    let identified = forked.pid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
-    let identified = identified.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
-    let (own, identity) = identified
-        .and_then(|pid| Ok((identity::read(std::process::id())?, identity::read(pid)?)))
-        .map_err(at(ShimStep::Identity))?;
-    let cgroup = cgroup_parent.map(|parent| parent.join(leaf_name(&run, &identity)));
+    let own = std::process::id();
+    let pid = forked.pid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
+    let ticks = |pid| identity::start_ticks(pid).map_err(at(ShimStep::Identity));
+    let (own, task_ticks) = ((own, ticks(own)?), ticks(pid)?);
+    let cgroup = cgroup_parent.map(|parent| parent.join(leaf_name(&run, pid, task_ticks)));
     let (task, task_fd) =
         forked.into_parts().ok_or_else(|| (ShimStep::Identity, io::ErrorKind::NotFound.into()))?;
     Ok(Shim {
         run,
-        own: (own.pid, own.start_ticks),
+        own,
         task,
         task_fd,
-        task_ticks: identity.start_ticks,
+        task_ticks,
         cgroup,
         leaf: None,
         signals,
