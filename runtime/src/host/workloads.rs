@@ -1,6 +1,6 @@
 //! The host's workloads as the task runners see them.
 
-use super::process::{self, ProcessHost};
+use super::process::{self, ProcessHost, chain};
 use super::wasm_task::WasmTaskHost;
 use crate::clock::Clock;
 use crate::driver::api::{Adoption, BoxFuture, ProcessIdentity, Workloads};
@@ -73,10 +73,4 @@ impl Workloads for HostWorkloads {
         self.processes.forget_run(run);
         self.wasm_tasks.forget_run(run);
     }
-}
-
-/// An error and its causes in one line, for an event.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

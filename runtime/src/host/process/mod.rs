@@ -53,7 +53,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 pub use self::cgroup::{CgroupStatus, Unavailable};
-pub use self::error::ProcessError;
+pub use self::error::{ProcessError, chain};
 pub use self::supervise::record::RecordError;
 
 use self::cgroup::Leaf;

@@ -18,7 +18,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::error::ProcessError;
+use super::error::{ProcessError, chain};
 use super::supervise::record::Records;
 use super::{DRAIN_GRACE, LAST_OUTPUT_WAIT, Process, ProcessHost, Reach, lock};
 use crate::clock::{self, Clock};
@@ -117,11 +117,6 @@ pub(super) fn supervisor_lost(why: Option<ProcessError>) -> RawExit {
         Some(error) => format!("{SUPERVISOR_LOST}: {}", chain(&error)),
     };
     RawExit { error: Some(error), ..RawExit::default() }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 impl Process {

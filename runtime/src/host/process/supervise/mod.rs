@@ -27,7 +27,9 @@
 //! [`SIGNAL`] with its value, the form of the exit record ([`record`]), and `ProcessIdentity`. The
 //! order and its answer are only spoken between an agent and the zygote it started itself.
 
+mod children;
 mod line;
+mod output;
 pub(super) mod record;
 mod shim;
 mod zygote;

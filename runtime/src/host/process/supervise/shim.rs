@@ -9,27 +9,25 @@
 //! One loop over signals and pipes; nothing in it waits without also pumping. The task is a zombie
 //! until everything of it was killed, so that its group stays its own.
 
-use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, pidfd_send_signal};
 
+use super::children::{Ended, children, ended_child, reap};
+use super::output::{Stream, streams_of};
 use super::record::{self, ExitRecord, Room};
-use super::{Answer, GIVE_UP, GO, Order, SIGNAL, ShimStep, StreamOrder, read_order, zygote};
-use crate::clock::{Clock, Stopwatch, Timestamp};
+use super::{Answer, GIVE_UP, GO, Order, SIGNAL, ShimStep, read_order, zygote};
+use crate::clock::Stopwatch;
 use crate::host::process::cgroup::{Leaf, leaf_name};
 use crate::host::process::child::{self, Plan};
 use crate::host::process::{DRAIN_GRACE, LAST_OUTPUT_WAIT, identity};
-use crate::logs::OutsideWriter;
 
-/// Bytes read from a pipe at once; on the stack, so a silent task costs none of it.
-const READ_BYTES: usize = 16 * 1024;
 /// How long killed descendants may take to die before the record says that they did not.
 const KILL_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How often the descendants are looked through while they die, and a cgroup is tried to remove.
@@ -89,23 +87,6 @@ pub(super) fn run(received: Received) {
             shim.remove_cgroup();
         }
     }
-}
-
-/// A pipe of the task, and where it goes.
-struct Stream {
-    pipe: Option<OwnedFd>,
-    /// Until the files could be opened.
-    order: Option<(OwnedFd, StreamOrder)>,
-    writer: Option<OutsideWriter>,
-    dropped_bytes: u64,
-}
-
-/// How the task ended.
-#[derive(Clone, Copy)]
-struct Ended {
-    exit_code: Option<i32>,
-    signal: Option<u32>,
-    at: Timestamp,
 }
 
 struct Shim {
@@ -205,23 +186,6 @@ fn take_signals() -> io::Result<OwnedFd> {
     }
 }
 
-fn streams_of(
-    pipes: [OwnedFd; 2],
-    orders: [Option<StreamOrder>; 2],
-    dirs: Vec<OwnedFd>,
-) -> [Stream; 2] {
-    let mut dirs = dirs.into_iter();
-    let [out, err] = orders;
-    let [out_pipe, err_pipe] = pipes;
-    let mut stream = |pipe, order: Option<StreamOrder>| Stream {
-        pipe: Some(pipe),
-        order: order.and_then(|order| Some((dirs.next()?, order))),
-        writer: None,
-        dropped_bytes: 0,
-    };
-    [stream(out_pipe, out), stream(err_pipe, err)]
-}
-
 /// Give back what reading the order took.
 fn trim_memory() -> bool {
     #[cfg(target_env = "gnu")]
@@ -229,45 +193,6 @@ fn trim_memory() -> bool {
     return unsafe { libc::malloc_trim(0) } == 1;
     #[cfg(not(target_env = "gnu"))]
     false
-}
-
-impl Stream {
-    /// Open the files, if there are any. Tried again with each output until it works.
-    fn open(&mut self) {
-        let Some((dir, order)) = &self.order else { return };
-        let Ok(dir) = dir.try_clone() else { return };
-        let opened =
-            OutsideWriter::open(dir, order.prefix.clone(), order.files_max, order.file_bytes_max);
-        if let Ok(writer) = opened {
-            self.writer = Some(writer);
-            self.order = None;
-        }
-    }
-
-    /// Move what is there, at most one buffer.
-    fn pump(&mut self) {
-        let Some(pipe) = &self.pipe else { return };
-        let mut buffer = [MaybeUninit::<u8>::uninit(); READ_BYTES];
-        match rustix::io::read(pipe, &mut buffer) {
-            Ok((bytes, _)) if !bytes.is_empty() => {
-                if self.writer.is_none() {
-                    self.open();
-                }
-                match &mut self.writer {
-                    Some(writer) => writer.write(bytes),
-                    None if self.order.is_some() => self.dropped_bytes += bytes.len() as u64,
-                    None => {}
-                }
-            }
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            // Closed by its last writer, or not readable: there is nothing more to come.
-            Ok(_) | Err(_) => self.pipe = None,
-        }
-    }
-
-    fn dropped(&self) -> u64 {
-        self.dropped_bytes + self.writer.as_ref().map_or(0, OutsideWriter::dropped_bytes)
-    }
 }
 
 impl Shim {
@@ -396,16 +321,12 @@ impl Shim {
 
     /// See whether the task ended; reap what else did.
     fn children_ended(&mut self) {
-        while let Some((pid, status)) = ended_child() {
+        while let Some((pid, ended)) = ended_child() {
             if pid != self.task {
                 reap(pid);
                 continue;
             }
-            if self.ended.is_none() {
-                let (exit_code, signal) = status;
-                let at = Clock::system().now();
-                self.ended = Some(Ended { exit_code, signal, at });
-            }
+            self.ended.get_or_insert(ended);
             // It stays a zombie and hides the others, which are reaped at the end.
             return;
         }
@@ -451,42 +372,4 @@ impl Shim {
             self.turn(Some(KILL_INTERVAL));
         }
     }
-}
-
-/// An ended child, not yet reaped: (exit code, signal).
-fn ended_child() -> Option<(Pid, (Option<i32>, Option<u32>))> {
-    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-    let what = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: writes into a live local, which is zero before and so is valid also when nothing
-    // was written.
-    let (pid, code, status) = unsafe {
-        if libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), what) != 0 {
-            return None;
-        }
-        let info = info.assume_init();
-        (info.si_pid(), info.si_code, info.si_status())
-    };
-    let ended = match code {
-        libc::CLD_EXITED => (Some(status), None),
-        _ => (None, u32::try_from(status).ok()),
-    };
-    Some((Pid::from_raw(pid)?, ended))
-}
-
-/// Reap a child if it has ended.
-fn reap(pid: Pid) {
-    let _still_running = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
-}
-
-/// All children of this process, the adopted ones too.
-fn children() -> Vec<Pid> {
-    let pid = |text: &str| text.parse().ok().and_then(Pid::from_raw);
-    if let Ok(text) = fs::read_to_string("/proc/thread-self/children") {
-        return text.split_ascii_whitespace().filter_map(pid).collect();
-    }
-    // Kernels without `CONFIG_PROC_CHILDREN`.
-    let own = std::process::id();
-    let all = fs::read_dir(Path::new("/proc")).into_iter().flatten().flatten();
-    let numbers = all.filter_map(|entry| entry.file_name().to_str().and_then(pid));
-    numbers.filter(|pid| identity::parent_of(*pid) == Some(own)).collect()
 }

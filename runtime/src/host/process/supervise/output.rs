@@ -1,0 +1,77 @@
+//! A shim's end of its task's output: from the pipes into the files.
+
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+use super::StreamOrder;
+use crate::logs::OutsideWriter;
+
+/// Bytes read from a pipe at once; on the stack, so a silent task costs none of it.
+const READ_BYTES: usize = 16 * 1024;
+/// A pipe of the task, and where it goes.
+pub(super) struct Stream {
+    pub pipe: Option<OwnedFd>,
+    /// Until the files could be opened.
+    order: Option<(OwnedFd, StreamOrder)>,
+    writer: Option<OutsideWriter>,
+    dropped_bytes: u64,
+}
+
+/// The streams of an order: those with files have a directory among `dirs`, in order.
+pub(super) fn streams_of(
+    pipes: [OwnedFd; 2],
+    orders: [Option<StreamOrder>; 2],
+    dirs: Vec<OwnedFd>,
+) -> [Stream; 2] {
+    let mut dirs = dirs.into_iter();
+    let [out, err] = orders;
+    let [out_pipe, err_pipe] = pipes;
+    let mut stream = |pipe, order: Option<StreamOrder>| Stream {
+        pipe: Some(pipe),
+        order: order.and_then(|order| Some((dirs.next()?, order))),
+        writer: None,
+        dropped_bytes: 0,
+    };
+    [stream(out_pipe, out), stream(err_pipe, err)]
+}
+
+impl Stream {
+    /// Open the files, if there are any. Tried again with each output until it works.
+    fn open(&mut self) {
+        let Some((dir, order)) = &self.order else { return };
+        let Ok(dir) = dir.try_clone() else { return };
+        let opened =
+            OutsideWriter::open(dir, order.prefix.clone(), order.files_max, order.file_bytes_max);
+        if let Ok(writer) = opened {
+            self.writer = Some(writer);
+            self.order = None;
+        }
+    }
+
+    /// Move what is there, at most one buffer.
+    pub(super) fn pump(&mut self) {
+        let Some(pipe) = &self.pipe else { return };
+        let mut buffer = [MaybeUninit::<u8>::uninit(); READ_BYTES];
+        match rustix::io::read(pipe, &mut buffer) {
+            Ok((bytes, _)) if !bytes.is_empty() => {
+                if self.writer.is_none() {
+                    self.open();
+                }
+                match &mut self.writer {
+                    Some(writer) => writer.write(bytes),
+                    None if self.order.is_some() => self.dropped_bytes += bytes.len() as u64,
+                    None => {}
+                }
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // Closed by its last writer, or not readable: there is nothing more to come.
+            Ok(_) | Err(_) => self.pipe = None,
+        }
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped_bytes + self.writer.as_ref().map_or(0, OutsideWriter::dropped_bytes)
+    }
+}
