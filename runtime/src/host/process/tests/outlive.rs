@@ -73,6 +73,20 @@ fn zygote_of(identity: &ProcessIdentity) -> u32 {
     identity::parent_of(shim).unwrap()
 }
 
+/// A host that has nothing but process groups and supervisors.
+fn without_cgroups() -> ProcessHost {
+    let records = scratch().join("without-cgroups");
+    let supervision = Supervision { program: supervise_script(), records };
+    ProcessHost::new(Options {
+        control: Handle::current(),
+        kill_with_agent: false,
+        supervision: Some(supervision),
+        cgroup_parent: Some(scratch().join("no-cgroup")),
+        clock: Clock::system(),
+    })
+    .unwrap()
+}
+
 fn records(path: &Path) -> usize {
     std::fs::read_dir(path).unwrap().count()
 }
@@ -251,7 +265,8 @@ async fn a_stopped_supervisor_is_woken_to_kill() {
 
 #[tokio::test]
 async fn descendants_that_left_the_session_are_killed_at_the_end_without_cgroups() {
-    let host = Mode::Supervised.host();
+    let host = without_cgroups();
+    assert_eq!(host.cgroup_status().parent, None);
     let daemon = "setsid sh -c 'setsid sleep 1000 & echo $!' >&1; ";
     // The leader ends by itself, or is killed.
     for (rest, code) in [("exec >/dev/null 2>&1; exit 3", Some(3)), ("sleep 1000", None)] {
