@@ -115,6 +115,7 @@ pub fn spawn(
             kill_timeout_max: config.kill_timeout_max,
             hooks: task_hooks.to_vec(),
             logs: slot,
+            restartable: false,
         };
         let handle = TaskHandle::spawn(scope, gate_seen, Arc::clone(&tick));
         members.insert(task.name.clone(), Member { handle, gate });

@@ -1,42 +1,18 @@
 //! The acts of a task runner that take time: each is a future of its own, bounded, that ends in
 //! a typed answer. None touches the machine.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::sync::mpsc;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::TaskScope;
 use super::handle::{LocalRecord, RunRecord, StartedRecord};
-use super::hooks::{self, Preparation};
+use super::hooks;
+pub use super::run::{DriverNote, Run};
 use crate::clock;
-use crate::driver::api::{
-    BoxFuture, Driver, IdentityRecorder, Inspected, PluginCallError, ProcessIdentity, Started,
-    TaskConfig, TaskContext,
-};
-use crate::limits::{DRIVER_CALL_WALL_MAX, KILL_GRACE, MIB, POLL_INTERVAL_MIN, START_WALL_MAX};
+use crate::driver::api::{BoxFuture, Driver, Inspected, PluginCallError, Started, TaskContext};
+use crate::limits::{DRIVER_CALL_WALL_MAX, KILL_GRACE, POLL_INTERVAL_MIN, START_WALL_MAX};
 use crate::model::ids::RunId;
 use crate::model::task::{DriverHandle, ExitResult, RawExit, Workload};
-
-/// One start of a task, shared by the calls made for it.
-pub struct Run {
-    /// Its id.
-    pub id: RunId,
-    driver: Arc<dyn Driver>,
-    context: Arc<TaskContext>,
-    config: Mutex<Option<TaskConfig>>,
-    started: Mutex<Option<Started>>,
-    exit: Mutex<Option<RawExit>>,
-    /// Set when the start was given up: nothing may be spawned any more.
-    abandoned: Arc<AtomicBool>,
-    /// Cancelled when the start call has ended, whatever way.
-    start_over: CancellationToken,
-}
-
-/// What a driver says about a task on the way to its owner.
-pub type DriverNote = (String, Vec<(String, String)>);
 
 /// Why a start failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,115 +23,8 @@ pub struct StartError {
     pub recoverable: bool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Run {
-    /// A new run with a new id. `None` when the preparation is not complete.
-    pub fn new(
-        scope: &TaskScope,
-        record: &LocalRecord,
-        notes: mpsc::Sender<DriverNote>,
-        preparation: Preparation,
-    ) -> Option<Self> {
-        let Preparation { driver, task_dir, alloc_dir, logs, reservation, env, config, user } =
-            preparation;
-        let (driver, task_dir, logs, env) = (driver?, task_dir?, logs?, env?);
-        let (allocation, task) = (&scope.allocation, &scope.task);
-        let random = u32::try_from(scope.rng.below(1 << 32)).unwrap_or(0);
-        let id = RunId::new(allocation.id, &task.name, random);
-        let abandoned = Arc::new(AtomicBool::new(false));
-        let memory_max = task.resources.memory_max_mb.map(|mb| u64::from(mb) * MIB);
-        let context = TaskContext {
-            run_id: id.clone(),
-            alloc_id: allocation.id,
-            task: task.name.clone(),
-            stdout: Arc::clone(&logs.stdout) as _,
-            stderr: Arc::clone(&logs.stderr) as _,
-            record_identity: recorder(record.clone(), id.clone(), Arc::clone(&abandoned)),
-            events: Arc::new(move |message, details| {
-                // A driver that says more than is read loses it: events must not slow a task down.
-                let _full = notes.try_send((message, details));
-            }),
-            cpu_mhz: task.resources.cpu_mhz,
-            memory_bytes_max: task.resources.memory_limit_bytes(),
-            ports: allocation.ports.clone(),
-            task_dir: task_dir.path.clone(),
-            alloc_dir: alloc_dir.clone(),
-            mounts: reservation.mounts.clone(),
-        };
-        let config = TaskConfig {
-            run_id: id.clone(),
-            alloc_id: allocation.id,
-            job_id: allocation.job.id.clone(),
-            group: allocation.group.clone(),
-            task: task.name.clone(),
-            config,
-            env: env.pairs(),
-            cpu_mhz: task.resources.cpu_mhz,
-            memory_bytes: u64::from(task.resources.memory_mb) * MIB,
-            memory_max_bytes: memory_max,
-            ports: allocation.ports.clone(),
-            mounts: reservation.mounts,
-            device_nodes: reservation.device_nodes,
-            task_dir: task_dir.path,
-            alloc_dir,
-            user,
-        };
-        Some(Self {
-            id,
-            driver,
-            context: Arc::new(context),
-            config: Mutex::new(Some(config)),
-            started: Mutex::new(None),
-            exit: Mutex::new(None),
-            abandoned,
-            start_over: CancellationToken::new(),
-        })
-    }
-
-    /// Nothing of this run may be spawned any more.
-    pub fn abandon(&self) {
-        self.abandoned.store(true, Ordering::SeqCst);
-    }
-
-    /// To be held by the start call; tells [`end`] that the call is over, also when it is dropped.
-    pub fn start_guard(&self) -> DropGuard {
-        self.start_over.clone().drop_guard()
-    }
-
-    fn handle(&self) -> Option<DriverHandle> {
-        lock(&self.started).as_ref().map(|s| s.handle.clone())
-    }
-}
-
-fn recorder(record: LocalRecord, run: RunId, abandoned: Arc<AtomicBool>) -> IdentityRecorder {
-    Arc::new(move |identity: ProcessIdentity| {
-        let (record, run, abandoned) = (record.clone(), run.clone(), Arc::clone(&abandoned));
-        let write = async move {
-            let given_up = || format!("the start of {run} was given up");
-            if abandoned.load(Ordering::SeqCst) {
-                return Err(given_up());
-            }
-            let mut known = false;
-            record
-                .update(|local| {
-                    if let Some(now) = local.run.as_mut().filter(|r| r.id == run) {
-                        now.identities.push(identity);
-                        known = true;
-                    }
-                })
-                .await
-                .map_err(|e| e.text())?;
-            if known && !abandoned.load(Ordering::SeqCst) { Ok(()) } else { Err(given_up()) }
-        };
-        Box::pin(write) as BoxFuture<'static, _>
-    })
-}
-
 /// A driver call with the runner's own bound around it.
-async fn bounded<T>(
+pub(super) async fn bounded<T>(
     scope: &TaskScope,
     call: &'static str,
     bound: Duration,
@@ -170,54 +39,78 @@ async fn bounded<T>(
     })
 }
 
-/// Write the intent, start, write what identifies the run. After an error nothing of it is left.
+/// Write the intent, start, write what identifies the run and how to reach it, let it go. After an
+/// error nothing of it is left.
 ///
 /// # Errors
-/// When the intent cannot be written or the driver fails.
+/// When the intent or the handle cannot be written, the driver fails, or the program does not run.
 pub async fn start(scope: &TaskScope, record: &LocalRecord, run: &Run) -> Result<(), StartError> {
     let intent = RunRecord { id: run.id.clone(), identities: Vec::new(), started: None };
-    record
-        .update(|local| local.run = Some(intent))
-        .await
-        .map_err(|e| StartError { error: e.text(), recoverable: true })?;
-    let Some(config) = lock(&run.config).take() else {
+    let begun = record.update(|local| {
+        local.run = Some(intent);
+        local.delayed_until = None;
+    });
+    begun.await.map_err(|e| StartError { error: e.text(), recoverable: true })?;
+    let (Some(config), Some((driver, context))) = (run.take_config(), parts(run)) else {
         let error = format!("{} was started before", run.id);
         return Err(StartError { error, recoverable: false });
     };
-    let call = run.driver.start(Arc::clone(&run.context), config);
-    match bounded(scope, "start", START_WALL_MAX, call).await {
-        Ok(started) => {
-            *lock(&run.started) = Some(started.clone());
-            let written = record.update(|local| {
-                if let Some(now) = local.run.as_mut() {
-                    now.started = Some(StartedRecord::from(started));
-                }
-            });
-            if let Err(error) = written.await {
-                // The run is known by its intent and its processes; only its handle is not.
-                tracing::error!(run = %run.id, error = %error.text(), "handle not recorded");
-            }
-            // Until here its processes were held: not one instruction of the task has run.
-            let released = scope.workloads.release(&run.id).await;
-            if released.is_err() {
-                undo(scope, record, run).await;
-            }
-            released.map_err(|error| StartError { error, recoverable: true })
-        }
+    let call = driver.start(context, config);
+    let begun = match bounded(scope, "start", START_WALL_MAX, call).await {
+        Ok(started) => go(scope, record, run, started).await,
         Err(error) => {
-            undo(scope, record, run).await;
             Err(StartError { recoverable: error.recoverable(), error: error.to_string() })
         }
+    };
+    if begun.is_err() {
+        undo(scope, record, run).await;
     }
+    begun
+}
+
+/// Until here the processes of the run are held: not one instruction of the task has run. They are
+/// let go when the record has all that a later agent needs to own them.
+async fn go(
+    scope: &TaskScope,
+    record: &LocalRecord,
+    run: &Run,
+    started: Started,
+) -> Result<(), StartError> {
+    run.set_started(started.clone());
+    let identities = run.release();
+    // A WASM task does not outlive this agent: its handle is worth nothing to the next one.
+    let may_lag = identities.is_empty() && matches!(started.workload, Workload::WasmTask(_));
+    let change = |local: &mut super::handle::LocalState| {
+        if let Some(now) = local.run.as_mut() {
+            now.identities = identities;
+            now.started = Some(StartedRecord::from(started));
+        }
+    };
+    let written =
+        if may_lag { record.update_later(change).await } else { record.update(change).await };
+    written.map_err(|e| StartError { error: e.text(), recoverable: true })?;
+    let released = scope.workloads.release(&run.id).await;
+    released.map_err(|error| StartError { error, recoverable: true })
 }
 
 /// Leave nothing of a start that failed.
 async fn undo(scope: &TaskScope, record: &LocalRecord, run: &Run) {
     run.abandon();
-    *lock(&run.started) = None;
+    run.clear_started();
     scope.workloads.kill_run(&run.id);
     scope.workloads.forget_run(&run.id);
     forget(record, &run.id).await;
+}
+
+/// Driver and context, once both are at hand.
+fn parts(run: &Run) -> Option<(Arc<dyn Driver>, Arc<TaskContext>)> {
+    Some((Arc::clone(run.driver()?), run.context()?))
+}
+
+/// What a call into the driver about a started run needs.
+fn call_parts(run: &Run) -> Option<(Arc<dyn Driver>, Arc<TaskContext>, DriverHandle)> {
+    let (driver, context) = parts(run)?;
+    Some((driver, context, run.handle()?))
 }
 
 async fn forget(record: &LocalRecord, run: &RunId) {
@@ -229,21 +122,25 @@ async fn forget(record: &LocalRecord, run: &RunId) {
 /// Wait until the workload is gone; its exit stays in the run. Not bounded: the machine's timers
 /// are the second way out.
 pub async fn watch(scope: &TaskScope, run: &Run) {
-    let Some(started) = lock(&run.started).clone() else {
+    let Some(started) = run.started() else {
         return;
     };
     let exit = match &started.workload {
         Workload::Poll(millis) => poll(scope, run, &started.handle, *millis).await,
         workload => scope.workloads.wait(&run.id, workload).await,
     };
-    *lock(&run.exit) = Some(exit);
+    run.set_exit(exit);
 }
 
 async fn poll(scope: &TaskScope, run: &Run, handle: &DriverHandle, millis: u64) -> RawExit {
     let interval = Duration::from_millis(millis).max(POLL_INTERVAL_MIN);
     loop {
         clock::sleep(interval).await;
-        let call = run.driver.inspect(Arc::clone(&run.context), handle.clone());
+        let Some((driver, context)) = parts(run) else {
+            // A run of an earlier agent whose driver is not at hand yet.
+            continue;
+        };
+        let call = driver.inspect(context, handle.clone());
         match bounded(scope, "inspect", DRIVER_CALL_WALL_MAX, call).await {
             Ok(Inspected::Exited(exit)) => return exit,
             Ok(Inspected::Running | Inspected::Unknown) => {}
@@ -264,11 +161,11 @@ async fn poll(scope: &TaskScope, run: &Run, handle: &DriverHandle, millis: u64) 
 /// # Errors
 /// The text for the event.
 pub async fn stop(scope: &TaskScope, run: &Run, timeout: Duration) -> Result<(), String> {
-    let Some(handle) = run.handle() else {
-        return Err("no handle to stop by".to_owned());
+    let Some((driver, context, handle)) = call_parts(run) else {
+        return Err("no driver and handle to stop by".to_owned());
     };
     let signal = scope.task.kill_signal.clone();
-    let call = run.driver.stop(Arc::clone(&run.context), handle, signal, timeout);
+    let call = driver.stop(context, handle, signal, timeout);
     gone_is_fine(bounded(scope, "stop", DRIVER_CALL_WALL_MAX, call).await)
 }
 
@@ -277,10 +174,10 @@ pub async fn stop(scope: &TaskScope, run: &Run, timeout: Duration) -> Result<(),
 /// # Errors
 /// The text for the event.
 pub async fn kill(scope: &TaskScope, run: &Run) -> Result<(), String> {
-    let Some(handle) = run.handle() else {
-        return Err("no handle to kill by".to_owned());
+    let Some((driver, context, handle)) = call_parts(run) else {
+        return Err("no driver and handle to kill by".to_owned());
     };
-    let call = run.driver.kill(Arc::clone(&run.context), handle);
+    let call = driver.kill(context, handle);
     gone_is_fine(bounded(scope, "kill", DRIVER_CALL_WALL_MAX, call).await)
 }
 
@@ -296,18 +193,14 @@ fn gone_is_fine(result: Result<(), PluginCallError>) -> Result<(), String> {
 /// # Errors
 /// The driver's.
 pub async fn signal(scope: &TaskScope, run: &Run, signal: String) -> Result<(), PluginCallError> {
-    let handle = run.handle().ok_or_else(|| PluginCallError::NotFound(run.id.to_string()))?;
-    let call = run.driver.signal(Arc::clone(&run.context), handle, signal);
+    let parts = call_parts(run).ok_or_else(|| PluginCallError::NotFound(run.id.to_string()))?;
+    let (driver, context, handle) = parts;
+    let call = driver.signal(context, handle, signal);
     bounded(scope, "signal", DRIVER_CALL_WALL_MAX, call).await
 }
 
-/// Read the exit, run the exited hooks, make driver and host forget the run.
-pub async fn settle(
-    scope: &TaskScope,
-    record: &LocalRecord,
-    run: &Run,
-    gave_up: bool,
-) -> (ExitResult, Option<String>) {
+/// Read the exit, run the exited hooks.
+pub async fn settle(scope: &TaskScope, run: &Run, gave_up: bool) -> (ExitResult, Option<String>) {
     let (exit, trouble) = if gave_up {
         let error = "the workload did not end after it was killed".to_owned();
         (ExitResult { error: Some(error), ..ExitResult::default() }, None)
@@ -315,31 +208,35 @@ pub async fn settle(
         read_exit(scope, run).await
     };
     hooks::exited(scope).await;
-    if let Some(handle) = run.handle() {
-        let call = run.driver.destroy(Arc::clone(&run.context), handle, true);
+    (exit, trouble)
+}
+
+/// Make driver and host forget the run, and the record. What follows it is durable already.
+pub async fn forget_run(scope: &TaskScope, record: &LocalRecord, run: &Run, gave_up: bool) {
+    if let Some((driver, context, handle)) = call_parts(run) {
+        let call = driver.destroy(context, handle, true);
         let done = bounded(scope, "destroy", DRIVER_CALL_WALL_MAX, call).await;
         if let Err(error) = gone_is_fine(done) {
             tracing::warn!(run = %run.id, %error, "driver did not forget the run");
         }
     }
     scope.workloads.forget_run(&run.id);
-    if gave_up {
-        // Its processes may live on: the record of them is what a later agent reaps them by.
-        return (exit, trouble);
+    // The processes of one that was given up may live on: the record of them is what a later agent
+    // reaps them by.
+    if !gave_up {
+        forget(record, &run.id).await;
     }
-    forget(record, &run.id).await;
-    (exit, trouble)
 }
 
 async fn read_exit(scope: &TaskScope, run: &Run) -> (ExitResult, Option<String>) {
-    let raw = lock(&run.exit).clone().unwrap_or_else(|| RawExit {
+    let raw = run.exit().unwrap_or_else(|| RawExit {
         error: Some("the exit of the workload was lost".to_owned()),
         ..RawExit::default()
     });
-    let Some(handle) = run.handle() else {
+    let Some((driver, context, handle)) = call_parts(run) else {
         return (plain(raw), None);
     };
-    let call = run.driver.exited(Arc::clone(&run.context), handle, raw.clone());
+    let call = driver.exited(context, handle, raw.clone());
     match bounded(scope, "exited", DRIVER_CALL_WALL_MAX, call).await {
         Ok(exit) => (exit, None),
         Err(error) => (plain(raw), Some(format!("exit taken as the host saw it: {error}"))),
@@ -362,7 +259,7 @@ fn plain(raw: RawExit) -> ExitResult {
 pub async fn end(scope: &TaskScope, record: &LocalRecord, run: Option<&Run>, gave_up: bool) {
     if let Some(run) = run {
         // A start that was dropped is first waited for: what it spawns last must be killed too.
-        if clock::timeout(KILL_GRACE, run.start_over.cancelled()).await.is_none() {
+        if clock::timeout(KILL_GRACE, run.start_over()).await.is_none() {
             tracing::error!(run = %run.id, "the start call did not end after it was dropped");
         }
         scope.workloads.kill_run(&run.id);

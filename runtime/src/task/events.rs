@@ -148,6 +148,31 @@ pub fn killing(now: Timestamp, reason: &str, kill_timeout: Duration) -> TaskEven
     .detail("kill_timeout", wait)
 }
 
+/// The task is ended while nothing of it runs.
+#[must_use]
+pub fn killing_idle(now: Timestamp, reason: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::Killing, now, "Task was not running").detail("kill_reason", reason)
+}
+
+/// A restarted agent owns the task again.
+#[must_use]
+pub fn recovered(now: Timestamp) -> TaskEvent {
+    TaskEvent::new(EventKind::Recovered, now, "Task owned again by a restarted agent")
+}
+
+/// A run of an earlier agent could not be owned again.
+#[must_use]
+pub fn failed_restoring(now: Timestamp, reason: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::FailedRestoring, now, format!("Task not owned again: {reason}"))
+        .detail("message", reason)
+}
+
+/// The stop signal does not wait for `shutdown_delay`.
+#[must_use]
+pub fn skipping_shutdown_delay(now: Timestamp) -> TaskEvent {
+    TaskEvent::new(EventKind::SkippingShutdownDelay, now, "Skipping shutdown_delay")
+}
+
 /// The task was stopped, or could not be.
 #[must_use]
 pub fn killed(now: Timestamp, error: Option<&str>) -> TaskEvent {

@@ -126,13 +126,43 @@ impl LocalRecord {
         .await
     }
 
-    /// Keep the restarts used. Nothing is written when they are the same: a task that was never
-    /// restarted gets its first record with its first run.
+    /// Change the record; the change may lag, but never behind a later one.
     ///
     /// # Errors
     /// As [`LocalRecord::update`].
-    pub async fn set_tracker(&self, tracker: RestartTracker) -> Result<(), RecordError> {
-        self.write(|local| std::mem::replace(&mut local.tracker, tracker) != tracker).await
+    pub async fn update_later(
+        &self,
+        change: impl FnOnce(&mut LocalState) + Send,
+    ) -> Result<(), RecordError> {
+        let key = Key::TaskLocal(self.alloc, self.task.clone());
+        let write = async {
+            let mut value = self.value.lock().await;
+            change(&mut value);
+            self.store.put_later(&key, &*value).await.map(drop)
+        };
+        self.told(durable(write).await)
+    }
+
+    /// Keep the restarts used and when the next start may come. Nothing is written when both are
+    /// the same, or when a delay is only over: a task that was never restarted gets its first
+    /// record with its first run.
+    ///
+    /// # Errors
+    /// As [`LocalRecord::update`].
+    pub async fn set_plan(
+        &self,
+        tracker: RestartTracker,
+        delayed_until: Option<Timestamp>,
+    ) -> Result<(), RecordError> {
+        self.write(|local| {
+            let counted = std::mem::replace(&mut local.tracker, tracker) != tracker;
+            let delayed = delayed_until.is_some() && local.delayed_until != delayed_until;
+            if delayed {
+                local.delayed_until = delayed_until;
+            }
+            counted || delayed
+        })
+        .await
     }
 
     /// Change the record and write it when `change` says so.
@@ -147,7 +177,11 @@ impl LocalRecord {
             }
             Ok(())
         };
-        match durable(write).await {
+        self.told(durable(write).await)
+    }
+
+    fn told(&self, written: Option<Result<(), StateError>>) -> Result<(), RecordError> {
+        match written {
             None => Err(RecordError::TimedOut { task: self.task.clone() }),
             Some(Err(source)) => Err(RecordError::State { task: self.task.clone(), source }),
             Some(Ok(())) => Ok(()),

@@ -17,17 +17,22 @@
 //! ```text
 //! edges:
 //!   Gated -> Preparing Ending Detached
-//!   Preparing -> Starting AwaitingDriver Delaying Ending Detached
+//!   Preparing -> Starting AwaitingDriver Delaying Idle Ending Detached
 //!   AwaitingDriver -> Preparing Ending Detached
-//!   Starting -> Running StoppingStart Delaying Ending Detached
+//!   Starting -> Running StoppingStart Delaying Idle Ending Detached
 //!   StoppingStart -> ShutdownDelay Stopping Ending
 //!   Running -> Settling ShutdownDelay Stopping Detached
 //!   ShutdownDelay -> Stopping Settling
 //!   Stopping -> Killing Settling
 //!   Killing -> Reaping Settling
 //!   Reaping -> Settling
-//!   Settling -> Delaying Ending Detached
+//!   Settling -> Forgetting
+//!   Forgetting -> Delaying Idle Ending Detached
 //!   Delaying -> Gated Ending Detached
+//!   Recovering -> Running AwaitingRecovery Clearing Settling ShutdownDelay Stopping Reaping Detached
+//!   AwaitingRecovery -> Recovering Settling Reaping Detached
+//!   Clearing -> Gated Delaying Idle Ending Detached
+//!   Idle -> Gated Ending Detached
 //!   Ending -> Dead
 //!   Dead ->
 //!   Detached ->
@@ -39,17 +44,21 @@
 //!
 //! The machine owns the public [`TaskState`]; inputs that come late or twice change nothing.
 
+mod end;
+mod restore;
 mod types;
 
 use std::time::Duration;
 
 use super::events;
-use super::restart::{Decision, Ending, RestartTracker};
+use super::restart::{Ending, RestartTracker};
 use crate::limits::{DRIVER_RETRY, KILL_GRACE};
-use crate::model::event::{EventKind, TaskEvent};
-use crate::model::task::{ExitResult, TaskState, TaskStatus};
+use crate::model::event::TaskEvent;
+use crate::model::task::{TaskState, TaskStatus};
 use crate::model::time::Timestamp;
 
+use self::end::Next;
+pub use self::restore::{KnownRun, Restored};
 pub use self::types::{At, Effect, Rules, State, TaskInput};
 
 /// Why the present run is being ended.
@@ -59,6 +68,12 @@ enum Intent {
     /// A kill that came after the workload had ended by itself: it was not killed.
     KillLate,
     Restart,
+}
+
+impl Intent {
+    fn kills(self) -> bool {
+        matches!(self, Self::Kill | Self::KillLate)
+    }
 }
 
 /// The decisions for one task.
@@ -78,6 +93,12 @@ pub struct TaskMachine {
     refusal: String,
     gave_up: bool,
     timer: bool,
+    /// What follows when the run is forgotten.
+    next: Option<Next>,
+    /// The next start does not come before.
+    delayed_until: Option<Timestamp>,
+    /// The workload of a run being recovered is watched already.
+    watched: bool,
     effects: Vec<Effect>,
 }
 
@@ -99,6 +120,9 @@ impl TaskMachine {
             refusal: String::new(),
             gave_up: false,
             timer: false,
+            next: None,
+            delayed_until: None,
+            watched: false,
             effects: Vec::new(),
         }
     }
@@ -121,11 +145,22 @@ impl TaskMachine {
         self.tracker
     }
 
+    /// When the next start may come, while a restart delay runs; to be persisted.
+    #[must_use]
+    pub fn delayed_until(&self) -> Option<Timestamp> {
+        self.delayed_until
+    }
+
     /// Take one input; what must be done now, in order.
     pub fn step(&mut self, at: At, input: TaskInput) -> Vec<Effect> {
         match input {
-            TaskInput::Kill { event, reason } => self.kill(at, event, &reason),
+            TaskInput::Kill { event, reason, skip_delay } => {
+                self.kill(at, event, &reason, skip_delay);
+            }
             TaskInput::Restart { reason } => self.restart(at, &reason),
+            TaskInput::ForceRestart { reason } => self.force_restart(at, &reason),
+            TaskInput::Finish if self.state == State::Idle => self.end(),
+            TaskInput::Rules(rules) => self.rules_changed(rules),
             TaskInput::Shutdown => self.shutdown(),
             TaskInput::TimerFired => self.timer_fired(at),
             TaskInput::Note(event) if !self.is_final() => self.public.push_event(event),
@@ -146,8 +181,8 @@ impl TaskMachine {
         match (self.state, input) {
             (State::Gated, TaskInput::GateOpened) => self.prepare(at),
             (State::Preparing, TaskInput::Prepared) => {
-                self.refusals = 0;
-                self.refusal.clear();
+                self.ready();
+                self.delayed_until = None;
                 self.go(State::Starting);
                 self.effects.push(Effect::Start);
             }
@@ -172,7 +207,16 @@ impl TaskMachine {
                 | State::Reaping,
                 TaskInput::WorkloadEnded,
             ) => self.settle(false),
+            (State::Recovering, TaskInput::WorkloadEnded) => {
+                self.effects.push(Effect::AbandonRecover);
+                self.settle(false);
+            }
+            (State::AwaitingRecovery, TaskInput::WorkloadEnded) => self.settle(false),
             (State::Settling, TaskInput::Settled(exit)) => self.settled(at, exit),
+            (State::Forgetting | State::Clearing, TaskInput::Forgotten | TaskInput::Cleared) => {
+                self.forgotten(at);
+            }
+            (State::Recovering, input) => self.recovering(at, input),
             (State::Stopping, TaskInput::StopFailed { error }) => {
                 self.public.push_event(events::driver_failure(at.now, &error));
                 self.escalate_to_kill();
@@ -195,7 +239,20 @@ impl TaskMachine {
         self.effects.push(Effect::Prepare);
     }
 
+    /// The driver answered.
+    fn ready(&mut self) {
+        self.refusals = 0;
+        self.refusal.clear();
+    }
+
     fn await_driver(&mut self, at: At, reason: String) {
+        let pause = self.refused(at, reason);
+        self.go(State::AwaitingDriver);
+        self.set_timer(pause);
+    }
+
+    /// The driver is not ready: said once per reason; how long to wait before asking again.
+    fn refused(&mut self, at: At, reason: String) -> Duration {
         if self.refusal != reason {
             self.public.push_event(events::waiting_for_driver(at.now, &reason));
             self.refusal = reason;
@@ -205,8 +262,7 @@ impl TaskMachine {
             .saturating_mul(1 << self.refusals.min(16))
             .min(*DRIVER_RETRY.end());
         self.refusals = self.refusals.saturating_add(1);
-        self.go(State::AwaitingDriver);
-        self.set_timer(pause);
+        pause
     }
 
     fn started(&mut self, at: At) {
@@ -263,79 +319,39 @@ impl TaskMachine {
         self.effects.push(Effect::Settle { gave_up });
     }
 
-    fn settled(&mut self, at: At, exit: ExitResult) {
-        self.public.push_event(events::terminated(at.now, &exit));
-        let success = exit.successful();
-        let error = exit.error.clone();
-        self.public.last_exit = Some(exit);
-        let gave_up = std::mem::take(&mut self.gave_up);
-        match self.intent {
-            Some(Intent::Kill) => self.killed(at, error.filter(|_| gave_up).as_deref()),
-            Some(Intent::KillLate) => self.finish(at),
-            // A run that cannot be ended must not get a second one beside it.
-            _ if gave_up => {
-                let reason = "the run before could not be ended";
-                self.public.push_event(events::not_restarting(at.now, reason));
-                self.finish(at);
-            }
-            Some(Intent::Restart) => {
-                self.intent = None;
-                self.decide(at, Ending::RestartTriggered { failure: false });
-            }
-            None => self.decide(at, Ending::Exited { success }),
-        }
-    }
-
-    fn decide(&mut self, at: At, ending: Ending) {
-        let decision = self.tracker.decide(
-            ending,
-            &self.rules.policy,
-            self.rules.restart_on_success,
-            at.now,
-            at.random,
-        );
-        match decision {
-            Decision::Restart { delay, reason, .. } => {
-                self.public.status = TaskStatus::Pending;
-                self.public.restarts = self.public.restarts.saturating_add(1);
-                self.public.last_restart = Some(at.now);
-                self.public.push_event(events::restarting(at.now, &reason, delay));
-                if self.leaving {
-                    self.leave();
-                } else {
-                    self.go(State::Delaying);
-                    self.set_timer(delay);
-                }
-            }
-            Decision::NotRestarting { reason } => {
-                self.public.push_event(events::not_restarting(at.now, &reason));
-                self.finish(at);
-            }
-            Decision::Terminated { .. } | Decision::Killed => self.finish(at),
-        }
-    }
-
-    fn kill(&mut self, at: At, event: Option<TaskEvent>, reason: &str) {
+    fn kill(&mut self, at: At, event: Option<TaskEvent>, reason: &str, skip_delay: bool) {
         if self.is_final() || self.state == State::Ending {
             return;
         }
-        if matches!(self.intent, Some(Intent::Kill | Intent::KillLate)) {
+        if self.intent.is_some_and(Intent::kills) {
+            if skip_delay && self.state == State::ShutdownDelay {
+                self.public.push_event(events::skipping_shutdown_delay(at.now));
+                self.stop_now();
+            }
             return;
         }
-        if self.state == State::Settling && self.intent.is_none() {
-            self.intent = Some(Intent::KillLate);
-            return;
+        match self.state {
+            // Dead: nothing to say, it is only no longer kept for a restart.
+            State::Idle => return self.end(),
+            // It ended by itself.
+            State::Settling if self.intent.is_none() => {
+                self.intent = Some(Intent::KillLate);
+                return;
+            }
+            State::Forgetting | State::Clearing if self.public.status == TaskStatus::Dead => {
+                self.intent = Some(Intent::KillLate);
+                return;
+            }
+            _ => {}
         }
         self.intent = Some(Intent::Kill);
         if let Some(event) = event {
             self.public.push_event(event);
         }
-        self.public.push_event(match self.state {
-            State::Gated | State::Preparing | State::AwaitingDriver | State::Delaying => {
-                TaskEvent::new(EventKind::Killing, at.now, "Task was not running")
-                    .detail("kill_reason", reason)
-            }
-            _ => events::killing(at.now, reason, self.rules.kill_timeout),
+        self.public.push_event(if self.runs() {
+            events::killing(at.now, reason, self.rules.kill_timeout)
+        } else {
+            events::killing_idle(at.now, reason)
         });
         match self.state {
             State::Gated | State::AwaitingDriver | State::Delaying => self.killed(at, None),
@@ -347,10 +363,31 @@ impl TaskMachine {
                 self.go(State::StoppingStart);
                 self.set_timer(self.rules.kill_timeout);
             }
-            State::Running => self.stop_run(at, true),
-            // Already being ended for a restart: the ending goes on, the restart is off.
+            State::Running => {
+                if skip_delay && self.rules.shutdown_delay.is_some() {
+                    self.public.push_event(events::skipping_shutdown_delay(at.now));
+                }
+                self.stop_run(at, !skip_delay);
+            }
+            // The driver is not there to be asked.
+            State::AwaitingRecovery => self.escalate_to_host(),
+            // Already being ended for a restart: the ending goes on, the restart is off. A recovery
+            // on its way is waited for; it is bounded.
             _ => {}
         }
+    }
+
+    /// May something of the task run now?
+    fn runs(&self) -> bool {
+        !matches!(
+            self.state,
+            State::Gated
+                | State::Preparing
+                | State::AwaitingDriver
+                | State::Delaying
+                | State::Forgetting
+                | State::Clearing
+        )
     }
 
     fn restart(&mut self, at: At, reason: &str) {
@@ -361,11 +398,47 @@ impl TaskMachine {
         }
     }
 
+    fn force_restart(&mut self, at: At, reason: &str) {
+        match self.state {
+            State::Running => self.restart(at, reason),
+            State::Settling if self.intent.is_none() => {
+                self.intent = Some(Intent::Restart);
+                self.public.push_event(events::restart_signaled(at.now, reason));
+            }
+            State::Delaying => {
+                self.public.push_event(events::restart_signaled(at.now, reason));
+                self.go(State::Gated);
+            }
+            State::Idle => {
+                self.public.push_event(events::restart_signaled(at.now, reason));
+                self.revive(at);
+            }
+            // It starts anyway, is being killed, or is over.
+            _ => {}
+        }
+    }
+
+    fn rules_changed(&mut self, rules: Rules) {
+        self.rules = rules;
+        if self.state == State::ShutdownDelay && rules.shutdown_delay.is_none() {
+            self.stop_now();
+        }
+    }
+
     fn shutdown(&mut self) {
         match self.state {
-            State::Gated | State::AwaitingDriver | State::Delaying | State::Running => self.leave(),
+            State::Gated
+            | State::AwaitingDriver
+            | State::AwaitingRecovery
+            | State::Delaying
+            | State::Idle
+            | State::Running => self.leave(),
             State::Preparing => {
                 self.effects.push(Effect::AbandonPrepare);
+                self.leave();
+            }
+            State::Recovering => {
+                self.effects.push(Effect::AbandonRecover);
                 self.leave();
             }
             // What is on its way is finished first, all of it bounded.
@@ -379,6 +452,7 @@ impl TaskMachine {
         }
         match self.state {
             State::AwaitingDriver => self.prepare(at),
+            State::AwaitingRecovery => self.recover(),
             State::StoppingStart => {
                 self.effects.push(Effect::AbandonStart);
                 self.killed(at, None);
@@ -390,18 +464,6 @@ impl TaskMachine {
             State::Delaying => self.go(State::Gated),
             _ => {}
         }
-    }
-
-    fn killed(&mut self, at: At, error: Option<&str>) {
-        self.public.push_event(events::killed(at.now, error));
-        self.finish(at);
-    }
-
-    fn finish(&mut self, at: At) {
-        self.public.status = TaskStatus::Dead;
-        self.public.finished_at = Some(at.now);
-        self.go(State::Ending);
-        self.effects.push(Effect::End);
     }
 
     fn leave(&mut self) {

@@ -18,11 +18,13 @@ pub mod handle;
 pub mod hooks;
 pub mod interpolate;
 pub mod machine;
+pub mod recovery;
 pub mod restart;
+pub mod run;
 pub mod runner;
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -34,9 +36,9 @@ use crate::driver::api::{Devices, Drivers, PluginCallError, Workloads};
 use crate::logs::TaskLogs;
 use crate::model::alloc::Allocation;
 use crate::model::event::TaskEvent;
-use crate::model::ids::TaskName;
+use crate::model::ids::{RunId, TaskName};
 use crate::model::job::Task;
-use crate::model::task::TaskState;
+use crate::model::task::{TaskState, Usage, Workload};
 use crate::rng::Rng;
 use crate::state::StateStore;
 
@@ -72,7 +74,9 @@ pub enum RequestError {
     },
 }
 
-/// Everything around a task that does not change while it lives.
+/// Everything around a task. `allocation` and `task` are the newest accepted ones: the owner puts a
+/// scope with newer ones in its place ([`TaskHandle::update`]), so what is read at use is fresh.
+#[derive(Clone)]
 pub struct TaskScope {
     /// What was asked.
     pub allocation: Arc<Allocation>,
@@ -100,6 +104,10 @@ pub struct TaskScope {
     pub hooks: Vec<Arc<dyn TaskHook>>,
     /// The task's log files once open.
     pub logs: LogSlot,
+    /// A task that ended waits, dead, for [`TaskHandle::force_restart`] until
+    /// [`TaskHandle::finish`], a kill or the agent's leaving. Poststop tasks and killed ones do not
+    /// wait. `false`: the owner ends with its task.
+    pub restartable: bool,
 }
 
 /// Holds a task's logs once they are open and tells who waits for that.
@@ -132,20 +140,48 @@ impl LogSlot {
 
 /// What the owner can be asked.
 pub(crate) enum Request {
-    Kill { event: Option<TaskEvent>, reason: String },
-    Restart { reason: String, reply: oneshot::Sender<Result<(), RequestError>> },
+    Kill(KillRequest),
+    Restart { reason: String, force: bool, reply: oneshot::Sender<Result<(), RequestError>> },
     Signal { signal: String, reply: oneshot::Sender<Result<(), RequestError>> },
+    Note(TaskEvent),
+    Finish,
     Shutdown,
 }
+
+/// How a task is ended for good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KillRequest {
+    /// Said first; may mark the task as failed.
+    pub event: Option<TaskEvent>,
+    /// `kill_reason` of the `Killing` event.
+    pub reason: String,
+    /// Do not wait for `shutdown_delay`; a wait under way is cut short.
+    pub skip_shutdown_delay: bool,
+}
+
+/// What an earlier agent recorded of a task.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RestoredTask {
+    /// Its public state; absent when none is stored or it cannot be read.
+    pub state: Option<TaskState>,
+    /// Its private record; absent likewise.
+    pub local: Option<handle::LocalState>,
+}
+
+/// The workload of the present run, as the host knows it; for reading its usage.
+pub(crate) type PresentRun = Arc<Mutex<Option<(RunId, Workload)>>>;
 
 /// The way to a task's owner. Clones share it.
 #[derive(Clone)]
 pub struct TaskHandle {
     task: TaskName,
     requests: mpsc::Sender<Request>,
+    newest: watch::Sender<Arc<Allocation>>,
     state: watch::Receiver<TaskState>,
     logs: LogSlot,
     gone: CancellationToken,
+    present: PresentRun,
+    workloads: Arc<dyn Workloads>,
 }
 
 impl TaskHandle {
@@ -154,6 +190,32 @@ impl TaskHandle {
     #[must_use]
     pub fn spawn(scope: TaskScope, gate: watch::Receiver<Gate>, tick: Arc<Notify>) -> Self {
         runner::spawn(scope, gate, tick)
+    }
+
+    /// Start the owner of a task that an earlier agent had: a run that may be alive is owned again
+    /// or, where that cannot be, ended; a dead task stays dead. `gate` counts for the next start
+    /// only.
+    #[must_use]
+    pub fn restore(
+        scope: TaskScope,
+        gate: watch::Receiver<Gate>,
+        tick: Arc<Notify>,
+        restored: RestoredTask,
+    ) -> Self {
+        runner::restore(scope, gate, tick, restored)
+    }
+
+    /// A newer copy of the allocation: rules are read from it at their next use, nothing is
+    /// restarted. One whose `modify_index` is not above the newest is dropped. Never blocks; of
+    /// several only the newest is taken.
+    pub fn update(&self, allocation: Arc<Allocation>) {
+        self.newest.send_if_modified(|newest| {
+            let newer = allocation.modify_index > newest.modify_index;
+            if newer {
+                *newest = allocation;
+            }
+            newer
+        });
     }
 
     /// Its name.
@@ -192,10 +254,17 @@ impl TaskHandle {
     }
 
     /// End the task for good. `event` is said first and may mark the task as failed. No effect on
-    /// a task that is dead.
+    /// a task that is dead but that it can no longer be restarted.
     pub async fn kill(&self, event: Option<TaskEvent>, reason: &str) {
+        let reason = reason.to_owned();
+        self.kill_with(KillRequest { event, reason, skip_shutdown_delay: false }).await;
+    }
+
+    /// As [`TaskHandle::kill`], with a word on `shutdown_delay`. A second kill with
+    /// `skip_shutdown_delay` cuts short the delay that the first one waits for.
+    pub async fn kill_with(&self, kill: KillRequest) {
         // An owner that is gone has nothing to kill.
-        let _gone = self.requests.send(Request::Kill { event, reason: reason.to_owned() }).await;
+        let _gone = self.requests.send(Request::Kill(kill)).await;
     }
 
     /// Leave the task as it is and end the owner.
@@ -203,12 +272,41 @@ impl TaskHandle {
         let _gone = self.requests.send(Request::Shutdown).await;
     }
 
-    /// End the present run and start another one.
+    /// The allocation is over: a dead task waits for a restart no longer. No effect on a live one,
+    /// which then ends with its run.
+    pub async fn finish(&self) {
+        let _gone = self.requests.send(Request::Finish).await;
+    }
+
+    /// Say an event of the task: a verdict of the allocation, a message of a hook.
+    pub async fn note(&self, event: TaskEvent) {
+        let _gone = self.requests.send(Request::Note(event)).await;
+    }
+
+    /// What the present run uses; `None` when the task does not run or the host cannot tell.
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
+        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        present.and_then(|(run, workload)| self.workloads.usage(&run, &workload))
+    }
+
+    /// End the present run and start another one. Answers when the owner has accepted it: the
+    /// ending itself is bounded by the kill timers, whatever the driver does.
     ///
     /// # Errors
     /// When the task does not run.
     pub async fn restart(&self, reason: &str) -> Result<(), RequestError> {
-        self.ask(|reply| Request::Restart { reason: reason.to_owned(), reply }).await
+        self.ask(|reply| Request::Restart { reason: reason.to_owned(), force: false, reply }).await
+    }
+
+    /// Start the task anew whatever its state: a run that is alive is ended first, a restart delay
+    /// is not waited for, a dead task of a [`TaskScope::restartable`] scope starts again (failed or
+    /// not). The gate counts. No effect on a task that is being killed.
+    ///
+    /// # Errors
+    /// When the owner is gone.
+    pub async fn force_restart(&self, reason: &str) -> Result<(), RequestError> {
+        self.ask(|reply| Request::Restart { reason: reason.to_owned(), force: true, reply }).await
     }
 
     /// Send a signal by name.

@@ -16,9 +16,10 @@
 mod act;
 mod answer;
 mod save;
+mod start;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
@@ -26,17 +27,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::calls::{self, DriverNote, Run, StartError};
 use super::events::driver_note;
-use super::handle::{LocalRecord, LocalState};
+use super::handle::LocalRecord;
 use super::hooks::{HookError, Preparation};
 use super::machine::{At, Rules, State, TaskInput, TaskMachine};
-use super::{Request, RequestError, TaskHandle, TaskScope};
+use super::{Request, RequestError, TaskScope};
 use crate::alloc::coordinator::Gate;
 use crate::driver::api::{BoxFuture, PluginCallError};
-use crate::limits::{DRIVER_EVENTS_QUEUE_MAX, RUNNER_QUEUE_MAX};
-use crate::model::task::TaskState;
+use crate::model::alloc::Allocation;
+use crate::model::task::{TaskState, TaskStatus};
 
 use self::answer::{Answer, Call};
-use self::save::Lasting;
+use self::save::{Lasting, Plan};
+pub(super) use self::start::{restore, spawn};
 
 struct Runner {
     scope: Arc<TaskScope>,
@@ -55,6 +57,10 @@ struct Runner {
     tick: Arc<Notify>,
     writing: bool,
     dirty: bool,
+    /// The run is to be forgotten when the state is written.
+    forget_due: bool,
+    /// What the handle reads the usage of.
+    present: super::PresentRun,
     /// What of the public state is known to be durable.
     lasting: Lasting,
 }
@@ -72,59 +78,13 @@ impl Drop for Farewell {
     }
 }
 
-/// Start the owner of a task.
-pub(super) fn spawn(
-    scope: TaskScope,
-    gate: watch::Receiver<Gate>,
-    tick: Arc<Notify>,
-) -> TaskHandle {
-    let (requests, inbox) = mpsc::channel(RUNNER_QUEUE_MAX);
-    let (notes, notes_inbox) = mpsc::channel(DRIVER_EVENTS_QUEUE_MAX);
-    let rules = Rules::of(&scope.task, scope.allocation.job.kind, scope.kill_timeout_max);
-    let machine = TaskMachine::new(rules, scope.clock.now());
-    let (published, state) = watch::channel(machine.public().clone());
-    let gone = CancellationToken::new();
-    let task = scope.task.name.clone();
-    let logs = scope.logs.clone();
-    let local = LocalState {
-        run: None,
-        tracker: machine.tracker(),
-        run_complete: false,
-        delayed_until: None,
-    };
-    let record = LocalRecord::new(scope.allocation.id, task.clone(), scope.state.clone(), local);
-    let runner = Runner {
-        scope: Arc::new(scope),
-        machine,
-        record,
-        number: 0,
-        preparation: None,
-        run: None,
-        gave_up: false,
-        calls: JoinSet::new(),
-        kinds: HashMap::new(),
-        timer: None,
-        notes,
-        published,
-        tick,
-        writing: false,
-        dirty: true,
-        lasting: Lasting::default(),
-    };
-    let farewell = Farewell { gone: gone.clone(), tick: Arc::clone(&runner.tick) };
-    tokio::spawn(async move {
-        runner.own(inbox, gate, notes_inbox).await;
-        drop(farewell);
-    });
-    TaskHandle { task, requests, state, logs, gone }
-}
-
 impl Runner {
     async fn own(
         mut self,
         mut inbox: mpsc::Receiver<Request>,
         mut gate: watch::Receiver<Gate>,
         mut notes: mpsc::Receiver<DriverNote>,
+        mut newest: watch::Receiver<Arc<Allocation>>,
     ) {
         self.write_if_due();
         let mut orphan = false;
@@ -145,6 +105,7 @@ impl Runner {
                     self.timer = None;
                     self.feed(TaskInput::TimerFired);
                 }
+                Ok(()) = newest.changed(), if !orphan => self.updated(&mut newest),
                 Some((message, details)) = notes.recv() => {
                     let note = driver_note(self.scope.clock.now(), &message, details);
                     self.feed(TaskInput::Note(note));
@@ -176,9 +137,17 @@ impl Runner {
 
     fn requested(&mut self, request: Request) {
         match request {
-            Request::Kill { event, reason } => self.feed(TaskInput::Kill { event, reason }),
+            Request::Kill(super::KillRequest { event, reason, skip_shutdown_delay }) => {
+                self.feed(TaskInput::Kill { event, reason, skip_delay: skip_shutdown_delay });
+            }
+            Request::Note(event) => self.feed(TaskInput::Note(event)),
+            Request::Finish => self.feed(TaskInput::Finish),
             Request::Shutdown => self.feed(TaskInput::Shutdown),
-            Request::Restart { reason, reply } => {
+            Request::Restart { reason, force: true, reply } => {
+                self.feed(TaskInput::ForceRestart { reason });
+                let _gone = reply.send(Ok(()));
+            }
+            Request::Restart { reason, reply, .. } => {
                 let answer = self.when_running();
                 if answer.is_ok() {
                     self.feed(TaskInput::Restart { reason });
@@ -188,6 +157,22 @@ impl Runner {
             }
             Request::Signal { signal, reply } => self.signal(signal, reply),
         }
+    }
+
+    /// A newer copy of the allocation: what is read at use is read from it from here on.
+    fn updated(&mut self, newest: &mut watch::Receiver<Arc<Allocation>>) {
+        let allocation = Arc::clone(&newest.borrow_and_update());
+        let name = &self.scope.task.name;
+        let Some(task) = allocation.task_group().and_then(|group| group.task(name)).cloned() else {
+            tracing::error!(task = %name, "the new version of the job has no such task; it is not taken");
+            return;
+        };
+        let scope =
+            TaskScope { allocation: Arc::clone(&allocation), task, ..(*self.scope).clone() };
+        let kind = allocation.job.kind;
+        let rules = Rules::of(&scope.task, kind, scope.kill_timeout_max, scope.restartable);
+        self.scope = Arc::new(scope);
+        self.feed(TaskInput::Rules(rules));
     }
 
     fn when_running(&self) -> Result<(), RequestError> {
@@ -269,6 +254,9 @@ impl Runner {
                 }
                 TaskInput::Settled(exit)
             }
+            Answer::Forgotten => TaskInput::Forgotten,
+            Answer::Recovered(recovery) => recovery.into(),
+            Answer::Cleared => TaskInput::Cleared,
             Answer::Ended => TaskInput::Ended,
             Answer::Stopped(Ok(())) | Answer::Killed(Ok(())) => return,
             Answer::Signaled | Answer::Written(_) => return,
@@ -283,6 +271,7 @@ impl Runner {
         for effect in effects {
             self.act(effect);
         }
+        self.tell_present();
         let public = self.machine.public();
         let changed = self.published.send_if_modified(|published| {
             let differs = published != public;
@@ -298,19 +287,29 @@ impl Runner {
         self.write_if_due();
     }
 
+    /// The run whose usage can be asked for.
+    fn tell_present(&self) {
+        let alive = self.machine.public().status == TaskStatus::Running;
+        let run = self.run.as_ref().filter(|_| alive);
+        let present = run.and_then(|run| Some((run.id.clone(), run.workload()?)));
+        *self.present.lock().unwrap_or_else(PoisonError::into_inner) = present;
+    }
+
     /// Write the newest state unless a write is on its way.
     fn write_if_due(&mut self) {
         if self.writing || !self.dirty {
+            self.forget_if_due();
             return;
         }
         self.dirty = false;
         self.writing = true;
         let public = self.machine.public().clone();
-        let tracker = self.machine.tracker();
+        let plan =
+            Plan { tracker: self.machine.tracker(), delayed_until: self.machine.delayed_until() };
         let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
         let known = self.lasting;
         self.call(Call::Write, async move {
-            Answer::Written(save::write(&scope, &record, &public, tracker, known).await)
+            Answer::Written(save::write(&scope, &record, &public, plan, known).await)
         });
     }
 }

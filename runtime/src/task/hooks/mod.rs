@@ -173,6 +173,23 @@ pub async fn prestart(scope: &TaskScope) -> Result<Preparation, HookError> {
     Ok(preparation)
 }
 
+/// Run all prestart hooks for a run that goes on: each leaves its effects again (directories, logs,
+/// devices, environment). One that fails leaves its part out; the run is not touched for that, and
+/// the next start asks again.
+pub async fn replay(scope: &TaskScope) -> Preparation {
+    let mut preparation = Preparation::default();
+    for hook in &scope.hooks {
+        let done = clock::timeout(HOOK_WALL_MAX, hook.prestart(scope, &mut preparation)).await;
+        let error = match done {
+            Some(Ok(())) => continue,
+            Some(Err(error)) => error,
+            None => HookError::TimedOut { hook: hook.name() },
+        };
+        tracing::info!(task = %scope.task.name, hook = hook.name(), %error, "prestart hook not replayed");
+    }
+    preparation
+}
+
 /// Run all exited hooks.
 pub async fn exited(scope: &TaskScope) {
     for hook in &scope.hooks {

@@ -11,9 +11,11 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::event::EventKind;
 use crate::model::job::{RestartMode, RestartPolicy};
+use crate::model::task::ExitResult;
 
-const ALL: [State; 15] = [
+const ALL: [State; 20] = [
     State::Gated,
     State::Preparing,
     State::AwaitingDriver,
@@ -25,7 +27,12 @@ const ALL: [State; 15] = [
     State::Killing,
     State::Reaping,
     State::Settling,
+    State::Forgetting,
     State::Delaying,
+    State::Recovering,
+    State::AwaitingRecovery,
+    State::Clearing,
+    State::Idle,
     State::Ending,
     State::Dead,
     State::Detached,
@@ -42,11 +49,16 @@ fn rules(attempts: u32, shutdown_delay: Option<Duration>) -> Rules {
         restart_on_success: false,
         kill_timeout: Duration::from_secs(5),
         shutdown_delay,
+        restartable: false,
     }
 }
 
 fn at() -> At {
     At { now: Timestamp::from_nanos(1_000), random: 0 }
+}
+
+fn kill() -> TaskInput {
+    TaskInput::Kill { event: None, reason: "wanted".to_owned(), skip_delay: false }
 }
 
 fn inputs() -> Vec<TaskInput> {
@@ -68,8 +80,18 @@ fn inputs() -> Vec<TaskInput> {
         TaskInput::StopFailed { error: error() },
         TaskInput::KillFailed { error: error() },
         TaskInput::TimerFired,
-        TaskInput::Kill { event: None, reason: "wanted".to_owned() },
+        kill(),
+        TaskInput::Kill { event: None, reason: "wanted".to_owned(), skip_delay: true },
         TaskInput::Restart { reason: "wanted".to_owned() },
+        TaskInput::ForceRestart { reason: "wanted".to_owned() },
+        TaskInput::Finish,
+        TaskInput::Forgotten,
+        TaskInput::Recovered { ended: false },
+        TaskInput::Recovered { ended: true },
+        TaskInput::RecoveryNotReady { reason: error() },
+        TaskInput::NeverRan,
+        TaskInput::RecoveryFailed { reason: error() },
+        TaskInput::Cleared,
         TaskInput::Signaled { signal: "SIGHUP".to_owned() },
         TaskInput::Shutdown,
         TaskInput::Ended,
@@ -93,6 +115,7 @@ fn explore(rules: Rules) -> BTreeSet<(State, State)> {
     let mut edges = BTreeSet::new();
     let mut seen = BTreeSet::new();
     let mut todo = vec![TaskMachine::new(rules, at().now)];
+    todo.extend(every_record().into_iter().map(|r| TaskMachine::restore(rules, at().now, r).0));
     while let Some(machine) = todo.pop() {
         for input in inputs() {
             let mut next = machine.clone();
@@ -102,8 +125,17 @@ fn explore(rules: Rules) -> BTreeSet<(State, State)> {
             }
             let key = (
                 next.state,
-                format!("{:?}{}{}{}", next.intent, next.leaving, next.gave_up, next.timer),
-                next.tracker.count(),
+                format!(
+                    "{:?}{}{}{}{:?}{}{:?}",
+                    next.intent,
+                    next.leaving,
+                    next.gave_up,
+                    next.timer,
+                    next.next,
+                    next.watched,
+                    next.public.status
+                ),
+                next.tracker.count().min(3),
             );
             if seen.insert(key) {
                 todo.push(next);
@@ -117,11 +149,31 @@ fn explore(rules: Rules) -> BTreeSet<(State, State)> {
 fn the_drawing_lists_the_same_edges_as_the_code() {
     let mut edges = explore(rules(1, None));
     edges.extend(explore(rules(1, Some(Duration::from_secs(1)))));
+    edges.extend(explore(Rules { restartable: true, ..rules(1, None) }));
     let found: BTreeSet<String> =
         edges.iter().map(|(from, to)| format!("{from:?} -> {to:?}")).collect();
     assert_eq!(found, drawn(include_str!("../machine.rs")));
     let named: BTreeSet<State> = edges.iter().flat_map(|(a, b)| [*a, *b]).collect();
     assert_eq!(named, ALL.into_iter().collect());
+}
+
+/// One record of each kind an earlier agent may have left.
+fn every_record() -> Vec<Restored> {
+    let mut records = Vec::new();
+    for status in [TaskStatus::Pending, TaskStatus::Running, TaskStatus::Dead] {
+        for run in [KnownRun::None, KnownRun::Unfinished, KnownRun::Started] {
+            for complete in [false, true] {
+                for delayed_until in [None, Some(Timestamp::from_nanos(1_000_000))] {
+                    let mut state = TaskState { status, ..TaskState::default() };
+                    state.push_event(events::received(at().now));
+                    state.finished_at = (status == TaskStatus::Dead).then_some(at().now);
+                    let (state, tracker) = (Some(state), None);
+                    records.push(Restored { state, tracker, run, complete, delayed_until });
+                }
+            }
+        }
+    }
+    records
 }
 
 fn kinds(machine: &TaskMachine) -> Vec<&'static str> {
@@ -143,7 +195,12 @@ fn a_task_that_ends_well_is_dead_and_not_failed() {
     to_running(&mut machine);
     drive(
         &mut machine,
-        [TaskInput::WorkloadEnded, TaskInput::Settled(ExitResult::default()), TaskInput::Ended],
+        [
+            TaskInput::WorkloadEnded,
+            TaskInput::Settled(ExitResult::default()),
+            TaskInput::Forgotten,
+            TaskInput::Ended,
+        ],
     );
     assert_eq!(machine.state(), State::Dead);
     assert!(machine.public().successful());
@@ -154,8 +211,7 @@ fn a_task_that_ends_well_is_dead_and_not_failed() {
 fn a_kill_while_the_start_is_on_its_way_stops_what_was_started() {
     let mut machine = TaskMachine::new(rules(1, None), at().now);
     drive(&mut machine, [TaskInput::GateOpened, TaskInput::Prepared]);
-    let kill = TaskInput::Kill { event: None, reason: String::new() };
-    assert_eq!(drive(&mut machine, [kill]), [Effect::Timer(Duration::from_secs(5))]);
+    assert_eq!(drive(&mut machine, [kill()]), [Effect::Timer(Duration::from_secs(5))]);
     let effects = drive(&mut machine, [TaskInput::Started]);
     assert_eq!(
         effects,
@@ -172,7 +228,7 @@ fn a_kill_while_the_start_is_on_its_way_stops_what_was_started() {
 fn a_start_that_never_answers_is_given_up_after_the_kill_timeout() {
     let mut machine = TaskMachine::new(rules(1, None), at().now);
     drive(&mut machine, [TaskInput::GateOpened, TaskInput::Prepared]);
-    drive(&mut machine, [TaskInput::Kill { event: None, reason: String::new() }]);
+    drive(&mut machine, [kill()]);
     assert_eq!(drive(&mut machine, [TaskInput::TimerFired]), [Effect::AbandonStart, Effect::End]);
     assert_eq!(machine.public().status, TaskStatus::Dead);
 }
@@ -181,8 +237,7 @@ fn a_start_that_never_answers_is_given_up_after_the_kill_timeout() {
 fn a_kill_escalates_from_stop_to_kill_to_the_host_and_is_then_given_up_aloud() {
     let mut machine = TaskMachine::new(rules(1, None), at().now);
     to_running(&mut machine);
-    let kill = TaskInput::Kill { event: None, reason: String::new() };
-    assert_eq!(drive(&mut machine, [kill])[0], Effect::Stop(Duration::from_secs(5)));
+    assert_eq!(drive(&mut machine, [kill()])[0], Effect::Stop(Duration::from_secs(5)));
     assert_eq!(drive(&mut machine, [TaskInput::TimerFired])[0], Effect::Kill);
     assert_eq!(drive(&mut machine, [TaskInput::TimerFired])[0], Effect::KillRun);
     assert_eq!(drive(&mut machine, [TaskInput::TimerFired]), [Effect::Settle { gave_up: true }]);
@@ -199,7 +254,7 @@ fn a_run_that_cannot_be_ended_gets_no_second_run_beside_it() {
     to_running(&mut machine);
     drive(&mut machine, [TaskInput::Restart { reason: "wanted".to_owned() }]);
     drive(&mut machine, [TaskInput::TimerFired, TaskInput::TimerFired, TaskInput::TimerFired]);
-    drive(&mut machine, [TaskInput::Settled(ExitResult::default())]);
+    drive(&mut machine, [TaskInput::Settled(ExitResult::default()), TaskInput::Forgotten]);
     assert_eq!(machine.state(), State::Ending);
     assert!(machine.public().failed);
 }
@@ -212,9 +267,10 @@ fn a_kill_during_a_restart_ends_the_task() {
         &mut machine,
         [
             TaskInput::Restart { reason: "wanted".to_owned() },
-            TaskInput::Kill { event: None, reason: String::new() },
+            kill(),
             TaskInput::WorkloadEnded,
             TaskInput::Settled(ExitResult::default()),
+            TaskInput::Forgotten,
         ],
     );
     assert_eq!(machine.state(), State::Ending);
@@ -226,11 +282,7 @@ fn a_task_that_had_ended_by_itself_is_not_shown_as_killed() {
     to_running(&mut machine);
     drive(
         &mut machine,
-        [
-            TaskInput::WorkloadEnded,
-            TaskInput::Kill { event: None, reason: String::new() },
-            TaskInput::Settled(ExitResult::default()),
-        ],
+        [TaskInput::WorkloadEnded, kill(), TaskInput::Settled(ExitResult::default())],
     );
     assert!(!kinds(&machine).contains(&"Killed"));
     assert!(!kinds(&machine).contains(&"Killing"));
@@ -264,35 +316,68 @@ struct World {
     preparing: bool,
     starting: bool,
     run: bool,
+    watched: bool,
     settling: bool,
+    forgetting: bool,
+    recovering: bool,
+    clearing: bool,
     timer: bool,
     ended: bool,
     left: bool,
 }
 
 impl World {
+    /// Something of a run may be there.
+    fn busy(&self) -> bool {
+        self.preparing
+            || self.starting
+            || self.run
+            || self.settling
+            || self.forgetting
+            || self.recovering
+            || self.clearing
+    }
+
     fn apply(&mut self, effect: &Effect) {
         assert!(!self.ended && !self.left, "{effect:?} after the end");
         match effect {
             Effect::Prepare => {
-                assert!(!self.preparing && !self.starting && !self.run && !self.settling);
+                assert!(!self.busy());
                 self.preparing = true;
             }
             Effect::AbandonPrepare => assert!(std::mem::take(&mut self.preparing)),
             Effect::Start => {
-                assert!(!self.starting && !self.run && !self.settling, "two runs alive");
+                assert!(!self.busy(), "two runs alive");
                 self.starting = true;
             }
             Effect::AbandonStart => assert!(std::mem::take(&mut self.starting)),
-            Effect::Watch | Effect::Stop(_) | Effect::Kill | Effect::KillRun => assert!(self.run),
+            Effect::Watch => {
+                assert!(self.run && !self.watched);
+                self.watched = true;
+            }
+            Effect::Stop(_) | Effect::Kill | Effect::KillRun => assert!(self.run),
             Effect::Settle { .. } => {
                 assert!(std::mem::take(&mut self.run));
+                self.watched = false;
                 self.settling = true;
+            }
+            Effect::Forget => {
+                assert!(!self.run && !self.settling);
+                self.forgetting = true;
+            }
+            Effect::Recover => {
+                assert!(!self.recovering);
+                self.recovering = true;
+            }
+            Effect::AbandonRecover => assert!(std::mem::take(&mut self.recovering)),
+            Effect::Clear => {
+                self.run = false;
+                self.clearing = true;
             }
             Effect::Timer(_) => self.timer = true,
             Effect::CancelTimer => assert!(std::mem::take(&mut self.timer)),
             Effect::End => {
-                assert!(!self.preparing && !self.starting && !self.run && !self.settling);
+                assert!(!self.busy());
                 self.ended = true;
             }
             Effect::Leave => self.left = true,
@@ -306,7 +391,13 @@ impl World {
             | TaskInput::DriverNotReady { .. }
             | TaskInput::PrepareFailed { .. } => self.preparing,
             TaskInput::Started | TaskInput::StartFailed { .. } => self.starting,
-            TaskInput::WorkloadEnded => self.run,
+            TaskInput::WorkloadEnded => self.run && self.watched,
+            TaskInput::Forgotten => self.forgetting,
+            TaskInput::Cleared => self.clearing,
+            TaskInput::Recovered { .. }
+            | TaskInput::RecoveryNotReady { .. }
+            | TaskInput::NeverRan
+            | TaskInput::RecoveryFailed { .. } => self.recovering,
             TaskInput::Settled(_) => self.settling,
             TaskInput::TimerFired => self.timer,
             TaskInput::Ended => self.ended,
@@ -322,6 +413,12 @@ impl World {
             | TaskInput::PrepareFailed { .. } => self.preparing = false,
             TaskInput::Started => (self.starting, self.run) = (false, true),
             TaskInput::StartFailed { .. } => self.starting = false,
+            TaskInput::Forgotten => self.forgetting = false,
+            TaskInput::Cleared => self.clearing = false,
+            TaskInput::Recovered { .. }
+            | TaskInput::RecoveryNotReady { .. }
+            | TaskInput::NeverRan
+            | TaskInput::RecoveryFailed { .. } => self.recovering = false,
             TaskInput::Settled(_) => self.settling = false,
             TaskInput::TimerFired => self.timer = false,
             _ => {}
@@ -329,16 +426,31 @@ impl World {
     }
 }
 
+/// A new task, or one of an earlier agent.
+fn begin(rules: Rules, record: Option<usize>) -> (TaskMachine, World) {
+    let mut world = World::default();
+    let Some(record) = record.map(|number| every_record().swap_remove(number)) else {
+        return (TaskMachine::new(rules, at().now), world);
+    };
+    world.run = record.run == KnownRun::Started;
+    let (machine, first) = TaskMachine::restore(rules, at().now, record);
+    first.iter().for_each(|effect| world.apply(effect));
+    world.ended |= machine.state() == State::Dead;
+    (machine, world)
+}
+
 proptest! {
     #[test]
     fn never_two_runs_dead_is_final_and_every_effect_is_legal(
-        picks in proptest::collection::vec((0..19_usize, 0..40_u64), 1..120),
+        picks in proptest::collection::vec((0..inputs().len(), 0..40_u64), 1..120),
         delay in any::<bool>(),
+        restartable in any::<bool>(),
+        record in proptest::option::of(0..every_record().len()),
         attempts in 0..4_u32,
     ) {
         let delay = delay.then_some(Duration::from_secs(1));
-        let mut machine = TaskMachine::new(rules(attempts, delay), at().now);
-        let mut world = World::default();
+        let rules = Rules { restartable, ..rules(attempts, delay) };
+        let (mut machine, mut world) = begin(rules, record);
         let mut now = Timestamp::from_nanos(1_000);
         let mut failed = false;
         for (pick, seconds) in picks {
@@ -357,23 +469,31 @@ proptest! {
                 prop_assert_eq!(machine.state(), before);
                 prop_assert_eq!(machine.public(), &public);
             }
-            prop_assert!(public.status != TaskStatus::Dead || machine.public().status == TaskStatus::Dead);
-            prop_assert!(!failed || machine.public().failed, "failed is sticky");
+            let revived = before == State::Idle && machine.state() == State::Gated;
+            prop_assert!(
+                public.status != TaskStatus::Dead
+                    || machine.public().status == TaskStatus::Dead
+                    || revived
+            );
+            prop_assert!(!failed || machine.public().failed || revived, "failed is sticky");
             failed = machine.public().failed;
             prop_assert_eq!(machine.public().status == TaskStatus::Dead, machine.public().finished_at.is_some());
-            prop_assert_eq!(
-                machine.public().status == TaskStatus::Running || machine.state() == State::Detached,
-                world.run || world.settling || machine.state() == State::Detached
-            );
+            let restoring = matches!(machine.state(), State::Recovering | State::AwaitingRecovery);
+            if !restoring && machine.state() != State::Detached && machine.state() != State::Reaping {
+                prop_assert_eq!(
+                    machine.public().status == TaskStatus::Running,
+                    world.run || world.settling
+                );
+            }
         }
     }
 
     #[test]
     fn a_killed_task_is_dead_after_at_most_four_timers(
-        picks in proptest::collection::vec(0..19_usize, 0..60),
+        picks in proptest::collection::vec(0..inputs().len(), 0..60),
+        record in proptest::option::of(0..every_record().len()),
     ) {
-        let mut machine = TaskMachine::new(rules(3, Some(Duration::from_secs(1))), at().now);
-        let mut world = World::default();
+        let (mut machine, mut world) = begin(rules(3, Some(Duration::from_secs(1))), record);
         for pick in picks {
             let input = inputs().swap_remove(pick);
             if world.possible(&input) && input != TaskInput::Shutdown {
@@ -381,12 +501,16 @@ proptest! {
                 machine.step(at(), input).iter().for_each(|e| world.apply(e));
             }
         }
-        machine.step(at(), TaskInput::Kill { event: None, reason: String::new() });
+        machine.step(at(), kill());
         for _ in 0..5 {
             machine.step(at(), TaskInput::TimerFired);
         }
         // Only the bounded calls of the runner are left: reading the exit, stop hooks.
+        machine.step(at(), TaskInput::Recovered { ended: true });
+        machine.step(at(), TaskInput::WorkloadEnded);
         machine.step(at(), TaskInput::Settled(ExitResult::default()));
+        machine.step(at(), TaskInput::Forgotten);
+        machine.step(at(), TaskInput::Cleared);
         machine.step(at(), TaskInput::Ended);
         prop_assert_eq!(machine.state(), State::Dead);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::model::event::TaskEvent;
-use crate::model::job::{JobKind, RestartPolicy, Task};
+use crate::model::job::{JobKind, LifecycleHook, RestartPolicy, Task};
 use crate::model::task::ExitResult;
 use crate::model::time::Timestamp;
 use crate::task::restart::restarts_on_success;
@@ -31,10 +31,20 @@ pub enum State {
     Killing,
     /// The host kills the workload itself.
     Reaping,
-    /// The workload ended: the driver reads the exit and forgets the run.
+    /// The workload ended: the driver reads the exit.
     Settling,
+    /// What follows is decided; once it is durable, driver and host forget the run.
+    Forgetting,
     /// Waits before the next start.
     Delaying,
+    /// A run of an earlier agent is being owned again.
+    Recovering,
+    /// The driver of such a run is not ready; asked again after a pause. The run goes on.
+    AwaitingRecovery,
+    /// What is left of a run that cannot be owned again is ended and forgotten.
+    Clearing,
+    /// Dead, and may be started again with its whole allocation.
+    Idle,
     /// Ended for good; stop hooks run.
     Ending,
     /// Ended for good, nothing left to do.
@@ -73,8 +83,29 @@ pub enum TaskInput {
     },
     /// The workload is gone.
     WorkloadEnded,
-    /// The exit is read and the driver has forgotten the run.
+    /// The exit is read.
     Settled(ExitResult),
+    /// Driver and host have forgotten the run.
+    Forgotten,
+    /// The run of an earlier agent is owned again.
+    Recovered {
+        /// It ended while nobody looked; its exit is known.
+        ended: bool,
+    },
+    /// It cannot be owned again now: the driver is not ready. The host watches it.
+    RecoveryNotReady {
+        /// The driver's health text.
+        reason: String,
+    },
+    /// It was never let go: not one instruction of it ran.
+    NeverRan,
+    /// It cannot be owned again.
+    RecoveryFailed {
+        /// What to show.
+        reason: String,
+    },
+    /// Nothing is left of it.
+    Cleared,
     /// The driver's `stop` did not work.
     StopFailed {
         /// What to show.
@@ -93,12 +124,23 @@ pub enum TaskInput {
         event: Option<TaskEvent>,
         /// `kill_reason` of the `Killing` event.
         reason: String,
+        /// Do not wait for `shutdown_delay`, or no longer.
+        skip_delay: bool,
     },
     /// End this run and start another one.
     Restart {
         /// Who wants it.
         reason: String,
     },
+    /// Start anew whatever the state: also a dead task.
+    ForceRestart {
+        /// Who wants it.
+        reason: String,
+    },
+    /// The allocation is over: a dead task waits no longer.
+    Finish,
+    /// The job changed in place.
+    Rules(Rules),
     /// A signal was passed on.
     Signaled {
         /// Its name.
@@ -131,11 +173,20 @@ pub enum Effect {
     Kill,
     /// Kill by the host's own means.
     KillRun,
-    /// Read the exit (unless given up), exited hooks, destroy, forget; answer `Settled`.
+    /// Read the exit (unless given up), exited hooks; answer `Settled`.
     Settle {
         /// The workload did not end; there is no exit to read.
         gave_up: bool,
     },
+    /// When the public state is durable: destroy, forget; answer `Forgotten`.
+    Forget,
+    /// Own the run of an earlier agent again; answer `Recovered`, `RecoveryNotReady`, `NeverRan` or
+    /// `RecoveryFailed`.
+    Recover,
+    /// Drop the recovery that runs.
+    AbandonRecover,
+    /// End and forget what is left of a run; answer `Cleared`.
+    Clear,
     /// Set the one timer; answer `TimerFired`.
     Timer(Duration),
     /// Forget the timer.
@@ -147,7 +198,7 @@ pub enum Effect {
 }
 
 /// What the job says about ending and restarting.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// When to start again.
     pub policy: RestartPolicy,
@@ -157,17 +208,21 @@ pub struct Rules {
     pub kill_timeout: Duration,
     /// From kill request to stop.
     pub shutdown_delay: Option<Duration>,
+    /// A task that ended by itself waits, dead, to be started again with its allocation.
+    pub restartable: bool,
 }
 
 impl Rules {
     /// The rules of a task.
     #[must_use]
-    pub fn of(task: &Task, kind: JobKind, kill_timeout_max: Duration) -> Self {
+    pub fn of(task: &Task, kind: JobKind, kill_timeout_max: Duration, restartable: bool) -> Self {
+        let poststop = task.lifecycle.is_some_and(|l| l.hook == LifecycleHook::Poststop);
         Self {
             policy: task.restart,
             restart_on_success: restarts_on_success(kind, task.lifecycle),
             kill_timeout: task.kill_timeout.min(kill_timeout_max),
             shutdown_delay: task.shutdown_delay.filter(|d| !d.is_zero()),
+            restartable: restartable && !poststop,
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::clock;
 use crate::task::calls::{self, Run, StartError};
 use crate::task::hooks;
 use crate::task::machine::Effect;
+use crate::task::recovery::{self, Recovery};
 
 impl Runner {
     /// Do what the machine says.
@@ -44,6 +45,11 @@ impl Runner {
                 });
             }
             Effect::Leave => {}
+            Effect::Recover => self.recover(),
+            Effect::AbandonRecover => self.abort(Call::Recover),
+            // Taken up when the public state is durable.
+            Effect::Forget => self.forget_due = true,
+            Effect::Clear => self.clear(),
             Effect::Watch | Effect::Stop(_) | Effect::Kill | Effect::Settle { .. } => {
                 self.act_on_run(effect);
             }
@@ -73,7 +79,7 @@ impl Runner {
 
     fn act_on_run(&mut self, effect: Effect) {
         let Some(run) = self.run.clone() else { return };
-        let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
+        let scope = Arc::clone(&self.scope);
         match effect {
             Effect::Watch => self.call(Call::Watch, async move {
                 calls::watch(&scope, &run).await;
@@ -87,12 +93,51 @@ impl Runner {
             Effect::Settle { gave_up } => {
                 self.gave_up |= gave_up;
                 self.call(Call::Settle, async move {
-                    let (exit, trouble) = calls::settle(&scope, &record, &run, gave_up).await;
+                    let (exit, trouble) = calls::settle(&scope, &run, gave_up).await;
                     Answer::Settled(exit, trouble)
                 });
             }
             _ => {}
         }
+    }
+
+    fn recover(&mut self) {
+        let Some(run) = self.run.clone() else {
+            // Not reached: only a task with a recorded run is recovered.
+            self.call(Call::Recover, async { Answer::Recovered(Recovery::NeverRan) });
+            return;
+        };
+        let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
+        let notes = self.notes.clone();
+        self.call(Call::Recover, async move {
+            Answer::Recovered(recovery::recover(&scope, &record, &run, notes).await)
+        });
+    }
+
+    fn clear(&mut self) {
+        let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
+        let run = self.run.take();
+        self.call(Call::Clear, async move {
+            if let Some(run) = run {
+                recovery::clear(&scope, &record, &run).await;
+            }
+            Answer::Cleared
+        });
+    }
+
+    /// Make driver and host forget the run, once what follows it is durable.
+    pub(super) fn forget_if_due(&mut self) {
+        if self.writing || self.dirty || !std::mem::take(&mut self.forget_due) {
+            return;
+        }
+        let (scope, record, run) = (Arc::clone(&self.scope), self.record.clone(), self.run.clone());
+        let gave_up = self.gave_up;
+        self.call(Call::Forget, async move {
+            if let Some(run) = run {
+                calls::forget_run(&scope, &record, &run, gave_up).await;
+            }
+            Answer::Forgotten
+        });
     }
 
     /// Run a call beside the owner; its answer carries the number of the present run.

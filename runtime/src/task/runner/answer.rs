@@ -4,6 +4,7 @@ use super::save::Lasting;
 use crate::model::task::ExitResult;
 use crate::task::calls::StartError;
 use crate::task::hooks::{HookError, Preparation};
+use crate::task::recovery::Recovery;
 
 /// What a call beside the owner ended with.
 pub(super) enum Answer {
@@ -13,6 +14,9 @@ pub(super) enum Answer {
     Stopped(Result<(), String>),
     Killed(Result<(), String>),
     Settled(ExitResult, Option<String>),
+    Forgotten,
+    Recovered(Recovery),
+    Cleared,
     Ended,
     /// A signal was delivered or not; the asker has its answer already.
     Signaled,
@@ -29,6 +33,9 @@ pub(super) enum Call {
     Stop,
     Kill,
     Settle,
+    Forget,
+    Recover,
+    Clear,
     End,
     Signal,
     Write,
@@ -49,6 +56,9 @@ impl Call {
             Self::Settle => {
                 Answer::Settled(ExitResult { error: Some(error), ..ExitResult::default() }, None)
             }
+            Self::Forget => Answer::Forgotten,
+            Self::Recover => Answer::Recovered(Recovery::NotReady { reason: error }),
+            Self::Clear => Answer::Cleared,
             Self::End => Answer::Ended,
             Self::Signal => Answer::Signaled,
             Self::Write => Answer::Written(None),

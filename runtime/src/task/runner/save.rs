@@ -10,6 +10,7 @@ use super::super::TaskScope;
 use super::super::handle::{LocalRecord, durable};
 use super::super::restart::RestartTracker;
 use crate::model::task::{TaskState, TaskStatus};
+use crate::model::time::Timestamp;
 use crate::state::Key;
 
 /// The part of the public state that is durable before the owner goes on to the next write.
@@ -30,13 +31,22 @@ impl Lasting {
     }
 }
 
-/// Write the public state, durably when its lasting part is not `known` to be durable, then the
-/// restarts used. What is durable of it now; `None` when the store refused.
+/// What is decided about the next start.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// Restarts used.
+    pub tracker: RestartTracker,
+    /// It does not come before.
+    pub delayed_until: Option<Timestamp>,
+}
+
+/// Write the public state, durably when its lasting part is not `known` to be durable, and with it
+/// the plan. What is durable of it now; `None` when the store refused.
 pub(super) async fn write(
     scope: &TaskScope,
     record: &LocalRecord,
     public: &TaskState,
-    tracker: RestartTracker,
+    plan: Plan,
     known: Lasting,
 ) -> Option<Lasting> {
     let task = &scope.task.name;
@@ -49,7 +59,10 @@ pub(super) async fn write(
             scope.state.put(&key, public).await
         }
     };
-    let written = match durable(put).await {
+    // Together, so that they share a commit: a restart that is told is also counted.
+    let (written, planned) =
+        tokio::join!(durable(put), record.set_plan(plan.tracker, plan.delayed_until));
+    let written = match written {
         Some(Ok(_)) => Some(lasting),
         Some(Err(error)) => {
             tracing::error!(%task, %error, "task state not written");
@@ -60,7 +73,7 @@ pub(super) async fn write(
             None
         }
     };
-    if let Err(error) = record.set_tracker(tracker).await {
+    if let Err(error) = planned {
         tracing::error!(%task, error = %error.text(), "restart tracker not written");
     }
     written

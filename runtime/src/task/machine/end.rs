@@ -1,0 +1,165 @@
+//! How a run ends and what follows.
+//!
+//! ```text
+//!   Settling ── exit read ─► decided ─► Forgetting ── durable, forgotten ─► Delaying | Idle | Ending
+//! ```
+//! The driver and the host forget a run only after what follows is durable: an agent that is killed in
+//! between finds the run, reads the same exit again, and decides the same.
+
+use std::time::Duration;
+
+use super::super::events;
+use super::super::restart::{Decision, Ending};
+use super::{At, Effect, Intent, State, TaskMachine};
+use crate::model::task::{ExitResult, TaskStatus};
+
+/// What follows a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Start again after a wait.
+    Restart(Duration),
+    /// Start again; the run did not count.
+    Again,
+    /// Nothing.
+    End,
+}
+
+impl TaskMachine {
+    pub(super) fn settled(&mut self, at: At, exit: ExitResult) {
+        self.public.push_event(events::terminated(at.now, &exit));
+        let success = exit.successful();
+        let error = exit.error.clone();
+        self.public.last_exit = Some(exit);
+        let gave_up = std::mem::take(&mut self.gave_up);
+        let next = match self.intent {
+            Some(Intent::Kill) => {
+                let error = error.filter(|_| gave_up);
+                self.public.push_event(events::killed(at.now, error.as_deref()));
+                Next::End
+            }
+            Some(Intent::KillLate) => Next::End,
+            // A run that cannot be ended must not get a second one beside it.
+            _ if gave_up => {
+                let reason = "the run before could not be ended";
+                self.public.push_event(events::not_restarting(at.now, reason));
+                Next::End
+            }
+            Some(Intent::Restart) => {
+                self.intent = None;
+                self.decided(at, Ending::RestartTriggered { failure: false })
+            }
+            None => self.decided(at, Ending::Exited { success }),
+        };
+        self.over(at, next);
+        self.go(State::Forgetting);
+        self.effects.push(Effect::Forget);
+    }
+
+    /// The task did not start; nothing of the attempt is left.
+    pub(super) fn decide(&mut self, at: At, ending: Ending) {
+        let next = self.decided(at, ending);
+        self.over(at, next);
+        self.follow(at);
+    }
+
+    /// What follows, with its events.
+    fn decided(&mut self, at: At, ending: Ending) -> Next {
+        let decision = self.tracker.decide(
+            ending,
+            &self.rules.policy,
+            self.rules.restart_on_success,
+            at.now,
+            at.random,
+        );
+        match decision {
+            Decision::Restart { delay, reason, .. } => {
+                self.public.restarts = self.public.restarts.saturating_add(1);
+                self.public.last_restart = Some(at.now);
+                self.public.push_event(events::restarting(at.now, &reason, delay));
+                Next::Restart(delay)
+            }
+            Decision::NotRestarting { reason } => {
+                self.public.push_event(events::not_restarting(at.now, &reason));
+                Next::End
+            }
+            Decision::Terminated { .. } | Decision::Killed => Next::End,
+        }
+    }
+
+    /// The run is over; the public state says so from here on.
+    pub(super) fn over(&mut self, at: At, next: Next) {
+        match next {
+            Next::Restart(delay) => {
+                self.public.status = TaskStatus::Pending;
+                self.delayed_until = Some(at.now.plus(delay));
+            }
+            Next::Again => self.public.status = TaskStatus::Pending,
+            Next::End => {
+                self.public.status = TaskStatus::Dead;
+                self.public.finished_at.get_or_insert(at.now);
+            }
+        }
+        self.next = Some(next);
+    }
+
+    /// Nothing of the run is known any more.
+    pub(super) fn forgotten(&mut self, at: At) {
+        if self.intent.is_some_and(Intent::kills) && self.next != Some(Next::End) {
+            self.public.push_event(events::killed(at.now, None));
+            self.over(at, Next::End);
+        }
+        self.follow(at);
+    }
+
+    /// Go where the decision leads.
+    fn follow(&mut self, at: At) {
+        let next = self.next.take().unwrap_or(Next::End);
+        match next {
+            Next::Restart(_) | Next::Again if self.leaving => self.leave(),
+            Next::Again => self.go(State::Gated),
+            Next::Restart(_) => {
+                let until = self.delayed_until.unwrap_or(at.now);
+                self.go(State::Delaying);
+                self.set_timer(until.since(at.now).max(DELAY_MIN));
+            }
+            Next::End => self.rest(),
+        }
+    }
+
+    /// Dead: kept for a restart of the whole allocation, or at its end.
+    pub(super) fn rest(&mut self) {
+        if !self.rules.restartable || self.intent.is_some_and(Intent::kills) {
+            self.end();
+        } else if self.leaving {
+            self.leave();
+        } else {
+            self.go(State::Idle);
+        }
+    }
+
+    /// A dead task starts again: as new, but for its history.
+    pub(super) fn revive(&mut self, at: At) {
+        self.public.status = TaskStatus::Pending;
+        self.public.failed = false;
+        self.public.finished_at = None;
+        self.public.restarts = self.public.restarts.saturating_add(1);
+        self.public.last_restart = Some(at.now);
+        self.go(State::Gated);
+    }
+
+    /// Killed without a run to forget.
+    pub(super) fn killed(&mut self, at: At, error: Option<&str>) {
+        self.public.push_event(events::killed(at.now, error));
+        self.over(at, Next::End);
+        self.next = None;
+        self.end();
+    }
+
+    pub(super) fn end(&mut self) {
+        self.go(State::Ending);
+        self.effects.push(Effect::End);
+    }
+}
+
+/// A timer of zero would fire at once.
+const DELAY_MIN: Duration = Duration::from_nanos(1);

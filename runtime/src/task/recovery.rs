@@ -1,0 +1,162 @@
+//! A run of an earlier agent: owned again, or ended and forgotten.
+//!
+//! ```text
+//!   host: is it there? ── never let go ─► NeverRan
+//!      │ yes, or it ended │ no ─► Failed
+//!      ▼
+//!   replay the prestart hooks: directories, logs, devices, environment are effects, not marks
+//!      ▼
+//!   driver.recover ── not ready, broken ─► NotReady: asked again; the run goes on meanwhile
+//!      │ ok             │ does not know it ─► Failed: what still runs is killed by `clear`
+//!      ▼
+//!   Owned
+//! ```
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::TaskScope;
+use super::calls::{self, DriverNote, Run};
+use super::handle::{LocalRecord, StartedRecord};
+use super::hooks;
+use super::machine::TaskInput;
+use crate::clock;
+use crate::driver::api::{Adoption, Driver, PluginCallError};
+use crate::limits::{DRIVER_CALL_WALL_MAX, KILL_GRACE};
+use crate::model::task::Workload;
+
+/// What became of a recovery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// Owned again.
+    Owned {
+        /// It ended while nobody looked.
+        ended: bool,
+    },
+    /// The driver cannot be asked now.
+    NotReady {
+        /// Its health text.
+        reason: String,
+    },
+    /// Its processes were never let go.
+    NeverRan,
+    /// It is lost.
+    Failed {
+        /// For the event.
+        reason: String,
+    },
+}
+
+impl From<Recovery> for TaskInput {
+    fn from(recovery: Recovery) -> Self {
+        match recovery {
+            Recovery::Owned { ended } => Self::Recovered { ended },
+            Recovery::NotReady { reason } => Self::RecoveryNotReady { reason },
+            Recovery::NeverRan => Self::NeverRan,
+            Recovery::Failed { reason } => Self::RecoveryFailed { reason },
+        }
+    }
+}
+
+/// Own the run again. May be called again after `NotReady`.
+pub async fn recover(
+    scope: &TaskScope,
+    record: &LocalRecord,
+    run: &Run,
+    notes: mpsc::Sender<DriverNote>,
+) -> Recovery {
+    let Some(workload) = run.workload() else {
+        return Recovery::NeverRan;
+    };
+    let failed = |reason: &str| Recovery::Failed { reason: reason.to_owned() };
+    let ended = match scope.workloads.adopt(&run.id, &run.identities(), &workload) {
+        Adoption::Running => false,
+        Adoption::Ended(_) => true,
+        Adoption::NotRun => return Recovery::NeverRan,
+        Adoption::Rebooted => return failed("the machine was restarted"),
+        // Not the host's: only the driver can tell.
+        Adoption::Unknown if matches!(workload, Workload::Poll(_)) => false,
+        Adoption::Unknown => return failed("it ended with the agent that ran it"),
+    };
+    if !run.has_context() {
+        let preparation = hooks::replay(scope).await;
+        run.set_context(scope, record, notes, preparation);
+    }
+    let driver = match scope.drivers.dispense(&scope.task.driver) {
+        Ok(driver) => driver,
+        // The exit is known; what it means is then read without the driver.
+        Err(_) if ended => return Recovery::Owned { ended },
+        Err(error) => return Recovery::NotReady { reason: error.to_string() },
+    };
+    ask(scope, record, run, &driver, ended).await
+}
+
+async fn ask(
+    scope: &TaskScope,
+    record: &LocalRecord,
+    run: &Run,
+    driver: &Arc<dyn Driver>,
+    ended: bool,
+) -> Recovery {
+    run.set_driver(Arc::clone(driver));
+    if ended {
+        return Recovery::Owned { ended };
+    }
+    let (Some(context), Some(handle)) = (run.context(), run.handle()) else {
+        return Recovery::NeverRan;
+    };
+    let call = driver.recover(context, handle);
+    match calls::bounded(scope, "recover", DRIVER_CALL_WALL_MAX, call).await {
+        Ok(started) => {
+            if run.set_started(started.clone()) {
+                let written = record.update(|local| {
+                    if let Some(now) = local.run.as_mut() {
+                        now.started = Some(StartedRecord::from(started));
+                    }
+                });
+                if let Err(error) = written.await {
+                    tracing::error!(run = %run.id, error = %error.text(), "handle not recorded");
+                }
+            }
+            Recovery::Owned { ended: false }
+        }
+        Err(error) if waits(&error) => Recovery::NotReady { reason: error.to_string() },
+        Err(error) => Recovery::Failed { reason: error.to_string() },
+    }
+}
+
+/// A driver that is broken now may work later; the run itself is not touched for that.
+fn waits(error: &PluginCallError) -> bool {
+    error.recoverable() || matches!(error, PluginCallError::UnknownPlugin { .. })
+}
+
+/// End what is left of a run, make driver and host forget it. Bounded; best effort.
+pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) {
+    run.abandon();
+    let identities = run.identities();
+    let known = run.workload();
+    let workload = known.clone().unwrap_or_else(|| Workload::Process(String::new()));
+    if !identities.is_empty() {
+        // Owned for as long as it takes to end them.
+        let _adopted = scope.workloads.adopt(&run.id, &identities, &workload);
+        scope.workloads.kill_run(&run.id);
+        for identity in &identities {
+            let id = format!("{}-{}", identity.pid, identity.start_ticks);
+            let gone = scope.workloads.wait(&run.id, &Workload::Process(id));
+            if clock::timeout(KILL_GRACE, gone).await.is_none() {
+                tracing::error!(run = %run.id, pid = identity.pid, "a process did not end after its kill");
+            }
+        }
+    }
+    if run.driver().is_none()
+        && let Ok(driver) = scope.drivers.dispense(&scope.task.driver)
+    {
+        run.set_driver(driver);
+    }
+    if known.is_some() && !run.has_context() {
+        let (notes, _) = mpsc::channel(1);
+        run.set_context(scope, record, notes, hooks::Preparation::default());
+    }
+    calls::forget_run(scope, record, run, false).await;
+}
