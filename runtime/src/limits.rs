@@ -174,6 +174,11 @@ pub const FINGERPRINT_RETRY_FIRST: Duration = Duration::from_secs(1);
 /// Longest wait after failed fingerprints: a plugin is never given up.
 pub const FINGERPRINT_RETRY_MAX: Duration = Duration::from_secs(120);
 
+/// From one measurement of an allocation's directory to the next. A task that writes 100 MB/s is
+/// found within 6 GB.
+pub const DISK_MEASURE_INTERVAL: Duration = Duration::from_secs(60);
+/// A measurement that took long is followed by a pause this many times as long.
+pub const DISK_MEASURE_PAUSE_FACTOR: u32 = 100;
 // ---- allocation directories ------------------------------------------------------------------
 
 /// Longest wait for somebody else who changes the same allocation directory.

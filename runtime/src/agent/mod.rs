@@ -295,6 +295,7 @@ impl AgentHandle {
             clock: inner.clock.clone(),
             rng: inner.rng.clone(),
             kill_timeout_max: KILL_TIMEOUT_MAX,
+            previous: None,
         })
         .map_err(|error| SubmitError::Runner(error.to_string()))?;
         // What the allocation holds is free when it is done.

@@ -137,6 +137,15 @@ impl Coordinator {
         self.apply()
     }
 
+    /// Tasks may have other roles from here on; the tasks themselves are the same.
+    pub fn update(&mut self, group: &TaskGroup) {
+        for task in &group.tasks {
+            if let Some(role) = self.roles.get_mut(&task.name) {
+                *role = Role::of(task.lifecycle);
+            }
+        }
+    }
+
     /// Begin a new life, for a restart of the whole allocation: closes all gates. Feed the next
     /// [`Coordinator::step`] with states taken after the tasks were asked to run again: the old
     /// ones (all dead) would read as the end.

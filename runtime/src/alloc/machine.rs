@@ -2,16 +2,21 @@
 //!
 //! ```text
 //!   Preparing ── hooks done ──► Running ── all owners of tasks gone ──► Cleaning ── post hooks ──► Done
-//!       │                          ▲ kill plan: [shutdown_delay] leader ─► mains ─► sidecars          │
+//!       │                          ▲ kill plan: [hooks] [delay] leader ─► mains ─► sidecars           │
 //!       └─ hooks failed: every task fails and is killed ─► Running                                    │
 //!                                                              Destroyed ◄── destroy hooks ── Destroying
 //!   agent leaves: Preparing, Running ──► Leaving ── all owners of tasks gone ──► Left
+//!
+//!   an allocation of an earlier agent begins at
+//!     Done        it had finished: nothing is run any more
+//!     Running     it is to stop, had ended, or cannot be read: no pre-run hooks; what lives is killed
+//!     Preparing   otherwise: hooks are run again while its tasks are owned again
 //! ```
 //! Every edge, by phase (a test compares this list with the code):
 //!
 //! ```text
 //! edges:
-//!   Preparing -> Running Leaving
+//!   Preparing -> Running Cleaning Leaving
 //!   Running -> Cleaning Leaving
 //!   Cleaning -> Done Destroying
 //!   Done -> Destroying
@@ -22,135 +27,86 @@
 //! ```
 //! Level-triggered: each look at the states of all tasks gives the gates, the reason to stop the
 //! rest, the next stage of a stop, and the public [`AllocState`]. A stop goes through stages; a stage
-//! ends when its tasks are dead. Poststop tasks are left to the coordinator, which starts them when
-//! the others are dead; a second stop ends them too, so that a person is never kept waiting.
+//! ends when its tasks are dead; while a stop is under way only poststop tasks may start. Those are
+//! left to the coordinator, which starts them when the others are dead; a second stop ends them too,
+//! so that a person is never kept waiting. Tasks that ended stay restartable until all have ended:
+//! then pre-kill hooks run, unless a stop ran them, and the tasks are told that it is over.
+//!
+//! The client status is derived from the tasks, or forced (run too long, disk full, records
+//! unreadable). A verdict on the health is given once; it is told when it is durable.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
+mod plan;
+mod public;
+mod types;
+
+use std::collections::BTreeMap;
 
 use super::coordinator::{Coordinator, Gate};
-use super::status::{client_status, kill_order, kill_reason, poststop_tasks};
-use crate::model::alloc::AllocState;
+use super::status::{is_poststop, kill_order, kill_reason};
+use crate::model::alloc::{AllocState, ClientStatus};
 use crate::model::event::TaskEvent;
 use crate::model::ids::TaskName;
 use crate::model::job::TaskGroup;
+use crate::model::saved::DeploymentStatus;
 use crate::model::task::{TaskState, TaskStatus};
 use crate::model::time::Timestamp;
 use crate::task::events;
 
-/// Where the owner of an allocation is; drawn in the module's documentation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum AllocPhase {
-    /// Pre-run hooks run.
-    Preparing,
-    /// Tasks run, wait, or are being stopped.
+use self::plan::KillPlan;
+pub use self::types::{AllocEffect, AllocInput, AllocPhase, Known, RestartRefusal};
+
+/// Hooks that run once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hooks {
+    NotRun,
     Running,
-    /// Every task ended; post-run hooks run.
-    Cleaning,
-    /// Finished; directory and records are kept.
     Done,
-    /// Directory and records are being removed.
-    Destroying,
-    /// Nothing is left.
-    Destroyed,
-    /// The agent leaves; the owners of the tasks are ending.
-    Leaving,
-    /// The agent left; tasks run on.
-    Left,
 }
 
-impl AllocPhase {
-    /// Has the run ended, one way or another?
-    #[must_use]
-    pub fn finished(self) -> bool {
-        matches!(self, Self::Done | Self::Destroying | Self::Destroyed | Self::Left)
-    }
-}
-
-/// What happened.
-#[derive(Clone, Debug, PartialEq)]
-pub enum AllocInput {
-    /// Pre-run hooks are done.
-    HooksDone,
-    /// A pre-run hook failed.
-    HooksFailed {
-        /// For the tasks' events.
-        error: String,
-    },
-    /// States of all tasks, newest.
-    Tasks(BTreeMap<TaskName, TaskState>),
-    /// The owners of all tasks have ended.
-    TasksGone,
-    /// Somebody wants it to end.
-    Stop {
-        /// `kill_reason` of the tasks' events.
-        reason: String,
-    },
-    /// The timer set last ran out.
-    TimerFired,
-    /// The agent leaves.
-    Shutdown,
-    /// Post-run hooks are done.
-    Cleaned,
-    /// Remove it; stops it first when needed.
-    Destroy,
-    /// Destroy hooks are done.
-    Destroyed,
-}
-
-/// What the runner must do.
-#[derive(Clone, Debug, PartialEq)]
-pub enum AllocEffect {
-    /// Run the pre-run hooks; answer `HooksDone` or `HooksFailed`.
-    PreHooks,
-    /// Drop the pre-run hooks that run.
-    AbandonPreHooks,
-    /// Open or close gates.
-    Gates(Vec<(TaskName, Gate)>),
-    /// Kill these tasks.
-    Kill {
-        /// All at once.
-        tasks: Vec<TaskName>,
-        /// Said to each first.
-        event: Option<TaskEvent>,
-        /// `kill_reason` of the `Killing` event.
-        reason: String,
-    },
-    /// Set the one timer; answer `TimerFired`.
-    Timer(Duration),
-    /// End every task's owner without touching the task.
-    LeaveTasks,
-    /// Run the post-run hooks; answer `Cleaned`.
-    PostHooks,
-    /// Run the destroy hooks; answer `Destroyed`.
-    DestroyHooks,
-}
-
-/// A stop under way.
+/// A restart of the whole allocation.
 #[derive(Clone, Debug)]
-struct KillPlan {
-    event: Option<TaskEvent>,
-    reason: String,
-    /// Stages not begun.
-    rest: VecDeque<Vec<TaskName>>,
-    /// The stage under way.
-    stage: Vec<TaskName>,
-    /// The group's `shutdown_delay` is running.
-    delayed: bool,
+enum Restart {
+    /// Its hooks run.
+    Hooks {
+        /// For the tasks' events.
+        reason: String,
+    },
+    /// The tasks are being told; until all are, their states say nothing about the end.
+    Asking,
 }
 
 /// The decisions for one allocation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AllocMachine {
     group: TaskGroup,
     phase: AllocPhase,
     coordinator: Coordinator,
+    /// As told to the tasks last.
+    gates: BTreeMap<TaskName, Gate>,
     states: BTreeMap<TaskName, TaskState>,
     public: AllocState,
     plan: Option<KillPlan>,
+    restart: Option<Restart>,
     /// Gates may open: the pre-run hooks are done.
     prepared: bool,
+    /// Some task was started.
+    started: bool,
+    pre_kill: Hooks,
+    /// The tasks know that it is over.
+    finishing: bool,
+    /// The owners of all tasks have ended.
+    gone: bool,
+    /// Post-run hooks are done.
+    cleaned: bool,
     destroy: bool,
+    forced: Option<(ClientStatus, String)>,
+    /// What a pre-run hook waits for.
+    waiting: Option<String>,
+    health: Option<DeploymentStatus>,
+    /// On its way to the disk, with what to tell then.
+    verdict: Option<(DeploymentStatus, Vec<(TaskName, TaskEvent)>)>,
+    /// When it was first seen to have ended.
+    ended_at: Option<Timestamp>,
     effects: Vec<AllocEffect>,
 }
 
@@ -162,19 +118,91 @@ impl AllocMachine {
         states: BTreeMap<TaskName, TaskState>,
     ) -> (Self, Vec<AllocEffect>) {
         let coordinator = Coordinator::new(&group);
+        let mut machine = Self::at(AllocPhase::Preparing, group, coordinator, states);
+        machine.refresh_public(Timestamp::default());
+        (machine, vec![AllocEffect::PreHooks])
+    }
+
+    /// An allocation of an earlier agent, and what to do first.
+    #[must_use]
+    pub fn restore(
+        now: Timestamp,
+        group: TaskGroup,
+        states: BTreeMap<TaskName, TaskState>,
+        known: Known,
+    ) -> (Self, Vec<AllocEffect>) {
+        let coordinator = Coordinator::restored(&group);
+        let mut machine = Self::at(AllocPhase::Preparing, group, coordinator, states);
+        machine.health = known.health;
+        machine.started |= known.started;
+        let saved = known.saved.unwrap_or_default();
+        if saved.finished {
+            machine.phase = AllocPhase::Done;
+            machine.forced = Some((saved.client_status, saved.client_description));
+            machine.refresh_public(now);
+            return (machine, Vec::new());
+        }
+        let ended = machine.derived().0.terminal() || saved.client_status.terminal();
+        if let Some(trouble) = known.trouble {
+            machine.phase = AllocPhase::Running;
+            let event = events::setup_failure(now, &trouble).failing();
+            machine.force(ClientStatus::Failed, trouble, Some(event));
+        } else if saved.forced {
+            machine.phase = AllocPhase::Running;
+            machine.force(saved.client_status, saved.client_description, None);
+        } else if let Some(reason) = known.stop {
+            machine.stop(&reason, false);
+            machine.resume_ended();
+        } else if ended {
+            machine.resume_ended();
+        } else {
+            machine.effects.push(AllocEffect::PreHooks);
+        }
+        machine.look(now);
+        machine.refresh_public(now);
+        let first = std::mem::take(&mut machine.effects);
+        (machine, first)
+    }
+
+    fn at(
+        phase: AllocPhase,
+        group: TaskGroup,
+        coordinator: Coordinator,
+        states: BTreeMap<TaskName, TaskState>,
+    ) -> Self {
+        let gates = group.tasks.iter().map(|t| (t.name.clone(), Gate::Closed)).collect();
         let mut machine = Self {
             group,
-            phase: AllocPhase::Preparing,
+            phase,
             coordinator,
-            states,
+            gates,
+            states: BTreeMap::new(),
             public: AllocState::default(),
             plan: None,
+            restart: None,
             prepared: false,
+            started: false,
+            pre_kill: Hooks::NotRun,
+            finishing: false,
+            gone: false,
+            cleaned: false,
             destroy: false,
+            forced: None,
+            waiting: None,
+            health: None,
+            verdict: None,
+            ended_at: None,
             effects: Vec::new(),
         };
-        machine.refresh_public();
-        (machine, vec![AllocEffect::PreHooks])
+        machine.take_states(states);
+        machine
+    }
+
+    /// It needs no pre-run hooks any more: only an end in order.
+    fn resume_ended(&mut self) {
+        self.phase = AllocPhase::Running;
+        self.prepared = self.started;
+        self.effects.retain(|effect| *effect != AllocEffect::AbandonPreHooks);
     }
 
     /// Where it is.
@@ -189,182 +217,226 @@ impl AllocMachine {
         &self.public
     }
 
+    /// Is the status forced?
+    #[must_use]
+    pub fn forced(&self) -> bool {
+        self.forced.is_some()
+    }
+
+    /// Why a restart of the whole allocation, or of a task of it, is not possible now.
+    #[must_use]
+    pub fn restart_refusal(&self) -> Option<RestartRefusal> {
+        if !matches!(self.phase, AllocPhase::Preparing | AllocPhase::Running) {
+            return Some(RestartRefusal::Ended);
+        }
+        if self.public.client_status.terminal() || self.finishing {
+            return Some(RestartRefusal::Ended);
+        }
+        if self.plan.is_some() {
+            return Some(RestartRefusal::Ending);
+        }
+        self.restart.is_some().then_some(RestartRefusal::Restarting)
+    }
+
     /// Take one input; what must be done now, in order.
     pub fn step(&mut self, now: Timestamp, input: AllocInput) -> Vec<AllocEffect> {
-        use AllocPhase as P;
-        match (self.phase, input) {
-            (P::Preparing, AllocInput::HooksDone) => {
-                self.phase = P::Running;
-                self.prepared = true;
-            }
-            (P::Preparing, AllocInput::HooksFailed { error }) => {
-                self.phase = P::Running;
-                let event = events::setup_failure(now, &error).failing();
-                self.kill_all(Some(event), &error);
-            }
-            (P::Preparing, AllocInput::Stop { reason }) => self.stop_preparing(&reason),
-            (P::Running, AllocInput::Stop { reason }) => self.stop(&reason),
-            (P::Preparing | P::Running | P::Leaving, AllocInput::Tasks(states)) => {
-                self.states = states;
-                self.refresh_public();
-            }
-            (P::Running, AllocInput::TimerFired) => {
-                if let Some(plan) = &mut self.plan {
-                    plan.delayed = false;
-                }
-            }
-            (P::Running, AllocInput::TasksGone) => {
-                self.phase = P::Cleaning;
-                self.effects.push(AllocEffect::PostHooks);
-            }
-            (P::Preparing | P::Running, AllocInput::Shutdown) => {
-                if self.phase == P::Preparing {
-                    self.effects.push(AllocEffect::AbandonPreHooks);
-                }
-                self.phase = P::Leaving;
-                self.effects.push(AllocEffect::LeaveTasks);
-            }
-            (P::Leaving, AllocInput::TasksGone) => self.phase = P::Left,
-            (P::Cleaning, AllocInput::Cleaned) if self.destroy => self.destroy_now(),
-            (P::Cleaning, AllocInput::Cleaned) => self.phase = P::Done,
-            (P::Done, AllocInput::Destroy) => self.destroy_now(),
-            (P::Preparing | P::Running | P::Cleaning, AllocInput::Destroy) => {
-                self.destroy = true;
-                match self.phase {
-                    P::Preparing => self.stop_preparing("allocation destroyed"),
-                    P::Running if self.plan.is_none() => self.stop("allocation destroyed"),
-                    _ => {}
-                }
-            }
-            (P::Destroying, AllocInput::Destroyed) => self.phase = P::Destroyed,
-            _ => {}
+        match self.phase {
+            AllocPhase::Preparing | AllocPhase::Running => self.living(now, input),
+            AllocPhase::Leaving => match input {
+                AllocInput::Tasks(states) => self.take_states(states),
+                AllocInput::TasksGone => self.phase = AllocPhase::Left,
+                AllocInput::HealthSaved => self.health_saved(),
+                _ => {}
+            },
+            _ => self.over(input),
         }
         self.look(now);
+        self.refresh_public(now);
         std::mem::take(&mut self.effects)
     }
 
-    fn destroy_now(&mut self) {
-        self.phase = AllocPhase::Destroying;
-        self.effects.push(AllocEffect::DestroyHooks);
+    /// While it prepares or runs.
+    fn living(&mut self, now: Timestamp, input: AllocInput) {
+        let preparing = self.phase == AllocPhase::Preparing;
+        match input {
+            AllocInput::HooksDone if preparing => {
+                self.phase = AllocPhase::Running;
+                self.prepared = true;
+                self.waiting = None;
+            }
+            AllocInput::HooksFailed { error } if preparing => {
+                self.phase = AllocPhase::Running;
+                self.waiting = None;
+                let event = events::setup_failure(now, &error).failing();
+                self.end_all(Some(event), &error);
+            }
+            AllocInput::Waiting { what } if preparing => self.waiting = what,
+            AllocInput::Tasks(states) => self.take_states(states),
+            AllocInput::TasksGone => self.gone = true,
+            AllocInput::Update { group, hooks } => self.update(*group, hooks),
+            AllocInput::Stop { reason, skip_shutdown_delay } => {
+                self.stop(&reason, skip_shutdown_delay);
+            }
+            AllocInput::Force { status, description, event } => {
+                self.force(status, description, event);
+            }
+            AllocInput::PreKilled => self.pre_kill = Hooks::Done,
+            AllocInput::RestartAll { reason } if self.restart_refusal().is_none() => {
+                self.restart = Some(Restart::Hooks { reason });
+                self.effects.push(AllocEffect::RestartHooks);
+            }
+            AllocInput::RestartReady { ok } => self.restart_ready(ok),
+            AllocInput::RestartAsked => self.restart = None,
+            AllocInput::Verdict { healthy, reasons } => self.judge(now, healthy, &reasons),
+            AllocInput::HealthSaved => self.health_saved(),
+            AllocInput::TimerFired => {
+                if let Some(plan) = &mut self.plan {
+                    plan.timer_fired();
+                }
+            }
+            // Once all owners are gone nothing runs on, and what is left to do is bounded.
+            AllocInput::Shutdown if !self.gone => self.leave(),
+            AllocInput::Destroy => {
+                self.destroy = true;
+                if self.plan.is_none() {
+                    self.stop("allocation destroyed", false);
+                }
+            }
+            _ => {}
+        }
     }
 
-    /// Look at the states: gates, reasons to stop, next stage of a stop.
+    /// Once every task has ended.
+    fn over(&mut self, input: AllocInput) {
+        match (self.phase, input) {
+            (AllocPhase::Cleaning, AllocInput::Cleaned) => self.cleaned = true,
+            (AllocPhase::Cleaning | AllocPhase::Done, AllocInput::Destroy) => self.destroy = true,
+            (AllocPhase::Cleaning, AllocInput::HealthSaved) => self.health_saved(),
+            (AllocPhase::Destroying, AllocInput::Destroyed) => self.phase = AllocPhase::Destroyed,
+            _ => {}
+        }
+        // The end is told when the verdict is durable too.
+        let cleaned = self.phase == AllocPhase::Cleaning && self.cleaned && self.verdict.is_none();
+        if self.destroy && (cleaned || self.phase == AllocPhase::Done) {
+            self.phase = AllocPhase::Destroying;
+            self.effects.push(AllocEffect::DestroyHooks);
+        } else if cleaned {
+            self.phase = AllocPhase::Done;
+        }
+    }
+
+    fn take_states(&mut self, states: BTreeMap<TaskName, TaskState>) {
+        self.states = states;
+        let begun = |s: &TaskState| s.status == TaskStatus::Running || s.started_at.is_some();
+        self.started |= self.states.values().any(begun);
+    }
+
+    fn update(&mut self, group: TaskGroup, hooks: bool) {
+        self.coordinator.update(&group);
+        self.group = group;
+        if hooks && self.plan.is_none() && !self.public.client_status.terminal() {
+            self.effects.push(AllocEffect::UpdateHooks);
+        }
+    }
+
+    /// It ends with this status, whatever its tasks say.
+    fn force(&mut self, status: ClientStatus, description: String, event: Option<TaskEvent>) {
+        if self.forced.is_some() || self.finishing {
+            return;
+        }
+        if self.phase == AllocPhase::Preparing {
+            self.effects.push(AllocEffect::AbandonPreHooks);
+            self.phase = AllocPhase::Running;
+        }
+        self.end_all(event, &description);
+        self.forced = Some((status, description));
+    }
+
+    fn restart_ready(&mut self, ok: bool) {
+        let Some(Restart::Hooks { reason }) = self.restart.take() else {
+            return;
+        };
+        if ok {
+            self.restart = Some(Restart::Asking);
+            self.coordinator.reset();
+            self.set_gates();
+            self.effects.push(AllocEffect::ForceRestart { reason });
+        }
+    }
+
+    fn leave(&mut self) {
+        if self.phase == AllocPhase::Preparing {
+            self.effects.push(AllocEffect::AbandonPreHooks);
+        }
+        self.restart = None;
+        self.phase = AllocPhase::Leaving;
+        self.effects.push(AllocEffect::LeaveTasks);
+    }
+
+    /// Look at the states: gates, reasons to stop, next stage of a stop, the end.
     fn look(&mut self, now: Timestamp) {
-        if self.phase != AllocPhase::Running {
+        if !matches!(self.phase, AllocPhase::Preparing | AllocPhase::Running) {
+            return;
+        }
+        if matches!(self.restart, Some(Restart::Asking)) && !self.gone {
             return;
         }
         if self.plan.is_none()
             && let Some(reason) = kill_reason(&self.group, &self.states)
         {
-            self.plan = Some(KillPlan {
-                event: Some(reason.event(now)),
-                reason: reason.to_string(),
-                rest: kill_order(&self.group).into(),
-                stage: Vec::new(),
-                delayed: false,
-            });
+            let order = kill_order(&self.group);
+            self.begin(KillPlan::new(Some(reason.event(now)), &reason.to_string(), order));
         }
         self.advance_plan();
         if self.prepared {
-            let changes = self.coordinator.step(&self.states);
-            if !changes.is_empty() {
-                self.effects.push(AllocEffect::Gates(changes));
+            self.coordinator.step(&self.states);
+        }
+        self.set_gates();
+        self.end_if_over(now);
+    }
+
+    /// Tell the tasks whose gate changed. While a stop is under way only poststop tasks may start.
+    fn set_gates(&mut self) {
+        let mut changes = Vec::new();
+        for task in &self.group.tasks {
+            let allowed = self.prepared && (self.plan.is_none() || is_poststop(task));
+            let wanted = if allowed { self.coordinator.gate(&task.name) } else { Gate::Closed };
+            if self.gates.insert(task.name.clone(), wanted) != Some(wanted) {
+                changes.push((task.name.clone(), wanted));
             }
+        }
+        if !changes.is_empty() {
+            self.effects.push(AllocEffect::Gates(changes));
         }
     }
 
-    fn advance_plan(&mut self) {
-        let Some(mut plan) = self.plan.take() else {
-            return;
-        };
-        while !plan.delayed && self.live(&plan.stage).is_empty() {
-            let Some(next) = plan.rest.pop_front() else {
-                break;
-            };
-            let live = self.live(&next);
-            plan.stage = next;
-            if !live.is_empty() {
-                self.effects.push(AllocEffect::Kill {
-                    tasks: live,
-                    event: plan.event.clone(),
-                    reason: plan.reason.clone(),
-                });
-            }
-        }
-        self.plan = Some(plan);
+    fn run_pre_kill(&mut self) {
+        self.pre_kill = Hooks::Running;
+        self.effects.push(AllocEffect::PreKillHooks);
     }
 
-    fn live(&self, tasks: &[TaskName]) -> Vec<TaskName> {
-        let dead =
-            |t: &&TaskName| self.states.get(*t).is_some_and(|s| s.status == TaskStatus::Dead);
-        tasks.iter().filter(|t| !dead(t)).cloned().collect()
-    }
-
-    fn stop(&mut self, reason: &str) {
-        if let Some(plan) = &mut self.plan {
-            // Asked again: no more waiting, and poststop tasks need not run to their end.
-            plan.delayed = false;
-            let asked: BTreeSet<TaskName> = plan.stage.iter().cloned().collect();
-            let poststop = self.live(&poststop_tasks(&self.group));
-            let others_dead = self.group.tasks.iter().all(|t| {
-                poststop.contains(&t.name)
-                    || self.states.get(&t.name).is_some_and(|s| s.status == TaskStatus::Dead)
-            });
-            // One that is being killed already is not killed again.
-            let waiting: Vec<_> = poststop.into_iter().filter(|t| !asked.contains(t)).collect();
-            if others_dead && !waiting.is_empty() {
-                if let Some(plan) = &mut self.plan {
-                    plan.stage.extend(waiting.iter().cloned());
-                }
-                self.effects.push(AllocEffect::Kill {
-                    tasks: waiting,
-                    event: None,
-                    reason: reason.to_owned(),
-                });
-            }
+    fn end_if_over(&mut self, now: Timestamp) {
+        let all_dead = self.group.tasks.iter().all(|t| self.is_dead(&t.name));
+        if !all_dead && !self.gone {
             return;
         }
-        let rest: VecDeque<_> = kill_order(&self.group).into();
-        let any_live = rest.iter().any(|stage| !self.live(stage).is_empty());
-        let delay = self.group.shutdown_delay.filter(|d| any_live && !d.is_zero());
-        if let Some(delay) = delay {
-            self.effects.push(AllocEffect::Timer(delay));
+        if self.pre_kill == Hooks::NotRun {
+            self.run_pre_kill();
         }
-        self.plan = Some(KillPlan {
-            event: None,
-            reason: reason.to_owned(),
-            rest,
-            stage: Vec::new(),
-            delayed: delay.is_some(),
-        });
-    }
-
-    /// Stopped before anything could run: poststop tasks have nothing to come after.
-    fn stop_preparing(&mut self, reason: &str) {
-        self.effects.push(AllocEffect::AbandonPreHooks);
-        self.phase = AllocPhase::Running;
-        self.kill_all(None, reason);
-    }
-
-    fn kill_all(&mut self, event: Option<TaskEvent>, reason: &str) {
-        let all: BTreeSet<TaskName> = self.group.tasks.iter().map(|t| t.name.clone()).collect();
-        self.plan = Some(KillPlan {
-            event,
-            reason: reason.to_owned(),
-            rest: VecDeque::from([all.into_iter().collect()]),
-            stage: Vec::new(),
-            delayed: false,
-        });
-    }
-
-    fn refresh_public(&mut self) {
-        let (status, description) = client_status(&self.states);
-        self.public = AllocState {
-            client_status: status,
-            client_description: description.to_owned(),
-            tasks: self.states.clone(),
-            health: None,
-        };
+        if self.pre_kill != Hooks::Done {
+            return;
+        }
+        if self.gone {
+            if self.phase == AllocPhase::Preparing {
+                self.effects.push(AllocEffect::AbandonPreHooks);
+            }
+            self.judge_failure(now);
+            self.phase = AllocPhase::Cleaning;
+            self.effects.push(AllocEffect::PostHooks);
+        } else if !self.finishing {
+            self.finishing = true;
+            self.effects.push(AllocEffect::FinishTasks);
+        }
     }
 }
 

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //!   agent ── stop, restart, signal, destroy, shutdown ──► alloc::runner (one tokio task)
-//!     ▲                                                    │ inputs     ▲ task states, answers
-//!     └── watch<AllocState>, watch<AllocPhase> ◄── machine ◄┘ ─effects─► hooks, gates, task owners
+//!     │                                                    │ inputs     ▲ task states, answers
+//!     ├── update ──► watch<Allocation> (newest wins) ──────┤            │
+//!     ▲                                                    ▼            ▼
+//!     └── watch<AllocState>, watch<AllocPhase> ◄── machine ── effects ► hooks, gates, task owners
 //! ```
 //! [`machine`] decides (pure), with [`coordinator`] (which tasks may start) and [`status`] (what the
 //! task states mean); [`runner`] acts. [`health`] judges (pure), with what [`checks`] finds.
-//! [`crate::model::alloc::Allocation`] is what was asked and never changes here; [`AllocState`] is
-//! what is.
+//! [`crate::model::alloc::Allocation`] is what was asked, and changes only by a newer copy of it, as
+//! far as [`update`] says; [`AllocState`] is what is.
 
 pub mod checks;
 pub mod coordinator;
@@ -21,10 +23,11 @@ pub(crate) mod remove;
 pub mod runner;
 pub mod size;
 pub mod status;
+pub mod update;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -34,11 +37,15 @@ use crate::driver::api::{Devices, Drivers, Workloads};
 use crate::logs::TaskLogs;
 use crate::model::alloc::{AllocState, Allocation};
 use crate::model::ids::{AllocId, GroupName, JobId, TaskName};
+use crate::model::saved::{DeploymentStatus, SavedAllocState};
+use crate::model::task::Usage;
 use crate::rng::Rng;
 use crate::state::StateStore;
 use crate::task::env::NodeFacts;
-use crate::task::{LogSlot, RequestError};
+use crate::task::{LogSlot, RequestError, RestoredTask, TaskHandle};
 
+use self::hooks::HookTimes;
+pub use self::hooks::{HookKind, HookTime};
 pub use self::machine::AllocPhase;
 
 /// What an allocation's owner needs.
@@ -63,6 +70,50 @@ pub struct AllocRunnerConfig {
     pub rng: Rng,
     /// Longest `kill_timeout` honoured; [`crate::limits::KILL_TIMEOUT_MAX`] unless configured.
     pub kill_timeout_max: Duration,
+    /// The allocation whose place this one takes, when this node runs it.
+    pub previous: Option<PreviousAlloc>,
+}
+
+/// An allocation that must run nothing any more before another one starts. Does not keep its owner.
+#[derive(Clone, Debug)]
+pub struct PreviousAlloc {
+    /// Its id.
+    pub id: AllocId,
+    /// Where its owner is: primed, so that one who looks late sees the end too.
+    pub phase: watch::Receiver<AllocPhase>,
+}
+
+impl PreviousAlloc {
+    /// The allocation behind this handle.
+    #[must_use]
+    pub fn of(handle: &AllocHandle) -> Self {
+        Self { id: handle.id(), phase: handle.phase() }
+    }
+}
+
+/// What is known of an allocation of an earlier agent.
+#[derive(Clone, Debug, Default)]
+pub struct RestoredAlloc {
+    /// Its state as written last.
+    pub saved: Option<SavedAllocState>,
+    /// The verdict on its health: given once, never again.
+    pub health: Option<DeploymentStatus>,
+    /// Its tasks, as far as their records could be read.
+    pub tasks: BTreeMap<TaskName, RestoredTask>,
+    /// What could not be read of its records. Such an allocation is not run on: whatever of it
+    /// lives is killed, and it ends failed with this text.
+    pub trouble: Option<String>,
+}
+
+/// What a restart is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RestartScope {
+    /// Every running task.
+    Running,
+    /// This task, which must be running.
+    Task(TaskName),
+    /// Every task, dead ones and those of the lifecycle too, from the first prestart task on.
+    All,
 }
 
 /// Why an allocation cannot be run at all.
@@ -82,8 +133,8 @@ pub enum AllocRunnerError {
 
 /// What the owner can be asked.
 pub(crate) enum Request {
-    Stop { reason: String },
-    Restart { task: Option<TaskName>, reason: String, reply: Reply },
+    Stop { reason: String, skip_shutdown_delay: bool },
+    Restart { scope: RestartScope, reason: String, reply: Reply },
     Signal { task: Option<TaskName>, signal: String, reply: Reply },
     Destroy,
     Shutdown,
@@ -102,32 +153,63 @@ impl AllocRunner {
     pub fn spawn(config: AllocRunnerConfig) -> Result<AllocHandle, AllocRunnerError> {
         runner::spawn(config, hooks::standard(), &crate::task::hooks::standard())
     }
+
+    /// Start the owner of an allocation an earlier agent ran. Tasks that run are owned again at
+    /// once; pre-run hooks are run again beside that, each leaving what it left the first time. One
+    /// that had finished runs nothing at all. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// As [`AllocRunner::spawn`].
+    pub fn restore(
+        config: AllocRunnerConfig,
+        restored: RestoredAlloc,
+    ) -> Result<AllocHandle, AllocRunnerError> {
+        let hooks = hooks::standard();
+        runner::restore(config, restored, hooks, &crate::task::hooks::standard())
+    }
 }
 
 /// The way to an allocation's owner. Clones share it; when the last one goes, the owner leaves as
 /// in [`AllocHandle::shutdown`].
 #[derive(Clone)]
 pub struct AllocHandle {
-    allocation: Arc<Allocation>,
+    id: AllocId,
+    newest: watch::Sender<Arc<Allocation>>,
     dir: PathBuf,
     requests: mpsc::Sender<Request>,
     state: watch::Receiver<AllocState>,
     phase: watch::Receiver<AllocPhase>,
+    /// Empty once the owner is gone.
+    tasks: Weak<BTreeMap<TaskName, TaskHandle>>,
     logs: Arc<BTreeMap<TaskName, LogSlot>>,
     logs_changed: watch::Receiver<u64>,
+    times: HookTimes,
 }
 
 impl AllocHandle {
     /// Its id.
     #[must_use]
     pub fn id(&self) -> AllocId {
-        self.allocation.id
+        self.id
     }
 
-    /// What was asked.
+    /// What was asked: the newest copy.
     #[must_use]
-    pub fn allocation(&self) -> &Arc<Allocation> {
-        &self.allocation
+    pub fn allocation(&self) -> Arc<Allocation> {
+        Arc::clone(&self.newest.borrow())
+    }
+
+    /// A newer copy of what is asked. Of several that come close together only the newest is
+    /// looked at; one that is not newer (by `modify_index`) is ignored, and so is one of another
+    /// allocation. `desired` stop ends the allocation. Never waits.
+    pub fn update(&self, allocation: Arc<Allocation>) {
+        self.newest.send_if_modified(|newest| {
+            let newer = allocation.id == newest.id && allocation.modify_index > newest.modify_index;
+            if newer {
+                *newest = allocation;
+            }
+            newer
+        });
     }
 
     /// States as they come, primed with the present one; only the newest is kept.
@@ -163,23 +245,32 @@ impl AllocHandle {
     /// End the allocation in order: `shutdown_delay`, leader, mains, sidecars; then poststop tasks
     /// run. Returns when the owner has taken the request. A second stop ends delay and poststop too.
     pub async fn stop(&self, reason: impl Into<String>) {
-        // An owner that is gone has stopped.
-        let _gone = self.requests.send(Request::Stop { reason: reason.into() }).await;
+        self.stop_with(reason, false).await;
     }
 
-    /// Restart one running task, or all running ones.
+    /// As [`AllocHandle::stop`]; with `skip_shutdown_delay` no `shutdown_delay` is waited for, of
+    /// the group or of a task, and one under way ends.
+    pub async fn stop_with(&self, reason: impl Into<String>, skip_shutdown_delay: bool) {
+        // An owner that is gone has stopped.
+        let _gone =
+            self.requests.send(Request::Stop { reason: reason.into(), skip_shutdown_delay }).await;
+    }
+
+    /// Restart one running task, all running ones, or the whole allocation. Returns when the tasks
+    /// know.
     ///
     /// # Errors
-    /// When there is no such task or it does not run; of several the first error.
-    pub async fn restart(&self, task: Option<&TaskName>, reason: &str) -> Result<(), RequestError> {
-        let (task, reason) = (task.cloned(), reason.to_owned());
-        self.ask(|reply| Request::Restart { task, reason, reply }).await
+    /// When there is no such task or it does not run; when the allocation ends or has ended; every
+    /// task's own error.
+    pub async fn restart(&self, scope: RestartScope, reason: &str) -> Result<(), RequestError> {
+        let reason = reason.to_owned();
+        self.ask(|reply| Request::Restart { scope, reason, reply }).await
     }
 
     /// Send a signal by name to one running task, or to all running ones.
     ///
     /// # Errors
-    /// As [`AllocHandle::restart`], and the driver's.
+    /// As [`AllocHandle::restart`], and the drivers' own.
     pub async fn signal(&self, task: Option<&TaskName>, signal: &str) -> Result<(), RequestError> {
         let (task, signal) = (task.cloned(), signal.to_owned());
         self.ask(|reply| Request::Signal { task, signal, reply }).await
@@ -209,6 +300,21 @@ impl AllocHandle {
     pub async fn shutdown(&self) {
         let _gone = self.requests.send(Request::Shutdown).await;
         self.requests.closed().await;
+    }
+
+    /// What its running tasks use now; nothing of the others.
+    #[must_use]
+    pub fn usage(&self) -> BTreeMap<TaskName, Usage> {
+        let Some(tasks) = self.tasks.upgrade() else {
+            return BTreeMap::new();
+        };
+        tasks.iter().filter_map(|(name, task)| Some((name.clone(), task.usage()?))).collect()
+    }
+
+    /// How its hooks went: an entry for each hook and kind of call.
+    #[must_use]
+    pub fn hook_times(&self) -> Vec<HookTime> {
+        self.times.entries()
     }
 
     async fn ask(&self, request: impl FnOnce(Reply) -> Request) -> Result<(), RequestError> {

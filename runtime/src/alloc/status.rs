@@ -135,7 +135,9 @@ fn state_of<'a>(states: &'a BTreeMap<TaskName, TaskState>, task: &Task) -> Optio
     states.get(&task.name)
 }
 
-fn is_poststop(task: &Task) -> bool {
+/// Does it run when all others are dead?
+#[must_use]
+pub fn is_poststop(task: &Task) -> bool {
     task.lifecycle.is_some_and(|l| l.hook == LifecycleHook::Poststop)
 }
 

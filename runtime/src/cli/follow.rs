@@ -34,7 +34,7 @@ async fn states(
 ) {
     let (mut states, mut phase) = (alloc.state(), alloc.phase());
     let allocation = alloc.allocation();
-    let mut seen = Seen::new(Arc::clone(allocation), labels);
+    let mut seen = Seen::new(Arc::clone(&allocation), labels);
     if reports.send(Report::Placed(allocation.as_ref().into())).await.is_err() {
         return;
     }

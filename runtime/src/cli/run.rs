@@ -25,6 +25,7 @@ use super::report::{Failure, Report};
 use super::start::{Fallback, Session, StartError};
 use super::terminal::Terminal;
 use crate::agent::{AgentHandle, JobHandle, JobResult, SubmitError};
+use crate::alloc::AllocHandle;
 use crate::clock;
 use crate::model::job::Job;
 
@@ -158,7 +159,8 @@ impl Run {
     }
 
     async fn run_to_end(&mut self, agent: &AgentHandle, job: &JobHandle) -> Exit {
-        let allocations: Vec<_> = job.allocs().iter().map(|a| a.allocation().as_ref()).collect();
+        let asked: Vec<_> = job.allocs().iter().map(AllocHandle::allocation).collect();
+        let allocations: Vec<_> = asked.iter().map(AsRef::as_ref).collect();
         let mut followers = JoinSet::new();
         for (alloc, labels) in job.allocs().iter().zip(labels(&allocations)) {
             follow(alloc, labels, &self.reports, &mut followers);

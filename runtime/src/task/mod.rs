@@ -63,6 +63,21 @@ pub enum RequestError {
     /// The allocation or task has ended and its owner is gone.
     #[error("the allocation has ended")]
     Gone,
+    /// Nothing of the allocation runs.
+    #[error("no task of the allocation is running")]
+    NothingRunning,
+    /// The allocation is being stopped, or ends by itself.
+    #[error("the allocation is ending")]
+    Stopping,
+    /// Another restart of the whole allocation has not been done yet.
+    #[error("the allocation is being restarted already; wait for that restart")]
+    Restarting,
+    /// A hook of the allocation did not let the restart begin.
+    #[error("the restart could not begin: {0}")]
+    Hook(String),
+    /// Several tasks did not do it.
+    #[error("{}", joined(.0))]
+    Several(Vec<RequestError>),
     /// The driver refused.
     #[error("driver: {0}")]
     Driver(#[source] PluginCallError),
@@ -72,6 +87,10 @@ pub enum RequestError {
         /// The task.
         task: TaskName,
     },
+}
+
+fn joined(errors: &[RequestError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// Everything around a task. `allocation` and `task` are the newest accepted ones: the owner puts a

@@ -93,7 +93,7 @@ async fn two_tasks_get_different_devices_a_third_is_told_who_holds_them_and_gets
     let holder = |name: &str| wasm(name, "guest:toolbox", &["spin"], &file_devices(1));
     let held = agent.handle.submit(parse(&batch(&[holder("a"), holder("b")].concat()))).await;
     let held = held.unwrap_or_else(|e| panic!("{e}"));
-    let lent = &held.allocs()[0].allocation().devices;
+    let lent = held.allocs()[0].allocation().devices.clone();
     let ids: Vec<&String> = lent.values().flatten().flat_map(|device| &device.ids).collect();
     assert_eq!(ids, ["left", "right"]);
 

@@ -40,7 +40,7 @@ async fn ask(stream: &mut BufReader<TcpStream>, line: &str) -> String {
 }
 
 fn address(job: &JobHandle) -> String {
-    let port = &job.allocs()[0].allocation().ports[0];
+    let port = job.allocs()[0].allocation().ports[0].clone();
     format!("{}:{}", port.host_ip, port.value)
 }
 

@@ -1,28 +1,112 @@
 //! What happens around the run of an allocation, in a fixed order.
 //!
 //! ```text
-//!   before any task   prerun: first error stops, every task fails
-//!   after all tasks   postrun: all of them, whatever one says; not when the agent leaves
-//!   on removal        destroy: all of them, idempotent
+//!   before any task      prerun       first error stops, every task fails; again after a restart of
+//!                                     the agent, while the tasks are owned again
+//!   newer copy           update       all of them, one after the other; not when it is also a stop
+//!   restart of all       pre_restart  first error stops, the restart does not begin
+//!   before kills         pre_kill     all of them; also when the last task ended by itself
+//!   after all tasks      postrun      all of them, whatever one says; not when the agent leaves
+//!   on removal           destroy      all of them, idempotent
 //! ```
+//! | hook | prerun | later |
+//! |---|---|---|
+//! | `alloc_dir` | builds the directory; one that should be there and is gone is an error | destroy: removes it |
+//! | `await_previous` | waits until the previous allocation runs nothing | |
+//! | `disk_migration` | takes over its data; never fails the allocation | |
+//! | `health` | begins to watch, unless it was judged | update: anew; pre-kill: ends |
+//! | `max_run_duration` | sets the deadline | update: anew |
+//! | `disk_size` | begins to measure | update: anew |
+//!
+//! The list is the same for every allocation: a hook that has nothing to do for one decides so each
+//! time, so that an update may give it something to do (nomad #9707). Hooks hold no state: what one
+//! leaves running lies in [`Background`], which the allocation's owner ends with itself, also when
+//! the agent leaves. What a hook has to say goes to the owner as [`News`].
+//!
+//! There is no hook for a network: allocations have the node's own, so nothing of it is to be set up,
+//! saved or restored.
 
+pub(super) mod background;
 mod dir;
+mod disk_size;
+mod health;
+mod max_run;
+mod migrate;
+mod previous;
+mod run;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::clock;
+use tokio::sync::{mpsc, watch};
+
+use super::PreviousAlloc;
+use crate::clock::Clock;
 use crate::driver::api::BoxFuture;
 use crate::limits::HOOK_WALL_MAX;
-use crate::model::alloc::Allocation;
+use crate::model::alloc::{AllocState, Allocation, ClientStatus};
+use crate::model::event::TaskEvent;
+use crate::model::ids::TaskName;
+
+pub use self::background::Background;
+pub use self::run::{
+    HookKind, HookTime, HookTimes, destroy, postrun, pre_kill, pre_restart, prerun, update,
+};
 
 /// What hooks of an allocation may use.
 #[derive(Clone)]
 pub struct AllocScope {
-    /// What was asked.
+    /// What was asked: the newest copy in effect when the hook is called.
     pub allocation: Arc<Allocation>,
     /// Directory of all allocations.
     pub alloc_root: PathBuf,
+    /// Time.
+    pub clock: Clock,
+    /// Whose place it takes, when this node runs it.
+    pub previous: Option<PreviousAlloc>,
+    /// An earlier agent started some task of it, or may have.
+    pub started_before: bool,
+    /// What is, as it changes.
+    pub state: watch::Receiver<AllocState>,
+    /// The allocation's owner. It always listens; gone only when it has ended.
+    pub owner: mpsc::Sender<Box<News>>,
+    /// What runs on when a hook has returned.
+    pub background: Background,
+    /// How long hooks took.
+    pub times: HookTimes,
+}
+
+impl AllocScope {
+    /// Tell the owner; nobody needs it any more when the owner is gone.
+    pub async fn tell(&self, news: News) {
+        let _gone = self.owner.send(Box::new(news)).await;
+    }
+}
+
+/// What a hook tells the allocation's owner.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// The allocation waits for this, or for nothing any more.
+    Waiting(Option<String>),
+    /// An event for every task.
+    Say(TaskEvent),
+    /// The allocation ends with this status.
+    Force {
+        /// The status.
+        status: ClientStatus,
+        /// A sentence on it.
+        description: String,
+        /// Said to each task first.
+        event: Option<TaskEvent>,
+    },
+    /// It was judged.
+    Verdict {
+        /// The verdict.
+        healthy: bool,
+        /// Why not, by task.
+        reasons: Vec<(TaskName, String)>,
+    },
 }
 
 /// Why a hook failed.
@@ -35,74 +119,65 @@ pub struct AllocHookError {
     pub error: String,
 }
 
-/// One concern of an allocation. Every call is bounded by [`HOOK_WALL_MAX`]; `prerun` may be
-/// dropped half-way by a stop, `postrun` runs in any case.
+/// How a call of a hook ends.
+pub type HookResult<'a> = BoxFuture<'a, Result<(), String>>;
+
+fn nothing<'a>() -> HookResult<'a> {
+    Box::pin(async { Ok(()) })
+}
+
+/// One concern of an allocation. Every call is bounded by [`AllocHook::wall`]; `prerun` may be
+/// dropped half-way by a stop and is run again after a restart of the agent, `postrun` runs in any
+/// case, and all but `prerun` may come more than once.
 pub trait AllocHook: Send + Sync {
     /// For logs and events.
     fn name(&self) -> &'static str;
+    /// Longest run of one call. `None`: as long as it takes, which only a hook may say whose waiting
+    /// people see, and which does nothing that a stop could break off.
+    fn wall(&self) -> Option<Duration> {
+        Some(HOOK_WALL_MAX)
+    }
     /// Before any task.
-    fn prerun<'a>(&'a self, scope: &'a AllocScope) -> BoxFuture<'a, Result<(), String>> {
+    fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         let _ = scope;
-        Box::pin(async { Ok(()) })
+        nothing()
+    }
+    /// What is asked changed. May come before `prerun` did, or while it runs.
+    fn update<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
+        let _ = scope;
+        nothing()
+    }
+    /// Before every task is started again.
+    fn pre_restart<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
+        let _ = scope;
+        nothing()
+    }
+    /// Before tasks are killed, or after the last one ended by itself.
+    fn pre_kill<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
+        let _ = scope;
+        nothing()
     }
     /// After all tasks.
-    fn postrun<'a>(&'a self, scope: &'a AllocScope) -> BoxFuture<'a, Result<(), String>> {
+    fn postrun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         let _ = scope;
-        Box::pin(async { Ok(()) })
+        nothing()
     }
     /// When the allocation is removed.
-    fn destroy<'a>(&'a self, scope: &'a AllocScope) -> BoxFuture<'a, Result<(), String>> {
+    fn destroy<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         let _ = scope;
-        Box::pin(async { Ok(()) })
+        nothing()
     }
 }
 
 /// The hooks of every allocation, in order.
 #[must_use]
 pub fn standard() -> Vec<Arc<dyn AllocHook>> {
-    vec![Arc::new(dir::DirHook)]
-}
-
-async fn bounded(
-    hook: &dyn AllocHook,
-    call: BoxFuture<'_, Result<(), String>>,
-) -> Result<(), AllocHookError> {
-    let watch = clock::Stopwatch::start();
-    let result = clock::timeout(HOOK_WALL_MAX, call)
-        .await
-        .unwrap_or_else(|| Err(format!("did not end within {HOOK_WALL_MAX:?}")));
-    tracing::trace!(hook = hook.name(), elapsed = ?watch.elapsed(), ok = result.is_ok(), "allocation hook");
-    result.map_err(|error| AllocHookError { hook: hook.name(), error })
-}
-
-/// Run all pre-run hooks.
-///
-/// # Errors
-/// The first hook's that fails.
-pub async fn prerun(
-    hooks: &[Arc<dyn AllocHook>],
-    scope: &AllocScope,
-) -> Result<(), AllocHookError> {
-    for hook in hooks {
-        bounded(hook.as_ref(), hook.prerun(scope)).await?;
-    }
-    Ok(())
-}
-
-/// Run all post-run hooks; errors are logged.
-pub async fn postrun(hooks: &[Arc<dyn AllocHook>], scope: &AllocScope) {
-    for hook in hooks {
-        if let Err(error) = bounded(hook.as_ref(), hook.postrun(scope)).await {
-            tracing::error!(alloc = %scope.allocation.id, %error, "post-run hook failed");
-        }
-    }
-}
-
-/// Run all destroy hooks; errors are logged.
-pub async fn destroy(hooks: &[Arc<dyn AllocHook>], scope: &AllocScope) {
-    for hook in hooks {
-        if let Err(error) = bounded(hook.as_ref(), hook.destroy(scope)).await {
-            tracing::error!(alloc = %scope.allocation.id, %error, "destroy hook failed");
-        }
-    }
+    vec![
+        Arc::new(dir::DirHook),
+        Arc::new(previous::PreviousHook),
+        Arc::new(migrate::MigrateHook),
+        Arc::new(health::HealthHook),
+        Arc::new(max_run::MaxRunHook),
+        Arc::new(disk_size::DiskSizeHook),
+    ]
 }

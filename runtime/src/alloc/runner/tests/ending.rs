@@ -213,7 +213,7 @@ async fn a_late_answer_about_an_earlier_run_does_not_touch_the_present_one() {
     );
     let handle = bench.run(vec![Task { kill_timeout: 10 * SECOND, ..task("web") }]);
     until_running(&handle, "web").await;
-    handle.restart(None, "wanted").await.unwrap();
+    handle.restart(RestartScope::Running, "wanted").await.unwrap();
     let (state, took) = stop_after(&handle, 12 * SECOND).await;
     assert_eq!(bench.when("kill web"), 10.0);
     assert_eq!(took, 8.0, "{:?}", bench.node.journal());

@@ -9,7 +9,7 @@ use crate::model::resources::AllocatedDevice;
 use crate::state::testing::ErrorBackend;
 use crate::testing::fake_driver::{Reply, Script};
 
-struct Failing(Seen<&'static str>);
+pub(super) struct Failing(pub(super) Seen<&'static str>);
 
 impl AllocHook for Failing {
     fn name(&self) -> &'static str {

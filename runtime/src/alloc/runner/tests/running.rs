@@ -51,7 +51,7 @@ async fn at_the_end_the_last_state_is_durable_and_no_run_is_recorded() {
     assert_eq!(local.run, None);
     assert!(local.run_complete);
     let saved: SavedAllocState = bench.store.get(&Key::AllocState(handle.id())).unwrap().unwrap();
-    assert_eq!(saved, SavedAllocState::from(&state));
+    assert_eq!(saved, SavedAllocState { finished: true, ..SavedAllocState::from(&state) });
     assert_eq!(saved.client_status, ClientStatus::Complete);
 }
 
@@ -231,7 +231,7 @@ async fn a_restart_on_request_is_at_once_and_costs_no_attempt() {
     let bench = Bench::new();
     let handle = bench.run(vec![task("web")]);
     until_running(&handle, "web").await;
-    handle.restart(None, "User requested task to restart").await.unwrap();
+    handle.restart(RestartScope::Running, "User requested task to restart").await.unwrap();
     let state = until(&handle, |s| s.tasks["web"].restarts == 1).await;
     assert!(events(&state, "web").contains(&"Restart Signaled"));
     until_running(&handle, "web").await;

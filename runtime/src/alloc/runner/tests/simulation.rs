@@ -74,7 +74,7 @@ async fn simulate(seed: u64) {
         let one = pick(&rng, &tasks).name;
         match rng.below(4) {
             0 => handle.stop("simulated").await,
-            1 => drop(handle.restart(Some(&one), "simulated").await),
+            1 => drop(handle.restart(RestartScope::Task(one), "simulated").await),
             2 => drop(handle.signal(None, "SIGHUP").await),
             _ => bench.node.set_not_ready(pick(&rng, &[None, Some("simulated")])),
         }

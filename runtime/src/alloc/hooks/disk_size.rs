@@ -1,0 +1,86 @@
+//! Ends an allocation whose directory is larger than its `ephemeral_disk` may be.
+//!
+//! Measured again and again while it runs: the disk is shared, and a quota of the file system would
+//! need the agent to be root. A directory that is slow to walk is walked less often, so that
+//! measuring never takes more than a hundredth of one core.
+
+use tokio_util::sync::CancellationToken;
+
+use super::{AllocHook, AllocScope, HookResult, News};
+use crate::alloc::size;
+use crate::clock::{self, Stopwatch};
+use crate::limits::{DISK_MEASURE_INTERVAL, DISK_MEASURE_PAUSE_FACTOR, MIB};
+use crate::model::alloc::ClientStatus;
+use crate::model::event::{EventKind, TaskEvent};
+use crate::task::hooks::chain;
+
+const NAME: &str = "disk_size";
+
+pub(super) struct DiskSizeHook;
+
+impl AllocHook for DiskSizeHook {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
+        Box::pin(async move {
+            scope.background.run(NAME, watch(scope.clone()));
+            Ok(())
+        })
+    }
+
+    fn postrun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
+        Box::pin(async move {
+            scope.background.stop(NAME);
+            Ok(())
+        })
+    }
+}
+
+async fn watch(scope: AllocScope) {
+    let Some(most) = scope.allocation.task_group().map(|g| g.ephemeral_disk.size_mb) else {
+        return;
+    };
+    let most = u64::from(most).saturating_mul(MIB);
+    let mut pause = DISK_MEASURE_INTERVAL;
+    loop {
+        clock::sleep(pause).await;
+        let took = Stopwatch::start();
+        let used = measure(&scope).await;
+        pause = DISK_MEASURE_INTERVAL.max(took.elapsed().saturating_mul(DISK_MEASURE_PAUSE_FACTOR));
+        match used {
+            Ok(used) if used > most => {
+                scope.tell(exceeded(&scope, used, most)).await;
+                return;
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(alloc = %scope.allocation.id, %error, "directory not measured");
+            }
+        }
+    }
+}
+
+async fn measure(scope: &AllocScope) -> Result<u64, String> {
+    let (root, id) = (scope.alloc_root.clone(), scope.allocation.id);
+    let cancel = CancellationToken::new();
+    // The walk ends when nobody waits for it any more.
+    let _guard = cancel.clone().drop_guard();
+    let measured = tokio::task::spawn_blocking(move || size::measure(&root, id, &cancel)).await;
+    measured.map_err(|e| e.to_string())?.map(|used| used.bytes).map_err(|e| chain(&e))
+}
+
+fn exceeded(scope: &AllocScope, used: u64, most: u64) -> News {
+    let mib = |bytes: u64| bytes.div_ceil(MIB);
+    let description = format!(
+        "Allocation uses {} MiB of disk and may use {} MiB (ephemeral_disk.size)",
+        mib(used),
+        mib(most)
+    );
+    let event = TaskEvent::new(EventKind::DiskExceeded, scope.clock.now(), description.clone())
+        .detail("disk_limit", most)
+        .detail("disk_size", used)
+        .failing();
+    News::Force { status: ClientStatus::Failed, description, event: Some(event) }
+}
