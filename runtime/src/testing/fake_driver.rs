@@ -138,6 +138,7 @@ struct Inner {
     not_ready: Option<String>,
     problems: Vec<Diagnostic>,
     reserve: Reply,
+    signal: Reply,
     reservation: Reservation,
     twice: Vec<RunId>,
     probe: Option<StartProbe>,
@@ -194,6 +195,11 @@ impl FakeNode {
     /// What the driver finds wrong with every configuration.
     pub fn set_problems(&self, problems: Vec<Diagnostic>) {
         self.lock().problems = problems;
+    }
+
+    /// How `signal` goes.
+    pub fn set_signal(&self, reply: Reply) {
+        self.lock().signal = reply;
     }
 
     /// How `reserve` goes, and what it gives.

@@ -141,7 +141,8 @@ impl Driver for FakeNode {
         signal: String,
     ) -> BoxFuture<'_, Result<(), PluginCallError>> {
         self.note("signal", &format!("{} {signal}", context.task));
-        Box::pin(async { Ok(()) })
+        let answer = self.lock().signal.clone();
+        Box::pin(async move { reply(&answer).await })
     }
 }
 
