@@ -135,8 +135,9 @@ impl Runner {
                     let newer = Arc::clone(&inbox.updates.borrow_and_update());
                     self.updated(newer);
                 }
-                Some(ended) = self.calls.join_next_with_id() => self.answered(ended),
+                // Before the answers: what a hook said comes before its end.
                 Some(news) = inbox.news.recv() => self.told(*news),
+                Some(ended) = self.calls.join_next_with_id() => self.answered(ended),
                 () = fire(&mut self.timer) => {
                     self.timer = None;
                     self.feed(AllocInput::TimerFired);
@@ -187,7 +188,8 @@ impl Runner {
         if let Some(group) = group {
             self.feed(AllocInput::Update { group: Box::new(group), hooks });
         }
-        if stop {
+        // Whoever stops it by a request may send the copy that says so as well: one stop.
+        if stop && !self.machine.ending() {
             self.feed(AllocInput::Stop { reason, skip_shutdown_delay: false });
         }
     }

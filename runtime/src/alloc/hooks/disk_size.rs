@@ -7,7 +7,7 @@
 use tokio_util::sync::CancellationToken;
 
 use super::{AllocHook, AllocScope, HookResult, News};
-use crate::alloc::size;
+use crate::alloc::size::{self, DiskUse};
 use crate::clock::{self, Stopwatch};
 use crate::limits::{DISK_MEASURE_INTERVAL, DISK_MEASURE_PAUSE_FACTOR, MIB};
 use crate::model::alloc::ClientStatus;
@@ -39,10 +39,9 @@ impl AllocHook for DiskSizeHook {
 }
 
 async fn watch(scope: AllocScope) {
-    let Some(most) = scope.allocation.task_group().map(|g| g.ephemeral_disk.size_mb) else {
+    let Some(size_mb) = scope.allocation.task_group().map(|g| g.ephemeral_disk.size_mb) else {
         return;
     };
-    let most = u64::from(most).saturating_mul(MIB);
     let mut pause = DISK_MEASURE_INTERVAL;
     loop {
         clock::sleep(pause).await;
@@ -50,11 +49,12 @@ async fn watch(scope: AllocScope) {
         let used = measure(&scope).await;
         pause = DISK_MEASURE_INTERVAL.max(took.elapsed().saturating_mul(DISK_MEASURE_PAUSE_FACTOR));
         match used {
-            Ok(used) if used > most => {
-                scope.tell(exceeded(&scope, used, most)).await;
-                return;
+            Ok(used) => {
+                if let Some(text) = size::over_limit(&used, size_mb) {
+                    scope.tell(exceeded(&scope, &used, size_mb, text)).await;
+                    return;
+                }
             }
-            Ok(_) => {}
             Err(error) => {
                 tracing::warn!(alloc = %scope.allocation.id, %error, "directory not measured");
             }
@@ -62,25 +62,20 @@ async fn watch(scope: AllocScope) {
     }
 }
 
-async fn measure(scope: &AllocScope) -> Result<u64, String> {
+async fn measure(scope: &AllocScope) -> Result<DiskUse, String> {
     let (root, id) = (scope.alloc_root.clone(), scope.allocation.id);
     let cancel = CancellationToken::new();
     // The walk ends when nobody waits for it any more.
     let _guard = cancel.clone().drop_guard();
     let measured = tokio::task::spawn_blocking(move || size::measure(&root, id, &cancel)).await;
-    measured.map_err(|e| e.to_string())?.map(|used| used.bytes).map_err(|e| chain(&e))
+    measured.map_err(|e| e.to_string())?.map_err(|e| chain(&e))
 }
 
-fn exceeded(scope: &AllocScope, used: u64, most: u64) -> News {
-    let mib = |bytes: u64| bytes.div_ceil(MIB);
-    let description = format!(
-        "Allocation uses {} MiB of disk and may use {} MiB (ephemeral_disk.size)",
-        mib(used),
-        mib(most)
-    );
+fn exceeded(scope: &AllocScope, used: &DiskUse, size_mb: u32, description: String) -> News {
+    let limit = u64::from(size_mb).saturating_mul(MIB);
     let event = TaskEvent::new(EventKind::DiskExceeded, scope.clock.now(), description.clone())
-        .detail("disk_limit", most)
-        .detail("disk_size", used)
+        .detail("disk_limit", limit)
+        .detail("disk_size", used.bytes)
         .failing();
     News::Force { status: ClientStatus::Failed, description, event: Some(event) }
 }

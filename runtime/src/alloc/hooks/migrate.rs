@@ -37,7 +37,7 @@ impl AllocHook for MigrateHook {
                     .or_else(|_| migrate::move_data(&root, from, to, &tasks))
                     .inspect_err(|_| rebuild(&root, to))
             };
-            let moved = tokio::task::spawn_blocking(moving).await.map_err(|e| e.to_string())?;
+            let moved = scope.on_disk(moving).await?;
             let text = match moved {
                 Ok(moved) if moved.is_nothing() => return Ok(()),
                 Ok(moved) => {

@@ -39,7 +39,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 
 use super::PreviousAlloc;
 use crate::clock::Clock;
@@ -75,12 +75,32 @@ pub struct AllocScope {
     pub background: Background,
     /// How long hooks took.
     pub times: HookTimes,
+    /// Held by whoever changes the allocation's directory, to the end of the change: what was
+    /// abandoned half-way must not make a directory again after it was removed.
+    pub disk: Arc<Mutex<()>>,
 }
 
 impl AllocScope {
     /// Tell the owner; nobody needs it any more when the owner is gone.
     pub async fn tell(&self, news: News) {
         let _gone = self.owner.send(Box::new(news)).await;
+    }
+
+    /// Change the allocation's directory on a blocking thread, one change after the other. A caller
+    /// that goes away does not end a change that has begun.
+    ///
+    /// # Errors
+    /// When `change` panicked.
+    pub async fn on_disk<T: Send + 'static>(
+        &self,
+        change: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, String> {
+        let held = Arc::clone(&self.disk).lock_owned().await;
+        let change = move || {
+            let _held = held;
+            change()
+        };
+        tokio::task::spawn_blocking(change).await.map_err(|e| e.to_string())
     }
 }
 

@@ -101,6 +101,7 @@ fn start(
         owner,
         background,
         times,
+        disk: Arc::default(),
     };
     let runner = Runner {
         scope,

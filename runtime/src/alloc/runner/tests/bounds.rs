@@ -57,7 +57,7 @@ async fn an_allocation_that_fills_its_disk_is_killed_as_failed_and_says_why() {
     let state = handle.wait_done().await;
     assert_eq!(bench.when("stop web"), DISK_MEASURE_INTERVAL.as_secs_f64());
     assert_eq!(state.client_status, ClientStatus::Failed);
-    assert!(state.client_description.contains("may use 1 MiB"), "{}", state.client_description);
+    assert!(state.client_description.contains("allows 1 MiB"), "{}", state.client_description);
     let web = &state.tasks["web"];
     assert!(web.failed);
     assert!(events(&state, "web").contains(&"Disk Resources Exceeded"));

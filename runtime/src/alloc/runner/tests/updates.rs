@@ -167,3 +167,16 @@ async fn a_late_listener_is_primed_and_listeners_end_with_the_owner() {
     assert_eq!(*late.borrow_and_update(), AllocPhase::Done);
     assert!(late.changed().await.is_err());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_and_the_copy_that_says_so_are_one_stop() {
+    let bench = Bench::new();
+    let handle = bench.run(vec![task("a")]);
+    until_running(&handle, "a").await;
+    handle.update(changed(&handle, 2, |group| group.shutdown_delay = Some(10 * SECOND)));
+    clock::sleep(SECOND).await;
+    handle.stop("enough").await;
+    handle.update(stopped(&handle, 3));
+    handle.wait_done().await;
+    assert_eq!(bench.when("stop a"), 11.0, "the delay was not cut short");
+}
