@@ -97,6 +97,8 @@ pub struct TaskMachine {
     next: Option<Next>,
     /// The next start does not come before.
     delayed_until: Option<Timestamp>,
+    /// The allocation is over: dead is the end.
+    finished: bool,
     /// The workload of a run being recovered is watched already.
     watched: bool,
     effects: Vec<Effect>,
@@ -122,6 +124,7 @@ impl TaskMachine {
             timer: false,
             next: None,
             delayed_until: None,
+            finished: false,
             watched: false,
             effects: Vec::new(),
         }
@@ -159,7 +162,7 @@ impl TaskMachine {
             }
             TaskInput::Restart { reason } => self.restart(at, &reason),
             TaskInput::ForceRestart { reason } => self.force_restart(at, &reason),
-            TaskInput::Finish if self.state == State::Idle => self.end(),
+            TaskInput::Finish => self.finish(),
             TaskInput::Rules(rules) => self.rules_changed(rules),
             TaskInput::Shutdown => self.shutdown(),
             TaskInput::TimerFired => self.timer_fired(at),

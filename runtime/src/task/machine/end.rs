@@ -128,12 +128,20 @@ impl TaskMachine {
 
     /// Dead: kept for a restart of the whole allocation, or at its end.
     pub(super) fn rest(&mut self) {
-        if !self.rules.restartable || self.intent.is_some_and(Intent::kills) {
+        if !self.rules.restartable || self.finished || self.intent.is_some_and(Intent::kills) {
             self.end();
         } else if self.leaving {
             self.leave();
         } else {
             self.go(State::Idle);
+        }
+    }
+
+    /// The allocation is over. It may know that the task is dead before the run is forgotten.
+    pub(super) fn finish(&mut self) {
+        self.finished = true;
+        if self.state == State::Idle {
+            self.end();
         }
     }
 

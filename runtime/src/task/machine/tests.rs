@@ -126,13 +126,14 @@ fn explore(rules: Rules) -> BTreeSet<(State, State)> {
             let key = (
                 next.state,
                 format!(
-                    "{:?}{}{}{}{:?}{}{:?}",
+                    "{:?}{}{}{}{:?}{}{}{:?}",
                     next.intent,
                     next.leaving,
                     next.gave_up,
                     next.timer,
                     next.next,
                     next.watched,
+                    next.finished,
                     next.public.status
                 ),
                 next.tracker.count().min(3),

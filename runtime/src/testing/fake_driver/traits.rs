@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{FakeNode, reply};
 use crate::driver::api::{
-    BoxFuture, Capabilities, Devices, Diagnostic, Driver, Drivers, FsIsolation, Inspected,
-    PluginCallError, Started, TaskConfig, TaskContext, Workloads,
+    Adoption, BoxFuture, Capabilities, Devices, Diagnostic, Driver, Drivers, FsIsolation,
+    Inspected, PluginCallError, ProcessIdentity, Started, TaskConfig, TaskContext, Workloads,
 };
 use crate::model::device::Reservation;
 use crate::model::ids::{AllocId, PluginName, RunId, TaskName};
@@ -157,6 +157,13 @@ impl Workloads for FakeNode {
                 Err(_) => unknown,
             }
         })
+    }
+
+    /// What lives on this node is owned again; the same node is the next agent's too.
+    fn adopt(&self, run: &RunId, _: &[ProcessIdentity], _: &Workload) -> Adoption {
+        let inner = self.lock();
+        let Some(known) = inner.runs.get(run) else { return Adoption::Unknown };
+        known.exit.borrow().clone().map_or(Adoption::Running, Adoption::Ended)
     }
 
     fn kill_run(&self, run: &RunId) {
