@@ -5,10 +5,14 @@ use std::path::PathBuf;
 use super::ConfigProblem;
 use super::admission::Refusal;
 use crate::limits::JOB_TASKS_MAX;
+use crate::model::alloc::ClientStatus;
+use crate::model::ids::{AllocId, JobId};
+use crate::model::saved::JobOrigin;
 use crate::node::NodeIdError;
 use crate::plugin::PluginError;
 use crate::sandbox::{CallError, SandboxError};
 use crate::state::{LockError, StateError};
+use crate::task::RequestError;
 
 /// Why an agent did not start.
 #[derive(Debug, thiserror::Error)]
@@ -69,4 +73,102 @@ pub enum SubmitError {
     /// Its owner could not be started.
     #[error("{0}")]
     Runner(String),
+    /// The job is at another index than the caller thinks.
+    #[error(
+        "job {job} is at job modify index {actual}, not {expected}; look at it again with `ostler job plan`"
+    )]
+    Index {
+        /// The job.
+        job: JobId,
+        /// What the caller expects.
+        expected: u64,
+        /// What is; 0 when there is no such job.
+        actual: u64,
+    },
+    /// Somebody else gave the job.
+    #[error("job {job} is {}; {}", given_by(actual), who_may(actual))]
+    Origin {
+        /// The job.
+        job: JobId,
+        /// Who gave it.
+        actual: JobOrigin,
+    },
+    /// The agent ends.
+    #[error("the agent is leaving and takes no jobs")]
+    Leaving,
+}
+
+fn given_by(origin: &JobOrigin) -> String {
+    match origin {
+        JobOrigin::Api => "one that came by the API".to_owned(),
+        JobOrigin::File(path) => format!("that of the file {}", path.display()),
+    }
+}
+
+fn who_may(origin: &JobOrigin) -> String {
+    match origin {
+        JobOrigin::Api => "stop it with `ostler job stop --purge` first, or give the job in the \
+                           file another id"
+            .to_owned(),
+        JobOrigin::File(path) => format!("change or remove {} instead", path.display()),
+    }
+}
+
+/// Why a job was not stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// No such job.
+    #[error("there is no job {job}")]
+    Unknown {
+        /// The id asked for.
+        job: JobId,
+    },
+    /// Somebody else gave the job.
+    #[error("job {job} is {}; {}", given_by(actual), who_may(actual))]
+    Origin {
+        /// The job.
+        job: JobId,
+        /// Who gave it.
+        actual: JobOrigin,
+    },
+    /// It could not be made durable.
+    #[error("the stop of the job could not be recorded: {0}")]
+    State(#[source] StateError),
+    /// The agent ends.
+    #[error("the agent is leaving")]
+    Leaving,
+}
+
+/// Why an allocation did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AllocError {
+    /// No such allocation, or not any more.
+    #[error("there is no allocation {alloc}")]
+    Unknown {
+        /// The id asked for.
+        alloc: AllocId,
+    },
+    /// It is over.
+    #[error("allocation {} has ended ({status})", alloc.short())]
+    Ended {
+        /// The allocation.
+        alloc: AllocId,
+        /// How.
+        status: ClientStatus,
+    },
+    /// Only what is over can be collected.
+    #[error("allocation {} is not over; stop it first", alloc.short())]
+    NotOver {
+        /// The allocation.
+        alloc: AllocId,
+    },
+    /// Its owner, a task or a driver refused.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// It could not be made durable.
+    #[error("the request could not be recorded: {0}")]
+    State(#[source] StateError),
+    /// The agent ends.
+    #[error("the agent is leaving")]
+    Leaving,
 }

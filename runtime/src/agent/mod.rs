@@ -12,19 +12,24 @@ pub mod admission;
 pub mod catalogue;
 pub mod config;
 mod error;
+mod follow;
 pub mod gc;
 pub mod inspect;
 mod job;
+mod jobs;
 mod leftovers;
 pub mod ports;
 mod records;
+mod registry;
 mod startup;
 mod submitted;
+pub mod views;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::alloc::{AllocHandle, AllocRunner, AllocRunnerConfig};
@@ -44,11 +49,18 @@ use crate::task::env::NodeFacts;
 
 pub use catalogue::{PluginEntry, PluginStatus};
 pub use config::{AgentConfig, PluginBlock};
-pub use error::{AgentError, SubmitError};
+pub use error::{AgentError, AllocError, JobError, SubmitError};
 pub use job::{AllocResult, JobHandle, JobResult};
+pub use jobs::RestartScope;
+pub use views::{
+    AllocView, BlockedPlacement, Collected, GroupCounts, GroupPlan, JobStatus, JobView,
+    JobsDirEntry, JobsDirReport, LeaveMode, Plan, Readiness, RegisterOptions, Registered, Stage,
+    StopOptions,
+};
 
 use admission::{Admission, Placing};
 use records::Follower;
+use registry::Registry;
 use submitted::Submitted;
 
 /// How an agent is started.
@@ -117,6 +129,8 @@ struct Inner {
     state: StateStore,
     follower: Follower,
     admission: Mutex<Admission>,
+    registry: Mutex<Registry>,
+    stage: watch::Sender<Stage>,
     /// Held while the ledger is read and queued, so that an older one never follows a newer one.
     ledger_order: tokio::sync::Mutex<()>,
     kill_with_agent: bool,
@@ -191,22 +205,11 @@ impl AgentHandle {
     /// When it does not fit, its configuration is wrong, or an allocation cannot be made durable;
     /// then nothing of it runs and nothing is held.
     pub async fn submit(&self, job: Job) -> Result<JobHandle, SubmitError> {
-        let tasks: usize = job
-            .groups
-            .iter()
-            .map(|g| g.tasks.len().saturating_mul(usize::try_from(g.count).unwrap_or(usize::MAX)))
-            .fold(0, usize::saturating_add);
-        if tasks > JOB_TASKS_MAX {
-            return Err(SubmitError::TooManyTasks { tasks });
-        }
-        let problems = self.check(&job);
-        if !problems.is_empty() {
-            return Err(SubmitError::Config(problems));
-        }
+        self.check_all(&job)?;
         let job = Arc::new(job);
         let placed = self.place(&job)?;
         let mut submitted = Submitted::new(self.clone(), placed.iter().map(|alloc| alloc.id));
-        let started = self.begin(placed, &mut submitted).await;
+        let started = self.begin(placed, false, &mut submitted).await;
         match started {
             Ok(handles) => {
                 submitted.keep();
@@ -219,10 +222,25 @@ impl AgentHandle {
         }
     }
 
+    /// Everything about a job that can be checked without placing it.
+    fn check_all(&self, job: &Job) -> Result<(), SubmitError> {
+        let tasks: usize = job
+            .groups
+            .iter()
+            .map(|g| g.tasks.len().saturating_mul(usize::try_from(g.count).unwrap_or(usize::MAX)))
+            .fold(0, usize::saturating_add);
+        if tasks > JOB_TASKS_MAX {
+            return Err(SubmitError::TooManyTasks { tasks });
+        }
+        let problems = self.check(job);
+        if problems.is_empty() { Ok(()) } else { Err(SubmitError::Config(problems)) }
+    }
+
     /// Make allocations durable, with the devices they hold, then start them.
     async fn begin(
         &self,
         placed: Vec<Allocation>,
+        registered: bool,
         submitted: &mut Submitted,
     ) -> Result<Vec<AllocHandle>, SubmitError> {
         // Side by side, so that they share commits.
@@ -240,7 +258,7 @@ impl AgentHandle {
         }
         let mut handles = Vec::with_capacity(placed.len());
         for alloc in placed {
-            let handle = self.run(alloc)?;
+            let handle = self.run(alloc, registered)?;
             submitted.started(handle.clone());
             handles.push(handle);
         }
@@ -281,9 +299,14 @@ impl AgentHandle {
         placed.map_err(|refusal| SubmitError::Refused(Box::new(refusal)))
     }
 
-    fn run(&self, allocation: Arc<Allocation>) -> Result<AllocHandle, SubmitError> {
+    fn run(
+        &self,
+        allocation: Arc<Allocation>,
+        registered: bool,
+    ) -> Result<AllocHandle, SubmitError> {
         let inner = &self.0;
         let id = allocation.id;
+        self.registry().put_alloc(Arc::clone(&allocation), registered, inner.clock.now());
         let handle = AllocRunner::spawn(AllocRunnerConfig {
             allocation,
             node: Arc::new(node_facts(&self.node())),
@@ -298,13 +321,16 @@ impl AgentHandle {
             previous: None,
         })
         .map_err(|error| SubmitError::Runner(error.to_string()))?;
-        // What the allocation holds is free when it is done.
-        let (agent, done) = (self.clone(), handle.clone());
-        tokio::spawn(async move {
-            done.wait_done().await;
-            agent.release(id).await;
-        });
+        if let Some(entry) = self.registry().alloc_mut(id) {
+            entry.handle = Some(handle.clone());
+        }
+        self.registry().touch(id, inner.clock.now());
+        follow::spawn(self, &handle);
         Ok(handle)
+    }
+
+    fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
+        self.0.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn admission(&self) -> std::sync::MutexGuard<'_, Admission> {
@@ -321,6 +347,10 @@ impl AgentHandle {
     /// Leave: stop asking plugins, end what still runs in this process (of an embedded agent:
     /// native tasks too), close the state. Jobs are stopped before, through their handles.
     pub async fn shutdown(&self) {
+        self.0.stage.send_replace(Stage::Leaving);
+        if !self.0.kill_with_agent {
+            self.leave_allocs().await;
+        }
         self.0.drivers.shutdown().await;
         self.0.devices.shutdown().await;
         if self.0.kill_with_agent {
@@ -329,6 +359,16 @@ impl AgentHandle {
         self.0.services.wasm_tasks.kill_all();
         self.0.follower.stop().await;
         self.0.state.close().await;
+        // Owners leave with their last handle.
+        drop(self.registry().take_handles());
+    }
+
+    /// Every owner ends, side by side; native tasks run on.
+    async fn leave_allocs(&self) {
+        let handles = self.registry().take_handles();
+        let mut leaving: JoinSet<()> =
+            handles.into_iter().map(|handle| async move { handle.shutdown().await }).collect();
+        while leaving.join_next().await.is_some() {}
     }
 }
 

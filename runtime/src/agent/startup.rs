@@ -3,9 +3,13 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use tokio::sync::watch;
+
 use super::admission::Admission;
 use super::inspect::STATE_FILE;
 use super::records::{self, Follower};
+use super::registry::Registry;
+use super::views::Stage;
 use super::{AgentError, AgentHandle, AgentOptions, Inner, catalogue, leftovers};
 use crate::device::manager::DeviceManager;
 use crate::driver::api::Workloads;
@@ -64,6 +68,8 @@ pub(super) async fn start(options: AgentOptions) -> Result<AgentHandle, AgentErr
         state,
         follower,
         admission: Mutex::new(Admission::default()),
+        registry: Mutex::new(Registry::new(0, options.clock.now())),
+        stage: watch::Sender::new(Stage::Ready),
         ledger_order: tokio::sync::Mutex::new(()),
         kill_with_agent: options.kill_with_agent,
         clock: options.clock,
