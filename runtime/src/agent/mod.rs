@@ -19,6 +19,7 @@ mod job;
 mod jobs;
 mod leftovers;
 pub mod ports;
+pub mod reconcile;
 mod records;
 mod registry;
 mod startup;

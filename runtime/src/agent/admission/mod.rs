@@ -105,6 +105,21 @@ impl Admission {
         view: &NodeView,
         placing: &mut Placing<'_>,
     ) -> Result<Vec<Allocation>, Refusal> {
+        self.place_some(job, &|group| (0..group.count).collect(), view, placing)
+    }
+
+    /// As [`Admission::place`], for these indexes of each group only. A group without any is not
+    /// looked at.
+    ///
+    /// # Errors
+    /// As [`Admission::place`].
+    pub fn place_some(
+        &mut self,
+        job: &Arc<Job>,
+        indexes: &dyn Fn(&TaskGroup) -> Vec<u32>,
+        view: &NodeView,
+        placing: &mut Placing<'_>,
+    ) -> Result<Vec<Allocation>, Refusal> {
         let mut refusal = Refusal::new(job.id.clone(), view.name.clone());
         if let Err(problem) = check_size(job) {
             refusal.add(None, vec![problem]);
@@ -115,8 +130,12 @@ impl Admission {
         let reserved = fixed_ports(job);
         let mut placed = Vec::new();
         for group in &job.groups {
+            let indexes = indexes(group);
+            if indexes.is_empty() {
+                continue;
+            }
             let mut problems = group_problems(group, view);
-            for index in 0..group.count {
+            for index in indexes {
                 let id = (placing.new_id)();
                 if next.lent.contains_key(&id) {
                     problems.push(Problem::IdInUse { alloc: id });
