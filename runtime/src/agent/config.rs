@@ -11,7 +11,13 @@
 //! datacenter = "dc1"
 //! data_dir   = "/var/lib/ostler"
 //! plugin_dir = "plugins"
+//! jobs_dir   = "jobs"
 //! meta { rack = "r1" }
+//!
+//! gc {
+//!   interval             = "1m"
+//!   disk_usage_threshold = 80
+//! }
 //!
 //! plugin "nvidia" {
 //!   file = "nvidia.wasm"
@@ -26,7 +32,7 @@ use std::path::{Path, PathBuf};
 
 use crate::jobspec::Diagnostics;
 pub use crate::limits::CONFIG_FILE_BYTES_MAX;
-pub use crate::model::config::{AgentConfig, LimitOverrides, PluginBlock};
+pub use crate::model::config::{AgentConfig, GcConfig, LimitOverrides, PluginBlock};
 
 impl AgentConfig {
     /// Read a configuration. `file` is for messages; relative paths inside are relative to its
@@ -45,6 +51,7 @@ impl AgentConfig {
         let resolve = |path: &mut PathBuf| *path = base.join(&*path);
         self.data_dir.iter_mut().for_each(resolve);
         self.plugin_dir.iter_mut().for_each(resolve);
+        self.jobs_dir.iter_mut().for_each(resolve);
         for plugin in self.plugins.values_mut() {
             plugin.file.iter_mut().for_each(resolve);
             for grant in plugin.grants.iter_mut().flat_map(|grants| &mut grants.files) {

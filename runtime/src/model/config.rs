@@ -18,6 +18,10 @@ pub struct AgentConfig {
     pub data_dir: Option<PathBuf>,
     /// Every `*.wasm` in it is a plugin, named by its file stem.
     pub plugin_dir: Option<PathBuf>,
+    /// Every job file in it runs; for agents that serve.
+    pub jobs_dir: Option<PathBuf>,
+    /// When allocations that are over are removed.
+    pub gc: GcConfig,
     /// Name people see; the host name unless given.
     pub node_name: Option<String>,
     /// The node's data center; `dc1` unless given.
@@ -28,6 +32,21 @@ pub struct AgentConfig {
     pub node_meta: BTreeMap<String, String>,
     /// `plugin "name" { … }`, by name.
     pub plugins: BTreeMap<String, PluginBlock>,
+}
+
+/// A `gc` block: when allocations that are over are removed, oldest first. Absent: Nomad's default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GcConfig {
+    /// How often it is looked; 1 min unless given.
+    pub interval: Option<Duration>,
+    /// Percent of the file system in use above which they go; 80 unless given.
+    pub disk_usage_percent: Option<u8>,
+    /// Percent of inodes in use above which they go; 70 unless given.
+    pub inode_usage_percent: Option<u8>,
+    /// Allocations, live ones too, above which they go; 50 unless given.
+    pub max_allocs: Option<u32>,
+    /// Removed at the same time; 2 unless given.
+    pub parallel: Option<u32>,
 }
 
 /// A `plugin` block.

@@ -46,7 +46,15 @@ datacenter = "dc2"
 host_ip    = "10.1.2.3"
 data_dir   = "state"
 plugin_dir = "/usr/lib/ostler"
+jobs_dir   = "jobs"
 meta { rack = "r1" }
+gc {
+  interval              = "10m"
+  disk_usage_threshold  = 90
+  inode_usage_threshold = 85
+  max_allocs            = 10
+  parallel_destroys     = 4
+}
 
 plugin "nvidia" {
   file = "nvidia.wasm"
@@ -75,6 +83,15 @@ plugin "mock" { enabled = false }
     assert_eq!(config.datacenter.as_deref(), Some("dc2"));
     assert_eq!(config.host_ip, Some("10.1.2.3".parse().unwrap()));
     assert_eq!(config.node_meta["rack"], "r1");
+    assert_eq!(config.jobs_dir, Some(PathBuf::from("/etc/ostler/jobs")));
+    let gc = GcConfig {
+        interval: Some(Duration::from_secs(600)),
+        disk_usage_percent: Some(90),
+        inode_usage_percent: Some(85),
+        max_allocs: Some(10),
+        parallel: Some(4),
+    };
+    assert_eq!(config.gc, gc);
     assert_eq!(config.plugins["mock"].enabled, Some(false));
     assert_eq!(config.plugins["mock"].grants, None);
     let nvidia = &config.plugins["nvidia"];
@@ -150,6 +167,18 @@ plugin "b/c" {
         assert_eq!(found.replace('"', ""), expected.replace('"', ""));
     }
     assert!(found[9].starts_with("18:36 args must be a list of argument lists"), "{}", found[9]);
+}
+
+#[test]
+fn a_garbage_collection_out_of_range_is_told_with_the_range() {
+    let text = "gc {\n interval = \"1ms\"\n disk_usage_threshold = 101\n max_alloc = 3\n}";
+    let found = problems(text);
+    let expected =
+        ["interval must be 1s to 1day", "disk_usage_threshold must be 1 to 100", "→ max_allocs"];
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for part in expected {
+        assert!(found.iter().any(|line| line.contains(part)), "{part}: {found:#?}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::reader::{as_text, wrong};
 use super::{Context, Reader};
 use crate::limits::{CONFIG_FILE_BYTES_MAX, START_WALL_MAX};
 use crate::model::config::{
-    AgentConfig, CommandGrant, FileGrant, Grants, LimitOverrides, PluginBlock,
+    AgentConfig, CommandGrant, FileGrant, GcConfig, Grants, LimitOverrides, PluginBlock,
 };
 use crate::model::ids::PluginName;
 
@@ -30,6 +30,12 @@ const ANSWER_KB: RangeInclusive<i64> = 1..=64 * 1_024;
 const LOG_KB_PER_SECOND: RangeInclusive<i64> = 1..=64 * 1_024;
 const HANDLES: RangeInclusive<i64> = 1..=100_000;
 const RANDOM_KB: RangeInclusive<i64> = 1..=1_024;
+/// Ranges of the garbage collection.
+const GC_INTERVAL: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
+const PERCENT: RangeInclusive<i64> = 1..=100;
+const GC_ALLOCS: RangeInclusive<i64> = 1..=100_000;
+const GC_PARALLEL: RangeInclusive<i64> = 1..=64;
 
 const fn field(name: &'static str, shape: Shape) -> Field {
     Field { hcl: name, json: "", shape }
@@ -55,6 +61,8 @@ static AGENT: Schema = Schema {
         field("host_ip", Shape::Text),
         field("data_dir", Shape::Text),
         field("plugin_dir", Shape::Text),
+        field("jobs_dir", Shape::Text),
+        once("gc", &GC),
         field("meta", Shape::TextMap),
         labelled("plugin", &PLUGIN),
         hinted("client", "write meta at the top; the agent is always a client"),
@@ -71,6 +79,17 @@ static AGENT: Schema = Schema {
         hinted("consul", ""),
         hinted("vault", ""),
         hinted("limits", "limits of a plugin stand in its plugin block"),
+    ],
+};
+
+static GC: Schema = Schema {
+    what: "gc",
+    fields: &[
+        field("interval", Shape::Duration),
+        field("disk_usage_threshold", Shape::Integer),
+        field("inode_usage_threshold", Shape::Integer),
+        field("max_allocs", Shape::Integer),
+        field("parallel_destroys", Shape::Integer),
     ],
 };
 
@@ -174,10 +193,46 @@ fn agent(body: Body, cx: &mut Context<'_>) -> AgentConfig {
     });
     let data_dir = path("data_dir", &mut reader, cx);
     let plugin_dir = path("plugin_dir", &mut reader, cx);
+    let jobs_dir = path("jobs_dir", &mut reader, cx);
+    let gc = reader.block("gc").map(|block| gc(block, cx)).unwrap_or_default();
     let node_meta = reader.text_map("meta", cx);
     let plugins = plugins(reader.blocks("plugin"), cx);
     reader.finish();
-    AgentConfig { data_dir, plugin_dir, node_name, datacenter, host_ip, node_meta, plugins }
+    AgentConfig {
+        data_dir,
+        plugin_dir,
+        jobs_dir,
+        gc,
+        node_name,
+        datacenter,
+        host_ip,
+        node_meta,
+        plugins,
+    }
+}
+
+fn gc(block: Block, cx: &mut Context<'_>) -> GcConfig {
+    let mut reader = Reader::new(block.body, &GC, cx);
+    let interval = reader.duration("interval", cx).and_then(|(interval, at)| {
+        let fits = GC_INTERVAL.contains(&interval);
+        if !fits {
+            let (least, most) = (
+                humantime::format_duration(*GC_INTERVAL.start()),
+                humantime::format_duration(*GC_INTERVAL.end()),
+            );
+            cx.error(at, format!("interval must be {least} to {most}"));
+        }
+        fits.then_some(interval)
+    });
+    let config = GcConfig {
+        interval,
+        disk_usage_percent: reader.number("disk_usage_threshold", PERCENT, cx),
+        inode_usage_percent: reader.number("inode_usage_threshold", PERCENT, cx),
+        max_allocs: reader.number("max_allocs", GC_ALLOCS, cx),
+        parallel: reader.number("parallel_destroys", GC_PARALLEL, cx),
+    };
+    reader.finish();
+    config
 }
 
 fn plugins(blocks: Vec<Block>, cx: &mut Context<'_>) -> BTreeMap<String, PluginBlock> {
