@@ -1,0 +1,91 @@
+//! Reading the jobs directory. Blocks.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::step::{Content, Scan};
+use crate::jobspec::{self, JobFileError};
+
+/// Most job files that are looked at, and most entries of the directory.
+pub const FILES_MAX: usize = 1_024;
+const ENTRIES_MAX: usize = 16 * FILES_MAX;
+/// Ends of the names of job files.
+const ENDS: [&str; 3] = ["hcl", "nomad", "json"];
+
+/// Tells whether a file is still the one that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp([u64; 4], [i64; 4]);
+
+/// What was read, so that unchanged files are not read again.
+pub type Known = BTreeMap<PathBuf, (Stamp, Content)>;
+
+/// Look at every job file: regular files with one of the known ends that do not begin with a dot.
+/// Links to regular files count as such. `known` becomes what is there now.
+///
+/// # Errors
+/// When the directory itself cannot be read; `known` stays.
+pub fn scan(dir: &Path, known: &mut Known) -> io::Result<Scan> {
+    let mut paths = Vec::new();
+    let mut incomplete = false;
+    for (at, entry) in std::fs::read_dir(dir)?.enumerate() {
+        let path = entry?.path();
+        if at >= ENTRIES_MAX || paths.len() >= FILES_MAX {
+            incomplete = true;
+            break;
+        }
+        if is_job_file(&path) {
+            paths.push(path);
+        }
+    }
+    let mut now = Known::new();
+    for path in paths {
+        let stamped = match std::fs::metadata(&path) {
+            Ok(meta) if !meta.is_file() => continue,
+            Ok(meta) => stamp(&meta),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => {
+                let none = Stamp([0; 4], [0; 4]);
+                now.insert(path.clone(), (none, Err(format!("cannot be read: {error}"))));
+                continue;
+            }
+        };
+        // The stamp is taken before the content: what changes in between is read the next time.
+        let content = match known.remove(&path) {
+            Some((before, content)) if before == stamped => content,
+            _ => read(&path),
+        };
+        now.insert(path, (stamped, content));
+    }
+    *known = now;
+    let files = known.iter().map(|(path, (_, content))| (path.clone(), content.clone())).collect();
+    Ok(Scan { files, incomplete })
+}
+
+fn is_job_file(path: &Path) -> bool {
+    let hidden = path.file_name().is_none_or(|name| name.as_bytes().starts_with(b"."));
+    let end = path.extension().and_then(|end| end.to_str());
+    !hidden && end.is_some_and(|end| ENDS.contains(&end))
+}
+
+fn stamp(meta: &std::fs::Metadata) -> Stamp {
+    Stamp(
+        [meta.dev(), meta.ino(), meta.size(), 1],
+        [meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()],
+    )
+}
+
+fn read(path: &Path) -> Content {
+    jobspec::parse_file(path).map(Arc::new).map_err(|error| match error {
+        JobFileError::Invalid { source_text, diagnostics, .. } => {
+            diagnostics.render(&source_text, false)
+        }
+        other => {
+            let cause = std::error::Error::source(&other);
+            cause.map_or_else(|| other.to_string(), |cause| format!("{other}: {cause}"))
+        }
+    })
+}
