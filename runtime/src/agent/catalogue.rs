@@ -3,7 +3,7 @@
 //! Each is loaded with the grants its block gives it, or (built-in ones) with the least it needs.
 //! What is refused stays in the list with the reason.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,8 +13,10 @@ use tokio::task::JoinSet;
 
 use super::config::{AgentConfig, PluginBlock};
 use crate::device::manager::DeviceManager;
+use crate::driver::api::BoxFuture;
 use crate::driver::manager::DriverManager;
 use crate::limits::{PLUGIN_FILE_BYTES_MAX, PluginLimits};
+use crate::model::ids::PluginName;
 use crate::model::json::JsonObject;
 use crate::plugin::capability::{Authority, FileGrant, Grants};
 use crate::plugin::manifest::{Manifest, PluginKind};
@@ -73,15 +75,26 @@ struct Candidate {
     enabled: bool,
 }
 
-/// Load every plugin and hand it to its manager. Loading and first fingerprints run side by side;
-/// the order of the result, and who keeps a name that two give themselves, is by name.
+/// What [`load_all`] did.
+pub(super) struct Loaded {
+    /// Every plugin that was looked at.
+    pub(super) entries: Vec<PluginEntry>,
+    /// First fingerprints on their way; each ends with the plugin's own name.
+    pub(super) first: JoinSet<PluginName>,
+    /// The names of those.
+    pub(super) waiting: BTreeSet<PluginName>,
+}
+
+/// Load every plugin and hand it to its manager. Loads run side by side; the order of the result,
+/// and who keeps a name that two give themselves, is by name. First fingerprints are begun, not
+/// waited for.
 pub(super) async fn load_all(
     config: &AgentConfig,
     data_dir: &Path,
     runtime: &PluginRuntime,
     drivers: &DriverManager,
     devices: &DeviceManager,
-) -> Vec<PluginEntry> {
+) -> Loaded {
     let mut loads = JoinSet::new();
     for candidate in candidates(config, data_dir) {
         let runtime = runtime.clone();
@@ -90,16 +103,16 @@ pub(super) async fn load_all(
     let mut loaded = all(loads).await;
     loaded.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
 
-    let mut fingerprints = JoinSet::new();
+    let mut first = JoinSet::new();
+    let mut waiting = BTreeSet::new();
     let mut entries = Vec::with_capacity(loaded.len());
     for (mut entry, plugin) in loaded {
         if let Some(plugin) = plugin {
-            admit(&mut entry, plugin, drivers, devices, &mut fingerprints);
+            waiting.extend(admit(&mut entry, plugin, drivers, devices, &mut first));
         }
         entries.push(entry);
     }
-    all(fingerprints).await;
-    entries
+    Loaded { entries, first, waiting }
 }
 
 async fn all<T: 'static>(mut set: JoinSet<T>) -> Vec<T> {
@@ -279,26 +292,34 @@ async fn load(candidate: Candidate, runtime: &PluginRuntime) -> (PluginEntry, Op
     }
 }
 
-/// Hand a plugin to its manager, unless another has its name.
+/// Hand a plugin to its manager, unless another has its name. Its name when it was taken.
 fn admit(
     entry: &mut PluginEntry,
     plugin: Plugin,
     drivers: &DriverManager,
     devices: &DeviceManager,
-    fingerprints: &mut JoinSet<()>,
-) {
+    first: &mut JoinSet<PluginName>,
+) -> Option<PluginName> {
     let (name, version) = match &plugin {
         Plugin::Driver(plugin) => (plugin.name.clone(), plugin.version.clone()),
         Plugin::Device(plugin) => (plugin.name.clone(), plugin.version.clone()),
     };
-    let added = match plugin {
-        Plugin::Driver(plugin) => drivers.add(plugin).map(|first| fingerprints.spawn(first)),
-        Plugin::Device(plugin) => devices.add(plugin).map(|first| fingerprints.spawn(first)),
-    };
-    entry.status = match added {
-        Some(_) => PluginStatus::Loaded,
-        None => PluginStatus::Refused(format!("another plugin already calls itself {name}")),
+    let asked: Option<BoxFuture<'static, ()>> = match plugin {
+        Plugin::Driver(plugin) => drivers.add(plugin).map(|first| Box::pin(first) as _),
+        Plugin::Device(plugin) => devices.add(plugin).map(|first| Box::pin(first) as _),
     };
     entry.describes_as = Some(name.to_string());
     entry.version = Some(version);
+    let Some(asked) = asked else {
+        let taken = format!("another plugin already calls itself {name}");
+        entry.status = PluginStatus::Refused(taken);
+        return None;
+    };
+    entry.status = PluginStatus::Loaded;
+    let own = name.clone();
+    first.spawn(async move {
+        asked.await;
+        own
+    });
+    Some(name)
 }

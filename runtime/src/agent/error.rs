@@ -157,10 +157,15 @@ pub enum AllocError {
         status: ClientStatus,
     },
     /// Only what is over can be collected.
-    #[error("allocation {} is not over; stop it first", alloc.short())]
+    #[error(
+        "allocation {} is {status} and not over, or another one waits for its data; stop it first",
+        alloc.short()
+    )]
     NotOver {
         /// The allocation.
         alloc: AllocId,
+        /// Where it is.
+        status: ClientStatus,
     },
     /// Its owner, a task or a driver refused.
     #[error(transparent)]
@@ -171,4 +176,25 @@ pub enum AllocError {
     /// The agent ends.
     #[error("the agent is leaving")]
     Leaving,
+}
+
+impl From<SubmitError> for JobError {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::State(source) => Self::State(source),
+            SubmitError::Origin { job, actual } => Self::Origin { job, actual },
+            // A stop is refused for no other reason.
+            _ => Self::Leaving,
+        }
+    }
+}
+
+impl From<SubmitError> for AllocError {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::State(source) => Self::State(source),
+            // A stop is refused for no other reason.
+            _ => Self::Leaving,
+        }
+    }
 }

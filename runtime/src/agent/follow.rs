@@ -1,33 +1,61 @@
 //! Watches allocations for the registry: every change is a visible one, and what an allocation
 //! held is free when it is over.
+//!
+//! ```text
+//!   state, phase (watch) ─► index grows
+//!   phase finished       ─► ports, devices, memory free ─► blocked placements are tried again
+//!                           job purged? ─► collected
+//! ```
 
-use super::AgentHandle;
-use crate::alloc::AllocHandle;
+use std::sync::{Arc, Weak};
+
+use super::{AgentHandle, Inner};
+use crate::alloc::{AllocHandle, AllocPhase};
+use crate::model::ids::AllocId;
 
 /// Follow an allocation until its owner is gone. Holds neither the agent nor the owner.
 pub(super) fn spawn(agent: &AgentHandle, handle: &AllocHandle) {
-    let (weak, id) = (std::sync::Arc::downgrade(&agent.0), handle.id());
+    let (weak, id) = (Arc::downgrade(&agent.0), handle.id());
     let (mut state, mut phase) = (handle.state(), handle.phase());
     tokio::spawn(async move {
         let mut over = false;
         loop {
+            state.borrow_and_update();
+            let finished = is_over(*phase.borrow_and_update());
+            if !seen(&weak, id, finished && !over).await {
+                return;
+            }
+            over |= finished;
             let gone = tokio::select! {
                 changed = state.changed() => changed.is_err(),
                 changed = phase.changed() => changed.is_err(),
             };
-            let Some(agent) = weak.upgrade().map(AgentHandle) else { return };
-            let finished = phase.borrow_and_update().finished();
-            agent.registry().touch(id, agent.0.clock.now());
-            if finished && !over {
-                over = true;
-                if let Some(entry) = agent.registry().alloc_mut(id) {
-                    entry.over = true;
-                }
-                agent.release(id).await;
-            }
             if gone {
                 return;
             }
         }
     });
+}
+
+/// Nothing of it runs or will run. One whose owner only left with the agent is not over.
+const fn is_over(phase: AllocPhase) -> bool {
+    matches!(phase, AllocPhase::Done | AllocPhase::Destroying | AllocPhase::Destroyed)
+}
+
+/// `false`: the agent is gone.
+async fn seen(agent: &Weak<Inner>, id: AllocId, ended: bool) -> bool {
+    let Some(agent) = agent.upgrade().map(AgentHandle) else { return false };
+    agent.registry().touch(id, agent.0.clock.now());
+    if ended {
+        if let Some(entry) = agent.registry().alloc_mut(id) {
+            entry.over = true;
+        }
+        agent.release(id).await;
+        agent.collect_purged();
+        agent.0.wake.notify_one();
+        if let Some(gc) = agent.0.gc.get() {
+            gc.poke();
+        }
+    }
+    true
 }

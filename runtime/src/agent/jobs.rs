@@ -1,31 +1,19 @@
 //! The agent's handle for jobs and allocations: register, plan, stop, restart, look.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use tokio::sync::watch;
 
+use super::change::Asked;
+use super::proposal::{Proposal, next_version};
+use super::reconcile::differences;
 use super::views::{
-    AllocView, Collected, GroupPlan, JobView, JobsDirReport, LeaveMode, Plan, Readiness,
-    RegisterOptions, Registered, StopOptions,
+    AllocView, JobView, JobsDirReport, Plan, Readiness, RegisterOptions, Registered, StopOptions,
 };
-use super::{AgentHandle, AllocError, JobError, SubmitError};
-use crate::alloc::AllocPhase;
-use crate::model::alloc::Allocation;
+use super::{AgentHandle, AllocError, JobError, RestartScope, SubmitError};
 use crate::model::ids::{AllocId, JobId, TaskName};
 use crate::model::job::Job;
-use crate::model::saved::JobRecord;
-use crate::state::Key;
-
-/// Which tasks of an allocation are restarted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RestartScope {
-    /// Those that run.
-    Running,
-    /// This one; it must run.
-    Task(TaskName),
-    /// All, dead ones and those of the lifecycle too.
-    All,
-}
+use crate::model::saved::JobOrigin;
 
 impl AgentHandle {
     /// The index of the last visible change. Grows with each, and over restarts of the agent.
@@ -78,78 +66,38 @@ impl AgentHandle {
         options: RegisterOptions,
     ) -> Result<Registered, SubmitError> {
         self.check_all(&job)?;
-        let job = Arc::new(job);
-        let mut registered = Registered::default();
-        let known = self.registry().jobs.get(&job.id).map(|entry| Arc::clone(&entry.record));
-        if let Some(expected) = options.enforce_job_modify_index {
-            let actual = known.as_ref().map_or(0, |record| record.job_modify_index);
-            if actual != expected {
-                return Err(SubmitError::Index { job: job.id.clone(), expected, actual });
-            }
+        // Also when the caller gives up: a change is made as a whole.
+        let agent = self.clone();
+        let task =
+            tokio::spawn(async move { agent.register_checked(Arc::new(job), options).await });
+        let ended = task.await;
+        ended.unwrap_or_else(|_| Err(SubmitError::Runner("the registration was given up".into())))
+    }
+
+    async fn register_checked(
+        &self,
+        job: Arc<Job>,
+        options: RegisterOptions,
+    ) -> Result<Registered, SubmitError> {
+        let id = job.id.clone();
+        let change = self.change(&id, Asked::Version(job, options)).await?;
+        let mut warnings = Vec::new();
+        if change.blocked() > 0 {
+            warnings.push(format!(
+                "{} allocation(s) do not fit beside those they replace and start when these are \
+                 over",
+                change.blocked()
+            ));
         }
-        if let Some(known) = &known {
-            if known.origin != options.origin {
-                let (job, actual) = (job.id.clone(), known.origin.clone());
-                return Err(SubmitError::Origin { job, actual });
-            }
-            if known.job == job && !known.stopped {
-                registered.job_modify_index = known.job_modify_index;
-                registered.version = known.version;
-                return Ok(registered);
-            }
-        }
-        let placed = self.place(&job)?;
-        let now = self.0.clock.now();
-        let record = {
-            let registry = self.registry();
-            let index = registry.next_index();
-            JobRecord {
-                version: known.as_ref().map_or(0, |record| record.version.saturating_add(1)),
-                submitted_at: now,
-                create_index: known.as_ref().map_or(index, |record| record.create_index),
-                modify_index: index,
-                job_modify_index: index,
-                stopped: false,
-                origin: options.origin,
-                job: Arc::clone(&job),
-            }
-        };
-        self.0.state.put(&Key::Job(job.id.clone()), &record).await.map_err(SubmitError::State)?;
-        registered.job_modify_index = record.job_modify_index;
-        registered.version = record.version;
-        let old: Vec<AllocId> = {
-            let mut registry = self.registry();
-            registry.put_job(Arc::new(record));
-            let live = registry.allocs_of(&job.id).filter(|entry| !entry.over);
-            live.map(|entry| entry.allocation.id).collect()
-        };
-        for id in &old {
-            if let Some(view) = self.alloc(*id) {
-                view.handle.stop("the job was updated").await;
-            }
-        }
-        registered.stopped = old;
-        let placed: Vec<Allocation> = placed
-            .into_iter()
-            .map(|alloc| Allocation {
-                create_index: registered.job_modify_index,
-                modify_index: registered.job_modify_index,
-                job_version: registered.version,
-                ..alloc
-            })
-            .collect();
-        let ids = placed.iter().map(|alloc| alloc.id).collect();
-        let mut submitted =
-            super::submitted::Submitted::new(self.clone(), placed.iter().map(|a| a.id));
-        match self.begin(placed, true, &mut submitted).await {
-            Ok(_) => submitted.keep(),
-            Err(error) => {
-                submitted.undo().await;
-                return Err(error);
-            }
-        }
-        registered.placed = ids;
-        Ok(registered)
+        let record = change.record.as_ref().or(change.before.as_ref());
+        Ok(Registered {
+            job_modify_index: record.map_or(change.index, |record| record.job_modify_index),
+            version: record.map_or(0, |record| record.version),
+            placed: change.placed.iter().map(|alloc| alloc.id).collect(),
+            updated: change.updated(),
+            stopped: change.stopped(),
+            warnings,
+        })
     }
 
     /// What [`AgentHandle::register`] would do; nothing is changed.
@@ -158,16 +106,32 @@ impl AgentHandle {
     /// When the job's configuration is wrong. That it does not fit is part of the plan.
     pub fn plan(&self, job: &Job) -> Result<Plan, SubmitError> {
         self.check_all(job)?;
-        let known = self.job(&job.id);
+        let registry = self.registry();
+        let known = registry.jobs.get(&job.id).map(|entry| Arc::clone(&entry.record));
         let mut plan = Plan::default();
+        let record = match &known {
+            Some(known) if *known.job == *job && !known.stopped => (**known).clone(),
+            _ => {
+                let now = self.0.clock.now();
+                next_version(&Arc::new(job.clone()), known.as_deref(), JobOrigin::Api, now)
+            }
+        };
+        plan.version = record.version;
         if let Some(known) = &known {
-            plan.job_modify_index = known.record.job_modify_index;
-            plan.version = known.record.version.saturating_add(1);
+            plan.job_modify_index = known.job_modify_index;
+            plan.changes = differences(&known.job, job);
+            if known.stopped {
+                plan.changes.push("the job is stopped and would run again".to_owned());
+            }
         }
+        let proposal = Proposal::new(&registry, &record);
+        let admission = self.admission();
+        plan.refusals.extend(self.fits(&admission, &record, &proposal).err());
+        drop(admission);
         for group in &job.groups {
-            let place = GroupPlan { place: group.count, ..GroupPlan::default() };
-            plan.groups.insert(group.name.clone(), place);
+            plan.groups.entry(group.name.clone()).or_default();
         }
+        proposal.count(&mut plan.groups);
         Ok(plan)
     }
 
@@ -177,116 +141,95 @@ impl AgentHandle {
     /// When there is no such job, a file of the jobs directory gives it, or the stop cannot be
     /// made durable.
     pub async fn deregister(&self, id: &JobId, options: StopOptions) -> Result<u64, JobError> {
-        let (record, allocs) = {
-            let registry = self.registry();
-            let Some(entry) = registry.jobs.get(id) else {
-                return Err(JobError::Unknown { job: id.clone() });
-            };
-            let mut record = (*entry.record).clone();
-            record.stopped = true;
-            record.modify_index = registry.next_index();
-            let allocs: Vec<_> =
-                registry.allocs_of(id).filter_map(|entry| entry.handle.clone()).collect();
-            (Arc::new(record), allocs)
-        };
-        let key = Key::Job(id.clone());
-        let written = if options.purge {
-            self.0.state.delete(&key).await
-        } else {
-            self.0.state.put(&key, &*record).await.map(drop)
-        };
-        written.map_err(JobError::State)?;
-        {
-            let mut registry = self.registry();
-            if options.purge {
-                registry.jobs.remove(id);
-            } else {
-                registry.put_job(Arc::clone(&record));
-            }
-        }
-        for alloc in allocs {
-            alloc.stop("the job was stopped").await;
-        }
-        Ok(record.modify_index)
+        self.deregister_as(id, options, &JobOrigin::Api).await
     }
 
-    /// Stop one allocation. The registered job it belongs to puts a new one in its place.
+    /// As [`AgentHandle::deregister`], by whoever gave the job.
+    pub(super) async fn deregister_as(
+        &self,
+        id: &JobId,
+        options: StopOptions,
+        origin: &JobOrigin,
+    ) -> Result<u64, JobError> {
+        let (agent, id, origin) = (self.clone(), id.clone(), origin.clone());
+        let task = tokio::spawn(async move {
+            let StopOptions { purge, skip_shutdown_delay, reason } = options;
+            let asked = Asked::Stop { origin, reason, purge };
+            let change = agent.change_with(&id, asked, skip_shutdown_delay).await?;
+            if change.before.is_none() {
+                return Err(JobError::Unknown { job: id });
+            }
+            Ok(change.index)
+        });
+        task.await.unwrap_or(Err(JobError::Leaving))
+    }
+
+    /// Stop one allocation. Its registered job puts a new one in its place, which starts when this
+    /// one is over and gets its data if the group says so (`ephemeral_disk`).
     ///
     /// # Errors
     /// When there is no such allocation, it has ended, or the stop cannot be made durable.
     pub async fn stop_alloc(
         &self,
         id: AllocId,
-        _skip_shutdown_delay: bool,
+        skip_shutdown_delay: bool,
     ) -> Result<u64, AllocError> {
+        let view = self.not_over(id)?;
+        let (agent, job) = (self.clone(), view.allocation.job.id.clone());
+        let task = tokio::spawn(async move {
+            let reason = "alloc was stopped by the operator".to_owned();
+            let asked = Asked::StopAlloc { alloc: id, reason };
+            agent.change_with(&job, asked, skip_shutdown_delay).await
+        });
+        let change = task.await.map_err(|_| AllocError::Leaving)?;
+        change.map(|change| change.index).map_err(AllocError::from)
+    }
+
+    /// An allocation that can be asked for something.
+    fn not_over(&self, id: AllocId) -> Result<AllocView, AllocError> {
         let view = self.alloc(id).ok_or(AllocError::Unknown { alloc: id })?;
-        view.handle.stop("stopped by the operator").await;
-        Ok(self.index())
+        let status = view.state.client_status;
+        if status.terminal() || view.phase.finished() {
+            return Err(AllocError::Ended { alloc: id, status });
+        }
+        Ok(view)
     }
 
     /// Restart tasks of an allocation in place.
     ///
     /// # Errors
-    /// When there is no such allocation or task, or it does not run.
+    /// When there is no such allocation or task, it has ended, or it does not run.
     pub async fn restart_alloc(
         &self,
         id: AllocId,
         scope: RestartScope,
         reason: &str,
     ) -> Result<(), AllocError> {
-        let view = self.alloc(id).ok_or(AllocError::Unknown { alloc: id })?;
-        let task = match scope {
-            RestartScope::Task(task) => Some(task),
-            RestartScope::Running | RestartScope::All => None,
-        };
-        Ok(view.handle.restart(task.as_ref(), reason).await?)
+        let view = self.not_over(id)?;
+        Ok(view.handle.restart(scope, reason).await?)
     }
 
     /// Send a signal by name to one task, or to every running one.
     ///
     /// # Errors
-    /// When there is no such allocation or task, it does not run, or its driver refuses.
+    /// When there is no such allocation or task, it has ended or does not run, or its driver
+    /// refuses.
     pub async fn signal_alloc(
         &self,
         id: AllocId,
         task: Option<&TaskName>,
         signal: &str,
     ) -> Result<(), AllocError> {
-        let view = self.alloc(id).ok_or(AllocError::Unknown { alloc: id })?;
+        let view = self.not_over(id)?;
         Ok(view.handle.signal(task, signal).await?)
-    }
-
-    /// Remove directory and records of one allocation that is over, or of all of them.
-    ///
-    /// # Errors
-    /// When there is no such allocation, or it is not over.
-    pub async fn collect(&self, alloc: Option<AllocId>) -> Result<Collected, AllocError> {
-        let views = match alloc {
-            Some(id) => {
-                let view = self.alloc(id).ok_or(AllocError::Unknown { alloc: id })?;
-                if !view.phase.finished() {
-                    return Err(AllocError::NotOver { alloc: id });
-                }
-                vec![view]
-            }
-            None => self.allocs(),
-        };
-        let mut collected = Collected::default();
-        for view in views.into_iter().filter(|view| view.phase.finished()) {
-            let id = view.allocation.id;
-            if view.handle.destroy().await == AllocPhase::Destroyed {
-                self.registry().remove_alloc(id);
-                collected.allocs.push(id);
-            }
-        }
-        Ok(collected)
     }
 
     /// How far the agent is, and which plugins have not answered yet.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         let stage = *self.0.stage.borrow();
-        Readiness { stage, waiting: Vec::new() }
+        let waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        Readiness { stage, waiting: waiting.iter().cloned().collect() }
     }
 
     /// Changes whenever [`AgentHandle::readiness`] has another stage.
@@ -295,28 +238,14 @@ impl AgentHandle {
         self.0.stage.subscribe()
     }
 
+    /// Look at the jobs directory now instead of at its next change. Nothing happens without one.
+    pub fn rescan_jobs_dir(&self) {
+        self.0.rescan.notify_one();
+    }
+
     /// What the jobs directory has; `None` when the agent has none.
     #[must_use]
     pub fn jobs_dir(&self) -> Option<JobsDirReport> {
-        None
-    }
-
-    /// Leave as `mode` says.
-    pub async fn leave(&self, mode: LeaveMode) {
-        if let LeaveMode::Drain { deadline } = mode {
-            let views = self.allocs();
-            let drained = async {
-                for view in &views {
-                    view.handle.stop("the agent drains").await;
-                }
-                for view in &views {
-                    view.handle.wait_done().await;
-                }
-            };
-            if crate::clock::timeout(deadline, drained).await.is_none() {
-                self.kill_tasks();
-            }
-        }
-        self.shutdown().await;
+        self.0.jobs_dir.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -1,8 +1,10 @@
-//! What a crashed agent left: processes are ended by identity, states are closed honestly.
+//! What a crashed agent left and nobody is to own again: processes are ended by identity, states are
+//! closed honestly.
 //!
-//! An embedded agent does not take allocations of an earlier one over. Native processes it left
-//! are killed (by pid, start time and boot id, so that a stranger with the same pid is safe), and
-//! every allocation that was not at its end is recorded as failed, with the reason.
+//! Runs of an embedded agent (`ostler run`) belong to no job on record and die with it; what
+//! [`super::restore`] keeps is left alone. Native processes of the others are killed (by pid, start
+//! time and boot id, so that a stranger with the same pid is safe), and every allocation that was
+//! not at its end is recorded as failed, with the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,10 +22,14 @@ use crate::task::handle::{LocalState, leftovers};
 
 const REASON: &str = "the agent ended while the task ran";
 
-/// End what was left and close the records. What was done, as sentences.
-pub(super) async fn clear(state: &StateStore, now: Timestamp) -> Result<Vec<String>, StateError> {
+/// End what was left and close the records, but for what is `kept`. What was done, as sentences.
+pub(super) async fn clear(
+    state: &StateStore,
+    kept: &BTreeSet<AllocId>,
+    now: Timestamp,
+) -> Result<Vec<String>, StateError> {
     let mut said = Vec::new();
-    for leftover in leftovers(state)? {
+    for leftover in leftovers(state)?.into_iter().filter(|left| !kept.contains(&left.alloc)) {
         let pids: Vec<u32> = leftover.identities.iter().map(|id| id.pid).collect();
         let identities = leftover.identities;
         let reaped = tokio::task::spawn_blocking(move || {
@@ -46,20 +52,27 @@ pub(super) async fn clear(state: &StateStore, now: Timestamp) -> Result<Vec<Stri
             }
         }
     }
-    close_records(state, now, &mut said).await?;
-    release_devices(state).await?;
+    close_records(state, kept, now, &mut said).await?;
+    release_devices(state, kept).await?;
     Ok(said)
 }
 
-/// No allocation of an earlier agent goes on, so nothing is held.
-async fn release_devices(state: &StateStore) -> Result<(), StateError> {
+/// Only what is kept holds something.
+async fn release_devices(state: &StateStore, kept: &BTreeSet<AllocId>) -> Result<(), StateError> {
+    let mut left = DeviceLedger::default();
     match state.get::<DeviceLedger>(&Key::DeviceLedger) {
         Ok(ledger) => {
-            for held in ledger.iter().flat_map(DeviceLedger::holders) {
+            let ledger = ledger.unwrap_or_default();
+            for held in ledger.holders().filter(|held| !kept.contains(&held.holder.alloc)) {
                 tracing::info!(
                     device = %held.group, instance = %held.instance, holder = %held.holder,
                     "device released: its holder is over"
                 );
+            }
+            let gone: BTreeSet<AllocId> = ledger.holders().map(|held| held.holder.alloc).collect();
+            left = ledger;
+            for alloc in gone.difference(kept) {
+                left.release_alloc(*alloc);
             }
         }
         Err(error @ StateError::Record { .. }) => {
@@ -67,7 +80,7 @@ async fn release_devices(state: &StateStore) -> Result<(), StateError> {
         }
         Err(error) => return Err(error),
     }
-    state.put(&Key::DeviceLedger, &DeviceLedger::default()).await.map(drop)
+    state.put(&Key::DeviceLedger, &left).await.map(drop)
 }
 
 /// What the records say of the allocations, as they are closed.
@@ -86,11 +99,13 @@ struct Found {
 /// Many records share a commit; all of it is durable when this returns.
 async fn close_records(
     state: &StateStore,
+    kept: &BTreeSet<AllocId>,
     now: Timestamp,
     said: &mut Vec<String>,
 ) -> Result<(), StateError> {
     let mut found = Found::default();
-    for record in state.scan(&Prefix::Allocs)? {
+    let kept = |key: &Key| key.alloc().is_some_and(|id| kept.contains(&id));
+    for record in state.scan(&Prefix::Allocs)?.into_iter().filter(|record| !kept(&record.key)) {
         match record.key.clone() {
             Key::Alloc(id) => {
                 let Ok(alloc) = record.decode::<Allocation>() else { continue };

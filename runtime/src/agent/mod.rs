@@ -10,6 +10,8 @@
 
 pub mod admission;
 pub mod catalogue;
+mod change;
+mod collect;
 pub mod config;
 mod error;
 mod follow;
@@ -17,23 +19,29 @@ pub mod gc;
 pub mod inspect;
 mod job;
 mod jobs;
+mod jobs_dir;
+mod keeper;
+mod leave;
 mod leftovers;
 pub mod ports;
+mod proposal;
 pub mod reconcile;
 mod records;
 mod registry;
+mod restore;
 mod startup;
 mod submitted;
 pub mod views;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde::Serialize;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
 
-use crate::alloc::{AllocHandle, AllocRunner, AllocRunnerConfig};
+use crate::alloc::{AllocHandle, AllocRunner, AllocRunnerConfig, PreviousAlloc};
 use crate::clock::Clock;
 use crate::device::manager::DeviceManager;
 use crate::driver::api::{Drivers as _, Workloads};
@@ -41,18 +49,18 @@ use crate::driver::manager::DriverManager;
 use crate::host::HostServices;
 use crate::limits::{JOB_TASKS_MAX, KILL_TIMEOUT_MAX};
 use crate::model::alloc::Allocation;
-use crate::model::ids::AllocId;
+use crate::model::ids::{AllocId, PluginName};
 use crate::model::job::Job;
 use crate::node::{Node, NodeView};
 use crate::rng::Rng;
 use crate::state::{DataDirLock, Key, StateError, StateStore};
 use crate::task::env::NodeFacts;
 
+pub use crate::alloc::RestartScope;
 pub use catalogue::{PluginEntry, PluginStatus};
 pub use config::{AgentConfig, PluginBlock};
 pub use error::{AgentError, AllocError, JobError, SubmitError};
 pub use job::{AllocResult, JobHandle, JobResult};
-pub use jobs::RestartScope;
 pub use views::{
     AllocView, BlockedPlacement, Collected, GroupCounts, GroupPlan, JobStatus, JobView,
     JobsDirEntry, JobsDirReport, LeaveMode, Plan, Readiness, RegisterOptions, Registered, Stage,
@@ -128,12 +136,26 @@ struct Inner {
     workloads: Arc<dyn Workloads>,
     services: HostServices,
     state: StateStore,
-    follower: Follower,
+    /// Absent in an embedded agent.
+    gc: OnceLock<gc::GcHandle>,
+    /// Once plugins have said what they are.
+    follower: OnceLock<Follower>,
     admission: Mutex<Admission>,
     registry: Mutex<Registry>,
     stage: watch::Sender<Stage>,
-    /// Held while the ledger is read and queued, so that an older one never follows a newer one.
-    ledger_order: tokio::sync::Mutex<()>,
+    /// Of the jobs directory; absent without one.
+    jobs_dir: Mutex<Option<JobsDirReport>>,
+    /// Look at the jobs directory now.
+    rescan: Arc<Notify>,
+    /// Plugins that have not answered their first fingerprint.
+    waiting: Mutex<BTreeSet<PluginName>>,
+    /// Held while a change is decided and its records are queued: an older record never follows a
+    /// newer one.
+    order: tokio::sync::Mutex<()>,
+    /// Something became free, or may be placed now.
+    wake: Arc<Notify>,
+    /// Ends what runs beside the agent.
+    ended: CancellationToken,
     kill_with_agent: bool,
     clock: Clock,
     rng: Rng,
@@ -207,11 +229,13 @@ impl AgentHandle {
     /// then nothing of it runs and nothing is held.
     pub async fn submit(&self, job: Job) -> Result<JobHandle, SubmitError> {
         self.check_all(&job)?;
+        if *self.0.stage.borrow() == Stage::Leaving {
+            return Err(SubmitError::Leaving);
+        }
         let job = Arc::new(job);
         let placed = self.place(&job)?;
         let mut submitted = Submitted::new(self.clone(), placed.iter().map(|alloc| alloc.id));
-        let started = self.begin(placed, false, &mut submitted).await;
-        match started {
+        match self.begin(placed, &mut submitted).await {
             Ok(handles) => {
                 submitted.keep();
                 Ok(JobHandle::new(job, handles))
@@ -237,46 +261,31 @@ impl AgentHandle {
         if problems.is_empty() { Ok(()) } else { Err(SubmitError::Config(problems)) }
     }
 
-    /// Make allocations durable, with the devices they hold, then start them.
+    /// Queue allocations with the devices they hold, start them, and see that they are durable.
     async fn begin(
         &self,
         placed: Vec<Allocation>,
-        registered: bool,
         submitted: &mut Submitted,
     ) -> Result<Vec<AllocHandle>, SubmitError> {
-        // Side by side, so that they share commits.
-        let mut writes = JoinSet::new();
-        let agent = self.clone();
-        writes.spawn(async move { agent.save_ledger().await });
-        let placed: Vec<Arc<Allocation>> = placed.into_iter().map(Arc::new).collect();
-        for alloc in &placed {
-            let (state, alloc) = (self.0.state.clone(), Arc::clone(alloc));
-            writes.spawn(async move { state.put(&Key::Alloc(alloc.id), &*alloc).await.map(drop) });
+        let change = self.enter(placed);
+        {
+            let _order = self.0.order.lock().await;
+            self.queue(&change).await.map_err(SubmitError::State)?;
         }
-        while let Some(written) = writes.join_next().await {
-            let ended = written.map_err(|_| SubmitError::Runner("a write panicked".to_owned()))?;
-            ended.map_err(SubmitError::State)?;
-        }
-        let mut handles = Vec::with_capacity(placed.len());
-        for alloc in placed {
-            let handle = self.run(alloc, registered)?;
+        let mut handles = Vec::with_capacity(change.placed.len());
+        for alloc in &change.placed {
+            let handle = self.run(Arc::clone(alloc))?;
             submitted.started(handle.clone());
             handles.push(handle);
         }
+        self.durable(&change).await?;
         Ok(handles)
-    }
-
-    /// Write who holds which device; durable when this returns.
-    async fn save_ledger(&self) -> Result<(), StateError> {
-        let _order = self.0.ledger_order.lock().await;
-        let ledger = self.admission().devices().clone();
-        self.0.state.put(&Key::DeviceLedger, &ledger).await.map(drop)
     }
 
     /// Free what an allocation holds. The record may lag: at worst a device counts as held by an
     /// allocation that is over, which the next start sees.
     async fn release(&self, alloc: AllocId) {
-        let _order = self.0.ledger_order.lock().await;
+        let _order = self.0.order.lock().await;
         self.admission().release_alloc(alloc);
         let ledger = self.admission().devices().clone();
         match self.0.state.put_later(&Key::DeviceLedger, &ledger).await {
@@ -300,15 +309,22 @@ impl AgentHandle {
         placed.map_err(|refusal| SubmitError::Refused(Box::new(refusal)))
     }
 
-    fn run(
-        &self,
-        allocation: Arc<Allocation>,
-        registered: bool,
-    ) -> Result<AllocHandle, SubmitError> {
+    /// Start the owner of an allocation that is entered and queued.
+    fn run(&self, allocation: Arc<Allocation>) -> Result<AllocHandle, SubmitError> {
+        let spawned = AllocRunner::spawn(self.runner_config(allocation));
+        let handle = spawned.map_err(|error| SubmitError::Runner(error.to_string()))?;
+        self.own(&handle);
+        Ok(handle)
+    }
+
+    /// What the owner of an allocation needs.
+    fn runner_config(&self, allocation: Arc<Allocation>) -> AllocRunnerConfig {
         let inner = &self.0;
-        let id = allocation.id;
-        self.registry().put_alloc(Arc::clone(&allocation), registered, inner.clock.now());
-        let handle = AllocRunner::spawn(AllocRunnerConfig {
+        let previous = allocation.previous.and_then(|id| {
+            let registry = self.registry();
+            registry.alloc(id)?.handle.as_ref().map(PreviousAlloc::of)
+        });
+        AllocRunnerConfig {
             allocation,
             node: Arc::new(node_facts(&self.node())),
             alloc_root: inner.data_dir.join("allocs"),
@@ -319,15 +335,16 @@ impl AgentHandle {
             clock: inner.clock.clone(),
             rng: inner.rng.clone(),
             kill_timeout_max: KILL_TIMEOUT_MAX,
-            previous: None,
-        })
-        .map_err(|error| SubmitError::Runner(error.to_string()))?;
-        if let Some(entry) = self.registry().alloc_mut(id) {
+            previous,
+        }
+    }
+
+    /// Enter and follow the owner of a known allocation.
+    fn own(&self, handle: &AllocHandle) {
+        if let Some(entry) = self.registry().alloc_mut(handle.id()) {
             entry.handle = Some(handle.clone());
         }
-        self.registry().touch(id, inner.clock.now());
-        follow::spawn(self, &handle);
-        Ok(handle)
+        follow::spawn(self, handle);
     }
 
     fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
@@ -336,40 +353,6 @@ impl AgentHandle {
 
     fn admission(&self) -> std::sync::MutexGuard<'_, Admission> {
         self.0.admission.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Kill every task now, descendants of native ones included, without asking drivers. Their
-    /// owners see the exits and come to their end.
-    pub fn kill_tasks(&self) {
-        self.0.services.processes.kill_all();
-        self.0.services.wasm_tasks.kill_all();
-    }
-
-    /// Leave: stop asking plugins, end what still runs in this process (of an embedded agent:
-    /// native tasks too), close the state. Jobs are stopped before, through their handles.
-    pub async fn shutdown(&self) {
-        self.0.stage.send_replace(Stage::Leaving);
-        if !self.0.kill_with_agent {
-            self.leave_allocs().await;
-        }
-        self.0.drivers.shutdown().await;
-        self.0.devices.shutdown().await;
-        if self.0.kill_with_agent {
-            self.0.services.processes.kill_all();
-        }
-        self.0.services.wasm_tasks.kill_all();
-        self.0.follower.stop().await;
-        self.0.state.close().await;
-        // Owners leave with their last handle.
-        drop(self.registry().take_handles());
-    }
-
-    /// Every owner ends, side by side; native tasks run on.
-    async fn leave_allocs(&self) {
-        let handles = self.registry().take_handles();
-        let mut leaving: JoinSet<()> =
-            handles.into_iter().map(|handle| async move { handle.shutdown().await }).collect();
-        while leaving.join_next().await.is_some() {}
     }
 }
 

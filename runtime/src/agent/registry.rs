@@ -16,11 +16,12 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::gc::choice::Candidate;
 use super::views::{AllocView, BlockedPlacement, GroupCounts, JobStatus, JobView};
 use crate::alloc::AllocHandle;
-use crate::model::alloc::{Allocation, ClientStatus};
+use crate::model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use crate::model::ids::{AllocId, JobId};
-use crate::model::saved::JobRecord;
+use crate::model::saved::{JobRecord, SavedAllocState};
 use crate::model::time::Timestamp;
 
 /// A job.
@@ -41,6 +42,8 @@ pub(super) struct AllocEntry {
     pub(super) registered: bool,
     /// Tasks dead, post-run hooks done.
     pub(super) over: bool,
+    /// How an allocation of an earlier agent had ended.
+    ended: Option<ClientStatus>,
     /// Index of the last visible change.
     pub(super) modify_index: u64,
     /// When that was.
@@ -50,7 +53,18 @@ pub(super) struct AllocEntry {
 impl AllocEntry {
     /// What its owner says; pending before it has one.
     pub(super) fn client_status(&self) -> ClientStatus {
-        self.handle.as_ref().map(|h| h.state().borrow().client_status).unwrap_or_default()
+        let said = || self.handle.as_ref().map(|h| h.state().borrow().client_status);
+        self.ended.or_else(said).unwrap_or_default()
+    }
+
+    /// When its last task ended; when it was placed if none did.
+    fn ended_at(&self) -> Timestamp {
+        let last = self.handle.as_ref().and_then(|handle| {
+            let state = handle.state();
+            let state = state.borrow();
+            state.tasks.values().filter_map(|task| task.finished_at).max()
+        });
+        last.unwrap_or(self.allocation.created_at)
     }
 
     fn view(&self) -> Option<AllocView> {
@@ -111,9 +125,68 @@ impl Registry {
         self.jobs.entry(id).or_insert(entry).record = record;
     }
 
+    /// These places of a job wait. A visible change when they differ from those before.
+    pub(super) fn block(&mut self, job: &JobId, blocked: Vec<BlockedPlacement>) {
+        let Some(entry) = self.jobs.get_mut(job) else { return };
+        if entry.blocked != blocked {
+            entry.blocked = blocked;
+            self.next_index();
+        }
+    }
+
+    /// Jobs with places that wait.
+    pub(super) fn blocked(&self) -> Vec<JobId> {
+        let waiting = self.jobs.iter().filter(|(_, entry)| !entry.blocked.is_empty());
+        waiting.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Allocations that are over and that nobody waits for, oldest first.
+    pub(super) fn garbage(&self) -> Vec<Candidate> {
+        // Who takes a place takes the data too, before its first task starts.
+        let waits =
+            |entry: &&AllocEntry| !entry.over && entry.client_status() == ClientStatus::Pending;
+        let waited: BTreeSet<AllocId> =
+            self.allocs.values().filter(waits).filter_map(|e| e.allocation.previous).collect();
+        let over = self.allocs.iter().filter(|(id, entry)| entry.over && !waited.contains(*id));
+        let mut over: Vec<_> =
+            over.map(|(id, entry)| Candidate { id: *id, ended_at: entry.ended_at() }).collect();
+        over.sort_unstable_by_key(|candidate| (candidate.ended_at, candidate.id));
+        over
+    }
+
+    /// How many allocations there are.
+    pub(super) fn count(&self) -> usize {
+        self.allocs.len()
+    }
+
+    /// Allocations that are over, of jobs that are gone.
+    pub(super) fn purged(&self) -> Vec<AllocId> {
+        let gone = |id: &AllocId| {
+            self.allocs.get(id).is_some_and(|entry| {
+                entry.registered && !self.jobs.contains_key(&entry.allocation.job.id)
+            })
+        };
+        self.garbage().into_iter().map(|candidate| candidate.id).filter(gone).collect()
+    }
+
+    /// An allocation by its id.
+    pub(super) fn alloc(&self, id: AllocId) -> Option<&AllocEntry> {
+        self.allocs.get(&id)
+    }
+
     /// An allocation by its id, to be changed.
     pub(super) fn alloc_mut(&mut self, id: AllocId) -> Option<&mut AllocEntry> {
         self.allocs.get_mut(&id)
+    }
+
+    /// Allocations that may run something and are not told to stop.
+    pub(super) fn live(&self) -> Vec<Arc<Allocation>> {
+        let live = self.allocs.values().filter(|entry| {
+            !entry.over
+                && entry.allocation.desired == DesiredStatus::Run
+                && !entry.client_status().terminal()
+        });
+        live.map(|entry| Arc::clone(&entry.allocation)).collect()
     }
 
     /// Let go of every owner.
@@ -141,12 +214,30 @@ impl Registry {
             handle: None,
             registered,
             over: false,
+            ended: None,
             modify_index: index,
             modify_time: now,
         });
         entry.allocation = allocation;
         entry.modify_index = index.max(entry.modify_index);
         entry.modify_time = now;
+    }
+
+    /// Enter an allocation of an earlier agent.
+    pub(super) fn restore_alloc(
+        &mut self,
+        allocation: &Arc<Allocation>,
+        registered: bool,
+        saved: Option<&SavedAllocState>,
+        now: Timestamp,
+    ) {
+        self.put_alloc(Arc::clone(allocation), registered, now);
+        if let Some(entry) = self.allocs.get_mut(&allocation.id)
+            && let Some(saved) = saved.filter(|saved| saved.finished)
+        {
+            entry.over = true;
+            entry.ended = Some(saved.client_status);
+        }
     }
 
     /// An allocation's state or phase changed.

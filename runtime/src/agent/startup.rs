@@ -1,16 +1,23 @@
 //! The order of birth.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::admission::Admission;
+use super::catalogue::Loaded;
 use super::inspect::STATE_FILE;
 use super::records::{self, Follower};
-use super::registry::Registry;
-use super::views::Stage;
-use super::{AgentError, AgentHandle, AgentOptions, Inner, catalogue, leftovers};
+use super::restore::Found;
+use super::views::{JobsDirReport, Stage};
+use super::{
+    AgentError, AgentHandle, AgentOptions, Inner, catalogue, collect, jobs_dir, keeper, restore,
+};
+use crate::clock;
 use crate::device::manager::DeviceManager;
 use crate::driver::api::Workloads;
 use crate::driver::manager::DriverManager;
@@ -18,10 +25,17 @@ use crate::host::process::{Options as ProcessOptions, ProcessHost, Supervision};
 use crate::host::wasm_task::WasmTaskHost;
 use crate::host::{HostServices, HostWorkloads};
 use crate::model::attribute::Scalar;
+use crate::model::ids::PluginName;
 use crate::node::{Node, NodeView, fingerprint, id};
 use crate::plugin::PluginRuntime;
 use crate::sandbox::{EngineKind, Sandbox, SandboxConfig};
 use crate::state::{DataDirLock, StateStore};
+
+/// How long the start of an embedded agent waits for plugins to say whether they can be used: its
+/// one job comes at once.
+const FIRST_FINGERPRINT_WALL: Duration = Duration::from_secs(15);
+/// The same for an agent that serves: a slow plugin must not keep it from being asked.
+const FIRST_FINGERPRINT_WALL_AGENT: Duration = Duration::from_secs(3);
 
 pub(super) async fn start(options: AgentOptions) -> Result<AgentHandle, AgentError> {
     let mut notices = Vec::new();
@@ -29,7 +43,10 @@ pub(super) async fn start(options: AgentOptions) -> Result<AgentHandle, AgentErr
     let lock = DataDirLock::acquire(&data_dir)?;
     seed_devices(&data_dir)?;
     let state = open_state(&data_dir, &mut notices).await?;
-    notices.extend(leftovers::clear(&state, options.clock.now()).await?);
+    let mut found = Found::read(&state)?;
+    let embedded = options.kill_with_agent;
+    notices.extend(found.take_notices());
+    notices.extend(restore::clear(&state, &found, embedded, options.clock.now()).await?);
 
     let view = node_view(&options, &data_dir).await?;
     notices.extend(records::register(&state, &view, options.clock.now()).await?);
@@ -43,7 +60,7 @@ pub(super) async fn start(options: AgentOptions) -> Result<AgentHandle, AgentErr
     let drivers = DriverManager::new(node.clone(), Arc::clone(&workloads));
     let devices = DeviceManager::new(node.clone());
     let runtime = PluginRuntime::new(services.clone())?;
-    let plugins =
+    let Loaded { entries: plugins, first, waiting } =
         catalogue::load_all(&options.config, &data_dir, &runtime, &drivers, &devices).await;
     for entry in &plugins {
         if let catalogue::PluginStatus::Refused(reason) = &entry.status {
@@ -55,8 +72,8 @@ pub(super) async fn start(options: AgentOptions) -> Result<AgentHandle, AgentErr
     for notice in &notices {
         tracing::info!("{notice}");
     }
-    let follower = Follower::spawn(state.clone(), &node, handles);
-    Ok(AgentHandle(Arc::new(Inner {
+    let jobs_dir = options.config.jobs_dir.clone().filter(|_| !embedded);
+    let agent = AgentHandle(Arc::new(Inner {
         data_dir,
         node,
         plugins,
@@ -66,16 +83,66 @@ pub(super) async fn start(options: AgentOptions) -> Result<AgentHandle, AgentErr
         workloads,
         services,
         state,
-        follower,
+        follower: OnceLock::new(),
+        gc: OnceLock::new(),
         admission: Mutex::new(Admission::default()),
-        registry: Mutex::new(Registry::new(0, options.clock.now())),
-        stage: watch::Sender::new(Stage::Ready),
-        ledger_order: tokio::sync::Mutex::new(()),
+        registry: Mutex::new(found.registry(options.clock.now())),
+        stage: watch::Sender::new(Stage::Starting),
+        waiting: Mutex::new(waiting),
+        jobs_dir: Mutex::new(
+            jobs_dir.clone().map(|dir| JobsDirReport { dir, ..Default::default() }),
+        ),
+        order: tokio::sync::Mutex::new(()),
+        wake: Arc::default(),
+        rescan: Arc::default(),
+        ended: CancellationToken::new(),
         kill_with_agent: options.kill_with_agent,
         clock: options.clock,
         rng: options.rng,
         _lock: lock,
-    })))
+    }));
+    let fingerprints = tokio::spawn(answered(agent.clone(), first));
+    if embedded {
+        agent.adopt(found).await?;
+    } else {
+        agent.restore(found).await?;
+        collect::spawn(&agent, options.config.gc);
+    }
+    // Owners of restored tasks wait for their own driver; jobs that come now find most of them.
+    let wall = if embedded { FIRST_FINGERPRINT_WALL } else { FIRST_FINGERPRINT_WALL_AGENT };
+    let _slow = clock::timeout(wall, fingerprints).await;
+    // Only now: what plugins have not said yet is no news.
+    let follower = Follower::spawn(agent.0.state.clone(), &agent.0.node, handles);
+    let _first = agent.0.follower.set(follower);
+    keeper::spawn(&agent);
+    agent.0.stage.send_replace(Stage::Ready);
+    if let Some(dir) = jobs_dir {
+        jobs_dir::spawn(&agent, dir);
+    }
+    Ok(agent)
+}
+
+/// Keep the list of plugins that have not answered yet.
+async fn answered(agent: AgentHandle, mut first: JoinSet<PluginName>) {
+    let weak = Arc::downgrade(&agent.0);
+    let ended = agent.0.ended.clone();
+    drop(agent);
+    loop {
+        let answer = tokio::select! {
+            answer = first.join_next() => answer,
+            () = ended.cancelled() => return,
+        };
+        let Some(agent) = weak.upgrade() else { return };
+        let mut waiting = agent.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        match answer {
+            Some(Ok(name)) => drop(waiting.remove(&name)),
+            Some(Err(error)) => tracing::error!(%error, "a first fingerprint was given up"),
+            None => {
+                waiting.clear();
+                return;
+            }
+        }
+    }
 }
 
 /// Create the directory for this user alone, and make its path absolute.

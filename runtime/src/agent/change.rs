@@ -1,0 +1,432 @@
+//! One change of a job or its allocations: decided, written, done.
+//!
+//! ```text
+//!  decide (both locks) ─► queue (in the order of decisions) ─► owners of new allocations start
+//!     ▲ reconcile            job, allocations, ledger                 │  first durable write of a
+//!     │                                                               │  task takes all of it along
+//!     │                                  ┌─ failed ─► revert ◄─┐      ▼
+//!  asked: version, stop, fill            └──────────────────── durable ─► owners of changed ones hear
+//!                                                                  └────► acknowledged
+//! ```
+//! Records are queued before an owner starts, so nothing runs whose allocation is not durable: a
+//! task's intent is a durable write, and those keep their order. So the start of a task alone costs
+//! no commit for its allocation; many changes at the same time share one.
+//!
+//! A replacement that does not fit beside what it replaces stays a blocked placement of its job
+//! until that is over; [`super::keeper`] asks again then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::proposal::{Proposal, may_register, next_version, numbered, stopped_copy, updated_copy};
+use super::reconcile::Action;
+use super::registry::Registry;
+use super::views::{RegisterOptions, Stage};
+use super::{AgentHandle, SubmitError};
+use crate::clock;
+use crate::model::alloc::{Allocation, DesiredStatus};
+use crate::model::ids::{AllocId, JobId};
+use crate::model::job::Job;
+use crate::model::saved::{JobOrigin, JobRecord};
+use crate::model::time::Timestamp;
+use crate::state::{Key, StateError};
+
+/// How long a change waits for a durable write of somebody else to take its records along (a task's
+/// intent, another change), before it asks for a commit itself.
+const LINGER: Duration = Duration::from_millis(2);
+
+/// What is asked of a job.
+pub(super) enum Asked {
+    /// This is the job now. Refused as a whole when it cannot fit. Nothing happens when it is the
+    /// present version.
+    Version(Arc<Job>, RegisterOptions),
+    /// Nothing of it is to run.
+    Stop {
+        /// Who asks.
+        origin: JobOrigin,
+        /// Why, for people.
+        reason: String,
+        /// Forget it.
+        purge: bool,
+    },
+    /// This allocation is to stop.
+    StopAlloc {
+        /// Which.
+        alloc: AllocId,
+        /// Why, for people.
+        reason: String,
+    },
+    /// Do what is left to do.
+    Fill,
+}
+
+/// A change that was decided and is in the registry.
+#[derive(Default)]
+pub(super) struct Change {
+    job: Option<JobId>,
+    /// The job's new record, and the one before.
+    pub(super) record: Option<Arc<JobRecord>>,
+    pub(super) before: Option<Arc<JobRecord>>,
+    purge: bool,
+    /// Index of the change.
+    pub(super) index: u64,
+    /// New allocations.
+    pub(super) placed: Vec<Arc<Allocation>>,
+    /// New copies of known allocations, with the old ones.
+    copies: Vec<(Arc<Allocation>, Arc<Allocation>)>,
+    blocked: usize,
+}
+
+impl Change {
+    fn is_empty(&self) -> bool {
+        self.record.is_none() && !self.purge && self.placed.is_empty() && self.copies.is_empty()
+    }
+
+    /// Allocations that run on with the change.
+    pub(super) fn updated(&self) -> Vec<AllocId> {
+        self.ids(DesiredStatus::Run)
+    }
+
+    /// Allocations told to stop.
+    pub(super) fn stopped(&self) -> Vec<AllocId> {
+        self.ids(DesiredStatus::Stop)
+    }
+
+    /// Places that wait.
+    pub(super) const fn blocked(&self) -> usize {
+        self.blocked
+    }
+
+    fn ids(&self, desired: DesiredStatus) -> Vec<AllocId> {
+        let copies = self.copies.iter().filter(|(new, _)| new.desired == desired);
+        copies.map(|(new, _)| new.id).collect()
+    }
+}
+
+impl AgentHandle {
+    /// Decide a change and enter it. Nothing is changed when it is refused.
+    fn decide(&self, job: &JobId, asked: Asked) -> Result<Change, SubmitError> {
+        let registry = &mut *self.registry();
+        let before = registry.jobs.get(job).map(|entry| Arc::clone(&entry.record));
+        let mut change = Change { job: Some(job.clone()), before, ..Change::default() };
+        let mut entering = Entering { now: self.0.clock.now(), index: None, why: None };
+        let strict = matches!(asked, Asked::Version(..));
+        let Some(record) = entering.wanted(asked, registry, &mut change)? else {
+            change.index = entering.index.unwrap_or_else(|| registry.index());
+            return Ok(change);
+        };
+        let proposal = Proposal::new(registry, &record);
+        let mut admission = self.admission();
+        if strict {
+            let fits = self.fits(&admission, &record, &proposal);
+            fits.map_err(|refusal| SubmitError::Refused(Box::new(refusal)))?;
+        }
+        let record = entering.record(record, registry, &mut change);
+        entering.copies(&record, &proposal, registry, &mut change);
+        let (placed, blocked) = self.place_now(&mut admission, &record, &proposal);
+        drop(admission);
+        entering.placed(&record, placed, registry, &mut change);
+        change.blocked = blocked.len();
+        registry.block(job, blocked);
+        if change.purge {
+            entering.index(registry);
+            registry.jobs.remove(job);
+        }
+        change.index = entering.index.unwrap_or_else(|| registry.index());
+        Ok(change)
+    }
+
+    /// Hand the records to the store, in the order of decisions.
+    pub(super) async fn queue(&self, change: &Change) -> Result<(), StateError> {
+        let state = &self.0.state;
+        if let (Some(record), false) = (&change.record, change.purge) {
+            state.put_later(&Key::Job(record.job.id.clone()), &**record).await?;
+        }
+        let copies = change.copies.iter().map(|(new, _)| new);
+        for alloc in copies.chain(&change.placed) {
+            state.put_later(&Key::Alloc(alloc.id), &**alloc).await?;
+        }
+        let ledger = self.admission().devices().clone();
+        state.put_later(&Key::DeviceLedger, &ledger).await.map(drop)
+    }
+
+    /// Decide, write and do. When this returns, the change is durable, or nothing is left of it.
+    pub(super) async fn change(&self, job: &JobId, asked: Asked) -> Result<Change, SubmitError> {
+        self.change_with(job, asked, false).await
+    }
+
+    /// As [`Self::change`]; stopped allocations may leave their delays out.
+    pub(super) async fn change_with(
+        &self,
+        job: &JobId,
+        asked: Asked,
+        skip_shutdown_delay: bool,
+    ) -> Result<Change, SubmitError> {
+        if *self.0.stage.borrow() == Stage::Leaving {
+            return Err(SubmitError::Leaving);
+        }
+        let order = self.0.order.lock().await;
+        let change = self.decide(job, asked)?;
+        if change.is_empty() {
+            return Ok(change);
+        }
+        let queued = self.queue(&change).await;
+        drop(order);
+        let done = match queued {
+            Ok(()) => self.begin_placed(&change).await,
+            Err(error) => Err(SubmitError::State(error)),
+        };
+        if let Err(error) = done {
+            self.revert(&change).await;
+            return Err(error);
+        }
+        for (new, _) in &change.copies {
+            self.tell_owner(new, skip_shutdown_delay);
+        }
+        self.collect_purged();
+        Ok(change)
+    }
+
+    async fn begin_placed(&self, change: &Change) -> Result<(), SubmitError> {
+        for alloc in &change.placed {
+            self.run(Arc::clone(alloc))?;
+        }
+        self.durable(change).await
+    }
+
+    /// Enter allocations that belong to no registered job.
+    pub(super) fn enter(&self, placed: Vec<Allocation>) -> Change {
+        let now = self.0.clock.now();
+        let mut registry = self.registry();
+        let mut change = Change { index: registry.next_index(), ..Change::default() };
+        for alloc in placed {
+            let index = change.index;
+            let alloc = Arc::new(Allocation { create_index: index, modify_index: index, ..alloc });
+            registry.put_alloc(Arc::clone(&alloc), false, now);
+            change.placed.push(alloc);
+        }
+        change
+    }
+
+    /// Wait until a change that was queued is durable.
+    pub(super) async fn durable(&self, change: &Change) -> Result<(), SubmitError> {
+        clock::sleep(LINGER).await;
+        let durable = match (&change.job, change.purge) {
+            (Some(job), true) => self.0.state.delete(&Key::Job(job.clone())).await,
+            _ => self.0.state.flush().await,
+        };
+        durable.map_err(SubmitError::State)
+    }
+
+    /// The owner hears of a new copy; never waits.
+    pub(super) fn tell_owner(&self, allocation: &Arc<Allocation>, skip_shutdown_delay: bool) {
+        let owner = self.registry().alloc(allocation.id).and_then(|entry| entry.handle.clone());
+        let Some(owner) = owner else { return };
+        if allocation.desired == DesiredStatus::Run {
+            owner.update(Arc::clone(allocation));
+            return;
+        }
+        let reason = allocation.desired_description.clone();
+        tokio::spawn(async move { owner.stop_with(reason, skip_shutdown_delay).await });
+    }
+
+    /// Remove what is over of jobs that are gone.
+    pub(super) fn collect_purged(&self) {
+        let purged = self.registry().purged();
+        for id in purged {
+            let agent = self.clone();
+            tokio::spawn(async move { agent.destroy_alloc(id).await });
+        }
+    }
+
+    /// Take back a change that could not be made durable, unless something newer came.
+    async fn revert(&self, change: &Change) {
+        let _order = self.0.order.lock().await;
+        let now = self.0.clock.now();
+        let state = &self.0.state;
+        for alloc in &change.placed {
+            let entry = self.registry().remove_alloc(alloc.id);
+            if let Some(handle) = entry.and_then(|entry| entry.handle) {
+                handle.destroy().await;
+            }
+            self.admission().release_alloc(alloc.id);
+            said(state.destroy_alloc(alloc.id).await);
+        }
+        for (new, old) in &change.copies {
+            let ours = {
+                let mut registry = self.registry();
+                let ours = registry
+                    .alloc(new.id)
+                    .is_some_and(|entry| entry.allocation.modify_index == new.modify_index);
+                if ours {
+                    registry.put_alloc(Arc::clone(old), true, now);
+                }
+                ours
+            };
+            if ours {
+                said(state.put_later(&Key::Alloc(old.id), &**old).await.map(drop));
+            }
+        }
+        let Some(job) = &change.job else { return };
+        if change.record.is_none() && !change.purge {
+            return;
+        }
+        let ours = {
+            let mut registry = self.registry();
+            let present = registry.jobs.get(job).map(|entry| entry.record.modify_index);
+            let ours = present == change.record.as_ref().map(|record| record.modify_index)
+                || (change.purge && present.is_none());
+            match &change.before {
+                Some(before) if ours => registry.put_job(Arc::clone(before)),
+                None if ours => drop(registry.jobs.remove(job)),
+                _ => {}
+            }
+            ours
+        };
+        let key = Key::Job(job.clone());
+        match &change.before {
+            Some(before) if ours => said(state.put_later(&key, &**before).await.map(drop)),
+            None if ours => said(state.delete(&key).await),
+            _ => {}
+        }
+    }
+}
+
+/// A change on its way into the registry.
+struct Entering {
+    now: Timestamp,
+    /// The index of the change, once it is known that something changes.
+    index: Option<u64>,
+    /// Why allocations are stopped, where somebody said so.
+    why: Option<String>,
+}
+
+impl Entering {
+    fn index(&mut self, registry: &Registry) -> u64 {
+        *self.index.get_or_insert_with(|| registry.next_index())
+    }
+
+    /// The job as it is to be, as yet without its indexes. `None`: nothing is to be done.
+    fn wanted(
+        &mut self,
+        asked: Asked,
+        registry: &mut Registry,
+        change: &mut Change,
+    ) -> Result<Option<Arc<JobRecord>>, SubmitError> {
+        let known = change.before.clone();
+        match (asked, known) {
+            (Asked::Version(job, options), known) => {
+                may_register(&job, known.as_deref(), &options)?;
+                let same = known.as_deref().filter(|known| known.job == job && !known.stopped);
+                if same.is_some_and(|known| known.origin == options.origin) {
+                    return Ok(None);
+                }
+                let next = match same {
+                    // Another file gives the same job.
+                    Some(known) => JobRecord { origin: options.origin, ..known.clone() },
+                    None => next_version(&job, known.as_deref(), options.origin, self.now),
+                };
+                Ok(Some(Arc::new(next)))
+            }
+            (Asked::Stop { reason, purge, origin }, Some(known)) => {
+                // Nothing gives a job any more that is stopped.
+                if known.origin != origin && !known.stopped {
+                    let (job, actual) = (known.job.id.clone(), known.origin.clone());
+                    return Err(SubmitError::Origin { job, actual });
+                }
+                self.why = Some(reason).filter(|reason| !reason.is_empty());
+                change.purge = purge;
+                let same = known.stopped;
+                let stopped = || Arc::new(JobRecord { stopped: true, ..(*known).clone() });
+                Ok(Some(if same { Arc::clone(&known) } else { stopped() }))
+            }
+            (Asked::Stop { .. }, None) => Ok(None),
+            (Asked::StopAlloc { alloc, reason }, known) => {
+                if let Some(entry) = registry.alloc(alloc) {
+                    let old = Arc::clone(&entry.allocation);
+                    let new = stopped_copy(&old, &reason, self.index(registry));
+                    self.copy(new, old, registry, change);
+                }
+                Ok(known)
+            }
+            (Asked::Fill, known) => Ok(known),
+        }
+    }
+
+    /// Enter the job's record when it is a new one.
+    fn record(
+        &mut self,
+        record: Arc<JobRecord>,
+        registry: &mut Registry,
+        change: &mut Change,
+    ) -> Arc<JobRecord> {
+        if change.before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &record)) {
+            return record;
+        }
+        let index = self.index(registry);
+        let record = Arc::new(numbered(&record, index, change.before.as_deref()));
+        registry.put_job(Arc::clone(&record));
+        change.record = Some(Arc::clone(&record));
+        record
+    }
+
+    /// Enter new copies of allocations that are updated or stopped.
+    fn copies(
+        &mut self,
+        record: &JobRecord,
+        proposal: &Proposal,
+        registry: &mut Registry,
+        change: &mut Change,
+    ) {
+        for action in &proposal.actions {
+            let (alloc, reason) = match action {
+                Action::Update(alloc) => (alloc, None),
+                Action::Stop { alloc, reason } => (alloc, Some(*reason)),
+                Action::Place { .. } | Action::Ignore(_) => continue,
+            };
+            let Some(old) = proposal.alloc(*alloc) else { continue };
+            let index = self.index(registry);
+            let new = match reason {
+                None => updated_copy(old, record, index),
+                Some(reason) => stopped_copy(old, self.why.as_deref().unwrap_or(reason), index),
+            };
+            self.copy(new, Arc::clone(old), registry, change);
+        }
+    }
+
+    fn copy(
+        &self,
+        new: Arc<Allocation>,
+        old: Arc<Allocation>,
+        registry: &mut Registry,
+        change: &mut Change,
+    ) {
+        registry.put_alloc(Arc::clone(&new), true, self.now);
+        change.copies.push((new, old));
+    }
+
+    /// Enter new allocations.
+    fn placed(
+        &mut self,
+        record: &JobRecord,
+        placed: Vec<Allocation>,
+        registry: &mut Registry,
+        change: &mut Change,
+    ) {
+        for alloc in placed {
+            let index = self.index(registry);
+            let (create_index, modify_index, job_version) = (index, index, record.version);
+            let alloc = Allocation { create_index, modify_index, job_version, ..alloc };
+            let alloc = Arc::new(alloc);
+            registry.put_alloc(Arc::clone(&alloc), true, self.now);
+            change.placed.push(alloc);
+        }
+    }
+}
+
+fn said(written: Result<(), StateError>) {
+    match written {
+        Ok(()) | Err(StateError::Closed { .. }) => {}
+        Err(error) => tracing::error!(%error, "a change that failed could not be taken back whole"),
+    }
+}

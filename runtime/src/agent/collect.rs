@@ -1,0 +1,121 @@
+//! What the garbage collection does to this agent's allocations.
+//!
+//! ```text
+//!   registry ─ over, and nobody waits for it ─► candidates ─► gc ─► AllocHandle::destroy ─► forgotten
+//! ```
+//! An embedded agent collects nothing by itself: whoever runs one job wants to see what became of it.
+
+use std::sync::{Arc, Weak};
+
+use tokio::task::JoinSet;
+
+use super::config::GcConfig;
+use super::gc::choice::{Candidate, GcPolicy};
+use super::gc::{CollectError, FsGauge, Garbage};
+use super::views::Collected;
+use super::{AgentHandle, AllocError, Inner, gc};
+use crate::alloc::AllocPhase;
+use crate::driver::api::BoxFuture;
+use crate::model::ids::AllocId;
+
+/// Start the collector of an agent.
+pub(super) fn spawn(agent: &AgentHandle, config: GcConfig) {
+    let garbage = Arc::new(Allocs(Arc::downgrade(&agent.0)));
+    let gauge = Arc::new(FsGauge { root: agent.0.data_dir.clone() });
+    let (handle, _task) = gc::spawn(policy(config), garbage, gauge, agent.0.ended.clone());
+    handle.poke();
+    let _first = agent.0.gc.set(handle);
+}
+
+fn policy(config: GcConfig) -> GcPolicy {
+    let default = GcPolicy::default();
+    GcPolicy {
+        interval: config.interval.unwrap_or(default.interval),
+        disk_usage_percent: config.disk_usage_percent.unwrap_or(default.disk_usage_percent),
+        inode_usage_percent: config.inode_usage_percent.unwrap_or(default.inode_usage_percent),
+        max_allocs: config.max_allocs.unwrap_or(default.max_allocs),
+        parallel: config.parallel.unwrap_or(default.parallel),
+    }
+}
+
+/// The allocations of an agent, which it does not keep.
+struct Allocs(Weak<Inner>);
+
+impl Garbage for Allocs {
+    fn candidates(&self) -> Vec<Candidate> {
+        let Some(agent) = self.0.upgrade().map(AgentHandle) else { return Vec::new() };
+        agent.registry().garbage()
+    }
+
+    fn live(&self) -> usize {
+        let Some(agent) = self.0.upgrade().map(AgentHandle) else { return 0 };
+        let registry = agent.registry();
+        registry.count().saturating_sub(registry.garbage().len())
+    }
+
+    fn destroy(&self, id: AllocId) -> BoxFuture<'static, Result<(), String>> {
+        let agent = self.0.upgrade().map(AgentHandle);
+        Box::pin(async move {
+            let Some(agent) = agent else { return Err("the agent is gone".to_owned()) };
+            if agent.destroy_alloc(id).await {
+                return Ok(());
+            }
+            Err("its owner left before it was done".to_owned())
+        })
+    }
+}
+
+impl AgentHandle {
+    /// Remove directory and records of one allocation that is over, or of all of them.
+    ///
+    /// # Errors
+    /// When there is no such allocation, it is not over, or another one waits for its data.
+    pub async fn collect(&self, alloc: Option<AllocId>) -> Result<Collected, AllocError> {
+        let view = match alloc {
+            Some(id) => Some(self.alloc(id).ok_or(AllocError::Unknown { alloc: id })?),
+            None => None,
+        };
+        if let Some(gc) = self.0.gc.get() {
+            return match gc.collect(alloc).await {
+                Ok(removed) => Ok(Collected { allocs: removed.allocs }),
+                Err(CollectError::Stopping) => Err(AllocError::Leaving),
+                Err(CollectError::NotGarbage { alloc }) => {
+                    let status = view.map(|view| view.state.client_status).unwrap_or_default();
+                    Err(AllocError::NotOver { alloc, status })
+                }
+            };
+        }
+        let mut garbage = self.registry().garbage();
+        if let Some(view) = view {
+            let (alloc, status) = (view.allocation.id, view.state.client_status);
+            garbage.retain(|candidate| candidate.id == alloc);
+            if garbage.is_empty() {
+                return Err(AllocError::NotOver { alloc, status });
+            }
+        }
+        let mut removals = JoinSet::new();
+        for Candidate { id, .. } in garbage {
+            let agent = self.clone();
+            removals.spawn(async move { agent.destroy_alloc(id).await.then_some(id) });
+        }
+        let mut collected = Collected::default();
+        while let Some(removed) = removals.join_next().await {
+            collected.allocs.extend(removed.ok().flatten());
+        }
+        collected.allocs.sort_unstable();
+        Ok(collected)
+    }
+
+    /// Remove an allocation that is over. Whether it is gone.
+    pub(super) async fn destroy_alloc(&self, id: AllocId) -> bool {
+        let handle = self.registry().alloc(id).map(|entry| entry.handle.clone());
+        // Somebody else removed it.
+        let Some(handle) = handle else { return true };
+        let Some(handle) = handle else { return false };
+        let gone = handle.destroy().await == AllocPhase::Destroyed;
+        if gone {
+            self.registry().remove_alloc(id);
+        }
+        gone
+    }
+}

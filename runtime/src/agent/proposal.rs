@@ -1,0 +1,271 @@
+//! What is to be done for a job, and whether and where it fits.
+//!
+//! ```text
+//!   JobRecord + its allocations ─ reconcile ─► actions ─► fits: in a copy without what goes?
+//!                                                 └─────► place_now: what fits beside it; the rest waits
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::admission::{Admission, Placing, Refusal};
+use super::reconcile::{Action, Existing, Wanted, reconcile};
+use super::registry::Registry;
+use super::views::{BlockedPlacement, GroupPlan, RegisterOptions};
+use super::{AgentHandle, SubmitError, ports};
+use crate::model::alloc::{Allocation, ClientStatus, DesiredStatus};
+use crate::model::ids::{AllocId, GroupName};
+use crate::model::job::{Job, TaskGroup};
+use crate::model::saved::{JobOrigin, JobRecord};
+use crate::model::time::Timestamp;
+
+/// What reconciling says, with what it is about.
+pub(super) struct Proposal {
+    pub(super) actions: Vec<Action>,
+    /// The job's allocations.
+    pub(super) allocs: Vec<(Arc<Allocation>, ClientStatus)>,
+    /// Allocations that give their resources back.
+    going: BTreeSet<AllocId>,
+    going_ports: BTreeSet<u16>,
+}
+
+impl Proposal {
+    /// What is to be done for `record`.
+    pub(super) fn new(registry: &Registry, record: &JobRecord) -> Self {
+        let known = registry.allocs_of(&record.job.id).filter(|entry| entry.registered);
+        let allocs: Vec<_> =
+            known.map(|e| (Arc::clone(&e.allocation), e.client_status(), e.over)).collect();
+        let existing: Vec<Existing<'_>> = allocs
+            .iter()
+            .map(|(alloc, status, _)| Existing {
+                id: alloc.id,
+                job: &alloc.job,
+                group: &alloc.group,
+                index: alloc.index,
+                version: alloc.job_version,
+                create_index: alloc.create_index,
+                stopping: alloc.desired == DesiredStatus::Stop,
+                status: *status,
+            })
+            .collect();
+        let wanted = Wanted {
+            job: &record.job,
+            version: record.version,
+            create_index: record.create_index,
+            stopped: record.stopped,
+        };
+        let actions = reconcile(&wanted, &existing);
+        let stopped = actions.iter().filter_map(|action| match action {
+            Action::Stop { alloc, .. } => Some(*alloc),
+            _ => None,
+        });
+        let on_their_way = allocs.iter().filter(|(alloc, status, over)| {
+            !over && (alloc.desired == DesiredStatus::Stop || status.terminal())
+        });
+        let going: BTreeSet<AllocId> =
+            on_their_way.map(|(alloc, ..)| alloc.id).chain(stopped).collect();
+        let going_ports = allocs
+            .iter()
+            .filter(|(alloc, ..)| going.contains(&alloc.id))
+            .flat_map(|(alloc, ..)| alloc.ports.iter().map(|port| port.value))
+            .collect();
+        let allocs = allocs.into_iter().map(|(alloc, status, _)| (alloc, status)).collect();
+        Self { actions, allocs, going, going_ports }
+    }
+
+    /// Every place to be filled, with the allocation that had it last.
+    fn places(&self) -> impl Iterator<Item = (&GroupName, u32, Option<AllocId>)> {
+        self.actions.iter().filter_map(|action| match action {
+            Action::Place { group, index, previous, .. } => Some((group, *index, *previous)),
+            _ => None,
+        })
+    }
+}
+
+impl AgentHandle {
+    /// Would everything fit once what goes is gone?
+    pub(super) fn fits(
+        &self,
+        admission: &Admission,
+        record: &JobRecord,
+        proposal: &Proposal,
+    ) -> Result<(), Refusal> {
+        let mut trial = admission.clone();
+        for alloc in &proposal.going {
+            trial.release_alloc(*alloc);
+        }
+        let in_use = |port| !proposal.going_ports.contains(&port) && ports::port_in_use(port);
+        let mut wanted: BTreeMap<&GroupName, Vec<u32>> = BTreeMap::new();
+        for (group, index, _) in proposal.places() {
+            wanted.entry(group).or_default().push(index);
+        }
+        self.try_place(&mut trial, record, &wanted, &in_use).map(drop)
+    }
+
+    fn try_place(
+        &self,
+        admission: &mut Admission,
+        record: &JobRecord,
+        wanted: &BTreeMap<&GroupName, Vec<u32>>,
+        port_in_use: &dyn Fn(u16) -> bool,
+    ) -> Result<Vec<Allocation>, Refusal> {
+        let indexes = |group: &TaskGroup| wanted.get(&group.name).cloned().unwrap_or_default();
+        let rng = &self.0.rng;
+        let mut new_id = || AllocId::new(rng.uuid());
+        let mut placing =
+            Placing { new_id: &mut new_id, now: self.0.clock.now(), rng, port_in_use };
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        admission.place_some(&record.job, &indexes, &self.node(), &mut placing)
+    }
+
+    /// Fill what can be filled now; the rest is blocked.
+    pub(super) fn place_now(
+        &self,
+        admission: &mut Admission,
+        record: &JobRecord,
+        proposal: &Proposal,
+    ) -> (Vec<Allocation>, Vec<BlockedPlacement>) {
+        let mut all: BTreeMap<&GroupName, Vec<u32>> = BTreeMap::new();
+        let mut before = BTreeMap::new();
+        for (group, index, previous) in proposal.places() {
+            all.entry(group).or_default().push(index);
+            before.insert((group.clone(), index), previous);
+        }
+        let with_previous = |mut alloc: Allocation| {
+            alloc.previous = before.get(&(alloc.group.clone(), alloc.index)).copied().flatten();
+            alloc
+        };
+        let in_use = &ports::port_in_use;
+        if let Ok(placed) = self.try_place(admission, record, &all, in_use) {
+            return (placed.into_iter().map(with_previous).collect(), Vec::new());
+        }
+        let (mut placed, mut blocked) = (Vec::new(), Vec::new());
+        for (group, index, previous) in proposal.places() {
+            let one = BTreeMap::from([(group, vec![index])]);
+            match self.try_place(admission, record, &one, in_use) {
+                Ok(fits) => placed.extend(fits.into_iter().map(with_previous)),
+                Err(refusal) => {
+                    let group = group.clone();
+                    blocked.push(BlockedPlacement { group, index, previous, refusal });
+                }
+            }
+        }
+        (placed, blocked)
+    }
+}
+
+impl Proposal {
+    /// Count what is to be done, by group.
+    pub(super) fn count(&self, groups: &mut BTreeMap<GroupName, GroupPlan>) {
+        let one_more = |count: &mut u32| *count = count.saturating_add(1);
+        let replaced: BTreeSet<AllocId> = self
+            .actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::Place { previous, replaces: true, .. } => *previous,
+                _ => None,
+            })
+            .collect();
+        for action in &self.actions {
+            let (group, field): (_, fn(&mut GroupPlan) -> &mut u32) = match action {
+                Action::Place { group, replaces: true, .. } => {
+                    (Some(group), |g| &mut g.destructive)
+                }
+                Action::Place { group, .. } => (Some(group), |g| &mut g.place),
+                Action::Update(alloc) => (self.group(*alloc), |g| &mut g.in_place),
+                Action::Stop { alloc, .. } if replaced.contains(alloc) => continue,
+                Action::Stop { alloc, .. } => (self.group(*alloc), |g| &mut g.stop),
+                Action::Ignore(alloc) => (self.group(*alloc), |g| &mut g.ignore),
+            };
+            if let Some(group) = group {
+                one_more(field(groups.entry(group.clone()).or_default()));
+            }
+        }
+    }
+
+    fn group(&self, id: AllocId) -> Option<&GroupName> {
+        self.alloc(id).map(|alloc| &alloc.group)
+    }
+
+    pub(super) fn alloc(&self, id: AllocId) -> Option<&Arc<Allocation>> {
+        self.allocs.iter().map(|(alloc, _)| alloc).find(|alloc| alloc.id == id)
+    }
+}
+
+/// May this job be registered by whoever asks, at the index they expect?
+pub(super) fn may_register(
+    job: &Job,
+    known: Option<&JobRecord>,
+    options: &RegisterOptions,
+) -> Result<(), SubmitError> {
+    if let Some(known) = known
+        && !may_follow(&known.origin, &options.origin)
+        && !known.stopped
+    {
+        return Err(SubmitError::Origin { job: job.id.clone(), actual: known.origin.clone() });
+    }
+    let actual = known.map_or(0, |record| record.job_modify_index);
+    match options.enforce_job_modify_index {
+        Some(expected) if expected != actual => {
+            Err(SubmitError::Index { job: job.id.clone(), expected, actual })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Among the files of the jobs directory, that decides itself which one gives a job.
+fn may_follow(before: &JobOrigin, now: &JobOrigin) -> bool {
+    before == now || matches!((before, now), (JobOrigin::File(_), JobOrigin::File(_)))
+}
+
+/// The next record of a job; its indexes are given with the change.
+pub(super) fn next_version(
+    job: &Arc<Job>,
+    known: Option<&JobRecord>,
+    origin: JobOrigin,
+    now: Timestamp,
+) -> JobRecord {
+    JobRecord {
+        job: Arc::clone(job),
+        version: known.map_or(0, |record| record.version.saturating_add(1)),
+        submitted_at: now,
+        // Until it has one: no allocation that exists is of this job.
+        create_index: known.map_or(u64::MAX, |record| record.create_index),
+        modify_index: 0,
+        job_modify_index: 0,
+        stopped: false,
+        origin,
+    }
+}
+
+/// The record with the indexes of this change.
+pub(super) fn numbered(record: &JobRecord, index: u64, before: Option<&JobRecord>) -> JobRecord {
+    let mut record = record.clone();
+    record.modify_index = index;
+    record.create_index = before.map_or(index, |known| known.create_index);
+    record.job_modify_index = match before {
+        Some(known) if known.version == record.version => known.job_modify_index,
+        _ => index,
+    };
+    record
+}
+
+pub(super) fn updated_copy(old: &Allocation, record: &JobRecord, index: u64) -> Arc<Allocation> {
+    Arc::new(Allocation {
+        job: Arc::clone(&record.job),
+        job_version: record.version,
+        modify_index: index,
+        ..old.clone()
+    })
+}
+
+pub(super) fn stopped_copy(old: &Allocation, reason: &str, index: u64) -> Arc<Allocation> {
+    Arc::new(Allocation {
+        desired: DesiredStatus::Stop,
+        desired_description: reason.to_owned(),
+        modify_index: index,
+        ..old.clone()
+    })
+}

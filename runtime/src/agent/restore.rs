@@ -1,0 +1,330 @@
+//! Allocations of earlier agents get their owners back.
+//!
+//! ```text
+//!  state file ─► Found: jobs, allocations, their tasks
+//!    │ no readable Alloc record ───────────► processes killed by identity, records removed
+//!    │ to run, and its job is not on record ► (a run of `ostler run` that crashed) killed and closed
+//!    ▼ the rest is kept:
+//!  admission adopts what is not over ─► owners ─► every job: what is missing is placed
+//! ```
+//! A record that does not decode is put aside and told; it stops nothing. An embedded agent restores
+//! nothing: it lets the kept allocations be, counts what they hold as lent, and ends the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
+
+use super::change::Asked;
+use super::registry::Registry;
+use super::views::Stage;
+use super::{AgentHandle, leftovers};
+use crate::alloc::{AllocRunner, RestoredAlloc};
+use crate::model::alloc::{Allocation, DesiredStatus};
+use crate::model::ids::{AllocId, JobId, RunId};
+use crate::model::saved::{DeploymentStatus, JobRecord, SavedAllocState};
+use crate::model::task::TaskState;
+use crate::model::time::Timestamp;
+use crate::state::Record;
+use crate::state::{Key, Prefix, StateError, StateStore};
+use crate::task::handle::LocalState;
+
+/// Everything about jobs and allocations that an earlier agent left.
+#[derive(Default)]
+pub(super) struct Found {
+    jobs: BTreeMap<JobId, Arc<JobRecord>>,
+    allocs: BTreeMap<AllocId, FoundAlloc>,
+    /// Records that do not decode.
+    bad: Vec<Key>,
+    /// What the operator should hear.
+    notices: Vec<String>,
+}
+
+#[derive(Default)]
+struct FoundAlloc {
+    allocation: Option<Arc<Allocation>>,
+    restored: RestoredAlloc,
+}
+
+impl FoundAlloc {
+    fn over(&self) -> bool {
+        self.restored.saved.as_ref().is_some_and(|saved| saved.finished)
+    }
+}
+
+impl Found {
+    /// Read all of it. Changes nothing.
+    ///
+    /// # Errors
+    /// When the state file cannot be read at all.
+    pub(super) fn read(state: &StateStore) -> Result<Self, StateError> {
+        let mut found = Self::default();
+        for record in state.scan(&Prefix::Jobs)? {
+            if let (Key::Job(id), Some(job)) = (record.key.clone(), found.decoded(&record)) {
+                found.jobs.insert(id, Arc::new(job));
+            }
+        }
+        for record in state.scan(&Prefix::Allocs)? {
+            found.take(&record);
+        }
+        found.keep_jobs_of_bad_records();
+        Ok(found)
+    }
+
+    fn decoded<T: DeserializeOwned>(&mut self, record: &Record) -> Option<T> {
+        match record.decode() {
+            Ok(value) => Some(value),
+            Err(error) => {
+                tracing::error!(%error, "a record is put aside");
+                self.notices.push(format!("state record {} was put aside: {error}", record.key));
+                self.bad.push(record.key.clone());
+                None
+            }
+        }
+    }
+
+    fn take(&mut self, record: &Record) {
+        let Some(id) = record.key.alloc() else { return };
+        self.allocs.entry(id).or_default();
+        match record.key.clone() {
+            Key::Alloc(_) => {
+                let alloc: Option<Allocation> = self.decoded(record);
+                self.of(id).allocation = alloc.map(Arc::new);
+            }
+            Key::AllocState(_) => {
+                let saved: Option<SavedAllocState> = self.decoded(record);
+                self.of(id).restored.saved = saved;
+            }
+            Key::DeploymentStatus(_) => {
+                let health: Option<DeploymentStatus> = self.decoded(record);
+                self.of(id).restored.health = health;
+            }
+            Key::TaskState(_, task) => {
+                let state: Option<TaskState> = self.decoded(record);
+                self.of(id).restored.tasks.entry(task).or_default().state = state;
+            }
+            Key::TaskLocal(_, task) => {
+                let local: Option<LocalState> = self.decoded(record);
+                let restored = &mut self.of(id).restored;
+                if local.is_none() {
+                    // Which processes it has is not known: it cannot be owned again.
+                    restored.trouble = Some(format!("the record of task {task} could not be read"));
+                }
+                restored.tasks.entry(task).or_default().local = local;
+            }
+            _ => {}
+        }
+    }
+
+    fn of(&mut self, id: AllocId) -> &mut FoundAlloc {
+        self.allocs.entry(id).or_default()
+    }
+
+    /// A job whose record is damaged is known from its allocations: they run on.
+    fn keep_jobs_of_bad_records(&mut self) {
+        let lost = self.bad.iter().filter_map(|key| match key {
+            Key::Job(id) => Some(id.clone()),
+            _ => None,
+        });
+        for id in lost.collect::<Vec<_>>() {
+            let of_job = self.allocs.values().filter_map(|found| found.allocation.as_ref());
+            let newest = of_job
+                .filter(|alloc| alloc.job.id == id && alloc.desired == DesiredStatus::Run)
+                .max_by_key(|alloc| (alloc.job_version, alloc.modify_index));
+            let Some(newest) = newest else { continue };
+            let record = JobRecord {
+                job: Arc::clone(&newest.job),
+                version: newest.job_version,
+                submitted_at: newest.created_at,
+                create_index: 0,
+                modify_index: newest.modify_index,
+                job_modify_index: newest.modify_index,
+                stopped: false,
+                origin: crate::model::saved::JobOrigin::default(),
+            };
+            self.jobs.insert(id, Arc::new(record));
+        }
+    }
+
+    /// Allocations that an agent with jobs is to own: the rest is what crashed.
+    pub(super) fn kept(&self) -> BTreeSet<AllocId> {
+        let kept = self.allocs.iter().filter(|(_, found)| {
+            found.allocation.as_ref().is_some_and(|alloc| {
+                alloc.desired == DesiredStatus::Stop
+                    || self.jobs.contains_key(&alloc.job.id)
+                    || found.over()
+            })
+        });
+        kept.map(|(id, _)| *id).collect()
+    }
+
+    /// Every run on record.
+    fn runs(&self) -> Vec<RunId> {
+        let tasks = self.allocs.values().flat_map(|found| found.restored.tasks.values());
+        tasks.filter_map(|task| Some(task.local.as_ref()?.run.as_ref()?.id.clone())).collect()
+    }
+
+    /// The highest index on record.
+    fn index(&self) -> u64 {
+        let jobs = self.jobs.values().map(|record| record.modify_index);
+        let allocs = self.allocs.values().filter_map(|found| found.allocation.as_ref());
+        jobs.chain(allocs.map(|alloc| alloc.modify_index)).max().unwrap_or_default()
+    }
+
+    /// A registry that begins above everything here.
+    pub(super) fn registry(&self, now: Timestamp) -> Registry {
+        Registry::new(self.index(), now)
+    }
+
+    /// What the operator should hear; empty afterwards.
+    pub(super) fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Kept allocations, oldest first, so that each comes after the one whose place it takes.
+    fn kept_allocs(mut self) -> Vec<(Arc<Allocation>, RestoredAlloc, bool)> {
+        let kept = self.kept();
+        self.allocs.retain(|id, _| kept.contains(id));
+        let mut allocs: Vec<_> = self
+            .allocs
+            .into_values()
+            .filter_map(|found| {
+                let over = found.over();
+                Some((found.allocation?, found.restored, over))
+            })
+            .collect();
+        allocs.sort_by_key(|(alloc, ..)| (alloc.create_index, alloc.created_at, alloc.id));
+        allocs
+    }
+}
+
+/// End what nobody is to own again, and put bad records aside. What was done, as sentences.
+///
+/// # Errors
+/// When the state cannot be read or written.
+pub(super) async fn clear(
+    state: &StateStore,
+    found: &Found,
+    embedded: bool,
+    now: Timestamp,
+) -> Result<Vec<String>, StateError> {
+    let said = leftovers::clear(state, &found.kept(), now).await?;
+    if embedded {
+        // Another agent's, which may understand them.
+        return Ok(said);
+    }
+    let mut writes = JoinSet::new();
+    for key in found.bad.clone() {
+        let state = state.clone();
+        writes.spawn(async move { state.quarantine(&key).await });
+    }
+    while let Some(written) = writes.join_next().await {
+        written.unwrap_or(Ok(()))?;
+    }
+    for (id, half) in found.allocs.iter().filter(|(_, found)| found.allocation.is_none()) {
+        let (id, state, tasks) = (*id, state.clone(), half.restored.tasks.len());
+        tracing::warn!(alloc = %id, tasks, "allocation without its own record removed");
+        writes.spawn(async move { state.destroy_alloc(id).await });
+    }
+    while let Some(written) = writes.join_next().await {
+        written.unwrap_or(Ok(()))?;
+    }
+    Ok(said)
+}
+
+impl AgentHandle {
+    /// Count what the kept allocations hold as lent, without owning them.
+    pub(super) async fn adopt(&self, found: Found) -> Result<(), StateError> {
+        for (alloc, _, over) in found.kept_allocs() {
+            if !over {
+                self.adopt_one(&alloc);
+            }
+        }
+        self.queue_ledger().await
+    }
+
+    fn adopt_one(&self, alloc: &Allocation) {
+        if let Err(error) = self.admission().adopt(alloc) {
+            // It runs all the same: two that share something is what the records say.
+            tracing::error!(alloc = %alloc.id, %error, "what the allocation holds is not entered");
+        }
+    }
+
+    /// Give every kept allocation its owner, then do what is left to do for each job.
+    ///
+    /// # Errors
+    /// When the state cannot be written.
+    pub(super) async fn restore(&self, found: Found) -> Result<(), StateError> {
+        let now = self.0.clock.now();
+        // Before anything starts: a new run's record is of interest too.
+        self.sweep_exits(found.runs()).await;
+        for record in found.jobs.values() {
+            self.registry().put_job(Arc::clone(record));
+        }
+        let jobs: Vec<JobId> = found.jobs.keys().cloned().collect();
+        let allocs = found.kept_allocs();
+        let total = allocs.len();
+        for (done, (alloc, restored, over)) in allocs.into_iter().enumerate() {
+            self.0.stage.send_replace(Stage::Restoring { done, total });
+            if !over {
+                self.adopt_one(&alloc);
+            }
+            {
+                let mut registry = self.registry();
+                // Those of a purged job are told to stop; others without a job were run embedded.
+                let registered = alloc.desired == DesiredStatus::Stop
+                    || registry.jobs.contains_key(&alloc.job.id);
+                registry.restore_alloc(&alloc, registered, restored.saved.as_ref(), now);
+            }
+            match AllocRunner::restore(self.runner_config(Arc::clone(&alloc)), restored) {
+                Ok(handle) => self.own(&handle),
+                Err(error) => {
+                    tracing::error!(alloc = %alloc.id, %error, "allocation not restored");
+                    self.admission().release_alloc(alloc.id);
+                    self.registry().remove_alloc(alloc.id);
+                }
+            }
+        }
+        self.queue_ledger().await?;
+        self.0.stage.send_replace(Stage::Restoring { done: total, total });
+        self.fill_all(jobs).await;
+        self.collect_purged();
+        Ok(())
+    }
+
+    /// Remove the exit records of runs that nobody knows.
+    async fn sweep_exits(&self, known: Vec<RunId>) {
+        let processes = self.0.services.processes.clone();
+        match tokio::task::spawn_blocking(move || processes.sweep(&known)).await {
+            Ok(Ok(0)) => {}
+            Ok(Ok(removed)) => tracing::info!(removed, "exit records of unknown runs removed"),
+            Ok(Err(error)) => tracing::warn!(%error, "exit records of unknown runs stay"),
+            Err(error) => tracing::error!(%error, "exit records of unknown runs stay"),
+        }
+    }
+
+    /// Do what is left to do for these jobs, side by side, so that they share commits.
+    async fn fill_all(&self, jobs: Vec<JobId>) {
+        let mut fills = JoinSet::new();
+        for job in jobs {
+            let agent = self.clone();
+            fills.spawn(async move {
+                if let Err(error) = agent.change(&job, Asked::Fill).await {
+                    tracing::error!(%job, %error, "the job is not as it should be");
+                }
+            });
+        }
+        while fills.join_next().await.is_some() {}
+    }
+
+    async fn queue_ledger(&self) -> Result<(), StateError> {
+        let _order = self.0.order.lock().await;
+        let ledger = self.admission().devices().clone();
+        self.0.state.put_later(&Key::DeviceLedger, &ledger).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+#[path = "restore_tests.rs"]
+mod tests;

@@ -1,0 +1,95 @@
+//! What is found in a state file, and what becomes of it.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+use super::*;
+use crate::model::ids::TaskName;
+use crate::model::job::JobKind;
+use crate::model::saved::JobOrigin;
+use crate::rng::Rng;
+use crate::testing::fixtures;
+
+struct Garbage;
+
+impl serde::Serialize for Garbage {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(0xff)
+    }
+}
+
+fn allocation(seed: u64, job: &str, modify_index: u64) -> Allocation {
+    let task = fixtures::task("t").unwrap();
+    let alloc = fixtures::allocation(JobKind::Service, vec![task], &Rng::seeded(seed)).unwrap();
+    let job = crate::model::job::Job { id: JobId::new(job).unwrap(), ..(*alloc.job).clone() };
+    Allocation { job: Arc::new(job), modify_index, create_index: modify_index, ..alloc }
+}
+
+fn record(alloc: &Allocation) -> JobRecord {
+    JobRecord {
+        job: Arc::clone(&alloc.job),
+        version: 0,
+        submitted_at: Timestamp::default(),
+        create_index: 1,
+        modify_index: alloc.modify_index,
+        job_modify_index: 1,
+        stopped: false,
+        origin: JobOrigin::Api,
+    }
+}
+
+async fn put(state: &StateStore, alloc: &Allocation) {
+    state.put(&Key::Alloc(alloc.id), alloc).await.unwrap();
+    let key = Key::TaskState(alloc.id, TaskName::new("t").unwrap());
+    state.put(&key, &TaskState::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn allocations_of_jobs_are_kept_and_those_of_crashed_runs_closed() {
+    let state = StateStore::in_memory().unwrap();
+    let of_job = allocation(1, "kept", 5);
+    let of_run = allocation(2, "run", 6);
+    let stopping = Allocation { desired: DesiredStatus::Stop, ..allocation(3, "purged", 7) };
+    for alloc in [&of_job, &of_run, &stopping] {
+        put(&state, alloc).await;
+    }
+    state.put(&Key::Job(of_job.job.id.clone()), &record(&of_job)).await.unwrap();
+    let found = Found::read(&state).unwrap();
+    assert_eq!(found.kept(), BTreeSet::from([of_job.id, stopping.id]));
+    assert_eq!(found.index(), 7);
+    let said = clear(&state, &found, false, Timestamp::from_nanos(7)).await.unwrap();
+    assert_eq!(said.len(), 1, "{said:?}");
+    let task = |alloc: &Allocation| {
+        let key = Key::TaskState(alloc.id, TaskName::new("t").unwrap());
+        state.get::<TaskState>(&key).unwrap().unwrap()
+    };
+    assert!(task(&of_run).failed);
+    assert_eq!(task(&of_job), TaskState::default(), "untouched");
+    let again = Found::read(&state).unwrap();
+    assert!(again.kept().contains(&of_run.id), "it is over: kept until it is collected");
+    let allocs: Vec<_> = again.kept_allocs().into_iter().map(|(a, _, over)| (a.id, over)).collect();
+    assert_eq!(allocs, [(of_job.id, false), (of_run.id, true), (stopping.id, false)]);
+}
+
+#[tokio::test]
+async fn bad_records_are_put_aside_and_halves_removed_and_nothing_else_is_touched() {
+    let state = StateStore::in_memory().unwrap();
+    let good = allocation(1, "kept", 5);
+    put(&state, &good).await;
+    state.put(&Key::Job(good.job.id.clone()), &Garbage).await.unwrap();
+    let half = allocation(2, "half", 5);
+    let task = TaskName::new("t").unwrap();
+    state.put(&Key::TaskState(half.id, task.clone()), &TaskState::default()).await.unwrap();
+    state.put(&Key::TaskLocal(good.id, task), &Garbage).await.unwrap();
+    let mut found = Found::read(&state).unwrap();
+    assert_eq!(found.take_notices().len(), 2);
+    assert_eq!(found.kept(), BTreeSet::from([good.id]), "its job is known from it");
+    clear(&state, &found, true, Timestamp::from_nanos(7)).await.unwrap();
+    assert!(state.get::<JobRecord>(&Key::Job(good.job.id.clone())).is_err(), "left as it is");
+
+    clear(&state, &found, false, Timestamp::from_nanos(7)).await.unwrap();
+    assert!(state.get::<JobRecord>(&Key::Job(good.job.id.clone())).unwrap().is_none());
+    assert!(state.scan(&Prefix::Alloc(half.id)).unwrap().is_empty());
+    let allocs = found.kept_allocs();
+    let [(alloc, restored, over)] = &allocs[..] else { panic!("one allocation") };
+    assert_eq!((alloc.id, *over), (good.id, false));
+    assert!(restored.trouble.as_ref().is_some_and(|text| text.contains("task t")));
+}
