@@ -96,7 +96,9 @@ const NOTHING: [String; 0] = [];
 const PURE: &[&str] = &[
     "agent/admission",
     "agent/gc/choice.rs",
+    "agent/jobs_dir/step.rs",
     "agent/ports/mod.rs",
+    "agent/reconcile",
     "alloc/coordinator.rs",
     "alloc/health",
     "alloc/health.rs",

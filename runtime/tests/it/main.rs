@@ -12,6 +12,7 @@
 
 mod support;
 
+mod agent;
 mod architecture;
 mod bad_input;
 mod crash;

@@ -217,10 +217,10 @@ async fn the_state_of_an_allocation_is_on_record_when_its_end_is_told() {
     drop(data);
 }
 
-/// Four waits for the disk: the allocation (with the device ledger), the intent, the process, the
-/// handle. What else there is to tell of a start shares their commits, or the next one.
+/// Three waits for the disk: the intent (with the allocation and the device ledger), the process,
+/// the handle. What else there is to tell of a start shares their commits, or the next one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_native_start_waits_for_the_disk_four_times() {
+async fn a_native_start_waits_for_the_disk_three_times() {
     let test = TestAgent::start().await;
     let before = test.handle.state_stats();
     let job = batch(&shell("t", "exec sleep 1000", ""));
@@ -229,9 +229,8 @@ async fn a_native_start_waits_for_the_disk_four_times() {
     let running = state.wait_for(|s| s.tasks.values().all(|t| t.status == TaskStatus::Running));
     ostler::clock::timeout(PATIENCE, running).await.unwrap().unwrap();
     let now = test.handle.state_stats();
-    // One more is asked for and not written: the ledger did not change.
     let waited = (now.puts - now.later) - (before.puts - before.later);
-    assert_eq!(waited, 5, "{before:?} {now:?}");
+    assert_eq!(waited, 3, "{before:?} {now:?}");
     job.stop("enough").await;
     job.wait().await;
     test.stop().await;

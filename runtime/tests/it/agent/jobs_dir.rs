@@ -1,0 +1,89 @@
+//! The jobs directory: every file in it runs.
+
+use std::path::{Path, PathBuf};
+
+use ostler::agent::{JobError, JobsDirEntry, StopOptions, SubmitError};
+use ostler::model::alloc::ClientStatus;
+use ostler::model::ids::JobId;
+use ostler::model::saved::JobOrigin;
+
+use super::{Served, job_id, service};
+use crate::support::DataDir;
+use crate::support::system::eventually;
+
+/// A directory for job files and the configuration that names it.
+fn directory() -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let config = format!("jobs_dir = \"{}\"", dir.path().display());
+    (dir, config)
+}
+
+/// As editors and tools for configuration do it.
+fn put(dir: &Path, name: &str, text: &str) -> PathBuf {
+    let path = dir.join(name);
+    std::fs::write(dir.join(".new"), text).unwrap();
+    std::fs::rename(dir.join(".new"), &path).unwrap();
+    path
+}
+
+fn entry(served: &Served, path: &Path) -> Option<JobsDirEntry> {
+    let report = served.agent.jobs_dir().unwrap();
+    report.files.into_iter().find(|entry| entry.path == path)
+}
+
+fn version(served: &Served) -> Option<u64> {
+    served.agent.job(&job_id()).map(|view| view.record.version)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_runs_follows_its_changes_survives_a_mistake_and_stops_when_it_goes() {
+    let (dir, config) = directory();
+    let served = Served::on(DataDir::new(), &config).await;
+    let path = put(dir.path(), "web.hcl", &service("", ""));
+    let first = served.until_running(1).await.remove(0);
+    assert_eq!(served.agent.job(&job_id()).unwrap().record.origin, JobOrigin::File(path.clone()));
+
+    put(dir.path(), "web.hcl", &service("count = 2", ""));
+    served.until_running(2).await;
+    assert_eq!(version(&served), Some(1));
+
+    put(dir.path(), "web.hcl", "job \"web\" {");
+    eventually("the mistake is told", || {
+        entry(&served, &path).is_some_and(|entry| entry.problem.is_some())
+    })
+    .await;
+    let told = entry(&served, &path).unwrap();
+    assert_eq!(told.job, Some(job_id()));
+    assert!(told.problem.unwrap().contains("web.hcl:1"));
+    assert_eq!((served.until_running(2).await.len(), version(&served)), (2, Some(1)));
+
+    std::fs::remove_file(&path).unwrap();
+    served.until(first.allocation.id, ClientStatus::Complete).await;
+    assert!(served.agent.job(&job_id()).unwrap().record.stopped);
+    served.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_a_file_and_a_job_of_the_api_do_not_take_each_other_over() {
+    let (dir, config) = directory();
+    let served = Served::on(DataDir::new(), &config).await;
+    let path = put(dir.path(), "web.hcl", &service("", ""));
+    served.until_running(1).await;
+    let taken = served.try_register(&service("count = 2", "")).await;
+    assert!(matches!(&taken, Err(SubmitError::Origin { .. })));
+    assert!(taken.unwrap_err().to_string().contains("web.hcl"));
+    let stopped = served.agent.deregister(&job_id(), StopOptions::default()).await;
+    assert!(matches!(stopped, Err(JobError::Origin { .. })));
+
+    let other = service("", "").replace("job \"web\"", "job \"api\"");
+    served.register(&other).await;
+    let second = put(dir.path(), "api.hcl", &other);
+    eventually("the file is refused", || {
+        entry(&served, &second).is_some_and(|entry| entry.problem.is_some())
+    })
+    .await;
+    let api = served.agent.job(&JobId::new("api").unwrap()).unwrap();
+    assert_eq!((api.record.origin.clone(), api.record.version), (JobOrigin::Api, 0));
+    assert_eq!(entry(&served, &path).unwrap().problem, None);
+    served.end().await;
+}
