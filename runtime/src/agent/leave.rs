@@ -58,8 +58,8 @@ impl AgentHandle {
             follower.stop().await;
         }
         self.0.state.close().await;
-        // Owners leave with their last handle.
-        drop(self.registry().take_handles());
+        // Those of an embedded agent: its directory is free when they are gone.
+        self.leave_allocs().await;
     }
 
     /// Every owner ends, side by side; native tasks run on.
