@@ -143,6 +143,44 @@ impl Follower {
         (self.skipped_bytes > 0).then(|| self.chunk(Vec::new()))
     }
 
+    /// Pass over up to `bytes` of what is there now, without reading it; how many it was. Files
+    /// pruned on the way are told with the next chunk.
+    pub fn skip(&mut self, bytes: u64) -> u64 {
+        let mut passed = 0;
+        while !self.ended {
+            let seen = self.live.as_ref().map(|live| *live.borrow());
+            if let Some(seen) = &seen {
+                self.reconcile(seen);
+            }
+            if self.open.is_none() {
+                self.enter();
+            }
+            let size =
+                self.open.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |m| m.len());
+            let step = size.saturating_sub(self.offset).min(bytes - passed);
+            self.offset += step;
+            self.position += step;
+            passed += step;
+            let next = match seen {
+                _ if passed == bytes => None,
+                Some(seen) => (self.index < seen.current.0).then_some(self.index + 1),
+                None => self.pending.pop(),
+            };
+            match next {
+                Some(next) => self.leave(next),
+                None => break,
+            }
+        }
+        passed
+    }
+
+    /// The name of the file the cursor is in, and its offset there: after [`Follower::next`] the end
+    /// of what that gave out.
+    #[must_use]
+    pub fn place(&self) -> (String, u64) {
+        (self.files.name(self.index), self.offset)
+    }
+
     fn chunk(&mut self, bytes: Vec<u8>) -> Chunk {
         Chunk { bytes, skipped_bytes: std::mem::take(&mut self.skipped_bytes) }
     }

@@ -284,3 +284,31 @@ async fn a_line_torn_by_a_gap_is_not_joined_with_what_follows() {
     assert_eq!(last, &Line { bytes: b"kept".to_vec(), complete: true, skipped_bytes: 5 });
     assert!(all[0].bytes.starts_with(b"abxx") && !all[0].complete);
 }
+
+#[tokio::test]
+async fn a_follower_passes_over_what_it_is_told_to_over_all_files_and_no_more() {
+    let path = tempfile::tempdir().unwrap();
+    let stream = stream(path.path(), 10, 100);
+    let text: String = (0..50).map(|number| format!("{number:05}\n")).collect();
+    for line in text.as_bytes().chunks(6) {
+        stream.write(line);
+    }
+    for skip in [0, 1, 99, 100, 150, 299] {
+        let mut follower = stream.follow(From::Start);
+        assert_eq!(follower.skip(skip), skip);
+        let chunk = follower.next(1).await.unwrap();
+        let at = usize::try_from(skip).unwrap();
+        assert_eq!((chunk.bytes[0], chunk.skipped_bytes), (text.as_bytes()[at], 0), "{skip}");
+    }
+    let mut live = stream.follow(From::Start);
+    assert_eq!(live.skip(u64::MAX), 300, "what is there now");
+    stream.write(b"more");
+    assert_eq!(live.next(usize::MAX).await.unwrap().bytes, b"more");
+    assert_eq!(live.place(), ("web.stdout.3".to_owned(), 10));
+    stream.close();
+    let of_files = || Follower::of_files(&dir(path.path()), &task(), StreamKind::Stdout).unwrap();
+    assert_eq!(of_files().skip(u64::MAX), 304);
+    let mut tail = of_files();
+    assert_eq!(tail.skip(300), 300);
+    assert_eq!(rest(&mut tail).await, (b"more".to_vec(), 0));
+}
