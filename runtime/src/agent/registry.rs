@@ -294,6 +294,10 @@ impl Registry {
         Some(JobView {
             record: Arc::clone(&entry.record),
             status,
+            modify_index: allocs
+                .iter()
+                .map(|alloc| alloc.modify_index)
+                .fold(entry.record.modify_index, u64::max),
             allocs: allocs.iter().map(|entry| entry.allocation.id).collect(),
             groups,
             blocked: entry.blocked.clone(),

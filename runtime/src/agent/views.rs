@@ -133,6 +133,8 @@ pub struct JobView {
     pub record: Arc<JobRecord>,
     /// Derived from the allocations.
     pub status: JobStatus,
+    /// Index of the last change of the record or of an allocation of the job.
+    pub modify_index: u64,
     /// Allocations that are known, oldest first. Those collected are not.
     pub allocs: Vec<AllocId>,
     /// By group, also groups of older versions that still have allocations.
