@@ -5,13 +5,14 @@
 //! allocation an owner ([`alloc`]), which gives each task an owner ([`task`]). Tasks are started
 //! through drivers ([`driver`]), which are plugins ([`plugin`]) in a sandbox ([`sandbox`]); what
 //! they may ask of the machine is in [`host`]. Output goes to [`logs`], what must survive to
-//! [`state`]. [`cli`] is the face of the binary. Time, randomness and limits each have one door:
-//! [`clock`], [`rng`], [`limits`].
+//! [`state`]. [`api`] is the agent over HTTP, [`cli`] the face of the binary. Time, randomness and
+//! limits each have one door: [`clock`], [`rng`], [`limits`].
 //!
 //! ARCHITECTURE.md has the picture, the data flow and the invariants.
 
 pub mod agent;
 pub mod alloc;
+pub mod api;
 pub mod cli;
 pub mod clock;
 pub mod device;

@@ -1,0 +1,138 @@
+//! Allocations: looked at and stopped.
+
+use std::collections::BTreeSet;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+
+use super::error::Failure;
+use super::index::Reading;
+use super::json::alloc::{AllocJson, AllocStub, Seen};
+use super::json::write::StopAnswer;
+use super::params::Params;
+use super::reply;
+use super::router::{Api, Shared};
+use super::wait::{self, Found};
+use crate::agent::AllocView;
+use crate::model::ids::{AllocId, JobId};
+
+/// Longest text of a UUID.
+const UUID_BYTES: usize = 36;
+
+/// Whole ids only, as in Nomad's paths.
+pub(super) fn alloc_id(text: &str) -> Result<AllocId, Failure> {
+    text.parse().map_err(|_| not_an_id(text))
+}
+
+fn not_an_id(text: &str) -> Failure {
+    Failure::NotAllocId(text.chars().take(64).collect())
+}
+
+/// The beginning of an id. Nomad's command line takes the dash away that a prefix may end with, so
+/// dashes are where they belong and digits are hex.
+fn prefix(params: &Params) -> Result<String, Failure> {
+    let prefix = params.prefix();
+    let fits = |(at, c): (usize, char)| match at {
+        8 | 13 | 18 | 23 => c == '-',
+        _ => c.is_ascii_hexdigit(),
+    };
+    if prefix.len() <= UUID_BYTES && prefix.chars().enumerate().all(fits) {
+        Ok(prefix.to_ascii_lowercase())
+    } else {
+        Err(not_an_id(prefix))
+    }
+}
+
+/// Every allocation that `wanted` takes, and the index of the list as a whole.
+fn look(api: &Api, wanted: impl Fn(&AllocView) -> bool) -> Found<Vec<AllocView>> {
+    let before = api.agent.index();
+    let mut allocs = api.agent.allocs();
+    let after = api.agent.index();
+    let ids: BTreeSet<AllocId> = allocs.iter().map(|view| view.allocation.id).collect();
+    // What went may have been one that was wanted: that is the floor. What changed was or was not.
+    let floor = api.tables().allocs.index(Reading { before, after, ids, newest: 0 });
+    allocs.retain(|view| wanted(view));
+    let index = allocs.iter().map(|view| view.modify_index).fold(floor, u64::max);
+    Found { index, value: Ok(allocs) }
+}
+
+fn stubs(api: &Api, params: &Params, allocs: &[AllocView]) -> Result<Response, Failure> {
+    let (node, resources) = (api.agent.node(), params.flag("resources")?);
+    let stubs: Vec<AllocStub<'_>> =
+        allocs.iter().map(|view| AllocStub::new(Seen::new(view, &node), resources)).collect();
+    reply::json(params, &stubs)
+}
+
+/// `GET /v1/allocations`
+pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    let prefix = prefix(&params)?;
+    let wanted = |view: &AllocView| {
+        view.allocation.id.to_string().starts_with(&prefix)
+            && params.means_namespace(&view.allocation.job.namespace)
+    };
+    wait::answer(&api, &params, || look(&api, wanted), |found| stubs(&api, &params, &found)).await
+}
+
+/// `GET /v1/job/ID/allocations`. Of a job that is not there: none, as in Nomad.
+pub(super) async fn of_job(
+    State(api): Shared,
+    Path(id): Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    let Ok(id) = JobId::new(id) else { return Err(Failure::NoJob) };
+    let wanted = |view: &AllocView| view.allocation.job.id == id;
+    wait::answer(&api, &params, || look(&api, wanted), |found| stubs(&api, &params, &found)).await
+}
+
+/// `GET /v1/node/ID/allocations`: the full form.
+pub(super) async fn of_node(
+    State(api): Shared,
+    Path(id): Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    super::nodes::check_id(&api, &id)?;
+    wait::answer(
+        &api,
+        &params,
+        || look(&api, |_| true),
+        |found| {
+            let node = api.agent.node();
+            let full: Vec<AllocJson<'_>> =
+                found.iter().map(|view| AllocJson::new(Seen::new(view, &node))).collect();
+            reply::json(&params, &full)
+        },
+    )
+    .await
+}
+
+/// `GET /v1/allocation/ID`
+pub(super) async fn read(
+    State(api): Shared,
+    Path(id): Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    let id = alloc_id(&id)?;
+    let look = || match api.agent.alloc(id) {
+        Some(view) => Found { index: view.modify_index, value: Ok(view) },
+        None => Found { index: look(&api, |_| false).index, value: Err(Failure::NoAlloc) },
+    };
+    wait::answer(&api, &params, look, |view| {
+        let node = api.agent.node();
+        reply::json(&params, &AllocJson::new(Seen::new(&view, &node)))
+    })
+    .await
+}
+
+/// `PUT /v1/allocation/ID/stop`
+pub(super) async fn stop(
+    State(api): Shared,
+    Path(id): Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    let id = alloc_id(&id)?;
+    if api.agent.alloc(id).is_none() {
+        return Err(Failure::NoAlloc);
+    }
+    let index = api.agent.stop_alloc(id, params.flag("no_shutdown_delay")?).await?;
+    Ok(reply::at_index(index, reply::json(&params, &StopAnswer { eval_id: "", index })?))
+}

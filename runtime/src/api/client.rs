@@ -1,0 +1,213 @@
+//! What is asked of the node about one allocation: usage, restart, signal, removal.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+
+use super::allocs::alloc_id;
+use super::error::Failure;
+use super::jobs::{Body, read_body};
+use super::json::stats::{AllocUsage, ResourceUsage, TaskUsage};
+use super::json::write::{DoneAnswer, RestartRequest, SignalRequest};
+use super::params::Params;
+use super::reply;
+use super::router::{Api, Shared};
+use crate::agent::{AllocError, AllocView, RestartScope};
+use crate::model::attribute::Scalar;
+use crate::model::ids::{AllocId, TaskName};
+use crate::model::task::Usage;
+use crate::model::time::Timestamp;
+
+/// What a restart is told as in the events, unless its asker gives another.
+const RESTART_REASON: &str = "User requested restart";
+
+pub(super) fn known(api: &Api, id: &str) -> Result<AllocView, Failure> {
+    let id = alloc_id(id)?;
+    api.agent.alloc(id).ok_or(Failure::UnknownAlloc(id))
+}
+
+/// A task by the name somebody gave; one the allocation has.
+pub(super) fn task_of(view: &AllocView, name: &str) -> Result<TaskName, Failure> {
+    let unknown = || Failure::UnknownTask(name.chars().take(128).collect());
+    let name = TaskName::new(name).map_err(|_| unknown())?;
+    let group = view.allocation.task_group();
+    match group.and_then(|group| group.task(&name)) {
+        Some(_) => Ok(name),
+        None => Err(unknown()),
+    }
+}
+
+fn unknown_alloc(error: AllocError) -> Failure {
+    match error {
+        AllocError::Unknown { alloc } => Failure::UnknownAlloc(alloc),
+        other => Failure::Alloc(other),
+    }
+}
+
+/// Nothing named means nothing, as an empty text does.
+fn given(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+}
+
+/// `PUT /v1/client/allocation/ID/restart`
+pub(super) async fn restart(
+    State(api): Shared,
+    Path(id): Path<String>,
+    params: Params,
+    body: Body,
+) -> Result<Response, Failure> {
+    let view = known(&api, &id)?;
+    let request: RestartRequest = read_body(body)?;
+    let scope = match given(request.task_name) {
+        Some(name) => RestartScope::Task(task_of(&view, &name)?),
+        None if request.all_tasks.unwrap_or(false) => RestartScope::All,
+        None => RestartScope::Running,
+    };
+    let id = view.allocation.id;
+    api.agent.restart_alloc(id, scope, RESTART_REASON).await.map_err(unknown_alloc)?;
+    reply::json(&params, &DoneAnswer { index: 0 })
+}
+
+/// `PUT /v1/client/allocation/ID/signal`
+pub(super) async fn signal(
+    State(api): Shared,
+    Path(id): Path<String>,
+    params: Params,
+    body: Body,
+) -> Result<Response, Failure> {
+    let view = known(&api, &id)?;
+    let request: SignalRequest = read_body(body)?;
+    let task = given(request.task).map(|name| task_of(&view, &name)).transpose()?;
+    // As Nomad's command line: SIGKILL unless given.
+    let signal = given(request.signal).unwrap_or_else(|| "SIGKILL".to_owned());
+    let id = view.allocation.id;
+    api.agent.signal_alloc(id, task.as_ref(), &signal).await.map_err(unknown_alloc)?;
+    reply::json(&params, &DoneAnswer { index: 0 })
+}
+
+/// `GET /v1/client/allocation/ID/gc`
+pub(super) async fn collect_one(
+    State(api): Shared,
+    Path(id): Path<String>,
+) -> Result<Response, Failure> {
+    let id = known(&api, &id)?.allocation.id;
+    api.agent.collect(Some(id)).await.map_err(unknown_alloc)?;
+    Ok(reply::done())
+}
+
+/// `GET /v1/client/gc`
+pub(super) async fn collect_all(State(api): Shared) -> Result<Response, Failure> {
+    api.agent.collect(None).await?;
+    Ok(reply::done())
+}
+
+/// `GET /v1/client/allocation/ID/stats`
+pub(super) async fn stats(
+    State(api): Shared,
+    Path(id): Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    let view = known(&api, &id)?;
+    let only = params.text("task").map(|name| task_of(&view, name)).transpose()?;
+    let core_mhz = core_mhz(&api);
+    let mut sum = ResourceUsage::default();
+    let mut tasks = BTreeMap::new();
+    let alloc = view.allocation.id;
+    let mut processor = api.processor();
+    for (task, usage) in view.handle.usage() {
+        if only.as_ref().is_some_and(|only| *only != task) {
+            continue;
+        }
+        let started = view.state.tasks.get(&task).and_then(|task| task.started_at);
+        let percent = processor.percent((alloc, task.clone()), &usage, started);
+        let measured = ResourceUsage::new(usage.memory_bytes, percent, core_mhz);
+        sum.add(&measured);
+        let timestamp = usage.taken_at.nanos();
+        let usage = TaskUsage { resource_usage: measured, timestamp, pids: BTreeMap::new() };
+        tasks.insert(task.to_string(), usage);
+    }
+    drop(processor);
+    let timestamp = api.clock.now().nanos();
+    reply::json(&params, &AllocUsage { resource_usage: sum, tasks, timestamp })
+}
+
+/// Speed of one core; 0 when it is not known.
+fn core_mhz(api: &Api) -> f64 {
+    match api.agent.node().attributes.get("cpu.frequency").map(|a| &a.value) {
+        Some(Scalar::Int(mhz)) => *mhz as f64,
+        Some(Scalar::Float(mhz)) => *mhz,
+        _ => 0.0,
+    }
+}
+
+/// Processor time at two moments makes a percentage: what was measured last, by task.
+#[derive(Debug, Default)]
+pub(super) struct Processor(BTreeMap<(AllocId, TaskName), Sample>);
+
+/// Most tasks remembered; beyond that all are forgotten, and the next percentage is that since the
+/// task's start.
+const SAMPLES_MAX: usize = 4_096;
+/// Shortest span of time a percentage is made of: below that the clock's steps would show.
+const SPAN_MIN: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    at: Timestamp,
+    cpu_time: Duration,
+    /// The percentage told last, for those who ask again at once.
+    percent: f64,
+}
+
+impl Processor {
+    /// Per cent of one core since the last question, or since the start for the first one.
+    fn percent(
+        &mut self,
+        task: (AllocId, TaskName),
+        usage: &Usage,
+        started: Option<Timestamp>,
+    ) -> Option<f64> {
+        let (at, cpu_time) = (usage.taken_at, usage.cpu_time?);
+        // Less than before: another run of the task.
+        let last = self.0.get(&task).copied().filter(|last| cpu_time >= last.cpu_time);
+        let (since, before) = match last {
+            Some(last) if at.since(last.at) < SPAN_MIN => return Some(last.percent),
+            Some(last) => (last.at, last.cpu_time),
+            None => (started?, Duration::ZERO),
+        };
+        let span = at.since(since).max(Duration::from_millis(1));
+        let percent = (cpu_time - before).as_secs_f64() / span.as_secs_f64() * 100.0;
+        if self.0.len() >= SAMPLES_MAX {
+            self.0.clear();
+        }
+        self.0.insert(task, Sample { at, cpu_time, percent });
+        Some(percent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn the_percentage_is_of_the_time_since_the_last_question() {
+        let mut processor = Processor::default();
+        let task = || (AllocId::new(uuid::Uuid::nil()), TaskName::new("t").unwrap());
+        let usage = |cpu_ms, at_ms: u64| Usage {
+            cpu_time: Some(Duration::from_millis(cpu_ms)),
+            memory_bytes: None,
+            taken_at: Timestamp::from_nanos(at_ms * 1_000_000),
+        };
+        let started = Some(Timestamp::from_nanos(0));
+        assert_eq!(processor.percent(task(), &usage(500, 1_000), started), Some(50.0), "first");
+        assert_eq!(processor.percent(task(), &usage(1_500, 2_000), started), Some(100.0));
+        assert_eq!(processor.percent(task(), &usage(1_500, 2_001), started), Some(100.0), "again");
+        let restarted = Some(Timestamp::from_nanos(3_000_000_000));
+        assert_eq!(processor.percent(task(), &usage(10, 4_000), restarted), Some(1.0));
+        let unknown = Usage { cpu_time: None, ..usage(0, 5_000) };
+        assert_eq!(processor.percent(task(), &unknown, started), None, "unset is not zero");
+    }
+}

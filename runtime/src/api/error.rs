@@ -1,0 +1,204 @@
+//! Why a request was not served: status codes and texts as Nomad's clients expect them.
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+use crate::agent::{AllocError, JobError, SubmitError};
+use crate::limits::API_BODY_BYTES_MAX;
+use crate::model::ids::{AllocId, JobId, TaskName};
+use crate::task::RequestError;
+
+/// Why a request was not served.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// A key of the query that must be there.
+    #[error("{key} is missing from the query")]
+    MissingParam {
+        /// The key.
+        key: &'static str,
+    },
+    /// A value of the query that cannot be read.
+    #[error("{key}={value:?} in the query: it must be {wanted}")]
+    BadParam {
+        /// The key.
+        key: &'static str,
+        /// What was given, cut to a readable length.
+        value: String,
+        /// What it must be.
+        wanted: &'static str,
+    },
+    /// A body that is not what the endpoint takes.
+    #[error("the request's body cannot be read: {0}")]
+    BadBody(#[source] serde_json::Error),
+    /// More than is read.
+    #[error("the request's body is larger than {API_BODY_BYTES_MAX} bytes")]
+    BodyTooLarge,
+    /// The body ended early.
+    #[error("the request's body did not arrive: {0}")]
+    BodyLost(String),
+    /// Everything that is wrong with a job.
+    #[error("{0}")]
+    BadJob(String),
+    /// The job in the path is another than that in the body.
+    #[error("the body has job {body}, the path job {path}: they must be the same")]
+    OtherJob {
+        /// Id in the path.
+        path: JobId,
+        /// Id in the body.
+        body: JobId,
+    },
+    /// There is no such job.
+    #[error("job not found")]
+    NoJob,
+    /// There is no such allocation.
+    #[error("alloc not found")]
+    NoAlloc,
+    /// There is no such allocation, at the endpoints of Nomad's client.
+    #[error("Unknown allocation \"{0}\"")]
+    UnknownAlloc(AllocId),
+    /// Neither an id nor the beginning of one.
+    #[error("{0:?} is not an allocation id: a UUID has 36 hex digits and dashes")]
+    NotAllocId(String),
+    /// There is no such node.
+    #[error("node not found")]
+    NoNode,
+    /// The allocation has no such task.
+    #[error("unknown task name \"{0}\"")]
+    UnknownTask(String),
+    /// Another part of the world.
+    #[error("this node is in region global alone, not in {0:?}")]
+    OtherRegion(String),
+    /// Nothing is at this path.
+    #[error("not found")]
+    NoPath,
+    /// The path is there, for other methods.
+    #[error("Invalid method")]
+    Method,
+    /// The agent cannot take the job.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// The agent cannot do it with the job.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// The agent cannot do it with the allocation.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// A file of an allocation cannot be read.
+    #[error("{path}: {source}")]
+    File {
+        /// Its path in the allocation's directory.
+        path: String,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Logs cannot be read.
+    #[error("the logs of task {task} cannot be read: {why}")]
+    Logs {
+        /// The task.
+        task: TaskName,
+        /// What was wrong.
+        why: String,
+    },
+    /// As many streams as there may be.
+    #[error("too many streams at once; end one and try again")]
+    TooManyStreams,
+    /// It took longer than a request may.
+    #[error("the request was not done in time; what it began may still go on")]
+    TooSlow,
+    /// Something of the agent failed inside.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+impl Failure {
+    pub(super) fn bad_param(key: &'static str, value: &str, wanted: &'static str) -> Self {
+        Self::BadParam { key, value: value.chars().take(64).collect(), wanted }
+    }
+
+    /// The status code of the answer.
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Self::MissingParam { .. }
+            | Self::BadParam { .. }
+            | Self::BadBody(_)
+            | Self::BodyLost(_)
+            | Self::BadJob(_)
+            | Self::OtherJob { .. }
+            | Self::NotAllocId(_)
+            | Self::OtherRegion(_)
+            | Self::UnknownTask(_) => StatusCode::BAD_REQUEST,
+            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::NoJob | Self::NoAlloc | Self::UnknownAlloc(_) | Self::NoNode | Self::NoPath => {
+                StatusCode::NOT_FOUND
+            }
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Submit(error) => submit_status(error),
+            Self::Job(error) => job_status(error),
+            Self::Alloc(error) => alloc_status(error),
+            Self::File { source, .. } => file_status(source),
+            Self::TooManyStreams => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooSlow => StatusCode::GATEWAY_TIMEOUT,
+            Self::Logs { .. } | Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = self.status();
+        if status.is_server_error() {
+            tracing::warn!(%status, error = %self, "a request to the API failed");
+        }
+        (status, self.to_string()).into_response()
+    }
+}
+
+fn submit_status(error: &SubmitError) -> StatusCode {
+    match error {
+        SubmitError::Config(_) | SubmitError::TooManyTasks { .. } => StatusCode::BAD_REQUEST,
+        SubmitError::Refused(_) | SubmitError::Index { .. } | SubmitError::Origin { .. } => {
+            StatusCode::CONFLICT
+        }
+        SubmitError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
+        SubmitError::State(_) | SubmitError::Runner(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+fn job_status(error: &JobError) -> StatusCode {
+    match error {
+        JobError::Unknown { .. } => StatusCode::NOT_FOUND,
+        JobError::Origin { .. } => StatusCode::CONFLICT,
+        JobError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
+        JobError::State(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+fn alloc_status(error: &AllocError) -> StatusCode {
+    match error {
+        AllocError::Unknown { .. } => StatusCode::NOT_FOUND,
+        AllocError::Ended { .. } | AllocError::NotOver { .. } => StatusCode::CONFLICT,
+        AllocError::Request(RequestError::UnknownTask { .. }) => StatusCode::BAD_REQUEST,
+        AllocError::Request(
+            RequestError::NotRunning { .. }
+            | RequestError::NothingRunning
+            | RequestError::Stopping
+            | RequestError::Restarting { .. }
+            | RequestError::Gone,
+        ) => StatusCode::CONFLICT,
+        AllocError::Request(RequestError::NoAnswer { .. }) => StatusCode::GATEWAY_TIMEOUT,
+        AllocError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
+        AllocError::Request(_) | AllocError::State(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// As Nomad: what is not there is an error of the server. What would lead outside the allocation is
+/// the client's.
+fn file_status(error: &std::io::Error) -> StatusCode {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::InvalidInput => {
+            StatusCode::FORBIDDEN
+        }
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}

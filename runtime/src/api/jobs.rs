@@ -1,0 +1,291 @@
+//! Jobs: registered, looked at, planned, stopped.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::response::Response;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::error::Failure;
+use super::index::Reading;
+use super::json::job::{JobStub, JobSummary, Seen, full, waits_for};
+use super::json::plan::PlanAnswer;
+use super::json::write::{
+    DeregisterAnswer, Envelope, ParseRequest, RegisterAnswer, ValidateAnswer,
+};
+use super::params::Params;
+use super::reply;
+use super::router::{Api, Shared};
+use super::wait::{self, Found};
+use crate::agent::{JobView, RegisterOptions, StopOptions};
+use crate::jobspec::{self, Format};
+use crate::model::ids::JobId;
+use crate::model::job::Job;
+use crate::model::saved::JobOrigin;
+
+/// A body that arrived whole, or not.
+pub(super) type Body = Result<Bytes, BytesRejection>;
+
+/// The bytes of a body, within the limit.
+pub(super) fn bytes(body: Body) -> Result<Bytes, Failure> {
+    body.map_err(|rejection| {
+        if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
+            Failure::BodyTooLarge
+        } else {
+            Failure::BodyLost(rejection.body_text())
+        }
+    })
+}
+
+/// A body as JSON; an empty one means all defaults.
+pub(super) fn read_body<T: DeserializeOwned + Default>(body: Body) -> Result<T, Failure> {
+    let bytes = bytes(body)?;
+    if bytes.is_empty() {
+        return Ok(T::default());
+    }
+    serde_json::from_slice(&bytes).map_err(Failure::BadBody)
+}
+
+/// The job of a body and what stands beside it.
+fn job_of(bytes: &[u8]) -> Result<(Job, Envelope), Failure> {
+    let job = jobspec::parse(bytes, Path::new(""), Some(Format::Json)).map_err(|diagnostics| {
+        let text = std::str::from_utf8(bytes).unwrap_or_default();
+        Failure::BadJob(diagnostics.render(text, false))
+    })?;
+    Ok((job, serde_json::from_slice(bytes).map_err(Failure::BadBody)?))
+}
+
+/// As [`job_of`], for a path that names the job too.
+fn job_named(id: &str, bytes: &[u8]) -> Result<(Job, Envelope), Failure> {
+    let (job, envelope) = job_of(bytes)?;
+    let path = job_id(id)?;
+    if job.id == path { Ok((job, envelope)) } else { Err(Failure::OtherJob { path, body: job.id }) }
+}
+
+/// What cannot be a job's id is the id of none.
+fn job_id(id: &str) -> Result<JobId, Failure> {
+    JobId::new(id).map_err(|_| Failure::NoJob)
+}
+
+/// A job and the index of its last change, those of its allocations included. Without the job the
+/// index is that of the list, so that one can wait for a job to come.
+fn look(api: &Api, params: &Params, id: &str) -> Found<JobView> {
+    let found = job_id(id).and_then(|id| api.agent.job(&id).ok_or(Failure::NoJob));
+    // Without a namespace any will do: an id is unique on the node.
+    let named = params.text("namespace").is_some();
+    match found {
+        Ok(job) if !named || params.means_namespace(&job.record.job.namespace) => {
+            Found { index: job.modify_index, value: Ok(job) }
+        }
+        _ => Found { index: look_at_all(api).index, value: Err(Failure::NoJob) },
+    }
+}
+
+fn look_at_all(api: &Api) -> Found<Vec<JobView>> {
+    let before = api.agent.index();
+    let jobs = api.agent.jobs();
+    let after = api.agent.index();
+    let ids: BTreeSet<JobId> = jobs.iter().map(|job| job.record.job.id.clone()).collect();
+    let newest = jobs.iter().map(|job| job.modify_index).max().unwrap_or(0);
+    let index = api.tables().jobs.index(Reading { before, after, ids, newest });
+    Found { index, value: Ok(jobs) }
+}
+
+/// `GET /v1/jobs`
+pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    let look = || look_at_all(&api);
+    wait::answer(&api, &params, look, |jobs| {
+        let wanted = |job: &JobView| {
+            let job = &job.record.job;
+            job.id.as_str().starts_with(params.prefix()) && params.means_namespace(&job.namespace)
+        };
+        let jobs = jobs.iter().filter(|job| wanted(job));
+        let jobs: Vec<_> = jobs.map(|job| (job, waits_for(job))).collect();
+        let stubs: Vec<JobStub<'_>> =
+            jobs.iter().map(|(job, waits_for)| Seen::new(job, waits_for).into()).collect();
+        reply::json(&params, &stubs)
+    })
+    .await
+}
+
+/// `PUT /v1/jobs`
+pub(super) async fn register(
+    State(api): Shared,
+    params: Params,
+    body: Body,
+) -> Result<Response, Failure> {
+    let (job, envelope) = job_of(&bytes(body)?)?;
+    take(&api, &params, job, envelope).await
+}
+
+/// `PUT /v1/job/ID`
+pub(super) async fn update(
+    State(api): Shared,
+    axum::extract::Path(id): axum::extract::Path<String>,
+    params: Params,
+    body: Body,
+) -> Result<Response, Failure> {
+    let (job, envelope) = job_named(&id, &bytes(body)?)?;
+    take(&api, &params, job, envelope).await
+}
+
+async fn take(
+    api: &Api,
+    params: &Params,
+    job: Job,
+    envelope: Envelope,
+) -> Result<Response, Failure> {
+    let enforced = envelope.enforce_index.unwrap_or(false);
+    let expected = envelope.job_modify_index.unwrap_or(0);
+    let options = RegisterOptions {
+        enforce_job_modify_index: enforced.then_some(expected),
+        origin: JobOrigin::Api,
+    };
+    let registered = api.agent.register(job, options).await?;
+    let index = registered.job_modify_index;
+    let answer = RegisterAnswer::from(registered);
+    Ok(reply::at_index(index, reply::json(params, &answer)?))
+}
+
+/// `PUT /v1/jobs/parse`
+pub(super) async fn parse(params: Params, body: Body) -> Result<Response, Failure> {
+    let request: ParseRequest = serde_json::from_slice(&bytes(body)?).map_err(Failure::BadBody)?;
+    let text = &request.job_hcl;
+    let job = jobspec::parse(text.as_bytes(), Path::new(""), Some(Format::Hcl))
+        .map_err(|diagnostics| Failure::BadJob(diagnostics.render(text, false)))?;
+    reply::json(&params, &jobspec::nomad_json(&job))
+}
+
+/// `PUT /v1/validate/job`
+pub(super) async fn validate(
+    State(api): Shared,
+    params: Params,
+    body: Body,
+) -> Result<Response, Failure> {
+    let bytes = bytes(body)?;
+    let problems: Vec<String> = match job_of(&bytes) {
+        Ok((job, _)) => api.agent.check(&job).iter().map(ToString::to_string).collect(),
+        Err(Failure::BadJob(text)) => vec![text],
+        Err(other) => return Err(other),
+    };
+    let answer = ValidateAnswer {
+        driver_config_validated: true,
+        error: problems.join("\n"),
+        validation_errors: (!problems.is_empty()).then_some(problems),
+        warnings: String::new(),
+    };
+    reply::json(&params, &answer)
+}
+
+/// `GET /v1/job/ID`
+pub(super) async fn read(
+    State(api): Shared,
+    axum::extract::Path(id): axum::extract::Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    wait::answer(
+        &api,
+        &params,
+        || look(&api, &params, &id),
+        |job| {
+            let waits_for = waits_for(&job);
+            reply::json(&params, &full(Seen::new(&job, &waits_for)))
+        },
+    )
+    .await
+}
+
+/// `GET /v1/job/ID/summary`
+pub(super) async fn summary(
+    State(api): Shared,
+    axum::extract::Path(id): axum::extract::Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    wait::answer(
+        &api,
+        &params,
+        || look(&api, &params, &id),
+        |job| {
+            let seen = Seen::new(&job, "");
+            reply::json(&params, &JobSummary::from(seen))
+        },
+    )
+    .await
+}
+
+/// `GET /v1/job/ID/versions`: the newest; older ones are not kept.
+pub(super) async fn versions(
+    State(api): Shared,
+    axum::extract::Path(id): axum::extract::Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    wait::answer(
+        &api,
+        &params,
+        || look(&api, &params, &id),
+        |job| {
+            let waits_for = waits_for(&job);
+            let newest = full(Seen::new(&job, &waits_for));
+            let diffs = params.flag("diffs")?.then(Vec::<()>::new);
+            reply::json(&params, &json!({ "Versions": [newest], "Diffs": diffs }))
+        },
+    )
+    .await
+}
+
+/// `PUT /v1/job/ID/plan`
+pub(super) async fn plan(
+    State(api): Shared,
+    axum::extract::Path(id): axum::extract::Path<String>,
+    params: Params,
+    body: Body,
+) -> Result<Response, Failure> {
+    let (job, envelope) = job_named(&id, &bytes(body)?)?;
+    let plan = api.agent.plan(&job)?;
+    let index = plan.job_modify_index;
+    let diff = envelope.diff.unwrap_or(false);
+    let answer = PlanAnswer::new(&plan, job.id.as_str(), index, diff);
+    Ok(reply::at_index(index, reply::json(&params, &answer)?))
+}
+
+/// `DELETE /v1/job/ID`
+pub(super) async fn stop(
+    State(api): Shared,
+    axum::extract::Path(id): axum::extract::Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    let options = StopOptions {
+        purge: params.flag("purge")?,
+        skip_shutdown_delay: params.flag("no_shutdown_delay")?,
+        reason: String::new(),
+    };
+    let found = look(&api, &params, &id).value?;
+    let index = api.agent.deregister(&found.record.job.id, options).await?;
+    Ok(reply::at_index(index, reply::json(&params, &DeregisterAnswer::new(index))?))
+}
+
+/// What belongs to a cluster's jobs: evaluations, deployments. None, of a job that is there.
+pub(super) async fn nothing_of(
+    State(api): Shared,
+    axum::extract::Path(id): axum::extract::Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    let found = look(&api, &params, &id);
+    found.value?;
+    Ok(reply::read_at(api.began_at, reply::json(&params, &[(); 0])?))
+}
+
+/// `GET /v1/job/ID/deployment`: the newest deployment, which there is not.
+pub(super) async fn no_deployment(
+    State(api): Shared,
+    axum::extract::Path(id): axum::extract::Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    let found = look(&api, &params, &id);
+    found.value?;
+    Ok(reply::read_at(api.began_at, reply::json(&params, &json!(null))?))
+}

@@ -1,0 +1,144 @@
+//! Answers to requests that change something, and what those requests bring.
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::Registered;
+use crate::model::ids::AllocId;
+
+/// What stands beside `Job` in a registration or plan. The job itself is read by
+/// [`crate::jobspec`], which also says what is unknown here.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(in crate::api) struct Envelope {
+    pub enforce_index: Option<bool>,
+    pub job_modify_index: Option<u64>,
+    pub diff: Option<bool>,
+}
+
+/// `JobRegisterResponse`. `EvalID` is empty: nothing is scheduled elsewhere, and Nomad's command
+/// line then does not wait for an evaluation.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(in crate::api) struct RegisterAnswer {
+    #[serde(rename = "EvalID")]
+    eval_id: &'static str,
+    eval_create_index: u64,
+    job_modify_index: u64,
+    warnings: String,
+    index: u64,
+    last_contact: u64,
+    known_leader: bool,
+    /// Ours: what became of it.
+    registered: RegisteredJson,
+}
+
+/// What a registration did to which allocations.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(in crate::api) struct RegisteredJson {
+    version: u64,
+    placed: Vec<AllocId>,
+    updated: Vec<AllocId>,
+    stopped: Vec<AllocId>,
+}
+
+impl From<Registered> for RegisterAnswer {
+    fn from(registered: Registered) -> Self {
+        let Registered { job_modify_index, version, placed, updated, stopped, warnings } =
+            registered;
+        Self {
+            eval_id: "",
+            eval_create_index: 0,
+            job_modify_index,
+            warnings: warnings.join("\n"),
+            index: job_modify_index,
+            last_contact: 0,
+            known_leader: true,
+            registered: RegisteredJson { version, placed, updated, stopped },
+        }
+    }
+}
+
+/// `JobDeregisterResponse`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(in crate::api) struct DeregisterAnswer {
+    #[serde(rename = "EvalID")]
+    pub eval_id: &'static str,
+    pub eval_create_index: u64,
+    pub job_modify_index: u64,
+    #[serde(rename = "VolumeEvalID")]
+    pub volume_eval_id: &'static str,
+    pub volume_eval_index: u64,
+    pub index: u64,
+    pub last_contact: u64,
+    pub known_leader: bool,
+}
+
+impl DeregisterAnswer {
+    pub const fn new(index: u64) -> Self {
+        Self {
+            eval_id: "",
+            eval_create_index: 0,
+            job_modify_index: index,
+            volume_eval_id: "",
+            volume_eval_index: 0,
+            index,
+            last_contact: 0,
+            known_leader: true,
+        }
+    }
+}
+
+/// `JobValidateResponse`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(in crate::api) struct ValidateAnswer {
+    pub driver_config_validated: bool,
+    pub validation_errors: Option<Vec<String>>,
+    pub error: String,
+    pub warnings: String,
+}
+
+/// `JobsParseRequest`.
+#[derive(Debug, Deserialize)]
+pub(in crate::api) struct ParseRequest {
+    #[serde(rename = "JobHCL")]
+    pub job_hcl: String,
+    /// Accepted; what comes back always has its defaults.
+    #[serde(rename = "Canonicalize", default)]
+    pub _canonicalize: bool,
+}
+
+/// `AllocStopResponse`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(in crate::api) struct StopAnswer {
+    #[serde(rename = "EvalID")]
+    pub eval_id: &'static str,
+    pub index: u64,
+}
+
+/// `GenericResponse`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(in crate::api) struct DoneAnswer {
+    pub index: u64,
+}
+
+/// `AllocationRestartRequest`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(in crate::api) struct RestartRequest {
+    pub task_name: Option<String>,
+    /// Every task, dead ones and those of the lifecycle too.
+    pub all_tasks: Option<bool>,
+}
+
+/// `AllocationSignalRequest`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(in crate::api) struct SignalRequest {
+    pub task: Option<String>,
+    pub signal: Option<String>,
+}

@@ -1,0 +1,71 @@
+//! The one node.
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+
+use super::error::Failure;
+use super::json::node::{NodeJson, NodeStatus, NodeStub};
+use super::params::Params;
+use super::reply;
+use super::router::{Api, Shared};
+use crate::agent::{Readiness, Stage};
+
+/// The node's id, in full or its beginning, is meant.
+pub(super) fn check_id(api: &Api, id: &str) -> Result<(), Failure> {
+    let own = api.agent.node().id.to_string();
+    if !id.is_empty() && own.starts_with(&id.to_ascii_lowercase()) {
+        Ok(())
+    } else {
+        Err(Failure::NoNode)
+    }
+}
+
+/// What keeps the agent from being ready; empty when nothing does.
+pub(super) fn told(readiness: &Readiness) -> String {
+    let stage = match readiness.stage {
+        Stage::Starting => "starting".to_owned(),
+        Stage::Restoring { done, total } => format!("restoring {done} of {total} allocations"),
+        Stage::Ready => String::new(),
+        Stage::Leaving => "leaving".to_owned(),
+    };
+    if readiness.waiting.is_empty() {
+        return stage;
+    }
+    let names: Vec<&str> = readiness.waiting.iter().map(|name| name.as_str()).collect();
+    let separator = if stage.is_empty() { "" } else { "; " };
+    format!("{stage}{separator}waiting for plugins: {}", names.join(", "))
+}
+
+fn status<'a>(api: &Api, readiness: &Readiness, description: &'a str) -> NodeStatus<'a> {
+    let status = match readiness.stage {
+        Stage::Starting | Stage::Restoring { .. } => "initializing",
+        Stage::Ready => "ready",
+        Stage::Leaving => "down",
+    };
+    // The node has no index of its own: each change of anything may be one of the node.
+    NodeStatus { status, description, index: api.agent.index(), created: api.began_at }
+}
+
+/// `GET /v1/nodes`
+pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    let (node, readiness) = (api.agent.node(), api.agent.readiness());
+    let description = told(&readiness);
+    let status = status(&api, &readiness, &description);
+    let stub = NodeStub::new(&node, status, params.flag("resources")?);
+    let wanted = node.id.to_string().starts_with(params.prefix());
+    let stubs: Vec<NodeStub<'_>> = wanted.then_some(stub).into_iter().collect();
+    Ok(reply::read_at(status.index, reply::json(&params, &stubs)?))
+}
+
+/// `GET /v1/node/ID`
+pub(super) async fn read(
+    State(api): Shared,
+    Path(id): Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    check_id(&api, &id)?;
+    let (node, readiness) = (api.agent.node(), api.agent.readiness());
+    let description = told(&readiness);
+    let status = status(&api, &readiness, &description);
+    Ok(reply::read_at(status.index, reply::json(&params, &NodeJson::new(&node, status))?))
+}

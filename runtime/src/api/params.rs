@@ -1,0 +1,172 @@
+//! What stands after the `?` of a request, read once and bounded.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+
+use super::error::Failure;
+use crate::jobspec::units::parse_duration;
+use crate::limits::{API_WAIT_DEFAULT, API_WAIT_MAX};
+
+/// Most keys looked at; Nomad's command line sends up to seven.
+const KEYS_MAX: usize = 64;
+
+/// The query of a request. Unknown keys are passed over, of a repeated one the first counts: as
+/// Nomad does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Params(BTreeMap<String, String>);
+
+impl Params {
+    pub(super) fn parse(query: &str) -> Self {
+        let mut params = BTreeMap::new();
+        for (key, value) in form_urlencoded::parse(query.as_bytes()).take(KEYS_MAX) {
+            params.entry(key.into_owned()).or_insert_with(|| value.into_owned());
+        }
+        Self(params)
+    }
+
+    /// The value of `key`; none when it is absent or empty.
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// The value of `key`, which must be there.
+    pub(super) fn required(&self, key: &'static str) -> Result<&str, Failure> {
+        self.text(key).ok_or(Failure::MissingParam { key })
+    }
+
+    /// `true`, `1`, `false`, `0` and what else Go takes for them; absent is false.
+    pub(super) fn flag(&self, key: &'static str) -> Result<bool, Failure> {
+        match self.text(key) {
+            None | Some("false" | "False" | "FALSE" | "f" | "F" | "0") => Ok(false),
+            Some("true" | "True" | "TRUE" | "t" | "T" | "1") => Ok(true),
+            Some(value) => Err(Failure::bad_param(key, value, "true or false")),
+        }
+    }
+
+    pub(super) fn number<T: std::str::FromStr>(
+        &self,
+        key: &'static str,
+    ) -> Result<Option<T>, Failure> {
+        let Some(value) = self.text(key) else { return Ok(None) };
+        value.parse().map(Some).map_err(|_| Failure::bad_param(key, value, "a number"))
+    }
+
+    /// Indented JSON is wanted. As in Nomad the key alone says so.
+    pub(super) fn pretty(&self) -> bool {
+        self.0.contains_key("pretty")
+    }
+
+    /// Only what begins with this.
+    pub(super) fn prefix(&self) -> &str {
+        self.text("prefix").unwrap_or_default()
+    }
+
+    /// Is something of `namespace` meant? One is named, or `*`; `default` unless given.
+    pub(super) fn means_namespace(&self, namespace: &str) -> bool {
+        match self.text("namespace") {
+            None => namespace == "default",
+            Some("*") => true,
+            Some(named) => named == namespace,
+        }
+    }
+
+    /// How long to wait for a change beyond which index; none when the answer is wanted at once.
+    pub(super) fn wait(&self) -> Result<Option<Wait>, Failure> {
+        let index = self.number("index")?.unwrap_or(0);
+        let wait = match self.text("wait") {
+            None => Duration::ZERO,
+            Some(text) => parse_duration(text)
+                .map_err(|_| Failure::bad_param("wait", text, "a duration like 30s"))?,
+        };
+        // Zero means the default, as in Nomad.
+        let wait = if wait.is_zero() { API_WAIT_DEFAULT } else { wait.min(API_WAIT_MAX) };
+        Ok((index > 0).then_some(Wait { index, wait }))
+    }
+}
+
+/// A query that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wait {
+    /// What the client has seen.
+    pub index: u64,
+    /// How long at most, before jitter.
+    pub wait: Duration,
+}
+
+impl Wait {
+    /// With up to a sixteenth more, so that clients that came together do not come back together.
+    /// `draw` is random.
+    pub(super) fn with_jitter(self, draw: u64) -> Duration {
+        let most = u64::try_from(self.wait.as_nanos()).unwrap_or(u64::MAX) / 16;
+        self.wait + Duration::from_nanos(draw % most.saturating_add(1))
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Params {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
+        Ok(Self::parse(parts.uri.query().unwrap_or_default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_query_waits_only_with_an_index_and_never_longer_than_allowed() {
+        let wait = |query: &str| Params::parse(query).wait().unwrap();
+        assert_eq!(wait(""), None);
+        assert_eq!(wait("index=0&wait=2s"), None);
+        let five = Duration::from_secs(300);
+        assert_eq!(wait("index=7"), Some(Wait { index: 7, wait: five }));
+        assert_eq!(wait("index=7&wait=0"), Some(Wait { index: 7, wait: five }));
+        assert_eq!(wait("index=7&wait=2s").unwrap().wait, Duration::from_secs(2));
+        assert_eq!(wait("index=7&wait=24h").unwrap().wait, API_WAIT_MAX);
+        for bad in ["index=-1", "index=x", "index=1&wait=5", "wait=1y"] {
+            assert!(Params::parse(bad).wait().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn namespaces_are_the_default_one_unless_named() {
+        assert!(Params::parse("").means_namespace("default"));
+        assert!(!Params::parse("").means_namespace("other"));
+        assert!(Params::parse("namespace=*").means_namespace("other"));
+        assert!(Params::parse("namespace=other").means_namespace("other"));
+        assert!(!Params::parse("namespace=other").means_namespace("default"));
+    }
+
+    #[test]
+    fn encoded_repeated_and_unknown_keys_are_read_as_nomad_does() {
+        let params = Params::parse("path=a%2Fb+c&path=second&zzz=1&pretty&empty=");
+        assert_eq!(params.text("path"), Some("a/b c"));
+        assert_eq!(params.text("empty"), None);
+        assert!(params.pretty());
+        assert!(params.required("task").is_err());
+        assert!(Params::parse("follow=yes").flag("follow").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn jitter_adds_at_most_a_sixteenth(seconds in 1_u64..600, draw: u64) {
+            let wait = Wait { index: 1, wait: Duration::from_secs(seconds) };
+            let jittered = wait.with_jitter(draw);
+            prop_assert!(jittered >= wait.wait && jittered <= wait.wait + wait.wait / 16);
+        }
+
+        #[test]
+        fn any_query_is_read_without_failing(query in ".{0,300}") {
+            let _read = Params::parse(&query).wait();
+        }
+    }
+}

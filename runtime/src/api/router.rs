@@ -1,0 +1,158 @@
+//! Which path is answered by what, and what holds for all of them: region, deadline, body size.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::Method;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post, put};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::client::Processor;
+use super::error::Failure;
+use super::index::Table;
+use super::params::Params;
+use super::{agent, allocs, client, fs, jobs, json, logs, nodes};
+use crate::agent::AgentHandle;
+use crate::clock::{self, Clock};
+use crate::limits::{API_BODY_BYTES_MAX, API_REQUEST_WALL_MAX, API_STREAMS_MAX, API_WAIT_MAX};
+use crate::model::ids::{AllocId, JobId};
+use crate::rng::Rng;
+
+/// What the handlers share.
+pub(super) struct Api {
+    pub agent: AgentHandle,
+    /// The API ends: nothing waits any longer.
+    pub leaving: CancellationToken,
+    pub clock: Clock,
+    pub rng: Rng,
+    /// Places for streams.
+    pub streams: Arc<Semaphore>,
+    tables: Mutex<Tables>,
+    processor: Mutex<Processor>,
+    /// The agent's index when the API began.
+    pub began_at: u64,
+}
+
+/// What was last seen of the lists.
+pub(super) struct Tables {
+    pub jobs: Table<JobId>,
+    pub allocs: Table<AllocId>,
+}
+
+/// The handlers' state.
+pub(super) type Shared = axum::extract::State<Arc<Api>>;
+
+impl Api {
+    pub fn new(agent: AgentHandle, leaving: CancellationToken) -> Arc<Self> {
+        let began_at = agent.index();
+        Arc::new(Self {
+            agent,
+            leaving,
+            clock: Clock::system(),
+            rng: Rng::system(),
+            streams: Arc::new(Semaphore::new(API_STREAMS_MAX)),
+            tables: Mutex::new(Tables { jobs: Table::new(began_at), allocs: Table::new(began_at) }),
+            processor: Mutex::default(),
+            began_at,
+        })
+    }
+
+    pub fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn processor(&self) -> MutexGuard<'_, Processor> {
+        self.processor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Every path.
+pub(super) fn router(api: Arc<Api>) -> Router {
+    let jobs = Router::new()
+        .route("/v1/jobs", get(jobs::list).post(jobs::register).put(jobs::register))
+        .route("/v1/jobs/parse", post(jobs::parse).put(jobs::parse))
+        .route("/v1/validate/job", post(jobs::validate).put(jobs::validate))
+        .route(
+            "/v1/job/{id}",
+            get(jobs::read).post(jobs::update).put(jobs::update).delete(jobs::stop),
+        )
+        .route("/v1/job/{id}/plan", post(jobs::plan).put(jobs::plan))
+        .route("/v1/job/{id}/summary", get(jobs::summary))
+        .route("/v1/job/{id}/versions", get(jobs::versions))
+        .route("/v1/job/{id}/allocations", get(allocs::of_job))
+        .route("/v1/job/{id}/evaluations", get(jobs::nothing_of))
+        .route("/v1/job/{id}/deployments", get(jobs::nothing_of))
+        .route("/v1/job/{id}/deployment", get(jobs::no_deployment))
+        .route("/v1/evaluations", get(agent::nothing))
+        .route("/v1/deployments", get(agent::nothing));
+    let allocs = Router::new()
+        .route("/v1/allocations", get(allocs::list))
+        .route("/v1/allocation/{id}", get(allocs::read))
+        .route("/v1/allocation/{id}/stop", post(allocs::stop).put(allocs::stop))
+        .route("/v1/client/allocation/{id}/stats", get(client::stats))
+        .route("/v1/client/allocation/{id}/restart", post(client::restart).put(client::restart))
+        .route("/v1/client/allocation/{id}/signal", post(client::signal).put(client::signal))
+        .route("/v1/client/allocation/{id}/gc", get(client::collect_one))
+        .route("/v1/client/gc", get(client::collect_all))
+        .route("/v1/client/fs/logs/{id}", get(logs::read))
+        .route("/v1/client/fs/ls/{id}", get(fs::list))
+        .route("/v1/client/fs/stat/{id}", get(fs::stat))
+        .route("/v1/client/fs/cat/{id}", get(fs::cat))
+        .route("/v1/client/fs/readat/{id}", get(fs::read_at));
+    let node = Router::new()
+        .route("/v1/nodes", get(nodes::list))
+        .route("/v1/node/{id}", get(nodes::read))
+        .route("/v1/node/{id}/allocations", get(allocs::of_node))
+        .route("/v1/agent/self", get(agent::own))
+        .route("/v1/agent/health", get(agent::health))
+        .route("/v1/status/leader", get(agent::leader))
+        .route("/v1/status/peers", get(agent::peers))
+        .route("/v1/regions", get(agent::regions))
+        .route("/v1/namespaces", get(agent::namespaces))
+        .route("/v1/system/gc", put(agent::collect).post(agent::collect))
+        .route("/v1/metrics", get(agent::metrics))
+        .route("/v1/ostler/plugins", get(agent::plugins))
+        .route("/v1/ostler/state", get(agent::state))
+        .route("/v1/ostler/readiness", get(agent::readiness))
+        .route("/v1/ostler/jobs-dir", get(agent::jobs_dir));
+    jobs.merge(allocs)
+        .merge(node)
+        .fallback(|| async { Failure::NoPath })
+        .method_not_allowed_fallback(|| async { Failure::Method })
+        .layer(middleware::from_fn(in_time))
+        .layer(middleware::from_fn(in_this_region))
+        .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX))
+        .with_state(api)
+}
+
+/// Every request has an end. A stream counts as answered when it begins.
+async fn in_time(request: Request, next: Next) -> Response {
+    let limit = deadline(request.method());
+    clock::timeout(limit, next.run(request))
+        .await
+        .unwrap_or_else(|| Failure::TooSlow.into_response())
+}
+
+/// A read may be one that waits for a change: for its longest time, jitter included, and then the
+/// usual.
+fn deadline(method: &Method) -> Duration {
+    if method == Method::GET {
+        API_WAIT_MAX + API_WAIT_MAX / 16 + API_REQUEST_WALL_MAX
+    } else {
+        API_REQUEST_WALL_MAX
+    }
+}
+
+async fn in_this_region(params: Params, request: Request, next: Next) -> Response {
+    match params.text("region") {
+        Some(region) if region != json::REGION => {
+            Failure::OtherRegion(region.chars().take(64).collect()).into_response()
+        }
+        _ => next.run(request).await,
+    }
+}

@@ -1,0 +1,68 @@
+//! Blocking queries: answered when the result changed, at the client's deadline, or at the end.
+//!
+//! ```text
+//! look ─ index above the one asked, or none asked ─► answer
+//!  ▲ └── else ─► changes of the agent │ deadline │ agent leaves ─► (last two) answer as it is
+//!  └────────────── a moment later ────┘
+//! ```
+//! A client that hangs up drops the future, wherever it is.
+
+use axum::response::{IntoResponse as _, Response};
+
+use super::error::Failure;
+use super::params::Params;
+use super::reply;
+use super::router::Api;
+use crate::clock;
+use crate::limits::API_LOOK_INTERVAL;
+
+/// Something read from the agent.
+pub(super) struct Found<V> {
+    /// When it last changed.
+    pub index: u64,
+    /// It, or why there is none.
+    pub value: Result<V, Failure>,
+}
+
+/// Answer a query with what `look` finds, when it is as new as the client wants it.
+pub(super) async fn answer<V>(
+    api: &Api,
+    params: &Params,
+    look: impl Fn() -> Found<V>,
+    show: impl FnOnce(V) -> Result<Response, Failure>,
+) -> Result<Response, Failure> {
+    let found = match params.wait()? {
+        None => look(),
+        Some(wait) => {
+            let limit = wait.with_jitter(api.rng.next_u64());
+            let mut changes = api.agent.changes();
+            let mut last = None;
+            let changed = async {
+                loop {
+                    // Seen before looking: what comes later wakes the wait below.
+                    changes.borrow_and_update();
+                    let found = look();
+                    if found.index > wait.index {
+                        return found;
+                    }
+                    last = Some(found);
+                    if changes.changed().await.is_err() {
+                        // The agent is gone.
+                        std::future::pending::<()>().await;
+                    }
+                    clock::sleep(API_LOOK_INTERVAL).await;
+                }
+            };
+            let newest = tokio::select! {
+                newest = clock::timeout(limit, changed) => newest,
+                () = api.leaving.cancelled() => None,
+            };
+            newest.or(last).unwrap_or_else(look)
+        }
+    };
+    let response = match found.value {
+        Ok(value) => show(value)?,
+        Err(failure) => failure.into_response(),
+    };
+    Ok(reply::read_at(found.index, response))
+}
