@@ -13,6 +13,8 @@
 mod support;
 
 mod agent;
+mod api_jobs;
+mod api_streams;
 mod architecture;
 mod bad_input;
 mod crash;

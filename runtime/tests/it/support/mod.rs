@@ -1,6 +1,7 @@
 //! Agents, jobs and directories for tests.
 
 pub mod binary;
+pub mod http;
 pub mod jobs;
 pub mod programs;
 pub mod system;
