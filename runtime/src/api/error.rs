@@ -183,7 +183,7 @@ fn alloc_status(error: &AllocError) -> StatusCode {
             RequestError::NotRunning { .. }
             | RequestError::NothingRunning
             | RequestError::Stopping
-            | RequestError::Restarting { .. }
+            | RequestError::Restarting
             | RequestError::Gone,
         ) => StatusCode::CONFLICT,
         AllocError::Request(RequestError::NoAnswer { .. }) => StatusCode::GATEWAY_TIMEOUT,

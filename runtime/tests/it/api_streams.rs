@@ -47,6 +47,7 @@ async fn logs_are_followed_from_before_the_first_byte_to_the_end_of_the_task() {
     assert_eq!(first["File"], "alloc/logs/t.stdout.0");
     assert_eq!(first["Offset"], 6, "after the data");
     assert_eq!(first.as_object().unwrap().len(), 3, "{first}");
+    client.alloc_when(&alloc, |alloc| alloc["ClientStatus"] == "running").await;
 
     let signalled = client
         .put(
