@@ -394,3 +394,20 @@ pub const POLL_INTERVAL_MIN: Duration = Duration::from_millis(100);
 pub const STATE_WRITE_WALL_MAX: Duration = Duration::from_secs(30);
 /// Events of a driver waiting for one task runner; more are dropped and counted.
 pub const DRIVER_EVENTS_QUEUE_MAX: usize = 32;
+
+// ---- the command line as a client of the API ---------------------------------------------------
+
+/// How long connecting to the agent's socket may take; it waits only when the agent's queue is full.
+pub const CLIENT_CONNECT_WALL_MAX: Duration = Duration::from_secs(5);
+/// How much longer a request is waited for than the agent works on one.
+pub const CLIENT_GRACE: Duration = Duration::from_secs(5);
+/// How long one query waits for a change before it is asked again.
+pub const CLIENT_WAIT: Duration = Duration::from_secs(60);
+/// Largest answer, bytes: thousands of allocations with their jobs.
+pub const CLIENT_BODY_BYTES_MAX: usize = 64 * MIB as usize;
+/// Most of a refusal's text that is shown, bytes.
+pub const CLIENT_REFUSAL_BYTES_MAX: usize = 16 * KIB as usize;
+/// Largest frame of a stream, bytes, in base64.
+pub const CLIENT_FRAME_BYTES_MAX: usize = MIB as usize;
+/// Longest silence in a stream; the agent gives a sign of life every [`API_HEARTBEAT`].
+pub const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(30);

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -26,7 +26,7 @@ use crate::plugin::{Plugin, PluginRuntime, PluginSpec};
 const PLUGIN_DIR_FILES_MAX: usize = 256;
 
 /// A plugin and its fate.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PluginEntry {
     /// Name of its block in the configuration.
     pub name: String,
@@ -53,7 +53,7 @@ pub struct PluginEntry {
 }
 
 /// See [`PluginEntry`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state", content = "reason")]
 pub enum PluginStatus {
     /// In use.

@@ -1,5 +1,9 @@
 //! The commands, their options and their help.
 
+pub(super) mod agent;
+pub(super) mod alloc;
+pub(super) mod client;
+pub(super) mod job;
 pub(super) mod state;
 
 use std::path::PathBuf;
@@ -7,6 +11,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use agent::AgentCommandArgs;
+use alloc::AllocCommand;
+use client::GcArgs;
+use job::JobCommand;
 use state::StateCommand;
 
 /// Examples, followed by the exit codes most commands have.
@@ -36,14 +44,19 @@ Exit codes:
     after_long_help = "\
 Examples:
   ostler run hello.hcl                 run a job to its end and show its output
+  ostler agent --data-dir ./data       run an agent that keeps the jobs it is given
+  ostler job run web.hcl               give it a job; also job status, plan, stop
+  ostler alloc logs -f 0f01c0de        follow what a task prints; also alloc status, restart, …
   ostler job validate hello.hcl        say everything that is wrong with a job file
   ostler plugin inspect mine.wasm      say what a plugin could do, without running it
   ostler node status                   show what this node has to give
   ostler state check --data-dir ./data say whether an agent's state can be read
 
 Environment:
+  OSTLER_ADDR      where the agent is, as --address
   OSTLER_CONFIG    the agent's configuration, as --config
   OSTLER_DATA_DIR  the data directory, as --data-dir
+  OSTLER_JOBS_DIR  the agent's jobs directory, as --jobs-dir
   OSTLER_LOG       what is logged, for example debug or ostler::alloc=trace
   NO_COLOR         any text switches colours off",
     arg_required_else_help = true,
@@ -64,9 +77,16 @@ pub(super) struct Cli {
 pub(super) enum Command {
     /// Run one job to its end in an agent of its own
     Run(RunArgs),
-    /// Work with job files
+    /// Run the agent
+    Agent(AgentCommandArgs),
+    /// Work with jobs and job files
     #[command(subcommand)]
     Job(JobCommand),
+    /// Work with allocations: the places jobs run in
+    #[command(subcommand)]
+    Alloc(AllocCommand),
+    /// Remove allocations that are over
+    Gc(GcArgs),
     /// Look at plugins
     #[command(subcommand)]
     Plugin(PluginCommand),
@@ -88,13 +108,6 @@ Examples:
   ostler man | man -l -                 read it
   ostler man --dir /usr/share/man/man1  install all pages")]
     Man(ManArgs),
-}
-
-/// Commands on job files.
-#[derive(Debug, Subcommand)]
-pub(super) enum JobCommand {
-    /// Say everything that is wrong with a job file
-    Validate(ValidateArgs),
 }
 
 /// Commands on plugins.
@@ -172,43 +185,13 @@ pub(super) struct RunArgs {
     pub agent: AgentArgs,
 }
 
-/// `ostler job validate`.
-#[derive(Debug, Args)]
-#[command(
-    long_about = "Say everything that is wrong with a job file.\n\n\
-        The file is read, and each task's config is checked against the schema of its driver; for \
-        that the drivers are loaded (they start nothing). Whether the job fits on this node is not \
-        checked: that is decided when it is run.",
-    after_long_help = examples!("\
-Examples:
-  ostler job validate hello.hcl
-  ostler job validate --syntax-only hello.hcl  without loading drivers
-  ostler job validate --json hello.hcl         the problems as JSON
-")
-)]
-pub(super) struct ValidateArgs {
-    /// The job: HCL or JSON; - is the standard input
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-
-    /// Do not load the drivers, and do not check what is theirs
-    #[arg(long)]
-    pub syntax_only: bool,
-
-    /// Print the result as one JSON object
-    #[arg(long)]
-    pub json: bool,
-
-    #[command(flatten)]
-    pub agent: AgentArgs,
-}
-
 /// `ostler plugin list`.
 #[derive(Debug, Args)]
 #[command(
     long_about = "List the plugins an agent with this configuration loads: the built-in ones, those \
         of the plugin directory and those of the configuration. A plugin that is refused is listed \
-        with the reason.",
+        with the reason.\n\nWhere an agent runs it is asked; elsewhere one is started for this \
+        command alone.",
     after_long_help = examples!("\
 Examples:
   ostler plugin list
@@ -220,6 +203,10 @@ pub(super) struct PluginListArgs {
     /// Print the list as JSON
     #[arg(long)]
     pub json: bool,
+
+    /// Ask the agent at this socket, as unix:///path/of/ostler.sock
+    #[arg(long, value_name = "ADDRESS", env = "OSTLER_ADDR", hide_env_values = true)]
+    pub address: Option<String>,
 
     #[command(flatten)]
     pub agent: AgentArgs,
@@ -255,6 +242,7 @@ pub(super) struct InspectArgs {
     after_long_help = examples!("\
 Examples:
   ostler node status
+  ostler node status --data-dir ./data      of the agent with this data directory
   ostler node status --json | jq '.attributes'
 ")
 )]
@@ -262,6 +250,10 @@ pub(super) struct NodeStatusArgs {
     /// Print the node as one JSON object
     #[arg(long)]
     pub json: bool,
+
+    /// Ask the agent at this socket, as unix:///path/of/ostler.sock
+    #[arg(long, value_name = "ADDRESS", env = "OSTLER_ADDR", hide_env_values = true)]
+    pub address: Option<String>,
 
     #[command(flatten)]
     pub agent: AgentArgs,
@@ -283,107 +275,4 @@ pub(super) struct ManArgs {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
-
-    use clap::CommandFactory as _;
-
-    use super::*;
-
-    fn help(path: &[&str]) -> String {
-        let mut command = Cli::command();
-        command.build();
-        let mut at = &mut command;
-        for name in path {
-            at = at.find_subcommand_mut(name).unwrap();
-        }
-        at.render_long_help().to_string()
-    }
-
-    fn parse(args: &[&str]) -> Result<Cli, clap::Error> {
-        Cli::try_parse_from([&["ostler"], args].concat())
-    }
-
-    #[test]
-    fn the_tree_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn every_command_teaches_with_examples() {
-        let commands: [&[&str]; 12] = [
-            &[],
-            &["run"],
-            &["job", "validate"],
-            &["plugin", "list"],
-            &["plugin", "inspect"],
-            &["node", "status"],
-            &["state", "check"],
-            &["state", "dump"],
-            &["state", "compact"],
-            &["state", "stats"],
-            &["completions"],
-            &["man"],
-        ];
-        for command in commands {
-            let help = help(command);
-            let example = format!("\n  ostler {}", command.join(" "));
-            assert!(help.contains("Examples:") && help.contains(example.trim_end()), "{help}");
-        }
-    }
-
-    #[test]
-    fn the_help_of_run_documents_every_exit_code() {
-        let help = help(&["run"]);
-        for code in ["0 ", "1-255", "2 ", "3 ", "129", "130", "141", "143"] {
-            assert!(help.contains(&format!("\n  {code}")), "{code} in {help}");
-        }
-    }
-
-    #[test]
-    fn the_help_of_state_commands_documents_every_exit_code() {
-        for command in ["check", "dump", "compact", "stats"] {
-            let help = help(&["state", command]);
-            for code in ["0 ", "1 ", "2 ", "3 ", "141"] {
-                assert!(help.contains(&format!("\n  {code}")), "{code} in {help}");
-            }
-        }
-    }
-
-    #[test]
-    fn every_listing_has_json() {
-        let listings: [&[&str]; 9] = [
-            &["run", "x"],
-            &["job", "validate", "x"],
-            &["plugin", "list"],
-            &["plugin", "inspect", "x"],
-            &["node", "status"],
-            &["state", "check"],
-            &["state", "dump"],
-            &["state", "compact"],
-            &["state", "stats"],
-        ];
-        for listing in listings {
-            assert!(parse(&[listing, &["--json"]].concat()).is_ok(), "{listing:?}");
-        }
-    }
-
-    #[test]
-    fn wrong_usage_exits_with_2_and_help_with_0() {
-        for wrong in [&["rum"][..], &["run"], &["run", "a", "b"], &["plugin"], &[]] {
-            assert_eq!(parse(wrong).unwrap_err().exit_code(), 2, "{wrong:?}");
-        }
-        for asked in [&["--help"][..], &["--version"], &["run", "--help"]] {
-            assert_eq!(parse(asked).unwrap_err().exit_code(), 0, "{asked:?}");
-        }
-    }
-
-    #[test]
-    fn options_of_run_are_read_wherever_they_stand() {
-        let cli = parse(&["run", "-vv", "--data-dir", "d", "job.hcl", "--json"]).unwrap();
-        let Command::Run(run) = cli.command else { panic!("not run") };
-        assert_eq!((cli.verbose, run.json), (2, true));
-        assert_eq!(run.agent.data_dir, Some(PathBuf::from("d")));
-        assert_eq!(run.file, PathBuf::from("job.hcl"));
-    }
-}
+mod tests;

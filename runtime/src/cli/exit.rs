@@ -11,9 +11,14 @@ pub enum Exit {
     Job(u8),
     /// A state file or a record in it is damaged: 1.
     Damaged,
-    /// A job file, a configuration, a plugin file or the usage is wrong: 2.
+    /// What was followed failed: 1.
+    Failed,
+    /// Something would change: 1.
+    Changes,
+    /// A job file, a configuration, a plugin file, an id or the usage is wrong: 2.
     Input,
-    /// The agent cannot start, the job cannot be placed, or output cannot be written: 3.
+    /// The agent cannot start, is not there or cannot do it, the job cannot be placed, or output
+    /// cannot be written: 3.
     Agent,
     /// Ended on this signal: 128 and its number.
     Signal(u8),
@@ -28,7 +33,7 @@ impl Exit {
         match self {
             Self::Success => 0,
             Self::Job(code) => code,
-            Self::Damaged => 1,
+            Self::Damaged | Self::Failed | Self::Changes => 1,
             Self::Input => 2,
             Self::Agent => 3,
             Self::Signal(number) => 128_u8.saturating_add(number),
@@ -53,6 +58,8 @@ mod tests {
             (Exit::Success, 0),
             (Exit::Job(7), 7),
             (Exit::Damaged, 1),
+            (Exit::Failed, 1),
+            (Exit::Changes, 1),
             (Exit::Input, 2),
             (Exit::Agent, 3),
             (Exit::Signal(2), 130),

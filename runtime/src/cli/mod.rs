@@ -1,7 +1,9 @@
 //! The command line.
 //!
 //! ```text
-//! args ─► clap ─► command ─► start (config, data directory, embedded agent) ─► AgentHandle
+//! args ─► clap ─► command ─┬► client ─ HTTP on the agent's socket ─► shapes ─► output
+//!                    │     ├► agent: the process that keeps jobs, and its API
+//!                    │     └► start (config, data directory, embedded agent) ─► AgentHandle
 //!                    │                                                            │
 //!                    │          run: watchers, followers ◄── AllocHandle ◄────────┘
 //!                    ▼                 │ Report (bounded queue)
@@ -9,9 +11,13 @@
 //! ```
 //! A command prints through `output` or `printer` (never with `println!`: a closed standard
 //! output is an ordinary end, not a panic) and returns an [`Exit`]. It touches the agent only
-//! through [`crate::agent::AgentHandle`] and what that hands out.
+//! through [`crate::agent::AgentHandle`] and what that hands out, or through the API.
 
+mod agent;
+mod alloc;
 mod args;
+mod asking;
+mod client;
 mod exit;
 mod follow;
 mod human;
@@ -20,6 +26,7 @@ mod interrupt;
 mod job;
 mod logging;
 mod node;
+mod notify;
 mod output;
 mod plugin;
 mod printer;
@@ -37,7 +44,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 
-use args::{Cli, Command, JobCommand, NodeCommand, PluginCommand};
+use args::{Cli, Command, NodeCommand, PluginCommand};
 pub use exit::Exit;
 use terminal::Terminal;
 
@@ -69,7 +76,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let terminal = Terminal::detect();
-    logging::start(cli.verbose, &terminal);
+    logging::start(log_level(&cli), &terminal);
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.max(CONTROL_THREADS_MIN))
@@ -83,15 +90,29 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return Exit::Agent.into();
         }
     };
-    let exit = runtime.block_on(dispatch(cli.command, terminal));
+    let exit = runtime.block_on(dispatch(cli, terminal));
     runtime.shutdown_timeout(RUNTIME_END_WAIT);
     exit.into()
 }
 
-async fn dispatch(command: Command, terminal: Terminal) -> Exit {
-    match command {
+/// What is logged: an agent says what it does; commands only what is not as it should be.
+fn log_level(cli: &Cli) -> u8 {
+    match &cli.command {
+        Command::Agent(_) => cli.verbose.saturating_add(1),
+        // Whole ids and times, no log.
+        Command::Alloc(_) => cli.verbose.saturating_sub(1),
+        _ => cli.verbose,
+    }
+}
+
+async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
+    let verbose = cli.verbose > 0;
+    match cli.command {
+        Command::Agent(args) => agent::run(&args, &terminal).await,
         Command::Run(args) => run::run(args, terminal).await,
-        Command::Job(JobCommand::Validate(args)) => job::validate(&args, &terminal).await,
+        Command::Job(command) => job::run(&command, &terminal).await,
+        Command::Alloc(command) => alloc::run(&command, verbose, &terminal).await,
+        Command::Gc(args) => alloc::gc::gc(&args, &terminal).await,
         Command::Plugin(PluginCommand::List(args)) => plugin::list(&args, &terminal).await,
         Command::Plugin(PluginCommand::Inspect(args)) => plugin::inspect(&args, &terminal),
         Command::Node(NodeCommand::Status(args)) => node::status(&args, &terminal).await,

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 
 use super::args::NodeStatusArgs;
+use super::asking::{Stop, ended, running};
+use super::client::Client;
 use super::exit::Exit;
 use super::human;
 use super::output::{self, headline, table};
@@ -14,17 +16,36 @@ use crate::node::NodeView;
 
 /// Show the node.
 pub(super) async fn status(args: &NodeStatusArgs, terminal: &Terminal) -> Exit {
-    let session = match Session::start(&args.agent, Fallback::Temporary).await {
-        Ok(session) => session,
-        Err(error) => return not_started(&error, terminal),
-    };
-    let node = session.agent.node();
-    session.end().await;
-    let printed = match args.json {
-        true => output::print_json(&node, terminal),
-        false => output::print(&status_text(&node, terminal), terminal),
-    };
-    printed.map_or_else(|failed| failed, |()| Exit::Success)
+    match running(&args.agent, args.address.as_deref()).await {
+        Err(stop) => ended(Err(stop), terminal),
+        Ok(Some(client)) => ended(of_agent(&client, args, terminal).await, terminal),
+        Ok(None) => {
+            let session = match Session::start(&args.agent, Fallback::Temporary).await {
+                Ok(session) => session,
+                Err(error) => return not_started(&error, terminal),
+            };
+            let node = session.agent.node();
+            session.end().await;
+            tell(&node, args, terminal).map_or_else(|failed| failed, |()| Exit::Success)
+        }
+    }
+}
+
+async fn of_agent(
+    client: &Client,
+    args: &NodeStatusArgs,
+    terminal: &Terminal,
+) -> Result<Exit, Stop> {
+    let node: NodeView = client.get("/v1/ostler/node").await?;
+    tell(&node, args, terminal)?;
+    Ok(Exit::Success)
+}
+
+fn tell(node: &NodeView, args: &NodeStatusArgs, terminal: &Terminal) -> Result<(), Exit> {
+    match args.json {
+        true => output::print_json(node, terminal),
+        false => output::print(&status_text(node, terminal), terminal),
+    }
 }
 
 fn status_text(node: &NodeView, terminal: &Terminal) -> String {

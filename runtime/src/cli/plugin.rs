@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::args::{InspectArgs, PluginListArgs};
+use super::asking::{Stop, ended, running};
+use super::client::Client;
 use super::exit::Exit;
 use super::input;
 use super::output::{self, headline, size, table};
@@ -20,17 +22,36 @@ const DIGEST_CHARS: usize = 12;
 
 /// List the plugins of an agent.
 pub(super) async fn list(args: &PluginListArgs, terminal: &Terminal) -> Exit {
-    let session = match Session::start(&args.agent, Fallback::Temporary).await {
-        Ok(session) => session,
-        Err(error) => return not_started(&error, terminal),
-    };
-    let entries = session.agent.plugins().to_vec();
-    session.end().await;
-    let printed = match args.json {
+    match running(&args.agent, args.address.as_deref()).await {
+        Err(stop) => ended(Err(stop), terminal),
+        Ok(Some(client)) => ended(of_agent(&client, args, terminal).await, terminal),
+        Ok(None) => {
+            let session = match Session::start(&args.agent, Fallback::Temporary).await {
+                Ok(session) => session,
+                Err(error) => return not_started(&error, terminal),
+            };
+            let entries = session.agent.plugins().to_vec();
+            session.end().await;
+            tell(&entries, args, terminal).map_or_else(|failed| failed, |()| Exit::Success)
+        }
+    }
+}
+
+async fn of_agent(
+    client: &Client,
+    args: &PluginListArgs,
+    terminal: &Terminal,
+) -> Result<Exit, Stop> {
+    let entries: Vec<PluginEntry> = client.get("/v1/ostler/plugins").await?;
+    tell(&entries, args, terminal)?;
+    Ok(Exit::Success)
+}
+
+fn tell(entries: &[PluginEntry], args: &PluginListArgs, terminal: &Terminal) -> Result<(), Exit> {
+    match args.json {
         true => output::print_json(&entries, terminal),
-        false => output::print(&list_text(&entries, terminal), terminal),
-    };
-    printed.map_or_else(|failed| failed, |()| Exit::Success)
+        false => output::print(&list_text(entries, terminal), terminal),
+    }
 }
 
 /// Say why no agent started.

@@ -119,7 +119,8 @@ fn user_code_dir() -> Option<PathBuf> {
     Some(dir)
 }
 
-fn absolute(path: PathBuf) -> Result<PathBuf, StartError> {
+/// `path` from the root on.
+pub(super) fn absolute(path: PathBuf) -> Result<PathBuf, StartError> {
     std::path::absolute(&path).map_err(|error| {
         StartError::Agent(format!("cannot use the directory {}: {error}", path.display()))
     })

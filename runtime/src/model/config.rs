@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::json::JsonObject;
 use crate::limits::{KIB, MIB, PluginLimits};
@@ -109,7 +109,7 @@ impl LimitOverrides {
 }
 
 /// A directory a plugin may reach.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileGrant {
     /// Absolute directory; the plugin sees it under the same path.
     pub path: PathBuf,
@@ -118,7 +118,7 @@ pub struct FileGrant {
 }
 
 /// A program a plugin may run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandGrant {
     /// Absolute path.
     pub program: PathBuf,
@@ -127,7 +127,7 @@ pub struct CommandGrant {
 }
 
 /// Everything the configuration allows a plugin beyond the harmless.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grants {
     /// Directories.
     pub files: Vec<FileGrant>,

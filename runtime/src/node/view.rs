@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::fingerprint::Facts;
 use super::id::NodeId;
@@ -12,7 +12,7 @@ use crate::model::device::{DeviceGroup, Health, HealthState};
 use crate::model::ids::PluginName;
 
 /// What the node has to give, in whole units.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeResources {
     /// MHz of processor time: cores times frequency.
     pub cpu_mhz: u64,
@@ -21,7 +21,7 @@ pub struct NodeResources {
 }
 
 /// A driver as the node sees it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DriverView {
     /// Only healthy drivers get new tasks.
     pub health: Health,
@@ -34,7 +34,7 @@ pub struct DriverView {
 }
 
 /// Everything known about this node at one moment.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeView {
     /// Stable over restarts.
     pub id: NodeId,

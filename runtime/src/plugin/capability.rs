@@ -4,13 +4,13 @@
 //! others need a grant in the plugin's block of the configuration. A missing grant is an error
 //! that prints the lines that would add it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::manifest::Manifest;
 pub use crate::model::config::{CommandGrant, FileGrant, Grants};
 
 /// What a group of imports lets a plugin do, harmless first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Authority {
     /// Log, read its own configuration, say events.

@@ -13,6 +13,9 @@
 mod support;
 
 mod agent;
+mod agent_command;
+mod agent_command_allocs;
+mod agent_command_jobs;
 mod api_jobs;
 mod api_streams;
 mod architecture;

@@ -33,6 +33,9 @@ pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> tokio::pro
         .args(args)
         .env_remove("OSTLER_CONFIG")
         .env_remove("OSTLER_DATA_DIR")
+        .env_remove("OSTLER_ADDR")
+        .env_remove("OSTLER_JOBS_DIR")
+        .env_remove("NOTIFY_SOCKET")
         .env_remove("OSTLER_LOG")
         // What runs without a data directory keeps its code here, not in the home of who tests.
         .env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/caches"))

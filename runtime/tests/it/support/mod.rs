@@ -1,5 +1,6 @@
 //! Agents, jobs and directories for tests.
 
+pub mod agent_process;
 pub mod binary;
 pub mod http;
 pub mod jobs;

@@ -1,15 +1,15 @@
-//! `ostler job …`
+//! `ostler job validate`
 
 use std::path::Path;
 
 use serde::Serialize;
 
-use super::args::ValidateArgs;
-use super::exit::Exit;
-use super::input::{self, InputError};
-use super::output;
-use super::start::{Fallback, Session, StartError};
-use super::terminal::Terminal;
+use super::super::args::job::ValidateArgs;
+use super::super::exit::Exit;
+use super::super::input::{self, InputError};
+use super::super::output;
+use super::super::start::{Fallback, Session, StartError};
+use super::super::terminal::Terminal;
 use crate::agent::ConfigProblem;
 use crate::jobspec::Diagnostic;
 use crate::model::job::Job;
@@ -35,7 +35,7 @@ struct Verdict {
 }
 
 /// Say everything that is wrong with a job file.
-pub(super) async fn validate(args: &ValidateArgs, terminal: &Terminal) -> Exit {
+pub(in crate::cli) async fn validate(args: &ValidateArgs, terminal: &Terminal) -> Exit {
     let mut verdict = Verdict { file: args.file.display().to_string(), ..Verdict::default() };
     let job = match input::job(&args.file) {
         Ok(job) => job,
@@ -141,7 +141,7 @@ fn summary(file: &Path, job: &Job) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use super::super::args::AgentArgs;
+    use super::super::super::args::AgentArgs;
     use super::*;
 
     fn args(file: &Path) -> ValidateArgs {

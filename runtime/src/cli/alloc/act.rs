@@ -1,0 +1,100 @@
+//! `ostler alloc stop`, `restart`, `signal`
+
+use serde_json::json;
+
+use super::super::args::alloc::{AllocRestartArgs, AllocSignalArgs, AllocStopArgs};
+use super::super::asking::{self, Stop, until_interrupted};
+use super::super::client::Client;
+use super::super::client::shapes::{Alloc, Done};
+use super::super::exit::Exit;
+use super::super::output::say;
+use super::super::terminal::one_line;
+
+/// Stop an allocation, and wait for its end.
+pub(super) async fn stop(args: &AllocStopArgs) -> Result<Exit, Stop> {
+    let client = asking::connect(&args.agent)?;
+    let id = asking::find_alloc(&client, &args.alloc).await?;
+    let hurry = args.no_shutdown_delay;
+    let path = format!("/v1/allocation/{id}");
+    let _done: Done =
+        client.put(&format!("{path}/stop?no_shutdown_delay={hurry}"), &json!({})).await?;
+    let short = id.short();
+    say(&format!("allocation {short} is stopping"));
+    if args.detach {
+        return Ok(Exit::Success);
+    }
+    let hint = format!("allocation {short} goes on stopping");
+    let ended = until_interrupted(&hint, over(&client, &path)).await?;
+    match ended {
+        Some(alloc) => {
+            say(&format!(
+                "allocation {short} is {}: {}",
+                alloc.client_status,
+                one_line(alloc.why())
+            ));
+        }
+        None => say(&format!("allocation {short} is gone")),
+    }
+    Ok(Exit::Success)
+}
+
+/// Wait until the allocation is over; none when it was removed meanwhile.
+async fn over(client: &Client, path: &str) -> Result<Option<Alloc>, Stop> {
+    let mut index = 0;
+    loop {
+        let (alloc, seen): (Alloc, u64) = match client.get_after(path, index).await {
+            Ok(answer) => answer,
+            Err(error) if error.not_found() => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        if alloc.over() {
+            return Ok(Some(alloc));
+        }
+        // An index that goes back is another agent's: begin anew.
+        index = if seen < index { 0 } else { seen };
+    }
+}
+
+/// The allocation and the task that are meant; without a task all of them.
+async fn meant<'a>(
+    client: &Client,
+    alloc: &str,
+    task: Option<&'a str>,
+) -> Result<(Alloc, Option<&'a str>), Stop> {
+    let id = asking::find_alloc(client, alloc).await?;
+    let alloc: Alloc = client.get(&format!("/v1/allocation/{id}")).await?;
+    let task = super::task(&alloc, task)?;
+    Ok((alloc, task))
+}
+
+/// Restart tasks in place.
+pub(super) async fn restart(args: &AllocRestartArgs) -> Result<Exit, Stop> {
+    let client = asking::connect(&args.agent)?;
+    let task = args.task.as_deref().or(args.task_option.as_deref());
+    let (alloc, task) = meant(&client, &args.alloc, task).await?;
+    let body = json!({ "TaskName": task, "AllTasks": args.all });
+    let _done: Done =
+        client.put(&format!("/v1/client/allocation/{}/restart", alloc.id), &body).await?;
+    let what = match (task, args.all) {
+        (Some(task), _) => format!("task {}", one_line(task)),
+        (None, true) => "every task".to_owned(),
+        (None, false) => "the running tasks".to_owned(),
+    };
+    say(&format!("{what} of allocation {} restarted", alloc.id.short()));
+    Ok(Exit::Success)
+}
+
+/// Send a signal to tasks.
+pub(super) async fn signal(args: &AllocSignalArgs) -> Result<Exit, Stop> {
+    let client = asking::connect(&args.agent)?;
+    let task = args.task.as_deref().or(args.task_option.as_deref());
+    let (alloc, task) = meant(&client, &args.alloc, task).await?;
+    let body = json!({ "Task": task, "Signal": args.signal });
+    let _done: Done =
+        client.put(&format!("/v1/client/allocation/{}/signal", alloc.id), &body).await?;
+    let whom =
+        task.map_or_else(|| "the running tasks".to_owned(), |t| format!("task {}", one_line(t)));
+    let (signal, short) = (one_line(&args.signal), alloc.id.short());
+    say(&format!("{signal} sent to {whom} of allocation {short}"));
+    Ok(Exit::Success)
+}

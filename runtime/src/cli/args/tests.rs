@@ -1,0 +1,155 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use clap::CommandFactory as _;
+
+use super::*;
+
+fn help(path: &[&str]) -> String {
+    let mut command = Cli::command();
+    command.build();
+    let mut at = &mut command;
+    for name in path {
+        at = at.find_subcommand_mut(name).unwrap();
+    }
+    at.render_long_help().to_string()
+}
+
+fn parse(args: &[&str]) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from([&["ostler"], args].concat())
+}
+
+#[test]
+fn the_tree_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_command_teaches_with_examples() {
+    let commands: [&[&str]; 23] = [
+        &[],
+        &["run"],
+        &["agent"],
+        &["job", "run"],
+        &["job", "stop"],
+        &["job", "status"],
+        &["job", "plan"],
+        &["job", "validate"],
+        &["alloc", "status"],
+        &["alloc", "logs"],
+        &["alloc", "stop"],
+        &["alloc", "restart"],
+        &["alloc", "signal"],
+        &["gc"],
+        &["plugin", "list"],
+        &["plugin", "inspect"],
+        &["node", "status"],
+        &["state", "check"],
+        &["state", "dump"],
+        &["state", "compact"],
+        &["state", "stats"],
+        &["completions"],
+        &["man"],
+    ];
+    for command in commands {
+        let help = help(command);
+        let example = format!("\n  ostler {}", command.join(" "));
+        assert!(help.contains("Examples:") && help.contains(example.trim_end()), "{help}");
+    }
+}
+
+#[test]
+fn the_help_of_run_documents_every_exit_code() {
+    let help = help(&["run"]);
+    for code in ["0 ", "1-255", "2 ", "3 ", "129", "130", "141", "143"] {
+        assert!(help.contains(&format!("\n  {code}")), "{code} in {help}");
+    }
+}
+
+#[test]
+fn the_help_of_state_commands_documents_every_exit_code() {
+    for command in ["check", "dump", "compact", "stats"] {
+        let help = help(&["state", command]);
+        for code in ["0 ", "1 ", "2 ", "3 ", "141"] {
+            assert!(help.contains(&format!("\n  {code}")), "{code} in {help}");
+        }
+    }
+}
+
+#[test]
+fn the_help_of_commands_on_an_agent_documents_every_exit_code() {
+    let own: [(&[&str], &[&str]); 3] = [
+        (&["agent"], &["0 ", "2 ", "3 ", "130", "143"]),
+        (&["job", "run"], &["0 ", "1 ", "2 ", "3 ", "130", "141"]),
+        (&["job", "plan"], &["0 ", "1 ", "2 ", "3 ", "141"]),
+    ];
+    let usual: [&[&str]; 8] = [
+        &["job", "stop"],
+        &["job", "status"],
+        &["alloc", "status"],
+        &["alloc", "logs"],
+        &["alloc", "stop"],
+        &["alloc", "restart"],
+        &["alloc", "signal"],
+        &["gc"],
+    ];
+    let usual = usual.map(|command| (command, &["0 ", "2 ", "3 ", "130", "141"][..]));
+    for (command, codes) in own.into_iter().chain(usual) {
+        let help = help(command);
+        for code in codes {
+            assert!(help.contains(&format!("\n  {code}")), "{code} in {help}");
+        }
+    }
+}
+
+#[test]
+fn a_task_is_named_once() {
+    for command in [&["alloc", "logs", "x"][..], &["alloc", "restart", "x"]] {
+        assert!(parse(&[command, &["t"]].concat()).is_ok());
+        assert!(parse(&[command, &["--task", "t"]].concat()).is_ok());
+        assert!(parse(&[command, &["t", "--task", "t"]].concat()).is_err());
+    }
+    assert!(parse(&["alloc", "restart", "--all", "x", "t"]).is_err());
+}
+
+#[test]
+fn every_listing_has_json() {
+    let listings: [&[&str]; 15] = [
+        &["run", "x"],
+        &["job", "run", "x"],
+        &["job", "status"],
+        &["job", "status", "x"],
+        &["job", "plan", "x"],
+        &["alloc", "status"],
+        &["alloc", "status", "x"],
+        &["job", "validate", "x"],
+        &["plugin", "list"],
+        &["plugin", "inspect", "x"],
+        &["node", "status"],
+        &["state", "check"],
+        &["state", "dump"],
+        &["state", "compact"],
+        &["state", "stats"],
+    ];
+    for listing in listings {
+        assert!(parse(&[listing, &["--json"]].concat()).is_ok(), "{listing:?}");
+    }
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_help_with_0() {
+    for wrong in [&["rum"][..], &["run"], &["run", "a", "b"], &["plugin"], &[]] {
+        assert_eq!(parse(wrong).unwrap_err().exit_code(), 2, "{wrong:?}");
+    }
+    for asked in [&["--help"][..], &["--version"], &["run", "--help"]] {
+        assert_eq!(parse(asked).unwrap_err().exit_code(), 0, "{asked:?}");
+    }
+}
+
+#[test]
+fn options_of_run_are_read_wherever_they_stand() {
+    let cli = parse(&["run", "-vv", "--data-dir", "d", "job.hcl", "--json"]).unwrap();
+    let Command::Run(run) = cli.command else { panic!("not run") };
+    assert_eq!((cli.verbose, run.json), (2, true));
+    assert_eq!(run.agent.data_dir, Some(PathBuf::from("d")));
+    assert_eq!(run.file, PathBuf::from("job.hcl"));
+}

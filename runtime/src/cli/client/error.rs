@@ -1,0 +1,127 @@
+//! Why the agent did not do what it was asked.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper::Method;
+
+use crate::cli::exit::Exit;
+
+/// A request, for messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct Asked {
+    method: String,
+    path: String,
+    socket: PathBuf,
+}
+
+impl Asked {
+    /// A request to the agent at `socket`.
+    pub(in crate::cli) fn new(method: &Method, path: &str, socket: &Path) -> Self {
+        // The query is for machines.
+        let path = path.split('?').next().unwrap_or_default().to_owned();
+        Self { method: method.to_string(), path, socket: socket.to_owned() }
+    }
+
+    /// It failed.
+    pub(in crate::cli) fn failed(self, trouble: Trouble) -> ClientError {
+        ClientError::Failed { asked: self, trouble }
+    }
+}
+
+/// Why the agent did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::cli) enum ClientError {
+    /// Nobody listens, or not for this user.
+    #[error("{}", not_running(.socket, .data_dir.as_deref(), .source))]
+    NotRunning {
+        /// Where it was looked for.
+        socket: PathBuf,
+        /// Its data directory, when that is known.
+        data_dir: Option<PathBuf>,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A request failed.
+    #[error("{trouble} ({} {} at {})", asked.method, asked.path, asked.socket.display())]
+    Failed {
+        /// Which.
+        asked: Asked,
+        /// How.
+        #[source]
+        trouble: Trouble,
+    },
+}
+
+/// How a request failed.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::cli) enum Trouble {
+    /// The agent says no.
+    #[error("{}", refused(*.status, .text))]
+    Refused {
+        /// Status code.
+        status: u16,
+        /// Why.
+        text: String,
+    },
+    /// No answer.
+    #[error(
+        "the agent did not answer in {} s; what was asked may still be done: see its log", .0.as_secs()
+    )]
+    TooSlow(Duration),
+    /// The connection ended early.
+    #[error("the connection to the agent broke ({0}); see its log")]
+    Broken(#[source] hyper::Error),
+    /// The request has no form.
+    #[error("the request cannot be made: {0}")]
+    Request(#[source] hyper::http::Error),
+    /// The request cannot be written.
+    #[error("the request cannot be written as JSON: {0}")]
+    Question(#[source] serde_json::Error),
+    /// More than is read of an answer.
+    #[error("the agent's answer is larger than {0} bytes")]
+    TooLarge(usize),
+    /// An answer of another form.
+    #[error("the agent's answer cannot be read ({0}); is it of another version than this command?")]
+    Answer(#[source] serde_json::Error),
+}
+
+fn refused(status: u16, text: &str) -> String {
+    match (status, text) {
+        (503, "") => "the agent is busy or not ready; try again (status 503)".to_owned(),
+        (status, "") => format!("the agent answered with status {status}"),
+        (status, text) => format!("{text} (status {status})"),
+    }
+}
+
+fn not_running(socket: &Path, data_dir: Option<&Path>, source: &io::Error) -> String {
+    let at = socket.display();
+    if source.kind() == io::ErrorKind::PermissionDenied {
+        return format!("the agent at {at} is another user's: {source}");
+    }
+    let start = match data_dir {
+        Some(dir) => format!("ostler agent --data-dir {}", dir.display()),
+        None => "ostler agent --data-dir DIR".to_owned(),
+    };
+    format!(
+        "no agent runs at {at} ({source}); start one with `{start}`, or say where it is with \
+         --data-dir or --address"
+    )
+}
+
+impl ClientError {
+    /// How the program ends on it: what was asked is wrong, or the agent cannot do it.
+    pub(in crate::cli) const fn exit(&self) -> Exit {
+        match self {
+            Self::Failed { trouble: Trouble::Refused { status: 400 | 404, .. }, .. } => Exit::Input,
+            _ => Exit::Agent,
+        }
+    }
+
+    /// What was asked for is not there.
+    pub(in crate::cli) const fn not_found(&self) -> bool {
+        matches!(self, Self::Failed { trouble: Trouble::Refused { status: 404, .. }, .. })
+    }
+}

@@ -1,0 +1,274 @@
+//! The agent's API, asked over its unix socket.
+//!
+//! ```text
+//! address ─► Client ─ connect ─ request ─► head ─┬─► body, bounded, in time ─► shapes
+//!                │        one connection each    └─► Frames: a stream, never silent for long
+//!                └── no agent, refused, broken ─► ClientError ─► Exit
+//! ```
+//! What arrives is bounded and read into [`shapes`] before anything is shown of it; who shows it
+//! escapes it as any text of others.
+
+pub(super) mod address;
+mod error;
+mod frames;
+pub(super) mod shapes;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::task::JoinSet;
+
+use crate::clock;
+use crate::limits::{
+    API_REQUEST_WALL_MAX, CLIENT_BODY_BYTES_MAX, CLIENT_CONNECT_WALL_MAX, CLIENT_GRACE,
+    CLIENT_REFUSAL_BYTES_MAX, CLIENT_WAIT,
+};
+use address::Address;
+pub(super) use error::{Asked, ClientError, Trouble};
+pub(super) use frames::{Frame, Frames};
+
+/// Header with the index of an answer.
+const INDEX: &str = "x-nomad-index";
+
+/// The way to an agent. Cheap; every request has a connection of its own.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    address: Address,
+}
+
+/// An answer whose body is still to come.
+struct Answer {
+    response: Response<Incoming>,
+    /// Drives the connection; ends with this.
+    connection: JoinSet<()>,
+}
+
+impl Client {
+    /// An agent at `address`. Nothing is asked yet.
+    pub(super) const fn new(address: Address) -> Self {
+        Self { address }
+    }
+
+    /// The agent's socket.
+    pub(super) fn socket(&self) -> &Path {
+        &self.address.socket
+    }
+
+    /// Does an agent listen there?
+    pub(super) async fn is_there(&self) -> bool {
+        let stream = clock::timeout(CLIENT_CONNECT_WALL_MAX, UnixStream::connect(self.socket()));
+        matches!(stream.await, Some(Ok(_)))
+    }
+
+    /// Read something. `path` begins with `/v1/` and has the query.
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.ask(Method::GET, path, Bytes::new(), Duration::ZERO).await.map(|(value, _)| value)
+    }
+
+    /// Read something once it is newer than `index` (0: at once), and its index. An answer that is
+    /// no newer comes when nothing changed for a while.
+    pub(super) async fn get_after<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        index: u64,
+    ) -> Result<(T, u64), ClientError> {
+        let mark = if path.contains('?') { '&' } else { '?' };
+        let wait = CLIENT_WAIT.as_secs();
+        let path = format!("{path}{mark}index={index}&wait={wait}s");
+        self.ask(Method::GET, &path, Bytes::new(), CLIENT_WAIT + CLIENT_WAIT / 16).await
+    }
+
+    /// Change something.
+    pub(super) async fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|source| {
+            Asked::new(&Method::PUT, path, self.socket()).failed(Trouble::Question(source))
+        })?;
+        self.ask(Method::PUT, path, Bytes::from(body), Duration::ZERO).await.map(|(value, _)| value)
+    }
+
+    /// End something.
+    pub(super) async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.ask(Method::DELETE, path, Bytes::new(), Duration::ZERO).await.map(|(value, _)| value)
+    }
+
+    /// Ask for something that has no answer but that it is done.
+    pub(super) async fn call(&self, method: Method, path: &str) -> Result<(), ClientError> {
+        let asked = Asked::new(&method, path, self.socket());
+        let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
+        let done = async {
+            let answer = self.send(&asked, method, path, Bytes::new()).await?;
+            answer.whole(&asked).await
+        };
+        in_time(limit, &asked, done).await.map(drop)
+    }
+
+    /// A stream of frames, as long as there are some.
+    pub(super) async fn stream(&self, path: &str) -> Result<Frames, ClientError> {
+        let asked = Asked::new(&Method::GET, path, self.socket());
+        let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
+        let begun = async {
+            let answer = self.send(&asked, Method::GET, path, Bytes::new()).await?;
+            let Answer { response, connection } = answer;
+            Ok(Frames::new(response.into_body(), connection, asked.clone()))
+        };
+        in_time(limit, &asked, begun).await
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        wait: Duration,
+    ) -> Result<(T, u64), ClientError> {
+        let asked = Asked::new(&method, path, self.socket());
+        let answered = async {
+            let answer = self.send(&asked, method, path, body).await?;
+            let index = answer.response.headers().get(INDEX);
+            let index = index.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
+            Ok((answer.whole(&asked).await?, index))
+        };
+        let limit = wait + API_REQUEST_WALL_MAX + CLIENT_GRACE;
+        let (bytes, index) = in_time(limit, &asked, answered).await?;
+        match serde_json::from_slice(&bytes) {
+            Ok(value) => Ok((value, index)),
+            Err(source) => Err(asked.failed(Trouble::Answer(source))),
+        }
+    }
+
+    /// Send a request and wait for the head of an answer that is no refusal.
+    async fn send(
+        &self,
+        asked: &Asked,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Answer, ClientError> {
+        let connected =
+            clock::timeout(CLIENT_CONNECT_WALL_MAX, UnixStream::connect(self.socket())).await;
+        let stream = match connected {
+            Some(Ok(stream)) => stream,
+            Some(Err(source)) => return Err(self.not_there(source)),
+            None => return Err(asked.clone().failed(Trouble::TooSlow(CLIENT_CONNECT_WALL_MAX))),
+        };
+        let broken = |source| asked.clone().failed(Trouble::Broken(source));
+        let (mut sender, driver) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let mut connection = JoinSet::new();
+        connection.spawn(async move {
+            // Told where the answer is awaited, too.
+            if let Err(error) = driver.await {
+                tracing::debug!(%error, "the connection to the agent ended");
+            }
+        });
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, "ostler")
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(body))
+            .map_err(|source| asked.clone().failed(Trouble::Request(source)))?;
+        let response = sender.send_request(request).await.map_err(broken)?;
+        let status = response.status();
+        let answer = Answer { response, connection };
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let text = answer.text().await;
+        Err(asked.clone().failed(Trouble::Refused { status: status.as_u16(), text }))
+    }
+
+    fn not_there(&self, source: std::io::Error) -> ClientError {
+        let Address { socket, data_dir } = &self.address;
+        ClientError::NotRunning { socket: socket.clone(), data_dir: data_dir.clone(), source }
+    }
+}
+
+impl Answer {
+    /// The whole body, within the bound.
+    async fn whole(self, asked: &Asked) -> Result<Bytes, ClientError> {
+        let Self { response, connection } = self;
+        let body = Limited::new(response.into_body(), CLIENT_BODY_BYTES_MAX).collect().await;
+        drop(connection);
+        match body {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(error) => Err(asked.clone().failed(match error.downcast::<hyper::Error>() {
+                Ok(source) => Trouble::Broken(*source),
+                Err(_) => Trouble::TooLarge(CLIENT_BODY_BYTES_MAX),
+            })),
+        }
+    }
+
+    /// What a refusal says, cut to a readable length.
+    async fn text(self) -> String {
+        let Self { response, connection } = self;
+        let mut body = response.into_body();
+        let mut bytes = Vec::new();
+        while let Some(Ok(frame)) = body.frame().await {
+            let room = CLIENT_REFUSAL_BYTES_MAX.saturating_sub(bytes.len());
+            let data = frame.into_data().unwrap_or_default();
+            bytes.extend(data.iter().take(room));
+            if bytes.len() >= CLIENT_REFUSAL_BYTES_MAX {
+                break;
+            }
+        }
+        drop(connection);
+        String::from_utf8_lossy(&bytes).trim().to_owned()
+    }
+}
+
+async fn in_time<T>(
+    limit: Duration,
+    asked: &Asked,
+    work: impl Future<Output = Result<T, ClientError>>,
+) -> Result<T, ClientError> {
+    let late = || Err(asked.clone().failed(Trouble::TooSlow(limit)));
+    clock::timeout(limit, work).await.unwrap_or_else(late)
+}
+
+/// A name as one segment of a path.
+pub(super) fn segment(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                text.push(char::from(byte));
+            }
+            other => text.push_str(&format!("%{other:02X}")),
+        }
+    }
+    text
+}
+
+/// A value as part of a query.
+pub(super) fn query(value: &str) -> String {
+    segment(value)
+}
+
+/// The data directory an agent uses when nobody names one: `/var/lib/ostler` for root, else
+/// `ostler` under `XDG_STATE_HOME` or `~/.local/state`. None for who has no home.
+pub(super) fn default_data_dir() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some(PathBuf::from("/var/lib/ostler"));
+    }
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let states =
+        absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
+    Some(states?.join("ostler"))
+}
+
+#[cfg(test)]
+mod tests;

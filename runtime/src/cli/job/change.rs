@@ -1,0 +1,49 @@
+//! `ostler job stop`
+
+use super::super::args::job::JobStopArgs;
+use super::super::asking::{self, Stop, until_interrupted};
+use super::super::client::shapes::{Alloc, Done};
+use super::super::client::{Client, segment};
+use super::super::exit::Exit;
+use super::super::output::say;
+use super::super::terminal::{Terminal, one_line};
+
+/// Stop a job, and wait for its end.
+pub(super) async fn stop(args: &JobStopArgs, _terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = asking::connect(&args.agent)?;
+    let job = asking::find_job(&client, &args.job).await?;
+    let path = format!("/v1/job/{}", segment(&job));
+    let (purge, hurry) = (args.purge, args.no_shutdown_delay);
+    let asked = format!("{path}?purge={purge}&no_shutdown_delay={hurry}");
+    let _done: Done = client.delete(&asked).await?;
+    let shown = one_line(&job);
+    say(&format!("job {shown} is stopping"));
+    if args.detach {
+        return Ok(Exit::Success);
+    }
+    let hint = format!("job {shown} goes on stopping; `ostler job status {shown}` shows how far");
+    until_interrupted(&hint, over(&client, &path)).await?;
+    say(&format!("job {shown} is stopped"));
+    Ok(Exit::Success)
+}
+
+/// Wait until every allocation of the job is over or gone; says which is.
+async fn over(client: &Client, job: &str) -> Result<(), Stop> {
+    let path = format!("{job}/allocations");
+    let mut index = 0;
+    let mut live = Vec::new();
+    loop {
+        let (allocs, seen): (Vec<Alloc>, u64) = client.get_after(&path, index).await?;
+        for alloc in allocs.iter().filter(|alloc| live.contains(&alloc.id) && alloc.over()) {
+            let (short, name) = (alloc.id.short(), one_line(&alloc.name));
+            let (status, why) = (alloc.client_status, one_line(alloc.why()));
+            say(&format!("allocation {short} of {name} is {status}: {why}"));
+        }
+        live = allocs.iter().filter(|alloc| !alloc.over()).map(|alloc| alloc.id).collect();
+        if live.is_empty() {
+            return Ok(());
+        }
+        // An index that goes back is another agent's: begin anew.
+        index = if seen < index { 0 } else { seen };
+    }
+}

@@ -1,0 +1,168 @@
+//! `ostler job run`
+//!
+//! ```text
+//! file ─► parse (all that is wrong) ─► register ─┬─ --detach ─► ids
+//!                                                └─► allocations, until they run or one failed
+//! ```
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::super::args::job::JobRunArgs;
+use super::super::asking::{self, Stop, until_interrupted};
+use super::super::client::shapes::{Alloc, Job, Registered};
+use super::super::client::{Client, segment};
+use super::super::exit::Exit;
+use super::super::output::{self, say, warning};
+use super::super::terminal::{Terminal, one_line};
+use super::watch::{Verdict, Watch};
+use crate::jobspec::nomad_json;
+use crate::model::ids::AllocId;
+use crate::model::job;
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Outcome<'a> {
+    job: &'a str,
+    version: u64,
+    job_modify_index: u64,
+    placed: &'a [AllocId],
+    updated: &'a [AllocId],
+    stopped: &'a [AllocId],
+    /// `taken` with `--detach`, else `runs`, `failed` or `overtaken`.
+    outcome: &'static str,
+}
+
+/// Register a job and follow it.
+pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = asking::connect(&args.agent)?;
+    let job = super::read(&args.file, terminal)?;
+    let registered = register(&client, &job, args.check_index).await?;
+    if !registered.warnings.is_empty() {
+        warning(terminal, &registered.warnings);
+    }
+    if !args.json {
+        say(&taken(&job, &registered));
+    }
+    if args.detach {
+        tell(args, &job, &registered, "taken", terminal)?;
+        return Ok(Exit::Success);
+    }
+    let hint = format!("job {} goes on; `ostler job stop {}` stops it", job.id, job.id);
+    let verdict = until_interrupted(&hint, follow(&client, &job, &registered, args.json)).await?;
+    let (outcome, exit) = match &verdict {
+        Verdict::Runs | Verdict::Going => ("runs", Exit::Success),
+        Verdict::Failed => ("failed", Exit::Failed),
+        Verdict::Overtaken(_) => ("overtaken", Exit::Failed),
+    };
+    if args.json {
+        tell(args, &job, &registered, outcome, terminal)?;
+        return Ok(exit);
+    }
+    match verdict {
+        Verdict::Runs | Verdict::Going => say(&format!("job {} runs", job.id)),
+        Verdict::Overtaken(how) => output::error(terminal, &format!("{how} while it was followed")),
+        Verdict::Failed => output::error(
+            terminal,
+            &format!(
+                "an allocation of job {} failed; see `ostler alloc status ID`, `ostler alloc logs ID`",
+                job.id
+            ),
+        ),
+    }
+    Ok(exit)
+}
+
+async fn register(
+    client: &Client,
+    job: &job::Job,
+    check_index: Option<u64>,
+) -> Result<Registered, Stop> {
+    let body = match check_index {
+        None => json!({ "Job": nomad_json(job) }),
+        Some(index) => {
+            json!({ "Job": nomad_json(job), "EnforceIndex": true, "JobModifyIndex": index })
+        }
+    };
+    Ok(client.put("/v1/jobs", &body).await?)
+}
+
+/// What the agent did at once, for people.
+fn taken(job: &job::Job, registered: &Registered) -> String {
+    let effects = &registered.registered;
+    let mut text = format!(
+        "job {} is at version {} (job modify index {})",
+        job.id, effects.version, registered.job_modify_index
+    );
+    let mut more = |count: usize, what: &str| {
+        if count > 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
+    };
+    more(effects.placed.len(), "placed");
+    more(effects.updated.len(), "updated in place");
+    more(effects.stopped.len(), "stopping");
+    text
+}
+
+/// Print what was done: ids for people and scripts, or JSON.
+fn tell(
+    args: &JobRunArgs,
+    job: &job::Job,
+    registered: &Registered,
+    outcome: &'static str,
+    terminal: &Terminal,
+) -> Result<(), Exit> {
+    let effects = &registered.registered;
+    if !args.json {
+        let ids = effects.placed.iter().chain(&effects.updated);
+        let lines: String = ids.map(|id| format!("{id}\n")).collect();
+        return output::print(&lines, terminal);
+    }
+    let outcome = Outcome {
+        job: job.id.as_str(),
+        version: effects.version,
+        job_modify_index: registered.job_modify_index,
+        placed: &effects.placed,
+        updated: &effects.updated,
+        stopped: &effects.stopped,
+        outcome,
+    };
+    output::print_json(&outcome, terminal)
+}
+
+async fn follow(
+    client: &Client,
+    job: &job::Job,
+    registered: &Registered,
+    quiet: bool,
+) -> Result<Verdict, Stop> {
+    let effects = &registered.registered;
+    let mut watch = Watch::new(effects.version, effects.placed.clone());
+    let path = format!("/v1/job/{}", segment(job.id.as_str()));
+    let mut index = 0;
+    loop {
+        // Its index covers its allocations. What changes between the two answers wakes the next.
+        let (now, seen): (Job, u64) = match client.get_after(&path, index).await {
+            Ok(answer) => answer,
+            Err(error) if error.not_found() => {
+                return Ok(Verdict::Overtaken("the job was purged".to_owned()));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let allocs: Vec<Alloc> = client.get(&format!("{path}/allocations")).await?;
+        let (news, verdict) = watch.look(&now, &allocs);
+        if !quiet {
+            for line in news {
+                say(&one_line(&line));
+            }
+        }
+        if verdict != Verdict::Going {
+            return Ok(verdict);
+        }
+        // An index that goes back is another agent's: begin anew.
+        index = if seen < index { 0 } else { seen };
+    }
+}

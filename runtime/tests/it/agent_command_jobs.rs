@@ -1,0 +1,224 @@
+//! `ostler job run|plan|status|stop` against a running agent.
+
+use serde_json::Value;
+
+use crate::support::agent_process::AgentProcess;
+use crate::support::binary::{command, ostler};
+use crate::support::jobs::{lifecycle, shell, wasm, with_guests};
+use crate::support::system::{eventually, runs};
+
+fn job(id: &str, count: u32, tasks: &str) -> String {
+    let restart = "restart {\n attempts = 0\n mode = \"fail\"\n }";
+    with_guests(&format!(
+        "job \"{id}\" {{\n group \"g\" {{\n count = {count}\n {restart}\n {tasks}\n }}\n}}\n"
+    ))
+}
+
+fn sleeper(id: &str, count: u32) -> String {
+    job(id, count, &shell("t", "exec sleep 600", ""))
+}
+
+#[tokio::test]
+async fn a_job_is_run_followed_shown_and_stopped() {
+    let agent = AgentProcess::start().await;
+    let ran = agent.run(&sleeper("web", 2)).await;
+    ran.said(0, &["job web is at version 0", "2 placed", "Started", "is running", "job web runs"]);
+    assert_eq!(ran.stdout, "", "{ran:#?}");
+
+    let list = agent.json(&["job", "status", "--json"]).await;
+    assert_eq!(
+        (&list[0]["ID"], &list[0]["Status"]),
+        (&"web".into(), &"running".into()),
+        "{list:#}"
+    );
+    let table = agent.ask(&["job", "status"]).await.stdout;
+    let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row[..5], ["web", "service", "50", "running", "2"], "{table}");
+    let shown = agent.ask(&["job", "status", "web"]).await.stdout;
+    assert_eq!(shown.matches("Tasks are running").count(), 2, "{shown}");
+
+    let stopped = agent.ask(&["job", "stop", "web"]).await;
+    stopped.said(0, &["job web is stopping", "is complete", "job web is stopped"]);
+    let allocs = agent.allocs("web").await;
+    assert!(allocs.iter().all(|alloc| alloc["ClientStatus"] == "complete"), "{allocs:#?}");
+    let job = agent.json(&["job", "status", "--json", "web"]).await;
+    assert_eq!((&job["job"]["Status"], &job["job"]["Stop"]), (&"dead".into(), &true.into()));
+
+    agent.ask(&["job", "stop", "--purge", "web"]).await.said(0, &["is stopped"]);
+    agent.ask(&["job", "status", "web"]).await.said(2, &["there is no job web"]);
+}
+
+#[tokio::test]
+async fn a_plan_tells_changes_by_its_exit_code_and_changes_nothing() {
+    let agent = AgentProcess::start().await;
+    let file = agent.file("plan.hcl", &sleeper("web", 1));
+    let plan = ["job", "plan", file.to_str().unwrap()];
+    let new = agent.ask(&plan).await;
+    assert_eq!(new.code, Some(1), "{new:#?}");
+    assert!(
+        new.stdout.contains("job web (new)") && new.stdout.contains("--check-index 0"),
+        "{new:#?}"
+    );
+    assert_eq!(agent.ask(&["job", "status"]).await.stdout, "no jobs\n");
+
+    agent.run(&sleeper("web", 1)).await.said(0, &[]);
+    let same = agent.ask(&plan).await;
+    assert_eq!(same.code, Some(0), "{same:#?}");
+    assert!(same.stdout.ends_with("nothing would change\n"), "{same:#?}");
+
+    std::fs::write(&file, sleeper("web", 3)).unwrap();
+    let more = agent.ask(&plan).await;
+    assert_eq!(more.code, Some(1), "{more:#?}");
+    let groups = &answer(&agent, &file).await["Annotations"]["DesiredTGUpdates"]["g"];
+    assert_eq!(groups["Place"], 2, "{groups:#}");
+
+    let huge = sleeper("web", 1).replace("cpu = 20", "cpu = 100000000");
+    std::fs::write(&file, huge).unwrap();
+    let refused = agent.ask(&plan).await;
+    assert_eq!(refused.code, Some(3), "{refused:#?}");
+    assert!(refused.stdout.contains("why it would be refused"), "{refused:#?}");
+    agent.ask(&["job", "run", file.to_str().unwrap()]).await.said(3, &["MHz"]);
+    assert_eq!(agent.allocs("web").await.len(), 1, "nothing came of it");
+}
+
+/// What a plan prints with `--json`, whatever its exit code.
+async fn answer(agent: &AgentProcess, file: &std::path::Path) -> Value {
+    let ended = agent.ask(&["job", "plan", "--json", file.to_str().unwrap()]).await;
+    serde_json::from_str(&ended.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn a_job_is_updated_only_at_the_index_that_was_seen() {
+    let agent = AgentProcess::start().await;
+    let file = agent.file("web.hcl", &sleeper("web", 1));
+    let file = file.to_str().unwrap();
+    let run = async |index: &str| agent.ask(&["job", "run", "--check-index", index, file]).await;
+    run("7").await.said(3, &["web"]);
+    run("0").await.said(0, &["job web runs"]);
+    run("0").await.said(3, &["job modify index"]);
+    let job = agent.json(&["job", "status", "--json", "web"]).await;
+    let index = job["job"]["JobModifyIndex"].to_string();
+    std::fs::write(file, sleeper("web", 2)).unwrap();
+    run(&index).await.said(0, &["version 1", "job web runs"]);
+}
+
+#[tokio::test]
+async fn detached_the_ids_are_printed_for_scripts() {
+    let agent = AgentProcess::start().await;
+    let file = agent.file("web.hcl", &sleeper("web", 2));
+    let ended = agent.ask(&["job", "run", "--detach", file.to_str().unwrap()]).await;
+    assert_eq!(ended.code, Some(0), "{ended:#?}");
+    let mut printed: Vec<&str> = ended.stdout.lines().collect();
+    let allocs = agent.allocs("web").await;
+    let mut ids: Vec<&str> = allocs.iter().map(|alloc| alloc["ID"].as_str().unwrap()).collect();
+    printed.sort_unstable();
+    ids.sort_unstable();
+    assert_eq!((printed.len(), printed), (2, ids));
+    let done = agent.json(&["job", "run", "--json", file.to_str().unwrap()]).await;
+    assert_eq!((&done["job"], &done["version"]), (&"web".into(), &0.into()), "{done:#}");
+    assert_eq!(done["outcome"], "runs");
+}
+
+#[tokio::test]
+async fn a_job_that_fails_is_told_with_the_reason() {
+    let agent = AgentProcess::start().await;
+    let tasks =
+        [shell("init", "exit 7", &lifecycle("prestart", false)), shell("main", "sleep 600", "")];
+    let ended = agent.run(&job("bad", 1, &tasks.concat())).await;
+    ended.said(1, &["init | ", "Exit Code: 7", "is failed", "an allocation of job bad failed"]);
+}
+
+#[tokio::test]
+async fn what_is_wrong_in_a_job_file_is_shown_with_its_place_before_the_agent_is_asked() {
+    let agent = AgentProcess::start().await;
+    let ended = agent.run("job \"a\" {\n  grup \"g\" {}\n}\n").await;
+    ended.said(2, &["job.hcl:2:3", "grup", "group"]);
+    let config = sleeper("web", 1).replace("command = \"/bin/sh\"", "comand = \"/bin/sh\"");
+    agent.run(&config).await.said(2, &["comand"]);
+    assert_eq!(agent.ask(&["job", "status"]).await.stdout, "no jobs\n");
+}
+
+#[tokio::test]
+async fn jobs_are_found_by_the_beginning_of_their_id_when_it_means_one() {
+    let agent = AgentProcess::start().await;
+    for id in ["web", "web-two", "db"] {
+        agent.run(&sleeper(id, 1)).await.said(0, &[]);
+    }
+    let shown = async |given: &str| agent.ask(&["job", "status", given]).await;
+    assert!(shown("d").await.stdout.starts_with("job          db\n"));
+    assert!(shown("web").await.stdout.starts_with("job          web\n"), "exactly this one");
+    shown("we").await.said(2, &["2 jobs' ids begin with we", "web (running)", "web-two (running)"]);
+    shown("nope").await.said(2, &["there is no job nope"]);
+    shown("").await.said(2, &["empty"]);
+}
+
+#[tokio::test]
+async fn ctrl_c_ends_the_following_and_not_the_job() {
+    let agent = AgentProcess::start().await;
+    // The prestart task waits, so that the job is not running yet.
+    let gate = agent.data.path().join("gate");
+    let wait = format!("while [ ! -e {} ]; do sleep 0.1; done", gate.display());
+    let tasks =
+        [shell("init", &wait, &lifecycle("prestart", false)), shell("main", "exec sleep 600", "")];
+    let file = agent.file("web.hcl", &job("web", 2, &tasks.concat()));
+    let dir = agent.data.path().to_str().unwrap();
+    let child = command(["job", "run", file.to_str().unwrap(), "--data-dir", dir]).spawn().unwrap();
+    let pid = child.id().unwrap();
+    // It follows as soon as the job is there; one of two places is enough to see that.
+    loop {
+        if agent.ask(&["job", "status", "web"]).await.code == Some(0) {
+            break;
+        }
+    }
+    let takes_signals = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        u64::from_str_radix(mask.unwrap_or("0").trim(), 16).is_ok_and(|mask| mask & 2 != 0)
+    };
+    eventually("it waits for signals", || takes_signals() || !runs(pid)).await;
+    let raw = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(raw, rustix::process::Signal::INT).unwrap();
+    let output = child.wait_with_output().await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("job web goes on"), "{said}");
+    std::fs::write(&gate, "").unwrap();
+    let mut live = 0;
+    while live < 2 {
+        let allocs = agent.allocs("web").await;
+        live = allocs.iter().filter(|alloc| alloc["ClientStatus"] == "running").count();
+    }
+}
+
+#[tokio::test]
+async fn wasm_and_native_tasks_of_a_batch_job_run_to_their_end() {
+    let agent = AgentProcess::start().await;
+    let tasks = [wasm("w", "guest:toolbox", &["args", "hello"], ""), shell("n", "echo native", "")]
+        .concat();
+    let text =
+        job("once", 1, &tasks).replace("job \"once\" {", "job \"once\" {\n type = \"batch\"");
+    agent.run(&text).await.said(0, &["job once runs"]);
+    loop {
+        let allocs = agent.allocs("once").await;
+        if allocs[0]["ClientStatus"] == "complete" {
+            break;
+        }
+        assert_ne!(allocs[0]["ClientStatus"], "failed", "{allocs:#?}");
+    }
+    let id = agent.alloc("once").await;
+    assert_eq!(agent.ask(&["alloc", "logs", &id, "w"]).await.stdout, "hello\n");
+    assert_eq!(agent.ask(&["alloc", "logs", &id, "n"]).await.stdout, "native\n");
+}
+
+#[tokio::test]
+async fn a_reader_that_left_is_no_error_message() {
+    let agent = AgentProcess::start().await;
+    let dir = agent.data.path().to_str().unwrap();
+    let mut listing = command(["job", "status", "--data-dir", dir]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    listing.stdout(writer);
+    let output = listing.output().await.unwrap();
+    assert_eq!((output.status.code(), output.stderr), (Some(141), Vec::new()));
+    ostler(["job", "status", "x", "y"]).await.said(2, &[]);
+}

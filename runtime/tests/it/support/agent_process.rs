@@ -1,0 +1,144 @@
+//! `ostler agent` as a process of its own, and the commands against it.
+
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStderr};
+
+use super::binary::{Ended, command, ostler};
+use super::system::processes_of;
+use super::{DataDir, PATIENCE};
+
+/// An agent that is ready. What is left of it ends with this.
+pub struct AgentProcess {
+    pub data: DataDir,
+    child: Child,
+    stderr: Lines<BufReader<ChildStderr>>,
+    said: String,
+}
+
+impl AgentProcess {
+    /// With a data directory of its own.
+    pub async fn start() -> Self {
+        Self::start_in(DataDir::new(), &[]).await
+    }
+
+    /// With these arguments beside the data directory.
+    pub async fn start_in(data: DataDir, more: &[&str]) -> Self {
+        let mut agent = Self::spawn(data, more, |_| {});
+        agent.hears("ready: ").await;
+        agent
+    }
+
+    /// Not ready yet.
+    pub fn spawn(
+        data: DataDir,
+        more: &[&str],
+        with: impl FnOnce(&mut tokio::process::Command),
+    ) -> Self {
+        let dir = data.path().to_str().unwrap();
+        let mut command = command(["agent", "--data-dir", dir].iter().chain(more));
+        with(&mut command);
+        let mut child = command.spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap()).lines();
+        Self { data, child, stderr, said: String::new() }
+    }
+
+    /// Wait until it says a line with `text`.
+    pub async fn hears(&mut self, text: &str) -> String {
+        let lines = async {
+            while let Some(line) = self.stderr.next_line().await.unwrap() {
+                self.said.push_str(&line);
+                self.said.push('\n');
+                if line.contains(text) {
+                    return Some(line);
+                }
+            }
+            None
+        };
+        let heard = ostler::clock::timeout(PATIENCE, lines).await;
+        heard.flatten().unwrap_or_else(|| panic!("{text:?} was not said:\n{}", self.said))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("it runs")
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Wait for its end: the exit code, what it said, and its directory.
+    pub async fn ended(mut self) -> (Ended, DataDir) {
+        let rest = async {
+            while let Some(line) = self.stderr.next_line().await.unwrap() {
+                self.said.push_str(&line);
+                self.said.push('\n');
+            }
+            self.child.wait().await.unwrap()
+        };
+        let status = ostler::clock::timeout(PATIENCE, rest).await.expect("the agent ends");
+        let said = std::mem::take(&mut self.said);
+        let data = std::mem::replace(&mut self.data, DataDir::new());
+        (Ended { code: status.code(), stdout: String::new(), stderr: said }, data)
+    }
+
+    /// Run a command against it.
+    pub async fn ask(&self, args: &[&str]) -> Ended {
+        ask(self.data.path(), args).await
+    }
+
+    /// The same for a command that must succeed and print JSON.
+    pub async fn json(&self, args: &[&str]) -> Value {
+        let ended = self.ask(args).await;
+        assert_eq!(ended.code, Some(0), "{args:?}: {ended:#?}");
+        serde_json::from_str(&ended.stdout).unwrap_or_else(|e| panic!("{e}: {ended:#?}"))
+    }
+
+    /// A job file in its directory.
+    pub fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.data.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Run a job until it runs.
+    pub async fn run(&self, text: &str) -> Ended {
+        let file = self.file("job.hcl", text);
+        self.ask(&["job", "run", file.to_str().unwrap()]).await
+    }
+
+    /// The allocations of a job, newest first not guaranteed.
+    pub async fn allocs(&self, job: &str) -> Vec<Value> {
+        let status = self.json(&["job", "status", "--json", job]).await;
+        status["allocations"].as_array().unwrap().clone()
+    }
+
+    /// The id of the only allocation of a job that shall run.
+    pub async fn alloc(&self, job: &str) -> String {
+        let allocs = self.allocs(job).await;
+        let mut live = allocs.iter().filter(|alloc| alloc["DesiredStatus"] == "run");
+        let id = live.next().unwrap()["ID"].as_str().unwrap().to_owned();
+        assert!(live.next().is_none(), "{allocs:#?}");
+        id
+    }
+}
+
+/// Run a command against the agent of a data directory.
+pub async fn ask(data: &Path, args: &[&str]) -> Ended {
+    ostler(args.iter().copied().chain(["--data-dir", data.to_str().unwrap()])).await
+}
+
+impl Drop for AgentProcess {
+    fn drop(&mut self) {
+        let _ended_already = self.child.start_kill();
+        // Native tasks live on without their agent.
+        for pid in processes_of(self.data.path()) {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            let _ended_already = pid.map(|pid| kill_process(pid, Signal::KILL));
+        }
+    }
+}
