@@ -217,10 +217,10 @@ async fn the_state_of_an_allocation_is_on_record_when_its_end_is_told() {
     drop(data);
 }
 
-/// Three waits for the disk: the intent (with the allocation and the device ledger), the process,
-/// the handle. What else there is to tell of a start shares their commits, or the next one.
+/// Two waits for the disk: the intent (with the allocation and the device ledger), then the process
+/// with its handle. What else there is to tell of a start shares their commits, or the next one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_native_start_waits_for_the_disk_three_times() {
+async fn a_native_start_waits_for_the_disk_twice() {
     let test = TestAgent::start().await;
     let before = test.handle.state_stats();
     let job = batch(&shell("t", "exec sleep 1000", ""));
@@ -230,7 +230,7 @@ async fn a_native_start_waits_for_the_disk_three_times() {
     ostler::clock::timeout(PATIENCE, running).await.unwrap().unwrap();
     let now = test.handle.state_stats();
     let waited = (now.puts - now.later) - (before.puts - before.later);
-    assert_eq!(waited, 3, "{before:?} {now:?}");
+    assert_eq!(waited, 2, "{before:?} {now:?}");
     job.stop("enough").await;
     job.wait().await;
     test.stop().await;
