@@ -43,6 +43,7 @@ mod types;
 use std::collections::BTreeMap;
 
 use super::coordinator::{Coordinator, Gate};
+use super::status::is_poststop;
 use crate::model::alloc::{AllocState, ClientStatus};
 use crate::model::event::TaskEvent;
 use crate::model::ids::TaskName;
@@ -238,7 +239,9 @@ impl AllocMachine {
         if self.public.client_status.terminal() || self.finishing {
             return Some(RestartRefusal::Ended);
         }
-        if self.plan.is_some() {
+        // Where only poststop tasks are left, it ends by itself.
+        let mut others = self.group.tasks.iter().filter(|task| !is_poststop(task));
+        if self.plan.is_some() || others.all(|task| self.is_dead(&task.name)) {
             return Some(RestartRefusal::Ending);
         }
         self.restart.is_some().then_some(RestartRefusal::Restarting)

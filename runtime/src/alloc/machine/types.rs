@@ -110,7 +110,7 @@ pub enum AllocInput {
         /// None failed.
         ok: bool,
     },
-    /// Every task has been told to run again.
+    /// Every task has been told to run again, and what they are since was given.
     RestartAsked,
     /// The allocation was judged.
     Verdict {

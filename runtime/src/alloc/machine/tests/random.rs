@@ -182,6 +182,10 @@ impl World {
             }
         } else {
             let answer = self.due.remove(chosen - names.len());
+            if answer == AllocInput::RestartAsked {
+                // The owner reads the tasks first.
+                self.feed(AllocInput::Tasks(self.states.clone()));
+            }
             self.feed(answer);
         }
     }
