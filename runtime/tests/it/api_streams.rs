@@ -131,7 +131,9 @@ async fn a_task_is_restarted_measured_and_its_allocation_stopped() {
 
     let stats = client.get(&format!("/v1/client/allocation/{alloc}/stats")).await;
     assert_eq!(stats.status, StatusCode::OK, "{}", stats.text());
-    assert!(stats.json()["Timestamp"].as_u64().unwrap() > 0);
+    let task = &stats.json()["Tasks"]["t"]["ResourceUsage"];
+    assert!(task["MemoryStats"]["RSS"].as_u64().unwrap() > 0, "{}", stats.text());
+    assert_eq!(task["CpuStats"]["Measured"], json!(["Percent"]), "{}", stats.text());
     let stats = client.get(&format!("/v1/client/allocation/{alloc}/stats?task=zzz")).await;
     assert_eq!(stats.status, StatusCode::BAD_REQUEST);
 
