@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
+static FREED: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator with two counters in front.
+/// The system's allocator with counters in front.
 pub struct Counting;
 
 /// Counts since the process began.
@@ -19,19 +20,35 @@ pub struct Allocations {
     pub calls: u64,
     /// Bytes given; of a reallocation, its whole new size.
     pub bytes: u64,
+    /// Bytes taken back; of a reallocation, its whole old size.
+    pub freed: u64,
 }
 
 impl Allocations {
     /// Counts now.
     #[must_use]
     pub fn now() -> Self {
-        Self { calls: CALLS.load(Ordering::Relaxed), bytes: BYTES.load(Ordering::Relaxed) }
+        Self {
+            calls: CALLS.load(Ordering::Relaxed),
+            bytes: BYTES.load(Ordering::Relaxed),
+            freed: FREED.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Bytes in use, as the callers asked for them.
+    #[must_use]
+    pub const fn live(&self) -> u64 {
+        self.bytes.saturating_sub(self.freed)
     }
 }
 
 fn counted(size: usize) {
     CALLS.fetch_add(1, Ordering::Relaxed);
     BYTES.fetch_add(u64::try_from(size).unwrap_or(u64::MAX), Ordering::Relaxed);
+}
+
+fn freed(size: usize) {
+    FREED.fetch_add(u64::try_from(size).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
 // SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract.
@@ -50,11 +67,13 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         counted(size);
+        freed(layout.size());
         // SAFETY: as the caller promised.
         unsafe { System.realloc(at, layout, size) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        freed(layout.size());
         // SAFETY: as the caller promised.
         unsafe { System.dealloc(at, layout) }
     }

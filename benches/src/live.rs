@@ -1,0 +1,190 @@
+//! An agent that serves: jobs are registered, native tasks have supervisors and outlive it.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ostler::agent::{
+    Agent, AgentConfig, AgentHandle, AgentOptions, AllocView, RegisterOptions, StopOptions,
+};
+use ostler::alloc::AllocHandle;
+use ostler::clock::{self, Clock};
+use ostler::logs::From as Begin;
+use ostler::model::ids::JobId;
+use ostler::model::job::Job;
+use ostler::model::task::TaskStatus;
+use ostler::rng::Rng;
+
+/// Longer than anything here takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Benches are their own compile child and their own supervisors, as the agent is: call this first
+/// in `main`. `Some` when this process is one of these and has done its work.
+#[must_use]
+pub fn own_child() -> Option<ExitCode> {
+    if std::env::args_os().nth(1).is_some_and(|first| first == "__supervise") {
+        return Some(ostler::host::process::supervise::main());
+    }
+    crate::compile_child()
+}
+
+/// A running agent.
+#[derive(Clone)]
+pub struct LiveAgent {
+    /// The way to it.
+    pub handle: AgentHandle,
+}
+
+impl LiveAgent {
+    /// Start an agent whose native tasks outlive it; compiled code is kept in `code`.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub async fn start(data: &Path, code: &Path) -> Self {
+        let options = AgentOptions {
+            data_dir: data.to_owned(),
+            config: AgentConfig::default(),
+            kill_with_agent: false,
+            compiler: None,
+            code_dir: Some(PathBuf::from(code)),
+            clock: Clock::system(),
+            rng: Rng::system(),
+        };
+        match Agent::start(options).await {
+            Ok(handle) => Self { handle },
+            Err(error) => panic!("the agent does not start: {error}"),
+        }
+    }
+
+    /// Register a job; returns when that is durable.
+    ///
+    /// # Panics
+    /// When it is refused.
+    pub async fn register(&self, job: Job) {
+        if let Err(error) = self.handle.register(job, RegisterOptions::default()).await {
+            panic!("the job is refused: {error}");
+        }
+    }
+
+    /// The allocations of a job that are known now.
+    #[must_use]
+    pub fn allocs(&self, job: &JobId) -> Vec<AllocView> {
+        let known = self.handle.job(job).map(|view| view.allocs).unwrap_or_default();
+        known.into_iter().filter_map(|id| self.handle.alloc(id)).collect()
+    }
+
+    /// Wait until a job has `count` allocations with an owner. Need not be registered yet.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    pub async fn owned(&self, job: &JobId, count: usize) -> Vec<AllocHandle> {
+        let mut changes = self.handle.changes();
+        let owned = async {
+            loop {
+                changes.borrow_and_update();
+                let allocs = self.allocs(job);
+                if allocs.len() >= count {
+                    return allocs.into_iter().map(|alloc| alloc.handle).collect();
+                }
+                changes.changed().await.expect("the agent lives");
+            }
+        };
+        clock::timeout(PATIENCE, owned).await.expect("the allocations have owners")
+    }
+
+    /// Register a job and wait until `count` allocations run; that the job is durable is awaited
+    /// too.
+    pub async fn run(&self, job: Job, count: usize) -> Vec<AllocHandle> {
+        let (id, agent) = (job.id.clone(), self.clone());
+        let registered = tokio::spawn(async move { agent.register(job).await });
+        let allocs = self.owned(&id, count).await;
+        for alloc in &allocs {
+            running(alloc).await;
+        }
+        registered.await.expect("the job is registered");
+        allocs
+    }
+
+    /// Stop a job and wait until nothing of it is left.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    pub async fn purge(&self, job: &JobId) {
+        let options = StopOptions { purge: true, ..StopOptions::default() };
+        let allocs = self.allocs(job);
+        self.handle.deregister(job, options).await.expect("the job is stopped");
+        for alloc in allocs {
+            let done = clock::timeout(PATIENCE, alloc.handle.wait_done()).await;
+            drop(done.expect("the allocation ends"));
+            let mut phase = alloc.handle.phase();
+            let gone = phase.wait_for(|phase| *phase == ostler::alloc::AllocPhase::Destroyed);
+            // An error means that the owner is gone.
+            drop(clock::timeout(PATIENCE, gone).await.expect("the allocation is removed"));
+        }
+    }
+
+    /// Wait until the store had nothing to do for `quiet`; whether it came to that.
+    pub async fn settle(&self, quiet: Duration) -> bool {
+        let settled = async {
+            loop {
+                let before = self.handle.state_stats();
+                clock::sleep(quiet).await;
+                let after = self.handle.state_stats();
+                if after.queued == 0 && after.commits == before.commits {
+                    return;
+                }
+            }
+        };
+        clock::timeout(Duration::from_secs(30), settled).await.is_some()
+    }
+}
+
+/// Wait until every task of an allocation runs (or has ended already).
+///
+/// # Panics
+/// When that takes too long, or one failed.
+pub async fn running(alloc: &AllocHandle) {
+    let mut state = alloc.state();
+    let begun =
+        state.wait_for(|state| state.tasks.values().all(|task| task.status != TaskStatus::Pending));
+    let begun = clock::timeout(PATIENCE, begun).await.expect("the tasks run");
+    let begun = begun.expect("the owner lives").clone();
+    assert!(begun.tasks.values().all(|task| !task.failed), "{begun:?}");
+}
+
+/// Wait for the first bytes that the only task of an allocation prints.
+///
+/// # Panics
+/// When that takes too long.
+pub async fn first_output(alloc: &AllocHandle) -> Vec<u8> {
+    let task = ostler::model::ids::TaskName::new("t").expect("a name");
+    let mut opened = alloc.tasks_logs_changed();
+    let printed = async {
+        let logs = loop {
+            opened.borrow_and_update();
+            if let Some(logs) = alloc.task_logs(&task) {
+                break logs;
+            }
+            opened.changed().await.expect("the owner lives");
+        };
+        logs.stdout.follow(Begin::Start).next(64).await.expect("some output").bytes
+    };
+    clock::timeout(PATIENCE, printed).await.expect("the task prints")
+}
+
+/// A job of `count` allocations with one task each, of `memory` MiB.
+///
+/// # Panics
+/// When `driver` and `config` make no job.
+#[must_use]
+pub fn job(name: &str, kind: &str, count: u64, driver: &str, memory: u64, config: &str) -> Job {
+    let text = format!(
+        "job \"{name}\" {{\n  type = \"{kind}\"\n  group \"g\" {{\n    count = {count}\n    task \
+         \"t\" {{\n      driver = \"{driver}\"\n      config {{\n{config}\n      }}\n      \
+         resources {{\n        cpu = 1\n        memory = {memory}\n      }}\n    }}\n  }}\n}}\n"
+    );
+    match ostler::jobspec::parse(text.as_bytes(), Path::new("bench.hcl"), None) {
+        Ok(job) => job,
+        Err(diagnostics) => panic!("{}", diagnostics.render(&text, false)),
+    }
+}
