@@ -23,13 +23,12 @@ use super::reconcile::Action;
 use super::registry::Registry;
 use super::views::{RegisterOptions, Stage};
 use super::{AgentHandle, SubmitError};
-use crate::clock;
 use crate::model::alloc::{Allocation, DesiredStatus};
 use crate::model::ids::{AllocId, JobId};
 use crate::model::job::Job;
 use crate::model::saved::{JobOrigin, JobRecord};
 use crate::model::time::Timestamp;
-use crate::state::{Key, StateError};
+use crate::state::{Key, Mark, StateError};
 
 /// How long a change waits for a durable write of somebody else to take its records along (a task's
 /// intent, another change), before it asks for a commit itself.
@@ -136,8 +135,8 @@ impl AgentHandle {
         Ok(change)
     }
 
-    /// Hand the records to the store, in the order of decisions.
-    pub(super) async fn queue(&self, change: &Change) -> Result<(), StateError> {
+    /// Hand the records to the store, in the order of decisions. The mark behind them.
+    pub(super) async fn queue(&self, change: &Change) -> Result<Mark, StateError> {
         let state = &self.0.state;
         if let (Some(record), false) = (&change.record, change.purge) {
             state.put_later(&Key::Job(record.job.id.clone()), &**record).await?;
@@ -147,7 +146,8 @@ impl AgentHandle {
             state.put_later(&Key::Alloc(alloc.id), &**alloc).await?;
         }
         let ledger = self.admission().devices().clone();
-        state.put_later(&Key::DeviceLedger, &ledger).await.map(drop)
+        state.put_later(&Key::DeviceLedger, &ledger).await?;
+        Ok(state.mark())
     }
 
     /// Decide, write and do. When this returns, the change is durable, or nothing is left of it.
@@ -173,7 +173,7 @@ impl AgentHandle {
         let queued = self.queue(&change).await;
         drop(order);
         let done = match queued {
-            Ok(()) => self.begin_placed(&change).await,
+            Ok(mark) => self.begin_placed(&change, mark).await,
             Err(error) => Err(SubmitError::State(error)),
         };
         if let Err(error) = done {
@@ -187,11 +187,11 @@ impl AgentHandle {
         Ok(change)
     }
 
-    async fn begin_placed(&self, change: &Change) -> Result<(), SubmitError> {
+    async fn begin_placed(&self, change: &Change, mark: Mark) -> Result<(), SubmitError> {
         for alloc in &change.placed {
             self.run(Arc::clone(alloc))?;
         }
-        self.durable(change).await
+        self.durable(change, mark).await
     }
 
     /// Enter allocations that belong to no registered job.
@@ -209,11 +209,10 @@ impl AgentHandle {
     }
 
     /// Wait until a change that was queued is durable.
-    pub(super) async fn durable(&self, change: &Change) -> Result<(), SubmitError> {
-        clock::sleep(LINGER).await;
+    pub(super) async fn durable(&self, change: &Change, mark: Mark) -> Result<(), SubmitError> {
         let durable = match (&change.job, change.purge) {
             (Some(job), true) => self.0.state.delete(&Key::Job(job.clone())).await,
-            _ => self.0.state.flush().await,
+            _ => self.0.state.durable_to(mark, LINGER).await,
         };
         durable.map_err(SubmitError::State)
     }

@@ -268,17 +268,17 @@ impl AgentHandle {
         submitted: &mut Submitted,
     ) -> Result<Vec<AllocHandle>, SubmitError> {
         let change = self.enter(placed);
-        {
+        let mark = {
             let _order = self.0.order.lock().await;
-            self.queue(&change).await.map_err(SubmitError::State)?;
-        }
+            self.queue(&change).await.map_err(SubmitError::State)?
+        };
         let mut handles = Vec::with_capacity(change.placed.len());
         for alloc in &change.placed {
             let handle = self.run(Arc::clone(alloc))?;
             submitted.started(handle.clone());
             handles.push(handle);
         }
-        self.durable(&change).await?;
+        self.durable(&change, mark).await?;
         Ok(handles)
     }
 

@@ -75,3 +75,4 @@ pub use read::Record;
 pub use redb_store::EngineStats;
 pub use stats::Stats;
 pub use store::{Put, StateStore, StoreOptions};
+pub use writer::Mark;

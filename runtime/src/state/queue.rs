@@ -70,7 +70,7 @@ impl Queue {
             None if self.lagging.is_none() => self.lagging = Some(Stopwatch::start()),
             None => {}
         }
-        let ticket = self.first.saturating_add(u64::try_from(self.waiting.len()).unwrap_or(0));
+        let ticket = self.next();
         self.waiting.push_back(request);
         ticket
     }
@@ -95,6 +95,18 @@ impl Queue {
     #[must_use]
     pub fn holds(&self, ticket: u64) -> bool {
         ticket >= self.first
+    }
+
+    /// Ticket of the oldest write here, or of the next one where there is none.
+    #[must_use]
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Ticket of the next write.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.first.saturating_add(u64::try_from(self.waiting.len()).unwrap_or(0))
     }
 
     /// Put a write that may lag back before all others, after a failed commit. Returns its ticket.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -18,7 +19,8 @@ use super::mem_store::MemBackend;
 use super::queue::Request;
 use super::redb_store::RedbBackend;
 use super::stats::{Stats, count};
-use super::writer::{self, Core, Shared};
+use super::writer::{self, Core, Mark, Reach, Shared};
+use crate::clock::{self, Stopwatch};
 use crate::model::ids::AllocId;
 
 /// Encoding buffers above this are given back, bytes: one large value must not hold memory on
@@ -224,6 +226,39 @@ impl StateStore {
     /// When the commit failed or the store is closed.
     pub async fn flush(&self) -> Result<(), StateError> {
         self.push(|_| Ok((None, None))).await.map(drop)
+    }
+
+    /// The point in the order of writes that is reached now.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        self.inner.shared.core().mark()
+    }
+
+    /// Wait until everything queued before `mark` is durable. A commit that somebody else asks for
+    /// within `linger` takes it along; only then one is asked for. So what is queued after `mark`
+    /// is not drawn into a commit of its own.
+    ///
+    /// # Errors
+    /// When the commit asked for failed or the store is closed.
+    pub async fn durable_to(&self, mark: Mark, linger: Duration) -> Result<(), StateError> {
+        let shared = &self.inner.shared;
+        let mut settled = shared.settled.subscribe();
+        let since = Stopwatch::start();
+        loop {
+            settled.borrow_and_update();
+            // Bound to a name: the lock must not be held over the waits.
+            let reach = shared.core().reach(mark);
+            let changed = settled.changed();
+            match reach {
+                Reach::Durable => return Ok(()),
+                Reach::Unknown => return self.flush().await,
+                Reach::Committing => drop(changed.await),
+                Reach::Waiting => match linger.checked_sub(since.elapsed()) {
+                    Some(left) if clock::timeout(left, changed).await.is_some() => {}
+                    _ => return self.flush().await,
+                },
+            }
+        }
     }
 
     /// Remove a record; durable when it returns. Nothing happens when there is none.

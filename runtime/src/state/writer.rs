@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::backend::{Backend, Op};
 use super::dedup::{Dedup, Digest, Later, Settled};
@@ -45,6 +45,30 @@ pub struct Shared {
     wake: Condvar,
     /// What happened so far.
     pub counters: Counters,
+    /// Changes after each batch, however it ended.
+    pub settled: watch::Sender<()>,
+}
+
+/// How far writes are on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Some wait in the queue.
+    Waiting,
+    /// None waits, and some are being committed.
+    Committing,
+    /// All are durable.
+    Durable,
+    /// A commit failed since, so their places may have changed.
+    Unknown,
+}
+
+/// A point in the order of writes, see [`super::StateStore::mark`].
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    /// Ticket of the next write.
+    ticket: u64,
+    /// Commits failed by then.
+    failed: u64,
 }
 
 /// What changes together: the order in the queue is the order in which keys became busy.
@@ -53,6 +77,10 @@ pub struct Core {
     pub dedup: Dedup,
     /// What is on its way.
     pub queue: Queue,
+    /// Ticket of the first write of the batch that is being committed.
+    committing: Option<u64>,
+    /// Commits that failed.
+    failed: u64,
     /// The thread waits to be woken.
     asleep: bool,
     ended: bool,
@@ -66,6 +94,8 @@ impl Shared {
         let core = Core {
             dedup,
             queue: Queue::default(),
+            committing: None,
+            failed: 0,
             asleep: false,
             ended: false,
             closers: Vec::new(),
@@ -77,6 +107,7 @@ impl Shared {
             core: Mutex::new(core),
             wake: Condvar::new(),
             counters: Counters::new(before),
+            settled: watch::Sender::new(()),
         }
     }
 
@@ -125,6 +156,7 @@ impl Shared {
             };
             core.asleep = false;
         }
+        core.committing = Some(core.queue.first());
         let taken = core.queue.take(batch);
         drop(core);
         self.room.add_permits(taken);
@@ -133,6 +165,27 @@ impl Shared {
 }
 
 impl Core {
+    /// The point reached now.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark { ticket: self.queue.next(), failed: self.failed }
+    }
+
+    /// How far the writes before `mark` are.
+    #[must_use]
+    pub fn reach(&self, mark: Mark) -> Reach {
+        if self.failed != mark.failed {
+            // What was put back waits at other tickets than before.
+            Reach::Unknown
+        } else if self.queue.first() < mark.ticket {
+            Reach::Waiting
+        } else if self.committing.is_some_and(|first| first < mark.ticket) {
+            Reach::Committing
+        } else {
+            Reach::Durable
+        }
+    }
+
     /// Put `record` in the place of the write of `key` that may lag and still waits, if that is the
     /// newest of its key.
     pub fn replace_waiting(&mut self, key: &[u8], record: &[u8], digest: Digest) -> bool {
@@ -242,7 +295,11 @@ impl Batch {
         for (op, waiter) in self.ops.iter().zip(&self.waiters) {
             settle(&mut core.dedup, op, waiter.digest, committed);
         }
-        if !committed {
+        core.committing = None;
+        if committed {
+            drop(core);
+        } else {
+            core.failed = core.failed.saturating_add(1);
             let (again, lost) = self.put_back(shared, &mut core);
             drop(core);
             count(&shared.counters.later_retried, again);
@@ -254,6 +311,7 @@ impl Batch {
                 );
             }
         }
+        shared.settled.send_replace(());
     }
 
     /// Queue again what may lag and has nothing newer behind it. How many, and how many there was

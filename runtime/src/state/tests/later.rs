@@ -51,6 +51,44 @@ async fn a_durable_write_takes_everything_queued_before_it_along() {
     assert!(backend.commits() <= 2, "{} commits", backend.commits());
 }
 
+/// Longer than any test.
+const LONG: std::time::Duration = std::time::Duration::from_secs(3_600);
+
+#[tokio::test]
+async fn what_is_before_a_mark_goes_with_the_next_commit_and_draws_nothing_after_it_along() {
+    let (store, backend) = faulty_store();
+    store.put_later(&Key::Alloc(id(1)), "x").await.unwrap();
+    let mark = store.mark();
+    let (waiter, writer) = (store.clone(), store.clone());
+    let waiting = tokio::spawn(async move { waiter.durable_to(mark, LONG).await });
+    writer.put(&Key::DeviceLedger, "now").await.unwrap();
+    waiting.await.unwrap().unwrap();
+    let held = backend.hold();
+    store.put_later(&Key::Alloc(id(2)), "y").await.unwrap();
+    store.durable_to(mark, LONG).await.unwrap();
+    assert_eq!(text(&store, &Key::Alloc(id(2))), None);
+    drop(held);
+}
+
+#[tokio::test]
+async fn what_is_before_a_mark_gets_a_commit_of_its_own_when_nobody_else_asks_for_one() {
+    let (store, _backend) = faulty_store();
+    store.put_later(&Key::Alloc(id(1)), "x").await.unwrap();
+    store.durable_to(store.mark(), std::time::Duration::ZERO).await.unwrap();
+    assert_eq!(text(&store, &Key::Alloc(id(1))), Some("x".to_owned()));
+}
+
+#[tokio::test]
+async fn a_mark_behind_a_failed_commit_is_reached_when_what_was_put_back_is_durable() {
+    let (store, backend) = faulty_store();
+    backend.plan([Some(Fault::Before)]);
+    store.put_later(&Key::Alloc(id(1)), "x").await.unwrap();
+    let mark = store.mark();
+    store.put(&Key::DeviceLedger, "now").await.unwrap_err();
+    store.durable_to(mark, LONG).await.unwrap();
+    assert_eq!(text(&store, &Key::Alloc(id(1))), Some("x".to_owned()));
+}
+
 #[tokio::test]
 async fn flushing_waits_for_what_may_lag_and_writes_nothing_else() {
     let (store, backend) = faulty_store();
