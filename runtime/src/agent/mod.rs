@@ -91,6 +91,9 @@ pub struct AgentOptions {
     pub rng: Rng,
 }
 
+/// Opens the state file at a path; may block.
+pub type OpenState = Box<dyn FnOnce(&Path) -> Result<StateStore, StateError> + Send>;
+
 /// Starts agents.
 pub struct Agent;
 
@@ -100,7 +103,19 @@ impl Agent {
     /// # Errors
     /// See [`AgentError`]; nothing is left running then.
     pub async fn start(options: AgentOptions) -> Result<AgentHandle, AgentError> {
-        startup::start(options).await
+        startup::start(options, Box::new(StateStore::open)).await
+    }
+
+    /// As [`Agent::start`], over a state store that is opened in another way: with faults beneath
+    /// it, to see what an agent that dies there leaves behind.
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub async fn start_over(
+        options: AgentOptions,
+        open_state: OpenState,
+    ) -> Result<AgentHandle, AgentError> {
+        startup::start(options, open_state).await
     }
 }
 

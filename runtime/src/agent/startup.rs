@@ -15,7 +15,8 @@ use super::records::{self, Follower};
 use super::restore::Found;
 use super::views::{JobsDirReport, Stage};
 use super::{
-    AgentError, AgentHandle, AgentOptions, Inner, catalogue, collect, jobs_dir, keeper, restore,
+    AgentError, AgentHandle, AgentOptions, Inner, OpenState, catalogue, collect, jobs_dir, keeper,
+    restore,
 };
 use crate::clock;
 use crate::device::manager::DeviceManager;
@@ -37,12 +38,15 @@ const FIRST_FINGERPRINT_WALL: Duration = Duration::from_secs(15);
 /// The same for an agent that serves: a slow plugin must not keep it from being asked.
 const FIRST_FINGERPRINT_WALL_AGENT: Duration = Duration::from_secs(3);
 
-pub(super) async fn start(options: AgentOptions) -> Result<AgentHandle, AgentError> {
+pub(super) async fn start(
+    options: AgentOptions,
+    open: OpenState,
+) -> Result<AgentHandle, AgentError> {
     let mut notices = Vec::new();
     let data_dir = prepare_data_dir(&options.data_dir)?;
     let lock = DataDirLock::acquire(&data_dir)?;
     seed_devices(&data_dir)?;
-    let state = open_state(&data_dir, &mut notices).await?;
+    let state = open_state(&data_dir, open, &mut notices).await?;
     let mut found = Found::read(&state)?;
     let embedded = options.kill_with_agent;
     notices.extend(found.take_notices());
@@ -153,9 +157,13 @@ fn prepare_data_dir(path: &Path) -> Result<std::path::PathBuf, AgentError> {
     path.canonicalize().map_err(failed)
 }
 
-async fn open_state(data_dir: &Path, notices: &mut Vec<String>) -> Result<StateStore, AgentError> {
+async fn open_state(
+    data_dir: &Path,
+    open: OpenState,
+    notices: &mut Vec<String>,
+) -> Result<StateStore, AgentError> {
     let path = data_dir.join(STATE_FILE);
-    let opened = tokio::task::spawn_blocking(move || StateStore::open(&path));
+    let opened = tokio::task::spawn_blocking(move || open(&path));
     let state = opened.await.map_err(|_| AgentError::GivenUp("opening the state"))??;
     if let Some(migrated) = &state.opened().migrated {
         let copy = migrated.backup.as_ref().map(|path| format!("; a copy is {}", path.display()));
