@@ -27,7 +27,7 @@
 //!   Killing -> Reaping Settling
 //!   Reaping -> Settling
 //!   Settling -> Forgetting
-//!   Forgetting -> Delaying Idle Ending Detached
+//!   Forgetting -> Gated Delaying Idle Ending Detached
 //!   Delaying -> Gated Ending Detached
 //!   Recovering -> Running AwaitingRecovery Clearing Settling ShutdownDelay Stopping Reaping Detached
 //!   AwaitingRecovery -> Recovering Settling Reaping Detached
@@ -45,6 +45,7 @@
 //! The machine owns the public [`TaskState`]; inputs that come late or twice change nothing.
 
 mod end;
+mod requests;
 mod restore;
 mod types;
 
@@ -53,7 +54,6 @@ use std::time::Duration;
 use super::events;
 use super::restart::{Ending, RestartTracker};
 use crate::limits::{DRIVER_RETRY, KILL_GRACE};
-use crate::model::event::TaskEvent;
 use crate::model::task::{TaskState, TaskStatus};
 use crate::model::time::Timestamp;
 
@@ -93,12 +93,18 @@ pub struct TaskMachine {
     refusal: String,
     gave_up: bool,
     timer: bool,
+    /// A run could not be ended: nothing may be started beside it.
+    stuck: bool,
+    /// The allocation is over: a dead task is not kept for a restart.
+    finished: bool,
+    /// The kill does not wait for `shutdown_delay`.
+    skip_delay: bool,
+    /// When the present wait for `shutdown_delay` began.
+    delay_since: Timestamp,
     /// What follows when the run is forgotten.
     next: Option<Next>,
     /// The next start does not come before.
     delayed_until: Option<Timestamp>,
-    /// The allocation is over: dead is the end.
-    finished: bool,
     /// The workload of a run being recovered is watched already.
     watched: bool,
     effects: Vec<Effect>,
@@ -122,9 +128,12 @@ impl TaskMachine {
             refusal: String::new(),
             gave_up: false,
             timer: false,
+            stuck: false,
+            finished: false,
+            skip_delay: false,
+            delay_since: now,
             next: None,
             delayed_until: None,
-            finished: false,
             watched: false,
             effects: Vec::new(),
         }
@@ -163,7 +172,7 @@ impl TaskMachine {
             TaskInput::Restart { reason } => self.restart(at, &reason),
             TaskInput::ForceRestart { reason } => self.force_restart(at, &reason),
             TaskInput::Finish => self.finish(),
-            TaskInput::Rules(rules) => self.rules_changed(rules),
+            TaskInput::Rules(rules) => self.rules_changed(at, rules),
             TaskInput::Shutdown => self.shutdown(),
             TaskInput::TimerFired => self.timer_fired(at),
             TaskInput::Note(event) if !self.is_final() => self.public.push_event(event),
@@ -219,6 +228,7 @@ impl TaskMachine {
             (State::Forgetting | State::Clearing, TaskInput::Forgotten | TaskInput::Cleared) => {
                 self.forgotten(at);
             }
+            (State::Clearing, TaskInput::NotCleared) => self.not_cleared(at),
             (State::Recovering, input) => self.recovering(at, input),
             (State::Stopping, TaskInput::StopFailed { error }) => {
                 self.public.push_event(events::driver_failure(at.now, &error));
@@ -279,18 +289,25 @@ impl TaskMachine {
             return;
         }
         if killed {
-            self.stop_run(at, true);
+            self.stop_run(at);
         } else {
             self.go(State::Running);
         }
         self.effects.push(Effect::Watch);
     }
 
-    /// Begin to end the run: after `shutdown_delay` where one is given and wanted.
-    fn stop_run(&mut self, at: At, delayed: bool) {
-        match self.rules.shutdown_delay.filter(|_| delayed) {
+    /// Begin to end the run. A kill waits for `shutdown_delay`, where there is one and it is wanted; a
+    /// restart does not.
+    fn stop_run(&mut self, at: At) {
+        let kills = self.intent.is_some_and(Intent::kills);
+        match self.rules.shutdown_delay.filter(|_| kills) {
+            Some(_) if self.skip_delay => {
+                self.public.push_event(events::skipping_shutdown_delay(at.now));
+                self.stop_now();
+            }
             Some(delay) => {
                 self.public.push_event(events::waiting_shutdown_delay(at.now, delay));
+                self.delay_since = at.now;
                 self.go(State::ShutdownDelay);
                 self.set_timer(delay);
             }
@@ -322,133 +339,6 @@ impl TaskMachine {
         self.effects.push(Effect::Settle { gave_up });
     }
 
-    fn kill(&mut self, at: At, event: Option<TaskEvent>, reason: &str, skip_delay: bool) {
-        if self.is_final() || self.state == State::Ending {
-            return;
-        }
-        if self.intent.is_some_and(Intent::kills) {
-            if skip_delay && self.state == State::ShutdownDelay {
-                self.public.push_event(events::skipping_shutdown_delay(at.now));
-                self.stop_now();
-            }
-            return;
-        }
-        match self.state {
-            // Dead: nothing to say, it is only no longer kept for a restart.
-            State::Idle => return self.end(),
-            // It ended by itself.
-            State::Settling if self.intent.is_none() => {
-                self.intent = Some(Intent::KillLate);
-                return;
-            }
-            State::Forgetting | State::Clearing if self.public.status == TaskStatus::Dead => {
-                self.intent = Some(Intent::KillLate);
-                return;
-            }
-            _ => {}
-        }
-        self.intent = Some(Intent::Kill);
-        if let Some(event) = event {
-            self.public.push_event(event);
-        }
-        self.public.push_event(if self.runs() {
-            events::killing(at.now, reason, self.rules.kill_timeout)
-        } else {
-            events::killing_idle(at.now, reason)
-        });
-        match self.state {
-            State::Gated | State::AwaitingDriver | State::Delaying => self.killed(at, None),
-            State::Preparing => {
-                self.effects.push(Effect::AbandonPrepare);
-                self.killed(at, None);
-            }
-            State::Starting => {
-                self.go(State::StoppingStart);
-                self.set_timer(self.rules.kill_timeout);
-            }
-            State::Running => {
-                if skip_delay && self.rules.shutdown_delay.is_some() {
-                    self.public.push_event(events::skipping_shutdown_delay(at.now));
-                }
-                self.stop_run(at, !skip_delay);
-            }
-            // The driver is not there to be asked.
-            State::AwaitingRecovery => self.escalate_to_host(),
-            // Already being ended for a restart: the ending goes on, the restart is off. A recovery
-            // on its way is waited for; it is bounded.
-            _ => {}
-        }
-    }
-
-    /// May something of the task run now?
-    fn runs(&self) -> bool {
-        !matches!(
-            self.state,
-            State::Gated
-                | State::Preparing
-                | State::AwaitingDriver
-                | State::Delaying
-                | State::Forgetting
-                | State::Clearing
-        )
-    }
-
-    fn restart(&mut self, at: At, reason: &str) {
-        if self.state == State::Running {
-            self.intent = Some(Intent::Restart);
-            self.public.push_event(events::restart_signaled(at.now, reason));
-            self.stop_run(at, false);
-        }
-    }
-
-    fn force_restart(&mut self, at: At, reason: &str) {
-        match self.state {
-            State::Running => self.restart(at, reason),
-            State::Settling if self.intent.is_none() => {
-                self.intent = Some(Intent::Restart);
-                self.public.push_event(events::restart_signaled(at.now, reason));
-            }
-            State::Delaying => {
-                self.public.push_event(events::restart_signaled(at.now, reason));
-                self.go(State::Gated);
-            }
-            State::Idle => {
-                self.public.push_event(events::restart_signaled(at.now, reason));
-                self.revive(at);
-            }
-            // It starts anyway, is being killed, or is over.
-            _ => {}
-        }
-    }
-
-    fn rules_changed(&mut self, rules: Rules) {
-        self.rules = rules;
-        if self.state == State::ShutdownDelay && rules.shutdown_delay.is_none() {
-            self.stop_now();
-        }
-    }
-
-    fn shutdown(&mut self) {
-        match self.state {
-            State::Gated
-            | State::AwaitingDriver
-            | State::AwaitingRecovery
-            | State::Delaying
-            | State::Idle
-            | State::Running => self.leave(),
-            State::Preparing => {
-                self.effects.push(Effect::AbandonPrepare);
-                self.leave();
-            }
-            State::Recovering => {
-                self.effects.push(Effect::AbandonRecover);
-                self.leave();
-            }
-            // What is on its way is finished first, all of it bounded.
-            _ => self.leaving = true,
-        }
-    }
-
     fn timer_fired(&mut self, at: At) {
         if !std::mem::take(&mut self.timer) {
             return;
@@ -456,6 +346,11 @@ impl TaskMachine {
         match self.state {
             State::AwaitingDriver => self.prepare(at),
             State::AwaitingRecovery => self.recover(),
+            State::Recovering => {
+                self.effects.push(Effect::AbandonRecover);
+                self.watch_once();
+                self.escalate_to_host();
+            }
             State::StoppingStart => {
                 self.effects.push(Effect::AbandonStart);
                 self.killed(at, None);

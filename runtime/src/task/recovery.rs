@@ -79,36 +79,40 @@ pub async fn recover(
         Adoption::Unknown if matches!(workload, Workload::Poll(_)) => false,
         Adoption::Unknown => return failed("it ended with the agent that ran it"),
     };
+    let driver = scope.drivers.dispense(&scope.task.driver);
     if !run.has_context() {
-        let preparation = hooks::replay(scope).await;
-        run.set_context(scope, record, notes, preparation);
+        let (preparation, whole) = hooks::replay(scope).await;
+        // Made once: while the driver cannot be asked yet, a hook that failed gets another try.
+        if whole || driver.is_ok() {
+            run.set_context(scope, record, notes, preparation);
+        }
     }
-    let driver = match scope.drivers.dispense(&scope.task.driver) {
-        Ok(driver) => driver,
+    match driver {
+        Ok(driver) if ended => {
+            run.set_driver(driver);
+            Recovery::Owned { ended }
+        }
         // The exit is known; what it means is then read without the driver.
-        Err(_) if ended => return Recovery::Owned { ended },
-        Err(error) => return Recovery::NotReady { reason: error.to_string() },
-    };
-    ask(scope, record, run, &driver, ended).await
+        Err(_) if ended => Recovery::Owned { ended },
+        Ok(driver) => ask(scope, record, run, driver).await,
+        Err(error) => Recovery::NotReady { reason: error.to_string() },
+    }
 }
 
 async fn ask(
     scope: &TaskScope,
     record: &LocalRecord,
     run: &Run,
-    driver: &Arc<dyn Driver>,
-    ended: bool,
+    driver: Arc<dyn Driver>,
 ) -> Recovery {
-    run.set_driver(Arc::clone(driver));
-    if ended {
-        return Recovery::Owned { ended };
-    }
     let (Some(context), Some(handle)) = (run.context(), run.handle()) else {
         return Recovery::NeverRan;
     };
     let call = driver.recover(context, handle);
     match calls::bounded(scope, "recover", DRIVER_CALL_WALL_MAX, call).await {
         Ok(started) => {
+            // Not before: until it has answered it may say that it knows no such task.
+            run.set_driver(driver);
             if run.set_started(started.clone()) {
                 let written = record.update(|local| {
                     if let Some(now) = local.run.as_mut() {
@@ -131,12 +135,14 @@ fn waits(error: &PluginCallError) -> bool {
     error.recoverable() || matches!(error, PluginCallError::UnknownPlugin { .. })
 }
 
-/// End what is left of a run, make driver and host forget it. Bounded; best effort.
-pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) {
+/// End what is left of a run, make driver and host forget it. Bounded. `false` when a process did
+/// not end: its record is kept then, for a later agent to end it by.
+pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
     run.abandon();
     let identities = run.identities();
     let known = run.workload();
     let workload = known.clone().unwrap_or_else(|| Workload::Process(String::new()));
+    let mut ended = true;
     if !identities.is_empty() {
         // Owned for as long as it takes to end them.
         let _adopted = scope.workloads.adopt(&run.id, &identities, &workload);
@@ -146,6 +152,7 @@ pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) {
             let gone = scope.workloads.wait(&run.id, &Workload::Process(id));
             if clock::timeout(KILL_GRACE, gone).await.is_none() {
                 tracing::error!(run = %run.id, pid = identity.pid, "a process did not end after its kill");
+                ended = false;
             }
         }
     }
@@ -158,5 +165,6 @@ pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) {
         let (notes, _) = mpsc::channel(1);
         run.set_context(scope, record, notes, hooks::Preparation::default());
     }
-    calls::forget_run(scope, record, run, false).await;
+    calls::forget_run(scope, record, run, !ended).await;
+    ended
 }

@@ -256,7 +256,12 @@ impl Runner {
             }
             Answer::Forgotten => TaskInput::Forgotten,
             Answer::Recovered(recovery) => recovery.into(),
-            Answer::Cleared => TaskInput::Cleared,
+            Answer::Cleared(true) => TaskInput::Cleared,
+            Answer::Cleared(false) => {
+                // The record of it stays.
+                self.gave_up = true;
+                TaskInput::NotCleared
+            }
             Answer::Ended => TaskInput::Ended,
             Answer::Stopped(Ok(())) | Answer::Killed(Ok(())) => return,
             Answer::Signaled | Answer::Written(_) => return,

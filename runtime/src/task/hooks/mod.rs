@@ -175,9 +175,9 @@ pub async fn prestart(scope: &TaskScope) -> Result<Preparation, HookError> {
 
 /// Run all prestart hooks for a run that goes on: each leaves its effects again (directories, logs,
 /// devices, environment). One that fails leaves its part out; the run is not touched for that, and
-/// the next start asks again.
-pub async fn replay(scope: &TaskScope) -> Preparation {
-    let mut preparation = Preparation::default();
+/// the next start asks again. With it, whether all went well.
+pub async fn replay(scope: &TaskScope) -> (Preparation, bool) {
+    let (mut preparation, mut whole) = (Preparation::default(), true);
     for hook in &scope.hooks {
         let done = clock::timeout(HOOK_WALL_MAX, hook.prestart(scope, &mut preparation)).await;
         let error = match done {
@@ -186,8 +186,9 @@ pub async fn replay(scope: &TaskScope) -> Preparation {
             None => HookError::TimedOut { hook: hook.name() },
         };
         tracing::info!(task = %scope.task.name, hook = hook.name(), %error, "prestart hook not replayed");
+        whole = false;
     }
-    preparation
+    (preparation, whole)
 }
 
 /// Run all exited hooks.

@@ -18,8 +18,10 @@ use crate::model::task::{ExitResult, TaskStatus};
 pub(super) enum Next {
     /// Start again after a wait.
     Restart(Duration),
-    /// Start again; the run did not count.
+    /// Start again at once: the run did not count, or somebody asked for it.
     Again,
+    /// Start again, though it counted as dead.
+    Revive,
     /// Nothing.
     End,
 }
@@ -31,6 +33,7 @@ impl TaskMachine {
         let error = exit.error.clone();
         self.public.last_exit = Some(exit);
         let gave_up = std::mem::take(&mut self.gave_up);
+        self.stuck |= gave_up;
         let next = match self.intent {
             Some(Intent::Kill) => {
                 let error = error.filter(|_| gave_up);
@@ -40,8 +43,7 @@ impl TaskMachine {
             Some(Intent::KillLate) => Next::End,
             // A run that cannot be ended must not get a second one beside it.
             _ if gave_up => {
-                let reason = "the run before could not be ended";
-                self.public.push_event(events::not_restarting(at.now, reason));
+                self.public.push_event(events::not_restarting(at.now, STUCK));
                 Next::End
             }
             Some(Intent::Restart) => {
@@ -93,7 +95,7 @@ impl TaskMachine {
                 self.public.status = TaskStatus::Pending;
                 self.delayed_until = Some(at.now.plus(delay));
             }
-            Next::Again => self.public.status = TaskStatus::Pending,
+            Next::Again | Next::Revive => self.public.status = TaskStatus::Pending,
             Next::End => {
                 self.public.status = TaskStatus::Dead;
                 self.public.finished_at.get_or_insert(at.now);
@@ -111,37 +113,52 @@ impl TaskMachine {
         self.follow(at);
     }
 
+    /// What is left of the run could not be ended: it gets no second one beside it.
+    pub(super) fn not_cleared(&mut self, at: At) {
+        self.stuck = true;
+        if self.public.status != TaskStatus::Dead {
+            self.public.push_event(events::not_restarting(at.now, STUCK));
+        }
+        self.over(at, Next::End);
+        self.follow(at);
+    }
+
     /// Go where the decision leads.
     fn follow(&mut self, at: At) {
         let next = self.next.take().unwrap_or(Next::End);
         match next {
             Next::Restart(_) | Next::Again if self.leaving => self.leave(),
             Next::Again => self.go(State::Gated),
-            Next::Restart(_) => {
+            Next::Restart(delay) => {
                 let until = self.delayed_until.unwrap_or(at.now);
                 self.go(State::Delaying);
-                self.set_timer(until.since(at.now).max(DELAY_MIN));
+                // Never longer than was decided, should the clock have been set back.
+                self.set_timer(until.since(at.now).min(delay).max(DELAY_MIN));
+            }
+            Next::Revive => {
+                self.revive(at);
+                if self.leaving {
+                    self.leave();
+                }
             }
             Next::End => self.rest(),
         }
     }
 
+    /// Is it kept, once dead, for a restart of the whole allocation?
+    pub(super) fn stays(&self) -> bool {
+        let over = self.finished || self.stuck || self.intent.is_some_and(Intent::kills);
+        self.rules.restartable && !over
+    }
+
     /// Dead: kept for a restart of the whole allocation, or at its end.
     pub(super) fn rest(&mut self) {
-        if !self.rules.restartable || self.finished || self.intent.is_some_and(Intent::kills) {
+        if !self.stays() {
             self.end();
         } else if self.leaving {
             self.leave();
         } else {
             self.go(State::Idle);
-        }
-    }
-
-    /// The allocation is over. It may know that the task is dead before the run is forgotten.
-    pub(super) fn finish(&mut self) {
-        self.finished = true;
-        if self.state == State::Idle {
-            self.end();
         }
     }
 
@@ -171,3 +188,6 @@ impl TaskMachine {
 
 /// A timer of zero would fire at once.
 const DELAY_MIN: Duration = Duration::from_nanos(1);
+
+/// Why a task is not started again beside what is left of it.
+const STUCK: &str = "the run before could not be ended";

@@ -17,12 +17,11 @@
 //! A run that was lost with the agent or the machine uses up no attempt: it is not the task's
 //! failure. A policy without any attempt still forbids the restart.
 
-use std::time::Duration;
-
 use super::super::events;
 use super::super::restart::RestartTracker;
 use super::end::Next;
 use super::{At, Effect, Intent, Rules, State, TaskInput, TaskMachine};
+use crate::model::event::EventKind;
 use crate::model::task::{TaskState, TaskStatus};
 use crate::model::time::Timestamp;
 
@@ -60,12 +59,16 @@ impl TaskMachine {
         let mut machine = Self::new(rules, now);
         let Restored { state, tracker, run, complete, delayed_until } = restored;
         if let Some(state) = state {
-            machine.set_up = !state.events.is_empty();
+            machine.set_up = state.events.iter().any(|e| e.kind == EventKind::TaskSetup)
+                || state.events_total > u64::try_from(state.events.len()).unwrap_or(u64::MAX);
             machine.public = state;
         }
         machine.tracker = tracker.unwrap_or(machine.tracker);
-        machine.delayed_until = delayed_until;
+        machine.delayed_until = delayed_until.map(|until| machine.at_most(now, until));
         let at = At { now, random: 0 };
+        if complete {
+            machine.restore_complete(at);
+        }
         if machine.public.status == TaskStatus::Dead {
             machine.restore_dead(run, complete);
         } else {
@@ -73,6 +76,23 @@ impl TaskMachine {
         }
         let effects = std::mem::take(&mut machine.effects);
         (machine, effects)
+    }
+
+    /// The clock may have been set back: no wait is longer than the policy could have asked for.
+    fn at_most(&self, now: Timestamp, until: Timestamp) -> Timestamp {
+        let policy = &self.rules.policy;
+        until.min(now.plus(policy.interval.max(policy.delay.saturating_mul(2))))
+    }
+
+    /// It ended for good, whatever was written of it last.
+    fn restore_complete(&mut self, at: At) {
+        self.finished = true;
+        if self.public.status != TaskStatus::Dead {
+            let lost = events::failed_restoring(at.now, "it ended, and how is not recorded");
+            self.public.push_event(lost.failing());
+            self.public.status = TaskStatus::Dead;
+        }
+        self.public.finished_at.get_or_insert(at.now);
     }
 
     fn restore_dead(&mut self, run: KnownRun, complete: bool) {
@@ -109,16 +129,12 @@ impl TaskMachine {
         }
     }
 
-    /// The rest of a delay; never longer than the policy could have asked for, in case the clock
-    /// was set back.
     fn wait_until(&mut self, at: At, until: Timestamp) {
-        let longest = self.rules.policy.interval.max(self.rules.policy.delay.saturating_mul(2));
-        let rest = until.since(at.now).min(longest);
-        if rest.is_zero() {
-            return;
+        let rest = until.since(at.now);
+        if !rest.is_zero() {
+            self.state = State::Delaying;
+            self.set_timer(rest);
         }
-        self.state = State::Delaying;
-        self.set_timer(rest.max(Duration::from_nanos(1)));
     }
 
     pub(super) fn recover(&mut self) {
@@ -137,16 +153,22 @@ impl TaskMachine {
         let next = if self.intent.is_some_and(Intent::kills) {
             self.public.push_event(events::killed(at.now, None));
             Next::End
+        } else if self.intent.take() == Some(Intent::Restart) {
+            self.again(at)
         } else if self.rules.policy.attempts == 0 {
             self.public.push_event(events::not_restarting(at.now, "Policy allows no restarts"));
             Next::End
         } else {
-            self.public.restarts = self.public.restarts.saturating_add(1);
-            self.public.last_restart = Some(at.now);
-            Next::Again
+            self.again(at)
         };
         self.over(at, next);
         self.clear();
+    }
+
+    fn again(&mut self, at: At) -> Next {
+        self.public.restarts = self.public.restarts.saturating_add(1);
+        self.public.last_restart = Some(at.now);
+        Next::Again
     }
 
     /// Answers of a recovery.
@@ -170,6 +192,8 @@ impl TaskMachine {
                 let killed = self.intent.is_some_and(Intent::kills);
                 if killed {
                     self.public.push_event(events::killed(at.now, None));
+                } else {
+                    self.intent = None;
                 }
                 self.over(at, if killed { Next::End } else { Next::Again });
                 self.clear();
@@ -184,18 +208,21 @@ impl TaskMachine {
         self.public.status = TaskStatus::Running;
         self.public.started_at.get_or_insert(at.now);
         self.public.last_exit = None;
-        if !ended {
+        if ended {
+            // By itself, before anybody could end it.
+            self.intent = self.intent.map(|i| if i.kills() { Intent::KillLate } else { i });
+        } else {
             self.public.push_event(events::recovered(at.now));
         }
-        if self.intent.is_some_and(Intent::kills) && !ended {
-            self.stop_run(at, true);
+        if self.intent.is_some() && !ended {
+            self.stop_run(at);
         } else {
             self.go(State::Running);
         }
         self.watch_once();
     }
 
-    fn watch_once(&mut self) {
+    pub(super) fn watch_once(&mut self) {
         if !std::mem::replace(&mut self.watched, true) {
             self.effects.push(Effect::Watch);
         }

@@ -92,6 +92,7 @@ fn inputs() -> Vec<TaskInput> {
         TaskInput::NeverRan,
         TaskInput::RecoveryFailed { reason: error() },
         TaskInput::Cleared,
+        TaskInput::NotCleared,
         TaskInput::Signaled { signal: "SIGHUP".to_owned() },
         TaskInput::Shutdown,
         TaskInput::Ended,
@@ -126,14 +127,16 @@ fn explore(rules: Rules) -> BTreeSet<(State, State)> {
             let key = (
                 next.state,
                 format!(
-                    "{:?}{}{}{}{:?}{}{}{:?}",
+                    "{:?}{}{}{}{}{}{}{:?}{}{:?}",
                     next.intent,
+                    next.stuck,
+                    next.finished,
+                    next.skip_delay,
                     next.leaving,
                     next.gave_up,
                     next.timer,
                     next.next,
                     next.watched,
-                    next.finished,
                     next.public.status
                 ),
                 next.tracker.count().min(3),
@@ -325,6 +328,8 @@ struct World {
     timer: bool,
     ended: bool,
     left: bool,
+    /// A run could not be ended.
+    undead: bool,
 }
 
 impl World {
@@ -348,7 +353,7 @@ impl World {
             }
             Effect::AbandonPrepare => assert!(std::mem::take(&mut self.preparing)),
             Effect::Start => {
-                assert!(!self.busy(), "two runs alive");
+                assert!(!self.busy() && !self.undead, "two runs alive");
                 self.starting = true;
             }
             Effect::AbandonStart => assert!(std::mem::take(&mut self.starting)),
@@ -357,7 +362,8 @@ impl World {
                 self.watched = true;
             }
             Effect::Stop(_) | Effect::Kill | Effect::KillRun => assert!(self.run),
-            Effect::Settle { .. } => {
+            Effect::Settle { gave_up } => {
+                self.undead |= *gave_up;
                 assert!(std::mem::take(&mut self.run));
                 self.watched = false;
                 self.settling = true;
@@ -394,7 +400,7 @@ impl World {
             TaskInput::Started | TaskInput::StartFailed { .. } => self.starting,
             TaskInput::WorkloadEnded => self.run && self.watched,
             TaskInput::Forgotten => self.forgetting,
-            TaskInput::Cleared => self.clearing,
+            TaskInput::Cleared | TaskInput::NotCleared => self.clearing,
             TaskInput::Recovered { .. }
             | TaskInput::RecoveryNotReady { .. }
             | TaskInput::NeverRan
@@ -416,6 +422,7 @@ impl World {
             TaskInput::StartFailed { .. } => self.starting = false,
             TaskInput::Forgotten => self.forgetting = false,
             TaskInput::Cleared => self.clearing = false,
+            TaskInput::NotCleared => (self.clearing, self.undead) = (false, true),
             TaskInput::Recovered { .. }
             | TaskInput::RecoveryNotReady { .. }
             | TaskInput::NeverRan

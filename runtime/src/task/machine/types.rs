@@ -106,6 +106,8 @@ pub enum TaskInput {
     },
     /// Nothing is left of it.
     Cleared,
+    /// Something of it may still run: it could not be ended.
+    NotCleared,
     /// The driver's `stop` did not work.
     StopFailed {
         /// What to show.

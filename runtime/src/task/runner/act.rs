@@ -118,10 +118,10 @@ impl Runner {
         let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
         let run = self.run.take();
         self.call(Call::Clear, async move {
-            if let Some(run) = run {
-                recovery::clear(&scope, &record, &run).await;
-            }
-            Answer::Cleared
+            Answer::Cleared(match run {
+                Some(run) => recovery::clear(&scope, &record, &run).await,
+                None => true,
+            })
         });
     }
 

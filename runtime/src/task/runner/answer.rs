@@ -16,7 +16,8 @@ pub(super) enum Answer {
     Settled(ExitResult, Option<String>),
     Forgotten,
     Recovered(Recovery),
-    Cleared,
+    /// Nothing is left, or something that could not be ended.
+    Cleared(bool),
     Ended,
     /// A signal was delivered or not; the asker has its answer already.
     Signaled,
@@ -58,7 +59,7 @@ impl Call {
             }
             Self::Forget => Answer::Forgotten,
             Self::Recover => Answer::Recovered(Recovery::NotReady { reason: error }),
-            Self::Clear => Answer::Cleared,
+            Self::Clear => Answer::Cleared(false),
             Self::End => Answer::Ended,
             Self::Signal => Answer::Signaled,
             Self::Write => Answer::Written(None),

@@ -6,12 +6,18 @@
 //! back is what a restart of the agent decides by: that the task is dead, that it counts as failed,
 //! how often it was restarted.
 
+use std::time::Duration;
+
 use super::super::TaskScope;
 use super::super::handle::{LocalRecord, durable};
 use super::super::restart::RestartTracker;
+use crate::clock;
 use crate::model::task::{TaskState, TaskStatus};
 use crate::model::time::Timestamp;
 use crate::state::Key;
+
+/// Pauses before a write that was refused is tried again.
+const WRITE_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
 /// The part of the public state that is durable before the owner goes on to the next write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +47,8 @@ pub(super) struct Plan {
 }
 
 /// Write the public state, durably when its lasting part is not `known` to be durable, and with it
-/// the plan. What is durable of it now; `None` when the store refused.
+/// the plan. A store that refuses is asked again, a few times. What is durable of it now; `None`
+/// when the store went on refusing.
 pub(super) async fn write(
     scope: &TaskScope,
     record: &LocalRecord,
@@ -49,34 +56,58 @@ pub(super) async fn write(
     plan: Plan,
     known: Lasting,
 ) -> Option<Lasting> {
+    let lasting = Lasting::of(public);
+    let mut planned = None;
+    for pause in WRITE_PAUSES.iter().map(Some).chain([None]) {
+        // Together, so that they share a commit: a restart that is told is also counted.
+        let (written, plan_written) = tokio::join!(
+            write_public(scope, public, lasting == known),
+            write_plan(scope, record, plan, planned),
+        );
+        planned = Some(plan_written);
+        match pause {
+            Some(pause) if !(written && plan_written) => clock::sleep(*pause).await,
+            _ => return written.then_some(lasting),
+        }
+    }
+    None
+}
+
+async fn write_public(scope: &TaskScope, public: &TaskState, may_lag: bool) -> bool {
     let task = &scope.task.name;
     let key = Key::TaskState(scope.allocation.id, task.clone());
-    let lasting = Lasting::of(public);
     let put = async {
-        if lasting == known {
+        if may_lag {
             scope.state.put_later(&key, public).await
         } else {
             scope.state.put(&key, public).await
         }
     };
-    // Together, so that they share a commit: a restart that is told is also counted.
-    let (written, planned) =
-        tokio::join!(durable(put), record.set_plan(plan.tracker, plan.delayed_until));
-    let written = match written {
-        Some(Ok(_)) => Some(lasting),
-        Some(Err(error)) => {
-            tracing::error!(%task, %error, "task state not written");
-            None
-        }
-        None => {
-            tracing::error!(%task, "task state not written in time");
-            None
-        }
+    match durable(put).await {
+        Some(Ok(_)) => return true,
+        Some(Err(error)) => tracing::error!(%task, %error, "task state not written"),
+        None => tracing::error!(%task, "task state not written in time"),
+    }
+    false
+}
+
+/// `before`: how the try before this one ended. The record keeps what could not be written.
+async fn write_plan(
+    scope: &TaskScope,
+    record: &LocalRecord,
+    plan: Plan,
+    before: Option<bool>,
+) -> bool {
+    let written = match before {
+        None => record.set_plan(plan.tracker, plan.delayed_until).await,
+        Some(true) => Ok(()),
+        Some(false) => record.update(|_| {}).await,
     };
-    if let Err(error) = planned {
+    if let Err(error) = &written {
+        let task = &scope.task.name;
         tracing::error!(%task, error = %error.text(), "restart tracker not written");
     }
-    written
+    written.is_ok()
 }
 
 /// Make durable what lags.
