@@ -71,7 +71,7 @@ pub enum RecordError {
         task: TaskName,
         /// The store's word.
         #[source]
-        source: StateError,
+        source: Box<StateError>,
     },
     /// The disk did not answer.
     #[error(
@@ -183,7 +183,9 @@ impl LocalRecord {
     fn told(&self, written: Option<Result<(), StateError>>) -> Result<(), RecordError> {
         match written {
             None => Err(RecordError::TimedOut { task: self.task.clone() }),
-            Some(Err(source)) => Err(RecordError::State { task: self.task.clone(), source }),
+            Some(Err(source)) => {
+                Err(RecordError::State { task: self.task.clone(), source: Box::new(source) })
+            }
             Some(Ok(())) => Ok(()),
         }
     }
