@@ -159,10 +159,12 @@ impl Found {
         kept.map(|(id, _)| *id).collect()
     }
 
-    /// Every run on record.
+    /// Every run that may have an exit worth reading: one without a process on record was never
+    /// let go.
     fn runs(&self) -> Vec<RunId> {
         let tasks = self.allocs.values().flat_map(|found| found.restored.tasks.values());
-        tasks.filter_map(|task| Some(task.local.as_ref()?.run.as_ref()?.id.clone())).collect()
+        let runs = tasks.filter_map(|task| task.local.as_ref()?.run.as_ref());
+        runs.filter(|run| !run.identities.is_empty()).map(|run| run.id.clone()).collect()
     }
 
     /// The highest index on record.

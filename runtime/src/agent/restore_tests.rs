@@ -2,10 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 use super::*;
+use crate::driver::api::ProcessIdentity;
 use crate::model::ids::TaskName;
 use crate::model::job::JobKind;
 use crate::model::saved::JobOrigin;
 use crate::rng::Rng;
+use crate::task::handle::RunRecord;
+use crate::task::restart::RestartTracker;
 use crate::testing::fixtures;
 
 struct Garbage;
@@ -92,4 +95,29 @@ async fn bad_records_are_put_aside_and_halves_removed_and_nothing_else_is_touche
     let [(alloc, restored, over)] = &allocs[..] else { panic!("one allocation") };
     assert_eq!((alloc.id, *over), (good.id, false));
     assert!(restored.trouble.as_ref().is_some_and(|text| text.contains("task t")));
+}
+
+#[tokio::test]
+async fn only_the_exit_records_of_runs_with_a_process_are_kept() {
+    let state = StateStore::in_memory().unwrap();
+    let process = ProcessIdentity {
+        pid: 1,
+        start_ticks: 1,
+        boot_id: String::new(),
+        cgroup: None,
+        supervisor: None,
+    };
+    let mut ids = Vec::new();
+    for (seed, identities) in [(1, vec![process]), (2, Vec::new())] {
+        let alloc = allocation(seed, "kept", 5);
+        put(&state, &alloc).await;
+        let task = TaskName::new("t").unwrap();
+        let id = RunId::new(alloc.id, &task, 7);
+        let run = Some(RunRecord { id: id.clone(), identities, started: None });
+        let tracker = RestartTracker::new(Timestamp::default());
+        let local = LocalState { run, tracker, run_complete: false, delayed_until: None };
+        state.put(&Key::TaskLocal(alloc.id, task), &local).await.unwrap();
+        ids.push(id);
+    }
+    assert_eq!(Found::read(&state).unwrap().runs(), ids[..1]);
 }
