@@ -95,6 +95,11 @@ pub(super) async fn metrics(State(api): Shared, params: Params) -> Result<Respon
     reply::json(&params, &MetricsJson::new(api.clock.now(), &objects))
 }
 
+/// `GET /v1/ostler/node`: everything known about the node.
+pub(super) async fn node(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    reply::json(&params, &*api.agent.node())
+}
+
 /// `GET /v1/ostler/plugins`
 pub(super) async fn plugins(State(api): Shared, params: Params) -> Result<Response, Failure> {
     reply::json(&params, api.agent.plugins())

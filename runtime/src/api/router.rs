@@ -116,6 +116,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/namespaces", get(agent::namespaces))
         .route("/v1/system/gc", put(agent::collect).post(agent::collect))
         .route("/v1/metrics", get(agent::metrics))
+        .route("/v1/ostler/node", get(agent::node))
         .route("/v1/ostler/plugins", get(agent::plugins))
         .route("/v1/ostler/state", get(agent::state))
         .route("/v1/ostler/readiness", get(agent::readiness))

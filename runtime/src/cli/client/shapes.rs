@@ -424,7 +424,7 @@ pub(in crate::cli) struct Registered {
 
 /// What a registration did.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "PascalCase", default)]
 pub(in crate::cli) struct Effects {
     /// Version of the job.
     pub version: u64,

@@ -50,7 +50,12 @@ pub fn processes_of(dir: &Path) -> Vec<u32> {
 
 /// The number a task wrote to a file, once it is there.
 pub async fn pid_in(file: &Path) -> u32 {
-    let read = || std::fs::read_to_string(file).ok()?.trim().parse().ok();
-    eventually(&format!("a pid in {}", file.display()), || read().is_some()).await;
-    read().unwrap()
+    let mut found = None;
+    // Read once: a task that starts again empties the file before it writes.
+    eventually(&format!("a pid in {}", file.display()), || {
+        found = std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
+        found.is_some()
+    })
+    .await;
+    found.unwrap()
 }
