@@ -201,6 +201,9 @@ pub struct TaskHandle {
     gone: CancellationToken,
     present: PresentRun,
     workloads: Arc<dyn Workloads>,
+    /// For tests that let the owner vanish, as with its agent.
+    #[cfg(test)]
+    owner: tokio::task::AbortHandle,
 }
 
 impl TaskHandle {

@@ -92,6 +92,8 @@ impl Runner {
             let gated = self.machine.state() == State::Gated;
             tokio::select! {
                 biased;
+                // First: what is asked after an update goes by it.
+                Ok(()) = newest.changed(), if !orphan => self.updated(&mut newest),
                 request = inbox.recv(), if !orphan => match request {
                     Some(request) => self.requested(request),
                     // Nobody can ask any more: the allocation's owner is gone.
@@ -105,7 +107,6 @@ impl Runner {
                     self.timer = None;
                     self.feed(TaskInput::TimerFired);
                 }
-                Ok(()) = newest.changed(), if !orphan => self.updated(&mut newest),
                 Some((message, details)) = notes.recv() => {
                     let note = driver_note(self.scope.clock.now(), &message, details);
                     self.feed(TaskInput::Note(note));
@@ -332,3 +333,6 @@ async fn open(gate: &mut watch::Receiver<Gate>) {
         std::future::pending::<()>().await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@
 //!   journal: (virtual time since the node was made, "start web", "stop web", …)
 //! ```
 
+mod agents;
 mod traits;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::clock;
 use crate::driver::api::{
-    Diagnostic, PluginCallError, ProcessIdentity, Started, TaskConfig, TaskContext,
+    Adoption, Diagnostic, PluginCallError, ProcessIdentity, Started, TaskConfig, TaskContext,
 };
 use crate::model::device::Reservation;
 use crate::model::ids::RunId;
@@ -142,6 +143,17 @@ struct Inner {
     reservation: Reservation,
     twice: Vec<RunId>,
     probe: Option<StartProbe>,
+    missing: bool,
+    recover: Reply,
+    inspect: Reply,
+    adoption: Option<Adoption>,
+    contexts: Vec<Arc<TaskContext>>,
+    /// Processes that wait for their `release`.
+    held: BTreeSet<RunId>,
+    /// Those whose agent died before.
+    never: BTreeSet<RunId>,
+    released: Vec<RunId>,
+    by_release: bool,
 }
 
 /// The scripted node. Clones share it.
@@ -283,8 +295,9 @@ impl FakeNode {
         self.note("start", &task);
         let (script, probe) = {
             let mut inner = self.lock();
+            let released = inner.by_release.then_some(inner.released.len());
             let count = inner.starts.entry(task.clone()).or_default();
-            let index = *count;
+            let index = released.unwrap_or(*count);
             *count += 1;
             let scripts = inner.scripts.get(&task);
             let script = scripts.and_then(|s| s.get(index).or_else(|| s.last())).cloned();
@@ -293,6 +306,7 @@ impl FakeNode {
         if let Some(probe) = probe {
             probe(&context, &config);
         }
+        self.lock().contexts.push(Arc::clone(&context));
         let run = config.run_id;
         let born = |node: &Self| node.bring_to_life(&run, &task, &script);
         if script.spawns == Spawns::BeforeAnswer {
@@ -311,19 +325,17 @@ impl FakeNode {
             self.note("spawned", &task);
         }
         born(self);
-        if let Some(after) = script.runs_for {
+        if script.pid.is_some() {
+            self.lock().held.insert(run.clone());
+        } else if let Some(after) = script.runs_for {
             self.end_later(&run, after, script.exit_code);
         }
-        let workload = match script.poll {
-            Some(every) => Workload::Poll(u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
-            None => Workload::Process("p1".to_owned()),
-        };
         let handle = DriverHandle {
             plugin: "fake".to_owned(),
             version: 1,
             data: run.as_str().as_bytes().to_vec(),
         };
-        Ok(Started { handle, workload })
+        Ok(Started { handle, workload: workload(&script) })
     }
 
     /// Once per run.
@@ -352,6 +364,13 @@ impl FakeNode {
             Some(Ending::Ignored) => Ok(()),
             Some(Ending::Call(answer)) => reply(&answer).await,
         }
+    }
+}
+
+fn workload(script: &Script) -> Workload {
+    match script.poll {
+        Some(every) => Workload::Poll(u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
+        None => Workload::Process("p1".to_owned()),
     }
 }
 

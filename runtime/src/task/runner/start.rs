@@ -117,12 +117,25 @@ fn start(
         lasting: known.unwrap_or_default(),
     };
     let farewell = Farewell { gone: gone.clone(), tick: Arc::clone(&runner.tick) };
-    tokio::spawn(async move {
+    let owner = tokio::spawn(async move {
         for effect in first {
             runner.act(effect);
         }
         runner.own(inbox, gate, notes_inbox, newer).await;
         drop(farewell);
     });
-    TaskHandle { task, requests, newest, state, logs, gone, present, workloads }
+    #[cfg(not(test))]
+    drop(owner);
+    TaskHandle {
+        task,
+        requests,
+        newest,
+        state,
+        logs,
+        gone,
+        present,
+        workloads,
+        #[cfg(test)]
+        owner: owner.abort_handle(),
+    }
 }

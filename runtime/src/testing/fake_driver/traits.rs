@@ -16,7 +16,7 @@ use crate::model::task::{DriverHandle, ExitResult, RawExit, Workload};
 
 impl Drivers for FakeNode {
     fn dispense(&self, name: &PluginName) -> Result<Arc<dyn Driver>, PluginCallError> {
-        if name.as_str() != "fake" {
+        if name.as_str() != "fake" || self.lock().missing {
             let (name, known) = (name.to_string(), "fake".to_owned());
             return Err(PluginCallError::UnknownPlugin { name, known });
         }
@@ -51,10 +51,18 @@ impl Driver for FakeNode {
         context: Arc<TaskContext>,
         handle: DriverHandle,
     ) -> BoxFuture<'_, Result<Started, PluginCallError>> {
-        let known = self.lock().live.contains(&context.run_id);
+        self.note("recover", context.task.as_str());
+        let (known, script, how) = {
+            let mut inner = self.lock();
+            inner.contexts.push(Arc::clone(&context));
+            let script = inner.runs.get(&context.run_id).map(|r| r.script.clone());
+            (inner.live.contains(&context.run_id), script, inner.recover.clone())
+        };
         Box::pin(async move {
+            reply(&how).await?;
             if known {
-                Ok(Started { handle, workload: Workload::Process("p1".to_owned()) })
+                let workload = super::workload(&script.unwrap_or_default());
+                Ok(Started { handle, workload })
             } else {
                 Err(PluginCallError::NotFound(context.run_id.to_string()))
             }
@@ -126,6 +134,8 @@ impl Driver for FakeNode {
         _handle: DriverHandle,
     ) -> BoxFuture<'_, Result<Inspected, PluginCallError>> {
         Box::pin(async move {
+            let how = self.lock().inspect.clone();
+            reply(&how).await?;
             let inner = self.lock();
             let known = inner.runs.get(&context.run_id);
             let run = known.ok_or_else(|| PluginCallError::NotFound(context.run_id.to_string()))?;
@@ -162,8 +172,19 @@ impl Workloads for FakeNode {
     /// What lives on this node is owned again; the same node is the next agent's too.
     fn adopt(&self, run: &RunId, _: &[ProcessIdentity], _: &Workload) -> Adoption {
         let inner = self.lock();
+        if let Some(scripted) = &inner.adoption {
+            return scripted.clone();
+        }
+        if inner.never.contains(run) {
+            return Adoption::NotRun;
+        }
         let Some(known) = inner.runs.get(run) else { return Adoption::Unknown };
         known.exit.borrow().clone().map_or(Adoption::Running, Adoption::Ended)
+    }
+
+    fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>> {
+        self.let_go(run);
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn kill_run(&self, run: &RunId) {
