@@ -220,12 +220,13 @@ pub async fn forget_run(scope: &TaskScope, record: &LocalRecord, run: &Run, gave
             tracing::warn!(run = %run.id, %error, "driver did not forget the run");
         }
     }
-    scope.workloads.forget_run(&run.id);
     // The processes of one that was given up may live on: the record of them is what a later agent
     // reaps them by.
     if !gave_up {
         forget(record, &run.id).await;
     }
+    // Last: while the record names the run, a later agent asks the host how it ended.
+    scope.workloads.forget_run(&run.id);
 }
 
 async fn read_exit(scope: &TaskScope, run: &Run) -> (ExitResult, Option<String>) {

@@ -30,9 +30,16 @@ impl ProcessHost {
             return Ok(Adoption::Unknown);
         };
         let id = super::id_of(identity);
+        let record = || line.records().read(run, identity.pid, identity.start_ticks);
         if let Ok(known) = self.find(run, &id) {
             let exit = known.exit.borrow().clone();
-            return Ok(exit.map_or(Adoption::Running, Adoption::Ended));
+            return Ok(match exit {
+                None => Adoption::Running,
+                Some(_) if record().is_ok_and(|record| record.is_some_and(|r| !r.released)) => {
+                    Adoption::NotRun
+                }
+                Some(exit) => Adoption::Ended(exit),
+            });
         }
         let Some(supervisor) = identity.supervisor else {
             return Ok(Adoption::Unknown);
@@ -52,9 +59,10 @@ impl ProcessHost {
             }
         }
         // Looked for after the supervisor: it writes the record before it ends.
-        let exit = match line.records().read(run, identity.pid, identity.start_ticks) {
+        let exit = match record() {
+            // The record stays until the run is forgotten: an agent after this one may ask too.
             Ok(Some(record)) if !record.released => {
-                line.records().remove(run, identity.pid, identity.start_ticks);
+                self.own(run, ended(identity.clone(), record.into_exit()));
                 return Ok(Adoption::NotRun);
             }
             Ok(Some(record)) => {
