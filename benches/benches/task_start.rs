@@ -24,7 +24,7 @@ use ostler::clock::{self, Stopwatch};
 use ostler::model::job::Job;
 use ostler_benches::cost::Meter;
 use ostler_benches::counting::{Allocations, Counting};
-use ostler_benches::live::{LiveAgent, first_output, job, own_child, running};
+use ostler_benches::live::{LiveAgent, first_output, job, judged, own_child, running};
 use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled, show};
 use ostler_benches::memory::{proportional, resident, supervisors};
 use ostler_benches::percentiles::{median, micros, number, per, quantile, size};
@@ -69,19 +69,26 @@ fn main() -> ExitCode {
         runtime.block_on(LiveAgent::start(&data, &code))
     };
 
-    let agent = started("starts");
-    commits(&runtime, &agent, &mut promises);
-    native(&runtime, &agent, dir.path(), &mut promises);
-    wasm(&runtime, &agent, &mut promises);
-    runtime.block_on(agent.handle.shutdown());
-    drop(agent);
+    // A name as an argument runs that part alone.
+    let parts = ["starts", "idle", "reown"];
+    let named = |part: &str| args.iter().any(|arg| arg.as_os_str() == part);
+    let wanted = |part: &str| named(part) || !parts.iter().any(|part| named(part));
 
-    let agent = started("idle");
-    idle(&runtime, &agent, &mut promises);
-    runtime.block_on(agent.handle.shutdown());
-    drop(agent);
-
-    reown(dir.path(), &code, &mut promises);
+    if wanted("starts") {
+        let agent = started("starts");
+        commits(&runtime, &agent, &mut promises);
+        native(&runtime, &agent, dir.path(), &mut promises);
+        wasm(&runtime, &agent, &mut promises);
+        runtime.block_on(agent.handle.shutdown());
+    }
+    if wanted("idle") {
+        let agent = started("idle");
+        idle(&runtime, &agent, &mut promises);
+        runtime.block_on(agent.handle.shutdown());
+    }
+    if wanted("reown") {
+        reown(dir.path(), &code, &mut promises);
+    }
     println!();
     promises.end()
 }
@@ -273,14 +280,23 @@ fn idle(runtime: &Runtime, agent: &LiveAgent, promises: &mut Promises) {
     runtime.block_on(agent.settle(QUIET));
     let before = (Allocations::now().live(), resident());
     let watch = Stopwatch::start();
+    let mut handles = Vec::new();
     runtime.block_on(async {
         for number in 0..jobs {
             let name = format!("idle-{number}");
             let job = job(&name, "service", count, "mock_driver", 1, "run_for = \"0s\"");
-            agent.run(job, usize::try_from(count).unwrap_or(0)).await;
+            handles.extend(agent.run(job, usize::try_from(count).unwrap_or(0)).await);
         }
     });
     println!("all running after {}", show(watch.elapsed()));
+    // Each is judged once, some seconds after it runs, and the verdict is durable.
+    runtime.block_on(async {
+        for handle in &handles {
+            judged(handle).await;
+        }
+    });
+    println!("all judged after {}", show(watch.elapsed()));
+    drop(handles);
     let settled = runtime.block_on(agent.settle(Duration::from_secs(1)));
     let after = (Allocations::now().live(), resident());
     let commits = agent.handle.state_stats().commits;

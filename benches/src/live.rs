@@ -152,6 +152,18 @@ pub async fn running(alloc: &AllocHandle) {
     assert!(begun.tasks.values().all(|task| !task.failed), "{begun:?}");
 }
 
+/// Wait until the health of an allocation is judged.
+///
+/// # Panics
+/// When that takes too long.
+pub async fn judged(alloc: &AllocHandle) {
+    let mut state = alloc.state();
+    let verdict = |health: &ostler::model::saved::DeploymentStatus| health.healthy.is_some();
+    let judged = state.wait_for(|state| state.health.as_ref().is_some_and(verdict));
+    let judged = clock::timeout(PATIENCE, judged).await.expect("the allocation is judged");
+    drop(judged.expect("the owner lives"));
+}
+
 /// Wait for the first bytes that the only task of an allocation prints.
 ///
 /// # Panics
