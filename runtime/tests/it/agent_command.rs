@@ -46,7 +46,7 @@ async fn with_service(more: &str, args: &[&str]) -> (AgentProcess, u32) {
 #[tokio::test]
 async fn it_says_when_it_is_ready_and_its_socket_is_its_users_alone() {
     let mut agent = AgentProcess::spawn(DataDir::new(), &[], |_| {});
-    let line = agent.hears("ready: ").await;
+    let line = agent.hears("ready: the agent").await;
     let socket = agent.data.path().join("ostler.sock");
     assert!(line.contains(socket.to_str().unwrap()), "{line}");
     let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
@@ -62,7 +62,7 @@ async fn a_service_manager_is_told_when_it_is_ready_and_when_it_ends() {
     let mut agent = AgentProcess::spawn(DataDir::new(), &[], |command| {
         command.env("NOTIFY_SOCKET", &path);
     });
-    agent.hears("ready: ").await;
+    agent.hears("ready: the agent").await;
     let received = || {
         let mut text = [0; 128];
         let length = manager.recv(&mut text).ok()?;

@@ -1,5 +1,7 @@
 //! `ostler job run|plan|status|stop` against a running agent.
 
+use std::process::Stdio;
+
 use serde_json::Value;
 
 use crate::support::agent_process::AgentProcess;
@@ -214,11 +216,12 @@ async fn wasm_and_native_tasks_of_a_batch_job_run_to_their_end() {
 async fn a_reader_that_left_is_no_error_message() {
     let agent = AgentProcess::start().await;
     let dir = agent.data.path().to_str().unwrap();
-    let mut listing = command(["job", "status", "--data-dir", dir]);
+    let mut listing = command(["plugin", "list", "--data-dir", dir]);
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    listing.stdout(writer);
-    let output = listing.output().await.unwrap();
+    // Not by `output`, which would put a pipe of its own in place.
+    let listing = listing.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    let output = listing.wait_with_output().await.unwrap();
     assert_eq!((output.status.code(), output.stderr), (Some(141), Vec::new()));
     ostler(["job", "status", "x", "y"]).await.said(2, &[]);
 }

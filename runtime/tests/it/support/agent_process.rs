@@ -28,7 +28,7 @@ impl AgentProcess {
     /// With these arguments beside the data directory.
     pub async fn start_in(data: DataDir, more: &[&str]) -> Self {
         let mut agent = Self::spawn(data, more, |_| {});
-        agent.hears("ready: ").await;
+        agent.hears("ready: the agent").await;
         agent
     }
 
