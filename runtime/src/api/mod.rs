@@ -7,9 +7,9 @@
 //!                          wait: has this result changed? ─► AgentHandle ─► views
 //! ```
 //! Nothing here decides anything: requests are read, bounded and handed to
-//! [`AgentHandle`](crate::agent::AgentHandle), its answers are put into the shapes. Each connection
+//! [`AgentHandle`], its answers are put into the shapes. Each connection
 //! is one tokio task; a client that hangs up drops it with all it holds. There is no other state
-//! than what was last seen of the tables ([`index`]) and of processor time (for percentages).
+//! than what was last seen of the tables (`index`) and of processor time (for percentages).
 //!
 //! What is Ostler's own is under `/v1/ostler/`. What a node without a cluster cannot have
 //! (evaluations, deployments) is answered with empty lists, so that Nomad's tools go on.

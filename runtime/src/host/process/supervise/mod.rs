@@ -24,7 +24,7 @@
 //!   the end, without cgroups too.
 //!
 //! What must stay as it is, so that an agent of another version owns the tasks of this one:
-//! [`SIGNAL`] with its value, the form of the exit record ([`record`]), and `ProcessIdentity`. The
+//! `SIGNAL` with its value, the form of the exit record (`record`), and `ProcessIdentity`. The
 //! order and its answer are only spoken between an agent and the zygote it started itself.
 
 mod children;
