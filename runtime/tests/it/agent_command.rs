@@ -2,18 +2,19 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::support::DataDir;
-use crate::support::agent_process::{AgentProcess, ask};
+use crate::support::agent_process::{AgentProcess, Home, ask};
 use crate::support::binary::{command, ostler};
 use crate::support::system::{eventually, pid_in, runs};
 
 /// A service whose task writes its pid into a file.
-fn service(data: &DataDir, more: &str) -> String {
-    let pid_file = data.path().join("pid");
+fn service(data: &Path, more: &str) -> String {
+    let pid_file = data.join("pid");
     format!(
         r#"job "svc" {{
   group "g" {{
@@ -37,15 +38,15 @@ fn service(data: &DataDir, more: &str) -> String {
 }
 
 async fn with_service(more: &str, args: &[&str]) -> (AgentProcess, u32) {
-    let agent = AgentProcess::start_in(DataDir::new(), args).await;
-    agent.run(&service(&agent.data, more)).await.said(0, &["job svc runs"]);
+    let agent = AgentProcess::start_in(Home::new(), args).await;
+    agent.run(&service(agent.data.path(), more)).await.said(0, &["job svc runs"]);
     let pid = pid_in(&agent.data.path().join("pid")).await;
     (agent, pid)
 }
 
 #[tokio::test]
 async fn it_says_when_it_is_ready_and_its_socket_is_its_users_alone() {
-    let mut agent = AgentProcess::spawn(DataDir::new(), &[], |_| {});
+    let mut agent = AgentProcess::spawn(Home::new(), &[], |_| {});
     let line = agent.hears("ready: the agent").await;
     let socket = agent.data.path().join("ostler.sock");
     assert!(line.contains(socket.to_str().unwrap()), "{line}");
@@ -59,7 +60,7 @@ async fn a_service_manager_is_told_when_it_is_ready_and_when_it_ends() {
     let path = dir.path().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_nonblocking(true).unwrap();
-    let mut agent = AgentProcess::spawn(DataDir::new(), &[], |command| {
+    let mut agent = AgentProcess::spawn(Home::new(), &[], |command| {
         command.env("NOTIFY_SOCKET", &path);
     });
     agent.hears("ready: the agent").await;
@@ -103,7 +104,7 @@ async fn without_an_agent_every_command_names_the_socket_and_how_to_start_one() 
     let socket = data.path().join("ostler.sock");
     let start = format!("`ostler agent --data-dir {}`", data.path().display());
     let file = data.path().join("job.hcl");
-    std::fs::write(&file, service(&data, "")).unwrap();
+    std::fs::write(&file, service(data.path(), "")).unwrap();
     let file = file.to_str().unwrap();
     let commands: [&[&str]; 11] = [
         &["job", "run", file],
@@ -188,9 +189,9 @@ async fn with_drain_sigterm_ends_the_tasks_and_the_next_agent_runs_the_job_again
 async fn a_second_signal_ends_it_at_once() {
     // The task ignores its stop, and its patience is long.
     let job = r#"kill_timeout = "30s""#;
-    let agent = AgentProcess::start_in(DataDir::new(), &["--drain"]).await;
+    let agent = AgentProcess::start_in(Home::new(), &["--drain"]).await;
     let pid_file = agent.data.path().join("pid");
-    let text = service(&agent.data, job)
+    let text = service(agent.data.path(), job)
         .replace("exec sleep 600", "trap '' TERM INT; while :; do sleep 1; done");
     agent.run(&text).await.said(0, &["job svc runs"]);
     pid_in(&pid_file).await;
@@ -208,8 +209,8 @@ async fn a_second_signal_ends_it_at_once() {
 async fn jobs_of_the_jobs_directory_run_change_and_stop_with_their_files() {
     let jobs = tempfile::tempdir().unwrap();
     let args = ["--jobs-dir", jobs.path().to_str().unwrap()];
-    let data = DataDir::new();
-    let text = service(&data, "");
+    let data = Home::new();
+    let text = service(data.path(), "");
     let file = jobs.path().join("svc.hcl");
     std::fs::write(&file, &text).unwrap();
     let agent = AgentProcess::start_in(data, &args).await;

@@ -7,7 +7,7 @@ use crate::support::PATIENCE;
 use crate::support::agent_process::AgentProcess;
 use crate::support::binary::command;
 use crate::support::jobs::{lifecycle, shell};
-use crate::support::system::{pid_in, runs};
+use crate::support::system::{eventually, pid_in, runs, until};
 
 fn job(id: &str, tasks: &str) -> String {
     format!("job \"{id}\" {{\n group \"g\" {{\n {tasks}\n }}\n}}\n")
@@ -26,10 +26,8 @@ async fn talker() -> (AgentProcess, String) {
 
 /// Wait until the task printed this, whole.
 async fn printed(agent: &AgentProcess, alloc: &str, text: &str) {
-    let wait = async { while agent.ask(&["alloc", "logs", alloc]).await.stdout != text {} };
-    ostler::clock::timeout(PATIENCE, wait)
-        .await
-        .unwrap_or_else(|| panic!("never printed {text:?}"));
+    let shown = async || agent.ask(&["alloc", "logs", alloc]).await.stdout == text;
+    until(&format!("printed {text:?}"), shown).await;
 }
 
 #[tokio::test]
@@ -158,9 +156,11 @@ async fn followed_logs_end_with_the_allocation() {
 #[tokio::test]
 async fn a_restart_is_of_all_running_tasks_one_of_them_or_all() {
     let agent = AgentProcess::start().await;
+    let file = |name: &str| agent.data.path().join(name);
+    // By rename: a file that is there is whole.
     let write_pid = |name: &str| {
-        let file = agent.data.path().join(name);
-        format!("echo $$ > {}; exec sleep 600", file.display())
+        let file = file(name).display().to_string();
+        format!("echo $$ > {file}.new; mv {file}.new {file}; exec sleep 600")
     };
     let count = agent.data.path().join("inits");
     let init = format!("echo x >> {}", count.display());
@@ -171,21 +171,23 @@ async fn a_restart_is_of_all_running_tasks_one_of_them_or_all() {
     ];
     agent.run(&job("web", &tasks.concat())).await.said(0, &[]);
     let alloc = agent.alloc("web").await;
-    let pid = async |name: &str| pid_in(&agent.data.path().join(name)).await;
+    let pid = |name: &str| -> u32 {
+        std::fs::read_to_string(file(name)).unwrap().trim().parse().unwrap()
+    };
     let inits = || std::fs::read_to_string(&count).unwrap().lines().count();
-    let (a, b) = (pid("a").await, pid("b").await);
+    let (a, b) = (pid_in(&file("a")).await, pid_in(&file("b")).await);
 
     agent.ask(&["alloc", "restart", &alloc, "a"]).await.said(0, &["task a", "restarted"]);
-    while pid("a").await == a {}
+    eventually("a is started again", || pid("a") != a).await;
     assert!(!runs(a) && runs(b));
-    let a = pid("a").await;
+    let a = pid("a");
     agent.ask(&["alloc", "restart", &alloc]).await.said(0, &["the running tasks"]);
-    while pid("a").await == a || pid("b").await == b {}
+    eventually("both are started again", || pid("a") != a && pid("b") != b).await;
     assert!(!runs(a) && !runs(b));
     assert_eq!(inits(), 1, "what has ended stays");
-    let a = pid("a").await;
+    let a = pid("a");
     agent.ask(&["alloc", "restart", "--all", &alloc]).await.said(0, &["every task"]);
-    while pid("a").await == a || inits() < 2 {}
+    eventually("all are started again", || pid("a") != a && inits() == 2).await;
     agent.ask(&["alloc", "restart", &alloc, "nope"]).await.said(2, &["its tasks: a, b, init"]);
 }
 
@@ -206,9 +208,10 @@ async fn a_stopped_allocation_is_replaced_and_then_collected() {
     agent.ask(&["gc", &alloc]).await.said(3, &["not over"]);
     let stopped = agent.ask(&["alloc", "stop", &alloc[..8]]).await;
     stopped.said(0, &["is stopping", "is complete"]);
-    let wait =
-        async { while agent.allocs("talk").await.iter().all(|a| a["DesiredStatus"] != "run") {} };
-    ostler::clock::timeout(PATIENCE, wait).await.expect("it is replaced");
+    until("it is replaced", async || {
+        agent.allocs("talk").await.iter().any(|alloc| alloc["DesiredStatus"] == "run")
+    })
+    .await;
     let replacement = agent.alloc("talk").await;
     assert_ne!(replacement, alloc);
     let gone = agent.ask(&["gc", &alloc]).await;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::agent_process::AgentProcess;
 use crate::support::binary::{command, ostler};
 use crate::support::jobs::{lifecycle, shell, wasm, with_guests};
-use crate::support::system::{eventually, runs};
+use crate::support::system::{eventually, runs, until};
 
 fn job(id: &str, count: u32, tasks: &str) -> String {
     let restart = "restart {\n attempts = 0\n mode = \"fail\"\n }";
@@ -167,11 +167,8 @@ async fn ctrl_c_ends_the_following_and_not_the_job() {
     let child = command(["job", "run", file.to_str().unwrap(), "--data-dir", dir]).spawn().unwrap();
     let pid = child.id().unwrap();
     // It follows as soon as the job is there; one of two places is enough to see that.
-    loop {
-        if agent.ask(&["job", "status", "web"]).await.code == Some(0) {
-            break;
-        }
-    }
+    until("the job is there", async || agent.ask(&["job", "status", "web"]).await.code == Some(0))
+        .await;
     let takes_signals = || {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
@@ -185,11 +182,10 @@ async fn ctrl_c_ends_the_following_and_not_the_job() {
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.contains("job web goes on"), "{said}");
     std::fs::write(&gate, "").unwrap();
-    let mut live = 0;
-    while live < 2 {
-        let allocs = agent.allocs("web").await;
-        live = allocs.iter().filter(|alloc| alloc["ClientStatus"] == "running").count();
-    }
+    until("the job runs", async || {
+        agent.allocs("web").await.iter().all(|alloc| alloc["ClientStatus"] == "running")
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -200,13 +196,12 @@ async fn wasm_and_native_tasks_of_a_batch_job_run_to_their_end() {
     let text =
         job("once", 1, &tasks).replace("job \"once\" {", "job \"once\" {\n type = \"batch\"");
     agent.run(&text).await.said(0, &["job once runs"]);
-    loop {
+    until("it is complete", async || {
         let allocs = agent.allocs("once").await;
-        if allocs[0]["ClientStatus"] == "complete" {
-            break;
-        }
         assert_ne!(allocs[0]["ClientStatus"], "failed", "{allocs:#?}");
-    }
+        allocs[0]["ClientStatus"] == "complete"
+    })
+    .await;
     let id = agent.alloc("once").await;
     assert_eq!(agent.ask(&["alloc", "logs", &id, "w"]).await.stdout, "hello\n");
     assert_eq!(agent.ask(&["alloc", "logs", &id, "n"]).await.stdout, "native\n");

@@ -11,9 +11,32 @@ use super::binary::{Ended, command, ostler};
 use super::system::processes_of;
 use super::{DataDir, PATIENCE};
 
-/// An agent that is ready. What is left of it ends with this.
+/// A data directory of agents. Native tasks live on without their agent: what is left ends with
+/// this.
+pub struct Home(DataDir);
+
+impl Home {
+    pub fn new() -> Self {
+        Self(DataDir::new())
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        for pid in processes_of(self.path()) {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            let _ended_already = pid.map(|pid| kill_process(pid, Signal::KILL));
+        }
+    }
+}
+
+/// An agent that is ready. It ends with this, and what is left in its directory.
 pub struct AgentProcess {
-    pub data: DataDir,
+    pub data: Home,
     child: Child,
     stderr: Lines<BufReader<ChildStderr>>,
     said: String,
@@ -22,11 +45,11 @@ pub struct AgentProcess {
 impl AgentProcess {
     /// With a data directory of its own.
     pub async fn start() -> Self {
-        Self::start_in(DataDir::new(), &[]).await
+        Self::start_in(Home::new(), &[]).await
     }
 
     /// With these arguments beside the data directory.
-    pub async fn start_in(data: DataDir, more: &[&str]) -> Self {
+    pub async fn start_in(data: Home, more: &[&str]) -> Self {
         let mut agent = Self::spawn(data, more, |_| {});
         agent.hears("ready: the agent").await;
         agent
@@ -34,7 +57,7 @@ impl AgentProcess {
 
     /// Not ready yet.
     pub fn spawn(
-        data: DataDir,
+        data: Home,
         more: &[&str],
         with: impl FnOnce(&mut tokio::process::Command),
     ) -> Self {
@@ -72,7 +95,7 @@ impl AgentProcess {
     }
 
     /// Wait for its end: the exit code, what it said, and its directory.
-    pub async fn ended(mut self) -> (Ended, DataDir) {
+    pub async fn ended(mut self) -> (Ended, Home) {
         let rest = async {
             while let Some(line) = self.stderr.next_line().await.unwrap() {
                 self.said.push_str(&line);
@@ -82,7 +105,7 @@ impl AgentProcess {
         };
         let status = ostler::clock::timeout(PATIENCE, rest).await.expect("the agent ends");
         let said = std::mem::take(&mut self.said);
-        let data = std::mem::replace(&mut self.data, DataDir::new());
+        let data = std::mem::replace(&mut self.data, Home::new());
         (Ended { code: status.code(), stdout: String::new(), stderr: said }, data)
     }
 
@@ -134,11 +157,7 @@ pub async fn ask(data: &Path, args: &[&str]) -> Ended {
 
 impl Drop for AgentProcess {
     fn drop(&mut self) {
+        // Before its tasks, which it would start again.
         let _ended_already = self.child.start_kill();
-        // Native tasks live on without their agent.
-        for pid in processes_of(self.data.path()) {
-            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            let _ended_already = pid.map(|pid| kill_process(pid, Signal::KILL));
-        }
     }
 }

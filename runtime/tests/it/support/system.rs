@@ -15,6 +15,12 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     ostler::clock::timeout(PATIENCE, wait).await.unwrap_or_else(|| panic!("never: {what}"));
 }
 
+/// The same for a condition that is asked for.
+pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let wait = async { while !condition().await {} };
+    ostler::clock::timeout(PATIENCE, wait).await.unwrap_or_else(|| panic!("never: {what}"));
+}
+
 /// Does a process with this id run? A zombie does not.
 pub fn runs(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
