@@ -85,6 +85,8 @@ async fn go(
             now.identities = identities;
             now.started = Some(StartedRecord::from(started));
         }
+        // Also when a plan made before this start was written after its intent.
+        local.delayed_until = None;
     };
     let written =
         if may_lag { record.update_later(change).await } else { record.update(change).await };

@@ -328,6 +328,8 @@ impl TaskMachine {
     }
 
     fn escalate_to_host(&mut self) {
+        // Also of a run that was being recovered, whatever was written of it last.
+        self.public.status = TaskStatus::Running;
         self.go(State::Reaping);
         self.effects.push(Effect::KillRun);
         self.set_timer(KILL_GRACE);

@@ -466,7 +466,7 @@ proptest! {
             if !world.possible(&input) {
                 continue;
             }
-            let before = machine.state();
+            let (before, asked) = (machine.state(), machine.next == Some(Next::Revive));
             let public = machine.public().clone();
             now = now.plus(Duration::from_secs(seconds));
             world.happen(&input);
@@ -477,7 +477,9 @@ proptest! {
                 prop_assert_eq!(machine.state(), before);
                 prop_assert_eq!(machine.public(), &public);
             }
-            let revived = before == State::Idle && machine.state() == State::Gated;
+            // Asked for while it was dead, or before its last run was forgotten.
+            let revived = before == State::Idle && machine.state() == State::Gated
+                || asked && matches!(machine.state(), State::Gated | State::Detached);
             prop_assert!(
                 public.status != TaskStatus::Dead
                     || machine.public().status == TaskStatus::Dead
