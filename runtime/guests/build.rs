@@ -13,6 +13,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
@@ -94,7 +95,7 @@ fn build() -> Result<(), String> {
     }
     let out = PathBuf::from(variable("OUT_DIR")?);
     let examples = repository.join("examples");
-    let target_dir = nested_target_dir(&out);
+    let target_dir = nested_target_dir(&out, repository);
 
     add_missing_targets()?;
     let mut wanted: Vec<&Guest> = ALWAYS.iter().collect();
@@ -120,11 +121,20 @@ fn build() -> Result<(), String> {
 
 /// `<target>/guests`, found from `OUT_DIR` = `<target>/<profile>/build/<crate>/out`; shared by all
 /// outer profiles, since guests have only one.
-fn nested_target_dir(out: &Path) -> PathBuf {
-    out.ancestors()
+fn nested_target_dir(out: &Path, repository: &Path) -> PathBuf {
+    let target = out
+        .ancestors()
         .find(|dir| dir.file_name() == Some(OsStr::new("build")))
-        .and_then(|build| build.parent()?.parent())
-        .map_or_else(|| out.join("guests"), |target| target.join("guests"))
+        .and_then(|build| build.parent()?.parent());
+    let Some(target) = target else { return out.join("guests") };
+    if target.starts_with(repository) {
+        return target.join("guests");
+    }
+    // A build directory outside may serve several checkouts, and cargo tells their guests apart
+    // by time alone.
+    let mut hasher = DefaultHasher::new();
+    repository.hash(&mut hasher);
+    target.join(format!("guests-{:016x}", hasher.finish()))
 }
 
 fn compile(
