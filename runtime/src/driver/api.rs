@@ -261,6 +261,12 @@ pub enum Inspected {
 pub trait Driver: Send + Sync {
     /// Declared once at load.
     fn capabilities(&self) -> Capabilities;
+    /// Is all that its `start` can do outside itself held back until the run is released? True of a
+    /// driver that may spawn processes and nothing else: a start of which no handle is recorded has
+    /// then run nothing.
+    fn starts_held(&self) -> bool {
+        false
+    }
     /// Check a task's `config` against the driver's schema; empty when fine.
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic>;
     /// Start. On an error the host has killed whatever the call spawned.
@@ -341,6 +347,9 @@ pub enum Adoption {
     /// Nothing is known of it: a WASM task of an agent that is gone, or a process that nobody
     /// watched over. What may be left of it was not touched.
     Unknown,
+    /// It could not be found out now, for example because no file descriptor is left: why. It may
+    /// run. Nothing was changed; to be asked again.
+    NotNow(String),
 }
 
 /// The workloads the host owns.
@@ -369,6 +378,24 @@ pub trait Workloads: Send + Sync {
     fn adopt(&self, run: &RunId, identities: &[ProcessIdentity], workload: &Workload) -> Adoption {
         let _ = (run, identities, workload);
         Adoption::Unknown
+    }
+    /// Signal a process by the host's own means, for the time in which its driver cannot be asked.
+    ///
+    /// # Errors
+    /// The text for the event: it is no process, or the signal was not delivered.
+    fn signal(&self, run: &RunId, workload: &Workload, signal: &str) -> Result<(), String> {
+        let _ = (workload, signal);
+        Err(format!("the host cannot signal {run}"))
+    }
+    /// End by their identity what processes of an earlier agent are left of this run, owned or not.
+    /// `true` when none of them is left; bounded.
+    fn end_leftovers<'a>(
+        &'a self,
+        run: &'a RunId,
+        identities: &'a [ProcessIdentity],
+    ) -> BoxFuture<'a, bool> {
+        let _ = (run, identities);
+        Box::pin(std::future::ready(true))
     }
     /// What a workload uses now; `None` when it is not known or does not run.
     fn usage(&self, run: &RunId, workload: &Workload) -> Option<Usage> {

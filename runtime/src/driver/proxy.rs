@@ -36,6 +36,10 @@ impl Driver for DriverProxy {
         self.plugin.capabilities.clone()
     }
 
+    fn starts_held(&self) -> bool {
+        self.plugin.starts_held()
+    }
+
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic> {
         self.plugin.task_schema.check(config)
     }

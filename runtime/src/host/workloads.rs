@@ -1,9 +1,10 @@
 //! The host's workloads as the task runners see them.
 
-use super::process::{self, ProcessHost, chain};
+use super::process::{self, ProcessHost, chain, identity};
 use super::wasm_task::WasmTaskHost;
 use crate::clock::Clock;
 use crate::driver::api::{Adoption, BoxFuture, ProcessIdentity, Workloads};
+use crate::limits::KILL_GRACE;
 use crate::model::ids::RunId;
 use crate::model::task::{RawExit, Usage, Workload};
 
@@ -49,17 +50,49 @@ impl Workloads for HostWorkloads {
             return Adoption::Unknown;
         };
         let mut answer = Adoption::Unknown;
+        let mut not_now = None;
         for identity in identities {
-            let adopted = self.processes.adopt(run, identity).unwrap_or_else(|error| {
-                let pid = identity.pid;
-                tracing::warn!(%run, pid, error = chain(&error), "a process was not adopted");
-                Adoption::Unknown
-            });
-            if process::id_of(identity) == *id {
-                answer = adopted;
+            match self.processes.adopt(run, identity) {
+                Ok(adopted) if process::id_of(identity) == *id => answer = adopted,
+                Ok(_) => {}
+                Err(error) => {
+                    let (pid, error) = (identity.pid, chain(&error));
+                    tracing::warn!(%run, pid, error, "a process cannot be looked at now");
+                    not_now = Some(format!("process {pid} cannot be looked at now: {error}"));
+                }
             }
         }
-        answer
+        // Whatever was adopted stays so: asked again, it answers the same.
+        not_now.map_or(answer, Adoption::NotNow)
+    }
+
+    fn signal(&self, run: &RunId, workload: &Workload, signal: &str) -> Result<(), String> {
+        match workload {
+            Workload::Process(id) => {
+                self.processes.signal(run, id, signal).map_err(|error| chain(&error))
+            }
+            Workload::WasmTask(_) | Workload::Poll(_) => {
+                Err(format!("the host signals processes only, and {run} is none"))
+            }
+        }
+    }
+
+    fn end_leftovers<'a>(
+        &'a self,
+        run: &'a RunId,
+        identities: &'a [ProcessIdentity],
+    ) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            let mut gone = true;
+            for identity in identities {
+                if let Err(error) = identity::end_leftover(identity.clone(), KILL_GRACE).await {
+                    let pid = identity.pid;
+                    tracing::error!(%run, pid, %error, "what is left of a process cannot be ended");
+                    gone = false;
+                }
+            }
+            gone
+        })
     }
 
     fn usage(&self, run: &RunId, workload: &Workload) -> Option<Usage> {

@@ -8,6 +8,7 @@ use super::bindings::since_0_1::driver_export as drv;
 use super::bindings::since_0_1::driver_world::DriverPluginPre;
 use super::bindings::since_0_1::host::types as wit;
 use super::call::{CallCounters, Caller};
+use super::capability::Authority;
 use super::convert::{self, DriverFingerprint};
 use super::manifest::Manifest;
 use super::schema::{ConfigSchema, Described};
@@ -73,6 +74,13 @@ impl DriverPlugin {
             config_schema,
             caller,
         })
+    }
+
+    /// Can a call of it do nothing outside itself but spawn processes?
+    #[must_use]
+    pub fn starts_held(&self) -> bool {
+        let asks = self.manifest.asks();
+        asks.iter().all(|(ask, _)| ask.harmless() || *ask == Authority::Process)
     }
 
     /// How it was called so far.

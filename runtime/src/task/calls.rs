@@ -9,10 +9,15 @@ use super::handle::{LocalRecord, RunRecord, StartedRecord};
 use super::hooks;
 pub use super::run::{DriverNote, Run};
 use crate::clock;
-use crate::driver::api::{BoxFuture, Driver, Inspected, PluginCallError, Started, TaskContext};
+use crate::driver::api::{
+    Adoption, BoxFuture, Driver, Inspected, PluginCallError, Started, TaskContext,
+};
 use crate::limits::{DRIVER_CALL_WALL_MAX, KILL_GRACE, POLL_INTERVAL_MIN, START_WALL_MAX};
 use crate::model::ids::RunId;
 use crate::model::task::{DriverHandle, ExitResult, RawExit, Workload};
+
+/// What ends a task where neither job nor driver says anything else; as the drivers do.
+const KILL_SIGNAL_DEFAULT: &str = "SIGINT";
 
 /// Why a start failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,15 +163,18 @@ async fn poll(scope: &TaskScope, run: &Run, handle: &DriverHandle, millis: u64) 
     }
 }
 
-/// Ask the driver to stop the task. A task that is not found is stopped.
+/// Ask the driver to stop the task, or, while it cannot be asked, signal the task's process. A task
+/// that is not found is stopped.
 ///
 /// # Errors
 /// The text for the event.
 pub async fn stop(scope: &TaskScope, run: &Run, timeout: Duration) -> Result<(), String> {
-    let Some((driver, context, handle)) = call_parts(run) else {
-        return Err("no driver and handle to stop by".to_owned());
-    };
     let signal = scope.task.kill_signal.clone();
+    let Some((driver, context, handle)) = call_parts(run) else {
+        let workload = run.workload().ok_or("no driver and handle to stop by")?;
+        let signal = signal.as_deref().unwrap_or(KILL_SIGNAL_DEFAULT);
+        return scope.workloads.signal(&run.id, &workload, signal);
+    };
     let call = driver.stop(context, handle, signal, timeout);
     gone_is_fine(bounded(scope, "stop", DRIVER_CALL_WALL_MAX, call).await)
 }
@@ -190,15 +198,27 @@ fn gone_is_fine(result: Result<(), PluginCallError>) -> Result<(), String> {
     }
 }
 
-/// Send a signal.
+/// Send a signal; by the host's own means while the driver cannot be asked.
 ///
 /// # Errors
-/// The driver's.
+/// The driver's, or the host's.
 pub async fn signal(scope: &TaskScope, run: &Run, signal: String) -> Result<(), PluginCallError> {
-    let parts = call_parts(run).ok_or_else(|| PluginCallError::NotFound(run.id.to_string()))?;
-    let (driver, context, handle) = parts;
+    let Some((driver, context, handle)) = call_parts(run) else {
+        let gone = || PluginCallError::NotFound(run.id.to_string());
+        let workload = run.workload().ok_or_else(gone)?;
+        let sent = scope.workloads.signal(&run.id, &workload, &signal);
+        return sent.map_err(PluginCallError::Recoverable);
+    };
     let call = driver.signal(context, handle, signal);
     bounded(scope, "signal", DRIVER_CALL_WALL_MAX, call).await
+}
+
+/// Did the run end before its program was let go? The host knows it of a run of an earlier agent
+/// that was killed in between.
+#[must_use]
+pub fn never_ran(scope: &TaskScope, run: &Run) -> bool {
+    let Some(workload) = run.workload().filter(|_| run.is_restored()) else { return false };
+    scope.workloads.adopt(&run.id, &run.identities(), &workload) == Adoption::NotRun
 }
 
 /// Read the exit, run the exited hooks.

@@ -29,8 +29,8 @@
 //!   Settling -> Forgetting
 //!   Forgetting -> Gated Delaying Idle Ending Detached
 //!   Delaying -> Gated Ending Detached
-//!   Recovering -> Running AwaitingRecovery Clearing Settling ShutdownDelay Stopping Reaping Detached
-//!   AwaitingRecovery -> Recovering Settling Reaping Detached
+//!   Recovering -> Running AwaitingRecovery Clearing Settling ShutdownDelay Stopping Detached
+//!   AwaitingRecovery -> Recovering Clearing Settling ShutdownDelay Stopping Detached
 //!   Clearing -> Gated Delaying Idle Ending Detached
 //!   Idle -> Gated Ending Detached
 //!   Ending -> Dead
@@ -107,6 +107,8 @@ pub struct TaskMachine {
     delayed_until: Option<Timestamp>,
     /// The workload of a run being recovered is watched already.
     watched: bool,
+    /// The run being recovered has no handle on record.
+    unfinished: bool,
     effects: Vec<Effect>,
 }
 
@@ -135,6 +137,7 @@ impl TaskMachine {
             next: None,
             delayed_until: None,
             watched: false,
+            unfinished: false,
             effects: Vec::new(),
         }
     }
@@ -161,6 +164,12 @@ impl TaskMachine {
     #[must_use]
     pub fn delayed_until(&self) -> Option<Timestamp> {
         self.delayed_until
+    }
+
+    /// It is to end, and nothing is to follow.
+    #[must_use]
+    pub fn killed_for_good(&self) -> bool {
+        self.intent.is_some_and(Intent::kills)
     }
 
     /// Take one input; what must be done now, in order.
@@ -225,6 +234,9 @@ impl TaskMachine {
             }
             (State::AwaitingRecovery, TaskInput::WorkloadEnded) => self.settle(false),
             (State::Settling, TaskInput::Settled(exit)) => self.settled(at, exit),
+            (State::Settling, TaskInput::NeverRan) => self.never_ran_after_all(at),
+            // The record of the run stays: the next agent reads the exit again.
+            (State::Forgetting, TaskInput::NotDurable) if self.leaving => self.leave(),
             (State::Forgetting | State::Clearing, TaskInput::Forgotten | TaskInput::Cleared) => {
                 self.forgotten(at);
             }
@@ -328,8 +340,6 @@ impl TaskMachine {
     }
 
     fn escalate_to_host(&mut self) {
-        // Also of a run that was being recovered, whatever was written of it last.
-        self.public.status = TaskStatus::Running;
         self.go(State::Reaping);
         self.effects.push(Effect::KillRun);
         self.set_timer(KILL_GRACE);
@@ -348,11 +358,7 @@ impl TaskMachine {
         match self.state {
             State::AwaitingDriver => self.prepare(at),
             State::AwaitingRecovery => self.recover(),
-            State::Recovering => {
-                self.effects.push(Effect::AbandonRecover);
-                self.watch_once();
-                self.escalate_to_host();
-            }
+            State::Recovering => self.recovery_late(at),
             State::StoppingStart => {
                 self.effects.push(Effect::AbandonStart);
                 self.killed(at, None);

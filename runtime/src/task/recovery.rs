@@ -1,7 +1,7 @@
 //! A run of an earlier agent: owned again, or ended and forgotten.
 //!
 //! ```text
-//!   host: is it there? ── never let go ─► NeverRan
+//!   host: is it there? ── never let go ─► NeverRan       cannot tell ─► NotReady: asked again
 //!      │ yes, or it ended │ no ─► Failed
 //!      ▼
 //!   replay the prestart hooks: directories, logs, devices, environment are effects, not marks
@@ -36,8 +36,10 @@ pub enum Recovery {
     },
     /// The driver cannot be asked now.
     NotReady {
-        /// Its health text.
+        /// Its health text, or why the host cannot tell.
         reason: String,
+        /// The host has the run.
+        held: bool,
     },
     /// Its processes were never let go.
     NeverRan,
@@ -52,7 +54,7 @@ impl From<Recovery> for TaskInput {
     fn from(recovery: Recovery) -> Self {
         match recovery {
             Recovery::Owned { ended } => Self::Recovered { ended },
-            Recovery::NotReady { reason } => Self::RecoveryNotReady { reason },
+            Recovery::NotReady { reason, held } => Self::RecoveryNotReady { reason, held },
             Recovery::NeverRan => Self::NeverRan,
             Recovery::Failed { reason } => Self::RecoveryFailed { reason },
         }
@@ -67,7 +69,7 @@ pub async fn recover(
     notes: mpsc::Sender<DriverNote>,
 ) -> Recovery {
     let Some(workload) = run.workload() else {
-        return Recovery::NeverRan;
+        return unfinished(scope);
     };
     let failed = |reason: &str| Recovery::Failed { reason: reason.to_owned() };
     let ended = match scope.workloads.adopt(&run.id, &run.identities(), &workload) {
@@ -78,6 +80,7 @@ pub async fn recover(
         // Not the host's: only the driver can tell.
         Adoption::Unknown if matches!(workload, Workload::Poll(_)) => false,
         Adoption::Unknown => return failed("it ended with the agent that ran it"),
+        Adoption::NotNow(reason) => return Recovery::NotReady { reason, held: false },
     };
     let driver = scope.drivers.dispense(&scope.task.driver);
     if !run.has_context() {
@@ -95,7 +98,18 @@ pub async fn recover(
         // The exit is known; what it means is then read without the driver.
         Err(_) if ended => Recovery::Owned { ended },
         Ok(driver) => ask(scope, record, run, driver).await,
-        Err(error) => Recovery::NotReady { reason: error.to_string() },
+        Err(error) => Recovery::NotReady { reason: error.to_string(), held: true },
+    }
+}
+
+/// A run without a handle: what its driver may do tells whether anything of it can have run.
+fn unfinished(scope: &TaskScope) -> Recovery {
+    match scope.drivers.dispense(&scope.task.driver) {
+        Ok(driver) if driver.starts_held() => Recovery::NeverRan,
+        Ok(_) => Recovery::Failed {
+            reason: "the agent ended while the task was being started".to_owned(),
+        },
+        Err(error) => Recovery::NotReady { reason: error.to_string(), held: false },
     }
 }
 
@@ -125,7 +139,7 @@ async fn ask(
             }
             Recovery::Owned { ended: false }
         }
-        Err(error) if waits(&error) => Recovery::NotReady { reason: error.to_string() },
+        Err(error) if waits(&error) => Recovery::NotReady { reason: error.to_string(), held: true },
         Err(error) => Recovery::Failed { reason: error.to_string() },
     }
 }
@@ -144,7 +158,7 @@ pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
     let workload = known.clone().unwrap_or_else(|| Workload::Process(String::new()));
     let mut ended = true;
     if !identities.is_empty() {
-        // Owned for as long as it takes to end them.
+        // Owned for as long as it takes to end them, those that can be.
         let _adopted = scope.workloads.adopt(&run.id, &identities, &workload);
         scope.workloads.kill_run(&run.id);
         for identity in &identities {
@@ -155,6 +169,8 @@ pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
                 ended = false;
             }
         }
+        // What the host could not own has no end to wait for: looked at by what identifies it.
+        ended &= scope.workloads.end_leftovers(&run.id, &identities).await;
     }
     if run.driver().is_none()
         && let Ok(driver) = scope.drivers.dispense(&scope.task.driver)

@@ -38,6 +38,8 @@ pub struct Run {
     spawned: Arc<Spawned>,
     /// Cancelled when the start call has ended, whatever way.
     start_over: CancellationToken,
+    /// Begun by an earlier agent.
+    restored: bool,
 }
 
 /// The processes of a run.
@@ -85,7 +87,7 @@ impl Run {
     #[must_use]
     pub fn restored(record: RunRecord) -> Self {
         let RunRecord { id, identities, started } = record;
-        let run = Self::bare(id);
+        let run = Self { restored: true, ..Self::bare(id) };
         run.spawned.released.store(true, Ordering::SeqCst);
         *lock(&run.spawned.identities) = identities;
         *lock(&run.started) =
@@ -105,7 +107,14 @@ impl Run {
             exit: Mutex::default(),
             spawned: Arc::default(),
             start_over: CancellationToken::new(),
+            restored: false,
         }
+    }
+
+    /// Was it begun by an earlier agent?
+    #[must_use]
+    pub fn is_restored(&self) -> bool {
+        self.restored
     }
 
     /// Make what the host tells drivers of this run; the first one stays.

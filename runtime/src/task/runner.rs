@@ -32,6 +32,7 @@ use super::hooks::{HookError, Preparation};
 use super::machine::{At, Rules, State, TaskInput, TaskMachine};
 use super::{Request, RequestError, TaskScope};
 use crate::alloc::coordinator::Gate;
+use crate::clock;
 use crate::driver::api::{BoxFuture, PluginCallError};
 use crate::model::alloc::Allocation;
 use crate::model::task::{TaskState, TaskStatus};
@@ -59,6 +60,10 @@ struct Runner {
     dirty: bool,
     /// The run is to be forgotten when the state is written.
     forget_due: bool,
+    /// The store went on refusing the last write; it is tried again.
+    refused: bool,
+    /// Only writes on their way are waited for.
+    closing: bool,
     /// What the handle reads the usage of.
     present: super::PresentRun,
     /// What of the public state is known to be durable.
@@ -119,6 +124,7 @@ impl Runner {
 
     /// Finish the writes that are due, each within its bound; drop every other call.
     async fn leave_durable(&mut self) {
+        self.closing = true;
         for (_, call, abort) in self.kinds.values() {
             if *call != Call::Write {
                 abort.abort();
@@ -177,7 +183,7 @@ impl Runner {
     }
 
     fn when_running(&self) -> Result<(), RequestError> {
-        if self.machine.state() == State::Running {
+        if matches!(self.machine.state(), State::Running | State::AwaitingRecovery) {
             Ok(())
         } else {
             Err(RequestError::NotRunning { task: self.scope.task.name.clone() })
@@ -221,9 +227,7 @@ impl Runner {
             }
         };
         if let Answer::Written(lasting) = answer {
-            self.lasting = lasting.unwrap_or(self.lasting);
-            self.writing = false;
-            self.write_if_due();
+            self.written(lasting);
             return;
         }
         if number != self.number {
@@ -270,6 +274,20 @@ impl Runner {
         self.feed(input);
     }
 
+    /// A write ended. One that was refused is due again: a run must not be forgotten before what
+    /// follows it is durable. Who leaves or is killed does not wait for that.
+    fn written(&mut self, lasting: Option<Lasting>) {
+        self.writing = false;
+        self.refused = lasting.is_none();
+        self.lasting = lasting.unwrap_or(self.lasting);
+        if self.refused && !self.closing {
+            self.dirty = true;
+            self.feed(TaskInput::NotDurable);
+        } else {
+            self.write_if_due();
+        }
+    }
+
     /// One step of the machine: do what it says, tell and write what changed.
     fn feed(&mut self, input: TaskInput) {
         let at = At { now: self.scope.clock.now(), random: self.scope.rng.next_u64() };
@@ -303,8 +321,8 @@ impl Runner {
 
     /// Write the newest state unless a write is on its way.
     fn write_if_due(&mut self) {
+        self.forget_if_due();
         if self.writing || !self.dirty {
-            self.forget_if_due();
             return;
         }
         self.dirty = false;
@@ -313,8 +331,11 @@ impl Runner {
         let plan =
             Plan { tracker: self.machine.tracker(), delayed_until: self.machine.delayed_until() };
         let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
-        let known = self.lasting;
+        let (known, again) = (self.lasting, self.refused);
         self.call(Call::Write, async move {
+            if again {
+                clock::sleep(save::REFUSED_PAUSE).await;
+            }
             Answer::Written(save::write(&scope, &record, &public, plan, known).await)
         });
     }

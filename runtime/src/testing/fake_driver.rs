@@ -154,6 +154,9 @@ struct Inner {
     never: BTreeSet<RunId>,
     released: Vec<RunId>,
     by_release: bool,
+    starts_held: bool,
+    /// Runs of an earlier agent that the host was asked to own and did not.
+    unowned: BTreeSet<RunId>,
 }
 
 /// The scripted node. Clones share it.

@@ -52,7 +52,8 @@ impl ProcessHost {
             // One that has ended and was not reaped by its new parent yet is gone as well.
             if let Some(pidfd) = opened.filter(|pidfd| !identity::has_ended(pidfd)) {
                 let task = identity::open_same(identity.pid, identity.start_ticks);
-                let reach = Reach::Supervisor { pidfd, task: task.ok().flatten() };
+                let task = task.map_err(|source| ProcessError::system("opening a task", source))?;
+                let reach = Reach::Supervisor { pidfd, task };
                 let leaf = identity.cgroup.clone().and_then(Leaf::existing);
                 self.own(run, spawn::supervised(self, run, identity.clone(), reach, leaf));
                 return Ok(Adoption::Running);

@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -82,6 +83,32 @@ pub fn reap_leftover(identity: &ProcessIdentity) -> io::Result<Leftover> {
     let killed = kill_same(identity)?;
     let emptied = identity.cgroup.as_deref().is_some_and(kill_cgroup);
     Ok(if killed || emptied { Leftover::Killed } else { Leftover::Gone })
+}
+
+/// Kill what a crashed agent left of a process, and wait until process and supervisor are gone.
+///
+/// # Errors
+/// When the kernel refuses, or it does not end within `bound`.
+pub async fn end_leftover(identity: ProcessIdentity, bound: Duration) -> io::Result<()> {
+    let ending = tokio::task::spawn_blocking(move || {
+        if boot_id()? != identity.boot_id {
+            return Ok(());
+        }
+        // Opened before: who they are does not change while they end.
+        let supervisor = identity.supervisor.map(|who| open_same(who.pid, who.start_ticks));
+        let there =
+            [supervisor.transpose()?.flatten(), open_same(identity.pid, identity.start_ticks)?];
+        reap_leftover(&identity)?;
+        let limit = i64::try_from(bound.as_secs()).unwrap_or(i64::MAX);
+        for pidfd in there.iter().flatten() {
+            let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+            if poll(&mut fds, Some(&Timespec { tv_sec: limit, tv_nsec: 0 }))? == 0 {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+        Ok(())
+    });
+    ending.await.unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))
 }
 
 fn kill_same(identity: &ProcessIdentity) -> io::Result<bool> {
@@ -163,8 +190,20 @@ pub(super) fn open_same(pid: u32, start_ticks: u64) -> io::Result<Option<OwnedFd
         Err(errno) => return Err(errno.into()),
     };
     // Checked after it was opened: the check is about what the pidfd means.
-    let now = fs::read(format!("/proc/{pid}/stat")).ok().and_then(|stat| parse_stat(&stat));
-    Ok(now.is_some_and(|now| now.start_ticks == start_ticks).then_some(pidfd))
+    let stat = match fs::read(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat,
+        Err(error) if is_gone(&error) => return Ok(None),
+        // Not a word about the process: no file descriptor is left, for example.
+        Err(error) => return Err(error),
+    };
+    let same = parse_stat(&stat).is_some_and(|now| now.start_ticks == start_ticks);
+    Ok(same.then_some(pidfd))
+}
+
+/// What reading a file of a process that is not there any more says.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }
 
 /// Has the process of this pidfd ended, reaped or not?

@@ -7,8 +7,8 @@
 //! force        at once, undelayed   starts anyway   stop, start again    starts again              starts
 //! finish       remembered           remembered      remembered           Ending                    Ending
 //! ```
-//! A run that is being recovered is there but its driver may not be: a forced restart of it is kept
-//! until the driver has it, a kill goes to the host when the recovery takes too long.
+//! A run that is being recovered is there but its driver may not be: a restart of it is kept until the
+//! driver has it; in a kill the host sends the signal when the recovery takes too long.
 
 use super::super::events;
 use super::end::Next;
@@ -73,8 +73,8 @@ impl TaskMachine {
             // On its way; it is not waited for as long as its hooks may take. Long enough for the
             // host to have the run.
             State::Recovering => self.set_timer(KILL_GRACE),
-            // The driver is not there to be asked.
-            State::AwaitingRecovery => self.escalate_to_host(),
+            // The driver is not there to be asked; the host sends the signal.
+            State::AwaitingRecovery => self.stop_unrecovered(at),
             // Already being ended for a restart: the ending goes on, the restart is off.
             _ => {}
         }
@@ -94,10 +94,14 @@ impl TaskMachine {
     }
 
     pub(super) fn restart(&mut self, at: At, reason: &str) {
-        if self.state == State::Running {
-            self.intent = Some(Intent::Restart);
-            self.public.push_event(events::restart_signaled(at.now, reason));
-            self.stop_run(at);
+        match self.state {
+            State::Running => {
+                self.intent = Some(Intent::Restart);
+                self.public.push_event(events::restart_signaled(at.now, reason));
+                self.stop_run(at);
+            }
+            State::AwaitingRecovery => self.force_restart(at, reason),
+            _ => {}
         }
     }
 

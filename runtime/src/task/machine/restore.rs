@@ -10,12 +10,16 @@
 //!                                              │ ─► AwaitingRecovery    driver not ready: asked again,
 //!                                              │                        the run goes on, the host watches it
 //!                                              └ ─► Clearing ─► Gated    lost with agent or machine
-//! a run without a handle                   Clearing ─► Gated            it never ran, or is lost
+//! a run without a handle                   Clearing ─► Gated            it never ran, or is lost;
+//!                                          where that makes a difference (no attempts allowed),
+//!                                          Recovering: the driver tells whether it may have run
 //! no run, delay recorded                   Delaying: the rest of the delay
 //! no run                                   Gated
 //! ```
 //! A run that was lost with the agent or the machine uses up no attempt: it is not the task's
 //! failure. A policy without any attempt still forbids the restart.
+
+use std::time::Duration;
 
 use super::super::events;
 use super::super::restart::RestartTracker;
@@ -51,6 +55,9 @@ pub struct Restored {
     /// decided upon.
     pub delayed_until: Option<Timestamp>,
 }
+
+/// Why a run without a handle is given up.
+const UNFINISHED: &str = "the agent ended while the task was being started";
 
 impl TaskMachine {
     /// A task of an earlier agent, and what to do first.
@@ -123,9 +130,11 @@ impl TaskMachine {
                 self.clear();
             }
             (KnownRun::Started, None) => self.recover(),
-            (KnownRun::Unfinished, None) => {
-                self.lost(at, "the agent ended while the task was being started");
+            (KnownRun::Unfinished, None) if self.rules.policy.attempts == 0 => {
+                self.unfinished = true;
+                self.recover();
             }
+            (KnownRun::Unfinished, None) => self.lost(at, UNFINISHED),
         }
     }
 
@@ -166,6 +175,7 @@ impl TaskMachine {
     }
 
     fn again(&mut self, at: At) -> Next {
+        self.public.push_event(events::restarting(at.now, "", Duration::ZERO));
         self.public.restarts = self.public.restarts.saturating_add(1);
         self.public.last_restart = Some(at.now);
         Next::Again
@@ -175,32 +185,71 @@ impl TaskMachine {
     pub(super) fn recovering(&mut self, at: At, input: TaskInput) {
         match input {
             TaskInput::Recovered { ended } => self.recovered(at, ended),
-            TaskInput::RecoveryNotReady { reason } => {
-                // The host has it: it runs, whatever was written last.
-                self.public.status = TaskStatus::Running;
-                self.public.started_at.get_or_insert(at.now);
-                self.watch_once();
-                let pause = self.refused(at, reason);
-                if self.intent.is_some_and(Intent::kills) {
-                    self.escalate_to_host();
-                } else {
-                    self.go(State::AwaitingRecovery);
-                    self.set_timer(pause);
-                }
-            }
+            TaskInput::RecoveryNotReady { reason, held } => self.not_ready(at, reason, held),
             TaskInput::NeverRan => {
-                let killed = self.intent.is_some_and(Intent::kills);
-                if killed {
-                    self.public.push_event(events::killed(at.now, None));
-                } else {
-                    self.intent = None;
-                }
-                self.over(at, if killed { Next::End } else { Next::Again });
+                self.never_ran(at);
                 self.clear();
             }
             TaskInput::RecoveryFailed { reason } => self.lost(at, &reason),
             _ => {}
         }
+    }
+
+    fn not_ready(&mut self, at: At, reason: String, held: bool) {
+        if held {
+            self.runs_on(at);
+        }
+        let pause = self.refused(at, reason);
+        if self.intent.is_some_and(Intent::kills) {
+            self.stop_unrecovered(at);
+        } else {
+            self.go(State::AwaitingRecovery);
+            self.set_timer(pause);
+        }
+    }
+
+    /// The host has it: it runs, whatever was written last.
+    fn runs_on(&mut self, at: At) {
+        self.public.status = TaskStatus::Running;
+        self.public.started_at.get_or_insert(at.now);
+        self.watch_once();
+    }
+
+    /// End a run that its driver has not taken back: by the host's signal, or, where the host does
+    /// not have it either, by what is recorded of it.
+    pub(super) fn stop_unrecovered(&mut self, at: At) {
+        if self.watched {
+            self.stop_run(at);
+        } else {
+            let reason = std::mem::take(&mut self.refusal);
+            self.lost(at, if reason.is_empty() { UNFINISHED } else { &reason });
+        }
+    }
+
+    /// The recovery takes too long for a kill.
+    pub(super) fn recovery_late(&mut self, at: At) {
+        self.effects.push(Effect::AbandonRecover);
+        if !self.unfinished {
+            self.runs_on(at);
+        }
+        self.stop_unrecovered(at);
+    }
+
+    fn never_ran(&mut self, at: At) {
+        let killed = self.intent.is_some_and(Intent::kills);
+        if killed {
+            self.public.push_event(events::killed(at.now, None));
+        } else {
+            self.intent = None;
+        }
+        self.over(at, if killed { Next::End } else { Next::Again });
+    }
+
+    /// It ended before its program ran: the agent that was to let it go was killed first.
+    pub(super) fn never_ran_after_all(&mut self, at: At) {
+        self.never_ran(at);
+        self.go(State::Forgetting);
+        self.effects.push(Effect::Forget);
     }
 
     fn recovered(&mut self, at: At, ended: bool) {

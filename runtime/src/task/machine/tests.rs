@@ -88,7 +88,9 @@ fn inputs() -> Vec<TaskInput> {
         TaskInput::Forgotten,
         TaskInput::Recovered { ended: false },
         TaskInput::Recovered { ended: true },
-        TaskInput::RecoveryNotReady { reason: error() },
+        TaskInput::RecoveryNotReady { reason: error(), held: true },
+        TaskInput::RecoveryNotReady { reason: error(), held: false },
+        TaskInput::NotDurable,
         TaskInput::NeverRan,
         TaskInput::RecoveryFailed { reason: error() },
         TaskInput::Cleared,
@@ -401,10 +403,13 @@ impl World {
             TaskInput::WorkloadEnded => self.run && self.watched,
             TaskInput::Forgotten => self.forgetting,
             TaskInput::Cleared | TaskInput::NotCleared => self.clearing,
-            TaskInput::Recovered { .. }
-            | TaskInput::RecoveryNotReady { .. }
-            | TaskInput::NeverRan
-            | TaskInput::RecoveryFailed { .. } => self.recovering,
+            TaskInput::Recovered { .. } | TaskInput::RecoveryNotReady { held: true, .. } => {
+                self.recovering && self.run
+            }
+            TaskInput::NeverRan => self.recovering || self.settling,
+            TaskInput::RecoveryNotReady { .. } | TaskInput::RecoveryFailed { .. } => {
+                self.recovering
+            }
             TaskInput::Settled(_) => self.settling,
             TaskInput::TimerFired => self.timer,
             TaskInput::Ended => self.ended,
@@ -423,9 +428,9 @@ impl World {
             TaskInput::Forgotten => self.forgetting = false,
             TaskInput::Cleared => self.clearing = false,
             TaskInput::NotCleared => (self.clearing, self.undead) = (false, true),
+            TaskInput::NeverRan => (self.recovering, self.settling) = (false, false),
             TaskInput::Recovered { .. }
             | TaskInput::RecoveryNotReady { .. }
-            | TaskInput::NeverRan
             | TaskInput::RecoveryFailed { .. } => self.recovering = false,
             TaskInput::Settled(_) => self.settling = false,
             TaskInput::TimerFired => self.timer = false,
@@ -499,7 +504,7 @@ proptest! {
     }
 
     #[test]
-    fn a_killed_task_is_dead_after_at_most_four_timers(
+    fn a_killed_task_is_dead_after_at_most_five_timers(
         picks in proptest::collection::vec(0..inputs().len(), 0..60),
         record in proptest::option::of(0..every_record().len()),
     ) {

@@ -92,12 +92,15 @@ pub enum TaskInput {
         /// It ended while nobody looked; its exit is known.
         ended: bool,
     },
-    /// It cannot be owned again now: the driver is not ready. The host watches it.
+    /// It cannot be owned again now: driver or host cannot tell.
     RecoveryNotReady {
-        /// The driver's health text.
+        /// The driver's health text, or why the host cannot tell.
         reason: String,
+        /// The host has it: it runs, and its end is seen.
+        held: bool,
     },
-    /// It was never let go: not one instruction of it ran.
+    /// It was never let go: not one instruction of it ran. Also instead of `Settled`, of a run that
+    /// the agent before this one was about to let go.
     NeverRan,
     /// It cannot be owned again.
     RecoveryFailed {
@@ -152,6 +155,8 @@ pub enum TaskInput {
     Note(TaskEvent),
     /// The agent leaves.
     Shutdown,
+    /// The store refuses the state that must be durable before the run is forgotten.
+    NotDurable,
     /// Stop hooks are done.
     Ended,
 }
@@ -175,7 +180,7 @@ pub enum Effect {
     Kill,
     /// Kill by the host's own means.
     KillRun,
-    /// Read the exit (unless given up), exited hooks; answer `Settled`.
+    /// Read the exit (unless given up), exited hooks; answer `Settled` or `NeverRan`.
     Settle {
         /// The workload did not end; there is no exit to read.
         gave_up: bool,

@@ -44,7 +44,8 @@ impl Runner {
                     Answer::Ended
                 });
             }
-            Effect::Leave => {}
+            // A run that is not forgotten yet is the next agent's.
+            Effect::Leave => self.forget_due = false,
             Effect::Recover => self.recover(),
             Effect::AbandonRecover => self.abort(Call::Recover),
             // Taken up when the public state is durable.
@@ -93,6 +94,9 @@ impl Runner {
             Effect::Settle { gave_up } => {
                 self.gave_up |= gave_up;
                 self.call(Call::Settle, async move {
+                    if !gave_up && calls::never_ran(&scope, &run) {
+                        return Answer::Recovered(Recovery::NeverRan);
+                    }
                     let (exit, trouble) = calls::settle(&scope, &run, gave_up).await;
                     Answer::Settled(exit, trouble)
                 });
@@ -127,9 +131,16 @@ impl Runner {
 
     /// Make driver and host forget the run, once what follows it is durable.
     pub(super) fn forget_if_due(&mut self) {
-        if self.writing || self.dirty || !std::mem::take(&mut self.forget_due) {
+        if !self.forget_due {
             return;
         }
+        if self.writing || self.dirty {
+            // Nothing follows a kill: what was written before says enough of it.
+            if !(self.refused && self.machine.killed_for_good()) {
+                return;
+            }
+        }
+        self.forget_due = false;
         let (scope, record, run) = (Arc::clone(&self.scope), self.record.clone(), self.run.clone());
         let gave_up = self.gave_up;
         self.call(Call::Forget, async move {

@@ -58,7 +58,7 @@ impl Call {
                 Answer::Settled(ExitResult { error: Some(error), ..ExitResult::default() }, None)
             }
             Self::Forget => Answer::Forgotten,
-            Self::Recover => Answer::Recovered(Recovery::NotReady { reason: error }),
+            Self::Recover => Answer::Recovered(Recovery::NotReady { reason: error, held: false }),
             Self::Clear => Answer::Cleared(false),
             Self::End => Answer::Ended,
             Self::Signal => Answer::Signaled,

@@ -19,6 +19,9 @@ use crate::state::Key;
 /// Pauses before a write that was refused is tried again.
 const WRITE_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
+/// Pause before a store that went on refusing is asked again.
+pub(super) const REFUSED_PAUSE: Duration = Duration::from_secs(10);
+
 /// The part of the public state that is durable before the owner goes on to the next write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lasting {

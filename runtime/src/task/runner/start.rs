@@ -113,6 +113,8 @@ fn start(
         writing: false,
         dirty: true,
         forget_due: false,
+        refused: false,
+        closing: false,
         present: Arc::clone(&present),
         lasting: known.unwrap_or_default(),
     };

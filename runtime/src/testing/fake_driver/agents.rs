@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::{FakeNode, Reply, Script};
+use super::{Ending, FakeNode, Reply, Script};
 use crate::driver::api::{Adoption, TaskContext};
 use crate::model::ids::RunId;
 use crate::model::task::RawExit;
@@ -39,6 +39,23 @@ impl FakeNode {
     /// The driver plugin is not loaded, or is.
     pub fn set_missing(&self, missing: bool) {
         self.lock().missing = missing;
+    }
+
+    /// The driver can do nothing but spawn processes.
+    pub fn set_starts_held(&self, held: bool) {
+        self.lock().starts_held = held;
+    }
+
+    /// Does the host own the run, so that it can be killed without its identity?
+    pub(super) fn owned_by_host(&self, run: &RunId) -> bool {
+        !self.lock().unowned.contains(run)
+    }
+
+    /// A signal of the host's own does what `stop` does.
+    pub(super) fn signalled_by_host(&self, run: &RunId) {
+        if let Some(Script { on_stop: Ending::After(after, code), .. }) = self.script_of(run) {
+            self.end_later(run, after, code);
+        }
     }
 
     /// How `recover` goes; a good one still needs a live run.

@@ -34,6 +34,10 @@ impl Driver for FakeNode {
         Capabilities { send_signals: true, exec: false, fs_isolation: FsIsolation::None }
     }
 
+    fn starts_held(&self) -> bool {
+        self.lock().starts_held
+    }
+
     fn validate(&self, _config: &JsonObject) -> Vec<Diagnostic> {
         self.lock().problems.clone()
     }
@@ -158,7 +162,8 @@ impl Driver for FakeNode {
 
 impl Workloads for FakeNode {
     fn wait(&self, run: &RunId, _workload: &Workload) -> BoxFuture<'static, RawExit> {
-        let exit = self.lock().runs.get(run).map(|r| r.exit.subscribe());
+        let known = self.owned_by_host(run);
+        let exit = self.lock().runs.get(run).filter(|_| known).map(|r| r.exit.subscribe());
         let unknown = RawExit { error: Some(format!("{run} is not known")), ..RawExit::default() };
         Box::pin(async move {
             let Some(mut exit) = exit else { return unknown };
@@ -171,15 +176,47 @@ impl Workloads for FakeNode {
 
     /// What lives on this node is owned again; the same node is the next agent's too.
     fn adopt(&self, run: &RunId, _: &[ProcessIdentity], _: &Workload) -> Adoption {
-        let inner = self.lock();
-        if let Some(scripted) = &inner.adoption {
-            return scripted.clone();
+        let mut inner = self.lock();
+        inner.unowned.remove(run);
+        if let Some(scripted) = inner.adoption.clone() {
+            if matches!(scripted, Adoption::Unknown | Adoption::NotNow(_)) {
+                inner.unowned.insert(run.clone());
+            }
+            return scripted;
         }
         if inner.never.contains(run) {
             return Adoption::NotRun;
         }
         let Some(known) = inner.runs.get(run) else { return Adoption::Unknown };
         known.exit.borrow().clone().map_or(Adoption::Running, Adoption::Ended)
+    }
+
+    /// As the driver's `stop`, noted apart.
+    fn signal(&self, run: &RunId, workload: &Workload, signal: &str) -> Result<(), String> {
+        let Workload::Process(_) = workload else {
+            return Err("no process".to_owned());
+        };
+        self.note("host_signal", &format!("{} {signal}", self.task_of(run)));
+        if signal == "SIGINT" {
+            self.signalled_by_host(run);
+        }
+        Ok(())
+    }
+
+    fn end_leftovers<'a>(
+        &'a self,
+        run: &'a RunId,
+        identities: &'a [ProcessIdentity],
+    ) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            if !identities.is_empty() {
+                self.note("end_leftovers", &self.task_of(run));
+                if self.script_of(run).is_some_and(|s| s.host_kill_works) {
+                    self.end(run, RawExit { signal: Some(9), ..RawExit::default() });
+                }
+            }
+            !self.lock().live.contains(run)
+        })
     }
 
     fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>> {
@@ -189,17 +226,19 @@ impl Workloads for FakeNode {
 
     fn kill_run(&self, run: &RunId) {
         self.note("kill_run", &self.task_of(run));
-        if self.script_of(run).is_some_and(|s| s.host_kill_works) {
+        if self.owned_by_host(run) && self.script_of(run).is_some_and(|s| s.host_kill_works) {
             self.end(run, RawExit { signal: Some(9), ..RawExit::default() });
         }
     }
 
     fn forget_run(&self, run: &RunId) {
         self.note("forget_run", &self.task_of(run));
-        if self.script_of(run).is_some_and(|s| s.host_kill_works) {
-            self.end(run, RawExit { signal: Some(9), ..RawExit::default() });
+        if self.owned_by_host(run) {
+            if self.script_of(run).is_some_and(|s| s.host_kill_works) {
+                self.end(run, RawExit { signal: Some(9), ..RawExit::default() });
+            }
+            self.lock().runs.remove(run);
         }
-        self.lock().runs.remove(run);
     }
 }
 

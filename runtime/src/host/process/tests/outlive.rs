@@ -248,6 +248,24 @@ async fn a_killed_supervisor_takes_its_task_and_the_group_with_it_and_the_exit_s
     host.forget_run(run);
 }
 
+#[tokio::test]
+async fn what_an_agent_left_is_ended_by_its_identity_without_being_owned() {
+    const NAME: &str = "what_an_agent_left_is_ended_by_its_identity_without_being_owned";
+    if let Some(role) = role() {
+        return play(&role).await;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let Told { identity, .. } = killed_agent(NAME, "plain", dir.path());
+    assert!(identity::is_alive(&identity));
+    let bound = Duration::from_secs(30);
+    identity::end_leftover(identity.clone(), bound).await.unwrap();
+    assert!(!identity::is_alive(&identity));
+    let shim = identity.supervisor.unwrap();
+    let shim = identity::open_same(shim.pid, shim.start_ticks).unwrap();
+    assert!(shim.is_none_or(|shim| identity::has_ended(&shim)));
+    identity::end_leftover(identity, bound).await.unwrap();
+}
+
 /// Since Linux 6.9.
 fn group_by_pidfd_works() -> bool {
     let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();

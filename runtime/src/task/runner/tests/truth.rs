@@ -5,7 +5,7 @@ use crate::driver::api::{Adoption, PluginCallError, ProcessIdentity};
 use crate::model::task::RawExit;
 use crate::task::events;
 use crate::task::restart::RestartTracker;
-use crate::testing::fake_driver::Reply;
+use crate::testing::fake_driver::{self, Reply};
 
 /// What the next agent finds of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +32,13 @@ enum Found {
     Rebooted,
     /// The host knows nothing of it.
     Unknown,
+    /// The host knows nothing of it, and its process lives.
+    UnknownAlive,
+    /// It lives, and the host cannot find out now.
+    NotNow,
 }
 
-const EVERY: [Found; 11] = [
+const EVERY: [Found; 13] = [
     Found::Nothing,
     Found::NoHandle,
     Found::Good,
@@ -46,6 +50,8 @@ const EVERY: [Found; 11] = [
     Found::NotRun,
     Found::Rebooted,
     Found::Unknown,
+    Found::UnknownAlive,
+    Found::NotNow,
 ];
 
 use TaskStatus::{Dead, Pending, Running};
@@ -58,11 +64,11 @@ const LOST: &str = "Failed Restoring Task";
 /// Left to run, and killed as soon as the next agent is there.
 fn expected(found: Found, recorded: TaskStatus) -> (Outcome, Outcome) {
     let anew: Outcome = (Running, 1, 0, false, &["Started"]);
-    let lost: Outcome = (Running, 1, 0, false, &[LOST, "Started"]);
+    let lost: Outcome = (Running, 1, 0, false, &[LOST, "Restarting", "Started"]);
     let lost_killed: Outcome = (Dead, 0, 0, false, &["Killing", LOST, "Killed"]);
-    let late_killed: Outcome = (Dead, 0, 0, false, &[LOST, "Killing", "Killed"]);
+    let late_killed: Outcome = (Dead, 0, 0, false, &[LOST, "Restarting", "Killing", "Killed"]);
     let waits: Outcome = (Running, 0, 0, false, &["Driver"]);
-    let host: Outcome = (Dead, 0, 0, true, &["Killing", "Driver", "Terminated", "Killed"]);
+    let host: Outcome = (Dead, 0, 0, false, &["Killing", "Driver", "Terminated", "Killed"]);
     let ended: Outcome = (Dead, 0, 0, false, &["Terminated"]);
     let ended_killed: Outcome = (Dead, 0, 0, false, &["Killing", "Terminated"]);
     let never_killed: Outcome = (Dead, 0, 0, false, &["Killing", "Killed"]);
@@ -80,6 +86,13 @@ fn expected(found: Found, recorded: TaskStatus) -> (Outcome, Outcome) {
         Found::Ended | Found::EndedMissing => (ended, ended_killed),
         Found::NotRun => (anew, never_killed),
         Found::Rebooted | Found::Unknown => (lost, lost_killed),
+        Found::UnknownAlive => {
+            ((Running, 1, 0, true, lost.4), (Dead, 0, 0, true, &["Killing", LOST, "Killed"]))
+        }
+        Found::NotNow => (
+            (recorded, 0, 0, false, &["Driver"]),
+            (Dead, 0, 0, true, &["Killing", "Driver", LOST, "Killed"]),
+        ),
     }
 }
 
@@ -117,7 +130,15 @@ fn record(bench: &Bench, found: Found, complete: bool) -> LocalState {
 /// Make the node as it is found.
 fn set_up(bench: &Bench, found: Found) {
     let node = &bench.node;
-    let lives = matches!(found, Found::Good | Found::Stale | Found::Missing | Found::Broken);
+    let lives = matches!(
+        found,
+        Found::Good
+            | Found::Stale
+            | Found::Missing
+            | Found::Broken
+            | Found::UnknownAlive
+            | Found::NotNow
+    );
     if lives {
         node.plant(&bench.run_id(), "web", &native(Script::runs()));
     }
@@ -135,7 +156,8 @@ fn set_up(bench: &Bench, found: Found) {
         })),
         Found::NotRun => node.set_adoption(Some(Adoption::NotRun)),
         Found::Rebooted => node.set_adoption(Some(Adoption::Rebooted)),
-        Found::Unknown => node.set_adoption(Some(Adoption::Unknown)),
+        Found::Unknown | Found::UnknownAlive => node.set_adoption(Some(Adoption::Unknown)),
+        Found::NotNow => node.set_adoption(Some(Adoption::NotNow("no descriptor".to_owned()))),
         _ => {}
     }
 }
@@ -169,7 +191,8 @@ async fn restored(found: Found, recorded: TaskStatus, complete: bool, kill: bool
     if recorded != Dead {
         assert_eq!(bench.count("kill_run web") > 0, by_host, "{case}");
     }
-    assert_eq!(bench.node.live(), usize::from(status == Running), "{case}");
+    let lives = status == Running || found == Found::NotNow && status == Pending;
+    assert_eq!(bench.node.live(), usize::from(lives), "{case}");
     assert!(bench.node.started_twice().is_empty(), "{case}");
     assert_eq!(handle.is_gone(), status == Dead, "{case}");
     assert!(!now.failed, "{case}");
@@ -263,7 +286,7 @@ async fn a_kill_does_not_wait_for_a_recovery_that_hangs() {
     handle.kill(None, "wanted").await;
     handle.wait_gone().await;
     assert_eq!((bench.node.age() - before).as_secs(), crate::limits::KILL_GRACE.as_secs());
-    assert_eq!((bench.count("kill_run web"), bench.node.live()), (1, 0));
+    assert_eq!((bench.count("host_signal web SIGINT"), bench.node.live()), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -312,6 +335,85 @@ async fn what_cannot_be_ended_gets_no_second_run_beside_it() {
     let handle = bench.restore(bench.recorded());
     handle.wait_gone().await;
     assert_eq!(bench.count("start web"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_could_not_be_looked_at_is_owned_when_it_can_be() {
+    let bench = Bench::new(web());
+    set_up(&bench, Found::NotNow);
+    let local = Some(record(&bench, Found::NotNow, false));
+    let handle = bench.restore(RestoredTask { state: Some(state(Running)), local });
+    bench.pass(60 * SECOND).await;
+    assert_eq!((bench.node.live(), bench.count("start web")), (1, 0), "nothing beside it");
+    bench.node.set_adoption(None);
+    until(&handle, |s| has(s, "Recovered")).await;
+    assert_eq!(bench.count("start web"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_while_the_driver_is_away_sends_the_signal_and_waits_before_it_kills() {
+    let stubborn = Script { on_stop: fake_driver::Ending::Ignored, ..native(Script::runs()) };
+    for (script, kills) in [(native(Script::runs()), 0), (stubborn, 1)] {
+        let task = Task { shutdown_delay: Some(4 * SECOND), ..web() };
+        let patience = task.kill_timeout;
+        let bench = Bench::new(task);
+        bench.node.set_missing(true);
+        bench.node.plant(&bench.run_id(), "web", &script);
+        let local = Some(record(&bench, Found::Good, false));
+        let handle = bench.restore(RestoredTask { state: Some(state(Running)), local });
+        until(&handle, |s| has(s, "Driver")).await;
+        let before = bench.node.age();
+        handle.kill(None, "wanted").await;
+        handle.wait_gone().await;
+        let took = bench.node.age() - before;
+        assert_eq!(bench.count("host_signal web SIGINT"), 1);
+        assert_eq!(bench.count("kill_run web"), kills);
+        let wanted = 4 * SECOND + if kills == 0 { Duration::ZERO } else { patience };
+        assert!(took >= wanted && took < wanted + SECOND, "{took:?}, not {wanted:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_or_a_signal_reaches_a_run_whose_driver_is_away() {
+    let (bench, handle) = waiting(restarting_web()).await;
+    handle.signal("SIGHUP").await.unwrap();
+    assert_eq!(bench.count("host_signal web SIGHUP"), 1);
+    bench.node.set_missing(true);
+    handle.restart("asked").await.unwrap();
+    bench.node.set_missing(false);
+    until(&handle, |s| has(s, "Started")).await;
+    assert_eq!((bench.count("stop web"), bench.count("start web")), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_was_held_back_is_made_again_also_where_no_attempt_is_allowed() {
+    for (held, starts) in [(true, 1), (false, 0)] {
+        let bench = Bench::new(Task { restart: fixtures::restart(0, SECOND), ..web() });
+        bench.node.set_starts_held(held);
+        bench.node.set_missing(true);
+        let local = Some(record(&bench, Found::NoHandle, false));
+        let handle = bench.restore(RestoredTask { state: Some(state(Pending)), local });
+        bench.pass(5 * SECOND).await;
+        assert_eq!(handle.state().status, Pending, "only its driver can tell");
+        bench.node.set_missing(false);
+        bench.pass(30 * SECOND).await;
+        assert_eq!(bench.count("start web"), starts, "held {held}");
+        assert_eq!(handle.state().failed, !held);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_ends_before_it_was_let_go_is_no_failure_though_it_was_owned() {
+    let bench = Bench::new(Task { restart: fixtures::restart(0, SECOND), ..web() });
+    bench.node.plant(&bench.run_id(), "web", &native(Script::runs()));
+    let local = Some(record(&bench, Found::Good, false));
+    let handle = bench.restore(RestoredTask { state: Some(state(Pending)), local });
+    until(&handle, |s| has(s, "Recovered")).await;
+    // Its supervisor sees only now that the agent which was to let it go is gone.
+    bench.node.set_adoption(Some(Adoption::NotRun));
+    bench.node.end_with(&bench.run_id(), RawExit { signal: Some(9), ..RawExit::default() });
+    until(&handle, |s| has(s, "Started")).await;
+    assert!(!handle.state().failed && bench.count("start web") == 1);
 }
 
 #[tokio::test(start_paused = true)]
