@@ -225,8 +225,8 @@ impl AgentHandle {
             owner.update(Arc::clone(allocation));
             return;
         }
-        let reason = allocation.desired_description.clone();
-        tokio::spawn(async move { owner.stop_with(reason, skip_shutdown_delay).await });
+        let stopped = Arc::clone(allocation);
+        tokio::spawn(async move { owner.stop_as(stopped, skip_shutdown_delay).await });
     }
 
     /// Remove what is over of jobs that are gone.

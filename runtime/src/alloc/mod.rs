@@ -256,6 +256,15 @@ impl AllocHandle {
             self.requests.send(Request::Stop { reason: reason.into(), skip_shutdown_delay }).await;
     }
 
+    /// As [`AllocHandle::stop_with`], by a newer copy whose `desired` is stop: the copy is the newest
+    /// one when this returns, and its description the reason. It counts as one stop.
+    pub async fn stop_as(&self, stopped: Arc<Allocation>, skip_shutdown_delay: bool) {
+        let reason = stopped.desired_description.clone();
+        // The request first: whoever sees the copy finds it waiting, and with it how to stop.
+        self.stop_with(reason, skip_shutdown_delay).await;
+        self.update(stopped);
+    }
+
     /// Restart one running task, all running ones, or the whole allocation. Returns when the tasks
     /// know.
     ///

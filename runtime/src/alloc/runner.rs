@@ -133,6 +133,11 @@ impl Runner {
                 // An error means that every handle is gone, which the requests tell too.
                 Ok(()) = inbox.updates.changed(), if !leaving => {
                     let newer = Arc::clone(&inbox.updates.borrow_and_update());
+                    // A stop by request is sent before the copy that says so, and says more.
+                    while let Ok(request) = inbox.requests.try_recv() {
+                        leaving |= matches!(request, Request::Shutdown);
+                        self.requested(request);
+                    }
                     self.updated(newer);
                 }
                 // Before the answers: what a hook said comes before its end.

@@ -144,7 +144,10 @@ async fn a_stopped_allocation_is_replaced_by_its_job() {
     let served = Served::start().await;
     let first = served.register(&service("", "")).await.placed[0];
     served.until_running(1).await;
+    let owner = served.view(first).handle;
     served.agent.stop_alloc(first, false).await.unwrap();
+    eventually("its owner knows", || owner.allocation().desired == DesiredStatus::Stop).await;
+    assert_eq!(*owner.allocation(), *served.view(first).allocation);
     let next = served.until_running(1).await.remove(0);
     assert_ne!(next.allocation.id, first);
     assert_eq!(next.allocation.previous, Some(first));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::alloc::hooks::HookResult;
 use crate::model::alloc::{ClientStatus, DesiredStatus};
-use crate::model::job::TaskGroup;
+use crate::model::job::{LifecycleHook, TaskGroup};
 use crate::testing::fake_driver::{Ending, Script};
 
 /// Notes the index of each copy the update hooks see.
@@ -179,4 +179,27 @@ async fn a_stop_and_the_copy_that_says_so_are_one_stop() {
     handle.update(stopped(&handle, 3));
     handle.wait_done().await;
     assert_eq!(bench.when("stop a"), 11.0, "the delay was not cut short");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_by_its_copy_is_one_stop_and_the_newest_copy_says_it() {
+    for (skip, at) in [(false, 11.0), (true, 1.0)] {
+        let bench = Bench::new();
+        bench.node.script("after", [Script::ends(SECOND, 0)]);
+        let after = fixtures::lifecycle(task("after"), LifecycleHook::Poststop, false);
+        let handle = bench.run(vec![task("a"), after]);
+        until_running(&handle, "a").await;
+        handle.update(changed(&handle, 2, |group| group.shutdown_delay = Some(10 * SECOND)));
+        clock::sleep(SECOND).await;
+        handle.stop_as(stopped(&handle, 3), skip).await;
+        assert_eq!(handle.allocation().desired, DesiredStatus::Stop);
+        let state = handle.wait_done().await;
+        assert_eq!(bench.when("stop a"), at, "skip {skip}");
+        // A second stop would have given it up.
+        assert!(events(&state, "after").contains(&"Started"), "{:?}", events(&state, "after"));
+        assert!(!state.tasks["after"].failed);
+        let events = &state.tasks["a"].events;
+        let killing = events.iter().find(|e| e.kind.as_str() == "Killing").unwrap();
+        assert_eq!(killing.details["kill_reason"], "alloc not needed due to job update");
+    }
 }
