@@ -1,9 +1,11 @@
 //! What must survive a crash of the agent to own a task again.
 //!
 //! ```text
-//!   intent (run id) ─► durable ─► driver.start ─► identity of each process ─► durable ─► its code runs
-//!                                     └─► handle, workload ─► durable          (recorder, in the host)
-//!   exit ─► driver.destroy ─► forget_run ─► record without a run ─► durable
+//!   intent (run id) ─► durable ─► driver.start ─► processes held, identities collected (recorder)
+//!                                     └─► handle, workload + identities ─► durable, in one
+//!                                                └─► Workloads::release ─► their code runs
+//!   a process started later, by a run that was let go: identity ─► durable ─► its code runs
+//!   exit ─► what follows ─► durable ─► driver.destroy ─► record without a run ─► durable ─► forget_run
 //! ```
 //! Whatever the moment of a crash, the record says which run there may be and which processes it
 //! may have: at most one run per task, so nothing is orphaned and nothing started twice.
