@@ -8,6 +8,7 @@
 //! A drained allocation is stopped for good; its job is not. So the next start puts a new one in
 //! its place, with the old one's data where the group says so.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -58,8 +59,18 @@ impl AgentHandle {
             follower.stop().await;
         }
         self.0.state.close().await;
+        self.unowned_removed().await;
         // Those of an embedded agent: its directory is free when they are gone.
         self.leave_allocs().await;
+    }
+
+    /// Wait for the removal of directories without a record; it ends with the present one.
+    async fn unowned_removed(&self) {
+        let removal = self.0.unowned.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(removal) = removal else { return };
+        if clock::timeout(LEAVE_WALL, removal).await.is_none() {
+            tracing::warn!("a directory without a record is still being removed");
+        }
     }
 
     /// Every owner ends, side by side; native tasks run on.

@@ -31,6 +31,7 @@ mod registry;
 mod restore;
 mod startup;
 mod submitted;
+mod unowned;
 pub mod views;
 
 use std::collections::BTreeSet;
@@ -39,6 +40,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::alloc::{AllocHandle, AllocRunner, AllocRunnerConfig, PreviousAlloc};
@@ -167,6 +169,8 @@ struct Inner {
     /// Held while a change is decided and its records are queued: an older record never follows a
     /// newer one.
     order: tokio::sync::Mutex<()>,
+    /// Removes directories without a record; see [`unowned`].
+    unowned: Mutex<Option<JoinHandle<()>>>,
     /// Something became free, or may be placed now.
     wake: Arc<Notify>,
     /// Ends what runs beside the agent.

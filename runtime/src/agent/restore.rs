@@ -147,6 +147,11 @@ impl Found {
         }
     }
 
+    /// Allocations with a record of any kind, readable or not.
+    pub(super) fn recorded(&self) -> BTreeSet<AllocId> {
+        self.allocs.keys().copied().collect()
+    }
+
     /// Allocations that an agent with jobs is to own: the rest is what crashed.
     pub(super) fn kept(&self) -> BTreeSet<AllocId> {
         let kept = self.allocs.iter().filter(|(_, found)| {

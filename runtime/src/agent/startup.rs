@@ -13,10 +13,11 @@ use super::catalogue::Loaded;
 use super::inspect::STATE_FILE;
 use super::records::{self, Follower};
 use super::restore::Found;
+use super::unowned::Unowned;
 use super::views::{JobsDirReport, Stage};
 use super::{
     AgentError, AgentHandle, AgentOptions, Inner, OpenState, catalogue, collect, jobs_dir, keeper,
-    restore,
+    restore, unowned,
 };
 use crate::clock;
 use crate::device::manager::DeviceManager;
@@ -54,6 +55,7 @@ pub(super) async fn start(
 
     let view = node_view(&options, &data_dir).await?;
     notices.extend(records::register(&state, &view, options.clock.now()).await?);
+    let unowned = unowned_dirs(&data_dir, &found, &state).await?;
     let node = Node::new(view);
     let services = host_services(&options, &data_dir, &mut notices)?;
     let workloads: Arc<dyn Workloads> = Arc::new(HostWorkloads {
@@ -97,6 +99,7 @@ pub(super) async fn start(
             jobs_dir.clone().map(|dir| JobsDirReport { dir, ..Default::default() }),
         ),
         order: tokio::sync::Mutex::new(()),
+        unowned: Mutex::default(),
         wake: Arc::default(),
         rescan: Arc::default(),
         ended: CancellationToken::new(),
@@ -105,6 +108,7 @@ pub(super) async fn start(
         rng: options.rng,
         _lock: lock,
     }));
+    agent.remove_unowned(unowned);
     let fingerprints = tokio::spawn(answered(agent.clone(), first));
     if embedded {
         agent.adopt(found).await?;
@@ -178,6 +182,17 @@ async fn open_state(
         notices.push(format!("state record {} was put aside: {}", bad.key, bad.cause));
     }
     Ok(state)
+}
+
+/// Directories of allocations without a record; read before anything is placed.
+async fn unowned_dirs(
+    data_dir: &Path,
+    found: &Found,
+    state: &StateStore,
+) -> Result<Unowned, AgentError> {
+    let (root, recorded, state) = (data_dir.join("allocs"), found.recorded(), state.clone());
+    let found = tokio::task::spawn_blocking(move || unowned::find(root, &recorded, &state)).await;
+    found.map_err(|_| AgentError::GivenUp("reading the directories of allocations"))
 }
 
 async fn node_view(options: &AgentOptions, data_dir: &Path) -> Result<NodeView, AgentError> {

@@ -1,6 +1,7 @@
 //! The agent leaves and another one starts on the same directory.
 
 use ostler::agent::{Agent, LeaveMode, StopOptions};
+use ostler::alloc::dir::AllocDir;
 use ostler::device::ledger::DeviceLedger;
 use ostler::model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler::model::event::EventKind;
@@ -197,6 +198,34 @@ async fn an_allocation_that_was_not_written_before_a_crash_is_placed_by_the_next
     let served = Served::on(data, "").await;
     let placed = served.until_running(1).await.remove(0);
     assert_eq!(placed.allocation.previous, Some(id));
+    served.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_without_any_record_is_removed_and_one_with_a_record_stays() {
+    let served = Served::start().await;
+    let kept = served.register(&service("", "")).await.placed[0];
+    let view = served.until_running(1).await.remove(0);
+    let pid = pid_in(&view.handle.dir().join("t/local/pid")).await;
+    let data = served.leave().await;
+    let (orphan, half) = (AllocId::new(uuid(1)), AllocId::new(uuid(2)));
+    let root = data.path().join("allocs");
+    for id in [orphan, half] {
+        let dir = AllocDir::create(&root, id).unwrap();
+        std::os::unix::fs::symlink(data.path(), dir.data().join("out")).unwrap();
+    }
+    let state = store(&data);
+    let task = TaskName::new("t").unwrap();
+    state.put(&Key::TaskState(half, task), &TaskState::default()).await.unwrap();
+    state.close().await;
+    drop(state);
+
+    let served = Served::on(data, "").await;
+    served.until_running(1).await;
+    eventually("it is removed", || !root.join(orphan.to_string()).exists()).await;
+    assert_eq!(AllocDir::list(&root).unwrap().len(), 2);
+    assert!(root.join(kept.to_string()).exists() && root.join(half.to_string()).exists());
+    assert!(runs(pid) && served.data.path().join("state.redb").exists());
     served.end().await;
 }
 

@@ -1,0 +1,119 @@
+//! Directories of allocations that no record names: a crash between the directory and its record,
+//! or a removal that was cut short.
+//!
+//! ```text
+//!   directories ─ named by a record, readable or not ─────────────► not touched
+//!        │ ─ some record is in quarantine: it may be its record ──► not touched
+//!        │ ─ older than this state file (another one named it?) ──► not touched, told
+//!        ▼
+//!   removed beside the start, one after the other; an agent that leaves waits for the present one
+//! ```
+//! They are listed before anything is placed, so that one of a new allocation is never among them.
+//! What is in them is hostile: [`AllocDir::destroy`] follows nothing out of them.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
+use std::time::UNIX_EPOCH;
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::AgentHandle;
+use crate::alloc::dir::AllocDir;
+use crate::model::ids::AllocId;
+use crate::model::saved::NodeRegistration;
+use crate::model::time::Timestamp;
+use crate::state::{Key, StateStore};
+
+/// Directories to remove.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Unowned {
+    root: PathBuf,
+    allocs: Vec<AllocId>,
+}
+
+/// Which directories below `root` nobody owns. `recorded`: allocations with a record of any kind.
+/// Blocks. None of them when that cannot be known; the reason is logged.
+pub(super) fn find(root: PathBuf, recorded: &BTreeSet<AllocId>, state: &StateStore) -> Unowned {
+    let mut allocs = match AllocDir::list(&root) {
+        Ok(allocs) => allocs,
+        Err(error) => {
+            tracing::warn!(%error, "directories of allocations without a record stay");
+            return Unowned::default();
+        }
+    };
+    allocs.retain(|id| !recorded.contains(id));
+    if allocs.is_empty() {
+        return Unowned::default();
+    }
+    if state.opened().in_quarantine > 0 {
+        tracing::warn!(
+            directories = allocs.len(),
+            "directories of allocations without a record stay: records are in quarantine, and may \
+             be theirs; see `ostler state dump`"
+        );
+        return Unowned::default();
+    }
+    let since = match state.get::<NodeRegistration>(&Key::NodeRegistration) {
+        Ok(known) => known.map(|known| known.registered_at),
+        Err(error) => {
+            tracing::warn!(%error, "directories of allocations without a record stay");
+            None
+        }
+    };
+    let Some(since) = since else { return Unowned::default() };
+    allocs.retain(|id| {
+        let newer = changed_at(&root.join(id.to_string())).is_some_and(|at| at >= since);
+        if !newer {
+            tracing::warn!(
+                alloc = %id,
+                "directory of an allocation without a record stays: it is older than the state \
+                 file; remove it by hand when nobody needs it"
+            );
+        }
+        newer
+    });
+    Unowned { root, allocs }
+}
+
+/// When a directory was changed last, itself and not where a link leads.
+fn changed_at(path: &Path) -> Option<Timestamp> {
+    let changed = path.symlink_metadata().ok()?.modified().ok()?;
+    let nanos = changed.duration_since(UNIX_EPOCH).ok()?.as_nanos();
+    Some(Timestamp::from_nanos(u64::try_from(nanos).ok()?))
+}
+
+impl AgentHandle {
+    /// Begin to remove them.
+    pub(super) fn remove_unowned(&self, unowned: Unowned) {
+        let removal = unowned.remove(self.0.ended.clone());
+        *self.0.unowned.lock().unwrap_or_else(PoisonError::into_inner) = removal;
+    }
+}
+
+impl Unowned {
+    /// Remove them beside whatever else is done, until `ended`. `None`: there are none.
+    pub(super) fn remove(self, ended: CancellationToken) -> Option<JoinHandle<()>> {
+        if self.allocs.is_empty() {
+            return None;
+        }
+        Some(tokio::task::spawn_blocking(move || {
+            for id in self.allocs {
+                if ended.is_cancelled() {
+                    return;
+                }
+                match AllocDir::destroy(&self.root, id) {
+                    Ok(()) => tracing::info!(alloc = %id, "directory without a record removed"),
+                    Err(error) => {
+                        tracing::warn!(alloc = %id, %error, "directory without a record stays");
+                    }
+                }
+            }
+        }))
+    }
+}
+
+#[cfg(test)]
+#[path = "unowned_tests.rs"]
+mod tests;
