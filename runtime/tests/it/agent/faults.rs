@@ -1,0 +1,164 @@
+//! The state store refuses: what was asked is not half done.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use ostler::agent::{Agent, AllocError, JobError, StopOptions, SubmitError};
+use ostler::model::alloc::Allocation;
+use ostler::model::ids::AllocId;
+use ostler::model::saved::JobRecord;
+use ostler::state::redb_store::RedbBackend;
+use ostler::state::testing::{Fault, FaultyBackend};
+use ostler::state::{Key, Prefix, StateStore};
+
+use super::{Served, holder, job_id, service, serving};
+use crate::support::DataDir;
+use crate::support::system::{eventually, pid_in, runs};
+
+/// More commits than any change asks for.
+const ALL: usize = 1_000;
+
+/// An agent over a store that refuses when told to.
+struct Faulty {
+    served: Served,
+    disk: Arc<FaultyBackend>,
+    store: StateStore,
+}
+
+impl Faulty {
+    async fn start() -> Self {
+        let data = DataDir::new();
+        let opened = Arc::new(Mutex::new(None));
+        let kept = Arc::clone(&opened);
+        let open = Box::new(move |path: &Path| {
+            let disk = FaultyBackend::new(Arc::new(RedbBackend::open(path).unwrap()));
+            let store = StateStore::with_backend(path, Arc::<FaultyBackend>::clone(&disk))?;
+            *kept.lock().unwrap() = Some((disk, store.clone()));
+            Ok(store)
+        });
+        let agent = Agent::start_over(serving(data.path(), ""), open).await.unwrap();
+        let (disk, store) = opened.lock().unwrap().take().unwrap();
+        Self { served: Served { agent, data }, disk, store }
+    }
+
+    fn refuse(&self, fault: Fault) {
+        self.disk.plan(vec![Some(fault); ALL]);
+    }
+
+    /// Every job and allocation as the agent has them.
+    fn known(&self) -> Known {
+        let agent = &self.served.agent;
+        let jobs = agent.jobs().into_iter().map(|job| {
+            let record = job.record;
+            (record.job.id.to_string(), (record.version, record.stopped, record.modify_index))
+        });
+        let allocs = agent.allocs().into_iter().map(|view| {
+            assert_eq!(view.allocation, view.handle.allocation(), "its owner knows no more");
+            (view.allocation.id, view.allocation)
+        });
+        Known { jobs: jobs.collect(), allocs: allocs.collect() }
+    }
+
+    /// What is on record of jobs and allocations, without what tasks do meanwhile.
+    async fn recorded(&self) -> Vec<String> {
+        self.store.flush().await.unwrap();
+        let jobs = self.store.scan(&Prefix::Jobs).unwrap();
+        let allocs = self.store.scan(&Prefix::Allocs).unwrap();
+        let told = jobs.iter().chain(&allocs).filter_map(|record| match &record.key {
+            Key::Job(_) => Some(format!("{:?}", record.decode::<JobRecord>().unwrap())),
+            Key::Alloc(_) => Some(format!("{:?}", record.decode::<Allocation>().unwrap())),
+            _ => None,
+        });
+        told.collect()
+    }
+
+    /// Every key of jobs and allocations.
+    fn keys(&self) -> Vec<Key> {
+        let of = |prefix| self.store.scan(&prefix).unwrap().into_iter().map(|record| record.key);
+        of(Prefix::Jobs).chain(of(Prefix::Allocs)).collect()
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Known {
+    jobs: BTreeMap<String, (u64, bool, u64)>,
+    allocs: BTreeMap<AllocId, Arc<Allocation>>,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registration_that_cannot_be_written_leaves_nothing_and_frees_what_it_held() {
+    for fault in [Fault::Before, Fault::After] {
+        let faulty = Faulty::start().await;
+        let served = &faulty.served;
+        let network = "network {\n port \"http\" {\n static = 28391\n }\n }";
+        faulty.refuse(fault);
+        let refused = served.try_register(&holder(network, "")).await;
+        assert!(matches!(refused, Err(SubmitError::State(_))), "{refused:?}");
+        faulty.disk.forget_plan();
+        assert!(served.agent.jobs().is_empty() && served.agent.allocs().is_empty());
+        let allocs = served.agent.data_dir().join("allocs");
+        let left = std::fs::read_dir(&allocs).map_or(0, Iterator::count);
+        assert_eq!(left, 0, "{fault:?}: a directory is left");
+        assert_eq!(faulty.recorded().await, [""; 0], "{fault:?}");
+        assert_eq!(faulty.keys(), [], "{fault:?}");
+        // The device and the port are free, and so is the name.
+        let other = holder(network, "").replace("job \"web\"", "job \"other\"");
+        served.register(&other).await;
+        served.until_running(1).await;
+        let Faulty { served, disk, store } = faulty;
+        drop((disk, store));
+        let data = served.leave().await;
+        let served = Served::on(data, "").await;
+        assert!(served.agent.job(&job_id()).is_none(), "{fault:?}: it came back");
+        assert_eq!(served.until_running(1).await.len(), 1);
+        served.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_cannot_be_written_leaves_the_job_as_it_was() {
+    for fault in [Fault::Before, Fault::After] {
+        let faulty = Faulty::start().await;
+        let served = &faulty.served;
+        let id = served.register(&service("", "")).await.placed[0];
+        let view = served.until_running(1).await.remove(0);
+        let pid = pid_in(&view.handle.dir().join("t/local/pid")).await;
+        let (known, recorded) = (faulty.known(), faulty.recorded().await);
+        let in_place = service("shutdown_delay = \"1s\"", "");
+        let other = service("", "env {\n A = \"b\"\n }");
+        let more = service("count = 3", "");
+        let purge = StopOptions { purge: true, ..StopOptions::default() };
+        // Each takes seconds: the owners of what is placed try to write for as long.
+        let asked: &[usize] = if fault == Fault::Before { &[0, 1, 2, 3, 4, 5] } else { &[1, 4] };
+        for what in asked.iter().copied() {
+            faulty.refuse(fault);
+            let agent = &served.agent;
+            match what {
+                0..=2 => {
+                    let job = [&in_place, &other, &more][what];
+                    let refused = served.try_register(job).await;
+                    assert!(matches!(refused, Err(SubmitError::State(_))), "{refused:?}");
+                }
+                3 | 4 => {
+                    let options = [StopOptions::default(), purge.clone()][what - 3].clone();
+                    let refused = agent.deregister(&job_id(), options).await;
+                    assert!(matches!(refused, Err(JobError::State(_))), "{refused:?}");
+                }
+                _ => {
+                    let refused = agent.stop_alloc(id, false).await;
+                    assert!(matches!(refused, Err(AllocError::State(_))), "{refused:?}");
+                }
+            }
+            faulty.disk.forget_plan();
+            assert_eq!(faulty.known(), known, "{fault:?} {what}");
+            assert_eq!(faulty.recorded().await, recorded, "{fault:?} {what}");
+            assert!(runs(pid), "{fault:?} {what}");
+        }
+        // It goes on as if nothing had been asked.
+        served.register(&other).await;
+        eventually("the old one is over", || !runs(pid)).await;
+        served.until_running(1).await;
+        faulty.served.end().await;
+    }
+}
