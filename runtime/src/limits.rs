@@ -316,6 +316,9 @@ pub const API_WAIT_MAX: Duration = Duration::from_secs(10 * 60);
 pub const API_LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Silence in a stream of frames after which an empty one is sent; Nomad's interval.
 pub const API_HEARTBEAT: Duration = Duration::from_secs(1);
+/// Longest that a write to a client may make no progress: a reader that does not read gives up its
+/// connection, and a stream its place and its open files.
+pub const API_WRITE_WALL_MAX: Duration = Duration::from_secs(30);
 /// How long requests under way may take when the agent leaves; waiting ones and streams end at once.
 pub const API_STOP_WALL_MAX: Duration = Duration::from_secs(5);
 /// Pause after a failed accept (no file descriptors left), so that it does not spin.

@@ -18,6 +18,7 @@ mod agent;
 mod allocs;
 mod client;
 mod error;
+mod bounded;
 mod fs;
 mod index;
 mod jobs;

@@ -22,10 +22,11 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::ApiError;
+use super::bounded::Bounded;
 use crate::clock;
 use crate::limits::{
     API_ACCEPT_PAUSE, API_CONNECTIONS_MAX, API_HEADER_BYTES_MAX, API_HEADER_WALL_MAX,
-    API_REFUSAL_WALL_MAX, API_REFUSALS_MAX, API_STOP_WALL_MAX,
+    API_REFUSAL_WALL_MAX, API_REFUSALS_MAX, API_STOP_WALL_MAX, API_WRITE_WALL_MAX,
 };
 
 /// Longest path of a unix socket, bytes: `sockaddr_un` has 108 with the closing zero.
@@ -188,6 +189,7 @@ async fn serve(
     leaving: CancellationToken,
     _place: OwnedSemaphorePermit,
 ) {
+    let stream = Bounded::new(stream, API_WRITE_WALL_MAX);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(API_HEADER_WALL_MAX)
@@ -227,6 +229,73 @@ mod tests {
         let error = bind(&long).unwrap_err();
         assert!(matches!(error, ApiError::PathTooLong { length: 120, .. }), "{error}");
         assert!(error.to_string().contains("--data-dir"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_nothing_of_a_stream_loses_its_connection() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        const PART: [u8; 65_536] = [0; 65_536];
+        const FAR_MORE: u64 = 64 * crate::limits::MIB;
+        let dir = tempfile::tempdir().unwrap();
+        let endless = || async {
+            let parts = std::iter::repeat_with(|| Ok::<_, std::io::Error>(&PART[..]));
+            axum::body::Body::from_stream(futures_util::stream::iter(parts))
+        };
+        let router = Router::new().fallback(endless);
+        let socket = dir.path().join("ostler.sock");
+        let server = start(router, &socket, CancellationToken::new()).unwrap();
+        let mut client = UnixStream::connect(&socket).await.unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        clock::sleep(2 * API_WRITE_WALL_MAX).await;
+        let mut got = Vec::new();
+        // What the kernel and the server held is still there; then it ends.
+        let _reset = client.take(FAR_MORE).read_to_end(&mut got).await;
+        assert!(!got.is_empty() && got.len() < FAR_MORE as usize, "{}", got.len());
+        server.stop().await;
+    }
+
+    /// Connect as another user. The credentials that count are those of the thread that connects,
+    /// so another thread is enough.
+    fn ask_as(uid: u32, socket: PathBuf) -> std::io::Result<Vec<u8>> {
+        use std::io::{Read as _, Write as _};
+        let asking = std::thread::spawn(move || {
+            let user = rustix::process::Uid::from_raw(uid);
+            rustix::thread::set_thread_res_uid(user, user, user)?;
+            let mut stream = std::os::unix::net::UnixStream::connect(socket)?;
+            // It may be closed before all is written.
+            let _written =
+                stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+            let mut answer = Vec::new();
+            match stream.read_to_end(&mut answer) {
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Ok(answer),
+                read => read.map(|_| answer),
+            }
+        });
+        asking.join().unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn another_user_is_refused_even_where_the_socket_lets_them_in() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root can ask as another user");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("ostler.sock");
+        let router = Router::new().fallback(|| async { "hello" });
+        let server = start(router, &socket, CancellationToken::new()).unwrap();
+        let ask = async |uid| {
+            let socket = socket.clone();
+            tokio::task::spawn_blocking(move || ask_as(uid, socket)).await.unwrap()
+        };
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let error = ask(65_534).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "the socket's own rights");
+        std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(ask(65_534).await.unwrap(), b"", "closed without an answer");
+        let own = ask(rustix::process::geteuid().as_raw()).await.unwrap();
+        assert!(own.ends_with(b"hello"), "{}", String::from_utf8_lossy(&own));
+        server.stop().await;
     }
 
     #[tokio::test]
