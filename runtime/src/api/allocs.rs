@@ -6,6 +6,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 
 use super::error::Failure;
+use super::evaluations;
 use super::index::Reading;
 use super::json::alloc::{AllocJson, AllocStub, Seen};
 use super::json::write::StopAnswer;
@@ -44,7 +45,7 @@ fn prefix(params: &Params) -> Result<String, Failure> {
 }
 
 /// Every allocation that `wanted` takes, and the index of the list as a whole.
-fn look(api: &Api, wanted: impl Fn(&AllocView) -> bool) -> Found<Vec<AllocView>> {
+pub(super) fn look(api: &Api, wanted: impl Fn(&AllocView) -> bool) -> Found<Vec<AllocView>> {
     let before = api.agent.index();
     let mut allocs = api.agent.allocs();
     let after = api.agent.index();
@@ -56,7 +57,7 @@ fn look(api: &Api, wanted: impl Fn(&AllocView) -> bool) -> Found<Vec<AllocView>>
     Found { index, value: Ok(allocs) }
 }
 
-fn stubs(api: &Api, params: &Params, allocs: &[AllocView]) -> Result<Response, Failure> {
+pub(super) fn stubs(api: &Api, params: &Params, allocs: &[AllocView]) -> Result<Response, Failure> {
     let (node, resources) = (api.agent.node(), params.flag("resources")?);
     let stubs: Vec<AllocStub<'_>> =
         allocs.iter().map(|view| AllocStub::new(Seen::new(view, &node), resources)).collect();
@@ -130,9 +131,8 @@ pub(super) async fn stop(
     params: Params,
 ) -> Result<Response, Failure> {
     let id = alloc_id(&id)?;
-    if api.agent.alloc(id).is_none() {
-        return Err(Failure::NoAlloc);
-    }
+    let view = api.agent.alloc(id).ok_or(Failure::NoAlloc)?;
     let index = api.agent.stop_alloc(id, params.flag("no_shutdown_delay")?).await?;
-    Ok(reply::at_index(index, reply::json(&params, &StopAnswer { eval_id: "", index })?))
+    let eval_id = evaluations::id(&view.allocation.job.id, index);
+    Ok(reply::at_index(index, reply::json(&params, &StopAnswer { eval_id, index })?))
 }

@@ -134,7 +134,7 @@ pub(super) async fn stats(
 }
 
 /// Speed of one core; 0 when it is not known.
-fn core_mhz(api: &Api) -> f64 {
+pub(super) fn core_mhz(api: &Api) -> f64 {
     match api.agent.node().attributes.get("cpu.frequency").map(|a| &a.value) {
         Some(Scalar::Int(mhz)) => *mhz as f64,
         Some(Scalar::Float(mhz)) => *mhz,
@@ -150,7 +150,7 @@ pub(super) struct Processor(BTreeMap<(AllocId, TaskName), Sample>);
 /// task's start.
 const SAMPLES_MAX: usize = 4_096;
 /// Shortest span of time a percentage is made of: below that the clock's steps would show.
-const SPAN_MIN: Duration = Duration::from_millis(100);
+pub(super) const SPAN_MIN: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug)]
 struct Sample {

@@ -53,6 +53,9 @@ pub(super) enum Failure {
     /// There is no such allocation.
     #[error("alloc not found")]
     NoAlloc,
+    /// Nothing on record was changed by it.
+    #[error("eval not found")]
+    NoEvaluation,
     /// There is no such allocation, at the endpoints of Nomad's client.
     #[error("Unknown allocation \"{0}\"")]
     UnknownAlloc(AllocId),
@@ -129,9 +132,12 @@ impl Failure {
             | Self::OtherRegion(_)
             | Self::UnknownTask(_) => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::NoJob | Self::NoAlloc | Self::UnknownAlloc(_) | Self::NoNode | Self::NoPath => {
-                StatusCode::NOT_FOUND
-            }
+            Self::NoJob
+            | Self::NoAlloc
+            | Self::NoEvaluation
+            | Self::UnknownAlloc(_)
+            | Self::NoNode
+            | Self::NoPath => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Submit(error) => submit_status(error),
             Self::Job(error) => job_status(error),

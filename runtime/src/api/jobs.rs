@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::error::Failure;
+use super::evaluations;
 use super::index::Reading;
 use super::json::job::{JobStub, JobSummary, Seen, full, waits_for};
 use super::json::plan::PlanAnswer;
@@ -145,9 +146,10 @@ async fn take(
         enforce_job_modify_index: enforced.then_some(expected),
         origin: JobOrigin::Api,
     };
+    let id = job.id.clone();
     let registered = api.agent.register(job, options).await?;
     let index = registered.job_modify_index;
-    let answer = RegisterAnswer::from(registered);
+    let answer = RegisterAnswer::new(registered, evaluations::id(&id, index));
     Ok(reply::at_index(index, reply::json(params, &answer)?))
 }
 
@@ -264,11 +266,14 @@ pub(super) async fn stop(
         reason: String::new(),
     };
     let found = look(&api, &params, &id).value?;
-    let index = api.agent.deregister(&found.record.job.id, options).await?;
-    Ok(reply::at_index(index, reply::json(&params, &DeregisterAnswer::new(index))?))
+    let (id, purge) = (&found.record.job.id, options.purge);
+    let index = api.agent.deregister(id, options).await?;
+    // Of a job that is forgotten soon nothing has the index: nobody is to wait for it.
+    let evaluation = if purge { String::new() } else { evaluations::id(id, index) };
+    Ok(reply::at_index(index, reply::json(&params, &DeregisterAnswer::new(index, evaluation))?))
 }
 
-/// What belongs to a cluster's jobs: evaluations, deployments. None, of a job that is there.
+/// What belongs to a cluster's jobs: deployments. None, of a job that is there.
 pub(super) async fn nothing_of(
     State(api): Shared,
     axum::extract::Path(id): axum::extract::Path<String>,

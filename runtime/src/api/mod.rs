@@ -12,14 +12,18 @@
 //! than what was last seen of the tables (`index`) and of processor time (for percentages).
 //!
 //! What is Ostler's own is under `/v1/ostler/`. What a node without a cluster cannot have
-//! (evaluations, deployments) is answered with empty lists, so that Nomad's tools go on.
+//! (deployments) is answered with empty lists, and an evaluation is a name for a change that is
+//! complete at once, so that Nomad's tools go on. Of a job only the newest version is kept: that is
+//! all `/v1/job/ID/versions` has, and there is no way back to an older one but its file.
 
 mod agent;
 mod allocs;
+mod bounded;
 mod client;
 mod error;
-mod bounded;
+mod evaluations;
 mod fs;
+mod host;
 mod index;
 mod jobs;
 mod json;

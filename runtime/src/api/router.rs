@@ -14,9 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::Processor;
 use super::error::Failure;
+use super::host::Cores;
 use super::index::Table;
 use super::params::Params;
-use super::{agent, allocs, client, fs, jobs, json, logs, nodes};
+use super::{agent, allocs, client, evaluations, fs, host, jobs, json, logs, nodes};
 use crate::agent::AgentHandle;
 use crate::clock::{self, Clock};
 use crate::limits::{API_BODY_BYTES_MAX, API_REQUEST_WALL_MAX, API_STREAMS_MAX, API_WAIT_MAX};
@@ -34,6 +35,7 @@ pub(super) struct Api {
     pub streams: Arc<Semaphore>,
     tables: Mutex<Tables>,
     processor: Mutex<Processor>,
+    cores: Mutex<Cores>,
     /// The agent's index when the API began.
     pub began_at: u64,
 }
@@ -58,6 +60,7 @@ impl Api {
             streams: Arc::new(Semaphore::new(API_STREAMS_MAX)),
             tables: Mutex::new(Tables { jobs: Table::new(began_at), allocs: Table::new(began_at) }),
             processor: Mutex::default(),
+            cores: Mutex::default(),
             began_at,
         })
     }
@@ -68,6 +71,10 @@ impl Api {
 
     pub fn processor(&self) -> MutexGuard<'_, Processor> {
         self.processor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn cores(&self) -> MutexGuard<'_, Cores> {
+        self.cores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -85,10 +92,12 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/job/{id}/summary", get(jobs::summary))
         .route("/v1/job/{id}/versions", get(jobs::versions))
         .route("/v1/job/{id}/allocations", get(allocs::of_job))
-        .route("/v1/job/{id}/evaluations", get(jobs::nothing_of))
+        .route("/v1/job/{id}/evaluations", get(evaluations::of_job))
         .route("/v1/job/{id}/deployments", get(jobs::nothing_of))
         .route("/v1/job/{id}/deployment", get(jobs::no_deployment))
-        .route("/v1/evaluations", get(agent::nothing))
+        .route("/v1/evaluations", get(evaluations::list))
+        .route("/v1/evaluation/{id}", get(evaluations::read))
+        .route("/v1/evaluation/{id}/allocations", get(evaluations::allocations))
         .route("/v1/deployments", get(agent::nothing));
     let allocs = Router::new()
         .route("/v1/allocations", get(allocs::list))
@@ -99,6 +108,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/client/allocation/{id}/signal", post(client::signal).put(client::signal))
         .route("/v1/client/allocation/{id}/gc", get(client::collect_one))
         .route("/v1/client/gc", get(client::collect_all))
+        .route("/v1/client/stats", get(host::stats))
         .route("/v1/client/fs/logs/{id}", get(logs::read))
         .route("/v1/client/fs/ls/{id}", get(fs::list))
         .route("/v1/client/fs/stat/{id}", get(fs::stat))

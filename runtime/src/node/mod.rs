@@ -14,6 +14,7 @@ pub mod constraint;
 pub mod fingerprint;
 pub mod id;
 mod publish;
+pub mod usage;
 pub mod version;
 mod view;
 

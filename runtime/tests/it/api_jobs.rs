@@ -56,6 +56,45 @@ async fn a_job_is_registered_seen_everywhere_stopped_and_purged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn every_change_has_an_evaluation_that_is_complete_and_names_its_allocations() {
+    let served = Served::start().await;
+    let client = &served.client;
+    let evaluation = async |answer: crate::support::http::Answer, trigger: &str| {
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+        let id = answer.json()["EvalID"].as_str().unwrap().to_owned();
+        let found = client.get(&format!("/v1/evaluation/{id}")).await;
+        assert_eq!(found.status, StatusCode::OK, "{}", found.text());
+        let found = found.json();
+        assert_eq!((&found["ID"], &found["Status"]), (&json!(id), &json!("complete")));
+        assert_eq!((&found["JobID"], &found["TriggeredBy"]), (&json!("web"), &json!(trigger)));
+        assert_eq!(found["CreateIndex"], answer.json()["Index"], "{found}");
+        assert!(found["FailedTGAllocs"].is_null() && found["DeploymentID"] == "", "{found}");
+        let allocs = client.get(&format!("/v1/evaluation/{id}/allocations")).await.json();
+        (id, allocs)
+    };
+    let put = async |script| client.put("/v1/jobs", Some(job("web", script))).await;
+    let (first, allocs) = evaluation(put(IDLE).await, "job-register").await;
+    let alloc = allocs[0]["ID"].as_str().unwrap().to_owned();
+    assert_eq!(allocs[0]["EvalID"], json!(first));
+    client.alloc_when(&alloc, |alloc| alloc["ClientStatus"] == "running").await;
+    // Given again, nothing changes: neither does the evaluation.
+    assert_eq!(evaluation(put(IDLE).await, "job-register").await.0, first);
+    let stop = client.put(&format!("/v1/allocation/{alloc}/stop"), None).await;
+    let (_, allocs) = evaluation(stop, "alloc-stop").await;
+    assert!(allocs.as_array().unwrap().iter().any(|stopped| stopped["ID"] == json!(alloc)));
+    let stop = client.send("DELETE", "/v1/job/web", Bytes::new()).await;
+    let (last, _) = evaluation(stop, "job-deregister").await;
+    let known = client.get("/v1/job/web/evaluations").await.json();
+    assert_eq!(known[0]["ID"], json!(last), "the newest first: {known}");
+    assert_eq!(client.get("/v1/evaluations").await.json(), known);
+    let unknown = client.get("/v1/evaluation/ffffffff-0000-4000-8000-000000000000").await;
+    assert_eq!((unknown.status, unknown.text()), (StatusCode::NOT_FOUND, "eval not found".into()));
+    let purged = client.send("DELETE", "/v1/job/web?purge=true", Bytes::new()).await;
+    assert_eq!(purged.json()["EvalID"], "", "nobody is to wait for one");
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_query_is_answered_by_the_change_and_not_before() {
     let served = Served::start().await;
     let client = served.client.clone();
@@ -137,7 +176,7 @@ async fn what_is_wrong_with_a_request_is_said_with_the_right_status() {
         ("GET", "/v1/allocations?prefix=%2Fbin", Value::Null, 400, "/bin"),
         ("GET", "/v1/allocation/zzz", Value::Null, 400, "zzz"),
         ("GET", "/v1/node/zzz", Value::Null, 404, "node not found"),
-        ("GET", "/v1/client/stats", Value::Null, 404, "not found"),
+        ("GET", "/v1/client/metadata", Value::Null, 404, "not found"),
         ("PUT", &unknown, Value::Null, 404, none),
         ("PUT", "/v1/jobs", json!({ "Job": { "ID": "x" } }), 400, "TaskGroups"),
         ("PUT", "/v1/jobs", json!({ "Job": 7 }), 400, "object"),
@@ -218,7 +257,7 @@ async fn the_agent_tells_what_nomads_tools_ask_any_agent() {
     assert_eq!(own.json()["stats"]["client"]["node_id"], node);
     assert_eq!(client.get("/v1/regions").await.json(), json!(["global"]));
     assert_eq!(client.get("/v1/namespaces").await.json()[0]["Name"], "default");
-    assert_eq!(client.get("/v1/evaluations").await.json(), json!([]));
+    assert_eq!(client.get("/v1/deployments").await.json(), json!([]));
     assert!(client.get("/v1/status/leader").await.json().is_string());
     let metrics = client.get("/v1/metrics").await.json();
     let gauges = metrics["Gauges"].as_array().unwrap();

@@ -8,6 +8,7 @@ use super::given::{Given, OldGiven};
 use super::task::{TaskStateJson, task_states};
 use super::{Absent, Moment};
 use crate::agent::AllocView;
+use crate::api::evaluations;
 use crate::model::alloc::{AllocState, Allocation, ClientStatus, DesiredStatus};
 use crate::model::ids::AllocId;
 use crate::model::job::JobKind;
@@ -75,7 +76,7 @@ pub(in crate::api) struct AllocStub<'a> {
     #[serde(rename = "ID")]
     id: AllocId,
     #[serde(rename = "EvalID")]
-    eval_id: &'static str,
+    eval_id: String,
     name: &'a str,
     namespace: &'a str,
     #[serde(rename = "NodeID")]
@@ -111,7 +112,7 @@ impl<'a> AllocStub<'a> {
         let Seen { allocation, state, modify_index, modify_time, node } = seen;
         Self {
             id: allocation.id,
-            eval_id: "",
+            eval_id: evaluations::id(&allocation.job.id, allocation.create_index),
             name: &allocation.name,
             namespace: &allocation.job.namespace,
             node_id: node.id.to_string(),
@@ -167,7 +168,7 @@ pub(in crate::api) struct AllocJson<'a> {
     id: AllocId,
     namespace: &'a str,
     #[serde(rename = "EvalID")]
-    eval_id: &'static str,
+    eval_id: String,
     name: &'a str,
     #[serde(rename = "NodeID")]
     node_id: String,
@@ -206,7 +207,7 @@ impl<'a> AllocJson<'a> {
         Self {
             id: allocation.id,
             namespace: &allocation.job.namespace,
-            eval_id: "",
+            eval_id: evaluations::id(&allocation.job.id, allocation.create_index),
             name: &allocation.name,
             node_id: node.id.to_string(),
             node_name: &node.name,

@@ -7,7 +7,9 @@
 
 pub(in crate::api) mod agent;
 pub(in crate::api) mod alloc;
+pub(in crate::api) mod evaluation;
 pub(in crate::api) mod given;
+pub(in crate::api) mod host;
 pub(in crate::api) mod job;
 pub(in crate::api) mod node;
 pub(in crate::api) mod plan;

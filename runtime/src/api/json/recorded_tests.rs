@@ -326,7 +326,7 @@ fn answers_to_changes_have_nomads_shapes() {
         stopped: Vec::new(),
         warnings: vec!["careful".to_owned()],
     };
-    let register = value(write::RegisterAnswer::from(registered));
+    let register = value(write::RegisterAnswer::new(registered, "e".to_owned()));
     compare("register", &register);
     assert_eq!(
         (&register["JobModifyIndex"], &register["Warnings"]),
@@ -334,8 +334,8 @@ fn answers_to_changes_have_nomads_shapes() {
     );
     let ours = json!({ "Version": 1, "Placed": placed, "Updated": [], "Stopped": [] });
     assert_eq!(register["Registered"], ours);
-    compare("deregister", &value(write::DeregisterAnswer::new(5)));
-    compare("alloc stop", &value(write::StopAnswer { eval_id: "", index: 6 }));
+    compare("deregister", &value(write::DeregisterAnswer::new(5, String::new())));
+    compare("alloc stop", &value(write::StopAnswer { eval_id: "e".to_owned(), index: 6 }));
     compare("done", &value(write::DoneAnswer { index: 0 }));
     let validate = write::ValidateAnswer {
         driver_config_validated: true,

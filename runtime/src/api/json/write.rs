@@ -15,13 +15,12 @@ pub(in crate::api) struct Envelope {
     pub diff: Option<bool>,
 }
 
-/// `JobRegisterResponse`. `EvalID` is empty: nothing is scheduled elsewhere, and Nomad's command
-/// line then does not wait for an evaluation.
+/// `JobRegisterResponse`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(in crate::api) struct RegisterAnswer {
     #[serde(rename = "EvalID")]
-    eval_id: &'static str,
+    eval_id: String,
     eval_create_index: u64,
     job_modify_index: u64,
     warnings: String,
@@ -42,13 +41,14 @@ pub(in crate::api) struct RegisteredJson {
     stopped: Vec<AllocId>,
 }
 
-impl From<Registered> for RegisterAnswer {
-    fn from(registered: Registered) -> Self {
+impl RegisterAnswer {
+    /// `eval_id`: that of the job's version.
+    pub fn new(registered: Registered, eval_id: String) -> Self {
         let Registered { job_modify_index, version, placed, updated, stopped, warnings } =
             registered;
         Self {
-            eval_id: "",
-            eval_create_index: 0,
+            eval_id,
+            eval_create_index: job_modify_index,
             job_modify_index,
             warnings: warnings.join("\n"),
             index: job_modify_index,
@@ -64,7 +64,7 @@ impl From<Registered> for RegisterAnswer {
 #[serde(rename_all = "PascalCase")]
 pub(in crate::api) struct DeregisterAnswer {
     #[serde(rename = "EvalID")]
-    pub eval_id: &'static str,
+    pub eval_id: String,
     pub eval_create_index: u64,
     pub job_modify_index: u64,
     #[serde(rename = "VolumeEvalID")]
@@ -76,10 +76,11 @@ pub(in crate::api) struct DeregisterAnswer {
 }
 
 impl DeregisterAnswer {
-    pub const fn new(index: u64) -> Self {
+    /// Without an evaluation (an empty `eval_id`) Nomad's command line waits for none.
+    pub const fn new(index: u64, eval_id: String) -> Self {
         Self {
-            eval_id: "",
-            eval_create_index: 0,
+            eval_create_index: if eval_id.is_empty() { 0 } else { index },
+            eval_id,
             job_modify_index: index,
             volume_eval_id: "",
             volume_eval_index: 0,
@@ -115,7 +116,7 @@ pub(in crate::api) struct ParseRequest {
 #[serde(rename_all = "PascalCase")]
 pub(in crate::api) struct StopAnswer {
     #[serde(rename = "EvalID")]
-    pub eval_id: &'static str,
+    pub eval_id: String,
     pub index: u64,
 }
 

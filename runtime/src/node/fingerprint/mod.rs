@@ -43,7 +43,7 @@ pub fn all(root: &Path, data_dir: &Path) -> Facts {
 }
 
 /// The file as text, at most [`FILE_BYTES_MAX`] of it; `None` when it cannot be read.
-fn read(root: &Path, path: &str) -> Option<String> {
+pub(super) fn read(root: &Path, path: &str) -> Option<String> {
     let mut bytes = Vec::new();
     File::open(root.join(path)).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())

@@ -1,0 +1,196 @@
+//! Evaluations, as Nomad's tools ask for them after a change.
+//!
+//! ```text
+//!   a change of a job (register, stop, stop of an allocation) ─ job, index ─► id of its evaluation
+//!   id ─► the job or allocation on record whose index makes the same id ─► complete
+//! ```
+//! Nothing is scheduled elsewhere: when a change is answered it is decided. So an evaluation is no
+//! record but a name for a change, complete from the first, and is found as long as something of the
+//! job is on record with that index.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use sha2::{Digest as _, Sha256};
+
+use super::allocs::{self, stubs};
+use super::error::Failure;
+use super::json::evaluation::{EvaluationJson, Trigger};
+use super::params::Params;
+use super::reply;
+use super::router::{Api, Shared};
+use super::wait::{self, Found};
+use crate::agent::{AllocView, JobView};
+use crate::model::alloc::DesiredStatus;
+use crate::model::ids::JobId;
+use crate::model::job::Job;
+use crate::model::time::Timestamp;
+
+/// What the id of an evaluation is made of, beside the job and the index.
+const SEED: &[u8] = b"ostler evaluation\0";
+
+/// The id of the evaluation of the change of a job at an index: a UUID that is the same each time.
+pub(super) fn id(job: &JobId, index: u64) -> String {
+    let mut hash = Sha256::new();
+    hash.update(SEED);
+    hash.update(index.to_le_bytes());
+    hash.update(job.as_str());
+    let digest: [u8; 32] = hash.finalize().into();
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, ..] = digest;
+    let bytes = [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p];
+    uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
+}
+
+/// A change that has an evaluation.
+#[derive(Clone, Debug)]
+pub(super) struct Evaluation {
+    pub job: Arc<Job>,
+    pub index: u64,
+    pub trigger: Trigger,
+    pub created_at: Timestamp,
+    /// Places by group that wait to be filled.
+    pub queued: BTreeMap<String, u32>,
+}
+
+impl Evaluation {
+    fn of_job(view: &JobView) -> Vec<Self> {
+        let record = &view.record;
+        let of = |index, trigger| Self {
+            job: Arc::clone(&record.job),
+            index,
+            trigger,
+            created_at: record.submitted_at,
+            queued: view.groups.iter().map(|(name, c)| (name.to_string(), c.queued)).collect(),
+        };
+        let mut all = vec![of(record.job_modify_index, Trigger::Register)];
+        if record.stopped && record.modify_index != record.job_modify_index {
+            all.push(of(record.modify_index, Trigger::Deregister));
+        }
+        all
+    }
+
+    /// What made an allocation, or what changed it last.
+    fn of_alloc(view: &AllocView, made: bool) -> Self {
+        let alloc = &view.allocation;
+        let stopped = !made && alloc.desired == DesiredStatus::Stop;
+        Self {
+            job: Arc::clone(&alloc.job),
+            index: if made { alloc.create_index } else { alloc.modify_index },
+            trigger: if stopped { Trigger::AllocStop } else { Trigger::Register },
+            created_at: alloc.created_at,
+            queued: BTreeMap::new(),
+        }
+    }
+
+    fn id(&self) -> String {
+        id(&self.job.id, self.index)
+    }
+
+    fn json(&self) -> EvaluationJson<'_> {
+        EvaluationJson::new(self, self.id())
+    }
+}
+
+/// Every change on record, by index. Of several of one index that of the job, then that of an
+/// allocation that was stopped before that of the one that took its place.
+fn all(api: &Api, wanted: impl Fn(&JobId) -> bool) -> Vec<Evaluation> {
+    let of_jobs = api.agent.jobs();
+    let of_jobs = of_jobs.iter().filter(|view| wanted(&view.record.job.id));
+    let mut found: BTreeMap<(u64, JobId), Evaluation> = BTreeMap::new();
+    let mut enter = |evaluation: Evaluation| {
+        let key = (evaluation.index, evaluation.job.id.clone());
+        found.entry(key).or_insert(evaluation);
+    };
+    of_jobs.flat_map(Evaluation::of_job).for_each(&mut enter);
+    let of_allocs = api.agent.allocs();
+    for made in [false, true] {
+        let of_allocs = of_allocs.iter().filter(|view| wanted(&view.allocation.job.id));
+        of_allocs.map(|view| Evaluation::of_alloc(view, made)).for_each(&mut enter);
+    }
+    found.into_values().collect()
+}
+
+fn find(api: &Api, wanted: &str) -> Result<Evaluation, Failure> {
+    let wanted = wanted.to_ascii_lowercase();
+    all(api, |_| true).into_iter().find(|known| known.id() == wanted).ok_or(Failure::NoEvaluation)
+}
+
+/// `GET /v1/evaluation/ID`
+pub(super) async fn read(
+    State(api): Shared,
+    Path(id): Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    let look = || {
+        let value = find(&api, &id);
+        Found { index: value.as_ref().map_or_else(|_| api.agent.index(), |e| e.index), value }
+    };
+    wait::answer(&api, &params, look, |found| reply::json(&params, &found.json())).await
+}
+
+/// `GET /v1/evaluation/ID/allocations`: those that the change made, changed or stopped.
+pub(super) async fn allocations(
+    State(api): Shared,
+    Path(id): Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    let evaluation = find(&api, &id)?;
+    let wanted = |view: &AllocView| {
+        let alloc = &view.allocation;
+        let index = evaluation.index;
+        alloc.job.id == evaluation.job.id
+            && (alloc.create_index == index || alloc.modify_index == index)
+    };
+    let look = || allocs::look(&api, wanted);
+    wait::answer(&api, &params, look, |found| stubs(&api, &params, &found)).await
+}
+
+/// `GET /v1/evaluations`
+pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    listed(&api, &params, |_| true)
+}
+
+/// `GET /v1/job/ID/evaluations`
+pub(super) async fn of_job(
+    State(api): Shared,
+    Path(id): Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    let id = JobId::new(id).map_err(|_| Failure::NoJob)?;
+    api.agent.job(&id).ok_or(Failure::NoJob)?;
+    listed(&api, &params, |job| *job == id)
+}
+
+fn listed(
+    api: &Api,
+    params: &Params,
+    wanted: impl Fn(&JobId) -> bool,
+) -> Result<Response, Failure> {
+    let index = api.agent.index();
+    let mut found = all(api, wanted);
+    found.retain(|evaluation| {
+        evaluation.id().starts_with(params.prefix())
+            && params.means_namespace(&evaluation.job.namespace)
+    });
+    let json: Vec<_> = found.iter().rev().map(Evaluation::json).collect();
+    Ok(reply::read_at(index, reply::json(params, &json)?))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn the_id_of_an_evaluation_is_a_uuid_of_the_job_and_the_index_alone() {
+        let (web, db) = (JobId::new("web").unwrap(), JobId::new("db").unwrap());
+        assert_eq!(id(&web, 7), id(&web, 7));
+        assert_eq!(id(&web, 7).len(), 36);
+        assert_eq!(id(&web, 7).as_bytes().get(14), Some(&b'8'), "a UUID of one's own kind");
+        let others = [id(&web, 8), id(&db, 7), id(&web, u64::MAX)];
+        assert!(!others.contains(&id(&web, 7)));
+    }
+}
