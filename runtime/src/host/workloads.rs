@@ -98,7 +98,8 @@ impl Workloads for HostWorkloads {
     fn usage(&self, run: &RunId, workload: &Workload) -> Option<Usage> {
         match workload {
             Workload::Process(id) => self.processes.usage(run, id),
-            Workload::WasmTask(_) | Workload::Poll(_) => None,
+            Workload::WasmTask(id) => self.wasm_tasks.usage(run, id),
+            Workload::Poll(_) => None,
         }
     }
 

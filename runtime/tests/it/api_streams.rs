@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
-use crate::support::http::{Client, Served, within};
+use crate::support::http::{Client, Served, job, within};
+use crate::support::jobs::with_guests;
+use crate::support::system::until;
 
 /// Says so, then repeats each signal it gets.
 const TALKER: &str = "trap 'echo hup' HUP; echo ready; while :; do sleep 0.05; done";
@@ -144,6 +146,54 @@ async fn a_task_is_restarted_measured_and_its_allocation_stopped() {
     let signal = json!({ "Task": "t", "Signal": "SIGHUP" });
     let late = client.put(&format!("/v1/client/allocation/{alloc}/signal"), Some(signal)).await;
     assert!(!late.status.is_success(), "{}", late.text());
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_wasm_task_uses_is_told_while_it_runs() {
+    let served = Served::start().await;
+    let client = &served.client;
+    let mut body = job("web", "");
+    let task = &mut body["Job"]["TaskGroups"][0]["Tasks"][0];
+    let module = with_guests("\"guest:toolbox\"");
+    task["Driver"] = json!("wasm");
+    task["Config"] = json!({ "module": module.trim_matches('"'), "args": ["sleep", "1000000"] });
+    let answer = client.put("/v1/jobs", Some(body)).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+    let alloc = answer.json()["Registered"]["Placed"][0].as_str().unwrap().to_owned();
+    client.alloc_when(&alloc, |alloc| alloc["ClientStatus"] == "running").await;
+    let path = format!("/v1/client/allocation/{alloc}/stats");
+    // Its memory is there when its first step was made.
+    until("it holds memory", async || {
+        let stats = client.get(&path).await.json();
+        let usage = &stats["Tasks"]["t"]["ResourceUsage"];
+        assert_eq!(usage["CpuStats"]["Measured"], json!(["Percent"]), "{stats}");
+        usage["MemoryStats"]["RSS"].as_u64() > Some(65_535)
+    })
+    .await;
+    let stopped = client.put(&format!("/v1/allocation/{alloc}/stop"), None).await;
+    assert_eq!(stopped.status, StatusCode::OK, "{}", stopped.text());
+    client.alloc_when(&alloc, |alloc| alloc["ClientStatus"] == "complete").await;
+    assert_eq!(client.get(&path).await.json()["Tasks"], json!({}));
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_node_uses_is_told() {
+    let served = Served::start().await;
+    let client = &served.client;
+    let stats = client.get("/v1/client/stats").await;
+    assert_eq!(stats.status, StatusCode::OK, "{}", stats.text());
+    let stats = stats.json();
+    assert!(stats["Memory"]["Total"].as_u64() > stats["Memory"]["Used"].as_u64(), "{stats}");
+    assert!(stats["CPU"].as_array().unwrap().iter().all(|core| core["Idle"].is_f64()), "{stats}");
+    assert!(stats["AllocDirStats"]["Size"].as_u64() > Some(0), "{stats}");
+    assert!(stats["Uptime"].as_u64() > Some(0) && stats["Timestamp"].as_u64() > Some(0));
+    let node = client.get("/v1/nodes").await.json()[0]["ID"].as_str().unwrap().to_owned();
+    let of_node = client.get(&format!("/v1/client/stats?node_id={node}")).await;
+    assert_eq!(of_node.status, StatusCode::OK);
+    let other = "/v1/client/stats?node_id=ffffffff-0000-4000-8000-000000000000";
+    assert_eq!(client.get(other).await.status, StatusCode::NOT_FOUND);
     served.stop().await;
 }
 

@@ -15,12 +15,18 @@ use super::{WasmTaskError, WasmTaskSpec};
 use crate::driver::api::{BoxFuture, ByteSink, TaskContext};
 use crate::limits::{TASK_MEMORY_BYTES_CEILING, TaskLimits};
 use crate::sandbox::{
-    ByteSink as GuestSink, CallError, EngineKind, GuestLimiter, GuestOutput, LoadedCode, Sandbox,
-    StoreLimits, StoreState, classify, new_resource_table, new_store, new_wasi_builder,
+    ByteSink as GuestSink, CallError, EngineKind, GuestLimiter, GuestOutput, GuestUsage,
+    LoadedCode, Sandbox, StoreLimits, StoreState, classify, new_resource_table, new_store,
+    new_wasi_builder,
 };
 
-/// A guest ready to run; its value is the exit code.
-pub(super) type Guest = BoxFuture<'static, Result<i32, CallError>>;
+/// A guest ready to run.
+pub(super) struct Guest {
+    /// Runs it; its value is the exit code.
+    pub run: BoxFuture<'static, Result<i32, CallError>>,
+    /// What it holds, while it runs.
+    pub memory: Arc<GuestUsage>,
+}
 
 /// Linkers for both formats, made once.
 pub(super) struct Launcher {
@@ -84,7 +90,7 @@ impl Launcher {
         Ok(Self { components, modules })
     }
 
-    /// Check imports and exports, build the store, and return the future that runs the guest.
+    /// Check imports and exports, build the store, and return what runs the guest.
     pub(super) fn prepare(
         &self,
         sandbox: &Sandbox,
@@ -108,8 +114,9 @@ impl Launcher {
                 table: new_resource_table(&limits),
                 limiter: GuestLimiter::new(&limits),
             };
+            let memory = state.limiter.usage();
             let store = new_store(engine, &limits, state)?;
-            return Ok(Box::pin(run_component(pre, store, limits)));
+            return Ok(Guest { run: Box::pin(run_component(pre, store, limits)), memory });
         }
         let module = code.module().ok_or_else(|| WasmTaskError::OtherWorld {
             path: spec.path.clone(),
@@ -127,8 +134,9 @@ impl Launcher {
         let hostcall_bytes = limits.hostcall_bytes.max(memory_bytes_max);
         let limits = StoreLimits { hostcall_bytes, ..limits };
         let state = ModuleTask { wasi: { wasi }.build_p1(), limiter: GuestLimiter::new(&limits) };
+        let memory = state.limiter.usage();
         let store = new_store(engine, &limits, state)?;
-        Ok(Box::pin(run_module(pre, store, limits)))
+        Ok(Guest { run: Box::pin(run_module(pre, store, limits)), memory })
     }
 }
 

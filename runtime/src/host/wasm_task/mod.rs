@@ -16,7 +16,7 @@ mod registry;
 use std::io::Read as _;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use registry::{Entry, NotTaken, Registry};
 use tokio::sync::watch;
@@ -26,9 +26,9 @@ use crate::clock::Clock;
 use crate::driver::api::{BoxFuture, TaskContext};
 use crate::limits::{TASK_FILE_BYTES_MAX, WORKLOADS_PER_RUN_MAX};
 use crate::model::ids::RunId;
-use crate::model::task::RawExit;
+use crate::model::task::{RawExit, Usage};
 use crate::rng::Rng;
-use crate::sandbox::{CallError, EngineKind, LoadError, Sandbox, detect_format};
+use crate::sandbox::{CallError, CpuMeter, EngineKind, LoadError, Sandbox, detect_format};
 
 /// Signal number reported for a WASM task that was killed: WASM has no signals of its own.
 const KILLED: u32 = 9;
@@ -183,13 +183,21 @@ impl WasmTaskHost {
         let (exit_tx, exit) = watch::channel(None);
         let kill = CancellationToken::new();
         let run = context.run_id.clone();
-        let entry = Entry { run: run.clone(), exit, kill: kill.clone() };
+        let cpu = Arc::new(OnceLock::new());
+        let entry = Entry {
+            run: run.clone(),
+            exit,
+            kill: kill.clone(),
+            memory: guest.memory,
+            cpu: Arc::clone(&cpu),
+        };
         inner.lock().add(id.clone(), entry).map_err(|refused| match refused {
             NotTaken::RunEnded => WasmTaskError::RunEnded,
             NotTaken::TooMany => WasmTaskError::TooMany,
         })?;
 
-        let mut task = inner.sandbox.spawn(guest);
+        let mut task = inner.sandbox.spawn(guest.run);
+        let _first = cpu.set(task.cpu());
         let clock = inner.clock.clone();
         inner.control.spawn(async move {
             let mut killed = false;
@@ -232,6 +240,21 @@ impl WasmTaskHost {
     /// [`WasmTaskError::UnknownTask`].
     pub fn running(&self, run: &RunId, id: &str) -> Result<bool, WasmTaskError> {
         self.with(run, id, |entry| entry.exit.borrow().is_none())
+    }
+
+    /// What a task uses now; `None` when it is not known or has ended. Memory is the linear memory it
+    /// holds; processor time is that of the guest threads, host functions included.
+    #[must_use]
+    pub fn usage(&self, run: &RunId, id: &str) -> Option<Usage> {
+        let taken_at = self.inner.clock.now();
+        let used = self.with(run, id, |entry| {
+            entry.exit.borrow().is_none().then(|| Usage {
+                cpu_time: entry.cpu.get().map(CpuMeter::total),
+                memory_bytes: Some(entry.memory.memory_bytes()),
+                taken_at,
+            })
+        });
+        used.ok().flatten()
     }
 
     /// Wait for the end; answers at once after it, until the run is forgotten.

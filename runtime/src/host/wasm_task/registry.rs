@@ -4,6 +4,7 @@
 //! be on its way to `spawn`, and what it starts then would belong to nobody.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -11,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::limits::WORKLOADS_PER_RUN_MAX;
 use crate::model::ids::RunId;
 use crate::model::task::RawExit;
+use crate::sandbox::{CpuMeter, GuestUsage};
 
 /// Ended runs remembered. A call that was given up is over within a tick or two, long before this
 /// many others end.
@@ -21,6 +23,10 @@ pub(super) struct Entry {
     pub run: RunId,
     pub exit: watch::Receiver<Option<RawExit>>,
     pub kill: CancellationToken,
+    /// What it holds.
+    pub memory: Arc<GuestUsage>,
+    /// What it costs, from its first step on.
+    pub cpu: Arc<OnceLock<CpuMeter>>,
 }
 
 /// Why a task was not taken.
@@ -104,7 +110,8 @@ mod tests {
     fn entry(run: &RunId) -> (Entry, CancellationToken) {
         let kill = CancellationToken::new();
         let exit = watch::channel(None).1;
-        (Entry { run: run.clone(), exit, kill: kill.clone() }, kill)
+        let (memory, cpu) = Default::default();
+        (Entry { run: run.clone(), exit, kill: kill.clone(), memory, cpu }, kill)
     }
 
     #[test]
