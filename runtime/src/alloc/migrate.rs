@@ -25,6 +25,7 @@
 //! - hostile tar streams: cannot happen, there are none yet.
 
 mod journal;
+mod take_over;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -37,6 +38,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use self::journal::Journal;
+pub use self::take_over::{NotTakenOver, take_over};
 use super::dir::at::{ensure, io_error, is_empty, open_child, open_root, what_is};
 use super::dir::lock::Held;
 use super::dir::{AllocDir, AllocDirError, PUBLIC, SHARED};

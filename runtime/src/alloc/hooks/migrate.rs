@@ -1,11 +1,11 @@
 //! Takes over what the previous allocation kept on its disk.
 //!
-//! Failing to is not the allocation's failure: it says so and starts with an empty directory. Whatever
-//! was not moved stays with the previous allocation until that is collected.
+//! Failing to is not the allocation's failure: it says so and starts with an empty directory, and
+//! the data stays with the previous allocation until that is collected. Half of the data is worse
+//! than none, but none of it is thrown away: what cannot be given back stays here.
 
 use super::{AllocHook, AllocScope, HookResult, News};
-use crate::alloc::dir::AllocDir;
-use crate::alloc::migrate::{self, MigrateError, Moved};
+use crate::alloc::migrate::{self, NotTakenOver};
 use crate::model::event::{EventKind, TaskEvent};
 use crate::model::ids::TaskName;
 use crate::task::hooks::chain;
@@ -31,12 +31,7 @@ impl AllocHook for MigrateHook {
             }
             let (root, to) = (scope.alloc_root.clone(), allocation.id);
             let tasks: Vec<TaskName> = group.tasks.iter().map(|t| t.name.clone()).collect();
-            let moving = move || -> Result<Moved, MigrateError> {
-                migrate::move_data(&root, from, to, &tasks)
-                    // What stopped half-way goes on where it stopped.
-                    .or_else(|_| migrate::move_data(&root, from, to, &tasks))
-                    .inspect_err(|_| rebuild(&root, to))
-            };
+            let moving = move || migrate::take_over(&root, from, to, &tasks);
             let moved = scope.on_disk(moving).await?;
             let text = match moved {
                 Ok(moved) if moved.is_nothing() => return Ok(()),
@@ -44,9 +39,15 @@ impl AllocHook for MigrateHook {
                     let items: Vec<String> = moved.items.iter().map(ToString::to_string).collect();
                     format!("took over from allocation {from}: {}", items.join(", "))
                 }
-                Err(error) => format!(
+                Err(NotTakenOver { error, stays: None }) => format!(
                     "data of allocation {from} was not taken over, starting without: {}",
                     chain(&error)
+                ),
+                Err(NotTakenOver { error, stays: Some(why) }) => format!(
+                    "data of allocation {from} was not taken over as a whole: {}; what was moved \
+                     before stays here, because it could not be taken back: {}",
+                    chain(&error),
+                    chain(&why)
                 ),
             };
             let event = TaskEvent::new(EventKind::HookMessage, scope.clock.now(), text)
@@ -54,13 +55,5 @@ impl AllocHook for MigrateHook {
             scope.tell(News::Say(event)).await;
             Ok(())
         })
-    }
-}
-
-/// Half of the data is worse than none: a program finds an empty directory or a whole one.
-fn rebuild(root: &std::path::Path, alloc: crate::model::ids::AllocId) {
-    let rebuilt = AllocDir::destroy(root, alloc).and_then(|()| AllocDir::create(root, alloc));
-    if let Err(error) = rebuilt {
-        tracing::error!(%alloc, error = %chain(&error), "directory not rebuilt after a move that failed");
     }
 }

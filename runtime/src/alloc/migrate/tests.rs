@@ -31,14 +31,14 @@ fn tempdir() -> tempfile::TempDir {
 }
 
 /// An old allocation with data of two tasks, and a new one as the hooks make it.
-struct Scene {
-    root: tempfile::TempDir,
-    from: AllocId,
-    to: AllocId,
+pub(super) struct Scene {
+    pub root: tempfile::TempDir,
+    pub from: AllocId,
+    pub to: AllocId,
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let scene = Self { root: tempdir(), from: id(), to: id() };
         let old = AllocDir::create(scene.root.path(), scene.from).unwrap();
         AllocDir::create(scene.root.path(), scene.to).unwrap();
@@ -59,7 +59,7 @@ impl Scene {
         move_data(self.root.path(), self.from, self.to, &self.tasks())
     }
 
-    fn tasks(&self) -> Vec<TaskName> {
+    pub fn tasks(&self) -> Vec<TaskName> {
         vec![name("web"), name("db"), name("added")]
     }
 
@@ -67,7 +67,7 @@ impl Scene {
         self.root.path().join(self.from.to_string()).join(path)
     }
 
-    fn new_place(&self, path: &str) -> PathBuf {
+    pub fn new_place(&self, path: &str) -> PathBuf {
         self.root.path().join(self.to.to_string()).join(path)
     }
 
@@ -77,7 +77,7 @@ impl Scene {
 
     /// Every file below a directory of either allocation: relative path → content, with the
     /// allocations it is found in.
-    fn files(&self) -> BTreeMap<PathBuf, Vec<(AllocId, String)>> {
+    pub fn files(&self) -> BTreeMap<PathBuf, Vec<(AllocId, String)>> {
         let mut found: BTreeMap<PathBuf, Vec<(AllocId, String)>> = BTreeMap::new();
         for alloc in [self.from, self.to] {
             let top = self.root.path().join(alloc.to_string());
@@ -104,7 +104,7 @@ impl Scene {
         found
     }
 
-    fn assert_all_moved(&self) {
+    pub fn assert_all_moved(&self) {
         let place = |path: &str, alloc, content: &str| {
             (PathBuf::from(path), vec![(alloc, content.to_owned())])
         };
