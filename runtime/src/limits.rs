@@ -414,3 +414,6 @@ pub const CLIENT_REFUSAL_BYTES_MAX: usize = 16 * KIB as usize;
 pub const CLIENT_FRAME_BYTES_MAX: usize = MIB as usize;
 /// Longest silence in a stream; the agent gives a sign of life every [`API_HEARTBEAT`].
 pub const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Longest that a command waits to see a restart it asked for: a `kill_timeout` and a
+/// `shutdown_delay` of some length, and a start of [`START_WALL_MAX`].
+pub const CLIENT_RESTART_WALL_MAX: Duration = Duration::from_secs(5 * 60);

@@ -178,8 +178,8 @@ async fn a_restart_is_of_all_running_tasks_one_of_them_or_all() {
     let (a, b) = (pid_in(&file("a")).await, pid_in(&file("b")).await);
 
     agent.ask(&["alloc", "restart", &alloc, "a"]).await.said(0, &["task a", "restarted"]);
+    assert!(!runs(a) && runs(b), "it is over when that is said");
     eventually("a is started again", || pid("a") != a).await;
-    assert!(!runs(a) && runs(b));
     let a = pid("a");
     agent.ask(&["alloc", "restart", &alloc]).await.said(0, &["the running tasks"]);
     eventually("both are started again", || pid("a") != a && pid("b") != b).await;
@@ -188,6 +188,10 @@ async fn a_restart_is_of_all_running_tasks_one_of_them_or_all() {
     let a = pid("a");
     agent.ask(&["alloc", "restart", "--all", &alloc]).await.said(0, &["every task"]);
     eventually("all are started again", || pid("a") != a && inits() == 2).await;
+    let a = pid("a");
+    let detached = agent.ask(&["alloc", "restart", "--detach", &alloc, "a"]).await;
+    detached.said(0, &["task a", "is under way"]);
+    eventually("a is started again", || pid("a") != a).await;
     agent.ask(&["alloc", "restart", &alloc, "nope"]).await.said(2, &["its tasks: a, b, init"]);
 }
 

@@ -9,6 +9,9 @@ use super::super::client::shapes::{Alloc, Done};
 use super::super::exit::Exit;
 use super::super::output::say;
 use super::super::terminal::one_line;
+use super::restarted::{Asked, Progress};
+use crate::clock;
+use crate::limits::CLIENT_RESTART_WALL_MAX;
 
 /// Stop an allocation, and wait for its end.
 pub(super) async fn stop(args: &AllocStopArgs) -> Result<Exit, Stop> {
@@ -67,12 +70,13 @@ async fn meant<'a>(
     Ok((alloc, task))
 }
 
-/// Restart tasks in place.
+/// Restart tasks in place, and wait until they started anew.
 pub(super) async fn restart(args: &AllocRestartArgs) -> Result<Exit, Stop> {
     let client = asking::connect(&args.agent)?;
     let task = args.task.as_deref().or(args.task_option.as_deref());
     let (alloc, task) = meant(&client, &args.alloc, task).await?;
     let body = json!({ "TaskName": task, "AllTasks": args.all });
+    let asked = Asked::of(&alloc, task, args.all);
     let _done: Done =
         client.put(&format!("/v1/client/allocation/{}/restart", alloc.id), &body).await?;
     let what = match (task, args.all) {
@@ -80,8 +84,53 @@ pub(super) async fn restart(args: &AllocRestartArgs) -> Result<Exit, Stop> {
         (None, true) => "every task".to_owned(),
         (None, false) => "the running tasks".to_owned(),
     };
-    say(&format!("{what} of allocation {} restarted", alloc.id.short()));
-    Ok(Exit::Success)
+    let short = alloc.id.short();
+    if args.detach {
+        say(&format!("the restart of {what} of allocation {short} is under way"));
+        return Ok(Exit::Success);
+    }
+    let hint = format!("the restart of {what} of allocation {short} goes on");
+    let path = format!("/v1/allocation/{}", alloc.id);
+    let seen = async {
+        let waited = seen(&client, &path, &asked);
+        clock::timeout(CLIENT_RESTART_WALL_MAX, waited).await.unwrap_or(Ok(Progress::Going))
+    };
+    match until_interrupted(&hint, seen).await? {
+        Progress::Restarted => {
+            say(&format!("{what} of allocation {short} restarted"));
+            Ok(Exit::Success)
+        }
+        Progress::Over => {
+            say(&format!("allocation {short} ended before {what} of it restarted"));
+            Ok(Exit::Failed)
+        }
+        Progress::Going => {
+            let waited = CLIENT_RESTART_WALL_MAX.as_secs();
+            say(&format!(
+                "{what} of allocation {short} did not restart within {waited} s and may still; see \
+                 `ostler alloc status {short}`"
+            ));
+            Ok(Exit::Failed)
+        }
+    }
+}
+
+/// Wait until what was asked for has happened, or cannot any more.
+async fn seen(client: &Client, path: &str, asked: &Asked) -> Result<Progress, Stop> {
+    let mut index = 0;
+    loop {
+        let (alloc, seen): (Alloc, u64) = match client.get_after(path, index).await {
+            Ok(answer) => answer,
+            Err(error) if error.not_found() => return Ok(Progress::Over),
+            Err(error) => return Err(error.into()),
+        };
+        let progress = asked.look(&alloc);
+        if progress != Progress::Going {
+            return Ok(progress);
+        }
+        // An index that goes back is another agent's: begin anew.
+        index = if seen < index { 0 } else { seen };
+    }
 }
 
 /// Send a signal to tasks.

@@ -4,6 +4,7 @@ mod act;
 pub(super) mod gc;
 mod logs;
 mod logs_from;
+mod restarted;
 mod status;
 
 use super::args::alloc::AllocCommand;

@@ -126,13 +126,14 @@ pub(in crate::cli) struct AllocStopArgs {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Restart tasks of an allocation where they are: the running ones, one of them, or \
-        all, those that ended and those of the lifecycle included. Such a restart does not count \
-        against the restart policy.",
+        all, those that ended and those of the lifecycle included, and wait until they started \
+        anew. Such a restart does not count against the restart policy.",
     after_long_help = examples!("\
 Examples:
   ostler alloc restart 0f01c0de              the tasks that run
   ostler alloc restart 0f01c0de web          this one
   ostler alloc restart --all 0f01c0de        everything from the beginning
+  ostler alloc restart --detach 0f01c0de     without waiting
 ")
 )]
 pub(in crate::cli) struct AllocRestartArgs {
@@ -151,6 +152,10 @@ pub(in crate::cli) struct AllocRestartArgs {
     /// Every task, also those that ended and those of the lifecycle
     #[arg(long, conflicts_with_all = ["task", "task_option"])]
     pub all: bool,
+
+    /// Do not wait until the tasks started anew
+    #[arg(long)]
+    pub detach: bool,
 
     #[command(flatten)]
     pub agent: AddressArgs,

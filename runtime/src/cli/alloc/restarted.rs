@@ -1,0 +1,112 @@
+//! Whether a restart that was asked for has happened. Pure.
+//!
+//! ```text
+//!            every task meant counts one more restart and started  ─► Restarted
+//! Going ─┬─► the allocation is over before that                    ─► Over
+//!        └─► nothing was meant (none had run)                      ─► Restarted
+//! ```
+//! A restart is counted when the run before it is over; the task is pending until the next one runs.
+
+use std::collections::BTreeMap;
+
+use super::super::client::shapes::Alloc;
+use crate::model::task::TaskStatus;
+
+/// How far the restart is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Not there yet.
+    Going,
+    /// Every task that was meant started anew.
+    Restarted,
+    /// The allocation ended meanwhile.
+    Over,
+}
+
+/// The tasks that are to start anew, with their restarts before.
+#[derive(Debug)]
+pub(super) struct Asked(BTreeMap<String, u64>);
+
+impl Asked {
+    /// What is asked of an allocation as it is before: this task, the running ones, or with `all`
+    /// whatever had been started (poststop tasks have not).
+    pub(super) fn of(before: &Alloc, task: Option<&str>, all: bool) -> Self {
+        let meant = before.task_states.iter().filter(|(name, state)| match task {
+            Some(task) => name.as_str() == task,
+            None if all => state.started_at.is_some(),
+            None => state.state == TaskStatus::Running,
+        });
+        Self(meant.map(|(name, state)| (name.clone(), state.restarts)).collect())
+    }
+
+    /// How far it is with the allocation as it is now.
+    pub(super) fn look(&self, now: &Alloc) -> Progress {
+        let anew = |(task, before): (&String, &u64)| {
+            now.task_states
+                .get(task)
+                .is_some_and(|state| state.restarts > *before && state.state != TaskStatus::Pending)
+        };
+        if self.0.iter().all(anew) {
+            Progress::Restarted
+        } else if now.over() {
+            Progress::Over
+        } else {
+            Progress::Going
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Tasks by name, state and restarts; those that are pending at 0 never started.
+    fn alloc(status: &str, tasks: &[(&str, &str, u64)]) -> Alloc {
+        let states = tasks.iter().map(|(name, state, restarts)| {
+            let started = (*state != "pending" || *restarts > 0).then_some("2026-01-02T03:04:05Z");
+            let state = json!({"State": state, "Restarts": restarts, "StartedAt": started});
+            ((*name).to_owned(), state)
+        });
+        let states: serde_json::Map<String, Value> = states.collect();
+        let alloc = json!({
+            "ID": "0f01c0de-0000-4000-8000-000000000000", "DesiredStatus": "run",
+            "ClientStatus": status, "TaskStates": states,
+        });
+        serde_json::from_value(alloc).unwrap()
+    }
+
+    #[test]
+    fn it_is_restarted_when_every_running_task_started_anew() {
+        let tasks = |a, b| {
+            let tasks = [("a", "running", a), ("b", "running", b), ("c", "dead", 0)];
+            alloc("running", &tasks)
+        };
+        let asked = Asked::of(&tasks(0, 1), None, false);
+        assert_eq!(asked.look(&tasks(0, 1)), Progress::Going, "accepted is not restarted");
+        assert_eq!(asked.look(&tasks(1, 1)), Progress::Going);
+        assert_eq!(asked.look(&tasks(1, 2)), Progress::Restarted);
+    }
+
+    #[test]
+    fn a_task_that_waits_for_its_start_or_never_starts_is_not_restarted() {
+        let asked = Asked::of(&alloc("running", &[("a", "running", 0)]), Some("a"), false);
+        assert_eq!(asked.look(&alloc("pending", &[("a", "pending", 1)])), Progress::Going);
+        assert_eq!(asked.look(&alloc("failed", &[("a", "dead", 0)])), Progress::Over);
+        assert_eq!(asked.look(&alloc("complete", &[("a", "dead", 1)])), Progress::Restarted);
+    }
+
+    #[test]
+    fn of_all_those_count_that_had_been_started() {
+        let tasks = |pre, web| {
+            let tasks = [("pre", "dead", pre), ("web", "running", web), ("post", "pending", 0)];
+            alloc("running", &tasks)
+        };
+        let asked = Asked::of(&tasks(0, 0), None, true);
+        assert_eq!(asked.look(&tasks(1, 0)), Progress::Going);
+        assert_eq!(asked.look(&tasks(1, 1)), Progress::Restarted);
+    }
+}
