@@ -131,6 +131,26 @@ async fn a_job_that_fails_is_told_with_the_reason() {
 }
 
 #[tokio::test]
+async fn a_job_whose_health_is_judged_is_followed_to_the_verdict() {
+    let agent = AgentProcess::start().await;
+    let judged = |id: &str, deadline: &str, more: &str| {
+        let update = format!(
+            "update {{\n min_healthy_time = \"1s\"\n healthy_deadline = \"{deadline}\"\n }}\n{more}"
+        );
+        sleeper(id, 1).replace("count = 1", &format!("count = 1\n {update}"))
+    };
+    let well = agent.run(&judged("well", "2m", "")).await;
+    well.said(0, &["is running", "is healthy", "job well runs"]);
+    // Nobody listens on its port.
+    let service = "network {\n port \"http\" {}\n }\n service {\n name = \"s\"\n port = \"http\"\n \
+                   check {\n type = \"tcp\"\n interval = \"1s\"\n timeout = \"1s\"\n }\n }";
+    let ill = agent.run(&judged("ill", "3s", service)).await;
+    ill.said(1, &["is running", "is unhealthy", "of job ill was judged unhealthy"]);
+    let file = agent.file("ill.hcl", &judged("ill-too", "3s", service));
+    agent.ask(&["job", "run", "--detach", file.to_str().unwrap()]).await.said(0, &[]);
+}
+
+#[tokio::test]
 async fn what_is_wrong_in_a_job_file_is_shown_with_its_place_before_the_agent_is_asked() {
     let agent = AgentProcess::start().await;
     let ended = agent.run("job \"a\" {\n  grup \"g\" {}\n}\n").await;

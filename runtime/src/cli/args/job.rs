@@ -28,8 +28,9 @@ pub(in crate::cli) enum JobCommand {
     long_about = "Give a job to the agent, or a new version of a job it has.\n\n\
         The file is read here, so that paths in it are those of this machine and everything wrong is \
         shown with its place. What can be changed without a restart is; what cannot is stopped and \
-        replaced. Then the allocations are followed until they run, or one fails. Ctrl-C ends \
-        the following, not the job.",
+        replaced. Then the allocations are followed until they run, or one fails; those of a group \
+        with an update block until they are judged healthy, which comes within its \
+        healthy_deadline. Ctrl-C ends the following, not the job.",
     after_long_help = "\
 Examples:
   ostler job run web.hcl
@@ -39,8 +40,8 @@ Examples:
   generate-job | ostler job run -              read the job from standard input
 
 Exit codes:
-  0    the job runs (or, with --detach, it was taken)
-  1    an allocation of it failed, or the job was changed while it was followed
+  0    the job runs and is healthy (or, with --detach, it was taken)
+  1    an allocation of it failed or is unhealthy, or the job was changed while it was followed
   2    the job file or the usage is wrong
   3    no agent runs there, the job does not fit on the node, or --check-index does not hold
   130  Ctrl-C ended the following; the job goes on

@@ -2,9 +2,11 @@
 //!
 //! ```text
 //! file ─► parse (all that is wrong) ─► register ─┬─ --detach ─► ids
-//!                                                └─► allocations, until they run or one failed
+//!                                                └─► allocations, until they run (and are healthy,
+//!                                                    where somebody judges) or one failed
 //! ```
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -20,7 +22,7 @@ use super::super::terminal::{Terminal, one_line};
 use super::watch::{Verdict, Watch};
 use crate::jobspec::nomad_json;
 use crate::model::ids::AllocId;
-use crate::model::job;
+use crate::model::job::{self, HealthCheck};
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -31,7 +33,7 @@ struct Outcome<'a> {
     placed: &'a [AllocId],
     updated: &'a [AllocId],
     stopped: &'a [AllocId],
-    /// `taken` with `--detach`, else `runs`, `failed` or `overtaken`.
+    /// `taken` with `--detach`, else `runs`, `failed`, `unhealthy` or `overtaken`.
     outcome: &'static str,
 }
 
@@ -55,6 +57,7 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
     let (outcome, exit) = match &verdict {
         Verdict::Runs | Verdict::Going => ("runs", Exit::Success),
         Verdict::Failed => ("failed", Exit::Failed),
+        Verdict::Unhealthy => ("unhealthy", Exit::Failed),
         Verdict::Overtaken(_) => ("overtaken", Exit::Failed),
     };
     if args.json {
@@ -64,6 +67,13 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
     match verdict {
         Verdict::Runs | Verdict::Going => say(&format!("job {} runs", job.id)),
         Verdict::Overtaken(how) => output::error(terminal, &format!("{how} while it was followed")),
+        Verdict::Unhealthy => output::error(
+            terminal,
+            &format!(
+                "an allocation of job {} was judged unhealthy; see `ostler alloc status ID`",
+                job.id
+            ),
+        ),
         Verdict::Failed => output::error(
             terminal,
             &format!(
@@ -133,6 +143,14 @@ fn tell(
     output::print_json(&outcome, terminal)
 }
 
+/// Groups on whose allocations a verdict comes by itself.
+fn judged(job: &job::Job) -> BTreeSet<String> {
+    let judges = |group: &&job::TaskGroup| {
+        group.health.is_some_and(|policy| policy.check != HealthCheck::Manual)
+    };
+    job.groups.iter().filter(judges).map(|group| group.name.to_string()).collect()
+}
+
 async fn follow(
     client: &Client,
     job: &job::Job,
@@ -140,7 +158,7 @@ async fn follow(
     quiet: bool,
 ) -> Result<Verdict, Stop> {
     let effects = &registered.registered;
-    let mut watch = Watch::new(effects.version, effects.placed.clone());
+    let mut watch = Watch::new(effects.version, effects.placed.clone(), judged(job));
     let path = format!("/v1/job/{}", segment(job.id.as_str()));
     let mut index = 0;
     loop {

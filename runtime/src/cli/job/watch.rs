@@ -3,10 +3,13 @@
 //! ```text
 //!            every wanted allocation runs or is complete ─► Runs
 //! Going ─┬─► none is pending, one failed                 ─► Failed
+//!        ├─► one was judged unhealthy                    ─► Unhealthy
 //!        └─► another version came, or a stop             ─► Overtaken
 //! ```
+//! Where the group has somebody judge (an `update` block), running is not enough: the verdict is
+//! waited for. It comes within the group's `healthy_deadline`, whatever the tasks do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::client::shapes::{Alloc, Job, TaskEvent, TaskState};
 use super::super::terminal::one_line;
@@ -22,6 +25,8 @@ pub(super) enum Verdict {
     Runs,
     /// An allocation failed, and no other is on its way.
     Failed,
+    /// An allocation runs and was judged unhealthy.
+    Unhealthy,
     /// Somebody changed the job meanwhile.
     Overtaken(String),
 }
@@ -31,6 +36,8 @@ pub(super) struct Watch {
     version: u64,
     /// Allocations this registration made; of others, what happened before is no news.
     placed: Vec<AllocId>,
+    /// Groups whose allocations are judged.
+    judged: BTreeSet<String>,
     told: BTreeMap<AllocId, Told>,
     waits_for: String,
 }
@@ -45,8 +52,8 @@ struct Told {
 
 impl Watch {
     /// Nothing was told of this version of a job.
-    pub(super) const fn new(version: u64, placed: Vec<AllocId>) -> Self {
-        Self { version, placed, told: BTreeMap::new(), waits_for: String::new() }
+    pub(super) const fn new(version: u64, placed: Vec<AllocId>, judged: BTreeSet<String>) -> Self {
+        Self { version, placed, judged, told: BTreeMap::new(), waits_for: String::new() }
     }
 
     /// What is new, a line each, and how far the job is.
@@ -93,7 +100,7 @@ impl Watch {
             let (status, why) = (alloc.client_status, one_line(alloc.why()));
             news.push(format!("allocation {short} of {name} is {status}: {why}"));
         }
-        let healthy = alloc.deployment_status.as_ref().and_then(|health| health.healthy);
+        let healthy = healthy(alloc);
         if healthy != told.healthy {
             told.healthy = healthy;
             if let Some(healthy) = healthy {
@@ -113,13 +120,31 @@ impl Watch {
         let places: u64 = job.task_groups.iter().map(|group| u64::from(group.count)).sum();
         let is = |status| wanted.iter().filter(|alloc| alloc.client_status == status).count();
         let failed = is(ClientStatus::Failed) > 0;
-        let good = is(ClientStatus::Running) + is(ClientStatus::Complete);
+        let good = wanted.iter().filter(|alloc| self.good(alloc)).count();
+        let unhealthy = |alloc: &&Alloc| self.judges(alloc) && healthy(alloc) == Some(false);
         match u64::try_from(good) {
             Ok(good) if good >= places => Verdict::Runs,
             _ if failed && is(ClientStatus::Pending) == 0 => Verdict::Failed,
+            _ if wanted.iter().copied().any(|alloc| unhealthy(&alloc)) => Verdict::Unhealthy,
             _ => Verdict::Going,
         }
     }
+
+    fn good(&self, alloc: &Alloc) -> bool {
+        match alloc.client_status {
+            ClientStatus::Complete => true,
+            ClientStatus::Running => !self.judges(alloc) || healthy(alloc) == Some(true),
+            _ => false,
+        }
+    }
+
+    fn judges(&self, alloc: &Alloc) -> bool {
+        self.judged.contains(&alloc.task_group)
+    }
+}
+
+fn healthy(alloc: &Alloc) -> Option<bool> {
+    alloc.deployment_status.as_ref().and_then(|health| health.healthy)
 }
 
 /// The events after the first `seen` that ever were, as far as they are kept.
@@ -172,7 +197,30 @@ mod tests {
     }
 
     fn watch(placed: &[&str]) -> Watch {
-        Watch::new(3, placed.iter().map(|id| id.parse().unwrap()).collect())
+        let placed = placed.iter().map(|id| id.parse().unwrap()).collect();
+        Watch::new(3, placed, BTreeSet::from(["judged".to_owned()]))
+    }
+
+    /// Of a group that has somebody judge.
+    fn judged(id: &str, status: &str, healthy: Option<bool>) -> Value {
+        let mut alloc = alloc(id, status, &[]);
+        alloc["TaskGroup"] = json!("judged");
+        alloc["DeploymentStatus"] = json!({ "Healthy": healthy });
+        alloc
+    }
+
+    #[test]
+    fn where_somebody_judges_running_is_not_enough() {
+        let (mut watch, job) = (watch(&[A, B]), job(3, 2));
+        let mut verdict = |of_a: Value, of_b: Value| look(&mut watch, &job, &[of_a, of_b]).1;
+        let plain = || alloc(B, "running", &[]);
+        assert_eq!(verdict(judged(A, "running", None), plain()), Verdict::Going);
+        assert_eq!(verdict(judged(A, "running", Some(true)), plain()), Verdict::Runs);
+        assert_eq!(verdict(judged(A, "complete", None), plain()), Verdict::Runs, "it did its work");
+        let unhealthy = || judged(A, "running", Some(false));
+        assert_eq!(verdict(unhealthy(), plain()), Verdict::Unhealthy);
+        assert_eq!(verdict(unhealthy(), alloc(B, "failed", &[])), Verdict::Failed);
+        assert_eq!(verdict(judged(A, "failed", Some(false)), plain()), Verdict::Failed);
     }
 
     fn look(watch: &mut Watch, job: &Job, allocs: &[Value]) -> (Vec<String>, Verdict) {
