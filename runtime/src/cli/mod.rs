@@ -116,7 +116,7 @@ async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
         Command::Plugin(PluginCommand::List(args)) => plugin::list(&args, &terminal).await,
         Command::Plugin(PluginCommand::Inspect(args)) => plugin::inspect(&args, &terminal),
         Command::Node(NodeCommand::Status(args)) => node::status(&args, &terminal).await,
-        Command::State(command) => state::run(&command, &terminal),
+        Command::State(command) => state::run(&command, &terminal).await,
         Command::Completions(args) => shell::completions(args.shell, &terminal),
         Command::Man(args) => shell::man(args.dir.as_deref(), &terminal),
     }

@@ -131,6 +131,20 @@ async fn without_an_agent_every_command_names_the_socket_and_how_to_start_one() 
 }
 
 #[tokio::test]
+async fn a_running_agent_is_asked_what_it_wrote() {
+    let agent = AgentProcess::start().await;
+    let stats = agent.json(&["state", "stats", "--json"]).await;
+    assert_eq!(stats["running"], true, "{stats}");
+    assert!(stats["since_start"]["commits"].as_u64() > Some(0), "{stats}");
+    assert!(stats["file_bytes"].as_u64() > Some(0), "{stats}");
+    let text = agent.ask(&["state", "stats"]).await;
+    assert_eq!(text.code, Some(0), "{text:#?}");
+    assert!(text.stdout.contains("its agent runs") && text.stdout.contains("commits"), "{text:#?}");
+    // What only the file can tell needs it: the agent has to be stopped.
+    agent.ask(&["state", "check"]).await.said(3, &["stop it first"]);
+}
+
+#[tokio::test]
 async fn the_node_and_the_plugins_of_a_running_agent_are_shown() {
     let agent = AgentProcess::start().await;
     let node = agent.json(&["node", "status", "--json"]).await;

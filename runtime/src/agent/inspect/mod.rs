@@ -20,6 +20,7 @@ use crate::state::inspect::{self, Compacted, Inspection};
 use crate::state::lock::LOCK_FILE;
 use crate::state::{DataDirLock, DataDirReading, LockError, StateError};
 
+pub use crate::state::Stats as StoreStats;
 pub use check::{BadRecord, CheckReport, check};
 pub use dump::{Dump, DumpRecord};
 pub use stats::{BatchClass, Counted, InQuarantine, StatsReport, stats};

@@ -84,7 +84,9 @@ pub struct BatchClass {
 }
 
 impl Counted {
-    fn of(stats: &Stats) -> Self {
+    /// What a store counted.
+    #[must_use]
+    pub fn of(stats: &Stats) -> Self {
         let classes = stats.batch_sizes.iter().zip(0u32..);
         Self {
             puts: stats.puts,

@@ -80,7 +80,8 @@ Examples:
             the size of the file against what it holds, and what agents did since the file was made \
             (values given, those that were durable already, transactions and their sizes). The \
             counts are saved every 256 transactions and when an agent ends. The file is not \
-            changed. No agent may run meanwhile.",
+            changed. While an agent runs it is asked instead, and tells what it did since it \
+            started; the object of --json then has running and since_start.",
         after_long_help = examples!("\
 Examples:
   ostler state stats --data-dir /var/lib/ostler

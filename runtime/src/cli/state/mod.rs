@@ -1,4 +1,5 @@
-//! `ostler state …`: looking at the state of an agent that does not run.
+//! `ostler state …`: looking at the state of an agent that does not run; `stats` also asks one that
+//! does.
 
 mod check;
 mod dump;
@@ -14,12 +15,12 @@ use super::terminal::{Terminal, one_line};
 use crate::agent::inspect::{self, InspectError, Target};
 
 /// Run a command on a state file.
-pub(super) fn run(command: &StateCommand, terminal: &Terminal) -> Exit {
+pub(super) async fn run(command: &StateCommand, terminal: &Terminal) -> Exit {
     let done = match command {
         StateCommand::Check(args) => check::check(args, terminal),
         StateCommand::Dump(args) => dump::dump(args, terminal),
         StateCommand::Compact(args) => compact(args, terminal),
-        StateCommand::Stats(args) => stats::stats(args, terminal),
+        StateCommand::Stats(args) => stats::stats(args, terminal).await,
     };
     done.unwrap_or_else(|exit| exit)
 }

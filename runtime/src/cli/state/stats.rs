@@ -1,23 +1,75 @@
 //! `ostler state stats`
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
+use serde::Serialize;
+
+use super::super::args::client::AddressArgs;
 use super::super::args::state::StatsArgs;
+use super::super::asking;
 use super::super::exit::Exit;
 use super::super::output::{self, headline, size, table};
 use super::super::terminal::{Terminal, one_line};
 use super::check::{kinds, schema};
-use crate::agent::inspect::{self, Counted, StatsReport};
+use crate::agent::inspect::{self, Counted, InspectError, StatsReport, StoreStats, Target};
 
-/// Measure a state file.
-pub(super) fn stats(args: &StatsArgs, terminal: &Terminal) -> Result<Exit, Exit> {
+/// What an agent that runs says of its state.
+#[derive(Debug, Serialize)]
+struct Running {
+    path: PathBuf,
+    running: bool,
+    /// Size of the file, bytes; absent when it cannot be looked at.
+    file_bytes: Option<u64>,
+    /// What was done since the agent started.
+    since_start: Counted,
+}
+
+/// Measure a state file, or ask the agent that has it open.
+pub(super) async fn stats(args: &StatsArgs, terminal: &Terminal) -> Result<Exit, Exit> {
     let target = super::target(&args.which, terminal)?;
-    let report = inspect::stats(&target).map_err(|error| super::failed(&error, terminal))?;
+    let report = match inspect::stats(&target) {
+        Ok(report) => report,
+        Err(error @ InspectError::Running { .. }) => {
+            let Some(running) = ask(&target).await else {
+                return Err(super::failed(&error, terminal));
+            };
+            match args.json {
+                true => output::print_json(&running, terminal)?,
+                false => output::print(&live(&running, terminal), terminal)?,
+            }
+            return Ok(Exit::Success);
+        }
+        Err(error) => return Err(super::failed(&error, terminal)),
+    };
     match args.json {
         true => output::print_json(&report, terminal)?,
         false => output::print(&text(&report, terminal), terminal)?,
     }
     Ok(Exit::Success)
+}
+
+/// Ask the agent of a data directory. Nothing when it cannot be asked: an embedded one has no socket.
+async fn ask(target: &Target) -> Option<Running> {
+    let Target::DataDir(dir) = target else { return None };
+    let at = AddressArgs { address: None, data_dir: Some(dir.clone()) };
+    let client = asking::connect(&at).ok()?;
+    let stats: StoreStats = client.get("/v1/ostler/state").await.ok()?;
+    let path = target.file();
+    let file_bytes = std::fs::metadata(&path).ok().map(|file| file.len());
+    Some(Running { path, running: true, file_bytes, since_start: Counted::of(&stats) })
+}
+
+fn live(running: &Running, terminal: &Terminal) -> String {
+    let mut text = String::new();
+    let path = one_line(&running.path.display().to_string());
+    let _ = writeln!(text, "file        {path} (its agent runs)");
+    if let Some(bytes) = running.file_bytes {
+        let _ = writeln!(text, "size        {}", size(bytes));
+    }
+    let _ = write!(text, "\n{}\n", headline("since the agent started", terminal));
+    done(&mut text, &running.since_start, terminal);
+    text
 }
 
 fn text(report: &StatsReport, terminal: &Terminal) -> String {
