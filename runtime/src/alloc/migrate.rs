@@ -22,6 +22,7 @@
 //! - previous allocation collected between wait and move: `a_previous_allocation_that_is_gone_…`.
 //! - reused allocation ids: `an_unfinished_move_from_another_allocation_is_not_mixed_up`.
 //! - a local move that is not atomic as a whole: `a_stop_at_any_step_…`.
+//! - what was moved by a move that then failed, thrown away: `take_over`.
 //! - hostile tar streams: cannot happen, there are none yet.
 
 mod journal;
