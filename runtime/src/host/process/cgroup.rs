@@ -4,6 +4,9 @@
 //! <unified mount>/<own cgroup>/ostler/<leaf>     memory.max cpu.weight cgroup.kill memory.events
 //!                              ▲ cgroup.subtree_control: +memory +cpu, where delegated
 //! ```
+//! A process is forked into its cgroup, which is made before it: moving it there later waits until
+//! every processor passed a quiet state (15 ms and more), because the kernel locks out all forks.
+//!
 //! Two things come from it, each on its own terms. *Ending everything*: `cgroup.kill` reaches
 //! descendants that left the process group, and needs no controller. *Limits*: need the memory
 //! and cpu controllers to be delegated to the agent. What is not available is a typed
@@ -13,12 +16,15 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::fstatfs;
+use rustix::fs::{Mode, OFlags, fstatfs};
+use rustix::process::Pid;
 
 use super::identity;
+use crate::driver::api::ProcessIdentity;
 
 /// `statfs` type of a version 2 hierarchy.
 const CGROUP2_MAGIC: i64 = 0x6367_7270;
@@ -114,16 +120,17 @@ pub fn prepare(parent: Option<&Path>) -> CgroupStatus {
     CgroupStatus { memory: memory.is_ok(), cpu: cpu.is_ok(), parent: Some(parent), unavailable }
 }
 
-/// Name of the cgroup of a process: who it is for, and the process itself.
-#[must_use]
-pub fn leaf_name(run: &str, pid: u32, start_ticks: u64) -> String {
+/// Name of a new cgroup: who it is for, a number that nobody else has, and who makes it.
+fn leaf_name(run: &str, maker: &ProcessIdentity) -> String {
+    static MADE: AtomicU64 = AtomicU64::new(0);
     let run = run.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
     // Names of directories have at most 255 bytes.
     let run: String = run.take(160).collect();
-    format!("{run}-{pid}-{start_ticks}")
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    format!("{run}-{number}-{}-{}", maker.pid, maker.start_ticks)
 }
 
-/// Remove the cgroups that agents which died could not. Only those whose process is gone: another
+/// Remove the cgroups that agents which died could not. Only those whose maker is gone: another
 /// agent may just have made its own and not filled it yet.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
@@ -199,21 +206,22 @@ pub struct Leaf {
 }
 
 impl Leaf {
-    /// Make the cgroup `name` below the parent of `status` and set its limits; `None` where there
-    /// are no cgroups.
+    /// Make a cgroup for a process of `run` below the parent of `status` and set its limits; `None`
+    /// where there are no cgroups.
     ///
     /// # Errors
     /// When the directory or a limit cannot be written; nothing is left then.
     pub fn create(
         status: &CgroupStatus,
-        name: &str,
+        run: &str,
         cpu_mhz: u32,
         memory_bytes_max: u64,
     ) -> io::Result<Option<Self>> {
         let Some(parent) = &status.parent else {
             return Ok(None);
         };
-        let leaf = Self { path: parent.join(name) };
+        let maker = identity::read(std::process::id())?;
+        let leaf = Self { path: parent.join(leaf_name(run, &maker)) };
         fs::create_dir(&leaf.path)?;
         let limits = || -> io::Result<()> {
             if status.memory && memory_bytes_max > 0 {
@@ -249,12 +257,12 @@ impl Leaf {
         &self.path
     }
 
-    /// Move a process in.
+    /// The directory, to fork into; see [`open_leaf`].
     ///
     /// # Errors
-    /// When the kernel refuses.
-    pub fn add(&self, pid: u32) -> io::Result<()> {
-        self.write("cgroup.procs", &pid.to_string())
+    /// When it is gone.
+    pub fn open(&self) -> io::Result<OwnedFd> {
+        open_leaf(&self.path)
     }
 
     /// Kill everything inside (kernel 5.14 and later; before, this does nothing).
@@ -291,6 +299,26 @@ impl Leaf {
     }
 }
 
+/// Open a cgroup's directory, to fork into it.
+///
+/// # Errors
+/// When it is gone.
+pub fn open_leaf(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+/// Move a process into an open cgroup. Waits for the kernel: see the module.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn move_into(leaf: impl AsFd, pid: Pid) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let procs = rustix::fs::openat(leaf, "cgroup.procs", flags, Mode::empty())?;
+    rustix::io::write(&procs, pid.as_raw_nonzero().to_string().as_bytes())?;
+    Ok(())
+}
+
 impl Drop for Leaf {
     fn drop(&mut self) {
         self.remove();
@@ -308,7 +336,6 @@ fn counts(text: &str, key: &str) -> bool {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::driver::api::ProcessIdentity;
 
     #[test]
     fn the_unified_mount_is_found_on_pure_and_on_hybrid_machines() {
@@ -341,13 +368,13 @@ mod tests {
     }
 
     #[test]
-    fn cgroups_of_dead_processes_are_swept_and_those_of_living_ones_stay() {
+    fn cgroups_of_dead_makers_are_swept_and_those_of_living_ones_stay() {
         let dir = tempfile::tempdir().unwrap();
         let me = identity::read(std::process::id()).unwrap();
         let before = ProcessIdentity { start_ticks: me.start_ticks + 1, ..me.clone() };
-        let leaf_name = |run: &str, of: &ProcessIdentity| leaf_name(run, of.pid, of.start_ticks);
         let (mine, dead) = (leaf_name("a/t/1", &me), leaf_name(&"ä/".repeat(200), &before));
         assert!(dead.len() < 255);
+        assert_ne!(mine, leaf_name("a/t/1", &me), "one run may have several processes");
         for name in [mine.as_str(), dead.as_str(), "someone else's", "x-1"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }

@@ -26,6 +26,7 @@ use rustix::process::{
 };
 use tokio::sync::{mpsc, oneshot};
 
+use super::cgroup;
 use super::command::Texts;
 use super::user::Ids;
 
@@ -42,6 +43,8 @@ pub(super) const REPORT_BYTES: usize = 5;
 pub(super) struct Plan {
     pub texts: Texts,
     pub ids: Option<Ids>,
+    /// The cgroup it is forked into.
+    pub cgroup: Option<OwnedFd>,
     pub kill_with_agent: bool,
     pub stdin: OwnedFd,
     pub stdout: OwnedFd,
@@ -186,7 +189,13 @@ pub(super) fn fork(plan: &Plan) -> io::Result<Forked> {
     let agent = unsafe { libc::getpid() };
     // SAFETY: the child calls only async-signal-safe functions (see `child`) and never returns;
     // everything it reads was made above.
-    let pid = unsafe { libc::fork() };
+    let (pid, inside) = unsafe {
+        match plan.cgroup.as_ref().map(|cgroup| fork_into(cgroup)) {
+            Some(pid) if pid >= 0 => (pid, true),
+            // A kernel before 5.7, or a sandbox that does not let us.
+            _ => (libc::fork(), plan.cgroup.is_none()),
+        }
+    };
     if pid == 0 {
         // SAFETY: we are the only thread of a fresh child; `argv` and `env` end with null and
         // point into `plan`, which is alive.
@@ -194,14 +203,54 @@ pub(super) fn fork(plan: &Plan) -> io::Result<Forked> {
     }
     let pid = Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(io::Error::last_os_error)?;
     // Nobody else reaps our children, so the pid is still this child's.
-    match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => Ok(Forked { parts: Some((pid, pidfd)) }),
+    let forked = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => Forked { parts: Some((pid, pidfd)) },
         Err(error) => {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
             let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
-            Err(error.into())
+            return Err(error.into());
         }
+    };
+    match &plan.cgroup {
+        Some(cgroup) if !inside => cgroup::move_into(cgroup, pid)?,
+        _ => {}
     }
+    Ok(forked)
+}
+
+/// The kernel's `clone_args`, as far as needed (version 2, Linux 5.7).
+#[repr(C)]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// Fork into a cgroup: as `fork`, negative when the kernel refuses.
+///
+/// # Safety
+/// As for `fork`; the C library does not hear of it, so the child may not even take its locks.
+unsafe fn fork_into(cgroup: &OwnedFd) -> libc::pid_t {
+    const CLONE_INTO_CGROUP: u64 = 1 << 33;
+    let Ok(cgroup) = u64::try_from(cgroup.as_raw_fd()) else { return -1 };
+    let args = CloneArgs {
+        flags: CLONE_INTO_CGROUP,
+        exit_signal: u64::from(libc::SIGCHLD.unsigned_abs()),
+        cgroup,
+        ..CloneArgs::default()
+    };
+    // SAFETY: `args` is live and of the size given; without CLONE_VM the child has its own memory.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) };
+    libc::pid_t::try_from(pid).unwrap_or(-1)
 }
 
 fn pointers(texts: &[CString]) -> Vec<*const libc::c_char> {
@@ -249,12 +298,13 @@ unsafe fn child(
             report(STATUS_FD, Step::Directory);
         }
         if let Some(ids) = &plan.ids {
-            if libc::setgroups(ids.groups.len() as _, ids.groups.as_ptr()) < 0
-                || libc::setgid(ids.gid) < 0
+            // Not through the C library, which would look for the threads of the parent.
+            if libc::syscall(libc::SYS_setgroups, ids.groups.len(), ids.groups.as_ptr()) < 0
+                || libc::syscall(libc::SYS_setgid, ids.gid) < 0
             {
                 report(STATUS_FD, Step::Groups);
             }
-            if libc::setuid(ids.uid) < 0 {
+            if libc::syscall(libc::SYS_setuid, ids.uid) < 0 {
                 report(STATUS_FD, Step::User);
             }
             // Changing the user clears the parent-death signal.

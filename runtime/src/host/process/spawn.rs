@@ -2,8 +2,8 @@
 //! every await at which the caller gives up, kills the child and forgets it.
 //!
 //! ```text
-//! prepare ─┬─ fork here ──────────────────┬─► identify, enclose ─► register ─► record ─► held
-//!          └─ order ─► shim forks, answer ─┘
+//! prepare, make its cgroup ─┬─ fork into it here ──────────────────┬─► identify ─► register ─► record ─► held
+//!                           └─ order ─► shim forks into it, answer ─┘
 //! ```
 
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -15,8 +15,8 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
-use super::cgroup::{CgroupStatus, Leaf};
-use super::child::{self, Forked, Plan, Spawner};
+use super::cgroup::Leaf;
+use super::child::{self, Plan, Spawner};
 use super::command::{self, Texts};
 use super::error::ProcessError;
 use super::held::{self, Go, Held};
@@ -24,7 +24,7 @@ use super::supervise::{Answer, Line, Order, OrderEnds, StreamOrder};
 use super::user::Ids;
 use super::{
     Process, ProcessHost, ProcessSpec, RECORD_WAIT_MAX, Reach, RunProcesses, SUPERVISOR_WAIT_MAX,
-    WORKLOADS_PER_RUN_MAX, Way, cgroup, identity, reap, user,
+    WORKLOADS_PER_RUN_MAX, Way, identity, reap, user,
 };
 use crate::clock;
 use crate::driver::api::{ByteSink, ProcessIdentity, SinkFiles, SupervisorIdentity};
@@ -35,7 +35,7 @@ use crate::model::task::RawExit;
 /// Start a process; its id once it is held, or once it runs when its run was released before.
 pub(super) async fn start(host: ProcessHost, spec: ProcessSpec) -> Result<String, ProcessError> {
     check_room(&host, &spec.run_id)?;
-    let prepared = prepare(&spec).await?;
+    let prepared = prepare(&host, &spec).await?;
     let mut started = match &host.inner.way {
         Way::Here(spawner) => fork_here(&host, spawner, &spec, prepared).await?,
         Way::Supervised(line) => fork_supervised(&host, line, &spec, prepared).await?,
@@ -65,15 +65,19 @@ struct Prepared {
     texts: Texts,
     ids: Option<Ids>,
     program: PathBuf,
+    /// Empty: the process is forked into it.
+    leaf: Option<Leaf>,
     go: (OwnedFd, Go),
     status: (pipe::Receiver, OwnedFd),
 }
 
-/// Everything that can be found wrong before a process exists. Reads directories and asks name
-/// services, so it runs where blocking is allowed.
-async fn prepare(spec: &ProcessSpec) -> Result<Prepared, ProcessError> {
+/// Everything that can be found wrong before a process exists. Reads directories, asks name
+/// services and makes the cgroup, so it runs where blocking is allowed.
+async fn prepare(host: &ProcessHost, spec: &ProcessSpec) -> Result<Prepared, ProcessError> {
     let (command, args, env) = (spec.command.clone(), spec.args.clone(), spec.env.clone());
     let (cwd, user) = (spec.cwd.clone(), spec.user.clone());
+    let cgroups = host.inner.cgroups.clone();
+    let (run, cpu_mhz, memory) = (spec.run_id.clone(), spec.cpu_mhz, spec.memory_bytes_max);
     let prepared = tokio::task::spawn_blocking(move || {
         command::check_cwd(&cwd)?;
         let program = command::resolve(&command, &cwd, &env)?;
@@ -82,7 +86,10 @@ async fn prepare(spec: &ProcessSpec) -> Result<Prepared, ProcessError> {
         let (go_child, go) = piped()?;
         let (status, status_child) = piped()?;
         let (go, status) = ((go_child, Go::new(go)), (receiver(status)?, status_child));
-        Ok(Prepared { texts, ids, program, go, status })
+        // Failing to is an error: the task would run without the limits this node says it has.
+        let leaf = Leaf::create(&cgroups, run.as_str(), cpu_mhz, memory)
+            .map_err(|source| ProcessError::system("making the cgroup of a task", source))?;
+        Ok(Prepared { texts, ids, program, leaf, go, status })
     });
     prepared.await.unwrap_or(Err(ProcessError::Stopped))
 }
@@ -106,11 +113,13 @@ async fn fork_here(
     let (stdout, stderr) = (receiver(stdout)?, receiver(stderr)?);
     let stdin =
         child::dev_null().map_err(|source| ProcessError::system("opening /dev/null", source))?;
-    let Prepared { texts, ids, program, go: (go_child, go), status: (status, status_child) } =
-        prepared;
+    let Prepared { texts, ids, program, leaf, go, status } = prepared;
+    let ((go_child, go), (status, status_child)) = (go, status);
+    let cgroup = leaf.as_ref().map(Leaf::open).transpose();
     let plan = Plan {
         texts,
         ids,
+        cgroup: cgroup.map_err(|source| ProcessError::system("opening a cgroup", source))?,
         kill_with_agent: host.inner.kill_with_agent,
         stdin,
         stdout: stdout_child,
@@ -120,7 +129,10 @@ async fn fork_here(
     };
     let forked = spawner.fork(plan).await.ok_or(ProcessError::Stopped)?;
     let forked = forked.map_err(|source| ProcessError::system("forking", source))?;
-    let (forked, identity, leaf) = identify(host, spec, forked).await?;
+    let pid = forked.pid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
+    let mut identity = identity::read(pid)
+        .map_err(|source| ProcessError::system("reading the start time", source))?;
+    identity.cgroup = leaf.as_ref().map(|leaf| leaf.path().to_owned());
     let (pid, pidfd): (Pid, OwnedFd) = forked.into_parts().ok_or(ProcessError::Stopped)?;
     let reach = Reach::Child { pid, pidfd, reaped: std::sync::Mutex::new(false) };
     let held = Held::new(go, status, spec, program);
@@ -133,59 +145,6 @@ async fn fork_here(
     Ok(Started::register(host, spec, process, held))
 }
 
-/// A held child whose identity is known and which sits in its cgroup.
-async fn identify(
-    host: &ProcessHost,
-    spec: &ProcessSpec,
-    forked: Forked,
-) -> Result<(Forked, ProcessIdentity, Option<Leaf>), ProcessError> {
-    let pid = forked.pid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
-    let identity = identity::read(pid)
-        .map_err(|source| ProcessError::system("reading the start time", source))?;
-    let (identity, leaf) = enclosed(host, spec, identity).await?;
-    Ok((forked, identity, leaf))
-}
-
-/// Put a held child into a cgroup of its own, where there are cgroups.
-async fn enclosed(
-    host: &ProcessHost,
-    spec: &ProcessSpec,
-    mut identity: ProcessIdentity,
-) -> Result<(ProcessIdentity, Option<Leaf>), ProcessError> {
-    if host.inner.cgroups.parent.is_none() {
-        return Ok((identity, None));
-    }
-    let cgroups = host.inner.cgroups.clone();
-    let (run, cpu_mhz, memory) = (spec.run_id.clone(), spec.cpu_mhz, spec.memory_bytes_max);
-    // Moving into a cgroup can wait for the kernel: not on the control threads.
-    let enclosed = tokio::task::spawn_blocking(move || {
-        let leaf = enclose(&cgroups, &run, &identity, cpu_mhz, memory)?;
-        identity.cgroup = leaf.as_ref().map(|leaf| leaf.path().to_owned());
-        Ok((identity, leaf))
-    });
-    enclosed.await.unwrap_or(Err(ProcessError::Stopped))
-}
-
-/// Failing to is an error: the task would run without the limits this node says it has.
-fn enclose(
-    cgroups: &CgroupStatus,
-    run: &RunId,
-    identity: &ProcessIdentity,
-    cpu_mhz: u32,
-    memory_bytes_max: u64,
-) -> Result<Option<Leaf>, ProcessError> {
-    let name = cgroup::leaf_name(run.as_str(), identity.pid, identity.start_ticks);
-    let failed = |source| ProcessError::system("making the cgroup of a task", source);
-    let leaf = Leaf::create(cgroups, &name, cpu_mhz, memory_bytes_max).map_err(failed)?;
-    if let Some(leaf) = &leaf
-        && let Err(source) = leaf.add(identity.pid)
-    {
-        leaf.remove();
-        return Err(failed(source));
-    }
-    Ok(leaf)
-}
-
 /// Ask the zygote for a shim, and take its answer.
 async fn fork_supervised(
     host: &ProcessHost,
@@ -193,14 +152,15 @@ async fn fork_supervised(
     spec: &ProcessSpec,
     prepared: Prepared,
 ) -> Result<Started, ProcessError> {
-    let Prepared { texts, ids, program, go: (go_shim, go), status: (status, status_task) } =
-        prepared;
+    let Prepared { texts, ids, program, leaf, go, status } = prepared;
+    let ((go_shim, go), (status, status_task)) = (go, status);
+    let cgroup = leaf.as_ref().map(|leaf| leaf.path().to_owned());
     let files = [spec.stdout.files(), spec.stderr.files()];
     let order = Order {
         run: spec.run_id.to_string(),
         texts,
         ids,
-        cgroup_parent: host.inner.cgroups.parent.clone(),
+        cgroup: cgroup.clone(),
         streams: files.each_ref().map(|files| files.as_ref().map(stream_order)),
     };
     let ordered = Ordered { order, files, go: go_shim, status: status_task };
@@ -216,11 +176,10 @@ async fn fork_supervised(
         pid: task.0,
         start_ticks: task.1,
         boot_id: host.inner.boot_id.clone(),
-        cgroup: None,
+        cgroup,
         supervisor: Some(SupervisorIdentity { pid: shim.0, start_ticks: shim.1 }),
     };
     let task_fd = task_fd.ok_or(SUPERVISOR_GONE)?;
-    let (identity, leaf) = enclosed(host, spec, identity).await?;
     let reach = Reach::Supervisor { pidfd, task: Some(task_fd) };
     let held = Held::new(go, status, spec, program);
     let process = supervised(host, &spec.run_id, identity, reach, leaf);

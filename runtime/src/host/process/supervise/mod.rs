@@ -71,8 +71,8 @@ pub(super) struct Order {
     pub texts: Texts,
     /// As whom.
     pub ids: Option<Ids>,
-    /// Parent of the task's cgroup.
-    pub cgroup_parent: Option<PathBuf>,
+    /// The task's cgroup, made and empty.
+    pub cgroup: Option<PathBuf>,
     /// Standard output and error: where what is printed goes. `None`: nowhere.
     pub streams: [Option<StreamOrder>; 2],
 }
@@ -106,10 +106,11 @@ pub(super) enum ShimStep {
     Pipes,
     ForkTask,
     Identity,
+    Cgroup,
 }
 
 impl ShimStep {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::ForkShim,
         Self::Order,
         Self::Session,
@@ -117,6 +118,7 @@ impl ShimStep {
         Self::Pipes,
         Self::ForkTask,
         Self::Identity,
+        Self::Cgroup,
     ];
 
     /// For [`super::ProcessError::System`].
@@ -129,6 +131,7 @@ impl ShimStep {
             Self::Pipes => "making a pipe in a supervisor",
             Self::ForkTask => "forking in a supervisor",
             Self::Identity => "reading the start time in a supervisor",
+            Self::Cgroup => "opening the cgroup of a task in a supervisor",
         }
     }
 }

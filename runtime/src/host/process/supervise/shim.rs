@@ -24,7 +24,7 @@ use super::output::{Stream, streams_of};
 use super::record::{self, ExitRecord, Room};
 use super::{Answer, GIVE_UP, GO, Order, SIGNAL, ShimStep, read_order, zygote};
 use crate::clock::Stopwatch;
-use crate::host::process::cgroup::{Leaf, leaf_name};
+use crate::host::process::cgroup::{Leaf, open_leaf};
 use crate::host::process::child::{self, Plan};
 use crate::host::process::{DRAIN_GRACE, LAST_OUTPUT_WAIT, identity};
 
@@ -121,7 +121,7 @@ fn begin(
     own_session().map_err(at(ShimStep::Session))?;
     let signals = take_signals().map_err(at(ShimStep::Signals))?;
     let order = read_order(order).map_err(at(ShimStep::Order))?;
-    let Order { run, texts, ids, cgroup_parent, streams } = order;
+    let Order { run, texts, ids, cgroup, streams } = order;
 
     let pipe = || child::pipe().map_err(at(ShimStep::Pipes));
     let ((stdout_read, stdout), (stderr_read, stderr)) = (pipe()?, pipe()?);
@@ -132,7 +132,18 @@ fn begin(
     }
     // The task never runs without its supervisor.
     let kill_with_agent = true;
-    let plan = Plan { texts, ids, kill_with_agent, stdin, stdout, stderr, go: go_child, status };
+    let inside = cgroup.as_deref().map(open_leaf).transpose().map_err(at(ShimStep::Cgroup))?;
+    let plan = Plan {
+        texts,
+        ids,
+        cgroup: inside,
+        kill_with_agent,
+        stdin,
+        stdout,
+        stderr,
+        go: go_child,
+        status,
+    };
     let forked = child::fork(&plan).map_err(at(ShimStep::ForkTask))?;
     drop(plan);
     let streams = streams_of([stdout_read, stderr_read], streams, dirs);
@@ -140,7 +151,6 @@ fn begin(
     let pid = forked.pid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
     let ticks = |pid| identity::start_ticks(pid).map_err(at(ShimStep::Identity));
     let (own, task_ticks) = ((own, ticks(own)?), ticks(pid)?);
-    let cgroup = cgroup_parent.map(|parent| parent.join(leaf_name(&run, pid, task_ticks)));
     let (task, task_fd) =
         forked.into_parts().ok_or_else(|| (ShimStep::Identity, io::ErrorKind::NotFound.into()))?;
     Ok(Shim {

@@ -1,5 +1,6 @@
 //! Starting: what the child sees, what keeps it from running.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use super::*;
@@ -94,28 +95,34 @@ async fn giving_up_while_the_identity_is_recorded_kills_the_held_child(mode: Mod
     assert!(!made.exists());
 }
 
-#[tokio::test]
-async fn a_held_child_ends_without_user_code_when_the_agents_end_closes() {
-    let dir = tempfile::tempdir().unwrap();
-    let made = dir.path().join("made");
-    let spec = sh(&format!("echo hi > {}", made.display())).spec;
+/// What a child is forked by that then waits for its go, and our ends of its pipes.
+fn held(spec: &ProcessSpec, cgroup: Option<OwnedFd>) -> (child::Plan, [OwnedFd; 4]) {
     let texts =
         command::Texts::new(Path::new("/bin/sh"), "sh", &spec.args, &spec.env, &spec.cwd).unwrap();
-    let ((_out, stdout), (_err, stderr)) = (child::pipe().unwrap(), child::pipe().unwrap());
-    let ((go_child, go), (_status, status)) = (child::pipe().unwrap(), child::pipe().unwrap());
-    let stdin = child::dev_null().unwrap();
+    let ((out, stdout), (err, stderr)) = (child::pipe().unwrap(), child::pipe().unwrap());
+    let ((go_child, go), (status_end, status)) = (child::pipe().unwrap(), child::pipe().unwrap());
     let plan = child::Plan {
         texts,
         ids: None,
+        cgroup,
         kill_with_agent: false,
-        stdin,
+        stdin: child::dev_null().unwrap(),
         stdout,
         stderr,
         go: go_child,
         status,
     };
+    (plan, [go, out, err, status_end])
+}
+
+#[tokio::test]
+async fn a_held_child_ends_without_user_code_when_the_agents_end_closes() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = dir.path().join("made");
+    let (plan, ends) = held(&sh(&format!("echo hi > {}", made.display())).spec, None);
     let forked = Spawner::start().unwrap().fork(plan).await.unwrap().unwrap();
     let (pid, pidfd) = forked.into_parts().unwrap();
+    let [go, _out, _err, _status] = ends;
     drop(go);
     let status = tokio::task::spawn_blocking(move || {
         let id = rustix::process::WaitId::PidFd(std::os::fd::AsFd::as_fd(&pidfd));
@@ -124,6 +131,33 @@ async fn a_held_child_ends_without_user_code_when_the_agents_end_closes() {
     assert_eq!(status.await.unwrap().unwrap().unwrap().exit_status(), Some(127));
     assert!(!exists(pid.as_raw_nonzero().get().unsigned_abs()));
     assert!(!made.exists());
+}
+
+#[tokio::test]
+async fn a_child_is_forked_into_its_cgroup_or_moved_there() {
+    let cgroups = cgroup::prepare(None);
+    let Some(leaf) = cgroup::Leaf::create(&cgroups, "forked into", 0, 0).unwrap() else {
+        eprintln!("skipped: {:?}", cgroups.unavailable);
+        return;
+    };
+    let name = leaf.path().file_name().unwrap().to_str().unwrap();
+    let spawner = Spawner::start().unwrap();
+    for moved in [false, true] {
+        let cgroup = (!moved).then(|| leaf.open().unwrap());
+        let (plan, _ends) = held(&sh("true").spec, cgroup);
+        let forked = spawner.fork(plan).await.unwrap().unwrap();
+        let pid = forked.pid().unwrap();
+        let of_child = format!("/proc/{}/cgroup", pid.as_raw_nonzero());
+        let inside = || std::fs::read_to_string(&of_child).unwrap().contains(name);
+        assert_eq!(inside(), !moved);
+        if moved {
+            cgroup::move_into(leaf.open().unwrap(), pid).unwrap();
+            assert!(inside());
+        }
+        // Dropped, it is killed and reaped.
+        drop(forked);
+    }
+    assert!(leaf.remove());
 }
 
 async fn a_start_that_cannot_be_says_why_and_leaves_nothing(mode: Mode) {
