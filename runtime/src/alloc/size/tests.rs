@@ -59,6 +59,25 @@ impl Scene {
 }
 
 #[test]
+fn measuring_does_not_touch_access_times() {
+    let scene = Scene::new();
+    let data = scene.dir.path().join("alloc/data");
+    fs::create_dir(data.join("inner")).unwrap();
+    // Older than the last change: the next look would be noted, whatever the mount says.
+    let old = rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 };
+    let omit = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+    let times = rustix::fs::Timestamps { last_access: old, last_modification: omit };
+    let seen = || fs::metadata(&data).unwrap().atime();
+    rustix::fs::utimensat(CWD, &data, &times, AtFlags::empty()).unwrap();
+    assert!(scene.measure().complete);
+    assert_eq!(seen(), 1);
+    drop(fs::read_dir(&data).unwrap().count());
+    if seen() == 1 {
+        eprintln!("this file system notes no access times: nothing was shown");
+    }
+}
+
+#[test]
 fn what_every_directory_but_the_logs_holds_is_counted() {
     let scene = Scene::new();
     let added = scene.added(|scene| {
