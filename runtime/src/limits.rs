@@ -367,6 +367,9 @@ pub const COMPILE_ARTEFACT_BYTES_MAX: u64 = 512 * MIB;
 pub const COMPILE_THREADS: usize = 2;
 /// Loads waiting for their turn to be compiled, the running ones included; more are refused.
 pub const COMPILE_QUEUE_MAX: usize = 256;
+/// Code of WASM tasks kept mapped after its last task ended, so that the next start need not read and
+/// check the file again. What is kept is pages of the file and some hundred KiB of tables each.
+pub const TASK_CODE_KEPT_MAX: usize = 8;
 /// Bytes a guest may write to an output stream at once.
 pub const GUEST_OUTPUT_PERMIT_BYTES: usize = 64 * 1024;
 /// Size of the code cache on disk, bytes; the entries used least recently go first, at start.

@@ -1,10 +1,10 @@
 //! Compiled code: each guest is compiled once per content and engine, then only mapped.
 //!
 //! ```text
-//!  load(bytes) ─► digest + pre-scan ─► in memory? ─► on disk and sound? ─► compile child
-//!                                         │              │  no: remove it        │
-//!                                         ▼              ▼                       ▼
-//!                                       share           map ◄── fsync, rename ── temporary file
+//!  load(bytes) ─► digest ─► in memory? ─► pre-scan ─► on disk and sound? ─► compile child
+//!                              │                          │  no: remove it        │
+//!                              ▼                          ▼                       ▼
+//!                            share                       map ◄── fsync, rename ── temporary file
 //! ```
 //!
 //! Requests for the same code wait for one another, so that it is compiled once. Mapping finished
@@ -13,7 +13,7 @@
 
 mod disk;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -105,7 +105,7 @@ pub enum LoadError {
 }
 
 /// A guest's code, ready to be instantiated; shared by all its instances. The mapping goes when the
-/// last of them is dropped.
+/// last of them is dropped, but that of a few tasks is kept ([`limits::TASK_CODE_KEPT_MAX`]).
 #[derive(Clone)]
 pub struct LoadedCode {
     digest: Digest,
@@ -194,6 +194,8 @@ pub struct CodeCache {
     task: (Engine, String),
     children: Semaphore,
     loaded: Mutex<HashMap<Key, Weak<LoadedCode>>>,
+    /// Code of tasks, the one used last at the end. That of plugins their owners keep.
+    kept: Mutex<VecDeque<Arc<LoadedCode>>>,
     flights: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
     counters: Counters,
 }
@@ -219,6 +221,7 @@ impl CodeCache {
             task: with_hash(task),
             children: Semaphore::new(limits::COMPILE_CHILDREN_MAX),
             loaded: Mutex::default(),
+            kept: Mutex::default(),
             flights: Mutex::default(),
             counters: Counters::default(),
         })
@@ -236,12 +239,15 @@ impl CodeCache {
         kind: EngineKind,
         format: Format,
     ) -> Result<Arc<LoadedCode>, LoadError> {
+        let digested = Arc::clone(&bytes);
+        let digest = blocking(move || Ok(Digest::of(&digested))).await?;
+        let key = Key { digest, kind, format };
+        if let Some(code) = self.in_memory(&key) {
+            self.counters.memory_hits.fetch_add(1, Ordering::Relaxed);
+            return Ok(code);
+        }
         let scanned = Arc::clone(&bytes);
-        let key = blocking(move || {
-            prescan(&scanned, kind, format)?;
-            Ok(Key { digest: Digest::of(&scanned), kind, format })
-        })
-        .await?;
+        blocking(move || Ok(prescan(&scanned, kind, format)?)).await?;
         let flight = self.board(key)?;
         let _turn = flight.turn.lock().await;
         if let Some(code) = self.in_memory(&key) {
@@ -289,7 +295,24 @@ impl CodeCache {
     }
 
     fn in_memory(&self, key: &Key) -> Option<Arc<LoadedCode>> {
-        lock(&self.loaded).get(key)?.upgrade()
+        let code = lock(&self.loaded).get(key)?.upgrade()?;
+        self.keep(&code);
+        Some(code)
+    }
+
+    /// Let the code of a task outlast it, and the one used longest ago go for it.
+    fn keep(&self, code: &Arc<LoadedCode>) {
+        if code.kind != EngineKind::Task {
+            return;
+        }
+        let mut kept = lock(&self.kept);
+        kept.retain(|other| !Arc::ptr_eq(other, code));
+        kept.push_back(Arc::clone(code));
+        let excess = kept.len().saturating_sub(limits::TASK_CODE_KEPT_MAX);
+        let gone: Vec<_> = kept.drain(..excess).collect();
+        drop(kept);
+        // Unmapped without the lock.
+        drop(gone);
     }
 
     fn remember(&self, key: Key, code: Code) -> Arc<LoadedCode> {
@@ -297,6 +320,8 @@ impl CodeCache {
         let mut loaded = lock(&self.loaded);
         loaded.retain(|_, code| code.strong_count() > 0);
         loaded.insert(key, Arc::downgrade(&code));
+        drop(loaded);
+        self.keep(&code);
         code
     }
 

@@ -55,6 +55,23 @@ async fn code_is_compiled_once_then_shared_then_mapped_from_disk() {
 }
 
 #[tokio::test]
+async fn code_of_the_tasks_used_last_is_kept_and_older_code_goes() {
+    let bench = Bench::new();
+    let load = |wat: String| {
+        let wasm: Arc<[u8]> = wat::parse_str(wat).unwrap().into();
+        bench.sandbox.code().load(wasm, EngineKind::Task, Format::Module)
+    };
+    let module = |number: usize| format!("(module (func (export \"f{number}\")))");
+    for number in 0..=crate::limits::TASK_CODE_KEPT_MAX {
+        drop(load(module(number)).await.unwrap());
+    }
+    drop(load(module(crate::limits::TASK_CODE_KEPT_MAX)).await.unwrap());
+    assert_eq!((stats(&bench).memory_hits, stats(&bench).disk_hits), (1, 0));
+    drop(load(module(0)).await.unwrap());
+    assert_eq!((stats(&bench).memory_hits, stats(&bench).disk_hits), (1, 1));
+}
+
+#[tokio::test]
 async fn many_requests_for_the_same_code_compile_it_once() {
     let bench = Bench::new();
     let wat = plain(NOTHING);
