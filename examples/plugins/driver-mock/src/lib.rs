@@ -13,8 +13,10 @@ use serde::{Deserialize, Serialize};
 
 mod config;
 
-/// How often the agent asks where a task is.
+/// How often the agent asks where a task is that ends by itself, or takes its plugin with it.
 const POLL_MS: u64 = 100;
+/// How often it asks about one that does neither: there is no news of it.
+const POLL_AT_REST_MS: u64 = 10_000;
 
 /// The `config` of the agent's `plugin` block.
 #[derive(Deserialize, Default)]
@@ -36,6 +38,11 @@ struct Remembered {
 impl Remembered {
     fn config(&self) -> Result<Config> {
         ostler_sdk::config::parse(&self.config_json)
+    }
+
+    fn workload(config: &Config) -> Workload {
+        let at_rest = config.run_for.is_zero() && config.plugin_exit_after.is_zero();
+        Workload::Poll(if at_rest { POLL_AT_REST_MS } else { POLL_MS })
     }
 
     fn age(&self) -> Duration {
@@ -81,14 +88,16 @@ impl Driver for Mock {
         let network = config.network()?;
         let remembered = Remembered { started_at: clock::now(), config_json: task.config_json };
         let mut started = Started::remembering::<Self>(task.id, &remembered)?;
+        started.workload = Remembered::workload(&config);
         started.network = network;
         Ok(started)
     }
 
     fn recover(handle: Handle) -> Result<Started> {
         let remembered: Remembered = handle.state()?;
-        let network = remembered.config()?.network()?;
-        Ok(Started { handle, workload: Workload::Poll(POLL_MS), network })
+        let config = remembered.config()?;
+        let (workload, network) = (Remembered::workload(&config), config.network()?);
+        Ok(Started { handle, workload, network })
     }
 
     fn stop(handle: Handle, _signal: Option<String>, _timeout: Milliseconds) -> Result<()> {

@@ -29,7 +29,9 @@ fn a_task_killed_by_a_signal_has_no_exit_code() {
 #[test]
 fn without_run_for_a_task_runs_on() {
     let host = FakeHost::install();
-    let handle = start("{}").unwrap().handle;
+    let started = start("{}").unwrap();
+    assert_eq!(started.workload, Workload::Poll(POLL_AT_REST_MS));
+    let handle = started.handle;
     host.advance(Duration::from_secs(1_000_000));
     assert_eq!(Mock::inspect(handle).unwrap().state, RunState::Running);
 }
@@ -68,6 +70,7 @@ fn a_recovered_task_goes_on_from_its_first_start() {
     let started =
         start(r#"{"run_for": "5s", "driver_ip": "10.0.0.1", "driver_port_map": "db:80,web:81"}"#);
     let started = started.unwrap();
+    assert_eq!(started.workload, Workload::Poll(POLL_MS));
     host.advance(Duration::from_secs(6));
     let recovered = Mock::recover(started.handle.clone()).unwrap();
     assert_eq!(recovered, started);
