@@ -81,7 +81,7 @@ impl Records {
                 AllocState {
                     client_status: ClientStatus::Running,
                     client_description: "Tasks are running".to_owned(),
-                    tasks: BTreeMap::new(),
+                    tasks: Default::default(),
                     health: None,
                 },
             ),

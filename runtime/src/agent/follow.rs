@@ -50,7 +50,8 @@ async fn seen(agent: &Weak<Inner>, id: AllocId, ended: bool) -> bool {
         if let Some(entry) = agent.registry().alloc_mut(id) {
             entry.over = true;
         }
-        agent.release(id).await;
+        // Boxed: it happens once, and each allocation has one of these.
+        Box::pin(agent.release(id)).await;
         agent.collect_purged();
         agent.0.wake.notify_one();
         if let Some(gc) = agent.0.gc.get() {

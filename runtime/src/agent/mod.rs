@@ -159,6 +159,8 @@ struct Inner {
     follower: OnceLock<Follower>,
     admission: Mutex<Admission>,
     registry: Mutex<Registry>,
+    /// The node as its allocations see it, and the view it was read off.
+    facts: Mutex<Option<(Arc<NodeView>, Arc<NodeFacts>)>>,
     stage: watch::Sender<Stage>,
     /// Of the jobs directory; absent without one.
     jobs_dir: Mutex<Option<JobsDirReport>>,
@@ -345,7 +347,7 @@ impl AgentHandle {
         });
         AllocRunnerConfig {
             allocation,
-            node: Arc::new(node_facts(&self.node())),
+            node: self.node_facts(),
             alloc_root: inner.data_dir.join("allocs"),
             drivers: Arc::new(inner.drivers.clone()),
             workloads: Arc::clone(&inner.workloads),
@@ -356,6 +358,22 @@ impl AgentHandle {
             kill_timeout_max: KILL_TIMEOUT_MAX,
             previous,
         }
+    }
+
+    /// The node as tasks see it: one copy for all allocations, as long as the node is the same.
+    fn node_facts(&self) -> Arc<NodeFacts> {
+        let view = self.node();
+        let mut known = self.0.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        let facts = match &*known {
+            Some((of, facts)) if Arc::ptr_eq(of, &view) => return Arc::clone(facts),
+            Some((_, facts)) => {
+                let new = node_facts(&view);
+                if **facts == new { Arc::clone(facts) } else { Arc::new(new) }
+            }
+            None => Arc::new(node_facts(&view)),
+        };
+        *known = Some((view, Arc::clone(&facts)));
+        facts
     }
 
     /// Enter and follow the owner of a known allocation.

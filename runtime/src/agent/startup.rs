@@ -93,6 +93,7 @@ pub(super) async fn start(
         gc: OnceLock::new(),
         admission: Mutex::new(Admission::default()),
         registry: Mutex::new(found.registry(options.clock.now())),
+        facts: Mutex::default(),
         stage: watch::Sender::new(Stage::Starting),
         waiting: Mutex::new(waiting),
         jobs_dir: Mutex::new(

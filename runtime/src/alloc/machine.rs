@@ -41,6 +41,7 @@ mod public;
 mod types;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::coordinator::{Coordinator, Gate};
 use super::status::is_poststop;
@@ -84,7 +85,7 @@ pub struct AllocMachine {
     coordinator: Coordinator,
     /// As told to the tasks last.
     gates: BTreeMap<TaskName, Gate>,
-    states: BTreeMap<TaskName, TaskState>,
+    states: Arc<BTreeMap<TaskName, TaskState>>,
     public: AllocState,
     plan: Option<KillPlan>,
     restart: Option<Restart>,
@@ -177,7 +178,7 @@ impl AllocMachine {
             phase,
             coordinator,
             gates,
-            states: BTreeMap::new(),
+            states: Arc::default(),
             public: AllocState::default(),
             plan: None,
             restart: None,
@@ -335,7 +336,7 @@ impl AllocMachine {
     }
 
     fn take_states(&mut self, states: BTreeMap<TaskName, TaskState>) {
-        self.states = states;
+        self.states = Arc::new(states);
         let begun = |s: &TaskState| s.status == TaskStatus::Running || s.started_at.is_some();
         self.started |= self.states.values().any(begun);
     }

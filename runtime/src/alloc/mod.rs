@@ -131,7 +131,7 @@ pub enum AllocRunnerError {
     },
 }
 
-/// What the owner can be asked.
+/// What the owner can be asked. Boxed in the queue, which has room for 32 at once from the start on.
 pub(crate) enum Request {
     Stop { reason: String, skip_shutdown_delay: bool },
     Restart { scope: RestartScope, reason: String, reply: Reply },
@@ -176,11 +176,11 @@ pub struct AllocHandle {
     id: AllocId,
     newest: watch::Sender<Arc<Allocation>>,
     dir: PathBuf,
-    requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<Box<Request>>,
     state: watch::Receiver<AllocState>,
     phase: watch::Receiver<AllocPhase>,
     /// Empty once the owner is gone.
-    tasks: Weak<BTreeMap<TaskName, TaskHandle>>,
+    tasks: Weak<BTreeMap<TaskName, Box<TaskHandle>>>,
     logs: Arc<BTreeMap<TaskName, LogSlot>>,
     logs_changed: watch::Receiver<u64>,
     times: HookTimes,
@@ -252,8 +252,10 @@ impl AllocHandle {
     /// the group or of a task, and one under way ends.
     pub async fn stop_with(&self, reason: impl Into<String>, skip_shutdown_delay: bool) {
         // An owner that is gone has stopped.
-        let _gone =
-            self.requests.send(Request::Stop { reason: reason.into(), skip_shutdown_delay }).await;
+        let _gone = self
+            .requests
+            .send(Box::new(Request::Stop { reason: reason.into(), skip_shutdown_delay }))
+            .await;
     }
 
     /// As [`AllocHandle::stop_with`], by a newer copy whose `desired` is stop: the copy is the newest
@@ -297,7 +299,7 @@ impl AllocHandle {
     /// Stop it if need be, then remove its directory and records. Idempotent; errors of the removal
     /// are logged. The phase reached: [`AllocPhase::Destroyed`], unless the agent left first.
     pub async fn destroy(&self) -> AllocPhase {
-        let _gone = self.requests.send(Request::Destroy).await;
+        let _gone = self.requests.send(Box::new(Request::Destroy)).await;
         let mut phase = self.phase.clone();
         let over = |phase: &AllocPhase| matches!(phase, AllocPhase::Destroyed | AllocPhase::Left);
         // An error means the owner is gone; the phase it left is the last one.
@@ -307,7 +309,7 @@ impl AllocHandle {
 
     /// The agent leaves: the owner ends, tasks run on, no hooks run. Returns when the owner is gone.
     pub async fn shutdown(&self) {
-        let _gone = self.requests.send(Request::Shutdown).await;
+        let _gone = self.requests.send(Box::new(Request::Shutdown)).await;
         self.requests.closed().await;
     }
 
@@ -328,7 +330,7 @@ impl AllocHandle {
 
     async fn ask(&self, request: impl FnOnce(Reply) -> Request) -> Result<(), RequestError> {
         let (reply, answer) = oneshot::channel();
-        self.requests.send(request(reply)).await.map_err(|_| RequestError::Gone)?;
+        self.requests.send(Box::new(request(reply))).await.map_err(|_| RequestError::Gone)?;
         answer.await.map_err(|_| RequestError::Gone)?
     }
 }

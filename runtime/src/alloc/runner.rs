@@ -78,7 +78,7 @@ struct Runner {
     hooks: Vec<Arc<dyn AllocHook>>,
     machine: AllocMachine,
     /// Handles of the allocation look here too, as long as the owner is there.
-    tasks: Arc<BTreeMap<TaskName, TaskHandle>>,
+    tasks: Arc<BTreeMap<TaskName, Box<TaskHandle>>>,
     gates: BTreeMap<TaskName, watch::Sender<Gate>>,
     tick: Arc<Notify>,
     timer: Option<BoxFuture<'static, ()>>,
@@ -105,17 +105,17 @@ struct Runner {
 
 /// What the owner listens to beside its calls.
 struct Inbox {
-    requests: mpsc::Receiver<Request>,
+    requests: mpsc::Receiver<Box<Request>>,
     updates: watch::Receiver<Arc<Allocation>>,
     news: mpsc::Receiver<Box<News>>,
 }
 
-fn states_of(tasks: &BTreeMap<TaskName, TaskHandle>) -> BTreeMap<TaskName, TaskState> {
+fn states_of(tasks: &BTreeMap<TaskName, Box<TaskHandle>>) -> BTreeMap<TaskName, TaskState> {
     tasks.iter().map(|(name, task)| (name.clone(), task.state())).collect()
 }
 
 impl Runner {
-    async fn own(mut self, mut inbox: Inbox) {
+    async fn own(mut self: Box<Self>, mut inbox: Inbox) {
         let mut leaving = false;
         loop {
             match self.machine.phase() {
@@ -127,8 +127,8 @@ impl Runner {
             tokio::select! {
                 biased;
                 request = inbox.requests.recv(), if !leaving => {
-                    leaving = matches!(request, None | Some(Request::Shutdown));
-                    self.requested(request.unwrap_or(Request::Shutdown));
+                    leaving = matches!(request.as_deref(), None | Some(Request::Shutdown));
+                    self.requested(request.map_or(Request::Shutdown, |request| *request));
                 }
                 // An error means that every handle is gone, which the requests tell too.
                 Ok(()) = inbox.updates.changed(), if !leaving => {
@@ -219,7 +219,7 @@ impl Runner {
     /// Some task changed: read them all.
     fn ticked(&mut self) {
         // Gone is read before the states: an owner that is gone has told its last state.
-        let gone = self.tasks.values().all(TaskHandle::is_gone);
+        let gone = self.tasks.values().all(|task| task.is_gone());
         self.feed(AllocInput::Tasks(states_of(&self.tasks)));
         if gone && !self.tasks_gone {
             self.tasks_gone = true;

@@ -59,7 +59,7 @@ impl Seen {
     pub(super) fn update(&mut self, state: &AllocState) -> Vec<Report> {
         let alloc = self.allocation.id;
         let mut news = Vec::new();
-        for (task, state) in &state.tasks {
+        for (task, state) in state.tasks.iter() {
             let Some(label) = self.labels.get(task) else {
                 continue;
             };

@@ -107,8 +107,8 @@ pub struct AllocState {
     pub client_status: ClientStatus,
     /// A sentence on it: "Tasks are running".
     pub client_description: String,
-    /// Every task of the group.
-    pub tasks: BTreeMap<TaskName, TaskState>,
+    /// Every task of the group. Shared by all who hold this state of the allocation.
+    pub tasks: Arc<BTreeMap<TaskName, TaskState>>,
     /// The verdict on its health, where somebody asked for one.
     pub health: Option<DeploymentStatus>,
 }

@@ -157,7 +157,7 @@ impl LogSlot {
     }
 }
 
-/// What the owner can be asked.
+/// What the owner can be asked. Boxed in the queue, which has room for 32 at once from the start on.
 pub(crate) enum Request {
     Kill(KillRequest),
     Restart { reason: String, force: bool, reply: oneshot::Sender<Result<(), RequestError>> },
@@ -194,7 +194,7 @@ pub(crate) type PresentRun = Arc<Mutex<Option<(RunId, Workload)>>>;
 #[derive(Clone)]
 pub struct TaskHandle {
     task: TaskName,
-    requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<Box<Request>>,
     newest: watch::Sender<Arc<Allocation>>,
     state: watch::Receiver<TaskState>,
     logs: LogSlot,
@@ -286,23 +286,23 @@ impl TaskHandle {
     /// `skip_shutdown_delay` cuts short the delay that the first one waits for.
     pub async fn kill_with(&self, kill: KillRequest) {
         // An owner that is gone has nothing to kill.
-        let _gone = self.requests.send(Request::Kill(kill)).await;
+        let _gone = self.requests.send(Box::new(Request::Kill(kill))).await;
     }
 
     /// Leave the task as it is and end the owner.
     pub async fn shutdown(&self) {
-        let _gone = self.requests.send(Request::Shutdown).await;
+        let _gone = self.requests.send(Box::new(Request::Shutdown)).await;
     }
 
     /// The allocation is over: a dead task waits for a restart no longer. No effect on a live one,
     /// which then ends with its run.
     pub async fn finish(&self) {
-        let _gone = self.requests.send(Request::Finish).await;
+        let _gone = self.requests.send(Box::new(Request::Finish)).await;
     }
 
     /// Say an event of the task: a verdict of the allocation, a message of a hook.
     pub async fn note(&self, event: TaskEvent) {
-        let _gone = self.requests.send(Request::Note(event)).await;
+        let _gone = self.requests.send(Box::new(Request::Note(event))).await;
     }
 
     /// What the present run uses; `None` when the task does not run or the host cannot tell.
@@ -344,7 +344,7 @@ impl TaskHandle {
         request: impl FnOnce(oneshot::Sender<Result<(), RequestError>>) -> Request,
     ) -> Result<(), RequestError> {
         let (reply, answer) = oneshot::channel();
-        self.requests.send(request(reply)).await.map_err(|_| RequestError::Gone)?;
+        self.requests.send(Box::new(request(reply))).await.map_err(|_| RequestError::Gone)?;
         answer.await.map_err(|_| RequestError::Gone)?
     }
 }

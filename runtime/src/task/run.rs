@@ -23,8 +23,8 @@ use crate::limits::MIB;
 use crate::model::ids::RunId;
 use crate::model::task::{DriverHandle, RawExit, Workload};
 
-/// What a driver says about a task on the way to its owner.
-pub type DriverNote = (String, Vec<(String, String)>);
+/// What a driver says about a task on the way to its owner; boxed, as requests are.
+pub type DriverNote = Box<(String, Vec<(String, String)>)>;
 
 /// One start of a task, shared by the calls made for it.
 pub struct Run {
@@ -137,7 +137,7 @@ impl Run {
             record_identity: recorder(record.clone(), self.id.clone(), Arc::clone(&self.spawned)),
             events: Arc::new(move |message, details| {
                 // A driver that says more than is read loses it: events must not slow a task down.
-                let _full = notes.try_send((message, details));
+                let _full = notes.try_send(Box::new((message, details)));
             }),
             cpu_mhz: task.resources.cpu_mhz,
             memory_bytes_max: task.resources.memory_limit_bytes(),

@@ -85,8 +85,8 @@ impl Drop for Farewell {
 
 impl Runner {
     async fn own(
-        mut self,
-        mut inbox: mpsc::Receiver<Request>,
+        mut self: Box<Self>,
+        mut inbox: mpsc::Receiver<Box<Request>>,
         mut gate: watch::Receiver<Gate>,
         mut notes: mpsc::Receiver<DriverNote>,
         mut newest: watch::Receiver<Arc<Allocation>>,
@@ -100,7 +100,7 @@ impl Runner {
                 // First: what is asked after an update goes by it.
                 Ok(()) = newest.changed(), if !orphan => self.updated(&mut newest),
                 request = inbox.recv(), if !orphan => match request {
-                    Some(request) => self.requested(request),
+                    Some(request) => self.requested(*request),
                     // Nobody can ask any more: the allocation's owner is gone.
                     None => {
                         orphan = true;
@@ -112,7 +112,8 @@ impl Runner {
                     self.timer = None;
                     self.feed(TaskInput::TimerFired);
                 }
-                Some((message, details)) = notes.recv() => {
+                Some(note) = notes.recv() => {
+                    let (message, details) = *note;
                     let note = driver_note(self.scope.clock.now(), &message, details);
                     self.feed(TaskInput::Note(note));
                 }

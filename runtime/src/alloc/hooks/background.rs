@@ -7,7 +7,9 @@ use tokio::task::AbortHandle;
 
 #[derive(Default)]
 struct Inner {
-    running: BTreeMap<&'static str, AbortHandle>,
+    /// With the number of each.
+    running: BTreeMap<&'static str, (u64, AbortHandle)>,
+    next: u64,
     closed: bool,
 }
 
@@ -23,15 +25,32 @@ impl Background {
         if inner.closed {
             return;
         }
-        let handle = tokio::spawn(future).abort_handle();
-        if let Some(before) = inner.running.insert(name, handle) {
+        let number = inner.next;
+        inner.next = number.wrapping_add(1);
+        let all = Arc::downgrade(&self.0);
+        let running = async move {
+            future.await;
+            // A handle keeps the memory of what has ended.
+            if let Some(all) = all.upgrade() {
+                Self(all).ended(name, number);
+            }
+        };
+        let handle = tokio::spawn(running).abort_handle();
+        if let Some((_, before)) = inner.running.insert(name, (number, handle)) {
             before.abort();
+        }
+    }
+
+    fn ended(&self, name: &'static str, number: u64) {
+        let mut inner = self.lock();
+        if inner.running.get(name).is_some_and(|(of, _)| *of == number) {
+            inner.running.remove(name);
         }
     }
 
     /// End what runs under this name.
     pub fn stop(&self, name: &'static str) {
-        if let Some(running) = self.lock().running.remove(name) {
+        if let Some((_, running)) = self.lock().running.remove(name) {
             running.abort();
         }
     }
@@ -40,7 +59,7 @@ impl Background {
     pub fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
-        for running in std::mem::take(&mut inner.running).into_values() {
+        for (_, running) in std::mem::take(&mut inner.running).into_values() {
             running.abort();
         }
     }

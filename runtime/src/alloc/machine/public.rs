@@ -1,5 +1,7 @@
 //! What the world sees of an allocation, and the verdict on its health.
 
+use std::sync::Arc;
+
 use super::types::AllocEffect;
 use super::{AllocMachine, AllocPhase};
 use crate::alloc::status::client_status;
@@ -7,7 +9,7 @@ use crate::model::alloc::{AllocState, ClientStatus};
 use crate::model::event::{EventKind, TaskEvent};
 use crate::model::ids::TaskName;
 use crate::model::saved::DeploymentStatus;
-use crate::model::task::TaskStatus;
+use crate::model::task::{TaskState, TaskStatus};
 use crate::model::time::Timestamp;
 
 impl AllocMachine {
@@ -27,12 +29,14 @@ impl AllocMachine {
         };
         let waits = self.phase == AllocPhase::Preparing && status == ClientStatus::Pending;
         let waiting = self.waiting.clone().filter(|_| waits);
-        let mut tasks = self.states.clone();
+        let mut tasks = Arc::clone(&self.states);
         if status.terminal() {
             // Whoever reads an ended allocation may count on every task's end being dated.
             let ended = *self.ended_at.get_or_insert(now);
-            for task in tasks.values_mut().filter(|t| t.status == TaskStatus::Dead) {
-                task.finished_at.get_or_insert(ended);
+            let undated = |t: &TaskState| t.status == TaskStatus::Dead && t.finished_at.is_none();
+            if tasks.values().any(undated) {
+                let tasks = Arc::make_mut(&mut tasks).values_mut().filter(|task| undated(task));
+                tasks.for_each(|task| task.finished_at = Some(ended));
             }
         }
         self.public = AllocState {

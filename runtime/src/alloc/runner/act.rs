@@ -117,7 +117,7 @@ impl Runner {
         let Some(handle) = self.tasks.get(task) else {
             return;
         };
-        let sending = send(handle.clone());
+        let sending = send((**handle).clone());
         self.call(Call::Request, async move {
             sending.await;
             Ok(())

@@ -103,7 +103,7 @@ fn start(
         times,
         disk: Arc::default(),
     };
-    let runner = Runner {
+    let runner = Box::new(Runner {
         scope,
         hooks: alloc_hooks,
         machine,
@@ -125,13 +125,13 @@ fn start(
         last_saved: false,
         clock: config.clock,
         _close: close,
-    };
+    });
     runner.begin(first, Inbox { requests: requests_inbox, updates, news });
     Ok(handle)
 }
 
 impl Runner {
-    fn begin(mut self, first: Vec<AllocEffect>, inbox: Inbox) {
+    fn begin(mut self: Box<Self>, first: Vec<AllocEffect>, inbox: Inbox) {
         for effect in first {
             self.act(effect);
         }
@@ -142,7 +142,8 @@ impl Runner {
 
 /// The owners of the tasks, and the ways to them.
 struct Members {
-    tasks: Arc<BTreeMap<TaskName, TaskHandle>>,
+    /// Boxed: a node of the map has room for eleven.
+    tasks: Arc<BTreeMap<TaskName, Box<TaskHandle>>>,
     /// Of all tasks, also of those that need no owner any more.
     states: BTreeMap<TaskName, TaskState>,
     gates: BTreeMap<TaskName, watch::Sender<Gate>>,
@@ -195,7 +196,7 @@ impl Members {
                 None => TaskHandle::spawn(scope, gate_seen, Arc::clone(&tick)),
             };
             states.insert(name.clone(), handle.state());
-            tasks.insert(name.clone(), handle);
+            tasks.insert(name.clone(), Box::new(handle));
             gates.insert(name.clone(), gate);
         }
         Self { tasks: Arc::new(tasks), states, gates, logs, logs_changed, tick }

@@ -81,7 +81,7 @@ fn failed_result() -> Report {
     let exit = ExitResult { exit_code: 3, ..ExitResult::default() };
     let task = TaskState { failed: true, last_exit: Some(exit), ..TaskState::default() };
     let mut state = AllocState { client_status: ClientStatus::Failed, ..AllocState::default() };
-    state.tasks.insert(TaskName::new("web").unwrap(), task);
+    std::sync::Arc::make_mut(&mut state.tasks).insert(TaskName::new("web").unwrap(), task);
     Report::Result {
         job: JobId::new("shop").unwrap(),
         successful: false,

@@ -85,17 +85,21 @@ fn told(reports: &[Report]) -> Vec<String> {
         .collect()
 }
 
+fn tasks_of(state: &mut AllocState) -> &mut BTreeMap<TaskName, TaskState> {
+    Arc::make_mut(&mut state.tasks)
+}
+
 #[test]
 fn each_event_is_told_once_in_order_of_time_and_the_status_when_it_changes() {
     let mut seen = seen();
     let (web, db) = (TaskName::new("web").unwrap(), TaskName::new("db1").unwrap());
     let mut state = AllocState::default();
-    state.tasks.entry(web.clone()).or_default().push_event(event(1));
-    state.tasks.entry(db).or_default().push_event(event(2));
-    state.tasks.entry(web.clone()).or_default().push_event(event(3));
+    tasks_of(&mut state).entry(web.clone()).or_default().push_event(event(1));
+    tasks_of(&mut state).entry(db).or_default().push_event(event(2));
+    tasks_of(&mut state).entry(web.clone()).or_default().push_event(event(3));
     assert_eq!(told(&seen.update(&state)), ["web event 1", "db1 event 2", "web event 3"]);
     assert_eq!(told(&seen.update(&state)), Vec::<String>::new());
-    state.tasks.entry(web).or_default().push_event(event(4));
+    tasks_of(&mut state).entry(web).or_default().push_event(event(4));
     state.client_status = ClientStatus::Running;
     assert_eq!(told(&seen.update(&state)), ["web event 4", "running"]);
 }
@@ -105,11 +109,11 @@ fn when_more_events_came_than_a_task_keeps_it_is_said() {
     let mut seen = seen();
     let web = TaskName::new("web").unwrap();
     let mut state = AllocState::default();
-    let task: &mut TaskState = state.tasks.entry(web).or_default();
+    let task: &mut TaskState = tasks_of(&mut state).entry(web).or_default();
     task.push_event(event(0));
     seen.update(&state);
     for number in 1..=u64::try_from(TASK_EVENTS_MAX).unwrap() + 1 {
-        state.tasks.values_mut().for_each(|task| task.push_event(event(number)));
+        tasks_of(&mut state).values_mut().for_each(|task| task.push_event(event(number)));
     }
     let told = told(&seen.update(&state));
     assert_eq!((told.len(), told[0].as_str()), (TASK_EVENTS_MAX + 1, "web missed"));
@@ -126,7 +130,7 @@ proptest! {
         let web = TaskName::new("web").unwrap();
         let mut number = 0;
         for step in steps {
-            let task: &mut TaskState = state.tasks.entry(web.clone()).or_default();
+            let task: &mut TaskState = tasks_of(&mut state).entry(web.clone()).or_default();
             for _ in 0..step {
                 number += 1;
                 all.push(format!("web event {number}"));

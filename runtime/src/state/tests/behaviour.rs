@@ -23,7 +23,7 @@ async fn an_allocation_with_every_field_set_comes_back_as_it_was() {
     let store = StateStore::in_memory().unwrap();
     let alloc = allocation(id(1));
     let state = AllocState {
-        tasks: BTreeMap::from([(task("web"), Default::default())]),
+        tasks: BTreeMap::from([(task("web"), Default::default())]).into(),
         ..Default::default()
     };
     store.put(&Key::Alloc(alloc.id), &alloc).await.unwrap();

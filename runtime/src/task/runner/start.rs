@@ -96,7 +96,7 @@ fn start(
     let present = PresentRun::default();
     let workloads = Arc::clone(&scope.workloads);
     let record = LocalRecord::new(scope.allocation.id, task.clone(), scope.state.clone(), local);
-    let mut runner = Runner {
+    let mut runner = Box::new(Runner {
         scope: Arc::new(scope),
         machine,
         record,
@@ -117,7 +117,7 @@ fn start(
         closing: false,
         present: Arc::clone(&present),
         lasting: known.unwrap_or_default(),
-    };
+    });
     let farewell = Farewell { gone: gone.clone(), tick: Arc::clone(&runner.tick) };
     let owner = tokio::spawn(async move {
         for effect in first {

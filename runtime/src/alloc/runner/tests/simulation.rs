@@ -89,7 +89,7 @@ struct Told(std::collections::BTreeMap<TaskName, (bool, u64)>);
 
 impl Told {
     fn look(&mut self, state: &AllocState, seed: u64, revived: bool) {
-        for (name, task) in &state.tasks {
+        for (name, task) in state.tasks.iter() {
             let now = (task.status == TaskStatus::Dead, task.restarts);
             let (dead, restarts) = self.0.insert(name.clone(), now).unwrap_or_default();
             assert!(!dead || now.0 || revived, "seed {seed}: {name} was dead and is not: {task:?}");
