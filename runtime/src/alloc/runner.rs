@@ -135,8 +135,8 @@ impl Runner {
                     let newer = Arc::clone(&inbox.updates.borrow_and_update());
                     // A stop by request is sent before the copy that says so, and says more.
                     while let Ok(request) = inbox.requests.try_recv() {
-                        leaving |= matches!(request, Request::Shutdown);
-                        self.requested(request);
+                        leaving |= matches!(*request, Request::Shutdown);
+                        self.requested(*request);
                     }
                     self.updated(newer);
                 }
