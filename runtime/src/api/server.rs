@@ -234,7 +234,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_reads_nothing_of_a_stream_loses_its_connection() {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-        const PART: [u8; 65_536] = [0; 65_536];
+        static PART: [u8; 65_536] = [0; 65_536];
         const FAR_MORE: u64 = 64 * crate::limits::MIB;
         let dir = tempfile::tempdir().unwrap();
         let endless = || async {
