@@ -106,7 +106,11 @@ fn all(api: &Api, wanted: impl Fn(&JobId) -> bool) -> Vec<Evaluation> {
     of_jobs.flat_map(Evaluation::of_job).for_each(&mut enter);
     let of_allocs = api.agent.allocs();
     for made in [false, true] {
-        let of_allocs = of_allocs.iter().filter(|view| wanted(&view.allocation.job.id));
+        let of_allocs = of_allocs.iter().filter(|view| {
+            let alloc = &view.allocation;
+            // One that is as it was made was not changed since.
+            wanted(&alloc.job.id) && (made || alloc.modify_index != alloc.create_index)
+        });
         of_allocs.map(|view| Evaluation::of_alloc(view, made)).for_each(&mut enter);
     }
     found.into_values().collect()
