@@ -46,6 +46,7 @@ const ALWAYS: &[Guest] = &[
     guest("driver-mock", "driver_mock", WASIP2, "driver-mock"),
     guest("device-files", "device_files", WASIP2, "device-files"),
     guest("device-pci", "device_pci", WASIP2, "device-pci"),
+    guest("device-mock", "device_mock", WASIP2, "device-mock"),
     guest("hello", "hello", WASIP2, "hello"),
     guest("kv-server", "kv-server", WASIP2, "kv-server"),
     guest("hello-p1", "hello-p1", WASIP1, "hello-p1"),

@@ -23,7 +23,14 @@ macro_rules! embedded {
 
 /// The plugins every agent has without configuration: drivers first, then device plugins.
 pub fn builtin_plugins() -> &'static [Guest] {
-    embedded!["driver-wasm", "driver-exec", "driver-mock", "device-files", "device-pci"]
+    embedded![
+        "driver-wasm",
+        "driver-exec",
+        "driver-mock",
+        "device-files",
+        "device-pci",
+        "device-mock",
+    ]
 }
 
 /// Paths of guests that tests run. Valid on the machine that compiled them.
@@ -49,6 +56,8 @@ pub mod fixtures {
         DEVICE_FILES = "device-files";
         /// Device plugin `pci`.
         DEVICE_PCI = "device-pci";
+        /// Device plugin `mock_device`: devices and faults as its script says.
+        DEVICE_MOCK = "device-mock";
         /// Task that greets and shows its devices (component).
         HELLO = "hello";
         /// Task that greets and exits with a code (core module, WASI preview 1).

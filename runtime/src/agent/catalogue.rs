@@ -25,6 +25,9 @@ use crate::plugin::{Plugin, PluginRuntime, PluginSpec};
 /// Most files of a plugin directory that are looked at.
 const PLUGIN_DIR_FILES_MAX: usize = 256;
 
+/// The device plugin that pretends, for tests; off unless its block is there.
+const MOCK_DEVICE: &str = "mock_device";
+
 /// A plugin and its fate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PluginEntry {
@@ -129,7 +132,7 @@ async fn all<T: 'static>(mut set: JoinSet<T>) -> Vec<T> {
 fn candidates(config: &AgentConfig, data_dir: &Path) -> Vec<Candidate> {
     let mut found: BTreeMap<String, Candidate> = BTreeMap::new();
     for guest in ostler_guests::builtin_plugins() {
-        let name = guest.name.trim_start_matches("driver-").trim_start_matches("device-");
+        let name = builtin_name(guest.name);
         let (default_config, grants) = builtin_defaults(name, data_dir);
         let candidate = Candidate {
             name: name.to_owned(),
@@ -138,7 +141,8 @@ fn candidates(config: &AgentConfig, data_dir: &Path) -> Vec<Candidate> {
             config: default_config,
             grants,
             limits: PluginLimits::default(),
-            enabled: true,
+            // Only for those who ask for it: by default a node has no device that fails on purpose.
+            enabled: name != MOCK_DEVICE,
         };
         found.insert(name.to_owned(), candidate);
     }
@@ -172,6 +176,15 @@ fn configure(candidate: &mut Candidate, block: &PluginBlock) {
     candidate.limits = block.limits.apply(PluginLimits::default());
 }
 
+/// Name of the block that configures a built-in plugin, from the name of its crate.
+fn builtin_name(guest: &str) -> &str {
+    match guest {
+        // The driver `mock_driver` was there first and has the block `mock`.
+        "device-mock" => MOCK_DEVICE,
+        _ => guest.trim_start_matches("driver-").trim_start_matches("device-"),
+    }
+}
+
 /// The least a built-in plugin needs.
 fn builtin_defaults(name: &str, data_dir: &Path) -> (JsonObject, Grants) {
     let object = |value: serde_json::Value| match value {
@@ -186,6 +199,11 @@ fn builtin_defaults(name: &str, data_dir: &Path) -> (JsonObject, Grants) {
             let dir = data_dir.join("devices");
             let config = object(json!({ "dir": dir.to_string_lossy() }));
             (config, Grants { files: read_only(dir), ..Grants::default() })
+        }
+        // No directory is needed by what its block can say; its script and journal need this one.
+        MOCK_DEVICE => {
+            let files = read_only(data_dir.join(MOCK_DEVICE));
+            (JsonObject::default(), Grants { files, ..Grants::default() })
         }
         "pci" => {
             let grants = Grants { files: read_only(PathBuf::from("/sys")), ..Grants::default() };

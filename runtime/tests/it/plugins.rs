@@ -50,9 +50,11 @@ async fn goes_on(agent: &TestAgent) {
 async fn the_built_in_plugins_are_loaded_healthy_and_hold_the_least_authority() {
     let agent = TestAgent::start().await;
     let names: Vec<&str> = agent.handle.plugins().iter().map(|e| e.name.as_str()).collect();
-    assert_eq!(names, ["exec", "files", "mock", "pci", "wasm"]);
+    assert_eq!(names, ["exec", "files", "mock", "mock_device", "pci", "wasm"]);
     for entry in agent.handle.plugins() {
-        assert_eq!(entry.status, PluginStatus::Loaded, "{}", entry.name);
+        let off = entry.name == "mock_device";
+        let expected = if off { PluginStatus::Disabled } else { PluginStatus::Loaded };
+        assert_eq!(entry.status, expected, "{}", entry.name);
         assert_eq!(entry.source, "built-in");
         assert_eq!(entry.digest.as_ref().map(String::len), Some(64));
         assert_eq!(entry.grants.process, entry.name == "exec", "{}", entry.name);

@@ -301,7 +301,7 @@ async fn plugins_are_listed_with_what_they_may_do() {
     let list = json(&with_data(&["plugin", "list", "--json"]).await);
     let names: Vec<_> =
         list.as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["exec", "files", "mock", "pci", "wasm"]);
+    assert_eq!(names, ["exec", "files", "mock", "mock_device", "pci", "wasm"]);
 }
 
 #[tokio::test]
