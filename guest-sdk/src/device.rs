@@ -199,8 +199,14 @@ impl InstanceStats {
     }
 
     /// Add a measurement under a one-element path.
-    pub fn stat(mut self, name: &str, value: StatValue) -> Self {
-        self.stats.push(StatEntry { path: vec![name.to_owned()], value });
+    pub fn stat(self, name: &str, value: StatValue) -> Self {
+        self.nested(&[name], value)
+    }
+
+    /// Add a measurement inside named objects: `["link", "speed"]`.
+    pub fn nested(mut self, path: &[&str], value: StatValue) -> Self {
+        let path = path.iter().map(|part| (*part).to_owned()).collect();
+        self.stats.push(StatEntry { path, value });
         self
     }
 }

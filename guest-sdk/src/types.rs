@@ -94,6 +94,16 @@ impl StatValue {
         }
     }
 
+    /// A number with a fraction, for example degrees. It must be finite.
+    pub fn float(value: f64, unit: &str, description: &str) -> Self {
+        Self {
+            float_numerator: Some(value),
+            unit: Some(unit.to_owned()).filter(|unit| !unit.is_empty()),
+            description: Some(description.to_owned()),
+            ..Self::empty()
+        }
+    }
+
     /// A whole number, for example bytes used.
     pub fn int(value: i64, unit: &str, description: &str) -> Self {
         Self {

@@ -154,23 +154,18 @@ fn sysfs() -> TempDir {
     let root = tempfile::tempdir().unwrap();
     let bus = root.path().join("bus/pci/devices");
     std::fs::create_dir_all(&bus).unwrap();
-    let driver = root.path().join("bus/pci/drivers/nvidia");
-    std::fs::create_dir_all(&driver).unwrap();
     let devices = [
-        ("0000:3b:00.0", "0x10de", "0x2331", "0x030200", "0"),
-        ("0000:5e:00.0", "0x10de", "0x2331", "0x030200", "1"),
-        ("0000:01:00.0", "0x8086", "0x1521", "0x020000", "-1"),
+        ("0000:3b:00.0", "10DE", "2331", "30200", "0"),
+        ("0000:5e:00.0", "10DE", "2331", "30200", "1"),
+        ("0000:01:00.0", "8086", "1521", "20000", "-1"),
     ];
     for (address, vendor, device, class, numa) in devices {
         let dir = root.path().join("devices/pci0000:00").join(address);
         std::fs::create_dir_all(&dir).unwrap();
-        for (name, text) in [("vendor", vendor), ("device", device), ("class", class)] {
-            std::fs::write(dir.join(name), format!("{text}\n")).unwrap();
-        }
+        let driver = if vendor == "10DE" { "DRIVER=nvidia\n" } else { "" };
+        let uevent = format!("{driver}PCI_CLASS={class}\nPCI_ID={vendor}:{device}\n");
+        std::fs::write(dir.join("uevent"), uevent).unwrap();
         std::fs::write(dir.join("numa_node"), format!("{numa}\n")).unwrap();
-        if vendor == "0x10de" {
-            symlink("../../../bus/pci/drivers/nvidia", dir.join("driver")).unwrap();
-        }
         symlink(format!("../../../devices/pci0000:00/{address}"), bus.join(address)).unwrap();
     }
     root

@@ -4,14 +4,15 @@
 //! root of sysfs: a sandboxed directory does not follow a link that leaves it.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use ostler_sdk::device::prelude::*;
+use plugin_support::{groups, pci, sysfs};
 use serde::Deserialize;
 
+mod measure;
 mod names;
+mod nodes;
 
 const SCHEMA: &str = r#"{
   "type": "object",
@@ -20,6 +21,18 @@ const SCHEMA: &str = r#"{
     "root": {
       "type": "string", "minLength": 1, "default": "/sys",
       "description": "Granted directory where sysfs is mounted."
+    },
+    "classes": {
+      "type": "array", "items": {"type": "string", "minLength": 2},
+      "description": "Only devices of these classes: names (display) or the first digits of the number (03, 0302). Absent: all."
+    },
+    "ignored_ids": {
+      "type": "array", "items": {"type": "string", "minLength": 1},
+      "description": "Devices left out: addresses (0000:3b:00.0) or vendor and device (10de:2330)."
+    },
+    "nodes": {
+      "type": "boolean", "default": true,
+      "description": "Lend the device nodes of graphics cards, accelerators, RDMA adapters and VFIO groups."
     }
   }
 }"#;
@@ -28,12 +41,22 @@ const SCHEMA: &str = r#"{
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    #[serde(default = "sysfs")]
+    #[serde(default = "sysfs_root")]
     root: PathBuf,
+    #[serde(default)]
+    classes: Vec<String>,
+    #[serde(default)]
+    ignored_ids: Vec<String>,
+    #[serde(default = "yes")]
+    nodes: bool,
 }
 
-fn sysfs() -> PathBuf {
+fn sysfs_root() -> PathBuf {
     PathBuf::from("/sys")
+}
+
+fn yes() -> bool {
+    true
 }
 
 struct Pci;
@@ -44,29 +67,66 @@ impl DevicePlugin for Pci {
     }
 
     fn fingerprint() -> Result<Fingerprint> {
-        let mut groups: BTreeMap<(u16, u32, u16), Vec<Device>> = BTreeMap::new();
-        for device in list()? {
-            let key = (device.vendor, device.class, device.id);
-            groups.entry(key).or_default().push(device);
-        }
-        let groups = groups.into_iter().map(|((vendor, class, id), devices)| {
-            Group::new(names::vendor(vendor), names::class(class), format!("{id:04x}"))
-                .attributes(attributes(class, &devices))
-                .instances(devices.into_iter().map(|device| {
-                    Instance::healthy(device.address.clone())
-                        .at(Some(device.address), device.numa_node)
-                }))
+        let config: Config = host::config()?;
+        let found = grouped(list(&config)?).into_iter().map(|(key, devices)| {
+            let group = Group::new(key.vendor, key.class, key.device);
+            let attributes = groups::shared(devices.iter().map(Device::attributes));
+            group.attributes(attributes).instances(devices.into_iter().map(Device::instance))
         });
-        let groups = merge(groups);
-        Ok(Fingerprint::new(groups).check_after(60_000).watch_subsystem("pci"))
+        let found = found.collect();
+        Ok(Fingerprint::new(found).check_after(60_000).watch_subsystem("pci"))
     }
 
     fn reserve(claim: Claim) -> Result<Reservation> {
-        let there = list()?;
-        if let Some(gone) = claim.ids.iter().find(|id| there.iter().all(|d| d.address != **id)) {
-            return Err(Error::not_found(format!("no PCI device {gone:?}")));
+        let config: Config = host::config()?;
+        let mut reservation = Reservation::empty().env("PCI_DEVICES", claim.ids.join(","));
+        for id in &claim.ids {
+            let dir = config.root.join("bus/pci/devices").join(id);
+            // An id with a slash would be a path out of the directory.
+            let device = pci::normalise(id)
+                .filter(|address| address == id)
+                .and_then(|address| Device::read(&dir, address))
+                .filter(|device| device.wanted(&config) && device.key().is(&claim));
+            if device.is_none() {
+                return Err(Error::not_found(format!("no PCI device {id:?} of this group")));
+            }
+            if config.nodes {
+                for node in nodes::of(&dir)? {
+                    reservation = reservation.device_node(node);
+                }
+            }
         }
-        Ok(Reservation::empty().env("PCI_DEVICES", claim.ids.join(",")))
+        Ok(nodes::once_each(reservation))
+    }
+
+    fn stats() -> Result<Vec<GroupStats>> {
+        let config: Config = host::config()?;
+        let dir = config.root.join("bus/pci/devices");
+        let groups = grouped(list(&config)?).into_iter().filter_map(|(key, devices)| {
+            let measured = devices.into_iter().filter_map(|device| {
+                measure::instance(&dir.join(&device.address), device.address, device.class)
+            });
+            let instances: Vec<_> = measured.collect();
+            let Key { vendor, class, device } = key;
+            let stats = GroupStats { vendor, type_: class.to_owned(), name: device, instances };
+            (!stats.instances.is_empty()).then_some(stats)
+        });
+        Ok(groups.collect())
+    }
+}
+
+/// What a group is called. Two programming interfaces of one device do not make two groups.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    vendor: String,
+    class: &'static str,
+    device: String,
+}
+
+impl Key {
+    fn is(&self, claim: &Claim) -> bool {
+        (self.vendor.as_str(), self.class, self.device.as_str())
+            == (claim.vendor.as_str(), claim.type_.as_str(), claim.name.as_str())
     }
 }
 
@@ -78,6 +138,7 @@ struct Device {
     id: u16,
     /// Class, subclass and programming interface.
     class: u32,
+    subsystem: Option<String>,
     numa_node: Option<u32>,
     driver: Option<String>,
 }
@@ -85,77 +146,81 @@ struct Device {
 impl Device {
     /// `None` for a device that went away in between.
     fn read(dir: &Path, address: String) -> Option<Self> {
-        let text = |name: &str| fs::read_to_string(dir.join(name)).ok();
-        let hex = |name: &str| {
-            let text = text(name)?;
-            let digits = text.trim();
-            u32::from_str_radix(digits.strip_prefix("0x").unwrap_or(digits), 16).ok()
-        };
-        let driver = fs::read_link(dir.join("driver")).ok();
+        let uevent = sysfs::Uevent::of(dir)?;
+        let hex = |text: &str| u16::from_str_radix(text, 16).ok();
+        let (vendor, id) = uevent.get("PCI_ID")?.split_once(':')?;
         Some(Self {
             address,
-            vendor: hex("vendor").and_then(|id| u16::try_from(id).ok())?,
-            id: hex("device").and_then(|id| u16::try_from(id).ok())?,
-            class: hex("class")?,
-            // The kernel writes -1 where it does not know.
-            numa_node: text("numa_node").and_then(|node| node.trim().parse().ok()),
-            driver: driver.and_then(|link| link.file_name()?.to_str().map(str::to_owned)),
+            vendor: hex(vendor)?,
+            id: hex(id)?,
+            class: u32::from_str_radix(uevent.get("PCI_CLASS")?, 16).ok()?,
+            subsystem: uevent.get("PCI_SUBSYS_ID").map(str::to_ascii_lowercase),
+            numa_node: sysfs::numa_node(dir),
+            driver: uevent.get("DRIVER").map(str::to_owned),
         })
+    }
+
+    fn key(&self) -> Key {
+        Key {
+            vendor: names::vendor(self.vendor),
+            class: names::class(self.class),
+            device: format!("{:04x}", self.id),
+        }
+    }
+
+    /// Whether the configuration leaves it in.
+    fn wanted(&self, config: &Config) -> bool {
+        let digits = format!("{:06x}", self.class);
+        let of_class = |class: &String| {
+            let class = class.to_ascii_lowercase();
+            class == names::class(self.class) || digits.starts_with(&class)
+        };
+        let ids = format!("{:04x}:{:04x}", self.vendor, self.id);
+        let ignored =
+            |id: &String| id.eq_ignore_ascii_case(&self.address) || id.eq_ignore_ascii_case(&ids);
+        (config.classes.is_empty() || config.classes.iter().any(of_class))
+            && !config.ignored_ids.iter().any(ignored)
+    }
+
+    fn attributes(&self) -> Vec<NamedAttribute> {
+        let mut attributes = vec![
+            NamedAttribute::new("class", format!("{:06x}", self.class)),
+            NamedAttribute::new("vendor_id", format!("{:04x}", self.vendor)),
+            NamedAttribute::new("device_id", format!("{:04x}", self.id)),
+        ];
+        let texts = [("driver", &self.driver), ("subsystem_id", &self.subsystem)];
+        let given = texts.into_iter().filter_map(|(name, text)| {
+            Some(NamedAttribute::new(name, groups::name(text.as_deref()?)?))
+        });
+        attributes.extend(given);
+        attributes
+    }
+
+    fn instance(self) -> Instance {
+        Instance::healthy(self.address.clone()).at(Some(self.address), self.numa_node)
     }
 }
 
-/// All devices, sorted by address. A node without PCI has none.
-fn list() -> Result<Vec<Device>> {
-    let Config { root } = host::config()?;
-    let dir = root.join("bus/pci/devices");
-    let cannot_read = |error| Error::recoverable(format!("cannot read {}: {error}", dir.display()));
-    let entries = match fs::read_dir(&dir) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(vec![]),
-        entries => entries.map_err(cannot_read)?,
-    };
+/// All devices that the configuration leaves in, sorted by address. A node without PCI has none.
+fn list(config: &Config) -> Result<Vec<Device>> {
+    let dir = config.root.join("bus/pci/devices");
     let mut devices = vec![];
-    for entry in entries {
-        let name = entry.map_err(cannot_read)?.file_name();
-        let Some(address) = name.to_str() else {
-            continue;
-        };
-        match Device::read(&dir.join(address), address.to_owned()) {
-            Some(device) => devices.push(device),
+    for address in sysfs::names(&dir)? {
+        match Device::read(&dir.join(&address), address.clone()) {
+            Some(device) if device.wanted(config) => devices.push(device),
+            Some(_) => {}
             None => log::debug(format!("PCI device {address} cannot be read; left out")),
         }
     }
-    devices.sort_by(|a, b| a.address.cmp(&b.address));
     Ok(devices)
 }
 
-/// The driver is an attribute of the group only where all its devices have the same.
-fn attributes(class: u32, devices: &[Device]) -> Vec<NamedAttribute> {
-    let mut attributes = vec![NamedAttribute::new("class", format!("{class:06x}"))];
-    let mut drivers = devices.iter().map(|device| device.driver.as_deref());
-    if let Some(Some(driver)) = drivers.next()
-        && drivers.all(|other| other == Some(driver))
-    {
-        attributes.push(NamedAttribute::new("driver", driver));
+fn grouped(devices: Vec<Device>) -> BTreeMap<Key, Vec<Device>> {
+    let mut groups: BTreeMap<Key, Vec<Device>> = BTreeMap::new();
+    for device in devices {
+        groups.entry(device.key()).or_default().push(device);
     }
-    attributes
-}
-
-/// Two classes can have one name; groups must not.
-fn merge(groups: impl Iterator<Item = Group>) -> Vec<Group> {
-    let mut merged: Vec<Group> = vec![];
-    for group in groups {
-        let same = |other: &&mut Group| {
-            (&other.vendor, &other.type_, &other.name) == (&group.vendor, &group.type_, &group.name)
-        };
-        match merged.iter_mut().find(same) {
-            Some(other) => {
-                other.attributes.retain(|attribute| group.attributes.contains(attribute));
-                other.instances.extend(group.instances);
-            }
-            None => merged.push(group),
-        }
-    }
-    merged
+    groups
 }
 
 ostler_sdk::export_device!(Pci);
