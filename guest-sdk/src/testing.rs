@@ -74,9 +74,10 @@ impl FakeHost {
         with(|state| state.now = state.now.saturating_add(nanos));
     }
 
-    /// What `command::run` answers for a program; any other is not found.
-    pub fn answer_command(&self, program: &str, answer: Result<Output, CommandError>) {
-        with(|state| state.commands.insert(program.to_owned(), answer));
+    /// What `command::run` answers for a program, or for one whole command line (words joined by a
+    /// space), which comes first; any other is not found.
+    pub fn answer_command(&self, command: &str, answer: Result<Output, CommandError>) {
+        with(|state| state.commands.insert(command.to_owned(), answer));
     }
 
     /// Let a process or WASM task end.
@@ -212,9 +213,11 @@ pub(crate) mod imports {
                     line.push(' ');
                     line.push_str(arg);
                 }
-                state.commands_run.push(line);
+                let answer = state.commands.get(&line).or_else(|| state.commands.get(program));
                 let missing = || Err(CommandError::NotFound(program.to_owned()));
-                state.commands.get(program).cloned().unwrap_or_else(missing)
+                let answer = answer.cloned().unwrap_or_else(missing);
+                state.commands_run.push(line);
+                answer
             })
         }
     }

@@ -1,0 +1,171 @@
+//! Running nvidia-smi.
+
+use ostler_sdk::device::prelude::*;
+use ostler_sdk::host::command::{CommandError, Output};
+
+use crate::table::{Table, cut};
+
+/// Which card it is; part of every query.
+const WHICH: &[&str] = &["index", "uuid", "name", "pci.bus_id"];
+
+/// Columns of a query: those that drivers have known since 2018, and newer ones. A driver that
+/// does not know one refuses the whole query.
+pub struct Columns {
+    known: &'static [&'static str],
+    newer: &'static [&'static str],
+}
+
+/// For fingerprints and reservations.
+pub const FINGERPRINT: Columns = Columns {
+    known: &[
+        "driver_version",
+        "memory.total",
+        "power.limit",
+        "clocks.max.sm",
+        "clocks.max.memory",
+        "pcie.link.gen.max",
+        "pcie.link.width.max",
+        "ecc.mode.current",
+        "ecc.errors.uncorrected.volatile.total",
+        "persistence_mode",
+        "display_active",
+        "temperature.gpu",
+    ],
+    newer: &["mig.mode.current", "compute_cap"],
+};
+
+/// For statistics.
+pub const STATS: Columns = Columns {
+    known: &[
+        "utilization.gpu",
+        "utilization.memory",
+        "memory.used",
+        "memory.total",
+        "temperature.gpu",
+        "power.draw",
+        "power.limit",
+        "clocks.current.graphics",
+        "clocks.current.sm",
+        "clocks.current.memory",
+        "ecc.errors.corrected.volatile.total",
+        "ecc.errors.uncorrected.volatile.total",
+        "fan.speed",
+        "pstate",
+    ],
+    newer: &[
+        "mig.mode.current",
+        "temperature.memory",
+        "utilization.encoder",
+        "utilization.decoder",
+    ],
+};
+
+impl Columns {
+    /// Those to ask for; `newer`: all.
+    pub fn all(&self, newer: bool) -> Vec<&'static str> {
+        let newer = if newer { self.newer } else { &[] };
+        [WHICH, self.known, newer].concat()
+    }
+}
+
+/// The host ends the program at the limit `call_wall` of the plugin, if that is sooner.
+const TIMEOUT: Milliseconds = 60_000;
+
+/// What nvidia-smi printed, and for which columns.
+pub struct Answer {
+    text: String,
+    columns: Vec<&'static str>,
+}
+
+impl Answer {
+    /// What it says of the cards.
+    ///
+    /// # Errors
+    /// A line that cannot be read.
+    pub fn table(&self) -> Result<Table<'_>> {
+        let table = Table::read(&self.text, &self.columns)?;
+        for warning in &table.warnings {
+            log::warn(cut(warning));
+        }
+        Ok(table)
+    }
+}
+
+/// Ask for these columns: one run of the program, and a second one with fewer columns where the
+/// driver is too old for the newer ones.
+///
+/// # Errors
+/// [`Error::NotFound`] where there is no program, driver or card: nothing to be lent, and not a
+/// failure. [`Error::PermissionDenied`] when the program is not granted. Anything else may pass.
+pub fn run(program: &str, columns: &Columns) -> Result<Answer> {
+    let asked = columns.all(true);
+    let output = invoke(program, &asked)?;
+    let said = heard(&output.stdout) + &heard(&output.stderr);
+    if output.exit_code != Some(0) && said.contains("is not a valid field to query") {
+        let asked = columns.all(false);
+        return judge(invoke(program, &asked)?, asked);
+    }
+    judge(output, asked)
+}
+
+fn invoke(program: &str, columns: &[&str]) -> Result<Output> {
+    let query = format!("--query-gpu={}", columns.join(","));
+    let args = [query, "--format=csv,noheader,nounits".to_owned()];
+    command::run(program, &args, TIMEOUT).map_err(|error| match error {
+        CommandError::NotFound(_) => undetected(&format!("there is no {program}")),
+        CommandError::TimedOut => Error::recoverable(format!(
+            "{program} did not end in time; persistence mode makes it quicker, or give it more \
+             time: limits {{ call_wall = \"15s\" }}"
+        )),
+        other => other.into(),
+    })
+}
+
+fn undetected(why: &str) -> Error {
+    Error::not_found(format!("undetected: {why}"))
+}
+
+fn heard(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The exit codes are those of the program's manual.
+fn judge(output: Output, columns: Vec<&'static str>) -> Result<Answer> {
+    let (text, errors) = (heard(&output.stdout), heard(&output.stderr));
+    let said = text.lines().chain(errors.lines()).find(|line| !line.trim().is_empty());
+    let said = cut(said.unwrap_or("it says nothing"));
+    let cards = text.contains("GPU-");
+    if output.truncated {
+        let last = text.lines().count();
+        return Err(Error::recoverable(format!(
+            "nvidia-smi printed more than is kept; line {last} is the last of it"
+        )));
+    }
+    match output.exit_code {
+        Some(0 | 6) if !cards && (text.trim().is_empty() || said.starts_with("No devices")) => {
+            Err(undetected(&format!("nvidia-smi finds no card: {said}")))
+        }
+        // Cards that do not answer, a damaged memory of one card: the others are told of.
+        Some(0 | 10 | 14 | 15 | 255) if cards || output.exit_code == Some(0) => {
+            if !text.is_empty() && !text.ends_with('\n') {
+                let last = text.lines().count();
+                return Err(Error::recoverable(format!(
+                    "line {last} of nvidia-smi is cut off: {:?}",
+                    cut(text.lines().last().unwrap_or_default())
+                )));
+            }
+            // What is said of lost cards may be on either stream.
+            Ok(Answer { text: text + &errors_of_cards(&errors), columns })
+        }
+        Some(9) => Err(undetected(&format!("the driver is not loaded: {said}"))),
+        Some(12) => Err(undetected(&format!("the driver's library is not there: {said}"))),
+        Some(code) => Err(Error::recoverable(format!("nvidia-smi ended with code {code}: {said}"))),
+        None => Err(Error::recoverable(format!("nvidia-smi was killed: {said}"))),
+    }
+}
+
+/// The lines of standard error that tell of cards; the rest is for people.
+fn errors_of_cards(errors: &str) -> String {
+    let about = |line: &&str| line.trim_start().starts_with("Unable to determine the device");
+    errors.lines().filter(about).map(|line| format!("{line}\n")).collect()
+}
