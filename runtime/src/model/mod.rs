@@ -19,5 +19,6 @@ pub mod json;
 pub mod plugin;
 pub mod resources;
 pub mod saved;
+pub mod stats;
 pub mod task;
 pub mod time;
