@@ -137,6 +137,12 @@ pub const DEVICE_GROUPS_MAX: usize = 256;
 pub const DEVICE_INSTANCES_MAX: usize = 4_096;
 /// Most attributes of a driver, a node fingerprint or a device group.
 pub const ATTRIBUTES_MAX: usize = 512;
+/// Most measurements of one device instance. A graphics card has about forty.
+pub const STAT_ENTRIES_MAX: usize = 512;
+/// Deepest place of a measurement: objects inside one another, its own name included.
+pub const STAT_DEPTH_MAX: usize = 8;
+/// How far a measurement may be ahead of the host's clock, which may have been set back meanwhile.
+pub const STATS_AHEAD_MAX: Duration = Duration::from_secs(60);
 /// Longest id, name or unit in an answer, bytes.
 pub const ANSWER_NAME_BYTES_MAX: usize = 256;
 /// Longest free text in an answer (reason, message, attribute value), bytes.

@@ -10,7 +10,7 @@ use wasmtime::Store;
 
 use super::bindings::since_0_1::host::types as wit;
 use super::convert;
-use crate::clock::{Stopwatch, timeout};
+use crate::clock::{Stopwatch, Timestamp, timeout};
 use crate::driver::api::{PluginCallError, TaskContext};
 use crate::host::call_state::HostTime;
 use crate::host::{CallState, HostServices, PluginContext};
@@ -70,6 +70,11 @@ impl<P: Send + Sync + 'static> Caller<P> {
         called: Result<Result<T, wit::PluginError>, CallError>,
     ) -> Result<T, PluginCallError> {
         called.map_err(|e| self.failed(call, e))?.map_err(convert::plugin_error)
+    }
+
+    /// The host's time, against which an answer is checked.
+    pub(super) fn now(&self) -> Timestamp {
+        self.services.clock.now()
     }
 
     pub(super) fn counters(&self) -> &Arc<CallCounters> {

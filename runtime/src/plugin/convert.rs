@@ -3,6 +3,8 @@
 //! A broken answer is refused as a whole, with the place and the reason: half an answer would be
 //! acted upon.
 
+mod stats;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -19,6 +21,8 @@ use crate::model::device::{
     Reservation,
 };
 use crate::model::ids::PluginName;
+
+pub(super) use stats::device_stats;
 
 /// An answer against the rules of the interface.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -186,12 +190,16 @@ pub(super) fn device_fingerprint(
     Ok(DeviceFingerprint { groups, next: next_check(given.next_check, given.watch)? })
 }
 
+fn group_key(vendor: String, kind: String, group: String) -> Checked<GroupKey> {
+    Ok(GroupKey {
+        vendor: name("group.vendor", vendor)?,
+        kind: name("group.type", kind)?,
+        name: name("group.name", group)?,
+    })
+}
+
 fn device_group(plugin: &PluginName, given: dev::Group) -> Checked<DeviceGroup> {
-    let key = GroupKey {
-        vendor: name("group.vendor", given.vendor)?,
-        kind: name("group.type", given.type_)?,
-        name: name("group.name", given.name)?,
-    };
+    let key = group_key(given.vendor, given.type_, given.name)?;
     let place = format!("group {key}");
     at_most(&place, given.instances.len(), DEVICE_INSTANCES_MAX)?;
     let mut seen = BTreeSet::new();

@@ -15,6 +15,7 @@ use crate::model::device::Reservation;
 use crate::model::ids::PluginName;
 use crate::model::json::JsonObject;
 use crate::model::resources::AllocatedDevice;
+use crate::model::stats::DeviceGroupStats;
 
 /// A loaded device plugin.
 pub struct DevicePlugin {
@@ -100,6 +101,21 @@ impl DevicePlugin {
             })
         });
         self.caller.answer("release", called.await)
+    }
+
+    /// Measure.
+    ///
+    /// # Errors
+    /// The plugin's own error (`Unsupported` when it never measures), or that the call failed.
+    pub async fn stats(&self) -> Result<Vec<DeviceGroupStats>, PluginCallError> {
+        let called = self.caller.call(None, |pre, store| {
+            Box::pin(async move {
+                let plugin = pre.instantiate_async(&mut *store).await?;
+                plugin.ostler_plugin_device().call_stats(store).await
+            })
+        });
+        let groups = self.caller.answer("stats", called.await)?;
+        convert::device_stats(groups, self.caller.now()).map_err(|e| self.caller.failed("stats", e))
     }
 }
 

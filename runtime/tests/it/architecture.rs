@@ -119,6 +119,7 @@ const PURE: &[&str] = &[
     "node/constraint",
     "node/version.rs",
     "plugin/capability.rs",
+    "plugin/convert",
     "plugin/convert.rs",
     "plugin/manifest.rs",
     "sandbox/prescan.rs",
