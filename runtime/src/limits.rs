@@ -180,6 +180,28 @@ pub const FINGERPRINT_RETRY_FIRST: Duration = Duration::from_secs(1);
 /// Longest wait after failed fingerprints: a plugin is never given up.
 pub const FINGERPRINT_RETRY_MAX: Duration = Duration::from_secs(120);
 
+/// From one collection of a device plugin's statistics to the next, unless configured. A card's
+/// sensors change within seconds; nvidia-smi takes some 50 ms of a core for one answer.
+pub const DEVICE_STATS_INTERVAL_DEFAULT: Duration = Duration::from_secs(5);
+/// Shortest interval honoured: a zero interval once cost a whole core (nomad #6201).
+pub const DEVICE_STATS_INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// Longest wait between collections from a plugin that fails.
+pub const DEVICE_STATS_RETRY_MAX: Duration = Duration::from_secs(120);
+/// Statistics older than so many intervals count as stale.
+pub const DEVICE_STATS_OLD_INTERVALS: u32 = 3;
+/// Longest call of a device plugin the manager waits for: above the plugin's own deadline, which
+/// normally ends it, and below [`HOOK_WALL_MAX`].
+pub const DEVICE_CALL_WALL_MAX: Duration = Duration::from_secs(15);
+/// Reserves and releases of one device plugin at once: a plugin that hangs must leave the instances
+/// of [`PLUGIN_INSTANCES_MAX`] to others.
+pub const DEVICE_CALLS_MAX: usize = 4;
+/// Wait after a first release that the plugin did not answer; doubles with each further one.
+pub const DEVICE_RELEASE_RETRY_FIRST: Duration = Duration::from_secs(1);
+/// Longest wait between two tries of a release.
+pub const DEVICE_RELEASE_RETRY_MAX: Duration = Duration::from_secs(60);
+/// Rounds of a release, the first included, until it is given up: about five minutes, in which a
+/// plugin that is updated or restarted is back.
+pub const DEVICE_RELEASE_TRIES_MAX: u32 = 11;
 /// From one measurement of an allocation's directory to the next. A task that writes 100 MB/s is
 /// found within 6 GB.
 pub const DISK_MEASURE_INTERVAL: Duration = Duration::from_secs(60);

@@ -1,9 +1,16 @@
 //! Devices as the node sees them.
 //!
-//! [`manager`] holds the device plugins, asks each for its fingerprint and merges the groups into
-//! the node; [`ledger`] (pure) knows who holds which instance; [`matching`] (pure) chooses
-//! instances for a request and explains when it cannot.
+//! ```text
+//!  plugins ([`source`]) ─ fingerprint ─► [`inventory`] ─► Node ─► [`matching`] ─► [`ledger`]
+//!                       ◄─ reserve, release ── [`reservation`] ◄── tasks            who holds what
+//!                       ─ statistics ─► [`stats`] ─► API, CLI
+//! ```
+//! [`manager`] drives it: it asks the plugins, retries, and contains those that fail. All the others
+//! but [`source`] are pure.
 
+pub mod inventory;
 pub mod ledger;
 pub mod manager;
 pub mod matching;
+pub mod reservation;
+pub mod stats;

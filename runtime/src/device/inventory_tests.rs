@@ -1,0 +1,144 @@
+//! Who owns what, whatever plugins say.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::device::DeviceInstance;
+
+fn plugin(name: &str) -> PluginName {
+    PluginName::new(name).unwrap()
+}
+
+fn key(name: &str) -> GroupKey {
+    GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: name.into() }
+}
+
+fn group(owner: &str, name: &str) -> DeviceGroup {
+    let health = Health { state: HealthState::Healthy, reason: String::new() };
+    DeviceGroup {
+        key: key(name),
+        plugin: plugin(owner),
+        instances: vec![DeviceInstance { id: "0".into(), health, locality: None }],
+        attributes: vec![],
+    }
+}
+
+fn owners(inventory: &Inventory) -> Vec<(String, String)> {
+    let groups = inventory.groups().into_iter();
+    groups.map(|group| (group.key.name, group.plugin.to_string())).collect()
+}
+
+fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
+}
+
+#[test]
+fn a_group_of_two_plugins_is_the_first_ones_until_it_no_longer_reports_it() {
+    let mut inventory = Inventory::default();
+    inventory.found(&plugin("q"), vec![group("q", "a")]);
+    let moved = inventory.found(&plugin("p"), vec![group("p", "a"), group("p", "b")]);
+    assert_eq!(moved.left_out, [(key("a"), plugin("q"))]);
+    assert_eq!(owners(&inventory), pairs(&[("a", "q"), ("b", "p")]));
+    inventory.found(&plugin("q"), vec![group("q", "a")]);
+    assert_eq!(owners(&inventory), pairs(&[("a", "q"), ("b", "p")]), "it stays with q");
+    let moved = inventory.found(&plugin("q"), vec![]);
+    assert_eq!(moved.passed_on, [(key("a"), plugin("p"))]);
+    assert_eq!(owners(&inventory), pairs(&[("a", "p"), ("b", "p")]), "at once, p is not asked");
+    let moved = inventory.found(&plugin("q"), vec![group("q", "a")]);
+    assert_eq!(moved.left_out, [(key("a"), plugin("p"))], "now p was first");
+}
+
+#[test]
+fn a_plugin_that_fails_keeps_its_groups_unhealthy_and_touches_no_others() {
+    let mut inventory = Inventory::default();
+    inventory.found(&plugin("p"), vec![group("p", "a")]);
+    inventory.found(&plugin("q"), vec![group("q", "a"), group("q", "b")]);
+    inventory.failed(&plugin("p"), "it trapped");
+    let groups = inventory.groups();
+    assert_eq!(owners(&inventory), pairs(&[("a", "p"), ("b", "q")]));
+    let health = &groups[0].instances[0].health;
+    assert_eq!((health.state, health.reason.as_str()), (HealthState::Unhealthy, "it trapped"));
+    assert_eq!(groups[1].instances[0].health.state, HealthState::Healthy);
+    let states: Vec<_> = inventory.plugins().into_values().map(|health| health.state).collect();
+    assert_eq!(states, [HealthState::Unhealthy, HealthState::Healthy]);
+    inventory.found(&plugin("p"), vec![group("p", "a")]);
+    assert_eq!(inventory.groups()[0].instances[0].health.state, HealthState::Healthy);
+    inventory.failed(&plugin("never-answered"), "it hangs");
+    assert_eq!(inventory.groups().len(), 2);
+}
+
+#[test]
+fn a_changed_vendor_is_another_group_and_the_old_one_is_gone() {
+    let mut inventory = Inventory::default();
+    inventory.found(&plugin("p"), vec![group("p", "a")]);
+    let mut renamed = group("p", "a");
+    renamed.key.vendor = "other".into();
+    let moved = inventory.found(&plugin("p"), vec![renamed]);
+    assert_eq!(moved.gone, [key("a")]);
+    assert_eq!(inventory.owner(&key("a")), None);
+    assert!(!inventory.has(&plugin("p"), &key("a"), "0"));
+    assert_eq!(inventory.groups()[0].key.vendor, "other");
+}
+
+#[derive(Clone, Debug)]
+enum Said {
+    Found(usize, Vec<String>),
+    Failed(usize),
+}
+
+fn said() -> impl Strategy<Value = Said> {
+    let names = prop::collection::btree_set("[a-d]", 0..4);
+    prop_oneof![
+        3 => (0_usize..3, names).prop_map(|(p, set)| Said::Found(p, set.into_iter().collect())),
+        1 => (0_usize..3).prop_map(Said::Failed),
+    ]
+}
+
+proptest! {
+    /// Every group that somebody reports has exactly one owner, who reports it; an owner that goes
+    /// on reporting a group never loses it; and what one plugin says changes no group of another.
+    #[test]
+    fn every_reported_group_has_one_owner_that_reports_it(
+        series in prop::collection::vec(said(), 0..40),
+    ) {
+        let names = ["p", "q", "r"];
+        let mut inventory = Inventory::default();
+        let mut reported: [Vec<String>; 3] = [vec![], vec![], vec![]];
+        for said in series {
+            let before = inventory.groups();
+            let speaker = match said {
+                Said::Found(p, groups) => {
+                    let answer = groups.iter().map(|name| group(names[p], name)).collect();
+                    inventory.found(&plugin(names[p]), answer);
+                    reported[p] = groups;
+                    p
+                }
+                Said::Failed(p) => {
+                    inventory.failed(&plugin(names[p]), "no");
+                    p
+                }
+            };
+            let after = inventory.groups();
+            let mut all: Vec<&String> = reported.iter().flatten().collect();
+            all.sort();
+            all.dedup();
+            prop_assert_eq!(after.iter().map(|g| &g.key.name).collect::<Vec<_>>(), all);
+            for group in &after {
+                let owner = names.iter().position(|n| *n == group.plugin.as_str()).unwrap();
+                prop_assert!(reported[owner].contains(&group.key.name));
+                prop_assert_eq!(inventory.owner(&group.key), Some(&group.plugin));
+            }
+            for old in before {
+                let owner = names.iter().position(|n| *n == old.plugin.as_str()).unwrap();
+                let new = after.iter().find(|g| g.key == old.key);
+                if owner == speaker {
+                    let keeps = reported[owner].contains(&old.key.name);
+                    prop_assert_eq!(new.is_some_and(|g| g.plugin == old.plugin), keeps);
+                } else {
+                    prop_assert_eq!(new, Some(&old));
+                }
+            }
+        }
+    }
+}
