@@ -9,16 +9,22 @@
 //! back, and tasks may hold them. A group that two plugins report is the first one's: two owners of
 //! one name could not be told apart in a reservation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::device::{DeviceGroup, GroupKey, Health, HealthState};
 use crate::model::ids::PluginName;
+use crate::model::stats::DeviceGroupStats;
 
 #[derive(Default)]
 struct Answer {
     groups: BTreeMap<GroupKey, DeviceGroup>,
-    /// Why it has not answered since.
-    failure: Option<String>,
+    health: Health,
+}
+
+impl Answer {
+    fn healthy(&self) -> bool {
+        self.health.state == HealthState::Healthy
+    }
 }
 
 /// See the module.
@@ -42,8 +48,19 @@ pub struct Moved {
 impl Inventory {
     /// A plugin answered: this is all it sees now.
     pub fn found(&mut self, plugin: &PluginName, groups: Vec<DeviceGroup>) -> Moved {
+        let health = Health { state: HealthState::Healthy, reason: String::new() };
+        self.replace(plugin, groups, health)
+    }
+
+    /// A plugin answered that there is nothing for it on this node, and why: not a failure.
+    pub fn undetected(&mut self, plugin: &PluginName, reason: &str) -> Moved {
+        let health = Health { state: HealthState::Undetected, reason: reason.to_owned() };
+        self.replace(plugin, Vec::new(), health)
+    }
+
+    fn replace(&mut self, plugin: &PluginName, groups: Vec<DeviceGroup>, health: Health) -> Moved {
         let groups = groups.into_iter().map(|group| (group.key.clone(), group)).collect();
-        self.answers.insert(plugin.clone(), Answer { groups, failure: None });
+        self.answers.insert(plugin.clone(), Answer { groups, health });
         let mut moved = Moved::default();
         let own = self.owners.iter().filter(|(_, owner)| *owner == plugin);
         let lost: Vec<GroupKey> =
@@ -70,7 +87,7 @@ impl Inventory {
 
     /// A plugin did not answer, or wrongly.
     pub fn failed(&mut self, plugin: &PluginName, reason: &str) {
-        self.answers.entry(plugin.clone()).or_default().failure = Some(reason.to_owned());
+        self.answers.entry(plugin.clone()).or_default().health = unhealthy(reason);
     }
 
     fn reports(&self, plugin: &PluginName, key: &GroupKey) -> bool {
@@ -80,7 +97,7 @@ impl Inventory {
     /// Who gets a group that its owner lost: one that works before one that fails.
     fn heir(&self, key: &GroupKey) -> Option<PluginName> {
         let candidates = self.answers.iter().filter(|(_, a)| a.groups.contains_key(key));
-        let heir = candidates.min_by_key(|(_, answer)| answer.failure.is_some());
+        let heir = candidates.min_by_key(|(_, answer)| !answer.healthy());
         heir.map(|(name, _)| name.clone())
     }
 
@@ -90,14 +107,54 @@ impl Inventory {
         self.owners.get(key)
     }
 
-    /// Is this instance of a group of this plugin there, by its newest answer?
+    /// Whose group this is, when its newest answer has these instances.
+    ///
+    /// # Errors
+    /// The first instance it does not have; nothing when nobody has the group.
+    pub fn owner_with<'a>(
+        &self,
+        key: &GroupKey,
+        instances: &'a [String],
+    ) -> Result<&PluginName, Option<&'a str>> {
+        let owner = self.owners.get(key).ok_or(None)?;
+        let known = self.instances(owner, key);
+        match instances.iter().find(|id| !known.contains(id.as_str())) {
+            None => Ok(owner),
+            Some(missing) => Err(Some(missing)),
+        }
+    }
+
+    fn instances(&self, plugin: &PluginName, key: &GroupKey) -> BTreeSet<&str> {
+        let group = self.answers.get(plugin).and_then(|answer| answer.groups.get(key));
+        let instances = group.into_iter().flat_map(|group| &group.instances);
+        instances.map(|instance| instance.id.as_str()).collect()
+    }
+
+    /// Of what a plugin measured, only what is its own stays. What went, as texts.
+    pub fn keep_own(&self, plugin: &PluginName, stats: &mut Vec<DeviceGroupStats>) -> Vec<String> {
+        let mut foreign = Vec::new();
+        stats.retain_mut(|group| {
+            if self.owner(&group.key) != Some(plugin) {
+                foreign.push(group.key.to_string());
+                return false;
+            }
+            let known = self.instances(plugin, &group.key);
+            group.instances.retain(|id, _| {
+                let own = known.contains(id.as_str());
+                if !own {
+                    foreign.push(format!("{} instance {id}", group.key));
+                }
+                own
+            });
+            true
+        });
+        foreign
+    }
+
+    /// How a plugin was when it was last asked; absent: it has not answered yet.
     #[must_use]
-    pub fn has(&self, plugin: &PluginName, key: &GroupKey, instance: &str) -> bool {
-        self.owner(key) == Some(plugin)
-            && self.answers.get(plugin).is_some_and(|answer| {
-                let group = answer.groups.get(key);
-                group.is_some_and(|group| group.instances.iter().any(|known| known.id == instance))
-            })
+    pub fn health(&self, plugin: &PluginName) -> Option<&Health> {
+        self.answers.get(plugin).map(|answer| &answer.health)
     }
 
     /// Every group, by name, as its owner sees it; unhealthy where the owner fails.
@@ -106,10 +163,9 @@ impl Inventory {
         let groups = self.owners.iter().filter_map(|(key, owner)| {
             let answer = self.answers.get(owner)?;
             let mut group = answer.groups.get(key)?.clone();
-            if let Some(reason) = &answer.failure {
-                let unhealthy = unhealthy(reason);
+            if !answer.healthy() {
                 for instance in &mut group.instances {
-                    instance.health.clone_from(&unhealthy);
+                    instance.health.clone_from(&answer.health);
                 }
             }
             Some(group)
@@ -120,11 +176,7 @@ impl Inventory {
     /// How the plugins that were asked are.
     #[must_use]
     pub fn plugins(&self) -> BTreeMap<PluginName, Health> {
-        let health = |answer: &Answer| match &answer.failure {
-            None => Health { state: HealthState::Healthy, reason: String::new() },
-            Some(reason) => unhealthy(reason),
-        };
-        self.answers.iter().map(|(name, answer)| (name.clone(), health(answer))).collect()
+        self.answers.iter().map(|(name, answer)| (name.clone(), answer.health.clone())).collect()
     }
 }
 

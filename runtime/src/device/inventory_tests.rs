@@ -77,8 +77,47 @@ fn a_changed_vendor_is_another_group_and_the_old_one_is_gone() {
     let moved = inventory.found(&plugin("p"), vec![renamed]);
     assert_eq!(moved.gone, [key("a")]);
     assert_eq!(inventory.owner(&key("a")), None);
-    assert!(!inventory.has(&plugin("p"), &key("a"), "0"));
+    assert_eq!(inventory.owner_with(&key("a"), &["0".to_owned()]), Err(None));
     assert_eq!(inventory.groups()[0].key.vendor, "other");
+}
+
+#[test]
+fn nothing_for_a_plugin_on_this_node_is_no_failure() {
+    let mut inventory = Inventory::default();
+    inventory.found(&plugin("p"), vec![group("p", "a")]);
+    let moved = inventory.undetected(&plugin("p"), "no card");
+    assert_eq!(moved.gone, [key("a")]);
+    assert_eq!(inventory.groups(), vec![]);
+    let health = inventory.health(&plugin("p")).unwrap();
+    assert_eq!((health.state, health.reason.as_str()), (HealthState::Undetected, "no card"));
+    assert_eq!(inventory.health(&plugin("q")), None);
+}
+
+#[test]
+fn an_instance_is_its_owners_while_the_newest_answer_has_it() {
+    let mut inventory = Inventory::default();
+    inventory.found(&plugin("p"), vec![group("p", "a")]);
+    let ids = ["0".to_owned(), "1".to_owned()];
+    assert_eq!(inventory.owner_with(&key("a"), &ids[..1]), Ok(&plugin("p")));
+    assert_eq!(inventory.owner_with(&key("a"), &ids), Err(Some("1")));
+    inventory.failed(&plugin("p"), "it trapped");
+    assert_eq!(inventory.owner_with(&key("a"), &ids[..1]), Ok(&plugin("p")));
+}
+
+#[test]
+fn a_plugin_measures_only_what_is_its_own() {
+    let mut inventory = Inventory::default();
+    inventory.found(&plugin("p"), vec![group("p", "a")]);
+    inventory.found(&plugin("q"), vec![group("q", "b")]);
+    let measured = |name: &str, ids: &[&str]| DeviceGroupStats {
+        key: key(name),
+        instances: ids.iter().map(|id| ((*id).to_owned(), std::sync::Arc::default())).collect(),
+        stale: None,
+    };
+    let mut stats = vec![measured("a", &["0", "1"]), measured("b", &["0"]), measured("c", &[])];
+    let foreign = inventory.keep_own(&plugin("p"), &mut stats);
+    assert_eq!(stats, [measured("a", &["0"])]);
+    assert_eq!(foreign, ["acme/gpu/a instance 1", "acme/gpu/b", "acme/gpu/c"]);
 }
 
 #[derive(Clone, Debug)]

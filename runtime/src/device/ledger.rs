@@ -100,7 +100,8 @@ impl DeviceLedger {
         self.release_where(|candidate| candidate.alloc == alloc)
     }
 
-    fn release_where(&mut self, goes: impl Fn(&Holder) -> bool) -> Vec<Held> {
+    /// Free what the holders of whom `goes` is true hold. Returns what was freed.
+    pub fn release_where(&mut self, goes: impl Fn(&Holder) -> bool) -> Vec<Held> {
         let freed: Vec<Held> = self.holders().filter(|held| goes(&held.holder)).collect();
         self.held.retain(|_, instances| {
             instances.retain(|_, holder| !goes(holder));
@@ -113,6 +114,12 @@ impl DeviceLedger {
     #[must_use]
     pub fn holder(&self, group: &GroupKey, instance: &str) -> Option<&Holder> {
         self.held.get(group)?.get(instance)
+    }
+
+    /// Does this one hold any of these instances?
+    #[must_use]
+    pub fn holds(&self, holder: &Holder, devices: &[AllocatedDevice]) -> bool {
+        each(devices).any(|(group, instance)| self.holder(group, instance) == Some(holder))
     }
 
     /// Everything held, by group and instance.

@@ -1,159 +1,256 @@
 //! All device plugins of the node.
 //!
 //! ```text
-//! DevicePlugin ─ fingerprint loop ─► groups of this plugin ─ union over plugins ─► Node
-//! task runner ─ reserve(instances) ─► the plugin that found the group ─► env, mounts, nodes
+//! DeviceSource ─ fingerprint loop ─► inventory (whose group is it) ─► Node
+//!              ─ statistics loop ──► index ─► of a task, of an allocation, of all
+//!              ◄─ reserve, release ─ claims ◄── task runner          claims ─► the agent's ledger
 //! ```
-//! A plugin that fails turns its devices and itself unhealthy and is asked again; tasks keep what
-//! they hold.
+//! A plugin that fails, hangs or lies turns its own devices and statistics bad, with the reason, and
+//! is asked again; tasks keep what they hold. Each has loops of its own, every call has a bound, and
+//! no more than [`DEVICE_CALLS_MAX`] reserves and releases of one wait for it: it delays no other.
+
+mod claims;
+mod collect;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::inventory::{Inventory, Moved};
+use super::ledger::Holder;
+use super::source::DeviceSource;
+use super::stats::StatsIndex;
+use crate::clock::{self, Clock};
 use crate::driver::api::{BoxFuture, Devices, PluginCallError};
-use crate::model::device::{DeviceGroup, GroupKey, Health, HealthState, Reservation};
+use crate::limits::{
+    DEVICE_CALL_WALL_MAX, DEVICE_CALLS_MAX, DEVICE_STATS_INTERVAL_DEFAULT,
+    DEVICE_STATS_INTERVAL_MIN, DEVICE_STATS_OLD_INTERVALS, DEVICE_UNDETECTED_INTERVAL,
+};
+use crate::model::device::{DeviceGroup, Reservation};
 use crate::model::ids::{AllocId, PluginName, TaskName};
 use crate::model::resources::AllocatedDevice;
+use crate::model::stats::DeviceGroupStats;
 use crate::node::Node;
-use crate::plugin::device::DevicePlugin;
 use crate::plugin::refresh::{Asked, Refresher};
+
+pub use claims::{ClaimReport, ClaimState, LedgerBook};
+
+/// How devices are managed.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceOptions {
+    /// Time.
+    pub clock: Clock,
+    /// From one collection of a plugin's statistics to the next; 5 s unless given, at least
+    /// [`DEVICE_STATS_INTERVAL_MIN`].
+    pub stats_interval: Option<Duration>,
+}
+
+/// A plugin with what keeps it from taking too much.
+struct Plugin {
+    source: Box<dyn DeviceSource>,
+    slots: Semaphore,
+}
 
 struct Inner {
     node: Node,
-    plugins: Mutex<BTreeMap<PluginName, Arc<DevicePlugin>>>,
-    held: Mutex<BTreeMap<(AllocId, TaskName), Vec<AllocatedDevice>>>,
+    clock: Clock,
+    stats_interval: Duration,
+    plugins: Mutex<BTreeMap<PluginName, Arc<Plugin>>>,
+    inventory: Mutex<Inventory>,
+    stats: Mutex<StatsIndex>,
+    claims: Mutex<BTreeMap<Holder, Arc<claims::Entry>>>,
+    book: OnceLock<Arc<dyn LedgerBook>>,
     refresher: Refresher,
+    stop: CancellationToken,
+    running: TaskTracker,
 }
 
 /// See the module. Clones share it.
 #[derive(Clone)]
 pub struct DeviceManager(Arc<Inner>);
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl DeviceManager {
     /// A manager without plugins.
     #[must_use]
-    pub fn new(node: Node) -> Self {
+    pub fn new(node: Node, options: DeviceOptions) -> Self {
+        let stats_interval = options
+            .stats_interval
+            .unwrap_or(DEVICE_STATS_INTERVAL_DEFAULT)
+            .max(DEVICE_STATS_INTERVAL_MIN);
+        let old_after = stats_interval.saturating_mul(DEVICE_STATS_OLD_INTERVALS);
         Self(Arc::new(Inner {
             node,
-            plugins: Mutex::new(BTreeMap::new()),
-            held: Mutex::new(BTreeMap::new()),
+            clock: options.clock,
+            stats_interval,
+            plugins: Mutex::default(),
+            inventory: Mutex::default(),
+            stats: Mutex::new(StatsIndex::new(old_after)),
+            claims: Mutex::default(),
+            book: OnceLock::new(),
             refresher: Refresher::default(),
+            stop: CancellationToken::new(),
+            running: TaskTracker::new(),
         }))
     }
 
-    fn plugins(&self) -> std::sync::MutexGuard<'_, BTreeMap<PluginName, Arc<DevicePlugin>>> {
-        self.0.plugins.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Where it is written who holds what. Before the first reserve; a second one is ignored.
+    pub fn set_book(&self, book: Arc<dyn LedgerBook>) {
+        let _second = self.0.book.set(book);
     }
 
     /// Take a plugin. The future asks for the first fingerprint (bounded wait), then goes on
-    /// asking in the background. `None` when a plugin of that name is already there.
-    pub fn add(&self, plugin: DevicePlugin) -> Option<impl Future<Output = ()> + use<>> {
-        let plugin = Arc::new(plugin);
+    /// asking, and measuring, in the background. `None` when a plugin of that name is already
+    /// there.
+    pub fn add<S: DeviceSource + 'static>(
+        &self,
+        source: S,
+    ) -> Option<impl Future<Output = ()> + use<S>> {
+        let name = source.name().clone();
+        let slots = Semaphore::new(DEVICE_CALLS_MAX);
+        let plugin = Arc::new(Plugin { source: Box::new(source), slots });
         {
-            let mut plugins = self.plugins();
-            if plugins.contains_key(&plugin.name) {
+            let mut plugins = lock(&self.0.plugins);
+            if plugins.contains_key(&name) {
                 return None;
             }
-            plugins.insert(plugin.name.clone(), Arc::clone(&plugin));
+            plugins.insert(name, Arc::clone(&plugin));
         }
         let manager = self.clone();
         Some(async move {
-            let refresher = &manager.0.refresher;
-            let asking = manager.clone();
+            let asking = (manager.clone(), Arc::clone(&plugin));
             let ask = move || {
-                let (manager, plugin) = (asking.clone(), Arc::clone(&plugin));
+                let (manager, plugin) = asking.clone();
                 async move { manager.fingerprint(&plugin).await }
             };
-            refresher.add(ask).await;
+            manager.0.refresher.add(ask).await;
+            manager.0.running.spawn(collect::run(manager.clone(), plugin));
         })
     }
 
-    async fn fingerprint(&self, plugin: &DevicePlugin) -> Asked {
-        match plugin.fingerprint().await {
+    async fn fingerprint(&self, plugin: &Plugin) -> Asked {
+        let name = plugin.source.name();
+        match bounded(name, "fingerprint", plugin.source.fingerprint()).await {
             Ok(found) => {
-                self.publish(&plugin.name, found.groups);
+                self.publish(name, |inventory| inventory.found(name, found.groups));
                 Asked::Answered(found.next.after)
             }
+            // Nothing for it on this node: no failure, and perhaps later there is.
+            Err(PluginCallError::NotFound(reason)) => {
+                tracing::debug!(plugin = %name, reason, "nothing for the device plugin here");
+                self.publish(name, |inventory| inventory.undetected(name, &reason));
+                Asked::Answered(Some(DEVICE_UNDETECTED_INTERVAL))
+            }
             Err(error) => {
-                tracing::warn!(plugin = %plugin.name, %error, "device fingerprint failed");
-                self.turn_unhealthy(&plugin.name, &error.to_string());
+                tracing::warn!(plugin = %name, %error, "device fingerprint failed");
+                let reason = error.to_string();
+                self.publish(name, |inventory| {
+                    inventory.failed(name, &reason);
+                    Moved::default()
+                });
+                lock(&self.0.stats).mark_stale(name, &reason);
                 Asked::Failed
             }
         }
     }
 
-    /// Replace the groups of one plugin. A group that another plugin already reports is left out
-    /// and said so: two owners of one name could not be told apart in a reservation.
-    fn publish(&self, plugin: &PluginName, groups: Vec<DeviceGroup>) {
-        let healthy = Health { state: HealthState::Healthy, reason: String::new() };
+    /// Change the inventory and show it. Under one lock: a later answer is never shown before an
+    /// earlier one.
+    fn publish(&self, plugin: &PluginName, change: impl FnOnce(&mut Inventory) -> Moved) {
+        let mut inventory = lock(&self.0.inventory);
+        let moved = change(&mut inventory);
+        for (group, owner) in &moved.left_out {
+            tracing::warn!(%group, %plugin, %owner, "device group left out: another plugin has it");
+        }
+        for (group, owner) in &moved.passed_on {
+            tracing::info!(%group, %plugin, %owner, "device group goes to the other plugin that has it");
+        }
+        if !moved.passed_on.is_empty() || !moved.gone.is_empty() {
+            lock(&self.0.stats).retain(|owner, group| inventory.owner(group) == Some(owner));
+        }
+        let (groups, plugins): (Vec<DeviceGroup>, _) = (inventory.groups(), inventory.plugins());
         self.0.node.update(|node| {
-            node.device_plugins.insert(plugin.clone(), healthy);
-            node.devices.retain(|group| &group.plugin != plugin);
-            for group in groups {
-                match node.devices.iter().find(|known| known.key == group.key) {
-                    Some(known) => tracing::warn!(
-                        group = %group.key, %plugin, owner = %known.plugin,
-                        "device group left out: another plugin reports it"
-                    ),
-                    None => node.devices.push(group),
-                }
-            }
-            node.devices.sort_by(|a, b| a.key.cmp(&b.key));
+            node.devices = groups;
+            node.device_plugins = plugins;
         });
     }
 
-    fn turn_unhealthy(&self, plugin: &PluginName, reason: &str) {
-        let unhealthy = Health { state: HealthState::Unhealthy, reason: reason.to_owned() };
-        self.0.node.update(|node| {
-            for group in node.devices.iter_mut().filter(|group| &group.plugin == plugin) {
-                for instance in &mut group.instances {
-                    instance.health.clone_from(&unhealthy);
-                }
+    /// The plugin that has these instances now.
+    fn owner(&self, device: &AllocatedDevice) -> Result<Arc<Plugin>, PluginCallError> {
+        let inventory = lock(&self.0.inventory);
+        let group = &device.group;
+        let name = match inventory.owner_with(group, &device.ids) {
+            Ok(name) => name.clone(),
+            Err(None) => {
+                return Err(PluginCallError::Recoverable(format!(
+                    "no plugin reports the device group {group} now"
+                )));
             }
-            node.device_plugins.insert(plugin.clone(), unhealthy);
-        });
+            Err(Some(instance)) => {
+                return Err(PluginCallError::Recoverable(format!(
+                    "no plugin reports instance {instance} of the device group {group} now"
+                )));
+            }
+        };
+        drop(inventory);
+        self.plugin(&name)
     }
 
-    fn owner(&self, group: &GroupKey) -> Result<Arc<DevicePlugin>, PluginCallError> {
-        let view = self.0.node.current();
-        let found = view.devices.iter().find(|known| &known.key == group);
-        let name = found.map(|group| group.plugin.clone()).ok_or_else(|| {
-            PluginCallError::Recoverable(format!("no plugin reports the device group {group} now"))
-        })?;
-        self.plugins().get(&name).cloned().ok_or_else(|| PluginCallError::NotReady {
+    fn plugin(&self, name: &PluginName) -> Result<Arc<Plugin>, PluginCallError> {
+        lock(&self.0.plugins).get(name).cloned().ok_or_else(|| PluginCallError::NotReady {
             name: name.to_string(),
-            reason: "the plugin is gone".to_owned(),
+            reason: "the plugin is not loaded".to_owned(),
         })
     }
 
-    async fn reserve_all(
+    /// Newest statistics of these devices, by group: of a task, or of several. Requests served by
+    /// one group come as one.
+    #[must_use]
+    pub fn stats_of<'a>(
         &self,
-        alloc: AllocId,
-        task: &TaskName,
-        devices: &[AllocatedDevice],
-    ) -> Result<Reservation, PluginCallError> {
-        let mut whole = Reservation::default();
-        for device in devices {
-            let part = self.owner(&device.group)?.reserve(device).await?;
-            // Remembered at once: a later refusal releases what was reserved before it.
-            self.held().entry((alloc, task.clone())).or_default().push(device.clone());
-            whole.env.extend(part.env);
-            whole.mounts.extend(part.mounts);
-            whole.device_nodes.extend(part.device_nodes);
-        }
-        Ok(whole)
+        devices: impl IntoIterator<Item = &'a AllocatedDevice>,
+    ) -> Vec<DeviceGroupStats> {
+        let now = self.0.clock.now();
+        lock(&self.0.stats).of(devices, now)
     }
 
-    fn held(
-        &self,
-    ) -> std::sync::MutexGuard<'_, BTreeMap<(AllocId, TaskName), Vec<AllocatedDevice>>> {
-        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Newest statistics of all devices, by group.
+    #[must_use]
+    pub fn all_stats(&self) -> Vec<DeviceGroupStats> {
+        let now = self.0.clock.now();
+        lock(&self.0.stats).all(now)
     }
 
-    /// Stop asking.
+    /// Stop asking. A call in flight is waited for: it has its bound. A release that is still to be
+    /// tried again stays in the ledger for the next start.
     pub async fn shutdown(&self) {
+        self.0.stop.cancel();
+        self.0.running.close();
         self.0.refresher.shutdown().await;
+        self.0.running.wait().await;
     }
+}
+
+/// An answer within the bound, or that there was none.
+async fn bounded<T>(
+    plugin: &PluginName,
+    call: &'static str,
+    answer: BoxFuture<'_, Result<T, PluginCallError>>,
+) -> Result<T, PluginCallError> {
+    clock::timeout(DEVICE_CALL_WALL_MAX, answer).await.unwrap_or_else(|| {
+        Err(PluginCallError::CallFailed {
+            plugin: plugin.to_string(),
+            call,
+            reason: format!("no answer within {DEVICE_CALL_WALL_MAX:?}"),
+        })
+    })
 }
 
 impl Devices for DeviceManager {
@@ -163,34 +260,15 @@ impl Devices for DeviceManager {
         task: &'a TaskName,
         devices: &'a [AllocatedDevice],
     ) -> BoxFuture<'a, Result<Reservation, PluginCallError>> {
-        Box::pin(async move {
-            // Reserved again before each start: what an earlier start held is replaced.
-            self.held().remove(&(alloc, task.clone()));
-            let reserved = self.reserve_all(alloc, task, devices).await;
-            if reserved.is_err() {
-                self.release(alloc, task).await;
-            }
-            reserved
-        })
+        let holder = Holder { alloc, task: task.clone() };
+        Box::pin(self.reserve_claim(holder, devices))
     }
 
     fn release<'a>(&'a self, alloc: AllocId, task: &'a TaskName) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            let held = self.held().remove(&(alloc, task.clone())).unwrap_or_default();
-            for device in held {
-                let released = match self.owner(&device.group) {
-                    Ok(plugin) => plugin.release(&device).await,
-                    Err(error) => Err(error),
-                };
-                match released {
-                    Ok(())
-                    | Err(PluginCallError::NotFound(_) | PluginCallError::Unsupported(_)) => {}
-                    Err(error) => {
-                        tracing::warn!(%alloc, %task, group = %device.group, %error,
-                            "device plugin failed to release");
-                    }
-                }
-            }
-        })
+        let holder = Holder { alloc, task: task.clone() };
+        Box::pin(self.release_claim(holder))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,4 +13,5 @@ pub mod ledger;
 pub mod manager;
 pub mod matching;
 pub mod reservation;
+pub mod source;
 pub mod stats;

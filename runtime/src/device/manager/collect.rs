@@ -1,0 +1,95 @@
+//! Asks one plugin for statistics again and again.
+//!
+//! ```text
+//!   wait the interval ─► is the plugin well? ─ no ──────────────────────────┐
+//!        ▲                    │ yes                                         │
+//!        │                 measure ─ answer ─► what is its own ─► index     │
+//!        │                    │  └─ unsupported ─► never asked again        │
+//!        └── back-off ◄── failed: its statistics are stale ◄────────────────┘ (interval)
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{DeviceManager, Plugin, bounded, lock};
+use crate::clock;
+use crate::driver::api::PluginCallError;
+use crate::limits::DEVICE_STATS_RETRY_MAX;
+use crate::model::device::HealthState;
+use crate::model::stats::DeviceGroupStats;
+
+/// Until the manager is stopped, or the plugin says that it does not measure.
+pub(super) async fn run(manager: DeviceManager, plugin: Arc<Plugin>) {
+    let mut collector = Collector { manager, plugin, failures: 0, foreign: Vec::new() };
+    let stop = collector.manager.0.stop.clone();
+    while let Some(wait) = collector.collect().await {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = clock::sleep(wait) => {}
+        }
+    }
+}
+
+struct Collector {
+    manager: DeviceManager,
+    plugin: Arc<Plugin>,
+    /// In a row.
+    failures: u32,
+    /// What it measured last that is not its own: told once.
+    foreign: Vec<String>,
+}
+
+impl Collector {
+    /// Collect once. The wait until the next time; `None`: never.
+    async fn collect(&mut self) -> Option<Duration> {
+        let interval = self.manager.0.stats_interval;
+        let name = self.plugin.source.name();
+        let well = lock(&self.manager.0.inventory)
+            .health(name)
+            .is_some_and(|health| health.state == HealthState::Healthy);
+        if !well {
+            return Some(interval);
+        }
+        match bounded(name, "stats", self.plugin.source.stats()).await {
+            Ok(groups) => {
+                self.failures = 0;
+                self.take(groups);
+                Some(interval)
+            }
+            Err(PluginCallError::Unsupported(reason)) => {
+                tracing::debug!(plugin = %name, reason, "the device plugin does not measure");
+                None
+            }
+            Err(error) => {
+                if self.failures == 0 {
+                    tracing::warn!(plugin = %name, %error, "device statistics not collected");
+                }
+                lock(&self.manager.0.stats).mark_stale(name, &error.to_string());
+                let doublings = self.failures.min(16);
+                self.failures = self.failures.saturating_add(1);
+                let longest = DEVICE_STATS_RETRY_MAX.max(interval);
+                Some(interval.saturating_mul(1 << doublings).min(longest))
+            }
+        }
+    }
+
+    fn take(&mut self, mut groups: Vec<DeviceGroupStats>) {
+        let name = self.plugin.source.name();
+        let inner = &self.manager.0;
+        // Both at once: a group that changes hands in between would be taken from its new owner.
+        let inventory = lock(&inner.inventory);
+        let foreign = inventory.keep_own(name, &mut groups);
+        let now = inner.clock.now();
+        lock(&inner.stats).replace(name, groups, now);
+        drop(inventory);
+        if foreign != self.foreign {
+            if !foreign.is_empty() {
+                tracing::warn!(
+                    plugin = %name, count = foreign.len(), first = foreign.first(),
+                    "statistics of devices that are not the plugin's own are left out"
+                );
+            }
+            self.foreign = foreign;
+        }
+    }
+}

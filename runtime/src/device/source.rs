@@ -1,0 +1,58 @@
+//! Where devices come from: a device plugin, or what stands for one in a test.
+
+use crate::driver::api::{BoxFuture, PluginCallError};
+use crate::model::device::Reservation;
+use crate::model::ids::PluginName;
+use crate::model::resources::AllocatedDevice;
+use crate::model::stats::DeviceGroupStats;
+use crate::plugin::convert::DeviceFingerprint;
+use crate::plugin::device::DevicePlugin;
+
+/// The calls of a device plugin. Answers are checked: bounded, and each name there once. A call may
+/// take long or never end: [`super::manager`] bounds it.
+pub trait DeviceSource: Send + Sync {
+    /// Its name.
+    fn name(&self) -> &PluginName;
+    /// Which devices are here: a snapshot.
+    fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>>;
+    /// How a task uses these instances; asked before each of its starts.
+    fn reserve<'a>(
+        &'a self,
+        device: &'a AllocatedDevice,
+    ) -> BoxFuture<'a, Result<Reservation, PluginCallError>>;
+    /// The task that used these instances ended.
+    fn release<'a>(
+        &'a self,
+        device: &'a AllocatedDevice,
+    ) -> BoxFuture<'a, Result<(), PluginCallError>>;
+    /// Measure; `Unsupported` when it never does.
+    fn stats(&self) -> BoxFuture<'_, Result<Vec<DeviceGroupStats>, PluginCallError>>;
+}
+
+impl DeviceSource for DevicePlugin {
+    fn name(&self) -> &PluginName {
+        &self.name
+    }
+
+    fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>> {
+        Box::pin(Self::fingerprint(self))
+    }
+
+    fn reserve<'a>(
+        &'a self,
+        device: &'a AllocatedDevice,
+    ) -> BoxFuture<'a, Result<Reservation, PluginCallError>> {
+        Box::pin(Self::reserve(self, device))
+    }
+
+    fn release<'a>(
+        &'a self,
+        device: &'a AllocatedDevice,
+    ) -> BoxFuture<'a, Result<(), PluginCallError>> {
+        Box::pin(Self::release(self, device))
+    }
+
+    fn stats(&self) -> BoxFuture<'_, Result<Vec<DeviceGroupStats>, PluginCallError>> {
+        Box::pin(Self::stats(self))
+    }
+}
