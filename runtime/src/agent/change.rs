@@ -145,8 +145,7 @@ impl AgentHandle {
         for alloc in copies.chain(&change.placed) {
             state.put_later(&Key::Alloc(alloc.id), &**alloc).await?;
         }
-        let ledger = self.admission().devices().clone();
-        state.put_later(&Key::DeviceLedger, &ledger).await?;
+        self.put_ledger().await?;
         Ok(state.mark())
     }
 
@@ -248,7 +247,8 @@ impl AgentHandle {
             if let Some(handle) = entry.and_then(|entry| entry.handle) {
                 handle.destroy().await;
             }
-            self.admission().release_alloc(alloc.id);
+            let owing = self.0.devices.end_alloc(alloc.id);
+            self.admission().end_alloc(alloc.id, &owing);
             said(state.destroy_alloc(alloc.id).await);
         }
         for (new, old) in &change.copies {

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::alloc::status::client_status;
 use crate::clock::Timestamp;
-use crate::device::ledger::DeviceLedger;
 use crate::host::process::identity::{Leftover as Reaped, reap_leftover};
 use crate::model::alloc::Allocation;
 use crate::model::event::{EventKind, TaskEvent};
@@ -53,34 +52,7 @@ pub(super) async fn clear(
         }
     }
     close_records(state, kept, now, &mut said).await?;
-    release_devices(state, kept).await?;
     Ok(said)
-}
-
-/// Only what is kept holds something.
-async fn release_devices(state: &StateStore, kept: &BTreeSet<AllocId>) -> Result<(), StateError> {
-    let mut left = DeviceLedger::default();
-    match state.get::<DeviceLedger>(&Key::DeviceLedger) {
-        Ok(ledger) => {
-            let ledger = ledger.unwrap_or_default();
-            for held in ledger.holders().filter(|held| !kept.contains(&held.holder.alloc)) {
-                tracing::info!(
-                    device = %held.group, instance = %held.instance, holder = %held.holder,
-                    "device released: its holder is over"
-                );
-            }
-            let gone: BTreeSet<AllocId> = ledger.holders().map(|held| held.holder.alloc).collect();
-            left = ledger;
-            for alloc in gone.difference(kept) {
-                left.release_alloc(*alloc);
-            }
-        }
-        Err(error @ StateError::Record { .. }) => {
-            tracing::warn!(%error, "device ledger not readable, written anew");
-        }
-        Err(error) => return Err(error),
-    }
-    state.put(&Key::DeviceLedger, &left).await.map(drop)
 }
 
 /// What the records say of the allocations, as they are closed.

@@ -2,13 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use super::*;
-use crate::device::ledger::Holder;
 use crate::driver::api::ProcessIdentity;
 use crate::model::alloc::ClientStatus;
-use crate::model::device::GroupKey;
 use crate::model::ids::RunId;
 use crate::model::job::JobKind;
-use crate::model::resources::AllocatedDevice;
 use crate::model::task::{DriverHandle, Workload};
 use crate::rng::Rng;
 use crate::task::handle::{RunRecord, StartedRecord};
@@ -89,21 +86,6 @@ async fn a_thousand_leftovers_are_closed_in_a_few_commits() {
     let after = state.stats();
     assert_eq!(after.writes - before.writes, 2_001);
     assert!(after.commits - before.commits <= 100, "{after:?}");
-}
-
-#[tokio::test]
-async fn devices_held_when_the_agent_died_are_free_again() {
-    let state = StateStore::in_memory().unwrap();
-    let task = fixtures::task("t").unwrap();
-    let alloc = fixtures::allocation(JobKind::Batch, vec![task.clone()], &Rng::seeded(1)).unwrap();
-    let mut ledger = DeviceLedger::default();
-    let group = GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: "a".into() };
-    let holder = Holder { alloc: alloc.id, task: task.name };
-    ledger.claim(&holder, &[AllocatedDevice { group, ids: vec!["0".into()] }]).unwrap();
-    state.put(&Key::DeviceLedger, &ledger).await.unwrap();
-    clear(&state, &BTreeSet::new(), Timestamp::from_nanos(7)).await.unwrap();
-    let after: DeviceLedger = state.get(&Key::DeviceLedger).unwrap().unwrap();
-    assert_eq!(after, DeviceLedger::default());
 }
 
 /// The records of one start, one write after the other: after each of them the agent may have died.

@@ -13,6 +13,7 @@ pub mod catalogue;
 mod change;
 mod collect;
 pub mod config;
+mod devices;
 mod error;
 mod follow;
 pub mod gc;
@@ -55,7 +56,7 @@ use crate::model::ids::{AllocId, PluginName};
 use crate::model::job::Job;
 use crate::node::{Node, NodeView};
 use crate::rng::Rng;
-use crate::state::{DataDirLock, Key, StateError, StateStore};
+use crate::state::{DataDirLock, StateError, StateStore};
 use crate::task::env::NodeFacts;
 
 pub use crate::alloc::RestartScope;
@@ -173,6 +174,9 @@ struct Inner {
     order: tokio::sync::Mutex<()>,
     /// Removes directories without a record; see [`unowned`].
     unowned: Mutex<Option<JoinHandle<()>>>,
+    /// Held while the device ledger is read and queued. Inside `order`, never the other way: a task
+    /// that ends writes it, and `order` may be held while a task ends.
+    ledger: tokio::sync::Mutex<()>,
     /// Something became free, or may be placed now.
     wake: Arc<Notify>,
     /// Ends what runs beside the agent.
@@ -303,15 +307,15 @@ impl AgentHandle {
         Ok(handles)
     }
 
-    /// Free what an allocation holds. The record may lag: at worst a device counts as held by an
-    /// allocation that is over, which the next start sees.
+    /// Free what an allocation holds; its devices once their plugins were told. The record may lag:
+    /// at worst a device counts as held by an allocation that is over, which the next start sees.
     async fn release(&self, alloc: AllocId) {
         let _order = self.0.order.lock().await;
-        self.admission().release_alloc(alloc);
-        let ledger = self.admission().devices().clone();
-        match self.0.state.put_later(&Key::DeviceLedger, &ledger).await {
+        let owing = self.0.devices.end_alloc(alloc);
+        self.admission().end_alloc(alloc, &owing);
+        match self.put_ledger().await {
             // Closed: the agent has left.
-            Ok(_) | Err(StateError::Closed { .. }) => {}
+            Ok(()) | Err(StateError::Closed { .. }) => {}
             Err(error) => tracing::warn!(%alloc, %error, "release of devices not written"),
         }
     }

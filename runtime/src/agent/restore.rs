@@ -21,6 +21,7 @@ use super::registry::Registry;
 use super::views::Stage;
 use super::{AgentHandle, leftovers};
 use crate::alloc::{AllocRunner, RestoredAlloc};
+use crate::device::ledger::DeviceLedger;
 use crate::model::alloc::{Allocation, DesiredStatus};
 use crate::model::ids::{AllocId, JobId, RunId};
 use crate::model::saved::{DeploymentStatus, JobRecord, SavedAllocState};
@@ -35,11 +36,16 @@ use crate::task::handle::LocalState;
 pub(super) struct Found {
     jobs: BTreeMap<JobId, Arc<JobRecord>>,
     allocs: BTreeMap<AllocId, FoundAlloc>,
+    /// Who held which device; absent where it is not readable or was never written.
+    ledger: Option<DeviceLedger>,
     /// Records that do not decode.
     bad: Vec<Key>,
     /// What the operator should hear.
     notices: Vec<String>,
 }
+
+/// An allocation, what its tasks were at, and whether it is over.
+type KeptAlloc = (Arc<Allocation>, RestoredAlloc, bool);
 
 #[derive(Default)]
 struct FoundAlloc {
@@ -69,6 +75,14 @@ impl Found {
             found.take(&record);
         }
         found.keep_jobs_of_bad_records();
+        found.ledger = match state.get(&Key::DeviceLedger) {
+            Ok(ledger) => ledger,
+            Err(error @ StateError::Record { .. }) => {
+                tracing::warn!(%error, "device ledger not readable, written anew");
+                None
+            }
+            Err(error) => return Err(error),
+        };
         Ok(found)
     }
 
@@ -190,7 +204,7 @@ impl Found {
     }
 
     /// Kept allocations, oldest first, so that each comes after the one whose place it takes.
-    fn kept_allocs(mut self) -> Vec<(Arc<Allocation>, RestoredAlloc, bool)> {
+    fn kept_allocs(mut self) -> Vec<KeptAlloc> {
         let kept = self.kept();
         self.allocs.retain(|id, _| kept.contains(id));
         let mut allocs: Vec<_> = self
@@ -242,13 +256,23 @@ pub(super) async fn clear(
 
 impl AgentHandle {
     /// Count what the kept allocations hold as lent, without owning them.
-    pub(super) async fn adopt(&self, found: Found) -> Result<(), StateError> {
-        for (alloc, _, over) in found.kept_allocs() {
-            if !over {
-                self.adopt_one(&alloc);
-            }
+    pub(super) async fn adopt(&self, mut found: Found) -> Result<(), StateError> {
+        let (ledger, kept) = (found.ledger.take(), found.kept());
+        self.adopt_live(&found.kept_allocs(), ledger.as_ref(), false);
+        if let Some(ledger) = &ledger {
+            let live = self.admission().allocs();
+            // Those of an agent that serves are its own to release.
+            self.restore_owed(ledger, &live, |alloc| !kept.contains(&alloc));
         }
         self.queue_ledger().await
+    }
+
+    /// Enter what the allocations that are not over hold.
+    fn adopt_live(&self, allocs: &[KeptAlloc], ledger: Option<&DeviceLedger>, own: bool) {
+        for (alloc, _, _) in allocs.iter().filter(|(.., over)| !over) {
+            self.adopt_one(alloc);
+            self.restore_devices(alloc, ledger, own);
+        }
     }
 
     fn adopt_one(&self, alloc: &Allocation) {
@@ -262,7 +286,7 @@ impl AgentHandle {
     ///
     /// # Errors
     /// When the state cannot be written.
-    pub(super) async fn restore(&self, found: Found) -> Result<(), StateError> {
+    pub(super) async fn restore(&self, mut found: Found) -> Result<(), StateError> {
         let now = self.0.clock.now();
         // Before anything starts: a new run's record is of interest too.
         self.sweep_exits(found.runs()).await;
@@ -270,13 +294,17 @@ impl AgentHandle {
             self.registry().put_job(Arc::clone(record));
         }
         let jobs: Vec<JobId> = found.jobs.keys().cloned().collect();
+        let ledger = found.ledger.take();
         let allocs = found.kept_allocs();
+        // Before anything starts: an owner asks at once for what its task holds.
+        self.adopt_live(&allocs, ledger.as_ref(), true);
+        if let Some(ledger) = &ledger {
+            let live = self.admission().allocs();
+            self.restore_owed(ledger, &live, |_| true);
+        }
         let total = allocs.len();
-        for (done, (alloc, restored, over)) in allocs.into_iter().enumerate() {
+        for (done, (alloc, restored, _)) in allocs.into_iter().enumerate() {
             self.0.stage.send_replace(Stage::Restoring { done, total });
-            if !over {
-                self.adopt_one(&alloc);
-            }
             {
                 let mut registry = self.registry();
                 // Those of a purged job are told to stop; others without a job were run embedded.
@@ -288,7 +316,8 @@ impl AgentHandle {
                 Ok(handle) => self.own(&handle),
                 Err(error) => {
                     tracing::error!(alloc = %alloc.id, %error, "allocation not restored");
-                    self.admission().release_alloc(alloc.id);
+                    let owing = self.0.devices.end_alloc(alloc.id);
+                    self.admission().end_alloc(alloc.id, &owing);
                     self.registry().remove_alloc(alloc.id);
                 }
             }
@@ -327,8 +356,7 @@ impl AgentHandle {
 
     async fn queue_ledger(&self) -> Result<(), StateError> {
         let _order = self.0.order.lock().await;
-        let ledger = self.admission().devices().clone();
-        self.0.state.put_later(&Key::DeviceLedger, &ledger).await.map(drop)
+        self.put_ledger().await
     }
 }
 

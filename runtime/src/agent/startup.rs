@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::admission::Admission;
 use super::catalogue::Loaded;
+use super::devices::AgentBook;
 use super::inspect::STATE_FILE;
 use super::records::{self, Follower};
 use super::restore::Found;
@@ -20,7 +21,7 @@ use super::{
     restore, unowned,
 };
 use crate::clock;
-use crate::device::manager::DeviceManager;
+use crate::device::manager::{DeviceManager, DeviceOptions};
 use crate::driver::api::Workloads;
 use crate::driver::manager::DriverManager;
 use crate::host::process::{Options as ProcessOptions, ProcessHost, Supervision};
@@ -64,7 +65,11 @@ pub(super) async fn start(
         clock: options.clock.clone(),
     });
     let drivers = DriverManager::new(node.clone(), Arc::clone(&workloads));
-    let devices = DeviceManager::new(node.clone());
+    let device_options = DeviceOptions {
+        clock: options.clock.clone(),
+        stats_interval: options.config.device_stats_interval,
+    };
+    let devices = DeviceManager::new(node.clone(), device_options);
     let runtime = PluginRuntime::new(services.clone())?;
     let Loaded { entries: plugins, first, waiting } =
         catalogue::load_all(&options.config, &data_dir, &runtime, &drivers, &devices).await;
@@ -101,6 +106,7 @@ pub(super) async fn start(
         ),
         order: tokio::sync::Mutex::new(()),
         unowned: Mutex::default(),
+        ledger: tokio::sync::Mutex::new(()),
         wake: Arc::default(),
         rescan: Arc::default(),
         ended: CancellationToken::new(),
@@ -110,6 +116,7 @@ pub(super) async fn start(
         _lock: lock,
     }));
     agent.remove_unowned(unowned);
+    agent.0.devices.set_book(AgentBook::of(&agent));
     let fingerprints = tokio::spawn(answered(agent.clone(), first));
     if embedded {
         agent.adopt(found).await?;

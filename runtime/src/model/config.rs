@@ -22,6 +22,8 @@ pub struct AgentConfig {
     pub jobs_dir: Option<PathBuf>,
     /// When allocations that are over are removed.
     pub gc: GcConfig,
+    /// From one collection of a device plugin's statistics to the next; 5 s unless given.
+    pub device_stats_interval: Option<Duration>,
     /// Name people see; the host name unless given.
     pub node_name: Option<String>,
     /// The node's data center; `dc1` unless given.

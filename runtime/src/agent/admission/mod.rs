@@ -15,6 +15,7 @@
 
 mod instance;
 mod needs;
+mod owed;
 mod refusal;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,6 +53,8 @@ pub struct Placing<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
     devices: DeviceLedger,
+    /// Tasks of live allocations whose plugins were told that they ended.
+    settled: BTreeSet<Holder>,
     ports: PortLedger,
     lent: BTreeMap<AllocId, NodeResources>,
 }
@@ -192,8 +195,15 @@ impl Admission {
     /// Take back everything lent to an allocation. Nothing happens the second time.
     pub fn release_alloc(&mut self, alloc: AllocId) {
         self.devices.release_alloc(alloc);
+        self.settled.retain(|holder| holder.alloc != alloc);
         self.ports.release(alloc);
         self.lent.remove(&alloc);
+    }
+
+    /// Every allocation that something is lent to.
+    #[must_use]
+    pub fn allocs(&self) -> BTreeSet<AllocId> {
+        self.lent.keys().copied().collect()
     }
 
     /// Who holds which device.

@@ -30,9 +30,9 @@ const ANSWER_KB: RangeInclusive<i64> = 1..=64 * 1_024;
 const LOG_KB_PER_SECOND: RangeInclusive<i64> = 1..=64 * 1_024;
 const HANDLES: RangeInclusive<i64> = 1..=100_000;
 const RANDOM_KB: RangeInclusive<i64> = 1..=1_024;
+/// How often something may be done again and again.
+const INTERVAL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
 /// Ranges of the garbage collection.
-const GC_INTERVAL: RangeInclusive<Duration> =
-    Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
 const PERCENT: RangeInclusive<i64> = 1..=100;
 const GC_ALLOCS: RangeInclusive<i64> = 1..=100_000;
 const GC_PARALLEL: RangeInclusive<i64> = 1..=64;
@@ -62,6 +62,7 @@ static AGENT: Schema = Schema {
         field("data_dir", Shape::Text),
         field("plugin_dir", Shape::Text),
         field("jobs_dir", Shape::Text),
+        field("device_stats_interval", Shape::Duration),
         once("gc", &GC),
         field("meta", Shape::TextMap),
         labelled("plugin", &PLUGIN),
@@ -194,6 +195,7 @@ fn agent(body: Body, cx: &mut Context<'_>) -> AgentConfig {
     let data_dir = path("data_dir", &mut reader, cx);
     let plugin_dir = path("plugin_dir", &mut reader, cx);
     let jobs_dir = path("jobs_dir", &mut reader, cx);
+    let device_stats_interval = interval("device_stats_interval", &mut reader, cx);
     let gc = reader.block("gc").map(|block| gc(block, cx)).unwrap_or_default();
     let node_meta = reader.text_map("meta", cx);
     let plugins = plugins(reader.blocks("plugin"), cx);
@@ -203,6 +205,7 @@ fn agent(body: Body, cx: &mut Context<'_>) -> AgentConfig {
         plugin_dir,
         jobs_dir,
         gc,
+        device_stats_interval,
         node_name,
         datacenter,
         host_ip,
@@ -211,19 +214,23 @@ fn agent(body: Body, cx: &mut Context<'_>) -> AgentConfig {
     }
 }
 
+/// A span within [`INTERVAL`].
+fn interval(name: &'static str, reader: &mut Reader, cx: &mut Context<'_>) -> Option<Duration> {
+    let (interval, at) = reader.duration(name, cx)?;
+    let fits = INTERVAL.contains(&interval);
+    if !fits {
+        let (least, most) = (
+            humantime::format_duration(*INTERVAL.start()),
+            humantime::format_duration(*INTERVAL.end()),
+        );
+        cx.error(at, format!("{name} must be {least} to {most}"));
+    }
+    fits.then_some(interval)
+}
+
 fn gc(block: Block, cx: &mut Context<'_>) -> GcConfig {
     let mut reader = Reader::new(block.body, &GC, cx);
-    let interval = reader.duration("interval", cx).and_then(|(interval, at)| {
-        let fits = GC_INTERVAL.contains(&interval);
-        if !fits {
-            let (least, most) = (
-                humantime::format_duration(*GC_INTERVAL.start()),
-                humantime::format_duration(*GC_INTERVAL.end()),
-            );
-            cx.error(at, format!("interval must be {least} to {most}"));
-        }
-        fits.then_some(interval)
-    });
+    let interval = interval("interval", &mut reader, cx);
     let config = GcConfig {
         interval,
         disk_usage_percent: reader.number("disk_usage_threshold", PERCENT, cx),
