@@ -121,3 +121,13 @@ async fn only_the_exit_records_of_runs_with_a_process_are_kept() {
     }
     assert_eq!(Found::read(&state).unwrap().runs(), ids[..1]);
 }
+
+#[tokio::test]
+async fn the_ledger_is_what_is_on_disk_and_unknown_where_it_is_not_readable() {
+    let state = StateStore::in_memory().unwrap();
+    assert_eq!(Found::read(&state).unwrap().ledger, None, "never written");
+    state.put(&Key::DeviceLedger, &DeviceLedger::default()).await.unwrap();
+    assert_eq!(Found::read(&state).unwrap().ledger, Some(DeviceLedger::default()));
+    state.put(&Key::DeviceLedger, &Garbage).await.unwrap();
+    assert_eq!(Found::read(&state).unwrap().ledger, None);
+}

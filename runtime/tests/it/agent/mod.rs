@@ -19,6 +19,7 @@
 //!   `restart::a_second_agent_on_the_directory_is_refused_at_once`.
 
 mod faults;
+mod devices;
 mod jobs;
 mod jobs_dir;
 mod restart;
