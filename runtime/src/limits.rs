@@ -156,6 +156,33 @@ pub const PLUGIN_MESSAGE_BYTES_MAX: usize = 8 * 1024;
 /// Output of one `command.run`, per stream, bytes.
 pub const COMMAND_OUTPUT_BYTES_MAX: usize = MIB as usize;
 
+// ---- watches ---------------------------------------------------------------------------------
+
+/// Subscriptions at once: one for each plugin that watches anything.
+pub const WATCH_SUBSCRIPTIONS_MAX: usize = 1_024;
+/// Paths of one subscription. Each takes two of the kernel's watches, of which a user has 8,192 on a
+/// small machine.
+pub const WATCH_PATHS_MAX: usize = 64;
+/// Kernel subsystems of one subscription.
+pub const WATCH_SUBSYSTEMS_MAX: usize = 32;
+/// What does not work, kept to be shown.
+pub const WATCH_NOTES_MAX: usize = 64;
+/// Silence after a change before it is told: a device that is plugged in makes a dozen events.
+pub const WATCH_QUIET: Duration = Duration::from_millis(100);
+/// Longest wait for that silence.
+pub const WATCH_SETTLE_MAX: Duration = Duration::from_secs(1);
+/// Pause after changes were read: at most fifty rounds of reading a second, however busy a path is.
+pub const WATCH_READ_PAUSE: Duration = Duration::from_millis(20);
+/// Shortest from the end of one fingerprint to the next that a change asks for.
+pub const WATCH_ASK_GAP: Duration = Duration::from_secs(1);
+/// The same for a plugin that failed: a change may mean that it works again, and a path that
+/// changes all the time must not undo the back-off.
+pub const WATCH_ASK_GAP_FAILING: Duration = Duration::from_secs(10);
+/// Longest kernel event, bytes: 2 KiB of fields (the kernel's buffer) and a path.
+pub const UEVENT_BYTES_MAX: usize = 8 * 1024;
+/// Most fields of a kernel event; the kernel has room for 64.
+pub const UEVENT_FIELDS_MAX: usize = 80;
+
 // ---- allocations and tasks -------------------------------------------------------------------
 
 /// Requests waiting for one runner. The sender waits when it is full.

@@ -8,7 +8,7 @@
 //!                                watch: Arc<NodeView> ─► admission, API, CLI, task environment
 //! ```
 //! [`NodeView`] is a plain snapshot; [`Node`] publishes it; [`constraint`] decides whether a
-//! condition of a job holds on it.
+//! condition of a job holds on it; [`watch`] hears what changes on the machine.
 
 pub mod constraint;
 pub mod fingerprint;
@@ -17,6 +17,7 @@ mod publish;
 pub mod usage;
 pub mod version;
 mod view;
+pub mod watch;
 
 pub use id::{NodeId, NodeIdError};
 pub use publish::Node;

@@ -121,6 +121,7 @@ const PURE: &[&str] = &[
     "model",
     "node/constraint",
     "node/version.rs",
+    "node/watch/uevent.rs",
     "plugin/capability.rs",
     "plugin/convert",
     "plugin/convert.rs",
