@@ -202,10 +202,16 @@ pub const KILL_GRACE: Duration = Duration::from_secs(10);
 pub const DYNAMIC_PORTS: std::ops::RangeInclusive<u16> = 20_000..=32_000;
 /// First-fingerprint barrier: how long start-up waits for plugins before going on without them.
 pub const FIRST_FINGERPRINT_WAIT: Duration = Duration::from_secs(50);
-/// Wait after the first failed fingerprint of a plugin; doubles with each further failure.
+/// Default of `failure.retry_first`: the wait after the first failed fingerprint of a plugin; doubles
+/// with each further failure.
 pub const FINGERPRINT_RETRY_FIRST: Duration = Duration::from_secs(1);
-/// Longest wait after failed fingerprints: a plugin is never given up.
+/// Default of `failure.retry_max`: the longest wait after failed fingerprints. A plugin is never given
+/// up.
 pub const FINGERPRINT_RETRY_MAX: Duration = Duration::from_secs(120);
+/// Default of `failure.strike_window`: how long a failed call counts against a plugin.
+pub const STRIKE_WINDOW: Duration = Duration::from_secs(600);
+/// Strikes of one plugin kept; more within the window are counted as so many.
+pub const PLUGIN_STRIKES_KEPT_MAX: usize = 64;
 
 /// From one collection of a device plugin's statistics to the next, unless configured. A card's
 /// sensors change within seconds; nvidia-smi takes some 50 ms of a core for one answer.

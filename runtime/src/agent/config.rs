@@ -25,6 +25,11 @@
 //!     command "/usr/bin/nvidia-smi" { args = [["--query-gpu=*", "--format=csv"]] }
 //!   }
 //!   limits { call_wall = "2s" }
+//!   failure {
+//!     retry_first   = "1s"
+//!     retry_max     = "2m"
+//!     strike_window = "10m"
+//!   }
 //! }
 //! ```
 
@@ -32,7 +37,9 @@ use std::path::{Path, PathBuf};
 
 use crate::jobspec::Diagnostics;
 pub use crate::limits::CONFIG_FILE_BYTES_MAX;
-pub use crate::model::config::{AgentConfig, GcConfig, LimitOverrides, PluginBlock};
+pub use crate::model::config::{
+    AgentConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock,
+};
 
 impl AgentConfig {
     /// Read a configuration. `file` is for messages; relative paths inside are relative to its

@@ -9,7 +9,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::json::JsonObject;
-use crate::limits::{KIB, MIB, PluginLimits};
+use crate::limits::{
+    FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, KIB, MIB, PluginLimits, STRIKE_WINDOW,
+};
 
 /// An agent's configuration; everything absent means the default.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -64,6 +66,60 @@ pub struct PluginBlock {
     pub grants: Option<Grants>,
     /// What one call may use, where it differs from the default.
     pub limits: LimitOverrides,
+    /// What happens when the plugin fails.
+    pub failure: FailurePolicy,
+    /// Where the block stands.
+    pub origin: Option<ConfigOrigin>,
+}
+
+/// Where a plugin's configuration is written, for messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfigOrigin {
+    /// The file, as it was named.
+    pub file: String,
+    /// Line of the block.
+    pub line: u32,
+    /// Lines of what stands in `config`, by dotted path (`a.b`, `list.0`).
+    pub lines: BTreeMap<String, u32>,
+}
+
+impl ConfigOrigin {
+    /// `file:line` of a dotted path in `config`: of the nearest thing around it that is written.
+    #[must_use]
+    pub fn place(&self, path: &str) -> String {
+        let mut at = path;
+        let line = loop {
+            if let Some(line) = self.lines.get(at) {
+                break *line;
+            }
+            match at.rsplit_once('.') {
+                Some((outer, _)) => at = outer,
+                None => break self.lines.get("").copied().unwrap_or(self.line),
+            }
+        };
+        format!("{}:{line}", self.file)
+    }
+}
+
+/// A `failure` block: how a plugin that fails is treated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailurePolicy {
+    /// Wait after the first failed fingerprint; doubles with each further one.
+    pub retry_first: Duration,
+    /// Longest such wait.
+    pub retry_max: Duration,
+    /// How long a failed call counts as a strike.
+    pub strike_window: Duration,
+}
+
+impl Default for FailurePolicy {
+    fn default() -> Self {
+        Self {
+            retry_first: FINGERPRINT_RETRY_FIRST,
+            retry_max: FINGERPRINT_RETRY_MAX,
+            strike_window: STRIKE_WINDOW,
+        }
+    }
 }
 
 /// Limits of one plugin that differ from [`PluginLimits::default`].

@@ -116,6 +116,43 @@ plugin "mock" { enabled = false }
 }
 
 #[test]
+fn a_failure_policy_is_read_and_its_bounds_are_kept() {
+    let policy =
+        |text: &str| parse(&format!("plugin \"x\" {{\n{text}\n}}")).plugins["x"].failure.clone();
+    let default = FailurePolicy::default();
+    assert_eq!(policy(""), default);
+    let given =
+        policy("failure {\n retry_first = \"2s\"\n retry_max = \"1m\"\n strike_window = \"1h\"\n}");
+    let secs = Duration::from_secs;
+    let (retry_first, retry_max, strike_window) = (secs(2), secs(60), secs(3_600));
+    assert_eq!(given, FailurePolicy { retry_first, retry_max, strike_window });
+    let long = policy("failure {\n retry_first = \"10m\"\n}");
+    assert_eq!((long.retry_first, long.retry_max), (secs(600), secs(600)));
+    let found = problems("plugin \"x\" {\n failure {\n retry_first = \"1ms\"\n }\n}");
+    assert_eq!(found, ["3:16 retry_first must be 100ms to 1h"]);
+    let found =
+        problems("plugin \"x\" {\n failure {\n retry_first = \"5s\"\n retry_max = \"4s\"\n }\n}");
+    assert_eq!(found, ["2:2 retry_max must be at least retry_first, 5s"]);
+}
+
+#[test]
+fn the_places_of_a_plugins_configuration_are_kept_for_messages() {
+    let config = parse(
+        "\n\nplugin \"x\" {\n  config {\n    a = 1\n    list = [\n      1,\n      { b = 2 },\n    ]\n    \
+         nested {\n      c = 3\n    }\n  }\n}\n",
+    );
+    let origin = config.plugins["x"].origin.clone().unwrap();
+    let line = |path: &str| {
+        let place = origin.place(path);
+        place.strip_prefix("/etc/ostler/ostler.hcl:").unwrap().parse::<u32>().unwrap()
+    };
+    assert_eq!((line(""), line("no such thing")), (3, 3), "the block");
+    assert_eq!((line("a"), line("list"), line("list.0"), line("list.1")), (5, 6, 7, 8));
+    assert_eq!((line("list.1.b"), line("nested"), line("nested.c")), (8, 10, 11));
+    assert_eq!(line("nested.c.deeper"), 11, "of what stands around it");
+}
+
+#[test]
 fn relative_paths_belong_to_the_directory_of_the_file() {
     let config =
         parse("data_dir = \"state\"\nplugin_dir = \"/p\"\nplugin \"x\" { file = \"../x.wasm\" }");

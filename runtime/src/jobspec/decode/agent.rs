@@ -15,7 +15,8 @@ use super::reader::{as_text, wrong};
 use super::{Context, Reader};
 use crate::limits::{CONFIG_FILE_BYTES_MAX, START_WALL_MAX};
 use crate::model::config::{
-    AgentConfig, CommandGrant, FileGrant, GcConfig, Grants, LimitOverrides, PluginBlock,
+    AgentConfig, CommandGrant, ConfigOrigin, FailurePolicy, FileGrant, GcConfig, Grants,
+    LimitOverrides, PluginBlock,
 };
 use crate::model::ids::PluginName;
 
@@ -32,6 +33,10 @@ const HANDLES: RangeInclusive<i64> = 1..=100_000;
 const RANDOM_KB: RangeInclusive<i64> = 1..=1_024;
 /// How often something may be done again and again.
 const INTERVAL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
+/// Ranges of the failure policy: no plugin is asked without pause, and none is as good as given up.
+const RETRY: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3_600);
+const STRIKE_WINDOW: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
 /// Ranges of the garbage collection.
 const PERCENT: RangeInclusive<i64> = 1..=100;
 const GC_ALLOCS: RangeInclusive<i64> = 1..=100_000;
@@ -102,6 +107,7 @@ static PLUGIN: Schema = Schema {
         field("config", Shape::Free),
         once("grants", &GRANTS),
         once("limits", &LIMITS),
+        once("failure", &FAILURE),
         hinted("args", "a plugin is no program; use config"),
     ],
 };
@@ -135,6 +141,15 @@ static LIMITS: Schema = Schema {
     ],
 };
 
+static FAILURE: Schema = Schema {
+    what: "failure",
+    fields: &[
+        field("retry_first", Shape::Duration),
+        field("retry_max", Shape::Duration),
+        field("strike_window", Shape::Duration),
+    ],
+};
+
 /// Read an agent's configuration, paths as they are written. An empty file is the default.
 ///
 /// # Errors
@@ -149,7 +164,11 @@ pub fn parse_agent_config(input: &[u8], file: &Path) -> Result<AgentConfig, Diag
     let config = hcl::read(text, &mut sink)
         .map(|body| agent(body, &mut Context { sink: &mut sink, format: Format::Hcl }));
     match config {
-        Some(config) if sink.is_empty() => Ok(config),
+        Some(mut config) if sink.is_empty() => {
+            let origins = config.plugins.values_mut().filter_map(|block| block.origin.as_mut());
+            origins.for_each(|origin| in_lines(origin, &name, text));
+            Ok(config)
+        }
         _ => {
             if sink.is_empty() {
                 sink.error(Span::default(), "the configuration cannot be used");
@@ -157,6 +176,18 @@ pub fn parse_agent_config(input: &[u8], file: &Path) -> Result<AgentConfig, Diag
             Err(sink.finish(text, &name))
         }
     }
+}
+
+/// Positions in the text become lines of the file.
+fn in_lines(origin: &mut ConfigOrigin, file: &str, text: &str) {
+    let breaks: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+    let line = |at: &mut u32| {
+        let before = breaks.partition_point(|end| *end < *at as usize);
+        *at = u32::try_from(before + 1).unwrap_or(u32::MAX);
+    };
+    file.clone_into(&mut origin.file);
+    line(&mut origin.line);
+    origin.lines.values_mut().for_each(line);
 }
 
 /// The text, or what of it stands before the reported problem.
@@ -195,7 +226,8 @@ fn agent(body: Body, cx: &mut Context<'_>) -> AgentConfig {
     let data_dir = path("data_dir", &mut reader, cx);
     let plugin_dir = path("plugin_dir", &mut reader, cx);
     let jobs_dir = path("jobs_dir", &mut reader, cx);
-    let device_stats_interval = interval("device_stats_interval", &mut reader, cx);
+    let device_stats_interval =
+        duration("device_stats_interval", INTERVAL, &mut reader, cx);
     let gc = reader.block("gc").map(|block| gc(block, cx)).unwrap_or_default();
     let node_meta = reader.text_map("meta", cx);
     let plugins = plugins(reader.blocks("plugin"), cx);
@@ -214,23 +246,9 @@ fn agent(body: Body, cx: &mut Context<'_>) -> AgentConfig {
     }
 }
 
-/// A span within [`INTERVAL`].
-fn interval(name: &'static str, reader: &mut Reader, cx: &mut Context<'_>) -> Option<Duration> {
-    let (interval, at) = reader.duration(name, cx)?;
-    let fits = INTERVAL.contains(&interval);
-    if !fits {
-        let (least, most) = (
-            humantime::format_duration(*INTERVAL.start()),
-            humantime::format_duration(*INTERVAL.end()),
-        );
-        cx.error(at, format!("{name} must be {least} to {most}"));
-    }
-    fits.then_some(interval)
-}
-
 fn gc(block: Block, cx: &mut Context<'_>) -> GcConfig {
     let mut reader = Reader::new(block.body, &GC, cx);
-    let interval = interval("interval", &mut reader, cx);
+    let interval = duration("interval", INTERVAL, &mut reader, cx);
     let config = GcConfig {
         interval,
         disk_usage_percent: reader.number("disk_usage_threshold", PERCENT, cx),
@@ -262,20 +280,26 @@ fn plugins(blocks: Vec<Block>, cx: &mut Context<'_>) -> BTreeMap<String, PluginB
 }
 
 fn plugin(block: Block, cx: &mut Context<'_>) -> PluginBlock {
+    let offset = |span: Span| u32::try_from(span.start).unwrap_or(u32::MAX);
+    let line = offset(block.key.span);
     let mut reader = Reader::new(block.body, &PLUGIN, cx);
     let file = path("file", &mut reader, cx);
     let enabled = reader.boolean("enabled", cx);
     let configured = reader.was_given("config");
-    let config = reader.free("config", cx);
+    let (config, places) = reader.free_with_places("config", cx);
     let granted = reader.block("grants").map(|block| grants(block, cx));
     let limited = reader.block("limits").map(|block| limits(block, cx));
+    let failing = reader.block("failure").map(|block| failure(block, cx));
     reader.finish();
+    let lines = places.into_iter().map(|(path, at)| (path, offset(at))).collect();
     PluginBlock {
         file,
         enabled,
         config: configured.then_some(config),
         grants: granted,
         limits: limited.unwrap_or_default(),
+        failure: failing.unwrap_or_default(),
+        origin: Some(ConfigOrigin { file: String::new(), line, lines }),
     }
 }
 
@@ -356,19 +380,7 @@ fn argument_lists(reader: &mut Reader, cx: &mut Context<'_>) -> Vec<Vec<String>>
 
 fn limits(block: Block, cx: &mut Context<'_>) -> LimitOverrides {
     let mut reader = Reader::new(block.body, &LIMITS, cx);
-    let call_wall = reader.duration("call_wall", cx).and_then(|(wall, at)| {
-        let fits = (CALL_WALL_MIN..=START_WALL_MAX).contains(&wall);
-        let message = || {
-            let (least, most) = (CALL_WALL_MIN, START_WALL_MAX);
-            let (least, most) =
-                (humantime::format_duration(least), humantime::format_duration(most));
-            format!("call_wall must be {least} to {most}")
-        };
-        if !fits {
-            cx.error(at, message());
-        }
-        fits.then_some(wall)
-    });
+    let call_wall = duration("call_wall", CALL_WALL_MIN..=START_WALL_MAX, &mut reader, cx);
     let limits = LimitOverrides {
         call_wall,
         memory_mb: reader.number("memory_mb", MEMORY_MB, cx),
@@ -382,6 +394,39 @@ fn limits(block: Block, cx: &mut Context<'_>) -> LimitOverrides {
     };
     reader.finish();
     limits
+}
+
+fn failure(block: Block, cx: &mut Context<'_>) -> FailurePolicy {
+    let mut reader = Reader::new(block.body, &FAILURE, cx);
+    let default = FailurePolicy::default();
+    let mut given = |name, range| duration(name, range, &mut reader, cx);
+    let retry_first = given("retry_first", RETRY).unwrap_or(default.retry_first);
+    // A long first wait without a bound of its own is its own bound.
+    let retry_max = given("retry_max", RETRY).unwrap_or(default.retry_max.max(retry_first));
+    let strike_window = given("strike_window", STRIKE_WINDOW).unwrap_or(default.strike_window);
+    if retry_max < retry_first {
+        let shown = humantime::format_duration(retry_first);
+        cx.error(block.key.span, format!("retry_max must be at least retry_first, {shown}"));
+    }
+    reader.finish();
+    FailurePolicy { retry_first, retry_max, strike_window }
+}
+
+/// A duration within `range`.
+fn duration(
+    name: &'static str,
+    range: RangeInclusive<Duration>,
+    reader: &mut Reader,
+    cx: &mut Context<'_>,
+) -> Option<Duration> {
+    let (duration, at) = reader.duration(name, cx)?;
+    if range.contains(&duration) {
+        return Some(duration);
+    }
+    let (least, most) =
+        (humantime::format_duration(*range.start()), humantime::format_duration(*range.end()));
+    cx.error(at, format!("{name} must be {least} to {most}"));
+    None
 }
 
 /// A text that must say something.

@@ -2,9 +2,33 @@
 
 use std::collections::BTreeMap;
 
-use super::super::diagnostic::shown;
+use super::super::diagnostic::{Span, shown};
 use super::super::tree::{Attribute, Body, Item, Key, Value, ValueKind};
 use super::Context;
+
+/// Most places of one block that are remembered: for messages, which can do without.
+const PLACES_MAX: usize = 4_096;
+
+/// Where a value and everything in it stands, by dotted path.
+pub(super) fn places(path: &str, at: Span, value: &Value, into: &mut BTreeMap<String, Span>) {
+    if into.len() >= PLACES_MAX {
+        return;
+    }
+    into.insert(path.to_owned(), at);
+    match &value.kind {
+        ValueKind::Object(members) => {
+            for (key, value) in members {
+                places(&format!("{path}.{}", key.name), key.span, value, into);
+            }
+        }
+        ValueKind::List(items) => {
+            for (index, item) in items.iter().enumerate() {
+                places(&format!("{path}.{index}"), item.span, item, into);
+            }
+        }
+        _ => {}
+    }
+}
 
 /// A block as values: nested blocks become objects, repeated ones lists of objects, and labels
 /// levels of objects.

@@ -251,6 +251,24 @@ impl Reader {
         JsonObject::from(map)
     }
 
+    /// The same, and where everything in it stands, by dotted path (`a.b`, `list.0`).
+    pub(super) fn free_with_places(
+        &mut self,
+        name: &'static str,
+        cx: &mut Context<'_>,
+    ) -> (JsonObject, BTreeMap<String, Span>) {
+        let mut map = serde_json::Map::new();
+        let mut places = BTreeMap::new();
+        for (key, value) in self.members(name, cx) {
+            if map.contains_key(&key.name) {
+                cx.error(key.span, format!("{} is given twice", shown(&key.name)));
+            }
+            free::places(&key.name, key.span, &value, &mut places);
+            map.insert(key.name, value.into_json());
+        }
+        (JsonObject::from(map), places)
+    }
+
     /// The members of something that may be written as a block or as an object.
     fn members(&mut self, name: &'static str, cx: &mut Context<'_>) -> Vec<(Key, Value)> {
         match self.fields.remove(name).and_then(|mut items| items.pop()) {
