@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::TaskScope;
 use super::handle::{LocalRecord, RunRecord, StartedRecord};
 use super::hooks;
-pub use super::run::{DriverNote, Run};
+pub use super::notes::DriverNote;
+pub use super::run::Run;
 use crate::clock;
 use crate::driver::api::{
     Adoption, BoxFuture, Driver, Inspected, PluginCallError, Started, TaskContext,

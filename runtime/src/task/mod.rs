@@ -18,6 +18,7 @@ pub mod handle;
 pub mod hooks;
 pub mod interpolate;
 pub mod machine;
+pub mod notes;
 pub mod recovery;
 pub mod restart;
 pub mod run;

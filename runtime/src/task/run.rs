@@ -15,6 +15,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::TaskScope;
 use super::handle::{LocalRecord, RunRecord, StartedRecord};
 use super::hooks::Preparation;
+use super::notes::{self, DriverNote};
 use crate::driver::api::{
     BoxFuture, ByteSink, Driver, IdentityRecorder, ProcessIdentity, Started, TaskConfig,
     TaskContext,
@@ -22,9 +23,6 @@ use crate::driver::api::{
 use crate::limits::MIB;
 use crate::model::ids::RunId;
 use crate::model::task::{DriverHandle, RawExit, Workload};
-
-/// What a driver says about a task on the way to its owner; boxed, as requests are.
-pub type DriverNote = Box<(String, Vec<(String, String)>)>;
 
 /// One start of a task, shared by the calls made for it.
 pub struct Run {
@@ -135,10 +133,7 @@ impl Run {
             stdout: sink(logs.as_ref().map(|logs| Arc::clone(&logs.stdout) as _)),
             stderr: sink(logs.as_ref().map(|logs| Arc::clone(&logs.stderr) as _)),
             record_identity: recorder(record.clone(), self.id.clone(), Arc::clone(&self.spawned)),
-            events: Arc::new(move |message, details| {
-                // A driver that says more than is read loses it: events must not slow a task down.
-                let _full = notes.try_send(Box::new((message, details)));
-            }),
+            events: notes::sink(notes),
             cpu_mhz: task.resources.cpu_mhz,
             memory_bytes_max: task.resources.memory_limit_bytes(),
             ports: allocation.ports.clone(),

@@ -41,6 +41,7 @@ mod crash;
 mod delay;
 mod force;
 mod refused;
+mod notes;
 mod replay;
 mod truth;
 mod update;
