@@ -7,6 +7,7 @@
 //!   [`counting`] (the allocator), [`proc_io`] (the kernel's counts) and [`syncs`] (fdatasync).
 //! * [`memory`]: of processes, as the kernel counts it.
 //! * [`percentiles`]: samples and their order.
+//! * [`plugins`]: plugins without an agent around them.
 //! * [`sign`]: the instant at which a program's own code runs.
 //! * [`raw_disk`], [`bare_redb`]: the baselines.
 //! * [`machine`]: facts of the machine, where to write, quick runs.
@@ -22,6 +23,7 @@ pub mod live;
 pub mod machine;
 pub mod memory;
 pub mod percentiles;
+pub mod plugins;
 pub mod proc_io;
 pub mod promise;
 pub mod raw_disk;

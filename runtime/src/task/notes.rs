@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 
 use crate::driver::api::DriverEventSink;
 
-/// A message and its annotations.
-pub type DriverNote = (String, Vec<(String, String)>);
+/// A message and its annotations; boxed, as requests are.
+pub type DriverNote = Box<(String, Vec<(String, String)>)>;
 
 /// Annotation of the first message after some were dropped: how many.
 pub const LOST: &str = "driver_messages_lost";
@@ -29,7 +29,7 @@ pub fn sink(notes: mpsc::Sender<DriverNote>) -> DriverEventSink {
         if before > 0 {
             details.push((LOST.to_owned(), before.to_string()));
         }
-        if notes.try_send((message, details)).is_err() {
+        if notes.try_send(Box::new((message, details))).is_err() {
             lost.fetch_add(before + 1, Ordering::SeqCst);
         }
     })
@@ -52,7 +52,7 @@ mod tests {
     }
 
     fn messages(notes: &[DriverNote]) -> Vec<&str> {
-        notes.iter().map(|(message, _)| message.as_str()).collect()
+        notes.iter().map(|note| note.0.as_str()).collect()
     }
 
     #[test]
@@ -78,7 +78,7 @@ mod tests {
         for number in 0..10 {
             say(&sink, number);
         }
-        assert!(read(&mut queue).iter().all(|(_, details)| details.is_empty()));
+        assert!(read(&mut queue).iter().all(|note| note.1.is_empty()));
         say(&sink, 10);
         say(&sink, 11);
         let later = read(&mut queue);

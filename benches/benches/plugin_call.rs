@@ -1,0 +1,344 @@
+//! What a call of a plugin costs: time of one fingerprint end to end through the device manager,
+//! memory of a plugin that is loaded and idle, and time from a file to its first fingerprint.
+//!
+//! Baselines in the same run: the same component in bare wasmtime on a fresh instance (from a pool,
+//! and mapped for each) and on one that is used again and again. They take turns with what they are
+//! compared to, and are given the same configuration.
+#![allow(
+    missing_docs,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a bench that cannot set up has to end"
+)]
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostler::clock::Stopwatch;
+use ostler::model::ids::PluginName;
+use ostler::model::json::JsonObject;
+use ostler_benches::counting::{Allocations, Counting};
+use ostler_benches::live::own_child;
+use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
+use ostler_benches::memory::resident;
+use ostler_benches::percentiles::{micros, number, per, quantile};
+use ostler_benches::plugins::{device_manager, load, plugin_runtime, variant};
+use ostler_benches::promise::Promises;
+use ostler_guests::fixtures::DEVICE_MOCK;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use wasmtime::component::{Component, HasSelf, Linker, ResourceTable};
+use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, Store};
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+mod bindings {
+    #![allow(missing_docs, clippy::all, reason = "generated")]
+    wasmtime::component::bindgen!({ path: "../wit/since-0.1", world: "device-plugin" });
+}
+
+use bindings::DevicePluginPre;
+use bindings::ostler::plugin as host;
+
+/// Devices of the plugin, and attributes of each.
+const DEVICES: usize = 8;
+const ATTRIBUTES: usize = 4;
+/// The name the plugin gives itself.
+const NAME: &str = "mock_device";
+
+fn main() -> ExitCode {
+    if let Some(code) = own_child() {
+        return code;
+    }
+    let dir = BenchDir::new();
+    print_facts("plugin_call", dir.path());
+    let (runtime, code) = (runtime(), dir.path().join("code"));
+    let bytes: Arc<[u8]> = std::fs::read(DEVICE_MOCK).expect("the fixture").into();
+    println!(
+        "plugin: {} bytes of wasm, configuration {} bytes",
+        bytes.len(),
+        config(NAME).text().len()
+    );
+    let mut promises = Promises::default();
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let parts = ["call", "memory", "load"];
+    let named = |part: &str| args.iter().any(|arg| arg == part);
+    let wanted = |part: &str| named(part) || !parts.iter().any(|part| named(part));
+    if wanted("call") {
+        call(&runtime, &code, &bytes, &mut promises);
+    }
+    if wanted("memory") {
+        idle(&runtime, &code, &bytes, &mut promises);
+    }
+    if wanted("load") {
+        first(&runtime, &code, &bytes, &mut promises);
+    }
+    println!();
+    promises.end()
+}
+
+/// Each device is a group of one instance: attributes belong to groups.
+fn config(name: &str) -> JsonObject {
+    let attributes = json!([
+        { "name": "memory", "value": 81_920, "unit": "MiB" },
+        { "name": "clock", "value": 1_980, "unit": "MHz" },
+        { "name": "driver_version", "value": "570.86.15" },
+        { "name": "display", "value": false },
+    ]);
+    assert_eq!(attributes.as_array().map(Vec::len), Some(ATTRIBUTES), "attributes of a device");
+    let group = |index| {
+        json!({
+            "vendor": "bench", "type": "gpu", "name": format!("card-{index}"), "count": 1,
+            "attributes": attributes
+        })
+    };
+    let groups: Vec<Value> = (0..DEVICES).map(group).collect();
+    match json!({ "name": name, "groups": groups }) {
+        Value::Object(map) => JsonObject::from(map),
+        _ => panic!("an object"),
+    }
+}
+
+/// One fingerprint, end to end, beside bare wasmtime.
+fn call(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promises) {
+    println!("\none fingerprint: {DEVICES} devices with {ATTRIBUTES} attributes each");
+    let (code, bytes) = (code.to_owned(), Arc::clone(bytes));
+    // On a thread of the control runtime, where the manager's own loops run.
+    let measured = runtime.block_on(runtime.spawn(async move {
+        let plugins = plugin_runtime(&code);
+        let (manager, node) = device_manager();
+        let plugin = load(&plugins, &bytes, &config(NAME)).await;
+        let meter = Arc::clone(plugin.meter());
+        manager.add(plugin).expect("a new name").await;
+        assert_eq!(node.current().devices.len(), DEVICES, "the devices are on the node");
+        let name = PluginName::new(NAME).expect("a name");
+        let (pooled, mapped) = (Bare::new(&bytes, true), Bare::new(&bytes, false));
+        let mut reused = pooled.instance();
+        let mut times: [Vec<Duration>; 4] = Default::default();
+        for turn in 0..scaled(5_500, 5) {
+            let watch = Stopwatch::start();
+            assert!(manager.ask(&name).await, "the plugin is there");
+            let ours = watch.elapsed();
+            let fresh = pooled.fresh();
+            let mapped = mapped.fresh();
+            let watch = Stopwatch::start();
+            reused.fingerprint();
+            let again = watch.elapsed();
+            // The first turns fill caches.
+            if turn >= scaled(500, 0) {
+                for (times, took) in times.iter_mut().zip([ours, fresh, mapped, again]) {
+                    times.push(took);
+                }
+            }
+        }
+        let activity = meter.report();
+        manager.shutdown().await;
+        (times, activity)
+    }));
+    let (times, activity) = measured.expect("the measurement");
+    let [ours, fresh, mapped, again] = &times;
+    let ours = print_times("through the manager", ours);
+    let fresh = print_times("wasmtime, fresh, pooled", fresh);
+    print_times("wasmtime, fresh, mapped", mapped);
+    print_times("wasmtime, reused", again);
+    if let Some(stats) = activity.calls.get("fingerprint") {
+        println!(
+            "the plugin's own counts: p50 {:.1} µs, p99 {:.1} µs, {:.0} bytes to it, {:.0} from it",
+            number(stats.p50_nanos) / 1e3,
+            number(stats.p99_nanos) / 1e3,
+            per(stats.bytes_in, stats.calls),
+            per(stats.bytes_out, stats.calls)
+        );
+        assert_eq!(stats.failed, 0, "no call failed");
+    }
+    promises.at_most("plugin_call_p50", ours, "µs", 40.0);
+    promises.at_most("plugin_call_vs_bare_wasmtime", ours / fresh, "times", 3.0);
+}
+
+/// Prints one line; the median, microseconds.
+fn print_times(name: &str, times: &[Duration]) -> f64 {
+    let mut times = micros(times);
+    let (middle, late) = (quantile(&mut times, 0.5), quantile(&mut times, 0.99));
+    println!("{name:<26} p50 {middle:>8.1} µs   p99 {late:>8.1} µs   of {}", times.len());
+    middle
+}
+
+/// Memory of plugins that were asked once and wait.
+fn idle(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promises) {
+    let count = scaled(16, 2);
+    println!(
+        "\nmemory of a loaded, idle plugin, over {count} of them, each from a file of its own"
+    );
+    let (code, bytes) = (code.to_owned(), Arc::clone(bytes));
+    let grown = runtime.block_on(runtime.spawn(async move {
+        let plugins = plugin_runtime(&code);
+        let (manager, node) = device_manager();
+        let add = async |number: u8| {
+            let config = config(&format!("{NAME}_{number}"));
+            let plugin = load(&plugins, &variant(&bytes, number), &config).await;
+            manager.add(plugin).expect("a new name").await;
+        };
+        // Pool, threads and allocator are there before; and all is compiled, which leaves traces.
+        add(0).await;
+        let before = (Allocations::now().live(), resident());
+        for number in 1..=count {
+            add(number).await;
+        }
+        let after = (Allocations::now().live(), resident());
+        assert_eq!(node.current().device_plugins.len(), usize::from(count) + 1, "all are there");
+        manager.shutdown().await;
+        (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1))
+    }));
+    let (heap, rss) = grown.expect("the measurement");
+    let each = |bytes: u64| per(bytes, u64::from(count)) / 1024.0;
+    println!("per plugin, KiB: heap in use {:.0}, resident {:.0}", each(heap), each(rss));
+    promises.at_most("plugin_idle_memory", each(heap).max(each(rss)), "KiB", 1_024.0);
+}
+
+/// From the bytes of a plugin to its devices on the node, its compiled code on the disk.
+fn first(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promises) {
+    println!("\nfrom a file to the first fingerprint, code compiled before");
+    let (code, bytes) = (code.to_owned(), Arc::clone(bytes));
+    let measured = runtime.block_on(runtime.spawn(async move {
+        let plugins = plugin_runtime(&code);
+        let config = config(NAME);
+        let (mut loads, mut whole) = (Vec::new(), Vec::new());
+        for turn in 0..scaled(220, 3) {
+            let (manager, node) = device_manager();
+            let watch = Stopwatch::start();
+            let plugin = load(&plugins, &bytes, &config).await;
+            let loaded = watch.elapsed();
+            manager.add(plugin).expect("a new name").await;
+            let took = watch.elapsed();
+            assert_eq!(node.current().devices.len(), DEVICES, "the devices are on the node");
+            // The last user of the code: the next turn maps it anew.
+            manager.shutdown().await;
+            drop(manager);
+            if turn >= scaled(20, 1) {
+                loads.push(loaded);
+                whole.push(took);
+            }
+        }
+        (loads, whole)
+    }));
+    let (loads, whole) = measured.expect("the measurement");
+    print_times("  of that, loaded", &loads);
+    let whole = print_times("to the first fingerprint", &whole);
+    promises.at_most("plugin_load_to_fingerprint", whole / 1e3, "ms", 2.0);
+}
+
+/// What a store of bare wasmtime holds.
+struct State {
+    wasi: WasiCtx,
+    table: ResourceTable,
+    config: Arc<str>,
+}
+
+impl WasiView for State {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+impl host::types::Host for State {}
+
+impl host::log::Host for State {
+    fn log(&mut self, _: host::log::Level, _: String) {}
+}
+
+impl host::config::Host for State {
+    fn get(&mut self) -> String {
+        self.config.to_string()
+    }
+}
+
+impl host::clock::Host for State {
+    fn now(&mut self) -> u64 {
+        ostler::clock::Clock::system().now().nanos()
+    }
+
+    fn monotonic(&mut self) -> u64 {
+        0
+    }
+}
+
+impl host::random::Host for State {
+    fn bytes(&mut self, len: u32) -> Vec<u8> {
+        vec![0; usize::try_from(len).unwrap_or(0)]
+    }
+}
+
+impl host::command::Host for State {
+    fn run(
+        &mut self,
+        program: String,
+        _: Vec<String>,
+        _: u64,
+    ) -> Result<host::command::Output, host::command::CommandError> {
+        Err(host::command::CommandError::NotFound(program))
+    }
+}
+
+/// The component in wasmtime: no limits, no deadline, no other thread.
+struct Bare {
+    engine: Engine,
+    ready: DevicePluginPre<State>,
+    config: Arc<str>,
+}
+
+/// One instance of it.
+struct Instance {
+    store: Store<State>,
+    plugin: bindings::DevicePlugin,
+}
+
+impl Bare {
+    fn new(bytes: &[u8], pooled: bool) -> Self {
+        let mut settings = Config::new();
+        if pooled {
+            let mut pool = PoolingAllocationConfig::new();
+            // As the agent's pool: a freed slot is reset by copying.
+            pool.linear_memory_keep_resident(64 * 1024).table_keep_resident(16 * 1024);
+            settings.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+        }
+        let engine = Engine::new(&settings).expect("an engine");
+        let component = Component::new(&engine, bytes).expect("the plugin compiles");
+        let mut linker = Linker::new(&engine);
+        wasmtime_wasi::p2::add_to_linker_sync(&mut linker).expect("WASI links");
+        bindings::DevicePlugin::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)
+            .expect("the host's interfaces link");
+        let ready = linker.instantiate_pre(&component).expect("the plugin links");
+        let ready = DevicePluginPre::new(ready).expect("a device plugin");
+        Self { engine, ready, config: config(NAME).text().into() }
+    }
+
+    fn instance(&self) -> Instance {
+        let wasi = WasiCtx::builder().build();
+        let (table, config) = (ResourceTable::new(), Arc::clone(&self.config));
+        let mut store = Store::new(&self.engine, State { wasi, table, config });
+        let plugin = self.ready.instantiate(&mut store).expect("an instance");
+        Instance { store, plugin }
+    }
+
+    /// One call on a new instance, which is dropped.
+    fn fresh(&self) -> Duration {
+        let watch = Stopwatch::start();
+        let mut instance = self.instance();
+        instance.fingerprint();
+        drop(instance);
+        watch.elapsed()
+    }
+}
+
+impl Instance {
+    fn fingerprint(&mut self) {
+        let device = self.plugin.ostler_plugin_device();
+        let answer = device.call_fingerprint(&mut self.store).expect("it does not trap");
+        let answer = answer.expect("it answers");
+        assert_eq!(answer.groups.len(), DEVICES, "the devices are there");
+    }
+}

@@ -1,0 +1,87 @@
+//! Plugins without an agent around them, and the same component in bare wasmtime.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ostler::clock::Clock;
+use ostler::device::manager::DeviceManager;
+use ostler::host::HostServices;
+use ostler::host::process::{Options, ProcessHost};
+use ostler::host::wasm_task::WasmTaskHost;
+use ostler::limits::PluginLimits;
+use ostler::model::json::JsonObject;
+use ostler::node::watch::Watcher;
+use ostler::node::{Node, NodeId, NodeView};
+use ostler::plugin::capability::Grants;
+use ostler::plugin::device::DevicePlugin;
+use ostler::plugin::manifest::Manifest;
+use ostler::plugin::policy::FailurePolicy;
+use ostler::plugin::refresh::Refresher;
+use ostler::plugin::{Plugin, PluginRuntime, PluginSpec};
+use ostler::rng::Rng;
+use ostler::sandbox::{Sandbox, SandboxConfig};
+
+/// Loads plugins, with code kept in `code`. To be called on the control runtime.
+///
+/// # Panics
+/// When the sandbox cannot be had.
+#[must_use]
+pub fn plugin_runtime(code: &Path) -> PluginRuntime {
+    let control = tokio::runtime::Handle::current();
+    let config = SandboxConfig::new(code.to_owned()).expect("the path of this program");
+    let sandbox = Arc::new(Sandbox::new(config).expect("a sandbox"));
+    let (clock, rng) = (Clock::system(), Rng::system());
+    let processes = ProcessHost::new(Options {
+        control: control.clone(),
+        kill_with_agent: true,
+        supervision: None,
+        cgroup_parent: None,
+        clock: clock.clone(),
+    });
+    let wasm_tasks =
+        WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock.clone(), rng.clone());
+    let services = HostServices {
+        sandbox,
+        processes: processes.expect("processes"),
+        wasm_tasks: wasm_tasks.expect("WASM tasks"),
+        clock,
+        rng,
+        control,
+    };
+    PluginRuntime::new(services).expect("the host's interfaces link")
+}
+
+/// A manager over a node of its own.
+#[must_use]
+pub fn device_manager() -> (DeviceManager, Node) {
+    let rng = Rng::system();
+    let node = Node::new(NodeView::new(NodeId::new(rng.uuid()), "bench"));
+    (DeviceManager::new(node.clone(), Refresher::new(Watcher::new(), rng)), node)
+}
+
+/// Load a device plugin with this configuration.
+///
+/// # Panics
+/// When it is refused.
+pub async fn load(runtime: &PluginRuntime, bytes: &Arc<[u8]>, config: &JsonObject) -> DevicePlugin {
+    let manifest = Manifest::read(bytes).expect("a plugin");
+    let spec = PluginSpec {
+        name: "bench".to_owned(),
+        config: config.clone(),
+        grants: Grants::default(),
+        limits: PluginLimits::default(),
+        failure: FailurePolicy::default(),
+    };
+    match runtime.load(spec, manifest, Arc::clone(bytes)).await {
+        Ok(Plugin::Device(plugin)) => plugin,
+        Ok(Plugin::Driver(_)) => panic!("the plugin is a driver"),
+        Err(error) => panic!("the plugin is refused: {error}"),
+    }
+}
+
+/// The same component as another file: a custom section more.
+#[must_use]
+pub fn variant(bytes: &[u8], number: u8) -> Arc<[u8]> {
+    let section = [0, 4, 2, b'n', b'r', number];
+    bytes.iter().copied().chain(section).collect()
+}
