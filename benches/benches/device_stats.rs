@@ -24,8 +24,10 @@ use ostler::model::device::{
 use ostler::model::ids::{AllocId, NodeId, PluginName, TaskName};
 use ostler::model::resources::AllocatedDevice;
 use ostler::model::stats::{DeviceGroupStats, InstanceStats, StatObject, StatValue};
+use ostler::node::watch::Watcher;
 use ostler::node::{Node, NodeView};
 use ostler::plugin::convert::{DeviceFingerprint, NextCheck};
+use ostler::plugin::refresh::Refresher;
 use ostler::rng::Rng;
 use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
 use ostler_benches::percentiles::{median, number};
@@ -125,7 +127,7 @@ impl Sized {
         // One collection: the clock of the machine goes on, the statistics stay.
         let stats_interval = Some(Duration::from_secs(3_600));
         let options = DeviceOptions { clock: Clock::system(), stats_interval };
-        let manager = DeviceManager::new(node, options);
+        let manager = DeviceManager::new(node, options, Refresher::new(Watcher::new(), Rng::seeded(1)));
         let name = PluginName::new("measuring").expect("a name");
         manager.add(Measuring { name, count }).expect("the first").await;
         while manager.all_stats().is_empty() {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ostler::clock::Clock;
-use ostler::device::manager::DeviceManager;
+use ostler::device::manager::{DeviceManager, DeviceOptions};
 use ostler::host::HostServices;
 use ostler::host::process::{Options, ProcessHost};
 use ostler::host::wasm_task::WasmTaskHost;
@@ -56,7 +56,9 @@ pub fn plugin_runtime(code: &Path) -> PluginRuntime {
 pub fn device_manager() -> (DeviceManager, Node) {
     let rng = Rng::system();
     let node = Node::new(NodeView::new(NodeId::new(rng.uuid()), "bench"));
-    (DeviceManager::new(node.clone(), Refresher::new(Watcher::new(), rng)), node)
+    let options = DeviceOptions { clock: Clock::system(), stats_interval: None };
+    let refresher = Refresher::new(Watcher::new(), rng);
+    (DeviceManager::new(node.clone(), options, refresher), node)
 }
 
 /// Load a device plugin with this configuration.

@@ -24,6 +24,7 @@ mod jobs_dir;
 mod keeper;
 mod leave;
 mod leftovers;
+mod plugin_status;
 pub mod ports;
 mod proposal;
 pub mod reconcile;
@@ -54,6 +55,7 @@ use crate::limits::{JOB_TASKS_MAX, KILL_TIMEOUT_MAX};
 use crate::model::alloc::Allocation;
 use crate::model::ids::{AllocId, PluginName};
 use crate::model::job::Job;
+use crate::node::watch::Watcher;
 use crate::node::{Node, NodeView};
 use crate::rng::Rng;
 use crate::state::{DataDirLock, StateError, StateStore};
@@ -64,6 +66,7 @@ pub use catalogue::{PluginEntry, PluginStatus};
 pub use config::{AgentConfig, PluginBlock};
 pub use error::{AgentError, AllocError, JobError, SubmitError};
 pub use job::{AllocResult, JobHandle, JobResult};
+pub use plugin_status::PluginStatusReport;
 pub use views::{
     AllocView, BlockedPlacement, Collected, GroupCounts, GroupPlan, JobStatus, JobView,
     JobsDirEntry, JobsDirReport, LeaveMode, Plan, Readiness, RegisterOptions, Registered, Stage,
@@ -148,6 +151,8 @@ struct Inner {
     data_dir: PathBuf,
     node: Node,
     plugins: Vec<PluginEntry>,
+    meters: catalogue::Meters,
+    watcher: Watcher,
     notices: Vec<String>,
     drivers: DriverManager,
     devices: DeviceManager,

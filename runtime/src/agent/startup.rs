@@ -29,8 +29,10 @@ use crate::host::wasm_task::WasmTaskHost;
 use crate::host::{HostServices, HostWorkloads};
 use crate::model::attribute::Scalar;
 use crate::model::ids::PluginName;
+use crate::node::watch::Watcher;
 use crate::node::{Node, NodeView, fingerprint, id};
 use crate::plugin::PluginRuntime;
+use crate::plugin::refresh::Refresher;
 use crate::sandbox::{EngineKind, Sandbox, SandboxConfig};
 use crate::state::{DataDirLock, StateStore};
 
@@ -64,14 +66,16 @@ pub(super) async fn start(
         wasm_tasks: services.wasm_tasks.clone(),
         clock: options.clock.clone(),
     });
-    let drivers = DriverManager::new(node.clone(), Arc::clone(&workloads));
+    let watcher = Watcher::new();
+    let refresher = || Refresher::new(watcher.clone(), options.rng.clone());
+    let drivers = DriverManager::new(node.clone(), Arc::clone(&workloads), refresher());
     let device_options = DeviceOptions {
         clock: options.clock.clone(),
         stats_interval: options.config.device_stats_interval,
     };
-    let devices = DeviceManager::new(node.clone(), device_options);
+    let devices = DeviceManager::new(node.clone(), device_options, refresher());
     let runtime = PluginRuntime::new(services.clone())?;
-    let Loaded { entries: plugins, first, waiting } =
+    let Loaded { entries: plugins, meters, first, waiting } =
         catalogue::load_all(&options.config, &data_dir, &runtime, &drivers, &devices).await;
     for entry in &plugins {
         if let catalogue::PluginStatus::Refused(reason) = &entry.status {
@@ -88,6 +92,8 @@ pub(super) async fn start(
         data_dir,
         node,
         plugins,
+        meters,
+        watcher,
         notices,
         drivers,
         devices,

@@ -35,6 +35,7 @@ use crate::model::ids::{AllocId, PluginName, TaskName};
 use crate::model::resources::AllocatedDevice;
 use crate::model::stats::DeviceGroupStats;
 use crate::node::Node;
+use crate::plugin::convert::NextCheck;
 use crate::plugin::refresh::{Asked, Refresher};
 
 pub use claims::{ClaimReport, ClaimState, LedgerBook};
@@ -78,9 +79,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl DeviceManager {
-    /// A manager without plugins.
+    /// A manager without plugins; `refresher` asks them.
     #[must_use]
-    pub fn new(node: Node, options: DeviceOptions) -> Self {
+    pub fn new(node: Node, options: DeviceOptions, refresher: Refresher) -> Self {
         let stats_interval = options
             .stats_interval
             .unwrap_or(DEVICE_STATS_INTERVAL_DEFAULT)
@@ -95,7 +96,7 @@ impl DeviceManager {
             stats: Mutex::new(StatsIndex::new(old_after)),
             claims: Mutex::default(),
             book: OnceLock::new(),
-            refresher: Refresher::default(),
+            refresher,
             stop: CancellationToken::new(),
             running: TaskTracker::new(),
         }))
@@ -125,14 +126,23 @@ impl DeviceManager {
         }
         let manager = self.clone();
         Some(async move {
-            let asking = (manager.clone(), Arc::clone(&plugin));
+            let (meter, asking) = (plugin.source.meter(), (manager.clone(), Arc::clone(&plugin)));
             let ask = move || {
                 let (manager, plugin) = asking.clone();
                 async move { manager.fingerprint(&plugin).await }
             };
-            manager.0.refresher.add(ask).await;
+            manager.0.refresher.add(meter, ask).await;
             manager.0.running.spawn(collect::run(manager.clone(), plugin));
         })
+    }
+
+    /// Ask a plugin now, beside its own turns, and publish what it says. `false` when there is none
+    /// of that name.
+    pub async fn ask(&self, name: &PluginName) -> bool {
+        let plugin = lock(&self.0.plugins).get(name).cloned();
+        let Some(plugin) = plugin else { return false };
+        self.fingerprint(&plugin).await;
+        true
     }
 
     async fn fingerprint(&self, plugin: &Plugin) -> Asked {
@@ -140,13 +150,14 @@ impl DeviceManager {
         match bounded(name, "fingerprint", plugin.source.fingerprint()).await {
             Ok(found) => {
                 self.publish(name, |inventory| inventory.found(name, found.groups));
-                Asked::Answered(found.next.after)
+                Asked::Answered(found.next)
             }
             // Nothing for it on this node: no failure, and perhaps later there is.
             Err(PluginCallError::NotFound(reason)) => {
                 tracing::debug!(plugin = %name, reason, "nothing for the device plugin here");
                 self.publish(name, |inventory| inventory.undetected(name, &reason));
-                Asked::Answered(Some(DEVICE_UNDETECTED_INTERVAL))
+                let after = Some(DEVICE_UNDETECTED_INTERVAL);
+                Asked::Answered(NextCheck { after, ..NextCheck::default() })
             }
             Err(error) => {
                 tracing::warn!(plugin = %name, %error, "device fingerprint failed");
@@ -156,7 +167,7 @@ impl DeviceManager {
                     Moved::default()
                 });
                 lock(&self.0.stats).mark_stale(name, &reason);
-                Asked::Failed
+                Asked::Failed(reason)
             }
         }
     }

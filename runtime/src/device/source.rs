@@ -1,18 +1,27 @@
 //! Where devices come from: a device plugin, or what stands for one in a test.
 
+use std::sync::Arc;
+
+use crate::clock::Clock;
 use crate::driver::api::{BoxFuture, PluginCallError};
+use crate::plugin::policy::FailurePolicy;
 use crate::model::device::Reservation;
 use crate::model::ids::PluginName;
 use crate::model::resources::AllocatedDevice;
 use crate::model::stats::DeviceGroupStats;
 use crate::plugin::convert::DeviceFingerprint;
 use crate::plugin::device::DevicePlugin;
+use crate::plugin::meter::PluginMeter;
 
 /// The calls of a device plugin. Answers are checked: bounded, and each name there once. A call may
 /// take long or never end: [`super::manager`] bounds it.
 pub trait DeviceSource: Send + Sync {
     /// Its name.
     fn name(&self) -> &PluginName;
+    /// What is counted of its calls, and how it does: one that nobody reads, unless it has its own.
+    fn meter(&self) -> Arc<PluginMeter> {
+        Arc::new(PluginMeter::new(FailurePolicy::default(), Clock::system()))
+    }
     /// Which devices are here: a snapshot.
     fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>>;
     /// How a task uses these instances; asked before each of its starts.
@@ -32,6 +41,10 @@ pub trait DeviceSource: Send + Sync {
 impl DeviceSource for DevicePlugin {
     fn name(&self) -> &PluginName {
         &self.name
+    }
+
+    fn meter(&self) -> Arc<PluginMeter> {
+        Arc::clone(Self::meter(self))
     }
 
     fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>> {

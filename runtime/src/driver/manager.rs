@@ -1,7 +1,7 @@
 //! All drivers of the node: health, attributes, dispense by name.
 //!
 //! ```text
-//! DriverPlugin ─ fingerprint loop (interval the plugin asks for; back-off after a failure) ─► Node
+//! DriverPlugin ─ fingerprint loop (interval, watches; back-off after a failure) ─► Node
 //! task runner ─ dispense(name) ─► DriverProxy, when detected and healthy
 //! ```
 //! The newest answer always replaces the one before: a driver that starts unhealthy becomes
@@ -15,6 +15,7 @@ use super::proxy::DriverProxy;
 use crate::model::device::{Health, HealthState};
 use crate::model::ids::PluginName;
 use crate::node::{DriverView, Node};
+use crate::plugin::convert::DriverFingerprint;
 use crate::plugin::driver::DriverPlugin;
 use crate::plugin::refresh::{Asked, Refresher};
 
@@ -30,15 +31,10 @@ struct Inner {
 pub struct DriverManager(Arc<Inner>);
 
 impl DriverManager {
-    /// A manager without drivers.
+    /// A manager without drivers; `refresher` asks them.
     #[must_use]
-    pub fn new(node: Node, workloads: Arc<dyn Workloads>) -> Self {
-        Self(Arc::new(Inner {
-            node,
-            workloads,
-            drivers: Mutex::new(BTreeMap::new()),
-            refresher: Refresher::default(),
-        }))
+    pub fn new(node: Node, workloads: Arc<dyn Workloads>, refresher: Refresher) -> Self {
+        Self(Arc::new(Inner { node, workloads, drivers: Mutex::new(BTreeMap::new()), refresher }))
     }
 
     fn drivers(&self) -> std::sync::MutexGuard<'_, BTreeMap<PluginName, Arc<DriverProxy>>> {
@@ -59,42 +55,67 @@ impl DriverManager {
         }
         let manager = self.clone();
         Some(async move {
-            let refresher = &manager.0.refresher;
-            let asking = manager.clone();
+            let (meter, asking) = (Arc::clone(plugin.meter()), manager.clone());
             let ask = move || {
                 let (manager, plugin) = (asking.clone(), Arc::clone(&plugin));
                 async move { manager.fingerprint(&plugin).await }
             };
-            refresher.add(ask).await;
+            manager.0.refresher.add(meter, ask).await;
         })
     }
 
     /// Ask once and publish.
     async fn fingerprint(&self, plugin: &DriverPlugin) -> Asked {
-        let (view, asked) = match plugin.fingerprint().await {
+        let found = plugin.fingerprint().await;
+        self.publish(&Described::of(plugin), found)
+    }
+
+    /// Put the newest answer in place of the one before, whatever that was.
+    fn publish(
+        &self,
+        driver: &Described,
+        found: Result<DriverFingerprint, PluginCallError>,
+    ) -> Asked {
+        let (health, attributes, asked) = match found {
             Ok(found) => {
-                let attributes =
-                    found.attributes.into_iter().map(|a| (a.name, a.attribute)).collect();
-                (self.view(plugin, found.health, attributes), Asked::Answered(found.next.after))
+                let named = found.attributes.into_iter().map(|a| (a.name, a.attribute));
+                (found.health, named.collect(), Asked::Answered(found.next))
             }
             Err(error) => {
-                tracing::warn!(driver = %plugin.name, %error, "driver fingerprint failed");
-                let health = Health { state: HealthState::Unhealthy, reason: error.to_string() };
-                (self.view(plugin, health, BTreeMap::new()), Asked::Failed)
+                tracing::warn!(driver = %driver.name, %error, "driver fingerprint failed");
+                let reason = error.to_string();
+                let health = Health { state: HealthState::Unhealthy, reason: reason.clone() };
+                (health, BTreeMap::new(), Asked::Failed(reason))
             }
         };
+        let view = DriverView {
+            health,
+            version: driver.version.clone(),
+            attributes,
+            capabilities: driver.capabilities.clone(),
+        };
         self.0.node.update(|node| {
-            node.drivers.insert(plugin.name.clone(), view);
+            node.drivers.insert(driver.name.clone(), view);
         });
         asked
     }
 
-    fn view(
-        &self,
-        plugin: &DriverPlugin,
-        health: Health,
-        attributes: BTreeMap<String, crate::model::attribute::Attribute>,
-    ) -> DriverView {
+    /// Stop asking.
+    pub async fn shutdown(&self) {
+        self.0.refresher.shutdown().await;
+    }
+}
+
+/// What a driver said of itself when it was loaded.
+struct Described {
+    name: PluginName,
+    version: String,
+    /// As words.
+    capabilities: String,
+}
+
+impl Described {
+    fn of(plugin: &DriverPlugin) -> Self {
         let can = &plugin.capabilities;
         let mut capabilities = vec![format!("fs-isolation={:?}", can.fs_isolation).to_lowercase()];
         if can.send_signals {
@@ -103,13 +124,8 @@ impl DriverManager {
         if can.exec {
             capabilities.push("exec".to_owned());
         }
-        let version = plugin.version.clone();
-        DriverView { health, version, attributes, capabilities: capabilities.join(" ") }
-    }
-
-    /// Stop asking.
-    pub async fn shutdown(&self) {
-        self.0.refresher.shutdown().await;
+        let (name, version) = (plugin.name.clone(), plugin.version.clone());
+        Self { name, version, capabilities: capabilities.join(" ") }
     }
 }
 
@@ -134,3 +150,7 @@ impl Drivers for DriverManager {
         Err(PluginCallError::NotReady { name: name.to_string(), reason })
     }
 }
+
+#[cfg(test)]
+#[path = "manager_tests.rs"]
+mod tests;

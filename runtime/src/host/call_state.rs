@@ -28,6 +28,8 @@ pub struct PluginContext {
     pub grants: Grants,
     /// What one call may use.
     pub limits: PluginLimits,
+    /// Zero point of the monotonic clock: the same for all calls, so that it never goes back.
+    pub started: Stopwatch,
     log: Mutex<LogMeter>,
 }
 
@@ -42,7 +44,7 @@ impl PluginContext {
         clock: &Clock,
     ) -> Self {
         let log = Mutex::new(LogMeter::new(limits.log_bytes_per_second, clock.now()));
-        Self { name, config, grants, limits, log }
+        Self { name, config, grants, limits, started: Stopwatch::start(), log }
     }
 
     pub(super) fn log_meter(&self) -> std::sync::MutexGuard<'_, LogMeter> {
@@ -102,8 +104,6 @@ pub struct CallState {
     pub services: HostServices,
     /// See [`HostTime`].
     pub host_time: Arc<HostTime>,
-    /// Zero point of the monotonic clock.
-    pub started: Stopwatch,
 }
 
 impl CallState {
@@ -139,7 +139,6 @@ impl CallState {
             task,
             services,
             host_time,
-            started: Stopwatch::start(),
         })
     }
 }

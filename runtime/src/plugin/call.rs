@@ -1,8 +1,8 @@
 //! One call of a plugin: a new store, one function, the store dropped.
 
+use std::fmt::Display;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -10,6 +10,9 @@ use wasmtime::Store;
 
 use super::bindings::since_0_1::host::types as wit;
 use super::convert;
+use super::meter::PluginMeter;
+use super::metrics::Moved;
+use super::weigh::Weigh;
 use crate::clock::{Stopwatch, Timestamp, timeout};
 use crate::driver::api::{PluginCallError, TaskContext};
 use crate::host::call_state::HostTime;
@@ -24,15 +27,21 @@ const HOST_WORK_LOOK: Duration = Duration::from_millis(50);
 /// A future inside a store.
 pub(super) type InStore<'a, T> = Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>;
 
-/// How often a plugin was called and how it went.
-#[derive(Debug, Default)]
-pub struct CallCounters {
-    /// Calls begun.
-    pub calls: AtomicU64,
-    /// Calls that trapped, hung or broke a limit.
-    pub failed: AtomicU64,
-    /// Processor time of the guest, nanoseconds.
-    pub cpu_nanos: AtomicU64,
+/// How a call ended and what it cost. To be given to [`Caller::answer`] or [`Caller::done`], which
+/// count it.
+pub(super) struct Called<T> {
+    result: Result<T, CallError>,
+    took: Duration,
+    cpu: Duration,
+    moved: Moved,
+}
+
+impl<T> Called<T> {
+    /// Count the bytes of its arguments.
+    pub(super) fn given(mut self, bytes: u64) -> Self {
+        self.moved.bytes_in += bytes;
+        self
+    }
 }
 
 /// Calls into one plugin. `P` is the pre-linked code of its world.
@@ -42,7 +51,7 @@ pub(super) struct Caller<P> {
     limits: StoreLimits,
     services: HostServices,
     slots: Arc<Semaphore>,
-    counters: Arc<CallCounters>,
+    meter: Arc<PluginMeter>,
 }
 
 impl<P: Send + Sync + 'static> Caller<P> {
@@ -52,24 +61,38 @@ impl<P: Send + Sync + 'static> Caller<P> {
         limits: StoreLimits,
         services: HostServices,
         slots: Arc<Semaphore>,
+        meter: Arc<PluginMeter>,
     ) -> Self {
-        let counters = Arc::new(CallCounters::default());
-        Self { pre: Arc::new(pre), context, limits, services, slots, counters }
+        Self { pre: Arc::new(pre), context, limits, services, slots, meter }
     }
 
-    /// The error for a call that did not answer, or answered against the rules.
-    pub(super) fn failed(&self, call: &'static str, reason: impl ToString) -> PluginCallError {
+    /// The error for a call that did not answer, or answered against the rules: a strike.
+    pub(super) fn failed(&self, call: &'static str, reason: impl Display) -> PluginCallError {
+        self.meter.failed(call, &reason);
         let plugin = self.context.name.clone();
         PluginCallError::CallFailed { plugin, call, reason: reason.to_string() }
     }
 
-    /// The answer, or the plugin's own error, or that the call failed.
-    pub(super) fn answer<T>(
+    /// Count a call; what it gave.
+    pub(super) fn done<T>(&self, call: &'static str, called: Called<T>) -> Result<T, CallError> {
+        self.meter.ended(call, called.took, called.cpu, called.moved);
+        if called.result.is_ok() {
+            self.meter.answered();
+        }
+        called.result
+    }
+
+    /// The answer, or the plugin's own error, or that the call failed. Counted.
+    pub(super) fn answer<T: Weigh>(
         &self,
         call: &'static str,
-        called: Result<Result<T, wit::PluginError>, CallError>,
+        mut called: Called<Result<T, wit::PluginError>>,
     ) -> Result<T, PluginCallError> {
-        called.map_err(|e| self.failed(call, e))?.map_err(convert::plugin_error)
+        if let Ok(Ok(answer)) = &called.result {
+            called.moved.bytes_out += answer.weigh();
+        }
+        let answer = self.done(call, called).map_err(|e| self.failed(call, e))?;
+        answer.map_err(convert::plugin_error)
     }
 
     /// The host's time, against which an answer is checked.
@@ -77,36 +100,39 @@ impl<P: Send + Sync + 'static> Caller<P> {
         self.services.clock.now()
     }
 
-    pub(super) fn counters(&self) -> &Arc<CallCounters> {
-        &self.counters
+    pub(super) fn meter(&self) -> &Arc<PluginMeter> {
+        &self.meter
     }
 
     /// Run `body` on a new instance within the plugin's deadline. The wait for a free instance
     /// counts; host work with a deadline of its own does not.
-    pub(super) async fn call<T, F>(
-        &self,
-        task: Option<Arc<TaskContext>>,
-        body: F,
-    ) -> Result<T, CallError>
+    pub(super) async fn call<T, F>(&self, task: Option<Arc<TaskContext>>, body: F) -> Called<T>
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
     {
-        self.counters.calls.fetch_add(1, Ordering::Relaxed);
-        let result = self.bounded(task, body).await;
-        if result.is_err() {
-            self.counters.failed.fetch_add(1, Ordering::Relaxed);
-        }
-        result
+        let watch = Stopwatch::start();
+        let mut cpu = Duration::ZERO;
+        let ended = self.bounded(&watch, &mut cpu, task, body).await;
+        let (result, moved) = match ended {
+            Ok((answer, moved)) => (Ok(answer), moved),
+            Err(error) => (Err(error), Moved::default()),
+        };
+        Called { result, took: watch.elapsed(), cpu, moved }
     }
 
-    async fn bounded<T, F>(&self, task: Option<Arc<TaskContext>>, body: F) -> Result<T, CallError>
+    async fn bounded<T, F>(
+        &self,
+        watch: &Stopwatch,
+        cpu: &mut Duration,
+        task: Option<Arc<TaskContext>>,
+        body: F,
+    ) -> Result<(T, Moved), CallError>
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
     {
         let limit = self.context.limits.call_wall_max;
-        let watch = Stopwatch::start();
         let too_late = CallError::DeadlineExceeded { limit };
         let slot = timeout(limit, Arc::clone(&self.slots).acquire_owned()).await;
         let Some(Ok(slot)) = slot else { return Err(too_late) };
@@ -116,9 +142,8 @@ impl<P: Send + Sync + 'static> Caller<P> {
             let _slot = slot;
             guest.await
         });
-        let result = within(limit, &watch, &host_time, &mut guest).await;
-        let cpu = u64::try_from(guest.cpu().total().as_nanos()).unwrap_or(u64::MAX);
-        self.counters.cpu_nanos.fetch_add(cpu, Ordering::Relaxed);
+        let result = within(limit, watch, &host_time, &mut guest).await;
+        *cpu = guest.cpu().total();
         result
     }
 
@@ -127,7 +152,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         task: Option<Arc<TaskContext>>,
         host_time: Arc<HostTime>,
         body: F,
-    ) -> impl Future<Output = Result<T, CallError>> + Send + 'static
+    ) -> impl Future<Output = Result<(T, Moved), CallError>> + Send + 'static
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
@@ -143,7 +168,10 @@ impl<P: Send + Sync + 'static> Caller<P> {
             bound_host_calls(&mut store);
             let limiter: &mut GuestLimiter = store.data_mut().limiter();
             let usage = limiter.usage();
-            body(&pre, &mut store).await.map_err(|error| classify(error, &limits, &usage))
+            let answer = body(&pre, &mut store).await;
+            let answer = answer.map_err(|error| classify(error, &limits, &usage))?;
+            let (bytes_in, bytes_out) = store.data().budget.moved();
+            Ok((answer, Moved { bytes_in, bytes_out }))
         }
     }
 }

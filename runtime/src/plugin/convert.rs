@@ -13,7 +13,7 @@ use super::bindings::since_0_1::{device_export as dev, driver_export as drv};
 use crate::driver::api::{Capabilities, Diagnostic, FsIsolation, PluginCallError};
 use crate::limits::{
     ANSWER_NAME_BYTES_MAX, ANSWER_TEXT_BYTES_MAX, ATTRIBUTES_MAX, DEVICE_GROUPS_MAX,
-    DEVICE_INSTANCES_MAX, NEXT_CHECK_MIN,
+    DEVICE_INSTANCES_MAX, NEXT_CHECK_MIN, WATCH_PATHS_MAX, WATCH_SUBSYSTEMS_MAX,
 };
 use crate::model::attribute::{Attribute, NamedAttribute, Scalar};
 use crate::model::device::{
@@ -115,16 +115,16 @@ pub(super) fn attributes(
 pub struct NextCheck {
     /// After this time; never shorter than [`NEXT_CHECK_MIN`].
     pub after: Option<Duration>,
-    /// When these paths change.
+    /// When these paths change; absolute.
     pub paths: Vec<String>,
     /// When the kernel has news of these subsystems.
     pub subsystems: Vec<String>,
 }
 
 pub(super) fn next_check(after: Option<u64>, watch: wit::Watches) -> Checked<NextCheck> {
-    at_most("watch.paths", watch.paths.len(), ATTRIBUTES_MAX)?;
-    at_most("watch.subsystems", watch.subsystems.len(), ATTRIBUTES_MAX)?;
-    let paths = watch.paths.into_iter().map(|p| name("watch.paths", p));
+    at_most("watch.paths", watch.paths.len(), WATCH_PATHS_MAX)?;
+    at_most("watch.subsystems", watch.subsystems.len(), WATCH_SUBSYSTEMS_MAX)?;
+    let paths = watch.paths.into_iter().map(|p| absolute("watch.paths", p));
     let subsystems = watch.subsystems.into_iter().map(|s| name("watch.subsystems", s));
     Ok(NextCheck {
         after: after.map(|ms| Duration::from_millis(ms).max(NEXT_CHECK_MIN)),

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use super::PluginError;
 use super::bindings::since_0_1::device_export as dev;
 use super::bindings::since_0_1::device_world::DevicePluginPre;
-use super::call::{CallCounters, Caller};
+use super::call::Caller;
 use super::convert::{self, DeviceFingerprint};
 use super::manifest::Manifest;
+use super::meter::PluginMeter;
 use super::schema::{ConfigSchema, Described};
+use super::weigh::Weigh as _;
 use crate::driver::api::PluginCallError;
 use crate::host::CallState;
 use crate::model::device::Reservation;
@@ -43,17 +45,17 @@ impl DevicePlugin {
                 plugin.ostler_plugin_device().call_describe(store).await
             })
         });
-        let info =
-            described.await.map_err(|source| PluginError::Call { call: "describe", source })?;
+        let described = caller.done("describe", described.await);
+        let info = described.map_err(|source| PluginError::Call { call: "describe", source })?;
         let Described { name, version, config_schema } =
             Described::check(info.name, info.version, &info.config_schema, config)?;
         Ok(Self { manifest, name, version, config_schema, caller })
     }
 
-    /// How it was called so far.
+    /// How it was called so far, and how it does.
     #[must_use]
-    pub fn counters(&self) -> &Arc<CallCounters> {
-        self.caller.counters()
+    pub fn meter(&self) -> &Arc<PluginMeter> {
+        self.caller.meter()
     }
 
     /// Which devices are here.
@@ -78,13 +80,14 @@ impl DevicePlugin {
     /// The plugin's own error, or that the call failed.
     pub async fn reserve(&self, device: &AllocatedDevice) -> Result<Reservation, PluginCallError> {
         let claim = claim(device);
+        let given = claim.weigh();
         let called = self.caller.call(None, move |pre, store| {
             Box::pin(async move {
                 let plugin = pre.instantiate_async(&mut *store).await?;
                 plugin.ostler_plugin_device().call_reserve(store, &claim).await
             })
         });
-        let reservation = self.caller.answer("reserve", called.await)?;
+        let reservation = self.caller.answer("reserve", called.await.given(given))?;
         convert::reservation(reservation).map_err(|e| self.caller.failed("reserve", e))
     }
 
@@ -94,13 +97,14 @@ impl DevicePlugin {
     /// The plugin's own error, or that the call failed.
     pub async fn release(&self, device: &AllocatedDevice) -> Result<(), PluginCallError> {
         let claim = claim(device);
+        let given = claim.weigh();
         let called = self.caller.call(None, move |pre, store| {
             Box::pin(async move {
                 let plugin = pre.instantiate_async(&mut *store).await?;
                 plugin.ostler_plugin_device().call_release(store, &claim).await
             })
         });
-        self.caller.answer("release", called.await)
+        self.caller.answer("release", called.await.given(given))
     }
 
     /// Measure.

@@ -7,11 +7,13 @@ use super::PluginError;
 use super::bindings::since_0_1::driver_export as drv;
 use super::bindings::since_0_1::driver_world::DriverPluginPre;
 use super::bindings::since_0_1::host::types as wit;
-use super::call::{CallCounters, Caller};
+use super::call::Caller;
 use super::capability::Authority;
 use super::convert::{self, DriverFingerprint};
 use super::manifest::Manifest;
+use super::meter::PluginMeter;
 use super::schema::{ConfigSchema, Described};
+use super::weigh::Weigh as _;
 use crate::driver::api::{
     Capabilities, Inspected, PluginCallError, Started, TaskConfig, TaskContext,
 };
@@ -40,12 +42,13 @@ pub struct DriverPlugin {
 
 /// Call one function of the driver on a new instance.
 macro_rules! call {
-    ($self:ident, $task:expr, $function:ident ( $($arg:ident),* )) => {
+    ($self:ident, $task:expr, $function:ident ( $($arg:ident),* )) => {{
+        let given = 0 $(+ $arg.weigh())*;
         $self.caller.call($task, move |pre, store| Box::pin(async move {
             let plugin = pre.instantiate_async(&mut *store).await?;
             plugin.ostler_plugin_driver().$function(store $(, &$arg)*).await
-        })).await
-    };
+        })).await.given(given)
+    }};
 }
 
 impl DriverPlugin {
@@ -61,8 +64,8 @@ impl DriverPlugin {
                 plugin.ostler_plugin_driver().call_describe(store).await
             })
         });
-        let info =
-            described.await.map_err(|source| PluginError::Call { call: "describe", source })?;
+        let described = caller.done("describe", described.await);
+        let info = described.map_err(|source| PluginError::Call { call: "describe", source })?;
         let Described { name, version, config_schema } =
             Described::check(info.name, info.version, &info.config_schema, config)?;
         Ok(Self {
@@ -83,10 +86,10 @@ impl DriverPlugin {
         asks.iter().all(|(ask, _)| ask.harmless() || *ask == Authority::Process)
     }
 
-    /// How it was called so far.
+    /// How it was called so far, and how it does.
     #[must_use]
-    pub fn counters(&self) -> &Arc<CallCounters> {
-        self.caller.counters()
+    pub fn meter(&self) -> &Arc<PluginMeter> {
+        self.caller.meter()
     }
 
     /// What the driver finds on this node.
@@ -164,6 +167,7 @@ impl DriverPlugin {
     ) -> Result<(), PluginCallError> {
         let handle = self.handle(handle)?;
         let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let given = handle.weigh() + signal.weigh() + timeout.weigh();
         let called = self.caller.call(Some(context), move |pre, store| {
             Box::pin(async move {
                 let plugin = pre.instantiate_async(&mut *store).await?;
@@ -171,7 +175,7 @@ impl DriverPlugin {
                 driver.call_stop(store, &handle, signal.as_deref(), timeout).await
             })
         });
-        self.caller.answer("stop", called.await)
+        self.caller.answer("stop", called.await.given(given))
     }
 
     /// End a task now.
@@ -198,13 +202,14 @@ impl DriverPlugin {
         force: bool,
     ) -> Result<(), PluginCallError> {
         let handle = self.handle(handle)?;
+        let given = handle.weigh() + force.weigh();
         let called = self.caller.call(Some(context), move |pre, store| {
             Box::pin(async move {
                 let plugin = pre.instantiate_async(&mut *store).await?;
                 plugin.ostler_plugin_driver().call_destroy(store, &handle, force).await
             })
         });
-        self.caller.answer("destroy", called.await)
+        self.caller.answer("destroy", called.await.given(given))
     }
 
     /// Where a task is.

@@ -15,13 +15,18 @@ pub mod convert;
 pub mod device;
 pub mod driver;
 pub mod manifest;
+pub mod meter;
+pub mod metrics;
+pub mod policy;
 pub mod refresh;
 pub mod schema;
+mod weigh;
 
 use std::sync::Arc;
 
 use wasmtime::component::Linker;
 
+use crate::driver::api::Diagnostic;
 use crate::host::{CallState, HostServices, PluginContext, imports};
 use crate::limits::PluginLimits;
 use crate::model::json::JsonObject;
@@ -32,6 +37,8 @@ use bindings::since_0_1::driver_world::DriverPluginPre;
 use call::Caller;
 use capability::{Grants, MissingGrant};
 use manifest::{Manifest, ManifestError, PluginKind};
+use meter::PluginMeter;
+use policy::FailurePolicy;
 
 /// What the configuration says of a plugin.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +51,8 @@ pub struct PluginSpec {
     pub grants: Grants,
     /// What one call may use.
     pub limits: PluginLimits,
+    /// How it is treated when it fails.
+    pub failure: FailurePolicy,
 }
 
 /// Why a plugin is not usable.
@@ -74,8 +83,8 @@ pub enum PluginError {
     #[error(transparent)]
     Answer(#[from] convert::AnswerError),
     /// Its configuration does not fit its own schema.
-    #[error("its configuration is wrong: {0}")]
-    Config(String),
+    #[error("its configuration is wrong: {}", schema::one_line(.0))]
+    Config(Vec<Diagnostic>),
     /// Its schema is not one.
     #[error("its {which} is not a JSON Schema: {reason}")]
     Schema {
@@ -147,19 +156,20 @@ impl PluginRuntime {
             spec.limits,
             &self.services.clock,
         ));
+        let meter = Arc::new(PluginMeter::new(spec.failure, self.services.clock.clone()));
         let calls = Arc::clone(&self.calls);
         let services = self.services.clone();
         Ok(match manifest.kind {
             PluginKind::Driver => {
                 let pre = DriverPluginPre::new(pre).map_err(link)?;
-                let caller = Caller::new(pre, context, store_limits, services, calls);
+                let caller = Caller::new(pre, context, store_limits, services, calls, meter);
                 Plugin::Driver(
                     driver::DriverPlugin::describe(caller, manifest, &spec.config).await?,
                 )
             }
             PluginKind::Device => {
                 let pre = DevicePluginPre::new(pre).map_err(link)?;
-                let caller = Caller::new(pre, context, store_limits, services, calls);
+                let caller = Caller::new(pre, context, store_limits, services, calls, meter);
                 Plugin::Device(
                     device::DevicePlugin::describe(caller, manifest, &spec.config).await?,
                 )

@@ -1,54 +1,79 @@
 //! Asking plugins for their fingerprints again and again.
 //!
 //! ```text
-//! add ─► first answer, waited for with a bound ─► loop: wait what the plugin asked ─► ask ─┐
-//!                                                   ▲                                      │
-//!                                                   └── after a failure: back-off ◄────────┘
+//! add ─► first answer, waited for with a bound ─► loop: ─► wait ─► ask ─┐
+//!                                                   ▲                   │
+//!                                                   └───────────────────┘
+//! wait: until what the plugin asked is over, or what it watches changed (settled, and not too soon
+//!       after the last question); after a failure: a back-off with jitter, or a change
 //! ```
+//! What a plugin watches is what its newest answer says. When that is new, the plugin is asked once
+//! more as soon as the watches are in place: what changed before them was not seen.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::convert::NextCheck;
+use super::meter::PluginMeter;
+use super::policy::jittered;
 use crate::clock::{sleep, timeout};
-use crate::limits::{FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, FIRST_FINGERPRINT_WAIT};
+use crate::limits::{FIRST_FINGERPRINT_WAIT, WATCH_ASK_GAP, WATCH_ASK_GAP_FAILING};
+use crate::node::watch::{Subscription, Watcher};
+use crate::rng::Rng;
 
 /// How a fingerprint went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// The plugin answered; ask again after this time, or never.
-    Answered(Option<Duration>),
-    /// It did not, or wrongly.
-    Failed,
+    /// The plugin answered; when to ask again.
+    Answered(NextCheck),
+    /// It did not, or wrongly, and why.
+    Failed(String),
 }
 
 /// The loops of one manager.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Refresher {
+    watcher: Watcher,
+    rng: Rng,
     stop: CancellationToken,
     loops: TaskTracker,
 }
 
 impl Refresher {
+    /// Loops that are woken by `watcher`; `rng` spreads the retries.
+    #[must_use]
+    pub fn new(watcher: Watcher, rng: Rng) -> Self {
+        Self { watcher, rng, stop: CancellationToken::new(), loops: TaskTracker::new() }
+    }
+
     /// Ask once and wait for it (bounded), then keep asking in the background. `ask` publishes what
-    /// it found.
-    pub async fn add<F, Answer>(&self, ask: F)
+    /// it found; `meter` hears how it went.
+    pub async fn add<F, Answer>(&self, meter: Arc<PluginMeter>, ask: F)
     where
         F: Fn() -> Answer + Send + 'static,
         Answer: Future<Output = Asked> + Send,
     {
-        let mut failures = 0;
+        let watched = Watched {
+            watcher: self.watcher.clone(),
+            paths: Vec::new(),
+            subsystems: Vec::new(),
+            subscription: Subscription::nothing(),
+        };
+        let mut asking = Asking { meter, rng: self.rng.clone(), watched };
         let first = timeout(FIRST_FINGERPRINT_WAIT, ask()).await;
-        let mut wait = next_wait(first.unwrap_or(Asked::Failed), &mut failures);
+        let late = || Asked::Failed(format!("no answer within {FIRST_FINGERPRINT_WAIT:?}"));
+        let mut wait = asking.heard(first.unwrap_or_else(late));
         let stop = self.stop.clone();
         self.loops.spawn(async move {
-            while let Some(duration) = wait {
+            loop {
                 tokio::select! {
                     () = stop.cancelled() => return,
-                    () = sleep(duration) => {}
+                    () = asking.due(wait) => {}
                 }
-                wait = next_wait(ask().await, &mut failures);
+                wait = asking.heard(ask().await);
             }
         });
     }
@@ -61,35 +86,76 @@ impl Refresher {
     }
 }
 
-/// How long to wait: what the plugin asked, or a back-off that doubles with each failure in a row.
-fn next_wait(asked: Asked, failures: &mut u32) -> Option<Duration> {
-    match asked {
-        Asked::Answered(wait) => {
-            *failures = 0;
-            wait
+/// Until when to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wait {
+    /// At most so long; absent: until a change.
+    longest: Option<Duration>,
+    /// A change does not count sooner.
+    gap: Duration,
+}
+
+/// One plugin that is asked.
+struct Asking {
+    meter: Arc<PluginMeter>,
+    rng: Rng,
+    watched: Watched,
+}
+
+impl Asking {
+    /// Take in how a fingerprint went.
+    fn heard(&mut self, asked: Asked) -> Wait {
+        let wait = match asked {
+            Asked::Answered(next) => {
+                self.meter.fingerprinted();
+                let longest = next.after;
+                self.watched.follow(next);
+                Wait { longest, gap: WATCH_ASK_GAP }
+            }
+            Asked::Failed(reason) => {
+                let wait = self.meter.fingerprint_failed(reason);
+                let wait = jittered(wait, self.rng.next_u64());
+                Wait { longest: Some(wait), gap: WATCH_ASK_GAP_FAILING }
+            }
+        };
+        self.meter.due(wait.longest);
+        wait
+    }
+
+    /// Wait until it is to be asked again. Dropped half-way it loses no change.
+    async fn due(&mut self, wait: Wait) {
+        let change = async {
+            sleep(wait.gap).await;
+            self.watched.subscription.changed().await;
+        };
+        match wait.longest {
+            Some(longest) => {
+                let _interval = timeout(longest, change).await;
+            }
+            None => change.await,
         }
-        Asked::Failed => {
-            let doublings = (*failures).min(16);
-            *failures = failures.saturating_add(1);
-            let wait = FINGERPRINT_RETRY_FIRST.saturating_mul(1 << doublings);
-            Some(wait.min(FINGERPRINT_RETRY_MAX))
+    }
+}
+
+/// What a plugin watches now.
+struct Watched {
+    watcher: Watcher,
+    paths: Vec<String>,
+    subsystems: Vec<String>,
+    subscription: Subscription,
+}
+
+impl Watched {
+    fn follow(&mut self, next: NextCheck) {
+        if next.paths == self.paths && next.subsystems == self.subsystems {
+            return;
         }
+        self.paths = next.paths;
+        self.subsystems = next.subsystems;
+        self.subscription = self.watcher.subscribe(&self.paths, &self.subsystems);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_wait_doubles_with_each_failure_in_a_row_up_to_its_bound() {
-        let mut failures = 0;
-        let mut waits = |asked| next_wait(asked, &mut failures).map(|wait| wait.as_secs());
-        let row: Vec<_> = (0..9).map(|_| waits(Asked::Failed)).collect();
-        let expected = [1, 2, 4, 8, 16, 32, 64, 120, 120].map(Some);
-        assert_eq!(row, expected);
-        assert_eq!(waits(Asked::Answered(Some(Duration::from_secs(30)))), Some(30));
-        assert_eq!(waits(Asked::Failed), Some(1), "an answer ends the row");
-        assert_eq!(waits(Asked::Answered(None)), None);
-    }
-}
+#[path = "refresh_tests.rs"]
+mod tests;

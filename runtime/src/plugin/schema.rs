@@ -85,7 +85,7 @@ impl Described {
         let config_schema = ConfigSchema::new("configuration schema", config_schema)?;
         let problems = config_schema.check(config);
         if !problems.is_empty() {
-            return Err(PluginError::Config(one_line(&problems)));
+            return Err(PluginError::Config(problems));
         }
         Ok(Self { name, version: convert::name("version", version)?, config_schema })
     }

@@ -123,6 +123,8 @@ pub struct HostcallBudget {
     calls: u64,
     calls_max: u64,
     bytes: u64,
+    /// Of those: to the guest.
+    given: u64,
     bytes_max: u64,
 }
 
@@ -130,7 +132,7 @@ impl HostcallBudget {
     /// A full budget.
     #[must_use]
     pub const fn new(calls_max: u64, bytes_max: u64) -> Self {
-        Self { calls: 0, calls_max, bytes: 0, bytes_max }
+        Self { calls: 0, calls_max, bytes: 0, given: 0, bytes_max }
     }
 
     /// The budget of one plugin call.
@@ -152,7 +154,22 @@ impl HostcallBudget {
         Ok(())
     }
 
-    /// Account for `bytes` that a host function takes or gives.
+    /// Bytes so far: to the guest, and from it.
+    #[must_use]
+    pub const fn moved(&self) -> (u64, u64) {
+        (self.given, self.bytes.saturating_sub(self.given))
+    }
+
+    /// Account for `bytes` that a host function gives.
+    ///
+    /// # Errors
+    /// As [`HostcallBudget::count_call`].
+    pub fn give(&mut self, bytes: usize) -> Result<(), HostcallBudgetExceeded> {
+        self.given = self.given.saturating_add(bytes as u64);
+        self.charge(bytes)
+    }
+
+    /// Account for `bytes` that a host function takes.
     ///
     /// # Errors
     /// As [`HostcallBudget::count_call`].

@@ -126,6 +126,8 @@ const PURE: &[&str] = &[
     "plugin/convert",
     "plugin/convert.rs",
     "plugin/manifest.rs",
+    "plugin/metrics.rs",
+    "plugin/policy.rs",
     "sandbox/prescan.rs",
     "state/dedup.rs",
     "state/keys",

@@ -27,6 +27,7 @@ mod devices;
 mod fifty_tasks;
 mod leaks;
 mod plugin_faults;
+mod plugin_status;
 mod plugins;
 mod real_programs;
 mod run_command;

@@ -94,7 +94,7 @@ async fn every_wasm_file_of_the_plugin_directory_is_a_plugin_and_a_broken_one_ha
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_plugins_of_one_name_are_not_both_taken_and_it_is_always_the_second_that_is_refused() {
+async fn of_two_plugins_of_one_name_the_configured_one_is_taken_and_the_other_says_why_not() {
     for _ in 0..3 {
         let config = format!(
             r#"
@@ -113,16 +113,61 @@ async fn two_plugins_of_one_name_are_not_both_taken_and_it_is_always_the_second_
             "#
         );
         let agent = TestAgent::with_config(&config).await;
-        // By name of the block: `a-copy` comes before the built-in `mock`, `z-copy` after `files`.
-        assert_eq!(entry(&agent, "a-copy").status, PluginStatus::Loaded);
-        assert!(
-            refusal(&agent, "mock").contains("another plugin already calls itself mock_driver")
-        );
-        assert_eq!(entry(&agent, "files").status, PluginStatus::Loaded);
-        assert!(refusal(&agent, "z-copy").contains("another plugin already calls itself files"));
+        for (copy, built_in, name) in
+            [("a-copy", "mock", "mock_driver"), ("z-copy", "files", "files")]
+        {
+            assert_eq!(entry(&agent, copy).status, PluginStatus::Loaded);
+            let reason = refusal(&agent, built_in);
+            let taken = format!("another plugin already calls itself {name}");
+            assert!(reason.contains(&taken), "{reason}");
+            assert!(reason.contains("the configuration has a block for it"), "{reason}");
+        }
         goes_on(&agent).await;
         agent.stop().await;
     }
+}
+
+/// Where the entries of a name come from, and whether they are used.
+fn sources<'a>(agent: &'a TestAgent, name: &str) -> Vec<(&'a str, bool)> {
+    let plugins = agent.handle.plugins().iter().filter(|entry| entry.name == name);
+    plugins.map(|entry| (&*entry.source, entry.status == PluginStatus::Loaded)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_the_plugin_directory_stands_in_for_a_built_in_plugin_unless_it_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mock, exec) = (dir.path().join("mock.wasm"), dir.path().join("exec.wasm"));
+    std::fs::copy(DRIVER_MOCK, &mock).unwrap();
+    // Without a block it has no grant, which the built-in one has.
+    std::fs::copy(DRIVER_EXEC, &exec).unwrap();
+    let config = format!("plugin_dir = \"{}\"", dir.path().display());
+    let agent = TestAgent::with_config(&config).await;
+    let (mock, exec) = (mock.to_str().unwrap(), exec.to_str().unwrap());
+    assert_eq!(sources(&agent, "mock"), [(mock, true), ("built-in", false)]);
+    assert_eq!(sources(&agent, "exec"), [("built-in", true), (exec, false)]);
+    goes_on(&agent).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_that_names_a_file_rules_out_every_other_plugin_of_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let broken = dir.path().join("broken.wasm");
+    std::fs::write(&broken, "hello").unwrap();
+    let config = format!("plugin \"mock\" {{\n file = \"{}\"\n}}\n", broken.display());
+    let agent = TestAgent::with_config(&config).await;
+    let of = |source: &str| {
+        let mut plugins = agent.handle.plugins().iter().filter(|entry| entry.name == "mock");
+        plugins.find(|entry| entry.source == source).map(|entry| entry.status.clone()).unwrap()
+    };
+    let reason = |source: &str| match of(source) {
+        PluginStatus::Refused(reason) => reason,
+        other => panic!("{source} is {other:?}"),
+    };
+    assert!(reason(broken.to_str().unwrap()).contains("not WebAssembly"));
+    assert!(reason("built-in").contains("broken.wasm instead"), "{}", reason("built-in"));
+    assert!(!agent.handle.node().drivers.contains_key("mock_driver"), "nothing stands in for it");
+    agent.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -231,6 +276,9 @@ async fn a_configuration_is_checked_against_the_schema_of_the_plugin() {
     let reason = refusal(&agent, "mock");
     assert!(reason.contains("shutdown_periodic_after"), "{reason}");
     assert!(reason.contains("nonsense"), "{reason}");
+    let place = "/test/ostler.hcl:4: config.shutdown_periodic_after: ";
+    assert!(reason.contains(place), "the file, the line and the path: {reason}");
+    assert!(reason.contains("/test/ostler.hcl:2: config: "), "{reason}");
     assert!(!agent.handle.node().drivers.contains_key("mock_driver"));
     agent.stop().await;
 }

@@ -31,7 +31,7 @@ impl Bench {
         let node = fake::node();
         let clock = Clock::fixed(clock::Timestamp::from_nanos(1_000_000_000_000));
         let options = DeviceOptions { clock: clock.clone(), stats_interval: Some(5 * SECOND) };
-        let manager = DeviceManager::new(node.clone(), options);
+        let manager = DeviceManager::new(node.clone(), options, fake::refresher());
         Self { node, clock, manager }
     }
 

@@ -30,7 +30,7 @@ impl Host for CallState {
         let done = self.host_time.off_the_clock(self.services.control.spawn(work)).await;
         let answer = match done {
             Ok(Ok(output)) => {
-                self.budget.charge(output.stdout.len() + output.stderr.len())?;
+                self.budget.give(output.stdout.len() + output.stderr.len())?;
                 Ok(Output {
                     exit_code: output.exit_code,
                     signal: output.signal,

@@ -32,7 +32,7 @@ impl log::Host for CallState {
 
 impl config::Host for CallState {
     async fn get(&mut self) -> wasmtime::Result<String> {
-        self.budget.charge(self.plugin.config.len())?;
+        self.budget.give(self.plugin.config.len())?;
         Ok(self.plugin.config.clone())
     }
 }
@@ -61,20 +61,20 @@ impl events::Host for CallState {
 
 impl clock::Host for CallState {
     async fn now(&mut self) -> wasmtime::Result<u64> {
-        self.budget.charge(8)?;
+        self.budget.give(8)?;
         Ok(self.services.clock.now().nanos())
     }
 
     async fn monotonic(&mut self) -> wasmtime::Result<u64> {
-        self.budget.charge(8)?;
-        Ok(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        self.budget.give(8)?;
+        Ok(u64::try_from(self.plugin.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 }
 
 impl random::Host for CallState {
     async fn bytes(&mut self, len: u32) -> wasmtime::Result<Vec<u8>> {
         let len = len.min(RANDOM_BYTES_MAX);
-        self.budget.charge(len as usize)?;
+        self.budget.give(len as usize)?;
         let mut bytes = vec![0; len as usize];
         self.services.rng.fill(&mut bytes);
         Ok(bytes)

@@ -14,11 +14,18 @@ use crate::model::ids::PluginName;
 use crate::model::resources::AllocatedDevice;
 use crate::model::stats::{DeviceGroupStats, InstanceStats, StatValue};
 use crate::node::Node;
+use crate::node::watch::Watcher;
 use crate::plugin::convert::{DeviceFingerprint, NextCheck};
+use crate::plugin::refresh::Refresher;
+use crate::rng::Rng;
 
 pub(super) fn node() -> Node {
     let id = crate::node::NodeId::new(uuid::Uuid::from_u128(1));
     Node::new(crate::node::NodeView::new(id, "box"))
+}
+
+pub(super) fn refresher() -> Refresher {
+    Refresher::new(Watcher::without_thread(), Rng::seeded(1))
 }
 
 pub(super) fn plugin(name: &str) -> PluginName {

@@ -1,0 +1,189 @@
+//! Which of several plugins that give themselves one name is used.
+//!
+//! ```text
+//! a configured block  ─ beats ─►  none      then the higher version, then
+//! file of a block     ─ beats ─►  plugin_dir  ─ beats ─►  built-in      then the name of the block
+//! ```
+
+use std::cmp::{Ordering, Reverse};
+
+use crate::model::plugin::PluginKind;
+
+/// Where a plugin comes from; later beats earlier where versions are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Source {
+    /// Part of the agent.
+    BuiltIn,
+    /// Found in the plugin directory.
+    Directory,
+    /// Named by a block.
+    File,
+}
+
+/// A plugin that could be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Contender {
+    pub(super) kind: PluginKind,
+    /// The name it gives itself.
+    pub(super) name: String,
+    pub(super) version: String,
+    /// The configuration has a block for it.
+    pub(super) configured: bool,
+    pub(super) source: Source,
+    /// Where it is, for people.
+    pub(super) place: String,
+    /// Name of its block.
+    pub(super) block: String,
+}
+
+impl Contender {
+    /// Greater: preferred.
+    fn order(&self, other: &Self) -> Ordering {
+        let rank = |one: &Self| (one.configured, version(&one.version), one.source);
+        let by_name = || Reverse(&self.block).cmp(&Reverse(&other.block));
+        rank(self).cmp(&rank(other)).then_with(by_name)
+    }
+}
+
+/// What is no version is below every one.
+fn version(text: &str) -> Option<semver::Version> {
+    semver::Version::parse(text).ok()
+}
+
+/// For each contender: `None` when it is used, else why not.
+pub(super) fn choose(contenders: &[Contender]) -> Vec<Option<String>> {
+    let best = |one: &Contender| {
+        let rivals =
+            contenders.iter().filter(|other| (other.kind, &other.name) == (one.kind, &one.name));
+        rivals.max_by(|a, b| a.order(b))
+    };
+    contenders
+        .iter()
+        .map(|one| best(one).filter(|best| one.order(best).is_ne()).map(|best| because(one, best)))
+        .collect()
+}
+
+fn because(loser: &Contender, winner: &Contender) -> String {
+    let why = if winner.configured != loser.configured {
+        "and the configuration has a block for it".to_owned()
+    } else if version(&winner.version) != version(&loser.version) {
+        format!("which is newer than {}", loser.version)
+    } else {
+        match (winner.source, loser.source) {
+            (Source::File, Source::Directory | Source::BuiltIn) => {
+                "and a block of the configuration names its file".to_owned()
+            }
+            (Source::Directory, Source::BuiltIn) => "and is not built in".to_owned(),
+            _ => format!("and its block {} comes first", winner.block),
+        }
+    };
+    format!(
+        "another plugin already calls itself {}: that of {} has version {}, {why}",
+        loser.name, winner.place, winner.version
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn one(block: &str, version: &str, configured: bool, source: Source) -> Contender {
+        Contender {
+            kind: PluginKind::Driver,
+            name: "exec".to_owned(),
+            version: version.to_owned(),
+            configured,
+            source,
+            place: format!("/{block}"),
+            block: block.to_owned(),
+        }
+    }
+
+    /// The block of the one that is used; there is exactly one.
+    fn used(contenders: &[Contender]) -> String {
+        let used: Vec<_> = contenders
+            .iter()
+            .zip(choose(contenders))
+            .filter(|(_, refused)| refused.is_none())
+            .map(|(one, _)| one.block.clone())
+            .collect();
+        assert_eq!(used.len(), 1, "{used:?}");
+        used[0].clone()
+    }
+
+    #[test]
+    fn the_highest_version_is_used_wherever_it_comes_from() {
+        use Source::{BuiltIn, Directory};
+        let built_in = |version| one("built-in", version, false, BuiltIn);
+        let file = |version| one("file", version, false, Directory);
+        assert_eq!(used(&[built_in("0.9.0"), file("0.10.0")]), "file");
+        assert_eq!(used(&[built_in("0.10.0"), file("0.9.0")]), "built-in");
+        assert_eq!(used(&[built_in("1.0.0"), file("1.0.0-rc.1")]), "built-in");
+        assert_eq!(used(&[built_in("1.0.0"), file("newest")]), "built-in", "no version at all");
+        assert_eq!(used(&[built_in("1.0.0"), file("1.0.0")]), "file");
+    }
+
+    #[test]
+    fn a_configured_block_beats_a_higher_version() {
+        let found = one("found", "2.0.0", false, Source::Directory);
+        let named = one("named", "1.0.0", true, Source::File);
+        let refused = choose(&[found.clone(), named]);
+        let reason = refused[0].as_ref().unwrap();
+        assert!(reason.contains("/named has version 1.0.0"), "{reason}");
+        assert!(reason.contains("a block for it"), "{reason}");
+        assert_eq!(refused[1], None);
+        let newer = one("newer", "1.1.0", true, Source::File);
+        let named = one("named", "1.0.0", true, Source::File);
+        let refused = choose(&[found, named, newer]);
+        assert!(refused[1].as_ref().unwrap().contains("newer than 1.0.0"), "{refused:?}");
+    }
+
+    #[test]
+    fn a_driver_and_a_device_plugin_may_have_one_name() {
+        let driver = one("a", "1.0.0", false, Source::BuiltIn);
+        let device =
+            Contender { kind: PluginKind::Device, ..one("b", "2.0.0", true, Source::File) };
+        assert_eq!(choose(&[driver, device]), [None, None]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_choice_does_not_depend_on_the_order_and_every_loser_hears_why(
+            given in prop::collection::vec(
+                ("[a-c]", 0u64..3, any::<bool>(), 0u8..3, any::<bool>()), 1..8),
+            turn in 0usize..8
+        ) {
+            let sources = [Source::BuiltIn, Source::Directory, Source::File];
+            let mut contenders: Vec<Contender> = given
+                .into_iter()
+                .enumerate()
+                .map(|(index, (name, minor, configured, source, device))| Contender {
+                    kind: if device { PluginKind::Device } else { PluginKind::Driver },
+                    name,
+                    ..one(&index.to_string(), &format!("0.{minor}.0"), configured,
+                        sources[source as usize])
+                })
+                .collect();
+            let told = |contenders: &[Contender]| {
+                let mut told: Vec<_> = contenders
+                    .iter()
+                    .zip(choose(contenders))
+                    .map(|(one, reason)| (one.block.clone(), reason))
+                    .collect();
+                told.sort();
+                told
+            };
+            let before = told(&contenders);
+            let names: std::collections::BTreeSet<_> =
+                contenders.iter().map(|one| (one.kind.to_string(), one.name.clone())).collect();
+            prop_assert_eq!(before.iter().filter(|(_, r)| r.is_none()).count(), names.len());
+            let turn = turn % contenders.len();
+            contenders.rotate_left(turn);
+            prop_assert_eq!(before, told(&contenders));
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The plugins there are, before any is looked at: built in, from the plugin directory, from blocks.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::choose::Source;
+use crate::agent::config::{AgentConfig, ConfigOrigin, FailurePolicy, PluginBlock};
+use crate::limits::{PLUGIN_FILE_BYTES_MAX, PluginLimits};
+use crate::model::json::JsonObject;
+use crate::plugin::capability::{FileGrant, Grants};
+
+/// Most files of a plugin directory that are looked at.
+const PLUGIN_DIR_FILES_MAX: usize = 256;
+
+/// The device plugin that pretends, for tests; off unless its block is there.
+const MOCK_DEVICE: &str = "mock_device";
+
+/// A plugin before it is loaded.
+pub(super) struct Candidate {
+    /// Name of its block, whether there is one or not.
+    pub(super) name: String,
+    pub(super) source: Source,
+    /// Where it is, for people.
+    pub(super) place: String,
+    /// What is in it, or why it is not to be used.
+    pub(super) bytes: Result<Arc<[u8]>, String>,
+    pub(super) config: JsonObject,
+    pub(super) grants: Grants,
+    pub(super) limits: PluginLimits,
+    pub(super) failure: FailurePolicy,
+    pub(super) enabled: bool,
+    /// The configuration has a block of its name.
+    pub(super) configured: bool,
+    /// Where that stands.
+    pub(super) origin: Option<ConfigOrigin>,
+}
+
+impl Candidate {
+    fn new(name: &str, source: Source, place: String, bytes: Result<Arc<[u8]>, String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            source,
+            place,
+            bytes,
+            config: JsonObject::default(),
+            grants: Grants::default(),
+            limits: PluginLimits::default(),
+            failure: FailurePolicy::default(),
+            enabled: true,
+            configured: false,
+            origin: None,
+        }
+    }
+
+    fn file(name: &str, source: Source, path: &Path) -> Self {
+        Self::new(name, source, path.display().to_string(), read(path))
+    }
+
+    fn configure(&mut self, block: &PluginBlock) {
+        if let Some(config) = &block.config {
+            self.config = config.clone();
+        }
+        if let Some(grants) = &block.grants {
+            self.grants = grants.clone();
+        }
+        self.enabled = block.enabled.unwrap_or(true);
+        self.limits = block.limits.apply(PluginLimits::default());
+        self.failure = block.failure.clone();
+        self.configured = true;
+        self.origin.clone_from(&block.origin);
+    }
+}
+
+/// Every plugin there is, several of one name among them.
+pub(super) fn candidates(config: &AgentConfig, data_dir: &Path) -> Vec<Candidate> {
+    let mut found: BTreeMap<String, Vec<Candidate>> = BTreeMap::new();
+    let mut add = |one: Candidate| found.entry(one.name.clone()).or_default().push(one);
+    for guest in ostler_guests::builtin_plugins() {
+        let name = builtin_name(guest.name);
+        let (config, grants) = builtin_defaults(name, data_dir);
+        let bytes = Ok(Arc::from(guest.bytes));
+        let bare = Candidate::new(name, Source::BuiltIn, "built-in".to_owned(), bytes);
+        // Only for those who ask for it: by default a node has no device that fails on purpose.
+        let enabled = name != MOCK_DEVICE;
+        add(Candidate { config, grants, enabled, ..bare });
+    }
+    for path in config.plugin_dir.iter().flat_map(|dir| wasm_files(dir)) {
+        let name = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        add(Candidate::file(&name, Source::Directory, &path));
+    }
+    for (name, block) in &config.plugins {
+        let named = found.entry(name.clone()).or_default();
+        if let Some(file) = &block.file {
+            // The operator said which; the others are not even run.
+            for other in named.iter_mut() {
+                other.bytes = Err(format!(
+                    "the plugin block {name} of the configuration names {} instead",
+                    file.display()
+                ));
+            }
+            named.push(Candidate::file(name, Source::File, file));
+        }
+        if named.is_empty() {
+            let nowhere = "there is no such built-in plugin and no such file in plugin_dir; give \
+                           file = \"/path/x.wasm\"";
+            let absent = Err(nowhere.to_owned());
+            named.push(Candidate::new(name, Source::File, String::new(), absent));
+        }
+        named.iter_mut().for_each(|one| one.configure(block));
+    }
+    found.into_values().flatten().collect()
+}
+
+/// Name of the block that configures a built-in plugin, from the name of its crate.
+fn builtin_name(guest: &str) -> &str {
+    match guest {
+        // The driver `mock_driver` was there first and has the block `mock`.
+        "device-mock" => MOCK_DEVICE,
+        _ => guest.trim_start_matches("driver-").trim_start_matches("device-"),
+    }
+}
+
+/// The least a built-in plugin needs.
+fn builtin_defaults(name: &str, data_dir: &Path) -> (JsonObject, Grants) {
+    let object = |value: serde_json::Value| match value {
+        serde_json::Value::Object(map) => JsonObject::from(map),
+        _ => JsonObject::default(),
+    };
+    let read_only = |path: PathBuf| vec![FileGrant { path, write: false }];
+    match name {
+        "exec" => (JsonObject::default(), Grants { process: true, ..Grants::default() }),
+        "wasm" => (JsonObject::default(), Grants { wasm_task: true, ..Grants::default() }),
+        "files" => {
+            let dir = data_dir.join("devices");
+            let config = object(json!({ "dir": dir.to_string_lossy() }));
+            (config, Grants { files: read_only(dir), ..Grants::default() })
+        }
+        // No directory is needed by what its block can say; its script and journal need this one.
+        MOCK_DEVICE => {
+            let files = read_only(data_dir.join(MOCK_DEVICE));
+            (JsonObject::default(), Grants { files, ..Grants::default() })
+        }
+        "pci" => {
+            let grants = Grants { files: read_only(PathBuf::from("/sys")), ..Grants::default() };
+            (JsonObject::default(), grants)
+        }
+        _ => (JsonObject::default(), Grants::default()),
+    }
+}
+
+fn read(path: &Path) -> Result<Arc<[u8]>, String> {
+    let meta = std::fs::metadata(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    if !meta.is_file() {
+        return Err(format!("{} is no regular file", path.display()));
+    }
+    if meta.len() > PLUGIN_FILE_BYTES_MAX {
+        return Err(format!(
+            "{} has {} bytes; a plugin has at most {PLUGIN_FILE_BYTES_MAX}",
+            path.display(),
+            meta.len()
+        ));
+    }
+    std::fs::read(path).map(Arc::from).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// The `.wasm` files of a directory, by name.
+fn wasm_files(dir: &Path) -> Vec<PathBuf> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) => {
+            tracing::error!(dir = %dir.display(), %error, "cannot read the plugin directory");
+            return Vec::new();
+        }
+    };
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|end| end == "wasm"))
+        .take(PLUGIN_DIR_FILES_MAX)
+        .collect();
+    files.sort();
+    files
+}

@@ -1,0 +1,188 @@
+//! Which plugins this agent has: built in, from the plugin directory, from the configuration.
+//!
+//! ```text
+//! find: candidates ─► load: read, checked, asked who it is ─► choose: one of each name ─► managers
+//!                        │ refused, with the reason               │ refused, with the reason
+//!                        └────────────────────────────────────────┴─► PluginEntry
+//! ```
+//! Each is loaded with the grants its block gives it, or (built-in ones) with the least it needs.
+//! What is refused stays in the list with the reason.
+
+mod choose;
+mod find;
+mod load;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+
+use super::config::AgentConfig;
+use crate::device::manager::DeviceManager;
+use crate::driver::api::BoxFuture;
+use crate::driver::manager::DriverManager;
+use crate::model::ids::PluginName;
+use crate::plugin::capability::{Authority, Grants};
+use crate::plugin::manifest::PluginKind;
+use crate::plugin::meter::PluginMeter;
+use crate::plugin::{Plugin, PluginRuntime};
+
+use load::Looked;
+
+/// A plugin and its fate.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PluginEntry {
+    /// Name of its block in the configuration. Several plugins can have one: at most one is in use,
+    /// and stands first.
+    pub name: String,
+    /// `built-in`, or the file.
+    pub source: String,
+    /// Driver or device plugin; absent when it could not be told.
+    pub kind: Option<PluginKind>,
+    /// What it calls itself: the name jobs use.
+    pub describes_as: Option<String>,
+    /// Its version.
+    pub version: Option<String>,
+    /// Version of the plugin contract it was built for.
+    pub interface_version: Option<String>,
+    /// SHA-256 of the file.
+    pub digest: Option<String>,
+    /// Bytes of the file.
+    pub size_bytes: u64,
+    /// In use or not, and why.
+    pub status: PluginStatus,
+    /// What it may do.
+    pub grants: Grants,
+    /// What it asks for.
+    pub asks: Vec<Authority>,
+}
+
+/// See [`PluginEntry`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state", content = "reason")]
+pub enum PluginStatus {
+    /// In use.
+    Loaded,
+    /// Not in use, and why.
+    Refused(String),
+    /// Switched off in the configuration.
+    Disabled,
+}
+
+/// What counts the calls of plugins in use, by kind and own name.
+pub(super) type Meters = BTreeMap<(PluginKind, String), Arc<PluginMeter>>;
+
+/// What [`load_all`] did.
+pub(super) struct Loaded {
+    /// Every plugin that was looked at.
+    pub(super) entries: Vec<PluginEntry>,
+    /// Of those in use.
+    pub(super) meters: Meters,
+    /// First fingerprints on their way; each ends with the plugin's own name.
+    pub(super) first: JoinSet<PluginName>,
+    /// The names of those.
+    pub(super) waiting: BTreeSet<PluginName>,
+}
+
+/// Load every plugin and hand it to its manager. Loads run side by side; the order of the result,
+/// and who keeps a name that two give themselves, does not depend on which is faster. First
+/// fingerprints are begun, not waited for.
+pub(super) async fn load_all(
+    config: &AgentConfig,
+    data_dir: &Path,
+    runtime: &PluginRuntime,
+    drivers: &DriverManager,
+    devices: &DeviceManager,
+) -> Loaded {
+    let mut loads = JoinSet::new();
+    for candidate in find::candidates(config, data_dir) {
+        let runtime = runtime.clone();
+        loads.spawn(async move { load::load(candidate, &runtime).await });
+    }
+    let mut looked = all(loads).await;
+    refuse_rivals(&mut looked);
+    looked.sort_by(|a, b| {
+        let key = |one: &Looked| (one.entry.name.clone(), one.plugin.is_none(), one.source);
+        key(a).cmp(&key(b))
+    });
+
+    let (mut meters, mut first) = (Meters::new(), JoinSet::new());
+    let mut waiting = BTreeSet::new();
+    let mut entries = Vec::with_capacity(looked.len());
+    for Looked { mut entry, plugin, .. } in looked {
+        if let Some(plugin) = plugin {
+            let (name, meter) = match &plugin {
+                Plugin::Driver(plugin) => (plugin.name.to_string(), Arc::clone(plugin.meter())),
+                Plugin::Device(plugin) => (plugin.name.to_string(), Arc::clone(plugin.meter())),
+            };
+            if let (Some(kind), Some(taken)) =
+                (entry.kind, admit(&mut entry, plugin, drivers, devices, &mut first))
+            {
+                meters.insert((kind, name), meter);
+                waiting.insert(taken);
+            }
+        }
+        entries.push(entry);
+    }
+    Loaded { entries, meters, first, waiting }
+}
+
+async fn all<T: 'static>(mut set: JoinSet<T>) -> Vec<T> {
+    let mut results = Vec::with_capacity(set.len());
+    while let Some(result) = set.join_next().await {
+        match result {
+            Ok(result) => results.push(result),
+            Err(error) => tracing::error!(%error, "loading a plugin was given up"),
+        }
+    }
+    results
+}
+
+/// Of plugins that give themselves one name keep one.
+fn refuse_rivals(looked: &mut [Looked]) {
+    let (mut places, mut contenders) = (Vec::new(), Vec::new());
+    for (index, one) in looked.iter().enumerate() {
+        if let Some(contender) = one.contender() {
+            places.push(index);
+            contenders.push(contender);
+        }
+    }
+    for (index, refused) in places.into_iter().zip(choose::choose(&contenders)) {
+        if let (Some(one), Some(reason)) = (looked.get_mut(index), refused) {
+            one.plugin = None;
+            one.entry.status = PluginStatus::Refused(reason);
+        }
+    }
+}
+
+/// Hand a plugin to its manager. Its name when it was taken.
+fn admit(
+    entry: &mut PluginEntry,
+    plugin: Plugin,
+    drivers: &DriverManager,
+    devices: &DeviceManager,
+    first: &mut JoinSet<PluginName>,
+) -> Option<PluginName> {
+    let name = match &plugin {
+        Plugin::Driver(plugin) => plugin.name.clone(),
+        Plugin::Device(plugin) => plugin.name.clone(),
+    };
+    let asked: Option<BoxFuture<'static, ()>> = match plugin {
+        Plugin::Driver(plugin) => drivers.add(plugin).map(|first| Box::pin(first) as _),
+        Plugin::Device(plugin) => devices.add(plugin).map(|first| Box::pin(first) as _),
+    };
+    let Some(asked) = asked else {
+        let taken = format!("another plugin already calls itself {name}");
+        entry.status = PluginStatus::Refused(taken);
+        return None;
+    };
+    entry.status = PluginStatus::Loaded;
+    let own = name.clone();
+    first.spawn(async move {
+        asked.await;
+        own
+    });
+    Some(name)
+}
