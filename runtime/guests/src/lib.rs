@@ -29,6 +29,9 @@ pub fn builtin_plugins() -> &'static [Guest] {
         "driver-mock",
         "device-files",
         "device-pci",
+        "device-usb",
+        "device-hwmon",
+        "device-nvidia",
         "device-mock",
     ]
 }
@@ -56,6 +59,12 @@ pub mod fixtures {
         DEVICE_FILES = "device-files";
         /// Device plugin `pci`.
         DEVICE_PCI = "device-pci";
+        /// Device plugin `usb`.
+        DEVICE_USB = "device-usb";
+        /// Device plugin `hwmon`.
+        DEVICE_HWMON = "device-hwmon";
+        /// Device plugin `nvidia`.
+        DEVICE_NVIDIA = "device-nvidia";
         /// Device plugin `mock_device`: devices and faults as its script says.
         DEVICE_MOCK = "device-mock";
         /// Task that greets and shows its devices (component).

@@ -1,8 +1,13 @@
 //! The device plugins that come with the agent, over fixture directories and programs.
 
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+
+use ostler::agent::PluginStatus;
 use ostler::model::device::{DeviceGroup, HealthState};
 
 use crate::support::TestAgent;
+use crate::support::jobs::{assert_successful, batch, shell};
 use crate::support::system::eventually;
 
 /// Groups that a plugin reports now.
@@ -62,5 +67,204 @@ async fn the_mock_follows_its_script_while_the_agent_runs() {
     eventually("new devices", || ids(&groups_of(&agent, "mock_device")) == ["0", "1"]).await;
     let journal = std::fs::read_to_string(dir.path().join("journal")).unwrap();
     assert!(journal.lines().filter(|line| *line == "fingerprint").count() >= 3, "{journal}");
+    agent.stop().await;
+}
+
+/// Configuration of a plugin with one string of its own and directories it may read.
+fn reading(plugin: &str, config: &str, dirs: &[&Path]) -> String {
+    let files: String =
+        dirs.iter().map(|dir| format!("files \"{}\" {{}}\n", dir.display())).collect();
+    format!("plugin \"{plugin}\" {{\n config {{\n {config}\n }}\n grants {{\n {files} }}\n}}\n")
+}
+
+/// Write a file of a fixture tree, and its directories.
+fn file(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, format!("{text}\n")).unwrap();
+}
+
+/// Make a link of a fixture tree, and its directory.
+fn link(root: &Path, path: &str, target: &str) {
+    let path = root.join(path);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    symlink(target, path).unwrap();
+}
+
+fn asking(device: &str) -> String {
+    format!("resources {{\n cpu = 20\n memory = 32\n device \"{device}\" {{\n count = 1\n }}\n }}")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_plugin_checks_its_configuration_before_it_runs() {
+    let plugins = ["files", "hwmon", "mock_device", "nvidia", "pci", "usb"];
+    let block = |name: &&str| {
+        format!("plugin \"{name}\" {{\n config {{\n dir = \"/x\"\n nonsense = 1\n }}\n }}\n")
+    };
+    let agent = TestAgent::with_config(&plugins.iter().map(block).collect::<String>()).await;
+    for name in plugins {
+        let entry = agent.handle.plugins().into_iter().find(|entry| entry.name == name).unwrap();
+        let PluginStatus::Refused(reason) = &entry.status else { panic!("{name}: {entry:?}") };
+        assert!(reason.contains("nonsense"), "{name}: {reason}");
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_usb_device_of_a_fixture_tree_is_lent_with_its_node() {
+    let tree = tempfile::tempdir().unwrap();
+    let root = tree.path();
+    let device = "devices/pci0000:00/0000:00:14.0/usb1/1-4";
+    let uevent = "DEVTYPE=usb_device\nDEVNAME=bus/usb/001/004\nPRODUCT=403/6001/600\nTYPE=0/0/0";
+    file(root, &format!("{device}/uevent"), uevent);
+    file(root, &format!("{device}/serial"), "A50285BI");
+    file(root, &format!("{device}/speed"), "12");
+    link(root, "bus/usb/devices/1-4", &format!("../../../{device}"));
+    file(root, &format!("{device}/1-4:1.0/uevent"), "INTERFACE=255/255/255");
+    file(root, &format!("{device}/1-4:1.0/ttyUSB0/tty/ttyUSB0/uevent"), "DEVNAME=ttyUSB0");
+    link(root, "bus/usb/devices/1-4:1.0", &format!("../../../{device}/1-4:1.0"));
+    file(root, "bus/pci/devices/0000:00:14.0/numa_node", "1");
+
+    let config = format!("root = \"{}\"", root.display());
+    let agent = TestAgent::with_config(&reading("usb", &config, &[root])).await;
+    let found = groups_of(&agent, "usb");
+    assert_eq!(ids(&found), ["A50285BI"]);
+    assert_eq!(found[0].key.to_string(), "0403/usb/6001");
+    let place = found[0].instances[0].locality.as_ref().unwrap();
+    assert_eq!((place.pci_bus_id.as_deref(), place.numa_node), (Some("0000:00:14.0"), Some(1)));
+    let task = shell("t", "echo $USB_DEVICES $USB_DEVICE_NODES", &asking("0403/usb"));
+    let result = agent.run(&batch(&task)).await;
+    assert_successful(&result);
+    assert_eq!(agent.stdout(&result, "t"), "A50285BI /dev/bus/usb/001/004\n");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sensor_of_a_fixture_tree_is_lent_with_its_directory() {
+    let tree = tempfile::tempdir().unwrap();
+    let root = tree.path();
+    let chip = "devices/platform/coretemp.0/hwmon/hwmon2";
+    file(root, &format!("{chip}/name"), "coretemp");
+    file(root, &format!("{chip}/temp1_input"), "61000");
+    link(root, "class/hwmon/hwmon2", &format!("../../{chip}"));
+
+    let config = format!("root = \"{}\"", root.display());
+    let agent = TestAgent::with_config(&reading("hwmon", &config, &[root])).await;
+    let found = groups_of(&agent, "hwmon");
+    assert_eq!(ids(&found), ["coretemp.0"]);
+    let task = shell("t", "cat $HWMON_DIRS/temp1_input", &asking("linux/sensor/coretemp"));
+    let result = agent.run(&batch(&task)).await;
+    assert_successful(&result);
+    assert_eq!(agent.stdout(&result, "t"), "61000\n");
+    agent.stop().await;
+}
+
+/// A program in place of nvidia-smi. It prints what the plugin's own fixtures have, by the columns
+/// it is asked for, or fails as `state` beside it says.
+fn nvidia_smi(dir: &Path) -> std::path::PathBuf {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../examples/plugins/device-nvidia/fixtures")
+        .canonicalize()
+        .unwrap();
+    let (fixtures, state) = (fixtures.display(), dir.join("state"));
+    let script = format!(
+        "#!/bin/sh\n\
+         if [ -e {state} ]; then /bin/cat {fixtures}/no-driver.txt; exit 9; fi\n\
+         case \"$1 $2\" in\n\
+         --query-gpu=*utilization.gpu*csv,noheader,nounits) /bin/cat {fixtures}/h100.stats.csv ;;\n\
+         --query-gpu=*csv,noheader,nounits) /bin/cat {fixtures}/h100.fingerprint.csv ;;\n\
+         *) echo unexpected; exit 2 ;;\n\
+         esac\n",
+        state = state.display()
+    );
+    let program = dir.join("nvidia-smi");
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    program
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cards_told_of_by_a_granted_program_are_found_lent_and_gone_with_their_driver() {
+    let tree = tempfile::tempdir().unwrap();
+    let root = tree.path();
+    let program = nvidia_smi(root);
+    let information = |minor: u32| format!("Model: \t\t NVIDIA H100\nDevice Minor: \t {minor}");
+    file(root, "proc/gpus/0000:19:00.0/information", &information(5));
+    file(root, "proc/gpus/0000:af:00.0/information", &information(6));
+    file(root, "sys/bus/pci/devices/0000:19:00.0/numa_node", "0");
+    file(root, "sys/bus/pci/devices/0000:af:00.0/numa_node", "1");
+    let config = format!(
+        r#"
+        plugin "nvidia" {{
+          config {{
+            program            = "{program}"
+            proc               = "{root}/proc"
+            sysfs              = "{root}/sys"
+            fingerprint_period = "1s"
+          }}
+          grants {{
+            command "{program}" {{
+              args = [["--query-gpu=*", "--format=csv,noheader,nounits"]]
+            }}
+            files "{root}/proc" {{}}
+            files "{root}/sys" {{}}
+          }}
+        }}
+        "#,
+        program = program.display(),
+        root = root.display()
+    );
+    let agent = TestAgent::with_config(&config).await;
+    let found = groups_of(&agent, "nvidia");
+    let [cards] = found.as_slice() else { panic!("{found:#?}") };
+    assert_eq!(cards.key.to_string(), "nvidia/gpu/NVIDIA H100 80GB HBM3");
+    let numa: Vec<_> =
+        cards.instances.iter().map(|i| i.locality.as_ref().and_then(|l| l.numa_node)).collect();
+    assert_eq!(numa, [Some(0), Some(1)]);
+
+    let wants = "resources {\n cpu = 20\n memory = 32\n device \"nvidia/gpu\" {\n count = 1\n \
+         constraint {\n attribute = \"${device.attr.memory}\"\n operator = \">=\"\n \
+         value = \"79 GiB\"\n }\n }\n }";
+    let result = agent.run(&batch(&shell("t", "echo $NVIDIA_VISIBLE_DEVICES", wants))).await;
+    assert_successful(&result);
+    let lent = agent.stdout(&result, "t");
+    assert_eq!(lent, format!("{}\n", cards.instances[0].id));
+
+    std::fs::write(root.join("state"), "no driver").unwrap();
+    let plugin = || agent.handle.node().device_plugins["nvidia"].clone();
+    eventually("the driver is missed", || plugin().state == HealthState::Undetected).await;
+    let reason = plugin().reason;
+    assert!(reason.contains("undetected: the driver is not loaded"), "{reason}");
+    assert_eq!(groups_of(&agent, "nvidia"), []);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_cards_has_the_nvidia_plugin_undetected_and_not_failed() {
+    let config = "plugin \"nvidia\" {\n config {\n program = \"/nowhere/nvidia-smi\"\n }\n grants \
+         {\n command \"/nowhere/nvidia-smi\" {}\n files \"/nowhere\" {}\n }\n }\n";
+    let agent = TestAgent::with_config(config).await;
+    let plugin = agent.handle.node().device_plugins["nvidia"].clone();
+    assert_eq!(plugin.state, HealthState::Undetected, "{plugin:?}");
+    assert!(plugin.reason.contains("there is no /nowhere/nvidia-smi"), "{plugin:?}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_devices_of_a_large_node_fit_into_the_budget_of_one_call() {
+    let tree = tempfile::tempdir().unwrap();
+    let root = tree.path();
+    for number in 0..400_u32 {
+        let address = format!("0000:{:02x}:{:02x}.0", number / 32, number % 32);
+        let device = format!("devices/pci0000:00/{address}");
+        let uevent = "DRIVER=x\nPCI_CLASS=20000\nPCI_ID=8086:1521\nPCI_SUBSYS_ID=8086:0001";
+        file(root, &format!("{device}/uevent"), uevent);
+        file(root, &format!("{device}/numa_node"), "0");
+        link(root, &format!("bus/pci/devices/{address}"), &format!("../../../{device}"));
+    }
+    let config = format!("root = \"{}\"", root.display());
+    let agent = TestAgent::with_config(&reading("pci", &config, &[root])).await;
+    let plugin = agent.handle.node().device_plugins["pci"].clone();
+    assert_eq!(ids(&groups_of(&agent, "pci")).len(), 400, "{plugin:?}");
     agent.stop().await;
 }

@@ -41,6 +41,10 @@ const MOCK_JOB: &str = r#"
   }
 "#;
 
+/// Names of the blocks that configure what comes with the agent.
+const BUILT_IN: [&str; 9] =
+    ["exec", "files", "hwmon", "mock", "mock_device", "nvidia", "pci", "usb", "wasm"];
+
 /// The agent still runs jobs.
 async fn goes_on(agent: &TestAgent) {
     assert!(agent.run(MOCK_JOB).await.successful());
@@ -50,7 +54,7 @@ async fn goes_on(agent: &TestAgent) {
 async fn the_built_in_plugins_are_loaded_healthy_and_hold_the_least_authority() {
     let agent = TestAgent::start().await;
     let names: Vec<&str> = agent.handle.plugins().iter().map(|e| e.name.as_str()).collect();
-    assert_eq!(names, ["exec", "files", "mock", "mock_device", "pci", "wasm"]);
+    assert_eq!(names, BUILT_IN);
     for entry in agent.handle.plugins() {
         let off = entry.name == "mock_device";
         let expected = if off { PluginStatus::Disabled } else { PluginStatus::Loaded };
@@ -59,14 +63,14 @@ async fn the_built_in_plugins_are_loaded_healthy_and_hold_the_least_authority() 
         assert_eq!(entry.digest.as_ref().map(String::len), Some(64));
         assert_eq!(entry.grants.process, entry.name == "exec", "{}", entry.name);
         assert_eq!(entry.grants.wasm_task, entry.name == "wasm", "{}", entry.name);
-        assert!(entry.grants.commands.is_empty(), "{}", entry.name);
+        assert_eq!(entry.grants.commands.is_empty(), entry.name != "nvidia", "{}", entry.name);
         assert!(entry.grants.files.iter().all(|grant| !grant.write), "{}", entry.name);
     }
     let node = agent.handle.node();
     for driver in ["exec", "mock_driver", "wasm"] {
         assert_eq!(node.drivers[driver].health.state, HealthState::Healthy, "{driver}");
     }
-    for plugin in ["files", "pci"] {
+    for plugin in ["files", "hwmon", "pci", "usb"] {
         assert_eq!(node.device_plugins[plugin].state, HealthState::Healthy, "{plugin}");
     }
     agent.stop().await;

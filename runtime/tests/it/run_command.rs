@@ -301,7 +301,9 @@ async fn plugins_are_listed_with_what_they_may_do() {
     let list = json(&with_data(&["plugin", "list", "--json"]).await);
     let names: Vec<_> =
         list.as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["exec", "files", "mock", "mock_device", "pci", "wasm"]);
+    let built_in =
+        ["exec", "files", "hwmon", "mock", "mock_device", "nvidia", "pci", "usb", "wasm"];
+    assert_eq!(names, built_in);
 }
 
 #[tokio::test]

@@ -98,10 +98,10 @@ impl Information {
     pub fn of_lost(config: &Config, line: &str) -> Option<Card> {
         // "… for GPU3: 0000:04:00.0: Unknown Error", "… for GPU0000:25:00.0: Unknown Error".
         let words = line.split([' ', ',']).map(|word| word.trim_end_matches(':'));
-        let addresses = words.filter_map(|word| {
+        let mut addresses = words.filter_map(|word| {
             pci::normalise(word).or_else(|| pci::normalise(word.strip_prefix("GPU")?))
         });
-        let bus = addresses.last()?;
+        let bus = addresses.next()?;
         let told = Self::read(config, &bus);
         Some(Card { uuid: told.uuid()?, model: told.model()?, bus: Some(bus), index: None })
     }

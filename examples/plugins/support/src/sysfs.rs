@@ -54,6 +54,19 @@ impl Uevent {
 /// # Errors
 /// The directory is there and cannot be read.
 pub fn names(dir: &Path) -> Result<Vec<String>> {
+    entries(dir, |_| true)
+}
+
+/// Names of the directories in a directory, sorted; links to directories are none: links of sysfs
+/// lead in circles.
+///
+/// # Errors
+/// The directory is there and cannot be read.
+pub fn directories(dir: &Path) -> Result<Vec<String>> {
+    entries(dir, |entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+}
+
+fn entries(dir: &Path, wanted: impl Fn(&fs::DirEntry) -> bool) -> Result<Vec<String>> {
     let cannot_read = |error| Error::recoverable(format!("cannot read {}: {error}", dir.display()));
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(vec![]),
@@ -61,7 +74,10 @@ pub fn names(dir: &Path) -> Result<Vec<String>> {
     };
     let mut names = vec![];
     for entry in entries {
-        names.extend(entry.map_err(cannot_read)?.file_name().into_string().ok());
+        let entry = entry.map_err(cannot_read)?;
+        if wanted(&entry) {
+            names.extend(entry.file_name().into_string().ok());
+        }
     }
     names.sort();
     Ok(names)
@@ -110,6 +126,8 @@ mod tests {
         let tree = Tree::new("names");
         tree.file("b", "").file("a", "");
         assert_eq!(names(tree.root()).unwrap(), ["a", "b"]);
+        tree.file("d/x", "").link("link", "d");
+        assert_eq!(directories(tree.root()).unwrap(), ["d"]);
         assert_eq!(names(&tree.path("gone")).unwrap(), Vec::<String>::new());
         assert!(matches!(names(&tree.path("a")), Err(Error::Recoverable(_))));
     }

@@ -10,7 +10,7 @@ use super::choose::Source;
 use crate::agent::config::{AgentConfig, ConfigOrigin, FailurePolicy, PluginBlock};
 use crate::limits::{PLUGIN_FILE_BYTES_MAX, PluginLimits};
 use crate::model::json::JsonObject;
-use crate::plugin::capability::{FileGrant, Grants};
+use crate::plugin::capability::{CommandGrant, FileGrant, Grants};
 
 /// Most files of a plugin directory that are looked at.
 const PLUGIN_DIR_FILES_MAX: usize = 256;
@@ -143,11 +143,26 @@ fn builtin_defaults(name: &str, data_dir: &Path) -> (JsonObject, Grants) {
             let files = read_only(data_dir.join(MOCK_DEVICE));
             (JsonObject::default(), Grants { files, ..Grants::default() })
         }
-        "pci" => {
+        "pci" | "usb" | "hwmon" => {
             let grants = Grants { files: read_only(PathBuf::from("/sys")), ..Grants::default() };
             (JsonObject::default(), grants)
         }
+        "nvidia" => (JsonObject::default(), nvidia_grants()),
         _ => (JsonObject::default(), Grants::default()),
+    }
+}
+
+/// To ask `nvidia-smi` about cards and nothing else, and to read where they are.
+fn nvidia_grants() -> Grants {
+    let query = ["--query-gpu=*", "--format=csv,noheader,nounits"].map(str::to_owned);
+    let read_only = |path: &str| FileGrant { path: PathBuf::from(path), write: false };
+    Grants {
+        commands: vec![CommandGrant {
+            program: PathBuf::from("/usr/bin/nvidia-smi"),
+            args: vec![query.to_vec()],
+        }],
+        files: vec![read_only("/sys"), read_only("/proc/driver/nvidia")],
+        ..Grants::default()
     }
 }
 
