@@ -135,6 +135,14 @@ pub const HANDLE_BYTES_MAX: usize = 64 * 1024;
 pub const DEVICE_GROUPS_MAX: usize = 256;
 /// Most instances in one device group.
 pub const DEVICE_INSTANCES_MAX: usize = 4_096;
+/// Steps of the search for a way to serve several device requests at once; each is some
+/// microseconds under the admission's lock. Beyond it the best way found so far counts.
+pub const DEVICE_COMBINATIONS_MAX: usize = 2_000;
+/// Most device requests of one allocation that are thought of together: beyond, each takes its own
+/// in turn.
+pub const DEVICE_REQUESTS_SEARCHED_MAX: usize = 64;
+/// Device requests that a plan explains: a job may have a thousand allocations alike.
+pub const PLAN_DEVICE_REQUESTS_MAX: usize = 64;
 /// Most attributes of a driver, a node fingerprint or a device group.
 pub const ATTRIBUTES_MAX: usize = 512;
 /// Most measurements of one device instance. A graphics card has about forty.

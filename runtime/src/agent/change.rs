@@ -117,7 +117,7 @@ impl AgentHandle {
         let proposal = Proposal::new(registry, &record);
         let mut admission = self.admission();
         if strict {
-            let fits = self.fits(&admission, &record, &proposal);
+            let fits = self.fits(&admission, &record, &proposal, None);
             fits.map_err(|refusal| SubmitError::Refused(Box::new(refusal)))?;
         }
         let record = entering.record(record, registry, &mut change);

@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use tokio::sync::watch;
 
+use super::admission::DevicePlan;
 use super::change::Asked;
 use super::proposal::{Proposal, next_version};
 use super::reconcile::differences;
@@ -126,8 +127,14 @@ impl AgentHandle {
         }
         let proposal = Proposal::new(&registry, &record);
         let admission = self.admission();
-        plan.refusals.extend(self.fits(&admission, &record, &proposal).err());
+        let mut devices = DevicePlan::default();
+        plan.refusals.extend(self.fits(&admission, &record, &proposal, Some(&mut devices)).err());
         drop(admission);
+        if devices.left_out > 0 {
+            let more = devices.left_out;
+            plan.warnings.push(format!("the devices of {more} more request(s) are not explained"));
+        }
+        plan.devices = devices.requests;
         for group in &job.groups {
             plan.groups.entry(group.name.clone()).or_default();
         }

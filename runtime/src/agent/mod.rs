@@ -62,6 +62,10 @@ use crate::state::{DataDirLock, StateError, StateStore};
 use crate::task::env::NodeFacts;
 
 pub use crate::alloc::RestartScope;
+pub use crate::device::matching::{
+    AffinityResult as DeviceAffinity, Considered as DeviceCandidate, Outcome as DeviceOutcome,
+};
+pub use admission::DeviceExplanation;
 pub use catalogue::{PluginEntry, PluginStatus};
 pub use config::{AgentConfig, PluginBlock};
 pub use error::{AgentError, AllocError, JobError, SubmitError};
@@ -334,6 +338,7 @@ impl AgentHandle {
             now: self.0.clock.now(),
             rng,
             port_in_use: &ports::port_in_use,
+            explain: None,
         };
         let placed = self.admission().place(job, &view, &mut placing);
         placed.map_err(|refusal| SubmitError::Refused(Box::new(refusal)))

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::admission::{Admission, Placing, Refusal};
+use super::admission::{Admission, DevicePlan, Placing, Refusal};
 use super::reconcile::{Action, Existing, Wanted, reconcile};
 use super::registry::Registry;
 use super::views::{BlockedPlacement, GroupPlan, RegisterOptions};
@@ -83,12 +83,14 @@ impl Proposal {
 }
 
 impl AgentHandle {
-    /// Would everything fit once what goes is gone?
+    /// Would everything fit once what goes is gone? `explain`: where to note what devices it would
+    /// get, and why.
     pub(super) fn fits(
         &self,
         admission: &Admission,
         record: &JobRecord,
         proposal: &Proposal,
+        explain: Option<&mut DevicePlan>,
     ) -> Result<(), Refusal> {
         let mut trial = admission.clone();
         for alloc in &proposal.going {
@@ -99,7 +101,7 @@ impl AgentHandle {
         for (group, index, _) in proposal.places() {
             wanted.entry(group).or_default().push(index);
         }
-        self.try_place(&mut trial, record, &wanted, &in_use).map(drop)
+        self.try_place(&mut trial, record, &wanted, &in_use, explain).map(drop)
     }
 
     fn try_place(
@@ -108,12 +110,13 @@ impl AgentHandle {
         record: &JobRecord,
         wanted: &BTreeMap<&GroupName, Vec<u32>>,
         port_in_use: &dyn Fn(u16) -> bool,
+        explain: Option<&mut DevicePlan>,
     ) -> Result<Vec<Allocation>, Refusal> {
         let indexes = |group: &TaskGroup| wanted.get(&group.name).cloned().unwrap_or_default();
         let rng = &self.0.rng;
         let mut new_id = || AllocId::new(rng.uuid());
         let mut placing =
-            Placing { new_id: &mut new_id, now: self.0.clock.now(), rng, port_in_use };
+            Placing { new_id: &mut new_id, now: self.0.clock.now(), rng, port_in_use, explain };
         if wanted.is_empty() {
             return Ok(Vec::new());
         }
@@ -138,13 +141,13 @@ impl AgentHandle {
             alloc
         };
         let in_use = &ports::port_in_use;
-        if let Ok(placed) = self.try_place(admission, record, &all, in_use) {
+        if let Ok(placed) = self.try_place(admission, record, &all, in_use, None) {
             return (placed.into_iter().map(with_previous).collect(), Vec::new());
         }
         let (mut placed, mut blocked) = (Vec::new(), Vec::new());
         for (group, index, previous) in proposal.places() {
             let one = BTreeMap::from([(group, vec![index])]);
-            match self.try_place(admission, record, &one, in_use) {
+            match self.try_place(admission, record, &one, in_use, None) {
                 Ok(fits) => placed.extend(fits.into_iter().map(with_previous)),
                 Err(refusal) => {
                     let group = group.clone();

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::admission::Refusal;
+use super::admission::{DeviceExplanation, Refusal};
 use crate::alloc::{AllocHandle, AllocPhase};
 use crate::model::alloc::{AllocState, Allocation, ClientStatus};
 use crate::model::ids::{AllocId, GroupName, JobId, PluginName};
@@ -189,6 +189,9 @@ pub struct Plan {
     pub refusals: Vec<Refusal>,
     /// What differs from the present version, a line for each field: `group web: count 1 -> 3`.
     pub changes: Vec<String>,
+    /// Each device request of what would be placed: every candidate, why it fits or not, and the
+    /// choice. At most [`crate::limits::PLAN_DEVICE_REQUESTS_MAX`].
+    pub devices: Vec<DeviceExplanation>,
     /// What the caller should hear, as sentences.
     pub warnings: Vec<String>,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Admission, Placing, Problem, Resource, needs};
 use crate::agent::ports::Lending;
 use crate::device::ledger::Holder;
-use crate::device::matching;
+use crate::device::matching::{self, Wanted};
 use crate::model::alloc::{Allocation, DesiredStatus};
 use crate::model::ids::{AllocId, TaskName};
 use crate::model::job::{Job, TaskGroup};
@@ -28,11 +28,11 @@ impl Instance<'_> {
         &mut self,
         next: &mut Admission,
         view: &NodeView,
-        placing: &Placing<'_>,
+        placing: &mut Placing<'_>,
         reserved: &BTreeSet<u16>,
     ) -> Allocation {
         self.claim_resources(next, view);
-        let devices = self.claim_devices(next, view);
+        let devices = self.claim_devices(next, view, placing);
         let ports = self.claim_ports(next, view, placing, reserved);
         Allocation {
             id: self.id,
@@ -79,31 +79,40 @@ impl Instance<'_> {
         &mut self,
         next: &mut Admission,
         view: &NodeView,
+        placing: &mut Placing<'_>,
     ) -> BTreeMap<TaskName, Vec<AllocatedDevice>> {
-        let mut all = BTreeMap::new();
-        for task in &self.group.tasks {
-            let holder = Holder { alloc: self.id, task: task.name.clone() };
-            let mut given = Vec::new();
-            for request in &task.resources.devices {
-                let refused = match matching::choose(&view.devices, &next.devices, request) {
-                    Ok(device) => {
-                        let claimed = next.devices.claim(&holder, std::slice::from_ref(&device));
-                        given.push(device);
-                        claimed
-                            .err()
-                            .map(|error| Problem::DeviceHeld { task: task.name.clone(), error })
-                    }
-                    Err(refusal) => Some(Problem::Device {
-                        task: task.name.clone(),
-                        index: self.index,
-                        refusal,
-                    }),
-                };
-                self.problems.extend(refused);
+        let group = self.group;
+        let wanted: Vec<Wanted<'_>> = group
+            .tasks
+            .iter()
+            .flat_map(|task| {
+                let requests = task.resources.devices.iter();
+                requests.map(|request| Wanted { task: &task.name, request })
+            })
+            .collect();
+        let mut all: BTreeMap<TaskName, Vec<AllocatedDevice>> = BTreeMap::new();
+        if wanted.is_empty() {
+            return all;
+        }
+        let chosen = matching::choose_all(&view.devices, &next.devices, self.id, &wanted);
+        for (Wanted { task, request }, chosen) in wanted.into_iter().zip(chosen) {
+            if let Some(plan) = placing.explain.as_deref_mut() {
+                let chosen = chosen.as_ref().ok();
+                let explain = || matching::explain(&view.devices, &next.devices, request, chosen);
+                plan.add(&group.name, self.index, task, explain);
             }
-            if !given.is_empty() {
-                all.insert(task.name.clone(), given);
-            }
+            let refused = match chosen {
+                Ok(device) => {
+                    let holder = Holder { alloc: self.id, task: task.clone() };
+                    let claimed = next.devices.claim(&holder, std::slice::from_ref(&device));
+                    all.entry(task.clone()).or_default().push(device);
+                    claimed.err().map(|error| Problem::DeviceHeld { task: task.clone(), error })
+                }
+                Err(refusal) => {
+                    Some(Problem::Device { task: task.clone(), index: self.index, refusal })
+                }
+            };
+            self.problems.extend(refused);
         }
         all
     }

@@ -13,6 +13,7 @@
 //! So a refused job changes nothing. An allocation that is over, or was read from the state file,
 //! comes in by [`Admission::release_alloc`] and [`Admission::adopt`]. Pure but for the port probe.
 
+mod device_plan;
 mod instance;
 mod needs;
 mod owed;
@@ -35,6 +36,7 @@ use crate::rng::Rng;
 
 use instance::Instance;
 
+pub use device_plan::{DeviceExplanation, DevicePlan};
 pub use refusal::{Attempt, GroupRefusal, Problem, Refusal, Resource, Scope};
 
 /// What placing needs from outside.
@@ -47,6 +49,8 @@ pub struct Placing<'a> {
     pub rng: &'a Rng,
     /// Does somebody listen on this port? Usually [`super::ports::port_in_use`].
     pub port_in_use: &'a dyn Fn(u16) -> bool,
+    /// Where to note why each device request gets what it gets; absent: nobody asks.
+    pub explain: Option<&'a mut DevicePlan>,
 }
 
 /// What of the node is lent to whom.

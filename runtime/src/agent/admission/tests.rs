@@ -87,6 +87,7 @@ fn place(admission: &mut Admission, job: Job, seed: u64) -> Result<Vec<Allocatio
         now: Timestamp::from_nanos(5),
         rng: &rng,
         port_in_use: &|port| port == 9,
+        explain: None,
     };
     admission.place(&Arc::new(job), &view(), &mut placing)
 }

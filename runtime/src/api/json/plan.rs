@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::Absent;
-use crate::agent::{GroupPlan, Plan};
+use crate::agent::{DeviceExplanation, GroupPlan, Plan};
 
 /// `JobPlanResponse`.
 #[derive(Debug, Serialize)]
@@ -24,6 +24,8 @@ pub(in crate::api) struct PlanAnswer<'a> {
     changes: &'a [String],
     /// Ours: why it would be refused, in words.
     refusals: Vec<String>,
+    /// Ours: each device request of what would be placed, with every candidate.
+    devices: &'a [DeviceExplanation],
 }
 
 #[derive(Debug, Serialize)]
@@ -106,7 +108,8 @@ struct Diff<'a> {
 impl<'a> PlanAnswer<'a> {
     /// `diff`: it was asked for.
     pub fn new(plan: &'a Plan, job: &'a str, index: u64, diff: bool) -> Self {
-        let Plan { job_modify_index, version: _, groups, refusals, changes, warnings } = plan;
+        let Plan { job_modify_index, version: _, groups, refusals, changes, devices, warnings } =
+            plan;
         let kind = match (*job_modify_index, changes.is_empty()) {
             (0, _) => "Added",
             (_, true) => "None",
@@ -144,6 +147,7 @@ impl<'a> PlanAnswer<'a> {
             index,
             changes,
             refusals: refusals.iter().map(ToString::to_string).collect(),
+            devices,
         }
     }
 }

@@ -350,6 +350,7 @@ fn answers_to_changes_have_nomads_shapes() {
 fn a_plan_has_nomads_shape_and_every_count() {
     let counts = GroupPlan { place: 1, in_place: 2, destructive: 3, stop: 4, ignore: 5 };
     let plan = Plan {
+        devices: Vec::new(),
         job_modify_index: 7,
         version: 2,
         groups: BTreeMap::from([(GroupName::new("web").unwrap(), counts)]),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
+use crate::agent::DeviceExplanation;
 use crate::model::alloc::{ClientStatus, DesiredStatus};
 use crate::model::ids::AllocId;
 use crate::model::saved::JobOrigin;
@@ -452,6 +453,9 @@ pub(in crate::cli) struct Plan {
     /// Why it would be refused.
     #[serde(deserialize_with = "or_empty")]
     pub refusals: Vec<String>,
+    /// Each device request, with every candidate. An agent of another version may not say.
+    #[serde(deserialize_with = "or_empty")]
+    pub devices: Vec<DeviceExplanation>,
 }
 
 /// What a registration would do.

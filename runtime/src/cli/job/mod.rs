@@ -2,6 +2,7 @@
 
 mod change;
 mod plan;
+mod plan_devices;
 mod run;
 mod status;
 mod validate;

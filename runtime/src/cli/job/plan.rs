@@ -12,6 +12,7 @@ use super::super::client::shapes::Plan;
 use super::super::exit::Exit;
 use super::super::output::{self, headline, table};
 use super::super::terminal::{Terminal, one_line, plain};
+use super::plan_devices;
 use crate::jobspec::nomad_json;
 
 /// Say what a job file would change.
@@ -67,6 +68,10 @@ fn text(job: &str, file: &Path, plan: &Plan, terminal: &Terminal) -> String {
     });
     let header = ["GROUP", "NEW", "IN PLACE", "REPLACED", "STOPPED", "UNCHANGED"];
     text.push_str(&table(header, rows, terminal));
+    if !plan.devices.is_empty() {
+        section(&mut text, "devices");
+        text.push_str(&plan_devices::text(&plan.devices));
+    }
     if !plan.warnings.is_empty() {
         section(&mut text, "warnings");
         let _ = writeln!(text, "{}", plain(&plan.warnings));

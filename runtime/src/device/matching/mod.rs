@@ -1,111 +1,51 @@
 //! Which device instances a request gets, or why it gets none.
 //!
 //! ```text
-//! groups ─ name? ─ constraints? ─ enough healthy and free instances? ─► candidates that fit
-//!                                                                          │ best affinity score,
-//!            each refusal is kept, with its reason                         ▼ then first by name
+//! groups ─ name? ─ constraints? ─ enough healthy and free instances? ─► offers, with their scores
+//!                                                                          │ highest sum over all
+//!            each refusal is kept, with its reason                         ▼ requests at once
 //!                                                                  instances, first by id
 //! ```
-//! All instances of one request come from one group; feasibility and choice are the same pass, so
-//! a request is never called feasible and then not placed. Pure.
+//! All instances of one request come from one group, and no instance is lent twice. All requests of
+//! an allocation are thought of together ([`choose_all`]): they are refused only when there is no
+//! way to serve them all, not because the first took what only the second can use. Among the ways
+//! that remain the highest sum of affinity weights wins, then the first by name. Pure.
 //!
 //! Names in constraints and affinities: `${device.vendor}`, `${device.type}`, `${device.model}`,
-//! `${device.attr.<name>}`, `${device.ids}`. A constraint on `${device.ids}` also narrows which
-//! instances may be lent: `set_contains` and `set_contains_any` to those listed, any other
-//! operator to those whose own id meets it.
+//! `${device.attr.<name>}`, `${device.ids}`, `${device.numa_node}`. A constraint on `${device.ids}`
+//! also narrows which instances may be lent: `set_contains` and `set_contains_any` to those listed,
+//! any other operator to those whose own id meets it.
+//!
+//! `${device.numa_node}` is the NUMA node that all instances lent to the request are on; unset when
+//! they are on several or nobody knows. A request that names it gets instances of one node where
+//! that meets a constraint (`is_set`: it must be one) or adds to the score (an affinity with
+//! `is_set`: it should). All requests of a task that name it and are on one node are on the same.
 
-use std::collections::BTreeSet;
-use std::fmt;
+mod explain;
+mod offer;
+mod rules;
+mod solve;
+mod unfit;
 
-use serde::Serialize;
-
-use super::ledger::{DeviceLedger, Held, Holder};
-use crate::model::attribute::Attribute;
-use crate::model::device::{DeviceGroup, DeviceInstance, GroupKey, HealthState};
-use crate::model::job::{Constraint, Operator};
+use super::ledger::{DeviceLedger, Holder};
+use crate::limits::DEVICE_REQUESTS_SEARCHED_MAX;
+use crate::model::device::DeviceGroup;
+use crate::model::ids::{AllocId, TaskName};
 use crate::model::resources::{AllocatedDevice, DeviceRequest};
-use crate::node::constraint::{self, Unmet};
 
-const IDS: &str = "${device.ids}";
+pub use explain::{AffinityResult, Considered, Explained, Outcome, explain};
+pub use unfit::{Candidate, NoDevice, Unfit};
 
-/// No group can serve a request.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct NoDevice {
-    /// The name asked for.
-    pub request: String,
-    /// Instances asked for.
-    pub count: u32,
-    /// Every group of the node and why not that one, by name.
-    pub candidates: Vec<Candidate>,
-}
+use offer::Offer;
+use solve::Choice;
 
-/// A group that was looked at.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Candidate {
-    /// The group.
-    pub group: GroupKey,
-    /// Why it cannot serve the request.
-    pub why: Unfit,
-}
-
-/// Why a group cannot serve a request.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub enum Unfit {
-    /// The request names another vendor, type or model.
-    Name,
-    /// Constraints that do not hold, all of them.
-    Constraints(Vec<Box<Unmet>>),
-    /// Fewer usable instances than asked for.
-    TooFew {
-        /// Instances that are healthy and that the constraints admit, held ones included.
-        healthy: usize,
-        /// Of those, free ones.
-        free: usize,
-        /// Of those, held ones and their holders.
-        held: Vec<Held>,
-        /// Instances that are not healthy: id and reason.
-        unhealthy: Vec<(String, String)>,
-    },
-}
-
-impl std::error::Error for NoDevice {}
-
-impl fmt::Display for NoDevice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no device {:?} for {} instance(s)", self.request, self.count)?;
-        if self.candidates.is_empty() {
-            return write!(
-                f,
-                ": the node has no devices; `ostler plugin list` shows device plugins"
-            );
-        }
-        for Candidate { group, why } in &self.candidates {
-            write!(f, "\n- {group}: {why}")?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name => f.write_str("not what was asked for"),
-            Self::Constraints(unmet) => {
-                let texts: Vec<String> = unmet.iter().map(ToString::to_string).collect();
-                f.write_str(&texts.join("; "))
-            }
-            Self::TooFew { healthy, free, held, unhealthy } => {
-                write!(f, "{healthy} healthy, {free} free")?;
-                for held in held {
-                    write!(f, "; {} is held by {}", held.instance, held.holder)?;
-                }
-                for (id, reason) in unhealthy {
-                    write!(f, "; {id} is not healthy: {reason}")?;
-                }
-                Ok(())
-            }
-        }
-    }
+/// One device request of a task.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The task.
+    pub task: &'a TaskName,
+    /// What it asks for.
+    pub request: &'a DeviceRequest,
 }
 
 /// Choose instances for `request`. Nothing is claimed; see [`DeviceLedger::claim`].
@@ -119,144 +59,129 @@ pub fn choose(
     ledger: &DeviceLedger,
     request: &DeviceRequest,
 ) -> Result<AllocatedDevice, NoDevice> {
+    first(&sorted(groups), ledger, request, None).map(|pick| pick.device)
+}
+
+/// Choose instances for all requests of an allocation; an answer for each, in their order. Either
+/// all can be claimed together, or at least one is an error. Errors are those of taking the requests
+/// one after the other, what the earlier ones took counted as held by `alloc`.
+///
+/// Beyond [`DEVICE_REQUESTS_SEARCHED_MAX`] requests they are only taken one after the other.
+#[must_use]
+pub fn choose_all(
+    groups: &[DeviceGroup],
+    ledger: &DeviceLedger,
+    alloc: AllocId,
+    wanted: &[Wanted<'_>],
+) -> Vec<Result<AllocatedDevice, NoDevice>> {
+    let groups = sorted(groups);
+    let turns = in_turn(&groups, ledger, alloc, wanted);
+    let served = turns.iter().all(Result::is_ok);
+    let score = turns.iter().flatten().map(|pick| pick.score).sum::<i64>();
+    if !(wanted.len() == 1 && served) && wanted.len() <= DEVICE_REQUESTS_SEARCHED_MAX {
+        let choices = choices(&groups, ledger, wanted);
+        if let Some(solution) = solve::best(&choices).filter(|best| !served || best.score > score) {
+            let picks = choices.iter().zip(solution.picks);
+            let devices = picks.filter_map(|(choice, (at, ids))| {
+                choice.offers.get(at).map(|offer| Ok(device(offer, &ids)))
+            });
+            return devices.collect();
+        }
+    }
+    turns.into_iter().map(|turn| turn.map(|pick| pick.device)).collect()
+}
+
+/// A request served.
+struct Pick {
+    device: AllocatedDevice,
+    score: i64,
+    node: Option<u32>,
+}
+
+fn sorted(groups: &[DeviceGroup]) -> Vec<&DeviceGroup> {
     let mut sorted: Vec<&DeviceGroup> = groups.iter().collect();
     sorted.sort_by(|a, b| (&a.key, &a.plugin).cmp(&(&b.key, &b.plugin)));
-    let mut best: Option<(i64, AllocatedDevice)> = None;
+    sorted
+}
+
+fn device(offer: &Offer<'_>, ids: &[&str]) -> AllocatedDevice {
+    let ids = ids.iter().map(|id| (*id).to_owned()).collect();
+    AllocatedDevice { group: offer.group.key.clone(), ids }
+}
+
+/// The best of all offers to one request.
+fn first(
+    groups: &[&DeviceGroup],
+    ledger: &DeviceLedger,
+    request: &DeviceRequest,
+    task_node: Option<u32>,
+) -> Result<Pick, NoDevice> {
+    let mut best: Option<Offer<'_>> = None;
     let mut candidates = Vec::new();
-    for group in sorted {
-        match fit(group, ledger, request) {
-            Ok(device) => {
-                let score = affinity_score(group, request);
-                if best.as_ref().is_none_or(|(highest, _)| score > *highest) {
-                    best = Some((score, device));
-                }
+    for group in groups {
+        match offer::of_group(group, ledger, request, task_node) {
+            Ok(offers) => {
+                let offer = offers.into_iter().next();
+                best = match (best, offer) {
+                    (Some(best), Some(offer)) if offer.score > best.score => Some(offer),
+                    (best, offer) => best.or(offer),
+                };
             }
             Err(why) => candidates.push(Candidate { group: group.key.clone(), why }),
         }
     }
-    best.map(|(_, device)| device).ok_or_else(|| NoDevice {
-        request: request.name.clone(),
-        count: request.count,
-        candidates,
-    })
-}
-
-fn fit(
-    group: &DeviceGroup,
-    ledger: &DeviceLedger,
-    request: &DeviceRequest,
-) -> Result<AllocatedDevice, Unfit> {
-    if !group.key.matches(&request.name) {
-        return Err(Unfit::Name);
-    }
-    let unmet: Vec<Box<Unmet>> = request
-        .constraints
-        .iter()
-        .filter(|rule| !chooses_instances(rule) || is_set_rule(rule))
-        .filter_map(|rule| constraint::evaluate(rule, &|name| lookup(group, name)).err())
-        .collect();
-    if !unmet.is_empty() {
-        return Err(Unfit::Constraints(unmet));
-    }
-    let instances = survey(group, ledger, request);
-    let wanted = usize::try_from(request.count).unwrap_or(usize::MAX);
-    if instances.free.len() < wanted {
-        return Err(Unfit::TooFew {
-            healthy: instances.free.len().saturating_add(instances.held.len()),
-            free: instances.free.len(),
-            held: instances.held,
-            unhealthy: instances.unhealthy,
-        });
-    }
-    let ids = instances.free.into_iter().take(wanted).map(str::to_owned).collect();
-    Ok(AllocatedDevice { group: group.key.clone(), ids })
-}
-
-#[derive(Default)]
-struct Survey<'a> {
-    /// Healthy and free, sorted, each id once.
-    free: BTreeSet<&'a str>,
-    held: Vec<Held>,
-    unhealthy: Vec<(String, String)>,
-}
-
-fn survey<'a>(
-    group: &'a DeviceGroup,
-    ledger: &DeviceLedger,
-    request: &DeviceRequest,
-) -> Survey<'a> {
-    let rules: Vec<&Constraint> =
-        request.constraints.iter().filter(|rule| chooses_instances(rule)).collect();
-    let mut found = Survey::default();
-    for instance in &group.instances {
-        if !rules.iter().all(|rule| admits(group, rule, instance)) {
-            continue;
-        }
-        if instance.health.state != HealthState::Healthy {
-            found.unhealthy.push((instance.id.clone(), instance.health.reason.clone()));
-        } else if let Some(holder) = ledger.holder(&group.key, &instance.id) {
-            found.held.push(held(group, instance, holder));
-        } else {
-            found.free.insert(&instance.id);
-        }
-    }
-    found
-}
-
-fn held(group: &DeviceGroup, instance: &DeviceInstance, holder: &Holder) -> Held {
-    Held { group: group.key.clone(), instance: instance.id.clone(), holder: holder.clone() }
-}
-
-fn chooses_instances(rule: &Constraint) -> bool {
-    rule.left.trim() == IDS && !matches!(rule.operator, Operator::IsSet | Operator::IsNotSet)
-}
-
-fn is_set_rule(rule: &Constraint) -> bool {
-    matches!(rule.operator, Operator::SetContainsAll | Operator::SetContainsAny)
-}
-
-/// May this instance be lent under a rule on `${device.ids}`?
-fn admits(group: &DeviceGroup, rule: &Constraint, instance: &DeviceInstance) -> bool {
-    if is_set_rule(rule) {
-        return constraint::members(&rule.right).any(|id| id == instance.id);
-    }
-    let own = |name: &str| match name {
-        "device.ids" => Some(Attribute::from(instance.id.as_str())),
-        _ => lookup(group, name),
+    let Some(mut best) = best else {
+        let (request, count) = (request.name.clone(), request.count);
+        return Err(NoDevice { request, count, candidates });
     };
-    constraint::evaluate(rule, &own).is_ok()
+    best.free.truncate(offer::count(request));
+    Ok(Pick { device: device(&best, &best.free), score: best.score, node: best.node })
 }
 
-/// What a name stands for in rules on this group.
-fn lookup(group: &DeviceGroup, name: &str) -> Option<Attribute> {
-    if let Some(name) = name.strip_prefix("device.attr.") {
-        let named = group.attributes.iter().find(|named| named.name == name)?;
-        return Some(named.attribute.clone());
-    }
-    match name {
-        "device.vendor" => Some(Attribute::from(group.key.vendor.as_str())),
-        "device.type" => Some(Attribute::from(group.key.kind.as_str())),
-        "device.model" => Some(Attribute::from(group.key.name.as_str())),
-        "device.ids" => {
-            let ids: Vec<&str> = group.instances.iter().map(|one| one.id.as_str()).collect();
-            Some(Attribute::from(ids.join(",")))
+/// Each request takes the best that those before it have left.
+fn in_turn(
+    groups: &[&DeviceGroup],
+    ledger: &DeviceLedger,
+    alloc: AllocId,
+    wanted: &[Wanted<'_>],
+) -> Vec<Result<Pick, NoDevice>> {
+    let mut ledger = ledger.clone();
+    let mut nodes: Vec<(&TaskName, u32)> = Vec::new();
+    let mut picks = Vec::with_capacity(wanted.len());
+    for Wanted { task, request } in wanted {
+        let of_task = nodes.iter().find(|(other, _)| other == task).map(|(_, node)| *node);
+        let pick = first(groups, &ledger, request, of_task);
+        if let Ok(pick) = &pick {
+            nodes.extend(pick.node.map(|node| (*task, node)));
+            let holder = Holder { alloc, task: (*task).clone() };
+            // Chosen as free from this very ledger, so it is.
+            let _claimed = ledger.claim(&holder, std::slice::from_ref(&pick.device));
         }
-        _ => None,
+        picks.push(pick);
     }
+    picks
 }
 
-/// The sum of the weights of the affinities that hold. Nomad divides it by the sum of all weights'
-/// sizes, which is the same for every group of one request, so the order is the same.
-fn affinity_score(group: &DeviceGroup, request: &DeviceRequest) -> i64 {
-    request
-        .affinities
-        .iter()
-        .filter(|affinity| {
-            constraint::evaluate(&affinity.rule, &|name| lookup(group, name)).is_ok()
-        })
-        .map(|affinity| i64::from(affinity.weight))
-        .sum()
+fn choices<'a>(
+    groups: &[&'a DeviceGroup],
+    ledger: &DeviceLedger,
+    wanted: &[Wanted<'_>],
+) -> Vec<Choice<'a>> {
+    let mut tasks: Vec<&TaskName> = Vec::new();
+    let choices = wanted.iter().map(|Wanted { task, request }| {
+        let at = tasks.iter().position(|known| known == task).unwrap_or_else(|| {
+            tasks.push(*task);
+            tasks.len() - 1
+        });
+        let all = groups.iter().filter_map(|g| offer::of_group(g, ledger, request, None).ok());
+        let mut offers: Vec<Offer<'a>> = all.flatten().collect();
+        offers.sort_by_key(|offer| std::cmp::Reverse(offer.score));
+        Choice { task: at, count: offer::count(request), offers }
+    });
+    choices.collect()
 }
 
+#[cfg(test)]
+mod model_tests;
 #[cfg(test)]
 mod tests;

@@ -9,10 +9,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::attribute::NamedAttribute;
-use crate::model::device::Health;
-use crate::model::ids::{AllocId, PluginName, TaskName};
-use crate::model::job::Affinity;
+use crate::model::attribute::{Attribute, NamedAttribute};
+use crate::model::device::{DeviceInstance, GroupKey, Health, HealthState, Locality};
+use crate::model::ids::PluginName;
+use crate::model::job::{Affinity, Constraint, Operator};
 
 fn key(name: &str) -> GroupKey {
     GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: name.into() }
@@ -138,6 +138,174 @@ fn a_rule_on_ids_narrows_the_instances() {
     wanted.constraints = vec![rule("${device.ids}", Operator::Equal, "1")];
     wanted.count = 2;
     assert!(matches!(why(choose(&groups, &free, &wanted), "a"), Unfit::TooFew { free: 1, .. }));
+}
+
+/// Put instances on NUMA nodes, in their order.
+fn on_nodes(mut group: DeviceGroup, nodes: &[u32]) -> DeviceGroup {
+    for (instance, node) in group.instances.iter_mut().zip(nodes) {
+        instance.locality = Some(Locality { pci_bus_id: None, numa_node: Some(*node) });
+    }
+    group
+}
+
+fn one_node(mut request: DeviceRequest, must: bool) -> DeviceRequest {
+    let rule = rule("${device.numa_node}", Operator::IsSet, "");
+    match must {
+        true => request.constraints.push(rule),
+        false => request.affinities.push(Affinity { rule, weight: 50 }),
+    }
+    request
+}
+
+fn together(
+    groups: &[DeviceGroup],
+    requests: &[(&str, DeviceRequest)],
+) -> Vec<Result<Vec<String>, NoDevice>> {
+    let tasks: Vec<TaskName> =
+        requests.iter().map(|(task, _)| TaskName::new(*task).unwrap()).collect();
+    let wanted: Vec<Wanted<'_>> =
+        tasks.iter().zip(requests).map(|(task, (_, request))| Wanted { task, request }).collect();
+    let chosen = choose_all(groups, &DeviceLedger::default(), holder().alloc, &wanted);
+    chosen.into_iter().map(|one| one.map(|device| device.ids)).collect()
+}
+
+fn all(results: Vec<Result<Vec<String>, NoDevice>>) -> Vec<Vec<String>> {
+    results.into_iter().map(|one| one.unwrap_or_else(|e| panic!("{e}"))).collect()
+}
+
+#[test]
+fn requests_of_one_allocation_never_share_an_instance() {
+    let groups = [group("a", &["0", "1"], "1 GiB")];
+    let wanted =
+        [("x", request("gpu", 1)), ("x", request("acme/gpu", 1)), ("y", request("gpu", 1))];
+    assert_eq!(all(together(&groups, &wanted[..2])), [["0"], ["1"]]);
+    let results = together(&groups, &wanted);
+    let text = results[2].as_ref().unwrap_err().to_string();
+    assert!(text.contains("0 is held by task x of"), "{text}");
+}
+
+#[test]
+fn a_request_that_can_go_elsewhere_leaves_what_only_another_can_use() {
+    let groups = [group("a", &["0"], "80 GiB"), group("b", &["0", "1"], "16 GiB")];
+    let mut picky = request("gpu", 1);
+    picky.constraints = vec![rule("${device.attr.memory}", Operator::Greater, "40 GiB")];
+    let wanted = [("x", request("gpu", 1)), ("y", picky)];
+    let groups_of = |groups: &[DeviceGroup]| {
+        let tasks = [TaskName::new("x").unwrap(), TaskName::new("y").unwrap()];
+        let wanted: Vec<Wanted<'_>> = tasks
+            .iter()
+            .zip(&wanted)
+            .map(|(task, (_, request))| Wanted { task, request })
+            .collect();
+        let chosen = choose_all(groups, &DeviceLedger::default(), holder().alloc, &wanted);
+        chosen.into_iter().map(|one| one.unwrap().group.name).collect::<Vec<_>>()
+    };
+    assert_eq!(groups_of(&groups), ["b", "a"]);
+    // The same within a group, by ids.
+    let groups = [group("a", &["0", "1"], "1 GiB")];
+    let mut first = request("gpu", 1);
+    first.constraints = vec![rule("${device.ids}", Operator::Equal, "0")];
+    assert_eq!(all(together(&groups, &[("x", request("gpu", 1)), ("y", first)])), [["1"], ["0"]]);
+}
+
+#[test]
+fn an_instance_moves_on_when_only_that_lets_all_have_one() {
+    let groups = [group("a", &["1", "2", "3"], "1 GiB")];
+    let of = |ids: &str| {
+        let mut request = request("gpu", 1);
+        request.constraints = vec![rule("${device.ids}", Operator::Regexp, ids)];
+        request
+    };
+    let wanted = [("x", of("[12]")), ("y", of("[13]")), ("z", of("[13]"))];
+    let lent = all(together(&groups, &wanted));
+    assert_eq!(lent[0], ["2"]);
+    assert_ne!(lent[1], lent[2]);
+}
+
+#[test]
+fn the_sum_of_all_scores_decides_who_gets_what_both_want() {
+    let groups = [group("a", &["0"], "80 GiB"), group("b", &["0"], "16 GiB")];
+    let wants = |weight| {
+        let mut request = request("gpu", 1);
+        let rule = rule("${device.model}", Operator::Equal, "a");
+        request.affinities = vec![Affinity { rule, weight }];
+        request
+    };
+    let tasks = [TaskName::new("x").unwrap(), TaskName::new("y").unwrap()];
+    let (little, much) = (wants(10), wants(90));
+    let wanted =
+        [Wanted { task: &tasks[0], request: &little }, Wanted { task: &tasks[1], request: &much }];
+    let chosen = choose_all(&groups, &DeviceLedger::default(), holder().alloc, &wanted);
+    let names: Vec<String> = chosen.into_iter().map(|one| one.unwrap().group.name).collect();
+    assert_eq!(names, ["b", "a"]);
+}
+
+#[test]
+fn instances_of_one_numa_node_are_taken_when_asked_for_and_only_then() {
+    let groups = [on_nodes(group("a", &["0", "1", "2"], "1 GiB"), &[0, 1, 1])];
+    let free = DeviceLedger::default();
+    assert_eq!(ids(choose(&groups, &free, &request("gpu", 2))), ["0", "1"]);
+    for must in [true, false] {
+        assert_eq!(ids(choose(&groups, &free, &one_node(request("gpu", 2), must))), ["1", "2"]);
+    }
+    assert_eq!(ids(choose(&groups, &free, &one_node(request("gpu", 3), false))), ["0", "1", "2"]);
+    let text = choose(&groups, &free, &one_node(request("gpu", 3), true)).unwrap_err().to_string();
+    assert!(text.contains("free are 1 on node 0, 2 on node 1"), "{text}");
+    assert!(text.contains("${device.numa_node} is not set"), "{text}");
+    let mut named = request("gpu", 1);
+    named.constraints = vec![rule("${ device.numa_node }", Operator::Equal, "1")];
+    assert_eq!(ids(choose(&groups, &free, &named)), ["1"]);
+}
+
+#[test]
+fn all_devices_of_a_task_that_ask_for_a_numa_node_are_on_the_same() {
+    let gpus = on_nodes(group("a", &["g0", "g1"], "1 GiB"), &[0, 1]);
+    let mut cards = on_nodes(group("n", &["n0"], "1 GiB"), &[1]);
+    cards.key.kind = "nic".into();
+    let groups = [gpus, cards];
+    let pair = |task: &'static str, must| {
+        [("x", one_node(request("gpu", 1), must)), (task, one_node(request("nic", 1), must))]
+    };
+    for must in [true, false] {
+        assert_eq!(all(together(&groups, &pair("x", must))), [["g1"], ["n0"]], "{must}");
+        assert_eq!(all(together(&groups, &pair("y", must))), [["g0"], ["n0"]], "{must}");
+    }
+    // Nothing of the card is on node 0, so no way is left; the second one says why.
+    let mut near = pair("x", true);
+    near[0].1.constraints.push(rule("${device.numa_node}", Operator::Equal, "0"));
+    let results = together(&groups, &near);
+    let text = results[1].as_ref().unwrap_err().to_string();
+    assert!(text.contains("another device of the task is on node 0"), "{text}");
+}
+
+#[test]
+fn an_explanation_names_every_group_with_score_and_reason() {
+    let mut tpu = group("t", &["0"], "1 GiB");
+    tpu.key.kind = "tpu".into();
+    let groups = [
+        on_nodes(group("a", &["0", "1"], "80 GiB"), &[1, 1]),
+        group("b", &["0", "1"], "48 GiB"),
+        group("c", &["0", "1"], "16 GiB"),
+        tpu,
+    ];
+    let mut wanted = request("gpu", 2);
+    wanted.constraints = vec![rule("${device.attr.memory}", Operator::Greater, "40 GiB")];
+    wanted.affinities =
+        vec![Affinity { rule: rule("${device.model}", Operator::Equal, "a"), weight: 30 }];
+    let free = DeviceLedger::default();
+    let chosen = choose(&groups, &free, &wanted).unwrap();
+    let told = explain(&groups, &free, &wanted, Some(&chosen));
+    assert_eq!((told.score_max, told.numa_node), (30, Some(1)));
+    let seen: Vec<_> =
+        told.candidates.iter().map(|c| (c.outcome, c.score, c.free, c.why.as_str())).collect();
+    assert_eq!(seen[0], (Outcome::Chosen, Some(30), Some(2), "lends 0, 1, NUMA node 1"));
+    let better = "fits; acme/gpu/a has the higher score";
+    assert_eq!(seen[1], (Outcome::Fits, Some(0), Some(2), better));
+    assert_eq!((seen[2].0, seen[2].1), (Outcome::Unfit, None));
+    assert!(seen[2].3.contains("${device.attr.memory} is 16 GiB"), "{}", seen[2].3);
+    assert_eq!(seen[3].0, Outcome::OtherName);
+    assert!(told.candidates[0].affinities[0].holds);
+    assert!(told.candidates[1].affinities[0].why.contains("${device.model} is b"));
 }
 
 #[test]

@@ -138,6 +138,30 @@ fn cmp(a: &Attribute, b: &Attribute) -> Ordering {
 }
 
 proptest! {
+    /// Whole numbers of up to 2^63 EiB fit into 128 bits: the model only multiplies.
+    #[test]
+    fn whole_numbers_compare_as_multiples_of_the_smallest_unit(
+        a in any::<i64>(), b in any::<i64>(),
+        units in prop::sample::select(vec![
+            ("KiB", 1_024_i128), ("MiB", 1 << 20), ("GiB", 1 << 30), ("EiB", 1 << 60),
+            ("kB", 1_000), ("GB", 1_000_000_000), ("EB", 1_000_000_000_000_000_000),
+        ]).prop_flat_map(|first| (Just(first), prop::sample::select(vec![
+            ("KiB", 1_024_i128), ("TiB", 1 << 40), ("PB", 1_000_000_000_000_000), ("EiB", 1 << 60),
+        ]))),
+        near in prop::bool::ANY,
+    ) {
+        let ((one, of_one), (other, of_other)) = units;
+        // Half of the time two that lie as close as they can.
+        let b = if near {
+            i64::try_from(i128::from(a) * of_one / of_other).unwrap_or(b)
+        } else {
+            b
+        };
+        let left = Attribute::new(Scalar::Int(a), Some(one)).unwrap();
+        let right = Attribute::new(Scalar::Int(b), Some(other)).unwrap();
+        prop_assert_eq!(cmp(&left, &right), (i128::from(a) * of_one).cmp(&(i128::from(b) * of_other)));
+    }
+
     #[test]
     fn order_is_antisymmetric_and_transitive(a in numbers(), b in numbers(), c in numbers()) {
         prop_assert_eq!(cmp(&a, &b), cmp(&b, &a).reverse());

@@ -72,12 +72,8 @@ impl std::error::Error for Unmet {}
 
 impl fmt::Display for Unmet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Constraint { left, operator, right } = &self.constraint;
-        let sign = sign(*operator);
-        match operator {
-            Operator::IsSet | Operator::IsNotSet => write!(f, "{left} {sign} is false")?,
-            _ => write!(f, "{left} {sign} {right} is false")?,
-        }
+        let Constraint { left, operator: _, right } = &self.constraint;
+        write!(f, "{} is false", written(&self.constraint))?;
         let mut joint = ": ";
         for (text, value) in [(left, &self.left), (right, &self.right)] {
             if text.contains("${") {
@@ -112,6 +108,16 @@ pub const fn sign(operator: Operator) -> &'static str {
         Operator::SetContainsAny => "set_contains_any",
         Operator::IsSet => "is_set",
         Operator::IsNotSet => "is_not_set",
+    }
+}
+
+/// A rule on one line: `${device.attr.memory} >= 40 GiB`.
+#[must_use]
+pub fn written(rule: &Constraint) -> String {
+    let Constraint { left, operator, right } = rule;
+    match operator {
+        Operator::IsSet | Operator::IsNotSet => format!("{left} {}", sign(*operator)),
+        _ => format!("{left} {} {right}", sign(*operator)),
     }
 }
 

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn resolve(name: &str) -> Option<Attribute> {
@@ -108,4 +110,70 @@ fn the_message_names_both_values() {
     );
     let unmet = check("${attr.memory}", Operator::Equal, "1 W").unwrap_err();
     assert!(unmet.to_string().ends_with("check kinds and units"), "{unmet}");
+}
+
+fn value() -> impl Strategy<Value = Attribute> {
+    prop_oneof![
+        any::<i64>().prop_map(Attribute::from),
+        any::<bool>().prop_map(Attribute::from),
+        "[a-c]{0,2}".prop_map(Attribute::from),
+        (any::<i32>(), prop::sample::select(vec!["MiB", "GB", "W", "MHz", "GHz"])).prop_map(
+            |(number, unit)| Attribute::new(Scalar::Int(number.into()), Some(unit)).unwrap()
+        ),
+    ]
+}
+
+proptest! {
+    /// Of two values that can be ordered exactly one of `<`, `=`, `>` holds, and the other operators
+    /// follow from it; of two that cannot none of them holds, `=` and `!=` of truth values left out.
+    #[test]
+    fn the_relations_agree_with_each_other(left in value(), right in value()) {
+        let resolve = |name: &str| Some(match name {
+            "l" => left.clone(),
+            _ => right.clone(),
+        });
+        let holds = |operator| {
+            let rule = Constraint { left: "${l}".into(), operator, right: "${r}".into() };
+            evaluate(&rule, &resolve).is_ok()
+        };
+        use Operator as O;
+        let (less, equal, more) = (holds(O::Less), holds(O::Equal), holds(O::Greater));
+        let sum = [less, equal, more].into_iter().filter(|one| *one).count();
+        match left.compare(&right) {
+            Comparison::Ordered(order) => {
+                prop_assert_eq!(sum, 1);
+                prop_assert_eq!((less, more), (order.is_lt(), order.is_gt()));
+                prop_assert_eq!(holds(O::NotEqual), !equal);
+                prop_assert_eq!(holds(O::LessOrEqual), less || equal);
+                prop_assert_eq!(holds(O::GreaterOrEqual), more || equal);
+            }
+            Comparison::EqualOnly(same) => {
+                prop_assert_eq!((less, equal, more), (false, same, false));
+                prop_assert_eq!(holds(O::NotEqual), !same);
+                prop_assert!(!holds(O::LessOrEqual) && !holds(O::GreaterOrEqual));
+            }
+            // A text takes the kind of the other side: that is another comparison.
+            Comparison::NotComparable if matches!((&left.value, &right.value),
+                (Scalar::Text(_), _) | (_, Scalar::Text(_))) => {}
+            Comparison::NotComparable => {
+                prop_assert_eq!(sum, 0);
+                prop_assert!(!holds(O::NotEqual) && !holds(O::LessOrEqual));
+            }
+        }
+    }
+
+    #[test]
+    fn a_set_contains_what_its_members_say(
+        has in prop::collection::btree_set("[a-d]", 0..4),
+        wanted in prop::collection::btree_set("[a-d]", 1..4),
+    ) {
+        let list = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(" , ");
+        let resolve = |_: &str| Some(Attribute::from(list(&has)));
+        let holds = |operator| {
+            let rule = Constraint { left: "${s}".into(), operator, right: list(&wanted) };
+            evaluate(&rule, &resolve).is_ok()
+        };
+        prop_assert_eq!(holds(Operator::SetContainsAll), wanted.is_subset(&has));
+        prop_assert_eq!(holds(Operator::SetContainsAny), !wanted.is_disjoint(&has));
+    }
 }

@@ -1,0 +1,48 @@
+//! Why each device request of a job gets what it gets, for those who plan.
+
+use serde::{Deserialize, Serialize};
+
+use crate::device::matching::Explained;
+use crate::limits::PLAN_DEVICE_REQUESTS_MAX;
+use crate::model::ids::{GroupName, TaskName};
+
+/// One device request of one task of one allocation, explained.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceExplanation {
+    /// The task group.
+    pub group: GroupName,
+    /// Index of the allocation in it.
+    pub index: u32,
+    /// The task.
+    pub task: TaskName,
+    /// Every candidate and the choice.
+    #[serde(flatten)]
+    pub explained: Explained,
+}
+
+/// The explanations of a plan, in the order of the job file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DevicePlan {
+    /// At most [`PLAN_DEVICE_REQUESTS_MAX`].
+    pub requests: Vec<DeviceExplanation>,
+    /// Requests that are not explained, because there are too many.
+    pub left_out: usize,
+}
+
+impl DevicePlan {
+    /// Note a request, while there is room.
+    pub(super) fn add(
+        &mut self,
+        group: &GroupName,
+        index: u32,
+        task: &TaskName,
+        explain: impl FnOnce() -> Explained,
+    ) {
+        if self.requests.len() >= PLAN_DEVICE_REQUESTS_MAX {
+            self.left_out = self.left_out.saturating_add(1);
+            return;
+        }
+        let (group, task) = (group.clone(), task.clone());
+        self.requests.push(DeviceExplanation { group, index, task, explained: explain() });
+    }
+}
