@@ -180,9 +180,14 @@ static RESOURCES: Schema = Schema {
         later("cores", "Cores"),
         later("disk", "DiskMB"),
         later("iops", "IOPS"),
-        later("numa", "NUMA"),
+        once("numa", "NUMA", &NUMA),
         later("secrets", "SecretsMB"),
     ],
+};
+
+static NUMA: Schema = Schema {
+    what: "numa",
+    fields: &[field("affinity", "Affinity", Text), field("devices", "Devices", TextList)],
 };
 
 static DEVICE: Schema = Schema {

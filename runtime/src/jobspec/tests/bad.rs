@@ -77,6 +77,18 @@ fn problems_of_a_task_have_their_places() {
         ),
         ("resources {\ndevice \"gpu\" { count = 0 }\n}", "6:24: count must be at least 1, not 0"),
         ("resources {\ndevice \"a//b\" {}\n}", "6:8: \"a//b\" is no device"),
+        (
+            "resources {\nnuma { affinity = \"prefer\" }\n}",
+            "6:1: numa needs devices: processors are not pinned here",
+        ),
+        (
+            "resources {\ndevice \"gpu\" {}\nnuma {\naffinity = \"require\"\ndevices = [\"gpv\"]\n}\n}",
+            "9:12: \"gpv\" is no device of these resources",
+        ),
+        (
+            "resources {\nnuma { affinity = \"requre\" }\n}",
+            "6:19: \"requre\" is no NUMA affinity … (did you mean require?)",
+        ),
         ("resources {\ndevice {}\n}", "6:1: device needs a name; write device \"name\" { … }"),
         (
             "resources {\ndevice \"gpu\" {\naffinity {\nattribute = attr.x\nvalue = 1\nweight = 0\n}\n}\n}",

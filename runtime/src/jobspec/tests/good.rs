@@ -1,10 +1,12 @@
 //! Files that are accepted, and what comes out.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
 
 use super::{good, in_group, in_job, in_task, task};
+use crate::jobspec::{Format, nomad_json, parse};
 use crate::model::job::{
     JobKind, LifecycleHook, LogConfig, Operator, PortSpec, RestartMode, RestartPolicy,
 };
@@ -137,6 +139,28 @@ fn every_key_of_a_task_arrives() {
     assert_eq!((device.name.as_str(), device.count), ("nvidia/gpu/H100 PCIe", 2));
     assert_eq!(device.constraints[0].right, "40 GiB");
     assert_eq!(device.affinities[0].weight, -50);
+}
+
+#[test]
+fn a_numa_block_becomes_a_rule_of_the_devices_it_names_and_reads_back_from_json() {
+    let rules = |affinity: &str| {
+        let job = good(&in_task(&format!(
+            "resources {{\ndevice \"gpu\" {{}}\ndevice \"nic\" {{}}\n\
+             numa {{\naffinity = \"{affinity}\"\ndevices = [\"nic\"]\n}}\n}}"
+        )));
+        let text = json!({ "Job": nomad_json(&job) }).to_string();
+        let again = parse(text.as_bytes(), Path::new("j.json"), Some(Format::Json)).unwrap();
+        assert_eq!(again.groups[0].tasks[0].resources, job.groups[0].tasks[0].resources);
+        job.groups[0].tasks[0].resources.devices.clone()
+    };
+    let [gpu, nic] = rules("require").try_into().unwrap();
+    assert_eq!((gpu.constraints.len(), gpu.affinities.len()), (0, 0));
+    let rule = &nic.constraints[0];
+    assert_eq!((rule.left.as_str(), rule.operator), ("${device.numa_node}", Operator::IsSet));
+    let [_, nic] = rules("prefer").try_into().unwrap();
+    assert_eq!((nic.constraints.len(), nic.affinities[0].weight), (0, 50));
+    let [_, nic] = rules("none").try_into().unwrap();
+    assert_eq!((nic.constraints.len(), nic.affinities.len()), (0, 0));
 }
 
 #[test]
