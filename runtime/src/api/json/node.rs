@@ -88,7 +88,7 @@ struct Disk {
 #[serde(rename_all = "PascalCase")]
 struct NodeNetwork {
     mode: &'static str,
-    device: &'static str,
+    device: String,
     #[serde(rename = "CIDR")]
     cidr: String,
     #[serde(rename = "IP")]
@@ -224,10 +224,10 @@ fn given(node: &NodeView) -> NodeResources<'_> {
         disk: Disk { disk_mb: disk_mb(node) },
         networks: vec![NodeNetwork {
             mode: "host",
-            device: "",
+            device: text(node, "unique.network.interface"),
             cidr: format!("{}/{prefix}", node.host_ip),
             ip: node.host_ip.to_string(),
-            mbits: 0,
+            mbits: text(node, "unique.network.mbits").parse().unwrap_or(0),
             dns: Absent,
             reserved_ports: Absent,
             dynamic_ports: Absent,
@@ -235,6 +235,11 @@ fn given(node: &NodeView) -> NodeResources<'_> {
         node_networks: Absent,
         devices: node.devices.iter().map(DevicesJson::from).collect(),
     }
+}
+
+/// An attribute as text; empty when there is none.
+fn text(node: &NodeView, name: &str) -> String {
+    node.attributes.get(name).map(ToString::to_string).unwrap_or_default()
 }
 
 /// Free space of the data directory, MiB; 0 where the fingerprint does not say.

@@ -1,5 +1,6 @@
 //! Processors: `cpu.arch`, `cpu.numcores`, `cpu.modelname`, `cpu.frequency` (MHz),
-//! `cpu.totalcompute` (MHz).
+//! `cpu.totalcompute` (MHz), and of these what jobs may have: `cpu.reservablecores`,
+//! `cpu.usablecompute`. Nothing is kept back for the node, so they are the same.
 
 use std::path::Path;
 
@@ -23,12 +24,15 @@ pub(super) fn fingerprint(root: &Path, facts: &mut Facts) {
     let cores = u64::try_from(values("processor").count()).ok().filter(|count| *count > 0);
     let model = values("model name").next();
     let now_mhz = values("cpu MHz").filter_map(whole_mhz).max();
-    let frequency = highest_mhz(root).or(now_mhz);
+    let frequency = highest_mhz(root).or_else(|| model.and_then(nominal_mhz)).or(now_mhz);
     let per_core = frequency.unwrap_or(CORE_MHZ_DEFAULT);
     add_number(facts, "cpu.numcores", cores);
     add_text(facts, "cpu.modelname", model);
     add_number(facts, "cpu.frequency", frequency);
-    add_number(facts, "cpu.totalcompute", cores.and_then(|cores| cores.checked_mul(per_core)));
+    let compute = cores.and_then(|cores| cores.checked_mul(per_core));
+    add_number(facts, "cpu.totalcompute", compute);
+    add_number(facts, "cpu.usablecompute", compute);
+    add_number(facts, "cpu.reservablecores", cores);
 }
 
 /// The architecture by the name Nomad uses for it.
@@ -45,6 +49,14 @@ fn architecture() -> &'static str {
 fn highest_mhz(root: &Path) -> Option<u64> {
     let khz = read_line(root, "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")?;
     khz.parse::<u64>().ok().map(|khz| khz / 1_000).filter(|mhz| *mhz > 0)
+}
+
+/// `Example CPU @ 2.60GHz` → 2600.
+fn nominal_mhz(model: &str) -> Option<u64> {
+    let (whole, hundredths) = model.rsplit_once("@ ")?.1.strip_suffix("GHz")?.split_once('.')?;
+    let hundredths = hundredths.get(..2).filter(|_| hundredths.len() == 2)?;
+    let mhz = whole.parse::<u64>().ok()?.checked_mul(1_000)?;
+    mhz.checked_add(hundredths.parse::<u64>().ok()?.checked_mul(10)?).filter(|mhz| *mhz > 0)
 }
 
 /// `2599.998` → 2599.

@@ -1,4 +1,5 @@
-//! The kernel: `kernel.name`, `kernel.version`, `kernel.arch`.
+//! The kernel: `kernel.name`, `kernel.version`, `kernel.arch`, `kernel.landlock` (`v5`; absent where
+//! the kernel has none or it is switched off).
 
 use std::path::Path;
 
@@ -9,4 +10,17 @@ pub(super) fn fingerprint(root: &Path, facts: &mut Facts) {
     add_text(facts, "kernel.name", name);
     add_text(facts, "kernel.version", read_line(root, "proc/sys/kernel/osrelease"));
     add_text(facts, "kernel.arch", Some(std::env::consts::ARCH));
+    if root == Path::new("/") {
+        add_text(facts, "kernel.landlock", landlock().map(|version| format!("v{version}")));
+    }
+}
+
+/// The newest interface of Landlock this kernel has. Only the kernel itself says.
+fn landlock() -> Option<i64> {
+    const VERSION: libc::c_uint = 1;
+    let nothing: *const libc::c_void = std::ptr::null();
+    // SAFETY: with this flag the call reads no memory and makes no ruleset; it answers a number.
+    let version =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0_usize, VERSION) };
+    (version > 0).then(|| i64::from(version))
 }

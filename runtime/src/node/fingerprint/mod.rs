@@ -1,7 +1,11 @@
 //! What this machine is, found by reading files.
 //!
 //! Each fingerprinter reads below a root directory (`/`; a made-up tree in tests) and adds facts
-//! under Nomad's names. None of them fails: what cannot be read is absent. Every read is bounded.
+//! under Nomad's names; what Nomad has no name for is marked as ours where it is made. None of them
+//! fails: what cannot be read is absent. Every read is bounded.
+//!
+//! What moves by itself all the time is told coarsely ([`settle`]): a view of the node that changes
+//! with every written byte tells nobody anything.
 
 mod cgroup;
 mod cpu;
@@ -9,6 +13,8 @@ mod host;
 mod kernel;
 mod memory;
 mod network;
+mod numa;
+mod settle;
 mod storage;
 
 use std::collections::BTreeMap;
@@ -17,6 +23,8 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::model::attribute::Attribute;
+
+pub use settle::settle;
 
 /// Facts by name.
 pub type Facts = BTreeMap<String, Attribute>;
@@ -38,6 +46,7 @@ pub fn all(root: &Path, data_dir: &Path) -> Facts {
     kernel::fingerprint(root, &mut facts);
     memory::fingerprint(root, &mut facts);
     network::fingerprint(root, &mut facts);
+    numa::fingerprint(root, &mut facts);
     storage::fingerprint(root, data_dir, &mut facts);
     facts
 }

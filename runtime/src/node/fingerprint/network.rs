@@ -1,5 +1,7 @@
 //! Network: `unique.network.ip-address`, the node's own address on the interface of the default
-//! route. IPv4 only; a node without a default route has no such fact.
+//! route. IPv4 only; a node without a default route has no such fact. Ours:
+//! `unique.network.interface`, its name, and `unique.network.mbits`, its speed in Mbit/s where the
+//! kernel knows it (Nomad has both in `NodeResources.Networks`, not as attributes).
 //!
 //! `/proc/net/route` says which interface the default route uses and which subnets that interface
 //! is in; `/proc/net/fib_trie` lists the node's own addresses; the address in such a subnet is it.
@@ -7,13 +9,26 @@
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use super::{Facts, add_text, read};
+use super::{Facts, add_number, add_text, read, read_line};
 
 pub(super) fn fingerprint(root: &Path, facts: &mut Facts) {
-    let address = read(root, "proc/net/route")
-        .zip(read(root, "proc/net/fib_trie"))
-        .and_then(|(routes, trie)| own_address(&routes, &trie));
+    let Some(routes) = read(root, "proc/net/route") else { return };
+    let routes: Vec<Route<'_>> = routes.lines().skip(1).filter_map(parse_route).collect();
+    let default = routes
+        .iter()
+        .filter(|route| route.destination == 0 && route.mask == 0)
+        .min_by_key(|route| route.metric);
+    // A name that could lead out of the directory is none the kernel gives.
+    let Some(interface) = default.map(|route| route.interface).filter(|n| !n.contains('/')) else {
+        return;
+    };
+    let trie = read(root, "proc/net/fib_trie");
+    let address = trie.and_then(|trie| own_address(&routes, interface, &trie));
     add_text(facts, "unique.network.ip-address", address.map(|address| address.to_string()));
+    add_text(facts, "unique.network.interface", Some(interface));
+    // -1 and an error both mean that it is not known.
+    let speed = read_line(root, &format!("sys/class/net/{interface}/speed"));
+    add_number(facts, "unique.network.mbits", speed.and_then(|speed| speed.parse().ok()));
 }
 
 struct Route<'a> {
@@ -23,16 +38,12 @@ struct Route<'a> {
     metric: u32,
 }
 
-fn own_address(routes: &str, trie: &str) -> Option<Ipv4Addr> {
-    let routes: Vec<Route<'_>> = routes.lines().skip(1).filter_map(parse_route).collect();
-    let default = routes
-        .iter()
-        .filter(|route| route.destination == 0 && route.mask == 0)
-        .min_by_key(|route| route.metric)?;
+/// The node's own address in a subnet of `interface`.
+fn own_address(routes: &[Route<'_>], interface: &str, trie: &str) -> Option<Ipv4Addr> {
     let mut own = local_addresses(trie);
     own.find(|address| {
         routes.iter().any(|route| {
-            route.interface == default.interface
+            route.interface == interface
                 && route.mask != 0
                 && address.to_bits() & route.mask == route.destination
         })

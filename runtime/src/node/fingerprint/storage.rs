@@ -9,20 +9,13 @@ pub(super) fn fingerprint(root: &Path, data_dir: &Path, facts: &mut Facts) {
     if let Ok(stat) = rustix::fs::statvfs(data_dir) {
         let bytes = |blocks: u64| blocks.checked_mul(stat.f_frsize);
         add_number(facts, "unique.storage.bytestotal", bytes(stat.f_blocks));
-        add_number(facts, "unique.storage.bytesfree", free_bytes(bytes(stat.f_bavail)));
+        add_number(facts, "unique.storage.bytesfree", bytes(stat.f_bavail));
     }
     // Mount points are real paths; a relative or linked directory has none.
     let mounts = read(root, "proc/self/mounts");
     let real = std::fs::canonicalize(data_dir).ok();
     let volume = mounts.as_deref().zip(real).and_then(|(mounts, real)| volume(mounts, &real));
     add_text(facts, "unique.storage.volume", volume);
-}
-
-/// Free space in whole GiB-sixteenths (64 MiB): every write of any program moves the exact number,
-/// and each move would be a new view of the node.
-fn free_bytes(free: Option<u64>) -> Option<u64> {
-    const STEP: u64 = 64 * crate::limits::MIB;
-    free.map(|free| free / STEP * STEP)
 }
 
 /// The device of the longest mount point above `path`; of equal ones the last, which hides the

@@ -23,7 +23,11 @@ fn tree() -> tempfile::TempDir {
     put(root, "proc/sys/kernel/osrelease", "6.18.44\n");
     put(root, "proc/sys/kernel/hostname", "edge-7\n");
     put(root, "etc/os-release", "PRETTY_NAME=\"X\"\nID=debian\nVERSION_ID=\"13\"\n");
-    put(root, "sys/fs/cgroup/cgroup.controllers", "cpu memory\n");
+    put(root, "sys/fs/cgroup/cgroup.controllers", "memory cpu\n");
+    put(root, "sys/devices/system/node/online", "0-1\n");
+    put(root, "sys/devices/system/node/node0/cpulist", "0\n");
+    put(root, "sys/devices/system/node/node1/cpulist", "1\n");
+    put(root, "sys/class/net/eth0/speed", "10000\n");
     put(
         root,
         "proc/net/route",
@@ -54,8 +58,18 @@ fn a_whole_tree_gives_every_fact() {
     for (name, value) in [
         ("cpu.numcores", "2"),
         ("cpu.modelname", "Example CPU @ 2.60GHz"),
-        ("cpu.frequency", "2599"),
-        ("cpu.totalcompute", "5198"),
+        ("cpu.frequency", "2600"),
+        ("cpu.totalcompute", "5200"),
+        ("cpu.usablecompute", "5200"),
+        ("cpu.reservablecores", "2"),
+        ("numa.node.count", "2"),
+        ("numa.node0.cores", "0"),
+        ("numa.node1.cores", "1"),
+        ("os.cgroups.controllers", "cpu,memory"),
+        ("unique.cgroup.version", "v2"),
+        ("unique.cgroup.mountpoint", "/sys/fs/cgroup"),
+        ("unique.network.interface", "eth0"),
+        ("unique.network.mbits", "10000"),
         ("memory.totalbytes", "16777216"),
         ("kernel.name", "linux"),
         ("kernel.version", "6.18.44"),
@@ -68,6 +82,7 @@ fn a_whole_tree_gives_every_fact() {
     ] {
         assert_eq!(text(&facts, name).as_deref(), Some(value), "{name}");
     }
+    assert_eq!(facts.get("kernel.landlock"), None, "of a tree that is not this machine");
     for name in ["cpu.arch", "unique.storage.bytestotal", "unique.storage.bytesfree"] {
         assert!(facts.contains_key(name), "{name}");
     }
@@ -91,6 +106,7 @@ fn garbage_gives_no_facts() {
         "proc/net/fib_trie",
         "proc/self/mounts",
         "etc/os-release",
+        "sys/devices/system/node/online",
     ] {
         let full = dir.path().join(path);
         fs::create_dir_all(full.parent().unwrap()).unwrap();
@@ -112,6 +128,31 @@ fn the_nominal_frequency_is_preferred_and_an_unknown_one_is_a_thousand() {
     let facts = all(dir.path(), dir.path());
     assert_eq!(text(&facts, "cpu.totalcompute").as_deref(), Some("2000"));
     assert_eq!(facts.get("cpu.frequency"), None);
+}
+
+#[test]
+fn the_frequency_is_the_nominal_one_before_the_present_one() {
+    let frequency = |model: &str| {
+        let dir = tree();
+        let info = format!("processor\t: 0\nmodel name\t: {model}\ncpu MHz\t\t: 1234.5\n\n");
+        put(dir.path(), "proc/cpuinfo", &info);
+        text(&all(dir.path(), dir.path()), "cpu.frequency").unwrap()
+    };
+    assert_eq!(frequency("X @ 2.05GHz"), "2050");
+    for model in ["X", "X @ 2GHz", "X @ 0.00GHz", "X @ 2.éGHz", "X @ -1.00GHz", "X @ 2.600GHz"] {
+        assert_eq!(frequency(model), "1234", "{model}");
+    }
+}
+
+#[test]
+fn a_speed_that_is_not_known_is_absent() {
+    for speed in ["-1\n", "", "x\n"] {
+        let dir = tree();
+        put(dir.path(), "sys/class/net/eth0/speed", speed);
+        let facts = all(dir.path(), dir.path());
+        assert_eq!(facts.get("unique.network.mbits"), None, "{speed:?}");
+        assert_eq!(text(&facts, "unique.network.interface").as_deref(), Some("eth0"));
+    }
 }
 
 #[test]
