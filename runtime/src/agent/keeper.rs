@@ -20,7 +20,7 @@ const RETRY_WALL: Duration = Duration::from_secs(5);
 pub(super) fn spawn(agent: &AgentHandle) {
     let weak = Arc::downgrade(&agent.0);
     let (ended, wake) = (agent.0.ended.clone(), Arc::clone(&agent.0.wake));
-    let mut node = agent.0.node.subscribe();
+    let mut node = agent.0.node.changes();
     tokio::spawn(async move {
         loop {
             let Some(agent) = weak.upgrade().map(AgentHandle) else { return };
@@ -36,7 +36,7 @@ pub(super) fn spawn(agent: &AgentHandle) {
             tokio::select! {
                 () = ended.cancelled() => return,
                 () = wake.notified() => {}
-                changed = node.changed(), if waiting => if changed.is_err() { return },
+                changed = node.next(), if waiting => if changed.is_err() { return },
                 () = again => {}
             }
         }

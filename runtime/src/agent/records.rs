@@ -193,13 +193,13 @@ impl Follower {
     /// Follow `node`, beginning with what it is now.
     pub(super) fn spawn(state: StateStore, node: &Node, handles: Handles) -> Self {
         let stop = CancellationToken::new();
-        let (stopped, mut changes) = (stop.clone(), node.subscribe());
+        let (stopped, mut changes) = (stop.clone(), node.changes());
         let task = tokio::spawn(async move {
             let read = state.get::<DeviceManagerState>(&Key::DeviceManager);
             let mut devices = readable(read).ok().flatten().unwrap_or_default();
             let mut stopping = false;
             loop {
-                let view = changes.borrow_and_update().clone();
+                let view = changes.take();
                 let drivers = drivers_seen(&view, &handles);
                 devices = devices_seen(&view, &handles, &devices);
                 warn(&Key::DriverManager, state.put_later(&Key::DriverManager, &drivers).await);
@@ -210,7 +210,7 @@ impl Follower {
                 tokio::select! {
                     // Once more, for what changed since.
                     () = stopped.cancelled() => stopping = true,
-                    changed = changes.changed() => stopping = changed.is_err(),
+                    changed = changes.next() => stopping = changed.is_err(),
                 }
             }
         });

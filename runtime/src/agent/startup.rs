@@ -30,7 +30,7 @@ use crate::host::{HostServices, HostWorkloads};
 use crate::model::attribute::Scalar;
 use crate::model::ids::PluginName;
 use crate::node::watch::Watcher;
-use crate::node::{Node, NodeView, fingerprint, id};
+use crate::node::{Node, NodeView, fingerprint, id, refresh};
 use crate::plugin::PluginRuntime;
 use crate::plugin::refresh::Refresher;
 use crate::sandbox::{EngineKind, Sandbox, SandboxConfig};
@@ -137,11 +137,26 @@ pub(super) async fn start(
     let follower = Follower::spawn(agent.0.state.clone(), &agent.0.node, handles);
     let _first = agent.0.follower.set(follower);
     keeper::spawn(&agent);
+    refresh_node(&agent);
     agent.0.stage.send_replace(Stage::Ready);
     if let Some(dir) = jobs_dir {
         jobs_dir::spawn(&agent, dir);
     }
     Ok(agent)
+}
+
+/// Keep what is known of the machine fresh until the agent ends.
+fn refresh_node(agent: &AgentHandle) {
+    let dir = agent.0.data_dir.clone();
+    let look = move || {
+        let dir = dir.clone();
+        async move {
+            let looked =
+                tokio::task::spawn_blocking(move || fingerprint::all(Path::new("/"), &dir));
+            looked.await.map_err(|_| refresh::GivenUp)
+        }
+    };
+    tokio::spawn(refresh::keep_fresh(agent.0.node.clone(), agent.0.ended.clone(), look));
 }
 
 /// Keep the list of plugins that have not answered yet.

@@ -1,11 +1,12 @@
 //! This machine, as jobs and people see it.
 //!
 //! ```text
-//! fingerprint::all ─ facts ─┐
+//! refresh ── host facts ────┐
 //! driver manager ── drivers ┼─► Node::update ─► equal? ─ yes ─► nothing
 //! device manager ── devices ┘                     │ no
 //!                                                 ▼
-//!                                watch: Arc<NodeView> ─► admission, API, CLI, task environment
+//!                       current(): Arc<NodeView> ─► admission, API, CLI, task environment
+//!                       changes(): once per burst ─► blocked placements, state records
 //! ```
 //! [`NodeView`] is a plain snapshot; [`Node`] publishes it; [`constraint`] decides whether a
 //! condition of a job holds on it; [`watch`] hears what changes on the machine.
@@ -14,11 +15,12 @@ pub mod constraint;
 pub mod fingerprint;
 pub mod id;
 mod publish;
+pub mod refresh;
 pub mod usage;
 pub mod version;
 mod view;
 pub mod watch;
 
 pub use id::{NodeId, NodeIdError};
-pub use publish::Node;
+pub use publish::{Node, NodeChanges};
 pub use view::{DriverView, NodeResources, NodeView};

@@ -76,6 +76,15 @@ impl NodeView {
         }
     }
 
+    /// Devices by group and plugin, their instances by id: whoever reports them in another order
+    /// says the same.
+    pub(super) fn sort_devices(&mut self) {
+        self.devices.sort_by(|a, b| (&a.key, &a.plugin).cmp(&(&b.key, &b.plugin)));
+        for group in &mut self.devices {
+            group.instances.sort_by(|a, b| a.id.cmp(&b.id));
+        }
+    }
+
     /// Take the result of a fingerprint: it replaces all attributes and the totals. A total that
     /// could not be found out is 0, so that nothing is placed against it.
     pub fn apply_facts(&mut self, facts: Facts) {
