@@ -120,6 +120,7 @@ const PURE: &[&str] = &[
     "logs/plan.rs",
     "model",
     "node/constraint",
+    "node/fingerprint/settle.rs",
     "node/version.rs",
     "node/watch/uevent.rs",
     "plugin/capability.rs",

@@ -27,6 +27,8 @@ mod rules;
 mod solve;
 mod unfit;
 
+use std::borrow::Cow;
+
 use super::ledger::{DeviceLedger, Holder};
 use crate::limits::DEVICE_REQUESTS_SEARCHED_MAX;
 use crate::model::device::DeviceGroup;
@@ -145,17 +147,19 @@ fn in_turn(
     alloc: AllocId,
     wanted: &[Wanted<'_>],
 ) -> Vec<Result<Pick, NoDevice>> {
-    let mut ledger = ledger.clone();
+    // Most allocations have one request, and need no copy.
+    let mut ledger = Cow::Borrowed(ledger);
     let mut nodes: Vec<(&TaskName, u32)> = Vec::new();
     let mut picks = Vec::with_capacity(wanted.len());
-    for Wanted { task, request } in wanted {
+    for (at, Wanted { task, request }) in wanted.iter().enumerate() {
         let of_task = nodes.iter().find(|(other, _)| other == task).map(|(_, node)| *node);
         let pick = first(groups, &ledger, request, of_task);
-        if let Ok(pick) = &pick {
+        let more = at + 1 < wanted.len();
+        if let Some(pick) = pick.as_ref().ok().filter(|_| more) {
             nodes.extend(pick.node.map(|node| (*task, node)));
             let holder = Holder { alloc, task: (*task).clone() };
             // Chosen as free from this very ledger, so it is.
-            let _claimed = ledger.claim(&holder, std::slice::from_ref(&pick.device));
+            let _claimed = ledger.to_mut().claim(&holder, std::slice::from_ref(&pick.device));
         }
         picks.push(pick);
     }
