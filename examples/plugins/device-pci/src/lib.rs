@@ -68,10 +68,13 @@ impl DevicePlugin for Pci {
 
     fn fingerprint() -> Result<Fingerprint> {
         let config: Config = host::config()?;
+        let dir = config.root.join("bus/pci/devices");
         let found = grouped(list(&config)?).into_iter().map(|(key, devices)| {
             let group = Group::new(key.vendor, key.class, key.device);
             let attributes = groups::shared(devices.iter().map(Device::attributes));
-            group.attributes(attributes).instances(devices.into_iter().map(Device::instance))
+            group
+                .attributes(attributes)
+                .instances(devices.into_iter().map(|one| one.instance(&dir)))
         });
         let found = found.collect();
         Ok(Fingerprint::new(found).check_after(60_000).watch_subsystem("pci"))
@@ -139,7 +142,6 @@ struct Device {
     /// Class, subclass and programming interface.
     class: u32,
     subsystem: Option<String>,
-    numa_node: Option<u32>,
     driver: Option<String>,
 }
 
@@ -155,7 +157,6 @@ impl Device {
             id: hex(id)?,
             class: u32::from_str_radix(uevent.get("PCI_CLASS")?, 16).ok()?,
             subsystem: uevent.get("PCI_SUBSYS_ID").map(str::to_ascii_lowercase),
-            numa_node: sysfs::numa_node(dir),
             driver: uevent.get("DRIVER").map(str::to_owned),
         })
     }
@@ -196,8 +197,10 @@ impl Device {
         attributes
     }
 
-    fn instance(self) -> Instance {
-        Instance::healthy(self.address.clone()).at(Some(self.address), self.numa_node)
+    /// Reads a second file, so it is not done for devices that are left out.
+    fn instance(self, devices: &Path) -> Instance {
+        let numa_node = sysfs::numa_node(&devices.join(&self.address));
+        Instance::healthy(self.address.clone()).at(Some(self.address), numa_node)
     }
 }
 
