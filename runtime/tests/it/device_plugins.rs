@@ -5,6 +5,7 @@ use std::path::Path;
 
 use ostler::agent::PluginStatus;
 use ostler::model::device::{DeviceGroup, HealthState};
+use ostler_guests::fixtures::DEVICE_MOCK;
 
 use crate::support::TestAgent;
 use crate::support::jobs::{assert_successful, batch, shell};
@@ -266,5 +267,75 @@ async fn the_devices_of_a_large_node_fit_into_the_budget_of_one_call() {
     let agent = TestAgent::with_config(&reading("pci", &config, &[root])).await;
     let plugin = agent.handle.node().device_plugins["pci"].clone();
     assert_eq!(ids(&groups_of(&agent, "pci")).len(), 400, "{plugin:?}");
+    agent.stop().await;
+}
+
+/// Faults of the mock's fingerprint, and what is said of each.
+const FAULTS: &[(&str, &str)] = &[
+    ("trap", "trapped"),
+    ("stack_overflow", "stack of 512 KiB overflowed"),
+    ("spin", "did not answer within"),
+    ("sleep", "did not answer within"),
+    ("memory_bomb", "memory limit of 64 MiB"),
+    ("host_call_flood", "host calls in one call"),
+    ("duplicate_ids", "is there twice"),
+    ("duplicate_groups", "is there twice"),
+    ("duplicate_attributes", "is there twice"),
+    ("empty_vendor", "group.vendor: is empty"),
+    ("empty_type", "group.type: is empty"),
+    ("empty_name", "group.name: is empty"),
+    ("empty_id", "instance id: is empty"),
+    ("long_id", "has 5000 bytes"),
+    ("control_characters", "control characters"),
+    ("too_many_groups", "entries; at most 256"),
+    ("too_many_instances", "entries; at most 4096"),
+    ("too_many_attributes", "entries; at most 512"),
+    ("nan", "not a finite number"),
+    ("infinite", "not a finite number"),
+    ("unknown_unit", "unit \"parsec\" is not known"),
+    ("unit_on_text", "cannot have the unit"),
+    ("huge_text", "has 5000 bytes"),
+    ("huge_answer", "bytes"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_fault_of_the_mock_is_contained_and_said_for_what_it_is() {
+    let block = |(fault, _): &(&str, &str)| {
+        format!(
+            r#"
+            plugin "{fault}" {{
+              file = "{DEVICE_MOCK}"
+              config {{
+                name        = "{fault}"
+                groups      = [{{ vendor = "{fault}", count = 1 }}]
+                fingerprint = [{{ do = "{fault}" }}]
+              }}
+              grants {{
+                files "/nowhere" {{}}
+              }}
+              limits {{
+                call_wall = "2s"
+              }}
+            }}
+            "#
+        )
+    };
+    let sound = r#"
+        plugin "mock_device" {
+          config {
+            groups = [{ count = 1 }]
+          }
+        }
+        "#;
+    let config = FAULTS.iter().map(block).collect::<String>() + sound;
+    let agent = TestAgent::with_config(&config).await;
+    let node = agent.handle.node();
+    for (fault, said) in FAULTS {
+        let plugin = &node.device_plugins[*fault];
+        assert_eq!(plugin.state, HealthState::Unhealthy, "{fault}");
+        assert!(plugin.reason.contains(said), "{fault}: {}", plugin.reason);
+        assert_eq!(groups_of(&agent, fault), [], "{fault}");
+    }
+    assert_eq!(ids(&groups_of(&agent, "mock_device")), ["0"]);
     agent.stop().await;
 }
