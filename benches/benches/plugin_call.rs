@@ -26,7 +26,7 @@ use ostler_benches::memory::resident;
 use ostler_benches::percentiles::{micros, number, per, quantile};
 use ostler_benches::plugins::{device_manager, load, plugin_runtime, variant};
 use ostler_benches::promise::Promises;
-use ostler_guests::fixtures::DEVICE_MOCK;
+use ostler_guests::fixtures::HOSTILE_DEVICE;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use wasmtime::component::{Component, HasSelf, Linker, ResourceTable};
@@ -48,7 +48,7 @@ use bindings::ostler::plugin as host;
 const DEVICES: usize = 8;
 const ATTRIBUTES: usize = 4;
 /// The name the plugin gives itself.
-const NAME: &str = "mock_device";
+const NAME: &str = "hostile-device";
 
 fn main() -> ExitCode {
     if let Some(code) = own_child() {
@@ -57,11 +57,11 @@ fn main() -> ExitCode {
     let dir = BenchDir::new();
     print_facts("plugin_call", dir.path());
     let (runtime, code) = (runtime(), dir.path().join("code"));
-    let bytes: Arc<[u8]> = std::fs::read(DEVICE_MOCK).expect("the fixture").into();
+    let bytes: Arc<[u8]> = std::fs::read(HOSTILE_DEVICE).expect("the fixture").into();
     println!(
         "plugin: {} bytes of wasm, configuration {} bytes",
         bytes.len(),
-        config(NAME).text().len()
+        config().text().len()
     );
     let mut promises = Promises::default();
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -81,23 +81,10 @@ fn main() -> ExitCode {
     promises.end()
 }
 
-/// Each device is a group of one instance: attributes belong to groups.
-fn config(name: &str) -> JsonObject {
-    let attributes = json!([
-        { "name": "memory", "value": 81_920, "unit": "MiB" },
-        { "name": "clock", "value": 1_980, "unit": "MHz" },
-        { "name": "driver_version", "value": "570.86.15" },
-        { "name": "display", "value": false },
-    ]);
-    assert_eq!(attributes.as_array().map(Vec::len), Some(ATTRIBUTES), "attributes of a device");
-    let group = |index| {
-        json!({
-            "vendor": "bench", "type": "gpu", "name": format!("card-{index}"), "count": 1,
-            "attributes": attributes
-        })
-    };
-    let groups: Vec<Value> = (0..DEVICES).map(group).collect();
-    match json!({ "name": name, "groups": groups }) {
+/// Tells the plugin to behave: eight groups of one instance, because attributes belong to groups.
+/// What it answers is in its code, so that the plugin's own work is small beside the call.
+fn config() -> JsonObject {
+    match json!({ "mode": "cards" }) {
         Value::Object(map) => JsonObject::from(map),
         _ => panic!("an object"),
     }
@@ -111,7 +98,7 @@ fn call(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promis
     let measured = runtime.block_on(runtime.spawn(async move {
         let plugins = plugin_runtime(&code);
         let (manager, node) = device_manager();
-        let plugin = load(&plugins, &bytes, &config(NAME)).await;
+        let plugin = load(&plugins, &bytes, &config()).await;
         let meter = Arc::clone(plugin.meter());
         manager.add(plugin).expect("a new name").await;
         assert_eq!(node.current().devices.len(), DEVICES, "the devices are on the node");
@@ -176,11 +163,14 @@ fn idle(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promis
     let (code, bytes) = (code.to_owned(), Arc::clone(bytes));
     let grown = runtime.block_on(runtime.spawn(async move {
         let plugins = plugin_runtime(&code);
-        let (manager, node) = device_manager();
-        let add = async |number: u8| {
-            let config = config(&format!("{NAME}_{number}"));
-            let plugin = load(&plugins, &variant(&bytes, number), &config).await;
+        // All have one name, so each has a manager of its own, which is counted.
+        let mut managers = Vec::new();
+        let mut add = async |number: u8| {
+            let (manager, node) = device_manager();
+            let plugin = load(&plugins, &variant(&bytes, number), &config()).await;
             manager.add(plugin).expect("a new name").await;
+            assert_eq!(node.current().devices.len(), DEVICES, "the devices are on the node");
+            managers.push(manager);
         };
         // Pool, threads and allocator are there before; and all is compiled, which leaves traces.
         add(0).await;
@@ -189,8 +179,9 @@ fn idle(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promis
             add(number).await;
         }
         let after = (Allocations::now().live(), resident());
-        assert_eq!(node.current().device_plugins.len(), usize::from(count) + 1, "all are there");
-        manager.shutdown().await;
+        for manager in managers {
+            manager.shutdown().await;
+        }
         (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1))
     }));
     let (heap, rss) = grown.expect("the measurement");
@@ -205,7 +196,7 @@ fn first(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promi
     let (code, bytes) = (code.to_owned(), Arc::clone(bytes));
     let measured = runtime.block_on(runtime.spawn(async move {
         let plugins = plugin_runtime(&code);
-        let config = config(NAME);
+        let config = config();
         let (mut loads, mut whole) = (Vec::new(), Vec::new());
         for turn in 0..scaled(220, 3) {
             let (manager, node) = device_manager();
@@ -299,6 +290,8 @@ struct Instance {
 impl Bare {
     fn new(bytes: &[u8], pooled: bool) -> Self {
         let mut settings = Config::new();
+        // As the agent has it: compiled-in concurrency makes plain calls dearer.
+        settings.concurrency_support(false);
         if pooled {
             let mut pool = PoolingAllocationConfig::new();
             // As the agent's pool: a freed slot is reset by copying.
@@ -313,7 +306,7 @@ impl Bare {
             .expect("the host's interfaces link");
         let ready = linker.instantiate_pre(&component).expect("the plugin links");
         let ready = DevicePluginPre::new(ready).expect("a device plugin");
-        Self { engine, ready, config: config(NAME).text().into() }
+        Self { engine, ready, config: config().text().into() }
     }
 
     fn instance(&self) -> Instance {
@@ -339,6 +332,7 @@ impl Instance {
         let device = self.plugin.ostler_plugin_device();
         let answer = device.call_fingerprint(&mut self.store).expect("it does not trap");
         let answer = answer.expect("it answers");
-        assert_eq!(answer.groups.len(), DEVICES, "the devices are there");
+        let attributes: usize = answer.groups.iter().map(|group| group.attributes.len()).sum();
+        assert_eq!((answer.groups.len(), attributes), (DEVICES, DEVICES * ATTRIBUTES), "all");
     }
 }

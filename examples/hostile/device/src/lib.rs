@@ -1,6 +1,8 @@
 //! A device plugin that misbehaves as its configuration says: `{"mode": "spin"}` for
 //! `fingerprint`, and `reserve`, `release` and `stats` likewise by their own names.
 //!
+//! One mode behaves: `cards` answers eight devices with four attributes each, for measurements.
+//!
 //! Modes of every function: those of [`misbehave`]. Modes of `fingerprint` besides:
 //! `long-answer`, `huge-string`, `duplicate-ids`, `duplicate-groups`, `empty-names`, `empty-id`,
 //! `nan`, `bad-unit`, `unit-on-text`, `error`. Of `reserve`: `long-answer`, `empty-paths`,
@@ -22,6 +24,18 @@ struct Config {
 }
 
 struct Hostile;
+
+/// A device in a group of its own, because attributes belong to groups.
+fn card(number: u32) -> Group {
+    Group::new("bench", "gpu", format!("card-{number}"))
+        .instances([Instance::healthy(format!("GPU-{number}"))])
+        .attributes([
+            NamedAttribute::new("memory", 81_920_i64).unit("MiB"),
+            NamedAttribute::new("clock", 1_980_i64).unit("MHz"),
+            NamedAttribute::new("driver_version", "570.86.15"),
+            NamedAttribute::new("display", false),
+        ])
+}
 
 impl DevicePlugin for Hostile {
     fn describe() -> DeviceInfo {
@@ -50,6 +64,7 @@ impl DevicePlugin for Hostile {
             "bad-unit" => vec![with("unit", NamedAttribute::new("x", 1_i64).unit("parsec"))],
             "unit-on-text" => vec![with("unit", NamedAttribute::new("x", "much").unit("GiB"))],
             "error" => return Err(Error::fatal("as asked")),
+            "cards" => (0..8).map(card).collect(),
             _ => vec![two.clone()],
         };
         Ok(Fingerprint::new(groups).check_after(100))
