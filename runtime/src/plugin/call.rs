@@ -134,8 +134,15 @@ impl<P: Send + Sync + 'static> Caller<P> {
     {
         let limit = self.context.limits.call_wall_max;
         let too_late = CallError::DeadlineExceeded { limit };
-        let slot = timeout(limit, Arc::clone(&self.slots).acquire_owned()).await;
-        let Some(Ok(slot)) = slot else { return Err(too_late) };
+        // Nearly always there is a place, and then no timer is needed.
+        let slot = match Arc::clone(&self.slots).try_acquire_owned() {
+            Ok(slot) => slot,
+            Err(_full) => {
+                let wait = Arc::clone(&self.slots).acquire_owned();
+                let Some(Ok(slot)) = timeout(limit, wait).await else { return Err(too_late) };
+                slot
+            }
+        };
         let host_time = Arc::new(HostTime::default());
         let guest = self.guest(task, Arc::clone(&host_time), body);
         let mut guest = self.services.sandbox.spawn(async move {
