@@ -26,6 +26,7 @@ mod device_plugins;
 mod devices;
 mod fifty_tasks;
 mod leaks;
+mod plugin_containment;
 mod plugin_faults;
 mod plugin_status;
 mod plugins;
