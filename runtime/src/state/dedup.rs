@@ -26,7 +26,8 @@ pub const TOMBSTONES_MAX: usize = 65_536;
 /// Stands for a record's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest {
-    hash: u128,
+    /// Not a `u128`, which is aligned to 16 bytes: each record has an entry with one of these.
+    hash: [u8; 16],
     len: usize,
 }
 
@@ -34,7 +35,7 @@ impl Digest {
     /// The digest of a record without its checksum ([`super::codec::unsealed`]).
     #[must_use]
     pub fn of(unsealed: &[u8]) -> Self {
-        Self { hash: xxh3_128(unsealed), len: unsealed.len() }
+        Self { hash: xxh3_128(unsealed).to_le_bytes(), len: unsealed.len() }
     }
 }
 

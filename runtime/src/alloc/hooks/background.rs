@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::FutureExt as _;
 use tokio::task::AbortHandle;
 
 #[derive(Default)]
@@ -28,13 +29,13 @@ impl Background {
         let number = inner.next;
         inner.next = number.wrapping_add(1);
         let all = Arc::downgrade(&self.0);
-        let running = async move {
-            future.await;
+        // Not an async block around it, which would have room for the future twice.
+        let running = future.map(move |()| {
             // A handle keeps the memory of what has ended.
             if let Some(all) = all.upgrade() {
                 Self(all).ended(name, number);
             }
-        };
+        });
         let handle = tokio::spawn(running).abort_handle();
         if let Some((_, before)) = inner.running.insert(name, (number, handle)) {
             before.abort();

@@ -13,7 +13,6 @@ use crate::alloc::health::{CheckResult, HealthEffect, HealthInput, HealthMachine
 use crate::clock;
 use crate::driver::api::BoxFuture;
 use crate::model::alloc::AllocState;
-use crate::model::job::TaskGroup;
 
 const NAME: &str = "health";
 
@@ -64,7 +63,6 @@ fn watcher(scope: &AllocScope) -> Option<Watcher> {
     let group = scope.allocation.task_group().filter(|_| !judged)?;
     Some(Watcher {
         scope: scope.clone(),
-        group: group.clone(),
         machine: HealthMachine::new(group.health?, group, scope.allocation.created_at),
         checks: None,
         results: None,
@@ -74,7 +72,6 @@ fn watcher(scope: &AllocScope) -> Option<Watcher> {
 
 struct Watcher {
     scope: AllocScope,
-    group: TaskGroup,
     machine: HealthMachine,
     /// Asked once something runs that could answer.
     checks: Option<Checks>,
@@ -107,9 +104,13 @@ impl Watcher {
 
     async fn tasks(&mut self, state: &AllocState) -> bool {
         let runs = state.tasks.values().any(|task| task.started_at.is_some());
-        if runs && self.checks.is_none() && self.machine.wants_checks() {
-            let ports = &self.scope.allocation.ports;
-            self.checks = Checks::spawn(&self.group, ports, self.scope.clock.clone());
+        let allocation = &self.scope.allocation;
+        if runs
+            && self.checks.is_none()
+            && self.machine.wants_checks()
+            && let Some(group) = allocation.task_group()
+        {
+            self.checks = Checks::spawn(group, &allocation.ports, self.scope.clock.clone());
             self.results = self.checks.as_ref().map(Checks::results);
         }
         self.feed(HealthInput::Tasks(&state.tasks)).await

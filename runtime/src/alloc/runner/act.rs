@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
+
 use super::{Call, Runner, Turn};
 use crate::alloc::hooks::{self, AllocHook, AllocScope};
 use crate::alloc::machine::AllocEffect;
@@ -129,7 +131,8 @@ impl Runner {
         call: Call,
         future: impl Future<Output = Result<(), String>> + Send + 'static,
     ) {
-        let abort = self.calls.spawn(async move { (call, future.await) });
+        // Not an async block around it, which would have room for the future twice.
+        let abort = self.calls.spawn(future.map(move |result| (call, result)));
         self.kinds.insert(abort.id(), (call, abort));
     }
 

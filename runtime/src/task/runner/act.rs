@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
+
 use super::Runner;
 use super::answer::{Answer, Call};
 use crate::clock;
@@ -158,7 +160,8 @@ impl Runner {
         future: impl Future<Output = Answer> + Send + 'static,
     ) {
         let number = self.number;
-        let abort = self.calls.spawn(async move { (number, future.await) });
+        // Not an async block around it, which would have room for the future twice.
+        let abort = self.calls.spawn(future.map(move |answer| (number, answer)));
         self.kinds.insert(abort.id(), (number, call, abort));
     }
 
