@@ -43,6 +43,7 @@ pub mod backend;
 pub mod codec;
 pub mod dedup;
 pub mod error;
+mod expect;
 mod files;
 pub mod inspect;
 pub mod keys;
@@ -66,6 +67,7 @@ mod tests;
 
 pub use backend::Backend;
 pub use error::{BackendError, StateError};
+pub use expect::Expected;
 pub use files::move_aside;
 pub use keys::{Key, MetaItem, Prefix};
 pub use load::{OpenReport, Quarantined};

@@ -314,7 +314,7 @@ impl StateStore {
     }
 
     /// What the handles share, for the reading part.
-    pub(super) fn shared(&self) -> &Shared {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.inner.shared
     }
 

@@ -17,7 +17,7 @@
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -45,6 +45,8 @@ pub struct Shared {
     wake: Condvar,
     /// What happened so far.
     pub counters: Counters,
+    /// Durable writes known to come, see [`super::StateStore::expect`].
+    pub expected: AtomicUsize,
     /// Changes after each batch, however it ended.
     pub settled: watch::Sender<()>,
 }
@@ -107,6 +109,7 @@ impl Shared {
             core: Mutex::new(core),
             wake: Condvar::new(),
             counters: Counters::new(before),
+            expected: AtomicUsize::new(0),
             settled: watch::Sender::new(()),
         }
     }

@@ -16,6 +16,7 @@ use crate::driver::api::{
 use crate::limits::{DRIVER_CALL_WALL_MAX, KILL_GRACE, POLL_INTERVAL_MIN, START_WALL_MAX};
 use crate::model::ids::RunId;
 use crate::model::task::{DriverHandle, ExitResult, RawExit, Workload};
+use crate::state::Expected;
 
 /// What ends a task where neither job nor driver says anything else; as the drivers do.
 const KILL_SIGNAL_DEFAULT: &str = "SIGINT";
@@ -51,6 +52,8 @@ pub(super) async fn bounded<T>(
 /// # Errors
 /// When the intent or the handle cannot be written, the driver fails, or the program does not run.
 pub async fn start(scope: &TaskScope, record: &LocalRecord, run: &Run) -> Result<(), StartError> {
+    // From here until its identity is written, or it failed.
+    let coming = scope.state.expect();
     let intent = RunRecord { id: run.id.clone(), identities: Vec::new(), started: None };
     let begun = record.update(|local| {
         local.run = Some(intent);
@@ -63,7 +66,7 @@ pub async fn start(scope: &TaskScope, record: &LocalRecord, run: &Run) -> Result
     };
     let call = driver.start(context, config);
     let begun = match bounded(scope, "start", START_WALL_MAX, call).await {
-        Ok(started) => go(scope, record, run, started).await,
+        Ok(started) => go(scope, record, run, started, coming).await,
         Err(error) => {
             Err(StartError { recoverable: error.recoverable(), error: error.to_string() })
         }
@@ -81,6 +84,7 @@ async fn go(
     record: &LocalRecord,
     run: &Run,
     started: Started,
+    coming: Expected,
 ) -> Result<(), StartError> {
     run.set_started(started.clone());
     let identities = run.release();
@@ -94,8 +98,12 @@ async fn go(
         // Also when a plan made before this start was written after its intent.
         local.delayed_until = None;
     };
-    let written =
-        if may_lag { record.update_later(change).await } else { record.update(change).await };
+    drop(coming);
+    let written = if may_lag {
+        record.update_later(change).await
+    } else {
+        record.update_with_other_starts(change).await
+    };
     written.map_err(|e| StartError { error: e.text(), recoverable: true })?;
     let released = scope.workloads.release(&run.id).await;
     released.map_err(|error| StartError { error, recoverable: true })

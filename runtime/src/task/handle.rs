@@ -11,6 +11,7 @@
 //! may have: at most one run per task, so nothing is orphaned and nothing started twice.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
@@ -23,6 +24,10 @@ use crate::model::ids::{AllocId, RunId, TaskName};
 use crate::model::task::{DriverHandle, Workload};
 use crate::model::time::Timestamp;
 use crate::state::{Key, Prefix, StateError, StateStore};
+
+/// How long what identifies a run waits for others that are being started, before it is committed
+/// alone. Tasks that start together are ready about a millisecond apart.
+const STARTS_LINGER: Duration = Duration::from_millis(8);
 
 /// One start of a task, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,6 +131,24 @@ impl LocalRecord {
             true
         })
         .await
+    }
+
+    /// Change the record; durable when this returns. It shares the commit of other tasks that are
+    /// being started, when they come within [`STARTS_LINGER`].
+    ///
+    /// # Errors
+    /// As [`LocalRecord::update`].
+    pub async fn update_with_other_starts(
+        &self,
+        change: impl FnOnce(&mut LocalState) + Send,
+    ) -> Result<(), RecordError> {
+        let key = Key::TaskLocal(self.alloc, self.task.clone());
+        let write = async {
+            let mut value = self.value.lock().await;
+            change(&mut value);
+            self.store.put_with_expected(&key, &*value, STARTS_LINGER).await.map(drop)
+        };
+        self.told(durable(write).await)
     }
 
     /// Change the record; the change may lag, but never behind a later one.

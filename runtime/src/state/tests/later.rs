@@ -90,6 +90,31 @@ async fn a_mark_behind_a_failed_commit_is_reached_when_what_was_put_back_is_dura
 }
 
 #[tokio::test]
+async fn a_write_waits_for_those_that_are_expected_and_shares_their_commit() {
+    let (store, backend) = faulty_store();
+    let before = backend.commits();
+    let coming = store.expect();
+    let (early, late) = (store.clone(), store.clone());
+    let first =
+        tokio::spawn(async move { early.put_with_expected(&Key::Alloc(id(1)), "x", LONG).await });
+    until(|| store.stats().later == 1).await;
+    drop(coming);
+    late.put_with_expected(&Key::Alloc(id(2)), "y", LONG).await.unwrap();
+    first.await.unwrap().unwrap();
+    assert_eq!(text(&store, &Key::Alloc(id(1))), Some("x".to_owned()));
+    assert_eq!(backend.commits() - before, 1);
+}
+
+#[tokio::test]
+async fn a_write_does_not_wait_longer_for_one_that_is_expected_than_it_said() {
+    let (store, _backend) = faulty_store();
+    let _never = store.expect();
+    let linger = std::time::Duration::from_millis(1);
+    store.put_with_expected(&Key::Alloc(id(1)), "x", linger).await.unwrap();
+    assert_eq!(text(&store, &Key::Alloc(id(1))), Some("x".to_owned()));
+}
+
+#[tokio::test]
 async fn flushing_waits_for_what_may_lag_and_writes_nothing_else() {
     let (store, backend) = faulty_store();
     store.flush().await.unwrap();
