@@ -127,7 +127,8 @@ impl Sized {
         // One collection: the clock of the machine goes on, the statistics stay.
         let stats_interval = Some(Duration::from_secs(3_600));
         let options = DeviceOptions { clock: Clock::system(), stats_interval };
-        let manager = DeviceManager::new(node, options, Refresher::new(Watcher::new(), Rng::seeded(1)));
+        let manager =
+            DeviceManager::new(node, options, Refresher::new(Watcher::new(), Rng::seeded(1)));
         let name = PluginName::new("measuring").expect("a name");
         manager.add(Measuring { name, count }).expect("the first").await;
         while manager.all_stats().is_empty() {

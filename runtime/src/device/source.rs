@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::driver::api::{BoxFuture, PluginCallError};
-use crate::plugin::policy::FailurePolicy;
 use crate::model::device::Reservation;
 use crate::model::ids::PluginName;
 use crate::model::resources::AllocatedDevice;
@@ -12,6 +11,7 @@ use crate::model::stats::DeviceGroupStats;
 use crate::plugin::convert::DeviceFingerprint;
 use crate::plugin::device::DevicePlugin;
 use crate::plugin::meter::PluginMeter;
+use crate::plugin::policy::FailurePolicy;
 
 /// The calls of a device plugin. Answers are checked: bounded, and each name there once. A call may
 /// take long or never end: [`super::manager`] bounds it.

@@ -226,8 +226,7 @@ fn agent(body: Body, cx: &mut Context<'_>) -> AgentConfig {
     let data_dir = path("data_dir", &mut reader, cx);
     let plugin_dir = path("plugin_dir", &mut reader, cx);
     let jobs_dir = path("jobs_dir", &mut reader, cx);
-    let device_stats_interval =
-        duration("device_stats_interval", INTERVAL, &mut reader, cx);
+    let device_stats_interval = duration("device_stats_interval", INTERVAL, &mut reader, cx);
     let gc = reader.block("gc").map(|block| gc(block, cx)).unwrap_or_default();
     let node_meta = reader.text_map("meta", cx);
     let plugins = plugins(reader.blocks("plugin"), cx);

@@ -40,8 +40,8 @@
 mod crash;
 mod delay;
 mod force;
-mod refused;
 mod notes;
+mod refused;
 mod replay;
 mod truth;
 mod update;
