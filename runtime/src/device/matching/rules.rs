@@ -42,6 +42,7 @@ pub(super) fn asks_for_node(request: &DeviceRequest) -> bool {
 }
 
 /// The constraints on the group as a whole that do not hold.
+#[expect(clippy::vec_box, reason = "what a check answers is boxed already")]
 pub(super) fn unmet_by_group(group: &DeviceGroup, request: &DeviceRequest) -> Vec<Box<Unmet>> {
     let rules = request.constraints.iter();
     rules
@@ -56,6 +57,7 @@ pub(super) fn unmet_by_group(group: &DeviceGroup, request: &DeviceRequest) -> Ve
 
 /// The constraints on the NUMA node that do not hold when it is this one; `None`: there is none
 /// that all instances share.
+#[expect(clippy::vec_box, reason = "what a check answers is boxed already")]
 pub(super) fn unmet_by_node(
     group: &DeviceGroup,
     node: Option<u32>,

@@ -22,5 +22,5 @@ fn landlock() -> Option<i64> {
     // SAFETY: with this flag the call reads no memory and makes no ruleset; it answers a number.
     let version =
         unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0_usize, VERSION) };
-    (version > 0).then(|| i64::from(version))
+    (version > 0).then_some(version)
 }
