@@ -314,7 +314,8 @@ async fn a_second_start_compiles_nothing() {
     let data = DataDir::new();
     let config = |compiler: Option<PathBuf>| {
         let text = format!(
-            "plugin \"mine\" {{\n file = \"{HOSTILE_DRIVER}\"\n grants {{\n process = true\n }}\n}}\n"
+            "plugin \"mine\" {{\n file = \"{HOSTILE_DRIVER}\"\n grants {{\n process = true\n }}\n}}\n\
+             plugin \"mock_device\" {{\n enabled = true\n}}\n"
         );
         let config = AgentConfig::parse(text.as_bytes(), Path::new("/test/ostler.hcl")).unwrap();
         let mut options = options(data.path(), config);
