@@ -52,6 +52,16 @@ impl Inventory {
         self.replace(plugin, groups, health)
     }
 
+    /// Is this what the plugin said last? Then nothing is to be done.
+    #[must_use]
+    pub fn says(&self, plugin: &PluginName, groups: &[DeviceGroup]) -> bool {
+        self.answers.get(plugin).is_some_and(|answer| {
+            answer.health.state == HealthState::Healthy
+                && answer.groups.len() == groups.len()
+                && groups.iter().all(|group| answer.groups.get(&group.key) == Some(group))
+        })
+    }
+
     /// A plugin answered that there is nothing for it on this node, and why: not a failure.
     pub fn undetected(&mut self, plugin: &PluginName, reason: &str) -> Moved {
         let health = Health { state: HealthState::Undetected, reason: reason.to_owned() };

@@ -50,6 +50,23 @@ fn a_group_of_two_plugins_is_the_first_ones_until_it_no_longer_reports_it() {
 }
 
 #[test]
+fn only_an_answer_that_is_the_last_one_again_is_no_news() {
+    let mut inventory = Inventory::default();
+    let answer = [group("p", "a"), group("p", "b")];
+    assert!(!inventory.says(&plugin("p"), &answer), "it has said nothing");
+    assert!(!inventory.says(&plugin("p"), &[]), "not even that it has none");
+    inventory.found(&plugin("p"), answer.to_vec());
+    assert!(inventory.says(&plugin("p"), &answer));
+    assert!(!inventory.says(&plugin("q"), &answer), "another one");
+    assert!(!inventory.says(&plugin("p"), &answer[..1]), "one is gone");
+    let mut ill = answer.to_vec();
+    ill[1].instances[0].health.state = HealthState::Unhealthy;
+    assert!(!inventory.says(&plugin("p"), &ill), "one is ill");
+    inventory.failed(&plugin("p"), "it trapped");
+    assert!(!inventory.says(&plugin("p"), &answer), "it comes back");
+}
+
+#[test]
 fn a_plugin_that_fails_keeps_its_groups_unhealthy_and_touches_no_others() {
     let mut inventory = Inventory::default();
     inventory.found(&plugin("p"), vec![group("p", "a")]);

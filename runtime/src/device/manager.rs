@@ -149,7 +149,11 @@ impl DeviceManager {
         let name = plugin.source.name();
         match bounded(name, "fingerprint", plugin.source.fingerprint()).await {
             Ok(found) => {
-                self.publish(name, |inventory| inventory.found(name, found.groups));
+                // Nearly always: compared in place, nothing is copied.
+                let same = lock(&self.0.inventory).says(name, &found.groups);
+                if !same {
+                    self.publish(name, |inventory| inventory.found(name, found.groups));
+                }
                 Asked::Answered(found.next)
             }
             // Nothing for it on this node: no failure, and perhaps later there is.
