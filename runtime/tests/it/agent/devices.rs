@@ -136,7 +136,12 @@ async fn statistics_are_of_what_runs_and_stale_when_the_plugin_fails() {
         stats[0].instances["0"].stats.get(&path).and_then(|value| value.int_numerator)
     };
     assert_eq!((stats().len(), value(&stats()), stats()[0].stale.clone()), (1, Some(7), None));
-    assert_eq!(served.agent.device_stats(), stats());
+    let mocks = || {
+        let mut all = served.agent.device_stats();
+        all.retain(|group| group.key.vendor == "mock");
+        all
+    };
+    assert_eq!((mocks().len(), value(&mocks())), (1, Some(7)));
 
     mock.say(r#", "stats": [{ "do": "trap" }]"#);
     eventually("it is stale", || stats()[0].stale.is_some()).await;
@@ -146,7 +151,7 @@ async fn statistics_are_of_what_runs_and_stale_when_the_plugin_fails() {
 
     stop(&served, "first", alloc).await;
     assert_eq!(stats(), vec![], "only what runs counts");
-    assert_eq!(served.agent.device_stats().len(), 1);
+    assert_eq!(mocks().len(), 1);
     assert!(served.agent.alloc_device_stats(AllocId::new(uuid::Uuid::nil())).is_none());
     served.end().await;
 }
