@@ -104,7 +104,7 @@ async fn every_plugin_checks_its_configuration_before_it_runs() {
     };
     let agent = TestAgent::with_config(&plugins.iter().map(block).collect::<String>()).await;
     for name in plugins {
-        let entry = agent.handle.plugins().into_iter().find(|entry| entry.name == name).unwrap();
+        let entry = agent.handle.plugins().iter().find(|entry| entry.name == name).unwrap();
         let PluginStatus::Refused(reason) = &entry.status else { panic!("{name}: {entry:?}") };
         assert!(reason.contains("nonsense"), "{name}: {reason}");
     }
