@@ -13,6 +13,7 @@ pub mod catalogue;
 mod change;
 mod collect;
 pub mod config;
+mod device_report;
 mod devices;
 mod error;
 mod follow;
@@ -68,6 +69,7 @@ pub use crate::device::matching::{
 pub use admission::DeviceExplanation;
 pub use catalogue::{PluginEntry, PluginStatus};
 pub use config::{AgentConfig, PluginBlock};
+pub use device_report::{DeviceGroupReport, DeviceHolder, DeviceReport};
 pub use error::{AgentError, AllocError, JobError, SubmitError};
 pub use job::{AllocResult, JobHandle, JobResult};
 pub use plugin_status::PluginStatusReport;

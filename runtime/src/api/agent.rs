@@ -105,6 +105,11 @@ pub(super) async fn plugins(State(api): Shared, params: Params) -> Result<Respon
     reply::json(&params, api.agent.plugins())
 }
 
+/// `GET /v1/ostler/devices`: every device with its holder and what it measures.
+pub(super) async fn devices(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    reply::json(&params, &api.agent.devices())
+}
+
 /// `GET /v1/ostler/state`: what the state store did so far.
 pub(super) async fn state(State(api): Shared, params: Params) -> Result<Response, Failure> {
     reply::json(&params, &api.agent.state_stats())

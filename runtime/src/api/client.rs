@@ -115,6 +115,7 @@ pub(super) async fn stats(
     let mut sum = ResourceUsage::default();
     let mut tasks = BTreeMap::new();
     let alloc = view.allocation.id;
+    let devices_of = |task: &TaskName| api.agent.task_device_stats(alloc, task).unwrap_or_default();
     let mut processor = api.processor();
     for (task, usage) in view.handle.usage() {
         if only.as_ref().is_some_and(|only| *only != task) {
@@ -124,13 +125,31 @@ pub(super) async fn stats(
         let percent = processor.percent((alloc, task.clone()), &usage, started);
         let measured = ResourceUsage::new(usage.memory_bytes, percent, core_mhz);
         sum.add(&measured);
+        let measured = measured.with_devices(devices_of(&task));
         let timestamp = usage.taken_at.nanos();
         let usage = TaskUsage { resource_usage: measured, timestamp, pids: BTreeMap::new() };
         tasks.insert(task.to_string(), usage);
     }
     drop(processor);
-    let timestamp = api.clock.now().nanos();
-    reply::json(&params, &AllocUsage { resource_usage: sum, tasks, timestamp })
+    let now = api.clock.now().nanos();
+    // A task whose driver measures nothing may have devices that do.
+    for task in view.allocation.devices.keys() {
+        let wanted = only.as_ref().is_none_or(|only| only == task);
+        if !wanted || tasks.contains_key(task.as_str()) {
+            continue;
+        }
+        let devices = devices_of(task);
+        if !devices.is_empty() {
+            let resource_usage = ResourceUsage::default().with_devices(devices);
+            let usage = TaskUsage { resource_usage, timestamp: now, pids: BTreeMap::new() };
+            tasks.insert(task.to_string(), usage);
+        }
+    }
+    let sum = sum.with_devices(match &only {
+        Some(task) => devices_of(task),
+        None => api.agent.alloc_device_stats(alloc).unwrap_or_default(),
+    });
+    reply::json(&params, &AllocUsage { resource_usage: sum, tasks, timestamp: now })
 }
 
 /// Speed of one core; 0 when it is not known.

@@ -25,7 +25,8 @@ pub(super) async fn stats(State(api): Shared, params: Params) -> Result<Response
     let usage = looking.await.map_err(|error| Failure::Internal(error.to_string()))?;
     let now = api.clock.now();
     let shares = api.cores().shares(&usage.cores, now);
-    reply::json(&params, &HostStatsJson::new(usage, &shares, core_mhz(&api), now))
+    let devices = api.agent.device_stats();
+    reply::json(&params, &HostStatsJson::new(usage, &shares, core_mhz(&api), now, devices))
 }
 
 /// Processor time at two moments makes a percentage: what was seen last.

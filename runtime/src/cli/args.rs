@@ -3,6 +3,7 @@
 pub(super) mod agent;
 pub(super) mod alloc;
 pub(super) mod client;
+pub(super) mod device;
 pub(super) mod job;
 pub(super) mod state;
 
@@ -14,6 +15,7 @@ use clap_complete::Shell;
 use agent::AgentCommandArgs;
 use alloc::AllocCommand;
 use client::GcArgs;
+use device::DeviceCommand;
 use job::JobCommand;
 use state::StateCommand;
 
@@ -50,6 +52,7 @@ Examples:
   ostler job validate hello.hcl        say everything that is wrong with a job file
   ostler plugin inspect mine.wasm      say what a plugin could do, without running it
   ostler node status                   show what this node has to give
+  ostler device list                   show the devices, their health and who holds them
   ostler state check --data-dir ./data say whether an agent's state can be read
 
 Environment:
@@ -90,6 +93,9 @@ pub(super) enum Command {
     /// Look at plugins
     #[command(subcommand)]
     Plugin(PluginCommand),
+    /// Look at devices: who holds them, how they are, what they measure
+    #[command(subcommand)]
+    Device(DeviceCommand),
     /// Look at this node
     #[command(subcommand)]
     Node(NodeCommand),
@@ -243,10 +249,15 @@ pub(super) struct InspectArgs {
 Examples:
   ostler node status
   ostler node status --data-dir ./data      of the agent with this data directory
+  ostler node status --stats                with what is used now, of an agent that runs
   ostler node status --json | jq '.attributes'
 ")
 )]
 pub(super) struct NodeStatusArgs {
+    /// Show what the machine uses now and what its devices measure; an agent must run
+    #[arg(long)]
+    pub stats: bool,
+
     /// Print the node as one JSON object
     #[arg(long)]
     pub json: bool,

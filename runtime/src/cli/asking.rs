@@ -159,7 +159,8 @@ pub(super) async fn find_job(client: &Client, given: &str) -> Result<String, Sto
     }
 }
 
-fn ambiguous(what: &str, candidates: impl ExactSizeIterator<Item = String>) -> String {
+/// A message that lists what could be meant.
+pub(super) fn ambiguous(what: &str, candidates: impl ExactSizeIterator<Item = String>) -> String {
     let mut text = format!("{what}; say more of the one that is meant:");
     let more = candidates.len().saturating_sub(CANDIDATES_MAX);
     for candidate in candidates.take(CANDIDATES_MAX) {
@@ -180,7 +181,7 @@ pub(super) fn ago(at: Timestamp, now: Timestamp) -> String {
 }
 
 /// A span of time by its largest unit, and the next below where it matters.
-fn span(time: Duration) -> String {
+pub(super) fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600, seconds / 60);
     match (days, hours, minutes) {

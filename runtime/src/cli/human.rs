@@ -4,7 +4,7 @@ use super::report::{Label, Output, Placed, Rendered, Report, Stream};
 use super::terminal::{Terminal, one_line, paint, plain, task_line};
 use crate::agent::{AllocResult, PluginEntry, PluginStatus};
 use crate::model::alloc::ClientStatus;
-use crate::model::device::{Health, HealthState};
+use crate::model::device::{Health, HealthState, Locality};
 use crate::model::event::TaskEvent;
 use crate::model::ids::JobId;
 use crate::model::task::ExitResult;
@@ -140,6 +140,13 @@ pub(super) fn health(health: &Health) -> String {
         (Healthy, _) | (_, "") => state.to_owned(),
         (_, reason) => format!("{state}: {}", one_line(reason)),
     }
+}
+
+/// Where a device sits; empty when nobody knows.
+pub(super) fn locality(locality: Option<&Locality>) -> String {
+    let Some(Locality { pci_bus_id, numa_node }) = locality else { return String::new() };
+    let numa = numa_node.map(|node| format!("numa {node}"));
+    pci_bus_id.clone().into_iter().chain(numa).collect::<Vec<_>>().join(" ")
 }
 
 /// Plugins in use are in the node's summary; only the others are worth a line.

@@ -18,6 +18,7 @@ mod alloc;
 mod args;
 mod asking;
 mod client;
+mod device;
 mod exit;
 mod follow;
 mod human;
@@ -26,6 +27,7 @@ mod interrupt;
 mod job;
 mod logging;
 mod node;
+mod node_stats;
 mod notify;
 mod output;
 mod plugin;
@@ -35,6 +37,7 @@ mod report;
 mod run;
 mod shell;
 mod start;
+mod stat_values;
 mod state;
 mod terminal;
 
@@ -115,6 +118,7 @@ async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
         Command::Gc(args) => alloc::gc::gc(&args, &terminal).await,
         Command::Plugin(PluginCommand::List(args)) => plugin::list(&args, &terminal).await,
         Command::Plugin(PluginCommand::Inspect(args)) => plugin::inspect(&args, &terminal),
+        Command::Device(command) => device::run(&command, &terminal).await,
         Command::Node(NodeCommand::Status(args)) => node::status(&args, &terminal).await,
         Command::State(command) => state::run(&command, &terminal).await,
         Command::Completions(args) => shell::completions(args.shell, &terminal),

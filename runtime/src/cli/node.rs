@@ -2,11 +2,16 @@
 
 use std::fmt::Write as _;
 
+use serde_json::{Value, json};
+
 use super::args::NodeStatusArgs;
-use super::asking::{Stop, ended, running};
+use super::args::client::AddressArgs;
+use super::asking::{Stop, connect, ended, running};
 use super::client::Client;
+use super::client::host_shapes::HostStats;
 use super::exit::Exit;
 use super::human;
+use super::node_stats;
 use super::output::{self, headline, table};
 use super::plugin::not_started;
 use super::start::{Fallback, Session};
@@ -16,6 +21,9 @@ use crate::node::NodeView;
 
 /// Show the node.
 pub(super) async fn status(args: &NodeStatusArgs, terminal: &Terminal) -> Exit {
+    if args.stats {
+        return ended(with_stats(args, terminal).await, terminal);
+    }
     match running(&args.agent, args.address.as_deref()).await {
         Err(stop) => ended(Err(stop), terminal),
         Ok(Some(client)) => ended(of_agent(&client, args, terminal).await, terminal),
@@ -29,6 +37,24 @@ pub(super) async fn status(args: &NodeStatusArgs, terminal: &Terminal) -> Exit {
             tell(&node, args, terminal).map_or_else(|failed| failed, |()| Exit::Success)
         }
     }
+}
+
+/// What is used now is asked of an agent that runs: one started for this would measure itself.
+async fn with_stats(args: &NodeStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let (address, data_dir) = (args.address.clone(), args.agent.data_dir.clone());
+    let client = connect(&AddressArgs { address, data_dir })?;
+    const STATS: &str = "/v1/client/stats";
+    if args.json {
+        let node: Value = client.get("/v1/ostler/node").await?;
+        let stats: Value = client.get(STATS).await?;
+        output::print_json(&json!({ "node": node, "stats": stats }), terminal)?;
+        return Ok(Exit::Success);
+    }
+    let node: NodeView = client.get("/v1/ostler/node").await?;
+    let stats: HostStats = client.get(STATS).await?;
+    let text = status_text(&node, terminal) + &node_stats::text(&stats, terminal);
+    output::print(&text, terminal)?;
+    Ok(Exit::Success)
 }
 
 async fn of_agent(
@@ -115,16 +141,11 @@ fn failing_device_plugins(node: &NodeView) -> String {
 }
 
 fn device(group: &DeviceGroup, instance: &DeviceInstance) -> [String; 5] {
-    let mut places = Vec::new();
-    if let Some(locality) = &instance.locality {
-        places.extend(locality.pci_bus_id.clone());
-        places.extend(locality.numa_node.map(|node| format!("numa {node}")));
-    }
     [
         group.key.to_string(),
         instance.id.clone(),
         human::health(&instance.health),
-        places.join(" "),
+        human::locality(instance.locality.as_ref()),
         group.plugin.to_string(),
     ]
 }

@@ -21,7 +21,7 @@ fn files(names: &[&str]) -> (TempDir, String) {
     (dir, config)
 }
 
-fn granted(plugin: &str, key: &str, dir: &Path) -> String {
+pub fn granted(plugin: &str, key: &str, dir: &Path) -> String {
     let dir = dir.display();
     format!(
         "plugin \"{plugin}\" {{\n config {{\n {key} = \"{dir}\"\n }}\n grants {{\n files \"{dir}\" \
@@ -150,7 +150,7 @@ async fn a_device_that_appears_and_one_that_goes_are_noticed() {
 }
 
 /// A fake sysfs with a display controller (with and without driver) and a network card.
-fn sysfs() -> TempDir {
+pub fn sysfs() -> TempDir {
     let root = tempfile::tempdir().unwrap();
     let bus = root.path().join("bus/pci/devices");
     std::fs::create_dir_all(&bus).unwrap();

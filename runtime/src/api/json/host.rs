@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::device_stats::DeviceStatsJson;
+use crate::model::stats::DeviceGroupStats;
 use crate::model::time::Timestamp;
 use crate::node::usage::{CoreShare, DiskUse, HostUsage};
 
@@ -14,7 +16,7 @@ pub(in crate::api) struct HostStatsJson {
     cpu: Vec<CoreJson>,
     disk_stats: Vec<DiskJson>,
     alloc_dir_stats: Option<DiskJson>,
-    device_stats: Vec<()>,
+    device_stats: Vec<DeviceStatsJson>,
     /// Seconds.
     uptime: u64,
     #[serde(rename = "CPUTicksConsumed")]
@@ -75,7 +77,13 @@ impl From<DiskUse> for DiskJson {
 
 impl HostStatsJson {
     /// `shares`: one for each core; `core_mhz`: speed of one core, 0 when it is not known.
-    pub fn new(usage: HostUsage, shares: &[CoreShare], core_mhz: f64, now: Timestamp) -> Self {
+    pub fn new(
+        usage: HostUsage,
+        shares: &[CoreShare],
+        core_mhz: f64,
+        now: Timestamp,
+        devices: Vec<DeviceGroupStats>,
+    ) -> Self {
         let ticks = |share: &CoreShare| share.busy / 100.0 * core_mhz;
         let memory = usage.memory;
         let cores = usage.cores.into_iter().zip(shares).map(|(core, share)| CoreJson {
@@ -96,7 +104,7 @@ impl HostStatsJson {
             cpu: cores.collect(),
             disk_stats: usage.disks.into_iter().map(DiskJson::from).collect(),
             alloc_dir_stats: usage.data_dir.map(DiskJson::from),
-            device_stats: Vec::new(),
+            device_stats: devices.into_iter().map(DeviceStatsJson).collect(),
             uptime: usage.uptime_secs,
             cpu_ticks_consumed: shares.iter().map(ticks).sum(),
             timestamp: now.nanos(),
@@ -125,7 +133,7 @@ mod tests {
         };
         let half = CoreShare { user: 30.0, system: 20.0, idle: 50.0, busy: 50.0 };
         let shares = [half, CoreShare { idle: 100.0, ..CoreShare::default() }];
-        let stats = HostStatsJson::new(usage, &shares, 2_000.0, Timestamp::from_nanos(7));
+        let stats = HostStatsJson::new(usage, &shares, 2_000.0, Timestamp::from_nanos(7), vec![]);
         let expected = json!({
             "Memory": {"Total": 10, "Available": 4, "Used": 6, "Free": 1},
             "CPU": [

@@ -7,6 +7,7 @@
 
 pub(in crate::api) mod agent;
 pub(in crate::api) mod alloc;
+pub(in crate::api) mod device_stats;
 pub(in crate::api) mod evaluation;
 pub(in crate::api) mod given;
 pub(in crate::api) mod host;

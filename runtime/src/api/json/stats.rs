@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::device_stats::DeviceStatsJson;
+use crate::model::stats::DeviceGroupStats;
+
 /// `AllocResourceUsage`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
@@ -30,7 +33,8 @@ pub(in crate::api) struct TaskUsage {
 pub(in crate::api) struct ResourceUsage {
     pub memory_stats: MemoryStats,
     pub cpu_stats: CpuStats,
-    pub device_stats: Vec<()>,
+    /// One object for each group, also of an allocation with several tasks.
+    pub device_stats: Vec<DeviceStatsJson>,
 }
 
 /// `MemoryStats`, bytes. What is not in `measured` is not known.
@@ -80,7 +84,13 @@ impl ResourceUsage {
         Self { memory_stats, cpu_stats, device_stats: Vec::new() }
     }
 
-    /// This and another together.
+    /// The same with what devices measure.
+    pub fn with_devices(mut self, devices: Vec<DeviceGroupStats>) -> Self {
+        self.device_stats = devices.into_iter().map(DeviceStatsJson).collect();
+        self
+    }
+
+    /// This and another together; devices are merged by group, not added up, and stay as they are.
     pub fn add(&mut self, other: &Self) {
         let (memory, more) = (&mut self.memory_stats, &other.memory_stats);
         memory.rss = memory.rss.saturating_add(more.rss);

@@ -12,10 +12,12 @@ use super::super::client::shapes::{
 };
 use super::super::exit::Exit;
 use super::super::output::{self, headline, size, table};
+use super::super::stat_values;
 use super::super::terminal::{Terminal, one_line};
 use crate::clock::Clock;
 use crate::limits::MIB;
 use crate::model::ids::AllocId;
+use crate::model::stats::StatValue;
 use crate::model::task::TaskStatus;
 use crate::model::time::Timestamp;
 
@@ -255,7 +257,36 @@ fn usages(alloc: &Alloc, usage: &Usage, look: Look) -> String {
         [name.clone(), cpu, memory]
     });
     text.push_str(&table(["TASK", "CPU", "MEMORY"], rows, &look.terminal));
+    text.push_str(&measured_devices(usage, look));
     text
+}
+
+/// What the devices of each task measure; with --verbose everything, else the one number each.
+fn measured_devices(usage: &Usage, look: Look) -> String {
+    let mut rows = Vec::new();
+    for (task, usage) in &usage.tasks {
+        for group in &usage.resource_usage.device_stats {
+            let stale = group.stale.as_ref().map(|why| format!("stale: {why}"));
+            for (id, instance) in &group.instance_stats {
+                let mut row = |name: &str, value: String| {
+                    let stale = stale.clone().unwrap_or_default();
+                    rows.push([task.clone(), group.group(), id.clone(), name.into(), value, stale]);
+                };
+                let summary = instance.summary.clone().map(StatValue::from);
+                row("summary", stat_values::value(summary.as_ref()));
+                if look.verbose {
+                    for [name, value] in stat_values::rows(&instance.stats.clone().into()) {
+                        row(&name, value);
+                    }
+                }
+            }
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let header = ["TASK", "GROUP", "DEVICE", "MEASURED", "VALUE", ""];
+    section("devices in use", look) + &table(header, rows, &look.terminal)
 }
 
 /// What is not measured is not shown as zero.

@@ -29,7 +29,7 @@ Examples:
   ostler alloc status
   ostler alloc status 0f01c0de               the beginning of an id is enough
   ostler alloc status --verbose 0f01c0de     whole ids and times
-  ostler alloc status --stats 0f01c0de       with what the tasks use now
+  ostler alloc status --stats 0f01c0de       with what the tasks and their devices use now
   ostler alloc status --json 0f01c0de | jq '.TaskStates'
 ")
 )]
@@ -38,7 +38,7 @@ pub(in crate::cli) struct AllocStatusArgs {
     #[arg(value_name = "ALLOC")]
     pub alloc: Option<String>,
 
-    /// Show what the tasks use now
+    /// Show what the tasks use now, and what their devices measure; all of it with --verbose
     #[arg(long, requires = "alloc")]
     pub stats: bool,
 

@@ -25,7 +25,7 @@ fn the_tree_is_consistent() {
 
 #[test]
 fn every_command_teaches_with_examples() {
-    let commands: [&[&str]; 23] = [
+    let commands: [&[&str]; 25] = [
         &[],
         &["run"],
         &["agent"],
@@ -42,6 +42,8 @@ fn every_command_teaches_with_examples() {
         &["gc"],
         &["plugin", "list"],
         &["plugin", "inspect"],
+        &["device", "list"],
+        &["device", "status"],
         &["node", "status"],
         &["state", "check"],
         &["state", "dump"],

@@ -9,8 +9,10 @@
 //! escapes it as any text of others.
 
 pub(super) mod address;
+pub(super) mod device_shapes;
 mod error;
 mod frames;
+pub(super) mod host_shapes;
 pub(super) mod shapes;
 
 use std::path::{Path, PathBuf};

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
+use super::device_shapes::DeviceStats;
+
 use crate::agent::DeviceExplanation;
 use crate::model::alloc::{ClientStatus, DesiredStatus};
 use crate::model::ids::AllocId;
@@ -12,7 +14,7 @@ use crate::model::task::TaskStatus;
 use crate::model::time::Timestamp;
 
 /// `null` is the empty value.
-fn or_empty<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+pub(super) fn or_empty<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     from: D,
 ) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
@@ -384,6 +386,9 @@ pub(in crate::cli) struct ResourceUsage {
     pub memory_stats: MemoryStats,
     /// Processor.
     pub cpu_stats: CpuStats,
+    /// Devices, by group.
+    #[serde(deserialize_with = "or_empty")]
+    pub device_stats: Vec<DeviceStats>,
 }
 
 /// Memory in use.

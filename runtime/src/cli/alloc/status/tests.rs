@@ -129,3 +129,29 @@ fn a_list_has_one_line_per_allocation_newest_first() {
     assert!(text.lines().all(|line| !line.contains('\x1b')), "{text}");
     assert_eq!(list_text(&mut [], look(false)), "no allocations\n");
 }
+
+#[test]
+fn devices_in_use_show_one_number_each_and_with_verbose_everything() {
+    let device = json!([{
+        "Vendor": "acme", "Type": "gpu", "Name": "a", "Stale": "it hangs\u{1b}",
+        "InstanceStats": {
+            "0": {
+                "Summary": { "IntNumeratorVal": 45, "Unit": "C" },
+                "Stats": { "Nested": null, "Attributes": { "idle": { "BoolVal": false } } },
+                "Timestamp": "2026-11-20T15:20:53Z",
+            },
+            "1": { "Summary": null, "Stats": null, "Timestamp": "2026-11-20T15:20:53Z" },
+        },
+    }]);
+    let usage: Usage = serde_json::from_value(json!({
+        "Tasks": { "main": { "ResourceUsage": { "DeviceStats": device } } },
+    }))
+    .unwrap();
+    let lines = |verbose| rows(&measured_devices(&usage, look(verbose)));
+    let few: Vec<String> = lines(false).iter().map(|row| row.join(" ")).collect();
+    assert_eq!(few[3], "main acme/gpu/a 0 summary 45 C stale: it hangs\u{fffd}");
+    assert_eq!(few[4], "main acme/gpu/a 1 summary <none> stale: it hangs\u{fffd}");
+    let all: Vec<String> = lines(true).iter().map(|row| row.join(" ")).collect();
+    assert_eq!(all[4], "main acme/gpu/a 0 idle false stale: it hangs\u{fffd}");
+    assert_eq!(measured_devices(&Usage::default(), look(true)), "");
+}

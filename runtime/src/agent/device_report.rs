@@ -1,0 +1,249 @@
+//! Every device of the node: what it is, how it is, who holds it, what it measures.
+//!
+//! ```text
+//! node view ── groups, health, locality ─┐
+//! ledger ───── holders ──────────────────┼─► DeviceGroupReport ─► API, CLI
+//! managers ─── statistics, staleness ────┘
+//! ```
+//! A device that is lent stays in the list when no plugin reports it any longer: whoever holds it
+//! still does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::AgentHandle;
+use crate::device::ledger::{DeviceLedger, Holder};
+use crate::device::manager::{ClaimReport, ClaimState};
+use crate::model::attribute::NamedAttribute;
+use crate::model::device::{DeviceGroup, GroupKey, Health, HealthState, Locality};
+use crate::model::ids::{AllocId, JobId, PluginName, TaskName};
+use crate::model::stats::{DeviceGroupStats, InstanceStats};
+
+/// A device group and its instances.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceGroupReport {
+    /// The group.
+    pub group: GroupKey,
+    /// The plugin that reports it; absent: none does now, and somebody holds an instance.
+    pub plugin: Option<PluginName>,
+    /// What constraints may ask about, sorted by name.
+    pub attributes: Vec<NamedAttribute>,
+    /// Why the statistics are not what the devices measure now; absent: they are, or there are none.
+    pub stale: Option<String>,
+    /// By id.
+    pub instances: Vec<DeviceReport>,
+}
+
+/// One device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// Unique in its group.
+    pub id: String,
+    /// Only healthy instances are lent.
+    pub health: Health,
+    /// Where it sits in the machine.
+    pub locality: Option<Locality>,
+    /// Who has it; absent: nobody.
+    pub holder: Option<DeviceHolder>,
+    /// What it measured last; absent: nothing.
+    pub stats: Option<Arc<InstanceStats>>,
+}
+
+/// Who holds a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceHolder {
+    /// The allocation.
+    pub alloc: AllocId,
+    /// Its task.
+    pub task: TaskName,
+    /// Its job; absent for an allocation that is not known any longer.
+    pub job: Option<JobId>,
+    /// What is to be said of it beyond that it holds the device: that plugins are being asked, or
+    /// were not told yet of the task's end, and why.
+    pub note: Option<String>,
+}
+
+impl AgentHandle {
+    /// Every device of the node, by group and id.
+    #[must_use]
+    pub fn devices(&self) -> Vec<DeviceGroupReport> {
+        let (node, ledger) = (self.node(), self.device_holders());
+        let (stats, claims) = (self.device_stats(), self.device_claims());
+        let registry = self.registry();
+        let holder = |Holder { alloc, task }: Holder| {
+            let job = registry.alloc(alloc).map(|entry| entry.allocation.job.id.clone());
+            let mut claims = claims.iter();
+            let claim = claims.find(|claim| claim.alloc == alloc && claim.task == task);
+            DeviceHolder { alloc, task, job, note: claim.and_then(note) }
+        };
+        report(&node.devices, &ledger, &stats, holder)
+    }
+}
+
+/// Where a claim is that is neither settled nor simply held.
+fn note(claim: &ClaimReport) -> Option<String> {
+    let because = |text: &str| match &claim.last_error {
+        Some(error) => format!("{text}: {error}"),
+        None => text.to_owned(),
+    };
+    match claim.state {
+        ClaimState::Reserved => None,
+        ClaimState::Reserving => Some("its plugin is being asked".to_owned()),
+        ClaimState::Claimed => claim.last_error.is_some().then(|| because("not reserved")),
+        ClaimState::Releasing if claim.tries > 1 => {
+            Some(because(&format!("its plugin was not told of the end, {} tries", claim.tries)))
+        }
+        ClaimState::Releasing => Some(because("its plugin is being told of the end")),
+    }
+}
+
+/// Put together what is known of devices.
+fn report(
+    groups: &[DeviceGroup],
+    ledger: &DeviceLedger,
+    stats: &[DeviceGroupStats],
+    holder: impl Fn(Holder) -> DeviceHolder,
+) -> Vec<DeviceGroupReport> {
+    let mut reports: BTreeMap<&GroupKey, DeviceGroupReport> = BTreeMap::new();
+    for group in groups {
+        let stats = stats.iter().find(|stats| stats.key == group.key);
+        let mut instances: Vec<DeviceReport> = group
+            .instances
+            .iter()
+            .map(|instance| DeviceReport {
+                id: instance.id.clone(),
+                health: instance.health.clone(),
+                locality: instance.locality.clone(),
+                holder: None,
+                stats: stats.and_then(|stats| stats.instances.get(&instance.id)).cloned(),
+            })
+            .collect();
+        instances.sort_by(|a, b| a.id.cmp(&b.id));
+        let report = DeviceGroupReport {
+            group: group.key.clone(),
+            plugin: Some(group.plugin.clone()),
+            attributes: group.attributes.clone(),
+            stale: stats.and_then(|stats| stats.stale.clone()),
+            instances,
+        };
+        reports.insert(&group.key, report);
+    }
+    let mut reports: Vec<DeviceGroupReport> = reports.into_values().collect();
+    for held in ledger.holders() {
+        hold(&mut reports, held.group, held.instance, holder(held.holder));
+    }
+    reports.sort_by(|a, b| a.group.cmp(&b.group));
+    reports
+}
+
+/// Note who holds an instance, also one that no plugin reports.
+fn hold(reports: &mut Vec<DeviceGroupReport>, key: GroupKey, id: String, holder: DeviceHolder) {
+    let at = reports.iter().position(|report| report.group == key).unwrap_or_else(|| {
+        let attributes = Vec::new();
+        let (plugin, stale, instances) = (None, None, Vec::new());
+        reports.push(DeviceGroupReport { group: key, plugin, attributes, stale, instances });
+        reports.len() - 1
+    });
+    let Some(report) = reports.get_mut(at) else { return };
+    if let Some(known) = report.instances.iter_mut().find(|instance| instance.id == id) {
+        known.holder = Some(holder);
+        return;
+    }
+    let reason = "no plugin reports it now".to_owned();
+    report.instances.push(DeviceReport {
+        id,
+        health: Health { state: HealthState::Undetected, reason },
+        locality: None,
+        holder: Some(holder),
+        stats: None,
+    });
+    report.instances.sort_by(|a, b| a.id.cmp(&b.id));
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+    use super::*;
+    use crate::model::device::DeviceInstance;
+    use crate::model::resources::AllocatedDevice;
+
+    fn key(name: &str) -> GroupKey {
+        GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: name.into() }
+    }
+
+    #[test]
+    fn a_claim_that_is_not_simply_held_is_explained() {
+        let claim = |state, tries, error: Option<&str>| {
+            note(&ClaimReport {
+                alloc: AllocId::new(uuid::Uuid::nil()),
+                task: TaskName::new("t").unwrap(),
+                devices: vec![],
+                state,
+                tries,
+                last_error: error.map(str::to_owned),
+            })
+        };
+        assert_eq!(claim(ClaimState::Reserved, 0, Some("before")), None);
+        assert_eq!(claim(ClaimState::Claimed, 0, None), None);
+        assert_eq!(claim(ClaimState::Claimed, 0, Some("no")).unwrap(), "not reserved: no");
+        let late = claim(ClaimState::Releasing, 3, Some("it hangs")).unwrap();
+        assert_eq!(late, "its plugin was not told of the end, 3 tries: it hangs");
+    }
+
+    #[test]
+    fn a_device_is_told_with_its_holder_and_what_it_measures_also_one_that_is_gone() {
+        let instance = |id: &str| DeviceInstance {
+            id: id.into(),
+            health: Health { state: HealthState::Healthy, reason: String::new() },
+            locality: None,
+        };
+        let group = DeviceGroup {
+            key: key("b"),
+            plugin: PluginName::new("files").unwrap(),
+            instances: vec![instance("1"), instance("0")],
+            attributes: vec![],
+        };
+        let alloc = AllocId::new(uuid::Uuid::from_u128(7));
+        let holder = Holder { alloc, task: TaskName::new("train").unwrap() };
+        let mut ledger = DeviceLedger::default();
+        let held =
+            |name: &str, id: &str| AllocatedDevice { group: key(name), ids: vec![id.into()] };
+        ledger.claim(&holder, &[held("b", "0"), held("b", "9"), held("a", "0")]).unwrap();
+        let measured = Arc::new(InstanceStats::default());
+        let stats = DeviceGroupStats {
+            key: key("b"),
+            instances: BTreeMap::from([("1".to_owned(), Arc::clone(&measured))]),
+            stale: Some("late".into()),
+        };
+        let reports = report(&[group], &ledger, &[stats], |Holder { alloc, task }| {
+            let job = JobId::new("web").ok();
+            DeviceHolder { alloc, task, job, note: None }
+        });
+        let seen: Vec<_> = reports
+            .iter()
+            .flat_map(|group| {
+                group.instances.iter().map(move |one| {
+                    let held = one.holder.is_some();
+                    (group.group.name.as_str(), one.id.as_str(), one.health.state, held)
+                })
+            })
+            .collect();
+        use HealthState::{Healthy, Undetected};
+        assert_eq!(
+            seen,
+            [
+                ("a", "0", Undetected, true),
+                ("b", "0", Healthy, true),
+                ("b", "1", Healthy, false),
+                ("b", "9", Undetected, true),
+            ]
+        );
+        assert_eq!((reports[0].plugin.as_ref(), reports[1].stale.as_deref()), (None, Some("late")));
+        assert_eq!(reports[1].instances[1].stats, Some(measured));
+        let holder = reports[1].instances[0].holder.clone().unwrap();
+        assert_eq!((holder.alloc, holder.job), (alloc, JobId::new("web").ok()));
+    }
+}

@@ -1,0 +1,88 @@
+//! What devices measure, as text.
+//!
+//! A value has one kind by its plugin's word, but nothing keeps a plugin from giving several: then a
+//! truth value goes before a text, a text before a fraction, a fraction before a whole number, as in
+//! Nomad. What was not measured is `<none>`, what has no value at all `<unknown>`.
+
+use crate::model::stats::{StatObject, StatValue};
+
+/// A measurement, or that there is none.
+pub(super) fn value(value: Option<&StatValue>) -> String {
+    let Some(value) = value else { return "<none>".to_owned() };
+    let unit = match value.unit.as_deref() {
+        None | Some("") => String::new(),
+        Some(unit) => format!(" {unit}"),
+    };
+    if let Some(truth) = value.boolean {
+        return truth.to_string();
+    }
+    if let Some(text) = &value.text {
+        return text.clone();
+    }
+    let fraction = |number: f64| format!("{number:.3}");
+    let number = match (value.float_numerator, value.int_numerator) {
+        (Some(number), _) => Some((fraction(number), value.float_denominator.map(fraction))),
+        (None, Some(number)) => {
+            Some((number.to_string(), value.int_denominator.map(|of| of.to_string())))
+        }
+        (None, None) => None,
+    };
+    match number {
+        Some((number, Some(of))) => format!("{number} / {of}{unit}"),
+        Some((number, None)) => format!("{number}{unit}"),
+        None => "<unknown>".to_owned(),
+    }
+}
+
+/// Every value by its path (`memory.used`), its own ones before those inside.
+pub(super) fn rows(object: &StatObject) -> Vec<[String; 2]> {
+    let mut rows = Vec::new();
+    // Objects still to be shown, the next one last: as deep as an answer nests, without recursion.
+    let mut left = vec![(String::new(), object)];
+    while let Some((prefix, object)) = left.pop() {
+        let own = object.attributes.iter();
+        rows.extend(own.map(|(name, one)| [format!("{prefix}{name}"), value(Some(one))]));
+        let inside = object.nested.iter().rev();
+        left.extend(inside.map(|(name, one)| (format!("{prefix}{name}."), one)));
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn int(number: i64) -> StatValue {
+        StatValue { int_numerator: Some(number), ..StatValue::default() }
+    }
+
+    #[test]
+    fn a_value_is_shown_by_its_kind_and_units_stand_behind_numbers_only() {
+        let unit = Some("MiB".to_owned());
+        for (given, shown) in [
+            (int(5), "5"),
+            (StatValue { unit: unit.clone(), ..int(5) }, "5 MiB"),
+            (StatValue { unit: unit.clone(), int_denominator: Some(0), ..int(0) }, "0 / 0 MiB"),
+            (StatValue { float_numerator: Some(0.5), ..int(1) }, "0.500"),
+            (StatValue { text: Some("idle".into()), unit: unit.clone(), ..int(1) }, "idle"),
+            (StatValue { text: Some(String::new()), ..int(1) }, ""),
+            (StatValue { boolean: Some(false), text: Some("x".into()), ..int(1) }, "false"),
+            (StatValue { unit: Some(String::new()), ..int(-1) }, "-1"),
+            (StatValue { unit, ..StatValue::default() }, "<unknown>"),
+        ] {
+            assert_eq!(value(Some(&given)), shown);
+        }
+        assert_eq!(value(None), "<none>");
+    }
+
+    #[test]
+    fn values_are_listed_by_path() {
+        let mut object = StatObject::default();
+        let path = |text: &str| text.split('.').map(str::to_owned).collect::<Vec<_>>();
+        for name in ["b.x.y", "b.a", "z", "a.q"] {
+            assert!(object.insert(&path(name), int(1)));
+        }
+        let names: Vec<String> = rows(&object).into_iter().map(|[name, _]| name).collect();
+        assert_eq!(names, ["z", "a.q", "b.a", "b.x.y"]);
+    }
+}
