@@ -66,6 +66,8 @@ pub use crate::alloc::RestartScope;
 pub use crate::device::matching::{
     AffinityResult as DeviceAffinity, Considered as DeviceCandidate, Outcome as DeviceOutcome,
 };
+pub use crate::plugin::meter::PluginActivity;
+pub use crate::plugin::policy::PluginState;
 pub use admission::DeviceExplanation;
 pub use catalogue::{PluginEntry, PluginStatus};
 pub use config::{AgentConfig, PluginBlock};

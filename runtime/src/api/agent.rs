@@ -105,6 +105,19 @@ pub(super) async fn plugins(State(api): Shared, params: Params) -> Result<Respon
     reply::json(&params, api.agent.plugins())
 }
 
+/// `GET /v1/ostler/plugins/status`: how every plugin does, and what its calls cost.
+pub(super) async fn plugins_status(
+    State(api): Shared,
+    params: Params,
+) -> Result<Response, Failure> {
+    reply::json(&params, &api.agent.plugins_status())
+}
+
+/// `GET /v1/ostler/watches`: what wakes fingerprints, and what of it does not work.
+pub(super) async fn watches(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    reply::json(&params, &api.agent.watches())
+}
+
 /// `GET /v1/ostler/devices`: every device with its holder and what it measures.
 pub(super) async fn devices(State(api): Shared, params: Params) -> Result<Response, Failure> {
     reply::json(&params, &api.agent.devices())

@@ -128,6 +128,8 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/metrics", get(agent::metrics))
         .route("/v1/ostler/node", get(agent::node))
         .route("/v1/ostler/plugins", get(agent::plugins))
+        .route("/v1/ostler/plugins/status", get(agent::plugins_status))
+        .route("/v1/ostler/watches", get(agent::watches))
         .route("/v1/ostler/devices", get(agent::devices))
         .route("/v1/ostler/state", get(agent::state))
         .route("/v1/ostler/readiness", get(agent::readiness))

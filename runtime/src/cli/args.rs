@@ -15,7 +15,7 @@ use clap_complete::Shell;
 use agent::AgentCommandArgs;
 use alloc::AllocCommand;
 use client::GcArgs;
-use device::DeviceCommand;
+use device::{DeviceCommand, OfAgent};
 use job::JobCommand;
 use state::StateCommand;
 
@@ -121,6 +121,8 @@ Examples:
 pub(super) enum PluginCommand {
     /// List the plugins an agent would load, with their state
     List(PluginListArgs),
+    /// Show how the plugins do: state, strikes, last error, what their calls cost
+    Status(PluginStatusArgs),
     /// Say what a plugin could do, without running it
     Inspect(InspectArgs),
 }
@@ -216,6 +218,35 @@ pub(super) struct PluginListArgs {
 
     #[command(flatten)]
     pub agent: AgentArgs,
+}
+
+/// `ostler plugin status`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Show how the plugins do. A plugin that traps, hangs, breaks a limit or answers \
+        against the rules earns a strike, which is forgotten after a time; one whose fingerprint \
+        fails is backing off: it is asked again after a wait that doubles with each failure. \
+        P99 is the time 99 of 100 calls of the slowest function took at most, IN and OUT are the \
+        bytes given to and taken from the plugin.\n\n\
+        With a name one plugin is shown, with what each of its functions costs.",
+    after_long_help = examples!("\
+Examples:
+  ostler plugin status
+  ostler plugin status nvidia
+  ostler plugin status --json | jq '.[] | select(.activity.strikes > 0).name'
+")
+)]
+pub(super) struct PluginStatusArgs {
+    /// The plugin, by the name it gives itself or that of its block; all without
+    #[arg(value_name = "PLUGIN")]
+    pub plugin: Option<String>,
+
+    /// Print what is shown as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub of: OfAgent,
 }
 
 /// `ostler plugin inspect`.

@@ -31,6 +31,7 @@ mod node_stats;
 mod notify;
 mod output;
 mod plugin;
+mod plugin_status;
 mod printer;
 mod progress;
 mod report;
@@ -118,6 +119,9 @@ async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
         Command::Gc(args) => alloc::gc::gc(&args, &terminal).await,
         Command::Plugin(PluginCommand::List(args)) => plugin::list(&args, &terminal).await,
         Command::Plugin(PluginCommand::Inspect(args)) => plugin::inspect(&args, &terminal),
+        Command::Plugin(PluginCommand::Status(args)) => {
+            plugin_status::status(&args, &terminal).await
+        }
         Command::Device(command) => device::run(&command, &terminal).await,
         Command::Node(NodeCommand::Status(args)) => node::status(&args, &terminal).await,
         Command::State(command) => state::run(&command, &terminal).await,

@@ -139,6 +139,34 @@ async fn a_plan_says_of_every_device_group_why_it_is_taken_or_not() {
 }
 
 #[tokio::test]
+async fn every_plugin_says_how_it_does_and_what_its_calls_cost() {
+    let (agent, _root) = agent().await;
+    let all = agent.json(&["plugin", "status", "--json"]).await;
+    let pci = all.as_array().unwrap().iter().find(|one| one["name"] == "pci").unwrap().clone();
+    assert_eq!((&pci["status"]["state"], &pci["kind"]), (&json!("loaded"), &json!("device")));
+    assert_eq!(
+        (&pci["activity"]["state"], &pci["activity"]["strikes"]),
+        (&json!("running"), &json!(0))
+    );
+    let calls = &pci["activity"]["calls"]["fingerprint"];
+    assert!(calls["calls"].as_u64().unwrap() >= 1, "{pci:#}");
+    assert!(calls["p99_nanos"].as_u64().unwrap() >= calls["p50_nanos"].as_u64().unwrap());
+    assert!(calls["bytes_out"].as_u64().unwrap() > 100, "three devices were described: {pci:#}");
+    let client = Client(agent.data.path().join("ostler.sock"));
+    let told = client.get("/v1/ostler/plugins/status").await.json();
+    assert_eq!(told.as_array().unwrap().len(), all.as_array().unwrap().len());
+
+    let text = agent.ask(&["plugin", "status"]).await.stdout;
+    let line = text.lines().find(|line| line.starts_with("pci ")).unwrap();
+    assert!(line.contains("running"), "{line}");
+    let text = agent.ask(&["plugin", "status", "pci"]).await.stdout;
+    for part in ["state       running", "strikes     0", "FUNCTION", "fingerprint"] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    agent.ask(&["plugin", "status", "nope"]).await.said(2, &["no plugin nope"]);
+}
+
+#[tokio::test]
 async fn what_lent_devices_measure_is_told_for_the_task_the_node_and_each_of_them() {
     let (dir, data) = (tempfile::tempdir().unwrap(), Home::new());
     for (name, size) in [("one", 11), ("two", 22), ("three", 33)] {

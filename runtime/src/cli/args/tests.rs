@@ -25,7 +25,7 @@ fn the_tree_is_consistent() {
 
 #[test]
 fn every_command_teaches_with_examples() {
-    let commands: [&[&str]; 25] = [
+    let commands: [&[&str]; 26] = [
         &[],
         &["run"],
         &["agent"],
@@ -42,6 +42,7 @@ fn every_command_teaches_with_examples() {
         &["gc"],
         &["plugin", "list"],
         &["plugin", "inspect"],
+        &["plugin", "status"],
         &["device", "list"],
         &["device", "status"],
         &["node", "status"],

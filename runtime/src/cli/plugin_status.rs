@@ -1,0 +1,265 @@
+//! `ostler plugin status`
+
+use std::fmt::Write as _;
+
+use super::args::PluginStatusArgs;
+use super::asking::{self, Stop, ago, ended, running};
+use super::exit::Exit;
+use super::output::{self, headline, size, table};
+use super::plugin::not_started;
+use super::start::{Fallback, Session};
+use super::terminal::{Terminal, one_line};
+use crate::agent::{PluginActivity, PluginState, PluginStatus, PluginStatusReport};
+use crate::clock::Clock;
+use crate::model::time::Timestamp;
+
+/// Show how the plugins do, or one of them.
+pub(super) async fn status(args: &PluginStatusArgs, terminal: &Terminal) -> Exit {
+    ended(tell(args, terminal).await, terminal)
+}
+
+async fn tell(args: &PluginStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let all = reports(args, terminal).await?;
+    let now = Clock::system().now();
+    let Some(name) = &args.plugin else {
+        match args.json {
+            true => output::print_json(&all, terminal)?,
+            false => output::print(&list_text(&all, now, terminal), terminal)?,
+        }
+        return Ok(Exit::Success);
+    };
+    let one = find(&all, name)?;
+    match args.json {
+        true => output::print_json(one, terminal)?,
+        false => output::print(&one_text(one, now, terminal), terminal)?,
+    }
+    Ok(Exit::Success)
+}
+
+async fn reports(
+    args: &PluginStatusArgs,
+    terminal: &Terminal,
+) -> Result<Vec<PluginStatusReport>, Stop> {
+    if let Some(client) = running(&args.of.agent, args.of.address.as_deref()).await? {
+        return Ok(client.get("/v1/ostler/plugins/status").await?);
+    }
+    let session = Session::start(&args.of.agent, Fallback::Temporary)
+        .await
+        .map_err(|error| Stop::Exit(not_started(&error, terminal)))?;
+    let reports = session.agent.plugins_status();
+    session.end().await;
+    Ok(reports)
+}
+
+/// The plugin of this name or block; one in use rather than others.
+fn find<'a>(all: &'a [PluginStatusReport], name: &str) -> Result<&'a PluginStatusReport, Stop> {
+    let mut found: Vec<_> =
+        all.iter().filter(|one| one.name == name || one.block == name).collect();
+    if found.iter().any(|one| one.activity.is_some()) {
+        found.retain(|one| one.activity.is_some());
+    }
+    match found.as_slice() {
+        [one] => Ok(one),
+        [] => Err(Stop::Wrong(format!(
+            "there is no plugin {}; `ostler plugin status` lists them",
+            one_line(name)
+        ))),
+        several => Err(Stop::Wrong(asking::ambiguous(
+            &format!("{} plugins are called {}", several.len(), one_line(name)),
+            several.iter().map(|one| format!("{} (block {}, {})", one.name, one.block, one.source)),
+        ))),
+    }
+}
+
+/// In use or not, and then how it does.
+fn state(report: &PluginStatusReport) -> &'static str {
+    match (&report.status, &report.activity) {
+        (PluginStatus::Refused(_), _) => "refused",
+        (PluginStatus::Disabled, _) => "disabled",
+        (PluginStatus::Loaded, None) => "loaded",
+        (PluginStatus::Loaded, Some(activity)) => match activity.state {
+            PluginState::Starting => "starting",
+            PluginState::Running => "running",
+            PluginState::BackingOff => "backing off",
+        },
+    }
+}
+
+fn list_text(all: &[PluginStatusReport], now: Timestamp, terminal: &Terminal) -> String {
+    let rows = all.iter().map(|report| {
+        let activity = report.activity.clone().unwrap_or_default();
+        let calls = || activity.calls.values();
+        let used = |text: String| if report.activity.is_some() { text } else { String::new() };
+        let sum = |field: fn(&_) -> u64| calls().map(field).fold(0, u64::saturating_add);
+        let worst = calls().map(|call| call.p99_nanos).max();
+        let error = match &report.status {
+            PluginStatus::Refused(reason) => reason.clone(),
+            _ => last_error(&activity, now),
+        };
+        [
+            report.name.clone(),
+            report.kind.map(|kind| kind.to_string()).unwrap_or_default(),
+            state(report).to_owned(),
+            used(activity.strikes.to_string()),
+            used(sum(|call| call.calls).to_string()),
+            used(sum(|call| call.failed).to_string()),
+            worst.map(took).unwrap_or_default(),
+            used(size(sum(|call| call.bytes_in))),
+            used(size(sum(|call| call.bytes_out))),
+            error,
+        ]
+    });
+    let header =
+        ["NAME", "KIND", "STATE", "STRIKES", "CALLS", "FAILED", "P99", "IN", "OUT", "LAST ERROR"];
+    table(header, rows, terminal)
+}
+
+fn last_error(activity: &PluginActivity, now: Timestamp) -> String {
+    let error = activity.last_error.as_ref();
+    error.map(|error| format!("{}: {}", ago(error.at, now), error.reason)).unwrap_or_default()
+}
+
+/// Nanoseconds as people read them.
+fn took(nanos: u64) -> String {
+    match nanos {
+        0..1_000_000 => format!("{:.1} us", nanos as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", nanos as f64 / 1e6),
+        _ => format!("{:.1} s", nanos as f64 / 1e9),
+    }
+}
+
+fn one_text(report: &PluginStatusReport, now: Timestamp, terminal: &Terminal) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        if !value.is_empty() {
+            let _ = writeln!(text, "{name:<12}{}", one_line(value));
+        }
+    };
+    line("plugin", &report.name);
+    line("block", &report.block);
+    let version = report.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
+    line("kind", &report.kind.map(|kind| format!("{kind} plugin{version}")).unwrap_or_default());
+    line("source", &report.source);
+    if let PluginStatus::Refused(reason) = &report.status {
+        line("refused", reason);
+    }
+    line("state", state(report));
+    let Some(activity) = &report.activity else { return text };
+    match activity.failures_in_a_row {
+        0 => {}
+        1 => line("fingerprint", "failed once"),
+        more => line("fingerprint", &format!("failed {more} times in a row")),
+    }
+    line("strikes", &activity.strikes.to_string());
+    line("last error", &last_error(activity, now));
+    line("last answer", &activity.last_ok.map_or_else(|| "never".to_owned(), |at| ago(at, now)));
+    let next = activity.next_check.map(|at| format!("in {} s", at.since(now).as_secs()));
+    line("asked again", &next.unwrap_or_else(|| "when what it watches changes".to_owned()));
+    line("processor", &took(activity.cpu_nanos));
+    if activity.calls.is_empty() {
+        return text;
+    }
+    let rows = activity.calls.iter().map(|(function, call)| {
+        [
+            function.clone(),
+            call.calls.to_string(),
+            call.failed.to_string(),
+            took(call.p50_nanos),
+            took(call.p99_nanos),
+            size(call.bytes_in),
+            size(call.bytes_out),
+        ]
+    });
+    let header = ["FUNCTION", "CALLS", "FAILED", "P50", "P99", "IN", "OUT"];
+    let _ = write!(text, "\n{}\n{}", headline("calls", terminal), table(header, rows, terminal));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+    use serde_json::json;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_nanos(100_000_000_000);
+
+    fn reports() -> Vec<PluginStatusReport> {
+        let call = |calls: u64, failed: u64, p50: u64, p99: u64| {
+            json!({
+                "calls": calls, "failed": failed, "p50_nanos": p50, "p99_nanos": p99,
+                "bytes_in": 1_024, "bytes_out": 2_048,
+            })
+        };
+        serde_json::from_value(json!([
+            {
+                "name": "nvidia", "block": "nvidia", "kind": "device", "version": "1.0.0",
+                "source": "built-in", "status": { "state": "loaded" },
+                "activity": {
+                    "state": "backing_off", "strikes": 2, "failures_in_a_row": 3,
+                    "last_error": { "at": 90_000_000_000_u64, "reason": "it hangs\u{1b}" },
+                    "last_ok": 40_000_000_000_u64, "next_check": 104_000_000_000_u64,
+                    "cpu_nanos": 1_500_000,
+                    "calls": {
+                        "fingerprint": call(7, 3, 40_000, 5_000_000_000),
+                        "reserve": call(1, 0, 2_000_000, 2_000_000),
+                    },
+                },
+            },
+            {
+                "name": "nvidia", "block": "other", "kind": "device", "version": "0.9.0",
+                "source": "/p/old.wasm", "status": { "state": "refused", "reason": "a newer one is there" },
+                "activity": null,
+            },
+            {
+                "name": "mock", "block": "mock", "kind": null, "version": null,
+                "source": "built-in", "status": { "state": "disabled" }, "activity": null,
+            },
+        ]))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_list_shows_state_strikes_cost_and_the_last_error() {
+        let text = list_text(&reports(), NOW, &Terminal::default());
+        let row = |at: usize| {
+            let words: Vec<&str> = text.lines().nth(at).unwrap().split_whitespace().collect();
+            words.join(" ")
+        };
+        assert_eq!(
+            row(1),
+            "nvidia device backing off 2 8 3 5.0 s 2.0 KiB 4.0 KiB 10s ago: it hangs\u{fffd}"
+        );
+        assert_eq!(row(2), "nvidia device refused a newer one is there");
+        assert_eq!(row(3), "mock disabled");
+    }
+
+    #[test]
+    fn one_plugin_shows_what_each_function_costs_and_when_it_is_asked_again() {
+        let reports = reports();
+        let text = one_text(find(&reports, "nvidia").unwrap(), NOW, &Terminal::default());
+        for part in [
+            "kind        device plugin 1.0.0\n",
+            "state       backing off\n",
+            "fingerprint failed 3 times in a row\n",
+            "last error  10s ago: it hangs\u{fffd}\n",
+            "last answer 1m00s ago\n",
+            "asked again in 4 s\n",
+            "processor   1.5 ms\n",
+        ] {
+            assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+        let row = text.lines().find(|line| line.starts_with("fingerprint  ")).unwrap();
+        let words: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(words.join(" "), "fingerprint 7 3 40.0 us 5.0 s 1.0 KiB 2.0 KiB");
+        let text = one_text(find(&reports, "other").unwrap(), NOW, &Terminal::default());
+        assert!(text.contains("refused     a newer one is there\n"), "{text}");
+    }
+
+    #[test]
+    fn an_unknown_plugin_is_said_to_be_unknown() {
+        let Err(Stop::Wrong(message)) = find(&reports(), "nope") else { panic!("found") };
+        assert!(message.contains("no plugin nope"), "{message}");
+    }
+}
