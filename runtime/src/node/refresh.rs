@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
     use crate::model::attribute::Attribute;
-    use crate::node::{NodeId, NodeView};
+    use crate::node::{NodeChanges, NodeId, NodeView};
     use crate::rng::Rng;
 
     fn facts(pairs: &[(&str, i64)]) -> Facts {
@@ -83,6 +83,11 @@ mod tests {
         (node, stop)
     }
 
+    /// The next change; a node that never changes again fails the test.
+    async fn told(changes: &mut NodeChanges) -> Arc<NodeView> {
+        crate::clock::timeout(REFRESH * 100, changes.next()).await.unwrap().unwrap()
+    }
+
     #[tokio::test]
     async fn what_changed_is_published_what_is_gone_goes_and_the_rest_tells_nobody() {
         pause();
@@ -90,9 +95,9 @@ mod tests {
         let second = facts(&[("memory.totalbytes", 4 << 30)]);
         let (node, _stop) = refreshed(vec![Some(first.clone()), Some(second.clone())]);
         let mut changes = node.changes();
-        let view = changes.next().await.unwrap();
+        let view = told(&mut changes).await;
         assert_eq!((&view.attributes, view.resources.memory_mb), (&first, 3_072));
-        let view = changes.next().await.unwrap();
+        let view = told(&mut changes).await;
         assert_eq!((&view.attributes, view.resources.memory_mb), (&second, 4_096));
         let more = crate::clock::timeout(REFRESH * 10, changes.next()).await;
         assert!(more.is_none(), "equal values publish nothing");
@@ -105,10 +110,10 @@ mod tests {
         let (node, _stop) =
             refreshed(vec![Some(once.clone()), None, None, None, Some(again.clone())]);
         let mut changes = node.changes();
-        assert_eq!(changes.next().await.unwrap().attributes, once);
+        assert_eq!(told(&mut changes).await.attributes, once);
         sleep(REFRESH * 2).await;
         assert_eq!(node.current().attributes, once);
-        assert_eq!(changes.next().await.unwrap().attributes, again);
+        assert_eq!(told(&mut changes).await.attributes, again);
     }
 
     #[tokio::test]
@@ -121,8 +126,8 @@ mod tests {
         let turns = (0..50).map(|turn| Some(disk(50_000 + turn % 7)));
         let (node, _stop) = refreshed(turns.chain([Some(disk(48_000))]).collect());
         let mut changes = node.changes();
-        assert_eq!(changes.next().await.unwrap().attributes, disk(50_000));
-        assert_eq!(changes.next().await.unwrap().attributes, disk(48_000));
+        assert_eq!(told(&mut changes).await.attributes, disk(50_000));
+        assert_eq!(told(&mut changes).await.attributes, disk(48_000));
     }
 
     #[tokio::test]
