@@ -89,11 +89,11 @@ pub struct NodeChanges {
 
 impl NodeChanges {
     /// Wait until a burst of changes is over, and take the view after it: never one equal to the
-    /// last one taken. A change is told at most [`BURST_MAX`] after it. May be dropped while it
+    /// last one taken. A change is told at most `BURST_MAX` after it. May be dropped while it
     /// waits; nothing is lost, the wait begins anew.
     ///
     /// # Errors
-    /// [`Closed`] when the node is gone and everything was told.
+    /// `Closed` when the node is gone and everything was told.
     pub async fn next(&mut self) -> Result<Arc<NodeView>, Closed> {
         loop {
             if self.pending() {

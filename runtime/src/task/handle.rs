@@ -134,7 +134,7 @@ impl LocalRecord {
     }
 
     /// Change the record; durable when this returns. It shares the commit of other tasks that are
-    /// being started, when they come within [`STARTS_LINGER`].
+    /// being started, when they come within `STARTS_LINGER`.
     ///
     /// # Errors
     /// As [`LocalRecord::update`].
