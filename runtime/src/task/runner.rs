@@ -32,7 +32,6 @@ use super::hooks::{HookError, Preparation};
 use super::machine::{At, Rules, State, TaskInput, TaskMachine};
 use super::{Request, RequestError, TaskScope};
 use crate::alloc::coordinator::Gate;
-use crate::clock;
 use crate::driver::api::{BoxFuture, PluginCallError};
 use crate::model::alloc::Allocation;
 use crate::model::task::{TaskState, TaskStatus};
@@ -62,8 +61,8 @@ struct Runner {
     forget_due: bool,
     /// The store went on refusing the last write; it is tried again.
     refused: bool,
-    /// Only writes on their way are waited for.
-    closing: bool,
+    /// Cancelled when writes on their way are waited for without their pauses.
+    closing: CancellationToken,
     /// What the handle reads the usage of.
     present: super::PresentRun,
     /// What of the public state is known to be durable.
@@ -125,7 +124,10 @@ impl Runner {
 
     /// Finish the writes that are due, each within its bound; drop every other call.
     async fn leave_durable(&mut self) {
-        self.closing = true;
+        // The last state of a dead task gets its tries, once.
+        if self.refused || !matches!(self.machine.state(), State::Dead) {
+            self.closing.cancel();
+        }
         for (_, call, abort) in self.kinds.values() {
             if *call != Call::Write {
                 abort.abort();
@@ -281,7 +283,8 @@ impl Runner {
         self.writing = false;
         self.refused = lasting.is_none();
         self.lasting = lasting.unwrap_or(self.lasting);
-        if self.refused && !self.closing {
+        let over = matches!(self.machine.state(), State::Dead | State::Detached);
+        if self.refused && !over {
             self.dirty = true;
             self.feed(TaskInput::NotDurable);
         } else {
@@ -333,11 +336,13 @@ impl Runner {
             Plan { tracker: self.machine.tracker(), delayed_until: self.machine.delayed_until() };
         let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
         let (known, again) = (self.lasting, self.refused);
+        let closing = self.closing.clone();
         self.call(Call::Write, async move {
             if again {
-                clock::sleep(save::REFUSED_PAUSE).await;
+                save::pause(save::REFUSED_PAUSE, &closing).await;
             }
-            Answer::Written(save::write(&scope, &record, &public, plan, known).await)
+            let write = save::write(&scope, &record, &public, plan, known, &closing);
+            Answer::Written(write.await)
         });
     }
 }

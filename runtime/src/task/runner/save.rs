@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use super::super::TaskScope;
 use super::super::handle::{LocalRecord, durable};
 use super::super::restart::RestartTracker;
@@ -49,27 +51,38 @@ pub(super) struct Plan {
     pub delayed_until: Option<Timestamp>,
 }
 
+/// Wait, but not while the owner is about to end.
+pub(super) async fn pause(pause: Duration, closing: &CancellationToken) {
+    tokio::select! {
+        () = clock::sleep(pause) => {}
+        () = closing.cancelled() => {}
+    }
+}
+
 /// Write the public state, durably when its lasting part is not `known` to be durable, and with it
-/// the plan. A store that refuses is asked again, a few times. What is durable of it now; `None`
-/// when the store went on refusing.
+/// the plan. A store that refuses is asked again, a few times, or once when `closing` is cancelled. What
+/// is durable of it now; `None` when the store went on refusing.
 pub(super) async fn write(
     scope: &TaskScope,
     record: &LocalRecord,
     public: &TaskState,
     plan: Plan,
     known: Lasting,
+    closing: &CancellationToken,
 ) -> Option<Lasting> {
     let lasting = Lasting::of(public);
     let mut planned = None;
-    for pause in WRITE_PAUSES.iter().map(Some).chain([None]) {
+    for wait in WRITE_PAUSES.iter().map(Some).chain([None]) {
         // Together, so that they share a commit: a restart that is told is also counted.
         let (written, plan_written) = tokio::join!(
             write_public(scope, public, lasting == known),
             write_plan(scope, record, plan, planned),
         );
         planned = Some(plan_written);
-        match pause {
-            Some(pause) if !(written && plan_written) => clock::sleep(*pause).await,
+        match wait {
+            Some(wait) if !(written && plan_written) && !closing.is_cancelled() => {
+                pause(*wait, closing).await;
+            }
             _ => return written.then_some(lasting),
         }
     }

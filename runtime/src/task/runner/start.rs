@@ -114,7 +114,7 @@ fn start(
         dirty: true,
         forget_due: false,
         refused: false,
-        closing: false,
+        closing: CancellationToken::new(),
         present: Arc::clone(&present),
         lasting: known.unwrap_or_default(),
     });

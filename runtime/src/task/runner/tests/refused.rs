@@ -33,8 +33,10 @@ async fn a_run_is_not_forgotten_before_its_end_is_durable() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_leaves_while_the_store_refuses_leaves_the_run_on_record() {
     let (bench, disk, handle) = ended(JobKind::Batch).await;
+    let before = bench.node.age();
     handle.shutdown().await;
     handle.wait_gone().await;
+    assert!(bench.node.age() - before < 20 * SECOND);
     assert_eq!(bench.count("forget_run web"), 0);
     disk.heal();
     let handle = bench.restore(bench.recorded());
