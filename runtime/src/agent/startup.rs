@@ -24,7 +24,7 @@ use crate::clock;
 use crate::device::manager::{DeviceManager, DeviceOptions};
 use crate::driver::api::Workloads;
 use crate::driver::manager::DriverManager;
-use crate::host::process::{Options as ProcessOptions, ProcessHost, Supervision};
+use crate::host::process::{Options as ProcessOptions, ProcessHost, Supervision, descriptors};
 use crate::host::wasm_task::WasmTaskHost;
 use crate::host::{HostServices, HostWorkloads};
 use crate::model::attribute::Scalar;
@@ -264,6 +264,11 @@ fn host_services(
         }
     }
     let control = tokio::runtime::Handle::current();
+    if !options.kill_with_agent
+        && let Err(error) = descriptors::raise()
+    {
+        tracing::warn!(%error, "the limit of open files could not be raised: fewer tasks fit");
+    }
     let processes = ProcessHost::new(ProcessOptions {
         control: control.clone(),
         kill_with_agent: options.kill_with_agent,

@@ -28,6 +28,7 @@ mod adopt;
 mod cgroup;
 mod child;
 mod command;
+pub mod descriptors;
 mod error;
 mod held;
 pub mod identity;

@@ -18,6 +18,7 @@ use rustix::net::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::super::descriptors;
 use super::record::Records;
 use super::{ORDER, ORDER_FDS_MAX, Order};
 
@@ -146,6 +147,7 @@ impl Zygote {
         command.arg(ARGUMENT).env_clear().current_dir("/");
         // Nothing of the agent's stays open in it: a shim may live for years.
         command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
+        descriptors::as_before(&mut command);
         Ok(Self { socket: ours, child: command.spawn()? })
     }
 

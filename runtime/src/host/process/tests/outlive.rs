@@ -5,6 +5,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use super::crash::{FILE, again, role};
 use super::*;
 use crate::driver::api::Adoption;
@@ -264,6 +266,35 @@ async fn what_an_agent_left_is_ended_by_its_identity_without_being_owned() {
     let shim = identity::open_same(shim.pid, shim.start_ticks).unwrap();
     assert!(shim.is_none_or(|shim| identity::has_ended(&shim)));
     identity::end_leftover(identity, bound).await.unwrap();
+}
+
+/// An agent with few descriptors, which raises that: what a task of it and the agent itself have.
+async fn play_raised(dir: &Path) {
+    let few = Rlimit { current: Some(300), ..getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, few).unwrap();
+    let most = descriptors::raise().unwrap();
+    assert_eq!(getrlimit(Resource::Nofile).current, most);
+    assert_ne!(most, Some(300), "there is room to raise it");
+    let host = supervised_host(&dir.join("exits"));
+    let mut case = sh("ulimit -Sn");
+    case.spec.stdout = Arc::new(KeptIn(dir.to_owned()));
+    let id = start(&host, &case.spec).await.unwrap();
+    assert_eq!(host.wait(&case.spec.run_id, &id).await.exit_code, Some(0));
+    host.forget_run(&case.spec.run_id);
+}
+
+#[tokio::test]
+async fn an_agent_may_have_more_files_open_than_it_was_started_with_and_its_tasks_may_not() {
+    const NAME: &str =
+        "an_agent_may_have_more_files_open_than_it_was_started_with_and_its_tasks_may_not";
+    if role().is_some() {
+        return play_raised(&PathBuf::from(std::env::var(FILE).unwrap())).await;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let name = format!("host::process::tests::outlive::{NAME}");
+    let ended = again(&name, "raised", dir.path()).wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+    assert_eq!(printed(dir.path()).trim(), "300");
 }
 
 /// Since Linux 6.9.
