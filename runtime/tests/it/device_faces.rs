@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::devices::{granted, sysfs};
+use crate::support::KEEPS;
 use crate::support::agent_process::{AgentProcess, Home, ask};
 use crate::support::http::{Client, within};
 use crate::support::jobs::{batch, wasm};
@@ -16,7 +17,7 @@ async fn agent() -> (AgentProcess, tempfile::TempDir) {
     let root = sysfs();
     let data = Home::new();
     let config = data.path().join("ostler.hcl");
-    std::fs::write(&config, granted("pci", "root", root.path())).unwrap();
+    std::fs::write(&config, format!("{KEEPS}{}", granted("pci", "root", root.path()))).unwrap();
     let agent = AgentProcess::start_in(data, &["--config", config.to_str().unwrap()]).await;
     (agent, root)
 }
@@ -173,7 +174,8 @@ async fn what_lent_devices_measure_is_told_for_the_task_the_node_and_each_of_the
         std::fs::write(dir.path().join(name), "x".repeat(size)).unwrap();
     }
     let config = data.path().join("ostler.hcl");
-    let text = format!("device_stats_interval = \"1s\"\n{}", granted("files", "dir", dir.path()));
+    let text =
+        format!("{KEEPS}device_stats_interval = \"1s\"\n{}", granted("files", "dir", dir.path()));
     std::fs::write(&config, text).unwrap();
     let agent = AgentProcess::start_in(data, &["--config", config.to_str().unwrap()]).await;
     // Two requests that one group serves.

@@ -18,21 +18,21 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 static BEFORE: OnceLock<Rlimit> = OnceLock::new();
 
 /// Let this process have as many files open as the system allows it; how many. What it starts with
-/// [`as_before`] gets the limit there was.
+/// `as_before` gets the limit there was.
 ///
 /// # Errors
 /// When the kernel refuses; nothing is changed then.
 pub fn raise() -> io::Result<Option<u64>> {
     let now = getrlimit(Resource::Nofile);
-    let before = BEFORE.get_or_init(|| now.clone());
+    let before = BEFORE.get_or_init(|| now);
     setrlimit(Resource::Nofile, Rlimit { current: before.maximum, maximum: before.maximum })?;
     Ok(before.maximum)
 }
 
 /// Start the command with the limit from before [`raise`].
 pub(super) fn as_before(command: &mut Command) {
-    let Some(before) = BEFORE.get().cloned() else { return };
-    let lower = move || Ok(setrlimit(Resource::Nofile, before.clone())?);
+    let Some(before) = BEFORE.get().copied() else { return };
+    let lower = move || Ok(setrlimit(Resource::Nofile, before)?);
     // SAFETY: between fork and exec only one system call is made; nothing is allocated.
     unsafe { command.pre_exec(lower) };
 }

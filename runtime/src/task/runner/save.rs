@@ -79,10 +79,9 @@ pub(super) async fn write(
             write_plan(scope, record, plan, planned),
         );
         planned = Some(plan_written);
+        let over = written && plan_written || closing.is_cancelled();
         match wait {
-            Some(wait) if !(written && plan_written) && !closing.is_cancelled() => {
-                pause(*wait, closing).await;
-            }
+            Some(wait) if !over => pause(*wait, closing).await,
             _ => return written.then_some(lasting),
         }
     }

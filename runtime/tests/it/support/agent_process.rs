@@ -9,7 +9,7 @@ use tokio::process::{Child, ChildStderr};
 
 use super::binary::{Ended, command, ostler};
 use super::system::processes_of;
-use super::{DataDir, PATIENCE};
+use super::{DataDir, KEEPS, PATIENCE};
 
 /// A data directory of agents. Native tasks live on without their agent: what is left ends with
 /// this.
@@ -63,6 +63,11 @@ impl AgentProcess {
     ) -> Self {
         let dir = data.path().to_str().unwrap();
         let mut command = command(["agent", "--data-dir", dir].iter().chain(more));
+        if !more.contains(&"--config") {
+            let config = data.path().join("keeps.hcl");
+            std::fs::write(&config, KEEPS).unwrap();
+            command.env("OSTLER_CONFIG", config);
+        }
         with(&mut command);
         let mut child = command.spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap()).lines();

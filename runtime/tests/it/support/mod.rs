@@ -123,7 +123,13 @@ impl TestAgent {
     }
 }
 
-pub fn options(data_dir: &Path, config: AgentConfig) -> AgentOptions {
+/// Configuration of an agent that removes nothing because the disk of the machine that tests is
+/// full, unless a test asks for it.
+pub const KEEPS: &str = "gc {\n disk_usage_threshold = 100\n inode_usage_threshold = 100\n}\n";
+
+pub fn options(data_dir: &Path, mut config: AgentConfig) -> AgentOptions {
+    config.gc.disk_usage_percent.get_or_insert(100);
+    config.gc.inode_usage_percent.get_or_insert(100);
     AgentOptions {
         data_dir: data_dir.to_owned(),
         config,

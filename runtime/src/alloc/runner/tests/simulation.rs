@@ -82,18 +82,33 @@ fn random_store(rng: &Rng) -> (StateStore, Option<Arc<FaultyBackend>>) {
     (store.unwrap(), Some(backend))
 }
 
-/// What an observer may hold against a later state: a task that was told dead, and how often each
-/// was restarted.
+/// What an observer may hold against a later state: a task that was told dead and that nobody asked
+/// to start again since, and how often each was restarted. A start that was asked for comes when the
+/// run before is forgotten, so it may be seen later.
 #[derive(Default)]
-struct Told(std::collections::BTreeMap<TaskName, (bool, u64)>);
+struct Told(std::collections::BTreeMap<TaskName, Seen>);
+
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    dead: bool,
+    restarts: u64,
+    may_revive: bool,
+}
 
 impl Told {
     fn look(&mut self, state: &AllocState, seed: u64, revived: bool) {
         for (name, task) in state.tasks.iter() {
-            let now = (task.status == TaskStatus::Dead, task.restarts);
-            let (dead, restarts) = self.0.insert(name.clone(), now).unwrap_or_default();
-            assert!(!dead || now.0 || revived, "seed {seed}: {name} was dead and is not: {task:?}");
-            assert!(restarts <= now.1, "seed {seed}: {name} forgot restarts: {task:?}");
+            let dead = task.status == TaskStatus::Dead;
+            let before = self.0.get(name).copied().unwrap_or_default();
+            let may_revive = before.may_revive || revived;
+            assert!(
+                !before.dead || dead || may_revive,
+                "seed {seed}: {name} was dead and is not: {task:?}"
+            );
+            let restarts = task.restarts;
+            assert!(before.restarts <= restarts, "seed {seed}: {name} forgot restarts: {task:?}");
+            let seen = Seen { dead, restarts, may_revive: dead && may_revive };
+            self.0.insert(name.clone(), seen);
         }
     }
 }
