@@ -34,7 +34,7 @@ pub(super) fn text(stats: &HostStats, terminal: &Terminal) -> String {
     let devices: Vec<_> = stats.device_stats.iter().flat_map(rows).collect();
     if !devices.is_empty() {
         let header = ["GROUP", "DEVICE", "MEASURED", "VALUE", ""];
-        section("devices in use", table(header, devices, terminal));
+        section("devices measured", table(header, devices, terminal));
     }
     text
 }

@@ -218,7 +218,7 @@ async fn what_lent_devices_measure_is_told_for_the_task_the_node_and_each_of_the
     assert_eq!(files["InstanceStats"].as_object().unwrap().len(), 3);
     assert!(node["stats"]["Memory"]["Total"].as_u64().unwrap() > 0);
     let text = agent.ask(&["node", "status", "--stats"]).await.stdout;
-    for part in ["processors\n", "disks\n", "devices in use\n", "attributes\n"] {
+    for part in ["processors\n", "disks\n", "devices measured\n", "attributes\n"] {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
 }
