@@ -228,7 +228,11 @@ async fn uutils_sort_count_and_sum_as_the_tools_of_this_machine() {
         let here = |arg: &&str| arg.replace("/alloc/data", &text(corpus.dir.path()));
         let args: Vec<String> = args.iter().map(here).collect();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let ours = agent.stdout(&result, name).replace("/alloc/data", &text(corpus.dir.path()));
+        let mut ours = agent.stdout(&result, name);
+        // These say the name of the file; what is in it may say such a name too, and must not change.
+        if ["wc", "cksum"].contains(&name) {
+            ours = ours.replace("/alloc/data", &text(corpus.dir.path()));
+        }
         assert_same(name, &ours, &native(args[0], &args[1..]));
     }
     agent.stop().await;
