@@ -159,8 +159,6 @@ pub const ANSWER_TEXT_BYTES_MAX: usize = 4 * 1024;
 pub const SCHEMA_BYTES_MAX: usize = 64 * 1024;
 /// Shortest interval a plugin may ask for: a zero interval once cost a whole core (nomad #6201).
 pub const NEXT_CHECK_MIN: Duration = Duration::from_secs(1);
-/// When a device plugin is asked again that found no hardware of its kind: a driver may be loaded.
-pub const UNDETECTED_CHECK: Duration = Duration::from_secs(60);
 /// Longest message of a plugin in the agent's log or a task event, bytes.
 pub const PLUGIN_MESSAGE_BYTES_MAX: usize = 8 * 1024;
 /// Output of one `command.run`, per stream, bytes.
