@@ -126,11 +126,7 @@ impl LocalRecord {
         &self,
         change: impl FnOnce(&mut LocalState) + Send,
     ) -> Result<(), RecordError> {
-        self.write(|local| {
-            change(local);
-            true
-        })
-        .await
+        self.write(How::AtOnce, always(change)).await
     }
 
     /// Change the record; durable when this returns. It shares the commit of other tasks that are
@@ -142,13 +138,7 @@ impl LocalRecord {
         &self,
         change: impl FnOnce(&mut LocalState) + Send,
     ) -> Result<(), RecordError> {
-        let key = Key::TaskLocal(self.alloc, self.task.clone());
-        let write = async {
-            let mut value = self.value.lock().await;
-            change(&mut value);
-            self.store.put_with_expected(&key, &*value, STARTS_LINGER).await.map(drop)
-        };
-        self.told(durable(write).await)
+        self.write(How::WithOtherStarts, always(change)).await
     }
 
     /// Change the record; the change may lag, but never behind a later one.
@@ -159,13 +149,7 @@ impl LocalRecord {
         &self,
         change: impl FnOnce(&mut LocalState) + Send,
     ) -> Result<(), RecordError> {
-        let key = Key::TaskLocal(self.alloc, self.task.clone());
-        let write = async {
-            let mut value = self.value.lock().await;
-            change(&mut value);
-            self.store.put_later(&key, &*value).await.map(drop)
-        };
-        self.told(durable(write).await)
+        self.write(How::Later, always(change)).await
     }
 
     /// Keep the restarts used and when the next start may come. Nothing is written when both are
@@ -179,7 +163,7 @@ impl LocalRecord {
         tracker: RestartTracker,
         delayed_until: Option<Timestamp>,
     ) -> Result<(), RecordError> {
-        self.write(|local| {
+        self.write(How::AtOnce, |local| {
             let counted = std::mem::replace(&mut local.tracker, tracker) != tracker;
             let delayed = delayed_until.is_some() && local.delayed_until != delayed_until;
             if delayed {
@@ -193,14 +177,23 @@ impl LocalRecord {
     /// Change the record and write it when `change` says so.
     async fn write(
         &self,
+        how: How,
         change: impl FnOnce(&mut LocalState) -> bool + Send,
     ) -> Result<(), RecordError> {
         let write = async {
             let mut value = self.value.lock().await;
-            if change(&mut value) {
-                self.store.put(&Key::TaskLocal(self.alloc, self.task.clone()), &*value).await?;
+            if !change(&mut value) {
+                return Ok(());
             }
-            Ok(())
+            let key = Key::TaskLocal(self.alloc, self.task.clone());
+            let put = match how {
+                How::AtOnce => self.store.put(&key, &*value).await,
+                How::WithOtherStarts => {
+                    self.store.put_with_expected(&key, &*value, STARTS_LINGER).await
+                }
+                How::Later => self.store.put_later(&key, &*value).await,
+            };
+            put.map(drop)
         };
         self.told(durable(write).await)
     }
@@ -213,6 +206,27 @@ impl LocalRecord {
             }
             Some(Ok(())) => Ok(()),
         }
+    }
+}
+
+/// When a change of a record is durable.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    /// When the write returns.
+    AtOnce,
+    /// When the write returns, with those of other starts.
+    WithOtherStarts,
+    /// With some later write.
+    Later,
+}
+
+/// A change that is always written.
+fn always(
+    change: impl FnOnce(&mut LocalState) + Send,
+) -> impl FnOnce(&mut LocalState) -> bool + Send {
+    |local| {
+        change(local);
+        true
     }
 }
 
