@@ -28,6 +28,7 @@ use super::terminal::Terminal;
 use crate::agent::{Agent, AgentConfig, AgentHandle, AgentOptions, LeaveMode};
 use crate::api::{self, ApiServer, SOCKET_NAME};
 use crate::clock::{self, Clock};
+use crate::model::causes;
 use crate::rng::Rng;
 
 /// How long an agent that leaves may take beyond the deadline of a drain; what it waits for then
@@ -86,13 +87,13 @@ async fn start(args: &AgentCommandArgs) -> Result<(AgentHandle, ApiServer), Star
         rng: Rng::system(),
     };
     let agent = Agent::start(options).await;
-    let agent = agent.map_err(|error| StartError::Agent(input::chain(&error)))?;
+    let agent = agent.map_err(|error| StartError::Agent(causes::chain(&error)))?;
     let socket = agent.data_dir().join(SOCKET_NAME);
     match api::serve(agent.clone(), &socket, CancellationToken::new()) {
         Ok(api) => Ok((agent, api)),
         Err(error) => {
             agent.leave(LeaveMode::LeaveTasks).await;
-            Err(StartError::Agent(input::chain(&error)))
+            Err(StartError::Agent(causes::chain(&error)))
         }
     }
 }

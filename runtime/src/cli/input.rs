@@ -9,6 +9,7 @@ use crate::agent::AgentConfig;
 use crate::agent::config::CONFIG_FILE_BYTES_MAX;
 use crate::jobspec::{self, Diagnostics, JobFileError};
 use crate::limits::JOB_FILE_BYTES_MAX;
+use crate::model::causes::chain;
 use crate::model::job::Job;
 
 /// Why a file could not be used.
@@ -49,20 +50,6 @@ pub(super) enum InputError {
         /// What is wrong.
         diagnostics: Diagnostics,
     },
-}
-
-/// An error and its causes in one line; a cause the error tells itself is not told again.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// Read a job file; `-` is the standard input.

@@ -27,6 +27,7 @@ use super::terminal::Terminal;
 use crate::agent::{AgentHandle, JobHandle, JobResult, SubmitError};
 use crate::alloc::AllocHandle;
 use crate::clock;
+use crate::model::causes;
 use crate::model::job::Job;
 
 /// How long a job killed at once may take; what is left then ends with the program. Who asks a
@@ -301,7 +302,7 @@ impl Run {
                 let message = format!("{count} problem(s) in the configuration of tasks:{lines}");
                 Failure { config_problems: problems, ..Failure::new(message, exit.code()) }
             }
-            other => Failure::new(input::chain(&other), exit.code()),
+            other => Failure::new(causes::chain(&other), exit.code()),
         };
         self.failed(failure, exit).await
     }

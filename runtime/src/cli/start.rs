@@ -7,6 +7,7 @@ use super::exit::Exit;
 use super::input::{self, InputError};
 use crate::agent::{Agent, AgentConfig, AgentHandle, AgentOptions};
 use crate::clock::{self, Clock};
+use crate::model::causes;
 use crate::rng::Rng;
 use std::time::Duration;
 
@@ -68,7 +69,7 @@ impl Session {
             rng: Rng::system(),
         };
         let agent = Agent::start(options).await;
-        let agent = agent.map_err(|error| StartError::Agent(input::chain(&error)))?;
+        let agent = agent.map_err(|error| StartError::Agent(causes::chain(&error)))?;
         Ok(Self { agent, temporary })
     }
 

@@ -10,6 +10,7 @@
 
 pub mod alloc;
 pub mod attribute;
+pub mod causes;
 pub mod config;
 pub mod device;
 pub mod event;

@@ -2,7 +2,7 @@
 
 use super::{AllocHook, AllocScope, HookResult};
 use crate::alloc::dir::AllocDir;
-use crate::task::hooks::chain;
+use crate::model::causes::chain;
 
 pub(super) struct DirHook;
 

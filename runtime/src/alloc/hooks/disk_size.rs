@@ -11,8 +11,8 @@ use crate::alloc::size::{self, DiskUse};
 use crate::clock::{self, Stopwatch};
 use crate::limits::{DISK_MEASURE_INTERVAL, DISK_MEASURE_PAUSE_FACTOR, MIB};
 use crate::model::alloc::ClientStatus;
+use crate::model::causes::chain;
 use crate::model::event::{EventKind, TaskEvent};
-use crate::task::hooks::chain;
 
 const NAME: &str = "disk_size";
 

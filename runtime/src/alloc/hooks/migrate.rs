@@ -6,9 +6,9 @@
 
 use super::{AllocHook, AllocScope, HookResult, News};
 use crate::alloc::migrate::{self, NotTakenOver};
+use crate::model::causes::chain;
 use crate::model::event::{EventKind, TaskEvent};
 use crate::model::ids::TaskName;
-use crate::task::hooks::chain;
 
 pub(super) struct MigrateHook;
 

@@ -13,6 +13,7 @@ use super::input;
 use super::output::{self, size};
 use super::terminal::{Terminal, one_line};
 use crate::agent::inspect::{self, InspectError, Target};
+use crate::model::causes;
 
 /// Run a command on a state file.
 pub(super) async fn run(command: &StateCommand, terminal: &Terminal) -> Exit {
@@ -47,7 +48,7 @@ fn target(args: &StateFileArgs, terminal: &Terminal) -> Result<Target, Exit> {
 
 /// Say why a state file cannot be looked at.
 fn failed(error: &InspectError, terminal: &Terminal) -> Exit {
-    output::error(terminal, &input::chain(error));
+    output::error(terminal, &causes::chain(error));
     match error {
         InspectError::Missing { .. } | InspectError::NotAFile { .. } => Exit::Input,
         error if error.damaged() => Exit::Damaged,

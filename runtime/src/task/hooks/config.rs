@@ -4,6 +4,7 @@
 
 use super::{HookError, Preparation, TaskHook};
 use crate::driver::api::{BoxFuture, Diagnostic};
+use crate::model::causes;
 use crate::task::TaskScope;
 use crate::task::env::{EnvInput, TaskDirs, TaskEnv};
 
@@ -26,7 +27,7 @@ impl TaskHook for ConfigHook {
             };
             let isolation = driver.capabilities().fs_isolation;
             let dirs = TaskDirs::new(isolation, &preparation.alloc_dir, &task_dir.path)
-                .map_err(|e| HookError::setup(super::chain(&e)))?;
+                .map_err(|e| HookError::setup(causes::chain(&e)))?;
             let env = TaskEnv::build(&EnvInput {
                 alloc: &scope.allocation,
                 task: &scope.task,
@@ -34,13 +35,13 @@ impl TaskHook for ConfigHook {
                 dirs: &dirs,
                 hook_env: &preparation.reservation.env,
             })
-            .map_err(|e| HookError::setup(super::chain(&e)))?;
+            .map_err(|e| HookError::setup(causes::chain(&e)))?;
             preparation.config = env
                 .interpolate_json(&scope.task.config)
-                .map_err(|e| HookError::setup(super::chain(&e)))?;
+                .map_err(|e| HookError::setup(causes::chain(&e)))?;
             preparation.user = match &scope.task.user {
                 Some(user) => {
-                    Some(env.interpolate(user).map_err(|e| HookError::setup(super::chain(&e)))?)
+                    Some(env.interpolate(user).map_err(|e| HookError::setup(causes::chain(&e)))?)
                 }
                 None => None,
             };

@@ -3,6 +3,7 @@
 use super::{HookError, Preparation, TaskHook};
 use crate::alloc::dir::AllocDir;
 use crate::driver::api::BoxFuture;
+use crate::model::causes;
 use crate::task::TaskScope;
 
 pub(super) struct DirHook;
@@ -28,7 +29,7 @@ impl TaskHook for DirHook {
             let (shared, task_dir) = build
                 .await
                 .map_err(HookError::passing)?
-                .map_err(|e| HookError::passing(super::chain(&e)))?;
+                .map_err(|e| HookError::passing(causes::chain(&e)))?;
             preparation.alloc_dir = shared;
             preparation.task_dir = Some(task_dir);
             Ok(())

@@ -208,18 +208,3 @@ pub async fn stop(scope: &TaskScope) {
         }
     }
 }
-
-/// An error and its causes in one line, for an event.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        next = cause.source();
-    }
-    text
-}
