@@ -247,3 +247,33 @@ fn only_the_limits_given_replace_the_defaults() {
     assert_eq!((limits.memory_bytes_max, limits.answer_bytes_max), (1 << 20, 2 << 10));
     assert_eq!(limits.host_calls_max, default.host_calls_max);
 }
+
+#[test]
+fn the_interval_of_device_statistics_is_a_time_within_its_range() {
+    let interval = |value: &str| format!("device_stats_interval = {value}");
+    for (value, secs) in [("\"1s\"", 1), ("\"90s\"", 90), ("\"1h30m\"", 5_400), ("\"24h\"", 86_400)]
+    {
+        let config = parse(&interval(value));
+        assert_eq!(config.device_stats_interval, Some(Duration::from_secs(secs)), "{value}");
+    }
+    assert_eq!(parse("").device_stats_interval, None, "the default is the manager's");
+    let range = "device_stats_interval must be 1s to 1day";
+    for value in ["\"0s\"", "0", "\"999ms\"", "\"86401s\"", "\"25h\""] {
+        let found = problems(&interval(value));
+        assert!(found.len() == 1 && found[0].starts_with("1:25 "), "{value}: {found:?}");
+        assert!(found[0].contains(range), "{value}: {found:?}");
+    }
+    for value in [
+        "\"5 parsecs\"",
+        "\"\"",
+        "\"-5s\"",
+        "\"5\"",
+        "true",
+        "[\"5s\"]",
+        "\"99999999999999999999s\"",
+    ] {
+        let found = problems(&interval(value));
+        assert!(found.len() == 1 && found[0].starts_with("1:25 "), "{value}: {found:?}");
+        assert!(!found[0].contains(range), "{value}: it is no time at all: {found:?}");
+    }
+}
