@@ -37,6 +37,9 @@ pub const GUEST_FUNCTIONS_MAX: u32 = 200_000;
 pub const COMPILE_ADDRESS_SPACE_BYTES_MAX: u64 = 3 * 1024 * MIB;
 /// Processor time of the compile child, seconds.
 pub const COMPILE_CPU_SECONDS_MAX: u64 = 60;
+/// Files the compile child may have open: its three streams, the output, what the C library and the
+/// thread pool look at. The agent's own limit is raised to all the system allows.
+pub const COMPILE_OPEN_FILES_MAX: u64 = 64;
 /// Wall time the agent waits for the compile child.
 pub const COMPILE_WALL_MAX: Duration = Duration::from_secs(90);
 /// Compile children at once: each may use two threads.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
+use super::process::descriptors;
 use crate::limits::COMMAND_OUTPUT_BYTES_MAX;
 
 /// What a program did.
@@ -49,7 +50,9 @@ pub async fn run(
     wall: Duration,
 ) -> Result<CommandOutput, CommandFailure> {
     #[expect(clippy::disallowed_methods, reason = "host is where processes are started")]
-    let mut command = tokio::process::Command::from(std::process::Command::new(&program));
+    let mut command = std::process::Command::new(&program);
+    descriptors::as_before(&mut command);
+    let mut command = tokio::process::Command::from(command);
     command
         .args(&args)
         .env_clear()

@@ -113,7 +113,12 @@ fn shared_script() -> &'static Path {
 fn the_compile_child() {
     if let Ok(args) = std::env::var("OSTLER_TEST_COMPILE") {
         let args = args.split(' ').map(std::ffi::OsString::from);
-        std::process::exit(i32::from(super::compile::child::run(args)));
+        let code = super::compile::child::run(args);
+        if let Ok(file) = std::env::var("OSTLER_TEST_OPEN_FILES") {
+            let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+            std::fs::write(file, format!("{:?} {:?}", limit.current, limit.maximum)).unwrap();
+        }
+        std::process::exit(i32::from(code));
     }
 }
 

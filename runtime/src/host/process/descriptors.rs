@@ -3,6 +3,7 @@
 //! ```text
 //!   raise ─► soft limit = hard limit        the agent holds two descriptors for each supervised task
 //!     └─ what it was ─► zygote ─► supervisors, tasks: as if the agent had raised nothing
+//!                  └──► commands of plugins
 //! ```
 //! The usual soft limit of 1,024 would end at some 400 tasks. Tasks keep theirs: a program that uses
 //! `select` breaks on descriptors beyond 1,023, which only a raised limit lets it get.
@@ -30,8 +31,12 @@ pub fn raise() -> io::Result<Option<u64>> {
 }
 
 /// Start the command with the limit from before [`raise`].
-pub(super) fn as_before(command: &mut Command) {
+pub(in crate::host) fn as_before(command: &mut Command) {
     let Some(before) = BEFORE.get().copied() else { return };
+    if before.current == before.maximum {
+        // Nothing was raised: without this a command starts without a copy of the agent's memory map.
+        return;
+    }
     let lower = move || Ok(setrlimit(Resource::Nofile, before)?);
     // SAFETY: between fork and exec only one system call is made; nothing is allocated.
     unsafe { command.pre_exec(lower) };

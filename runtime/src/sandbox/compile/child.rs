@@ -73,6 +73,7 @@ fn limit_this_process() -> io::Result<()> {
             limits::COMPILE_ADDRESS_SPACE_BYTES_MAX,
         ),
         (Resource::Cpu, seconds, seconds.saturating_add(1)),
+        (Resource::Nofile, limits::COMPILE_OPEN_FILES_MAX, limits::COMPILE_OPEN_FILES_MAX),
         // A dump would hold the whole address space.
         (Resource::Core, 0, 0),
         (Resource::Fsize, limits::COMPILE_ARTEFACT_BYTES_MAX, limits::COMPILE_ARTEFACT_BYTES_MAX),

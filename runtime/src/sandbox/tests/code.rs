@@ -170,6 +170,21 @@ async fn a_compile_bomb_dies_of_the_childs_own_limits() {
 }
 
 #[tokio::test]
+async fn a_compile_child_may_open_few_files_however_many_its_agent_may() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = dir.path().join("told");
+    // As an agent that raised its limit.
+    let before =
+        format!("ulimit -Sn $(ulimit -Hn); export OSTLER_TEST_OPEN_FILES={}", told.display());
+    let compiler = Compiler::with_wall(compile_child_script(dir.path(), &before), PATIENCE);
+    let output = tempfile::NamedTempFile::new_in(dir.path()).unwrap();
+    let (wasm, kind) = (many_functions(100), EngineKind::Task);
+    compiler.compile(wasm, kind, Format::Module, output.path()).await.unwrap();
+    let few = Some(crate::limits::COMPILE_OPEN_FILES_MAX);
+    assert_eq!(std::fs::read_to_string(told).unwrap(), format!("{few:?} {few:?}"));
+}
+
+#[tokio::test]
 async fn a_compiler_that_hangs_is_killed_at_its_deadline() {
     let wall = Duration::from_millis(200);
     let late = compile_after("exec sleep 1000", many_functions(1), wall).await;

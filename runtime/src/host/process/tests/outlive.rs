@@ -268,13 +268,19 @@ async fn what_an_agent_left_is_ended_by_its_identity_without_being_owned() {
     identity::end_leftover(identity, bound).await.unwrap();
 }
 
-/// An agent with few descriptors, which raises that: what a task of it and the agent itself have.
+/// An agent with few descriptors, which raises that: what a task of it, a command of a plugin and the
+/// agent itself have.
 async fn play_raised(dir: &Path) {
     let few = Rlimit { current: Some(300), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, few).unwrap();
     let most = descriptors::raise().unwrap();
     assert_eq!(getrlimit(Resource::Nofile).current, most);
     assert_ne!(most, Some(300), "there is room to raise it");
+    let script = vec!["-c".to_owned(), "ulimit -Sn; ulimit -Hn".to_owned()];
+    let command =
+        crate::host::command::run("/bin/sh".into(), script, Duration::from_secs(60)).await.unwrap();
+    let hard = most.map_or("unlimited".to_owned(), |most| most.to_string());
+    assert_eq!(String::from_utf8(command.stdout).unwrap(), format!("300\n{hard}\n"));
     let host = supervised_host(&dir.join("exits"));
     let mut case = sh("ulimit -Sn");
     case.spec.stdout = Arc::new(KeptIn(dir.to_owned()));
@@ -284,9 +290,9 @@ async fn play_raised(dir: &Path) {
 }
 
 #[tokio::test]
-async fn an_agent_may_have_more_files_open_than_it_was_started_with_and_its_tasks_may_not() {
+async fn an_agent_may_have_more_files_open_than_it_was_started_with_and_what_it_starts_may_not() {
     const NAME: &str =
-        "an_agent_may_have_more_files_open_than_it_was_started_with_and_its_tasks_may_not";
+        "an_agent_may_have_more_files_open_than_it_was_started_with_and_what_it_starts_may_not";
     if role().is_some() {
         return play_raised(&PathBuf::from(std::env::var(FILE).unwrap())).await;
     }
