@@ -236,8 +236,11 @@ pub const DEVICE_STATS_OLD_INTERVALS: u32 = 3;
 /// Longest call of a device plugin the manager waits for: above the plugin's own deadline, which
 /// normally ends it, and below [`HOOK_WALL_MAX`].
 pub const DEVICE_CALL_WALL_MAX: Duration = Duration::from_secs(45);
-/// How often a device plugin is asked that found nothing for it on this node, unless it watches.
+/// How often a plugin is asked that found nothing for it on this node, unless it says.
 pub const DEVICE_UNDETECTED_INTERVAL: Duration = Duration::from_secs(60);
+/// Kernel subsystems whose news make such a plugin be asked at once: a card that is plugged in is told
+/// of by its bus, a driver that is loaded by `module`.
+pub const UNDETECTED_SUBSYSTEMS: &[&str] = &["module", "pci", "usb"];
 /// Reserves and releases of one device plugin at once: a plugin that hangs must leave the instances
 /// of [`PLUGIN_INSTANCES_MAX`] to others.
 pub const DEVICE_CALLS_MAX: usize = 4;

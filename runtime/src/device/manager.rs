@@ -28,7 +28,7 @@ use crate::clock::{self, Clock};
 use crate::driver::api::{BoxFuture, Devices, PluginCallError};
 use crate::limits::{
     DEVICE_CALL_WALL_MAX, DEVICE_CALLS_MAX, DEVICE_STATS_INTERVAL_DEFAULT,
-    DEVICE_STATS_INTERVAL_MIN, DEVICE_STATS_OLD_INTERVALS, DEVICE_UNDETECTED_INTERVAL,
+    DEVICE_STATS_INTERVAL_MIN, DEVICE_STATS_OLD_INTERVALS,
 };
 use crate::model::device::{DeviceGroup, Reservation};
 use crate::model::ids::{AllocId, PluginName, TaskName};
@@ -160,8 +160,8 @@ impl DeviceManager {
             Err(PluginCallError::NotFound(reason)) => {
                 tracing::debug!(plugin = %name, reason, "nothing for the device plugin here");
                 self.publish(name, |inventory| inventory.undetected(name, &reason));
-                let after = Some(DEVICE_UNDETECTED_INTERVAL);
-                Asked::Answered(NextCheck { after, ..NextCheck::default() })
+                // An error says nothing of when to ask again.
+                Asked::Undetected(NextCheck::default())
             }
             Err(error) => {
                 tracing::warn!(plugin = %name, %error, "device fingerprint failed");

@@ -79,7 +79,9 @@ impl DriverManager {
         let (health, attributes, asked) = match found {
             Ok(found) => {
                 let named = found.attributes.into_iter().map(|a| (a.name, a.attribute));
-                (found.health, named.collect(), Asked::Answered(found.next))
+                let nothing_here = found.health.state == HealthState::Undetected;
+                let asked = if nothing_here { Asked::Undetected } else { Asked::Answered };
+                (found.health, named.collect(), asked(found.next))
             }
             Err(error) => {
                 tracing::warn!(driver = %driver.name, %error, "driver fingerprint failed");

@@ -72,7 +72,8 @@ fn the_newest_answer_replaces_the_one_before_whatever_that_was() {
     assert_eq!(now.1, ["b", "c"], "what vanished is gone");
     let view = node.current();
     assert!(!view.attribute_texts().contains_key("driver.exec.a"), "for constraints as well");
-    let (_, now) = publish(answer(HealthState::Undetected, &[]));
+    let (asked, now) = publish(answer(HealthState::Undetected, &[]));
+    assert_eq!(asked, Asked::Undetected(NextCheck::default()));
     assert_eq!(now, (HealthState::Undetected, vec![]));
     let (_, now) = publish(trapped());
     assert_eq!(now.0, HealthState::Unhealthy);

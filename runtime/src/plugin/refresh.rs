@@ -8,7 +8,9 @@
 //!       after the last question); after a failure: a back-off with jitter, or a change
 //! ```
 //! What a plugin watches is what its newest answer says. When that is new, the plugin is asked once
-//! more as soon as the watches are in place: what changed before them was not seen.
+//! more as soon as the watches are in place: what changed before them was not seen. One that finds
+//! nothing for it on this node may not have said what to watch for (an error says nothing): then what
+//! it said before counts, and the subsystems in which hardware and drivers appear.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +22,10 @@ use super::convert::NextCheck;
 use super::meter::PluginMeter;
 use super::policy::jittered;
 use crate::clock::{sleep, timeout};
-use crate::limits::{FIRST_FINGERPRINT_WAIT, WATCH_ASK_GAP, WATCH_ASK_GAP_FAILING};
+use crate::limits::{
+    DEVICE_UNDETECTED_INTERVAL, FIRST_FINGERPRINT_WAIT, UNDETECTED_SUBSYSTEMS, WATCH_ASK_GAP,
+    WATCH_ASK_GAP_FAILING,
+};
 use crate::node::watch::{Subscription, Watcher};
 use crate::rng::Rng;
 
@@ -29,6 +34,9 @@ use crate::rng::Rng;
 pub enum Asked {
     /// The plugin answered; when to ask again.
     Answered(NextCheck),
+    /// It answered that there is nothing for it on this node. What it asked to watch stays watched;
+    /// with it, the subsystems in which hardware and its drivers appear.
+    Undetected(NextCheck),
     /// It did not, or wrongly, and why.
     Failed(String),
 }
@@ -112,6 +120,12 @@ impl Asking {
                 self.watched.follow(next);
                 Wait { longest, gap: WATCH_ASK_GAP }
             }
+            Asked::Undetected(next) => {
+                self.meter.fingerprinted();
+                let longest = next.after.or(Some(DEVICE_UNDETECTED_INTERVAL));
+                self.watched.look_out(next);
+                Wait { longest, gap: WATCH_ASK_GAP }
+            }
             Asked::Failed(reason) => {
                 let wait = self.meter.fingerprint_failed(reason);
                 let wait = jittered(wait, self.rng.next_u64());
@@ -146,6 +160,21 @@ struct Watched {
 }
 
 impl Watched {
+    /// What the plugin asks for now, or asked for last, and where hardware appears.
+    fn look_out(&mut self, next: NextCheck) {
+        let NextCheck { after, mut paths, mut subsystems } = next;
+        if paths.is_empty() && subsystems.is_empty() {
+            paths.clone_from(&self.paths);
+            subsystems.clone_from(&self.subsystems);
+        }
+        for subsystem in UNDETECTED_SUBSYSTEMS {
+            if !subsystems.iter().any(|known| known == subsystem) {
+                subsystems.push((*subsystem).to_owned());
+            }
+        }
+        self.follow(NextCheck { after, paths, subsystems });
+    }
+
     fn follow(&mut self, next: NextCheck) {
         if next.paths == self.paths && next.subsystems == self.subsystems {
             return;

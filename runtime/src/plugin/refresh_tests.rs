@@ -178,6 +178,33 @@ async fn what_is_watched_is_what_the_newest_answer_says() {
     node.refresher.shutdown().await;
 }
 
+/// The answer that there is nothing for it, without a word of when to ask again.
+fn nothing_here() -> Asked {
+    Asked::Undetected(NextCheck::default())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_finds_nothing_goes_on_watching_what_it_watched_and_is_asked_again() {
+    let answer = |count| if count == 0 { every(Some(9), Some("/x")) } else { nothing_here() };
+    let node = asked(answer).await;
+    pass(30.0).await;
+    assert_eq!(node.times.all().len(), 2, "{:?}", node.times.all());
+    node.watcher.ring_all();
+    pass(1.0).await;
+    assert_eq!(node.times.all().len(), 3, "a change of what it watched");
+    pass(61.0).await;
+    assert_eq!(node.times.all().len(), 4, "and without one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_finds_nothing_and_says_what_to_watch_is_heard() {
+    let Asked::Answered(said) = every(Some(1_000), Some("/y")) else { unreachable!() };
+    let node = asked(move |_| Asked::Undetected(said.clone())).await;
+    assert_eq!(node.watcher.watched_paths(), [std::path::Path::new("/y")]);
+    pass(999.0).await;
+    assert_eq!(node.times.all().len(), 1, "its own interval counts");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_plugin_that_hangs_at_first_is_waited_for_with_a_bound_and_asked_again() {
     let refresher = Refresher::new(Watcher::without_thread(), Rng::seeded(1));

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::device::HealthState;
+use crate::node::watch::Watcher;
 use fake::{Fake, Reply, group, lent, plugin};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -23,6 +24,7 @@ const SECOND: Duration = Duration::from_secs(1);
 struct Bench {
     node: Node,
     clock: Clock,
+    watcher: Watcher,
     manager: DeviceManager,
 }
 
@@ -31,8 +33,9 @@ impl Bench {
         let node = fake::node();
         let clock = Clock::fixed(clock::Timestamp::from_nanos(1_000_000_000_000));
         let options = DeviceOptions { clock: clock.clone(), stats_interval: Some(5 * SECOND) };
-        let manager = DeviceManager::new(node.clone(), options, fake::refresher());
-        Self { node, clock, manager }
+        let watcher = Watcher::without_thread();
+        let manager = DeviceManager::new(node.clone(), options, fake::refresher(&watcher));
+        Self { node, clock, watcher, manager }
     }
 
     /// Take a plugin and wait for its first answer.

@@ -166,6 +166,24 @@ impl Watcher {
         self.0.0.lock().unwrap().as_ref().unwrap().wanted().next
     }
 
+    /// Every kernel subsystem that somebody watches, sorted.
+    #[cfg(test)]
+    pub(crate) fn watched(&self) -> Vec<String> {
+        let owner = self.0.0.lock().unwrap();
+        let wanted = owner.as_ref().unwrap().wanted();
+        let all = wanted.entries.values().flat_map(|entry| entry.subsystems.clone());
+        all.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Every path that somebody watches, sorted.
+    #[cfg(test)]
+    pub(crate) fn watched_paths(&self) -> Vec<PathBuf> {
+        let owner = self.0.0.lock().unwrap();
+        let wanted = owner.as_ref().unwrap().wanted();
+        let all = wanted.entries.values().flat_map(|entry| entry.paths.clone());
+        all.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
     /// A watcher without thread: only [`Watcher::ring_all`] makes it report.
     #[cfg(test)]
     pub(crate) fn without_thread() -> Self {

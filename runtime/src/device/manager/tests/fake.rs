@@ -24,8 +24,8 @@ pub(super) fn node() -> Node {
     Node::new(crate::node::NodeView::new(id, "box"))
 }
 
-pub(super) fn refresher() -> Refresher {
-    Refresher::new(Watcher::without_thread(), Rng::seeded(1))
+pub(super) fn refresher(watcher: &Watcher) -> Refresher {
+    Refresher::new(watcher.clone(), Rng::seeded(1))
 }
 
 pub(super) fn plugin(name: &str) -> PluginName {
@@ -85,6 +85,8 @@ impl Reply {
 pub(super) struct Script {
     pub(super) groups: Vec<DeviceGroup>,
     pub(super) fingerprint: Reply,
+    /// Kernel subsystems that it watches.
+    pub(super) watch: Vec<String>,
     /// Reserves in a row; then well.
     pub(super) reserve: VecDeque<Reply>,
     /// Releases in a row; then well.
@@ -145,13 +147,14 @@ impl DeviceSource for Fake {
 
     fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>> {
         Box::pin(async move {
-            let (reply, groups) = {
+            let (reply, groups, subsystems) = {
                 let mut script = self.script();
                 script.calls.push("fingerprint".to_owned());
-                (script.fingerprint.clone(), script.groups.clone())
+                (script.fingerprint.clone(), script.groups.clone(), script.watch.clone())
             };
             reply.go().await?;
-            let next = NextCheck { after: Some(Duration::from_secs(10)), ..NextCheck::default() };
+            let (after, paths) = (Some(Duration::from_secs(10)), Vec::new());
+            let next = NextCheck { after, paths, subsystems };
             Ok(DeviceFingerprint { groups, next })
         })
     }

@@ -60,6 +60,35 @@ async fn nothing_for_a_plugin_here_is_undetected_and_asked_for_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn hardware_that_comes_back_is_noticed_at_once_and_so_is_the_first_that_comes() {
+    let bench = Bench::new();
+    let p = Fake::new("p", vec![group("p", "a", &["0"])]);
+    p.script().watch = vec!["acme_bus".to_owned()];
+    let gone = Reply::No(PluginCallError::NotFound("no card".into()));
+    p.script().fingerprint = gone.clone();
+    bench.add(&p).await;
+    assert_eq!(bench.watcher.watched(), ["module", "pci", "usb"], "it has not said what to watch");
+    p.script().fingerprint = Reply::Well;
+    bench.pass(2 * SECOND).await;
+    bench.watcher.ring_all();
+    bench.pass(SECOND).await;
+    assert_eq!(bench.states(), [("a".to_owned(), HealthState::Healthy)]);
+    assert_eq!(bench.watcher.watched(), ["acme_bus"]);
+
+    p.script().fingerprint = gone;
+    bench.pass(11 * SECOND).await;
+    assert_eq!(bench.states(), []);
+    assert_eq!(bench.watcher.watched(), ["acme_bus", "module", "pci", "usb"]);
+    let subscribed = bench.watcher.entered();
+    bench.pass(200 * SECOND).await;
+    assert_eq!(bench.watcher.entered(), subscribed, "it goes on watching the same");
+    p.script().fingerprint = Reply::Well;
+    bench.watcher.ring_all();
+    bench.pass(SECOND).await;
+    assert_eq!(bench.states(), [("a".to_owned(), HealthState::Healthy)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_group_of_two_plugins_goes_to_the_second_as_soon_as_the_first_drops_it() {
     let bench = Bench::new();
     let (p, q) = (
