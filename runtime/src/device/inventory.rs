@@ -134,6 +134,17 @@ impl Inventory {
         }
     }
 
+    /// The first of these instances that its owner's newest answer does not call healthy. While the
+    /// owner fails nothing is known of them: its own answer to a reserve then counts.
+    #[must_use]
+    pub fn ailing(&self, key: &GroupKey, instances: &[String]) -> Option<(String, Health)> {
+        let answer = self.answers.get(self.owners.get(key)?)?;
+        let group = answer.groups.get(key).filter(|_| answer.healthy())?;
+        let mut ill = group.instances.iter().filter(|one| one.health.state != HealthState::Healthy);
+        let found = ill.find(|one| instances.contains(&one.id))?;
+        Some((found.id.clone(), found.health.clone()))
+    }
+
     fn instances(&self, plugin: &PluginName, key: &GroupKey) -> BTreeSet<&str> {
         let group = self.answers.get(plugin).and_then(|answer| answer.groups.get(key));
         let instances = group.into_iter().flat_map(|group| &group.instances);

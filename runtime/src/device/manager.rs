@@ -30,7 +30,7 @@ use crate::limits::{
     DEVICE_CALL_WALL_MAX, DEVICE_CALLS_MAX, DEVICE_STATS_INTERVAL_DEFAULT,
     DEVICE_STATS_INTERVAL_MIN, DEVICE_STATS_OLD_INTERVALS,
 };
-use crate::model::device::{DeviceGroup, Reservation};
+use crate::model::device::{DeviceGroup, HealthState, Reservation};
 use crate::model::ids::{AllocId, PluginName, TaskName};
 use crate::model::resources::AllocatedDevice;
 use crate::model::stats::DeviceGroupStats;
@@ -269,6 +269,23 @@ async fn bounded<T>(
 }
 
 impl Devices for DeviceManager {
+    fn fit(&self, devices: &[AllocatedDevice]) -> Result<(), PluginCallError> {
+        let inventory = lock(&self.0.inventory);
+        let ailing = devices.iter().find_map(|device| {
+            inventory.ailing(&device.group, &device.ids).map(|found| (&device.group, found))
+        });
+        drop(inventory);
+        let Some((group, (id, health))) = ailing else { return Ok(()) };
+        let state = match health.state {
+            HealthState::Undetected => "not detected",
+            HealthState::Unhealthy | HealthState::Healthy => "unhealthy",
+        };
+        let reason = if health.reason.is_empty() { "no reason given" } else { &health.reason };
+        Err(PluginCallError::Recoverable(format!(
+            "device {group} instance {id}, which the task holds, is {state}: {reason}"
+        )))
+    }
+
     fn reserve<'a>(
         &'a self,
         alloc: AllocId,

@@ -406,6 +406,11 @@ pub trait Workloads: Send + Sync {
 
 /// Devices as a task uses them.
 pub trait Devices: Send + Sync {
+    /// May a start rely on these instances, by what their plugins said last?
+    ///
+    /// # Errors
+    /// An instance that is not healthy, and why; it may be so later.
+    fn fit(&self, devices: &[AllocatedDevice]) -> Result<(), PluginCallError>;
     /// How the task uses the instances lent to it; asked before each start.
     fn reserve<'a>(
         &'a self,

@@ -139,6 +139,8 @@ struct Inner {
     not_ready: Option<String>,
     problems: Vec<Diagnostic>,
     reserve: Reply,
+    /// What is wrong with the devices.
+    unfit: Option<String>,
     signal: Reply,
     reservation: Reservation,
     twice: Vec<RunId>,
@@ -222,6 +224,11 @@ impl FakeNode {
         let mut inner = self.lock();
         inner.reserve = reply;
         inner.reservation = reservation;
+    }
+
+    /// What is wrong with the devices that tasks hold; `None`: nothing.
+    pub fn set_unfit(&self, reason: Option<&str>) {
+        self.lock().unfit = reason.map(str::to_owned);
     }
 
     /// Look at things the moment a start is called.

@@ -15,7 +15,6 @@ mod watching;
 use std::time::Duration;
 
 use super::*;
-use crate::model::device::HealthState;
 use crate::node::watch::Watcher;
 use fake::{Fake, Reply, group, lent, plugin};
 

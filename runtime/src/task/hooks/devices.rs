@@ -1,4 +1,7 @@
 //! Asks how the task uses the devices lent to it, before each run; gives them back at the end.
+//!
+//! A run is not begun on a device that its plugin calls unhealthy: the task is told which and why,
+//! and its restart policy says what becomes of it. A run that goes on keeps what it holds.
 
 use super::{HookError, Preparation, TaskHook};
 use crate::driver::api::BoxFuture;
@@ -22,6 +25,9 @@ impl TaskHook for DevicesHook {
             };
             if lent.is_empty() {
                 return Ok(());
+            }
+            if !preparation.goes_on {
+                scope.devices.fit(lent).map_err(|error| HookError::plugin(&error))?;
             }
             preparation.reservation = scope
                 .devices

@@ -34,6 +34,8 @@ use crate::model::time::Timestamp;
 /// What the prestart hooks made for one run.
 #[derive(Default)]
 pub struct Preparation {
+    /// The run is there already, of an earlier agent: nothing that it holds is refused now.
+    pub goes_on: bool,
     /// From `driver`.
     pub driver: Option<Arc<dyn Driver>>,
     /// From `dir`.
@@ -177,7 +179,8 @@ pub async fn prestart(scope: &TaskScope) -> Result<Preparation, HookError> {
 /// devices, environment). One that fails leaves its part out; the run is not touched for that, and
 /// the next start asks again. With it, whether all went well.
 pub async fn replay(scope: &TaskScope) -> (Preparation, bool) {
-    let (mut preparation, mut whole) = (Preparation::default(), true);
+    let mut preparation = Preparation { goes_on: true, ..Preparation::default() };
+    let mut whole = true;
     for hook in &scope.hooks {
         let done = clock::timeout(HOOK_WALL_MAX, hook.prestart(scope, &mut preparation)).await;
         let error = match done {

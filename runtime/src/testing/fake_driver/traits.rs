@@ -243,6 +243,13 @@ impl Workloads for FakeNode {
 }
 
 impl Devices for FakeNode {
+    fn fit(&self, _devices: &[AllocatedDevice]) -> Result<(), PluginCallError> {
+        match &self.lock().unfit {
+            Some(reason) => Err(PluginCallError::Recoverable(reason.clone())),
+            None => Ok(()),
+        }
+    }
+
     fn reserve<'a>(
         &'a self,
         _alloc: AllocId,

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex as StdMutex;
 
 use super::*;
+use crate::model::device::Health;
 
 /// Notes what is settled.
 #[derive(Default)]
@@ -105,6 +106,34 @@ async fn a_refusal_of_one_plugin_releases_what_the_other_reserved() {
     assert_eq!(two.calls(), ["reserve a", "release a", "reserve b"]);
     assert_eq!(two.state(), Some((ClaimState::Claimed, 0)));
     assert!(two.reserve(&holder(1, "t")).await.is_ok(), "the claim is there still");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_its_plugin_calls_unhealthy_is_fit_for_no_start_until_it_is_well() {
+    let two = Two::new().await;
+    let held = [lent("b", &["0"]), lent("a", &["1"])];
+    let fit = || two.bench.manager.fit(&held).map_err(|error| error.to_string());
+    assert_eq!(fit(), Ok(()));
+    let ill = |id: usize, state, reason: &str| {
+        let health = Health { state, reason: reason.to_owned() };
+        two.p.script().groups[0].instances[id].health = health;
+    };
+    ill(0, HealthState::Unhealthy, "another's");
+    ill(1, HealthState::Unhealthy, "the fan stopped");
+    two.bench.pass(11 * SECOND).await;
+    let said = "device acme/gpu/a instance 1, which the task holds, is unhealthy: the fan stopped";
+    assert_eq!(fit(), Err(said.to_owned()));
+    assert!(two.bench.manager.fit(&held).unwrap_err().recoverable());
+    two.p.script().fingerprint = Reply::traps();
+    two.bench.pass(11 * SECOND).await;
+    assert_eq!(fit(), Ok(()), "of a plugin that fails nothing is known: it is asked");
+    two.p.script().fingerprint = Reply::Well;
+    ill(1, HealthState::Undetected, "");
+    two.bench.pass(20 * SECOND).await;
+    assert!(fit().unwrap_err().contains("is not detected: no reason given"), "{:?}", fit());
+    ill(1, HealthState::Healthy, "");
+    two.bench.pass(11 * SECOND).await;
+    assert_eq!(fit(), Ok(()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -114,3 +114,39 @@ async fn a_hook_that_fails_while_the_driver_is_away_has_left_its_effect_when_it_
     let contexts = bench.node.contexts();
     assert_alike(&contexts[0], &contexts[1]);
 }
+
+const ILL: &str = "device v/t/n instance 0 is unhealthy: the fan stopped";
+
+#[tokio::test(start_paused = true)]
+async fn a_run_goes_on_with_a_device_that_turned_unhealthy_and_the_next_start_is_told_of_it() {
+    let mut bench = full();
+    let handle = bench.spawn();
+    until_running(&handle).await;
+    bench.node.set_unfit(Some(ILL));
+    let handle = bench.next_agent(&handle).await;
+    let state = until(&handle, |s| has(s, "Recovered")).await;
+    assert!(state.events.iter().all(|event| !event.message.contains(ILL)), "{state:#?}");
+    let contexts = bench.node.contexts();
+    assert_alike(&contexts[0], &contexts[1]);
+
+    let reserved = bench.count("reserve web");
+    handle.restart("asked").await.unwrap();
+    let state = until(&handle, |s| has(s, "Setup Failure")).await;
+    let told = |state: &TaskState| state.events.iter().any(|event| event.message.contains(ILL));
+    assert!(told(&state), "{state:#?}");
+    assert_eq!(bench.count("reserve web"), reserved, "its plugin was not asked for it");
+    assert_ne!(state.status, TaskStatus::Running);
+    bench.node.set_unfit(None);
+    until_running(&handle).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_that_stays_unhealthy_ends_the_task_as_its_restart_policy_says() {
+    let bench = full();
+    bench.node.set_unfit(Some(ILL));
+    let handle = bench.spawn();
+    let state = until(&handle, |s| s.status == TaskStatus::Dead).await;
+    assert!(state.failed, "{state:#?}");
+    let tries = kinds(&state).iter().filter(|kind| **kind == "Setup Failure").count();
+    assert_eq!((tries, bench.count("reserve web"), bench.count("start web")), (4, 0, 0));
+}
