@@ -1,7 +1,7 @@
 //! Devices are found by plugins, lent to tasks, shown to them, and given back.
 
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ostler::agent::SubmitError;
 use ostler::model::device::{DeviceGroup, HealthState};
@@ -149,26 +149,44 @@ async fn a_device_that_appears_and_one_that_goes_are_noticed() {
     agent.stop().await;
 }
 
-/// A fake sysfs with a display controller (with and without driver) and a network card.
+/// The devices of [`sysfs`]: address, vendor, device, class, NUMA node.
+const CARDS: &[[&str; 5]] = &[
+    ["0000:3b:00.0", "10DE", "2331", "30200", "0"],
+    ["0000:5e:00.0", "10DE", "2331", "30200", "1"],
+    ["0000:01:00.0", "8086", "1521", "20000", "-1"],
+];
+
+/// A fake sysfs with two display controllers and a network card.
 pub fn sysfs() -> TempDir {
     let root = tempfile::tempdir().unwrap();
-    let bus = root.path().join("bus/pci/devices");
-    std::fs::create_dir_all(&bus).unwrap();
-    let devices = [
-        ("0000:3b:00.0", "10DE", "2331", "30200", "0"),
-        ("0000:5e:00.0", "10DE", "2331", "30200", "1"),
-        ("0000:01:00.0", "8086", "1521", "20000", "-1"),
-    ];
-    for (address, vendor, device, class, numa) in devices {
-        let dir = root.path().join("devices/pci0000:00").join(address);
-        std::fs::create_dir_all(&dir).unwrap();
-        let driver = if vendor == "10DE" { "DRIVER=nvidia\n" } else { "" };
-        let uevent = format!("{driver}PCI_CLASS={class}\nPCI_ID={vendor}:{device}\n");
-        std::fs::write(dir.join("uevent"), uevent).unwrap();
-        std::fs::write(dir.join("numa_node"), format!("{numa}\n")).unwrap();
-        symlink(format!("../../../devices/pci0000:00/{address}"), bus.join(address)).unwrap();
-    }
+    std::fs::create_dir_all(root.path().join("bus/pci/devices")).unwrap();
+    CARDS.iter().for_each(|[address, ..]| plug_in(root.path(), address));
     root
+}
+
+/// Where the tree has a device, and the link to it.
+fn places(root: &Path, address: &str) -> [PathBuf; 2] {
+    [root.join("devices/pci0000:00").join(address), root.join("bus/pci/devices").join(address)]
+}
+
+/// A device of [`sysfs`] is put in.
+pub fn plug_in(root: &Path, address: &str) {
+    let card = CARDS.iter().find(|card| card[0] == address).unwrap();
+    let [_, vendor, device, class, numa] = card;
+    let [dir, link] = places(root, address);
+    std::fs::create_dir_all(&dir).unwrap();
+    let driver = if *vendor == "10DE" { "DRIVER=nvidia\n" } else { "" };
+    let uevent = format!("{driver}PCI_CLASS={class}\nPCI_ID={vendor}:{device}\n");
+    std::fs::write(dir.join("uevent"), uevent).unwrap();
+    std::fs::write(dir.join("numa_node"), format!("{numa}\n")).unwrap();
+    symlink(format!("../../../devices/pci0000:00/{address}"), link).unwrap();
+}
+
+/// A device of [`sysfs`] is pulled out.
+pub fn pull_out(root: &Path, address: &str) {
+    let [dir, link] = places(root, address);
+    std::fs::remove_file(link).unwrap();
+    std::fs::remove_dir_all(dir).unwrap();
 }
 
 fn pci_groups(agent: &TestAgent) -> Vec<DeviceGroup> {

@@ -23,6 +23,7 @@ mod bad_input;
 mod crash;
 mod crash_matrix;
 mod device_faces;
+mod device_hotplug;
 mod device_plugins;
 mod devices;
 mod fifty_tasks;

@@ -139,6 +139,12 @@ impl AgentProcess {
         self.ask(&["job", "run", file.to_str().unwrap()]).await
     }
 
+    /// Hand in a job and follow it no further.
+    pub async fn submit(&self, text: &str) -> Ended {
+        let file = self.file("job.hcl", text);
+        self.ask(&["job", "run", "--detach", file.to_str().unwrap()]).await
+    }
+
     /// The allocations of a job, newest first not guaranteed.
     pub async fn allocs(&self, job: &str) -> Vec<Value> {
         let status = self.json(&["job", "status", "--json", job]).await;
