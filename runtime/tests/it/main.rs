@@ -22,6 +22,7 @@ mod architecture;
 mod bad_input;
 mod crash;
 mod crash_matrix;
+mod device_crash;
 mod device_faces;
 mod device_hotplug;
 mod device_plugins;
