@@ -280,8 +280,17 @@ impl DeviceManager {
                 reason: format!("busy with other calls for {DEVICE_CALL_WALL_MAX:?}"),
             });
         };
-        let part = bounded(&name, "reserve", plugin.source.reserve(device)).await?;
-        Ok((name, part))
+        match bounded(&name, "reserve", plugin.source.reserve(device)).await {
+            Ok(part) => Ok((name, part)),
+            // Pulled out since the plugin was last asked what there is: it may come back, as one that
+            // is missed already.
+            Err(PluginCallError::NotFound(reason)) => Err(PluginCallError::Recoverable(format!(
+                "plugin {name} does not find instance {} of the device group {} now: {reason}",
+                device.ids.join(", "),
+                device.group
+            ))),
+            Err(error) => Err(error),
+        }
     }
 
     async fn release_one(

@@ -137,6 +137,19 @@ async fn an_instance_that_its_plugin_calls_unhealthy_is_fit_for_no_start_until_i
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_device_pulled_out_unnoticed_may_come_back_and_its_task_is_started_then() {
+    let two = Two::new().await;
+    let gone = PluginCallError::NotFound("no card".into());
+    two.q.script().reserve.push_back(Reply::No(gone));
+    let error = two.reserve(&holder(1, "t")).await.unwrap_err();
+    assert!(error.recoverable(), "{error}");
+    let said = "plugin q does not find instance 0 of the device group acme/gpu/b now: no card";
+    assert_eq!(error.to_string(), said);
+    assert_eq!(two.calls(), ["reserve a", "release a", "reserve b"], "nothing is held of it");
+    assert!(two.reserve(&holder(1, "t")).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_is_asked_of_a_plugin_before_the_ledger_is_on_disk() {
     let two = Two::new().await;
     *two.notes.refuse.lock().unwrap() = true;
