@@ -14,7 +14,8 @@
 //! of the restarts are killed too, so that a restore is met in the middle.
 //!
 //! The tasks say themselves that they start, in a file beside the data directory, and hold a lock
-//! as long as they live: two instances at a time would tell.
+//! as long as they live: two instances at a time would tell. One of them holds a device of the mock
+//! plugin, which writes down that it is reserved and released.
 //!
 //! A sample of the points; all of them with `OSTLER_SOAK=1`.
 
@@ -169,8 +170,17 @@ fn job(id: &str, kind: &str, attempts: u32, tasks: &str) -> Job {
     )))
 }
 
+/// The one device of the node, and the journal of its plugin.
+fn config(dir: &Path) -> String {
+    let dir = dir.display();
+    format!(
+        "plugin \"mock_device\" {{\n config {{\n dir = \"{dir}\"\n journal = true\n groups = [{{ \
+         count = 1 }}]\n }}\n grants {{\n files \"{dir}\" {{ write = true }}\n }}\n }}\n"
+    )
+}
+
 /// The jobs that end by themselves.
-fn batches(dir: &Path) -> [Job; 3] {
+fn batches(dir: &Path) -> [Job; 4] {
     let lines = format!(
         "i=0; while [ $i -lt {LINES} ]; do echo line $i; i=$((i+1)); done; sleep 0.2; exit 7"
     );
@@ -179,7 +189,11 @@ fn batches(dir: &Path) -> [Job; 3] {
         wasm("main", "guest:toolbox", &["sleep", "300"], ""),
         shell("post", &says(dir, "post", "exit 0"), &lifecycle("poststop", false)),
     ];
+    let device =
+        "resources {\n cpu = 20\n memory = 32\n device \"mock/device\" {\n count = 1\n }\n }";
+    let holds = shell("t", &says(dir, "holds", "[ \"$MOCK_DEVICES\" = 0 ]"), device);
     [
+        job("holds", "batch", 3, &holds),
         job("fails", "batch", 0, &shell("t", &says(dir, "fails", &lines), "")),
         job("mixed", "batch", 9, &around.concat()),
         job("ends", "batch", 3, &shell("t", &says(dir, "ends", "exit 0"), "")),
@@ -215,6 +229,10 @@ async fn drive(agent: &AgentHandle, dir: &Path) {
     let register = async |job: Job| {
         agent.register(job, RegisterOptions::default()).await.unwrap_or_else(|e| panic!("{e}"))
     };
+    eventually("the device is there", || {
+        agent.node().devices.iter().any(|group| group.key.vendor == "mock")
+    })
+    .await;
     for job in batches(dir) {
         let name = job.id.to_string();
         acknowledge(&name, &register(job).await);
@@ -240,6 +258,7 @@ async fn drive(agent: &AgentHandle, dir: &Path) {
         tell("ack stopped");
     }
     eventually("all is over", || agent.allocs().iter().all(|view| view.phase.finished())).await;
+    eventually("no device is held", || agent.device_holders().holders().next().is_none()).await;
 }
 
 /// What was acknowledged is there.
@@ -281,15 +300,20 @@ fn check(agent: &AgentHandle) {
             "mixed" => ["pre", "main", "post"].iter().for_each(|task| {
                 assert!(exit(task).successful(), "{text}");
             }),
-            "ends" => assert!(exit("t").successful(), "{text}"),
+            "ends" | "holds" => assert!(exit("t").successful(), "{text}"),
             _ => assert_eq!(view.allocation.desired, DesiredStatus::Stop, "{text}"),
         }
         let other = ends.insert(job, view.state.client_status);
         assert_eq!(other, None, "a second allocation of {text}");
     }
     use ClientStatus::{Complete, Failed};
-    let expected =
-        [("ends", Complete), ("fails", Failed), ("mixed", Complete), ("serves", Complete)];
+    let expected = [
+        ("ends", Complete),
+        ("fails", Failed),
+        ("holds", Complete),
+        ("mixed", Complete),
+        ("serves", Complete),
+    ];
     let expected = expected.map(|(job, status)| (job.to_owned(), status));
     assert_eq!(ends.into_iter().collect::<Vec<_>>(), expected);
 }
@@ -304,7 +328,7 @@ async fn serves_until_it_is_killed() {
     let below = Arc::clone(&points);
     let open = Box::new(move |path: &Path| open(path, &below));
     tell("");
-    let options = serving(Path::new(&var(DATA)), "");
+    let options = serving(Path::new(&var(DATA)), &config(&dir));
     let agent = Agent::start_over(options, open).await.unwrap_or_else(|e| panic!("{e}"));
     look_for(&var(ACKNOWLEDGED), &agent, &dir);
     drive(&agent, &dir).await;
@@ -369,17 +393,23 @@ impl World {
     }
 
     /// What the tasks did, and that nothing of them is left.
-    async fn check(&mut self, when: &str) {
+    async fn check(&mut self, when: &str, kills: usize) {
         let evidence = std::fs::read_to_string(self.dir.path().join("evidence")).unwrap();
         assert!(!evidence.contains("double"), "{when}: {evidence}");
         let starts =
             |name: &str| evidence.lines().filter(|l| *l == format!("start {name}")).count();
         // `fails` may not be started again: a start that was cut short before its program ran is no
         // start.
-        for name in ["pre", "post", "ends", "fails"] {
+        for name in ["pre", "post", "ends", "fails", "holds"] {
             assert_eq!(starts(name), 1, "{when}: {name} of\n{evidence}");
         }
         assert!(starts("serves") <= 1, "{when}: {evidence}");
+        let journal = std::fs::read_to_string(self.dir.path().join("journal")).unwrap();
+        let of_device: Vec<&str> = journal.lines().filter(|l| l.starts_with("re")).collect();
+        let released = of_device.iter().filter(|line| line.starts_with("release")).count();
+        // An agent killed between the plugin's answer and the ledger says so once more.
+        assert!((1..=1 + kills).contains(&released), "{when}: {of_device:#?}");
+        assert_eq!(of_device.last(), Some(&"release mock/device/mock 0"), "{when}: {of_device:#?}");
         let left = || {
             [self.dir.path(), self.data.path()].into_iter().flat_map(processes_of).next().is_some()
         };
@@ -420,7 +450,7 @@ async fn crash(points: Vec<u64>) -> usize {
     }
     let end = world.agent(u64::MAX).await;
     assert!(matches!(end, End::Done(_)), "{points:?}: killed by somebody else");
-    world.check(&format!("killed at {points:?}")).await;
+    world.check(&format!("killed at {points:?}"), killed).await;
     killed
 }
 
@@ -429,7 +459,7 @@ async fn an_agent_killed_at_any_write_is_followed_by_one_that_makes_good() {
     let soak = std::env::var_os("OSTLER_SOAK").is_some_and(|value| value == "1");
     let mut world = World::new();
     let End::Done(all) = world.agent(u64::MAX).await else { panic!("nobody kills this one") };
-    world.check("not killed").await;
+    world.check("not killed", 0).await;
     // Done already: what a restart alone meets.
     let End::Done(restart) = world.agent(u64::MAX).await else { panic!("nobody kills this one") };
     drop(world);
