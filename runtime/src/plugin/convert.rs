@@ -6,6 +6,7 @@
 mod stats;
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::time::Duration;
 
 use super::bindings::since_0_1::host::types as wit;
@@ -15,7 +16,7 @@ use crate::limits::{
     ANSWER_NAME_BYTES_MAX, ANSWER_TEXT_BYTES_MAX, ATTRIBUTES_MAX, DEVICE_GROUPS_MAX,
     DEVICE_INSTANCES_MAX, NEXT_CHECK_MIN, WATCH_PATHS_MAX, WATCH_SUBSYSTEMS_MAX,
 };
-use crate::model::attribute::{Attribute, NamedAttribute, Scalar};
+use crate::model::attribute::{Attribute, AttributeError, NamedAttribute, Scalar};
 use crate::model::device::{
     DeviceGroup, DeviceInstance, DeviceNode, GroupKey, Health, HealthState, Locality, Mount,
     Reservation,
@@ -36,49 +37,60 @@ pub struct AnswerError {
 
 type Checked<T> = Result<T, AnswerError>;
 
-fn broken<T>(place: impl Into<String>, problem: impl Into<String>) -> Checked<T> {
-    Err(AnswerError { place: place.into(), problem: problem.into() })
+// A place is passed as what it is made of (`format_args!`), and written only into an error: an answer
+// has hundreds.
+fn broken<T>(place: impl Display, problem: impl Into<String>) -> Checked<T> {
+    Err(AnswerError { place: place.to_string(), problem: problem.into() })
+}
+
+/// Has it control characters? Most texts are ASCII, where the bytes tell.
+fn has_controls(text: &str) -> bool {
+    if text.is_ascii() {
+        text.bytes().any(|byte| byte.is_ascii_control())
+    } else {
+        text.chars().any(char::is_control)
+    }
 }
 
 /// A name: not empty, bounded, no control characters.
-pub(super) fn name(place: &str, text: String) -> Checked<String> {
+pub(super) fn name(place: impl Display, text: String) -> Checked<String> {
     if text.is_empty() {
         return broken(place, "is empty");
     }
     if text.len() > ANSWER_NAME_BYTES_MAX {
         return broken(place, format!("has {} bytes; at most {ANSWER_NAME_BYTES_MAX}", text.len()));
     }
-    if text.chars().any(char::is_control) {
+    if has_controls(&text) {
         return broken(place, format!("{text:?} has control characters"));
     }
     Ok(text)
 }
 
 /// Free text: bounded; control characters become spaces so that it cannot move a terminal's cursor.
-pub(super) fn text(place: &str, text: String) -> Checked<String> {
+pub(super) fn text(place: impl Display, text: String) -> Checked<String> {
     if text.len() > ANSWER_TEXT_BYTES_MAX {
         return broken(place, format!("has {} bytes; at most {ANSWER_TEXT_BYTES_MAX}", text.len()));
     }
-    if text.chars().any(char::is_control) {
+    if has_controls(&text) {
         return Ok(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect());
     }
     Ok(text)
 }
 
-fn at_most(place: &str, len: usize, max: usize) -> Checked<()> {
+fn at_most(place: impl Display, len: usize, max: usize) -> Checked<()> {
     if len > max { broken(place, format!("has {len} entries; at most {max}")) } else { Ok(()) }
 }
 
-fn health(place: &str, health: wit::Health) -> Checked<Health> {
+fn health(place: impl Display, health: wit::Health) -> Checked<Health> {
     let state = match health.state {
         wit::HealthState::Undetected => HealthState::Undetected,
         wit::HealthState::Unhealthy => HealthState::Unhealthy,
         wit::HealthState::Healthy => HealthState::Healthy,
     };
-    Ok(Health { state, reason: text(&format!("{place}.reason"), health.reason)? })
+    Ok(Health { state, reason: text(format_args!("{place}.reason"), health.reason)? })
 }
 
-fn attribute(place: &str, given: wit::Attribute) -> Checked<Attribute> {
+fn attribute(place: impl Display + Copy, given: wit::Attribute) -> Checked<Attribute> {
     let value = match given.value {
         wit::Scalar::Int(number) => Scalar::Int(number),
         wit::Scalar::Float(number) => Scalar::Float(number),
@@ -86,28 +98,35 @@ fn attribute(place: &str, given: wit::Attribute) -> Checked<Attribute> {
         wit::Scalar::Text(value) => Scalar::Text(text(place, value)?),
     };
     let unit = given.unit.map(|unit| name(place, unit)).transpose()?;
-    Attribute::new(value, unit.as_deref())
-        .map_err(|e| AnswerError { place: place.to_owned(), problem: e.to_string() })
+    let attribute = Attribute { value, unit };
+    let wrong = |e: AttributeError| broken(place, e.to_string());
+    attribute.check().or_else(wrong)?;
+    Ok(attribute)
 }
 
 /// Attributes: bounded, names unique; sorted by name.
 pub(super) fn attributes(
-    place: &str,
+    place: impl Display + Copy,
     given: Vec<wit::NamedAttribute>,
 ) -> Checked<Vec<NamedAttribute>> {
     at_most(place, given.len(), ATTRIBUTES_MAX)?;
-    let mut seen = BTreeSet::new();
     let mut list = Vec::with_capacity(given.len());
     for item in given {
-        let item_name = name(&format!("{place}.name"), item.name)?;
-        if !seen.insert(item_name.clone()) {
-            return broken(place, format!("{item_name:?} is there twice"));
-        }
-        let attribute = attribute(&format!("{place}.{item_name}"), item.attribute)?;
+        let item_name = name(format_args!("{place}.name"), item.name)?;
+        let attribute = attribute(format_args!("{place}.{item_name}"), item.attribute)?;
         list.push(NamedAttribute { name: item_name, attribute });
     }
     list.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(list)
+    match twice(&list, |item| item.name.as_str()) {
+        Some(item) => broken(place, format!("{:?} is there twice", item.name)),
+        None => Ok(list),
+    }
+}
+
+/// The first of a sorted list whose key the one before has too.
+fn twice<'a, T, K: PartialEq + ?Sized>(sorted: &'a [T], key: impl Fn(&T) -> &K) -> Option<&'a T> {
+    let mut pairs = sorted.iter().zip(sorted.iter().skip(1));
+    pairs.find(|(a, b)| key(a) == key(b)).map(|(_, b)| b)
 }
 
 /// What a plugin wants to be asked again for.
@@ -180,13 +199,12 @@ pub(super) fn device_fingerprint(
     at_most("groups", given.groups.len(), DEVICE_GROUPS_MAX)?;
     let mut groups: Vec<DeviceGroup> = Vec::with_capacity(given.groups.len());
     for group in given.groups {
-        let group = device_group(plugin, group)?;
-        if groups.iter().any(|known| known.key == group.key) {
-            return broken("groups", format!("{} is there twice", group.key));
-        }
-        groups.push(group);
+        groups.push(device_group(plugin, group)?);
     }
     groups.sort_by(|a, b| a.key.cmp(&b.key));
+    if let Some(group) = twice(&groups, |group| &group.key) {
+        return broken("groups", format!("{} is there twice", group.key));
+    }
     Ok(DeviceFingerprint { groups, next: next_check(given.next_check, given.watch)? })
 }
 
@@ -200,26 +218,26 @@ fn group_key(vendor: String, kind: String, group: String) -> Checked<GroupKey> {
 
 fn device_group(plugin: &PluginName, given: dev::Group) -> Checked<DeviceGroup> {
     let key = group_key(given.vendor, given.type_, given.name)?;
-    let place = format!("group {key}");
-    at_most(&place, given.instances.len(), DEVICE_INSTANCES_MAX)?;
-    let mut seen = BTreeSet::new();
+    let place = format_args!("group {key}");
+    at_most(place, given.instances.len(), DEVICE_INSTANCES_MAX)?;
     let mut instances = Vec::with_capacity(given.instances.len());
     for instance in given.instances {
-        let id = name(&format!("{place}: instance id"), instance.id)?;
-        if !seen.insert(id.clone()) {
-            return broken(&place, format!("instance {id:?} is there twice"));
-        }
+        let id = name(format_args!("{place}: instance id"), instance.id)?;
         let locality = match instance.locality {
             Some(at) => Some(Locality {
-                pci_bus_id: at.pci_bus_id.map(|bus| name(&place, bus)).transpose()?,
+                pci_bus_id: at.pci_bus_id.map(|bus| name(place, bus)).transpose()?,
                 numa_node: at.numa_node,
             }),
             None => None,
         };
-        let health = health(&format!("{place}: instance {id}"), instance.health)?;
+        let health = health(format_args!("{place}: instance {id}"), instance.health)?;
         instances.push(DeviceInstance { id, health, locality });
     }
-    let attributes = attributes(&place, given.attributes)?;
+    let mut seen = BTreeSet::new();
+    if let Some(instance) = instances.iter().find(|instance| !seen.insert(instance.id.as_str())) {
+        return broken(place, format!("instance {:?} is there twice", instance.id));
+    }
+    let attributes = attributes(place, given.attributes)?;
     Ok(DeviceGroup { key, plugin: plugin.clone(), instances, attributes })
 }
 
