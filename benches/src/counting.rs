@@ -4,11 +4,50 @@
 //! that the counts stay zero.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-static CALLS: AtomicU64 = AtomicU64::new(0);
-static BYTES: AtomicU64 = AtomicU64::new(0);
-static FREED: AtomicU64 = AtomicU64::new(0);
+/// Counters of one thread, in cache lines of their own: three locked additions per block, shared by
+/// all threads, were a tenth of a plugin call.
+#[repr(align(128))]
+struct Counters {
+    calls: AtomicU64,
+    bytes: AtomicU64,
+    freed: AtomicU64,
+}
+
+/// The last is shared by all threads that come too late for one of their own.
+const THREADS: usize = 256;
+static COUNTERS: [Counters; THREADS + 1] = [const {
+    Counters { calls: AtomicU64::new(0), bytes: AtomicU64::new(0), freed: AtomicU64::new(0) }
+}; THREADS + 1];
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Index into [`COUNTERS`]; nothing to destroy, so it is there whenever memory is asked for.
+    static OWN: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+fn count(counters: impl FnOnce(&Counters, &dyn Fn(&AtomicU64, u64))) {
+    let index = OWN.get().unwrap_or_else(|| {
+        let index = TAKEN.fetch_add(1, Ordering::Relaxed).min(THREADS);
+        OWN.set(Some(index));
+        index
+    });
+    let Some(own) = COUNTERS.get(index) else { return };
+    if index == THREADS {
+        counters(own, &|counter, more| _ = counter.fetch_add(more, Ordering::Relaxed));
+    } else {
+        // Nobody else writes here.
+        counters(own, &|counter, more| {
+            counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+        });
+    }
+}
+
+fn sum(counter: impl Fn(&Counters) -> &AtomicU64) -> u64 {
+    COUNTERS.iter().map(|own| counter(own).load(Ordering::Relaxed)).sum()
+}
 
 /// The system's allocator with counters in front.
 pub struct Counting;
@@ -29,9 +68,9 @@ impl Allocations {
     #[must_use]
     pub fn now() -> Self {
         Self {
-            calls: CALLS.load(Ordering::Relaxed),
-            bytes: BYTES.load(Ordering::Relaxed),
-            freed: FREED.load(Ordering::Relaxed),
+            calls: sum(|own| &own.calls),
+            bytes: sum(|own| &own.bytes),
+            freed: sum(|own| &own.freed),
         }
     }
 
@@ -43,12 +82,14 @@ impl Allocations {
 }
 
 fn counted(size: usize) {
-    CALLS.fetch_add(1, Ordering::Relaxed);
-    BYTES.fetch_add(u64::try_from(size).unwrap_or(u64::MAX), Ordering::Relaxed);
+    count(|own, add| {
+        add(&own.calls, 1);
+        add(&own.bytes, u64::try_from(size).unwrap_or(u64::MAX));
+    });
 }
 
 fn freed(size: usize) {
-    FREED.fetch_add(u64::try_from(size).unwrap_or(u64::MAX), Ordering::Relaxed);
+    count(|own, add| add(&own.freed, u64::try_from(size).unwrap_or(u64::MAX)));
 }
 
 // SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract.
