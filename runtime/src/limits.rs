@@ -50,6 +50,20 @@ pub const COMPILE_STDERR_BYTES_MAX: usize = 8 * 1024;
 /// Interval of the epoch ticker. A spinning guest yields or dies within two ticks.
 pub const EPOCH_TICK: Duration = Duration::from_millis(10);
 
+/// Longest that a plugin's guest may take and still count as quick: quick ones run on the thread of
+/// their caller. Thirty times a small call; a tenth of what a guest can hold up a thread ([`EPOCH_TICK`]).
+pub const INLINE_TIME_MAX: Duration = Duration::from_millis(1);
+/// After a guest that was not quick on its caller's thread: how long no other runs there. So guests
+/// take at most a tenth of one thread of the agent.
+pub const INLINE_REST: Duration = Duration::from_millis(100);
+/// Calls that must be quick on a guest thread after one that was not.
+pub const INLINE_TRIAL_CALLS: u32 = 32;
+/// Calls with a shorter deadline always run on a guest thread: on the caller's, nobody would notice
+/// the deadline before the tick.
+pub const INLINE_DEADLINE_MIN: Duration = Duration::from_millis(100);
+/// Stores that grew larger are dropped on a guest thread: giving memory back takes long.
+pub const INLINE_MEMORY_BYTES_MAX: u64 = 8 * MIB;
+
 /// Instances of plugins alive at once (calls in flight).
 pub const PLUGIN_INSTANCES_MAX: u32 = 128;
 /// WASM tasks alive at once; lowered where the kernel's map limit is too small.

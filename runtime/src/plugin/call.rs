@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use wasmtime::Store;
 
 use super::bindings::since_0_1::host::types as wit;
+use super::capability::Grants;
 use super::convert;
 use super::meter::PluginMeter;
 use super::metrics::Moved;
@@ -17,8 +18,10 @@ use crate::clock::{Stopwatch, Timestamp, timeout};
 use crate::driver::api::{PluginCallError, TaskContext};
 use crate::host::call_state::HostTime;
 use crate::host::{CallState, HostServices, PluginContext};
+use crate::limits;
 use crate::sandbox::{
-    CallError, EngineKind, GuestLimiter, GuestTask, StoreLimits, StoreState, classify, new_store,
+    CallError, EngineKind, GuestLimiter, GuestTask, Pace, StoreLimits, StoreState, classify,
+    new_store,
 };
 
 /// How often a call whose guest waits for host work with a deadline of its own is looked at.
@@ -52,6 +55,8 @@ pub(super) struct Caller<P> {
     services: HostServices,
     slots: Arc<Semaphore>,
     meter: Arc<PluginMeter>,
+    /// Absent where a host function could block: its calls stay off the caller's thread.
+    pace: Option<Pace>,
 }
 
 impl<P: Send + Sync + 'static> Caller<P> {
@@ -63,7 +68,11 @@ impl<P: Send + Sync + 'static> Caller<P> {
         slots: Arc<Semaphore>,
         meter: Arc<PluginMeter>,
     ) -> Self {
-        Self { pre: Arc::new(pre), context, limits, services, slots, meter }
+        // What no plugin needs a grant for never blocks; whatever is granted might.
+        let near = context.grants == Grants::default()
+            && context.limits.call_wall_max >= limits::INLINE_DEADLINE_MIN;
+        let pace = near.then(Pace::default);
+        Self { pre: Arc::new(pre), context, limits, services, slots, meter, pace }
     }
 
     /// The error for a call that did not answer, or answered against the rules: a strike.
@@ -145,12 +154,24 @@ impl<P: Send + Sync + 'static> Caller<P> {
         };
         let host_time = Arc::new(HostTime::default());
         let guest = self.guest(task, Arc::clone(&host_time), body);
-        let mut guest = self.services.sandbox.spawn(async move {
+        let guest = async move {
             let _slot = slot;
             guest.await
-        });
+        };
+        let sandbox = &self.services.sandbox;
+        let mut guest = match &self.pace {
+            Some(pace) => sandbox.spawn_near(pace, guest),
+            None => sandbox.spawn(guest),
+        };
+        if let Some(result) = guest.ended_near() {
+            *cpu = guest.cpu().total();
+            return result;
+        }
         let result = within(limit, watch, &host_time, &mut guest).await;
         *cpu = guest.cpu().total();
+        if let Some(pace) = &self.pace {
+            pace.ended(*cpu);
+        }
         result
     }
 
@@ -176,6 +197,10 @@ impl<P: Send + Sync + 'static> Caller<P> {
             let limiter: &mut GuestLimiter = store.data_mut().limiter();
             let usage = limiter.usage();
             let answer = body(&pre, &mut store).await;
+            if usage.peak_memory_bytes() > limits::INLINE_MEMORY_BYTES_MAX {
+                // To a guest thread, if it is not on one.
+                tokio::task::yield_now().await;
+            }
             let answer = answer.map_err(|error| classify(error, &limits, &usage))?;
             let (bytes_in, bytes_out) = store.data().budget.moved();
             Ok((answer, Moved { bytes_in, bytes_out }))

@@ -11,8 +11,9 @@
 //!        └── abort: drops the store                 └── GuestLimiter: memory and tables in total
 //! ```
 //!
-//! Guest code must run inside [`Sandbox::spawn`] or [`Sandbox::run_with_deadline`] and nowhere else:
-//! only there does the epoch ticker run, without which a spinning guest keeps its thread for ever.
+//! Guest code must run inside [`Sandbox::spawn`], [`Sandbox::spawn_near`] or
+//! [`Sandbox::run_with_deadline`] and nowhere else: only there does the epoch ticker run, without which
+//! a spinning guest keeps its thread for ever.
 //!
 //! A failed call is a [`CallError`] (made by [`classify`]); its store is dead and is dropped. What
 //! concerns bytes that are not (yet) running is a [`LoadError`]; what concerns the machine is a
@@ -22,6 +23,7 @@ mod cache;
 mod compile;
 mod engine;
 mod error;
+mod inline;
 mod limiter;
 mod meter;
 mod output;
@@ -37,6 +39,7 @@ pub use cache::{CacheStats, CodeCache, Digest, LoadError, LoadedCode};
 pub use compile::{CompileError, Compiler, compile_child_main};
 pub use engine::{EngineKind, Format};
 pub use error::{CallError, HostcallBudgetExceeded, SandboxError, TrapKind, classify};
+pub use inline::Pace;
 pub use limiter::{GuestLimiter, GuestUsage};
 pub use meter::CpuMeter;
 pub use output::{ByteSink, GuestOutput};

@@ -11,6 +11,7 @@
 mod code;
 mod containment;
 mod fairness;
+mod near;
 mod streams;
 
 use std::os::unix::fs::PermissionsExt;

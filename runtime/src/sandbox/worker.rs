@@ -13,6 +13,7 @@ use super::cache::CodeCache;
 use super::compile::Compiler;
 use super::engine::EngineKind;
 use super::error::{CallError, SandboxError, cut};
+use super::inline::{Pace, Turns, poll_once};
 use super::meter::{CpuMeter, Metered, Ticker};
 use super::pooling::{PoolReport, max_map_count, pooled_engine, share_slots};
 use crate::{clock, limits};
@@ -60,6 +61,7 @@ pub struct Sandbox {
     task: (Engine, PoolReport),
     code: CodeCache,
     ticker: Ticker,
+    turns: Turns,
     guest_threads: usize,
     /// `None` only while being dropped.
     runtime: Option<Runtime>,
@@ -87,7 +89,8 @@ impl Sandbox {
         let runtime = guest_runtime(guest_threads)
             .map_err(|source| SandboxError::Thread { what: "guest threads", source })?;
         let guests = runtime.handle().clone();
-        Ok(Self { plugin, task, code, ticker, guest_threads, runtime: Some(runtime), guests })
+        let (turns, runtime) = (Turns::default(), Some(runtime));
+        Ok(Self { plugin, task, code, ticker, turns, guest_threads, runtime, guests })
     }
 
     /// The engine for guests of `kind`.
@@ -131,7 +134,30 @@ impl Sandbox {
     {
         let cpu = CpuMeter::default();
         let metered = Metered::new(guest, cpu.clone(), self.ticker.pulse());
-        GuestTask { task: self.guests.spawn(metered), cpu }
+        GuestTask { at: At::Thread(self.guests.spawn(metered)), cpu }
+    }
+
+    /// As [`Sandbox::spawn`], but where guests of this `pace` were quick, `guest` begins (and nearly
+    /// always ends) on the caller's thread, which it keeps until the next epoch tick at the latest.
+    /// Only for guests whose host functions do not block.
+    pub fn spawn_near<T, F>(&self, pace: &Pace, guest: F) -> GuestTask<T>
+    where
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let Some(turn) = self.turns.take(pace) else { return self.spawn(guest) };
+        let cpu = CpuMeter::default();
+        let mut metered = Metered::new(guest, cpu.clone(), self.ticker.pulse());
+        // What host functions start or wait for belongs to the guest runtime, here as there.
+        let inside = self.guests.enter();
+        let ended = poll_once(&mut metered);
+        drop(inside);
+        drop(turn);
+        let at = match ended {
+            Some(result) => At::End(Some(result)),
+            None => At::Thread(self.guests.spawn(metered)),
+        };
+        GuestTask { at, cpu }
     }
 
     /// Run one call of a guest to its end, its deadline or its cancellation, whichever is first.
@@ -197,8 +223,16 @@ pub struct GuestRun<T> {
 /// A running guest. Dropping it aborts the guest.
 #[derive(Debug)]
 pub struct GuestTask<T> {
-    task: JoinHandle<Result<T, CallError>>,
+    at: At<T>,
     cpu: CpuMeter,
+}
+
+/// Where a guest is.
+#[derive(Debug)]
+enum At<T> {
+    Thread(JoinHandle<Result<T, CallError>>),
+    /// At its end; what it gave, until that is taken.
+    End(Option<Result<T, CallError>>),
 }
 
 impl<T> GuestTask<T> {
@@ -211,7 +245,18 @@ impl<T> GuestTask<T> {
     /// Stop the guest at its next yield and drop its store. [`GuestTask::join`] tells when it is
     /// gone.
     pub fn abort(&self) {
-        self.task.abort();
+        if let At::Thread(task) = &self.at {
+            task.abort();
+        }
+    }
+
+    /// What it gave, when it ended on the thread of its caller: no wait and no timer is needed. As
+    /// with [`GuestTask::join`], once.
+    pub const fn ended_near(&mut self) -> Option<Result<T, CallError>> {
+        match &mut self.at {
+            At::End(result) => result.take(),
+            At::Thread(_) => None,
+        }
     }
 
     /// Wait for the end. May be cancelled and called again, but not after it has answered.
@@ -220,7 +265,11 @@ impl<T> GuestTask<T> {
     /// What the guest failed with; [`CallError::Cancelled`] after an abort;
     /// [`CallError::HostPanic`] when a host function panicked.
     pub async fn join(&mut self) -> Result<T, CallError> {
-        match (&mut self.task).await {
+        let task = match &mut self.at {
+            At::End(result) => return result.take().unwrap_or(Err(CallError::Cancelled)),
+            At::Thread(task) => task,
+        };
+        match task.await {
             Ok(result) => result,
             Err(error) => Err(match error.try_into_panic() {
                 Ok(panic) => CallError::HostPanic { message: panic_text(panic.as_ref()) },
@@ -232,11 +281,11 @@ impl<T> GuestTask<T> {
 
 impl<T> Drop for GuestTask<T> {
     fn drop(&mut self) {
-        self.task.abort();
+        self.abort();
     }
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())

@@ -1,0 +1,111 @@
+//! Guests that begin on their caller's thread.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::clock::Stopwatch;
+use crate::limits::{INLINE_REST, INLINE_TRIAL_CALLS};
+
+/// Of a plugin whose calls were quick so far.
+fn quick() -> Pace {
+    let pace = Pace::default();
+    (0..INLINE_TRIAL_CALLS).for_each(|_| pace.ended(Duration::ZERO));
+    pace
+}
+
+/// Where a guest begins.
+async fn here() -> Result<std::thread::ThreadId, CallError> {
+    Ok(std::thread::current().id())
+}
+
+#[tokio::test]
+async fn a_quick_guest_begins_and_ends_on_its_callers_thread_after_one_that_did_not() {
+    let (bench, me) = (Bench::new(), std::thread::current().id());
+    let pace = Pace::default();
+    let mut first = bench.sandbox.spawn_near(&pace, here());
+    assert!(first.ended_near().is_none());
+    assert_ne!(first.join().await.unwrap(), me);
+    pace.ended(first.cpu().total());
+    let near = bench.sandbox.spawn_near(&quick(), here()).ended_near();
+    assert_eq!(near.unwrap().unwrap(), me);
+}
+
+#[tokio::test]
+async fn a_guest_that_spins_leaves_its_callers_thread_and_ends_at_its_deadline() {
+    let bench = Bench::new();
+    let code = bench.load(&plain(SPIN)).await.unwrap();
+    let (gone, dropped) = tokio::sync::oneshot::channel();
+    let (began, me) = (Arc::new(AtomicUsize::new(0)), std::thread::current().id());
+    let counted = Arc::clone(&began);
+    let guest = run_export(&bench.sandbox, code, StoreLimits::default(), move |state| {
+        state.gone = Some(gone);
+        counted.fetch_add(usize::from(std::thread::current().id() == me), Ordering::SeqCst);
+    });
+    // Returns: the tick made the guest yield.
+    let mut task = bench.sandbox.spawn_near(&quick(), guest);
+    assert_eq!(began.load(Ordering::SeqCst), 1, "it began here");
+    assert!(task.cpu().total() > Duration::ZERO, "its time here is counted");
+    assert!(task.ended_near().is_none());
+    let answer = crate::clock::timeout(Duration::from_millis(50), task.join()).await;
+    assert!(answer.is_none(), "{answer:?}");
+    task.abort();
+    assert!(matches!(task.join().await, Err(CallError::Cancelled)));
+    tokio::time::timeout(PATIENCE, dropped).await.expect("the store is dropped").unwrap();
+}
+
+#[tokio::test]
+async fn of_many_spinning_guests_one_at_most_holds_its_caller_in_each_rest() {
+    let bench = Bench::with_instances(64);
+    let code = bench.load(&plain(SPIN)).await.unwrap();
+    let (near, me) = (Arc::new(AtomicUsize::new(0)), std::thread::current().id());
+    let watch = Stopwatch::start();
+    // Each of a plugin of its own, so that only what all share can stop them.
+    let spinners: Vec<_> = (0..64)
+        .map(|_| {
+            let near = Arc::clone(&near);
+            let limits = StoreLimits::default();
+            let guest = run_export(&bench.sandbox, Arc::clone(&code), limits, move |_| {
+                near.fetch_add(usize::from(std::thread::current().id() == me), Ordering::SeqCst);
+            });
+            bench.sandbox.spawn_near(&quick(), guest)
+        })
+        .collect();
+    let took = watch.elapsed();
+    let (near, rests) = (near.load(Ordering::SeqCst), took.div_duration_f64(INLINE_REST) as usize);
+    assert!(near >= 1 && near <= 1 + rests, "{near} in {took:?}");
+    // And the agent's timers go on, however many spin.
+    let mut timer = Duration::MAX;
+    for _ in 0..5 {
+        let watch = Stopwatch::start();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        timer = timer.min(watch.elapsed());
+    }
+    assert!(timer < Duration::from_millis(400), "a timer of 20 ms took {timer:?}");
+    for mut spinner in spinners {
+        spinner.abort();
+        assert!(matches!(spinner.join().await, Err(CallError::Cancelled)));
+    }
+}
+
+#[tokio::test]
+async fn a_guest_that_waits_goes_on_on_a_guest_thread() {
+    let (bench, me) = (Bench::new(), std::thread::current().id());
+    let mut task = bench.sandbox.spawn_near(&quick(), async move {
+        assert_eq!(std::thread::current().id(), me);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        here().await
+    });
+    assert!(task.ended_near().is_none());
+    assert_ne!(task.join().await.unwrap(), me);
+}
+
+#[tokio::test]
+async fn a_host_function_that_panics_ends_only_its_call_there_too() {
+    let bench = Bench::new();
+    let mut task =
+        bench.sandbox.spawn_near(&quick(), async { panic!("host fell over") as Result<(), _> });
+    match task.ended_near() {
+        Some(Err(CallError::HostPanic { message })) => assert_eq!(message, "host fell over"),
+        other => panic!("{other:?}"),
+    }
+}
