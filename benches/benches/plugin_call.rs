@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostler::clock::Stopwatch;
+use ostler::model::config::{FileGrant, Grants};
 use ostler::model::ids::PluginName;
 use ostler::model::json::JsonObject;
 use ostler_benches::counting::{Allocations, Counting};
@@ -24,7 +25,7 @@ use ostler_benches::live::own_child;
 use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
 use ostler_benches::memory::resident;
 use ostler_benches::percentiles::{micros, number, per, quantile};
-use ostler_benches::plugins::{device_manager, load, plugin_runtime, variant};
+use ostler_benches::plugins::{device_manager, load, load_granted, plugin_runtime, variant};
 use ostler_benches::promise::Promises;
 use ostler_guests::fixtures::HOSTILE_DEVICE;
 use serde_json::{Value, json};
@@ -102,14 +103,19 @@ fn call(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promis
         let meter = Arc::clone(plugin.meter());
         manager.add(plugin).expect("a new name").await;
         assert_eq!(node.current().devices.len(), DEVICES, "the devices are on the node");
+        // Host functions that read files may block: such a plugin stays on the guest threads.
+        let files = vec![FileGrant { path: "/proc/self".into(), write: false }];
+        let grants = Grants { files, ..Grants::default() };
+        let away = load_granted(&plugins, &bytes, &config(), grants).await;
+        let (far_manager, _far_node) = device_manager();
+        far_manager.add(away).expect("a new name").await;
         let name = PluginName::new(NAME).expect("a name");
         let (pooled, mapped) = (Bare::new(&bytes, true), Bare::new(&bytes, false));
         let mut reused = pooled.instance();
+        let others = ostler_benches::machine::runtime();
         let mut times: [Vec<Duration>; 4] = Default::default();
         for turn in 0..scaled(5_500, 5) {
-            let watch = Stopwatch::start();
-            assert!(manager.ask(&name).await, "the plugin is there");
-            let ours = watch.elapsed();
+            let ours = timed(async || assert!(manager.ask(&name).await, "it is there")).await;
             let fresh = pooled.fresh();
             let mapped = mapped.fresh();
             let watch = Stopwatch::start();
@@ -122,16 +128,32 @@ fn call(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promis
                 }
             }
         }
+        // By themselves: they wake threads, and what comes after finds its caches cold.
+        let mut far_times: [Vec<Duration>; 2] = Default::default();
+        for _ in 0..scaled(2_000, 5) {
+            let far = timed(async || assert!(far_manager.ask(&name).await, "it is there")).await;
+            let fresh = pooled.fresh();
+            let hop = timed(async || others.spawn(async {}).await.expect("it ends")).await;
+            // As long as one turn, so that the threads are asleep as they are between two calls.
+            let _again = (fresh, pooled.fresh(), pooled.fresh());
+            for (times, took) in far_times.iter_mut().zip([far, hop]) {
+                times.push(took);
+            }
+        }
         let activity = meter.report();
         manager.shutdown().await;
-        (times, activity)
+        far_manager.shutdown().await;
+        others.shutdown_background();
+        (times, far_times, activity)
     }));
-    let (times, activity) = measured.expect("the measurement");
+    let (times, [far, hop], activity) = measured.expect("the measurement");
     let [ours, fresh, mapped, again] = &times;
     let ours = print_times("through the manager", ours);
     let fresh = print_times("wasmtime, fresh, pooled", fresh);
     print_times("wasmtime, fresh, mapped", mapped);
     print_times("wasmtime, reused", again);
+    print_times("manager, files granted", &far);
+    print_times("to another thread and back", &hop);
     if let Some(stats) = activity.calls.get("fingerprint") {
         println!(
             "the plugin's own counts: p50 {:.1} µs, p99 {:.1} µs, {:.0} bytes to it, {:.0} from it",
@@ -144,6 +166,12 @@ fn call(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promis
     }
     promises.at_most("plugin_call_p50", ours, "µs", 40.0);
     promises.at_most("plugin_call_vs_bare_wasmtime", ours / fresh, "times", 3.0);
+}
+
+async fn timed(work: impl AsyncFnOnce()) -> Duration {
+    let watch = Stopwatch::start();
+    work().await;
+    watch.elapsed()
 }
 
 /// Prints one line; the median, microseconds.
@@ -294,8 +322,11 @@ impl Bare {
         settings.concurrency_support(false);
         if pooled {
             let mut pool = PoolingAllocationConfig::new();
-            // As the agent's pool: a freed slot is reset by copying.
-            pool.linear_memory_keep_resident(64 * 1024).table_keep_resident(16 * 1024);
+            // As the agent's pool: of a freed slot, the pages that were written are reset by
+            // copying.
+            pool.linear_memory_keep_resident(64 * 1024)
+                .table_keep_resident(16 * 1024)
+                .pagemap_scan(wasmtime::Enabled::Auto);
             settings.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
         }
         let engine = Engine::new(&settings).expect("an engine");

@@ -61,16 +61,29 @@ pub fn device_manager() -> (DeviceManager, Node) {
     (DeviceManager::new(node.clone(), options, refresher), node)
 }
 
-/// Load a device plugin with this configuration.
+/// Load a device plugin with this configuration, without grants.
 ///
 /// # Panics
 /// When it is refused.
 pub async fn load(runtime: &PluginRuntime, bytes: &Arc<[u8]>, config: &JsonObject) -> DevicePlugin {
+    load_granted(runtime, bytes, config, Grants::default()).await
+}
+
+/// Load a device plugin with this configuration and these grants.
+///
+/// # Panics
+/// When it is refused.
+pub async fn load_granted(
+    runtime: &PluginRuntime,
+    bytes: &Arc<[u8]>,
+    config: &JsonObject,
+    grants: Grants,
+) -> DevicePlugin {
     let manifest = Manifest::read(bytes).expect("a plugin");
     let spec = PluginSpec {
         name: "bench".to_owned(),
         config: config.clone(),
-        grants: Grants::default(),
+        grants,
         limits: PluginLimits::default(),
         failure: FailurePolicy::default(),
     };
