@@ -124,7 +124,7 @@ pub(super) fn attributes(
 }
 
 /// The first of a sorted list whose key the one before has too.
-fn twice<'a, T, K: PartialEq + ?Sized>(sorted: &'a [T], key: impl Fn(&T) -> &K) -> Option<&'a T> {
+fn twice<T, K: PartialEq + ?Sized>(sorted: &[T], key: impl Fn(&T) -> &K) -> Option<&T> {
     let mut pairs = sorted.iter().zip(sorted.iter().skip(1));
     pairs.find(|(a, b)| key(a) == key(b)).map(|(_, b)| b)
 }

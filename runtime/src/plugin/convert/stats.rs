@@ -44,7 +44,7 @@ fn instance(
     given: dev::InstanceStats,
     now: Timestamp,
 ) -> Checked<(String, InstanceStats)> {
-    let id = name(&format!("{place}: instance id"), given.id)?;
+    let id = name(format_args!("{place}: instance id"), given.id)?;
     let place = format!("{place}, instance {id}");
     let taken_at = Timestamp::from_nanos(given.taken_at);
     if given.taken_at == 0 {
@@ -72,11 +72,11 @@ pub(in crate::plugin) fn stat_object(
     at_most(place, given.len(), STAT_ENTRIES_MAX)?;
     let mut object = StatObject::default();
     for entry in given {
-        at_most(&format!("{place}: path"), entry.path.len(), STAT_DEPTH_MAX)?;
+        at_most(format_args!("{place}: path"), entry.path.len(), STAT_DEPTH_MAX)?;
         if entry.path.is_empty() {
             return broken(format!("{place}: path"), "is empty");
         }
-        let parts = entry.path.into_iter().map(|part| name(&format!("{place}: path"), part));
+        let parts = entry.path.into_iter().map(|part| name(format_args!("{place}: path"), part));
         let path = parts.collect::<Checked<Vec<_>>>()?;
         let place = format!("{place}: {}", path.join("."));
         if !object.insert(&path, stat_value(&place, entry.value)?) {
