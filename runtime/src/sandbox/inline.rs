@@ -168,8 +168,10 @@ mod tests {
             std::hint::spin_loop();
         }
         drop(turn);
+        let rest_until = turns.rest_until.load(Ordering::Relaxed);
+        assert!(u128::from(rest_until) > limits::INLINE_REST.as_nanos(), "a rest was set");
         let next = turns.take(&other);
-        let rest_is_over = turns.nanos() > turns.rest_until.load(Ordering::Relaxed);
+        let rest_is_over = turns.nanos() > rest_until;
         assert!(next.is_none() || rest_is_over);
         drop(next);
         turns.rest_until.store(0, Ordering::Relaxed);
