@@ -174,6 +174,8 @@ pub const ANSWER_NAME_BYTES_MAX: usize = 256;
 pub const ANSWER_TEXT_BYTES_MAX: usize = 4 * 1024;
 /// Longest JSON Schema of a plugin, bytes.
 pub const SCHEMA_BYTES_MAX: usize = 64 * 1024;
+/// Addresses that one call of a plugin may learn from granted names. A name stands for a handful.
+pub const PLUGIN_ADDRESSES_LEARNED_MAX: usize = 64;
 /// Shortest interval a plugin may ask for: a zero interval once cost a whole core (nomad #6201).
 pub const NEXT_CHECK_MIN: Duration = Duration::from_secs(1);
 /// Longest message of a plugin in the agent's log or a task event, bytes.

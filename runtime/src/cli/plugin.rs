@@ -14,7 +14,8 @@ use super::start::{Fallback, Session, StartError};
 use super::terminal::{Terminal, one_line, plain};
 use crate::agent::{PluginEntry, PluginStatus};
 use crate::limits::PLUGIN_FILE_BYTES_MAX;
-use crate::plugin::capability::{Authority, grant_lines};
+use crate::plugin::capability::{Added, Authority, Grants, grant_lines};
+use crate::plugin::grant_lines::granted_words;
 use crate::plugin::manifest::Manifest;
 
 /// Hex digits of a digest in a table.
@@ -70,15 +71,13 @@ fn list_text(entries: &[PluginEntry], terminal: &Terminal) -> String {
             PluginStatus::Refused(_) => "refused",
             PluginStatus::Disabled => "disabled",
         };
-        let asks: Vec<&str> =
-            entry.asks.iter().filter(|ask| !ask.harmless()).map(|ask| word(*ask)).collect();
         [
             entry.name.clone(),
             entry.kind.map(|kind| kind.to_string()).unwrap_or_default(),
             entry.version.clone().unwrap_or_default(),
             status.to_owned(),
             size(entry.size_bytes),
-            asks.join(" "),
+            may(entry),
             entry.digest.iter().flat_map(|digest| digest.chars().take(DIGEST_CHARS)).collect(),
             entry.source.clone(),
         ]
@@ -93,20 +92,15 @@ fn list_text(entries: &[PluginEntry], terminal: &Terminal) -> String {
     text
 }
 
-/// An authority as the configuration calls it.
-const fn word(authority: Authority) -> &'static str {
-    match authority {
-        Authority::Always => "always",
-        Authority::Clock => "clock",
-        Authority::Random => "random",
-        Authority::Stdio => "stdio",
-        Authority::Files => "files",
-        Authority::Command => "command",
-        Authority::Process => "process",
-        Authority::WasmTask => "wasm_task",
-        Authority::Network => "network",
-        Authority::Unknown => "unknown",
-    }
+/// Ask ∧ grant: what a plugin asks for, as far as it is granted. What is asked for and not granted
+/// has a `!` before it.
+fn may(entry: &PluginEntry) -> String {
+    let asks = entry.asks.iter().filter(|ask| !ask.harmless());
+    let words = asks.map(|ask| match granted_words(&entry.grants, *ask) {
+        words if words.is_empty() => format!("!{}", ask.word()),
+        words => words,
+    });
+    one_line(&words.collect::<Vec<_>>().join(" "))
 }
 
 /// What a plugin imports for one purpose.
@@ -159,7 +153,7 @@ fn inspected<'a>(file: &str, name: &str, manifest: &'a Manifest) -> Inspected<'a
         authority,
         meaning: authority.meaning(),
         always_granted: authority.harmless(),
-        grant: grant_lines(name, authority),
+        grant: grant_lines(name, &Grants::default(), &[Added::Ask(authority)]),
         imports,
     });
     Inspected { file: file.to_owned(), manifest, asks: asks.collect() }
@@ -202,10 +196,9 @@ fn inspect_text(inspected: &Inspected<'_>, name: &str, terminal: &Terminal) -> S
 
 /// One `plugin` block with every grant the plugin needs.
 fn all_grants(name: &str, asks: &[Ask<'_>]) -> Option<String> {
-    // Each block is `plugin`, `grants`, the line that matters, and two closing braces.
-    let inner = |ask: &Ask<'_>| ask.grant.lines().nth(2).map(|line| format!("{line}\n"));
-    let lines: String = asks.iter().filter_map(inner).collect();
-    (!lines.is_empty()).then(|| format!("plugin \"{name}\" {{\n  grants {{\n{lines}  }}\n}}\n"))
+    let added: Vec<Added> = asks.iter().map(|ask| Added::Ask(ask.authority)).collect();
+    let lines = grant_lines(name, &Grants::default(), &added);
+    (!lines.is_empty()).then_some(lines)
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ pub(super) enum Report {
         node: Arc<NodeView>,
     },
     /// A plugin and its fate.
-    Plugin(PluginEntry),
+    Plugin(Box<PluginEntry>),
     /// Said by the agent once.
     Notice {
         /// For people.

@@ -275,7 +275,7 @@ impl Run {
         }
         self.tell(Report::Node { node: agent.node() }).await;
         for entry in agent.plugins() {
-            self.tell(Report::Plugin(entry.clone())).await;
+            self.tell(Report::Plugin(Box::new(entry.clone()))).await;
         }
     }
 

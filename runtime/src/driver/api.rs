@@ -198,6 +198,11 @@ pub struct TaskContext {
     pub alloc_dir: PathBuf,
     /// Host paths lent by reservations, with their read-only flag.
     pub mounts: Vec<Mount>,
+    /// User its job names, interpolated; known while its driver starts it.
+    pub user: Option<String>,
+    /// `address:port` texts in its job's `config`: what it may be connected to; known while its
+    /// driver starts it.
+    pub named: Arc<[String]>,
 }
 
 /// Everything a driver is told about a task (`task-config` of the WIT).

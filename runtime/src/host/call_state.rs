@@ -5,10 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use wasmtime::component::ResourceTable;
+use wasmtime_wasi::sockets::WasiSocketsCtxView;
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
 
 use super::HostServices;
+use super::imports::Lookup;
 use super::log_meter::LogMeter;
+use super::network::NetworkState;
 use crate::clock::{Clock, Stopwatch};
 use crate::driver::api::TaskContext;
 use crate::limits::PluginLimits;
@@ -93,6 +96,7 @@ impl HostTime {
 pub struct CallState {
     wasi: WasiCtx,
     table: ResourceTable,
+    network: NetworkState,
     limiter: GuestLimiter,
     /// What is left of host calls and bytes.
     pub budget: HostcallBudget,
@@ -130,8 +134,19 @@ impl CallState {
                 message: format!("cannot open the granted directory {guest}: {error:#}"),
             })?;
         }
+        let of_agent = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        let granted: Vec<_> = match plugin.grants.env.is_empty() {
+            true => Vec::new(),
+            false => plugin.grants.environment(of_agent).collect(),
+        };
+        wasi.envs(&granted);
+        let network = NetworkState::default();
+        network.open(&mut wasi, &plugin.grants.connect);
         Ok(Self {
             wasi: wasi.build(),
+            network,
             table: new_resource_table(limits),
             limiter: GuestLimiter::new(limits),
             budget: HostcallBudget::for_plugin(&plugin.limits),
@@ -140,6 +155,17 @@ impl CallState {
             services,
             host_time,
         })
+    }
+}
+
+impl CallState {
+    /// Name look-ups as far as they are granted.
+    pub(super) fn lookup(&mut self) -> Lookup<'_> {
+        Lookup {
+            sockets: WasiSocketsCtxView { ctx: self.wasi.sockets(), table: &mut self.table },
+            network: &mut self.network,
+            granted: &self.plugin.grants.connect,
+        }
     }
 }
 

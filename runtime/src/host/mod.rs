@@ -14,6 +14,7 @@ pub mod call_state;
 pub mod command;
 pub mod imports;
 pub mod log_meter;
+mod network;
 pub mod process;
 pub mod wasm_task;
 pub mod workloads;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::endpoint::Endpoint;
 use super::json::JsonObject;
 use crate::limits::{
     FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, KIB, MIB, PluginLimits, STRIKE_WINDOW,
@@ -180,7 +181,7 @@ pub struct FileGrant {
 pub struct CommandGrant {
     /// Absolute path.
     pub program: PathBuf,
-    /// Allowed argument lists, each argument a literal or a pattern with `*`; empty: any.
+    /// Allowed argument lists; see [`crate::plugin::capability`] for what matches.
     pub args: Vec<Vec<String>>,
 }
 
@@ -193,6 +194,15 @@ pub struct Grants {
     pub commands: Vec<CommandGrant>,
     /// Task processes.
     pub process: bool,
+    /// Users that tasks of jobs with a `user` may run as, by name or pattern; without one they run
+    /// as the agent's own.
+    pub users: Vec<String>,
+    /// What may be started as a task process: absolute paths or patterns. Absent: any program.
+    pub programs: Option<Vec<String>>,
     /// WASM tasks.
     pub wasm_task: bool,
+    /// Where it may open TCP connections to.
+    pub connect: Vec<Endpoint>,
+    /// Variables of the agent's environment that it sees, by name or pattern.
+    pub env: Vec<String>,
 }

@@ -13,6 +13,7 @@ pub mod attribute;
 pub mod causes;
 pub mod config;
 pub mod device;
+pub mod endpoint;
 pub mod event;
 pub mod ids;
 pub mod job;

@@ -1,6 +1,7 @@
 //! One call of a plugin: a new store, one function, the store dropped.
 
 use std::fmt::Display;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use wasmtime::Store;
 
 use super::bindings::since_0_1::host::types as wit;
 use super::capability::Grants;
-use super::convert;
+use super::convert::{self, NextCheck};
 use super::meter::PluginMeter;
 use super::metrics::Moved;
 use super::weigh::Weigh;
@@ -102,6 +103,18 @@ impl<P: Send + Sync + 'static> Caller<P> {
         }
         let answer = self.done(call, called).map_err(|e| self.failed(call, e))?;
         answer.map_err(convert::plugin_error)
+    }
+
+    /// What of a plugin's watches is granted: a path that it may not read tells it nothing.
+    pub(super) fn narrowed(&self, mut next: NextCheck) -> NextCheck {
+        let asked = next.paths.len();
+        next.paths.retain(|path| self.context.grants.allow_watch(Path::new(path)));
+        let dropped = asked - next.paths.len();
+        if dropped > 0 {
+            let plugin = self.context.name.as_str();
+            tracing::warn!(plugin, dropped, "it asks to watch paths outside its files grants");
+        }
+        next
     }
 
     /// The host's time, against which an answer is checked.

@@ -2,12 +2,22 @@
 //!
 //! Deny by default. Each import maps to an [`Authority`]; harmless ones are always granted, the
 //! others need a grant in the plugin's block of the configuration. A missing grant is an error
-//! that prints the lines that would add it.
+//! that prints the block that would add it ([`grant_lines`]).
+//!
+//! Patterns: `*` stands for any run of characters. In the arguments of a command it never stands
+//! for the start of an option (`-…`), unless the pattern itself begins with `-`; `**` as the last
+//! of a list is any further arguments, options among them.
+
+use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
 
+pub use super::grant_lines::grant_lines;
 use super::manifest::Manifest;
 pub use crate::model::config::{CommandGrant, FileGrant, Grants};
+
+/// As the last pattern of a list: any further arguments.
+pub(super) const ANY_MORE: &str = "**";
 
 /// What a group of imports lets a plugin do, harmless first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -29,7 +39,7 @@ pub enum Authority {
     Process,
     /// Start and control WASM tasks.
     WasmTask,
-    /// Open sockets: no grant exists for plugins.
+    /// Open TCP connections to granted places.
     Network,
     /// An interface this agent does not have.
     Unknown,
@@ -52,7 +62,7 @@ impl Authority {
             ("wasi:clocks", _) => Self::Clock,
             ("wasi:random", _) => Self::Random,
             ("wasi:filesystem", _) => Self::Files,
-            ("wasi:sockets" | "wasi:http", _) => Self::Network,
+            ("wasi:sockets", _) => Self::Network,
             _ => Self::Unknown,
         }
     }
@@ -69,8 +79,31 @@ impl Authority {
             Self::Command => "run granted programs to completion",
             Self::Process => "start and control task processes",
             Self::WasmTask => "start and control WASM tasks",
-            Self::Network => "open network sockets (never granted to plugins)",
+            Self::Network => "open TCP connections to granted places",
             Self::Unknown => "interfaces this agent does not have",
+        }
+    }
+
+    /// Is there a grant for it?
+    #[must_use]
+    pub const fn can_be_granted(self) -> bool {
+        !matches!(self, Self::Unknown)
+    }
+
+    /// As the configuration and tables call it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::Clock => "clock",
+            Self::Random => "random",
+            Self::Stdio => "stdio",
+            Self::Files => "files",
+            Self::Command => "command",
+            Self::Process => "process",
+            Self::WasmTask => "wasm_task",
+            Self::Network => "connect",
+            Self::Unknown => "unknown",
         }
     }
 
@@ -83,22 +116,53 @@ impl Authority {
 
 /// An ask without its grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
-#[error("imports {} ({}), which is not granted{}", .imports.join(", "), .authority.meaning(), add_lines(.lines))]
+#[error("imports {} ({}), which is not granted", .imports.join(", "), .authority.meaning())]
 pub struct MissingGrant {
     /// What is missing.
     pub authority: Authority,
     /// The imports that ask for it.
     pub imports: Vec<String>,
-    /// Configuration lines that would grant it; empty when nothing can.
+}
+
+/// Everything a plugin asks for and was not granted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("{}{}", .missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "), add_lines(.missing, .lines))]
+pub struct NotGranted {
+    /// What is missing; not empty.
+    pub missing: Vec<MissingGrant>,
+    /// The plugin's block of the configuration with all of it added to what is granted already;
+    /// empty when nothing can be granted.
     pub lines: String,
 }
 
-fn add_lines(lines: &str) -> String {
-    if lines.is_empty() {
-        "; no grant exists for it".to_owned()
-    } else {
-        format!("; to grant it add to the agent's configuration:\n{lines}")
+fn add_lines(missing: &[MissingGrant], lines: &str) -> String {
+    let no_grant = missing.iter().any(|one| !one.authority.can_be_granted());
+    match (no_grant, lines.is_empty()) {
+        (true, _) => "; no grant exists for it".to_owned(),
+        (false, true) => String::new(),
+        (false, false) => format!("; to grant it {PUT}:\n{lines}"),
     }
+}
+
+/// What an operator does with the lines of [`grant_lines`].
+pub const PUT: &str = "put this into the agent's configuration";
+
+/// Something to add to what a plugin was granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// What an import asks for; with an example where only the plugin knows more.
+    Ask(Authority),
+    /// To run a program with these very arguments.
+    Command {
+        /// Absolute path; a bare name is looked for nowhere, and its directory is to be filled in.
+        program: String,
+        /// Its arguments.
+        args: Vec<String>,
+    },
+    /// That tasks run as this user.
+    User(String),
+    /// That this program is started as a task.
+    Program(String),
 }
 
 impl Grants {
@@ -110,40 +174,60 @@ impl Grants {
             Authority::Command => !self.commands.is_empty(),
             Authority::Process => self.process,
             Authority::WasmTask => self.wasm_task,
-            Authority::Network | Authority::Unknown => false,
+            Authority::Network => !self.connect.is_empty(),
+            Authority::Unknown => false,
             _ => true,
         }
     }
 
-    /// The asks of a plugin that are not granted.
+    /// May a task run as this user? Without a name: as the agent's own.
     #[must_use]
-    pub fn missing(&self, plugin: &str, manifest: &Manifest) -> Vec<MissingGrant> {
-        manifest
+    pub fn allow_user(&self, user: Option<&str>) -> bool {
+        user.is_none_or(|user| self.users.iter().any(|pattern| wildcard(pattern, user)))
+    }
+
+    /// May this be started as a task process? Where programs are named, one that is not given by
+    /// its full path could be any.
+    #[must_use]
+    pub fn allow_program(&self, command: &str) -> bool {
+        let Some(programs) = &self.programs else { return true };
+        let plain = command.starts_with('/') && !command.split('/').any(|part| part == "..");
+        plain && programs.iter().any(|pattern| wildcard(pattern, command))
+    }
+
+    /// May it be told when this path changes? What it may read, and no other.
+    #[must_use]
+    pub fn allow_watch(&self, path: &Path) -> bool {
+        let plain = !path.components().any(|part| matches!(part, Component::ParentDir));
+        plain && self.files.iter().any(|grant| path.starts_with(&grant.path))
+    }
+
+    /// Those of the agent's variables that the plugin sees.
+    pub fn environment<'a>(
+        &'a self,
+        of_agent: impl Iterator<Item = (String, String)> + 'a,
+    ) -> impl Iterator<Item = (String, String)> + 'a {
+        of_agent.filter(|(name, _)| self.env.iter().any(|pattern| wildcard(pattern, name)))
+    }
+
+    /// The asks of a plugin that are not granted; none: it may run.
+    #[must_use]
+    pub fn missing(&self, plugin: &str, manifest: &Manifest) -> Option<NotGranted> {
+        let missing: Vec<MissingGrant> = manifest
             .asks()
             .into_iter()
             .filter(|(authority, _)| !self.allow(*authority))
             .map(|(authority, imports)| MissingGrant {
                 authority,
                 imports: imports.into_iter().map(str::to_owned).collect(),
-                lines: grant_lines(plugin, authority),
             })
-            .collect()
-    }
-}
-
-/// The configuration lines that would grant an authority to a plugin.
-#[must_use]
-pub fn grant_lines(plugin: &str, authority: Authority) -> String {
-    let grant = match authority {
-        Authority::Files => "    files \"/path/it/needs\" { write = false }\n",
-        Authority::Command => {
-            "    command \"/usr/bin/program\" { args = [[\"--query\", \"*\"]] }\n"
+            .collect();
+        if missing.is_empty() {
+            return None;
         }
-        Authority::Process => "    process = true\n",
-        Authority::WasmTask => "    wasm_task = true\n",
-        _ => return String::new(),
-    };
-    format!("plugin \"{plugin}\" {{\n  grants {{\n{grant}  }}\n}}\n")
+        let added: Vec<Added> = missing.iter().map(|one| Added::Ask(one.authority)).collect();
+        Some(NotGranted { missing, lines: grant_lines(plugin, self, &added) })
+    }
 }
 
 impl CommandGrant {
@@ -151,15 +235,27 @@ impl CommandGrant {
     #[must_use]
     pub fn allows(&self, program: &str, args: &[String]) -> bool {
         let path = self.program.as_path();
-        let named = path == std::path::Path::new(program)
-            || path.file_name().is_some_and(|name| name == program);
-        named
-            && (self.args.is_empty()
-                || self.args.iter().any(|patterns| {
-                    patterns.len() == args.len()
-                        && patterns.iter().zip(args).all(|(p, a)| wildcard(p, a))
-                }))
+        let named =
+            path == Path::new(program) || path.file_name().is_some_and(|name| name == program);
+        named && self.args.iter().any(|patterns| arguments(patterns, args))
     }
+}
+
+/// Does a list of patterns fit all of the arguments?
+fn arguments(patterns: &[String], args: &[String]) -> bool {
+    match (patterns.split_first(), args.split_first()) {
+        (Some((last, [])), _) if last == ANY_MORE => true,
+        (Some((pattern, patterns)), Some((arg, args))) => {
+            argument(pattern, arg) && arguments(patterns, args)
+        }
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// A pattern for a value must not let an option in: `*` is no `--output=/etc/passwd`.
+fn argument(pattern: &str, arg: &str) -> bool {
+    (pattern.starts_with('-') || !arg.starts_with('-')) && wildcard(pattern, arg)
 }
 
 /// `*` stands for any run of characters; everything else for itself.
@@ -184,67 +280,5 @@ fn wildcard(pattern: &str, text: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plugin::manifest::PluginKind;
-
-    fn manifest(imports: &[&str]) -> Manifest {
-        Manifest {
-            kind: PluginKind::Driver,
-            interface_version: "0.1.0".into(),
-            exports: vec![],
-            imports: imports.iter().map(|s| (*s).to_owned()).collect(),
-            size_bytes: 0,
-            digest: String::new(),
-        }
-    }
-
-    #[test]
-    fn nothing_but_the_harmless_is_granted_by_default() {
-        let asks = manifest(&[
-            "ostler:plugin/log@0.1.0",
-            "wasi:io/streams@0.2.6",
-            "ostler:plugin/process@0.1.0",
-            "wasi:sockets/tcp@0.2.6",
-        ]);
-        let missing = Grants::default().missing("x", &asks);
-        let authorities: Vec<_> = missing.iter().map(|m| m.authority).collect();
-        assert_eq!(authorities, [Authority::Process, Authority::Network]);
-    }
-
-    #[test]
-    fn a_missing_grant_prints_the_lines_that_would_add_it() {
-        let asks = manifest(&["ostler:plugin/process@0.1.0"]);
-        let text = Grants::default().missing("mine", &asks)[0].to_string();
-        assert!(text.contains("plugin \"mine\" {\n  grants {\n    process = true"), "{text}");
-        let granted = Grants { process: true, ..Grants::default() };
-        assert!(granted.missing("mine", &asks).is_empty());
-    }
-
-    #[test]
-    fn network_can_not_be_granted_to_a_plugin() {
-        let asks = manifest(&["wasi:sockets/tcp@0.2.6"]);
-        let all = Grants { process: true, wasm_task: true, ..Grants::default() };
-        assert!(all.missing("x", &asks)[0].to_string().contains("no grant exists"));
-    }
-
-    #[test]
-    fn a_command_grant_is_narrowed_by_its_argument_patterns() {
-        let grant = CommandGrant {
-            program: "/usr/bin/nvidia-smi".into(),
-            args: vec![vec!["--query-gpu=*".into(), "--format=csv".into()]],
-        };
-        let args = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
-        assert!(grant.allows("nvidia-smi", &args(&["--query-gpu=name", "--format=csv"])));
-        assert!(grant.allows("/usr/bin/nvidia-smi", &args(&["--query-gpu=", "--format=csv"])));
-        assert!(!grant.allows("/tmp/nvidia-smi", &args(&["--query-gpu=name", "--format=csv"])));
-        assert!(!grant.allows("nvidia-smi", &args(&["--reset", "--format=csv"])));
-        assert!(!grant.allows("nvidia-smi", &args(&["--query-gpu=name"])));
-    }
-
-    #[test]
-    fn wildcards_match_whole_arguments_only() {
-        assert!(wildcard("a*c", "abc") && wildcard("*", "") && wildcard("a*b*c", "a-b-c"));
-        assert!(!wildcard("a*c", "abcd") && !wildcard("abc", "abcd") && !wildcard("a*b*c", "acb"));
-    }
-}
+#[path = "capability_tests.rs"]
+mod tests;

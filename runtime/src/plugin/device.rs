@@ -70,8 +70,10 @@ impl DevicePlugin {
             })
         });
         let found = self.caller.answer("fingerprint", called.await)?;
-        convert::device_fingerprint(&self.name, found)
-            .map_err(|e| self.caller.failed("fingerprint", e))
+        let mut found = convert::device_fingerprint(&self.name, found)
+            .map_err(|e| self.caller.failed("fingerprint", e))?;
+        found.next = self.caller.narrowed(found.next);
+        Ok(found)
     }
 
     /// How a task uses these instances.

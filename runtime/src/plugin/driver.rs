@@ -1,5 +1,6 @@
 //! Typed calls into a driver plugin.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -98,7 +99,10 @@ impl DriverPlugin {
     /// The driver's own error, or that the call failed.
     pub async fn fingerprint(&self) -> Result<DriverFingerprint, PluginCallError> {
         let found = self.caller.answer("fingerprint", call!(self, None, call_fingerprint()))?;
-        convert::driver_fingerprint(found).map_err(|e| self.caller.failed("fingerprint", e))
+        let mut found =
+            convert::driver_fingerprint(found).map_err(|e| self.caller.failed("fingerprint", e))?;
+        found.next = self.caller.narrowed(found.next);
+        Ok(found)
     }
 
     /// Start a task. The caller kills what the host owns of the run when this fails.
@@ -110,6 +114,11 @@ impl DriverPlugin {
         context: Arc<TaskContext>,
         config: TaskConfig,
     ) -> Result<Started, PluginCallError> {
+        let context = Arc::new(TaskContext {
+            user: config.user.clone(),
+            named: named_addresses(&config.config),
+            ..(*context).clone()
+        });
         let config = task_config(config);
         let started =
             self.caller.answer("start", call!(self, Some(context), call_start(config)))?;
@@ -290,6 +299,23 @@ impl DriverPlugin {
         let version = started.handle.version;
         Ok(Started { handle: DriverHandle { plugin, version, data }, workload })
     }
+}
+
+/// The texts of a task's configuration that are an address with a port.
+fn named_addresses(config: &JsonObject) -> Arc<[String]> {
+    fn collect(value: &serde_json::Value, into: &mut Vec<String>) {
+        match value {
+            serde_json::Value::String(text) if text.parse::<SocketAddr>().is_ok() => {
+                into.push(text.clone());
+            }
+            serde_json::Value::Array(items) => items.iter().for_each(|item| collect(item, into)),
+            serde_json::Value::Object(map) => map.values().for_each(|item| collect(item, into)),
+            _ => {}
+        }
+    }
+    let mut named = Vec::new();
+    config.map().values().for_each(|value| collect(value, &mut named));
+    named.into()
 }
 
 fn raw_exit(exit: RawExit) -> drv::RawExit {

@@ -14,6 +14,7 @@ pub mod capability;
 pub mod convert;
 pub mod device;
 pub mod driver;
+pub mod grant_lines;
 pub mod manifest;
 pub mod meter;
 pub mod metrics;
@@ -35,7 +36,7 @@ use crate::sandbox::{CallError, EngineKind, Format, LoadError, StoreLimits};
 use bindings::since_0_1::device_world::DevicePluginPre;
 use bindings::since_0_1::driver_world::DriverPluginPre;
 use call::Caller;
-use capability::{Grants, MissingGrant};
+use capability::{Grants, NotGranted};
 use manifest::{Manifest, ManifestError, PluginKind};
 use meter::PluginMeter;
 use policy::FailurePolicy;
@@ -62,8 +63,8 @@ pub enum PluginError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// It asks for more than it was granted.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-    NotGranted(Vec<MissingGrant>),
+    #[error(transparent)]
+    NotGranted(#[from] NotGranted),
     /// It was not compiled or loaded.
     #[error(transparent)]
     Code(#[from] LoadError),
@@ -138,9 +139,8 @@ impl PluginRuntime {
         manifest: Manifest,
         bytes: Arc<[u8]>,
     ) -> Result<Plugin, PluginError> {
-        let missing = spec.grants.missing(&spec.name, &manifest);
-        if !missing.is_empty() {
-            return Err(PluginError::NotGranted(missing));
+        if let Some(missing) = spec.grants.missing(&spec.name, &manifest) {
+            return Err(missing.into());
         }
         let sandbox = &self.services.sandbox;
         let code = sandbox.code().load(bytes, EngineKind::Plugin, Format::Component).await?;

@@ -140,6 +140,8 @@ impl Run {
             task_dir: task_dir.map(|dir| dir.path).unwrap_or_default(),
             alloc_dir,
             mounts: reservation.mounts,
+            user: None,
+            named: Arc::default(),
         };
         let _first_stays = self.context.set(Arc::new(context));
     }

@@ -225,6 +225,7 @@ fn the_command_line_touches_the_agent_only_through_its_handle_and_plain_data() {
         "node",
         "rng",
         "plugin::capability",
+        "plugin::grant_lines",
         "plugin::manifest",
         "sandbox::compile_child_main",
     ];

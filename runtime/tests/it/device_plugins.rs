@@ -243,7 +243,7 @@ async fn cards_told_of_by_a_granted_program_are_found_lent_and_gone_with_their_d
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_cards_has_the_nvidia_plugin_undetected_and_not_failed() {
     let config = "plugin \"nvidia\" {\n config {\n program = \"/nowhere/nvidia-smi\"\n }\n grants \
-         {\n command \"/nowhere/nvidia-smi\" {}\n files \"/nowhere\" {}\n }\n }\n";
+         {\n command \"/nowhere/nvidia-smi\" { args = [[\"**\"]] }\n files \"/nowhere\" {}\n }\n }\n";
     let agent = TestAgent::with_config(config).await;
     let plugin = agent.handle.node().device_plugins["nvidia"].clone();
     assert_eq!(plugin.state, HealthState::Undetected, "{plugin:?}");

@@ -28,6 +28,7 @@ mod device_hotplug;
 mod device_plugins;
 mod devices;
 mod fifty_tasks;
+mod grants;
 mod leaks;
 mod plugin_containment;
 mod plugin_faults;

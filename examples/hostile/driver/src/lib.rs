@@ -85,7 +85,10 @@ impl Driver for Hostile {
             args: config.args.clone(),
             env: task.env,
             cwd: task.task_dir,
-            user: task.user,
+            user: match config.start.as_str() {
+                "as-another-user" => Some(config.arg.clone()),
+                _ => task.user,
+            },
         })?;
         let mut started = Started::remembering::<Self>(id, &config)?;
         match config.start.as_str() {

@@ -1,8 +1,17 @@
-//! A driver that would call home: it imports `wasi:sockets`, which no driver is granted.
+//! A driver that would call home: it imports `wasi:sockets`, which no driver is granted by itself.
+//!
+//! Its task's `address` is where it calls; the start never succeeds, and the reason says how far it
+//! came and which variables of the agent it sees.
 
 use std::net::TcpStream;
 
 use ostler_sdk::driver::prelude::*;
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Config {
+    address: String,
+}
 
 struct WantsSockets;
 
@@ -15,10 +24,14 @@ impl Driver for WantsSockets {
     }
 
     fn start(task: TaskConfig) -> Result<Started> {
-        match TcpStream::connect("192.0.2.1:80") {
-            Ok(_) => Started::new::<Self>(task.id),
-            Err(error) => Err(Error::recoverable(error.to_string())),
-        }
+        let config: Config = task.parse()?;
+        let reached = match TcpStream::connect(&config.address) {
+            Ok(_) => "connected".to_owned(),
+            Err(error) => format!("not connected: {error}"),
+        };
+        let mut seen: Vec<String> = std::env::vars().map(|(name, _)| name).collect();
+        seen.sort();
+        Err(Error::fatal(format!("{reached}; sees [{}]", seen.join(" "))))
     }
 }
 

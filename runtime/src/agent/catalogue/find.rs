@@ -131,7 +131,10 @@ fn builtin_defaults(name: &str, data_dir: &Path) -> (JsonObject, Grants) {
     };
     let read_only = |path: PathBuf| vec![FileGrant { path, write: false }];
     match name {
-        "exec" => (JsonObject::default(), Grants { process: true, ..Grants::default() }),
+        "exec" => {
+            let users = vec!["*".to_owned()];
+            (JsonObject::default(), Grants { process: true, users, ..Grants::default() })
+        }
         "wasm" => (JsonObject::default(), Grants { wasm_task: true, ..Grants::default() }),
         "files" => {
             let dir = data_dir.join("devices");

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::*;
-use crate::plugin::capability::{Authority, CommandGrant, FileGrant, grant_lines};
+use crate::plugin::capability::{CommandGrant, FileGrant};
 
 fn parse(text: &str) -> AgentConfig {
     let parsed = AgentConfig::parse(text.as_bytes(), Path::new("/etc/ostler/ostler.hcl"));
@@ -229,13 +229,35 @@ fn what_is_no_text_is_refused() {
 }
 
 #[test]
-fn the_lines_a_refused_plugin_prints_are_a_valid_configuration() {
-    for authority in [Authority::Files, Authority::Command, Authority::Process, Authority::WasmTask]
-    {
-        let config = parse(&grant_lines("mine", authority));
-        let grants = config.plugins["mine"].grants.clone().unwrap();
-        assert!(grants.allow(authority), "{authority:?}");
-    }
+fn grants_narrow_who_runs_what_and_where_it_connects() {
+    let grants = |text: &str| {
+        let text = format!("plugin \"x\" {{\n grants {{\n{text}\n }}\n}}");
+        parse(&text).plugins["x"].grants.clone().unwrap()
+    };
+    let given = grants(
+        "process = true\n users = [\"web-*\"]\n programs = [\"/opt/app/*\"]\n \
+         connect = [\"10.0.0.0/8:443\", \"api.example.com:*\"]\n env = [\"LC_*\"]",
+    );
+    assert_eq!(given.users, ["web-*"]);
+    assert_eq!(given.programs.unwrap(), ["/opt/app/*"]);
+    assert_eq!(given.connect.len(), 2);
+    assert_eq!(given.env, ["LC_*"]);
+    assert_eq!(grants("").programs, None, "any, where processes may be started at all");
+    let found = problems(
+        "plugin \"x\" {\n grants {\n  users = [\"a\"]\n  programs = [\"sh\"]\n  \
+         connect = [\"10.0.0.1\"]\n  env = [\"A=B\"]\n }\n}",
+    );
+    let expected = [
+        "3:11 users narrows process; write process = true beside it",
+        "4:14 programs narrows process; write process = true beside it",
+        "4:15 a program is granted by its full path, as in \"/opt/app/*\"",
+        "5:14 \"10.0.0.1\" has no port; write it behind a colon, or * for any, as in \
+         \"10.0.0.1:443\"",
+        "6:10 the name of a variable, or a pattern such as \"LC_*\", is wanted here",
+    ];
+    let mut found = found;
+    found.sort();
+    assert_eq!(found, expected);
 }
 
 #[test]

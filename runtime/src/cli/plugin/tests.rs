@@ -13,6 +13,7 @@ fn manifest() -> Manifest {
         "ostler:plugin/process@0.1.0",
         "wasi:filesystem/types@0.2.6",
         "wasi:sockets/tcp@0.2.6",
+        "evil:all/things@1.0.0",
     ];
     Manifest {
         kind: PluginKind::Driver,
@@ -35,7 +36,8 @@ fn everything_a_plugin_could_do_is_told_with_its_condition() {
         "size       2.0 KiB (2048 bytes)\n",
         "  log, read its own configuration, report events (always granted)\n    ostler:plugin/log@0.1.0\n",
         "  start and control task processes (needs a grant)\n    ostler:plugin/process@0.1.0\n",
-        "(cannot be granted: the plugin will be refused)\n    wasi:sockets/tcp@0.2.6\n",
+        "  open TCP connections to granted places (needs a grant)\n    wasi:sockets/tcp@0.2.6\n",
+        "(cannot be granted: the plugin will be refused)\n    evil:all/things@1.0.0\n",
     ] {
         assert!(text.contains(expected), "{expected:?} in\n{text}");
     }
@@ -98,7 +100,32 @@ fn the_list_has_a_row_per_plugin_and_the_reasons_below() {
     let lines: Vec<&str> = text.lines().collect();
     let words: Vec<&str> = lines[1].split_whitespace().collect();
     let expected =
-        ["exec", "driver", "0.1.0", "loaded", "1.0", "KiB", "process", "0123456789ab", "built-in"];
+        ["exec", "driver", "0.1.0", "loaded", "1.0", "KiB", "!process", "0123456789ab", "built-in"];
     assert_eq!(words, expected);
     assert!(text.ends_with("\nbad is refused: imports x\n"), "{text}");
+}
+
+#[test]
+fn what_a_plugin_may_is_what_it_asks_for_as_far_as_it_is_granted() {
+    let grants = "files \"/sys\" {}\n files \"/run/x\" { write = true }\n process = true\n \
+                  users = [\"nobody\"]\n connect = [\"10.0.0.0/8:443\"]\n wasm_task = true";
+    let text = format!("plugin \"x\" {{\n grants {{\n {grants}\n }}\n}}");
+    let config = AgentConfig::parse(text.as_bytes(), Path::new("/etc/ostler.hcl")).unwrap();
+    let grants = config.plugins["x"].grants.clone().unwrap();
+    let asks = [Authority::Always, Authority::Files, Authority::Command, Authority::Process];
+    let entry = PluginEntry {
+        name: "x".into(),
+        source: "/x.wasm".into(),
+        kind: Some(PluginKind::Driver),
+        describes_as: None,
+        version: None,
+        interface_version: None,
+        digest: None,
+        size_bytes: 1,
+        status: PluginStatus::Loaded,
+        grants,
+        asks: asks.into_iter().chain([Authority::Network]).collect(),
+    };
+    let expected = "files(/sys, /run/x rw) !command process(as nobody) connect(10.0.0.0/8:443)";
+    assert_eq!(may(&entry), expected, "wasm_task is granted and not asked for");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::host::CallState;
 use crate::host::command::{CommandFailure, run};
 use crate::plugin::bindings::since_0_1::host::command::{CommandError, Host, Output};
-use crate::plugin::capability::{Authority, grant_lines};
+use crate::plugin::capability::Added;
 
 impl Host for CallState {
     async fn run(
@@ -17,12 +17,9 @@ impl Host for CallState {
         self.budget.charge(program.len() + args.iter().map(String::len).sum::<usize>())?;
         let grant = self.plugin.grants.commands.iter().find(|grant| grant.allows(&program, &args));
         let Some(grant) = grant else {
-            return Ok(Err(CommandError::Denied(format!(
-                "running {program} {} is not granted; to grant it add to the agent's \
-                 configuration:\n{}",
-                args.join(" "),
-                grant_lines(&self.plugin.name, Authority::Command)
-            ))));
+            let text = format!("running {program} {} is not granted", args.join(" "));
+            let denied = self.denied(&text, Added::Command { program, args });
+            return Ok(Err(CommandError::Denied(denied)));
         };
         let wall = Duration::from_millis(timeout).min(self.plugin.limits.call_wall_max);
         // The command runs where I/O is driven, and its time has a bound of its own.

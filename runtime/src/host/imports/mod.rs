@@ -4,15 +4,18 @@
 //! its interface; only a spent budget ends the call.
 
 mod command;
+mod lookup;
 mod process;
 mod say;
 mod wasm_task;
 
+pub(in crate::host) use lookup::Lookup;
 use wasmtime::component::{HasSelf, Linker};
 
 use super::CallState;
 use crate::plugin::bindings::since_0_1::driver_world::DriverPlugin;
 use crate::plugin::bindings::since_0_1::host;
+use crate::plugin::capability::{Added, PUT, grant_lines};
 
 /// Link every host interface and the harmless part of WASI. What a plugin may import is decided
 /// before (see [`crate::plugin::capability`]); what it may do with it, call by call.
@@ -21,10 +24,19 @@ use crate::plugin::bindings::since_0_1::host;
 /// When an interface is linked twice: a mistake in this agent.
 pub fn link(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
+    lookup::link(linker)?;
     DriverPlugin::add_to_linker::<_, HasSelf<CallState>>(linker, |state| state)
 }
 
 impl host::types::Host for CallState {}
+
+impl CallState {
+    /// What is not granted, and the lines that would grant it.
+    fn denied(&self, what: &str, added: Added) -> String {
+        let lines = grant_lines(&self.plugin.name, &self.plugin.grants, &[added]);
+        format!("{what}; to grant it {PUT}:\n{lines}")
+    }
+}
 
 /// Text cut at a character boundary to at most `max` bytes.
 pub(crate) fn cut(mut text: String, max: usize) -> String {

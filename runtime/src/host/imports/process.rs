@@ -9,7 +9,7 @@ use crate::host::process::{ProcessError, ProcessSpec, ProcessState as HostState}
 use crate::plugin::bindings::since_0_1::host::process::{
     Host, ProcessError as WitError, ProcessState, SpawnRequest,
 };
-use crate::plugin::capability::{Authority, grant_lines};
+use crate::plugin::capability::{Added, Authority};
 
 impl From<ProcessError> for WitError {
     fn from(error: ProcessError) -> Self {
@@ -28,17 +28,40 @@ impl From<ProcessError> for WitError {
 impl CallState {
     fn process_task(&self) -> Result<Arc<TaskContext>, WitError> {
         if !self.plugin.grants.process {
-            return Err(WitError::Denied(format!(
-                "starting processes is not granted; to grant it add to the agent's \
-                 configuration:\n{}",
-                grant_lines(&self.plugin.name, Authority::Process)
-            )));
+            let added = Added::Ask(Authority::Process);
+            return Err(WitError::Denied(self.denied("starting processes is not granted", added)));
         }
         self.task.clone().ok_or(WitError::UnknownProcess)
     }
 
+    /// The user is the job's to say and the operator's to allow; the driver only passes it on.
+    fn narrow(&self, task: &TaskContext, request: &SpawnRequest) -> Result<(), WitError> {
+        let grants = &self.plugin.grants;
+        let user = request.user.as_deref();
+        if user != task.user.as_deref() {
+            let named = |user: Option<&str>| user.unwrap_or("the agent's own user").to_owned();
+            return Err(WitError::Denied(format!(
+                "the job says {}, not {}: a driver starts a task as the user its job names",
+                named(task.user.as_deref()),
+                named(user),
+            )));
+        }
+        if !grants.allow_user(user) {
+            let user = user.unwrap_or_default().to_owned();
+            let text = format!("running tasks as {user} is not granted");
+            return Err(WitError::Denied(self.denied(&text, Added::User(user))));
+        }
+        if !grants.allow_program(&request.command) {
+            let text = format!("running {} is not granted", request.command);
+            let added = Added::Program(request.command.clone());
+            return Err(WitError::Denied(self.denied(&text, added)));
+        }
+        Ok(())
+    }
+
     async fn spawn_process(&mut self, request: SpawnRequest) -> Result<String, WitError> {
         let task = self.process_task()?;
+        self.narrow(&task, &request)?;
         let spec = ProcessSpec {
             run_id: task.run_id.clone(),
             command: request.command,

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use crate::driver::api::TaskContext;
 use crate::host::CallState;
+use crate::host::imports::cut;
 use crate::host::wasm_task::{TaskDir, WasmTaskError, WasmTaskSpec};
+use crate::limits::ANSWER_NAME_BYTES_MAX;
 use crate::plugin::bindings::since_0_1::host::wasm_task::{
     Host, SpawnRequest, TaskState, WasmError,
 };
-use crate::plugin::capability::{Authority, grant_lines};
+use crate::plugin::capability::{Added, Authority};
 
 impl From<WasmTaskError> for WasmError {
     fn from(error: WasmTaskError) -> Self {
@@ -28,17 +30,22 @@ impl From<WasmTaskError> for WasmError {
 impl CallState {
     fn wasm_run(&self) -> Result<Arc<TaskContext>, WasmError> {
         if !self.plugin.grants.wasm_task {
-            return Err(WasmError::Denied(format!(
-                "starting WASM tasks is not granted; to grant it add to the agent's \
-                 configuration:\n{}",
-                grant_lines(&self.plugin.name, Authority::WasmTask)
-            )));
+            let added = Added::Ask(Authority::WasmTask);
+            let text = self.denied("starting WASM tasks is not granted", added);
+            return Err(WasmError::Denied(text));
         }
         self.task.clone().ok_or(WasmError::UnknownTask)
     }
 
     async fn spawn_wasm(&mut self, request: SpawnRequest) -> Result<String, WasmError> {
         let task = self.wasm_run()?;
+        let foreign = request.network.connect.iter().find(|to| !task.named.contains(to));
+        if let Some(place) = foreign {
+            return Err(WasmError::Denied(format!(
+                "the job's config does not name {}: a task connects to what its job names",
+                cut(place.clone(), ANSWER_NAME_BYTES_MAX)
+            )));
+        }
         let spec = WasmTaskSpec {
             path: PathBuf::from(request.path),
             args: request.args,

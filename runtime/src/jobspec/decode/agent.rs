@@ -18,6 +18,7 @@ use crate::model::config::{
     AgentConfig, CommandGrant, ConfigOrigin, FailurePolicy, FileGrant, GcConfig, Grants,
     LimitOverrides, PluginBlock,
 };
+use crate::model::endpoint::{Endpoint, EndpointError};
 use crate::model::ids::PluginName;
 
 /// Shortest deadline of a call: below it no guest can answer.
@@ -118,7 +119,11 @@ static GRANTS: Schema = Schema {
         labelled("files", &FILES),
         labelled("command", &COMMAND),
         field("process", Shape::Bool),
+        field("users", Shape::TextList),
+        field("programs", Shape::TextList),
         field("wasm_task", Shape::Bool),
+        field("connect", Shape::TextList),
+        field("env", Shape::TextList),
     ],
 };
 
@@ -322,9 +327,68 @@ fn grants(block: Block, cx: &mut Context<'_>) -> Grants {
         commands.push(CommandGrant { program, args });
     }
     let process = reader.boolean("process", cx).unwrap_or(false);
+    let users = reader.texts("users", cx);
+    let programs = reader.texts("programs", cx);
+    if !process {
+        for (name, given) in [("users", &users), ("programs", &programs)] {
+            if let Some((_, at)) = given {
+                cx.error(*at, format!("{name} narrows process; write process = true beside it"));
+            }
+        }
+    }
+    let programs = programs.map(|programs| checked_programs(programs.0, cx));
     let wasm_task = reader.boolean("wasm_task", cx).unwrap_or(false);
+    let connect = reader.texts("connect", cx).map(|(places, _)| endpoints(places, cx));
+    let env = reader.texts("env", cx).map(|(names, _)| variables(names, cx));
     reader.finish();
-    Grants { files, commands, process, wasm_task }
+    Grants {
+        files,
+        commands,
+        process,
+        users: users.map(|(users, _)| plain_texts(users)).unwrap_or_default(),
+        programs,
+        wasm_task,
+        connect: connect.unwrap_or_default(),
+        env: env.unwrap_or_default(),
+    }
+}
+
+fn plain_texts(texts: Vec<(String, Span)>) -> Vec<String> {
+    texts.into_iter().map(|(text, _)| text).collect()
+}
+
+/// A program that a task may be: found by its full path, never by name.
+fn checked_programs(programs: Vec<(String, Span)>, cx: &mut Context<'_>) -> Vec<String> {
+    for (program, at) in &programs {
+        if !program.starts_with('/') {
+            cx.error(*at, "a program is granted by its full path, as in \"/opt/app/*\"");
+        }
+    }
+    plain_texts(programs)
+}
+
+fn endpoints(places: Vec<(String, Span)>, cx: &mut Context<'_>) -> Vec<Endpoint> {
+    let mut endpoints = Vec::with_capacity(places.len());
+    for (place, at) in places {
+        match place.parse() {
+            Ok(endpoint) => endpoints.push(endpoint),
+            Err(error) => {
+                let error: EndpointError = error;
+                cx.error(at, error.to_string());
+            }
+        }
+    }
+    endpoints
+}
+
+fn variables(names: Vec<(String, Span)>, cx: &mut Context<'_>) -> Vec<String> {
+    for (name, at) in &names {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            let message = "the name of a variable, or a pattern such as \"LC_*\", is wanted here";
+            cx.error(*at, message);
+        }
+    }
+    plain_texts(names)
 }
 
 /// Blocks whose label is a path; the same path twice is reported.
@@ -347,17 +411,20 @@ fn targets(blocks: Vec<Block>, cx: &mut Context<'_>) -> Vec<(PathBuf, Span, Bloc
     targets
 }
 
-/// `args`: a list of argument lists. Absent: any arguments.
+/// `args`: a list of argument lists. Absent: no arguments.
 fn argument_lists(reader: &mut Reader, cx: &mut Context<'_>) -> Vec<Vec<String>> {
     let wanted = "a list of argument lists such as [[\"--query\", \"*\"]]";
     let Some((key, value)) = reader.value("args") else {
-        return Vec::new();
+        return vec![Vec::new()];
     };
     let ValueKind::List(items) = value.kind else {
         return wrong(&key, value.span, wanted, &value.kind, cx).unwrap_or_default();
     };
     if items.is_empty() {
-        cx.error(value.span, "args must not be empty; leave it out for any arguments");
+        cx.error(
+            value.span,
+            "args must not be empty; leave it out for no arguments, write [[\"**\"]] for any",
+        );
     }
     let mut lists = Vec::with_capacity(items.len());
     for item in items {
@@ -368,7 +435,8 @@ fn argument_lists(reader: &mut Reader, cx: &mut Context<'_>) -> Vec<Vec<String>>
         let mut list = Vec::with_capacity(items.len());
         for argument in items {
             match as_text(argument.kind) {
-                Ok(text) => list.push(text),
+                // A literal `${` is kept as `$${` for whoever fills in references later: nobody here.
+                Ok(text) => list.push(text.replace("$${", "${")),
                 Err(kind) => wrong(&key, argument.span, wanted, &kind, cx).unwrap_or(()),
             }
         }

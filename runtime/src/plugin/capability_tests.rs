@@ -1,0 +1,190 @@
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::agent::AgentConfig;
+use crate::plugin::manifest::PluginKind;
+
+fn manifest(imports: &[&str]) -> Manifest {
+    Manifest {
+        kind: PluginKind::Driver,
+        interface_version: "0.1.0".into(),
+        exports: vec![],
+        imports: imports.iter().map(|s| (*s).to_owned()).collect(),
+        size_bytes: 0,
+        digest: String::new(),
+    }
+}
+
+fn args(list: &[&str]) -> Vec<String> {
+    list.iter().map(|s| (*s).to_owned()).collect()
+}
+
+/// What an operator gets who does what a message says.
+fn pasted(lines: &str, plugin: &str) -> Grants {
+    let config = AgentConfig::parse(lines.as_bytes(), Path::new("/etc/ostler/ostler.hcl"));
+    config.unwrap().plugins[plugin].grants.clone().unwrap()
+}
+
+#[test]
+fn nothing_but_the_harmless_is_granted_by_default() {
+    let asks = manifest(&[
+        "ostler:plugin/log@0.1.0",
+        "wasi:io/streams@0.2.6",
+        "ostler:plugin/process@0.1.0",
+        "wasi:sockets/tcp@0.2.6",
+    ]);
+    let missing = Grants::default().missing("x", &asks).unwrap().missing;
+    let authorities: Vec<_> = missing.iter().map(|m| m.authority).collect();
+    assert_eq!(authorities, [Authority::Process, Authority::Network]);
+}
+
+#[test]
+fn the_lines_of_missing_grants_are_one_block_that_keeps_what_is_granted_and_lets_the_plugin_run() {
+    let asks = manifest(&[
+        "ostler:plugin/process@0.1.0",
+        "ostler:plugin/command@0.1.0",
+        "ostler:plugin/wasm-task@0.1.0",
+        "wasi:filesystem/types@0.2.6",
+        "wasi:sockets/tcp@0.2.6",
+    ]);
+    let granted = Grants {
+        files: vec![FileGrant { path: "/sys".into(), write: true }],
+        users: args(&["web-*"]),
+        programs: Some(args(&["/usr/bin/*"])),
+        env: args(&["LC_*"]),
+        ..Grants::default()
+    };
+    let missing = granted.missing("mine", &asks).unwrap();
+    assert!(missing.to_string().contains(PUT), "{missing}");
+    // `users` and `programs` need `process`, which is among what is missing.
+    let now = pasted(&missing.lines, "mine");
+    assert_eq!(now.missing("mine", &asks), None, "{}", missing.lines);
+    assert_eq!(now.files, granted.files);
+    assert_eq!((now.users, now.programs, now.env), (granted.users, granted.programs, granted.env));
+}
+
+#[test]
+fn what_no_grant_exists_for_says_so() {
+    let text = Grants::default().missing("x", &manifest(&["evil:all/things@1.0.0"])).unwrap();
+    assert!(text.to_string().ends_with("no grant exists for it"), "{text}");
+    assert_eq!(text.lines, "");
+}
+
+#[test]
+fn a_command_grant_is_narrowed_by_its_argument_patterns() {
+    let grant = CommandGrant {
+        program: "/usr/bin/nvidia-smi".into(),
+        args: vec![vec!["--query-gpu=*".into(), "--format=csv".into()]],
+    };
+    assert!(grant.allows("nvidia-smi", &args(&["--query-gpu=name", "--format=csv"])));
+    assert!(grant.allows("/usr/bin/nvidia-smi", &args(&["--query-gpu=", "--format=csv"])));
+    assert!(!grant.allows("/tmp/nvidia-smi", &args(&["--query-gpu=name", "--format=csv"])));
+    assert!(!grant.allows("nvidia-smi", &args(&["--reset", "--format=csv"])));
+    assert!(!grant.allows("nvidia-smi", &args(&["--query-gpu=name"])));
+    assert!(!grant.allows("nvidia-smi", &[]));
+}
+
+#[test]
+fn a_command_without_argument_lists_runs_with_none_at_all() {
+    let text = "plugin \"x\" {\n grants {\n command \"/bin/true\" {}\n }\n}";
+    let grant = &pasted(text, "x").commands[0];
+    assert!(grant.allows("true", &[]));
+    assert!(!grant.allows("true", &args(&["--version"])));
+}
+
+#[test]
+fn a_value_pattern_lets_no_option_in() {
+    let grant =
+        |pattern: &[&str]| CommandGrant { program: "/bin/x".into(), args: vec![args(pattern)] };
+    let show = grant(&["show", "*"]);
+    assert!(show.allows("x", &args(&["show", "all"])));
+    assert!(!show.allows("x", &args(&["show", "--output=/etc/passwd"])));
+    assert!(!show.allows("x", &args(&["show", "-"])));
+    assert!(grant(&["-o*"]).allows("x", &args(&["-ofile"])));
+    let any = grant(&["show", "**"]);
+    assert!(any.allows("x", &args(&["show"])) && any.allows("x", &args(&["show", "-a", "b"])));
+    assert!(!any.allows("x", &args(&["reset", "-a"])));
+}
+
+#[test]
+fn the_lines_for_a_denied_command_allow_that_command_and_no_other() {
+    let granted = Grants {
+        commands: vec![CommandGrant { program: "/bin/x".into(), args: vec![args(&["a"])] }],
+        ..Grants::default()
+    };
+    for program in ["x", "/bin/x", "/opt/y"] {
+        let list = args(&["say \"${hi}\"", "100%{", "\\n", "tab\there"]);
+        let added = Added::Command { program: program.to_owned(), args: list.clone() };
+        let lines = grant_lines("mine", &granted, &[added]);
+        let now = pasted(&lines, "mine");
+        let allows = |list: &[String]| now.commands.iter().any(|one| one.allows(program, list));
+        assert!(allows(&list), "{lines}");
+        assert!(!allows(&args(&["b"])), "{lines}");
+        assert!(now.commands.iter().any(|one| one.allows("x", &args(&["a"]))), "{lines}");
+    }
+}
+
+#[test]
+fn tasks_run_as_users_that_are_named_and_from_programs_that_are_named() {
+    let bare = Grants { process: true, ..Grants::default() };
+    assert!(bare.allow_user(None) && !bare.allow_user(Some("root")));
+    let named = Grants { users: args(&["web-*", "nobody"]), ..bare };
+    assert!(named.allow_user(Some("web-1")) && named.allow_user(Some("nobody")));
+    assert!(!named.allow_user(Some("root")) && !named.allow_user(Some("xnobody")));
+    assert!(named.allow_program("sh"), "any program where none is named");
+    let narrow = Grants { programs: Some(args(&["/opt/app/*"])), ..named };
+    assert!(narrow.allow_program("/opt/app/run"));
+    for other in ["/bin/sh", "sh", "opt/app/run", "/opt/app/../../bin/sh"] {
+        assert!(!narrow.allow_program(other), "{other}");
+    }
+}
+
+#[test]
+fn a_plugin_sees_the_variables_that_are_named_and_no_others() {
+    let of_agent = ["LC_ALL", "HOME", "SECRET"].map(|name| (name.to_owned(), "x".to_owned()));
+    let seen = |env: &[&str]| {
+        let grants = Grants { env: args(env), ..Grants::default() };
+        let names = grants.environment(of_agent.clone().into_iter()).map(|(name, _)| name);
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(seen(&[]), Vec::<String>::new());
+    assert_eq!(seen(&["LC_*", "HOME"]), ["LC_ALL", "HOME"]);
+}
+
+#[test]
+fn a_plugin_is_told_of_changes_only_where_it_may_read() {
+    let files = vec![FileGrant { path: "/sys/class".into(), write: false }];
+    let grants = Grants { files, ..Grants::default() };
+    assert!(grants.allow_watch(Path::new("/sys/class/net/eth0")));
+    for other in ["/sys", "/sys/classy", "/etc/shadow", "/sys/class/../../etc"] {
+        assert!(!grants.allow_watch(Path::new(other)), "{other}");
+    }
+}
+
+#[test]
+fn wildcards_match_whole_arguments_only() {
+    assert!(wildcard("a*c", "abc") && wildcard("*", "") && wildcard("a*b*c", "a-b-c"));
+    assert!(!wildcard("a*c", "abcd") && !wildcard("abc", "abcd") && !wildcard("a*b*c", "acb"));
+}
+
+proptest! {
+    #[test]
+    fn whatever_a_plugin_wanted_to_run_the_lines_that_grant_it_can_be_pasted(
+        list in prop::collection::vec("[^\0\u{fffe}\u{ffff}]{0,12}", 0..4), user in "[a-z*-]{1,8}"
+    ) {
+        prop_assume!(list.iter().all(|arg| !arg.contains('*')));
+        let added = [
+            Added::Command { program: "/bin/x".to_owned(), args: list.clone() },
+            Added::Ask(Authority::Process),
+            Added::User(user.clone()),
+        ];
+        let lines = grant_lines("mine", &Grants::default(), &added);
+        let now = pasted(&lines, "mine");
+        prop_assert!(now.commands[0].allows("x", &list), "{}", lines);
+        prop_assert!(now.allow_user(Some(&user)));
+    }
+}
