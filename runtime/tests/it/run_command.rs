@@ -327,7 +327,10 @@ async fn a_plugin_file_tells_its_whole_authority_without_being_run() {
     assert!(asks.iter().any(|ask| ask["authority"] == "process" && ask["always_granted"] == false));
     let greedy =
         ostler(["plugin", "inspect", ostler_guests::fixtures::HOSTILE_WANTS_SOCKETS]).await;
-    assert!(greedy.stdout.contains("open TCP connections to granted places (needs a grant)"), "{greedy:#?}");
+    assert!(
+        greedy.stdout.contains("open TCP connections to granted places (needs a grant)"),
+        "{greedy:#?}"
+    );
     ostler(["plugin", "inspect", ostler_guests::fixtures::HELLO_P1])
         .await
         .said(2, &["is no plugin"]);
