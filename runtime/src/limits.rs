@@ -239,6 +239,18 @@ pub const FINGERPRINT_RETRY_MAX: Duration = Duration::from_secs(120);
 pub const STRIKE_WINDOW: Duration = Duration::from_secs(600);
 /// Strikes of one plugin kept; more within the window are counted as so many.
 pub const PLUGIN_STRIKES_KEPT_MAX: usize = 64;
+/// Default of `failure.strikes_max`: failed calls within [`STRIKE_WINDOW`] after which a plugin is put
+/// into quarantine. A plugin that traps at each fingerprint gets there in a quarter of a minute.
+pub const STRIKES_MAX_DEFAULT: u32 = 5;
+/// Default of `failure.quarantine`: how long a plugin then gets no calls, before it is tried again.
+pub const QUARANTINE_DEFAULT: Duration = Duration::from_secs(600);
+/// Longest quarantine; each relapse doubles it up to here. Once a day a broken plugin is tried.
+pub const QUARANTINE_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// Largest file of quarantines read, bytes: a hundred plugins with reasons of full length.
+pub const QUARANTINE_FILE_BYTES_MAX: u64 = MIB;
+/// Tasks whose failed calls are remembered by themselves, per plugin; the one that struck longest ago
+/// is forgotten first.
+pub const POISONED_TASKS_KEPT_MAX: usize = 256;
 
 /// From one collection of a device plugin's statistics to the next, unless configured. A card's
 /// sensors change within seconds; nvidia-smi takes some 50 ms of a core for one answer.

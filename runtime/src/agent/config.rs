@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 use crate::jobspec::Diagnostics;
 pub use crate::limits::CONFIG_FILE_BYTES_MAX;
 pub use crate::model::config::{
-    AgentConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock,
+    AgentConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock, QuarantineFor,
 };
 
 impl AgentConfig {

@@ -28,6 +28,7 @@ mod leftovers;
 mod plugin_status;
 pub mod ports;
 mod proposal;
+mod quarantine;
 pub mod reconcile;
 mod records;
 mod registry;
@@ -67,14 +68,14 @@ pub use crate::device::matching::{
     AffinityResult as DeviceAffinity, Considered as DeviceCandidate, Outcome as DeviceOutcome,
 };
 pub use crate::plugin::meter::PluginActivity;
-pub use crate::plugin::policy::PluginState;
+pub use crate::plugin::policy::{PluginState, Quarantine};
 pub use admission::DeviceExplanation;
 pub use catalogue::{PluginEntry, PluginStatus};
 pub use config::{AgentConfig, PluginBlock};
 pub use device_report::{DeviceGroupReport, DeviceHolder, DeviceReport};
 pub use error::{AgentError, AllocError, JobError, SubmitError};
 pub use job::{AllocResult, JobHandle, JobResult};
-pub use plugin_status::PluginStatusReport;
+pub use plugin_status::{LiftReport, PluginStatusReport};
 pub use views::{
     AllocView, BlockedPlacement, Collected, GroupCounts, GroupPlan, JobStatus, JobView,
     JobsDirEntry, JobsDirReport, LeaveMode, Plan, Readiness, RegisterOptions, Registered, Stage,

@@ -7,6 +7,7 @@ use super::catalogue::{PluginEntry, PluginStatus};
 use crate::model::plugin::PluginKind;
 use crate::node::watch::WatchReport;
 use crate::plugin::meter::PluginActivity;
+use crate::plugin::policy::Quarantine;
 
 /// One plugin, in use or not.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,7 +28,35 @@ pub struct PluginStatusReport {
     pub activity: Option<PluginActivity>,
 }
 
+/// What lifting a quarantine did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiftReport {
+    /// The name the plugin gives itself.
+    pub name: String,
+    /// The quarantine that was lifted; absent when there was none.
+    pub was: Option<Quarantine>,
+    /// Strikes that are forgotten.
+    pub strikes: usize,
+}
+
 impl AgentHandle {
+    /// End the quarantine of the plugins in use that give themselves this name, or whose block has
+    /// it. Their strikes are forgotten, and they are asked at once. None: there is no such plugin.
+    pub fn lift_plugin(&self, name: &str) -> Vec<LiftReport> {
+        let mut lifted = Vec::new();
+        for entry in self.0.plugins.iter().filter(|entry| entry.status == PluginStatus::Loaded) {
+            let (Some(kind), Some(own)) = (entry.kind, &entry.describes_as) else { continue };
+            if own != name && entry.name != name {
+                continue;
+            }
+            let Some(meter) = self.0.meters.get(&(kind, own.clone())) else { continue };
+            let (was, strikes) = (meter.quarantine(), meter.report().strikes);
+            meter.lift();
+            lifted.push(LiftReport { name: own.clone(), was, strikes });
+        }
+        lifted
+    }
+
     /// How every plugin does that was looked at, in the order of [`AgentHandle::plugins`].
     #[must_use]
     pub fn plugins_status(&self) -> Vec<PluginStatusReport> {

@@ -18,7 +18,7 @@ use super::unowned::Unowned;
 use super::views::{JobsDirReport, Stage};
 use super::{
     AgentError, AgentHandle, AgentOptions, Inner, OpenState, catalogue, collect, jobs_dir, keeper,
-    restore, unowned,
+    quarantine, restore, unowned,
 };
 use crate::clock;
 use crate::device::manager::{DeviceManager, DeviceOptions};
@@ -84,6 +84,7 @@ pub(super) async fn start(
     }
     let (handles, changed) = records::remember_plugins(&state, &plugins).await?;
     notices.extend(changed);
+    notices.extend(quarantine::restore(&data_dir, &plugins, &meters));
     for notice in &notices {
         tracing::info!("{notice}");
     }
@@ -137,6 +138,7 @@ pub(super) async fn start(
     let follower = Follower::spawn(agent.0.state.clone(), &agent.0.node, handles);
     let _first = agent.0.follower.set(follower);
     keeper::spawn(&agent);
+    quarantine::keep(&agent);
     refresh_node(&agent);
     agent.0.stage.send_replace(Stage::Ready);
     if let Some(dir) = jobs_dir {

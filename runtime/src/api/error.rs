@@ -65,6 +65,9 @@ pub(super) enum Failure {
     /// There is no such node.
     #[error("node not found")]
     NoNode,
+    /// No plugin in use has this name.
+    #[error("no plugin in use is called {0:?}; `ostler plugin status` lists them")]
+    NoPlugin(String),
     /// The allocation has no such task.
     #[error("unknown task name \"{0}\"")]
     UnknownTask(String),
@@ -137,6 +140,7 @@ impl Failure {
             | Self::NoEvaluation
             | Self::UnknownAlloc(_)
             | Self::NoNode
+            | Self::NoPlugin(_)
             | Self::NoPath => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Submit(error) => submit_status(error),

@@ -30,6 +30,7 @@ mod json;
 mod logs;
 mod nodes;
 mod params;
+mod plugins;
 mod reply;
 mod router;
 mod server;

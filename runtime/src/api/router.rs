@@ -17,7 +17,7 @@ use super::error::Failure;
 use super::host::Cores;
 use super::index::Table;
 use super::params::Params;
-use super::{agent, allocs, client, evaluations, fs, host, jobs, json, logs, nodes};
+use super::{agent, allocs, client, evaluations, fs, host, jobs, json, logs, nodes, plugins};
 use crate::agent::AgentHandle;
 use crate::clock::{self, Clock};
 use crate::limits::{API_BODY_BYTES_MAX, API_REQUEST_WALL_MAX, API_STREAMS_MAX, API_WAIT_MAX};
@@ -129,6 +129,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/ostler/node", get(agent::node))
         .route("/v1/ostler/plugins", get(agent::plugins))
         .route("/v1/ostler/plugins/status", get(agent::plugins_status))
+        .route("/v1/ostler/plugin/{name}/lift", put(plugins::lift).post(plugins::lift))
         .route("/v1/ostler/watches", get(agent::watches))
         .route("/v1/ostler/devices", get(agent::devices))
         .route("/v1/ostler/state", get(agent::state))

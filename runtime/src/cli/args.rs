@@ -5,6 +5,7 @@ pub(super) mod alloc;
 pub(super) mod client;
 pub(super) mod device;
 pub(super) mod job;
+pub(super) mod plugin;
 pub(super) mod state;
 
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use alloc::AllocCommand;
 use client::GcArgs;
 use device::{DeviceCommand, OfAgent};
 use job::JobCommand;
+use plugin::PluginLiftArgs;
 use state::StateCommand;
 
 /// Examples, followed by the exit codes most commands have.
@@ -125,6 +127,8 @@ pub(super) enum PluginCommand {
     Status(PluginStatusArgs),
     /// Say what a plugin could do, without running it
     Inspect(InspectArgs),
+    /// End a plugin's quarantine: it is tried again at once
+    Lift(PluginLiftArgs),
 }
 
 /// Commands on the node.
@@ -225,7 +229,9 @@ pub(super) struct PluginListArgs {
 #[command(
     long_about = "Show how the plugins do. A plugin that traps, hangs, breaks a limit or answers \
         against the rules earns a strike, which is forgotten after a time; one whose fingerprint \
-        fails is backing off: it is asked again after a wait that doubles with each failure. \
+        fails is backing off: it is asked again after a wait that doubles with each failure. One \
+        with too many strikes is quarantined: it gets no calls but those that end what it runs, \
+        until it is tried again or `ostler plugin lift` lifts it. \
         P99 is the time 99 of 100 calls of the slowest function took at most, IN and OUT are the \
         bytes given to and taken from the plugin.\n\n\
         With a name one plugin is shown, with what each of its functions costs.",

@@ -31,6 +31,7 @@ mod node_stats;
 mod notify;
 mod output;
 mod plugin;
+mod plugin_lift;
 mod plugin_status;
 mod printer;
 mod progress;
@@ -118,6 +119,7 @@ async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
         Command::Alloc(command) => alloc::run(&command, verbose, &terminal).await,
         Command::Gc(args) => alloc::gc::gc(&args, &terminal).await,
         Command::Plugin(PluginCommand::List(args)) => plugin::list(&args, &terminal).await,
+        Command::Plugin(PluginCommand::Lift(args)) => plugin_lift::lift(&args, &terminal).await,
         Command::Plugin(PluginCommand::Inspect(args)) => plugin::inspect(&args, &terminal),
         Command::Plugin(PluginCommand::Status(args)) => {
             plugin_status::status(&args, &terminal).await

@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 
 use super::args::PluginStatusArgs;
-use super::asking::{self, Stop, ago, ended, running};
+use super::asking::{self, Stop, ago, ended, running, span};
 use super::exit::Exit;
 use super::output::{self, headline, size, table};
 use super::plugin::not_started;
 use super::start::{Fallback, Session};
 use super::terminal::{Terminal, one_line};
-use crate::agent::{PluginActivity, PluginState, PluginStatus, PluginStatusReport};
+use crate::agent::{PluginActivity, PluginState, PluginStatus, PluginStatusReport, Quarantine};
 use crate::clock::Clock;
 use crate::model::time::Timestamp;
 
@@ -81,6 +81,7 @@ fn state(report: &PluginStatusReport) -> &'static str {
             PluginState::Starting => "starting",
             PluginState::Running => "running",
             PluginState::BackingOff => "backing off",
+            PluginState::Quarantined => "quarantined",
         },
     }
 }
@@ -119,6 +120,26 @@ fn last_error(activity: &PluginActivity, now: Timestamp) -> String {
     error.map(|error| format!("{}: {}", ago(error.at, now), error.reason)).unwrap_or_default()
 }
 
+/// All that are not forgotten, and what of them counts towards the quarantine.
+fn strikes(activity: &PluginActivity) -> String {
+    let PluginActivity { strikes, strikes_counted, strikes_max, .. } = activity;
+    format!("{strikes}, of which {strikes_counted} of {strikes_max} count against the plugin")
+}
+
+fn quarantined(quarantine: &Quarantine, name: &str, now: Timestamp) -> String {
+    let since = ago(quarantine.since, now);
+    let end = match quarantine.until {
+        None => format!("until `ostler plugin lift {name}`"),
+        Some(until) => format!("tried again in {}", span(until.since(now))),
+    };
+    let relapses = match quarantine.relapses {
+        0 => String::new(),
+        1 => ", after one relapse".to_owned(),
+        more => format!(", after {more} relapses"),
+    };
+    format!("since {since}, {end}{relapses}")
+}
+
 /// Nanoseconds as people read them.
 fn took(nanos: u64) -> String {
     match nanos {
@@ -150,7 +171,16 @@ fn one_text(report: &PluginStatusReport, now: Timestamp, terminal: &Terminal) ->
         1 => line("fingerprint", "failed once"),
         more => line("fingerprint", &format!("failed {more} times in a row")),
     }
-    line("strikes", &activity.strikes.to_string());
+    line("strikes", &strikes(activity));
+    if let Some(quarantine) = &activity.quarantine {
+        line("quarantine", &quarantined(quarantine, &report.name, now));
+        line("because", &quarantine.reason);
+    } else if activity.quarantines > 0 {
+        line("quarantine", &format!("none now; {} so far", activity.quarantines));
+    }
+    for (task, count) in &activity.strikes_by_task {
+        line("struck by", &format!("{task}: {count}"));
+    }
     line("last error", &last_error(activity, now));
     line("last answer", &activity.last_ok.map_or_else(|| "never".to_owned(), |at| ago(at, now)));
     let next = activity.next_check.map(|at| format!("in {} s", at.since(now).as_secs()));
@@ -197,7 +227,13 @@ mod tests {
                 "name": "nvidia", "block": "nvidia", "kind": "device", "version": "1.0.0",
                 "source": "built-in", "status": { "state": "loaded" },
                 "activity": {
-                    "state": "backing_off", "strikes": 2, "failures_in_a_row": 3,
+                    "state": "quarantined", "strikes": 7, "failures_in_a_row": 3,
+                    "strikes_counted": 5, "strikes_max": 5,
+                    "strikes_by_task": { "task t of group g of job j": 2 },
+                    "quarantine": {
+                        "since": 90_000_000_000_u64, "until": 690_000_000_000_u64,
+                        "reason": "5 strikes\u{1b}", "relapses": 1,
+                    },
                     "last_error": { "at": 90_000_000_000_u64, "reason": "it hangs\u{1b}" },
                     "last_ok": 40_000_000_000_u64, "next_check": 104_000_000_000_u64,
                     "cpu_nanos": 1_500_000,
@@ -229,7 +265,7 @@ mod tests {
         };
         assert_eq!(
             row(1),
-            "nvidia device backing off 2 8 3 5.0 s 2.0 KiB 4.0 KiB 10s ago: it hangs\u{fffd}"
+            "nvidia device quarantined 7 8 3 5.0 s 2.0 KiB 4.0 KiB 10s ago: it hangs\u{fffd}"
         );
         assert_eq!(row(2), "nvidia device refused a newer one is there");
         assert_eq!(row(3), "mock disabled");
@@ -241,7 +277,11 @@ mod tests {
         let text = one_text(find(&reports, "nvidia").unwrap(), NOW, &Terminal::default());
         for part in [
             "kind        device plugin 1.0.0\n",
-            "state       backing off\n",
+            "state       quarantined\n",
+            "strikes     7, of which 5 of 5 count against the plugin\n",
+            "quarantine  since 10s ago, tried again in 9m50s, after one relapse\n",
+            "because     5 strikes\u{fffd}\n",
+            "struck by   task t of group g of job j: 2\n",
             "fingerprint failed 3 times in a row\n",
             "last error  10s ago: it hangs\u{fffd}\n",
             "last answer 1m00s ago\n",

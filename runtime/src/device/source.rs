@@ -20,7 +20,7 @@ pub trait DeviceSource: Send + Sync {
     fn name(&self) -> &PluginName;
     /// What is counted of its calls, and how it does: one that nobody reads, unless it has its own.
     fn meter(&self) -> Arc<PluginMeter> {
-        Arc::new(PluginMeter::new(FailurePolicy::default(), Clock::system()))
+        Arc::new(PluginMeter::new(self.name().as_str(), FailurePolicy::default(), Clock::system()))
     }
     /// Which devices are here: a snapshot.
     fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>>;

@@ -176,6 +176,10 @@ pub struct TaskContext {
     pub run_id: RunId,
     /// Its allocation.
     pub alloc_id: AllocId,
+    /// Its job.
+    pub job_id: JobId,
+    /// Its group.
+    pub group: GroupName,
     /// Its name.
     pub task: TaskName,
     /// Standard output.

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::endpoint::Endpoint;
 use super::json::JsonObject;
 use crate::limits::{
-    FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, KIB, MIB, PluginLimits, STRIKE_WINDOW,
+    FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, KIB, MIB, PluginLimits, QUARANTINE_DEFAULT,
+    STRIKE_WINDOW, STRIKES_MAX_DEFAULT,
 };
 
 /// An agent's configuration; everything absent means the default.
@@ -111,6 +112,19 @@ pub struct FailurePolicy {
     pub retry_max: Duration,
     /// How long a failed call counts as a strike.
     pub strike_window: Duration,
+    /// Strikes after which the plugin is put into quarantine.
+    pub strikes_max: u32,
+    /// How long that lasts.
+    pub quarantine: QuarantineFor,
+}
+
+/// How long a quarantine lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuarantineFor {
+    /// So long the first time; twice as long with each relapse.
+    Time(Duration),
+    /// Until somebody lifts it.
+    Manual,
 }
 
 impl Default for FailurePolicy {
@@ -119,6 +133,8 @@ impl Default for FailurePolicy {
             retry_first: FINGERPRINT_RETRY_FIRST,
             retry_max: FINGERPRINT_RETRY_MAX,
             strike_window: STRIKE_WINDOW,
+            strikes_max: STRIKES_MAX_DEFAULT,
+            quarantine: QuarantineFor::Time(QUARANTINE_DEFAULT),
         }
     }
 }

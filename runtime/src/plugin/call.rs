@@ -1,6 +1,7 @@
 //! One call of a plugin: a new store, one function, the store dropped.
 
 use std::fmt::Display;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,12 +15,14 @@ use super::capability::Grants;
 use super::convert::{self, NextCheck};
 use super::meter::PluginMeter;
 use super::metrics::Moved;
+use super::strikes::TaskKey;
 use super::weigh::Weigh;
 use crate::clock::{Stopwatch, Timestamp, timeout};
 use crate::driver::api::{PluginCallError, TaskContext};
 use crate::host::call_state::HostTime;
 use crate::host::{CallState, HostServices, PluginContext};
 use crate::limits;
+use crate::model::json::JsonObject;
 use crate::sandbox::{
     CallError, EngineKind, GuestLimiter, GuestTask, Pace, StoreLimits, StoreState, classify,
     new_store,
@@ -45,6 +48,22 @@ impl<T> Called<T> {
     pub(super) fn given(mut self, bytes: u64) -> Self {
         self.moved.bytes_in += bytes;
         self
+    }
+}
+
+/// One question to a plugin: the function, and whom its failure counts against.
+pub(super) struct Ask {
+    call: &'static str,
+    task: Option<Arc<TaskContext>>,
+    /// Fingerprint of the task's configuration, of a start.
+    config: Option<u64>,
+}
+
+impl Ask {
+    fn task_key(&self) -> Option<TaskKey> {
+        let task = self.task.as_ref()?;
+        let (job, group, task) = (&task.job_id, &task.group, &task.task);
+        Some(TaskKey { job: job.clone(), group: group.clone(), task: task.clone() })
     }
 }
 
@@ -76,11 +95,57 @@ impl<P: Send + Sync + 'static> Caller<P> {
         Self { pre: Arc::new(pre), context, limits, services, slots, meter, pace }
     }
 
+    /// A question about no task, when the plugin may be asked it now.
+    pub(super) fn ask(&self, call: &'static str) -> Result<Ask, PluginCallError> {
+        self.meter.admit(call, None)?;
+        Ok(Ask { call, task: None, config: None })
+    }
+
+    /// A question about a task that is there, when the plugin may be asked it now.
+    pub(super) fn ask_about(
+        &self,
+        call: &'static str,
+        task: &Arc<TaskContext>,
+    ) -> Result<Ask, PluginCallError> {
+        self.meter.admit(call, None)?;
+        Ok(Ask { call, task: Some(Arc::clone(task)), config: None })
+    }
+
+    /// The question to start a task, when the plugin may be asked it with this configuration now.
+    pub(super) fn ask_to_start(
+        &self,
+        task: &Arc<TaskContext>,
+        config: &JsonObject,
+    ) -> Result<Ask, PluginCallError> {
+        let mut hasher = DefaultHasher::new();
+        config.text().hash(&mut hasher);
+        let config = hasher.finish();
+        let ask = Ask { call: "start", task: Some(Arc::clone(task)), config: Some(config) };
+        if self.meter.suspect() {
+            let key = ask.task_key();
+            self.meter.admit("start", key.as_ref().map(|key| (key, config)))?;
+        }
+        Ok(ask)
+    }
+
     /// The error for a call that did not answer, or answered against the rules: a strike.
-    pub(super) fn failed(&self, call: &'static str, reason: impl Display) -> PluginCallError {
-        self.meter.failed(call, &reason);
+    pub(super) fn failed(&self, ask: &Ask, reason: impl Display) -> PluginCallError {
+        let task = ask.task_key().map(|key| (key, ask.config));
+        self.meter.failed(ask.call, task, &reason);
+        self.call_failed(ask, &reason)
+    }
+
+    /// A call that the plugin did not answer for: no strike when it was not its fault.
+    fn unanswered(&self, ask: &Ask, error: &CallError) -> PluginCallError {
+        if matches!(error, CallError::PoolExhausted { .. } | CallError::Cancelled) {
+            return self.call_failed(ask, error);
+        }
+        self.failed(ask, error)
+    }
+
+    fn call_failed(&self, ask: &Ask, reason: &impl Display) -> PluginCallError {
         let plugin = self.context.name.clone();
-        PluginCallError::CallFailed { plugin, call, reason: reason.to_string() }
+        PluginCallError::CallFailed { plugin, call: ask.call, reason: reason.to_string() }
     }
 
     /// Count a call; what it gave.
@@ -95,13 +160,13 @@ impl<P: Send + Sync + 'static> Caller<P> {
     /// The answer, or the plugin's own error, or that the call failed. Counted.
     pub(super) fn answer<T: Weigh>(
         &self,
-        call: &'static str,
+        ask: &Ask,
         mut called: Called<Result<T, wit::PluginError>>,
     ) -> Result<T, PluginCallError> {
         if let Ok(Ok(answer)) = &called.result {
             called.moved.bytes_out += answer.weigh();
         }
-        let answer = self.done(call, called).map_err(|e| self.failed(call, e))?;
+        let answer = self.done(ask.call, called).map_err(|e| self.unanswered(ask, &e))?;
         answer.map_err(convert::plugin_error)
     }
 
@@ -155,13 +220,16 @@ impl<P: Send + Sync + 'static> Caller<P> {
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
     {
         let limit = self.context.limits.call_wall_max;
-        let too_late = CallError::DeadlineExceeded { limit };
         // Nearly always there is a place, and then no timer is needed.
         let slot = match Arc::clone(&self.slots).try_acquire_owned() {
             Ok(slot) => slot,
             Err(_full) => {
                 let wait = Arc::clone(&self.slots).acquire_owned();
-                let Some(Ok(slot)) = timeout(limit, wait).await else { return Err(too_late) };
+                let Some(Ok(slot)) = timeout(limit, wait).await else {
+                    // Others have taken them all: nothing of this plugin has run.
+                    let message = format!("no call of a plugin ended within {limit:?}");
+                    return Err(CallError::PoolExhausted { message });
+                };
                 slot
             }
         };

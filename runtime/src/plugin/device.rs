@@ -63,15 +63,16 @@ impl DevicePlugin {
     /// # Errors
     /// The plugin's own error, or that the call failed.
     pub async fn fingerprint(&self) -> Result<DeviceFingerprint, PluginCallError> {
+        let ask = self.caller.ask("fingerprint")?;
         let called = self.caller.call(None, |pre, store| {
             Box::pin(async move {
                 let plugin = pre.instantiate_async(&mut *store).await?;
                 plugin.ostler_plugin_device().call_fingerprint(store).await
             })
         });
-        let found = self.caller.answer("fingerprint", called.await)?;
+        let found = self.caller.answer(&ask, called.await)?;
         let mut found = convert::device_fingerprint(&self.name, found)
-            .map_err(|e| self.caller.failed("fingerprint", e))?;
+            .map_err(|e| self.caller.failed(&ask, e))?;
         found.next = self.caller.narrowed(found.next);
         Ok(found)
     }
@@ -81,6 +82,7 @@ impl DevicePlugin {
     /// # Errors
     /// The plugin's own error, or that the call failed.
     pub async fn reserve(&self, device: &AllocatedDevice) -> Result<Reservation, PluginCallError> {
+        let ask = self.caller.ask("reserve")?;
         let claim = claim(device);
         let given = claim.weigh();
         let called = self.caller.call(None, move |pre, store| {
@@ -89,8 +91,8 @@ impl DevicePlugin {
                 plugin.ostler_plugin_device().call_reserve(store, &claim).await
             })
         });
-        let reservation = self.caller.answer("reserve", called.await.given(given))?;
-        convert::reservation(reservation).map_err(|e| self.caller.failed("reserve", e))
+        let reservation = self.caller.answer(&ask, called.await.given(given))?;
+        convert::reservation(reservation).map_err(|e| self.caller.failed(&ask, e))
     }
 
     /// The last task that used these instances ended.
@@ -98,6 +100,7 @@ impl DevicePlugin {
     /// # Errors
     /// The plugin's own error, or that the call failed.
     pub async fn release(&self, device: &AllocatedDevice) -> Result<(), PluginCallError> {
+        let ask = self.caller.ask("release")?;
         let claim = claim(device);
         let given = claim.weigh();
         let called = self.caller.call(None, move |pre, store| {
@@ -106,7 +109,7 @@ impl DevicePlugin {
                 plugin.ostler_plugin_device().call_release(store, &claim).await
             })
         });
-        self.caller.answer("release", called.await.given(given))
+        self.caller.answer(&ask, called.await.given(given))
     }
 
     /// Measure.
@@ -114,14 +117,15 @@ impl DevicePlugin {
     /// # Errors
     /// The plugin's own error (`Unsupported` when it never measures), or that the call failed.
     pub async fn stats(&self) -> Result<Vec<DeviceGroupStats>, PluginCallError> {
+        let ask = self.caller.ask("stats")?;
         let called = self.caller.call(None, |pre, store| {
             Box::pin(async move {
                 let plugin = pre.instantiate_async(&mut *store).await?;
                 plugin.ostler_plugin_device().call_stats(store).await
             })
         });
-        let groups = self.caller.answer("stats", called.await)?;
-        convert::device_stats(groups, self.caller.now()).map_err(|e| self.caller.failed("stats", e))
+        let groups = self.caller.answer(&ask, called.await)?;
+        convert::device_stats(groups, self.caller.now()).map_err(|e| self.caller.failed(&ask, e))
     }
 }
 

@@ -8,7 +8,7 @@ use super::PluginError;
 use super::bindings::since_0_1::driver_export as drv;
 use super::bindings::since_0_1::driver_world::DriverPluginPre;
 use super::bindings::since_0_1::host::types as wit;
-use super::call::Caller;
+use super::call::{Ask, Caller};
 use super::capability::Authority;
 use super::convert::{self, DriverFingerprint};
 use super::manifest::Manifest;
@@ -98,9 +98,10 @@ impl DriverPlugin {
     /// # Errors
     /// The driver's own error, or that the call failed.
     pub async fn fingerprint(&self) -> Result<DriverFingerprint, PluginCallError> {
-        let found = self.caller.answer("fingerprint", call!(self, None, call_fingerprint()))?;
+        let ask = self.caller.ask("fingerprint")?;
+        let found = self.caller.answer(&ask, call!(self, None, call_fingerprint()))?;
         let mut found =
-            convert::driver_fingerprint(found).map_err(|e| self.caller.failed("fingerprint", e))?;
+            convert::driver_fingerprint(found).map_err(|e| self.caller.failed(&ask, e))?;
         found.next = self.caller.narrowed(found.next);
         Ok(found)
     }
@@ -114,15 +115,15 @@ impl DriverPlugin {
         context: Arc<TaskContext>,
         config: TaskConfig,
     ) -> Result<Started, PluginCallError> {
+        let ask = self.caller.ask_to_start(&context, &config.config)?;
         let context = Arc::new(TaskContext {
             user: config.user.clone(),
             named: named_addresses(&config.config),
             ..(*context).clone()
         });
         let config = task_config(config);
-        let started =
-            self.caller.answer("start", call!(self, Some(context), call_start(config)))?;
-        self.started("start", started)
+        let started = self.caller.answer(&ask, call!(self, Some(context), call_start(config)))?;
+        self.started(&ask, started)
     }
 
     /// Own a task again.
@@ -135,9 +136,9 @@ impl DriverPlugin {
         handle: DriverHandle,
     ) -> Result<Started, PluginCallError> {
         let handle = self.handle(handle)?;
-        let started =
-            self.caller.answer("recover", call!(self, Some(context), call_recover(handle)))?;
-        self.started("recover", started)
+        let ask = self.caller.ask_about("recover", &context)?;
+        let started = self.caller.answer(&ask, call!(self, Some(context), call_recover(handle)))?;
+        self.started(&ask, started)
     }
 
     /// What an exit means.
@@ -152,14 +153,15 @@ impl DriverPlugin {
     ) -> Result<ExitResult, PluginCallError> {
         let handle = self.handle(handle)?;
         let exit = raw_exit(exit);
+        let ask = self.caller.ask_about("exited", &context)?;
         let result =
-            self.caller.answer("exited", call!(self, Some(context), call_exited(handle, exit)))?;
+            self.caller.answer(&ask, call!(self, Some(context), call_exited(handle, exit)))?;
         let error = result.error.map(|text| convert::text("error", text)).transpose();
         Ok(ExitResult {
             exit_code: result.exit_code,
             signal: result.signal,
             oom_killed: result.oom_killed,
-            error: error.map_err(|e| self.caller.failed("exited", e))?,
+            error: error.map_err(|e| self.caller.failed(&ask, e))?,
         })
     }
 
@@ -176,6 +178,7 @@ impl DriverPlugin {
     ) -> Result<(), PluginCallError> {
         let handle = self.handle(handle)?;
         let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let ask = self.caller.ask_about("stop", &context)?;
         let given = handle.weigh() + signal.weigh() + timeout.weigh();
         let called = self.caller.call(Some(context), move |pre, store| {
             Box::pin(async move {
@@ -184,7 +187,7 @@ impl DriverPlugin {
                 driver.call_stop(store, &handle, signal.as_deref(), timeout).await
             })
         });
-        self.caller.answer("stop", called.await.given(given))
+        self.caller.answer(&ask, called.await.given(given))
     }
 
     /// End a task now.
@@ -197,7 +200,8 @@ impl DriverPlugin {
         handle: DriverHandle,
     ) -> Result<(), PluginCallError> {
         let handle = self.handle(handle)?;
-        self.caller.answer("kill", call!(self, Some(context), call_kill(handle)))
+        let ask = self.caller.ask_about("kill", &context)?;
+        self.caller.answer(&ask, call!(self, Some(context), call_kill(handle)))
     }
 
     /// Forget a task.
@@ -211,6 +215,7 @@ impl DriverPlugin {
         force: bool,
     ) -> Result<(), PluginCallError> {
         let handle = self.handle(handle)?;
+        let ask = self.caller.ask_about("destroy", &context)?;
         let given = handle.weigh() + force.weigh();
         let called = self.caller.call(Some(context), move |pre, store| {
             Box::pin(async move {
@@ -218,7 +223,7 @@ impl DriverPlugin {
                 plugin.ostler_plugin_driver().call_destroy(store, &handle, force).await
             })
         });
-        self.caller.answer("destroy", called.await.given(given))
+        self.caller.answer(&ask, called.await.given(given))
     }
 
     /// Where a task is.
@@ -231,8 +236,8 @@ impl DriverPlugin {
         handle: DriverHandle,
     ) -> Result<Inspected, PluginCallError> {
         let handle = self.handle(handle)?;
-        let status =
-            self.caller.answer("inspect", call!(self, Some(context), call_inspect(handle)))?;
+        let ask = self.caller.ask_about("inspect", &context)?;
+        let status = self.caller.answer(&ask, call!(self, Some(context), call_inspect(handle)))?;
         match (status.state, status.exit) {
             (drv::RunState::Running, _) => Ok(Inspected::Running),
             (drv::RunState::Unknown, _) => Ok(Inspected::Unknown),
@@ -242,12 +247,12 @@ impl DriverPlugin {
                     exit_code: exit.exit_code,
                     signal: exit.signal,
                     oom_killed: exit.oom_killed,
-                    error: error.map_err(|e| self.caller.failed("inspect", e))?,
+                    error: error.map_err(|e| self.caller.failed(&ask, e))?,
                     finished_at: crate::clock::Timestamp::from_nanos(exit.finished_at),
                 }))
             }
             (drv::RunState::Exited, None) => {
-                Err(self.caller.failed("inspect", "broken answer: exited without an exit"))
+                Err(self.caller.failed(&ask, "broken answer: exited without an exit"))
             }
         }
     }
@@ -263,7 +268,8 @@ impl DriverPlugin {
         signal: String,
     ) -> Result<(), PluginCallError> {
         let handle = self.handle(handle)?;
-        self.caller.answer("signal", call!(self, Some(context), call_signal(handle, signal)))
+        let ask = self.caller.ask_about("signal", &context)?;
+        self.caller.answer(&ask, call!(self, Some(context), call_signal(handle, signal)))
     }
 
     fn handle(&self, handle: DriverHandle) -> Result<drv::Handle, PluginCallError> {
@@ -276,20 +282,16 @@ impl DriverPlugin {
         Ok(drv::Handle { version: handle.version, data: handle.data })
     }
 
-    fn started(
-        &self,
-        call: &'static str,
-        started: drv::Started,
-    ) -> Result<Started, PluginCallError> {
+    fn started(&self, ask: &Ask, started: drv::Started) -> Result<Started, PluginCallError> {
         let data = started.handle.data;
         if data.len() > HANDLE_BYTES_MAX {
             let problem = format!(
                 "broken answer: the handle has {} bytes; at most {HANDLE_BYTES_MAX}",
                 data.len()
             );
-            return Err(self.caller.failed(call, problem));
+            return Err(self.caller.failed(ask, problem));
         }
-        let id = |id| convert::name("workload id", id).map_err(|e| self.caller.failed(call, e));
+        let id = |id| convert::name("workload id", id).map_err(|e| self.caller.failed(ask, e));
         let workload = match started.workload {
             drv::Workload::Process(process) => Workload::Process(id(process)?),
             drv::Workload::WasmTask(task) => Workload::WasmTask(id(task)?),

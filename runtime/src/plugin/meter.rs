@@ -1,25 +1,40 @@
 //! One plugin's counts and health, as calls and fingerprint loops report them.
 //!
 //! ```text
-//! Caller ─ every call ─► metrics (atomics)      ─┐
-//!        └ a failed one ─► policy: a strike      ├─► PluginMeter::report ─► status
-//! Refresher ─ each fingerprint ─► policy ─ wait ─┘
+//! Caller ─ may it be called? ◄─ policy: quarantine, poisonous tasks
+//!        ├ every call ─► metrics (atomics)       ─┐
+//!        └ a failed one ─► policy: a strike       ├─► PluginMeter::report ─► status
+//! Refresher ─ each fingerprint ─► policy ─ wait  ─┘
+//!           ◄─ woken when a quarantine begins or is lifted
 //! ```
+//! A plugin in quarantine gets no calls but those that running tasks need to end ([`ENDING`]); the
+//! host ends processes without it anyway, when these fail too.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
 use super::metrics::{FunctionStats, Metrics, Moved};
-use super::policy::{FailurePolicy, PluginEvent, PluginFailure, PluginHealth, PluginState};
+use super::policy::{
+    Effect, FailurePolicy, PluginEvent, PluginFailure, PluginHealth, PluginState, Quarantine,
+};
+use super::strikes::TaskKey;
 use crate::clock::{Clock, Timestamp};
+use crate::driver::api::PluginCallError;
+
+/// What a plugin in quarantine is still asked, for what it runs to end in order: how to stop it, what
+/// its exit means, and to forget it.
+const ENDING: [&str; 6] = ["stop", "kill", "exited", "inspect", "destroy", "release"];
 
 /// See the module.
 #[derive(Debug)]
 pub struct PluginMeter {
+    /// Of its block, for messages.
+    name: String,
     policy: FailurePolicy,
     clock: Clock,
     metrics: Metrics,
@@ -28,6 +43,14 @@ pub struct PluginMeter {
     /// When a call last answered; zero: never.
     last_ok: AtomicU64,
     health: Mutex<PluginHealth>,
+    /// Something stands against it or a task: calls look at `health` first.
+    suspect: AtomicBool,
+    /// To be asked at once: a quarantine began, or was lifted.
+    ask_now: Notify,
+    /// Who is to be told when something about a quarantine changes.
+    told: OnceLock<Arc<Notify>>,
+    /// Strikes so far, forgotten ones too.
+    struck: AtomicU64,
     /// When it is asked again; absent: only when a watch fires.
     next_check: Mutex<Option<Timestamp>>,
 }
@@ -39,6 +62,21 @@ pub struct PluginActivity {
     pub state: PluginState,
     /// Calls that failed lately, see [`FailurePolicy::strike_window`].
     pub strikes: usize,
+    /// Of those: what counts towards the quarantine. The strikes of one task alone do not.
+    #[serde(default)]
+    pub strikes_counted: usize,
+    /// With so many counted it is put into quarantine.
+    #[serde(default)]
+    pub strikes_max: u32,
+    /// Tasks about which calls failed lately, and how many of them.
+    #[serde(default)]
+    pub strikes_by_task: BTreeMap<String, usize>,
+    /// Why and for how long it gets no calls.
+    #[serde(default)]
+    pub quarantine: Option<Quarantine>,
+    /// How often it was put into quarantine since the agent started.
+    #[serde(default)]
+    pub quarantines: u64,
     /// Fingerprints that failed in a row.
     pub failures_in_a_row: u32,
     /// What went wrong last, also when it works again.
@@ -53,19 +91,82 @@ pub struct PluginActivity {
     pub calls: BTreeMap<String, FunctionStats>,
 }
 
+/// How long a fingerprint is not to be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Held {
+    /// As the plugin wants.
+    Free,
+    /// It failed: about so long.
+    BackOff(Duration),
+    /// In quarantine: exactly so long, or until it is lifted.
+    Until(Option<Duration>),
+}
+
 impl PluginMeter {
-    /// A meter for a plugin that has not been called.
+    /// A meter for a plugin that has not been called; `name` is that of its block.
     #[must_use]
-    pub fn new(policy: FailurePolicy, clock: Clock) -> Self {
+    pub fn new(name: &str, policy: FailurePolicy, clock: Clock) -> Self {
         Self {
+            name: name.to_owned(),
             policy,
             clock,
             metrics: Metrics::default(),
             cpu_nanos: AtomicU64::new(0),
             last_ok: AtomicU64::new(0),
             health: Mutex::default(),
+            suspect: AtomicBool::new(false),
+            ask_now: Notify::new(),
+            told: OnceLock::new(),
+            struck: AtomicU64::new(0),
             next_check: Mutex::default(),
         }
+    }
+
+    /// May this function be called now? `task` and the fingerprint of its configuration where the
+    /// call begins one.
+    ///
+    /// # Errors
+    /// [`PluginCallError::NotReady`] in quarantine; [`PluginCallError::Fatal`] for a task whose
+    /// configuration made the driver fail again and again.
+    pub(super) fn admit(
+        &self,
+        call: &'static str,
+        task: Option<(&TaskKey, u64)>,
+    ) -> Result<(), PluginCallError> {
+        if !self.suspect() {
+            return Ok(());
+        }
+        let (health, now) = (self.health(), self.clock.now());
+        if let Some(quarantine) = &health.quarantine {
+            let probe = call == "fingerprint" && quarantine.due(now);
+            if !probe && !ENDING.contains(&call) {
+                let reason = self.in_quarantine(quarantine);
+                return Err(PluginCallError::NotReady { name: self.name.clone(), reason });
+            }
+        }
+        let poisoned =
+            task.and_then(|(key, config)| health.poisoned(&self.policy, now, key, config));
+        match poisoned {
+            None => Ok(()),
+            Some(poisoned) => Err(PluginCallError::Fatal(format!(
+                "plugin {} failed {} times on this task with this configuration and is not asked \
+                 to start it before {}: {}; change the task's config",
+                self.name, poisoned.strikes, poisoned.until, poisoned.reason
+            ))),
+        }
+    }
+
+    /// Does anything stand against it or a task?
+    pub(super) fn suspect(&self) -> bool {
+        self.suspect.load(Ordering::Acquire)
+    }
+
+    fn in_quarantine(&self, quarantine: &Quarantine) -> String {
+        let end = match quarantine.until {
+            Some(until) => format!("until {until}"),
+            None => format!("until `ostler plugin lift {}`", self.name),
+        };
+        format!("in quarantine since {}, {end}: {}", quarantine.since, quarantine.reason)
     }
 
     /// A call ended, well or not.
@@ -80,23 +181,92 @@ impl PluginMeter {
         self.last_ok.store(self.clock.now().nanos(), Ordering::Relaxed);
     }
 
-    /// It failed: a strike.
-    pub(super) fn failed(&self, call: &str, error: &impl std::fmt::Display) {
+    /// It failed: a strike, against the task that the call was about, if any.
+    pub(super) fn failed(
+        &self,
+        call: &str,
+        task: Option<(TaskKey, Option<u64>)>,
+        error: &impl std::fmt::Display,
+    ) {
         self.metrics.failed(call);
-        let event = PluginEvent::Strike(format!("{call}: {error}"));
-        self.health().step(&self.policy, self.clock.now(), event);
+        self.struck.fetch_add(1, Ordering::Relaxed);
+        let (task, config) = task.map_or((None, None), |(task, config)| (Some(task), config));
+        self.step(PluginEvent::Strike { task, config, reason: format!("{call}: {error}") });
     }
 
-    /// A fingerprint was answered.
-    pub(super) fn fingerprinted(&self) {
-        self.health().step(&self.policy, self.clock.now(), PluginEvent::Fingerprinted);
+    /// A fingerprint was answered. In quarantine: how long to wait nevertheless.
+    pub(super) fn fingerprinted(&self) -> Held {
+        let effect = self.step(PluginEvent::Fingerprinted);
+        match self.health().quarantine {
+            Some(_) => Held::Until(effect.retry_after),
+            None => Held::Free,
+        }
     }
 
-    /// A fingerprint failed: how long to wait before the next, jitter not counted.
-    pub(super) fn fingerprint_failed(&self, reason: String) -> Duration {
-        let event = PluginEvent::FingerprintFailed(reason);
-        let effect = self.health().step(&self.policy, self.clock.now(), event);
-        effect.retry_after.unwrap_or(self.policy.retry_max)
+    /// A fingerprint failed: how long to wait before the next.
+    pub(super) fn fingerprint_failed(&self, reason: String) -> Held {
+        let effect = self.step(PluginEvent::FingerprintFailed(reason));
+        match self.health().quarantine {
+            Some(_) => Held::Until(effect.retry_after),
+            None => Held::BackOff(effect.retry_after.unwrap_or(self.policy.retry_max)),
+        }
+    }
+
+    /// A person vouches for it: it is asked at once. `false` when it is not in quarantine; what
+    /// stood against it or a task is forgotten all the same.
+    pub fn lift(&self) -> bool {
+        let lifted = self.step(PluginEvent::Lifted).turned.is_some();
+        if lifted {
+            self.ask_now.notify_one();
+        }
+        lifted
+    }
+
+    /// An earlier agent had it in quarantine.
+    pub fn restore(&self, quarantine: Quarantine) {
+        self.step(PluginEvent::Restored(quarantine));
+    }
+
+    /// Whom to tell when something about a quarantine changes; the first one stays.
+    pub fn tell(&self, told: Arc<Notify>) {
+        let _second = self.told.set(told);
+    }
+
+    /// Why it gets no calls, if so.
+    #[must_use]
+    pub fn quarantine(&self) -> Option<Quarantine> {
+        self.health().quarantine.clone()
+    }
+
+    /// Wait until it is to be asked out of turn. One who waits at a time.
+    pub(super) async fn asked_for(&self) {
+        self.ask_now.notified().await;
+    }
+
+    fn step(&self, event: PluginEvent) -> Effect {
+        let mut health = self.health();
+        let before = health.quarantine.clone();
+        let effect = health.step(&self.policy, self.clock.now(), event);
+        self.suspect.store(!health.is_clean(), Ordering::Release);
+        let quarantine = health.quarantine.clone();
+        drop(health);
+        if let (true, Some(told)) = (before != quarantine, self.told.get()) {
+            told.notify_one();
+        }
+        let plugin = self.name.as_str();
+        match (effect.turned, quarantine) {
+            (Some(PluginState::Quarantined), Some(quarantine)) => {
+                tracing::error!(plugin, "{}", self.in_quarantine(&quarantine));
+                self.ask_now.notify_one();
+            }
+            (Some(PluginState::Running), _) => tracing::info!(plugin, "the plugin runs"),
+            (Some(PluginState::Starting), _) => tracing::info!(plugin, "quarantine lifted"),
+            (Some(PluginState::BackingOff), _) => {
+                tracing::warn!(plugin, "the plugin is backing off")
+            }
+            _ => {}
+        }
+        effect
     }
 
     /// When it will be asked again.
@@ -110,11 +280,17 @@ impl PluginMeter {
     /// How it does now.
     #[must_use]
     pub fn report(&self) -> PluginActivity {
-        let health = self.health().clone();
+        let (health, now) = (self.health().clone(), self.clock.now());
+        let by_task = health.tasks(&self.policy, now).into_iter();
         let last_ok = self.last_ok.load(Ordering::Relaxed);
         PluginActivity {
             state: health.state,
-            strikes: health.strikes(&self.policy, self.clock.now()),
+            strikes: health.strikes(&self.policy, now),
+            strikes_counted: health.weight(&self.policy, now),
+            strikes_max: self.policy.strikes_max,
+            strikes_by_task: by_task.map(|(task, count)| (task.to_string(), count)).collect(),
+            quarantine: health.quarantine,
+            quarantines: health.quarantines,
             failures_in_a_row: health.failures,
             last_error: health.last_error,
             last_ok: (last_ok > 0).then(|| Timestamp::from_nanos(last_ok)),

@@ -21,6 +21,7 @@ pub mod metrics;
 pub mod policy;
 pub mod refresh;
 pub mod schema;
+pub mod strikes;
 mod weigh;
 
 use std::sync::Arc;
@@ -149,6 +150,8 @@ impl PluginRuntime {
             code.component().ok_or_else(|| PluginError::Link("no component".to_owned()))?;
         let pre = self.linker.instantiate_pre(component).map_err(link)?;
         let store_limits = StoreLimits::from(&spec.limits);
+        let meter =
+            Arc::new(PluginMeter::new(&spec.name, spec.failure, self.services.clock.clone()));
         let context = Arc::new(PluginContext::new(
             spec.name,
             spec.config.text().to_owned(),
@@ -156,7 +159,6 @@ impl PluginRuntime {
             spec.limits,
             &self.services.clock,
         ));
-        let meter = Arc::new(PluginMeter::new(spec.failure, self.services.clock.clone()));
         let calls = Arc::clone(&self.calls);
         let services = self.services.clone();
         Ok(match manifest.kind {

@@ -1,4 +1,5 @@
-//! How a plugin does, and when it is asked again: decisions without clock or I/O.
+//! How a plugin does, when it is asked again, and when it is not called any more: decisions without
+//! clock or I/O.
 //!
 //! ```text
 //!            fingerprint answered                       fingerprint answered
@@ -8,19 +9,27 @@
 //!                                                        │  ▲ fingerprint failed:
 //!                                                        └──┘ twice the wait, up to a bound
 //! any call failed: a strike; a strike is forgotten after a time
+//! any state ── strikes_max strikes ─► Quarantined ── time over, probe answered ─► Running
+//!                                      │  ▲   │ lifted by a person ─► Starting
+//!                                      └──┘   └ manual: no time, no probe
+//!                            probe failed: twice as long, up to a bound
 //! ```
 //! A *strike* is a call that trapped, hung, broke a limit or answered against the rules. A plugin that
 //! says "I cannot" in the way the interface has for it earns none, but a fingerprint that ends so has
-//! failed as well. A plugin is never given up.
+//! failed as well. Strikes of calls about one task count against that task: [`super::strikes`]. A
+//! plugin that is put into quarantine again soon after one ended has relapsed: twice as long.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{PLUGIN_MESSAGE_BYTES_MAX, PLUGIN_STRIKES_KEPT_MAX};
-pub use crate::model::config::FailurePolicy;
+use super::strikes::{Poisoned, Strikes, TaskKey};
+use crate::limits::{PLUGIN_MESSAGE_BYTES_MAX, QUARANTINE_MAX};
+pub use crate::model::config::{FailurePolicy, QuarantineFor};
 use crate::model::time::Timestamp;
+
+/// Shortest wait for the end of a quarantine: the timers and the clock are not one.
+const PROBE_WAIT_MIN: Duration = Duration::from_millis(100);
 
 /// Where a plugin is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +42,8 @@ pub enum PluginState {
     Running,
     /// Its last fingerprint failed; it is asked again after a wait.
     BackingOff,
+    /// It failed too often: it gets no calls but those that end what it runs.
+    Quarantined,
 }
 
 /// Something that went wrong.
@@ -44,6 +55,27 @@ pub struct PluginFailure {
     pub reason: String,
 }
 
+/// Why and for how long a plugin gets no calls.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quarantine {
+    /// Since when.
+    pub since: Timestamp,
+    /// When it is tried again; absent: when a person lifts it.
+    pub until: Option<Timestamp>,
+    /// What brought it here.
+    pub reason: String,
+    /// How often in a row it came back here, failed probes included.
+    pub relapses: u32,
+}
+
+impl Quarantine {
+    /// Is its time over, so that the plugin may be tried?
+    #[must_use]
+    pub fn due(&self, now: Timestamp) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
+}
+
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PluginEvent {
@@ -52,16 +84,36 @@ pub enum PluginEvent {
     /// A fingerprint failed, for whatever reason. Comes after the strike, if it was one.
     FingerprintFailed(String),
     /// A call failed.
-    Strike(String),
+    Strike {
+        /// The task it was about; absent: about none.
+        task: Option<TaskKey>,
+        /// Fingerprint of the task's configuration, of a start.
+        config: Option<u64>,
+        /// What went wrong.
+        reason: String,
+    },
+    /// A person vouches for it.
+    Lifted,
+    /// An earlier agent had it in quarantine.
+    Restored(Quarantine),
 }
 
 /// What follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
-    /// Ask again after this time, jitter not counted.
+    /// Ask again after this time, jitter not counted. Absent after a failure, or in quarantine: not
+    /// before a person lifts it.
     pub retry_after: Option<Duration>,
     /// It came into this state now.
     pub turned: Option<PluginState>,
+}
+
+/// When a quarantine ended by itself, and how long it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lift {
+    at: Timestamp,
+    length: Duration,
+    relapses: u32,
 }
 
 /// How a plugin does. See the module.
@@ -73,8 +125,12 @@ pub struct PluginHealth {
     pub failures: u32,
     /// What went wrong last.
     pub last_error: Option<PluginFailure>,
-    /// When the strikes were, oldest first.
-    strikes: VecDeque<Timestamp>,
+    /// Why it gets no calls, in [`PluginState::Quarantined`].
+    pub quarantine: Option<Quarantine>,
+    /// How often it was put into quarantine.
+    pub quarantines: u64,
+    strikes: Strikes,
+    last_lift: Option<Lift>,
 }
 
 impl PluginHealth {
@@ -82,55 +138,183 @@ impl PluginHealth {
     pub fn step(&mut self, policy: &FailurePolicy, now: Timestamp, event: PluginEvent) -> Effect {
         let before = self.state;
         let retry_after = match event {
-            PluginEvent::Fingerprinted => {
-                self.state = PluginState::Running;
-                self.failures = 0;
+            PluginEvent::Fingerprinted => self.answered(now),
+            PluginEvent::FingerprintFailed(reason) => self.not_answered(policy, now, reason),
+            PluginEvent::Strike { task, config, reason } => {
+                self.strike(policy, now, task.as_ref(), config, reason);
                 None
             }
-            PluginEvent::FingerprintFailed(reason) => {
-                let wait = back_off(policy, self.failures);
-                self.state = PluginState::BackingOff;
-                self.failures = self.failures.saturating_add(1);
-                self.remember(now, reason);
-                Some(wait)
-            }
-            PluginEvent::Strike(reason) => {
-                self.remember(now, reason);
-                self.forget(policy, now);
-                if self.strikes.len() >= PLUGIN_STRIKES_KEPT_MAX {
-                    self.strikes.pop_front();
+            PluginEvent::Lifted => {
+                if self.quarantine.take().is_some() {
+                    self.state = PluginState::Starting;
                 }
-                self.strikes.push_back(now);
+                self.last_lift = None;
+                self.failures = 0;
+                self.strikes = Strikes::default();
                 None
+            }
+            PluginEvent::Restored(quarantine) => {
+                let held = quarantine.until.map(|until| until.since(now).max(PROBE_WAIT_MIN));
+                self.quarantine = Some(quarantine);
+                self.state = PluginState::Quarantined;
+                held
             }
         };
         let turned = (self.state != before).then_some(self.state);
         Effect { retry_after, turned }
     }
 
-    /// Strikes that are not forgotten.
+    fn answered(&mut self, now: Timestamp) -> Option<Duration> {
+        if let Some(quarantine) = &self.quarantine {
+            if !quarantine.due(now) {
+                // Asked before it came here.
+                return self.held(now);
+            }
+            let until = quarantine.until.unwrap_or(now);
+            let length = until.since(quarantine.since);
+            self.last_lift = Some(Lift { at: now, length, relapses: quarantine.relapses });
+            self.quarantine = None;
+            self.strikes.forgive();
+        }
+        self.state = PluginState::Running;
+        self.failures = 0;
+        None
+    }
+
+    fn not_answered(
+        &mut self,
+        policy: &FailurePolicy,
+        now: Timestamp,
+        reason: String,
+    ) -> Option<Duration> {
+        let Some(quarantine) = &mut self.quarantine else {
+            let wait = back_off(policy, self.failures);
+            self.state = PluginState::BackingOff;
+            self.failures = self.failures.saturating_add(1);
+            self.remember(now, reason);
+            return Some(wait);
+        };
+        if quarantine.due(now) {
+            quarantine.relapses = quarantine.relapses.saturating_add(1);
+            quarantine.since = now;
+            quarantine.until = until(policy, quarantine.relapses, now);
+            quarantine.reason = cut(format!("it was tried again and failed: {reason}"));
+            self.remember(now, reason);
+        } else if now < quarantine.since {
+            // The clock was set back: it would last longer than it may.
+            quarantine.until = quarantine.until.map(|until| {
+                Timestamp::from_nanos(
+                    now.nanos()
+                        .saturating_add(until.nanos().saturating_sub(quarantine.since.nanos())),
+                )
+            });
+            quarantine.since = now;
+        }
+        self.held(now)
+    }
+
+    /// How long the quarantine still lasts.
+    fn held(&self, now: Timestamp) -> Option<Duration> {
+        let until = self.quarantine.as_ref()?.until?;
+        Some(until.since(now).max(PROBE_WAIT_MIN))
+    }
+
+    fn strike(
+        &mut self,
+        policy: &FailurePolicy,
+        now: Timestamp,
+        task: Option<&TaskKey>,
+        config: Option<u64>,
+        reason: String,
+    ) {
+        let window = policy.strike_window;
+        match task {
+            Some(task) => self.strikes.of_task(window, now, task, config, &cut(reason.clone())),
+            None => self.strikes.own(window, now),
+        }
+        let weight = self.strikes.weight(window, now);
+        if self.quarantine.is_none() && weight >= policy.strikes_max as usize {
+            let relapses = self.relapses(policy, now);
+            let why = format!(
+                "{weight} strikes within {}, the last: {reason}",
+                humantime::format_duration(window)
+            );
+            let until = until(policy, relapses, now);
+            self.quarantine = Some(Quarantine { since: now, until, reason: cut(why), relapses });
+            self.quarantines = self.quarantines.saturating_add(1);
+            self.state = PluginState::Quarantined;
+        }
+        self.remember(now, reason);
+    }
+
+    /// How often in a row it came here, when it comes now.
+    fn relapses(&self, policy: &FailurePolicy, now: Timestamp) -> u32 {
+        let soon = |lift: &Lift| now.since(lift.at) < policy.strike_window.max(lift.length);
+        let lift = self.last_lift.filter(soon);
+        lift.map_or(0, |lift| lift.relapses.saturating_add(1))
+    }
+
+    /// Strikes that are not forgotten, those that count against a task alone included.
     #[must_use]
     pub fn strikes(&self, policy: &FailurePolicy, now: Timestamp) -> usize {
-        self.strikes.iter().filter(|at| counts(policy, **at, now)).count()
+        self.strikes.all(policy.strike_window, now)
     }
 
-    fn forget(&mut self, policy: &FailurePolicy, now: Timestamp) {
-        self.strikes.retain(|at| counts(policy, *at, now));
+    /// What of them counts towards the quarantine.
+    #[must_use]
+    pub fn weight(&self, policy: &FailurePolicy, now: Timestamp) -> usize {
+        self.strikes.weight(policy.strike_window, now)
     }
 
-    fn remember(&mut self, at: Timestamp, mut reason: String) {
-        if reason.len() > PLUGIN_MESSAGE_BYTES_MAX {
-            let end = (0..=PLUGIN_MESSAGE_BYTES_MAX).rev().find(|at| reason.is_char_boundary(*at));
-            reason.truncate(end.unwrap_or(0));
-        }
-        self.last_error = Some(PluginFailure { at, reason });
+    /// Why the task is not to be started with this configuration, if so.
+    #[must_use]
+    pub fn poisoned(
+        &self,
+        policy: &FailurePolicy,
+        now: Timestamp,
+        task: &TaskKey,
+        config: u64,
+    ) -> Option<Poisoned> {
+        let most = policy.strikes_max as usize;
+        self.strikes.poisoned(policy.strike_window, most, now, task, config)
+    }
+
+    /// The tasks with strikes that are not forgotten, and how many.
+    #[must_use]
+    pub fn tasks(
+        &self,
+        policy: &FailurePolicy,
+        now: Timestamp,
+    ) -> std::collections::BTreeMap<TaskKey, usize> {
+        self.strikes.tasks(policy.strike_window, now)
+    }
+
+    /// Nothing stands against it or any task.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.quarantine.is_none() && self.strikes.is_empty()
+    }
+
+    fn remember(&mut self, at: Timestamp, reason: String) {
+        self.last_error = Some(PluginFailure { at, reason: cut(reason) });
     }
 }
 
-/// A clock that was set back makes a strike look as if it came later: it counts then.
-fn counts(policy: &FailurePolicy, at: Timestamp, now: Timestamp) -> bool {
-    let age = Duration::from_nanos(now.nanos().saturating_sub(at.nanos()));
-    age < policy.strike_window
+/// At most [`PLUGIN_MESSAGE_BYTES_MAX`] of a text.
+fn cut(mut text: String) -> String {
+    if text.len() > PLUGIN_MESSAGE_BYTES_MAX {
+        let end = (0..=PLUGIN_MESSAGE_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or(0));
+    }
+    text
+}
+
+/// When a quarantine that begins now ends.
+fn until(policy: &FailurePolicy, relapses: u32, now: Timestamp) -> Option<Timestamp> {
+    let QuarantineFor::Time(first) = policy.quarantine else { return None };
+    let length = first.saturating_mul(1 << relapses.min(16)).min(QUARANTINE_MAX.max(first));
+    let nanos = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+    Some(Timestamp::from_nanos(now.nanos().saturating_add(nanos)))
 }
 
 /// The wait after one more failure: doubles with each in a row, up to the bound.
@@ -150,117 +334,5 @@ pub fn jittered(wait: Duration, random: u64) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn at(secs: u64) -> Timestamp {
-        Timestamp::from_nanos(secs * 1_000_000_000)
-    }
-
-    fn failed() -> PluginEvent {
-        PluginEvent::FingerprintFailed("no".to_owned())
-    }
-
-    #[test]
-    fn the_wait_doubles_with_each_failure_in_a_row_up_to_its_bound_and_an_answer_ends_the_row() {
-        let policy = FailurePolicy::default();
-        let mut health = PluginHealth::default();
-        let mut wait = |event| health.step(&policy, at(1), event).retry_after;
-        let row: Vec<_> = (0..9).map(|_| wait(failed()).unwrap().as_secs()).collect();
-        assert_eq!(row, [1, 2, 4, 8, 16, 32, 64, 120, 120]);
-        assert_eq!(wait(PluginEvent::Fingerprinted), None);
-        assert_eq!(wait(failed()), Some(Duration::from_secs(1)));
-    }
-
-    #[test]
-    fn a_plugin_turns_once_to_backing_off_and_once_back() {
-        let policy = FailurePolicy::default();
-        let mut health = PluginHealth::default();
-        let mut turned = |event| health.step(&policy, at(1), event).turned;
-        assert_eq!(turned(PluginEvent::Fingerprinted), Some(PluginState::Running));
-        assert_eq!(turned(PluginEvent::Fingerprinted), None);
-        assert_eq!(turned(PluginEvent::Strike("start".to_owned())), None, "it still answers");
-        assert_eq!(turned(failed()), Some(PluginState::BackingOff));
-        assert_eq!(turned(failed()), None);
-        assert_eq!(turned(PluginEvent::Fingerprinted), Some(PluginState::Running));
-    }
-
-    #[test]
-    fn a_strike_is_forgotten_after_its_time_and_the_last_error_is_not() {
-        let window = Duration::from_secs(600);
-        let policy = FailurePolicy { strike_window: window, ..FailurePolicy::default() };
-        let mut health = PluginHealth::default();
-        health.step(&policy, at(100), PluginEvent::Strike("trap".to_owned()));
-        health.step(&policy, at(400), PluginEvent::Strike("hang".to_owned()));
-        assert_eq!(health.strikes(&policy, at(500)), 2);
-        assert_eq!(health.strikes(&policy, at(700)), 1);
-        assert_eq!(health.strikes(&policy, at(1_000)), 0);
-        assert_eq!(health.strikes(&policy, at(0)), 2, "the clock was set back");
-        let error = health.last_error.unwrap();
-        assert_eq!((error.at, &*error.reason), (at(400), "hang"));
-    }
-
-    #[test]
-    fn strikes_are_counted_up_to_a_bound() {
-        let policy = FailurePolicy::default();
-        let mut health = PluginHealth::default();
-        for _ in 0..2 * PLUGIN_STRIKES_KEPT_MAX {
-            health.step(&policy, at(1), PluginEvent::Strike("trap".to_owned()));
-        }
-        assert_eq!(health.strikes(&policy, at(1)), PLUGIN_STRIKES_KEPT_MAX);
-    }
-
-    proptest! {
-        #[test]
-        fn no_history_makes_a_plugin_wait_beyond_its_bound_or_grow(
-            events in prop::collection::vec((0u8..3, 0u64..100_000), 0..200),
-            first in 1u64..100, max in 1u64..1_000
-        ) {
-            let policy = FailurePolicy {
-                retry_first: Duration::from_secs(first),
-                retry_max: Duration::from_secs(max),
-                ..FailurePolicy::default()
-            };
-            let mut health = PluginHealth::default();
-            let mut strikes = 0;
-            for (kind, time) in events {
-                let event = match kind {
-                    0 => PluginEvent::Fingerprinted,
-                    1 => failed(),
-                    _ => PluginEvent::Strike("ä".repeat(PLUGIN_MESSAGE_BYTES_MAX)),
-                };
-                strikes += usize::from(kind == 2);
-                let answered = event == PluginEvent::Fingerprinted;
-                let effect = health.step(&policy, at(time), event);
-                if let Some(wait) = effect.retry_after {
-                    prop_assert!(wait >= Duration::from_secs(first));
-                    prop_assert!(wait <= Duration::from_secs(max.max(first)));
-                }
-                prop_assert_eq!(health.state == PluginState::Running, answered
-                    || (kind == 2 && health.failures == 0 && health.state == PluginState::Running));
-                prop_assert!(health.strikes(&policy, at(time)) <= strikes.min(PLUGIN_STRIKES_KEPT_MAX));
-                if let Some(error) = &health.last_error {
-                    prop_assert!(error.reason.len() <= PLUGIN_MESSAGE_BYTES_MAX);
-                }
-            }
-        }
-
-        #[test]
-        fn jitter_stays_between_half_the_wait_and_the_whole(millis in 0u64..200_000, random: u64) {
-            let wait = Duration::from_millis(millis);
-            let jittered = jittered(wait, random);
-            prop_assert!(jittered >= wait / 2 && jittered <= wait, "{jittered:?} of {wait:?}");
-        }
-    }
-
-    #[test]
-    fn the_whole_range_of_the_jitter_is_used() {
-        let wait = Duration::from_secs(2);
-        assert_eq!(jittered(wait, 0), Duration::from_secs(1));
-        assert_eq!(jittered(wait, u64::MAX), wait);
-    }
-}
+#[path = "policy_tests.rs"]
+mod tests;

@@ -5,7 +5,8 @@
 //!                                                   ▲                   │
 //!                                                   └───────────────────┘
 //! wait: until what the plugin asked is over, or what it watches changed (settled, and not too soon
-//!       after the last question); after a failure: a back-off with jitter, or a change
+//!       after the last question); after a failure: a back-off with jitter, or a change; in
+//!       quarantine: until it is over or lifted, whatever changes
 //! ```
 //! What a plugin watches is what its newest answer says. When that is new, the plugin is asked once
 //! more as soon as the watches are in place: what changed before them was not seen. One that finds
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::convert::NextCheck;
-use super::meter::PluginMeter;
+use super::meter::{Held, PluginMeter};
 use super::policy::jittered;
 use crate::clock::{sleep, timeout};
 use crate::limits::{
@@ -99,8 +100,8 @@ impl Refresher {
 struct Wait {
     /// At most so long; absent: until a change.
     longest: Option<Duration>,
-    /// A change does not count sooner.
-    gap: Duration,
+    /// A change does not count sooner; absent: not at all.
+    gap: Option<Duration>,
 }
 
 /// One plugin that is asked.
@@ -113,24 +114,27 @@ struct Asking {
 impl Asking {
     /// Take in how a fingerprint went.
     fn heard(&mut self, asked: Asked) -> Wait {
-        let wait = match asked {
+        let mut longest = None;
+        let held = match asked {
             Asked::Answered(next) => {
-                self.meter.fingerprinted();
-                let longest = next.after;
+                longest = next.after;
                 self.watched.follow(next);
-                Wait { longest, gap: WATCH_ASK_GAP }
+                self.meter.fingerprinted()
             }
             Asked::Undetected(next) => {
-                self.meter.fingerprinted();
-                let longest = next.after.or(Some(DEVICE_UNDETECTED_INTERVAL));
+                longest = next.after.or(Some(DEVICE_UNDETECTED_INTERVAL));
                 self.watched.look_out(next);
-                Wait { longest, gap: WATCH_ASK_GAP }
+                self.meter.fingerprinted()
             }
-            Asked::Failed(reason) => {
-                let wait = self.meter.fingerprint_failed(reason);
-                let wait = jittered(wait, self.rng.next_u64());
-                Wait { longest: Some(wait), gap: WATCH_ASK_GAP_FAILING }
+            Asked::Failed(reason) => self.meter.fingerprint_failed(reason),
+        };
+        let wait = match held {
+            Held::Free => Wait { longest, gap: Some(WATCH_ASK_GAP) },
+            Held::BackOff(wait) => {
+                let longest = Some(jittered(wait, self.rng.next_u64()));
+                Wait { longest, gap: Some(WATCH_ASK_GAP_FAILING) }
             }
+            Held::Until(longest) => Wait { longest, gap: None },
         };
         self.meter.due(wait.longest);
         wait
@@ -138,15 +142,23 @@ impl Asking {
 
     /// Wait until it is to be asked again. Dropped half-way it loses no change.
     async fn due(&mut self, wait: Wait) {
+        let Self { meter, watched, .. } = self;
         let change = async {
-            sleep(wait.gap).await;
-            self.watched.subscription.changed().await;
+            let Some(gap) = wait.gap else { return std::future::pending().await };
+            sleep(gap).await;
+            watched.subscription.changed().await;
+        };
+        let asked_for = async {
+            tokio::select! {
+                () = change => {}
+                () = meter.asked_for() => {}
+            }
         };
         match wait.longest {
             Some(longest) => {
-                let _interval = timeout(longest, change).await;
+                let _interval = timeout(longest, asked_for).await;
             }
-            None => change.await,
+            None => asked_for.await,
         }
     }
 }

@@ -50,6 +50,7 @@ async fn asked(answer: impl Fn(usize) -> Asked + Send + Sync + 'static) -> Node 
     let watcher = Watcher::without_thread();
     let refresher = Refresher::new(watcher.clone(), Rng::seeded(1));
     let meter = Arc::new(PluginMeter::new(
+        "p",
         FailurePolicy::default(),
         Clock::fixed(Timestamp::from_nanos(1)),
     ));
@@ -209,7 +210,7 @@ async fn a_plugin_that_finds_nothing_and_says_what_to_watch_is_heard() {
 async fn a_plugin_that_hangs_at_first_is_waited_for_with_a_bound_and_asked_again() {
     let refresher = Refresher::new(Watcher::without_thread(), Rng::seeded(1));
     let clock = Clock::fixed(Timestamp::from_nanos(1));
-    let meter = Arc::new(PluginMeter::new(FailurePolicy::default(), clock));
+    let meter = Arc::new(PluginMeter::new("p", FailurePolicy::default(), clock));
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let ask = move || {

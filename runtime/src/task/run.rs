@@ -129,6 +129,8 @@ impl Run {
         let context = TaskContext {
             run_id: self.id.clone(),
             alloc_id: allocation.id,
+            job_id: allocation.job.id.clone(),
+            group: allocation.group.clone(),
             task: task.name.clone(),
             stdout: sink(logs.as_ref().map(|logs| Arc::clone(&logs.stdout) as _)),
             stderr: sink(logs.as_ref().map(|logs| Arc::clone(&logs.stderr) as _)),

@@ -129,6 +129,7 @@ const PURE: &[&str] = &[
     "plugin/manifest.rs",
     "plugin/metrics.rs",
     "plugin/policy.rs",
+    "plugin/strikes.rs",
     "sandbox/prescan.rs",
     "state/dedup.rs",
     "state/keys",

@@ -34,6 +34,7 @@ mod plugin_containment;
 mod plugin_faults;
 mod plugin_status;
 mod plugins;
+mod quarantine;
 mod real_programs;
 mod run_command;
 mod services;

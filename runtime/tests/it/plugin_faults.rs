@@ -14,6 +14,9 @@ use crate::support::{PATIENCE, TestAgent, parse};
 /// What a failed call may take beyond its deadline on a loaded machine in a debug build.
 const SLACK: Duration = Duration::from_secs(10);
 
+/// What is looked at here is each single call, not what many failed ones lead to.
+const PATIENT: &str = "failure {\n strikes_max = 64\n }";
+
 /// Configuration of the hostile device plugin, called `hostile`, with a function and its mode.
 fn hostile_device(function: &str, mode: &str) -> String {
     // A guest needs time and memory to make an answer that is too long.
@@ -31,6 +34,7 @@ fn hostile_device(function: &str, mode: &str) -> String {
           limits {{
             {limits}
           }}
+          {PATIENT}
         }}
         plugin "exec" {{
           enabled = false
@@ -54,6 +58,7 @@ fn hostile_driver(call_wall: &str) -> String {
           limits {{
             call_wall = "{call_wall}"
           }}
+          {PATIENT}
         }}
         "#
     )

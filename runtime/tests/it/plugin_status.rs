@@ -64,6 +64,7 @@ async fn a_plugin_that_traps_has_strikes_backs_off_and_harms_no_other() {
           failure {{
             retry_first = "100ms"
             retry_max   = "200ms"
+            strikes_max = 64
           }}
         }}
         "#

@@ -125,7 +125,16 @@ fn a_failure_policy_is_read_and_its_bounds_are_kept() {
         policy("failure {\n retry_first = \"2s\"\n retry_max = \"1m\"\n strike_window = \"1h\"\n}");
     let secs = Duration::from_secs;
     let (retry_first, retry_max, strike_window) = (secs(2), secs(60), secs(3_600));
-    assert_eq!(given, FailurePolicy { retry_first, retry_max, strike_window });
+    assert_eq!(given, FailurePolicy { retry_first, retry_max, strike_window, ..default.clone() });
+    let kept = policy("failure {\n strikes_max = 3\n quarantine = \"90s\"\n}");
+    assert_eq!((kept.strikes_max, kept.quarantine), (3, QuarantineFor::Time(secs(90))));
+    let kept = policy("failure {\n quarantine = \"manual\"\n}");
+    assert_eq!((kept.strikes_max, kept.quarantine), (default.strikes_max, QuarantineFor::Manual));
+    for wrong in ["0s", "forever", "2d"] {
+        let found =
+            problems(&format!("plugin \"x\" {{\n failure {{\n quarantine = \"{wrong}\"\n }}\n}}"));
+        assert_eq!(found, ["3:15 quarantine must be 1s to 1day, or \"manual\""], "{wrong}");
+    }
     let long = policy("failure {\n retry_first = \"10m\"\n}");
     assert_eq!((long.retry_first, long.retry_max), (secs(600), secs(600)));
     let found = problems("plugin \"x\" {\n failure {\n retry_first = \"1ms\"\n }\n}");

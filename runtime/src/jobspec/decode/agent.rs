@@ -9,14 +9,17 @@ use std::time::Duration;
 use super::super::diagnostic::{Diagnostics, Sink, Span, shown};
 use super::super::schema::{Field, Schema, Shape};
 use super::super::tree::{Block, Body, ValueKind};
+use super::super::units::parse_duration;
 use super::super::{Format, hcl};
 use super::job::checked;
 use super::reader::{as_text, wrong};
 use super::{Context, Reader};
-use crate::limits::{CONFIG_FILE_BYTES_MAX, START_WALL_MAX};
+use crate::limits::{
+    CONFIG_FILE_BYTES_MAX, PLUGIN_STRIKES_KEPT_MAX, QUARANTINE_MAX, START_WALL_MAX,
+};
 use crate::model::config::{
     AgentConfig, CommandGrant, ConfigOrigin, FailurePolicy, FileGrant, GcConfig, Grants,
-    LimitOverrides, PluginBlock,
+    LimitOverrides, PluginBlock, QuarantineFor,
 };
 use crate::model::endpoint::{Endpoint, EndpointError};
 use crate::model::ids::PluginName;
@@ -38,6 +41,9 @@ const INTERVAL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::fr
 const RETRY: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3_600);
 const STRIKE_WINDOW: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
+/// Up to what is kept of them.
+const STRIKES: RangeInclusive<i64> = 1..=PLUGIN_STRIKES_KEPT_MAX as i64;
+const QUARANTINE: RangeInclusive<Duration> = Duration::from_secs(1)..=QUARANTINE_MAX;
 /// Ranges of the garbage collection.
 const PERCENT: RangeInclusive<i64> = 1..=100;
 const GC_ALLOCS: RangeInclusive<i64> = 1..=100_000;
@@ -152,6 +158,8 @@ static FAILURE: Schema = Schema {
         field("retry_first", Shape::Duration),
         field("retry_max", Shape::Duration),
         field("strike_window", Shape::Duration),
+        field("strikes_max", Shape::Integer),
+        field("quarantine", Shape::Text),
     ],
 };
 
@@ -475,8 +483,27 @@ fn failure(block: Block, cx: &mut Context<'_>) -> FailurePolicy {
         let shown = humantime::format_duration(retry_first);
         cx.error(block.key.span, format!("retry_max must be at least retry_first, {shown}"));
     }
+    let strikes_max = reader.number("strikes_max", STRIKES, cx).unwrap_or(default.strikes_max);
+    let quarantine = quarantine(&mut reader, cx).unwrap_or(default.quarantine);
     reader.finish();
-    FailurePolicy { retry_first, retry_max, strike_window }
+    FailurePolicy { retry_first, retry_max, strike_window, strikes_max, quarantine }
+}
+
+/// `quarantine`: a duration, or `manual`.
+fn quarantine(reader: &mut Reader, cx: &mut Context<'_>) -> Option<QuarantineFor> {
+    let (text, at) = reader.text("quarantine", cx)?;
+    if text == "manual" {
+        return Some(QuarantineFor::Manual);
+    }
+    let given = parse_duration(&text).ok().filter(|time| QUARANTINE.contains(time));
+    if given.is_none() {
+        let (least, most) = (
+            humantime::format_duration(*QUARANTINE.start()),
+            humantime::format_duration(*QUARANTINE.end()),
+        );
+        cx.error(at, format!("quarantine must be {least} to {most}, or \"manual\""));
+    }
+    given.map(QuarantineFor::Time)
 }
 
 /// A duration within `range`.

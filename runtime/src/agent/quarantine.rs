@@ -1,0 +1,193 @@
+//! Quarantines survive the agent: a file beside the state.
+//!
+//! ```text
+//! start: quarantine.json ─► of the same component (digest)? ─► PluginMeter::restore
+//! then:  a quarantine begins, goes on or ends ─► told ─► quarantine.json, by rename
+//! ```
+//! A file of its own, as the node's id: the records of plugins in the state have no room for it, and
+//! it decides nothing that the state decides. One that cannot be read is as good as none: at worst a
+//! plugin that fails is tried once more.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use super::AgentHandle;
+use super::catalogue::{Meters, PluginEntry, PluginStatus};
+use crate::limits::{PLUGIN_MESSAGE_BYTES_MAX, QUARANTINE_FILE_BYTES_MAX};
+use crate::model::plugin::PluginKind;
+use crate::plugin::policy::Quarantine;
+
+/// Name in the data directory.
+const FILE: &str = "quarantine.json";
+
+/// One plugin that gets no calls.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
+    kind: PluginKind,
+    /// The name it gives itself.
+    name: String,
+    /// SHA-256 of the component: another one has done nothing yet.
+    digest: String,
+    quarantine: Quarantine,
+}
+
+/// Put plugins back into the quarantine in which an earlier agent had them. What people should hear.
+pub(super) fn restore(data_dir: &Path, entries: &[PluginEntry], meters: &Meters) -> Vec<String> {
+    let kept = match read(&data_dir.join(FILE)) {
+        Ok(kept) => kept,
+        Err(error) => {
+            tracing::warn!(file = FILE, %error, "quarantines of the last agent cannot be read");
+            return Vec::new();
+        }
+    };
+    let digests: BTreeMap<_, _> = used(entries).collect();
+    let mut said = Vec::new();
+    for Kept { kind, name, digest, mut quarantine } in kept {
+        let key = (kind, name);
+        let (Some(meter), Some(now)) = (meters.get(&key), digests.get(&key)) else { continue };
+        if **now != digest {
+            said.push(format!("plugin {} was in quarantine and is another one now", key.1));
+            continue;
+        }
+        quarantine.reason.truncate(
+            (0..=PLUGIN_MESSAGE_BYTES_MAX)
+                .rev()
+                .find(|at| quarantine.reason.is_char_boundary(*at))
+                .unwrap_or(0),
+        );
+        said.push(format!("plugin {} is in quarantine still: {}", key.1, quarantine.reason));
+        meter.restore(quarantine);
+    }
+    said
+}
+
+/// Kind, own name and digest of the plugins in use.
+fn used(entries: &[PluginEntry]) -> impl Iterator<Item = ((PluginKind, String), &String)> {
+    entries.iter().filter(|entry| entry.status == PluginStatus::Loaded).filter_map(|entry| {
+        Some(((entry.kind?, entry.describes_as.clone()?), entry.digest.as_ref()?))
+    })
+}
+
+/// Write the file whenever something about a quarantine changes, until the agent ends.
+pub(super) fn keep(agent: &AgentHandle) {
+    let told = Arc::new(Notify::new());
+    for meter in agent.0.meters.values() {
+        meter.tell(Arc::clone(&told));
+    }
+    let (weak, ended) = (Arc::downgrade(&agent.0), agent.0.ended.clone());
+    tokio::spawn(async move {
+        let mut written = None;
+        loop {
+            let Some(inner) = weak.upgrade() else { return };
+            let agent = AgentHandle(inner);
+            let now = agent.in_quarantine();
+            let dir = agent.0.data_dir.clone();
+            drop(agent);
+            if written.as_ref() != Some(&now) {
+                let kept = now.clone();
+                let write = tokio::task::spawn_blocking(move || write(&dir, &kept));
+                match write.await {
+                    Ok(Ok(())) => written = Some(now),
+                    Ok(Err(error)) => {
+                        tracing::warn!(file = FILE, %error, "quarantines not written: they do not survive the agent");
+                    }
+                    Err(_given_up) => return,
+                }
+            }
+            tokio::select! {
+                () = told.notified() => {}
+                () = ended.cancelled() => return,
+            }
+        }
+    });
+}
+
+impl AgentHandle {
+    fn in_quarantine(&self) -> Vec<Kept> {
+        let kept = used(&self.0.plugins).filter_map(|(key, digest)| {
+            let quarantine = self.0.meters.get(&key)?.quarantine()?;
+            let (kind, name) = key;
+            Some(Kept { kind, name, digest: digest.clone(), quarantine })
+        });
+        kept.collect()
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<Kept>> {
+    let mut bytes = Vec::new();
+    match std::fs::File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+        Ok(file) => file.take(QUARANTINE_FILE_BYTES_MAX).read_to_end(&mut bytes)?,
+    };
+    Ok(serde_json::from_slice(&bytes)?)
+}
+
+/// In place of the file that is there; none when there is nothing to keep.
+fn write(dir: &Path, kept: &[Kept]) -> io::Result<()> {
+    let path = dir.join(FILE);
+    if kept.is_empty() {
+        return match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+    }
+    let temporary = dir.join(format!("{FILE}.new"));
+    let mut file = std::fs::File::create(&temporary)?;
+    file.write_all(&serde_json::to_vec_pretty(kept)?)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, &path)?;
+    std::fs::File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::model::time::Timestamp;
+
+    fn kept(name: &str) -> Kept {
+        Kept {
+            kind: PluginKind::Driver,
+            name: name.to_owned(),
+            digest: "aa".to_owned(),
+            quarantine: Quarantine {
+                since: Timestamp::from_nanos(1),
+                until: None,
+                reason: "5 strikes".to_owned(),
+                relapses: 2,
+            },
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_and_nothing_leaves_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        assert_eq!(read(&path).unwrap(), []);
+        write(dir.path(), &[kept("a"), kept("b")]).unwrap();
+        assert_eq!(read(&path).unwrap(), [kept("a"), kept("b")]);
+        write(dir.path(), &[]).unwrap();
+        write(dir.path(), &[]).unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_that_is_none_restores_nothing_and_is_no_obstacle() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        for text in ["", "{", "[{\"kind\":\"driver\"}]", "\0\0"] {
+            std::fs::write(&path, text).unwrap();
+            assert!(read(&path).is_err(), "{text:?}");
+            assert_eq!(restore(dir.path(), &[], &Meters::new()), Vec::<String>::new());
+        }
+        write(dir.path(), &[kept("a")]).unwrap();
+        assert_eq!(read(&path).unwrap(), [kept("a")]);
+    }
+}

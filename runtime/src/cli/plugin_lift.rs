@@ -1,0 +1,66 @@
+//! `ostler plugin lift`
+
+use serde_json::json;
+
+use super::args::plugin::PluginLiftArgs;
+use super::asking::{self, Stop, ended};
+use super::client::segment;
+use super::exit::Exit;
+use super::output;
+use super::terminal::{Terminal, one_line};
+use crate::agent::LiftReport;
+
+/// End a quarantine.
+pub(super) async fn lift(args: &PluginLiftArgs, terminal: &Terminal) -> Exit {
+    ended(tell(args, terminal).await, terminal)
+}
+
+async fn tell(args: &PluginLiftArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = asking::connect(&args.agent)?;
+    let path = format!("/v1/ostler/plugin/{}/lift", segment(&args.plugin));
+    let lifted: Vec<LiftReport> = client.put(&path, &json!({})).await?;
+    match args.json {
+        true => output::print_json(&lifted, terminal)?,
+        false => output::print(&text(&lifted), terminal)?,
+    }
+    Ok(Exit::Success)
+}
+
+fn text(lifted: &[LiftReport]) -> String {
+    let line = |one: &LiftReport| match &one.was {
+        Some(was) => {
+            let (name, reason) = (one_line(&one.name), one_line(&was.reason));
+            format!("lifted the quarantine of {name} ({reason}); it is tried now\n")
+        }
+        None => format!(
+            "{} was not in quarantine; {} strikes are forgotten\n",
+            one_line(&one.name),
+            one.strikes
+        ),
+    };
+    lifted.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::Quarantine;
+    use crate::model::time::Timestamp;
+
+    #[test]
+    fn what_was_lifted_is_told_with_its_reason() {
+        let was = Quarantine {
+            since: Timestamp::from_nanos(1),
+            until: None,
+            reason: "5 strikes\u{1b}".to_owned(),
+            relapses: 0,
+        };
+        let one = LiftReport { name: "nvidia".to_owned(), was: Some(was), strikes: 5 };
+        let other = LiftReport { name: "pci".to_owned(), was: None, strikes: 2 };
+        assert_eq!(
+            text(&[one, other]),
+            "lifted the quarantine of nvidia (5 strikes\u{fffd}); it is tried now\n\
+             pci was not in quarantine; 2 strikes are forgotten\n"
+        );
+    }
+}
