@@ -52,8 +52,9 @@ pub struct DeviceOptions {
 
 /// A plugin with what keeps it from taking too much.
 struct Plugin {
-    source: Box<dyn DeviceSource>,
-    slots: Semaphore,
+    source: Arc<dyn DeviceSource>,
+    /// One that takes its place has no more of them.
+    slots: Arc<Semaphore>,
 }
 
 struct Inner {
@@ -115,8 +116,8 @@ impl DeviceManager {
         source: S,
     ) -> Option<impl Future<Output = ()> + use<S>> {
         let name = source.name().clone();
-        let slots = Semaphore::new(DEVICE_CALLS_MAX);
-        let plugin = Arc::new(Plugin { source: Box::new(source), slots });
+        let slots = Arc::new(Semaphore::new(DEVICE_CALLS_MAX));
+        let plugin = Arc::new(Plugin { source: Arc::new(source), slots });
         {
             let mut plugins = lock(&self.0.plugins);
             if plugins.contains_key(&name) {
@@ -124,16 +125,52 @@ impl DeviceManager {
             }
             plugins.insert(name, Arc::clone(&plugin));
         }
-        let manager = self.clone();
-        Some(async move {
-            let (meter, asking) = (plugin.source.meter(), (manager.clone(), Arc::clone(&plugin)));
-            let ask = move || {
-                let (manager, plugin) = asking.clone();
-                async move { manager.fingerprint(&plugin).await }
-            };
-            manager.0.refresher.add(meter, ask).await;
-            manager.0.running.spawn(collect::run(manager.clone(), plugin));
-        })
+        Some(self.clone().keep_asking(plugin))
+    }
+
+    /// Put a plugin in the place of the one of its name, between two calls: those in flight end on
+    /// the old one, all later ones go to the new. It is asked for a fingerprint by the future, and
+    /// again and again, and measured, in the background; until it answers, the last answer of the
+    /// old one stands. `None` when there is none of that name.
+    pub fn switch(
+        &self,
+        source: Arc<dyn DeviceSource>,
+    ) -> Option<impl Future<Output = ()> + use<>> {
+        let plugin = {
+            let mut plugins = lock(&self.0.plugins);
+            let old = plugins.get_mut(source.name())?;
+            let plugin = Arc::new(Plugin { source, slots: Arc::clone(&old.slots) });
+            // Its loop looks, and ends.
+            std::mem::replace(old, Arc::clone(&plugin)).source.meter().ask_now();
+            plugin
+        };
+        Some(self.clone().keep_asking(plugin))
+    }
+
+    /// Devices of this plugin that tasks hold.
+    #[must_use]
+    pub fn lent(&self, name: &PluginName) -> Vec<AllocatedDevice> {
+        let inventory = lock(&self.0.inventory);
+        let own = |device: &AllocatedDevice| inventory.owner(&device.group) == Some(name);
+        self.claims().into_iter().flat_map(|claim| claim.devices).filter(own).collect()
+    }
+
+    async fn keep_asking(self, plugin: Arc<Plugin>) {
+        let (meter, asking) = (plugin.source.meter(), (self.clone(), Arc::clone(&plugin)));
+        let ask = move || {
+            let (manager, plugin) = asking.clone();
+            async move { manager.fingerprint(&plugin).await }
+        };
+        self.0.refresher.add(meter, ask).await;
+        if self.current(&plugin) {
+            self.0.running.spawn(collect::run(self.clone(), plugin));
+        }
+    }
+
+    /// Has no other taken its place?
+    fn current(&self, plugin: &Arc<Plugin>) -> bool {
+        let plugins = lock(&self.0.plugins);
+        plugins.get(plugin.source.name()).is_some_and(|now| Arc::ptr_eq(now, plugin))
     }
 
     /// Ask a plugin now, beside its own turns, and publish what it says. `false` when there is none
@@ -145,9 +182,16 @@ impl DeviceManager {
         true
     }
 
-    async fn fingerprint(&self, plugin: &Plugin) -> Asked {
+    async fn fingerprint(&self, plugin: &Arc<Plugin>) -> Asked {
         let name = plugin.source.name();
-        match bounded(name, "fingerprint", plugin.source.fingerprint()).await {
+        if !self.current(plugin) {
+            return Asked::Over;
+        }
+        let found = bounded(name, "fingerprint", plugin.source.fingerprint()).await;
+        if !self.current(plugin) {
+            return Asked::Over;
+        }
+        match found {
             Ok(found) => {
                 // Nearly always: compared in place, nothing is copied.
                 let same = lock(&self.0.inventory).says(name, &found.groups);

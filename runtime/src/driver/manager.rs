@@ -4,14 +4,17 @@
 //! DriverPlugin ─ fingerprint loop (interval, watches; back-off after a failure) ─► Node
 //! task runner ─ dispense(name) ─► DriverProxy, when detected and healthy
 //! ```
+//! A plugin that takes the place of another is put behind the same proxy, which task runners keep.
 //! The newest answer always replaces the one before: a driver that starts unhealthy becomes
 //! healthy, vanished attributes vanish.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::api::{Driver, Drivers, PluginCallError, Workloads};
 use super::proxy::DriverProxy;
+pub use super::proxy::LiveTask;
 use crate::model::device::{Health, HealthState};
 use crate::model::ids::PluginName;
 use crate::node::{DriverView, Node};
@@ -23,7 +26,14 @@ struct Inner {
     node: Node,
     workloads: Arc<dyn Workloads>,
     drivers: Mutex<BTreeMap<PluginName, Arc<DriverProxy>>>,
+    /// Whose turn it is to be asked.
+    asked: Mutex<BTreeMap<PluginName, u64>>,
+    turns: AtomicU64,
     refresher: Refresher,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// See the module. Clones share it.
@@ -34,11 +44,18 @@ impl DriverManager {
     /// A manager without drivers; `refresher` asks them.
     #[must_use]
     pub fn new(node: Node, workloads: Arc<dyn Workloads>, refresher: Refresher) -> Self {
-        Self(Arc::new(Inner { node, workloads, drivers: Mutex::new(BTreeMap::new()), refresher }))
+        Self(Arc::new(Inner {
+            node,
+            workloads,
+            drivers: Mutex::default(),
+            asked: Mutex::default(),
+            turns: AtomicU64::new(0),
+            refresher,
+        }))
     }
 
-    fn drivers(&self) -> std::sync::MutexGuard<'_, BTreeMap<PluginName, Arc<DriverProxy>>> {
-        self.0.drivers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn drivers(&self) -> MutexGuard<'_, BTreeMap<PluginName, Arc<DriverProxy>>> {
+        lock(&self.0.drivers)
     }
 
     /// Take a driver. The future asks for the first fingerprint (bounded wait), then goes on
@@ -53,20 +70,57 @@ impl DriverManager {
             }
             drivers.insert(plugin.name.clone(), Arc::new(proxy));
         }
-        let manager = self.clone();
-        Some(async move {
-            let (meter, asking) = (Arc::clone(plugin.meter()), manager.clone());
-            let ask = move || {
-                let (manager, plugin) = (asking.clone(), Arc::clone(&plugin));
-                async move { manager.fingerprint(&plugin).await }
-            };
-            manager.0.refresher.add(meter, ask).await;
-        })
+        Some(self.clone().keep_asking(plugin))
     }
 
-    /// Ask once and publish.
-    async fn fingerprint(&self, plugin: &DriverPlugin) -> Asked {
+    /// The plugin of this name that is asked now.
+    #[must_use]
+    pub fn plugin(&self, name: &PluginName) -> Option<Arc<DriverPlugin>> {
+        self.drivers().get(name).map(|proxy| proxy.plugin())
+    }
+
+    /// The tasks of this driver that may be called about.
+    #[must_use]
+    pub fn live(&self, name: &PluginName) -> Vec<LiveTask> {
+        let proxy = self.drivers().get(name).cloned();
+        proxy.map(|proxy| proxy.live()).unwrap_or_default()
+    }
+
+    /// Put a plugin in the place of the one of its name, between two calls: those in flight end on
+    /// the old one, all later ones go to the new. It is asked for a fingerprint by the future, and
+    /// again and again in the background; until it answers, the last answer of the old one stands.
+    /// `None` when there is none of that name.
+    pub fn switch(&self, plugin: Arc<DriverPlugin>) -> Option<impl Future<Output = ()> + use<>> {
+        let proxy = self.drivers().get(&plugin.name).cloned()?;
+        let old = proxy.switch(Arc::clone(&plugin));
+        // Its loop looks, and ends.
+        old.meter().ask_now();
+        Some(self.clone().keep_asking(plugin))
+    }
+
+    async fn keep_asking(self, plugin: Arc<DriverPlugin>) {
+        let (meter, asking) = (Arc::clone(plugin.meter()), self.clone());
+        // One that comes back after another is asked by a loop of its own: the one before may not
+        // have seen that it was away.
+        let turn = self.0.turns.fetch_add(1, Ordering::SeqCst);
+        lock(&self.0.asked).insert(plugin.name.clone(), turn);
+        let ask = move || {
+            let (manager, plugin) = (asking.clone(), Arc::clone(&plugin));
+            async move { manager.fingerprint(&plugin, turn).await }
+        };
+        self.0.refresher.add(meter, ask).await;
+    }
+
+    /// Ask once and publish, unless another plugin is asked in its place meanwhile.
+    async fn fingerprint(&self, plugin: &DriverPlugin, turn: u64) -> Asked {
+        let current = || lock(&self.0.asked).get(&plugin.name) == Some(&turn);
+        if !current() {
+            return Asked::Over;
+        }
         let found = plugin.fingerprint().await;
+        if !current() {
+            return Asked::Over;
+        }
         self.publish(&Described::of(plugin), found)
     }
 

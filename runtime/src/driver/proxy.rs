@@ -1,47 +1,91 @@
 //! A loaded driver plugin behind the face that task runners know.
+//!
+//! ```text
+//! task runner ─ call ─► DriverProxy ─ the plugin of this moment ─► its answer
+//!                           ▲ switch: calls in flight end where they began, later ones go to the new
+//! ```
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use super::api::{
     BoxFuture, Capabilities, Diagnostic, Driver, Inspected, PluginCallError, Started, TaskConfig,
     TaskContext, Workloads,
 };
+use crate::model::ids::RunId;
 use crate::model::json::JsonObject;
 use crate::model::task::{DriverHandle, ExitResult, RawExit};
 use crate::plugin::driver::DriverPlugin;
 
+/// A task that the driver started or owns again, and has not forgotten.
+#[derive(Clone)]
+pub struct LiveTask {
+    /// What its driver is told of it.
+    pub context: Arc<TaskContext>,
+    /// The driver's handle, and who runs it.
+    pub started: Started,
+}
+
 /// See the module.
 pub struct DriverProxy {
-    plugin: Arc<DriverPlugin>,
+    plugin: RwLock<Arc<DriverPlugin>>,
     workloads: Arc<dyn Workloads>,
+    /// A run whose start failed after all is dropped with its context.
+    live: Mutex<BTreeMap<RunId, (Weak<TaskContext>, Started)>>,
 }
 
 impl DriverProxy {
     /// A proxy for a plugin whose workloads live in `workloads`.
     #[must_use]
     pub fn new(plugin: Arc<DriverPlugin>, workloads: Arc<dyn Workloads>) -> Self {
-        Self { plugin, workloads }
+        Self { plugin: RwLock::new(plugin), workloads, live: Mutex::default() }
     }
 
-    /// The plugin behind it.
+    /// The plugin behind it now. Who asks it ends with it, whatever takes its place meanwhile.
     #[must_use]
-    pub fn plugin(&self) -> &Arc<DriverPlugin> {
-        &self.plugin
+    pub fn plugin(&self) -> Arc<DriverPlugin> {
+        Arc::clone(&self.plugin.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Put another plugin behind it: calls from now on go there. The one before.
+    pub(super) fn switch(&self, plugin: Arc<DriverPlugin>) -> Arc<DriverPlugin> {
+        let mut now = self.plugin.write().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut now, plugin)
+    }
+
+    /// The tasks that the driver started or owns again, and has not forgotten.
+    #[must_use]
+    pub fn live(&self) -> Vec<LiveTask> {
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = |(context, started): &(Weak<TaskContext>, Started)| {
+            Some(LiveTask { context: context.upgrade()?, started: started.clone() })
+        };
+        live.values().filter_map(there).collect()
+    }
+
+    fn keep(&self, context: &Arc<TaskContext>, started: &Started) {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.retain(|_, (context, _)| context.strong_count() > 0);
+        live.insert(context.run_id.clone(), (Arc::downgrade(context), started.clone()));
+    }
+
+    fn forget(&self, run: &RunId) {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
     }
 }
 
 impl Driver for DriverProxy {
     fn capabilities(&self) -> Capabilities {
-        self.plugin.capabilities.clone()
+        self.plugin().capabilities.clone()
     }
 
     fn starts_held(&self) -> bool {
-        self.plugin.starts_held()
+        self.plugin().starts_held()
     }
 
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic> {
-        self.plugin.task_schema.check(config)
+        self.plugin().task_schema.check(config)
     }
 
     fn start(
@@ -52,8 +96,9 @@ impl Driver for DriverProxy {
         Box::pin(async move {
             // Also when the runner gives up waiting and drops this future.
             let guard = KillUnlessStarted { run: Some(&context.run_id), host: &*self.workloads };
-            let started = self.plugin.start(Arc::clone(&context), config).await?;
+            let started = self.plugin().start(Arc::clone(&context), config).await?;
             guard.disarm();
+            self.keep(&context, &started);
             Ok(started)
         })
     }
@@ -63,7 +108,11 @@ impl Driver for DriverProxy {
         context: Arc<TaskContext>,
         handle: DriverHandle,
     ) -> BoxFuture<'_, Result<Started, PluginCallError>> {
-        Box::pin(self.plugin.recover(context, handle))
+        Box::pin(async move {
+            let started = self.plugin().recover(Arc::clone(&context), handle).await?;
+            self.keep(&context, &started);
+            Ok(started)
+        })
     }
 
     fn exited(
@@ -72,7 +121,7 @@ impl Driver for DriverProxy {
         handle: DriverHandle,
         exit: RawExit,
     ) -> BoxFuture<'_, Result<ExitResult, PluginCallError>> {
-        Box::pin(self.plugin.exited(context, handle, exit))
+        Box::pin(async move { self.plugin().exited(context, handle, exit).await })
     }
 
     fn stop(
@@ -82,7 +131,7 @@ impl Driver for DriverProxy {
         signal: Option<String>,
         timeout: Duration,
     ) -> BoxFuture<'_, Result<(), PluginCallError>> {
-        Box::pin(self.plugin.stop(context, handle, signal, timeout))
+        Box::pin(async move { self.plugin().stop(context, handle, signal, timeout).await })
     }
 
     fn kill(
@@ -90,7 +139,7 @@ impl Driver for DriverProxy {
         context: Arc<TaskContext>,
         handle: DriverHandle,
     ) -> BoxFuture<'_, Result<(), PluginCallError>> {
-        Box::pin(self.plugin.kill(context, handle))
+        Box::pin(async move { self.plugin().kill(context, handle).await })
     }
 
     fn destroy(
@@ -99,7 +148,10 @@ impl Driver for DriverProxy {
         handle: DriverHandle,
         force: bool,
     ) -> BoxFuture<'_, Result<(), PluginCallError>> {
-        Box::pin(self.plugin.destroy(context, handle, force))
+        Box::pin(async move {
+            self.forget(&context.run_id);
+            self.plugin().destroy(context, handle, force).await
+        })
     }
 
     fn inspect(
@@ -107,7 +159,7 @@ impl Driver for DriverProxy {
         context: Arc<TaskContext>,
         handle: DriverHandle,
     ) -> BoxFuture<'_, Result<Inspected, PluginCallError>> {
-        Box::pin(self.plugin.inspect(context, handle))
+        Box::pin(async move { self.plugin().inspect(context, handle).await })
     }
 
     fn signal(
@@ -116,13 +168,13 @@ impl Driver for DriverProxy {
         handle: DriverHandle,
         signal: String,
     ) -> BoxFuture<'_, Result<(), PluginCallError>> {
-        Box::pin(self.plugin.signal(context, handle, signal))
+        Box::pin(async move { self.plugin().signal(context, handle, signal).await })
     }
 }
 
 /// A start that did not succeed leaves nothing behind.
 struct KillUnlessStarted<'a> {
-    run: Option<&'a crate::model::ids::RunId>,
+    run: Option<&'a RunId>,
     host: &'a dyn Workloads,
 }
 

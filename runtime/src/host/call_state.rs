@@ -31,6 +31,8 @@ pub struct PluginContext {
     pub grants: Grants,
     /// What one call may use.
     pub limits: PluginLimits,
+    /// It is tried before it takes the place of another: it sees all and changes nothing.
+    pub dry: bool,
     /// Zero point of the monotonic clock: the same for all calls, so that it never goes back.
     pub started: Stopwatch,
     log: Mutex<LogMeter>,
@@ -47,7 +49,20 @@ impl PluginContext {
         clock: &Clock,
     ) -> Self {
         let log = Mutex::new(LogMeter::new(limits.log_bytes_per_second, clock.now()));
-        Self { name, config, grants, limits, started: Stopwatch::start(), log }
+        Self { name, config, grants, limits, dry: false, started: Stopwatch::start(), log }
+    }
+
+    /// The same for a dry run: host functions answer questions truthfully and refuse to start,
+    /// signal or end anything; granted directories are read-only.
+    #[must_use]
+    pub fn for_dry_run(self) -> Self {
+        Self { dry: true, ..self }
+    }
+
+    /// Why a host function does nothing now, if so.
+    pub(super) fn refuses(&self) -> Option<String> {
+        let refused = || "refused: a dry run before an upgrade changes nothing".to_owned();
+        self.dry.then(refused)
     }
 
     pub(super) fn log_meter(&self) -> std::sync::MutexGuard<'_, LogMeter> {
@@ -125,7 +140,7 @@ impl CallState {
     ) -> Result<Self, CallError> {
         let mut wasi = new_wasi_builder(limits);
         for grant in &plugin.grants.files {
-            let perms = if grant.write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
+            let perms = if grant.write && !plugin.dry { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
             if !grant.path.exists() {
                 continue;
             }

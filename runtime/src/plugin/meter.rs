@@ -10,7 +10,7 @@
 //! A plugin in quarantine gets no calls but those that running tasks need to end ([`ENDING`]); the
 //! host ends processes without it anyway, when these fail too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -51,6 +51,8 @@ pub struct PluginMeter {
     told: OnceLock<Arc<Notify>>,
     /// Strikes so far, forgotten ones too.
     struck: AtomicU64,
+    /// Tasks whose strikes are not counted there.
+    excused: OnceLock<BTreeSet<TaskKey>>,
     /// When it is asked again; absent: only when a watch fires.
     next_check: Mutex<Option<Timestamp>>,
 }
@@ -118,6 +120,7 @@ impl PluginMeter {
             ask_now: Notify::new(),
             told: OnceLock::new(),
             struck: AtomicU64::new(0),
+            excused: OnceLock::new(),
             next_check: Mutex::default(),
         }
     }
@@ -189,7 +192,12 @@ impl PluginMeter {
         error: &impl std::fmt::Display,
     ) {
         self.metrics.failed(call);
-        self.struck.fetch_add(1, Ordering::Relaxed);
+        let excused = |(key, _): &(TaskKey, Option<u64>)| {
+            self.excused.get().is_some_and(|excused| excused.contains(key))
+        };
+        if !task.as_ref().is_some_and(excused) {
+            self.struck.fetch_add(1, Ordering::Relaxed);
+        }
         let (task, config) = task.map_or((None, None), |(task, config)| (Some(task), config));
         self.step(PluginEvent::Strike { task, config, reason: format!("{call}: {error}") });
     }
@@ -236,6 +244,34 @@ impl PluginMeter {
     #[must_use]
     pub fn quarantine(&self) -> Option<Quarantine> {
         self.health().quarantine.clone()
+    }
+
+    /// Have it asked out of turn.
+    pub fn ask_now(&self) {
+        self.ask_now.notify_one();
+    }
+
+    /// Calls that failed so far, forgotten ones too, but for those about excused tasks.
+    #[must_use]
+    pub fn struck(&self) -> u64 {
+        self.struck.load(Ordering::Relaxed)
+    }
+
+    /// The tasks about which calls failed lately.
+    #[must_use]
+    pub fn struck_tasks(&self) -> BTreeSet<TaskKey> {
+        self.health().tasks(&self.policy, self.clock.now()).into_keys().collect()
+    }
+
+    /// Strikes about these tasks are not [`PluginMeter::struck`]: they were there before.
+    pub fn excuse(&self, tasks: BTreeSet<TaskKey>) {
+        let _second = self.excused.set(tasks);
+    }
+
+    /// Its policy.
+    #[must_use]
+    pub const fn policy(&self) -> &FailurePolicy {
+        &self.policy
     }
 
     /// Wait until it is to be asked out of turn. One who waits at a time.

@@ -31,6 +31,7 @@ use wasmtime::component::Linker;
 use crate::driver::api::Diagnostic;
 use crate::host::{CallState, HostServices, PluginContext, imports};
 use crate::limits::PluginLimits;
+use crate::model::ids::PluginName;
 use crate::model::json::JsonObject;
 use crate::sandbox::{CallError, EngineKind, Format, LoadError, StoreLimits};
 
@@ -113,6 +114,44 @@ pub enum Plugin {
     Device(device::DevicePlugin),
 }
 
+impl Plugin {
+    /// What is read off its file.
+    #[must_use]
+    pub const fn manifest(&self) -> &Manifest {
+        match self {
+            Self::Driver(plugin) => &plugin.manifest,
+            Self::Device(plugin) => &plugin.manifest,
+        }
+    }
+
+    /// The name it gives itself.
+    #[must_use]
+    pub const fn name(&self) -> &PluginName {
+        match self {
+            Self::Driver(plugin) => &plugin.name,
+            Self::Device(plugin) => &plugin.name,
+        }
+    }
+
+    /// The version it gives itself.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        match self {
+            Self::Driver(plugin) => &plugin.version,
+            Self::Device(plugin) => &plugin.version,
+        }
+    }
+
+    /// How it does.
+    #[must_use]
+    pub fn meter(&self) -> &Arc<PluginMeter> {
+        match self {
+            Self::Driver(plugin) => plugin.meter(),
+            Self::Device(plugin) => plugin.meter(),
+        }
+    }
+}
+
 impl PluginRuntime {
     /// Link the host interfaces.
     ///
@@ -140,6 +179,29 @@ impl PluginRuntime {
         manifest: Manifest,
         bytes: Arc<[u8]>,
     ) -> Result<Plugin, PluginError> {
+        self.load_for(spec, manifest, bytes, false).await
+    }
+
+    /// The same for a dry run: its calls see what there is and change nothing.
+    ///
+    /// # Errors
+    /// See [`PluginError`].
+    pub async fn load_dry(
+        &self,
+        spec: PluginSpec,
+        manifest: Manifest,
+        bytes: Arc<[u8]>,
+    ) -> Result<Plugin, PluginError> {
+        self.load_for(spec, manifest, bytes, true).await
+    }
+
+    async fn load_for(
+        &self,
+        spec: PluginSpec,
+        manifest: Manifest,
+        bytes: Arc<[u8]>,
+        dry: bool,
+    ) -> Result<Plugin, PluginError> {
         if let Some(missing) = spec.grants.missing(&spec.name, &manifest) {
             return Err(missing.into());
         }
@@ -152,13 +214,14 @@ impl PluginRuntime {
         let store_limits = StoreLimits::from(&spec.limits);
         let meter =
             Arc::new(PluginMeter::new(&spec.name, spec.failure, self.services.clock.clone()));
-        let context = Arc::new(PluginContext::new(
+        let context = PluginContext::new(
             spec.name,
             spec.config.text().to_owned(),
             spec.grants,
             spec.limits,
             &self.services.clock,
-        ));
+        );
+        let context = Arc::new(if dry { context.for_dry_run() } else { context });
         let calls = Arc::clone(&self.calls);
         let services = self.services.clone();
         Ok(match manifest.kind {

@@ -40,6 +40,8 @@ pub enum Asked {
     Undetected(NextCheck),
     /// It did not, or wrongly, and why.
     Failed(String),
+    /// Another has taken its place: it is never asked again.
+    Over,
 }
 
 /// The loops of one manager.
@@ -74,7 +76,7 @@ impl Refresher {
         let mut asking = Asking { meter, rng: self.rng.clone(), watched };
         let first = timeout(FIRST_FINGERPRINT_WAIT, ask()).await;
         let late = || Asked::Failed(format!("no answer within {FIRST_FINGERPRINT_WAIT:?}"));
-        let mut wait = asking.heard(first.unwrap_or_else(late));
+        let Some(mut wait) = asking.heard(first.unwrap_or_else(late)) else { return };
         let stop = self.stop.clone();
         self.loops.spawn(async move {
             loop {
@@ -82,7 +84,10 @@ impl Refresher {
                     () = stop.cancelled() => return,
                     () = asking.due(wait) => {}
                 }
-                wait = asking.heard(ask().await);
+                match asking.heard(ask().await) {
+                    Some(again) => wait = again,
+                    None => return,
+                }
             }
         });
     }
@@ -112,8 +117,8 @@ struct Asking {
 }
 
 impl Asking {
-    /// Take in how a fingerprint went.
-    fn heard(&mut self, asked: Asked) -> Wait {
+    /// Take in how a fingerprint went. `None`: it was the last.
+    fn heard(&mut self, asked: Asked) -> Option<Wait> {
         let mut longest = None;
         let held = match asked {
             Asked::Answered(next) => {
@@ -127,6 +132,7 @@ impl Asking {
                 self.meter.fingerprinted()
             }
             Asked::Failed(reason) => self.meter.fingerprint_failed(reason),
+            Asked::Over => return None,
         };
         let wait = match held {
             Held::Free => Wait { longest, gap: Some(WATCH_ASK_GAP) },
@@ -137,7 +143,7 @@ impl Asking {
             Held::Until(longest) => Wait { longest, gap: None },
         };
         self.meter.due(wait.longest);
-        wait
+        Some(wait)
     }
 
     /// Wait until it is to be asked again. Dropped half-way it loses no change.

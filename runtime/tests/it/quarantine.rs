@@ -163,6 +163,7 @@ async fn a_quarantine_outlives_the_agent_and_ends_with_another_file() {
         agent.notices()
     );
     agent.shutdown().await;
+    drop(agent);
 
     // The same code with one more custom section is another component.
     let other = data.path().join("other.wasm");

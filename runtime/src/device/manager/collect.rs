@@ -4,7 +4,7 @@
 //!   wait the interval ─► is the plugin well? ─ no ──────────────────────────┐
 //!        ▲                    │ yes                                         │
 //!        │                 measure ─ answer ─► what is its own ─► index     │
-//!        │                    │  └─ unsupported ─► never asked again        │
+//!        │                    │  └─ unsupported, or replaced ─► never again │
 //!        └── back-off ◄── failed: its statistics are stale ◄────────────────┘ (interval)
 //! ```
 
@@ -43,6 +43,9 @@ impl Collector {
     /// Collect once. The wait until the next time; `None`: never.
     async fn collect(&mut self) -> Option<Duration> {
         let interval = self.manager.0.stats_interval;
+        if !self.manager.current(&self.plugin) {
+            return None;
+        }
         let name = self.plugin.source.name();
         let well = lock(&self.manager.0.inventory)
             .health(name)
@@ -50,7 +53,11 @@ impl Collector {
         if !well {
             return Some(interval);
         }
-        match bounded(name, "stats", self.plugin.source.stats()).await {
+        let answer = bounded(name, "stats", self.plugin.source.stats()).await;
+        if !self.manager.current(&self.plugin) {
+            return None;
+        }
+        match answer {
             Ok(groups) => {
                 self.failures = 0;
                 self.take(groups);

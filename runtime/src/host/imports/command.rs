@@ -21,6 +21,10 @@ impl Host for CallState {
             let denied = self.denied(&text, Added::Command { program, args });
             return Ok(Err(CommandError::Denied(denied)));
         };
+        // About the node it may ask in a dry run too; what a command does to a task is not known.
+        if let Some(why) = self.plugin.refuses().filter(|_| self.task.is_some()) {
+            return Ok(Err(CommandError::Denied(why)));
+        }
         let wall = Duration::from_millis(timeout).min(self.plugin.limits.call_wall_max);
         // The command runs where I/O is driven, and its time has a bound of its own.
         let work = run(grant.program.clone(), args, wall);

@@ -34,6 +34,12 @@ impl CallState {
         self.task.clone().ok_or(WitError::UnknownProcess)
     }
 
+    /// The same for what changes something.
+    fn process_task_to_change(&self) -> Result<Arc<TaskContext>, WitError> {
+        let task = self.process_task()?;
+        self.plugin.refuses().map_or(Ok(task), |why| Err(WitError::Denied(why)))
+    }
+
     /// The user is the job's to say and the operator's to allow; the driver only passes it on.
     fn narrow(&self, task: &TaskContext, request: &SpawnRequest) -> Result<(), WitError> {
         let grants = &self.plugin.grants;
@@ -60,7 +66,7 @@ impl CallState {
     }
 
     async fn spawn_process(&mut self, request: SpawnRequest) -> Result<String, WitError> {
-        let task = self.process_task()?;
+        let task = self.process_task_to_change()?;
         self.narrow(&task, &request)?;
         let spec = ProcessSpec {
             run_id: task.run_id.clone(),
@@ -94,14 +100,14 @@ impl Host for CallState {
     ) -> wasmtime::Result<Result<(), WitError>> {
         self.budget.charge(id.len() + signal.len())?;
         Ok(self
-            .process_task()
+            .process_task_to_change()
             .and_then(|task| Ok(self.services.processes.signal(&task.run_id, &id, &signal)?)))
     }
 
     async fn kill(&mut self, id: String) -> wasmtime::Result<Result<(), WitError>> {
         self.budget.charge(id.len())?;
         Ok(self
-            .process_task()
+            .process_task_to_change()
             .and_then(|task| Ok(self.services.processes.kill(&task.run_id, &id)?)))
     }
 

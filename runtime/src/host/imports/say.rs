@@ -45,7 +45,7 @@ impl events::Host for CallState {
     ) -> wasmtime::Result<()> {
         let bytes: usize = annotations.iter().map(|a| a.name.len() + a.value.len()).sum();
         self.budget.charge(message.len() + bytes)?;
-        if let Some(task) = &self.task {
+        if let Some(task) = self.task.as_ref().filter(|_| !self.plugin.dry) {
             let annotations = annotations
                 .into_iter()
                 .take(ATTRIBUTES_MAX)

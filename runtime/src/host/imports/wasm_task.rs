@@ -37,8 +37,14 @@ impl CallState {
         self.task.clone().ok_or(WasmError::UnknownTask)
     }
 
-    async fn spawn_wasm(&mut self, request: SpawnRequest) -> Result<String, WasmError> {
+    /// The same for what changes something.
+    fn wasm_run_to_change(&self) -> Result<Arc<TaskContext>, WasmError> {
         let task = self.wasm_run()?;
+        self.plugin.refuses().map_or(Ok(task), |why| Err(WasmError::Denied(why)))
+    }
+
+    async fn spawn_wasm(&mut self, request: SpawnRequest) -> Result<String, WasmError> {
+        let task = self.wasm_run_to_change()?;
         let foreign = request.network.connect.iter().find(|to| !task.named.contains(to));
         if let Some(place) = foreign {
             return Err(WasmError::Denied(format!(
@@ -83,7 +89,9 @@ impl Host for CallState {
 
     async fn kill(&mut self, id: String) -> wasmtime::Result<Result<(), WasmError>> {
         self.budget.charge(id.len())?;
-        Ok(self.wasm_run().and_then(|task| Ok(self.services.wasm_tasks.kill(&task.run_id, &id)?)))
+        Ok(self
+            .wasm_run_to_change()
+            .and_then(|task| Ok(self.services.wasm_tasks.kill(&task.run_id, &id)?)))
     }
 
     async fn state(&mut self, id: String) -> wasmtime::Result<Result<TaskState, WasmError>> {
