@@ -246,6 +246,20 @@ pub const STRIKES_MAX_DEFAULT: u32 = 5;
 pub const QUARANTINE_DEFAULT: Duration = Duration::from_secs(600);
 /// Longest quarantine; each relapse doubles it up to here. Once a day a broken plugin is tried.
 pub const QUARANTINE_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// Default of `failure.upgrade_strikes`: failed calls of a plugin that has just taken the place of
+/// another, after which the other comes back.
+pub const UPGRADE_STRIKES_DEFAULT: u32 = 3;
+/// Default of `failure.upgrade_window`: how long it is watched so.
+pub const UPGRADE_WINDOW_DEFAULT: Duration = Duration::from_secs(60);
+/// Longest dry run of a new plugin, all its calls together: ten thousand tasks at a millisecond each.
+pub const UPGRADE_DRY_WALL_MAX: Duration = Duration::from_secs(30);
+/// Calls of a dry run at once: most instances stay with the plugins in use.
+pub const UPGRADE_DRY_CALLS: usize = 8;
+/// Files of one plugin that were rolled back and are not taken again by themselves.
+pub const UPGRADES_BARRED_MAX: usize = 16;
+/// How often files of plugins that upgrade by themselves are looked at, beside what the kernel tells
+/// of them: a network file system tells nothing.
+pub const UPGRADE_LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// Largest file of quarantines read, bytes: a hundred plugins with reasons of full length.
 pub const QUARANTINE_FILE_BYTES_MAX: u64 = MIB;
 /// Tasks whose failed calls are remembered by themselves, per plugin; the one that struck longest ago

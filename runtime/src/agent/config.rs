@@ -29,7 +29,10 @@
 //!     retry_first   = "1s"
 //!     retry_max     = "2m"
 //!     strike_window = "10m"
+//!     strikes_max   = 5
+//!     quarantine    = "10m"
 //!   }
+//!   upgrade = "auto"
 //! }
 //! ```
 
@@ -39,6 +42,7 @@ use crate::jobspec::Diagnostics;
 pub use crate::limits::CONFIG_FILE_BYTES_MAX;
 pub use crate::model::config::{
     AgentConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock, QuarantineFor,
+    UpgradeMode,
 };
 
 impl AgentConfig {

@@ -36,6 +36,7 @@ mod restore;
 mod startup;
 mod submitted;
 mod unowned;
+pub mod upgrade;
 pub mod views;
 
 use std::collections::BTreeSet;
@@ -59,6 +60,7 @@ use crate::model::ids::{AllocId, PluginName};
 use crate::model::job::Job;
 use crate::node::watch::Watcher;
 use crate::node::{Node, NodeView};
+use crate::plugin::PluginRuntime;
 use crate::rng::Rng;
 use crate::state::{DataDirLock, StateError, StateStore};
 use crate::task::env::NodeFacts;
@@ -76,6 +78,9 @@ pub use device_report::{DeviceGroupReport, DeviceHolder, DeviceReport};
 pub use error::{AgentError, AllocError, JobError, SubmitError};
 pub use job::{AllocResult, JobHandle, JobResult};
 pub use plugin_status::{LiftReport, PluginStatusReport};
+pub use upgrade::{
+    Outcome as UpgradeOutcome, Release, UpgradeError, UpgradeOptions, UpgradeReport, UpgradeStatus,
+};
 pub use views::{
     AllocView, BlockedPlacement, Collected, GroupCounts, GroupPlan, JobStatus, JobView,
     JobsDirEntry, JobsDirReport, LeaveMode, Plan, Readiness, RegisterOptions, Registered, Stage,
@@ -160,7 +165,9 @@ struct Inner {
     data_dir: PathBuf,
     node: Node,
     plugins: Vec<PluginEntry>,
-    meters: catalogue::Meters,
+    meters: Mutex<catalogue::Meters>,
+    upgrades: upgrade::Upgrades,
+    runtime: PluginRuntime,
     watcher: Watcher,
     notices: Vec<String>,
     drivers: DriverManager,
@@ -191,6 +198,8 @@ struct Inner {
     /// Held while the device ledger is read and queued. Inside `order`, never the other way: a task
     /// that ends writes it, and `order` may be held while a task ends.
     ledger: tokio::sync::Mutex<()>,
+    /// Something about a quarantine changed.
+    quarantined: Arc<Notify>,
     /// Something became free, or may be placed now.
     wake: Arc<Notify>,
     /// Ends what runs beside the agent.
@@ -219,7 +228,8 @@ impl AgentHandle {
         self.0.node.current()
     }
 
-    /// Every plugin that was looked at, with its fate.
+    /// Every plugin that was looked at, with its fate at the start; [`AgentHandle::plugins_now`] has
+    /// what became of it since.
     #[must_use]
     pub fn plugins(&self) -> &[PluginEntry] {
         &self.0.plugins

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::AgentHandle;
 use super::catalogue::{PluginEntry, PluginStatus};
+use super::upgrade::UpgradeStatus;
 use crate::model::plugin::PluginKind;
 use crate::node::watch::WatchReport;
 use crate::plugin::meter::PluginActivity;
@@ -24,8 +25,11 @@ pub struct PluginStatusReport {
     pub source: String,
     /// In use or not, and why.
     pub status: PluginStatus,
-    /// How it does; of a plugin in use.
+    /// How it does; of a plugin in use. Counted since it is in its place.
     pub activity: Option<PluginActivity>,
+    /// How its upgrades went; of a plugin in use.
+    #[serde(default)]
+    pub upgrade: Option<UpgradeStatus>,
 }
 
 /// What lifting a quarantine did.
@@ -49,7 +53,8 @@ impl AgentHandle {
             if own != name && entry.name != name {
                 continue;
             }
-            let Some(meter) = self.0.meters.get(&(kind, own.clone())) else { continue };
+            let meter = self.meters().get(&(kind, own.clone())).cloned();
+            let Some(meter) = meter else { continue };
             let (was, strikes) = (meter.quarantine(), meter.report().strikes);
             meter.lift();
             lifted.push(LiftReport { name: own.clone(), was, strikes });
@@ -84,7 +89,8 @@ impl AgentHandle {
     fn status_of(&self, entry: &PluginEntry) -> PluginStatusReport {
         let used = entry.status == PluginStatus::Loaded;
         let key = entry.kind.zip(entry.describes_as.clone()).filter(|_| used);
-        let meter = key.and_then(|key| self.0.meters.get(&key));
+        let meter = key.and_then(|key| self.meters().get(&key).cloned());
+        let (upgrade, entry) = (self.upgrades_of(entry), &self.entry_now(entry));
         PluginStatusReport {
             name: entry.describes_as.clone().unwrap_or_else(|| entry.name.clone()),
             block: entry.name.clone(),
@@ -93,6 +99,7 @@ impl AgentHandle {
             source: entry.source.clone(),
             status: entry.status.clone(),
             activity: meter.map(|meter| meter.report()),
+            upgrade,
         }
     }
 }

@@ -11,15 +11,15 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
 
 use super::AgentHandle;
 use super::catalogue::{Meters, PluginEntry, PluginStatus};
 use crate::limits::{PLUGIN_MESSAGE_BYTES_MAX, QUARANTINE_FILE_BYTES_MAX};
 use crate::model::plugin::PluginKind;
+use crate::plugin::meter::PluginMeter;
 use crate::plugin::policy::Quarantine;
 
 /// Name in the data directory.
@@ -75,8 +75,8 @@ fn used(entries: &[PluginEntry]) -> impl Iterator<Item = ((PluginKind, String), 
 
 /// Write the file whenever something about a quarantine changes, until the agent ends.
 pub(super) fn keep(agent: &AgentHandle) {
-    let told = Arc::new(Notify::new());
-    for meter in agent.0.meters.values() {
+    let told = Arc::clone(&agent.0.quarantined);
+    for meter in agent.meters().values() {
         meter.tell(Arc::clone(&told));
     }
     let (weak, ended) = (Arc::downgrade(&agent.0), agent.0.ended.clone());
@@ -108,9 +108,23 @@ pub(super) fn keep(agent: &AgentHandle) {
 }
 
 impl AgentHandle {
+    /// What counts the calls of plugins in use.
+    pub(super) fn meters(&self) -> MutexGuard<'_, Meters> {
+        self.0.meters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another version of a plugin is called from now on.
+    pub(super) fn set_meter(&self, key: (PluginKind, String), meter: Arc<PluginMeter>) {
+        meter.tell(Arc::clone(&self.0.quarantined));
+        self.meters().insert(key, meter);
+        // One that was in quarantine is not called any more.
+        self.0.quarantined.notify_one();
+    }
+
     fn in_quarantine(&self) -> Vec<Kept> {
-        let kept = used(&self.0.plugins).filter_map(|(key, digest)| {
-            let quarantine = self.0.meters.get(&key)?.quarantine()?;
+        let (entries, meters) = (self.plugins_now(), self.meters());
+        let kept = used(&entries).filter_map(|(key, digest)| {
+            let quarantine = meters.get(&key)?.quarantine()?;
             let (kind, name) = key;
             Some(Kept { kind, name, digest: digest.clone(), quarantine })
         });

@@ -84,6 +84,13 @@ pub(super) async fn remember_plugins(
     Ok((used, said))
 }
 
+/// Another version of a plugin is in use from now on: no news at the next start.
+pub(super) async fn upgraded(state: &StateStore, entry: &PluginEntry) {
+    let Some((name, handle)) = handle_of(entry) else { return };
+    let key = Key::PluginHandle(name);
+    warn(&key, state.put_later(&key, &handle).await);
+}
+
 /// The record of a plugin in use.
 fn handle_of(entry: &PluginEntry) -> Option<(PluginName, PluginHandle)> {
     if entry.status != PluginStatus::Loaded {

@@ -15,10 +15,11 @@ use super::inspect::STATE_FILE;
 use super::records::{self, Follower};
 use super::restore::Found;
 use super::unowned::Unowned;
+use super::upgrade::Upgrades;
 use super::views::{JobsDirReport, Stage};
 use super::{
     AgentError, AgentHandle, AgentOptions, Inner, OpenState, catalogue, collect, jobs_dir, keeper,
-    quarantine, restore, unowned,
+    quarantine, restore, unowned, upgrade,
 };
 use crate::clock;
 use crate::device::manager::{DeviceManager, DeviceOptions};
@@ -75,7 +76,7 @@ pub(super) async fn start(
     };
     let devices = DeviceManager::new(node.clone(), device_options, refresher());
     let runtime = PluginRuntime::new(services.clone())?;
-    let Loaded { entries: plugins, meters, first, waiting } =
+    let Loaded { entries: plugins, meters, first, waiting, seeds } =
         catalogue::load_all(&options.config, &data_dir, &runtime, &drivers, &devices).await;
     for entry in &plugins {
         if let catalogue::PluginStatus::Refused(reason) = &entry.status {
@@ -93,7 +94,9 @@ pub(super) async fn start(
         data_dir,
         node,
         plugins,
-        meters,
+        meters: Mutex::new(meters),
+        upgrades: Upgrades::new(seeds),
+        runtime,
         watcher,
         notices,
         drivers,
@@ -114,6 +117,7 @@ pub(super) async fn start(
         order: tokio::sync::Mutex::new(()),
         unowned: Mutex::default(),
         ledger: tokio::sync::Mutex::new(()),
+        quarantined: Arc::default(),
         wake: Arc::default(),
         rescan: Arc::default(),
         ended: CancellationToken::new(),
@@ -139,6 +143,11 @@ pub(super) async fn start(
     let _first = agent.0.follower.set(follower);
     keeper::spawn(&agent);
     quarantine::keep(&agent);
+    let (files, dir) = (agent.0.upgrades.files(), agent.0.data_dir.clone());
+    if !embedded && !files.is_empty() {
+        tokio::task::spawn_blocking(move || upgrade::kept::copy_used(&dir, files));
+    }
+    upgrade::watch(&agent);
     refresh_node(&agent);
     agent.0.stage.send_replace(Stage::Ready);
     if let Some(dir) = jobs_dir {

@@ -102,7 +102,7 @@ pub(super) async fn node(State(api): Shared, params: Params) -> Result<Response,
 
 /// `GET /v1/ostler/plugins`
 pub(super) async fn plugins(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    reply::json(&params, api.agent.plugins())
+    reply::json(&params, &api.agent.plugins_now())
 }
 
 /// `GET /v1/ostler/plugins/status`: how every plugin does, and what its calls cost.

@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use crate::agent::{AllocError, JobError, SubmitError};
+use crate::agent::{AllocError, JobError, SubmitError, UpgradeError};
 use crate::limits::API_BODY_BYTES_MAX;
 use crate::model::ids::{AllocId, JobId, TaskName};
 use crate::task::RequestError;
@@ -86,6 +86,9 @@ pub(super) enum Failure {
     /// The agent cannot do it with the job.
     #[error(transparent)]
     Job(#[from] JobError),
+    /// No upgrade was begun.
+    #[error(transparent)]
+    Upgrade(#[from] UpgradeError),
     /// The agent cannot do it with the allocation.
     #[error(transparent)]
     Alloc(#[from] AllocError),
@@ -146,6 +149,7 @@ impl Failure {
             Self::Submit(error) => submit_status(error),
             Self::Job(error) => job_status(error),
             Self::Alloc(error) => alloc_status(error),
+            Self::Upgrade(error) => upgrade_status(error),
             Self::File { source, .. } => file_status(source),
             Self::TooManyStreams => StatusCode::SERVICE_UNAVAILABLE,
             Self::TooSlow => StatusCode::GATEWAY_TIMEOUT,
@@ -199,6 +203,14 @@ fn alloc_status(error: &AllocError) -> StatusCode {
         AllocError::Request(RequestError::NoAnswer { .. }) => StatusCode::GATEWAY_TIMEOUT,
         AllocError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
         AllocError::Request(_) | AllocError::State(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+fn upgrade_status(error: &UpgradeError) -> StatusCode {
+    match error {
+        UpgradeError::Unknown(_) => StatusCode::NOT_FOUND,
+        UpgradeError::NoFile(_) | UpgradeError::Relative(_) => StatusCode::BAD_REQUEST,
+        UpgradeError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 

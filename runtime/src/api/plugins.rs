@@ -4,9 +4,11 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 
 use super::error::Failure;
+use super::jobs::{Body, read_body};
 use super::params::Params;
 use super::reply;
 use super::router::Shared;
+use crate::agent::UpgradeOptions;
 
 /// `PUT /v1/ostler/plugin/NAME/lift`: end a quarantine.
 pub(super) async fn lift(
@@ -19,4 +21,16 @@ pub(super) async fn lift(
         return Err(Failure::NoPlugin(name.chars().take(64).collect()));
     }
     reply::json(&params, &lifted)
+}
+
+/// `PUT /v1/ostler/plugin/NAME/upgrade`: put another version in its place. That it is refused, or
+/// needs consent, is an answer.
+pub(super) async fn upgrade(
+    State(api): Shared,
+    Path(name): Path<String>,
+    params: Params,
+    body: Body,
+) -> Result<Response, Failure> {
+    let options: UpgradeOptions = read_body(body)?;
+    reply::json(&params, &api.agent.upgrade_plugin(&name, options).await?)
 }

@@ -18,7 +18,7 @@ use alloc::AllocCommand;
 use client::GcArgs;
 use device::{DeviceCommand, OfAgent};
 use job::JobCommand;
-use plugin::PluginLiftArgs;
+use plugin::{PluginLiftArgs, PluginUpgradeArgs};
 use state::StateCommand;
 
 /// Examples, followed by the exit codes most commands have.
@@ -129,6 +129,8 @@ pub(super) enum PluginCommand {
     Inspect(InspectArgs),
     /// End a plugin's quarantine: it is tried again at once
     Lift(PluginLiftArgs),
+    /// Put another version of a plugin in its place, while tasks run
+    Upgrade(PluginUpgradeArgs),
 }
 
 /// Commands on the node.

@@ -20,6 +20,8 @@ pub enum Exit {
     /// The agent cannot start, is not there or cannot do it, the job cannot be placed, or output
     /// cannot be written: 3.
     Agent,
+    /// A person must agree to it first: 4.
+    Consent,
     /// Ended on this signal: 128 and its number.
     Signal(u8),
     /// Nobody reads the standard output any more: 141, as a program killed by SIGPIPE.
@@ -36,6 +38,7 @@ impl Exit {
             Self::Damaged | Self::Failed | Self::Changes => 1,
             Self::Input => 2,
             Self::Agent => 3,
+            Self::Consent => 4,
             Self::Signal(number) => 128_u8.saturating_add(number),
             Self::OutputClosed => 141,
         }
@@ -62,6 +65,7 @@ mod tests {
             (Exit::Changes, 1),
             (Exit::Input, 2),
             (Exit::Agent, 3),
+            (Exit::Consent, 4),
             (Exit::Signal(2), 130),
             (Exit::Signal(15), 143),
             (Exit::OutputClosed, 141),

@@ -33,6 +33,7 @@ mod output;
 mod plugin;
 mod plugin_lift;
 mod plugin_status;
+mod plugin_upgrade;
 mod printer;
 mod progress;
 mod report;
@@ -120,6 +121,9 @@ async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
         Command::Gc(args) => alloc::gc::gc(&args, &terminal).await,
         Command::Plugin(PluginCommand::List(args)) => plugin::list(&args, &terminal).await,
         Command::Plugin(PluginCommand::Lift(args)) => plugin_lift::lift(&args, &terminal).await,
+        Command::Plugin(PluginCommand::Upgrade(args)) => {
+            plugin_upgrade::upgrade(&args, &terminal).await
+        }
         Command::Plugin(PluginCommand::Inspect(args)) => plugin::inspect(&args, &terminal),
         Command::Plugin(PluginCommand::Status(args)) => {
             plugin_status::status(&args, &terminal).await

@@ -7,9 +7,12 @@ use super::asking::{self, Stop, ago, ended, running, span};
 use super::exit::Exit;
 use super::output::{self, headline, size, table};
 use super::plugin::not_started;
+use super::plugin_upgrade;
 use super::start::{Fallback, Session};
 use super::terminal::{Terminal, one_line};
-use crate::agent::{PluginActivity, PluginState, PluginStatus, PluginStatusReport, Quarantine};
+use crate::agent::{
+    PluginActivity, PluginState, PluginStatus, PluginStatusReport, Quarantine, UpgradeStatus,
+};
 use crate::clock::Clock;
 use crate::model::time::Timestamp;
 
@@ -120,6 +123,30 @@ fn last_error(activity: &PluginActivity, now: Timestamp) -> String {
     error.map(|error| format!("{}: {}", ago(error.at, now), error.reason)).unwrap_or_default()
 }
 
+/// What there is to say of upgrades.
+fn upgrades(status: Option<&UpgradeStatus>, now: Timestamp) -> Vec<(&'static str, String)> {
+    let Some(status) = status else { return Vec::new() };
+    let mut lines = Vec::new();
+    if let Some(at) = status.upgraded_at {
+        let previous = status.previous.as_ref().map(plugin_upgrade::release);
+        let was = previous.map(|was| format!(", was {was}")).unwrap_or_default();
+        lines.push(("upgraded", format!("{}{was}", ago(at, now))));
+    }
+    if let Some(until) = status.proving_until {
+        lines.push(("proving", format!("for another {}", span(until.since(now)))));
+    }
+    if let Some(last) = &status.last {
+        let how = plugin_upgrade::text(last).trim_end().replace('\n', "; ");
+        lines.push(("last offer", format!("{}: {how}", ago(last.at, now))));
+    }
+    let back = status.rolled_back.as_ref().filter(|_| status.rolled_back != status.last);
+    if let Some(back) = back {
+        let how = plugin_upgrade::text(back).trim_end().to_owned();
+        lines.push(("rolled back", format!("{}: {how}", ago(back.at, now))));
+    }
+    lines
+}
+
 /// All that are not forgotten, and what of them counts towards the quarantine.
 fn strikes(activity: &PluginActivity) -> String {
     let PluginActivity { strikes, strikes_counted, strikes_max, .. } = activity;
@@ -165,6 +192,9 @@ fn one_text(report: &PluginStatusReport, now: Timestamp, terminal: &Terminal) ->
         line("refused", reason);
     }
     line("state", state(report));
+    for (name, value) in upgrades(report.upgrade.as_ref(), now) {
+        line(name, &value);
+    }
     let Some(activity) = &report.activity else { return text };
     match activity.failures_in_a_row {
         0 => {}

@@ -147,6 +147,12 @@ impl DeviceManager {
         Some(self.clone().keep_asking(plugin))
     }
 
+    /// The plugin of this name that is asked now.
+    #[must_use]
+    pub fn source(&self, name: &PluginName) -> Option<Arc<dyn DeviceSource>> {
+        lock(&self.0.plugins).get(name).map(|plugin| Arc::clone(&plugin.source))
+    }
+
     /// Devices of this plugin that tasks hold.
     #[must_use]
     pub fn lent(&self, name: &PluginName) -> Vec<AllocatedDevice> {

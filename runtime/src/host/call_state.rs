@@ -140,7 +140,8 @@ impl CallState {
     ) -> Result<Self, CallError> {
         let mut wasi = new_wasi_builder(limits);
         for grant in &plugin.grants.files {
-            let perms = if grant.write && !plugin.dry { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
+            let perms =
+                if grant.write && !plugin.dry { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
             if !grant.path.exists() {
                 continue;
             }

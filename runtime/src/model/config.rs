@@ -12,7 +12,7 @@ use super::endpoint::Endpoint;
 use super::json::JsonObject;
 use crate::limits::{
     FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, KIB, MIB, PluginLimits, QUARANTINE_DEFAULT,
-    STRIKE_WINDOW, STRIKES_MAX_DEFAULT,
+    STRIKE_WINDOW, STRIKES_MAX_DEFAULT, UPGRADE_STRIKES_DEFAULT, UPGRADE_WINDOW_DEFAULT,
 };
 
 /// An agent's configuration; everything absent means the default.
@@ -70,6 +70,8 @@ pub struct PluginBlock {
     pub limits: LimitOverrides,
     /// What happens when the plugin fails.
     pub failure: FailurePolicy,
+    /// What happens when its file changes.
+    pub upgrade: UpgradeMode,
     /// Where the block stands.
     pub origin: Option<ConfigOrigin>,
 }
@@ -116,6 +118,21 @@ pub struct FailurePolicy {
     pub strikes_max: u32,
     /// How long that lasts.
     pub quarantine: QuarantineFor,
+    /// Failed calls of a plugin that has just taken the place of another, after which that comes back.
+    pub upgrade_strikes: u32,
+    /// For how long it is watched so.
+    pub upgrade_window: Duration,
+}
+
+/// Who puts a changed file of a plugin in the place of the one in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UpgradeMode {
+    /// A person, by a command.
+    #[default]
+    Manual,
+    /// The agent, when it sees that the file changed.
+    Auto,
 }
 
 /// How long a quarantine lasts.
@@ -135,6 +152,8 @@ impl Default for FailurePolicy {
             strike_window: STRIKE_WINDOW,
             strikes_max: STRIKES_MAX_DEFAULT,
             quarantine: QuarantineFor::Time(QUARANTINE_DEFAULT),
+            upgrade_strikes: UPGRADE_STRIKES_DEFAULT,
+            upgrade_window: UPGRADE_WINDOW_DEFAULT,
         }
     }
 }

@@ -51,6 +51,10 @@ pub struct PluginMeter {
     told: OnceLock<Arc<Notify>>,
     /// Strikes so far, forgotten ones too.
     struck: AtomicU64,
+    /// It grew.
+    struck_now: Notify,
+    /// The strike of a fingerprint whose failure is still to be told.
+    fingerprint_struck: AtomicBool,
     /// Tasks whose strikes are not counted there.
     excused: OnceLock<BTreeSet<TaskKey>>,
     /// When it is asked again; absent: only when a watch fires.
@@ -120,6 +124,8 @@ impl PluginMeter {
             ask_now: Notify::new(),
             told: OnceLock::new(),
             struck: AtomicU64::new(0),
+            struck_now: Notify::new(),
+            fingerprint_struck: AtomicBool::new(false),
             excused: OnceLock::new(),
             next_check: Mutex::default(),
         }
@@ -195,11 +201,20 @@ impl PluginMeter {
         let excused = |(key, _): &(TaskKey, Option<u64>)| {
             self.excused.get().is_some_and(|excused| excused.contains(key))
         };
-        if !task.as_ref().is_some_and(excused) {
-            self.struck.fetch_add(1, Ordering::Relaxed);
+        let excused = task.as_ref().is_some_and(excused);
+        if call == "fingerprint" {
+            self.fingerprint_struck.store(true, Ordering::Relaxed);
         }
         let (task, config) = task.map_or((None, None), |(task, config)| (Some(task), config));
         self.step(PluginEvent::Strike { task, config, reason: format!("{call}: {error}") });
+        if !excused {
+            self.count();
+        }
+    }
+
+    fn count(&self) {
+        self.struck.fetch_add(1, Ordering::Relaxed);
+        self.struck_now.notify_one();
     }
 
     /// A fingerprint was answered. In quarantine: how long to wait nevertheless.
@@ -214,6 +229,9 @@ impl PluginMeter {
     /// A fingerprint failed: how long to wait before the next.
     pub(super) fn fingerprint_failed(&self, reason: String) -> Held {
         let effect = self.step(PluginEvent::FingerprintFailed(reason));
+        if !self.fingerprint_struck.swap(false, Ordering::Relaxed) {
+            self.count();
+        }
         match self.health().quarantine {
             Some(_) => Held::Until(effect.retry_after),
             None => Held::BackOff(effect.retry_after.unwrap_or(self.policy.retry_max)),
@@ -251,10 +269,22 @@ impl PluginMeter {
         self.ask_now.notify_one();
     }
 
-    /// Calls that failed so far, forgotten ones too, but for those about excused tasks.
+    /// Calls that failed so far, forgotten ones too, but for those about excused tasks; and
+    /// fingerprints that failed in whatever way.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.struck.load(Ordering::Relaxed)
+    }
+
+    /// Wait until [`PluginMeter::struck`] grows. One who waits at a time.
+    pub async fn strikes(&self) {
+        self.struck_now.notified().await;
+    }
+
+    /// What went wrong last.
+    #[must_use]
+    pub fn last_error(&self) -> Option<PluginFailure> {
+        self.health().last_error.clone()
     }
 
     /// The tasks about which calls failed lately.

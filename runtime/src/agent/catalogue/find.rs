@@ -7,7 +7,8 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::choose::Source;
-use crate::agent::config::{AgentConfig, ConfigOrigin, FailurePolicy, PluginBlock};
+use crate::agent::config::{AgentConfig, ConfigOrigin, FailurePolicy, PluginBlock, UpgradeMode};
+use crate::agent::upgrade::kept::Choice;
 use crate::limits::{PLUGIN_FILE_BYTES_MAX, PluginLimits};
 use crate::model::json::JsonObject;
 use crate::plugin::capability::{CommandGrant, FileGrant, Grants};
@@ -25,6 +26,10 @@ pub(super) struct Candidate {
     pub(super) source: Source,
     /// Where it is, for people.
     pub(super) place: String,
+    /// Its file; absent for a built-in one.
+    pub(super) path: Option<PathBuf>,
+    /// Who puts a changed file in its place.
+    pub(super) upgrade: UpgradeMode,
     /// What is in it, or why it is not to be used.
     pub(super) bytes: Result<Arc<[u8]>, String>,
     pub(super) config: JsonObject,
@@ -44,6 +49,8 @@ impl Candidate {
             name: name.to_owned(),
             source,
             place,
+            path: None,
+            upgrade: UpgradeMode::default(),
             bytes,
             config: JsonObject::default(),
             grants: Grants::default(),
@@ -56,7 +63,8 @@ impl Candidate {
     }
 
     fn file(name: &str, source: Source, path: &Path) -> Self {
-        Self::new(name, source, path.display().to_string(), read(path))
+        let bare = Self::new(name, source, path.display().to_string(), read(path));
+        Self { path: Some(path.to_owned()), ..bare }
     }
 
     fn configure(&mut self, block: &PluginBlock) {
@@ -69,6 +77,7 @@ impl Candidate {
         self.enabled = block.enabled.unwrap_or(true);
         self.limits = block.limits.apply(PluginLimits::default());
         self.failure = block.failure.clone();
+        self.upgrade = block.upgrade;
         self.configured = true;
         self.origin.clone_from(&block.origin);
     }
@@ -111,7 +120,16 @@ pub(super) fn candidates(config: &AgentConfig, data_dir: &Path) -> Vec<Candidate
         }
         named.iter_mut().for_each(|one| one.configure(block));
     }
-    found.into_values().flatten().collect()
+    let mut found: Vec<Candidate> = found.into_values().flatten().collect();
+    let choice = Choice::read(data_dir);
+    for one in &mut found {
+        let Ok(bytes) = &one.bytes else { continue };
+        if let Some((accepted, why)) = choice.instead(&one.name, bytes) {
+            one.bytes = Ok(accepted);
+            one.place = format!("{}, as it was accepted before ({why})", one.place);
+        }
+    }
+    found
 }
 
 /// Name of the block that configures a built-in plugin, from the name of its crate.
@@ -169,7 +187,8 @@ fn nvidia_grants() -> Grants {
     }
 }
 
-fn read(path: &Path) -> Result<Arc<[u8]>, String> {
+/// The bytes of a plugin file, or why they are not to be used. Blocks.
+pub(in crate::agent) fn read(path: &Path) -> Result<Arc<[u8]>, String> {
     let meta = std::fs::metadata(path).map_err(|e| format!("{}: {e}", path.display()))?;
     if !meta.is_file() {
         return Err(format!("{} is no regular file", path.display()));

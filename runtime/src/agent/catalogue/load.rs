@@ -1,9 +1,11 @@
 //! One candidate: read, checked, linked, asked who it is.
 
+use std::path::PathBuf;
+
 use super::choose::{Contender, Source};
 use super::find::Candidate;
 use super::{PluginEntry, PluginStatus};
-use crate::agent::config::ConfigOrigin;
+use crate::agent::config::{ConfigOrigin, UpgradeMode};
 use crate::driver::api::Diagnostic;
 use crate::plugin::manifest::{Manifest, PluginKind};
 use crate::plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
@@ -15,6 +17,20 @@ pub(super) struct Looked {
     pub(super) plugin: Option<Plugin>,
     pub(super) source: Source,
     pub(super) configured: bool,
+    /// What another version of it would be loaded with; absent where it was not loaded.
+    pub(super) seed: Option<Seed>,
+}
+
+/// What another version of a plugin is loaded with.
+pub(in crate::agent) struct Seed {
+    /// Configuration, grants, limits, policy.
+    pub(in crate::agent) spec: PluginSpec,
+    /// Where the configuration stands.
+    pub(in crate::agent) origin: Option<ConfigOrigin>,
+    /// Its file; absent for a built-in one.
+    pub(in crate::agent) path: Option<PathBuf>,
+    /// Who puts a changed file in its place.
+    pub(in crate::agent) mode: UpgradeMode,
 }
 
 impl Looked {
@@ -39,11 +55,15 @@ impl Looked {
 /// What there is to say of a candidate, and the plugin when it can be used.
 pub(super) async fn load(candidate: Candidate, runtime: &PluginRuntime) -> Looked {
     let (source, configured) = (candidate.source, candidate.configured);
-    let (entry, plugin) = look(candidate, runtime).await;
-    Looked { entry, plugin, source, configured }
+    let (entry, loaded) = look(candidate, runtime).await;
+    let (plugin, seed) = loaded.unzip();
+    Looked { entry, plugin, source, configured, seed }
 }
 
-async fn look(candidate: Candidate, runtime: &PluginRuntime) -> (PluginEntry, Option<Plugin>) {
+async fn look(
+    candidate: Candidate,
+    runtime: &PluginRuntime,
+) -> (PluginEntry, Option<(Plugin, Seed)>) {
     let mut entry = PluginEntry {
         name: candidate.name.clone(),
         source: candidate.place,
@@ -82,6 +102,12 @@ async fn look(candidate: Candidate, runtime: &PluginRuntime) -> (PluginEntry, Op
         limits: candidate.limits,
         failure: candidate.failure,
     };
+    let seed = Seed {
+        spec: spec.clone(),
+        origin: candidate.origin.clone(),
+        path: candidate.path,
+        mode: candidate.upgrade,
+    };
     let loaded = match manifest {
         Ok(manifest) => runtime.load(spec, manifest, bytes).await,
         Err(error) => Err(error.into()),
@@ -94,7 +120,7 @@ async fn look(candidate: Candidate, runtime: &PluginRuntime) -> (PluginEntry, Op
             };
             entry.describes_as = Some(name.to_string());
             entry.version = Some(version.clone());
-            (entry, Some(plugin))
+            (entry, Some((plugin, seed)))
         }
         Err(error) => {
             entry.status = PluginStatus::Refused(reason(&error, candidate.origin.as_ref()));
@@ -104,7 +130,7 @@ async fn look(candidate: Candidate, runtime: &PluginRuntime) -> (PluginEntry, Op
 }
 
 /// Why it is refused; a wrong configuration with the places where it is written.
-fn reason(error: &PluginError, origin: Option<&ConfigOrigin>) -> String {
+pub(in crate::agent) fn reason(error: &PluginError, origin: Option<&ConfigOrigin>) -> String {
     match (error, origin) {
         (PluginError::Config(problems), Some(origin)) => {
             let lines: Vec<String> = problems.iter().map(|one| placed(one, origin)).collect();

@@ -25,11 +25,14 @@ use crate::driver::api::BoxFuture;
 use crate::driver::manager::DriverManager;
 use crate::model::ids::PluginName;
 use crate::plugin::capability::{Authority, Grants};
-use crate::plugin::manifest::PluginKind;
+use crate::plugin::manifest::{Manifest, PluginKind};
 use crate::plugin::meter::PluginMeter;
 use crate::plugin::{Plugin, PluginRuntime};
 
 use load::Looked;
+
+pub(super) use find::read;
+pub(super) use load::{Seed, reason};
 
 /// A plugin and its fate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -84,6 +87,20 @@ pub(super) struct Loaded {
     pub(super) first: JoinSet<PluginName>,
     /// The names of those.
     pub(super) waiting: BTreeSet<PluginName>,
+    /// Of each in use: what another version of it is loaded with.
+    pub(super) seeds: Vec<InUse>,
+}
+
+/// A plugin in use, as it was loaded.
+pub(super) struct InUse {
+    /// How it is listed.
+    pub(super) entry: PluginEntry,
+    /// The name it gives itself.
+    pub(super) name: PluginName,
+    /// Imports and exports.
+    pub(super) manifest: Manifest,
+    /// What another version of it is loaded with.
+    pub(super) seed: Seed,
 }
 
 /// Load every plugin and hand it to its manager. Loads run side by side; the order of the result,
@@ -111,22 +128,22 @@ pub(super) async fn load_all(
     let (mut meters, mut first) = (Meters::new(), JoinSet::new());
     let mut waiting = BTreeSet::new();
     let mut entries = Vec::with_capacity(looked.len());
-    for Looked { mut entry, plugin, .. } in looked {
-        if let Some(plugin) = plugin {
-            let (name, meter) = match &plugin {
-                Plugin::Driver(plugin) => (plugin.name.to_string(), Arc::clone(plugin.meter())),
-                Plugin::Device(plugin) => (plugin.name.to_string(), Arc::clone(plugin.meter())),
-            };
+    let mut seeds = Vec::new();
+    for Looked { mut entry, plugin, seed, .. } in looked {
+        if let Some((plugin, seed)) = plugin.zip(seed) {
+            let manifest = plugin.manifest().clone();
+            let (name, meter) = (plugin.name().to_string(), Arc::clone(plugin.meter()));
             if let (Some(kind), Some(taken)) =
                 (entry.kind, admit(&mut entry, plugin, drivers, devices, &mut first))
             {
                 meters.insert((kind, name), meter);
+                seeds.push(InUse { entry: entry.clone(), name: taken.clone(), manifest, seed });
                 waiting.insert(taken);
             }
         }
         entries.push(entry);
     }
-    Loaded { entries, meters, first, waiting }
+    Loaded { entries, meters, first, waiting, seeds }
 }
 
 async fn all<T: 'static>(mut set: JoinSet<T>) -> Vec<T> {
@@ -165,10 +182,7 @@ fn admit(
     devices: &DeviceManager,
     first: &mut JoinSet<PluginName>,
 ) -> Option<PluginName> {
-    let name = match &plugin {
-        Plugin::Driver(plugin) => plugin.name.clone(),
-        Plugin::Device(plugin) => plugin.name.clone(),
-    };
+    let name = plugin.name().clone();
     let asked: Option<BoxFuture<'static, ()>> = match plugin {
         Plugin::Driver(plugin) => drivers.add(plugin).map(|first| Box::pin(first) as _),
         Plugin::Device(plugin) => devices.add(plugin).map(|first| Box::pin(first) as _),

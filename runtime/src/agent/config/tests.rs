@@ -130,6 +130,13 @@ fn a_failure_policy_is_read_and_its_bounds_are_kept() {
     assert_eq!((kept.strikes_max, kept.quarantine), (3, QuarantineFor::Time(secs(90))));
     let kept = policy("failure {\n quarantine = \"manual\"\n}");
     assert_eq!((kept.strikes_max, kept.quarantine), (default.strikes_max, QuarantineFor::Manual));
+    let kept = policy("failure {\n upgrade_strikes = 1\n upgrade_window = \"5m\"\n}");
+    assert_eq!((kept.upgrade_strikes, kept.upgrade_window), (1, secs(300)));
+    let mode = |text: &str| parse(&format!("plugin \"x\" {{\n{text}\n}}")).plugins["x"].upgrade;
+    assert_eq!(mode(""), UpgradeMode::Manual);
+    assert_eq!(mode("upgrade = \"auto\""), UpgradeMode::Auto);
+    let found = problems("plugin \"x\" {\n upgrade = \"now\"\n}");
+    assert_eq!(found, ["2:12 upgrade must be \"manual\" or \"auto\""]);
     for wrong in ["0s", "forever", "2d"] {
         let found =
             problems(&format!("plugin \"x\" {{\n failure {{\n quarantine = \"{wrong}\"\n }}\n}}"));

@@ -19,7 +19,7 @@ use crate::limits::{
 };
 use crate::model::config::{
     AgentConfig, CommandGrant, ConfigOrigin, FailurePolicy, FileGrant, GcConfig, Grants,
-    LimitOverrides, PluginBlock, QuarantineFor,
+    LimitOverrides, PluginBlock, QuarantineFor, UpgradeMode,
 };
 use crate::model::endpoint::{Endpoint, EndpointError};
 use crate::model::ids::PluginName;
@@ -115,6 +115,7 @@ static PLUGIN: Schema = Schema {
         once("grants", &GRANTS),
         once("limits", &LIMITS),
         once("failure", &FAILURE),
+        field("upgrade", Shape::Text),
         hinted("args", "a plugin is no program; use config"),
     ],
 };
@@ -160,6 +161,8 @@ static FAILURE: Schema = Schema {
         field("strike_window", Shape::Duration),
         field("strikes_max", Shape::Integer),
         field("quarantine", Shape::Text),
+        field("upgrade_strikes", Shape::Integer),
+        field("upgrade_window", Shape::Duration),
     ],
 };
 
@@ -302,6 +305,7 @@ fn plugin(block: Block, cx: &mut Context<'_>) -> PluginBlock {
     let granted = reader.block("grants").map(|block| grants(block, cx));
     let limited = reader.block("limits").map(|block| limits(block, cx));
     let failing = reader.block("failure").map(|block| failure(block, cx));
+    let upgrade = upgrade(&mut reader, cx);
     reader.finish();
     let lines = places.into_iter().map(|(path, at)| (path, offset(at))).collect();
     PluginBlock {
@@ -311,6 +315,7 @@ fn plugin(block: Block, cx: &mut Context<'_>) -> PluginBlock {
         grants: granted,
         limits: limited.unwrap_or_default(),
         failure: failing.unwrap_or_default(),
+        upgrade,
         origin: Some(ConfigOrigin { file: String::new(), line, lines }),
     }
 }
@@ -485,8 +490,33 @@ fn failure(block: Block, cx: &mut Context<'_>) -> FailurePolicy {
     }
     let strikes_max = reader.number("strikes_max", STRIKES, cx).unwrap_or(default.strikes_max);
     let quarantine = quarantine(&mut reader, cx).unwrap_or(default.quarantine);
+    let upgrade_strikes =
+        reader.number("upgrade_strikes", STRIKES, cx).unwrap_or(default.upgrade_strikes);
+    let upgrade_window = duration("upgrade_window", STRIKE_WINDOW, &mut reader, cx)
+        .unwrap_or(default.upgrade_window);
     reader.finish();
-    FailurePolicy { retry_first, retry_max, strike_window, strikes_max, quarantine }
+    FailurePolicy {
+        retry_first,
+        retry_max,
+        strike_window,
+        strikes_max,
+        quarantine,
+        upgrade_strikes,
+        upgrade_window,
+    }
+}
+
+/// `upgrade`: who does it.
+fn upgrade(reader: &mut Reader, cx: &mut Context<'_>) -> UpgradeMode {
+    match reader.text("upgrade", cx) {
+        None => UpgradeMode::default(),
+        Some((text, _)) if text == "manual" => UpgradeMode::Manual,
+        Some((text, _)) if text == "auto" => UpgradeMode::Auto,
+        Some((_, at)) => {
+            cx.error(at, "upgrade must be \"manual\" or \"auto\"");
+            UpgradeMode::default()
+        }
+    }
 }
 
 /// `quarantine`: a duration, or `manual`.

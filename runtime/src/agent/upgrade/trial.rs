@@ -1,0 +1,171 @@
+//! A dry run: would this plugin serve in the place of the one in use?
+//!
+//! ```text
+//! fingerprint ─► as well as the old one; every device that a task holds is there
+//! recover     ─► of every live handle: the same workload
+//! config      ─► of every live task fits the new schema
+//! ```
+//! It runs beside the old one, in instances whose host answers questions and changes nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use super::super::{AgentHandle, depends_on_variables};
+use crate::driver::api::{PluginCallError, TaskContext};
+use crate::driver::manager::LiveTask;
+use crate::limits::UPGRADE_DRY_CALLS;
+use crate::model::device::HealthState;
+use crate::model::ids::{PluginName, RunId};
+use crate::plugin::Plugin;
+use crate::plugin::device::DevicePlugin;
+use crate::plugin::driver::DriverPlugin;
+
+/// A new plugin in instances that change nothing.
+#[derive(Clone)]
+pub(super) enum Twin {
+    Driver(Arc<DriverPlugin>),
+    Device(Arc<DevicePlugin>),
+}
+
+impl From<Plugin> for Twin {
+    fn from(plugin: Plugin) -> Self {
+        match plugin {
+            Plugin::Driver(plugin) => Self::Driver(Arc::new(plugin)),
+            Plugin::Device(plugin) => Self::Device(Arc::new(plugin)),
+        }
+    }
+}
+
+/// Try it. The runs it could own; or why it would not serve.
+pub(super) async fn run(agent: &AgentHandle, twin: &Twin) -> Result<BTreeSet<RunId>, String> {
+    match twin {
+        Twin::Driver(twin) => {
+            driver_fingerprint(agent, twin).await?;
+            configs(agent, twin)?;
+            owns(agent, twin, &BTreeSet::new()).await
+        }
+        Twin::Device(twin) => device_fingerprint(agent, twin).await.map(|()| BTreeSet::new()),
+    }
+}
+
+async fn driver_fingerprint(agent: &AgentHandle, twin: &DriverPlugin) -> Result<(), String> {
+    let found = twin.fingerprint().await.map_err(|e| format!("its fingerprint failed: {e}"))?;
+    let view = agent.node();
+    let well = view.drivers.get(&twin.name).is_some_and(|d| d.health.state == HealthState::Healthy);
+    if well && found.health.state != HealthState::Healthy {
+        let state = format!("{:?}", found.health.state).to_lowercase();
+        let reason = found.health.reason;
+        return Err(format!("it is {state} where the one in use is healthy: {reason}"));
+    }
+    Ok(())
+}
+
+async fn device_fingerprint(agent: &AgentHandle, twin: &DevicePlugin) -> Result<(), String> {
+    let lent = agent.0.devices.lent(&twin.name);
+    let groups = match twin.fingerprint().await {
+        Ok(found) => found.groups,
+        Err(PluginCallError::NotFound(reason)) => {
+            let well = agent.node().device_plugins.get(&twin.name).map(|health| health.state);
+            if well == Some(HealthState::Healthy) {
+                return Err(format!("it finds nothing where the one in use does: {reason}"));
+            }
+            Vec::new()
+        }
+        Err(error) => return Err(format!("its fingerprint failed: {error}")),
+    };
+    for device in &lent {
+        let group = groups.iter().find(|group| group.key == device.group);
+        let has = |id: &String| {
+            group.is_some_and(|group| group.instances.iter().any(|instance| instance.id == *id))
+        };
+        if let Some(id) = device.ids.iter().find(|id| !has(id)) {
+            let group = &device.group;
+            return Err(format!("it does not report {group} {id}, which a task holds"));
+        }
+    }
+    Ok(())
+}
+
+/// Do the configurations of live tasks fit the new schema? A task may be started again.
+fn configs(agent: &AgentHandle, twin: &DriverPlugin) -> Result<(), String> {
+    for view in agent.allocs() {
+        if view.state.client_status.terminal() {
+            continue;
+        }
+        let job = &view.allocation.job;
+        let group = job.groups.iter().find(|group| group.name == view.allocation.group);
+        for task in group.into_iter().flat_map(|group| &group.tasks) {
+            if task.driver != twin.name {
+                continue;
+            }
+            let problems = twin.task_schema.check(&task.config);
+            let wrong =
+                problems.iter().find(|one| !depends_on_variables(task.config.map(), &one.path));
+            if let Some(problem) = wrong {
+                let dot = if problem.path.is_empty() { "" } else { "." };
+                return Err(format!(
+                    "the configuration of task {} of job {} does not fit its schema: config{dot}{}: {}",
+                    task.name, job.id, problem.path, problem.message
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Can it own every live task of its driver but the `known`? Those it can, the known ones included.
+pub(super) async fn owns(
+    agent: &AgentHandle,
+    twin: &Arc<DriverPlugin>,
+    known: &BTreeSet<RunId>,
+) -> Result<BTreeSet<RunId>, String> {
+    let live = agent.0.drivers.live(&twin.name);
+    let new = live.into_iter().filter(|task| !known.contains(&task.context.run_id));
+    let mut waiting: Vec<LiveTask> = new.collect();
+    let (mut owned, mut asked) = (known.clone(), JoinSet::new());
+    loop {
+        while asked.len() < UPGRADE_DRY_CALLS
+            && let Some(task) = waiting.pop()
+        {
+            let twin = Arc::clone(twin);
+            asked.spawn(async move { (recover(&twin, &task).await, task) });
+        }
+        let Some(answer) = asked.join_next().await else { return Ok(owned) };
+        let Ok((answer, task)) = answer else { return Err("its dry run was given up".to_owned()) };
+        let run = task.context.run_id.clone();
+        match answer {
+            Ok(()) => drop(owned.insert(run)),
+            // It may have ended meanwhile: then there is nothing to own.
+            Err(reason) if is_live(agent, &twin.name, &run) => return Err(reason),
+            Err(_ended) => {}
+        }
+    }
+}
+
+fn is_live(agent: &AgentHandle, driver: &PluginName, run: &RunId) -> bool {
+    let live = agent.0.drivers.live(driver);
+    let Some(task) = live.iter().find(|task| task.context.run_id == *run) else { return false };
+    // The driver is told of an end a moment after it came.
+    use futures_util::FutureExt as _;
+    agent.0.workloads.wait(run, &task.started.workload).now_or_never().is_none()
+}
+
+/// One recover with a context that writes nothing down and tells nobody.
+async fn recover(twin: &DriverPlugin, task: &LiveTask) -> Result<(), String> {
+    let context = &task.context;
+    let muted = TaskContext {
+        record_identity: Arc::new(|_| {
+            Box::pin(std::future::ready(Err("a dry run starts nothing".to_owned())))
+        }),
+        events: Arc::new(|_, _| {}),
+        ..(**context).clone()
+    };
+    let whose = format!("task {} of job {}", context.task, context.job_id);
+    match twin.recover(Arc::new(muted), task.started.handle.clone()).await {
+        Ok(started) if started.workload == task.started.workload => Ok(()),
+        Ok(_other) => Err(format!("it takes {whose} for another workload than the one it is")),
+        Err(error) => Err(format!("it cannot own {whose}: {error}")),
+    }
+}
