@@ -99,6 +99,7 @@ const PURE: &[&str] = &[
     "agent/jobs_dir/step.rs",
     "agent/ports/mod.rs",
     "agent/reconcile",
+    "agent/upgrade/step.rs",
     "alloc/coordinator.rs",
     "alloc/health",
     "alloc/health.rs",

@@ -43,3 +43,4 @@ mod state_records;
 mod state_tools;
 mod supervise;
 mod tasks;
+mod upgrade;

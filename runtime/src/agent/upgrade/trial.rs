@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use tokio::task::JoinSet;
 
 use super::super::{AgentHandle, depends_on_variables};
@@ -18,6 +19,7 @@ use crate::driver::manager::LiveTask;
 use crate::limits::UPGRADE_DRY_CALLS;
 use crate::model::device::HealthState;
 use crate::model::ids::{PluginName, RunId};
+use crate::model::task::Workload;
 use crate::plugin::Plugin;
 use crate::plugin::device::DevicePlugin;
 use crate::plugin::driver::DriverPlugin;
@@ -147,8 +149,11 @@ pub(super) async fn owns(
 fn is_live(agent: &AgentHandle, driver: &PluginName, run: &RunId) -> bool {
     let live = agent.0.drivers.live(driver);
     let Some(task) = live.iter().find(|task| task.context.run_id == *run) else { return false };
+    if matches!(task.started.workload, Workload::Poll(_)) {
+        // Only the driver knows.
+        return true;
+    }
     // The driver is told of an end a moment after it came.
-    use futures_util::FutureExt as _;
     agent.0.workloads.wait(run, &task.started.workload).now_or_never().is_none()
 }
 
