@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::clock::{Clock, Timestamp};
 use crate::limits::{WATCH_QUIET, WATCH_SETTLE_MAX};
-use crate::plugin::policy::{FailurePolicy, PluginState};
+use crate::plugin::policy::{FailurePolicy, PluginState, QuarantineFor};
 
 /// When a plugin was asked, since the start, on virtual time.
 #[derive(Clone)]
@@ -229,4 +229,106 @@ async fn a_plugin_that_hangs_at_first_is_waited_for_with_a_bound_and_asked_again
     pass(2.0).await;
     assert_eq!(count.load(Ordering::SeqCst), 2);
     assert_eq!(meter.report().state, PluginState::Running);
+}
+
+/// A plugin whose fingerprint traps `traps` times, then answers; its clock goes with virtual time.
+struct Trapping {
+    clock: Clock,
+    meter: Arc<PluginMeter>,
+    watcher: Watcher,
+    times: Times,
+    _refresher: Refresher,
+}
+
+impl Trapping {
+    async fn new(traps: usize, policy: FailurePolicy) -> Self {
+        let watcher = Watcher::without_thread();
+        let refresher = Refresher::new(watcher.clone(), Rng::seeded(1));
+        let clock = Clock::fixed(Timestamp::from_nanos(1_000_000_000));
+        let meter = Arc::new(PluginMeter::new("p", policy, clock.clone()));
+        let times = Times(Arc::default(), Instant::now());
+        let (asked, noted) = (Arc::clone(&meter), times.clone());
+        let ask = move || {
+            // As a plugin in use: it is not called when it may not be.
+            let answer = match asked.admit("fingerprint", None) {
+                Err(refused) => Asked::Failed(refused.to_string()),
+                Ok(()) => {
+                    noted.0.lock().unwrap().push(noted.1.elapsed());
+                    if noted.all().len() <= traps {
+                        asked.failed("fingerprint", None, &"trapped");
+                        failed()
+                    } else {
+                        every(Some(30), Some("/x"))
+                    }
+                }
+            };
+            async move { answer }
+        };
+        refresher.add(Arc::clone(&meter), ask).await;
+        Self { clock, meter, watcher, times, _refresher: refresher }
+    }
+
+    async fn pass(&self, secs: u64) {
+        for _ in 0..secs * 10 {
+            self.clock.advance(Duration::from_millis(100));
+            pass(0.1).await;
+        }
+    }
+
+    fn state(&self) -> PluginState {
+        self.meter.report().state
+    }
+
+    fn asked(&self) -> usize {
+        self.times.all().len()
+    }
+}
+
+fn three_strikes(quarantine: QuarantineFor) -> FailurePolicy {
+    FailurePolicy { strikes_max: 3, quarantine, ..FailurePolicy::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_in_quarantine_is_not_called_whatever_changes_and_tried_once_when_it_is_over() {
+    let minute = QuarantineFor::Time(Duration::from_secs(60));
+    let plugin = Trapping::new(4, three_strikes(minute)).await;
+    plugin.pass(5).await;
+    assert_eq!((plugin.asked(), plugin.state()), (3, PluginState::Quarantined));
+    for _ in 0..50 {
+        plugin.watcher.ring_all();
+        plugin.pass(1).await;
+    }
+    assert_eq!(plugin.asked(), 3);
+    // The probe traps, too: twice as long, and then it answers.
+    plugin.pass(10).await;
+    assert_eq!((plugin.asked(), plugin.state()), (4, PluginState::Quarantined));
+    plugin.pass(110).await;
+    assert_eq!(plugin.asked(), 4);
+    plugin.pass(15).await;
+    assert_eq!((plugin.asked(), plugin.state()), (5, PluginState::Running));
+    plugin.pass(31).await;
+    assert_eq!(plugin.asked(), 6, "from here on as any other");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quarantine_that_a_person_lifts_is_over_at_once() {
+    let plugin = Trapping::new(3, three_strikes(QuarantineFor::Manual)).await;
+    plugin.pass(10_000).await;
+    assert_eq!((plugin.asked(), plugin.state()), (3, PluginState::Quarantined));
+    assert!(plugin.meter.admit("start", None).is_err() && plugin.meter.admit("kill", None).is_ok());
+    assert!(plugin.meter.lift() && !plugin.meter.lift());
+    plugin.pass(1).await;
+    assert_eq!((plugin.asked(), plugin.state()), (4, PluginState::Running));
+    assert!(plugin.meter.admit("start", None).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_whose_place_was_taken_is_never_asked_again() {
+    let node = asked(|count| if count == 0 { every(Some(1_000), None) } else { Asked::Over }).await;
+    node.meter.ask_now();
+    pass(1.0).await;
+    assert_eq!(node.times.all().len(), 2);
+    node.meter.ask_now();
+    pass(10_000.0).await;
+    assert_eq!(node.times.all().len(), 2);
 }

@@ -68,6 +68,7 @@ async fn a_plugin_that_fails_hangs_or_lies_comes_back_when_it_does_and_harms_nob
           failure {{
             retry_first = "100ms"
             retry_max   = "300ms"
+            strikes_max = 64
           }}
         }}
         "#,

@@ -52,6 +52,23 @@ fn hostile(version: &str) -> Vec<u8> {
     patched(HOSTILE_DRIVER, "hostile0.1.0", &format!("hostile{version}"))
 }
 
+/// The same component with one more import: the interface, of which it takes nothing.
+fn with_import(bytes: &[u8], interface: &str) -> Vec<u8> {
+    let types = wasmparser::Validator::new().validate_all(bytes).unwrap();
+    let leb = |number: u32| match number {
+        0..0x80 => vec![number as u8],
+        _ => vec![(number & 0x7f) as u8 | 0x80, (number >> 7) as u8],
+    };
+    let section =
+        |id: u8, content: Vec<u8>| [vec![id], leb(content.len() as u32), content].concat();
+    // A type: an instance with nothing in it. An import of that type.
+    let nothing = section(7, vec![1, 0x42, 0]);
+    let name = [leb(interface.len() as u32), interface.as_bytes().to_vec()].concat();
+    let index = leb(types.as_ref().component_type_count());
+    let import = section(10, [vec![1, 0], name, vec![5], index].concat());
+    [bytes.to_vec(), nothing, import].concat()
+}
+
 /// Put a file in its place at once, as a package manager does.
 fn install(path: &Path, bytes: &[u8]) {
     let staging = path.with_extension("new");
@@ -67,18 +84,26 @@ struct Bench {
 }
 
 fn config(file: &Path, more: &str) -> String {
+    granted(file, "process = true", more)
+}
+
+fn granted(file: &Path, grants: &str, more: &str) -> String {
     format!(
-        "plugin \"hostile\" {{\n file = \"{}\"\n grants {{\n process = true\n }}\n {more}\n}}\n",
+        "plugin \"hostile\" {{\n file = \"{}\"\n grants {{\n {grants}\n }}\n {more}\n}}\n",
         file.display()
     )
 }
 
 impl Bench {
     async fn new(more: &str) -> Self {
+        Self::granted("process = true", more).await
+    }
+
+    async fn granted(grants: &str, more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("hostile.wasm");
         install(&file, &std::fs::read(HOSTILE_DRIVER).unwrap());
-        let agent = TestAgent::with_config(&config(&file, more)).await;
+        let agent = TestAgent::with_config(&granted(&file, grants, more)).await;
         Self { agent, file, dir }
     }
 
@@ -204,6 +229,73 @@ async fn what_would_not_serve_is_refused_with_the_reason_and_the_old_one_stays()
     assert!(matches!(unknown, Err(UpgradeError::Unknown(_))), "{unknown:?}");
     let built_in = agent.upgrade_plugin("exec", UpgradeOptions::default()).await;
     assert!(matches!(built_in, Err(UpgradeError::NoFile(_))), "{built_in:?}");
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_asks_for_more_needs_a_person_who_agrees_and_the_grant() {
+    let more = with_import(&hostile("0.2.0"), "ostler:plugin/wasm-task@0.1.0");
+    let harmless = with_import(&hostile("0.3.0"), "wasi:clocks/wall-clock@0.2.6");
+    let bench = Bench::new("upgrade = \"auto\"").await;
+    let asks = vec!["ostler:plugin/wasm-task".to_owned()];
+    let needed = UpgradeOutcome::ConsentNeeded { asks, downgrade: None };
+    assert_eq!(bench.offer(&more, false).await.outcome, needed);
+    install(&bench.file, &more);
+    let told = || bench.status().last.is_some_and(|l| l.by_itself && l.outcome == needed);
+    eventually("an automatic one asks, too", told).await;
+    let refused = bench.offer(&more, true).await;
+    let UpgradeOutcome::Refused { reason } = &refused.outcome else { panic!("{refused:?}") };
+    assert!(reason.contains("wasm_task = true"), "{reason}");
+    assert_eq!(bench.version(), "0.1.0");
+    assert_eq!(bench.offer(&harmless, false).await.outcome, UpgradeOutcome::Switched);
+    bench.agent.stop().await;
+
+    let bench = Bench::granted("process = true\n wasm_task = true", "").await;
+    assert_eq!(bench.offer(&more, false).await.outcome, needed);
+    assert_eq!(bench.offer(&more, true).await.outcome, UpgradeOutcome::Switched);
+    assert_eq!(bench.version(), "0.2.0");
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_that_start_and_end_all_the_time_never_notice_upgrades() {
+    let bench = Bench::new("").await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut load = JoinSet::new();
+    for worker in 0..3 {
+        let (agent, stop) = (bench.agent.handle.clone(), Arc::clone(&stop));
+        load.spawn(async move {
+            let (mut ended, mut turn) = (0, 0);
+            while !stop.load(Ordering::SeqCst) {
+                turn += 1;
+                let text = job(&format!("w{worker}-{turn}"), "").replace("/bin/sleep", "/bin/true");
+                let job = agent.submit(parse(&text)).await.unwrap_or_else(|e| panic!("{e}"));
+                let result = timeout(PATIENCE, job.wait()).await.expect("it ends");
+                let task = &result.allocs[0].state.tasks["t"];
+                assert!(task.successful() && task.restarts == 0, "{:?}", task.events);
+                ended += 1;
+            }
+            ended
+        });
+    }
+    let resident = running(&bench.agent.handle, &job("resident", "")).await;
+    for minor in 2..=6 {
+        let report = bench.offer(&hostile(&format!("0.{minor}.0")), false).await;
+        assert_eq!(report.outcome, UpgradeOutcome::Switched, "{minor}");
+        assert!(report.tasks_tried >= 1, "the one that is there all the time");
+    }
+    stop.store(true, Ordering::SeqCst);
+    let mut ended = 0;
+    while let Some(worker) = load.join_next().await {
+        ended += worker.unwrap();
+    }
+    assert!(ended >= 3, "{ended}");
+    ends(resident).await;
+    assert_eq!(bench.version(), "0.6.0");
+    assert_eq!(
+        bench.agent.handle.plugin_status("hostile")[0].activity.as_ref().unwrap().strikes,
+        0
+    );
     bench.agent.stop().await;
 }
 
