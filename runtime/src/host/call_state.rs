@@ -159,7 +159,10 @@ impl CallState {
         };
         wasi.envs(&granted);
         let network = NetworkState::default();
-        network.open(&mut wasi, &plugin.grants.connect);
+        // About the node it may ask others in a dry run too; about a task it might tell them to act.
+        if !plugin.dry || task.is_none() {
+            network.open(&mut wasi, &plugin.grants.connect);
+        }
         Ok(Self {
             wasi: wasi.build(),
             network,
