@@ -108,7 +108,11 @@ pub trait Driver: Sized {
     /// # Errors
     /// The task is not known.
     fn inspect(handle: Handle) -> Result<Status, Error> {
-        let state = Self::Runs::state(&handle.id()?)?;
+        let state = match Self::Runs::state(&handle.id()?)? {
+            // How it ended the host knows, and the driver does not; `exited` needs an exit.
+            RunState::Exited => RunState::Unknown,
+            state => state,
+        };
         Ok(Status { state, exit: None, attributes: vec![] })
     }
 

@@ -72,6 +72,9 @@ pub const PLUGIN_INSTANCES_MAX: u32 = 128;
 /// its fork: from job to running process took 6.5 ms with 4,096 slots and takes 5.2 ms with these.
 pub const TASK_INSTANCES_MAX: u32 = 1_024;
 
+/// Longest text of one finding of `ostler plugin check`, bytes: a chain of causes with grant lines.
+pub const PLUGIN_CHECK_DETAIL_BYTES_MAX: usize = 2 * 1024;
+
 /// What one call of a plugin may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginLimits {

@@ -90,12 +90,13 @@ fn a_task_that_ended_or_is_unknown_is_destroyed_without_force() {
 }
 
 #[test]
-fn inspect_says_where_the_process_is() {
+fn inspect_says_that_the_process_runs_and_leaves_its_exit_to_the_host() {
     let host = FakeHost::install();
     let handle = started().handle;
     assert_eq!(Least::inspect(handle.clone()).unwrap().state, RunState::Running);
     host.exit("p1");
-    assert_eq!(Least::inspect(handle).unwrap().state, RunState::Exited);
+    let status = Least::inspect(handle).unwrap();
+    assert_eq!((status.state, status.exit.is_none()), (RunState::Unknown, true));
 }
 
 #[test]

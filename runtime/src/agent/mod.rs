@@ -25,6 +25,7 @@ mod jobs_dir;
 mod keeper;
 mod leave;
 mod leftovers;
+pub mod offline;
 mod plugin_status;
 pub mod ports;
 mod proposal;

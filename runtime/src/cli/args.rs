@@ -6,6 +6,7 @@ pub(super) mod client;
 pub(super) mod device;
 pub(super) mod job;
 pub(super) mod plugin;
+pub(super) mod plugin_check;
 pub(super) mod state;
 
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use client::GcArgs;
 use device::{DeviceCommand, OfAgent};
 use job::JobCommand;
 use plugin::{PluginLiftArgs, PluginUpgradeArgs};
+use plugin_check::PluginCheckArgs;
 use state::StateCommand;
 
 /// Examples, followed by the exit codes most commands have.
@@ -53,6 +55,7 @@ Examples:
   ostler alloc logs -f 0f01c0de        follow what a task prints; also alloc status, restart, …
   ostler job validate hello.hcl        say everything that is wrong with a job file
   ostler plugin inspect mine.wasm      say what a plugin could do, without running it
+  ostler plugin check mine.wasm        say whether it keeps the rules of the interface
   ostler node status                   show what this node has to give
   ostler device list                   show the devices, their health and who holds them
   ostler state check --data-dir ./data say whether an agent's state can be read
@@ -131,6 +134,8 @@ pub(super) enum PluginCommand {
     Lift(PluginLiftArgs),
     /// Put another version of a plugin in its place, while tasks run
     Upgrade(PluginUpgradeArgs),
+    /// Check that a plugin keeps the rules of the interface, without an agent
+    Check(PluginCheckArgs),
 }
 
 /// Commands on the node.

@@ -31,6 +31,7 @@ mod node_stats;
 mod notify;
 mod output;
 mod plugin;
+mod plugin_check;
 mod plugin_lift;
 mod plugin_status;
 mod plugin_upgrade;
@@ -125,6 +126,7 @@ async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
             plugin_upgrade::upgrade(&args, &terminal).await
         }
         Command::Plugin(PluginCommand::Inspect(args)) => plugin::inspect(&args, &terminal),
+        Command::Plugin(PluginCommand::Check(args)) => plugin_check::check(&args, &terminal).await,
         Command::Plugin(PluginCommand::Status(args)) => {
             plugin_status::status(&args, &terminal).await
         }

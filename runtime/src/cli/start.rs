@@ -111,7 +111,7 @@ fn data_dir(
 
 /// Where a user's compiled code outlives temporary data directories, so that the second run does
 /// not compile again. `None` when the user has no such place; the agent's own serves then.
-fn user_code_dir() -> Option<PathBuf> {
+pub(super) fn user_code_dir() -> Option<PathBuf> {
     use std::os::unix::fs::DirBuilderExt as _;
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;

@@ -270,6 +270,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         let context = Arc::clone(&self.context);
         let services = self.services.clone();
         let limits = self.limits.clone();
+        let meter = Arc::clone(&self.meter);
         async move {
             let sandbox = Arc::clone(&services.sandbox);
             let state = CallState::new(context, task, services, host_time, &limits)?;
@@ -282,6 +283,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
                 // To a guest thread, if it is not on one.
                 tokio::task::yield_now().await;
             }
+            meter.used(usage.peak_memory_bytes(), store.data().budget.calls());
             let answer = answer.map_err(|error| classify(error, &limits, &usage))?;
             let (bytes_in, bytes_out) = store.data().budget.moved();
             Ok((answer, Moved { bytes_in, bytes_out }))

@@ -40,6 +40,10 @@ pub struct PluginMeter {
     metrics: Metrics,
     /// Processor time of the guest.
     cpu_nanos: AtomicU64,
+    /// Most linear memory of one call, bytes.
+    peak_memory: AtomicU64,
+    /// Most host calls of one call.
+    peak_host_calls: AtomicU64,
     /// When a call last answered; zero: never.
     last_ok: AtomicU64,
     health: Mutex<PluginHealth>,
@@ -93,6 +97,12 @@ pub struct PluginActivity {
     pub next_check: Option<Timestamp>,
     /// Processor time of its code, nanoseconds.
     pub cpu_nanos: u64,
+    /// Most linear memory of one call, bytes.
+    #[serde(default)]
+    pub peak_memory_bytes: u64,
+    /// Most host calls of one call, WASI included.
+    #[serde(default)]
+    pub peak_host_calls: u64,
     /// What its calls cost, by function; those never called are absent.
     pub calls: BTreeMap<String, FunctionStats>,
 }
@@ -118,6 +128,8 @@ impl PluginMeter {
             clock,
             metrics: Metrics::default(),
             cpu_nanos: AtomicU64::new(0),
+            peak_memory: AtomicU64::new(0),
+            peak_host_calls: AtomicU64::new(0),
             last_ok: AtomicU64::new(0),
             health: Mutex::default(),
             suspect: AtomicBool::new(false),
@@ -183,6 +195,12 @@ impl PluginMeter {
         self.metrics.ended(call, took, moved);
         let cpu = u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
         self.cpu_nanos.fetch_add(cpu, Ordering::Relaxed);
+    }
+
+    /// What a call used inside the sandbox; not heard of calls that were given up.
+    pub(super) fn used(&self, memory_bytes: u64, host_calls: u64) {
+        raise(&self.peak_memory, memory_bytes);
+        raise(&self.peak_host_calls, host_calls);
     }
 
     /// It answered, if only that it cannot.
@@ -362,11 +380,20 @@ impl PluginMeter {
             last_ok: (last_ok > 0).then(|| Timestamp::from_nanos(last_ok)),
             next_check: *self.next_check.lock().unwrap_or_else(PoisonError::into_inner),
             cpu_nanos: self.cpu_nanos.load(Ordering::Relaxed),
+            peak_memory_bytes: self.peak_memory.load(Ordering::Relaxed),
+            peak_host_calls: self.peak_host_calls.load(Ordering::Relaxed),
             calls: self.metrics.all(),
         }
     }
 
     fn health(&self) -> MutexGuard<'_, PluginHealth> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Most calls raise nothing, and then nothing is written.
+fn raise(peak: &AtomicU64, to: u64) {
+    if peak.load(Ordering::Relaxed) < to {
+        peak.fetch_max(to, Ordering::Relaxed);
     }
 }

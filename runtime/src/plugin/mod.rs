@@ -11,6 +11,7 @@
 pub mod bindings;
 pub mod call;
 pub mod capability;
+pub mod check;
 pub mod convert;
 pub mod device;
 pub mod driver;
@@ -205,6 +206,17 @@ impl PluginRuntime {
         if let Some(missing) = spec.grants.missing(&spec.name, &manifest) {
             return Err(missing.into());
         }
+        self.load_denying(spec, manifest, bytes).await
+    }
+
+    /// [`PluginRuntime::load`] for a plugin that lacks grants: what is not granted is refused call by
+    /// call. For looking at a plugin, not for using it.
+    pub(crate) async fn load_denying(
+        &self,
+        spec: PluginSpec,
+        manifest: Manifest,
+        bytes: Arc<[u8]>,
+    ) -> Result<Plugin, PluginError> {
         let sandbox = &self.services.sandbox;
         let code = sandbox.code().load(bytes, EngineKind::Plugin, Format::Component).await?;
         let link = |e: wasmtime::Error| PluginError::Link(format!("{e:#}"));

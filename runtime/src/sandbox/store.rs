@@ -154,6 +154,12 @@ impl HostcallBudget {
         Ok(())
     }
 
+    /// Host calls so far.
+    #[must_use]
+    pub const fn calls(&self) -> u64 {
+        self.calls
+    }
+
     /// Bytes so far: to the guest, and from it.
     #[must_use]
     pub const fn moved(&self) -> (u64, u64) {

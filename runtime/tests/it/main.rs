@@ -30,6 +30,7 @@ mod devices;
 mod fifty_tasks;
 mod grants;
 mod leaks;
+mod plugin_check;
 mod plugin_containment;
 mod plugin_faults;
 mod plugin_status;

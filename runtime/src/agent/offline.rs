@@ -1,0 +1,64 @@
+//! What can be done with a plugin without an agent: no state, no node, no manager.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::AgentError;
+use crate::clock::Clock;
+use crate::host::HostServices;
+use crate::host::process::{Options as ProcessOptions, ProcessHost};
+use crate::host::wasm_task::WasmTaskHost;
+use crate::plugin::check::{self, Bench};
+use crate::rng::Rng;
+use crate::sandbox::{Sandbox, SandboxConfig};
+
+pub use crate::plugin::check::{Costs, Finding, Report, Subject, Verdict};
+
+/// Plugin calls at once; each command makes one after the other.
+const INSTANCES: u32 = 16;
+
+/// Where plugins are run without an agent.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Where compiled code is kept.
+    pub code_dir: PathBuf,
+    /// The program that compiles; this one unless given.
+    pub compiler: Option<PathBuf>,
+}
+
+/// A sandbox and what stands on it. To be called on the control runtime. Processes that a plugin
+/// starts end with this one.
+///
+/// # Errors
+/// When the sandbox, the processes' or the tasks' host cannot be had.
+fn services(place: Place) -> Result<HostServices, AgentError> {
+    let mut config = SandboxConfig::new(place.code_dir)?;
+    if let Some(compiler) = place.compiler {
+        config.compiler = compiler;
+    }
+    config.plugin_instances = INSTANCES;
+    config.task_instances = INSTANCES;
+    let sandbox = Arc::new(Sandbox::new(config)?);
+    let control = tokio::runtime::Handle::current();
+    let (clock, rng) = (Clock::system(), Rng::system());
+    let processes = ProcessHost::new(ProcessOptions {
+        control: control.clone(),
+        kill_with_agent: true,
+        supervision: None,
+        cgroup_parent: None,
+        clock: clock.clone(),
+    })
+    .map_err(|error| AgentError::Processes(error.to_string()))?;
+    let wasm_tasks =
+        WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock.clone(), rng.clone())?;
+    Ok(HostServices { sandbox, processes, wasm_tasks, clock, rng, control })
+}
+
+/// Run the conformance suite over a plugin.
+///
+/// # Errors
+/// When the sandbox cannot be had; what is wrong with the plugin is in the report.
+pub async fn check(subject: &Subject, place: Place) -> Result<Report, AgentError> {
+    let bench = Bench::new(services(place)?)?;
+    Ok(check::check(&bench, subject).await)
+}
