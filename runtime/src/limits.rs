@@ -75,6 +75,23 @@ pub const TASK_INSTANCES_MAX: u32 = 1_024;
 /// Longest text of one finding of `ostler plugin check`, bytes: a chain of causes with grant lines.
 pub const PLUGIN_CHECK_DETAIL_BYTES_MAX: usize = 2 * 1024;
 
+/// Largest record of what the host answered during one call, bytes; a longer one is cut. Listing the
+/// devices of a large node is below 200 KiB.
+pub const PLUGIN_TAPE_BYTES_MAX: usize = 512 * 1024;
+
+/// Most calls of one plugin kept in memory.
+pub const PLUGIN_RING_CALLS_MAX: usize = 64;
+/// Most bytes of those, arguments and answers of the host together: of calls larger than this only the
+/// last is kept.
+pub const PLUGIN_RING_BYTES_MAX: usize = 256 * 1024;
+/// Largest recording, bytes: one call of [`PLUGIN_TAPE_BYTES_MAX`] with its arguments, and the ring.
+pub const PLUGIN_RECORDING_BYTES_MAX: u64 = 8 * MIB;
+/// Recordings kept in a data directory; the oldest goes first.
+pub const PLUGIN_RECORDINGS_MAX: usize = 64;
+/// How long after a recording the same function of the same plugin failing the same way is not written
+/// down again.
+pub const PLUGIN_RECORDING_PAUSE: Duration = Duration::from_secs(60);
+
 /// What one call of a plugin may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginLimits {
@@ -96,6 +113,8 @@ pub struct PluginLimits {
     pub handles_max: u32,
     /// Bytes of one random request.
     pub random_bytes_max: u64,
+    /// Last calls kept in memory, to be written down when one fails; 0: nothing is recorded.
+    pub recorded_calls_max: u32,
 }
 
 impl Default for PluginLimits {
@@ -113,6 +132,8 @@ impl Default for PluginLimits {
             log_bytes_per_second: 64 * KIB,
             handles_max: 1_000,
             random_bytes_max: 64 * KIB,
+            // A start, its exit and what was asked between.
+            recorded_calls_max: 8,
         }
     }
 }

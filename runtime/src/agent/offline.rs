@@ -9,10 +9,15 @@ use crate::host::HostServices;
 use crate::host::process::{Options as ProcessOptions, ProcessHost};
 use crate::host::wasm_task::WasmTaskHost;
 use crate::plugin::check::{self, Bench};
+use crate::plugin::record::{self, ReplayError};
 use crate::rng::Rng;
 use crate::sandbox::{Sandbox, SandboxConfig};
 
 pub use crate::plugin::check::{Costs, Finding, Report, Subject, Verdict};
+pub use crate::plugin::record::file::{FileError, decode as recording};
+pub use crate::plugin::record::{
+    Outcome, RecordedCall, Recording, Replayed, Verdict as ReplayVerdict,
+};
 
 /// Plugin calls at once; each command makes one after the other.
 const INSTANCES: u32 = 16;
@@ -61,4 +66,39 @@ fn services(place: Place) -> Result<HostServices, AgentError> {
 pub async fn check(subject: &Subject, place: Place) -> Result<Report, AgentError> {
     let bench = Bench::new(services(place)?)?;
     Ok(check::check(&bench, subject).await)
+}
+
+/// Why a recorded call could not be made again.
+#[derive(Debug, thiserror::Error)]
+pub enum OfflineError {
+    /// The sandbox cannot be had.
+    #[error(transparent)]
+    Place(#[from] AgentError),
+    /// The recording or the component is not right.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+}
+
+/// What is made again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Again {
+    /// Which call of the recording, from 1; the last one unless given.
+    pub call: Option<usize>,
+    /// Also with another component than the recorded one.
+    pub any_component: bool,
+}
+
+/// Make a recorded call again.
+///
+/// # Errors
+/// When it cannot be begun; how it went is in the answer.
+pub async fn replay(
+    recording: &Recording,
+    component: Arc<[u8]>,
+    again: Again,
+    place: Place,
+) -> Result<Replayed, OfflineError> {
+    let services = services(place)?;
+    let Again { call, any_component } = again;
+    Ok(record::replay(&services, recording, call, component, any_component).await?)
 }

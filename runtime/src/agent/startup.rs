@@ -76,6 +76,7 @@ pub(super) async fn start(
     };
     let devices = DeviceManager::new(node.clone(), device_options, refresher());
     let runtime = PluginRuntime::new(services.clone())?;
+    let runtime = runtime.recording_into(data_dir.join("recordings"));
     let Loaded { entries: plugins, meters, first, waiting, seeds } =
         catalogue::load_all(&options.config, &data_dir, &runtime, &drivers, &devices).await;
     for entry in &plugins {

@@ -20,7 +20,7 @@ use client::GcArgs;
 use device::{DeviceCommand, OfAgent};
 use job::JobCommand;
 use plugin::{PluginLiftArgs, PluginUpgradeArgs};
-use plugin_check::PluginCheckArgs;
+use plugin_check::{PluginCheckArgs, PluginReplayArgs};
 use state::StateCommand;
 
 /// Examples, followed by the exit codes most commands have.
@@ -136,6 +136,8 @@ pub(super) enum PluginCommand {
     Upgrade(PluginUpgradeArgs),
     /// Check that a plugin keeps the rules of the interface, without an agent
     Check(PluginCheckArgs),
+    /// Make a recorded call of a plugin again, without an agent
+    Replay(PluginReplayArgs),
 }
 
 /// Commands on the node.

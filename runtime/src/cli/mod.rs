@@ -33,6 +33,7 @@ mod output;
 mod plugin;
 mod plugin_check;
 mod plugin_lift;
+mod plugin_replay;
 mod plugin_status;
 mod plugin_upgrade;
 mod printer;
@@ -126,6 +127,9 @@ async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
             plugin_upgrade::upgrade(&args, &terminal).await
         }
         Command::Plugin(PluginCommand::Inspect(args)) => plugin::inspect(&args, &terminal),
+        Command::Plugin(PluginCommand::Replay(args)) => {
+            plugin_replay::replay(&args, &terminal).await
+        }
         Command::Plugin(PluginCommand::Check(args)) => plugin_check::check(&args, &terminal).await,
         Command::Plugin(PluginCommand::Status(args)) => {
             plugin_status::status(&args, &terminal).await

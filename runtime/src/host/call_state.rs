@@ -12,6 +12,7 @@ use super::HostServices;
 use super::imports::Lookup;
 use super::log_meter::LogMeter;
 use super::network::NetworkState;
+use super::tape::Tape;
 use crate::clock::{Clock, Stopwatch};
 use crate::driver::api::TaskContext;
 use crate::limits::PluginLimits;
@@ -123,6 +124,8 @@ pub struct CallState {
     pub services: HostServices,
     /// See [`HostTime`].
     pub host_time: Arc<HostTime>,
+    /// What the host answers, recorded or played.
+    pub tape: Tape,
 }
 
 impl CallState {
@@ -173,6 +176,7 @@ impl CallState {
             task,
             services,
             host_time,
+            tape: Tape::Off,
         })
     }
 }

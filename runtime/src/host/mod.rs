@@ -16,6 +16,7 @@ pub mod imports;
 pub mod log_meter;
 mod network;
 pub mod process;
+pub mod tape;
 pub mod wasm_task;
 pub mod workloads;
 

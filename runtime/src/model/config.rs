@@ -179,6 +179,8 @@ pub struct LimitOverrides {
     pub handles: Option<u32>,
     /// One random request, KiB.
     pub random_kb: Option<u64>,
+    /// Last calls kept for a recording; 0 records nothing.
+    pub recorded_calls: Option<u32>,
 }
 
 impl LimitOverrides {
@@ -198,6 +200,7 @@ impl LimitOverrides {
             log_bytes_per_second: scaled(self.log_kb_per_second, KIB, limits.log_bytes_per_second),
             handles_max: self.handles.unwrap_or(limits.handles_max),
             random_bytes_max: scaled(self.random_kb, KIB, limits.random_bytes_max),
+            recorded_calls_max: self.recorded_calls.unwrap_or(limits.recorded_calls_max),
         }
     }
 }

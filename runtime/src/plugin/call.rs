@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -15,11 +16,13 @@ use super::capability::Grants;
 use super::convert::{self, NextCheck};
 use super::meter::PluginMeter;
 use super::metrics::Moved;
+use super::record::{Input, Outcome, Recorder};
 use super::strikes::TaskKey;
 use super::weigh::Weigh;
 use crate::clock::{Stopwatch, Timestamp, timeout};
 use crate::driver::api::{PluginCallError, TaskContext};
 use crate::host::call_state::HostTime;
+use crate::host::tape::{SharedReel, Tape};
 use crate::host::{CallState, HostServices, PluginContext};
 use crate::limits;
 use crate::model::json::JsonObject;
@@ -38,12 +41,27 @@ pub(super) type InStore<'a, T> = Pin<Box<dyn Future<Output = wasmtime::Result<T>
 /// count it.
 pub(super) struct Called<T> {
     result: Result<T, CallError>,
+    at: Timestamp,
     took: Duration,
     cpu: Duration,
     moved: Moved,
+    /// Its arguments and what the host answered, when they are kept.
+    input: Input,
+    reel: Option<SharedReel>,
 }
 
 impl<T> Called<T> {
+    /// Keep its arguments for the recording.
+    pub(super) fn asked(mut self, input: Input) -> Self {
+        self.input = input;
+        self
+    }
+
+    /// How it ended, counted by nobody.
+    pub(super) fn into_result(self) -> Result<T, CallError> {
+        self.result
+    }
+
     /// Count the bytes of its arguments.
     pub(super) fn given(mut self, bytes: u64) -> Self {
         self.moved.bytes_in += bytes;
@@ -57,6 +75,8 @@ pub(super) struct Ask {
     task: Option<Arc<TaskContext>>,
     /// Fingerprint of the task's configuration, of a start.
     config: Option<u64>,
+    /// Number of the call among the recorded ones.
+    kept: AtomicU64,
 }
 
 impl Ask {
@@ -77,6 +97,7 @@ pub(super) struct Caller<P> {
     meter: Arc<PluginMeter>,
     /// Absent where a host function could block: its calls stay off the caller's thread.
     pace: Option<Pace>,
+    recorder: Arc<Recorder>,
 }
 
 impl<P: Send + Sync + 'static> Caller<P> {
@@ -87,18 +108,24 @@ impl<P: Send + Sync + 'static> Caller<P> {
         services: HostServices,
         slots: Arc<Semaphore>,
         meter: Arc<PluginMeter>,
+        recorder: Arc<Recorder>,
     ) -> Self {
         // What no plugin needs a grant for never blocks; whatever is granted might.
         let near = context.grants == Grants::default()
             && context.limits.call_wall_max >= limits::INLINE_DEADLINE_MIN;
         let pace = near.then(Pace::default);
-        Self { pre: Arc::new(pre), context, limits, services, slots, meter, pace }
+        Self { pre: Arc::new(pre), context, limits, services, slots, meter, pace, recorder }
+    }
+
+    /// Keeps the last calls.
+    pub(super) fn recorder(&self) -> &Arc<Recorder> {
+        &self.recorder
     }
 
     /// A question about no task, when the plugin may be asked it now.
     pub(super) fn ask(&self, call: &'static str) -> Result<Ask, PluginCallError> {
         self.meter.admit(call, None)?;
-        Ok(Ask { call, task: None, config: None })
+        Ok(Ask { call, task: None, config: None, kept: AtomicU64::new(0) })
     }
 
     /// A question about a task that is there, when the plugin may be asked it now.
@@ -108,7 +135,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         task: &Arc<TaskContext>,
     ) -> Result<Ask, PluginCallError> {
         self.meter.admit(call, None)?;
-        Ok(Ask { call, task: Some(Arc::clone(task)), config: None })
+        Ok(Ask { call, task: Some(Arc::clone(task)), config: None, kept: AtomicU64::new(0) })
     }
 
     /// The question to start a task, when the plugin may be asked it with this configuration now.
@@ -120,7 +147,8 @@ impl<P: Send + Sync + 'static> Caller<P> {
         let mut hasher = DefaultHasher::new();
         config.text().hash(&mut hasher);
         let config = hasher.finish();
-        let ask = Ask { call: "start", task: Some(Arc::clone(task)), config: Some(config) };
+        let (task, kept) = (Some(Arc::clone(task)), AtomicU64::new(0));
+        let ask = Ask { call: "start", task, config: Some(config), kept };
         if self.meter.suspect() {
             let key = ask.task_key();
             self.meter.admit("start", key.as_ref().map(|key| (key, config)))?;
@@ -130,6 +158,12 @@ impl<P: Send + Sync + 'static> Caller<P> {
 
     /// The error for a call that did not answer, or answered against the rules: a strike.
     pub(super) fn failed(&self, ask: &Ask, reason: impl Display) -> PluginCallError {
+        let broken = || Outcome::broken(reason.to_string());
+        self.recorder.failed(ask.kept.load(Ordering::Relaxed), broken);
+        self.strike(ask, reason)
+    }
+
+    fn strike(&self, ask: &Ask, reason: impl Display) -> PluginCallError {
         let task = ask.task_key().map(|key| (key, ask.config));
         self.meter.failed(ask.call, task, &reason);
         self.call_failed(ask, &reason)
@@ -140,7 +174,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         if matches!(error, CallError::PoolExhausted { .. } | CallError::Cancelled) {
             return self.call_failed(ask, error);
         }
-        self.failed(ask, error)
+        self.strike(ask, error)
     }
 
     fn call_failed(&self, ask: &Ask, reason: &impl Display) -> PluginCallError {
@@ -150,11 +184,33 @@ impl<P: Send + Sync + 'static> Caller<P> {
 
     /// Count a call; what it gave.
     pub(super) fn done<T>(&self, call: &'static str, called: Called<T>) -> Result<T, CallError> {
-        self.meter.ended(call, called.took, called.cpu, called.moved);
-        if called.result.is_ok() {
-            self.meter.answered();
+        let (result, _kept) = self.ended(call, called, |_answer| Outcome::answered());
+        result
+    }
+
+    /// Count and keep a call; what it gave, and its number among the kept ones.
+    fn ended<T>(
+        &self,
+        call: &'static str,
+        called: Called<T>,
+        outcome: impl FnOnce(&T) -> Outcome,
+    ) -> (Result<T, CallError>, u64) {
+        let Called { result, at, took, cpu, moved, input, reel } = called;
+        self.meter.ended(call, took, cpu, moved);
+        let outcome = match &result {
+            Ok(answer) => {
+                self.meter.answered();
+                outcome(answer)
+            }
+            Err(error) => Outcome::from(error),
+        };
+        let kept = self.recorder.keep(call, at, took, input, reel, outcome);
+        if let Err(error) = &result
+            && !matches!(error, CallError::PoolExhausted { .. } | CallError::Cancelled)
+        {
+            self.recorder.write(kept);
         }
-        called.result
+        (result, kept)
     }
 
     /// The answer, or the plugin's own error, or that the call failed. Counted.
@@ -166,7 +222,12 @@ impl<P: Send + Sync + 'static> Caller<P> {
         if let Ok(Ok(answer)) = &called.result {
             called.moved.bytes_out += answer.weigh();
         }
-        let answer = self.done(ask.call, called).map_err(|e| self.unanswered(ask, &e))?;
+        let (answer, kept) = self.ended(ask.call, called, |answer| match answer {
+            Ok(_) => Outcome::answered(),
+            Err(error) => Outcome::refused(convert::plugin_error(error.clone()).to_string()),
+        });
+        ask.kept.store(kept, Ordering::Relaxed);
+        let answer = answer.map_err(|e| self.unanswered(ask, &e))?;
         answer.map_err(convert::plugin_error)
     }
 
@@ -198,21 +259,40 @@ impl<P: Send + Sync + 'static> Caller<P> {
         T: Send + 'static,
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
     {
-        let watch = Stopwatch::start();
+        let (tape, reel) = self.recorder.tape();
+        Called { reel, ..self.taped(task, tape, body).await }
+    }
+
+    /// Run `body` likewise with recorded answers of the host.
+    pub(super) async fn play<T, F>(&self, tape: Tape, body: F) -> Called<T>
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
+    {
+        self.taped(None, tape, body).await
+    }
+
+    async fn taped<T, F>(&self, task: Option<Arc<TaskContext>>, tape: Tape, body: F) -> Called<T>
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
+    {
+        let (watch, at) = (Stopwatch::start(), self.now());
         let mut cpu = Duration::ZERO;
-        let ended = self.bounded(&watch, &mut cpu, task, body).await;
+        let ended = self.bounded(&watch, &mut cpu, (task, tape), body).await;
         let (result, moved) = match ended {
             Ok((answer, moved)) => (Ok(answer), moved),
             Err(error) => (Err(error), Moved::default()),
         };
-        Called { result, took: watch.elapsed(), cpu, moved }
+        let took = watch.elapsed();
+        Called { result, at, took, cpu, moved, input: Input::default(), reel: None }
     }
 
     async fn bounded<T, F>(
         &self,
         watch: &Stopwatch,
         cpu: &mut Duration,
-        task: Option<Arc<TaskContext>>,
+        about: (Option<Arc<TaskContext>>, Tape),
         body: F,
     ) -> Result<(T, Moved), CallError>
     where
@@ -234,7 +314,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
             }
         };
         let host_time = Arc::new(HostTime::default());
-        let guest = self.guest(task, Arc::clone(&host_time), body);
+        let guest = self.guest(about, Arc::clone(&host_time), body);
         let guest = async move {
             let _slot = slot;
             guest.await
@@ -258,7 +338,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
 
     fn guest<T, F>(
         &self,
-        task: Option<Arc<TaskContext>>,
+        (task, tape): (Option<Arc<TaskContext>>, Tape),
         host_time: Arc<HostTime>,
         body: F,
     ) -> impl Future<Output = Result<(T, Moved), CallError>> + Send + 'static
@@ -273,7 +353,8 @@ impl<P: Send + Sync + 'static> Caller<P> {
         let meter = Arc::clone(&self.meter);
         async move {
             let sandbox = Arc::clone(&services.sandbox);
-            let state = CallState::new(context, task, services, host_time, &limits)?;
+            let mut state = CallState::new(context, task, services, host_time, &limits)?;
+            state.tape = tape;
             let mut store = new_store(sandbox.engine(EngineKind::Plugin), &limits, state)?;
             bound_host_calls(&mut store);
             let limiter: &mut GuestLimiter = store.data_mut().limiter();

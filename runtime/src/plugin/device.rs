@@ -49,6 +49,7 @@ impl DevicePlugin {
         let info = described.map_err(|source| PluginError::Call { call: "describe", source })?;
         let Described { name, version, config_schema } =
             Described::check(info.name, info.version, &info.config_schema, config)?;
+        caller.recorder().described(&info.config_schema, "");
         Ok(Self { manifest, name, version, config_schema, caller })
     }
 
@@ -85,13 +86,14 @@ impl DevicePlugin {
         let ask = self.caller.ask("reserve")?;
         let claim = claim(device);
         let given = claim.weigh();
+        let input = self.caller.recorder().input(&(&claim,));
         let called = self.caller.call(None, move |pre, store| {
             Box::pin(async move {
                 let plugin = pre.instantiate_async(&mut *store).await?;
                 plugin.ostler_plugin_device().call_reserve(store, &claim).await
             })
         });
-        let reservation = self.caller.answer(&ask, called.await.given(given))?;
+        let reservation = self.caller.answer(&ask, called.await.given(given).asked(input))?;
         convert::reservation(reservation).map_err(|e| self.caller.failed(&ask, e))
     }
 
@@ -103,13 +105,14 @@ impl DevicePlugin {
         let ask = self.caller.ask("release")?;
         let claim = claim(device);
         let given = claim.weigh();
+        let input = self.caller.recorder().input(&(&claim,));
         let called = self.caller.call(None, move |pre, store| {
             Box::pin(async move {
                 let plugin = pre.instantiate_async(&mut *store).await?;
                 plugin.ostler_plugin_device().call_release(store, &claim).await
             })
         });
-        self.caller.answer(&ask, called.await.given(given))
+        self.caller.answer(&ask, called.await.given(given).asked(input))
     }
 
     /// Measure.

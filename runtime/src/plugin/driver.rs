@@ -10,7 +10,7 @@ use super::bindings::since_0_1::driver_world::DriverPluginPre;
 use super::bindings::since_0_1::host::types as wit;
 use super::call::{Ask, Caller};
 use super::capability::Authority;
-use super::convert::{self, DriverFingerprint};
+use super::convert::{self, AnswerError, DriverFingerprint};
 use super::manifest::Manifest;
 use super::meter::PluginMeter;
 use super::schema::{ConfigSchema, Described};
@@ -45,10 +45,11 @@ pub struct DriverPlugin {
 macro_rules! call {
     ($self:ident, $task:expr, $function:ident ( $($arg:ident),* )) => {{
         let given = 0 $(+ $arg.weigh())*;
+        let input = $self.caller.recorder().input(&($(&$arg,)*));
         $self.caller.call($task, move |pre, store| Box::pin(async move {
             let plugin = pre.instantiate_async(&mut *store).await?;
             plugin.ostler_plugin_driver().$function(store $(, &$arg)*).await
-        })).await.given(given)
+        })).await.given(given).asked(input)
     }};
 }
 
@@ -69,6 +70,7 @@ impl DriverPlugin {
         let info = described.map_err(|source| PluginError::Call { call: "describe", source })?;
         let Described { name, version, config_schema } =
             Described::check(info.name, info.version, &info.config_schema, config)?;
+        caller.recorder().described(&info.config_schema, &info.task_config_schema);
         Ok(Self {
             manifest,
             name,
@@ -156,13 +158,7 @@ impl DriverPlugin {
         let ask = self.caller.ask_about("exited", &context)?;
         let result =
             self.caller.answer(&ask, call!(self, Some(context), call_exited(handle, exit)))?;
-        let error = result.error.map(|text| convert::text("error", text)).transpose();
-        Ok(ExitResult {
-            exit_code: result.exit_code,
-            signal: result.signal,
-            oom_killed: result.oom_killed,
-            error: error.map_err(|e| self.caller.failed(&ask, e))?,
-        })
+        exit_result(result).map_err(|e| self.caller.failed(&ask, e))
     }
 
     /// Ask a task to end.
@@ -180,6 +176,7 @@ impl DriverPlugin {
         let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         let ask = self.caller.ask_about("stop", &context)?;
         let given = handle.weigh() + signal.weigh() + timeout.weigh();
+        let input = self.caller.recorder().input(&(&handle, &signal, timeout));
         let called = self.caller.call(Some(context), move |pre, store| {
             Box::pin(async move {
                 let plugin = pre.instantiate_async(&mut *store).await?;
@@ -187,7 +184,7 @@ impl DriverPlugin {
                 driver.call_stop(store, &handle, signal.as_deref(), timeout).await
             })
         });
-        self.caller.answer(&ask, called.await.given(given))
+        self.caller.answer(&ask, called.await.given(given).asked(input))
     }
 
     /// End a task now.
@@ -217,13 +214,14 @@ impl DriverPlugin {
         let handle = self.handle(handle)?;
         let ask = self.caller.ask_about("destroy", &context)?;
         let given = handle.weigh() + force.weigh();
+        let input = self.caller.recorder().input(&(&handle, force));
         let called = self.caller.call(Some(context), move |pre, store| {
             Box::pin(async move {
                 let plugin = pre.instantiate_async(&mut *store).await?;
                 plugin.ostler_plugin_driver().call_destroy(store, &handle, force).await
             })
         });
-        self.caller.answer(&ask, called.await.given(given))
+        self.caller.answer(&ask, called.await.given(given).asked(input))
     }
 
     /// Where a task is.
@@ -238,23 +236,7 @@ impl DriverPlugin {
         let handle = self.handle(handle)?;
         let ask = self.caller.ask_about("inspect", &context)?;
         let status = self.caller.answer(&ask, call!(self, Some(context), call_inspect(handle)))?;
-        match (status.state, status.exit) {
-            (drv::RunState::Running, _) => Ok(Inspected::Running),
-            (drv::RunState::Unknown, _) => Ok(Inspected::Unknown),
-            (drv::RunState::Exited, Some(exit)) => {
-                let error = exit.error.map(|text| convert::text("error", text)).transpose();
-                Ok(Inspected::Exited(RawExit {
-                    exit_code: exit.exit_code,
-                    signal: exit.signal,
-                    oom_killed: exit.oom_killed,
-                    error: error.map_err(|e| self.caller.failed(&ask, e))?,
-                    finished_at: crate::clock::Timestamp::from_nanos(exit.finished_at),
-                }))
-            }
-            (drv::RunState::Exited, None) => {
-                Err(self.caller.failed(&ask, "broken answer: exited without an exit"))
-            }
-        }
+        inspected(status).map_err(|e| self.caller.failed(&ask, e))
     }
 
     /// Send a signal by name.
@@ -282,24 +264,55 @@ impl DriverPlugin {
         Ok(drv::Handle { version: handle.version, data: handle.data })
     }
 
-    fn started(&self, ask: &Ask, started: drv::Started) -> Result<Started, PluginCallError> {
-        let data = started.handle.data;
-        if data.len() > HANDLE_BYTES_MAX {
-            let problem = format!(
-                "broken answer: the handle has {} bytes; at most {HANDLE_BYTES_MAX}",
-                data.len()
-            );
-            return Err(self.caller.failed(ask, problem));
-        }
-        let id = |id| convert::name("workload id", id).map_err(|e| self.caller.failed(ask, e));
-        let workload = match started.workload {
-            drv::Workload::Process(process) => Workload::Process(id(process)?),
-            drv::Workload::WasmTask(task) => Workload::WasmTask(id(task)?),
-            drv::Workload::Poll(interval) => Workload::Poll(interval),
-        };
-        let plugin = self.name.to_string();
-        let version = started.handle.version;
-        Ok(Started { handle: DriverHandle { plugin, version, data }, workload })
+    fn started(&self, ask: &Ask, given: drv::Started) -> Result<Started, PluginCallError> {
+        started(self.name.as_str(), given).map_err(|e| self.caller.failed(ask, e))
+    }
+}
+
+fn broken(place: &str, problem: String) -> AnswerError {
+    AnswerError { place: place.to_owned(), problem }
+}
+
+/// The answer of `start` and `recover`, checked.
+pub(super) fn started(plugin: &str, given: drv::Started) -> Result<Started, AnswerError> {
+    let data = given.handle.data;
+    if data.len() > HANDLE_BYTES_MAX {
+        let problem = format!("has {} bytes; at most {HANDLE_BYTES_MAX}", data.len());
+        return Err(broken("handle", problem));
+    }
+    let id = |id| convert::name("workload id", id);
+    let workload = match given.workload {
+        drv::Workload::Process(process) => Workload::Process(id(process)?),
+        drv::Workload::WasmTask(task) => Workload::WasmTask(id(task)?),
+        drv::Workload::Poll(interval) => Workload::Poll(interval),
+    };
+    let (plugin, version) = (plugin.to_owned(), given.handle.version);
+    Ok(Started { handle: DriverHandle { plugin, version, data }, workload })
+}
+
+/// The answer of `exited`, checked.
+pub(super) fn exit_result(given: drv::ExitResult) -> Result<ExitResult, AnswerError> {
+    Ok(ExitResult {
+        exit_code: given.exit_code,
+        signal: given.signal,
+        oom_killed: given.oom_killed,
+        error: given.error.map(|text| convert::text("error", text)).transpose()?,
+    })
+}
+
+/// The answer of `inspect`, checked.
+pub(super) fn inspected(status: drv::Status) -> Result<Inspected, AnswerError> {
+    match (status.state, status.exit) {
+        (drv::RunState::Running, _) => Ok(Inspected::Running),
+        (drv::RunState::Unknown, _) => Ok(Inspected::Unknown),
+        (drv::RunState::Exited, Some(exit)) => Ok(Inspected::Exited(RawExit {
+            exit_code: exit.exit_code,
+            signal: exit.signal,
+            oom_killed: exit.oom_killed,
+            error: exit.error.map(|text| convert::text("error", text)).transpose()?,
+            finished_at: crate::clock::Timestamp::from_nanos(exit.finished_at),
+        })),
+        (drv::RunState::Exited, None) => Err(broken("state", "exited without an exit".to_owned())),
     }
 }
 

@@ -15,16 +15,20 @@ pub mod check;
 pub mod convert;
 pub mod device;
 pub mod driver;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod grant_lines;
 pub mod manifest;
 pub mod meter;
 pub mod metrics;
 pub mod policy;
+pub mod record;
 pub mod refresh;
 pub mod schema;
 pub mod strikes;
 mod weigh;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use wasmtime::component::Linker;
@@ -43,6 +47,7 @@ use capability::{Grants, NotGranted};
 use manifest::{Manifest, ManifestError, PluginKind};
 use meter::PluginMeter;
 use policy::FailurePolicy;
+use record::{Recorder, RecordingStore};
 
 /// What the configuration says of a plugin.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,6 +110,13 @@ pub struct PluginRuntime {
     services: HostServices,
     linker: Arc<Linker<CallState>>,
     calls: Arc<tokio::sync::Semaphore>,
+    recordings: Option<Arc<RecordingStore>>,
+}
+
+/// A plugin that can be called and was not.
+enum Linked {
+    Driver(Caller<DriverPluginPre<CallState>>),
+    Device(Caller<DevicePluginPre<CallState>>),
 }
 
 /// A loaded plugin of either kind.
@@ -166,7 +178,17 @@ impl PluginRuntime {
             services,
             linker: Arc::new(linker),
             calls: Arc::new(tokio::sync::Semaphore::new(calls)),
+            recordings: None,
         })
+    }
+
+    /// Write calls that fail into files of this directory.
+    #[must_use]
+    pub fn recording_into(mut self, dir: PathBuf) -> Self {
+        let HostServices { clock, control, .. } = &self.services;
+        let store = RecordingStore::new(dir, clock.clone(), control.clone());
+        self.recordings = Some(Arc::new(store));
+        self
     }
 
     /// Check, compile where needed, link and describe a plugin. `manifest` is what was read from
@@ -206,7 +228,7 @@ impl PluginRuntime {
         if let Some(missing) = spec.grants.missing(&spec.name, &manifest) {
             return Err(missing.into());
         }
-        self.load_denying(spec, manifest, bytes).await
+        self.describe(spec, manifest, bytes, dry).await
     }
 
     /// [`PluginRuntime::load`] for a plugin that lacks grants: what is not granted is refused call by
@@ -217,15 +239,53 @@ impl PluginRuntime {
         manifest: Manifest,
         bytes: Arc<[u8]>,
     ) -> Result<Plugin, PluginError> {
+        self.describe(spec, manifest, bytes, false).await
+    }
+
+    async fn describe(
+        &self,
+        spec: PluginSpec,
+        manifest: Manifest,
+        bytes: Arc<[u8]>,
+        dry: bool,
+    ) -> Result<Plugin, PluginError> {
+        let config = spec.config.clone();
+        Ok(match self.link(spec, &manifest, bytes, dry).await? {
+            Linked::Driver(caller) => {
+                Plugin::Driver(driver::DriverPlugin::describe(caller, manifest, &config).await?)
+            }
+            Linked::Device(caller) => {
+                Plugin::Device(device::DevicePlugin::describe(caller, manifest, &config).await?)
+            }
+        })
+    }
+
+    /// Compile where needed and link; nothing of it runs.
+    async fn link(
+        &self,
+        spec: PluginSpec,
+        manifest: &Manifest,
+        bytes: Arc<[u8]>,
+        dry: bool,
+    ) -> Result<Linked, PluginError> {
         let sandbox = &self.services.sandbox;
         let code = sandbox.code().load(bytes, EngineKind::Plugin, Format::Component).await?;
         let link = |e: wasmtime::Error| PluginError::Link(format!("{e:#}"));
         let component =
             code.component().ok_or_else(|| PluginError::Link("no component".to_owned()))?;
         let pre = self.linker.instantiate_pre(component).map_err(link)?;
-        let store_limits = StoreLimits::from(&spec.limits);
+        let limits = StoreLimits::from(&spec.limits);
         let meter =
             Arc::new(PluginMeter::new(&spec.name, spec.failure, self.services.clock.clone()));
+        let identity = record::Identity {
+            plugin: spec.name.clone(),
+            kind: manifest.kind,
+            interface_version: manifest.interface_version.clone(),
+            digest: manifest.digest.clone(),
+            config: spec.config.text().to_owned(),
+        };
+        let recorder = Recorder::new(identity, &spec.limits, self.recordings.clone());
+        let recorder = Arc::new(recorder);
         let context = PluginContext::new(
             spec.name,
             spec.config.text().to_owned(),
@@ -234,22 +294,15 @@ impl PluginRuntime {
             &self.services.clock,
         );
         let context = Arc::new(if dry { context.for_dry_run() } else { context });
-        let calls = Arc::clone(&self.calls);
-        let services = self.services.clone();
+        let (calls, services) = (Arc::clone(&self.calls), self.services.clone());
         Ok(match manifest.kind {
             PluginKind::Driver => {
                 let pre = DriverPluginPre::new(pre).map_err(link)?;
-                let caller = Caller::new(pre, context, store_limits, services, calls, meter);
-                Plugin::Driver(
-                    driver::DriverPlugin::describe(caller, manifest, &spec.config).await?,
-                )
+                Linked::Driver(Caller::new(pre, context, limits, services, calls, meter, recorder))
             }
             PluginKind::Device => {
                 let pre = DevicePluginPre::new(pre).map_err(link)?;
-                let caller = Caller::new(pre, context, store_limits, services, calls, meter);
-                Plugin::Device(
-                    device::DevicePlugin::describe(caller, manifest, &spec.config).await?,
-                )
+                Linked::Device(Caller::new(pre, context, limits, services, calls, meter, recorder))
             }
         })
     }

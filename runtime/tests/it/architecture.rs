@@ -130,6 +130,8 @@ const PURE: &[&str] = &[
     "plugin/manifest.rs",
     "plugin/metrics.rs",
     "plugin/policy.rs",
+    "plugin/record/file.rs",
+    "plugin/record/redact.rs",
     "plugin/strikes.rs",
     "sandbox/prescan.rs",
     "state/dedup.rs",

@@ -33,6 +33,7 @@ mod leaks;
 mod plugin_check;
 mod plugin_containment;
 mod plugin_faults;
+mod plugin_replay;
 mod plugin_status;
 mod plugins;
 mod quarantine;

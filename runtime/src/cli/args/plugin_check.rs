@@ -1,4 +1,4 @@
-//! `ostler plugin check`
+//! `ostler plugin check` and `ostler plugin replay`
 
 use std::path::PathBuf;
 
@@ -68,6 +68,59 @@ pub(in crate::cli) struct PluginCheckArgs {
     pub task_config: Option<String>,
 
     /// Print the report as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `ostler plugin replay`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Make a recorded call of a plugin again: the same component with the same \
+        arguments, the recorded answers in place of the host. Nothing is granted, nothing outside \
+        is touched, and no agent is needed: a recording and the component are enough, on any \
+        machine.\n\n\
+        An agent writes a recording when a call of a plugin traps, runs into a limit or its \
+        deadline, or answers against the rules: DATA_DIR/recordings/*.rec, readable by its user \
+        alone, at most 64, with the calls before the failed one. Secrets are taken out: what \
+        stands under keys like password, secret or token, what the plugin's schema marks \
+        writeOnly, and the environment of tasks. What a deadline ended depends on the machine.",
+    after_long_help = "\
+Examples:
+  ostler plugin replay 0178-mine-fingerprint.rec --component mine.wasm
+  ostler plugin replay --list 0178-mine-fingerprint.rec
+  ostler plugin replay --call 1 x.rec --component mine.wasm         an earlier call of it
+  ostler plugin replay --any-component x.rec --component fixed.wasm where does a new one depart
+  ostler plugin replay --json x.rec --component mine.wasm | jq .verdict
+
+Exit codes:
+  0    the call ended as the recorded one did
+  1    it ended otherwise, or asked the host for something else
+  2    the recording or the component cannot be used, or the usage is wrong
+  3    the sandbox cannot be set up
+  141  nobody reads the standard output any more"
+)]
+pub(in crate::cli) struct PluginReplayArgs {
+    /// The recording
+    #[arg(value_name = "RECORDING")]
+    pub file: PathBuf,
+
+    /// The plugin, a WebAssembly component
+    #[arg(long, value_name = "FILE", required_unless_present = "list")]
+    pub component: Option<PathBuf>,
+
+    /// Which of its calls, from 1; the last one, which failed, unless given
+    #[arg(long, value_name = "NUMBER")]
+    pub call: Option<usize>,
+
+    /// Take a component of another digest too
+    #[arg(long)]
+    pub any_component: bool,
+
+    /// Show the calls in the recording, and make none
+    #[arg(long)]
+    pub list: bool,
+
+    /// Print what is shown as JSON
     #[arg(long)]
     pub json: bool,
 }

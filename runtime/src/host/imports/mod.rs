@@ -10,22 +10,21 @@ mod say;
 mod wasm_task;
 
 pub(in crate::host) use lookup::Lookup;
-use wasmtime::component::{HasSelf, Linker};
+use wasmtime::component::Linker;
 
-use super::CallState;
-use crate::plugin::bindings::since_0_1::driver_world::DriverPlugin;
+use super::{CallState, tape};
 use crate::plugin::bindings::since_0_1::host;
 use crate::plugin::capability::{Added, PUT, grant_lines};
 
-/// Link every host interface and the harmless part of WASI. What a plugin may import is decided
-/// before (see [`crate::plugin::capability`]); what it may do with it, call by call.
+/// Link every host interface and the harmless part of WASI, behind the [`tape`]. What a plugin may
+/// import is decided before (see [`crate::plugin::capability`]); what it may do with it, call by
+/// call.
 ///
 /// # Errors
 /// When an interface is linked twice: a mistake in this agent.
 pub fn link(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
-    wasmtime_wasi::p2::add_to_linker_async(linker)?;
-    lookup::link(linker)?;
-    DriverPlugin::add_to_linker::<_, HasSelf<CallState>>(linker, |state| state)
+    tape::link(linker)?;
+    lookup::link(linker)
 }
 
 impl host::types::Host for CallState {}

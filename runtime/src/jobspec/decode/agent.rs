@@ -15,7 +15,8 @@ use super::job::checked;
 use super::reader::{as_text, wrong};
 use super::{Context, Reader};
 use crate::limits::{
-    CONFIG_FILE_BYTES_MAX, PLUGIN_STRIKES_KEPT_MAX, QUARANTINE_MAX, START_WALL_MAX,
+    CONFIG_FILE_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PLUGIN_STRIKES_KEPT_MAX, QUARANTINE_MAX,
+    START_WALL_MAX,
 };
 use crate::model::config::{
     AgentConfig, CommandGrant, ConfigOrigin, FailurePolicy, FileGrant, GcConfig, Grants,
@@ -35,6 +36,7 @@ const ANSWER_KB: RangeInclusive<i64> = 1..=64 * 1_024;
 const LOG_KB_PER_SECOND: RangeInclusive<i64> = 1..=64 * 1_024;
 const HANDLES: RangeInclusive<i64> = 1..=100_000;
 const RANDOM_KB: RangeInclusive<i64> = 1..=1_024;
+const RECORDED_CALLS: RangeInclusive<i64> = 0..=PLUGIN_RING_CALLS_MAX as i64;
 /// How often something may be done again and again.
 const INTERVAL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
 /// Ranges of the failure policy: no plugin is asked without pause, and none is as good as given up.
@@ -150,6 +152,7 @@ static LIMITS: Schema = Schema {
         field("log_kb_per_second", Shape::Integer),
         field("handles", Shape::Integer),
         field("random_kb", Shape::Integer),
+        field("recorded_calls", Shape::Integer),
     ],
 };
 
@@ -471,6 +474,7 @@ fn limits(block: Block, cx: &mut Context<'_>) -> LimitOverrides {
         log_kb_per_second: reader.number("log_kb_per_second", LOG_KB_PER_SECOND, cx),
         handles: reader.number("handles", HANDLES, cx),
         random_kb: reader.number("random_kb", RANDOM_KB, cx),
+        recorded_calls: reader.number("recorded_calls", RECORDED_CALLS, cx),
     };
     reader.finish();
     limits

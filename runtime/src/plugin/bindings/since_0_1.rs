@@ -8,6 +8,8 @@ pub mod driver_world {
         world: "driver-plugin",
         imports: { default: async | trappable },
         exports: { default: async },
+        // Arguments and answers of recorded calls are kept as they are.
+        additional_derives: [serde::Serialize, serde::Deserialize],
     });
 }
 
@@ -19,6 +21,8 @@ pub mod device_world {
         world: "device-plugin",
         imports: { default: async | trappable },
         exports: { default: async },
+        // Arguments and answers of recorded calls are kept as they are.
+        additional_derives: [serde::Serialize, serde::Deserialize],
         with: {
             "ostler:plugin/types@0.1.0": super::driver_world::ostler::plugin::types,
             "ostler:plugin/log@0.1.0": super::driver_world::ostler::plugin::log,

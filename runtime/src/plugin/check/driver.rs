@@ -90,6 +90,8 @@ impl<'a> Scene<'a> {
         Some(Arc::new(TaskContext {
             run_id: RunId::new(alloc_id, &task, u32::try_from(rng.below(1 << 32)).unwrap_or(0)),
             alloc_id,
+            job_id: JobId::new("check").ok()?,
+            group: GroupName::new("check").ok()?,
             task,
             stdout: Arc::new(Nowhere),
             stderr: Arc::new(Nowhere),

@@ -144,3 +144,19 @@ pub(super) fn of_kind(kind: PluginKind) -> &'static [Rule] {
         ],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_has_one_name_and_says_why_it_is_there_and_what_to_do() {
+        for (index, rule) in ALL.iter().enumerate() {
+            assert!(ALL.iter().skip(index + 1).all(|other| other.id != rule.id), "{}", rule.id);
+            assert!(rule.why.ends_with('.') && rule.advice.ends_with('.'), "{}", rule.id);
+        }
+        for kind in [PluginKind::Device, PluginKind::Driver] {
+            assert!(of_kind(kind).iter().all(|rule| ALL.contains(rule)));
+        }
+    }
+}

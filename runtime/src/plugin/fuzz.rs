@@ -1,0 +1,47 @@
+//! Ways in for fuzz targets (`runtime/fuzz/`) to what is private here. Nothing else uses them.
+
+use super::bindings::since_0_1::{device_export as dev, driver_export as drv};
+use super::{convert, driver};
+use crate::clock::Timestamp;
+use crate::host::tape::{Player, Reel};
+use crate::model::ids::PluginName;
+
+/// Bytes as answers of a plugin of each kind, checked as the agent checks them.
+pub fn answers(bytes: &[u8]) {
+    if let Ok(found) = postcard::from_bytes::<drv::DriverFingerprint>(bytes) {
+        let _checked = convert::driver_fingerprint(found);
+    }
+    if let (Ok(found), Ok(name)) =
+        (postcard::from_bytes::<dev::DeviceFingerprint>(bytes), PluginName::new("fuzz"))
+    {
+        let _checked = convert::device_fingerprint(&name, found);
+    }
+    if let Ok(answer) = postcard::from_bytes::<dev::Reservation>(bytes) {
+        let _checked = convert::reservation(answer);
+    }
+    if let Ok(groups) = postcard::from_bytes::<Vec<dev::GroupStats>>(bytes) {
+        let _checked = convert::device_stats(groups, Timestamp::from_nanos(u64::MAX / 2));
+    }
+    if let Ok(error) = postcard::from_bytes(bytes) {
+        let _text = convert::plugin_error(error).to_string();
+    }
+}
+
+/// Bytes as handles and what comes with them.
+pub fn handles(bytes: &[u8]) {
+    if let Ok(started) = postcard::from_bytes::<drv::Started>(bytes) {
+        let _checked = driver::started("fuzz", started);
+    }
+    if let Ok(status) = postcard::from_bytes::<drv::Status>(bytes) {
+        let _checked = driver::inspected(status);
+    }
+    if let Ok(result) = postcard::from_bytes::<drv::ExitResult>(bytes) {
+        let _checked = driver::exit_result(result);
+    }
+}
+
+/// Bytes as the tape of a recording, asked for by each function in turn.
+pub fn tape(bytes: &[u8]) {
+    let reel = Reel { bytes: bytes.to_vec(), calls: u32::MAX, cut: false };
+    Player::new(reel).exhaust();
+}

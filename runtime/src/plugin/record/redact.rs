@@ -1,0 +1,301 @@
+//! What is taken out of a recording before it is written. Pure.
+//!
+//! A value is secret when
+//! - its key in a configuration holds one of [`WORDS`], or
+//! - the plugin's schema marks it (`"writeOnly": true`, or `"format": "password"`), or
+//! - it is a variable of a task's environment, other than [`PLAIN`] and those the agent sets.
+//!
+//! Texts become as many stars as they have bytes, so that lengths and the form of everything around
+//! them stay; numbers and truth values under such a key become 0 and false. Wherever a secret text of
+//! [`LEAST`] bytes or more (of the environment: [`LEAST_VARIABLE`]) stands in anything else that is
+//! kept (handles, answers of the host, error texts, also as written inside JSON), stars stand there
+//! too. What a plugin made of a secret (a hash, base64) is not recognised.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+/// Parts of keys whose values are secret, in lower case, without `_` and `-`.
+pub const WORDS: [&str; 10] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "credential",
+    "privatekey",
+    "apikey",
+    "accesskey",
+    "authorization",
+];
+/// Variables of the environment that are kept.
+pub const PLAIN: [&str; 7] = ["PATH", "HOME", "USER", "SHELL", "LANG", "TZ", "TMPDIR"];
+/// Shortest secret that is looked for elsewhere, bytes.
+pub const LEAST: usize = 4;
+/// The same for variables: `true` or `1` stand everywhere.
+pub const LEAST_VARIABLE: usize = 8;
+/// Most secrets that are looked for; the first ones found.
+const SECRETS_MAX: usize = 256;
+/// Deepest nesting of configurations and schemas that is followed.
+const DEPTH_MAX: usize = 64;
+
+/// Secret texts found so far.
+#[derive(Clone, Debug, Default)]
+pub struct Secrets {
+    texts: BTreeSet<Vec<u8>>,
+    /// Values taken out.
+    pub redacted: u32,
+}
+
+impl Secrets {
+    fn learn(&mut self, text: &str, least: usize) {
+        if text.len() < least || self.texts.len() >= SECRETS_MAX {
+            return;
+        }
+        self.texts.insert(text.as_bytes().to_vec());
+        let quoted = Value::from(text).to_string();
+        let inside = quoted.get(1..quoted.len() - 1).unwrap_or_default();
+        if inside != text {
+            self.texts.insert(inside.as_bytes().to_vec());
+        }
+    }
+
+    fn stars(&mut self, text: &mut String, least: usize) {
+        self.learn(text, least);
+        *text = "*".repeat(text.len());
+        self.redacted = self.redacted.saturating_add(1);
+    }
+
+    /// Take secrets over from another.
+    pub fn join(&mut self, other: &Self) {
+        let room = SECRETS_MAX.saturating_sub(self.texts.len());
+        self.texts.extend(other.texts.iter().take(room).cloned());
+    }
+
+    /// A configuration as JSON text, its secrets taken out and learnt.
+    #[must_use]
+    pub fn config(&mut self, text: &str, schema: Option<&Value>) -> String {
+        let Ok(mut value) = serde_json::from_str::<Value>(text) else { return text.to_owned() };
+        let before = self.redacted;
+        self.walk(&mut value, schema.map(|schema| (schema, schema)), false, 0);
+        // As it was written where nothing is secret: plugins see the text.
+        if self.redacted == before { text.to_owned() } else { value.to_string() }
+    }
+
+    fn walk(
+        &mut self,
+        value: &mut Value,
+        schema: Option<(&Value, &Value)>,
+        secret: bool,
+        depth: usize,
+    ) {
+        if depth > DEPTH_MAX {
+            // Not followed, so not trusted either.
+            *value = Value::Null;
+            self.redacted = self.redacted.saturating_add(1);
+            return;
+        }
+        let secret = secret || schema.is_some_and(|(root, at)| marked(root, at, 0));
+        match value {
+            Value::Object(map) => {
+                for (key, value) in map.iter_mut() {
+                    let below =
+                        schema.and_then(|(root, at)| Some((root, property(root, at, key, 0)?)));
+                    self.walk(value, below, secret || secret_key(key), depth + 1);
+                }
+            }
+            Value::Array(list) => {
+                for value in list {
+                    let below = schema.and_then(|(root, at)| Some((root, items(root, at)?)));
+                    self.walk(value, below, secret, depth + 1);
+                }
+            }
+            Value::String(text) if secret => self.stars(text, LEAST),
+            Value::Number(number) if secret => {
+                *number = 0.into();
+                self.redacted = self.redacted.saturating_add(1);
+            }
+            Value::Bool(truth) if secret => {
+                *truth = false;
+                self.redacted = self.redacted.saturating_add(1);
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    /// A variable of a task's environment.
+    pub fn variable(&mut self, name: &str, value: &mut String) {
+        let of_agent = name.starts_with("NOMAD_") && !name.starts_with("NOMAD_META_");
+        let plain = PLAIN.contains(&name) || (of_agent && !secret_key(name));
+        if !plain && !value.is_empty() {
+            self.stars(value, LEAST_VARIABLE);
+        }
+    }
+
+    /// Stars in place of every secret text in some bytes; how many were found.
+    pub fn scrub(&self, bytes: &mut [u8]) -> u32 {
+        let mut found = 0_u32;
+        // Longest first: a secret may be a part of another.
+        let mut texts: Vec<&Vec<u8>> = self.texts.iter().collect();
+        texts.sort_by_key(|text| std::cmp::Reverse(text.len()));
+        for text in texts {
+            let mut at = 0;
+            while let Some(place) = find(bytes.get(at..).unwrap_or_default(), text) {
+                let from = at + place;
+                at = from + text.len();
+                if let Some(place) = bytes.get_mut(from..at) {
+                    place.fill(b'*');
+                }
+                found = found.saturating_add(1);
+            }
+        }
+        found
+    }
+
+    /// The same in a text.
+    pub fn scrub_text(&self, text: &mut String) -> u32 {
+        let mut bytes = std::mem::take(text).into_bytes();
+        let found = self.scrub(&mut bytes);
+        // Secrets are texts, so what is left is one too.
+        *text = String::from_utf8_lossy(&bytes).into_owned();
+        found
+    }
+}
+
+fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
+    let first = *text.first()?;
+    let mut from = 0;
+    loop {
+        let rest = bytes.get(from..)?;
+        let at = from + rest.iter().position(|byte| *byte == first)?;
+        if bytes.get(at..)?.starts_with(text) {
+            return Some(at);
+        }
+        from = at + 1;
+    }
+}
+
+fn secret_key(key: &str) -> bool {
+    let plain: String = key.chars().filter(|c| !matches!(c, '_' | '-')).collect();
+    let plain = plain.to_lowercase();
+    WORDS.iter().any(|word| plain.contains(word))
+}
+
+/// Schemas beside or behind this one that hold for the same value.
+fn alike<'a>(root: &'a Value, at: &'a Value) -> Vec<&'a Value> {
+    let lists = ["allOf", "anyOf", "oneOf"].into_iter().filter_map(|key| at.get(key)?.as_array());
+    let mut all: Vec<&Value> = lists.flatten().collect();
+    let target = at.get("$ref").and_then(Value::as_str).and_then(|path| path.strip_prefix('#'));
+    all.extend(target.and_then(|path| root.pointer(path)));
+    all
+}
+
+fn marked(root: &Value, at: &Value, depth: usize) -> bool {
+    let here = at.get("writeOnly") == Some(&Value::Bool(true))
+        || at.get("format").and_then(Value::as_str) == Some("password");
+    here || (depth < 8 && alike(root, at).into_iter().any(|one| marked(root, one, depth + 1)))
+}
+
+fn property<'a>(root: &'a Value, at: &'a Value, key: &str, depth: usize) -> Option<&'a Value> {
+    let own = at.get("properties").and_then(|all| all.get(key));
+    let own = own.or_else(|| at.get("additionalProperties").filter(|one| one.is_object()));
+    own.or_else(|| {
+        if depth >= 8 {
+            return None;
+        }
+        alike(root, at).into_iter().find_map(|one| property(root, one, key, depth + 1))
+    })
+}
+
+fn items<'a>(root: &'a Value, at: &'a Value) -> Option<&'a Value> {
+    at.get("items").or_else(|| alike(root, at).into_iter().find_map(|one| one.get("items")))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn secrets_are_known_by_their_key_and_by_the_schema() {
+        let schema = json!({
+            "properties": {
+                "pin": { "type": "integer", "writeOnly": true },
+                "door": { "$ref": "#/$defs/code" },
+                "list": { "items": { "format": "password" } }
+            },
+            "$defs": { "code": { "allOf": [{ "writeOnly": true }] } }
+        });
+        let config = r#"{"dir":"/srv","db_Password":"hunter22","pin":1234,"door":"open",
+            "list":["abcd"],"nested":{"API-Token":{"value":"tttt"}}}"#;
+        let mut secrets = Secrets::default();
+        let redacted = secrets.config(config, Some(&schema));
+        let expected = json!({
+            "dir": "/srv", "db_Password": "********", "pin": 0, "door": "****",
+            "list": ["****"], "nested": { "API-Token": { "value": "****" } }
+        });
+        assert_eq!(serde_json::from_str::<Value>(&redacted).unwrap(), expected);
+        assert_eq!(secrets.redacted, 5);
+    }
+
+    #[test]
+    fn a_configuration_without_secrets_stays_as_it_was_written() {
+        let config = "{ \"dir\":   \"/srv\" }";
+        assert_eq!(Secrets::default().config(config, None), config);
+    }
+
+    #[test]
+    fn a_secret_is_taken_out_wherever_it_stands_and_nothing_moves() {
+        let mut secrets = Secrets::default();
+        let _config = secrets.config(r#"{"password": "say \"friend\""}"#, None);
+        let mut handle = br#"\x00{"config":"{say \"friend\"}"} say "friend" end"#.to_vec();
+        let len = handle.len();
+        assert_eq!(secrets.scrub(&mut handle), 2);
+        assert_eq!(handle.len(), len);
+        let text = String::from_utf8(handle).unwrap();
+        assert!(!text.contains("friend") && text.ends_with("************ end"), "{text}");
+    }
+
+    #[test]
+    fn variables_are_secret_but_for_those_that_the_agent_sets() {
+        let mut secrets = Secrets::default();
+        let mut seen = |name: &str, value: &str| {
+            let mut value = value.to_owned();
+            secrets.variable(name, &mut value);
+            value
+        };
+        assert_eq!(seen("PATH", "/bin"), "/bin");
+        assert_eq!(seen("NOMAD_TASK_DIR", "/local"), "/local");
+        assert_eq!(seen("NOMAD_META_KEY", "value"), "*****");
+        assert_eq!(seen("DB", "postgres://u:p@h"), "****************");
+        assert_eq!(seen("SHORT", "1"), "*");
+        let mut elsewhere = b"1 postgres://u:p@h 1".to_vec();
+        assert_eq!(secrets.scrub(&mut elsewhere), 1, "short ones stand everywhere");
+    }
+
+    proptest! {
+        #[test]
+        fn no_secret_of_a_configuration_is_left_in_anything(
+            secret in "[a-zA-Z0-9\"\\\\é]{4,20}",
+            before in "[xyz]{0,8}",
+            after in "[xyz]{0,8}",
+        ) {
+            let mut secrets = Secrets::default();
+            let config = json!({ "token": secret }).to_string();
+            let redacted = secrets.config(&config, None);
+            prop_assert!(!redacted.contains(&secret));
+            let mut other = format!("{before}{secret}{after}").into_bytes();
+            secrets.scrub(&mut other);
+            prop_assert!(!String::from_utf8(other).unwrap().contains(&secret));
+        }
+
+        #[test]
+        fn arbitrary_configurations_and_schemas_never_panic(config: String, schema: String) {
+            let schema = serde_json::from_str::<Value>(&schema).ok();
+            let _text = Secrets::default().config(&config, schema.as_ref());
+        }
+    }
+}
