@@ -44,7 +44,7 @@ pub use limiter::{GuestLimiter, GuestUsage};
 pub use meter::CpuMeter;
 pub use output::{ByteSink, GuestOutput};
 pub use pooling::{PoolLowered, PoolReport};
-pub use prescan::detect_format;
+pub use prescan::{detect_format, prescan};
 pub use store::{
     HostcallBudget, StoreLimits, StoreState, new_resource_table, new_store, new_wasi_builder,
 };

@@ -41,7 +41,10 @@ fn what_else(bytes: &[u8]) -> &'static str {
 }
 
 /// Refuse what is of the wrong format, too large, or has too many functions to compile.
-pub(super) fn prescan(bytes: &[u8], kind: EngineKind, want: Format) -> Result<(), CompileError> {
+///
+/// # Errors
+/// What is wrong with it.
+pub fn prescan(bytes: &[u8], kind: EngineKind, want: Format) -> Result<(), CompileError> {
     let size = bytes.len() as u64;
     let max = kind.file_bytes_max();
     if size > max {

@@ -5,3 +5,4 @@
 
 pub mod fake_driver;
 pub mod fixtures;
+pub mod fuzz;
