@@ -42,6 +42,6 @@ pub fn handles(bytes: &[u8]) {
 
 /// Bytes as the tape of a recording, asked for by each function in turn.
 pub fn tape(bytes: &[u8]) {
-    let reel = Reel { bytes: bytes.to_vec(), calls: u32::MAX, cut: false };
+    let reel = Reel { bytes: bytes.to_vec(), calls: u32::MAX, cut: false, secrets: vec![] };
     Player::new(reel).exhaust();
 }

@@ -1,9 +1,14 @@
-//! `wasi:io`, `wasi:clocks` and `wasi:random` behind the tape.
+//! `wasi:io`, `wasi:clocks`, `wasi:random` and the environment behind the tape; sockets are not
+//! recorded, and a played call that asks for one ends.
 
 use wasmtime::component::Resource;
+use wasmtime_wasi::p2::bindings::cli::environment;
 use wasmtime_wasi::p2::bindings::clocks::{monotonic_clock, wall_clock};
 use wasmtime_wasi::p2::bindings::random::{insecure, insecure_seed, random};
+use wasmtime_wasi::p2::bindings::sockets::network::{self, IpAddressFamily};
+use wasmtime_wasi::p2::bindings::sockets::tcp_create_socket;
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, DynPollable, StreamError, StreamResult};
+use wasmtime_wasi::p2::{SocketError, TcpSocket};
 use wasmtime_wasi_io::bindings::wasi::io::{error, poll, streams};
 
 use error::{Host as ErrorHost, HostError};
@@ -15,13 +20,70 @@ use random::Host as Random;
 use streams::{HostInputStream, HostOutputStream};
 use wall_clock::{Datetime, Host as WallClock};
 
-use super::Taped;
 use super::number;
 use super::wire::Argument as _;
+use super::{Mark, Taped};
 
 type In = Resource<DynInputStream>;
 type Out = Resource<DynOutputStream>;
 type Pollable = Resource<DynPollable>;
+
+impl environment::Host for Taped<'_> {
+    /// Values of the agent's own environment that are granted: secret, so that stars are recorded.
+    fn get_environment(&mut self) -> wasmtime::Result<Vec<(String, String)>> {
+        let mark = || Mark::of(number::ENVIRONMENT, []);
+        if let Some(answer) = self.0.tape.play(mark) {
+            return answer;
+        }
+        self.0.tape.begin(mark);
+        let answer = environment::Host::get_environment(&mut self.cli())?;
+        if self.0.tape.records() {
+            let stars = answer.iter().map(|(name, value)| (name.clone(), "*".repeat(value.len())));
+            self.0.tape.end::<wasmtime::Result<Vec<_>>>(&Ok(stars.collect()));
+            self.0.tape.learn(answer.iter().map(|(_, value)| value.as_str()));
+        }
+        Ok(answer)
+    }
+
+    fn get_arguments(&mut self) -> wasmtime::Result<Vec<String>> {
+        environment::Host::get_arguments(&mut self.cli())
+    }
+
+    fn initial_cwd(&mut self) -> wasmtime::Result<Option<String>> {
+        environment::Host::initial_cwd(&mut self.cli())
+    }
+}
+
+impl network::Host for Taped<'_> {
+    fn convert_error_code(&mut self, error: SocketError) -> wasmtime::Result<network::ErrorCode> {
+        network::Host::convert_error_code(&mut self.sockets(), error)
+    }
+
+    fn network_error_code(
+        &mut self,
+        error: Resource<wasmtime::Error>,
+    ) -> wasmtime::Result<Option<network::ErrorCode>> {
+        network::Host::network_error_code(&mut self.sockets(), error)
+    }
+}
+
+impl network::HostNetwork for Taped<'_> {
+    fn drop(&mut self, network: Resource<network::Network>) -> wasmtime::Result<()> {
+        network::HostNetwork::drop(&mut self.sockets(), network)
+    }
+}
+
+impl tcp_create_socket::Host for Taped<'_> {
+    fn create_tcp_socket(
+        &mut self,
+        family: IpAddressFamily,
+    ) -> Result<Resource<TcpSocket>, SocketError> {
+        match self.0.tape.unrecorded("tcp-create-socket.create-tcp-socket") {
+            Some(departure) => Err(SocketError::trap(departure)),
+            None => tcp_create_socket::Host::create_tcp_socket(&mut self.sockets(), family),
+        }
+    }
+}
 
 impl WallClock for Taped<'_> {
     taped! { clocks WallClock;

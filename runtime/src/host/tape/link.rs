@@ -2,10 +2,12 @@
 
 use wasmtime::component::{HasData, Linker, ResourceTable};
 use wasmtime_wasi::WasiView as _;
+use wasmtime_wasi::cli::{WasiCliCtxView, WasiCliView as _};
 use wasmtime_wasi::clocks::{WasiClocksCtxView, WasiClocksView as _};
 use wasmtime_wasi::filesystem::{WasiFilesystemCtxView, WasiFilesystemView as _};
-use wasmtime_wasi::p2::bindings::{clocks, filesystem, random};
+use wasmtime_wasi::p2::bindings::{cli, clocks, filesystem, random, sockets};
 use wasmtime_wasi::random::WasiRandomCtx;
+use wasmtime_wasi::sockets::{WasiSocketsCtxView, WasiSocketsView as _};
 use wasmtime_wasi_io::bindings::wasi::io;
 
 use crate::host::CallState;
@@ -37,6 +39,14 @@ impl Taped<'_> {
         self.0.clocks()
     }
 
+    pub(super) fn cli(&mut self) -> WasiCliCtxView<'_> {
+        self.0.cli()
+    }
+
+    pub(super) fn sockets(&mut self) -> WasiSocketsCtxView<'_> {
+        self.0.sockets()
+    }
+
     pub(super) fn random(&mut self) -> &mut WasiRandomCtx {
         self.0.ctx().ctx.random()
     }
@@ -63,6 +73,8 @@ pub fn link(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     random::random::add_to_linker::<_, HasTaped>(linker, taped)?;
     random::insecure::add_to_linker::<_, HasTaped>(linker, taped)?;
     random::insecure_seed::add_to_linker::<_, HasTaped>(linker, taped)?;
+    cli::environment::add_to_linker::<_, HasTaped>(linker, taped)?;
+    sockets::tcp_create_socket::add_to_linker::<_, HasTaped>(linker, taped)?;
     linker.allow_shadowing(false);
     DriverPlugin::add_to_linker::<_, HasTaped>(linker, taped)
 }

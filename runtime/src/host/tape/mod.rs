@@ -95,6 +95,8 @@ pub struct Reel {
     pub calls: u32,
     /// There were more than fit.
     pub cut: bool,
+    /// Texts that are not in `bytes` and must not be anywhere else.
+    pub secrets: Vec<String>,
 }
 
 /// A reel that is being written. It outlives the store of a call that is given up.
@@ -127,6 +129,14 @@ pub enum Departure {
         /// Number of the host call, from 1.
         at: u32,
         /// What it waits for.
+        asked: &'static str,
+    },
+    /// It asked for something whose answers are never recorded.
+    #[error("after host call {at}: asked for {asked}, which is not recorded")]
+    NotRecorded {
+        /// Number of the last host call before it.
+        at: u32,
+        /// Asked for.
         asked: &'static str,
     },
     /// The recording holds no more.
@@ -263,6 +273,29 @@ impl Tape {
     /// Are recorded answers given? Then nothing stands behind a handle.
     pub(in crate::host) const fn plays(&self) -> bool {
         matches!(self, Self::Playing(_))
+    }
+
+    /// Is a reel being written?
+    pub(in crate::host) const fn records(&self) -> bool {
+        matches!(self, Self::Recording(_))
+    }
+
+    /// These texts are secret.
+    pub(in crate::host) fn learn<'a>(&self, texts: impl Iterator<Item = &'a str>) {
+        if let Self::Recording(reel) = self {
+            let mut reel = reel.lock().unwrap_or_else(PoisonError::into_inner);
+            if reel.secrets.is_empty() {
+                reel.secrets.extend(texts.map(str::to_owned));
+            }
+        }
+    }
+
+    /// Something was asked for that is not recorded: the end of a played call.
+    pub(in crate::host) fn unrecorded(&self, asked: &'static str) -> Option<Departure> {
+        let Self::Playing(player) = self else { return None };
+        let mut player = player.lock().unwrap_or_else(PoisonError::into_inner);
+        let departure = Departure::NotRecorded { at: player.calls, asked };
+        Some(player.departure.get_or_insert(departure).clone())
     }
 
     /// The recorded answer, when one is played.
@@ -407,6 +440,7 @@ functions! {
     FS_HASH = "descriptor.metadata-hash";
     FS_HASH_AT = "descriptor.metadata-hash-at";
     FS_ENTRY = "directory-entry-stream.read-directory-entry";
+    ENVIRONMENT = "environment.get-environment";
 }
 
 #[cfg(test)]

@@ -182,6 +182,20 @@ impl<T: 'static> Wire for Vec<(Resource<T>, String)> {
     }
 }
 
+impl Wire for Vec<(String, String)> {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.len() as u64).put(out);
+        for (name, value) in self {
+            name.put(out);
+            value.put(out);
+        }
+    }
+    fn get(reader: &mut Reader<'_>) -> Option<Self> {
+        let len = reader.u64()?;
+        (0..len).map(|_| Some((reader.text()?, reader.text()?))).collect()
+    }
+}
+
 /// A value of our own interfaces.
 #[derive(Debug)]
 pub struct Packed<T>(pub T);

@@ -3,7 +3,8 @@
 //! A value is secret when
 //! - its key in a configuration holds one of [`WORDS`], or
 //! - the plugin's schema marks it (`"writeOnly": true`, or `"format": "password"`), or
-//! - it is a variable of a task's environment, other than [`PLAIN`] and those the agent sets.
+//! - it is a variable of a task's environment, other than [`PLAIN`] and those the agent sets, or one
+//!   of the agent's own that the plugin is granted.
 //!
 //! Texts become as many stars as they have bytes, so that lengths and the form of everything around
 //! them stay; numbers and truth values under such a key become 0 and false. Wherever a secret text of
@@ -130,6 +131,11 @@ impl Secrets {
         if !plain && !value.is_empty() {
             self.stars(value, LEAST_VARIABLE);
         }
+    }
+
+    /// A variable of the agent's own environment, which a plugin was granted.
+    pub fn granted(&mut self, value: &str) {
+        self.learn(value, LEAST_VARIABLE);
     }
 
     /// Stars in place of every secret text in some bytes; how many were found.

@@ -138,7 +138,8 @@ pub async fn replay(
     };
     let linked =
         PluginRuntime::new(services.clone())?.link(spec, &manifest, component, false).await?;
-    let reel = Reel { bytes: call.reel.clone(), calls: call.host_calls, cut: call.cut };
+    let (bytes, calls, cut) = (call.reel.clone(), call.host_calls, call.cut);
+    let reel = Reel { bytes, calls, cut, secrets: Vec::new() };
     let player = Arc::new(Mutex::new(Player::new(reel)));
     let tape = Tape::Playing(Arc::clone(&player));
     let outcome = match linked {

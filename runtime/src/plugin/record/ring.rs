@@ -94,7 +94,7 @@ impl Recorder {
         outcome: Outcome,
     ) -> u64 {
         let Some(reel) = reel else { return 0 };
-        let Reel { bytes, calls, cut } =
+        let Reel { bytes, calls, cut, secrets } =
             std::mem::take(&mut *reel.lock().unwrap_or_else(PoisonError::into_inner));
         let call = RecordedCall {
             function: function.to_owned(),
@@ -107,6 +107,7 @@ impl Recorder {
             outcome,
         };
         let mut ring = self.ring();
+        secrets.iter().for_each(|text| ring.secrets.granted(text));
         ring.newest += 1;
         let number = ring.newest;
         ring.bytes += size(&call);
