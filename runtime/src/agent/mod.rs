@@ -78,7 +78,7 @@ pub use config::{AgentConfig, PluginBlock};
 pub use device_report::{DeviceGroupReport, DeviceHolder, DeviceReport};
 pub use error::{AgentError, AllocError, JobError, SubmitError};
 pub use job::{AllocResult, JobHandle, JobResult};
-pub use plugin_status::{LiftReport, PluginStatusReport};
+pub use plugin_status::{LiftReport, PluginStatusReport, RecordReport};
 pub use upgrade::{
     Outcome as UpgradeOutcome, Release, UpgradeError, UpgradeOptions, UpgradeReport, UpgradeStatus,
 };

@@ -1,10 +1,13 @@
 //! How the plugins do: what `ostler plugin status` shows.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::AgentHandle;
 use super::catalogue::{PluginEntry, PluginStatus};
 use super::upgrade::UpgradeStatus;
+use crate::model::ids::PluginName;
 use crate::model::plugin::PluginKind;
 use crate::node::watch::WatchReport;
 use crate::plugin::meter::PluginActivity;
@@ -43,6 +46,17 @@ pub struct LiftReport {
     pub strikes: usize,
 }
 
+/// What was written down of a plugin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordReport {
+    /// The name it gives itself.
+    pub name: String,
+    /// The recording; absent: nothing is kept of it, or it could not be written.
+    pub file: Option<PathBuf>,
+    /// Why it could not be written.
+    pub error: Option<String>,
+}
+
 impl AgentHandle {
     /// End the quarantine of the plugins in use that give themselves this name, or whose block has
     /// it. Their strikes are forgotten, and they are asked at once. None: there is no such plugin.
@@ -60,6 +74,36 @@ impl AgentHandle {
             lifted.push(LiftReport { name: own.clone(), was, strikes });
         }
         lifted
+    }
+
+    /// Write down the last calls of the plugins in use that give themselves this name, or whose block
+    /// has it. None: there is no such plugin.
+    pub async fn record_plugin(&self, name: &str) -> Vec<RecordReport> {
+        let mut recorded = Vec::new();
+        for entry in self.0.plugins.iter().filter(|entry| entry.status == PluginStatus::Loaded) {
+            let Some(own) = entry.describes_as.as_deref().map(PluginName::new) else { continue };
+            let Some(own) = own.ok().filter(|own| own.as_str() == name || entry.name == name)
+            else {
+                continue;
+            };
+            let written = match entry.kind {
+                Some(PluginKind::Driver) => match self.0.drivers.plugin(&own) {
+                    Some(plugin) => plugin.record().await,
+                    None => continue,
+                },
+                Some(PluginKind::Device) => match self.0.devices.source(&own) {
+                    Some(plugin) => plugin.record().await,
+                    None => continue,
+                },
+                None => continue,
+            };
+            let (file, error) = match written {
+                Ok(file) => (file, None),
+                Err(error) => (None, Some(error.to_string())),
+            };
+            recorded.push(RecordReport { name: own.to_string(), file, error });
+        }
+        recorded
     }
 
     /// How every plugin does that was looked at, in the order of [`AgentHandle::plugins`].

@@ -23,6 +23,19 @@ pub(super) async fn lift(
     reply::json(&params, &lifted)
 }
 
+/// `PUT /v1/ostler/plugin/NAME/record`: write down its last calls.
+pub(super) async fn record(
+    State(api): Shared,
+    Path(name): Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    let recorded = api.agent.record_plugin(&name).await;
+    if recorded.is_empty() {
+        return Err(Failure::NoPlugin(name.chars().take(64).collect()));
+    }
+    reply::json(&params, &recorded)
+}
+
 /// `PUT /v1/ostler/plugin/NAME/upgrade`: put another version in its place. That it is refused, or
 /// needs consent, is an answer.
 pub(super) async fn upgrade(

@@ -130,6 +130,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/ostler/plugins", get(agent::plugins))
         .route("/v1/ostler/plugins/status", get(agent::plugins_status))
         .route("/v1/ostler/plugin/{name}/lift", put(plugins::lift).post(plugins::lift))
+        .route("/v1/ostler/plugin/{name}/record", put(plugins::record).post(plugins::record))
         .route("/v1/ostler/plugin/{name}/upgrade", put(plugins::upgrade).post(plugins::upgrade))
         .route("/v1/ostler/watches", get(agent::watches))
         .route("/v1/ostler/devices", get(agent::devices))

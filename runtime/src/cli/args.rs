@@ -19,7 +19,7 @@ use alloc::AllocCommand;
 use client::GcArgs;
 use device::{DeviceCommand, OfAgent};
 use job::JobCommand;
-use plugin::{PluginLiftArgs, PluginUpgradeArgs};
+use plugin::{PluginLiftArgs, PluginRecordArgs, PluginUpgradeArgs};
 use plugin_check::{PluginCheckArgs, PluginReplayArgs};
 use state::StateCommand;
 
@@ -136,6 +136,8 @@ pub(super) enum PluginCommand {
     Upgrade(PluginUpgradeArgs),
     /// Check that a plugin keeps the rules of the interface, without an agent
     Check(PluginCheckArgs),
+    /// Write down a plugin's last calls, to be made again elsewhere
+    Record(PluginRecordArgs),
     /// Make a recorded call of a plugin again, without an agent
     Replay(PluginReplayArgs),
 }

@@ -33,6 +33,7 @@ mod output;
 mod plugin;
 mod plugin_check;
 mod plugin_lift;
+mod plugin_record;
 mod plugin_replay;
 mod plugin_status;
 mod plugin_upgrade;
@@ -123,6 +124,9 @@ async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
         Command::Gc(args) => alloc::gc::gc(&args, &terminal).await,
         Command::Plugin(PluginCommand::List(args)) => plugin::list(&args, &terminal).await,
         Command::Plugin(PluginCommand::Lift(args)) => plugin_lift::lift(&args, &terminal).await,
+        Command::Plugin(PluginCommand::Record(args)) => {
+            plugin_record::record(&args, &terminal).await
+        }
         Command::Plugin(PluginCommand::Upgrade(args)) => {
             plugin_upgrade::upgrade(&args, &terminal).await
         }

@@ -1,5 +1,7 @@
 //! Where devices come from: a device plugin, or what stands for one in a test.
 
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::clock::Clock;
@@ -36,6 +38,10 @@ pub trait DeviceSource: Send + Sync {
     ) -> BoxFuture<'a, Result<(), PluginCallError>>;
     /// Measure; `Unsupported` when it never does.
     fn stats(&self) -> BoxFuture<'_, Result<Vec<DeviceGroupStats>, PluginCallError>>;
+    /// Write its last calls to a file: nothing, unless they are kept.
+    fn record(&self) -> BoxFuture<'_, io::Result<Option<PathBuf>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 }
 
 impl DeviceSource for DevicePlugin {
@@ -67,5 +73,9 @@ impl DeviceSource for DevicePlugin {
 
     fn stats(&self) -> BoxFuture<'_, Result<Vec<DeviceGroupStats>, PluginCallError>> {
         Box::pin(Self::stats(self))
+    }
+
+    fn record(&self) -> BoxFuture<'_, io::Result<Option<PathBuf>>> {
+        Box::pin(Self::record(self))
     }
 }

@@ -2,7 +2,8 @@
 
 use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -229,6 +230,14 @@ impl<P: Send + Sync + 'static> Caller<P> {
         ask.kept.store(kept, Ordering::Relaxed);
         let answer = answer.map_err(|e| self.unanswered(ask, &e))?;
         answer.map_err(convert::plugin_error)
+    }
+
+    /// Write its last calls to a file. `None`: nothing is recorded of it.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(super) async fn record(&self) -> io::Result<Option<PathBuf>> {
+        self.recorder.write_now().await
     }
 
     /// What of a plugin's watches is granted: a path that it may not read tells it nothing.

@@ -1,5 +1,7 @@
 //! Typed calls into a device plugin.
 
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::PluginError;
@@ -51,6 +53,14 @@ impl DevicePlugin {
             Described::check(info.name, info.version, &info.config_schema, config)?;
         caller.recorder().described(&info.config_schema, "");
         Ok(Self { manifest, name, version, config_schema, caller })
+    }
+
+    /// Write its last calls to a file. `None`: nothing is recorded of it.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub async fn record(&self) -> io::Result<Option<PathBuf>> {
+        self.caller.record().await
     }
 
     /// How it was called so far, and how it does.

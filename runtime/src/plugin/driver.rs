@@ -1,6 +1,8 @@
 //! Typed calls into a driver plugin.
 
+use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,6 +89,14 @@ impl DriverPlugin {
     pub fn starts_held(&self) -> bool {
         let asks = self.manifest.asks();
         asks.iter().all(|(ask, _)| ask.harmless() || *ask == Authority::Process)
+    }
+
+    /// Write its last calls to a file. `None`: nothing is recorded of it.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub async fn record(&self) -> io::Result<Option<PathBuf>> {
+        self.caller.record().await
     }
 
     /// How it was called so far, and how it does.

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::support::TestAgent;
 use crate::support::binary::{Ended, ostler};
-use crate::support::system::eventually;
+use crate::support::system::{eventually, until};
 
 /// Faults of a fingerprint, and how a recording calls the end they lead to.
 const FAULTS: [(&str, &str); 6] = [
@@ -86,6 +86,17 @@ async fn what_failed_in_an_agent_fails_the_same_way_from_the_recording_alone() {
         eventually(fault, || recordings(data).iter().any(|(_, one)| end_of(one) == end)).await;
         ends.insert(end.to_owned());
     }
+    // Asked for, what it answered is written as well.
+    script(dir.path(), "{}");
+    let answered = async || {
+        let recorded = agent.handle.record_plugin("mock_device").await;
+        let file = recorded[0].file.clone().unwrap();
+        let (ended, told) = replay(&file, DEVICE_MOCK, &[]).await;
+        std::fs::remove_file(&file).unwrap();
+        ended.code == Some(0) && told["replayed"]["end"] == "answered"
+    };
+    until("an answered call that was written down", answered).await;
+    assert_eq!(agent.handle.record_plugin("nobody").await, []);
     let data = agent.leave().await;
     // What the plugin read is gone, the machine it ran on too, as far as it could tell.
     dir.close().unwrap();

@@ -30,6 +30,31 @@ pub(in crate::cli) struct PluginLiftArgs {
     pub agent: AddressArgs,
 }
 
+/// `ostler plugin record`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Write the last calls of a plugin to a file: what it was asked, what the agent \
+        answered it, how it went. Calls that fail are written by themselves. Secrets that can be told \
+        are taken out; `ostler plugin replay` makes the calls again, on any machine.",
+    after_long_help = examples!("\
+Examples:
+  ostler plugin record nvidia
+  ostler plugin record --json nvidia | jq -r '.[0].file'
+")
+)]
+pub(in crate::cli) struct PluginRecordArgs {
+    /// The plugin, by the name it gives itself or that of its block
+    #[arg(value_name = "PLUGIN")]
+    pub plugin: String,
+
+    /// Print what was written as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub agent: AddressArgs,
+}
+
 /// `ostler plugin upgrade`.
 #[derive(Debug, Args)]
 #[command(

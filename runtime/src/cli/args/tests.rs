@@ -25,7 +25,7 @@ fn the_tree_is_consistent() {
 
 #[test]
 fn every_command_teaches_with_examples() {
-    let commands: [&[&str]; 26] = [
+    let commands: [&[&str]; 27] = [
         &[],
         &["run"],
         &["agent"],
@@ -43,6 +43,7 @@ fn every_command_teaches_with_examples() {
         &["plugin", "list"],
         &["plugin", "inspect"],
         &["plugin", "status"],
+        &["plugin", "record"],
         &["device", "list"],
         &["device", "status"],
         &["node", "status"],

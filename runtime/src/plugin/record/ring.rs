@@ -1,6 +1,8 @@
 //! The last calls of one plugin, in memory.
 
 use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -146,6 +148,18 @@ impl Recorder {
             && let Some(recording) = self.recording(Some(number))
         {
             store.write(recording);
+        }
+    }
+
+    /// Write down all that is kept, because somebody asks. Its file; `None`: nothing is kept.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(in crate::plugin) async fn write_now(&self) -> io::Result<Option<PathBuf>> {
+        let Some(store) = &self.store else { return Ok(None) };
+        match self.recording(None) {
+            Some(recording) => store.write_now(recording).await.map(Some),
+            None => Ok(None),
         }
     }
 

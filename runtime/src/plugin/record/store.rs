@@ -57,6 +57,19 @@ impl RecordingStore {
         });
     }
 
+    /// Write a recording that somebody asked for. Its file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) async fn write_now(&self, recording: Recording) -> io::Result<PathBuf> {
+        let (dir, writing, now) = (self.dir.clone(), Arc::clone(&self.writing), self.clock.now());
+        let written = self.control.spawn_blocking(move || {
+            let _one = writing.lock().unwrap_or_else(PoisonError::into_inner);
+            save(&dir, &recording, now)
+        });
+        written.await.map_err(io::Error::other)?
+    }
+
     fn is_news(&self, recording: &Recording, now: Timestamp) -> bool {
         let Some(call) = recording.calls.last() else { return false };
         let failure = format!("{}/{}/{}", recording.plugin, call.function, call.outcome.end);
