@@ -4,7 +4,7 @@
 //! [`agent`] is the process and its one handle; it places jobs ([`node`], [`device`]) and gives each
 //! allocation an owner ([`alloc`]), which gives each task an owner ([`task`]). Tasks are started
 //! through drivers ([`driver`]), which are plugins ([`plugin`]) in a sandbox ([`sandbox`]); what
-//! they may ask of the machine is in [`host`]. Output goes to [`logs`], what must survive to
+//! they may ask of the machine is in [`host`]; whether their bytes are believed [`trust`] says. Output goes to [`logs`], what must survive to
 //! [`state`]. [`api`] is the agent over HTTP, [`cli`] the face of the binary. Time, randomness and
 //! limits each have one door: [`clock`], [`rng`], [`limits`].
 //!
@@ -29,3 +29,4 @@ pub mod sandbox;
 pub mod state;
 pub mod task;
 pub mod testing;
+pub mod trust;

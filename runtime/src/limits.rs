@@ -168,6 +168,19 @@ impl Default for TaskLimits {
 /// Largest linear memory of any WASM task, bytes: the size of a pool slot.
 pub const TASK_MEMORY_BYTES_CEILING: u64 = 4 * 1024 * MIB;
 
+// ---- trust -----------------------------------------------------------------------------------
+
+/// Largest trust file read, bytes: ten thousand digests with a pattern each are below it.
+pub const TRUST_FILE_BYTES_MAX: u64 = 2 * MIB;
+/// Most keys of a trust file. A node believes a handful of signers.
+pub const TRUST_KEYS_MAX: usize = 256;
+/// Most digests of a trust file, revoked ones among them.
+pub const TRUST_DIGESTS_MAX: usize = 10_000;
+/// Most name patterns of one key or digest.
+pub const TRUST_PATTERNS_MAX: usize = 64;
+/// Largest signature file read, bytes. Minisign's comment is at most 8 KiB.
+pub const SIGNATURE_FILE_BYTES_MAX: u64 = 16 * KIB;
+
 // ---- plugin answers --------------------------------------------------------------------------
 
 /// Longest driver handle, bytes: it is written to the state file at each start.

@@ -63,6 +63,7 @@ impl AgentConfig {
         self.data_dir.iter_mut().for_each(resolve);
         self.plugin_dir.iter_mut().for_each(resolve);
         self.jobs_dir.iter_mut().for_each(resolve);
+        self.trust.file.iter_mut().for_each(resolve);
         for plugin in self.plugins.values_mut() {
             plugin.file.iter_mut().for_each(resolve);
             for grant in plugin.grants.iter_mut().flat_map(|grants| &mut grants.files) {

@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 
 use crate::limits::JOB_FILE_BYTES_MAX;
 use crate::model::job::Job;
-pub use decode::parse_agent_config;
+pub use decode::{parse_agent_config, parse_trust_file};
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 use diagnostic::{Sink, Span};
 pub use encode::nomad_json;

@@ -9,7 +9,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::endpoint::Endpoint;
+use super::digest::Digest;
 use super::json::JsonObject;
+use super::trust::TrustConfig;
 use crate::limits::{
     FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, KIB, MIB, PluginLimits, QUARANTINE_DEFAULT,
     STRIKE_WINDOW, STRIKES_MAX_DEFAULT, UPGRADE_STRIKES_DEFAULT, UPGRADE_WINDOW_DEFAULT,
@@ -36,6 +38,8 @@ pub struct AgentConfig {
     pub host_ip: Option<IpAddr>,
     /// What `${meta.…}` stands for on this node.
     pub node_meta: BTreeMap<String, String>,
+    /// Whose plugins are believed.
+    pub trust: TrustConfig,
     /// `plugin "name" { … }`, by name.
     pub plugins: BTreeMap<String, PluginBlock>,
 }
@@ -60,6 +64,10 @@ pub struct GcConfig {
 pub struct PluginBlock {
     /// The component; absent for a built-in one or one found in `plugin_dir`.
     pub file: Option<PathBuf>,
+    /// The only bytes that will do.
+    pub digest: Option<Digest>,
+    /// Whether somebody of the trust file must vouch for it, in place of what holds for its source.
+    pub require_signature: Option<bool>,
     /// `false` switches the plugin off.
     pub enabled: Option<bool>,
     /// Given to the plugin; replaces the built-in default as a whole.

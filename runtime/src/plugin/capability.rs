@@ -259,7 +259,8 @@ fn argument(pattern: &str, arg: &str) -> bool {
 }
 
 /// `*` stands for any run of characters; everything else for itself.
-fn wildcard(pattern: &str, text: &str) -> bool {
+#[must_use]
+pub fn wildcard(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(first) = parts.next() else { return text.is_empty() };
     let Some(mut rest) = text.strip_prefix(first) else { return false };

@@ -145,6 +145,8 @@ const PURE: &[&str] = &[
     "task/machine",
     "task/machine.rs",
     "task/restart.rs",
+    "trust/signature.rs",
+    "trust/verdict.rs",
 ];
 
 #[test]
@@ -280,6 +282,7 @@ const ORDER: &[&str] = &[
     "driver::api",
     "jobspec",
     "agent::config",
+    "trust",
     "state",
     "node",
     "logs",

@@ -13,6 +13,7 @@ use super::super::units::parse_duration;
 use super::super::{Format, hcl};
 use super::job::checked;
 use super::reader::{as_text, wrong};
+use super::trust::{TRUST, digest_at, trust};
 use super::{Context, Reader};
 use crate::limits::{
     CONFIG_FILE_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PLUGIN_STRIKES_KEPT_MAX, QUARANTINE_MAX,
@@ -79,6 +80,7 @@ static AGENT: Schema = Schema {
         field("device_stats_interval", Shape::Duration),
         once("gc", &GC),
         field("meta", Shape::TextMap),
+        once("trust", &TRUST),
         labelled("plugin", &PLUGIN),
         hinted("client", "write meta at the top; the agent is always a client"),
         hinted("bind_addr", "host_ip is the address lent with ports"),
@@ -112,6 +114,8 @@ static PLUGIN: Schema = Schema {
     what: "a plugin block",
     fields: &[
         field("file", Shape::Text),
+        field("digest", Shape::Text),
+        field("require_signature", Shape::Bool),
         field("enabled", Shape::Bool),
         field("config", Shape::Free),
         once("grants", &GRANTS),
@@ -176,7 +180,7 @@ static FAILURE: Schema = Schema {
 pub fn parse_agent_config(input: &[u8], file: &Path) -> Result<AgentConfig, Diagnostics> {
     let name = file.display().to_string();
     let mut sink = Sink::default();
-    let text = match text_of(input, &mut sink) {
+    let text = match text_of(input, CONFIG_FILE_BYTES_MAX, "the configuration", &mut sink) {
         Ok(text) => text,
         Err(before) => return Err(sink.finish(before, &name)),
     };
@@ -197,25 +201,32 @@ pub fn parse_agent_config(input: &[u8], file: &Path) -> Result<AgentConfig, Diag
     }
 }
 
-/// Positions in the text become lines of the file.
-fn in_lines(origin: &mut ConfigOrigin, file: &str, text: &str) {
+/// What makes of a position in the text its line.
+pub(super) fn lines_of(text: &str) -> impl Fn(&mut u32) {
     let breaks: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
-    let line = |at: &mut u32| {
+    move |at: &mut u32| {
         let before = breaks.partition_point(|end| *end < *at as usize);
         *at = u32::try_from(before + 1).unwrap_or(u32::MAX);
-    };
+    }
+}
+
+/// Positions in the text become lines of the file.
+fn in_lines(origin: &mut ConfigOrigin, file: &str, text: &str) {
+    let line = lines_of(text);
     file.clone_into(&mut origin.file);
     line(&mut origin.line);
     origin.lines.values_mut().for_each(line);
 }
 
 /// The text, or what of it stands before the reported problem.
-fn text_of<'a>(input: &'a [u8], sink: &mut Sink) -> Result<&'a str, &'a str> {
-    if u64::try_from(input.len()).is_ok_and(|bytes| bytes > CONFIG_FILE_BYTES_MAX) {
-        let message = format!(
-            "the configuration has {} bytes; at most {CONFIG_FILE_BYTES_MAX} are read",
-            input.len()
-        );
+pub(super) fn text_of<'a>(
+    input: &'a [u8],
+    max: u64,
+    what: &str,
+    sink: &mut Sink,
+) -> Result<&'a str, &'a str> {
+    if u64::try_from(input.len()).is_ok_and(|bytes| bytes > max) {
+        let message = format!("{what} has {} bytes; at most {max} are read", input.len());
         sink.error(Span::default(), message);
         return Err("");
     }
@@ -248,6 +259,7 @@ fn agent(body: Body, cx: &mut Context<'_>) -> AgentConfig {
     let device_stats_interval = duration("device_stats_interval", INTERVAL, &mut reader, cx);
     let gc = reader.block("gc").map(|block| gc(block, cx)).unwrap_or_default();
     let node_meta = reader.text_map("meta", cx);
+    let trust = reader.block("trust").map(|block| trust(block, cx)).unwrap_or_default();
     let plugins = plugins(reader.blocks("plugin"), cx);
     reader.finish();
     AgentConfig {
@@ -260,6 +272,7 @@ fn agent(body: Body, cx: &mut Context<'_>) -> AgentConfig {
         datacenter,
         host_ip,
         node_meta,
+        trust,
         plugins,
     }
 }
@@ -302,6 +315,8 @@ fn plugin(block: Block, cx: &mut Context<'_>) -> PluginBlock {
     let line = offset(block.key.span);
     let mut reader = Reader::new(block.body, &PLUGIN, cx);
     let file = path("file", &mut reader, cx);
+    let digest = digest_at("digest", &mut reader, cx);
+    let require_signature = reader.boolean("require_signature", cx);
     let enabled = reader.boolean("enabled", cx);
     let configured = reader.was_given("config");
     let (config, places) = reader.free_with_places("config", cx);
@@ -313,6 +328,8 @@ fn plugin(block: Block, cx: &mut Context<'_>) -> PluginBlock {
     let lines = places.into_iter().map(|(path, at)| (path, offset(at))).collect();
     PluginBlock {
         file,
+        digest,
+        require_signature,
         enabled,
         config: configured.then_some(config),
         grants: granted,
@@ -571,6 +588,10 @@ fn not_empty(
     Some((text, at))
 }
 
-fn path(name: &'static str, reader: &mut Reader, cx: &mut Context<'_>) -> Option<PathBuf> {
+pub(super) fn path(
+    name: &'static str,
+    reader: &mut Reader,
+    cx: &mut Context<'_>,
+) -> Option<PathBuf> {
     not_empty(name, reader, cx).map(|(text, _)| PathBuf::from(text))
 }

@@ -14,10 +14,12 @@ mod resources;
 mod restart;
 mod service;
 mod task;
+mod trust;
 
 pub use agent::parse_agent_config;
 pub(super) use job::job;
 use reader::Reader;
+pub use trust::parse_trust_file;
 
 use super::Format;
 use super::diagnostic::{Sink, Span, shown};
