@@ -8,10 +8,14 @@
 //! ```
 //!
 //! Requests for the same code wait for one another, so that it is compiled once. Mapping finished
-//! code is as good as running it, so entries are trusted only when nobody but this user can have
-//! written them; they are never changed in place, because a mapped file must not change.
+//! code is as good as running it, so an entry is believed only when nobody but this user can have
+//! written it, and when it carries a seal made with the secret of this cache for just this wasm and
+//! this engine (`seal`, `secret`). Entries are never changed in place, because a mapped file must
+//! not change.
 
 mod disk;
+mod seal;
+mod secret;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -20,7 +24,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
@@ -31,38 +34,9 @@ use super::error::SandboxError;
 use super::prescan::prescan;
 use crate::limits;
 use disk::Entry;
+use seal::{Meant, Sealer};
 
-pub(super) use disk::seal;
-
-/// The SHA-256 of a wasm file.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Digest([u8; 32]);
-
-impl Digest {
-    /// The digest of `bytes`.
-    #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
-        Self(Sha256::digest(bytes).into())
-    }
-
-    /// Its 32 bytes.
-    #[must_use]
-    pub const fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl fmt::Display for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+pub use crate::model::digest::Digest;
 
 /// Why a guest could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -189,6 +163,7 @@ struct Key {
 /// The code cache of one agent.
 pub struct CodeCache {
     dir: PathBuf,
+    sealer: Sealer,
     compiler: Compiler,
     plugin: (Engine, String),
     task: (Engine, String),
@@ -210,12 +185,14 @@ impl CodeCache {
         task: Engine,
     ) -> Result<Self, SandboxError> {
         disk::prepare_dir(&dir)?;
+        let sealer = Sealer::new(&secret::of_cache(&dir)?);
         let with_hash = |engine: Engine| {
             let hash = compatibility(&engine);
             (engine, hash)
         };
         Ok(Self {
             dir,
+            sealer,
             compiler,
             plugin: with_hash(plugin),
             task: with_hash(task),
@@ -345,7 +322,14 @@ impl CodeCache {
 
     async fn read_entry(&self, key: Key, path: PathBuf) -> Result<Entry, LoadError> {
         let engine = self.engine(key.kind).0.clone();
-        blocking(move || disk::read(&engine, key.format, &path)).await
+        let (sealer, meant) = (self.sealer.clone(), self.meant(key));
+        blocking(move || disk::read(&engine, &sealer, &meant, &path)).await
+    }
+
+    /// What the entry of `key` must be the code of.
+    fn meant(&self, key: Key) -> Meant {
+        let Key { digest, kind, format } = key;
+        Meant { digest, kind, format, engine: self.engine(kind).1.clone() }
     }
 
     async fn compile(&self, bytes: Arc<[u8]>, key: Key, path: &Path) -> Result<(), LoadError> {
@@ -353,8 +337,9 @@ impl CodeCache {
         let temporary = disk::temporary(&self.dir).map_err(failed)?;
         self.compiler.compile(bytes, key.kind, key.format, temporary.path()).await?;
         let (dir, to) = (self.dir.clone(), path.to_owned());
+        let (sealer, meant) = (self.sealer.clone(), self.meant(key));
         blocking(move || {
-            disk::publish(temporary, &dir, &to)
+            disk::publish(temporary, &sealer, &meant, &dir, &to)
                 .map_err(|source| LoadError::Cache { path: to, source })
         })
         .await

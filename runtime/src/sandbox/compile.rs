@@ -6,8 +6,9 @@
 //!  agent                                     child: this program with `__compile`
 //!    empty file 0600 in the cache directory
 //!    wasm ──────── standard input ─────────►  limits on itself, read, compile
-//!    wall deadline, kill on drop              artefact + seal ─► that file, fsync
+//!    wall deadline, kill on drop              artefact ─► that file
 //!    exit status, standard error ◄──────────  exit code: which failure
+//!    seal, fsync, rename (see the cache)
 //! ```
 
 use std::ffi::OsString;
@@ -134,7 +135,7 @@ impl Compiler {
         Self { program, wall }
     }
 
-    /// Compile `wasm` into the existing file `output`, sealed (see the cache). Dropping the future
+    /// Compile `wasm` into the existing file `output`. Dropping the future
     /// kills the child.
     pub(super) async fn compile(
         &self,

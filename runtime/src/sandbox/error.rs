@@ -54,6 +54,25 @@ pub enum SandboxError {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// Somebody else could replace the whole cache.
+    #[error(
+        "{} holds the code cache, and users other than its owner may write there; make it yours \
+         alone with `chmod go-w {}` (and `chown`), or give another data directory",
+        path.display(), path.display()
+    )]
+    SharedDataDir {
+        /// The directory above the cache.
+        path: PathBuf,
+    },
+    /// What seals the entries cannot be read or made.
+    #[error("cannot use the secret of the code cache, {}; remove it (it is made anew)", path.display())]
+    CacheSecret {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
     /// The path of this program is unknown, so no compile child can be started.
     #[error("cannot find the path of this program to start its compile child: {source}")]
     NoCompiler {

@@ -1,11 +1,11 @@
 //! Cache entries as files.
 //!
-//! An entry is wasmtime's artefact followed by a seal of 32 bytes: magic, length of the artefact,
-//! its xxh3 (128 bit). The seal finds damage and files cut short (mapping those ends in SIGBUS); it
-//! is no protection against an attacker, which is the directory's mode and owner.
+//! An entry is wasmtime's artefact and its seal (`seal`). The file is opened once: what is checked
+//! is what is mapped.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read};
+use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -14,19 +14,21 @@ use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
-use xxhash_rust::xxh3::Xxh3;
 
+use super::seal::{Meant, SEAL_BYTES, Sealer};
 use super::{Code, LoadError};
 use crate::limits;
 use crate::sandbox::engine::Format;
 use crate::sandbox::error::SandboxError;
 
-const MAGIC: &[u8; 8] = b"OSTLERC1";
-const SEAL_BYTES: usize = 32;
 const ENTRY_SUFFIX: &str = ".code";
 const TEMPORARY_SUFFIX: &str = ".part";
 /// Write permission of group and others.
 const SHARED_WRITE: u32 = 0o022;
+/// Only the owner of a name may remove it.
+const STICKY: u32 = 0o1000;
+/// Any permission of group and others.
+const SHARED: u32 = 0o077;
 
 /// What was found at an entry's path.
 pub(super) enum Entry {
@@ -35,24 +37,11 @@ pub(super) enum Entry {
     Refused(String),
 }
 
-/// The bytes that follow `artefact` in its file.
-pub(in crate::sandbox) fn seal(artefact: &[u8]) -> [u8; SEAL_BYTES] {
-    let mut hasher = Xxh3::new();
-    hasher.update(artefact);
-    seal_of(artefact.len() as u64, hasher.digest128())
-}
-
-fn seal_of(length: u64, hash: u128) -> [u8; SEAL_BYTES] {
-    let mut seal = [0; SEAL_BYTES];
-    let fields = MAGIC.iter().copied().chain(length.to_le_bytes()).chain(hash.to_le_bytes());
-    seal.iter_mut().zip(fields).for_each(|(to, from)| *to = from);
-    seal
-}
-
 /// Create the directory for this user alone, or check that it is so; then tidy up.
 pub(super) fn prepare_dir(dir: &Path) -> Result<(), SandboxError> {
     let failed = |source| SandboxError::CacheDir { path: dir.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+    check_parent(dir)?;
     let found = std::fs::symlink_metadata(dir).map_err(failed)?;
     let reason = if !found.is_dir() {
         Some("it is not a directory of its own")
@@ -70,6 +59,21 @@ pub(super) fn prepare_dir(dir: &Path) -> Result<(), SandboxError> {
         std::fs::set_permissions(dir, Permissions::from_mode(0o700)).map_err(failed)?;
     }
     tidy(dir).map_err(failed)
+}
+
+/// Who may write to the directory above could put another cache, and another secret, in place of
+/// this one.
+fn check_parent(dir: &Path) -> Result<(), SandboxError> {
+    let failed = |source| SandboxError::CacheDir { path: dir.to_owned(), source };
+    let real = dir.canonicalize().map_err(failed)?;
+    let Some(parent) = real.parent() else { return Ok(()) };
+    let found = std::fs::metadata(parent).map_err(failed)?;
+    let own = [rustix::process::geteuid().as_raw(), 0].contains(&found.uid());
+    let shared = found.mode() & SHARED_WRITE != 0 && found.mode() & STICKY == 0;
+    match own && !shared {
+        true => Ok(()),
+        false => Err(SandboxError::SharedDataDir { path: parent.to_owned() }),
+    }
 }
 
 /// Remove leftovers of killed agents, and the least recently used entries beyond the limit.
@@ -111,32 +115,48 @@ pub(super) fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
     tempfile::Builder::new().prefix("compiling-").suffix(TEMPORARY_SUFFIX).tempfile_in(dir)
 }
 
-/// Give a finished file its name. The compile child has already synced its content.
-pub(super) fn publish(file: NamedTempFile, dir: &Path, to: &Path) -> io::Result<()> {
+/// Seal what the compile child wrote and give it its name.
+pub(super) fn publish(
+    file: NamedTempFile,
+    sealer: &Sealer,
+    meant: &Meant,
+    dir: &Path,
+    to: &Path,
+) -> io::Result<()> {
+    sealer.seal(file.as_file(), meant)?;
     file.persist(to).map_err(|error| error.error)?;
     File::open(dir)?.sync_all()
 }
 
-/// Map the entry at `path` if it is ours and whole.
-pub(super) fn read(engine: &Engine, format: Format, path: &Path) -> Result<Entry, LoadError> {
-    match check(path) {
-        Ok(None) => {}
-        Ok(Some(reason)) => return Ok(Entry::Refused(reason.to_owned())),
+/// Map the entry at `path` if it is ours, whole, and the code of what is meant.
+pub(super) fn read(
+    engine: &Engine,
+    sealer: &Sealer,
+    meant: &Meant,
+    path: &Path,
+) -> Result<Entry, LoadError> {
+    let file = match check(path, sealer, meant) {
+        Ok(Ok(file)) => file,
+        Ok(Err(reason)) => return Ok(Entry::Refused(reason.to_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entry::Missing),
         Err(source) => {
             return Err(LoadError::Cache { path: path.to_owned(), source });
         }
-    }
+    };
+    // Not the path: another file may stand there by now.
+    let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     // SAFETY: `deserialize_file` runs whatever the file says it compiled. `check` has just found
-    // that the file is a regular one of this user, writable by nobody else, in a directory only
-    // this user can enter, and whole. All writers (this module) create such files under another
-    // name and rename them, so the mapped content never changes.
+    // that the file, which is still open, is a regular one of this user that nobody else may touch,
+    // and that it carries the seal of this cache's secret for this wasm and this engine. All
+    // writers (this module) create such files under another name and rename them, so the mapped
+    // content never changes.
     let code = unsafe {
-        match format {
-            Format::Component => Component::deserialize_file(engine, path).map(Code::Component),
-            Format::Module => Module::deserialize_file(engine, path).map(Code::Module),
+        match meant.format {
+            Format::Component => Component::deserialize_file(engine, opened).map(Code::Component),
+            Format::Module => Module::deserialize_file(engine, opened).map(Code::Module),
         }
     };
+    drop(file);
     match code {
         Ok(code) => Ok(Entry::Sound(code)),
         Err(error) => {
@@ -150,50 +170,38 @@ pub(super) fn read(engine: &Engine, format: Format, path: &Path) -> Result<Entry
     }
 }
 
-/// What makes the file unfit to be mapped, if anything.
-fn check(path: &Path) -> io::Result<Option<&'static str>> {
-    let nofollow = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
-    let file = match OpenOptions::new().read(true).custom_flags(nofollow).open(path) {
+/// The open file, or what makes it unfit to be mapped.
+fn check(path: &Path, sealer: &Sealer, meant: &Meant) -> io::Result<Result<File, &'static str>> {
+    // A pipe would keep who opens it waiting.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).unwrap_or_default();
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
-            return Ok(Some("it is a symbolic link"));
+            return Ok(Err("it is a symbolic link"));
         }
         other => other?,
     };
     let found = file.metadata()?;
     if !found.is_file() {
-        return Ok(Some("it is not a regular file"));
+        return Ok(Err("it is not a regular file"));
     }
     if found.uid() != rustix::process::geteuid().as_raw() {
-        return Ok(Some("it belongs to another user"));
+        return Ok(Err("it belongs to another user"));
     }
-    if found.mode() & SHARED_WRITE != 0 {
-        return Ok(Some("group or others may write to it"));
+    if found.mode() & SHARED != 0 {
+        return Ok(Err("group or others may use it"));
     }
-    let Some(length) = found.len().checked_sub(SEAL_BYTES as u64) else {
-        return Ok(Some("it is too short"));
-    };
-    if !is_sealed(&file, length)? {
-        return Ok(Some("it is damaged"));
+    if found.len() < SEAL_BYTES as u64 {
+        return Ok(Err("it is too short"));
+    }
+    if !sealer.is_sealed(&file, meant)? {
+        return Ok(Err(
+            "it is damaged, of an older agent, or this cache did not make it of this wasm",
+        ));
     }
     // Its age decides what goes when the cache is too large. A failure only makes it go earlier.
     let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
     let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
     let _ = rustix::fs::futimens(&file, &times);
-    Ok(None)
-}
-
-fn is_sealed(mut file: &File, length: u64) -> io::Result<bool> {
-    let mut hasher = Xxh3::new();
-    let mut chunk = vec![0; 64 * 1024];
-    let mut artefact = file.take(length);
-    loop {
-        let count = artefact.read(&mut chunk)?;
-        if count == 0 {
-            break;
-        }
-        hasher.update(chunk.get(..count).unwrap_or_default());
-    }
-    let mut found = [0; SEAL_BYTES];
-    file.read_exact(&mut found)?;
-    Ok(found == seal_of(length, hasher.digest128()))
+    Ok(Ok(file))
 }

@@ -132,6 +132,103 @@ fn a_cache_directory_others_may_write_to_is_refused() {
 }
 
 #[tokio::test]
+async fn code_that_belongs_to_another_user_is_not_mapped() {
+    const NOBODY: u32 = 65_534;
+    let bench = Bench::new();
+    bench.load(&plain(NOTHING)).await.unwrap();
+    // Only root can give a file away; for others nobody could have.
+    if std::os::unix::fs::chown(only_entry(&bench), Some(NOBODY), None).is_err() {
+        return;
+    }
+    bench.load(&plain(NOTHING)).await.unwrap();
+    assert_eq!((stats(&bench).refused, stats(&bench).compiled), (1, 2));
+}
+
+/// Entries by the wasm they are named after.
+fn entry_of(bench: &Bench, wat: &str) -> PathBuf {
+    let digest = Digest::of(&wat::parse_str(wat).unwrap()).to_string();
+    let items = std::fs::read_dir(bench.cache_dir()).unwrap().map(|item| item.unwrap().path());
+    let named = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with(&digest);
+    items.into_iter().find(named).unwrap()
+}
+
+#[tokio::test]
+async fn code_that_another_cache_made_is_not_mapped() {
+    let (bench, other) = (Bench::new(), Bench::new());
+    bench.load(&plain(NOTHING)).await.unwrap();
+    other.load(&plain(NOTHING)).await.unwrap();
+    // Whole, of this engine, of this wasm, of this user: all but the secret is right.
+    let planted = std::fs::read(only_entry(&other)).unwrap();
+    replace(&only_entry(&bench), |bytes| *bytes = planted);
+    bench.load(&plain(NOTHING)).await.unwrap();
+    assert_eq!((stats(&bench).refused, stats(&bench).compiled), (1, 2));
+    bench.load(&plain(NOTHING)).await.unwrap();
+    assert_eq!(stats(&bench).disk_hits, 1, "what was compiled instead is used");
+}
+
+#[tokio::test]
+async fn code_under_the_name_of_another_plugin_is_not_mapped() {
+    let bench = Bench::new();
+    let (one, two) = (plain(NOTHING), plain(r#"(func (export "run") nop)"#));
+    bench.load(&one).await.unwrap();
+    bench.load(&two).await.unwrap();
+    let (first, second) = (entry_of(&bench, &one), entry_of(&bench, &two));
+    let aside = bench.cache_dir().join("aside");
+    std::fs::rename(&first, &aside).unwrap();
+    std::fs::rename(&second, &first).unwrap();
+    std::fs::rename(&aside, &second).unwrap();
+    bench.load(&one).await.unwrap();
+    bench.load(&two).await.unwrap();
+    assert_eq!((stats(&bench).refused, stats(&bench).compiled), (2, 4));
+    assert_eq!(stats(&bench).disk_hits, 0);
+}
+
+#[tokio::test]
+async fn a_secret_that_others_could_have_read_is_replaced_and_code_made_anew() {
+    let bench = Bench::new();
+    bench.load(&plain(NOTHING)).await.unwrap();
+    let key = bench.dir.path().join("code.key");
+    let old = std::fs::read(&key).unwrap();
+    assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
+    let elsewhere = bench.dir.path().join("elsewhere");
+    let spoil: [&dyn Fn(); 3] = [
+        &|| std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap(),
+        &|| std::fs::write(&key, "short").unwrap(),
+        &|| {
+            std::fs::rename(&key, &elsewhere).unwrap();
+            std::os::unix::fs::symlink(&elsewhere, &key).unwrap();
+        },
+    ];
+    for spoil in spoil {
+        spoil();
+        let next = Sandbox::new(config(bench.dir.path(), 4)).unwrap();
+        let wasm: Arc<[u8]> = wat::parse_str(plain(NOTHING)).unwrap().into();
+        next.code().load(wasm, EngineKind::Plugin, Format::Component).await.unwrap();
+        let CacheStats { refused, compiled, disk_hits, .. } = next.code().stats();
+        assert_eq!((refused, compiled, disk_hits), (1, 1, 0));
+        let new = std::fs::read(&key).unwrap();
+        assert!(new.len() == 32 && new != old && !key.is_symlink());
+    }
+}
+
+#[test]
+fn a_directory_above_the_cache_that_others_may_write_to_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let above = dir.path().join("data");
+    std::fs::create_dir(&above).unwrap();
+    let config = || SandboxConfig { cache_dir: above.join("code"), ..config(dir.path(), 1) };
+    for mode in [0o777, 0o770, 0o702] {
+        std::fs::set_permissions(&above, std::fs::Permissions::from_mode(mode)).unwrap();
+        let refused = Sandbox::new(config()).unwrap_err();
+        assert!(matches!(refused, SandboxError::SharedDataDir { .. }), "{refused}");
+        assert!(refused.to_string().contains("chmod go-w"), "{refused}");
+    }
+    // Where only the owner of a name may remove it, as in /tmp, the rest is kept by owners.
+    std::fs::set_permissions(&above, std::fs::Permissions::from_mode(0o1777)).unwrap();
+    Sandbox::new(config()).unwrap();
+}
+
+#[tokio::test]
 async fn a_failed_compilation_leaves_nothing_behind() {
     let bench = Bench::new();
     bench.load("(module (func (result i32)))").await.unwrap_err();

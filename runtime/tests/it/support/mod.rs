@@ -5,6 +5,7 @@ pub mod binary;
 pub mod http;
 pub mod jobs;
 pub mod programs;
+pub mod signer;
 pub mod system;
 
 use std::path::{Path, PathBuf};
@@ -29,6 +30,10 @@ impl DataDir {
     pub fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("ostler-it-").tempdir().unwrap();
         share(&warm_cache(), &dir.path().join("code"));
+        // Entries are sealed with a secret beside the cache; without this one they would be refused.
+        std::fs::hard_link(warm_secret(), dir.path().join("code.key"))
+            .or_else(|_| std::fs::copy(warm_secret(), dir.path().join("code.key")).map(drop))
+            .unwrap();
         Self(dir)
     }
 
@@ -44,7 +49,21 @@ impl Drop for DataDir {
 }
 
 fn warm_cache() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join("code")
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("code-sealed")
+}
+
+/// The secret of all caches of tests, made by the first.
+fn warm_secret() -> PathBuf {
+    let path = warm_cache().with_extension("key");
+    if !path.exists() {
+        let mut new = tempfile::NamedTempFile::new_in(path.parent().unwrap()).unwrap();
+        let mut secret = [0; 32];
+        Rng::system().fill(&mut secret);
+        std::io::Write::write_all(&mut new, &secret).unwrap();
+        // Another one may have been faster.
+        let _ = new.persist_noclobber(&path);
+    }
+    path
 }
 
 /// Link (or copy, by rename) the files that are not there yet. Code files are never changed in
