@@ -24,6 +24,7 @@ pub mod logs;
 pub mod model;
 pub mod node;
 pub mod plugin;
+pub mod registry;
 pub mod rng;
 pub mod sandbox;
 pub mod state;

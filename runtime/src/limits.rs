@@ -181,6 +181,39 @@ pub const TRUST_PATTERNS_MAX: usize = 64;
 /// Largest signature file read, bytes. Minisign's comment is at most 8 KiB.
 pub const SIGNATURE_FILE_BYTES_MAX: u64 = 16 * KIB;
 
+// ---- registries ------------------------------------------------------------------------------
+
+/// Largest manifest read, bytes. That of a plugin is below 2 KiB; registries themselves take 4 MiB.
+pub const REGISTRY_MANIFEST_BYTES_MAX: u64 = 256 * KIB;
+/// Largest answer of a token service read, bytes. Tokens have some KiB.
+pub const REGISTRY_TOKEN_BYTES_MAX: u64 = 64 * KIB;
+/// Head of an answer of a registry, bytes. Signed addresses in redirects have some KiB.
+pub const REGISTRY_HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Most headers of an answer of a registry.
+pub const REGISTRY_HEADERS_MAX: usize = 100;
+/// Most redirects of one request. Registries keep blobs one hop away.
+pub const REGISTRY_REDIRECTS_MAX: usize = 5;
+/// How often a request is sent again to a registry that is busy.
+pub const REGISTRY_RETRIES_MAX: usize = 3;
+/// Longest wait before that; a registry that names more is given up.
+pub const REGISTRY_RETRY_WAIT_MAX: Duration = Duration::from_secs(30);
+/// Wall time for a connection to a registry, and again for TLS.
+pub const REGISTRY_CONNECT_WALL: Duration = Duration::from_secs(10);
+/// Wall time for the head of an answer.
+pub const REGISTRY_HEAD_WALL: Duration = Duration::from_secs(30);
+/// Longest silence within an answer.
+pub const REGISTRY_SILENCE_WALL: Duration = Duration::from_secs(30);
+/// Wall time for a manifest, and again for the blobs: 32 MiB at 110 KiB a second.
+pub const REGISTRY_PULL_WALL: Duration = Duration::from_secs(300);
+/// Wall time for what an agent pulls while it starts: its other plugins wait meanwhile.
+pub const REGISTRY_START_WALL: Duration = Duration::from_secs(30);
+/// Largest file of credentials read, bytes. That of Docker has some KiB.
+pub const CREDENTIALS_FILE_BYTES_MAX: u64 = MIB;
+/// Largest record of what a reference means, bytes.
+pub const PIN_BYTES_MAX: u64 = 4 * KIB;
+/// Most such records looked through for one that still names a file.
+pub const PINS_MAX: usize = 10_000;
+
 // ---- plugin answers --------------------------------------------------------------------------
 
 /// Longest driver handle, bytes: it is written to the state file at each start.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::endpoint::Endpoint;
 use super::digest::Digest;
 use super::json::JsonObject;
+use super::oci::Reference;
 use super::trust::TrustConfig;
 use crate::limits::{
     FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, KIB, MIB, PluginLimits, QUARANTINE_DEFAULT,
@@ -40,8 +41,17 @@ pub struct AgentConfig {
     pub node_meta: BTreeMap<String, String>,
     /// Whose plugins are believed.
     pub trust: TrustConfig,
+    /// `registry "host" { … }`, by host and port.
+    pub registries: BTreeMap<String, RegistryConfig>,
     /// `plugin "name" { … }`, by name.
     pub plugins: BTreeMap<String, PluginBlock>,
+}
+
+/// A `registry` block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegistryConfig {
+    /// Asked over plain HTTP.
+    pub insecure: bool,
 }
 
 /// A `gc` block: when allocations that are over are removed, oldest first. Absent: Nomad's default.
@@ -62,8 +72,10 @@ pub struct GcConfig {
 /// A `plugin` block.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PluginBlock {
-    /// The component; absent for a built-in one or one found in `plugin_dir`.
+    /// The component; absent for a built-in one, one found in `plugin_dir` or one of a registry.
     pub file: Option<PathBuf>,
+    /// The component in a registry, in place of `file`.
+    pub source: Option<Reference>,
     /// The only bytes that will do.
     pub digest: Option<Digest>,
     /// Whether somebody of the trust file must vouch for it, in place of what holds for its source.

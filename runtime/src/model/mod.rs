@@ -19,6 +19,7 @@ pub mod event;
 pub mod ids;
 pub mod job;
 pub mod json;
+pub mod oci;
 pub mod plugin;
 pub mod resources;
 pub mod saved;

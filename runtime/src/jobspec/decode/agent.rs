@@ -13,7 +13,7 @@ use super::super::units::parse_duration;
 use super::super::{Format, hcl};
 use super::job::checked;
 use super::reader::{as_text, wrong};
-use super::trust::{TRUST, digest_at, trust};
+use super::trust::{REGISTRY, TRUST, digest_at, registries, source, trust};
 use super::{Context, Reader};
 use crate::limits::{
     CONFIG_FILE_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PLUGIN_STRIKES_KEPT_MAX, QUARANTINE_MAX,
@@ -81,6 +81,7 @@ static AGENT: Schema = Schema {
         once("gc", &GC),
         field("meta", Shape::TextMap),
         once("trust", &TRUST),
+        labelled("registry", &REGISTRY),
         labelled("plugin", &PLUGIN),
         hinted("client", "write meta at the top; the agent is always a client"),
         hinted("bind_addr", "host_ip is the address lent with ports"),
@@ -114,6 +115,7 @@ static PLUGIN: Schema = Schema {
     what: "a plugin block",
     fields: &[
         field("file", Shape::Text),
+        field("source", Shape::Text),
         field("digest", Shape::Text),
         field("require_signature", Shape::Bool),
         field("enabled", Shape::Bool),
@@ -260,6 +262,7 @@ fn agent(body: Body, cx: &mut Context<'_>) -> AgentConfig {
     let gc = reader.block("gc").map(|block| gc(block, cx)).unwrap_or_default();
     let node_meta = reader.text_map("meta", cx);
     let trust = reader.block("trust").map(|block| trust(block, cx)).unwrap_or_default();
+    let registries = registries(reader.blocks("registry"), cx);
     let plugins = plugins(reader.blocks("plugin"), cx);
     reader.finish();
     AgentConfig {
@@ -273,6 +276,7 @@ fn agent(body: Body, cx: &mut Context<'_>) -> AgentConfig {
         host_ip,
         node_meta,
         trust,
+        registries,
         plugins,
     }
 }
@@ -315,6 +319,7 @@ fn plugin(block: Block, cx: &mut Context<'_>) -> PluginBlock {
     let line = offset(block.key.span);
     let mut reader = Reader::new(block.body, &PLUGIN, cx);
     let file = path("file", &mut reader, cx);
+    let source = source(&mut reader, cx);
     let digest = digest_at("digest", &mut reader, cx);
     let require_signature = reader.boolean("require_signature", cx);
     let enabled = reader.boolean("enabled", cx);
@@ -328,6 +333,7 @@ fn plugin(block: Block, cx: &mut Context<'_>) -> PluginBlock {
     let lines = places.into_iter().map(|(path, at)| (path, offset(at))).collect();
     PluginBlock {
         file,
+        source,
         digest,
         require_signature,
         enabled,

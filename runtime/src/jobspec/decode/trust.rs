@@ -25,7 +25,9 @@ use super::{Context, Reader};
 use crate::limits::{
     NAME_BYTES_MAX, TRUST_DIGESTS_MAX, TRUST_FILE_BYTES_MAX, TRUST_KEYS_MAX, TRUST_PATTERNS_MAX,
 };
+use crate::model::config::RegistryConfig;
 use crate::model::digest::Digest;
+use crate::model::oci::{NoReference, Reference, SCHEME};
 use crate::model::plugin::PluginKind;
 use crate::model::trust::{
     ListedDigest, PluginSource, PublicKey, Scope, TrustConfig, TrustFile, TrustedKey,
@@ -49,6 +51,10 @@ pub(super) static TRUST: Schema = Schema {
     what: "trust",
     fields: &[field("file", Shape::Text), field("require_signature", Shape::TextList)],
 };
+
+/// A `registry` block of the agent's configuration.
+pub(super) static REGISTRY: Schema =
+    Schema { what: "a registry block", fields: &[field("insecure", Shape::Bool)] };
 
 static FILE: Schema = Schema {
     what: "the trust file",
@@ -90,6 +96,38 @@ pub(super) fn trust(block: Block, cx: &mut Context<'_>) -> TrustConfig {
         cx.error(block.key.span, message);
     }
     TrustConfig { file, require_signature }
+}
+
+/// Read the `registry` blocks, by host and port.
+pub(super) fn registries(
+    blocks: Vec<Block>,
+    cx: &mut Context<'_>,
+) -> BTreeMap<String, RegistryConfig> {
+    let mut registries = BTreeMap::new();
+    for mut block in blocks {
+        let Some(label) = block.labels.drain(..).next() else { continue };
+        // What a reference can name, and nothing else.
+        if let Err(error) = format!("{SCHEME}{}/x:x", label.name).parse::<Reference>() {
+            cx.error(label.span, error.to_string());
+        }
+        let mut reader = Reader::new(block.body, &REGISTRY, cx);
+        let insecure = reader.boolean("insecure", cx).unwrap_or(false);
+        reader.finish();
+        let name = label.name.to_ascii_lowercase();
+        if registries.insert(name, RegistryConfig { insecure }).is_some() {
+            cx.error(label.span, format!("a registry {} is here already", shown(&label.name)));
+        }
+    }
+    registries
+}
+
+/// A place in a registry that stands at `source`; a file beside it would be another place.
+pub(super) fn source(reader: &mut Reader, cx: &mut Context<'_>) -> Option<Reference> {
+    let (text, at) = reader.text("source", cx)?;
+    if reader.was_given("file") {
+        cx.error(at, "file and source are two places; give one");
+    }
+    text.parse().map_err(|error: NoReference| cx.error(at, error.to_string())).ok()
 }
 
 /// A digest that stands at `name`.

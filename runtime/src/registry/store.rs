@@ -1,0 +1,299 @@
+//! What was pulled, in the data directory: files named by the digest of their manifest, and for each
+//! reference a pin that says which it means.
+//!
+//! ```text
+//! <data dir>/oci/pins/<sha256 of the reference>.json     reference, manifest, component
+//! <data dir>/oci/plugins/<sha256 of the manifest>.wasm   and .wasm.minisig
+//! ```
+//! Files are complete before the pin that names them is there. A plugin is checked against its pin
+//! each time it is read.
+
+use std::fs::{DirBuilder, File, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::client::{Pulled, Resolved};
+use crate::limits::{PIN_BYTES_MAX, PINS_MAX};
+use crate::model::digest::Digest;
+use crate::model::oci::Reference;
+use crate::trust::{self, Believable, ReadError, signature_path};
+
+/// What a reference meant when it was pulled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pin {
+    /// The reference.
+    pub reference: String,
+    /// Digest of its manifest.
+    pub manifest: Digest,
+    /// Digest of its component.
+    pub component: Digest,
+    /// A signature came with it.
+    pub signed: bool,
+}
+
+/// A pin and what it names.
+#[derive(Clone, Debug)]
+pub struct Pinned {
+    /// The pin.
+    pub pin: Pin,
+    /// Where the component is.
+    pub path: PathBuf,
+    /// What is there.
+    pub content: Believable,
+}
+
+/// Why the store could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The system refused.
+    #[error("cannot use {}: {source}; check its permissions and the space there", path.display())]
+    System {
+        /// The file or directory.
+        path: PathBuf,
+        /// Its reason.
+        source: io::Error,
+    },
+    /// A pin that cannot be read.
+    #[error("{} is damaged: {reason}; remove it and pull again", path.display())]
+    Damaged {
+        /// The pin.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A pinned plugin that is not there or cannot be read.
+    #[error(
+        "what was pulled cannot be read: {source}; pull it again with `ostler plugin pull {reference}`"
+    )]
+    Unread {
+        /// The reference.
+        reference: String,
+        /// Why.
+        source: ReadError,
+    },
+    /// A pinned plugin that changed.
+    #[error(
+        "{} has the digest {}, and {} is pinned; somebody changed it: remove it and run \
+         `ostler plugin pull {reference}`", path.display(), found.tagged(), pinned.tagged()
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// The reference.
+        reference: String,
+        /// What the pin says.
+        pinned: Digest,
+        /// What the file has.
+        found: Digest,
+    },
+    /// The tag means something else now.
+    #[error(
+        "{reference} was moved in its registry\n  pinned  {}\n  now     {}\nkeep using what is \
+         pinned, or accept the new one with\nostler plugin pull --update {reference}",
+        pinned.tagged(), now.tagged()
+    )]
+    Moved {
+        /// The reference.
+        reference: String,
+        /// The manifest that is pinned.
+        pinned: Digest,
+        /// The manifest that the registry names now.
+        now: Digest,
+    },
+}
+
+/// The directory of what was pulled. Blocking.
+#[derive(Clone, Debug)]
+pub struct Store {
+    root: PathBuf,
+}
+
+impl Store {
+    /// The store of a data directory; nothing is read or made yet.
+    #[must_use]
+    pub fn of(data_dir: &Path) -> Self {
+        Self { root: data_dir.join("oci") }
+    }
+
+    /// What a reference was pinned to, if it was pulled.
+    ///
+    /// # Errors
+    /// When the pin cannot be read.
+    pub fn pin(&self, reference: &Reference) -> Result<Option<Pin>, StoreError> {
+        let path = self.pin_path(reference);
+        let failed = |source| StoreError::System { path: path.clone(), source };
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(failed)?,
+        };
+        let mut text = Vec::new();
+        file.take(PIN_BYTES_MAX).read_to_end(&mut text).map_err(failed)?;
+        let damaged = |reason| StoreError::Damaged { path: path.clone(), reason };
+        let pin: Pin = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+        if pin.reference != reference.to_string() {
+            return Err(damaged(format!("it is the pin of {}", pin.reference)));
+        }
+        Ok(Some(pin))
+    }
+
+    /// What was pulled for a reference; `None` when nothing was.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is not what was pinned.
+    pub fn pinned(&self, reference: &Reference) -> Result<Option<Pinned>, StoreError> {
+        let Some(pin) = self.pin(reference)? else { return Ok(None) };
+        let path = self.plugin_path(&pin.manifest);
+        let content = trust::component(&path)
+            .map_err(|source| StoreError::Unread { reference: reference.to_string(), source })?;
+        let found = Digest::of(&content.bytes);
+        if found != pin.component {
+            let (reference, pinned) = (reference.to_string(), pin.component);
+            return Err(StoreError::Changed { path, reference, pinned, found });
+        }
+        Ok(Some(Pinned { pin, path, content }))
+    }
+
+    /// May a reference that resolves to `now` be pulled? Not when it is pinned to something else,
+    /// unless the operator accepts that.
+    ///
+    /// # Errors
+    /// When it may not, or its pin cannot be read.
+    pub fn check(
+        &self,
+        reference: &Reference,
+        now: &Resolved,
+        accept: bool,
+    ) -> Result<(), StoreError> {
+        match self.pin(reference)? {
+            Some(pin) if pin.manifest != now.manifest && !accept => Err(StoreError::Moved {
+                reference: reference.to_string(),
+                pinned: pin.manifest,
+                now: now.manifest,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Keep what was pulled, and pin the reference to it.
+    ///
+    /// # Errors
+    /// When it cannot be written; the older pin then still holds.
+    pub fn keep(
+        &self,
+        reference: &Reference,
+        resolved: &Resolved,
+        pulled: &Pulled,
+    ) -> Result<Pinned, StoreError> {
+        let before = self.pin(reference).ok().flatten();
+        let path = self.plugin_path(&resolved.manifest);
+        place(&path, &pulled.component, pulled.signature.as_deref(), Readers::Us)?;
+        let pin = Pin {
+            reference: reference.to_string(),
+            manifest: resolved.manifest,
+            component: resolved.artifact.component.digest,
+            signed: pulled.signature.is_some(),
+        };
+        let at = self.pin_path(reference);
+        let text = serde_json::to_vec_pretty(&pin)
+            .map_err(|e| StoreError::Damaged { path: at.clone(), reason: e.to_string() })?;
+        write(&at, &text, Readers::Us)?;
+        if let Some(before) = before.filter(|before| before.manifest != pin.manifest) {
+            self.forget(&before.manifest);
+        }
+        let signature = pulled.signature.as_deref().map(trust::Signature::parse);
+        let content = Believable { bytes: pulled.component.clone(), signature };
+        Ok(Pinned { pin, path, content })
+    }
+
+    /// Remove the files of a manifest that no pin names any more.
+    fn forget(&self, manifest: &Digest) {
+        let Ok(pins) = std::fs::read_dir(self.root.join("pins")) else { return };
+        for pin in pins.flatten().take(PINS_MAX) {
+            let text = std::fs::read(pin.path()).unwrap_or_default();
+            // A pin that cannot be read may name it.
+            let named = serde_json::from_slice::<Pin>(&text).map(|pin| pin.manifest);
+            if named.is_err() || named.is_ok_and(|named| named == *manifest) {
+                return;
+            }
+        }
+        let path = self.plugin_path(manifest);
+        // What stays is only in the way.
+        let _ = std::fs::remove_file(signature_path(&path));
+        let _ = std::fs::remove_file(path);
+    }
+
+    fn pin_path(&self, reference: &Reference) -> PathBuf {
+        let name = Digest::of(reference.to_string().as_bytes());
+        self.root.join("pins").join(format!("{name}.json"))
+    }
+
+    fn plugin_path(&self, manifest: &Digest) -> PathBuf {
+        self.root.join("plugins").join(format!("{manifest}.wasm"))
+    }
+}
+
+/// Who may read what is written.
+#[derive(Clone, Copy)]
+enum Readers {
+    /// This user alone: the data directory.
+    Us,
+    /// Anybody: a plugin is no secret, and the agent may be another user.
+    All,
+}
+
+/// Write a file whole under another name, then give it its own.
+fn write(path: &Path, content: &[u8], readers: Readers) -> Result<(), StoreError> {
+    let failed = |source| StoreError::System { path: path.to_owned(), source };
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    let (dir_mode, mode) = match readers {
+        Readers::Us => (0o700, 0o600),
+        Readers::All => (0o755, 0o644),
+    };
+    DirBuilder::new().recursive(true).mode(dir_mode).create(dir).map_err(failed)?;
+    let permissions = Permissions::from_mode(mode);
+    let file = tempfile::Builder::new().permissions(permissions).tempfile_in(dir);
+    let mut file = file.map_err(failed)?;
+    file.write_all(content).map_err(failed)?;
+    file.as_file().sync_all().map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
+}
+
+/// Write a component to `path` and the text of its signature beside it.
+fn place(
+    path: &Path,
+    component: &[u8],
+    signature: Option<&[u8]>,
+    readers: Readers,
+) -> Result<(), StoreError> {
+    let beside = signature_path(path);
+    match signature {
+        Some(signature) => write(&beside, signature, readers)?,
+        None => match std::fs::remove_file(&beside) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(StoreError::System { path: beside, source });
+            }
+            _ => {}
+        },
+    }
+    write(path, component, readers)
+}
+
+impl Pinned {
+    /// Copy the component to `path`, and its signature beside it. Blocking.
+    ///
+    /// # Errors
+    /// When that fails; each file is whole or as it was.
+    pub fn place(&self, path: &Path) -> Result<(), StoreError> {
+        let beside = signature_path(&self.path);
+        let failed = |source| StoreError::System { path: beside.clone(), source };
+        let signature = match self.pin.signed {
+            true => Some(std::fs::read(&beside).map_err(failed)?),
+            false => None,
+        };
+        place(path, &self.content.bytes, signature.as_deref(), Readers::All)
+    }
+}

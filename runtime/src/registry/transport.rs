@@ -1,0 +1,292 @@
+//! One request to one host: connect, TLS where it is spoken, head, body. Nothing is followed here.
+
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{ACCEPT, AUTHORIZATION, HOST, USER_AGENT};
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+
+use super::client::{Options, Walls};
+use super::error::RegistryError;
+use crate::clock;
+use crate::limits::{REGISTRY_HEAD_BYTES_MAX, REGISTRY_HEADERS_MAX};
+
+/// Encrypted or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    Http,
+    Https,
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    scheme: Scheme,
+    /// Host and, where it is not the scheme's own, port.
+    authority: String,
+    path: String,
+}
+
+impl Address {
+    /// Of something at a registry. `path` begins with a slash.
+    pub(super) fn of_registry(registry: &str, path: &str, plain: bool) -> Self {
+        let scheme = if plain { Scheme::Http } else { Scheme::Https };
+        Self { scheme, authority: registry.to_owned(), path: path.to_owned() }
+    }
+
+    /// Of a text that `from` sent: absolute, or from the root of the same host.
+    pub(super) fn sent_by(from: &Self, text: &str) -> Result<Self, RegistryError> {
+        let wrong = |reason| RegistryError::Address { host: from.authority.clone(), reason };
+        if text.starts_with('/') && !text.starts_with("//") {
+            let path = text.parse::<Uri>().map_err(|_| wrong("it is no address"))?.to_string();
+            return Ok(Self { path, ..from.clone() });
+        }
+        let uri: Uri = text.parse().map_err(|_| wrong("it is no address"))?;
+        let scheme = match uri.scheme_str() {
+            Some("https") => Scheme::Https,
+            Some("http") => Scheme::Http,
+            _ => return Err(wrong("it is neither http nor https")),
+        };
+        let authority = uri.authority().ok_or_else(|| wrong("it has no host"))?.as_str();
+        if authority.contains('@') {
+            return Err(wrong("it has a user name"));
+        }
+        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        Ok(Self { scheme, authority: authority.to_ascii_lowercase(), path })
+    }
+
+    /// Host and port, as credentials are kept for and messages name it.
+    pub(super) fn host(&self) -> &str {
+        &self.authority
+    }
+
+    /// The same with a query at its end.
+    pub(super) fn with_query(mut self, query: &str) -> Self {
+        let joint = if self.path.contains('?') { '&' } else { '?' };
+        self.path = format!("{}{joint}{query}", self.path);
+        self
+    }
+
+    /// Whether `next`, to which this leads, is as safe: never from encrypted to plain.
+    pub(super) fn may_lead_to(&self, next: &Self) -> bool {
+        self.scheme == Scheme::Http || next.scheme == Scheme::Https
+    }
+
+    /// The same host by the same means, so that what was meant for one may go to the other.
+    pub(super) fn is_same_place(&self, other: &Self) -> bool {
+        self.scheme == other.scheme && self.authority == other.authority
+    }
+
+    fn name_and_port(&self) -> (&str, u16) {
+        let own = if self.scheme == Scheme::Https { 443 } else { 80 };
+        let (name, port) = match self.authority.rsplit_once(':') {
+            Some((name, port)) if !port.contains(']') => (name, port.parse().unwrap_or(own)),
+            _ => (self.authority.as_str(), own),
+        };
+        (name.trim_start_matches('[').trim_end_matches(']'), port)
+    }
+
+    fn is_this_machine(&self) -> bool {
+        is_this_machine(self.name_and_port().0)
+    }
+}
+
+/// Whether plain HTTP with a host reaches only this machine. `registry` is host and port.
+pub(super) fn is_local(registry: &str) -> bool {
+    Address::of_registry(registry, "/", true).is_this_machine()
+}
+
+fn is_this_machine(name: &str) -> bool {
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// An answer whose body is still to come.
+pub(super) struct Answer {
+    pub(super) response: Response<Incoming>,
+    host: String,
+    walls: Walls,
+    /// Drives the connection; ends with this.
+    _connection: JoinSet<()>,
+}
+
+impl Answer {
+    /// The next piece of the body; `None` at its end.
+    pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
+        let limit = self.walls.silence;
+        loop {
+            let frame = clock::timeout(limit, self.response.body_mut().frame()).await;
+            let frame = frame.ok_or_else(|| RegistryError::TimedOut {
+                host: self.host.clone(),
+                what: "send more of its answer",
+                limit,
+            })?;
+            match frame {
+                None => return Ok(None),
+                Some(Err(source)) => {
+                    return Err(RegistryError::Http { host: self.host.clone(), source });
+                }
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) if data.is_empty() => {}
+                    Ok(data) => return Ok(Some(data)),
+                    // Trailers.
+                    Err(_) => {}
+                },
+            }
+        }
+    }
+
+    /// The whole body, at most `max` bytes of it. `what` is for the message.
+    pub(super) async fn body(&mut self, max: u64, what: &str) -> Result<Vec<u8>, RegistryError> {
+        let too_large = |host: &str| RegistryError::TooLarge {
+            host: host.to_owned(),
+            what: what.to_owned(),
+            max,
+        };
+        if self.response.body().size_hint().lower() > max {
+            return Err(too_large(&self.host));
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = self.chunk().await? {
+            if (body.len() as u64).saturating_add(chunk.len() as u64) > max {
+                return Err(too_large(&self.host));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+
+    /// A header as text.
+    pub(super) fn header(&self, name: hyper::header::HeaderName) -> Option<&str> {
+        self.response.headers().get(name)?.to_str().ok()
+    }
+}
+
+/// Sends requests.
+pub(super) struct Transport {
+    options: Options,
+    tls: OnceLock<TlsConnector>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Transport {
+    pub(super) const fn new(options: Options) -> Self {
+        Self { options, tls: OnceLock::new() }
+    }
+
+    /// Get what is at `to`.
+    pub(super) async fn get(
+        &self,
+        to: &Address,
+        accept: Option<&'static str>,
+        authorization: Option<&str>,
+    ) -> Result<Answer, RegistryError> {
+        let host = to.authority.clone();
+        let walls = self.options.walls;
+        let stream = self.connect(to).await?;
+        let http = |source| RegistryError::Http { host: host.clone(), source };
+        let late =
+            |what, limit: Duration| RegistryError::TimedOut { host: host.clone(), what, limit };
+        let mut builder = hyper::client::conn::http1::Builder::new();
+        builder.max_buf_size(REGISTRY_HEAD_BYTES_MAX).max_headers(REGISTRY_HEADERS_MAX);
+        let shaken = builder.handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = shaken.map_err(http)?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            let _ = connection.await;
+        });
+        let mut request = Request::get(&to.path)
+            .header(HOST, &to.authority)
+            .header(USER_AGENT, concat!("ostler/", env!("CARGO_PKG_VERSION")));
+        if let Some(accept) = accept {
+            request = request.header(ACCEPT, accept);
+        }
+        if let Some(authorization) = authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        let reason = "it cannot stand in a request";
+        let request = request
+            .body(Empty::<Bytes>::new())
+            .map_err(|_| RegistryError::Address { host: host.clone(), reason })?;
+        let response = clock::timeout(walls.head, sender.send_request(request)).await;
+        let response = response.ok_or_else(|| late("answer", walls.head))?.map_err(http)?;
+        Ok(Answer { response, host, walls, _connection: driver })
+    }
+
+    async fn connect(&self, to: &Address) -> Result<Box<dyn Stream>, RegistryError> {
+        let (name, port) = to.name_and_port();
+        let host = || to.authority.clone();
+        let plain = to.scheme == Scheme::Http;
+        if plain && !to.is_this_machine() && !self.options.insecure.contains(&to.authority) {
+            return Err(RegistryError::Plain { host: host() });
+        }
+        let limit = self.options.walls.connect;
+        let late = |what| RegistryError::TimedOut { host: host(), what, limit };
+        let stream = clock::timeout(limit, TcpStream::connect((name, port))).await;
+        let stream = stream
+            .ok_or_else(|| late("accept a connection"))?
+            .map_err(|source| RegistryError::Connect { host: host(), source })?;
+        if plain {
+            return Ok(Box::new(stream));
+        }
+        let server = ServerName::try_from(name.to_owned())
+            .map_err(|_| RegistryError::Address { host: host(), reason: "it is no host name" })?;
+        let tls = self.tls().await?;
+        let stream = clock::timeout(limit, tls.connect(server, stream)).await;
+        let stream = stream
+            .ok_or_else(|| late("agree on TLS"))?
+            .map_err(|source| RegistryError::Tls { host: host(), source })?;
+        Ok(Box::new(stream))
+    }
+
+    /// Made when it is first needed: reading the machine's authorities takes milliseconds.
+    async fn tls(&self) -> Result<TlsConnector, RegistryError> {
+        if let Some(tls) = self.tls.get() {
+            return Ok(tls.clone());
+        }
+        let own = self.options.authorities.clone();
+        let made = tokio::task::spawn_blocking(move || connector(own)).await;
+        let tls = made.ok().flatten().ok_or(RegistryError::NoRoots)?;
+        Ok(self.tls.get_or_init(|| tls).clone())
+    }
+}
+
+fn connector(own: Option<Vec<CertificateDer<'static>>>) -> Option<TlsConnector> {
+    let authorities = own.unwrap_or_else(|| {
+        let found = rustls_native_certs::load_native_certs();
+        for error in &found.errors {
+            tracing::debug!(%error, "a certificate authority of the machine cannot be read");
+        }
+        found.certs
+    });
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(authorities);
+    if added == 0 {
+        return None;
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .ok()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Some(TlsConnector::from(Arc::new(config)))
+}
+
+impl std::fmt::Debug for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transport").field("options", &self.options).finish_non_exhaustive()
+    }
+}
