@@ -19,6 +19,11 @@
 //!   disk_usage_threshold = 80
 //! }
 //!
+//! trust {
+//!   file              = "trust.hcl"
+//!   require_signature = ["plugin_dir", "oci"]
+//! }
+//!
 //! plugin "nvidia" {
 //!   file = "nvidia.wasm"
 //!   grants {

@@ -73,7 +73,9 @@ pub use crate::device::matching::{
 pub use crate::plugin::meter::PluginActivity;
 pub use crate::plugin::policy::{PluginState, Quarantine};
 pub use admission::DeviceExplanation;
-pub use catalogue::{PluginEntry, PluginStatus};
+pub use catalogue::{
+    ObtainError, PluginEntry, PluginStatus, PullReport, SignatureReport, VerifyReport, pull, verify,
+};
 pub use config::{AgentConfig, PluginBlock};
 pub use device_report::{DeviceGroupReport, DeviceHolder, DeviceReport};
 pub use error::{AgentError, AllocError, JobError, SubmitError};

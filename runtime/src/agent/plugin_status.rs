@@ -9,6 +9,7 @@ use super::catalogue::{PluginEntry, PluginStatus};
 use super::upgrade::UpgradeStatus;
 use crate::model::ids::PluginName;
 use crate::model::plugin::PluginKind;
+use crate::model::trust::Voucher;
 use crate::node::watch::WatchReport;
 use crate::plugin::meter::PluginActivity;
 use crate::plugin::policy::Quarantine;
@@ -26,6 +27,12 @@ pub struct PluginStatusReport {
     pub version: Option<String>,
     /// `built-in`, or the file.
     pub source: String,
+    /// SHA-256 of the file.
+    #[serde(default)]
+    pub digest: Option<String>,
+    /// Who says that it may be used; absent when nobody does.
+    #[serde(default)]
+    pub trust: Option<Voucher>,
     /// In use or not, and why.
     pub status: PluginStatus,
     /// How it does; of a plugin in use. Counted since it is in its place.
@@ -141,6 +148,8 @@ impl AgentHandle {
             kind: entry.kind,
             version: entry.version.clone(),
             source: entry.source.clone(),
+            digest: entry.digest.clone(),
+            trust: entry.trust.clone(),
             status: entry.status.clone(),
             activity: meter.map(|meter| meter.report()),
             upgrade,

@@ -22,6 +22,7 @@ fn loaded(block: &str, kind: PluginKind, digest: &str) -> PluginEntry {
         version: Some("1.0.0".into()),
         interface_version: Some("0.1.0".into()),
         digest: Some(digest.repeat(32)),
+        trust: None,
         size_bytes: 5,
         status: PluginStatus::Loaded,
         grants: Grants::default(),

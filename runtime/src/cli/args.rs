@@ -8,6 +8,7 @@ pub(super) mod job;
 pub(super) mod plugin;
 pub(super) mod plugin_check;
 pub(super) mod state;
+pub(super) mod trust;
 
 use std::path::PathBuf;
 
@@ -22,6 +23,7 @@ use job::JobCommand;
 use plugin::{PluginLiftArgs, PluginRecordArgs, PluginUpgradeArgs};
 use plugin_check::{PluginCheckArgs, PluginReplayArgs};
 use state::StateCommand;
+use trust::{PullArgs, VerifyArgs};
 
 /// Examples, followed by the exit codes most commands have.
 macro_rules! examples {
@@ -140,6 +142,10 @@ pub(super) enum PluginCommand {
     Record(PluginRecordArgs),
     /// Make a recorded call of a plugin again, without an agent
     Replay(PluginReplayArgs),
+    /// Say who signed a plugin and whether the agent would run it
+    Verify(VerifyArgs),
+    /// Get a plugin from a registry and pin its tag
+    Pull(PullArgs),
 }
 
 /// Commands on the node.

@@ -34,9 +34,11 @@ mod plugin;
 mod plugin_check;
 mod plugin_lift;
 mod plugin_record;
+mod plugin_pull;
 mod plugin_replay;
 mod plugin_status;
 mod plugin_upgrade;
+mod plugin_verify;
 mod printer;
 mod progress;
 mod report;
@@ -135,6 +137,8 @@ async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
             plugin_replay::replay(&args, &terminal).await
         }
         Command::Plugin(PluginCommand::Check(args)) => plugin_check::check(&args, &terminal).await,
+        Command::Plugin(PluginCommand::Verify(args)) => plugin_verify::verify(&args, &terminal),
+        Command::Plugin(PluginCommand::Pull(args)) => plugin_pull::pull(&args, &terminal).await,
         Command::Plugin(PluginCommand::Status(args)) => {
             plugin_status::status(&args, &terminal).await
         }

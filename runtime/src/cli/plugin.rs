@@ -12,8 +12,9 @@ use super::input;
 use super::output::{self, headline, size, table};
 use super::start::{Fallback, Session, StartError};
 use super::terminal::{Terminal, one_line, plain};
-use crate::agent::{PluginEntry, PluginStatus};
+use crate::agent::{AgentConfig, PluginEntry, PluginStatus, SignatureReport, verify};
 use crate::limits::PLUGIN_FILE_BYTES_MAX;
+use crate::model::trust::Voucher;
 use crate::plugin::capability::{Added, Authority, Grants, grant_lines};
 use crate::plugin::grant_lines::granted_words;
 use crate::plugin::manifest::Manifest;
@@ -79,10 +80,11 @@ fn list_text(entries: &[PluginEntry], terminal: &Terminal) -> String {
             size(entry.size_bytes),
             may(entry),
             entry.digest.iter().flat_map(|digest| digest.chars().take(DIGEST_CHARS)).collect(),
+            entry.trust.as_ref().map(vouched).unwrap_or_default(),
             entry.source.clone(),
         ]
     });
-    let header = ["NAME", "KIND", "VERSION", "STATUS", "SIZE", "MAY", "DIGEST", "SOURCE"];
+    let header = ["NAME", "KIND", "VERSION", "STATUS", "SIZE", "MAY", "DIGEST", "TRUST", "SOURCE"];
     let mut text = table(header, rows, terminal);
     for entry in entries {
         if let PluginStatus::Refused(reason) = &entry.status {
@@ -90,6 +92,17 @@ fn list_text(entries: &[PluginEntry], terminal: &Terminal) -> String {
         }
     }
     text
+}
+
+/// Who vouches for a plugin, in a word or two.
+fn vouched(voucher: &Voucher) -> String {
+    match voucher {
+        Voucher::Agent => "agent".to_owned(),
+        Voucher::Key { name, .. } => format!("key {name}"),
+        Voucher::Digest { .. } => "digest".to_owned(),
+        Voucher::Pin => "pin".to_owned(),
+        Voucher::Nobody => "-".to_owned(),
+    }
 }
 
 /// Ask ∧ grant: what a plugin asks for, as far as it is granted. What is asked for and not granted
@@ -122,6 +135,8 @@ struct Inspected<'a> {
     file: String,
     #[serde(flatten)]
     manifest: &'a Manifest,
+    /// What lies beside it; not checked against any key.
+    signature: SignatureReport,
     asks: Vec<Ask<'a>>,
 }
 
@@ -140,7 +155,11 @@ pub(super) fn inspect(args: &InspectArgs, terminal: &Terminal) -> Exit {
         }
     };
     let stem = args.file.file_stem().unwrap_or_default().to_string_lossy();
-    let inspected = inspected(&args.file.display().to_string(), &stem, &manifest);
+    // Without a trust file no key is known: this says only what is there.
+    let signature = verify(&AgentConfig::default(), &args.file);
+    let signature = signature.map_or(SignatureReport::None, |report| report.signature);
+    let inspected =
+        Inspected { signature, ..inspected(&args.file.display().to_string(), &stem, &manifest) };
     let printed = match args.json {
         true => output::print_json(&inspected, terminal),
         false => output::print(&inspect_text(&inspected, &stem, terminal), terminal),
@@ -156,11 +175,12 @@ fn inspected<'a>(file: &str, name: &str, manifest: &'a Manifest) -> Inspected<'a
         grant: grant_lines(name, &Grants::default(), &[Added::Ask(authority)]),
         imports,
     });
-    Inspected { file: file.to_owned(), manifest, asks: asks.collect() }
+    let signature = SignatureReport::None;
+    Inspected { file: file.to_owned(), manifest, signature, asks: asks.collect() }
 }
 
 fn inspect_text(inspected: &Inspected<'_>, name: &str, terminal: &Terminal) -> String {
-    let Inspected { file, manifest, asks } = inspected;
+    let Inspected { file, manifest, signature, asks } = inspected;
     let mut text = String::new();
     let mut line = |line: &str| {
         text.push_str(line);
@@ -171,6 +191,15 @@ fn inspect_text(inspected: &Inspected<'_>, name: &str, terminal: &Terminal) -> S
     line(&format!("interface  ostler:plugin@{}", one_line(&manifest.interface_version)));
     line(&format!("size       {} ({} bytes)", size(manifest.size_bytes), manifest.size_bytes));
     line(&format!("digest     sha256:{}", manifest.digest));
+    match signature {
+        SignatureReport::None => line("signature  none"),
+        SignatureReport::Damaged { reason } => line(&format!("signature  damaged: {reason}")),
+        SignatureReport::UnknownKey { key_id }
+        | SignatureReport::Wrong { key_id, .. }
+        | SignatureReport::Good { key_id, .. } => {
+            line(&format!("signature  by the key {key_id}; `ostler plugin verify` checks it"));
+        }
+    }
     line(&format!("\n{}", headline("exports", terminal)));
     for export in &manifest.exports {
         line(&format!("  {}", one_line(export)));

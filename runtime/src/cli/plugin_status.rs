@@ -188,6 +188,8 @@ fn one_text(report: &PluginStatusReport, now: Timestamp, terminal: &Terminal) ->
     let version = report.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
     line("kind", &report.kind.map(|kind| format!("{kind} plugin{version}")).unwrap_or_default());
     line("source", &report.source);
+    line("digest", &report.digest.as_ref().map(|d| format!("sha256:{d}")).unwrap_or_default());
+    line("trust", &report.trust.as_ref().map(ToString::to_string).unwrap_or_default());
     if let PluginStatus::Refused(reason) = &report.status {
         line("refused", reason);
     }

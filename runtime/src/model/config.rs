@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::endpoint::Endpoint;
 use super::digest::Digest;
+use super::endpoint::Endpoint;
 use super::json::JsonObject;
 use super::oci::Reference;
 use super::trust::TrustConfig;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::signature::{SignatureError, Signed};
 use crate::model::digest::Digest;
+use crate::model::oci::SCHEME;
 use crate::model::plugin::PluginKind;
 use crate::model::trust::{KeyId, PluginSource, Scope, TrustFile, Voucher};
 use crate::plugin::capability::wildcard;
@@ -97,7 +98,7 @@ pub enum Refusal {
         found: Digest,
     },
     /// A signature that is no signature.
-    #[error("its signature {place}.minisig is damaged: {error}; copy it again, or remove it")]
+    #[error("its signature, {}, is damaged: {error}; copy it again, or remove it", beside(place))]
     DamagedSignature {
         /// The plugin.
         place: String,
@@ -107,8 +108,9 @@ pub enum Refusal {
     },
     /// A signature of other bytes.
     #[error(
-        "its signature by {key} (key {key_id}) is not one of these bytes: the plugin or \
-         {place}.minisig was changed; copy both again from where they come from"
+        "its signature by {key} (key {key_id}) is not one of these bytes: the plugin or {} was \
+         changed; copy both again from where they come from",
+        beside(place)
     )]
     WrongSignature {
         /// Name of the key.
@@ -137,7 +139,7 @@ pub enum Refusal {
     #[error(
         "it is signed by {key} (key {key_id}), which may not sign {}; if it may, widen plugins or \
          kinds of the key at {place}, or add to the trust file\n{}",
-        described(name, *kind), digest_lines(*digest, name)
+        described(name, *kind), digest_lines(*digest)
     )]
     BeyondScope {
         /// Name of the key.
@@ -169,10 +171,9 @@ pub enum Refusal {
     },
     /// Nobody signed it.
     #[error(
-        "a signature is required of plugins from {from}, and it has none; put one beside it \
-         with\nminisign -S -s SECRET_KEY -m {place}\nor believe exactly these bytes by adding to \
-         {trust}\n{}",
-        digest_lines(*digest, name)
+        "a signature is required of plugins from {from}, and it has none; {}\nor believe exactly \
+         these bytes by adding to {trust}\n{}",
+        signing(place), digest_lines(*digest)
     )]
     Unsigned {
         /// Name of the plugin.
@@ -195,9 +196,25 @@ fn described(name: &str, kind: Option<PluginKind>) -> String {
     }
 }
 
+/// Where the signature of a plugin is.
+fn beside(place: &str) -> String {
+    match place.starts_with(SCHEME) {
+        true => format!("the signature layer of {place}"),
+        false => format!("{place}.minisig"),
+    }
+}
+
+/// How a plugin gets a signature.
+fn signing(place: &str) -> String {
+    match place.starts_with(SCHEME) {
+        true => "have it pushed with one, a layer application/vnd.ostler.minisign.v1".to_owned(),
+        false => format!("put one beside it with\nminisign -S -s SECRET_KEY -m {place}"),
+    }
+}
+
 /// The lines of a trust file that believe these bytes.
-fn digest_lines(digest: Digest, name: &str) -> String {
-    format!("digest \"{}\" {{\n  plugins = [\"{name}\"]\n}}", digest.tagged())
+fn digest_lines(digest: Digest) -> String {
+    format!("digest \"{}\" {{}}", digest.tagged())
 }
 
 /// May `subject` be used? `signed` is what [`super::check`] said of its bytes and the trust file of

@@ -45,4 +45,5 @@ mod state_records;
 mod state_tools;
 mod supervise;
 mod tasks;
+mod trust;
 mod upgrade;

@@ -8,17 +8,7 @@
 use std::cmp::{Ordering, Reverse};
 
 use crate::model::plugin::PluginKind;
-
-/// Where a plugin comes from; later beats earlier where versions are equal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Source {
-    /// Part of the agent.
-    BuiltIn,
-    /// Found in the plugin directory.
-    Directory,
-    /// Named by a block.
-    File,
-}
+use crate::model::trust::PluginSource;
 
 /// A plugin that could be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +19,8 @@ pub(super) struct Contender {
     pub(super) version: String,
     /// The configuration has a block for it.
     pub(super) configured: bool,
-    pub(super) source: Source,
+    /// Later ones beat earlier ones where versions are equal.
+    pub(super) source: PluginSource,
     /// Where it is, for people.
     pub(super) place: String,
     /// Name of its block.
@@ -70,10 +61,11 @@ fn because(loser: &Contender, winner: &Contender) -> String {
         format!("which is newer than {}", loser.version)
     } else {
         match (winner.source, loser.source) {
-            (Source::File, Source::Directory | Source::BuiltIn) => {
-                "and a block of the configuration names its file".to_owned()
-            }
-            (Source::Directory, Source::BuiltIn) => "and is not built in".to_owned(),
+            (
+                PluginSource::File | PluginSource::Oci,
+                PluginSource::PluginDir | PluginSource::BuiltIn,
+            ) => "and a block of the configuration names its file".to_owned(),
+            (PluginSource::PluginDir, PluginSource::BuiltIn) => "and is not built in".to_owned(),
             _ => format!("and its block {} comes first", winner.block),
         }
     };
@@ -91,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    fn one(block: &str, version: &str, configured: bool, source: Source) -> Contender {
+    fn one(block: &str, version: &str, configured: bool, source: PluginSource) -> Contender {
         Contender {
             kind: PluginKind::Driver,
             name: "exec".to_owned(),
@@ -117,9 +109,9 @@ mod tests {
 
     #[test]
     fn the_highest_version_is_used_wherever_it_comes_from() {
-        use Source::{BuiltIn, Directory};
+        use PluginSource::{BuiltIn, PluginDir};
         let built_in = |version| one("built-in", version, false, BuiltIn);
-        let file = |version| one("file", version, false, Directory);
+        let file = |version| one("file", version, false, PluginDir);
         assert_eq!(used(&[built_in("0.9.0"), file("0.10.0")]), "file");
         assert_eq!(used(&[built_in("0.10.0"), file("0.9.0")]), "built-in");
         assert_eq!(used(&[built_in("1.0.0"), file("1.0.0-rc.1")]), "built-in");
@@ -129,24 +121,24 @@ mod tests {
 
     #[test]
     fn a_configured_block_beats_a_higher_version() {
-        let found = one("found", "2.0.0", false, Source::Directory);
-        let named = one("named", "1.0.0", true, Source::File);
+        let found = one("found", "2.0.0", false, PluginSource::PluginDir);
+        let named = one("named", "1.0.0", true, PluginSource::File);
         let refused = choose(&[found.clone(), named]);
         let reason = refused[0].as_ref().unwrap();
         assert!(reason.contains("/named has version 1.0.0"), "{reason}");
         assert!(reason.contains("a block for it"), "{reason}");
         assert_eq!(refused[1], None);
-        let newer = one("newer", "1.1.0", true, Source::File);
-        let named = one("named", "1.0.0", true, Source::File);
+        let newer = one("newer", "1.1.0", true, PluginSource::File);
+        let named = one("named", "1.0.0", true, PluginSource::File);
         let refused = choose(&[found, named, newer]);
         assert!(refused[1].as_ref().unwrap().contains("newer than 1.0.0"), "{refused:?}");
     }
 
     #[test]
     fn a_driver_and_a_device_plugin_may_have_one_name() {
-        let driver = one("a", "1.0.0", false, Source::BuiltIn);
+        let driver = one("a", "1.0.0", false, PluginSource::BuiltIn);
         let device =
-            Contender { kind: PluginKind::Device, ..one("b", "2.0.0", true, Source::File) };
+            Contender { kind: PluginKind::Device, ..one("b", "2.0.0", true, PluginSource::File) };
         assert_eq!(choose(&[driver, device]), [None, None]);
     }
 
@@ -157,7 +149,7 @@ mod tests {
                 ("[a-c]", 0u64..3, any::<bool>(), 0u8..3, any::<bool>()), 1..8),
             turn in 0usize..8
         ) {
-            let sources = [Source::BuiltIn, Source::Directory, Source::File];
+            let sources = [PluginSource::BuiltIn, PluginSource::PluginDir, PluginSource::File];
             let mut contenders: Vec<Contender> = given
                 .into_iter()
                 .enumerate()

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::choose::Source;
+use super::believe::{Place, Whose};
 use crate::agent::config::{AgentConfig, ConfigOrigin, FailurePolicy, PluginBlock, UpgradeMode};
-use crate::agent::upgrade::kept::Choice;
-use crate::limits::{PLUGIN_FILE_BYTES_MAX, PluginLimits};
+use crate::limits::PluginLimits;
 use crate::model::json::JsonObject;
+use crate::model::trust::PluginSource;
 use crate::plugin::capability::{CommandGrant, FileGrant, Grants};
+use crate::trust::{self, Demand};
 
 /// Most files of a plugin directory that are looked at.
 const PLUGIN_DIR_FILES_MAX: usize = 256;
@@ -21,17 +22,14 @@ const MOCK_DEVICE: &str = "mock_device";
 
 /// A plugin before it is loaded.
 pub(super) struct Candidate {
-    /// Name of its block, whether there is one or not.
-    pub(super) name: String,
-    pub(super) source: Source,
-    /// Where it is, for people.
-    pub(super) place: String,
-    /// Its file; absent for a built-in one.
+    /// Name of its block, whether there is one or not; where it comes from; what is demanded.
+    pub(super) whose: Whose,
+    /// Its file; absent for a built-in one and for one of a registry.
     pub(super) path: Option<PathBuf>,
     /// Who puts a changed file in its place.
     pub(super) upgrade: UpgradeMode,
-    /// What is in it, or why it is not to be used.
-    pub(super) bytes: Result<Arc<[u8]>, String>,
+    /// Where its bytes are, or why they are not to be used.
+    pub(super) bytes: Result<Place, String>,
     pub(super) config: JsonObject,
     pub(super) grants: Grants,
     pub(super) limits: PluginLimits,
@@ -44,11 +42,10 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    fn new(name: &str, source: Source, place: String, bytes: Result<Arc<[u8]>, String>) -> Self {
+    fn new(name: &str, source: PluginSource, place: String, bytes: Result<Place, String>) -> Self {
+        let demand = Demand::default();
         Self {
-            name: name.to_owned(),
-            source,
-            place,
+            whose: Whose { name: name.to_owned(), source, place, demand },
             path: None,
             upgrade: UpgradeMode::default(),
             bytes,
@@ -62,8 +59,9 @@ impl Candidate {
         }
     }
 
-    fn file(name: &str, source: Source, path: &Path) -> Self {
-        let bare = Self::new(name, source, path.display().to_string(), read(path));
+    fn file(name: &str, source: PluginSource, path: &Path) -> Self {
+        let bytes = Ok(Place::File(path.to_owned()));
+        let bare = Self::new(name, source, path.display().to_string(), bytes);
         Self { path: Some(path.to_owned()), ..bare }
     }
 
@@ -74,6 +72,7 @@ impl Candidate {
         if let Some(grants) = &block.grants {
             self.grants = grants.clone();
         }
+        self.whose.demand = demand(block);
         self.enabled = block.enabled.unwrap_or(true);
         self.limits = block.limits.apply(PluginLimits::default());
         self.failure = block.failure.clone();
@@ -86,50 +85,56 @@ impl Candidate {
 /// Every plugin there is, several of one name among them.
 pub(super) fn candidates(config: &AgentConfig, data_dir: &Path) -> Vec<Candidate> {
     let mut found: BTreeMap<String, Vec<Candidate>> = BTreeMap::new();
-    let mut add = |one: Candidate| found.entry(one.name.clone()).or_default().push(one);
+    let mut add = |one: Candidate| found.entry(one.whose.name.clone()).or_default().push(one);
     for guest in ostler_guests::builtin_plugins() {
         let name = builtin_name(guest.name);
         let (config, grants) = builtin_defaults(name, data_dir);
-        let bytes = Ok(Arc::from(guest.bytes));
-        let bare = Candidate::new(name, Source::BuiltIn, "built-in".to_owned(), bytes);
+        let bytes = Ok(Place::BuiltIn(Arc::from(guest.bytes)));
+        let bare = Candidate::new(name, PluginSource::BuiltIn, "built-in".to_owned(), bytes);
         // Only for those who ask for it: by default a node has no device that fails on purpose.
         let enabled = name != MOCK_DEVICE;
         add(Candidate { config, grants, enabled, ..bare });
     }
     for path in config.plugin_dir.iter().flat_map(|dir| wasm_files(dir)) {
         let name = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-        add(Candidate::file(&name, Source::Directory, &path));
+        add(Candidate::file(&name, PluginSource::PluginDir, &path));
     }
     for (name, block) in &config.plugins {
         let named = found.entry(name.clone()).or_default();
-        if let Some(file) = &block.file {
+        if let Some(one) = of_block(name, block) {
             // The operator said which; the others are not even run.
             for other in named.iter_mut() {
-                other.bytes = Err(format!(
-                    "the plugin block {name} of the configuration names {} instead",
-                    file.display()
-                ));
+                let instead = &one.whose.place;
+                let why =
+                    format!("the plugin block {name} of the configuration names {instead} instead");
+                other.bytes = Err(why);
             }
-            named.push(Candidate::file(name, Source::File, file));
+            named.push(one);
         }
         if named.is_empty() {
             let nowhere = "there is no such built-in plugin and no such file in plugin_dir; give \
-                           file = \"/path/x.wasm\"";
+                           file = \"/path/x.wasm\" or source = \"oci://…\"";
             let absent = Err(nowhere.to_owned());
-            named.push(Candidate::new(name, Source::File, String::new(), absent));
+            named.push(Candidate::new(name, PluginSource::File, String::new(), absent));
         }
         named.iter_mut().for_each(|one| one.configure(block));
     }
-    let mut found: Vec<Candidate> = found.into_values().flatten().collect();
-    let choice = Choice::read(data_dir);
-    for one in &mut found {
-        let Ok(bytes) = &one.bytes else { continue };
-        if let Some((accepted, why)) = choice.instead(&one.name, bytes) {
-            one.bytes = Ok(accepted);
-            one.place = format!("{}, as it was accepted before ({why})", one.place);
-        }
+    found.into_values().flatten().collect()
+}
+
+/// The plugin that a block itself names.
+fn of_block(name: &str, block: &PluginBlock) -> Option<Candidate> {
+    if let Some(file) = &block.file {
+        return Some(Candidate::file(name, PluginSource::File, file));
     }
-    found
+    let reference = block.source.as_ref()?;
+    let bytes = Ok(Place::Registry(reference.clone()));
+    Some(Candidate::new(name, PluginSource::Oci, reference.to_string(), bytes))
+}
+
+/// What a block demands of the bytes.
+pub(super) fn demand(block: &PluginBlock) -> Demand {
+    Demand { digest: block.digest, require_signature: block.require_signature }
 }
 
 /// Name of the block that configures a built-in plugin, from the name of its crate.
@@ -187,20 +192,11 @@ fn nvidia_grants() -> Grants {
     }
 }
 
-/// The bytes of a plugin file, or why they are not to be used. Blocks.
+/// The bytes of a plugin file, or why they are not to be used. Whether they are believed is not
+/// asked. Blocks.
 pub(in crate::agent) fn read(path: &Path) -> Result<Arc<[u8]>, String> {
-    let meta = std::fs::metadata(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    if !meta.is_file() {
-        return Err(format!("{} is no regular file", path.display()));
-    }
-    if meta.len() > PLUGIN_FILE_BYTES_MAX {
-        return Err(format!(
-            "{} has {} bytes; a plugin has at most {PLUGIN_FILE_BYTES_MAX}",
-            path.display(),
-            meta.len()
-        ));
-    }
-    std::fs::read(path).map(Arc::from).map_err(|e| format!("{}: {e}", path.display()))
+    let read = trust::component(path).map_err(|error| error.to_string());
+    read.map(|content| content.bytes)
 }
 
 /// The `.wasm` files of a directory, by name.

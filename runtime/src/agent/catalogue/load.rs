@@ -1,21 +1,57 @@
-//! One candidate: read, checked, linked, asked who it is.
+//! One candidate: read, believed or not, linked, asked who it is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::choose::{Contender, Source};
+use super::believe::{Examined, ObtainError, Place, Registries, Whose, blocking, examine, obtain};
+use super::choose::Contender;
 use super::find::Candidate;
 use super::{PluginEntry, PluginStatus};
 use crate::agent::config::{ConfigOrigin, UpgradeMode};
+use crate::agent::upgrade::kept::Choice;
 use crate::driver::api::Diagnostic;
+use crate::model::trust::{PluginSource, TrustConfig, Voucher};
 use crate::plugin::manifest::{Manifest, PluginKind};
 use crate::plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
+use crate::trust::{self, Policy, Refusal};
+
+/// What every candidate is loaded with.
+pub(super) struct Loader {
+    pub(super) runtime: PluginRuntime,
+    pub(super) policy: Policy,
+    pub(super) registries: Registries,
+    /// What the policy was made from; made anew for an upgrade, so that what was revoked since counts.
+    pub(super) trust: TrustConfig,
+    /// What was accepted in place of files.
+    pub(super) choice: Choice,
+}
+
+impl Loader {
+    /// The bytes of a plugin, and whether they are believed. Nothing of them is compiled.
+    pub(super) async fn examined(
+        self: &Arc<Self>,
+        place: Place,
+        whose: &Whose,
+    ) -> Result<Examined, ObtainError> {
+        let content = obtain(place, &self.registries).await?;
+        let (whose, loader) = (whose.clone(), Arc::clone(self));
+        blocking(move || match loader.choice.instead(&whose.name, &content.bytes) {
+            None => Ok(examine(content, &whose, &loader.policy)),
+            Some((accepted, why)) => {
+                let examined = examine(accepted, &whose.outside(), &loader.policy);
+                Ok(Examined { instead: Some(why), ..examined })
+            }
+        })
+        .await
+    }
+}
 
 /// A candidate that was looked at.
 pub(super) struct Looked {
     pub(super) entry: PluginEntry,
     /// When it can be used.
     pub(super) plugin: Option<Plugin>,
-    pub(super) source: Source,
+    pub(super) source: PluginSource,
     pub(super) configured: bool,
     /// What another version of it would be loaded with; absent where it was not loaded.
     pub(super) seed: Option<Seed>,
@@ -31,6 +67,39 @@ pub(in crate::agent) struct Seed {
     pub(in crate::agent) path: Option<PathBuf>,
     /// Who puts a changed file in its place.
     pub(in crate::agent) mode: UpgradeMode,
+    /// Whose it is, and what is demanded of its bytes.
+    whose: Whose,
+    /// The operator's trust.
+    trust: TrustConfig,
+}
+
+/// Another version of a plugin, believed.
+pub(in crate::agent) struct Believed {
+    /// What is compiled.
+    pub(in crate::agent) bytes: Arc<[u8]>,
+    /// Imports and exports.
+    pub(in crate::agent) manifest: Manifest,
+    /// Who says that it may be used.
+    pub(in crate::agent) voucher: Voucher,
+}
+
+impl Seed {
+    /// Read another version of the plugin that calls itself `name`, if it is believed: the trust file
+    /// is read again. Blocks.
+    pub(in crate::agent) fn believed(&self, name: &str, file: &Path) -> Result<Believed, String> {
+        let content = trust::component(file).map_err(|error| error.to_string())?;
+        let whose = Whose { place: file.display().to_string(), ..self.whose.clone().outside() };
+        let policy = trust::policy(&self.trust);
+        let examined = examine(content, &whose, &policy);
+        examined.verdict.map_err(|refusal| refusal.to_string())?;
+        let manifest =
+            examined.manifest.map_err(|error| format!("the file is no plugin: {error}"))?;
+        let signed = trust::check(&examined.bytes, examined.signature.as_ref(), policy.trust());
+        let of = (examined.digest, Some(manifest.kind));
+        let voucher = whose.judge(name, of, &policy, &signed);
+        let voucher = voucher.map_err(|refusal| refusal.to_string())?;
+        Ok(Believed { bytes: examined.bytes, manifest, voucher })
+    }
 }
 
 impl Looked {
@@ -53,50 +122,56 @@ impl Looked {
 }
 
 /// What there is to say of a candidate, and the plugin when it can be used.
-pub(super) async fn load(candidate: Candidate, runtime: &PluginRuntime) -> Looked {
-    let (source, configured) = (candidate.source, candidate.configured);
-    let (entry, loaded) = look(candidate, runtime).await;
-    let (plugin, seed) = loaded.unzip();
-    Looked { entry, plugin, source, configured, seed }
-}
-
-async fn look(
-    candidate: Candidate,
-    runtime: &PluginRuntime,
-) -> (PluginEntry, Option<(Plugin, Seed)>) {
+pub(super) async fn load(candidate: Candidate, loader: Arc<Loader>) -> Looked {
+    let (source, configured) = (candidate.whose.source, candidate.configured);
     let mut entry = PluginEntry {
-        name: candidate.name.clone(),
-        source: candidate.place,
+        name: candidate.whose.name.clone(),
+        source: candidate.whose.place.clone(),
         kind: None,
         describes_as: None,
         version: None,
         interface_version: None,
         digest: None,
+        trust: None,
         size_bytes: 0,
         status: PluginStatus::Disabled,
         grants: candidate.grants.clone(),
         asks: Vec::new(),
     };
-    let bytes = match candidate.bytes {
-        Ok(bytes) => bytes,
+    let loaded = match look(candidate, &loader, &mut entry).await {
+        Ok(loaded) => loaded,
         Err(reason) => {
             entry.status = PluginStatus::Refused(reason);
-            return (entry, None);
+            None
         }
     };
-    entry.size_bytes = bytes.len() as u64;
-    let manifest = Manifest::read(&bytes);
-    if let Ok(manifest) = &manifest {
-        entry.kind = Some(manifest.kind);
-        entry.asks = manifest.asks().into_iter().map(|(authority, _)| authority).collect();
-        entry.interface_version = Some(manifest.interface_version.clone());
-        entry.digest = Some(manifest.digest.clone());
+    let (plugin, seed) = loaded.unzip();
+    Looked { entry, plugin, source, configured, seed }
+}
+
+/// The plugin, or `None` when it is switched off, or why it is refused.
+async fn look(
+    candidate: Candidate,
+    loader: &Arc<Loader>,
+    entry: &mut PluginEntry,
+) -> Result<Option<(Plugin, Seed)>, String> {
+    let place = candidate.bytes?;
+    // Nothing is pulled for a plugin that is switched off.
+    if !candidate.enabled && candidate.whose.source == PluginSource::Oci {
+        return Ok(None);
     }
+    let examined = loader.examined(place, &candidate.whose).await.map_err(|e| e.to_string())?;
+    note(&examined, entry);
     if !candidate.enabled {
-        return (entry, None);
+        return Ok(None);
     }
+    let Examined { bytes, digest, manifest, signature, verdict, instead } = examined;
+    // First of all: bytes that are not believed are not even said to be wrong.
+    let voucher = verdict.map_err(|refusal| refusal.to_string())?;
+    let manifest = manifest.map_err(|error| PluginError::from(error).to_string())?;
+    let kind = manifest.kind;
     let spec = PluginSpec {
-        name: candidate.name,
+        name: candidate.whose.name.clone(),
         config: candidate.config,
         grants: candidate.grants,
         limits: candidate.limits,
@@ -107,25 +182,64 @@ async fn look(
         origin: candidate.origin.clone(),
         path: candidate.path,
         mode: candidate.upgrade,
+        whose: candidate.whose.clone(),
+        trust: loader.trust.clone(),
     };
-    let loaded = match manifest {
-        Ok(manifest) => runtime.load(spec, manifest, bytes).await,
-        Err(error) => Err(error.into()),
+    let loaded = loader.runtime.load(spec, manifest, Arc::clone(&bytes)).await;
+    let plugin = loaded.map_err(|error| reason(&error, candidate.origin.as_ref()))?;
+    let (name, version) = match &plugin {
+        Plugin::Driver(plugin) => (&plugin.name, &plugin.version),
+        Plugin::Device(plugin) => (&plugin.name, &plugin.version),
     };
-    match loaded {
-        Ok(plugin) => {
-            let (name, version) = match &plugin {
-                Plugin::Driver(plugin) => (&plugin.name, &plugin.version),
-                Plugin::Device(plugin) => (&plugin.name, &plugin.version),
-            };
-            entry.describes_as = Some(name.to_string());
-            entry.version = Some(version.clone());
-            (entry, Some((plugin, seed)))
+    entry.describes_as = Some(name.to_string());
+    entry.version = Some(version.clone());
+    let whose = match instead {
+        Some(_) => candidate.whose.outside(),
+        None => candidate.whose,
+    };
+    let named = Named { whose: &whose, voucher, name: name.as_str() };
+    let signed = || trust::check(&bytes, signature.as_ref(), loader.policy.trust());
+    let confirmed = named
+        .confirm(|whose, name| whose.judge(name, (digest, Some(kind)), &loader.policy, &signed()));
+    entry.trust = Some(confirmed.map_err(|refusal| refusal.to_string())?);
+    Ok(Some((plugin, seed)))
+}
+
+/// A plugin that was believed under the name of its block or file, and the name it gives itself.
+struct Named<'a> {
+    whose: &'a Whose,
+    voucher: Voucher,
+    name: &'a str,
+}
+
+impl Named<'_> {
+    /// Who vouches for it under its own name too: who may sign `acme-x` may not pass something off
+    /// as `exec`.
+    fn confirm(
+        self,
+        judge: impl FnOnce(&Whose, &str) -> Result<Voucher, Refusal>,
+    ) -> Result<Voucher, Refusal> {
+        match self.voucher {
+            Voucher::Key { .. } | Voucher::Digest { .. } if self.name != self.whose.name => {
+                judge(self.whose, self.name)
+            }
+            voucher => Ok(voucher),
         }
-        Err(error) => {
-            entry.status = PluginStatus::Refused(reason(&error, candidate.origin.as_ref()));
-            (entry, None)
-        }
+    }
+}
+
+/// Put down what can be told without running it.
+fn note(examined: &Examined, entry: &mut PluginEntry) {
+    entry.size_bytes = examined.bytes.len() as u64;
+    entry.digest = Some(examined.digest.to_string());
+    if let Some(why) = &examined.instead {
+        entry.source = format!("{}, as it was accepted before ({why})", entry.source);
+    }
+    entry.trust = examined.verdict.as_ref().ok().cloned();
+    if let Ok(manifest) = &examined.manifest {
+        entry.kind = Some(manifest.kind);
+        entry.asks = manifest.asks().into_iter().map(|(authority, _)| authority).collect();
+        entry.interface_version = Some(manifest.interface_version.clone());
     }
 }
 

@@ -1,16 +1,18 @@
 //! Which plugins this agent has: built in, from the plugin directory, from the configuration.
 //!
 //! ```text
-//! find: candidates ─► load: read, checked, asked who it is ─► choose: one of each name ─► managers
-//!                        │ refused, with the reason               │ refused, with the reason
-//!                        └────────────────────────────────────────┴─► PluginEntry
+//! find: candidates ─► believe: bytes, verdict ─► load: linked, asked who it is ─► choose ─► managers
+//!                        │ refused, with the reason  │ refused                      │ refused
+//!                        └───────────────────────────┴──────────────────────────────┴─► PluginEntry
 //! ```
 //! Each is loaded with the grants its block gives it, or (built-in ones) with the least it needs.
 //! What is refused stays in the list with the reason.
 
+mod believe;
 mod choose;
 mod find;
 mod load;
+mod outside;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,15 +26,22 @@ use crate::device::manager::DeviceManager;
 use crate::driver::api::BoxFuture;
 use crate::driver::manager::DriverManager;
 use crate::model::ids::PluginName;
+use crate::model::trust::Voucher;
 use crate::plugin::capability::{Authority, Grants};
 use crate::plugin::manifest::{Manifest, PluginKind};
 use crate::plugin::meter::PluginMeter;
 use crate::plugin::{Plugin, PluginRuntime};
+use crate::trust;
 
-use load::Looked;
+use super::upgrade::kept::Choice;
+
+pub use believe::ObtainError;
+use believe::Registries;
+use load::{Loader, Looked};
+pub use outside::{PullReport, SignatureReport, VerifyReport, pull, verify};
 
 pub(super) use find::read;
-pub(super) use load::{Seed, reason};
+pub(super) use load::{Believed, Seed, reason};
 
 /// A plugin and its fate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,6 +61,9 @@ pub struct PluginEntry {
     pub interface_version: Option<String>,
     /// SHA-256 of the file.
     pub digest: Option<String>,
+    /// Who says that it may be used; absent when nobody does.
+    #[serde(default)]
+    pub trust: Option<Voucher>,
     /// Bytes of the file.
     pub size_bytes: u64,
     /// In use or not, and why.
@@ -114,9 +126,15 @@ pub(super) async fn load_all(
     devices: &DeviceManager,
 ) -> Loaded {
     let mut loads = JoinSet::new();
+    let loader = Arc::new(Loader {
+        runtime: runtime.clone(),
+        policy: trust::policy(&config.trust),
+        registries: Registries::new(config, data_dir),
+        trust: config.trust.clone(),
+        choice: Choice::read(data_dir),
+    });
     for candidate in find::candidates(config, data_dir) {
-        let runtime = runtime.clone();
-        loads.spawn(async move { load::load(candidate, &runtime).await });
+        loads.spawn(load::load(candidate, Arc::clone(&loader)));
     }
     let mut looked = all(loads).await;
     refuse_rivals(&mut looked);

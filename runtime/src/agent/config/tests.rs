@@ -315,3 +315,61 @@ fn the_interval_of_device_statistics_is_a_time_within_its_range() {
         assert!(!found[0].contains(range), "{value}: it is no time at all: {found:?}");
     }
 }
+
+#[test]
+fn trust_registries_and_what_a_plugin_demands_are_read() {
+    use crate::model::digest::Digest;
+    use crate::model::trust::PluginSource;
+    let digest = Digest::of(b"x").tagged();
+    let config = parse(&format!(
+        r#"
+trust {{
+  file              = "trust.hcl"
+  require_signature = ["plugin_dir", "oci"]
+}}
+registry "Registry.local:5000" {{ insecure = true }}
+plugin "a" {{
+  source            = "oci://registry.local:5000/team/a:1"
+  digest            = "{digest}"
+  require_signature = false
+}}
+"#
+    ));
+    assert_eq!(config.trust.file, Some(PathBuf::from("/etc/ostler/trust.hcl")));
+    let required = [PluginSource::PluginDir, PluginSource::Oci];
+    assert_eq!(config.trust.require_signature, required.into());
+    assert!(config.registries["registry.local:5000"].insecure);
+    let plugin = &config.plugins["a"];
+    let source = plugin.source.as_ref().map(ToString::to_string);
+    assert_eq!(source.as_deref(), Some("oci://registry.local:5000/team/a:1"));
+    assert_eq!(plugin.digest, Some(Digest::of(b"x")));
+    assert_eq!(plugin.require_signature, Some(false));
+}
+
+#[test]
+fn what_is_wrong_about_trust_is_said_with_its_place() {
+    let found = problems(
+        r#"
+trust { require_signature = ["plugin_dir", "git"] }
+registry "http://x" {}
+plugin "a" {
+  file   = "a.wasm"
+  source = "oci://registry.example/a:1"
+  digest = "md5:1"
+}
+plugin "b" { source = "registry.example/b:1" }
+"#,
+    );
+    let expected = [
+        "2:1 signatures are required and no key is known",
+        "2:44 \"git\" is no source of plugins; valid are plugin_dir, file, oci",
+        "3:10 \"http:\" is no registry",
+        "6:12 file and source are two places; give one",
+        "7:12 digest: a digest is sha256: and 64",
+        "9:23 a place in a registry begins with oci://",
+    ];
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.starts_with(expected), "{found} is not {expected}");
+    }
+}

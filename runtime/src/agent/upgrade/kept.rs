@@ -12,15 +12,15 @@
 use std::collections::BTreeSet;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::step::Outcome;
 use super::{Seed, UpgradeReport};
 use crate::agent::{AgentHandle, PluginEntry, PluginStatus, catalogue};
-use crate::limits::{PLUGIN_FILE_BYTES_MAX, QUARANTINE_FILE_BYTES_MAX};
+use crate::limits::{PLUGIN_FILE_BYTES_MAX, QUARANTINE_FILE_BYTES_MAX, SIGNATURE_FILE_BYTES_MAX};
 use crate::plugin::manifest::digest;
+use crate::trust::{self, Believable, signature_path};
 
 const DIR: &str = "plugins";
 const FILE: &str = "kept.json";
@@ -61,13 +61,13 @@ impl Choice {
         &self,
         block: &str,
         bytes: &[u8],
-    ) -> Option<(Arc<[u8]>, String)> {
+    ) -> Option<(Believable, String)> {
         let mut of_block = self.kept.iter().filter(|kept| kept.block == block).peekable();
         of_block.peek()?;
         let found = digest(bytes);
         let kept = of_block.find(|kept| kept.found == found)?;
         let path = copy_path(&self.dir, &kept.used);
-        let copy = catalogue::read(&path).ok().filter(|copy| digest(copy) == kept.used);
+        let copy = trust::component(&path).ok().filter(|copy| digest(&copy.bytes) == kept.used);
         if copy.is_none() {
             tracing::warn!(plugin = block, copy = %path.display(), "what was accepted is not there as it was");
         }
@@ -91,6 +91,7 @@ pub(in crate::agent) fn copy_used(data_dir: &Path, used: Vec<(PathBuf, String)>)
         if path.extension().is_some_and(|end| end == "wasm") && !named.contains(&stem) {
             // What cannot be removed takes room and does no harm.
             let _left = std::fs::remove_file(&path);
+            let _left = std::fs::remove_file(signature_path(&path));
         }
     }
     for (path, wanted) in used {
@@ -98,7 +99,7 @@ pub(in crate::agent) fn copy_used(data_dir: &Path, used: Vec<(PathBuf, String)>)
             let same = digest(&bytes) == wanted;
             let changed = || format!("{} changed since it was loaded", path.display());
             same.then_some(()).ok_or_else(changed)?;
-            copy(&dir, &wanted, &bytes).map_err(|error| error.to_string())
+            copy(&dir, &wanted, &bytes, &path).map_err(|error| error.to_string())
         });
         if let Err(error) = copied {
             tracing::warn!(%error, "no copy of a plugin is kept to go back to after a restart");
@@ -106,16 +107,31 @@ pub(in crate::agent) fn copy_used(data_dir: &Path, used: Vec<(PathBuf, String)>)
     }
 }
 
-/// Keep these bytes. Blocks.
-pub(super) fn copy_new(data_dir: &Path, bytes: &[u8]) {
-    if let Err(error) = copy(&data_dir.join(DIR), &digest(bytes), bytes) {
+/// Keep these bytes of `file`, and the signature beside it. Blocks.
+pub(super) fn copy_new(data_dir: &Path, bytes: &[u8], file: &Path) {
+    if let Err(error) = copy(&data_dir.join(DIR), &digest(bytes), bytes, file) {
         tracing::warn!(%error, "no copy of the upgraded plugin is kept for the next start");
     }
 }
 
-fn copy(dir: &Path, digest: &str, bytes: &[u8]) -> io::Result<()> {
+fn copy(dir: &Path, digest: &str, bytes: &[u8], from: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     let path = copy_path(dir, digest);
+    // Without it a plugin of which a signature is required would not be used again. One that is not
+    // of these bytes is found when it is read.
+    let mut signature = Vec::new();
+    match std::fs::File::open(signature_path(from)) {
+        Ok(file) => {
+            file.take(SIGNATURE_FILE_BYTES_MAX).read_to_end(&mut signature)?;
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            write(dir, &signature_path(&path), &signature)?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // One of an older copy may be by a key that is revoked by now.
+            let _none = std::fs::remove_file(signature_path(&path));
+        }
+        Err(error) => return Err(error),
+    }
     if path.metadata().is_ok_and(|meta| meta.len() == bytes.len() as u64) {
         return Ok(());
     }
@@ -214,7 +230,7 @@ mod tests {
             used: digest(used),
             why: "3 strikes".to_owned(),
         }];
-        copy(&dir.join(DIR), &digest(used), used).unwrap();
+        copy(&dir.join(DIR), &digest(used), used, Path::new("/nowhere")).unwrap();
         let path = dir.join(DIR).join(FILE);
         write(&dir.join(DIR), &path, &serde_json::to_vec(&kept).unwrap()).unwrap();
     }
@@ -222,13 +238,13 @@ mod tests {
     #[test]
     fn the_accepted_copy_is_used_as_long_as_the_file_is_the_one_it_was_preferred_to() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Choice::read(dir.path()).instead("p", b"bad"), None);
+        assert!(Choice::read(dir.path()).instead("p", b"bad").is_none());
         keep(dir.path(), "p", b"bad", b"good");
         let choice = Choice::read(dir.path());
         let (bytes, why) = choice.instead("p", b"bad").unwrap();
-        assert_eq!((&*bytes, &*why), (&b"good"[..], "3 strikes"));
-        assert_eq!(choice.instead("p", b"newer"), None, "the operator changed the file");
-        assert_eq!(choice.instead("q", b"bad"), None, "another plugin");
+        assert_eq!((&*bytes.bytes, &*why), (&b"good"[..], "3 strikes"));
+        assert!(choice.instead("p", b"newer").is_none(), "the operator changed the file");
+        assert!(choice.instead("q", b"bad").is_none(), "another plugin");
     }
 
     #[test]
@@ -236,14 +252,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         keep(dir.path(), "p", b"bad", b"good");
         std::fs::write(copy_path(&dir.path().join(DIR), &digest(b"good")), b"evil").unwrap();
-        assert_eq!(Choice::read(dir.path()).instead("p", b"bad"), None);
+        assert!(Choice::read(dir.path()).instead("p", b"bad").is_none());
     }
 
     #[test]
     fn copies_that_nothing_names_go_and_those_in_use_are_made() {
         let dir = tempfile::tempdir().unwrap();
         keep(dir.path(), "p", b"bad", b"good");
-        copy_new(dir.path(), b"old");
+        copy_new(dir.path(), b"old", Path::new("/nowhere"));
         let file = dir.path().join("p.wasm");
         std::fs::write(&file, b"bad").unwrap();
         copy_used(dir.path(), vec![(file.clone(), digest(b"bad")), (file, digest(b"other"))]);

@@ -8,12 +8,13 @@ use std::time::Duration;
 use super::step::{By, Effect, Event, Outcome, Release, grown};
 use super::trial::{self, Twin};
 use super::{Code, Now, Slot, UpgradeReport, kept};
-use crate::agent::catalogue::{self, PluginEntry};
+use crate::agent::catalogue::{self, Believed, PluginEntry};
 use crate::agent::{AgentHandle, records};
 use crate::clock;
 use crate::driver::api::BoxFuture;
 use crate::limits::UPGRADE_DRY_WALL_MAX;
 use crate::model::ids::RunId;
+use crate::model::trust::Voucher;
 use crate::plugin::Plugin;
 use crate::plugin::capability::Authority;
 use crate::plugin::manifest::Manifest;
@@ -24,6 +25,7 @@ struct Offer {
     slot: Arc<Slot>,
     bytes: Arc<[u8]>,
     manifest: Manifest,
+    voucher: Voucher,
     /// As far as it got.
     report: UpgradeReport,
     twin: Option<Twin>,
@@ -47,14 +49,10 @@ pub(super) async fn upgrade(
         tasks_tried: 0,
         outcome: Outcome::Same,
     };
-    let read = tokio::task::spawn_blocking(move || catalogue::read(&file)).await;
+    let of = Arc::clone(&slot);
+    let read = tokio::task::spawn_blocking(move || of.seed.believed(of.name.as_str(), &file)).await;
     let read = read.unwrap_or_else(|_| Err("reading the file was given up".to_owned()));
-    let read = read.and_then(|bytes| {
-        let manifest = Manifest::read(&bytes);
-        let manifest = manifest.map_err(|error| format!("the file is no plugin: {error}"));
-        Ok((manifest?, bytes))
-    });
-    let (manifest, bytes) = match read {
+    let Believed { bytes, manifest, voucher } = match read {
         Ok(read) => read,
         Err(reason) => {
             report.outcome = Outcome::Refused { reason };
@@ -64,7 +62,8 @@ pub(super) async fn upgrade(
     };
     report.to.digest.clone_from(&manifest.digest);
     let digest = manifest.digest.clone();
-    let offer = Offer { agent, slot, bytes, manifest, report, twin: None, owned: BTreeSet::new() };
+    let owned = BTreeSet::new();
+    let offer = Offer { agent, slot, bytes, manifest, voucher, report, twin: None, owned };
     offer.run(Event::Offered { digest, by }).await
 }
 
@@ -167,7 +166,8 @@ impl Offer {
             return self.step(Event::Switched(Err(reason)));
         }
         let (dir, bytes) = (self.agent.data_dir().to_owned(), Arc::clone(&self.bytes));
-        let copied = tokio::task::spawn_blocking(move || kept::copy_new(&dir, &bytes));
+        let file = self.report.file.clone();
+        let copied = tokio::task::spawn_blocking(move || kept::copy_new(&dir, &bytes, &file));
         // An error is its panic, which was reported where it happened.
         let _copied = copied.await;
         let code = match plugin {
@@ -189,6 +189,7 @@ impl Offer {
             size_bytes: self.manifest.size_bytes,
             asks: self.manifest.asks().into_iter().map(|(authority, _)| authority).collect(),
             source: self.report.file.display().to_string(),
+            trust: Some(self.voucher.clone()),
             ..now.entry.clone()
         };
         let entry_before = std::mem::replace(&mut now.entry, entry);

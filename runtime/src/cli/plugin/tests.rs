@@ -86,6 +86,7 @@ fn the_list_has_a_row_per_plugin_and_the_reasons_below() {
         version: Some("0.1.0".into()),
         interface_version: Some("0.1.0".into()),
         digest: Some("0123456789abcdef".into()),
+        trust: Some(Voucher::Agent),
         size_bytes: 1_024,
         status: PluginStatus::Loaded,
         grants: Grants::default(),
@@ -100,8 +101,8 @@ fn the_list_has_a_row_per_plugin_and_the_reasons_below() {
     let lines: Vec<&str> = text.lines().collect();
     let words: Vec<&str> = lines[1].split_whitespace().collect();
     let expected =
-        ["exec", "driver", "0.1.0", "loaded", "1.0", "KiB", "!process", "0123456789ab", "built-in"];
-    assert_eq!(words, expected);
+        "exec driver 0.1.0 loaded 1.0 KiB !process 0123456789ab agent built-in".split(' ');
+    assert_eq!(words, expected.collect::<Vec<_>>());
     assert!(text.ends_with("\nbad is refused: imports x\n"), "{text}");
 }
 
@@ -121,6 +122,7 @@ fn what_a_plugin_may_is_what_it_asks_for_as_far_as_it_is_granted() {
         version: None,
         interface_version: None,
         digest: None,
+        trust: None,
         size_bytes: 1,
         status: PluginStatus::Loaded,
         grants,
