@@ -320,9 +320,17 @@ async fn one_that_fails_after_the_switch_is_rolled_back_by_itself_and_tasks_run_
     let UpgradeOutcome::RolledBack { reason } = &back.outcome else { panic!("{back:?}") };
     assert!(reason.contains("2 strikes") && reason.contains("start: "), "{reason}");
     assert_eq!((told.proving_until, told.upgraded_at), (None, None));
+    let shown = || agent.node().drivers["hostile"].version.clone();
+    eventually("the old one is asked again", || shown() == "0.1.0").await;
     assert!(task.allocs()[0].state().borrow().tasks["t"].finished_at.is_none());
     ends(task).await;
+    let stops = || {
+        let calls = agent.plugin_status("hostile")[0].activity.clone().unwrap().calls;
+        calls.get("stop").map_or(0, |stats| stats.calls)
+    };
+    let before = stops();
     ends(running(agent, &job("b", "")).await).await;
+    assert_eq!(stops(), before + 1, "the old code is called");
     bench.agent.stop().await;
 }
 

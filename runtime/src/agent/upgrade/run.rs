@@ -300,8 +300,8 @@ async fn follow(agent: &AgentHandle, slot: &Arc<Slot>, turn: u64, event: Event) 
         if let Effect::Over(outcome) = effect {
             report.outcome = outcome;
             told(slot, &report);
-            kept::remember(agent, &slot.seed, &report).await;
             records::upgraded(&agent.0.state, &entry).await;
+            kept::remember(agent, &slot.seed, &report).await;
             over = true;
         }
     }
