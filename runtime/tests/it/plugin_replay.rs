@@ -87,7 +87,7 @@ async fn what_failed_in_an_agent_fails_the_same_way_from_the_recording_alone() {
         ends.insert(end.to_owned());
     }
     // Asked for, what it answered is written as well.
-    script(dir.path(), "{}");
+    script(dir.path(), "");
     let answered = async || {
         let recorded = agent.handle.record_plugin("mock_device").await;
         let file = recorded[0].file.clone().unwrap();

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use super::super::diagnostic::{Diagnostics, Sink, Span, shown};
 use super::super::schema::{Field, Schema, Shape};
-use super::super::tree::{Block, Body, ValueKind};
+use super::super::tree::{Block, Body};
 use super::super::units::parse_duration;
 use super::super::{Format, hcl};
+use super::grants::{GRANTS, grants};
 use super::job::checked;
-use super::reader::{as_text, wrong};
 use super::trust::{REGISTRY, TRUST, digest_at, registries, source, trust};
 use super::{Context, Reader};
 use crate::limits::{
@@ -20,10 +20,9 @@ use crate::limits::{
     START_WALL_MAX,
 };
 use crate::model::config::{
-    AgentConfig, CommandGrant, ConfigOrigin, FailurePolicy, FileGrant, GcConfig, Grants,
-    LimitOverrides, PluginBlock, QuarantineFor, UpgradeMode,
+    AgentConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock, QuarantineFor,
+    UpgradeMode,
 };
-use crate::model::endpoint::{Endpoint, EndpointError};
 use crate::model::ids::PluginName;
 
 /// Shortest deadline of a call: below it no guest can answer.
@@ -52,7 +51,7 @@ const PERCENT: RangeInclusive<i64> = 1..=100;
 const GC_ALLOCS: RangeInclusive<i64> = 1..=100_000;
 const GC_PARALLEL: RangeInclusive<i64> = 1..=64;
 
-const fn field(name: &'static str, shape: Shape) -> Field {
+pub(super) const fn field(name: &'static str, shape: Shape) -> Field {
     Field { hcl: name, json: "", shape }
 }
 
@@ -60,7 +59,7 @@ const fn once(name: &'static str, schema: &'static Schema) -> Field {
     field(name, Shape::Block { schema, label: None, many: false })
 }
 
-const fn labelled(name: &'static str, schema: &'static Schema) -> Field {
+pub(super) const fn labelled(name: &'static str, schema: &'static Schema) -> Field {
     field(name, Shape::Block { schema, label: Some("Name"), many: true })
 }
 
@@ -127,24 +126,6 @@ static PLUGIN: Schema = Schema {
         hinted("args", "a plugin is no program; use config"),
     ],
 };
-
-static GRANTS: Schema = Schema {
-    what: "grants",
-    fields: &[
-        labelled("files", &FILES),
-        labelled("command", &COMMAND),
-        field("process", Shape::Bool),
-        field("users", Shape::TextList),
-        field("programs", Shape::TextList),
-        field("wasm_task", Shape::Bool),
-        field("connect", Shape::TextList),
-        field("env", Shape::TextList),
-    ],
-};
-
-static FILES: Schema = Schema { what: "files", fields: &[field("write", Shape::Bool)] };
-
-static COMMAND: Schema = Schema { what: "command", fields: &[field("args", Shape::TextList)] };
 
 static LIMITS: Schema = Schema {
     what: "limits",
@@ -344,144 +325,6 @@ fn plugin(block: Block, cx: &mut Context<'_>) -> PluginBlock {
         upgrade,
         origin: Some(ConfigOrigin { file: String::new(), line, lines }),
     }
-}
-
-fn grants(block: Block, cx: &mut Context<'_>) -> Grants {
-    let mut reader = Reader::new(block.body, &GRANTS, cx);
-    let mut files = Vec::new();
-    for (path, _, block) in targets(reader.blocks("files"), cx) {
-        let mut reader = Reader::new(block.body, &FILES, cx);
-        let write = reader.boolean("write", cx).unwrap_or(false);
-        reader.finish();
-        files.push(FileGrant { path, write });
-    }
-    let mut commands = Vec::new();
-    for (program, at, block) in targets(reader.blocks("command"), cx) {
-        if !program.is_absolute() {
-            cx.error(at, "a command is granted by its full path, as in \"/usr/bin/nvidia-smi\"");
-        }
-        let mut reader = Reader::new(block.body, &COMMAND, cx);
-        let args = argument_lists(&mut reader, cx);
-        reader.finish();
-        commands.push(CommandGrant { program, args });
-    }
-    let process = reader.boolean("process", cx).unwrap_or(false);
-    let users = reader.texts("users", cx);
-    let programs = reader.texts("programs", cx);
-    if !process {
-        for (name, given) in [("users", &users), ("programs", &programs)] {
-            if let Some((_, at)) = given {
-                cx.error(*at, format!("{name} narrows process; write process = true beside it"));
-            }
-        }
-    }
-    let programs = programs.map(|programs| checked_programs(programs.0, cx));
-    let wasm_task = reader.boolean("wasm_task", cx).unwrap_or(false);
-    let connect = reader.texts("connect", cx).map(|(places, _)| endpoints(places, cx));
-    let env = reader.texts("env", cx).map(|(names, _)| variables(names, cx));
-    reader.finish();
-    Grants {
-        files,
-        commands,
-        process,
-        users: users.map(|(users, _)| plain_texts(users)).unwrap_or_default(),
-        programs,
-        wasm_task,
-        connect: connect.unwrap_or_default(),
-        env: env.unwrap_or_default(),
-    }
-}
-
-fn plain_texts(texts: Vec<(String, Span)>) -> Vec<String> {
-    texts.into_iter().map(|(text, _)| text).collect()
-}
-
-/// A program that a task may be: found by its full path, never by name.
-fn checked_programs(programs: Vec<(String, Span)>, cx: &mut Context<'_>) -> Vec<String> {
-    for (program, at) in &programs {
-        if !program.starts_with('/') {
-            cx.error(*at, "a program is granted by its full path, as in \"/opt/app/*\"");
-        }
-    }
-    plain_texts(programs)
-}
-
-fn endpoints(places: Vec<(String, Span)>, cx: &mut Context<'_>) -> Vec<Endpoint> {
-    let mut endpoints = Vec::with_capacity(places.len());
-    for (place, at) in places {
-        match place.parse() {
-            Ok(endpoint) => endpoints.push(endpoint),
-            Err(error) => {
-                let error: EndpointError = error;
-                cx.error(at, error.to_string());
-            }
-        }
-    }
-    endpoints
-}
-
-fn variables(names: Vec<(String, Span)>, cx: &mut Context<'_>) -> Vec<String> {
-    for (name, at) in &names {
-        if name.is_empty() || name.contains(['=', '\0']) {
-            let message = "the name of a variable, or a pattern such as \"LC_*\", is wanted here";
-            cx.error(*at, message);
-        }
-    }
-    plain_texts(names)
-}
-
-/// Blocks whose label is a path; the same path twice is reported.
-fn targets(blocks: Vec<Block>, cx: &mut Context<'_>) -> Vec<(PathBuf, Span, Block)> {
-    let mut seen = BTreeSet::new();
-    let mut targets = Vec::with_capacity(blocks.len());
-    for mut block in blocks {
-        let Some(label) = block.labels.drain(..).next() else {
-            continue;
-        };
-        if label.name.is_empty() {
-            cx.error(label.span, "a path must not be empty");
-            continue;
-        }
-        if !seen.insert(label.name.clone()) {
-            cx.error(label.span, format!("{} is granted here already", shown(&label.name)));
-        }
-        targets.push((PathBuf::from(label.name), label.span, block));
-    }
-    targets
-}
-
-/// `args`: a list of argument lists. Absent: no arguments.
-fn argument_lists(reader: &mut Reader, cx: &mut Context<'_>) -> Vec<Vec<String>> {
-    let wanted = "a list of argument lists such as [[\"--query\", \"*\"]]";
-    let Some((key, value)) = reader.value("args") else {
-        return vec![Vec::new()];
-    };
-    let ValueKind::List(items) = value.kind else {
-        return wrong(&key, value.span, wanted, &value.kind, cx).unwrap_or_default();
-    };
-    if items.is_empty() {
-        cx.error(
-            value.span,
-            "args must not be empty; leave it out for no arguments, write [[\"**\"]] for any",
-        );
-    }
-    let mut lists = Vec::with_capacity(items.len());
-    for item in items {
-        let ValueKind::List(items) = item.kind else {
-            wrong(&key, item.span, wanted, &item.kind, cx).unwrap_or(());
-            continue;
-        };
-        let mut list = Vec::with_capacity(items.len());
-        for argument in items {
-            match as_text(argument.kind) {
-                // A literal `${` is kept as `$${` for whoever fills in references later: nobody here.
-                Ok(text) => list.push(text.replace("$${", "${")),
-                Err(kind) => wrong(&key, argument.span, wanted, &kind, cx).unwrap_or(()),
-            }
-        }
-        lists.push(list);
-    }
-    lists
 }
 
 fn limits(block: Block, cx: &mut Context<'_>) -> LimitOverrides {

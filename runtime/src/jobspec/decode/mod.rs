@@ -6,6 +6,7 @@ mod agent;
 mod constraint;
 mod form;
 mod free;
+mod grants;
 mod group;
 mod health;
 mod job;

@@ -139,7 +139,9 @@ async fn tasks_run_in_the_order_of_their_lifecycle() {
         order.lines().position(|line| line == what).unwrap_or_else(|| panic!("{what} in {order}"))
     };
     assert!(place("prestart") < place("main"), "{order}");
-    assert!(place("main") < place("poststart"), "{order}");
+    // Started, not yet heard of: what a busy machine lets run first is not the agent's to say.
+    let started = |task: &str| state(&result, task).started_at.unwrap();
+    assert!(started("main") <= started("after"), "{order}");
     assert!(place("main-ends") < place("poststop"), "{order}");
     assert_eq!(order.lines().count(), 6, "each ran once: {order}");
     assert!(events(&result, "beside").contains(&EventKind::MainTasksDead));
