@@ -7,7 +7,7 @@
 //! Refresher ─ each fingerprint ─► policy ─ wait  ─┘
 //!           ◄─ woken when a quarantine begins or is lifted
 //! ```
-//! A plugin in quarantine gets no calls but those that running tasks need to end ([`ENDING`]); the
+//! A plugin in quarantine gets no calls but those that running tasks need to end (`ENDING`); the
 //! host ends processes without it anyway, when these fail too.
 
 use std::collections::{BTreeMap, BTreeSet};

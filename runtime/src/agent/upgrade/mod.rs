@@ -9,7 +9,7 @@
 //! ```
 //! `step` decides; here it is done. The switch is one exchange of a pointer: calls in flight end on
 //! the old code, later ones go to the new. The old code stays loaded until the new one proved itself.
-//! What was accepted is loaded by the next agent too, see [`kept`].
+//! What was accepted is loaded by the next agent too, see `kept`.
 
 mod auto;
 pub(super) mod kept;
