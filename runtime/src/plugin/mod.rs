@@ -26,6 +26,7 @@ pub mod record;
 pub mod refresh;
 pub mod schema;
 pub mod strikes;
+mod schema_cost;
 mod weigh;
 
 use std::path::PathBuf;

@@ -1,10 +1,12 @@
 //! Configurations checked against the JSON Schema a plugin brought.
 //!
 //! The schema comes from the plugin, so it is untrusted: bounded in size, patterns run on the
-//! linear-time regex engine, references to other documents are not followed.
+//! linear-time regex engine, references to other documents are not followed, and what there is to
+//! check is counted before ([`super::schema_cost`]).
 
 use serde_json::Value;
 
+use super::schema_cost::affordable;
 use super::{PluginError, convert};
 use crate::driver::api::Diagnostic;
 use crate::limits::SCHEMA_BYTES_MAX;
@@ -35,6 +37,7 @@ impl ConfigSchema {
         } else {
             serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?
         };
+        affordable(&value).map_err(|e| wrong(e.to_string()))?;
         let validator = jsonschema::options()
             .with_pattern_options(jsonschema::PatternOptions::regex())
             .build(&value)
