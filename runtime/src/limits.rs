@@ -494,7 +494,21 @@ pub const TASK_CODE_KEPT_MAX: usize = 8;
 pub const GUEST_OUTPUT_PERMIT_BYTES: usize = 64 * 1024;
 /// Size of the code cache on disk, bytes; the entries used least recently go first, at start.
 pub const CODE_CACHE_BYTES_MAX: u64 = 2 * 1024 * MIB;
-/// Niceness of guest threads: the agent's own threads come first. Not lower: at 19 a guest thread
+/// Guest threads for short calls, per core and at least in all. A call that uses up a whole tick goes
+/// on among the busy ones, so these are free again soon, however many guests spin.
+pub const CALL_THREADS_PER_CORE: usize = 2;
+/// See [`CALL_THREADS_PER_CORE`].
+pub const CALL_THREADS_MIN: usize = 4;
+/// Processor time of one poll after which a call counts as busy: half a tick, which only guests reach
+/// that the tick interrupted.
+pub const CALL_BUSY: Duration = Duration::from_millis(5);
+/// Processor time of a call after which the plugin's next one begins among the busy guests: otherwise
+/// those who use nearly a tick each time, again and again, would hold the call threads together.
+pub const CALL_SLOW: Duration = Duration::from_millis(1);
+/// Smallest and largest weight of a WASM task among those that compute at the same time, MHz: a task
+/// that reserved nothing gets something, and none is so heavy that the others' turns vanish.
+pub const TASK_WEIGHT: std::ops::RangeInclusive<u32> = 10..=1_000_000;
+/// Niceness of busy guest threads: the agent's own threads come first. Not lower: at 19 a guest thread
 /// gets 1.5 % of a core beside busy native tasks of the same cgroup, and plugin calls (stop and kill
 /// among them) could run into their deadline; at 5 it gets a quarter. By the kernel's weights for
 /// nice levels (15 and 335 against 1024), not measured.

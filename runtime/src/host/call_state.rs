@@ -18,8 +18,8 @@ use crate::driver::api::TaskContext;
 use crate::limits::PluginLimits;
 use crate::plugin::capability::Grants;
 use crate::sandbox::{
-    CallError, GuestLimiter, HostcallBudget, StoreLimits, StoreState, new_resource_table,
-    new_wasi_builder,
+    CallError, CpuMeter, GuestLimiter, HostCalls, HostcallBudget, StoreLimits, StoreState,
+    new_resource_table, new_wasi_builder,
 };
 
 /// What host functions know of the plugin that calls them; the same for all its calls.
@@ -126,6 +126,7 @@ pub struct CallState {
     pub host_time: Arc<HostTime>,
     /// What the host answers, recorded or played.
     pub tape: Tape,
+    cpu: CpuMeter,
 }
 
 impl CallState {
@@ -139,6 +140,7 @@ impl CallState {
         task: Option<Arc<TaskContext>>,
         services: HostServices,
         host_time: Arc<HostTime>,
+        cpu: CpuMeter,
         limits: &StoreLimits,
     ) -> Result<Self, CallError> {
         let mut wasi = new_wasi_builder(limits);
@@ -177,6 +179,7 @@ impl CallState {
             services,
             host_time,
             tape: Tape::Off,
+            cpu,
         })
     }
 }
@@ -195,6 +198,16 @@ impl CallState {
 impl StoreState for CallState {
     fn limiter(&mut self) -> &mut GuestLimiter {
         &mut self.limiter
+    }
+}
+
+impl HostCalls for CallState {
+    fn budget(&mut self) -> &mut HostcallBudget {
+        &mut self.budget
+    }
+
+    fn cpu(&self) -> &CpuMeter {
+        &self.cpu
     }
 }
 

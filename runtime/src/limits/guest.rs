@@ -2,17 +2,64 @@
 
 use std::time::Duration;
 
-use super::{KIB, MIB};
+use super::{
+    COMPILE_ADDRESS_SPACE_BYTES_MAX, COMPILE_CPU_SECONDS_MAX, COMPILE_WALL_MAX,
+    EPHEMERAL_DISK_MB_DEFAULT, GUEST_CORE_INSTANCES_MAX, GUEST_MEMORIES_MAX,
+    GUEST_TABLE_ELEMENTS_CEILING, GUEST_TABLES_MAX, KIB, MIB, PLUGIN_FILE_BYTES_MAX,
+};
+
+/// What the compile child of one guest may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompileLimits {
+    /// Largest wasm file, bytes.
+    pub file_bytes_max: u64,
+    /// Address space of the child, bytes.
+    pub address_space_bytes_max: u64,
+    /// Processor time of the child; whole seconds, as the kernel counts.
+    pub cpu_max: Duration,
+    /// Wall time the agent waits for the child.
+    pub wall_max: Duration,
+}
+
+impl CompileLimits {
+    /// For a file of at most `file_bytes_max` bytes.
+    #[must_use]
+    pub const fn of_file(file_bytes_max: u64) -> Self {
+        Self {
+            file_bytes_max,
+            address_space_bytes_max: COMPILE_ADDRESS_SPACE_BYTES_MAX,
+            cpu_max: Duration::from_secs(COMPILE_CPU_SECONDS_MAX),
+            wall_max: COMPILE_WALL_MAX,
+        }
+    }
+}
+
+/// Bytes of host memory that one table element takes: a pointer.
+pub const TABLE_ELEMENT_BYTES: u64 = 8;
 
 /// What one call of a plugin may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginLimits {
-    /// Wall time of one call, host functions included.
+    /// Wall time of one call. Host work that has a deadline of its own (a command, a start) does not
+    /// count.
     pub call_wall_max: Duration,
-    /// Linear memory over all memories of the instance together, bytes.
+    /// Processor time of one call, that of host functions not counted.
+    pub call_cpu_max: Duration,
+    /// Linear memory and tables over all of the instance together, bytes; a table element counts
+    /// [`TABLE_ELEMENT_BYTES`].
     pub memory_bytes_max: u64,
     /// Table elements over all tables together.
     pub table_elements_max: u64,
+    /// Core instances in the component.
+    pub instances_max: u32,
+    /// Linear memories in the component.
+    pub memories_max: u32,
+    /// Tables in the component.
+    pub tables_max: u32,
+    /// What its compile child may use, and the size of its file.
+    pub compile: CompileLimits,
+    /// Bytes the guest may hand over in one host call.
+    pub host_call_bytes_max: u64,
     /// Bytes copied between guest and host in one call, both ways together.
     pub transfer_bytes_max: u64,
     /// Host functions called in one call.
@@ -35,8 +82,17 @@ impl Default for PluginLimits {
             // A fingerprint takes microseconds; two seconds leave room for a slow `nvidia-smi`
             // and a loaded machine, and bound how long a kill can be held up.
             call_wall_max: Duration::from_secs(5),
+            // A thousand times what a call of eight devices takes in a build without optimisation;
+            // below the wall deadline, so that who computes for ever ends sooner than who waits.
+            call_cpu_max: Duration::from_secs(2),
             memory_bytes_max: 64 * MIB,
-            table_elements_max: 40_000,
+            table_elements_max: GUEST_TABLE_ELEMENTS_CEILING as u64,
+            instances_max: GUEST_CORE_INSTANCES_MAX,
+            memories_max: GUEST_MEMORIES_MAX,
+            tables_max: GUEST_TABLES_MAX,
+            compile: CompileLimits::of_file(PLUGIN_FILE_BYTES_MAX),
+            // The arguments of a spawn with a whole environment are some 100 KiB.
+            host_call_bytes_max: MIB,
             // Eight devices with four attributes are 4 KiB. Host memory can reach three times this.
             transfer_bytes_max: 4 * MIB,
             host_calls_max: 10_000,
@@ -50,10 +106,11 @@ impl Default for PluginLimits {
     }
 }
 
-/// What one WASM task may use.
+/// What one WASM task may use. A task may be given less, never more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskLimits {
-    /// Linear memory over all memories together, bytes. The job's `resources.memory` replaces it.
+    /// Linear memory and tables over all of the task together, bytes. The job's `resources.memory`
+    /// replaces it.
     pub memory_bytes_max: u64,
     /// Table elements over all tables together. ripgrep has 5,000, CPython 12,000.
     pub table_elements_max: u64,
@@ -63,16 +120,19 @@ pub struct TaskLimits {
     pub handles_max: u32,
     /// Bytes of one random request.
     pub random_bytes_max: u64,
+    /// Bytes it may add to its directories. The group's `ephemeral_disk` replaces it.
+    pub disk_bytes_max: u64,
 }
 
 impl Default for TaskLimits {
     fn default() -> Self {
         Self {
             memory_bytes_max: 300 * MIB,
-            table_elements_max: 40_000,
+            table_elements_max: GUEST_TABLE_ELEMENTS_CEILING as u64,
             transfer_bytes_max: 8 * MIB,
             handles_max: 10_000,
             random_bytes_max: 64 * KIB,
+            disk_bytes_max: EPHEMERAL_DISK_MB_DEFAULT as u64 * MIB,
         }
     }
 }

@@ -14,8 +14,9 @@ use super::json::JsonObject;
 use super::oci::Reference;
 use super::trust::TrustConfig;
 use crate::limits::{
-    FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, KIB, MIB, PluginLimits, QUARANTINE_DEFAULT,
-    STRIKE_WINDOW, STRIKES_MAX_DEFAULT, UPGRADE_STRIKES_DEFAULT, UPGRADE_WINDOW_DEFAULT,
+    CompileLimits, FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, KIB, MIB, PluginLimits,
+    QUARANTINE_DEFAULT, STRIKE_WINDOW, STRIKES_MAX_DEFAULT, UPGRADE_STRIKES_DEFAULT,
+    UPGRADE_WINDOW_DEFAULT,
 };
 
 /// An agent's configuration; everything absent means the default.
@@ -183,10 +184,28 @@ impl Default for FailurePolicy {
 pub struct LimitOverrides {
     /// Wall time of one call.
     pub call_wall: Option<Duration>,
-    /// Linear memory, MiB.
+    /// Processor time of one call.
+    pub call_cpu: Option<Duration>,
+    /// Linear memory and tables, MiB.
     pub memory_mb: Option<u64>,
     /// Table elements.
     pub table_elements: Option<u64>,
+    /// Core instances.
+    pub instances: Option<u32>,
+    /// Linear memories.
+    pub memories: Option<u32>,
+    /// Tables.
+    pub tables: Option<u32>,
+    /// The file, MiB.
+    pub file_mb: Option<u64>,
+    /// Memory of its compiler, MiB.
+    pub compile_memory_mb: Option<u64>,
+    /// Processor time of its compiler.
+    pub compile_cpu: Option<Duration>,
+    /// Wall time of its compiler.
+    pub compile_wall: Option<Duration>,
+    /// Bytes handed over in one host call, KiB.
+    pub host_call_kb: Option<u64>,
     /// Bytes between guest and host in one call, KiB.
     pub transfer_kb: Option<u64>,
     /// Host functions called in one call.
@@ -212,8 +231,23 @@ impl LimitOverrides {
         };
         PluginLimits {
             call_wall_max: self.call_wall.unwrap_or(limits.call_wall_max),
+            call_cpu_max: self.call_cpu.unwrap_or(limits.call_cpu_max),
             memory_bytes_max: scaled(self.memory_mb, MIB, limits.memory_bytes_max),
             table_elements_max: self.table_elements.unwrap_or(limits.table_elements_max),
+            instances_max: self.instances.unwrap_or(limits.instances_max),
+            memories_max: self.memories.unwrap_or(limits.memories_max),
+            tables_max: self.tables.unwrap_or(limits.tables_max),
+            compile: CompileLimits {
+                file_bytes_max: scaled(self.file_mb, MIB, limits.compile.file_bytes_max),
+                address_space_bytes_max: scaled(
+                    self.compile_memory_mb,
+                    MIB,
+                    limits.compile.address_space_bytes_max,
+                ),
+                cpu_max: self.compile_cpu.unwrap_or(limits.compile.cpu_max),
+                wall_max: self.compile_wall.unwrap_or(limits.compile.wall_max),
+            },
+            host_call_bytes_max: scaled(self.host_call_kb, KIB, limits.host_call_bytes_max),
             transfer_bytes_max: scaled(self.transfer_kb, KIB, limits.transfer_bytes_max),
             host_calls_max: self.host_calls.unwrap_or(limits.host_calls_max),
             answer_bytes_max: scaled(self.answer_kb, KIB, limits.answer_bytes_max),

@@ -28,8 +28,8 @@ use crate::host::{CallState, HostServices, PluginContext};
 use crate::limits;
 use crate::model::json::JsonObject;
 use crate::sandbox::{
-    CallError, EngineKind, GuestLimiter, GuestTask, Pace, StoreLimits, StoreState, classify,
-    new_store,
+    CallError, CpuMeter, EngineKind, GuestLimiter, GuestTask, Pace, StoreLimits, StoreState,
+    classify, meter_host_calls, new_store,
 };
 
 /// How often a call whose guest waits for host work with a deadline of its own is looked at.
@@ -322,16 +322,17 @@ impl<P: Send + Sync + 'static> Caller<P> {
                 slot
             }
         };
-        let host_time = Arc::new(HostTime::default());
-        let guest = self.guest(about, Arc::clone(&host_time), body);
+        let (host_time, meter) = (Arc::new(HostTime::default()), CpuMeter::default());
+        let guest = self.guest(about, Arc::clone(&host_time), meter.clone(), body);
         let guest = async move {
             let _slot = slot;
             guest.await
         };
+        let cpu_max = self.context.limits.call_cpu_max;
         let sandbox = &self.services.sandbox;
         let mut guest = match &self.pace {
-            Some(pace) => sandbox.spawn_near(pace, guest),
-            None => sandbox.spawn(guest),
+            Some(pace) => sandbox.spawn_near(pace, guest, meter, cpu_max),
+            None => sandbox.spawn_bounded(guest, meter, cpu_max),
         };
         if let Some(result) = guest.ended_near() {
             *cpu = guest.cpu().total();
@@ -349,6 +350,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         &self,
         (task, tape): (Option<Arc<TaskContext>>, Tape),
         host_time: Arc<HostTime>,
+        cpu: CpuMeter,
         body: F,
     ) -> impl Future<Output = Result<(T, Moved), CallError>> + Send + 'static
     where
@@ -362,10 +364,11 @@ impl<P: Send + Sync + 'static> Caller<P> {
         let meter = Arc::clone(&self.meter);
         async move {
             let sandbox = Arc::clone(&services.sandbox);
-            let mut state = CallState::new(context, task, services, host_time, &limits)?;
+            let mut state =
+                CallState::new(context, task, services, host_time, cpu, &limits)?;
             state.tape = tape;
             let mut store = new_store(sandbox.engine(EngineKind::Plugin), &limits, state)?;
-            bound_host_calls(&mut store);
+            meter_host_calls(&mut store, &limits);
             let limiter: &mut GuestLimiter = store.data_mut().limiter();
             let usage = limiter.usage();
             let answer = body(&pre, &mut store).await;
@@ -379,16 +382,6 @@ impl<P: Send + Sync + 'static> Caller<P> {
             Ok((answer, Moved { bytes_in, bytes_out }))
         }
     }
-}
-
-/// Count every call out of the guest, WASI included.
-fn bound_host_calls(store: &mut Store<CallState>) {
-    store.call_hook(|mut context, hook| {
-        if matches!(hook, wasmtime::CallHook::CallingHost) {
-            context.data_mut().budget.count_call()?;
-        }
-        Ok(())
-    });
 }
 
 async fn within<T>(

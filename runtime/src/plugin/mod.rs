@@ -270,7 +270,9 @@ impl PluginRuntime {
         dry: bool,
     ) -> Result<Linked, PluginError> {
         let sandbox = &self.services.sandbox;
-        let code = sandbox.code().load(bytes, EngineKind::Plugin, Format::Component).await?;
+        let compile = spec.limits.compile;
+        let code = sandbox.code();
+        let code = code.load_within(bytes, EngineKind::Plugin, Format::Component, compile).await?;
         let link = |e: wasmtime::Error| PluginError::Link(format!("{e:#}"));
         let component =
             code.component().ok_or_else(|| PluginError::Link("no component".to_owned()))?;

@@ -32,7 +32,7 @@ use super::compile::{CompileError, Compiler};
 use super::engine::{EngineKind, Format, compatibility};
 use super::error::SandboxError;
 use super::prescan::prescan;
-use crate::limits;
+use crate::limits::{self, CompileLimits};
 use disk::Entry;
 use seal::{Meant, Sealer};
 
@@ -216,6 +216,22 @@ impl CodeCache {
         kind: EngineKind,
         format: Format,
     ) -> Result<Arc<LoadedCode>, LoadError> {
+        let within = CompileLimits::of_file(kind.file_bytes_max());
+        self.load_within(bytes, kind, format, within).await
+    }
+
+    /// [`CodeCache::load`] with limits of the guest's own for file and compile child. Code that is
+    /// there already is given whatever it cost.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing is kept of a failure.
+    pub async fn load_within(
+        &self,
+        bytes: Arc<[u8]>,
+        kind: EngineKind,
+        format: Format,
+        within: CompileLimits,
+    ) -> Result<Arc<LoadedCode>, LoadError> {
         let digested = Arc::clone(&bytes);
         let digest = blocking(move || Ok(Digest::of(&digested))).await?;
         let key = Key { digest, kind, format };
@@ -224,7 +240,7 @@ impl CodeCache {
             return Ok(code);
         }
         let scanned = Arc::clone(&bytes);
-        blocking(move || Ok(prescan(&scanned, kind, format)?)).await?;
+        blocking(move || Ok(prescan(&scanned, within.file_bytes_max, format)?)).await?;
         let flight = self.board(key)?;
         let _turn = flight.turn.lock().await;
         if let Some(code) = self.in_memory(&key) {
@@ -237,7 +253,7 @@ impl CodeCache {
             return Ok(self.remember(key, code));
         }
         let _child = self.children.acquire().await.map_err(|_closed| LoadError::Interrupted)?;
-        self.compile(bytes, key, &path).await?;
+        self.compile(bytes, key, &within, &path).await?;
         self.counters.compiled.fetch_add(1, Ordering::Relaxed);
         match self.read_entry(key, path.clone()).await? {
             Entry::Sound(code) => Ok(self.remember(key, code)),
@@ -332,10 +348,17 @@ impl CodeCache {
         Meant { digest, kind, format, engine: self.engine(kind).1.clone() }
     }
 
-    async fn compile(&self, bytes: Arc<[u8]>, key: Key, path: &Path) -> Result<(), LoadError> {
+    async fn compile(
+        &self,
+        bytes: Arc<[u8]>,
+        key: Key,
+        within: &CompileLimits,
+        path: &Path,
+    ) -> Result<(), LoadError> {
         let failed = |source| LoadError::Cache { path: path.to_owned(), source };
         let temporary = disk::temporary(&self.dir).map_err(failed)?;
-        self.compiler.compile(bytes, key.kind, key.format, temporary.path()).await?;
+        let output = temporary.path();
+        self.compiler.compile(bytes, key.kind, key.format, within, output).await?;
         let (dir, to) = (self.dir.clone(), path.to_owned());
         let (sealer, meant) = (self.sealer.clone(), self.meant(key));
         blocking(move || {

@@ -23,6 +23,7 @@ use tokio::process::{Child, Command};
 
 use super::engine::{EngineKind, Format};
 use super::error::cut;
+use crate::limits::CompileLimits;
 use crate::{clock, limits};
 
 pub(super) mod child;
@@ -96,10 +97,12 @@ pub enum CompileError {
     #[error(
         "the compiler was killed by signal {signal} (limits: {} MiB of memory, {} s of processor \
          time): {stderr}",
-        limits::COMPILE_ADDRESS_SPACE_BYTES_MAX / limits::MIB,
-        limits::COMPILE_CPU_SECONDS_MAX
+        within.address_space_bytes_max / limits::MIB,
+        within.cpu_max.as_secs()
     )]
     CompileKilled {
+        /// What it was allowed.
+        within: CompileLimits,
         /// The signal: 6 for memory, 9 or 24 for processor time.
         signal: i32,
         /// End of its standard error, bounded.
@@ -120,19 +123,13 @@ pub enum CompileError {
 #[derive(Debug, Clone)]
 pub struct Compiler {
     program: PathBuf,
-    wall: Duration,
 }
 
 impl Compiler {
     /// `program` must call [`compile_child_main`] when its first argument is `__compile`.
     #[must_use]
     pub const fn new(program: PathBuf) -> Self {
-        Self { program, wall: limits::COMPILE_WALL_MAX }
-    }
-
-    #[cfg(test)]
-    pub(super) const fn with_wall(program: PathBuf, wall: Duration) -> Self {
-        Self { program, wall }
+        Self { program }
     }
 
     /// Compile `wasm` into the existing file `output`. Dropping the future
@@ -142,15 +139,17 @@ impl Compiler {
         wasm: Arc<[u8]>,
         kind: EngineKind,
         format: Format,
+        within: &CompileLimits,
         output: &Path,
     ) -> Result<(), CompileError> {
-        let child = self.start(kind, format, output).map_err(|source| self.spawn_error(source))?;
-        let limit = self.wall;
+        let child = self.start(kind, format, within, output);
+        let child = child.map_err(|source| self.spawn_error(source))?;
+        let limit = within.wall_max;
         let ended = clock::timeout(limit, attend(child, &wasm)).await;
         let (status, stderr) = ended
             .ok_or(CompileError::CompileTimedOut { limit })?
             .map_err(|source| self.spawn_error(source))?;
-        child::outcome(status, stderr)
+        child::outcome(status, stderr, within)
     }
 
     fn spawn_error(&self, source: std::io::Error) -> CompileError {
@@ -161,10 +160,20 @@ impl Compiler {
         clippy::disallowed_methods,
         reason = "the compile child is the one process that is not started by the host"
     )]
-    fn start(&self, kind: EngineKind, format: Format, output: &Path) -> std::io::Result<Child> {
+    fn start(
+        &self,
+        kind: EngineKind,
+        format: Format,
+        within: &CompileLimits,
+        output: &Path,
+    ) -> std::io::Result<Child> {
         Command::new(&self.program)
             .arg("__compile")
-            .args(["--kind", kind.as_str(), "--format", format.as_str(), "--output"])
+            .args(["--kind", kind.as_str(), "--format", format.as_str()])
+            .args(["--file-bytes", &within.file_bytes_max.to_string()])
+            .args(["--memory-bytes", &within.address_space_bytes_max.to_string()])
+            .args(["--cpu-seconds", &within.cpu_max.as_secs().max(1).to_string()])
+            .arg("--output")
             .arg(output)
             .env_clear()
             .env("RAYON_NUM_THREADS", limits::COMPILE_THREADS.to_string())
@@ -218,23 +227,36 @@ async fn read_end(mut stream: impl tokio::io::AsyncRead + Unpin) -> String {
 struct ChildArgs {
     kind: EngineKind,
     format: Format,
+    within: CompileLimits,
     output: PathBuf,
 }
 
 impl ChildArgs {
     fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let (mut kind, mut format, mut output) = (None, None, None);
+        let (mut file, mut memory, mut cpu) = (None, None, None);
         let mut args = args.into_iter();
         while let Some(name) = args.next() {
             let value = args.next()?;
             match name.to_str()? {
                 "--kind" => kind = EngineKind::parse(value.to_str()?),
                 "--format" => format = Format::parse(value.to_str()?),
+                "--file-bytes" => file = Some(value.to_str()?.parse::<u64>().ok()?),
+                "--memory-bytes" => memory = Some(value.to_str()?.parse::<u64>().ok()?),
+                "--cpu-seconds" => cpu = Some(value.to_str()?.parse::<u64>().ok()?),
                 "--output" => output = Some(PathBuf::from(value)),
                 _ => return None,
             }
         }
-        Some(Self { kind: kind?, format: format?, output: output? })
+        let kind = kind?;
+        let default = CompileLimits::of_file(kind.file_bytes_max());
+        let within = CompileLimits {
+            file_bytes_max: file.unwrap_or(default.file_bytes_max),
+            address_space_bytes_max: memory.unwrap_or(default.address_space_bytes_max),
+            cpu_max: cpu.map_or(default.cpu_max, Duration::from_secs),
+            ..default
+        };
+        Some(Self { kind, format: format?, within, output: output? })
     }
 }
 

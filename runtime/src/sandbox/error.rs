@@ -124,10 +124,16 @@ pub enum CallError {
         /// The limit.
         limit: Duration,
     },
+    /// The guest computed longer than it may.
+    #[error("the guest used more than {limit:?} of processor time")]
+    CpuExceeded {
+        /// The limit.
+        limit: Duration,
+    },
     /// The guest failed after memory was refused to it.
     #[error("memory limit of {} MiB reached: {message}", limit / limits::MIB)]
     MemoryLimit {
-        /// The limit over all memories together, bytes.
+        /// The limit over all memories and tables together, bytes.
         limit: u64,
         /// How the guest ended.
         message: String,
@@ -287,7 +293,10 @@ fn classify_trap(
 fn classify_text(error: &wasmtime::Error, limits: &StoreLimits, usage: &GuestUsage) -> CallError {
     let message = bounded(error);
     if message.contains("fuel allocated for hostcalls has been exhausted") {
-        return CallError::AnswerTooLarge { limit: limits.hostcall_bytes };
+        // A host call has the guest's frames below it, an answer has none.
+        let of_host_call = error.is::<WasmBacktrace>();
+        let limit = if of_host_call { limits.hostcall_bytes } else { limits.answer_bytes };
+        return CallError::AnswerTooLarge { limit };
     }
     if message.contains("store handle limit exceeded") {
         return CallError::TooManyHandles { limit: limits.handles };
@@ -295,7 +304,8 @@ fn classify_text(error: &wasmtime::Error, limits: &StoreLimits, usage: &GuestUsa
     if message.contains("resource limit exceeded") {
         return CallError::TooManyParts { message };
     }
-    if usage.memory_refused() && message.contains("memory") {
+    // Tables count into the limit of memory.
+    if usage.memory_refused() && (message.contains("memory") || message.contains("table")) {
         return CallError::MemoryLimit { limit: limits.memory_bytes, message };
     }
     if usage.table_refused() && message.contains("table") {

@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::error::CallError;
-use super::worker::panic_text;
+use super::running::panic_text;
 use crate::clock::Stopwatch;
 use crate::limits;
 

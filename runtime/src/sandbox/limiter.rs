@@ -1,7 +1,8 @@
 //! Bounds what the instances of one store hold together: memory, tables, and how many of each.
 //!
 //! Wasmtime's stock limiter bounds each memory on its own, so a guest with four memories gets four
-//! times its limit. This one keeps the sum, and remembers the peak and whether it ever refused, so
+//! times its limit, and its tables (8 bytes an element on the host) cost nothing. This one keeps the
+//! sum of all of them, and remembers the peak and whether it ever refused, so
 //! that the error of a guest that died of a refused allocation can say so.
 
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use wasmtime::ResourceLimiter;
 
 use super::store::StoreLimits;
+use crate::limits::TABLE_ELEMENT_BYTES;
 
 /// What a guest holds and held, readable while it runs and after its store is gone.
 #[derive(Debug, Default)]
@@ -21,7 +23,7 @@ pub struct GuestUsage {
 }
 
 impl GuestUsage {
-    /// Linear memory over all memories now, bytes.
+    /// Linear memories and tables together now, bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.memory.load(Ordering::Relaxed)
@@ -72,7 +74,11 @@ impl Total {
 
     /// Whether the sum may grow by `desired - current`.
     fn grow(&mut self, current: usize, desired: usize) -> bool {
-        let more = desired.saturating_sub(current) as u64;
+        self.add(desired.saturating_sub(current) as u64)
+    }
+
+    /// Whether the sum may grow by `more`.
+    fn add(&mut self, more: u64) -> bool {
         let sum = self.now.saturating_add(more);
         let allowed = sum <= self.max;
         self.last = if allowed { more } else { 0 };
@@ -147,18 +153,27 @@ impl ResourceLimiter for GuestLimiter {
         maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
         if maximum.is_some_and(|maximum| desired > maximum) {
-            self.tables.last = 0;
+            (self.tables.last, self.memory.last) = (0, 0);
             return Ok(false);
         }
-        let allowed = self.tables.grow(current, desired);
-        if !allowed {
+        if !self.tables.grow(current, desired) {
             self.usage.table_refused.store(true, Ordering::Relaxed);
+            return Ok(false);
         }
-        Ok(allowed)
+        let more = desired.saturating_sub(current) as u64;
+        if !self.memory.add(more.saturating_mul(TABLE_ELEMENT_BYTES)) {
+            self.tables.take_back();
+            self.usage.memory_refused.store(true, Ordering::Relaxed);
+            return Ok(false);
+        }
+        self.publish_memory();
+        Ok(true)
     }
 
     fn table_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
         self.tables.take_back();
+        self.memory.take_back();
+        self.usage.memory.store(self.memory.now, Ordering::Relaxed);
         Ok(())
     }
 
@@ -205,6 +220,19 @@ mod tests {
         limiter.memory_grow_failed(wasmtime::Error::msg("again")).unwrap();
         assert_eq!(limiter.usage().memory_bytes(), 0);
         assert!(limiter.memory_growing(0, 2 * PAGE, None).unwrap());
+    }
+
+    #[test]
+    fn tables_share_the_limit_of_the_memories() {
+        let mut limiter = limiter(2 * PAGE as u64);
+        assert!(limiter.memory_growing(0, PAGE, None).unwrap());
+        let fits = PAGE / 8;
+        assert!(!limiter.table_growing(0, fits + 1, None).unwrap());
+        assert!(limiter.usage().memory_refused() && !limiter.usage().table_refused());
+        assert!(limiter.table_growing(0, fits, None).unwrap());
+        assert_eq!(limiter.usage().memory_bytes(), 2 * PAGE as u64);
+        limiter.table_grow_failed(wasmtime::Error::msg("no memory")).unwrap();
+        assert!(limiter.memory_growing(PAGE, 2 * PAGE, None).unwrap());
     }
 
     #[test]

@@ -17,23 +17,95 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use wasmtime::Engine;
 
-use super::error::SandboxError;
+use super::error::{CallError, SandboxError};
+use crate::clock::Stopwatch;
 use crate::limits;
 
 /// Processor time one guest has used so far; a clone reads the same meter.
-#[derive(Debug, Clone, Default)]
-pub struct CpuMeter(Arc<AtomicU64>);
+#[derive(Debug, Clone)]
+pub struct CpuMeter(Arc<Times>);
+
+/// All in nanoseconds, those of `began` and `entered` from `zero` on. Only the thread that polls the
+/// guest writes them.
+#[derive(Debug)]
+struct Times {
+    zero: Stopwatch,
+    /// Processor time of all polls.
+    used: AtomicU64,
+    /// Of those: wall time inside host functions, at most the whole of each poll.
+    host: AtomicU64,
+    /// `host` when the poll began.
+    host_before: AtomicU64,
+    /// When the poll began.
+    began: AtomicU64,
+    /// When the host function was entered, and one; zero outside of any.
+    entered: AtomicU64,
+}
+
+impl Default for CpuMeter {
+    fn default() -> Self {
+        let zero = AtomicU64::default;
+        let (used, host, host_before, began, entered) = (zero(), zero(), zero(), zero(), zero());
+        let zero = Stopwatch::start();
+        Self(Arc::new(Times { zero, used, host, host_before, began, entered }))
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
 
 impl CpuMeter {
     /// Processor time of all polls so far, host functions included.
     #[must_use]
     pub fn total(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+        Duration::from_nanos(self.0.used.load(Ordering::Relaxed))
     }
 
-    fn add(&self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.0.fetch_add(nanos, Ordering::Relaxed);
+    /// The guest's own part of [`CpuMeter::total`]: without what passed inside host functions while
+    /// it was polled. Never more than is right; less by at most a tick for each time that a host
+    /// function lost its core to others.
+    #[must_use]
+    pub fn guest(&self) -> Duration {
+        self.total().saturating_sub(Duration::from_nanos(self.0.host.load(Ordering::Relaxed)))
+    }
+
+    /// The guest called a host function.
+    pub(super) fn host_entered(&self) {
+        self.0.entered.store(self.now().saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// The host function returned.
+    pub(super) fn host_left(&self) {
+        self.count_host(0);
+    }
+
+    fn now(&self) -> u64 {
+        nanos(self.0.zero.elapsed())
+    }
+
+    /// Add the time since the host function was entered, or since the poll began if that is later.
+    fn count_host(&self, entered_now: u64) {
+        let entered = self.0.entered.swap(entered_now, Ordering::Relaxed);
+        if entered > 0 {
+            let since = (entered - 1).max(self.0.began.load(Ordering::Relaxed));
+            self.0.host.fetch_add(self.now().saturating_sub(since), Ordering::Relaxed);
+        }
+    }
+
+    fn poll_begins(&self) {
+        self.0.began.store(self.now(), Ordering::Relaxed);
+        self.0.host_before.store(self.0.host.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    fn poll_ends(&self, used: Duration) {
+        self.0.used.fetch_add(nanos(used), Ordering::Relaxed);
+        // A host function that waits goes on in a later poll.
+        let entered = self.0.entered.load(Ordering::Relaxed);
+        self.count_host(entered);
+        // A host function that waited for a disk or a core took no processor time.
+        let most = self.0.host_before.load(Ordering::Relaxed).saturating_add(nanos(used));
+        self.0.host.fetch_min(most, Ordering::Relaxed);
     }
 }
 
@@ -42,41 +114,66 @@ pub(super) struct Metered<F> {
     guest: Pin<Box<F>>,
     meter: CpuMeter,
     pulse: Arc<Pulse>,
+    cpu_max: Option<Duration>,
+    last: Duration,
 }
 
 impl<F> Metered<F> {
-    pub(super) fn new(guest: F, meter: CpuMeter, pulse: Arc<Pulse>) -> Self {
-        Self { guest: Box::pin(guest), meter, pulse }
+    /// `cpu_max` is the most that [`CpuMeter::guest`] may become; it is looked at between polls, so
+    /// that a spinning guest is a tick over it at most.
+    pub(super) fn new(
+        guest: F,
+        meter: CpuMeter,
+        pulse: Arc<Pulse>,
+        cpu_max: Option<Duration>,
+    ) -> Self {
+        Self { guest: Box::pin(guest), meter, pulse, cpu_max, last: Duration::ZERO }
+    }
+
+    /// Processor time of the last poll.
+    pub(super) const fn last_poll(&self) -> Duration {
+        self.last
     }
 }
 
-impl<F: Future> Future for Metered<F> {
+impl<T, F: Future<Output = Result<T, CallError>>> Future for Metered<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
-        // Ended by its destructor, so that a panicking host function is counted as well.
-        let _polling = Polling::begin(&this.pulse, &this.meter);
-        this.guest.as_mut().poll(context)
+        let polling = Polling::begin(&this.pulse, &this.meter, &mut this.last);
+        let polled = this.guest.as_mut().poll(context);
+        drop(polling);
+        match (polled, this.cpu_max) {
+            (Poll::Pending, Some(limit)) if this.meter.guest() > limit => {
+                Poll::Ready(Err(CallError::CpuExceeded { limit }))
+            }
+            (polled, _) => polled,
+        }
     }
 }
 
+/// Ended by its destructor, so that a panicking host function is counted as well.
 struct Polling<'a> {
     pulse: &'a Pulse,
     meter: &'a CpuMeter,
+    last: &'a mut Duration,
     began: Duration,
 }
 
 impl<'a> Polling<'a> {
-    fn begin(pulse: &'a Pulse, meter: &'a CpuMeter) -> Self {
+    fn begin(pulse: &'a Pulse, meter: &'a CpuMeter, last: &'a mut Duration) -> Self {
         pulse.enter();
-        Self { pulse, meter, began: thread_time() }
+        meter.poll_begins();
+        Self { pulse, meter, last, began: thread_time() }
     }
 }
 
 impl Drop for Polling<'_> {
     fn drop(&mut self) {
-        self.meter.add(thread_time().saturating_sub(self.began));
+        let used = thread_time().saturating_sub(self.began);
+        *self.last = used;
+        self.meter.poll_ends(used);
         self.pulse.polling.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -6,14 +6,13 @@
 //!                       └──────────────────────────► LoadedCode ◄───────────────────┘
 //!                                                        │ instantiate
 //!  caller (control runtime)                              ▼
-//!    run_with_deadline ── spawn ──► guest runtime (niced threads): Meter( guest future: Store )
+//!    run_with_deadline ── spawn ──► call threads, then busy ones (niced): Meter( guest: Store )
 //!        │ deadline, cancellation                   │ yields at every epoch tick
 //!        └── abort: drops the store                 └── GuestLimiter: memory and tables in total
 //! ```
 //!
-//! Guest code must run inside [`Sandbox::spawn`], [`Sandbox::spawn_near`] or
-//! [`Sandbox::run_with_deadline`] and nowhere else: only there does the epoch ticker run, without which
-//! a spinning guest keeps its thread for ever.
+//! Guest code must run inside [`Sandbox::spawn`], its like or [`Sandbox::run_with_deadline`] and nowhere else:
+//! only there does the epoch ticker run, without which a spinning guest keeps its thread for ever.
 //!
 //! A failed call is a [`CallError`] (made by [`classify`]); its store is dead and is dropped. What
 //! concerns bytes that are not (yet) running is a [`LoadError`]; what concerns the machine is a
@@ -29,6 +28,8 @@ mod meter;
 mod output;
 mod pooling;
 mod prescan;
+mod running;
+mod share;
 mod store;
 mod worker;
 
@@ -43,9 +44,11 @@ pub use inline::Pace;
 pub use limiter::{GuestLimiter, GuestUsage};
 pub use meter::CpuMeter;
 pub use output::{ByteSink, GuestOutput};
-pub use pooling::{PoolLowered, PoolReport};
+pub use pooling::{PoolLowered, PoolReport, PoolUse};
 pub use prescan::{detect_format, prescan};
+pub use running::GuestTask;
 pub use store::{
-    HostcallBudget, StoreLimits, StoreState, new_resource_table, new_store, new_wasi_builder,
+    HostCalls, HostcallBudget, StoreLimits, StoreState, meter_host_calls, new_resource_table,
+    new_store, new_wasi_builder,
 };
-pub use worker::{GuestRun, GuestTask, Sandbox, SandboxConfig};
+pub use worker::{GuestRun, Sandbox, SandboxConfig};

@@ -45,6 +45,31 @@ impl fmt::Display for PoolReport {
     }
 }
 
+/// What guests hold of a pool now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PoolUse {
+    /// Instances of core modules.
+    pub instances: u64,
+    /// Linear memories.
+    pub memories: usize,
+    /// Tables.
+    pub tables: usize,
+    /// Fiber stacks.
+    pub stacks: usize,
+}
+
+impl PoolUse {
+    /// Of this engine; nothing where it has no pool.
+    pub(super) fn of(engine: &Engine) -> Self {
+        engine.pooling_allocator_metrics().map_or_else(Self::default, |metrics| Self {
+            instances: metrics.core_instances(),
+            memories: metrics.memories(),
+            tables: metrics.tables(),
+            stacks: metrics.stacks(),
+        })
+    }
+}
+
 /// What stood in the way of the wanted pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PoolLowered {

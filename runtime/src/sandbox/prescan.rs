@@ -6,7 +6,7 @@
 use wasmparser::{Parser, Payload};
 
 use super::compile::CompileError;
-use super::engine::{EngineKind, Format};
+use super::engine::Format;
 use crate::limits;
 
 /// Which binary format `bytes` claim to have, from their first eight bytes.
@@ -44,9 +44,8 @@ fn what_else(bytes: &[u8]) -> &'static str {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn prescan(bytes: &[u8], kind: EngineKind, want: Format) -> Result<(), CompileError> {
+pub fn prescan(bytes: &[u8], max: u64, want: Format) -> Result<(), CompileError> {
     let size = bytes.len() as u64;
-    let max = kind.file_bytes_max();
     if size > max {
         return Err(CompileError::TooLarge { size, max });
     }
@@ -105,9 +104,9 @@ mod tests {
 
     #[test]
     fn a_module_where_a_component_is_needed_is_told_so_and_the_other_way_round() {
-        let wrong = prescan(MODULE, EngineKind::Plugin, Format::Component);
+        let wrong = prescan(MODULE, limits::PLUGIN_FILE_BYTES_MAX, Format::Component);
         assert!(matches!(wrong, Err(CompileError::CoreModuleNotComponent)));
-        let wrong = prescan(COMPONENT, EngineKind::Task, Format::Module);
+        let wrong = prescan(COMPONENT, limits::TASK_FILE_BYTES_MAX, Format::Module);
         assert!(matches!(wrong, Err(CompileError::ComponentNotModule)));
     }
 
@@ -115,7 +114,7 @@ mod tests {
     fn a_file_beyond_the_limit_is_refused_before_it_is_read() {
         let mut bytes = MODULE.to_vec();
         bytes.resize(usize::try_from(limits::PLUGIN_FILE_BYTES_MAX).unwrap() + 1, 0);
-        let refused = prescan(&bytes, EngineKind::Plugin, Format::Module);
+        let refused = prescan(&bytes, limits::PLUGIN_FILE_BYTES_MAX, Format::Module);
         assert!(matches!(refused, Err(CompileError::TooLarge { .. })), "{refused:?}");
     }
 
@@ -129,7 +128,7 @@ mod tests {
         bytes.extend(leb(u32::try_from(count.len()).unwrap() + 1_000_001));
         bytes.extend(&count);
         bytes.resize(bytes.len() + 1_000_001, 0);
-        let refused = prescan(&bytes, EngineKind::Task, Format::Module);
+        let refused = prescan(&bytes, limits::TASK_FILE_BYTES_MAX, Format::Module);
         assert!(
             matches!(refused, Err(CompileError::TooManyFunctions { found: 1_000_001, .. })),
             "{refused:?}"
@@ -154,7 +153,7 @@ mod tests {
             let mut bytes = if component { COMPONENT.to_vec() } else { MODULE.to_vec() };
             bytes.extend(tail);
             let format = if component { Format::Component } else { Format::Module };
-            let _ = prescan(&bytes, EngineKind::Plugin, format);
+            let _ = prescan(&bytes, limits::PLUGIN_FILE_BYTES_MAX, format);
         }
     }
 }

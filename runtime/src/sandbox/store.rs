@@ -1,17 +1,18 @@
 //! Building a store with every limit on.
 
 use wasmtime::component::ResourceTable;
-use wasmtime::{Engine, Store};
+use wasmtime::{CallHook, Engine, Store};
 use wasmtime_wasi::WasiCtxBuilder;
 
 use super::error::{CallError, HostcallBudgetExceeded};
 use super::limiter::GuestLimiter;
+use super::meter::CpuMeter;
 use crate::limits::{self, PluginLimits, TaskLimits};
 
 /// What one store (one guest instance) may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreLimits {
-    /// Linear memory over all memories together, bytes.
+    /// Linear memory and tables over all of them together, bytes.
     pub memory_bytes: u64,
     /// Table elements over all tables together.
     pub table_elements: u64,
@@ -21,9 +22,11 @@ pub struct StoreLimits {
     pub memories: u32,
     /// Tables.
     pub tables: u32,
-    /// Bytes the guest may hand to the host in one crossing (arguments of one host call, or one
-    /// answer). Lists of records take up to three times this on the host.
+    /// Bytes the guest may hand to the host as the arguments of one host call. Lists of records take
+    /// up to three times this on the host.
     pub hostcall_bytes: u64,
+    /// The same for the answer of a call of the guest.
+    pub answer_bytes: u64,
     /// Component handles alive at once, and entries of the resource table.
     pub handles: u32,
     /// Bytes of one request for random bytes.
@@ -41,12 +44,13 @@ impl From<&PluginLimits> for StoreLimits {
         Self {
             memory_bytes: plugin.memory_bytes_max,
             table_elements: plugin.table_elements_max,
-            hostcall_bytes: plugin.answer_bytes_max.min(plugin.transfer_bytes_max),
+            hostcall_bytes: plugin.host_call_bytes_max.min(plugin.transfer_bytes_max),
+            answer_bytes: plugin.answer_bytes_max,
             handles: plugin.handles_max,
             random_bytes: plugin.random_bytes_max,
-            instances: limits::GUEST_CORE_INSTANCES_MAX,
-            memories: limits::GUEST_MEMORIES_MAX,
-            tables: limits::GUEST_TABLES_MAX,
+            instances: plugin.instances_max.min(limits::GUEST_CORE_INSTANCES_MAX),
+            memories: plugin.memories_max.min(limits::GUEST_MEMORIES_MAX),
+            tables: plugin.tables_max.min(limits::GUEST_TABLES_MAX),
         }
     }
 }
@@ -57,6 +61,7 @@ impl From<&TaskLimits> for StoreLimits {
             memory_bytes: task.memory_bytes_max,
             table_elements: task.table_elements_max,
             hostcall_bytes: task.transfer_bytes_max,
+            answer_bytes: task.transfer_bytes_max,
             handles: task.handles_max,
             random_bytes: task.random_bytes_max,
             instances: limits::GUEST_CORE_INSTANCES_MAX,
@@ -84,13 +89,47 @@ pub fn new_store<S: StoreState>(
     let mut store = Store::try_new(engine, state)
         .map_err(|error| CallError::Host { message: format!("{error:#}") })?;
     store.limiter(|state| state.limiter());
-    store.set_hostcall_fuel(usize::try_from(limits.hostcall_bytes).unwrap_or(usize::MAX));
+    // What a host call is given is bounded by its own limit: see `meter_host_calls`.
+    store.set_hostcall_fuel(fuel(limits.answer_bytes));
     store.set_max_component_handles(limits.handles as usize);
     // Yield to the guest runtime at the next tick and at every tick after it. The deadline is the
     // caller's timer, which then drops the store.
     store.set_epoch_deadline(1);
     store.epoch_deadline_async_yield_and_update(1);
     Ok(store)
+}
+
+fn fuel(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// What [`meter_host_calls`] needs of a store's data.
+pub trait HostCalls: StoreState {
+    /// What the call may still spend.
+    fn budget(&mut self) -> &mut HostcallBudget;
+    /// Where the guest's time is told from the host's.
+    fn cpu(&self) -> &CpuMeter;
+}
+
+/// Count every call out of the guest, WASI included, take its time off the guest's, and bound what
+/// it is given.
+pub fn meter_host_calls<S: HostCalls>(store: &mut Store<S>, limits: &StoreLimits) {
+    let (of_call, of_answer) = (fuel(limits.hostcall_bytes), fuel(limits.answer_bytes));
+    store.call_hook(move |mut context, hook| {
+        match hook {
+            CallHook::CallingHost => {
+                context.data().cpu().host_entered();
+                context.data_mut().budget().count_call()?;
+                context.set_hostcall_fuel(of_call);
+            }
+            CallHook::ReturningFromHost => {
+                context.data().cpu().host_left();
+                context.set_hostcall_fuel(of_answer);
+            }
+            CallHook::CallingWasm | CallHook::ReturningFromWasm => {}
+        }
+        Ok(())
+    });
 }
 
 /// A resource table bounded by [`StoreLimits::handles`].

@@ -127,12 +127,23 @@ fn the_compile_child() {
 struct State {
     limiter: GuestLimiter,
     budget: HostcallBudget,
+    cpu: CpuMeter,
     gone: Option<tokio::sync::oneshot::Sender<()>>,
 }
 
 impl StoreState for State {
     fn limiter(&mut self) -> &mut GuestLimiter {
         &mut self.limiter
+    }
+}
+
+impl HostCalls for State {
+    fn budget(&mut self) -> &mut HostcallBudget {
+        &mut self.budget
+    }
+
+    fn cpu(&self) -> &CpuMeter {
+        &self.cpu
     }
 }
 
@@ -150,13 +161,37 @@ fn run_export(
     limits: StoreLimits,
     prepare: impl FnOnce(&mut State) + Send + 'static,
 ) -> impl Future<Output = Result<Vec<Val>, CallError>> + Send + 'static {
+    run_in(sandbox, code, limits, prepare, false)
+}
+
+/// The same, host calls metered.
+fn run_metered(
+    sandbox: &Sandbox,
+    code: Arc<LoadedCode>,
+    limits: StoreLimits,
+    prepare: impl FnOnce(&mut State) + Send + 'static,
+) -> impl Future<Output = Result<Vec<Val>, CallError>> + Send + 'static {
+    run_in(sandbox, code, limits, prepare, true)
+}
+
+fn run_in(
+    sandbox: &Sandbox,
+    code: Arc<LoadedCode>,
+    limits: StoreLimits,
+    prepare: impl FnOnce(&mut State) + Send + 'static,
+    metered: bool,
+) -> impl Future<Output = Result<Vec<Val>, CallError>> + Send + 'static {
     let engine = sandbox.engine(EngineKind::Plugin).clone();
     async move {
         let limiter = GuestLimiter::new(&limits);
         let usage = limiter.usage();
-        let mut state = State { limiter, budget: HostcallBudget::new(100, 1_000), gone: None };
+        let (budget, cpu) = (HostcallBudget::new(100, 1_000), CpuMeter::default());
+        let mut state = State { limiter, budget, cpu, gone: None };
         prepare(&mut state);
         let mut store = new_store(&engine, &limits, state)?;
+        if metered {
+            meter_host_calls(&mut store, &limits);
+        }
         let mut linker = Linker::new(&engine);
         host_functions(&mut linker);
         let run = async {
@@ -177,6 +212,16 @@ fn host_functions(linker: &mut Linker<State>) {
         .unwrap();
     root.func_wrap("exit", |_, (): ()| -> wasmtime::Result<()> {
         Err(wasmtime_wasi::I32Exit(7).into())
+    })
+    .unwrap();
+    root.func_wrap("take", |_, (_,): (Vec<u8>,)| Ok(())).unwrap();
+    let turns = std::sync::atomic::AtomicI32::new(0);
+    root.func_wrap("work", move |_, (): ()| {
+        let spent = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let (until, step) = (spent(), rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000_000 });
+        while spent() - until < step {}
+        let turn = turns.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1;
+        if turn == 10 { Err(wasmtime_wasi::I32Exit(10).into()) } else { Ok(()) }
     })
     .unwrap();
     root.func_wrap("spend", |mut store: wasmtime::StoreContextMut<'_, State>, (): ()| {

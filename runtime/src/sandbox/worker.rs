@@ -1,21 +1,23 @@
-//! The guest threads, and the two ways of running a guest on them.
+//! The guest threads, and the ways of running a guest on them.
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use wasmtime::Engine;
 
 use super::cache::CodeCache;
 use super::compile::Compiler;
 use super::engine::EngineKind;
-use super::error::{CallError, SandboxError, cut};
-use super::inline::{Pace, Turns, poll_once};
+use super::error::{CallError, SandboxError};
+use super::inline::{Pace, Turns as NearTurns, poll_once};
 use super::meter::{CpuMeter, Metered, Ticker};
-use super::pooling::{PoolReport, max_map_count, pooled_engine, share_slots};
+use super::pooling::{PoolReport, PoolUse, max_map_count, pooled_engine, share_slots};
+use super::running::{At, End, GuestTask, Place, Running, Turns};
 use crate::{clock, limits};
 
 /// What a [`Sandbox`] is built from.
@@ -29,7 +31,7 @@ pub struct SandboxConfig {
     pub plugin_instances: u32,
     /// WASM tasks alive at once.
     pub task_instances: u32,
-    /// Threads that run guests; `None` for one per core, at least
+    /// Threads that run busy guests; `None` for one per core, at least
     /// [`limits::GUEST_THREADS_MIN`].
     pub guest_threads: Option<usize>,
 }
@@ -61,11 +63,13 @@ pub struct Sandbox {
     task: (Engine, PoolReport),
     code: CodeCache,
     ticker: Ticker,
-    turns: Turns,
     guest_threads: usize,
-    /// `None` only while being dropped.
-    runtime: Option<Runtime>,
-    guests: tokio::runtime::Handle,
+    /// Of calls and of busy guests. `None` only while being dropped.
+    runtimes: Option<[Runtime; 2]>,
+    calls: tokio::runtime::Handle,
+    busy: tokio::runtime::Handle,
+    turns: Arc<Turns>,
+    near: NearTurns,
 }
 
 impl Sandbox {
@@ -86,11 +90,16 @@ impl Sandbox {
         let compiler = Compiler::new(config.compiler);
         let code = CodeCache::open(config.cache_dir, compiler, plugin.0.clone(), task.0.clone())?;
         let ticker = Ticker::start(&[&plugin.0, &task.0])?;
-        let runtime = guest_runtime(guest_threads)
-            .map_err(|source| SandboxError::Thread { what: "guest threads", source })?;
-        let guests = runtime.handle().clone();
-        let (turns, runtime) = (Turns::default(), Some(runtime));
-        Ok(Self { plugin, task, code, ticker, turns, guest_threads, runtime, guests })
+        let failed = |source| SandboxError::Thread { what: "guest threads", source };
+        let call_threads = (cores * limits::CALL_THREADS_PER_CORE).max(limits::CALL_THREADS_MIN);
+        let calling = guest_runtime("ostler-call", call_threads, None).map_err(failed)?;
+        let computing = guest_runtime("ostler-guest", guest_threads, Some(limits::GUEST_NICE));
+        let computing = computing.map_err(failed)?;
+        let (calls, busy) = (calling.handle().clone(), computing.handle().clone());
+        let turns = Turns::new(guest_threads);
+        let runtimes = Some([calling, computing]);
+        let near = NearTurns::default();
+        Ok(Self { plugin, task, code, ticker, guest_threads, runtimes, calls, busy, turns, near })
     }
 
     /// The engine for guests of `kind`.
@@ -111,7 +120,13 @@ impl Sandbox {
         }
     }
 
-    /// Threads that run guests.
+    /// What guests of `kind` hold now.
+    #[must_use]
+    pub fn pool_use(&self, kind: EngineKind) -> PoolUse {
+        PoolUse::of(self.engine(kind))
+    }
+
+    /// Threads that run busy guests: so many WASM tasks compute at once.
     #[must_use]
     pub const fn guest_threads(&self) -> usize {
         self.guest_threads
@@ -123,8 +138,8 @@ impl Sandbox {
         &self.code
     }
 
-    /// Start a guest on the guest threads. Everything that runs guest code belongs inside `guest`:
-    /// making the store, instantiating, calling.
+    /// Start a call of a guest. Everything that runs guest code belongs inside `guest`: making the
+    /// store, instantiating, calling.
     ///
     /// The guest runs until it ends or the returned handle is aborted or dropped.
     pub fn spawn<T, F>(&self, guest: F) -> GuestTask<T>
@@ -132,32 +147,88 @@ impl Sandbox {
         F: Future<Output = Result<T, CallError>> + Send + 'static,
         T: Send + 'static,
     {
-        let cpu = CpuMeter::default();
-        let metered = Metered::new(guest, cpu.clone(), self.ticker.pulse());
-        GuestTask { at: At::Thread(self.guests.spawn(metered)), cpu }
+        self.spawn_metered(guest, CpuMeter::default(), None)
     }
 
-    /// As [`Sandbox::spawn`], but where guests of this `pace` were quick, `guest` begins (and nearly
-    /// always ends) on the caller's thread, which it keeps until the next epoch tick at the latest.
-    /// Only for guests whose host functions do not block.
-    pub fn spawn_near<T, F>(&self, pace: &Pace, guest: F) -> GuestTask<T>
+    /// [`Sandbox::spawn`] of a call that may compute for so long, host functions not counted where
+    /// the store tells `meter` of them (see [`meter_host_calls`](super::meter_host_calls)).
+    pub fn spawn_bounded<T, F>(&self, guest: F, meter: CpuMeter, cpu_max: Duration) -> GuestTask<T>
     where
         F: Future<Output = Result<T, CallError>> + Send + 'static,
         T: Send + 'static,
     {
-        let Some(turn) = self.turns.take(pace) else { return self.spawn(guest) };
-        let cpu = CpuMeter::default();
-        let mut metered = Metered::new(guest, cpu.clone(), self.ticker.pulse());
+        self.spawn_metered(guest, meter, Some(cpu_max))
+    }
+
+    fn spawn_metered<T, F>(
+        &self,
+        guest: F,
+        cpu: CpuMeter,
+        cpu_max: Option<Duration>,
+    ) -> GuestTask<T>
+    where
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let metered = Metered::new(guest, cpu.clone(), self.ticker.pulse(), cpu_max);
+        self.start(metered, cpu, Place::Call(self.busy.clone()))
+    }
+
+    /// As [`Sandbox::spawn_bounded`], but where guests of this `pace` were quick, `guest` begins (and
+    /// nearly always ends) on the caller's thread, which it keeps until the next epoch tick at the
+    /// latest. Only for guests whose host functions do not block.
+    pub fn spawn_near<T, F>(
+        &self,
+        pace: &Pace,
+        guest: F,
+        cpu: CpuMeter,
+        cpu_max: Duration,
+    ) -> GuestTask<T>
+    where
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let Some(turn) = self.near.take(pace) else {
+            return self.spawn_bounded(guest, cpu, cpu_max);
+        };
+        let pulse = self.ticker.pulse();
+        let mut metered = Metered::new(guest, cpu.clone(), pulse, Some(cpu_max));
         // What host functions start or wait for belongs to the guest runtime, here as there.
-        let inside = self.guests.enter();
+        let inside = self.calls.enter();
         let ended = poll_once(&mut metered);
         drop(inside);
         drop(turn);
-        let at = match ended {
-            Some(result) => At::End(Some(result)),
-            None => At::Thread(self.guests.spawn(metered)),
-        };
-        GuestTask { at, cpu }
+        match ended {
+            Some(result) => GuestTask { at: At::End(Some(result)), cpu },
+            None if metered.last_poll() >= limits::CALL_BUSY => {
+                self.start(metered, cpu, Place::Busy)
+            }
+            None => self.start(metered, cpu, Place::Call(self.busy.clone())),
+        }
+    }
+
+    /// Start a WASM task. Of those that compute at the same time each gets processor time by its
+    /// weight, in MHz as it reserved them.
+    pub fn spawn_task<T, F>(&self, guest: F, weight: u32) -> GuestTask<T>
+    where
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let cpu = CpuMeter::default();
+        let metered = Metered::new(guest, cpu.clone(), self.ticker.pulse(), None);
+        self.start(metered, cpu, Place::Task(self.turns.join(weight)))
+    }
+
+    fn start<T, F>(&self, guest: Metered<F>, cpu: CpuMeter, place: Place) -> GuestTask<T>
+    where
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let (answers, answer) = oneshot::channel();
+        let end = Arc::new(End::default());
+        let runtime = if matches!(place, Place::Call(_)) { &self.calls } else { &self.busy };
+        runtime.spawn(Running::new(guest, answers, Arc::clone(&end), place));
+        GuestTask { at: At::Thread { answer, end }, cpu }
     }
 
     /// Run one call of a guest to its end, its deadline or its cancellation, whichever is first.
@@ -187,6 +258,12 @@ impl Sandbox {
         GuestRun { result, cpu: task.cpu().total() }
     }
 
+    /// Guests on the call threads.
+    #[cfg(test)]
+    pub(super) fn calls_alive(&self) -> usize {
+        self.calls.metrics().num_alive_tasks()
+    }
+
     #[cfg(test)]
     pub(super) fn ticker_asleep(&self) -> bool {
         self.ticker.asleep()
@@ -195,7 +272,7 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
+        for runtime in self.runtimes.take().into_iter().flatten() {
             runtime.shutdown_background();
         }
     }
@@ -220,94 +297,22 @@ pub struct GuestRun<T> {
     pub cpu: Duration,
 }
 
-/// A running guest. Dropping it aborts the guest.
-#[derive(Debug)]
-pub struct GuestTask<T> {
-    at: At<T>,
-    cpu: CpuMeter,
-}
-
-/// Where a guest is.
-#[derive(Debug)]
-enum At<T> {
-    Thread(JoinHandle<Result<T, CallError>>),
-    /// At its end; what it gave, until that is taken.
-    End(Option<Result<T, CallError>>),
-}
-
-impl<T> GuestTask<T> {
-    /// The guest's processor time; the meter may be kept after the guest is gone.
-    #[must_use]
-    pub fn cpu(&self) -> CpuMeter {
-        self.cpu.clone()
-    }
-
-    /// Stop the guest at its next yield and drop its store. [`GuestTask::join`] tells when it is
-    /// gone.
-    pub fn abort(&self) {
-        if let At::Thread(task) = &self.at {
-            task.abort();
-        }
-    }
-
-    /// What it gave, when it ended on the thread of its caller: no wait and no timer is needed. As
-    /// with [`GuestTask::join`], once.
-    pub const fn ended_near(&mut self) -> Option<Result<T, CallError>> {
-        match &mut self.at {
-            At::End(result) => result.take(),
-            At::Thread(_) => None,
-        }
-    }
-
-    /// Wait for the end. May be cancelled and called again, but not after it has answered.
-    ///
-    /// # Errors
-    /// What the guest failed with; [`CallError::Cancelled`] after an abort;
-    /// [`CallError::HostPanic`] when a host function panicked.
-    pub async fn join(&mut self) -> Result<T, CallError> {
-        let task = match &mut self.at {
-            At::End(result) => return result.take().unwrap_or(Err(CallError::Cancelled)),
-            At::Thread(task) => task,
-        };
-        match task.await {
-            Ok(result) => result,
-            Err(error) => Err(match error.try_into_panic() {
-                Ok(panic) => CallError::HostPanic { message: panic_text(panic.as_ref()) },
-                Err(_cancelled) => CallError::Cancelled,
-            }),
-        }
-    }
-}
-
-impl<T> Drop for GuestTask<T> {
-    fn drop(&mut self) {
-        self.abort();
-    }
-}
-
-pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned());
-    cut(text.unwrap_or_else(|| "no message".to_owned()), limits::GUEST_ERROR_BYTES_MAX)
-}
-
-fn guest_runtime(threads: usize) -> io::Result<Runtime> {
+fn guest_runtime(name: &str, threads: usize, nice: Option<i32>) -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(threads)
-        .thread_name("ostler-guest")
+        .thread_name(name)
         // Timers and sockets are looked at after every poll, not after 61 as by default: with
         // polls of one tick (10 ms) that would be every half second.
         .event_interval(1)
         // New guests wait in the shared queue: every second poll starts there, else a busy thread
         // would only look after the same 61 polls.
         .global_queue_interval(2)
-        .on_thread_start(|| {
+        .on_thread_start(move || {
+            let Some(nice) = nice else { return };
             // On Linux priority belongs to a thread. Lowering it cannot be refused; were it, guests
             // would merely be too important.
             let thread = rustix::thread::gettid();
-            let _ = rustix::process::setpriority_process(Some(thread), limits::GUEST_NICE);
+            let _ = rustix::process::setpriority_process(Some(thread), nice);
         })
         .enable_all()
         .build()

@@ -36,8 +36,8 @@ pub const TARGETS: [Target; 9] = [
 pub fn plugin(bytes: &[u8]) {
     let _manifest = Manifest::read(bytes).map(|manifest| manifest.asks().len());
     if let Ok(format) = detect_format(bytes) {
-        for kind in [EngineKind::Plugin, EngineKind::Task] {
-            let _fine = prescan(bytes, kind, format);
+        for max in [PLUGIN_FILE_BYTES_MAX, TASK_FILE_BYTES_MAX] {
+            let _fine = prescan(bytes, max, format);
         }
     }
 }

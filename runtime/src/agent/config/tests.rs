@@ -6,7 +6,7 @@
     reason = "tests"
 )]
 
-use crate::limits::PluginLimits;
+use crate::limits::{CompileLimits, PluginLimits};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -73,6 +73,12 @@ plugin "nvidia" {
     call_wall  = "2s"
     memory_mb  = 32
     host_calls = 100
+    call_cpu   = "1s"
+    instances  = 3
+    host_call_kb      = 16
+    compile_cpu       = "5s"
+    compile_memory_mb = 512
+    file_mb           = 4
   }
 }
 
@@ -113,6 +119,16 @@ plugin "mock" { enabled = false }
         ]
     );
     assert_eq!(nvidia.limits.call_wall, Some(Duration::from_secs(2)));
+    let limits = nvidia.limits.apply(PluginLimits::default());
+    assert_eq!((limits.call_cpu_max, limits.instances_max), (Duration::from_secs(1), 3));
+    assert_eq!((limits.host_call_bytes_max, limits.tables_max), (16 << 10, 8));
+    let compile = CompileLimits {
+        file_bytes_max: 4 << 20,
+        address_space_bytes_max: 512 << 20,
+        cpu_max: Duration::from_secs(5),
+        ..PluginLimits::default().compile
+    };
+    assert_eq!(limits.compile, compile);
 }
 
 #[test]
@@ -274,6 +290,14 @@ fn grants_narrow_who_runs_what_and_where_it_connects() {
     let mut found = found;
     found.sort();
     assert_eq!(found, expected);
+}
+
+#[test]
+fn a_limit_has_the_ceiling_of_the_pool_and_a_misspelt_one_the_nearest_name() {
+    let found = problems("plugin \"x\" {\n limits {\n memories = 5\n call_cpuu = \"1s\"\n }\n}");
+    assert_eq!(found.len(), 2, "{found:#?}");
+    assert!(found[0].contains("memories must be 1 to 4, not 5"), "{found:#?}");
+    assert!(found[1].contains("→ call_cpu") || found[1].contains("call_cpu"), "{found:#?}");
 }
 
 #[test]

@@ -25,8 +25,13 @@ impl Host for CallState {
         if let Some(why) = self.plugin.refuses().filter(|_| self.task.is_some()) {
             return Ok(Err(CommandError::Denied(why)));
         }
-        let wall = Duration::from_millis(timeout).min(self.plugin.limits.call_wall_max);
-        // The command runs where I/O is driven, and its time has a bound of its own.
+        // The command runs where I/O is driven, and its time has a bound of its own: as much as the
+        // guest has, for all commands of one call together.
+        let left = self.plugin.limits.call_wall_max.saturating_sub(self.host_time.spent());
+        if left.is_zero() {
+            return Ok(Err(CommandError::TimedOut));
+        }
+        let wall = Duration::from_millis(timeout).min(left);
         let work = run(grant.program.clone(), args, wall);
         let done = self.host_time.off_the_clock(self.services.control.spawn(work)).await;
         let answer = match done {

@@ -196,7 +196,7 @@ impl WasmTaskHost {
             NotTaken::TooMany => WasmTaskError::TooMany,
         })?;
 
-        let mut task = inner.sandbox.spawn(guest.run);
+        let mut task = inner.sandbox.spawn_task(guest.run, context.cpu_mhz);
         let _first = cpu.set(task.cpu());
         let clock = inner.clock.clone();
         inner.control.spawn(async move {

@@ -16,8 +16,7 @@ use super::job::checked;
 use super::trust::{REGISTRY, TRUST, digest_at, registries, source, trust};
 use super::{Context, Reader};
 use crate::limits::{
-    CONFIG_FILE_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PLUGIN_STRIKES_KEPT_MAX, QUARANTINE_MAX,
-    START_WALL_MAX,
+    CONFIG_FILE_BYTES_MAX, GUEST_CORE_INSTANCES_MAX, GUEST_MEMORIES_MAX, GUEST_TABLES_MAX, MIB, PLUGIN_FILE_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PLUGIN_STRIKES_KEPT_MAX, QUARANTINE_MAX, START_WALL_MAX,
 };
 use crate::model::config::{
     AgentConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock, QuarantineFor,
@@ -27,7 +26,20 @@ use crate::model::ids::PluginName;
 
 /// Shortest deadline of a call: below it no guest can answer.
 const CALL_WALL_MIN: Duration = Duration::from_millis(10);
+/// Processor time of a compile child: the kernel counts seconds.
+const COMPILE_CPU: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(600);
+/// Wall time of a compile child.
+const COMPILE_WALL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(600);
+/// Below this the compiler itself does not start.
+const COMPILE_MEMORY_MB: RangeInclusive<i64> = 256..=64 * 1_024;
+/// Parts of a component: the pool of instances has a place for so many.
+const INSTANCES: RangeInclusive<i64> = 1..=GUEST_CORE_INSTANCES_MAX as i64;
+const MEMORIES: RangeInclusive<i64> = 1..=GUEST_MEMORIES_MAX as i64;
+const TABLES: RangeInclusive<i64> = 1..=GUEST_TABLES_MAX as i64;
+/// Files are read up to here.
+const FILE_MB: RangeInclusive<i64> = 1..=(PLUGIN_FILE_BYTES_MAX / MIB) as i64;
 /// Ranges of the other limits. The upper ends keep one plugin from taking the whole machine.
+const HOST_CALL_KB: RangeInclusive<i64> = 1..=64 * 1_024;
 const MEMORY_MB: RangeInclusive<i64> = 1..=4_096;
 const TABLE_ELEMENTS: RangeInclusive<i64> = 1..=40_000;
 const TRANSFER_KB: RangeInclusive<i64> = 1..=256 * 1_024;
@@ -131,8 +143,17 @@ static LIMITS: Schema = Schema {
     what: "limits",
     fields: &[
         field("call_wall", Shape::Duration),
+        field("call_cpu", Shape::Duration),
         field("memory_mb", Shape::Integer),
         field("table_elements", Shape::Integer),
+        field("instances", Shape::Integer),
+        field("memories", Shape::Integer),
+        field("tables", Shape::Integer),
+        field("file_mb", Shape::Integer),
+        field("compile_memory_mb", Shape::Integer),
+        field("compile_cpu", Shape::Duration),
+        field("compile_wall", Shape::Duration),
+        field("host_call_kb", Shape::Integer),
         field("transfer_kb", Shape::Integer),
         field("host_calls", Shape::Integer),
         field("answer_kb", Shape::Integer),
@@ -332,6 +353,15 @@ fn limits(block: Block, cx: &mut Context<'_>) -> LimitOverrides {
     let call_wall = duration("call_wall", CALL_WALL_MIN..=START_WALL_MAX, &mut reader, cx);
     let limits = LimitOverrides {
         call_wall,
+        call_cpu: duration("call_cpu", CALL_WALL_MIN..=START_WALL_MAX, &mut reader, cx),
+        instances: reader.number("instances", INSTANCES, cx),
+        memories: reader.number("memories", MEMORIES, cx),
+        tables: reader.number("tables", TABLES, cx),
+        file_mb: reader.number("file_mb", FILE_MB, cx),
+        compile_memory_mb: reader.number("compile_memory_mb", COMPILE_MEMORY_MB, cx),
+        compile_cpu: duration("compile_cpu", COMPILE_CPU, &mut reader, cx),
+        compile_wall: duration("compile_wall", COMPILE_WALL, &mut reader, cx),
+        host_call_kb: reader.number("host_call_kb", HOST_CALL_KB, cx),
         memory_mb: reader.number("memory_mb", MEMORY_MB, cx),
         table_elements: reader.number("table_elements", TABLE_ELEMENTS, cx),
         transfer_kb: reader.number("transfer_kb", TRANSFER_KB, cx),

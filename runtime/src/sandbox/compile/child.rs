@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use wasmtime::WasmFeatures;
 
 use super::{ChildArgs, CompileError, signal_of};
-use crate::limits;
+use crate::limits::{self, CompileLimits};
 use crate::sandbox::engine::{EngineKind, Format, compiler_engine, forbidden_features};
 
 const USAGE: u8 = 64;
@@ -17,12 +17,16 @@ const UNSUPPORTED: u8 = 11;
 const FAILED: u8 = 12;
 
 /// What an ended child means to the parent.
-pub(super) fn outcome(status: ExitStatus, stderr: String) -> Result<(), CompileError> {
+pub(super) fn outcome(
+    status: ExitStatus,
+    stderr: String,
+    within: &CompileLimits,
+) -> Result<(), CompileError> {
     if status.success() {
         return Ok(());
     }
     if let Some(signal) = signal_of(status) {
-        return Err(CompileError::CompileKilled { signal, stderr });
+        return Err(CompileError::CompileKilled { within: *within, signal, stderr });
     }
     Err(match status.code().and_then(|code| u8::try_from(code).ok()) {
         Some(INVALID) => CompileError::Invalid { message: stderr },
@@ -33,7 +37,8 @@ pub(super) fn outcome(status: ExitStatus, stderr: String) -> Result<(), CompileE
 
 /// Body of `ostler __compile …`: limit this process, read wasm from standard input, write the
 /// code into an existing file. `args` are those after `__compile`:
-/// `--kind plugin|task --format component|module --output FILE`.
+/// `--kind plugin|task --format component|module --output FILE`, and before the last, where they
+/// differ from the defaults, `--file-bytes N --memory-bytes N --cpu-seconds N`.
 ///
 /// Failures go to standard error in one line; the exit code tells the parent which kind it is.
 pub fn compile_child_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -48,7 +53,7 @@ pub(in crate::sandbox) fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
             "usage: __compile --kind plugin|task --format component|module --output FILE",
         );
     };
-    if let Err(error) = limit_this_process() {
+    if let Err(error) = limit_this_process(&args.within) {
         return fail(FAILED, &format!("cannot limit this process: {error}"));
     }
     match compile(&args) {
@@ -63,14 +68,10 @@ fn fail(code: u8, message: &str) -> u8 {
 }
 
 /// Before the first untrusted byte is read.
-fn limit_this_process() -> io::Result<()> {
-    let seconds = limits::COMPILE_CPU_SECONDS_MAX;
+fn limit_this_process(within: &CompileLimits) -> io::Result<()> {
+    let (seconds, bytes) = (within.cpu_max.as_secs(), within.address_space_bytes_max);
     for (resource, soft, hard) in [
-        (
-            Resource::As,
-            limits::COMPILE_ADDRESS_SPACE_BYTES_MAX,
-            limits::COMPILE_ADDRESS_SPACE_BYTES_MAX,
-        ),
+        (Resource::As, bytes, bytes),
         (Resource::Cpu, seconds, seconds.saturating_add(1)),
         (Resource::Nofile, limits::COMPILE_OPEN_FILES_MAX, limits::COMPILE_OPEN_FILES_MAX),
         // A dump would hold the whole address space.
@@ -90,7 +91,7 @@ fn limit_this_process() -> io::Result<()> {
 fn compile(args: &ChildArgs) -> Result<(), (u8, String)> {
     let failed = |what: &str, error: &dyn std::fmt::Display| (FAILED, format!("{what}: {error}"));
     let mut wasm = Vec::new();
-    let bound = args.kind.file_bytes_max().saturating_add(1);
+    let bound = args.within.file_bytes_max.saturating_add(1);
     io::stdin()
         .lock()
         .take(bound)

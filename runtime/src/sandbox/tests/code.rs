@@ -1,6 +1,7 @@
 //! Compile children and the code cache.
 
 use super::*;
+use crate::limits::CompileLimits;
 use crate::sandbox::compile::Compiler;
 use crate::sandbox::engine::{compatibility, compiler_engine};
 
@@ -250,20 +251,50 @@ fn many_functions(count: usize) -> Arc<[u8]> {
 
 /// Compile with a child that runs the shell commands `before` first.
 async fn compile_after(before: &str, wasm: Arc<[u8]>, wall: Duration) -> CompileError {
+    let within = CompileLimits { wall_max: wall, ..within_defaults() };
+    compile_within(before, wasm, within).await
+}
+
+fn within_defaults() -> CompileLimits {
+    CompileLimits::of_file(crate::limits::TASK_FILE_BYTES_MAX)
+}
+
+async fn compile_within(before: &str, wasm: Arc<[u8]>, within: CompileLimits) -> CompileError {
     let dir = tempfile::tempdir().unwrap();
-    let compiler = Compiler::with_wall(compile_child_script(dir.path(), before), wall);
+    let compiler = Compiler::new(compile_child_script(dir.path(), before));
     let output = tempfile::NamedTempFile::new_in(dir.path()).unwrap();
-    compiler.compile(wasm, EngineKind::Task, Format::Module, output.path()).await.unwrap_err()
+    let compiled = compiler.compile(wasm, EngineKind::Task, Format::Module, &within, output.path());
+    compiled.await.unwrap_err()
 }
 
 #[tokio::test]
 async fn a_compile_bomb_dies_of_the_childs_own_limits() {
-    // Tighter limits than the child's own, which never raises what it finds.
     let wasm = many_functions(60_000);
-    let killed = compile_after("ulimit -t 1", Arc::clone(&wasm), PATIENCE).await;
+    let defaults = within_defaults();
+    let within = CompileLimits { cpu_max: Duration::from_secs(1), ..defaults };
+    let killed = compile_within("", Arc::clone(&wasm), within).await;
     assert!(matches!(killed, CompileError::CompileKilled { signal: 9 | 24, .. }), "{killed}");
-    let killed = compile_after("ulimit -v 250000", wasm, PATIENCE).await;
+    assert!(killed.to_string().contains(" 1 s of processor time"), "{killed}");
+    let within = CompileLimits { address_space_bytes_max: 250_000 << 10, ..defaults };
+    let killed = compile_within("", Arc::clone(&wasm), within).await;
     assert!(matches!(killed, CompileError::CompileKilled { signal: 6, .. }), "{killed}");
+    // What the child finds is never raised.
+    let killed = compile_after("ulimit -t 1", wasm, PATIENCE).await;
+    assert!(matches!(killed, CompileError::CompileKilled { signal: 9 | 24, .. }), "{killed}");
+}
+
+#[tokio::test]
+async fn a_guest_with_a_smaller_limit_of_its_own_for_its_file_does_not_load() {
+    let bench = Bench::new();
+    let wasm = many_functions(100);
+    let within = CompileLimits { file_bytes_max: 500, ..within_defaults() };
+    let code = bench.sandbox.code();
+    let refused = code.load_within(wasm, EngineKind::Task, Format::Module, within).await;
+    let refused = refused.unwrap_err();
+    assert!(
+        matches!(refused, LoadError::Compile(CompileError::TooLarge { max: 500, .. })),
+        "{refused}"
+    );
 }
 
 #[tokio::test]
@@ -273,10 +304,10 @@ async fn a_compile_child_may_open_few_files_however_many_its_agent_may() {
     // As an agent that raised its limit.
     let before =
         format!("ulimit -Sn $(ulimit -Hn); export OSTLER_TEST_OPEN_FILES={}", told.display());
-    let compiler = Compiler::with_wall(compile_child_script(dir.path(), &before), PATIENCE);
+    let compiler = Compiler::new(compile_child_script(dir.path(), &before));
     let output = tempfile::NamedTempFile::new_in(dir.path()).unwrap();
-    let (wasm, kind) = (many_functions(100), EngineKind::Task);
-    compiler.compile(wasm, kind, Format::Module, output.path()).await.unwrap();
+    let (wasm, kind, within) = (many_functions(100), EngineKind::Task, within_defaults());
+    compiler.compile(wasm, kind, Format::Module, &within, output.path()).await.unwrap();
     let few = Some(crate::limits::COMPILE_OPEN_FILES_MAX);
     assert_eq!(std::fs::read_to_string(told).unwrap(), format!("{few:?} {few:?}"));
 }
@@ -307,7 +338,8 @@ async fn a_compiler_that_is_not_there_is_named() {
     let compiler = Compiler::new(PathBuf::from("/nonexistent/ostler"));
     let wasm = many_functions(1);
     let output = Path::new("/nonexistent/output");
-    let missing =
-        compiler.compile(wasm, EngineKind::Task, Format::Module, output).await.unwrap_err();
+    let within = within_defaults();
+    let missing = compiler.compile(wasm, EngineKind::Task, Format::Module, &within, output);
+    let missing = missing.await.unwrap_err();
     assert!(missing.to_string().contains("/nonexistent/ostler"), "{missing}");
 }

@@ -125,6 +125,13 @@ async fn a_table_bomb_reports_the_limit_it_hit() {
     assert!(matches!(error, CallError::TableLimit { limit: 100, .. }), "{error:?}");
     let error = bench.call(&plain(core), limits, PATIENCE).await.result.unwrap_err();
     assert!(matches!(error, CallError::Trap { .. } | CallError::TableLimit { .. }), "{error:?}");
+    // 40,000 elements are 320,000 bytes of the host's memory: five pages of 64 KiB.
+    let large = r#"(memory 3) (table 40000 funcref) (func (export "run"))"#;
+    let limits = StoreLimits { memory_bytes: 7 << 16, ..StoreLimits::default() };
+    let error = bench.call(&plain(large), limits, PATIENCE).await.result.unwrap_err();
+    assert!(matches!(error, CallError::MemoryLimit { .. }), "{error:?}");
+    let limits = StoreLimits { memory_bytes: 8 << 16, ..StoreLimits::default() };
+    bench.call(&plain(large), limits, PATIENCE).await.result.unwrap();
 }
 
 #[tokio::test]
@@ -142,9 +149,73 @@ async fn an_over_long_answer_is_refused_before_it_is_copied() {
             (canon lift (core func $i "run") (memory (core memory $i "memory")))))"#;
     let error = bench.error(wat).await;
     assert!(matches!(error, CallError::AnswerTooLarge { limit } if limit == MIB), "{error:?}");
-    let limits = StoreLimits { hostcall_bytes: 200 * MIB, ..StoreLimits::default() };
+    let limits = StoreLimits { answer_bytes: 200 * MIB, ..StoreLimits::default() };
     let whole = bench.call(wat, limits, PATIENCE).await.result.unwrap();
     assert!(matches!(&whole[..], [Val::List(bytes)] if bytes.len() == 2_000_000));
+}
+
+/// Spawns a call of `wat`, bounded to `cpu_max`, whose host calls take no time of the guest's.
+async fn bounded_call(bench: &Bench, wat: &str, cpu_max: Duration) -> (CallError, CpuMeter) {
+    let code = bench.load(wat).await.unwrap();
+    let meter = CpuMeter::default();
+    let of_store = meter.clone();
+    let guest = run_metered(&bench.sandbox, code, StoreLimits::default(), move |state| {
+        state.budget = HostcallBudget::new(u64::MAX, u64::MAX);
+        state.cpu = of_store;
+    });
+    let mut task = bench.sandbox.spawn_bounded(guest, meter, cpu_max);
+    let ended = tokio::time::timeout(PATIENCE, task.join()).await.expect("it ends");
+    (ended.unwrap_err(), task.cpu())
+}
+
+#[tokio::test]
+async fn a_call_ends_when_its_processor_time_is_used_up_however_far_its_deadline() {
+    let bench = Bench::new();
+    let limit = Duration::from_millis(50);
+    let (error, cpu) = bounded_call(&bench, &plain(SPIN), limit).await;
+    assert!(
+        matches!(error, CallError::CpuExceeded { limit: named } if named == limit),
+        "{error:?}"
+    );
+    // A tick of wall time is at most a tick of processor time.
+    assert!(cpu.guest() <= limit + 2 * crate::limits::EPOCH_TICK, "{cpu:?}");
+}
+
+#[tokio::test]
+async fn time_in_host_functions_is_not_the_guests() {
+    let bench = Bench::new();
+    // The host spins ten times 20 ms; the guest does nothing, and may do hardly anything.
+    let (error, cpu) = bounded_call(&bench, &calling("work"), Duration::from_millis(100)).await;
+    assert!(matches!(error, CallError::Exit { code: 10 }), "{error:?}");
+    assert!(cpu.total() >= Duration::from_millis(190), "{cpu:?}");
+    assert!(cpu.guest() < Duration::from_millis(100), "{cpu:?}");
+}
+
+#[tokio::test]
+async fn what_one_host_call_is_given_is_bounded_apart_from_the_answer() {
+    let bench = Bench::new();
+    let wat = r#"(component
+        (import "take" (func $take (param "bytes" (list u8))))
+        (core module $libc (memory (export "memory") 40))
+        (core instance $libc (instantiate $libc))
+        (core func $take (canon lower (func $take) (memory (core memory $libc "memory"))))
+        (core module $m
+            (import "host" "take" (func $take (param i32 i32)))
+            (func (export "run") (call $take (i32.const 16) (i32.const 2000000))))
+        (core instance $i (instantiate $m
+            (with "host" (instance (export "take" (func $take))))))
+        (func (export "run") (canon lift (core func $i "run"))))"#;
+    let code = bench.load(wat).await.unwrap();
+    let taken = async |limits: StoreLimits| {
+        let guest = run_metered(&bench.sandbox, Arc::clone(&code), limits, |_| {});
+        let cancel = CancellationToken::new();
+        bench.sandbox.run_with_deadline(PATIENCE, &cancel, guest).await.result
+    };
+    let narrow = StoreLimits { answer_bytes: 200 * MIB, ..StoreLimits::default() };
+    let error = taken(narrow).await.unwrap_err();
+    assert!(matches!(error, CallError::AnswerTooLarge { limit: MIB }), "{error:?}");
+    let wide = StoreLimits { hostcall_bytes: 4 * MIB, answer_bytes: 1, ..StoreLimits::default() };
+    taken(wide).await.unwrap();
 }
 
 #[tokio::test]

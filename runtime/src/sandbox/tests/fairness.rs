@@ -94,3 +94,92 @@ async fn a_sandbox_may_be_dropped_inside_asynchronous_code_with_guests_running()
     assert!(matches!(task.join().await, Err(CallError::Cancelled)));
     tokio::time::timeout(PATIENCE, dropped).await.expect("the store is dropped").unwrap();
 }
+
+#[tokio::test]
+async fn tasks_that_compute_at_the_same_time_get_processor_time_by_their_weight() {
+    let bench = Bench::new();
+    let spin = bench.load(&plain(SPIN)).await.unwrap();
+    let threads = u32::try_from(bench.sandbox.guest_threads()).unwrap();
+    // Two to a place and more, none so heavy that one place is too little for it.
+    let weights: Vec<u32> = (0..2 * threads).map(|n| if n % 2 == 0 { 100 } else { 200 }).collect();
+    let tasks: Vec<_> = weights
+        .iter()
+        .map(|weight| {
+            let code = Arc::clone(&spin);
+            let guest = run_export(&bench.sandbox, code, StoreLimits::default(), |_| {});
+            bench.sandbox.spawn_task(guest, *weight)
+        })
+        .collect();
+    // Counted in processor time, so that it does not matter what else the machine does.
+    let had = |task: &GuestTask<Vec<Val>>| task.cpu().total().as_secs_f64();
+    let counted = async {
+        while tasks.iter().map(had).sum::<f64>() < 1.5 * f64::from(threads) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, counted).await.expect("they compute");
+    let each: Vec<f64> = tasks.iter().map(had).collect();
+    let by_weight = each.iter().zip(&weights).map(|(had, weight)| had / f64::from(*weight));
+    let (mut least, mut most) = (f64::MAX, 0.0_f64);
+    by_weight.for_each(|share| (least, most) = (least.min(share), most.max(share)));
+    println!("weights {weights:?}: {each:.3?} s; per weight {:.3} apart", most / least);
+    assert!(most / least < 1.2, "{each:?} for {weights:?}");
+    tasks.iter().for_each(GuestTask::abort);
+}
+
+#[tokio::test]
+async fn a_heavy_task_leaves_the_light_ones_their_share_and_they_leave_it_its_own() {
+    let bench = Bench::new();
+    let spin = bench.load(&plain(SPIN)).await.unwrap();
+    let start = |weight| {
+        let guest = run_export(&bench.sandbox, Arc::clone(&spin), StoreLimits::default(), |_| {});
+        bench.sandbox.spawn_task(guest, weight)
+    };
+    // As many light ones as make one heavy task's share exactly one thread's.
+    let threads = u32::try_from(bench.sandbox.guest_threads()).unwrap();
+    let heavy = start(1_000 * threads);
+    let light: Vec<_> = (0..4 * threads).map(|_| start(250 * (threads - 1))).collect();
+    let had = |task: &GuestTask<Vec<Val>>| task.cpu().total().as_secs_f64();
+    let counted = async {
+        while had(&heavy) < 1.0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, counted).await.expect("it computes");
+    let (heavy, light): (f64, f64) = (had(&heavy), light.iter().map(had).sum());
+    let share = heavy / (heavy + light);
+    println!("the heavy task had {share:.3} of all; its weight is 1/{threads} of all");
+    let wanted = 1.0 / f64::from(threads);
+    assert!((wanted * 0.8..wanted * 1.2).contains(&share), "{share} of {heavy} + {light}");
+}
+
+#[tokio::test]
+async fn a_call_that_spins_leaves_the_threads_of_short_calls_within_a_tick() {
+    let bench = Bench::new();
+    let spin = bench.load(&plain(SPIN)).await.unwrap();
+    let spinners: Vec<_> = (0..12)
+        .map(|_| {
+            let code = Arc::clone(&spin);
+            let guest = run_export(&bench.sandbox, code, StoreLimits::default(), |_| {});
+            bench.sandbox.spawn(guest)
+        })
+        .collect();
+    let left = async {
+        while bench.sandbox.calls_alive() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, left).await.expect("they go on among the busy");
+    let computing = async {
+        while spinners.iter().any(|task| task.cpu().total() < 10 * crate::limits::EPOCH_TICK) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, computing).await.expect("they still compute");
+    let call = bench.call(&plain(NOTHING), StoreLimits::default(), PATIENCE).await;
+    assert!(call.result.is_ok(), "{:?}", call.result);
+    for mut spinner in spinners {
+        spinner.abort();
+        assert!(matches!(spinner.join().await, Err(CallError::Cancelled)));
+    }
+}

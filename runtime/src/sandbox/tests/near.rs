@@ -13,6 +13,14 @@ fn quick() -> Pace {
     pace
 }
 
+fn spawn<T, F>(bench: &Bench, pace: &Pace, guest: F) -> GuestTask<T>
+where
+    F: Future<Output = Result<T, CallError>> + Send + 'static,
+    T: Send + 'static,
+{
+    bench.sandbox.spawn_near(pace, guest, CpuMeter::default(), PATIENCE)
+}
+
 /// Where a guest begins.
 async fn here() -> Result<std::thread::ThreadId, CallError> {
     Ok(std::thread::current().id())
@@ -22,11 +30,11 @@ async fn here() -> Result<std::thread::ThreadId, CallError> {
 async fn a_quick_guest_begins_and_ends_on_its_callers_thread_after_one_that_did_not() {
     let (bench, me) = (Bench::new(), std::thread::current().id());
     let pace = Pace::default();
-    let mut first = bench.sandbox.spawn_near(&pace, here());
+    let mut first = spawn(&bench, &pace, here());
     assert!(first.ended_near().is_none());
     assert_ne!(first.join().await.unwrap(), me);
     pace.ended(first.cpu().total());
-    let near = bench.sandbox.spawn_near(&quick(), here()).ended_near();
+    let near = spawn(&bench, &quick(), here()).ended_near();
     assert_eq!(near.unwrap().unwrap(), me);
 }
 
@@ -42,7 +50,7 @@ async fn a_guest_that_spins_leaves_its_callers_thread_and_ends_at_its_deadline()
         counted.fetch_add(usize::from(std::thread::current().id() == me), Ordering::SeqCst);
     });
     // Returns: the tick made the guest yield.
-    let mut task = bench.sandbox.spawn_near(&quick(), guest);
+    let mut task = spawn(&bench, &quick(), guest);
     assert_eq!(began.load(Ordering::SeqCst), 1, "it began here");
     assert!(task.cpu().total() > Duration::ZERO, "its time here is counted");
     assert!(task.ended_near().is_none());
@@ -67,7 +75,7 @@ async fn of_many_spinning_guests_one_at_most_holds_its_caller_in_each_rest() {
             let guest = run_export(&bench.sandbox, Arc::clone(&code), limits, move |_| {
                 near.fetch_add(usize::from(std::thread::current().id() == me), Ordering::SeqCst);
             });
-            bench.sandbox.spawn_near(&quick(), guest)
+            spawn(&bench, &quick(), guest)
         })
         .collect();
     let took = watch.elapsed();
@@ -90,7 +98,7 @@ async fn of_many_spinning_guests_one_at_most_holds_its_caller_in_each_rest() {
 #[tokio::test]
 async fn a_guest_that_waits_goes_on_on_a_guest_thread() {
     let (bench, me) = (Bench::new(), std::thread::current().id());
-    let mut task = bench.sandbox.spawn_near(&quick(), async move {
+    let mut task = spawn(&bench, &quick(), async move {
         assert_eq!(std::thread::current().id(), me);
         tokio::time::sleep(Duration::from_millis(1)).await;
         here().await
@@ -102,8 +110,7 @@ async fn a_guest_that_waits_goes_on_on_a_guest_thread() {
 #[tokio::test]
 async fn a_host_function_that_panics_ends_only_its_call_there_too() {
     let bench = Bench::new();
-    let mut task =
-        bench.sandbox.spawn_near(&quick(), async { panic!("host fell over") as Result<(), _> });
+    let mut task = spawn(&bench, &quick(), async { panic!("host fell over") as Result<(), _> });
     match task.ended_near() {
         Some(Err(CallError::HostPanic { message })) => assert_eq!(message, "host fell over"),
         other => panic!("{other:?}"),

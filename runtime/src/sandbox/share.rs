@@ -1,0 +1,249 @@
+//! Which of the WASM tasks that want to compute may, in proportion to their weights. Pure.
+//!
+//! ```text
+//!            ask                    granted                    poll begins
+//!   Idle ──────────► Waiting ───────────────────► Granted ──────────────────► Running
+//!    ▲   (or straight to Granted)                                              │
+//!    └────────────── poll over, waits for something ───────────────────────────┤
+//!            Waiting ◄────── poll over, wants to go on (the tick interrupted) ─┘
+//! ```
+//! There are as many places as threads for busy guests. A place goes to the waiting task that has had
+//! the least processor time for its weight (start-time fair queueing). A task that was idle is set to
+//! where the others are: nobody saves up turns by sleeping. With places free for all nobody waits, so
+//! an idle node is used in full.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+/// A task among the others.
+pub(super) type Member = u64;
+
+/// Nanoseconds of a task of weight one million.
+const SCALE: u128 = 1_000_000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Idle,
+    Waiting,
+    Granted,
+    Running,
+}
+
+#[derive(Debug)]
+struct Account {
+    weight: u128,
+    /// Processor time so far, divided by the weight.
+    had: u128,
+    stage: Stage,
+}
+
+/// Everybody's turns.
+#[derive(Debug)]
+pub(super) struct Shares {
+    places: usize,
+    taken: usize,
+    next: Member,
+    accounts: HashMap<Member, Account>,
+    waiting: BTreeSet<(u128, Member)>,
+    /// Waiting, granted and running.
+    active: BTreeSet<(u128, Member)>,
+    /// Where those who were idle begin; never goes back.
+    floor: u128,
+}
+
+impl Shares {
+    /// Nobody there, and so many may compute at once.
+    pub(super) fn new(places: usize) -> Self {
+        Self {
+            places: places.max(1),
+            taken: 0,
+            next: 0,
+            accounts: HashMap::new(),
+            waiting: BTreeSet::new(),
+            active: BTreeSet::new(),
+            floor: 0,
+        }
+    }
+
+    /// A new task, idle.
+    pub(super) fn join(&mut self, weight: u32) -> Member {
+        self.next += 1;
+        let account =
+            Account { weight: u128::from(weight.max(1)), had: self.floor, stage: Stage::Idle };
+        self.accounts.insert(self.next, account);
+        self.next
+    }
+
+    /// May the task be polled now? If not, it is among those granted later.
+    pub(super) fn ask(&mut self, member: Member) -> bool {
+        let Some(account) = self.accounts.get_mut(&member) else { return true };
+        match account.stage {
+            Stage::Idle => {
+                account.had = account.had.max(self.floor);
+                account.stage = Stage::Waiting;
+                self.waiting.insert((account.had, member));
+                self.active.insert((account.had, member));
+                // Only this one can be granted: were there a place for another, it would have it.
+                if self.grant().is_empty() {
+                    return false;
+                }
+                self.run(member)
+            }
+            Stage::Waiting => false,
+            Stage::Granted => self.run(member),
+            Stage::Running => true,
+        }
+    }
+
+    /// A poll is over. Who is granted a place by that, the task itself perhaps among them.
+    pub(super) fn polled(&mut self, member: Member, used: Duration, goes_on: bool) -> Vec<Member> {
+        let Some(account) = self.accounts.get_mut(&member) else { return Vec::new() };
+        if account.stage != Stage::Running {
+            return Vec::new();
+        }
+        self.taken = self.taken.saturating_sub(1);
+        self.active.remove(&(account.had, member));
+        // Something even for nothing, so that a task that only yields does not keep its place.
+        let nanos = used.as_nanos().max(1_000);
+        account.had = account.had.saturating_add(nanos.saturating_mul(SCALE) / account.weight);
+        if goes_on {
+            account.stage = Stage::Waiting;
+            self.waiting.insert((account.had, member));
+            self.active.insert((account.had, member));
+        } else {
+            account.stage = Stage::Idle;
+        }
+        let least = self.active.first().map_or(account.had, |(had, _)| *had);
+        self.floor = self.floor.max(least);
+        self.grant()
+    }
+
+    /// A task is gone. Who is granted a place by that.
+    pub(super) fn leave(&mut self, member: Member) -> Vec<Member> {
+        let Some(account) = self.accounts.remove(&member) else { return Vec::new() };
+        self.waiting.remove(&(account.had, member));
+        self.active.remove(&(account.had, member));
+        if matches!(account.stage, Stage::Granted | Stage::Running) {
+            self.taken = self.taken.saturating_sub(1);
+        }
+        self.grant()
+    }
+
+    fn run(&mut self, member: Member) -> bool {
+        match self.accounts.get_mut(&member) {
+            Some(account) if account.stage == Stage::Granted => {
+                account.stage = Stage::Running;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn grant(&mut self) -> Vec<Member> {
+        let mut granted = Vec::new();
+        while self.taken < self.places {
+            let Some((_, member)) = self.waiting.pop_first() else { break };
+            if let Some(account) = self.accounts.get_mut(&member) {
+                account.stage = Stage::Granted;
+                self.taken += 1;
+                granted.push(member);
+            }
+        }
+        granted
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TICK: Duration = Duration::from_millis(10);
+
+    /// Let all compute without pause for `rounds` polls of one tick; the ticks each had.
+    fn compute(shares: &mut Shares, members: &[Member], rounds: usize) -> Vec<u32> {
+        let mut had = vec![0; members.len()];
+        for _ in 0..rounds {
+            let running: Vec<usize> =
+                (0..members.len()).filter(|at| shares.ask(members[*at])).collect();
+            assert!(running.len() <= shares.places && !running.is_empty());
+            for at in running {
+                had[at] += 1;
+                shares.polled(members[at], TICK, true);
+            }
+        }
+        had
+    }
+
+    #[test]
+    fn those_who_compute_without_pause_get_processor_time_by_weight() {
+        let mut shares = Shares::new(1);
+        let members: Vec<Member> = [100, 200, 400].map(|weight| shares.join(weight)).to_vec();
+        let had = compute(&mut shares, &members, 700);
+        assert!((99..=101).contains(&had[0]) && (199..=201).contains(&had[1]), "{had:?}");
+    }
+
+    #[test]
+    fn with_a_place_for_each_nobody_waits() {
+        let mut shares = Shares::new(2);
+        let members = [shares.join(1_000), shares.join(10)];
+        assert_eq!(compute(&mut shares, &members, 50), [50, 50]);
+    }
+
+    #[test]
+    fn a_heavy_task_has_one_place_and_the_light_ones_share_the_other() {
+        let mut shares = Shares::new(2);
+        let members = [shares.join(10_000), shares.join(100), shares.join(100)];
+        let had = compute(&mut shares, &members, 100);
+        assert_eq!(had[0], 100, "never waits");
+        assert!(had[1].abs_diff(had[2]) <= 1, "{had:?}");
+    }
+
+    #[test]
+    fn sleeping_saves_up_no_turns() {
+        let mut shares = Shares::new(1);
+        let (busy, sleeper) = (shares.join(100), shares.join(100));
+        assert!(shares.ask(sleeper));
+        shares.polled(sleeper, TICK, false);
+        compute(&mut shares, &[busy], 1_000);
+        let had = compute(&mut shares, &[busy, sleeper], 100);
+        assert!(had[0].abs_diff(had[1]) <= 2, "{had:?}");
+    }
+
+    #[test]
+    fn one_that_goes_while_granted_gives_its_place_to_the_next() {
+        let mut shares = Shares::new(1);
+        let (first, second, third) = (shares.join(1), shares.join(1), shares.join(1));
+        assert!(shares.ask(first));
+        assert!(!shares.ask(second) && !shares.ask(third));
+        assert_eq!(shares.polled(first, TICK, false), [second]);
+        assert_eq!(shares.leave(second), [third]);
+        assert!(shares.ask(third));
+    }
+
+    proptest! {
+        #[test]
+        fn places_are_never_exceeded_nor_left_empty_while_somebody_waits(
+            places in 1usize..4,
+            steps in prop::collection::vec((0usize..6, 0u8..4), 1..200),
+        ) {
+            let mut shares = Shares::new(places);
+            let mut members: Vec<Member> = (1..=6).map(|weight| shares.join(weight * 50)).collect();
+            for (at, step) in steps {
+                let member = members[at];
+                match step {
+                    0 | 1 => { shares.ask(member); }
+                    2 => { shares.polled(member, TICK, at % 2 == 0); }
+                    _ => { shares.leave(member); members[at] = shares.join(100); }
+                }
+                let holds = |stage| matches!(stage, Stage::Granted | Stage::Running);
+                let held = shares.accounts.values().filter(|a| holds(a.stage)).count();
+                prop_assert_eq!(held, shares.taken);
+                prop_assert!(shares.taken <= places);
+                prop_assert!(shares.waiting.is_empty() || shares.taken == places);
+                prop_assert_eq!(shares.active.len(), held + shares.waiting.len());
+            }
+        }
+    }
+}
