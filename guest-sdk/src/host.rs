@@ -153,7 +153,7 @@ pub mod process {
 pub mod wasm_task {
     use super::imports;
     pub use crate::bindings::driver::ostler::plugin::wasm_task::{
-        Dir, NetworkAccess, SpawnRequest, TaskState, WasmError,
+        Dir, NetworkAccess, SpawnRequest, TaskLimits, TaskState, WasmError,
     };
 
     /// Compile where needed and start. Returns the task's id.
@@ -162,6 +162,14 @@ pub mod wasm_task {
     /// Not granted, no such file, or not a program that the host can run.
     pub fn spawn(request: &SpawnRequest) -> Result<String, WasmError> {
         imports::wasm_task::spawn(request)
+    }
+
+    /// [`spawn`] within limits narrower than the host's own.
+    ///
+    /// # Errors
+    /// As [`spawn`].
+    pub fn spawn_limited(request: &SpawnRequest, limits: TaskLimits) -> Result<String, WasmError> {
+        imports::wasm_task::spawn_limited(request, limits)
     }
 
     /// End it.

@@ -34,6 +34,7 @@ struct State {
     events: Vec<String>,
     processes: Vec<process::SpawnRequest>,
     wasm_tasks: Vec<wasm_task::SpawnRequest>,
+    task_limits: Vec<wasm_task::TaskLimits>,
     /// Id to "is running".
     running: BTreeMap<String, bool>,
     signals: Vec<(String, String)>,
@@ -108,6 +109,11 @@ impl FakeHost {
     /// WASM tasks asked for, oldest first. Their ids are `w1`, `w2` ….
     pub fn wasm_tasks(&self) -> Vec<wasm_task::SpawnRequest> {
         with(|state| state.wasm_tasks.clone())
+    }
+
+    /// Limits of the WASM tasks that were asked for with some.
+    pub fn task_limits(&self) -> Vec<wasm_task::TaskLimits> {
+        with(|state| state.task_limits.clone())
     }
 
     /// Signals sent, as id and name; a kill counts as `SIGKILL`.
@@ -266,7 +272,7 @@ pub(crate) mod imports {
     }
 
     pub(crate) mod wasm_task {
-        use crate::host::wasm_task::{SpawnRequest, TaskState, WasmError};
+        use crate::host::wasm_task::{SpawnRequest, TaskLimits, TaskState, WasmError};
 
         pub(crate) fn spawn(request: &SpawnRequest) -> Result<String, WasmError> {
             super::with(|state| {
@@ -278,6 +284,15 @@ pub(crate) mod imports {
                 state.running.insert(id.clone(), true);
                 Ok(id)
             })
+        }
+
+        pub(crate) fn spawn_limited(
+            request: &SpawnRequest,
+            limits: TaskLimits,
+        ) -> Result<String, WasmError> {
+            let id = spawn(request)?;
+            super::with(|state| state.task_limits.push(limits));
+            Ok(id)
         }
 
         pub(crate) fn kill(id: &str) -> Result<(), WasmError> {

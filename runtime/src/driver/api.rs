@@ -194,6 +194,9 @@ pub struct TaskContext {
     pub cpu_mhz: u32,
     /// Largest memory in bytes.
     pub memory_bytes_max: u64,
+    /// Bytes one start may add to its directories, as far as the host sees it write: what the
+    /// allocation's directory may hold.
+    pub disk_bytes_max: u64,
     /// Ports lent to the allocation.
     pub ports: Vec<AllocatedPort>,
     /// Absolute host directories the task may see read-write: its task directory and the shared one.

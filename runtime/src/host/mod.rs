@@ -17,6 +17,7 @@ pub mod log_meter;
 mod network;
 pub mod process;
 pub mod tape;
+mod special_files;
 pub mod wasm_task;
 pub mod workloads;
 

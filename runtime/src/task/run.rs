@@ -138,6 +138,9 @@ impl Run {
             events: notes::sink(notes),
             cpu_mhz: task.resources.cpu_mhz,
             memory_bytes_max: task.resources.memory_limit_bytes(),
+            disk_bytes_max: allocation
+                .task_group()
+                .map_or(u64::MAX, |group| u64::from(group.ephemeral_disk.size_mb) * MIB),
             ports: allocation.ports.clone(),
             task_dir: task_dir.map(|dir| dir.path).unwrap_or_default(),
             alloc_dir,

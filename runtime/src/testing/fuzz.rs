@@ -7,12 +7,13 @@
 use std::path::Path;
 
 use crate::agent::AgentConfig;
+use crate::limits::{PLUGIN_FILE_BYTES_MAX, TASK_FILE_BYTES_MAX};
 use crate::model::ids::RunId;
 use crate::model::json::JsonObject;
 use crate::plugin::manifest::Manifest;
 use crate::plugin::record::file;
 use crate::plugin::schema::ConfigSchema;
-use crate::sandbox::{EngineKind, detect_format, prescan};
+use crate::sandbox::{detect_format, prescan};
 
 pub use crate::plugin::fuzz::{answers, handles, tape};
 

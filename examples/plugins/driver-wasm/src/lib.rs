@@ -5,7 +5,7 @@
 
 use ostler_sdk::driver::prelude::*;
 use serde::Deserialize;
-use wasm_task::{Dir, NetworkAccess, SpawnRequest};
+use wasm_task::{Dir, NetworkAccess, SpawnRequest, TaskLimits};
 
 const SCHEMA: &str = include_str!("task-config.schema.json");
 
@@ -18,6 +18,8 @@ struct Config {
     args: Vec<String>,
     memory: Option<u64>,
     #[serde(default, deserialize_with = "ostler_sdk::config::block")]
+    limits: LimitsConfig,
+    #[serde(default, deserialize_with = "ostler_sdk::config::block")]
     network: NetworkConfig,
 }
 
@@ -26,6 +28,30 @@ struct Config {
 struct NetworkConfig {
     listen: bool,
     connect: Vec<String>,
+}
+
+/// Narrower than the host's own limits; what is absent is the host's.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct LimitsConfig {
+    table_elements: Option<u64>,
+    transfer_kb: Option<u64>,
+    handles: Option<u32>,
+    random_kb: Option<u64>,
+    disk_mb: Option<u64>,
+}
+
+impl LimitsConfig {
+    fn limits(&self) -> TaskLimits {
+        let scaled = |amount: Option<u64>, unit| amount.map(|n| n.saturating_mul(unit));
+        TaskLimits {
+            table_elements: self.table_elements,
+            transfer_bytes: scaled(self.transfer_kb, 1 << 10),
+            handles: self.handles,
+            random_bytes: scaled(self.random_kb, 1 << 10),
+            disk_bytes: scaled(self.disk_mb, 1 << 20),
+        }
+    }
 }
 
 struct Wasm;
@@ -47,7 +73,8 @@ impl Driver for Wasm {
             None => format!("{}/{}", task.task_dir, config.module),
         };
         let program = config.module.rsplit('/').next().unwrap_or(&config.module).to_owned();
-        let id = wasm_task::spawn(&SpawnRequest {
+        let limits = config.limits.limits();
+        let request = SpawnRequest {
             path,
             args: [program].into_iter().chain(config.args).collect(),
             memory_bytes_max: memory_limit(config.memory, &task)?,
@@ -57,7 +84,8 @@ impl Driver for Wasm {
                 listen: config.network.listen,
                 connect: config.network.connect,
             },
-        })?;
+        };
+        let id = wasm_task::spawn_limited(&request, limits)?;
         Started::new::<Self>(id)
     }
 }
@@ -130,6 +158,18 @@ mod tests {
         let started = Wasm::start(testing::task(r#"{"module": "/a.wasm", "memory": 65}"#));
         assert!(matches!(started, Err(Error::InvalidConfig(_))));
         Wasm::start(testing::task(r#"{"module": "/a.wasm", "memory": 64}"#)).unwrap();
+    }
+
+    #[test]
+    fn limits_are_told_to_the_host_in_its_units_and_the_others_left_to_it() {
+        let host = FakeHost::install();
+        let config = r#"{"module": "/a.wasm", "limits": {"handles": 7, "disk_mb": 2}}"#;
+        Wasm::start(testing::task(config)).unwrap();
+        let limits = &host.task_limits()[0];
+        assert_eq!((limits.handles, limits.disk_bytes), (Some(7), Some(2 << 20)));
+        assert_eq!((limits.table_elements, limits.random_bytes), (None, None));
+        let misspelt = r#"{"module": "/a.wasm", "limits": {"handels": 7}}"#;
+        assert!(matches!(Wasm::start(testing::task(misspelt)), Err(Error::InvalidConfig(_))));
     }
 
     #[test]

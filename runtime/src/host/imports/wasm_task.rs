@@ -7,9 +7,9 @@ use crate::driver::api::TaskContext;
 use crate::host::CallState;
 use crate::host::imports::cut;
 use crate::host::wasm_task::{TaskDir, WasmTaskError, WasmTaskSpec};
-use crate::limits::ANSWER_NAME_BYTES_MAX;
+use crate::limits::{ANSWER_NAME_BYTES_MAX, TaskLimits};
 use crate::plugin::bindings::since_0_1::host::wasm_task::{
-    Host, SpawnRequest, TaskState, WasmError,
+    Host, SpawnRequest, TaskLimits as Narrower, TaskState, WasmError,
 };
 use crate::plugin::capability::{Added, Authority};
 
@@ -43,7 +43,11 @@ impl CallState {
         self.plugin.refuses().map_or(Ok(task), |why| Err(WasmError::Denied(why)))
     }
 
-    async fn spawn_wasm(&mut self, request: SpawnRequest) -> Result<String, WasmError> {
+    async fn spawn_wasm(
+        &mut self,
+        request: SpawnRequest,
+        narrower: Option<Narrower>,
+    ) -> Result<String, WasmError> {
         let task = self.wasm_run_to_change()?;
         let foreign = request.network.connect.iter().find(|to| !task.named.contains(to));
         if let Some(place) = foreign {
@@ -65,10 +69,7 @@ impl CallState {
                     read_only: dir.read_only,
                 })
                 .collect(),
-            memory_bytes_max: request
-                .memory_bytes_max
-                .unwrap_or(u64::MAX)
-                .min(task.memory_bytes_max),
+            limits: limits(&task, request.memory_bytes_max, narrower),
             listen: request.network.listen,
             connect: request.network.connect,
         };
@@ -77,14 +78,49 @@ impl CallState {
     }
 }
 
+/// What a task may use: the host's limits, what its job reserved, and what its driver narrows.
+fn limits(task: &TaskContext, memory: Option<u64>, narrower: Option<Narrower>) -> TaskLimits {
+    let of_task = TaskLimits {
+        memory_bytes_max: memory.unwrap_or(u64::MAX).min(task.memory_bytes_max),
+        disk_bytes_max: task.disk_bytes_max,
+        ..TaskLimits::default()
+    };
+    let Some(narrower) = narrower else { return of_task };
+    let least = |given: Option<u64>, most: u64| given.map_or(most, |given| given.min(most));
+    TaskLimits {
+        memory_bytes_max: of_task.memory_bytes_max,
+        table_elements_max: least(narrower.table_elements, of_task.table_elements_max),
+        transfer_bytes_max: least(narrower.transfer_bytes, of_task.transfer_bytes_max),
+        handles_max: narrower.handles.map_or(of_task.handles_max, |n| n.min(of_task.handles_max)),
+        random_bytes_max: least(narrower.random_bytes, of_task.random_bytes_max),
+        disk_bytes_max: least(narrower.disk_bytes, of_task.disk_bytes_max),
+    }
+}
+
+impl CallState {
+    fn charge_wasm(&mut self, request: &SpawnRequest) -> wasmtime::Result<()> {
+        let vars: usize = request.env.iter().map(|v| v.name.len() + v.value.len()).sum();
+        self.budget.charge(vars + request.args.iter().map(String::len).sum::<usize>())?;
+        Ok(())
+    }
+}
+
 impl Host for CallState {
     async fn spawn(
         &mut self,
         request: SpawnRequest,
     ) -> wasmtime::Result<Result<String, WasmError>> {
-        let vars: usize = request.env.iter().map(|v| v.name.len() + v.value.len()).sum();
-        self.budget.charge(vars + request.args.iter().map(String::len).sum::<usize>())?;
-        Ok(self.spawn_wasm(request).await)
+        self.charge_wasm(&request)?;
+        Ok(self.spawn_wasm(request, None).await)
+    }
+
+    async fn spawn_limited(
+        &mut self,
+        request: SpawnRequest,
+        limits: Narrower,
+    ) -> wasmtime::Result<Result<String, WasmError>> {
+        self.charge_wasm(&request)?;
+        Ok(self.spawn_wasm(request, Some(limits)).await)
     }
 
     async fn kill(&mut self, id: String) -> wasmtime::Result<Result<(), WasmError>> {

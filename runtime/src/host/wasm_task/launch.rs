@@ -11,7 +11,8 @@ use wasmtime_wasi::sockets::SocketAddrUse;
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use super::dirs::preopen;
-use super::{WasmTaskError, WasmTaskSpec};
+use super::disk::DiskQuota;
+use super::{WasmTaskError, WasmTaskSpec, disk_p1, disk_p2};
 use crate::driver::api::{BoxFuture, ByteSink, TaskContext};
 use crate::limits::{TASK_MEMORY_BYTES_CEILING, TaskLimits};
 use crate::sandbox::{
@@ -34,10 +35,11 @@ pub(super) struct Launcher {
     modules: ModuleLinker<ModuleTask>,
 }
 
-struct ComponentTask {
+pub(super) struct ComponentTask {
     wasi: WasiCtx,
     table: ResourceTable,
     limiter: GuestLimiter,
+    pub(super) disk: Arc<DiskQuota>,
 }
 
 impl StoreState for ComponentTask {
@@ -52,9 +54,10 @@ impl WasiView for ComponentTask {
     }
 }
 
-struct ModuleTask {
-    wasi: WasiP1Ctx,
+pub(super) struct ModuleTask {
+    pub(super) wasi: WasiP1Ctx,
     limiter: GuestLimiter,
+    pub(super) disk: Arc<DiskQuota>,
 }
 
 impl StoreState for ModuleTask {
@@ -87,6 +90,8 @@ impl Launcher {
             &mut task.wasi
         })
         .map_err(|e| host_error(&e))?;
+        disk_p2::bound(&mut components).map_err(|e| host_error(&e))?;
+        disk_p1::bound(&mut modules).map_err(|e| host_error(&e))?;
         Ok(Self { components, modules })
     }
 
@@ -98,9 +103,10 @@ impl Launcher {
         spec: &WasmTaskSpec,
         code: &LoadedCode,
     ) -> Result<Guest, WasmTaskError> {
-        let memory_bytes_max = spec.memory_bytes_max.min(TASK_MEMORY_BYTES_CEILING);
-        let limits = StoreLimits::from(&TaskLimits { memory_bytes_max, ..TaskLimits::default() });
+        let memory_bytes_max = spec.limits.memory_bytes_max.min(TASK_MEMORY_BYTES_CEILING);
+        let limits = StoreLimits::from(&TaskLimits { memory_bytes_max, ..spec.limits.clone() });
         let wasi = wasi(context, spec, &limits)?;
+        let disk = Arc::new(DiskQuota::new(spec.limits.disk_bytes_max));
         let engine = sandbox.engine(EngineKind::Task);
         let other = |e: wasmtime::Error| WasmTaskError::OtherWorld {
             path: spec.path.clone(),
@@ -113,6 +119,7 @@ impl Launcher {
                 wasi: { wasi }.build(),
                 table: new_resource_table(&limits),
                 limiter: GuestLimiter::new(&limits),
+                disk,
             };
             let memory = state.limiter.usage();
             let store = new_store(engine, &limits, state)?;
@@ -132,8 +139,10 @@ impl Launcher {
         // A buffer beyond this is refused, not read short, and programs read whole files at once.
         // The host's copy of one buffer is never larger than the memory that holds the buffer.
         let hostcall_bytes = limits.hostcall_bytes.max(memory_bytes_max);
-        let limits = StoreLimits { hostcall_bytes, ..limits };
-        let state = ModuleTask { wasi: { wasi }.build_p1(), limiter: GuestLimiter::new(&limits) };
+        // The store is made with the second, which for a task is the same.
+        let limits = StoreLimits { hostcall_bytes, answer_bytes: hostcall_bytes, ..limits };
+        let (wasi, limiter) = ({ wasi }.build_p1(), GuestLimiter::new(&limits));
+        let state = ModuleTask { wasi, limiter, disk };
         let memory = state.limiter.usage();
         let store = new_store(engine, &limits, state)?;
         Ok(Guest { run: Box::pin(run_module(pre, store, limits)), memory })

@@ -10,6 +10,9 @@
 //! interface is narrow (files, bytes, exits) so that tasks can move to a process of their own.
 
 mod dirs;
+mod disk;
+mod disk_p1;
+mod disk_p2;
 mod launch;
 mod registry;
 
@@ -24,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::driver::api::{BoxFuture, TaskContext};
-use crate::limits::{TASK_FILE_BYTES_MAX, WORKLOADS_PER_RUN_MAX};
+use crate::limits::{TASK_FILE_BYTES_MAX, TaskLimits, WORKLOADS_PER_RUN_MAX};
 use crate::model::ids::RunId;
 use crate::model::task::{RawExit, Usage};
 use crate::rng::Rng;
@@ -55,8 +58,8 @@ pub struct WasmTaskSpec {
     pub env: Vec<(String, String)>,
     /// What it sees of the node's files.
     pub dirs: Vec<TaskDir>,
-    /// Over all linear memories together.
-    pub memory_bytes_max: u64,
+    /// What it may use; of memory at most [`TASK_MEMORY_BYTES_CEILING`](crate::limits::TASK_MEMORY_BYTES_CEILING).
+    pub limits: TaskLimits,
     /// May listen on the allocation's ports.
     pub listen: bool,
     /// `address:port` pairs it may connect to.
