@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -99,6 +99,8 @@ pub(super) struct Caller<P> {
     /// Absent where a host function could block: its calls stay off the caller's thread.
     pace: Option<Pace>,
     recorder: Arc<Recorder>,
+    /// The last call computed long: the next begins among the busy guests.
+    slow: AtomicBool,
 }
 
 impl<P: Send + Sync + 'static> Caller<P> {
@@ -115,7 +117,8 @@ impl<P: Send + Sync + 'static> Caller<P> {
         let near = context.grants == Grants::default()
             && context.limits.call_wall_max >= limits::INLINE_DEADLINE_MIN;
         let pace = near.then(Pace::default);
-        Self { pre: Arc::new(pre), context, limits, services, slots, meter, pace, recorder }
+        let (pre, slow) = (Arc::new(pre), AtomicBool::new(false));
+        Self { pre, context, limits, services, slots, meter, pace, recorder, slow }
     }
 
     /// Keeps the last calls.
@@ -331,6 +334,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         let cpu_max = self.context.limits.call_cpu_max;
         let sandbox = &self.services.sandbox;
         let mut guest = match &self.pace {
+            _ if self.slow.load(Ordering::Relaxed) => sandbox.spawn_slow(guest, meter, cpu_max),
             Some(pace) => sandbox.spawn_near(pace, guest, meter, cpu_max),
             None => sandbox.spawn_bounded(guest, meter, cpu_max),
         };
@@ -340,6 +344,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         }
         let result = within(limit, watch, &host_time, &mut guest).await;
         *cpu = guest.cpu().total();
+        self.slow.store(*cpu > limits::CALL_SLOW, Ordering::Relaxed);
         if let Some(pace) = &self.pace {
             pace.ended(*cpu);
         }

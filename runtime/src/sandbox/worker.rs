@@ -174,6 +174,16 @@ impl Sandbox {
         self.start(metered, cpu, Place::Call(self.busy.clone()))
     }
 
+    /// As [`Sandbox::spawn_bounded`], among the busy guests from the beginning.
+    pub fn spawn_slow<T, F>(&self, guest: F, cpu: CpuMeter, cpu_max: Duration) -> GuestTask<T>
+    where
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let metered = Metered::new(guest, cpu.clone(), self.ticker.pulse(), Some(cpu_max));
+        self.start(metered, cpu, Place::Busy)
+    }
+
     /// As [`Sandbox::spawn_bounded`], but where guests of this `pace` were quick, `guest` begins (and
     /// nearly always ends) on the caller's thread, which it keeps until the next epoch tick at the
     /// latest. Only for guests whose host functions do not block.
