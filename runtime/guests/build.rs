@@ -60,7 +60,10 @@ const FIXTURES: &[Guest] = &[
     guest("toolbox", "toolbox", WASIP2, "toolbox"),
     guest("toolbox", "toolbox", WASIP1, "toolbox-p1"),
     guest("hostile-device", "hostile_device", WASIP2, "hostile-device"),
+    guest("hostile-burglar", "hostile_burglar", WASIP2, "hostile-burglar"),
     guest("hostile-driver", "hostile_driver", WASIP2, "hostile-driver"),
+    guest("hostile-task", "hostile-task", WASIP2, "hostile-task"),
+    guest("hostile-task", "hostile-task", WASIP1, "hostile-task-p1"),
     guest("hostile-other-world", "hostile_other_world", WASIP2, "hostile-other-world"),
     guest("hostile-wants-sockets", "hostile_wants_sockets", WASIP2, "hostile-wants-sockets"),
 ];

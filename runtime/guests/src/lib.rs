@@ -79,6 +79,12 @@ pub mod fixtures {
         TOOLBOX_P1 = "toolbox-p1";
         /// Device plugin that misbehaves as its configuration says.
         HOSTILE_DEVICE = "hostile-device";
+        /// Device plugin that tries paths and commands beyond its grants.
+        HOSTILE_BURGLAR = "hostile-burglar";
+        /// WASM task that tries to get out or to take the node with it (component).
+        HOSTILE_TASK = "hostile-task";
+        /// The same as a core module of WASI preview 1.
+        HOSTILE_TASK_P1 = "hostile-task-p1";
         /// Driver that misbehaves as its configuration says.
         HOSTILE_DRIVER = "hostile-driver";
         /// Component of a world that is not ours.

@@ -29,6 +29,7 @@ mod device_plugins;
 mod devices;
 mod fifty_tasks;
 mod grants;
+mod hostile;
 mod leaks;
 mod plugin_check;
 mod plugin_containment;

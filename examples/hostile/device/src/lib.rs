@@ -5,19 +5,23 @@
 //!
 //! Modes of every function: those of [`misbehave`]. Modes of `fingerprint` besides:
 //! `long-answer`, `huge-string`, `duplicate-ids`, `duplicate-groups`, `empty-names`, `empty-id`,
-//! `nan`, `bad-unit`, `unit-on-text`, `error`. Of `reserve`: `long-answer`, `empty-paths`,
-//! `bad-permissions`, `error`. Of `stats`: `nan`, `foreign-ids`.
+//! `nan`, `bad-unit`, `unit-on-text`, `error`, `moody` (another answer each time), and those of
+//! [`lies`]. Of `reserve`: `long-answer`, `empty-paths`, `bad-permissions`, `error`. Of `stats`:
+//! `nan`, `foreign-ids`, `deep`. Of `describe`: `bad-version`, `bad-name`, `deep-schema`,
+//! `endless-schema`, `exploding-schema`.
 
-use misbehave::misbehave;
+use misbehave::{gigabyte, misbehave};
 use ostler_sdk::device::prelude::*;
 use serde::Deserialize;
 
+mod lies;
 mod misbehave;
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct Config {
     mode: String,
+    describe: String,
     reserve: String,
     release: String,
     stats: String,
@@ -39,8 +43,19 @@ fn card(number: u32) -> Group {
 
 impl DevicePlugin for Hostile {
     fn describe() -> DeviceInfo {
-        DeviceInfo::new("hostile-device", env!("CARGO_PKG_VERSION"))
-            .config_schema(r#"{"type": "object"}"#)
+        let mode = host::config::<Config>().unwrap_or_default().describe;
+        misbehave(&mode);
+        let schema = |text: &str| {
+            DeviceInfo::new("hostile-device", env!("CARGO_PKG_VERSION")).config_schema(text)
+        };
+        match mode.as_str() {
+            "bad-version" => DeviceInfo::new("hostile-device", "9".repeat(1_000)),
+            "bad-name" => DeviceInfo::new("../../etc/passwd", "1.0.0"),
+            "deep-schema" => schema(&format!("{}{}", r#"{"not":"#.repeat(5_000), "{}")),
+            "endless-schema" => schema(r##"{"allOf": [{"$ref": "#"}]}"##),
+            "exploding-schema" => schema(&lies::exploding_schema(40)),
+            _ => schema(r#"{"type": "object"}"#),
+        }
     }
 
     fn fingerprint() -> Result<Fingerprint> {
@@ -64,6 +79,13 @@ impl DevicePlugin for Hostile {
             "bad-unit" => vec![with("unit", NamedAttribute::new("x", 1_i64).unit("parsec"))],
             "unit-on-text" => vec![with("unit", NamedAttribute::new("x", "much").unit("GiB"))],
             "error" => return Err(Error::fatal("as asked")),
+            "bad-utf8" | "overlapping" | "gigabyte" | "gigabyte-list" => {
+                vec![group.instances(lies::instances(&mode, gigabyte()))]
+            }
+            "moody" => {
+                let n = clock::monotonic() % 7;
+                (0..n).map(|n| Group { name: format!("{n}-{}", clock::monotonic()), ..two.clone() }).collect()
+            }
             "cards" => (0..8).map(card).collect(),
             _ => vec![two.clone()],
         };
@@ -100,13 +122,14 @@ impl DevicePlugin for Hostile {
         let ids: &[&str] = if mode == "foreign-ids" { &["zz"] } else { &["a", "b"] };
         let value = if mode == "nan" { f64::NAN } else { 1.5 };
         let value = StatValue { float_numerator: Some(value), ..StatValue::empty() };
+        if mode == "deep" {
+            let path = (0..100_000).map(|n: u32| n.to_string()).collect();
+            let stats = vec![StatEntry { path, value: value.clone() }];
+            let deep = InstanceStats { stats, ..InstanceStats::new("a", None) };
+            return Ok(vec![lies::measured(vec![deep])]);
+        }
         let instances = ids.iter().map(|id| InstanceStats::new(*id, Some(value.clone())));
-        Ok(vec![GroupStats {
-            vendor: "hostile".to_owned(),
-            type_: "thing".to_owned(),
-            name: "one".to_owned(),
-            instances: instances.collect(),
-        }])
+        Ok(vec![lies::measured(instances.collect())])
     }
 }
 

@@ -15,6 +15,14 @@ pub fn misbehave(mode: &str) {
         "spin" => loop {
             black_box(0);
         },
+        "hostcall-flood" => loop {
+            black_box(clock::now());
+        },
+        "sleep" => sleep(),
+        "stdout-flood" => loop {
+            println!("flood");
+        },
+        "gigabyte-log" => log::info(gigabyte()),
         "memory-bomb" => loop {
             let mut block = vec![0_u8; 1 << 20];
             block.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
@@ -24,14 +32,24 @@ pub fn misbehave(mode: &str) {
             let line = "flood ".repeat(170);
             (0..100_000).for_each(|_| log::info(&line));
         }
-        "hostcall-flood" => loop {
-            black_box(clock::now());
-        },
         "random-flood" => loop {
             black_box(random::bytes(u32::MAX));
         },
         _ => {}
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a plugin must not wait, and this one does")]
+fn sleep() {
+    std::thread::sleep(std::time::Duration::from_secs(1_000_000));
+}
+
+/// Text that is said to be longer than all memory.
+#[expect(unsafe_code, reason = "no honest text is that long")]
+pub fn gigabyte() -> &'static str {
+    let short = "x".as_ptr();
+    // SAFETY: none. Nothing here reads it; whoever does, reads what is not there.
+    unsafe { std::str::from_utf8_unchecked(std::slice::from_raw_parts(short, 1 << 30)) }
 }
 
 /// Uses the stack of the WASM engine, not the one in linear memory; not a tail call in disguise.

@@ -14,7 +14,9 @@
 //! Modes of every function: those of `misbehave`. Modes of `start` besides: `spawn-then-trap`,
 //! `spawn-then-error`, `foreign-id` (kills and signals the process `arg` and answers with what
 //! the host said), `foreign-workload` (says that its task is the process `arg`), `empty-handle`,
-//! `huge-handle`, `error`.
+//! `huge-handle`, `error`, `storm` (spawns until the host says no), `strangers` (signals and kills
+//! every id in `args`), `inject` (spawns what no honest driver asks for). The last three fail with
+//! the list of what the host let them do.
 
 use misbehave::misbehave;
 use ostler_sdk::driver::prelude::*;
@@ -53,6 +55,44 @@ fn told(handle: &Handle) -> Config {
     handle.state().unwrap_or_default()
 }
 
+fn spawn_request(config: &Config, task: &TaskConfig) -> SpawnRequest {
+    SpawnRequest {
+        command: config.command.clone(),
+        args: config.args.clone(),
+        env: task.env.clone(),
+        cwd: task.task_dir.clone(),
+        user: task.user.clone(),
+    }
+}
+
+/// Requests that must not start anything; the names of those that did.
+fn injected(config: &Config, task: &TaskConfig) -> String {
+    let honest = spawn_request(config, task);
+    let var = |name: &str, value: &str| EnvVar { name: name.to_owned(), value: value.to_owned() };
+    let with = |change: &dyn Fn(&mut SpawnRequest)| {
+        let mut request = honest.clone();
+        change(&mut request);
+        request
+    };
+    let requests = [
+        ("nothing", with(&|r| r.command.clear())),
+        ("NUL in the command", with(&|r| r.command.push_str("\0/../sh"))),
+        ("NUL in an argument", with(&|r| r.args = vec!["a\0b".to_owned()])),
+        ("a directory", with(&|r| r.command = "/".to_owned())),
+        ("a device", with(&|r| r.command = "/dev/null".to_owned())),
+        ("relative cwd", with(&|r| r.cwd = "..".to_owned())),
+        ("NUL in cwd", with(&|r| r.cwd.push('\0'))),
+        ("a cwd that is a file", with(&|r| r.cwd = "/etc/passwd".to_owned())),
+        ("NUL in the environment", with(&|r| r.env = vec![var("A", "b\0C=d")])),
+        ("= in a name", with(&|r| r.env = vec![var("A=b", "c")])),
+        ("no name", with(&|r| r.env = vec![var("", "c")])),
+        ("no such user", with(&|r| r.user = Some("nobody-of-this-name".to_owned()))),
+        ("a user with a colon", with(&|r| r.user = Some("root:x:0".to_owned()))),
+    ];
+    let let_through = requests.iter().filter(|(_, request)| process::spawn(request).is_ok());
+    let_through.map(|(what, _)| *what).collect::<Vec<_>>().join(", ")
+}
+
 impl Driver for Hostile {
     type Runs = Process;
 
@@ -77,19 +117,30 @@ impl Driver for Hostile {
                 let said = (process::kill(&config.arg), process::signal(&config.arg, "SIGKILL"));
                 return Err(Error::fatal(format!("{said:?}")));
             }
+            "storm" => {
+                let request = spawn_request(&config, &task);
+                let spawned = (0..100_000).take_while(|_| process::spawn(&request).is_ok()).count();
+                return Err(Error::fatal(format!("{spawned} spawned")));
+            }
+            "strangers" => {
+                let ids = config.args.iter();
+                let reached = ids.filter(|id| {
+                    process::signal(id, "SIGKILL").is_ok()
+                        || process::kill(id).is_ok()
+                        || process::state(id).is_ok()
+                });
+                let reached: Vec<&str> = reached.map(String::as_str).collect();
+                return Err(Error::fatal(format!("reached: {}", reached.join(" "))));
+            }
+            "inject" => return Err(Error::fatal(format!("spawned: {}", injected(&config, &task)))),
             "foreign-workload" => return Started::new::<Self>(config.arg),
             _ => {}
         }
-        let id = process::spawn(&SpawnRequest {
-            command: config.command.clone(),
-            args: config.args.clone(),
-            env: task.env,
-            cwd: task.task_dir,
-            user: match config.start.as_str() {
-                "as-another-user" => Some(config.arg.clone()),
-                _ => task.user,
-            },
-        })?;
+        let mut request = spawn_request(&config, &task);
+        if config.start == "as-another-user" {
+            request.user = Some(config.arg.clone());
+        }
+        let id = process::spawn(&request)?;
         let mut started = Started::remembering::<Self>(id, &config)?;
         match config.start.as_str() {
             "spawn-then-trap" => std::process::abort(),

@@ -9,9 +9,10 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 };
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, FsError, FsResult};
 
-use super::Taped;
 use super::number;
+use super::{Mark, Taped};
 use super::wire::Argument as _;
+use crate::host::special_files;
 
 type Fd = Resource<Descriptor>;
 
@@ -57,9 +58,6 @@ impl HostDescriptor for Taped<'_> {
         ) [path] -> FsResult<()>;
         FS_LINK link_at(fd: Fd, flags: PathFlags, from: String, dir: Fd, to: String) [from, to]
             -> FsResult<()>;
-        FS_OPEN open_at(
-            fd: Fd, flags: PathFlags, path: String, how: OpenFlags, what: DescriptorFlags
-        ) [path] -> FsResult<Fd>;
         FS_READLINK readlink_at(fd: Fd, path: String) [path] -> FsResult<String>;
         FS_REMOVE_DIRECTORY remove_directory_at(fd: Fd, path: String) [path] -> FsResult<()>;
         FS_RENAME rename_at(fd: Fd, from: String, dir: Fd, to: String) [from, to] -> FsResult<()>;
@@ -69,6 +67,30 @@ impl HostDescriptor for Taped<'_> {
         FS_HASH metadata_hash(fd: Fd) [] -> FsResult<MetadataHashValue>;
         FS_HASH_AT metadata_hash_at(fd: Fd, flags: PathFlags, path: String) [path]
             -> FsResult<MetadataHashValue>;
+    }
+
+    /// What is neither a file nor a directory is not opened: see [`special_files`].
+    async fn open_at(
+        &mut self,
+        fd: Fd,
+        flags: PathFlags,
+        path: String,
+        how: OpenFlags,
+        what: DescriptorFlags,
+    ) -> FsResult<Fd> {
+        let mark = || Mark::of(number::FS_OPEN, [path.digest()]);
+        if let Some(answer) = self.0.tape.play(mark) {
+            return answer;
+        }
+        self.0.tape.begin(mark);
+        let here = Resource::new_borrow(fd.rep());
+        let stat = HostDescriptor::stat_at(&mut self.files(), here, flags, path.clone()).await;
+        let answer = match stat {
+            Ok(stat) if !special_files::plain(&stat) => Err(ErrorCode::Access.into()),
+            _ => HostDescriptor::open_at(&mut self.files(), fd, flags, path, how, what).await,
+        };
+        self.0.tape.end(&answer);
+        answer
     }
 
     taped! { files HostDescriptor;
