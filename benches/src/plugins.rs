@@ -27,6 +27,15 @@ use ostler::sandbox::{Sandbox, SandboxConfig};
 /// When the sandbox cannot be had.
 #[must_use]
 pub fn plugin_runtime(code: &Path) -> PluginRuntime {
+    PluginRuntime::new(host_services(code)).expect("the host's interfaces link")
+}
+
+/// What host functions stand on, with code kept in `code`. To be called on the control runtime.
+///
+/// # Panics
+/// When the sandbox cannot be had.
+#[must_use]
+pub fn host_services(code: &Path) -> HostServices {
     let control = tokio::runtime::Handle::current();
     let config = SandboxConfig::new(code.to_owned()).expect("the path of this program");
     let sandbox = Arc::new(Sandbox::new(config).expect("a sandbox"));
@@ -40,15 +49,14 @@ pub fn plugin_runtime(code: &Path) -> PluginRuntime {
     });
     let wasm_tasks =
         WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock.clone(), rng.clone());
-    let services = HostServices {
+    HostServices {
         sandbox,
         processes: processes.expect("processes"),
         wasm_tasks: wasm_tasks.expect("WASM tasks"),
         clock,
         rng,
         control,
-    };
-    PluginRuntime::new(services).expect("the host's interfaces link")
+    }
 }
 
 /// A manager over a node of its own.
@@ -66,7 +74,7 @@ pub fn device_manager() -> (DeviceManager, Node) {
 /// # Panics
 /// When it is refused.
 pub async fn load(runtime: &PluginRuntime, bytes: &Arc<[u8]>, config: &JsonObject) -> DevicePlugin {
-    load_granted(runtime, bytes, config, Grants::default()).await
+    load_with(runtime, bytes, config, Grants::default(), PluginLimits::default()).await
 }
 
 /// Load a device plugin with this configuration and these grants.
@@ -79,12 +87,35 @@ pub async fn load_granted(
     config: &JsonObject,
     grants: Grants,
 ) -> DevicePlugin {
+    load_with(runtime, bytes, config, grants, PluginLimits::default()).await
+}
+
+/// [`load`] with limits of its own.
+///
+/// # Panics
+/// When it is refused.
+pub async fn load_within(
+    runtime: &PluginRuntime,
+    bytes: &Arc<[u8]>,
+    config: &JsonObject,
+    limits: PluginLimits,
+) -> DevicePlugin {
+    load_with(runtime, bytes, config, Grants::default(), limits).await
+}
+
+async fn load_with(
+    runtime: &PluginRuntime,
+    bytes: &Arc<[u8]>,
+    config: &JsonObject,
+    grants: Grants,
+    limits: PluginLimits,
+) -> DevicePlugin {
     let manifest = Manifest::read(bytes).expect("a plugin");
     let spec = PluginSpec {
         name: "bench".to_owned(),
         config: config.clone(),
         grants,
-        limits: PluginLimits::default(),
+        limits,
         failure: FailurePolicy::default(),
     };
     match runtime.load(spec, manifest, Arc::clone(bytes)).await {
