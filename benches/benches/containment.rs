@@ -23,7 +23,7 @@ use ostler::host::call_state::HostTime;
 use ostler::host::wasm_task::WasmTaskSpec;
 use ostler::host::{CallState, HostServices, PluginContext, imports};
 use ostler::limits::{EPOCH_TICK, PluginLimits, TaskLimits};
-use ostler::model::ids::{AllocId, RunId, TaskName};
+use ostler::model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
 use ostler::model::json::JsonObject;
 use ostler::plugin::PluginRuntime;
 use ostler::plugin::bindings::since_0_1::device_world::DevicePluginPre;
@@ -405,6 +405,8 @@ impl Arena {
         Arc::new(TaskContext {
             run_id: RunId::new(alloc, &task, 1),
             alloc_id: alloc,
+            job_id: JobId::new("j").expect("a name"),
+            group: GroupName::new("g").expect("a name"),
             task,
             stdout: Arc::new(Nowhere),
             stderr: Arc::new(Nowhere),
@@ -417,6 +419,8 @@ impl Arena {
             task_dir: self.dir.clone(),
             alloc_dir: self.dir.clone(),
             mounts: vec![],
+            user: None,
+            named: Arc::from([]),
         })
     }
 }

@@ -25,8 +25,8 @@ pub mod policy;
 pub mod record;
 pub mod refresh;
 pub mod schema;
-pub mod strikes;
 mod schema_cost;
+pub mod strikes;
 mod weigh;
 
 use std::path::PathBuf;

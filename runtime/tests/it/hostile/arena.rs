@@ -127,6 +127,8 @@ impl Arena {
         let context = TaskContext {
             run_id: RunId::new(alloc, &task, 1),
             alloc_id: alloc,
+            job_id: JobId::new("j").unwrap(),
+            group: GroupName::new("g").unwrap(),
             task,
             stdout: Arc::clone(&printed) as _,
             stderr: Arc::new(Complaints(Arc::clone(&printed))),
@@ -139,6 +141,8 @@ impl Arena {
             task_dir: dir.to_owned(),
             alloc_dir: dir.join("alloc"),
             mounts: vec![],
+            user: None,
+            named: Arc::from([]),
         };
         (Arc::new(context), printed)
     }

@@ -232,7 +232,7 @@ fn doors() -> Vec<Attack> {
         attack!(
             "plugin-sockets",
             "an import of sockets",
-            ["never granted to plugins"],
+            ["never granted to plugins", "not granted"],
             devices::sockets
         ),
     ]
