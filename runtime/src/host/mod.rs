@@ -16,8 +16,8 @@ pub mod imports;
 pub mod log_meter;
 mod network;
 pub mod process;
-pub mod tape;
 mod special_files;
+pub mod tape;
 pub mod wasm_task;
 pub mod workloads;
 

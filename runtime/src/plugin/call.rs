@@ -369,8 +369,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         let meter = Arc::clone(&self.meter);
         async move {
             let sandbox = Arc::clone(&services.sandbox);
-            let mut state =
-                CallState::new(context, task, services, host_time, cpu, &limits)?;
+            let mut state = CallState::new(context, task, services, host_time, cpu, &limits)?;
             state.tape = tape;
             let mut store = new_store(sandbox.engine(EngineKind::Plugin), &limits, state)?;
             meter_host_calls(&mut store, &limits);

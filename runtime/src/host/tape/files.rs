@@ -10,8 +10,8 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, FsError, FsResult};
 
 use super::number;
-use super::{Mark, Taped};
 use super::wire::Argument as _;
+use super::{Mark, Taped};
 use crate::host::special_files;
 
 type Fd = Resource<Descriptor>;

@@ -378,6 +378,7 @@ functions! {
     PROCESS_KILL = "process.kill";
     PROCESS_STATE = "process.state";
     WASM_SPAWN = "wasm-task.spawn";
+    WASM_SPAWN_LIMITED = "wasm-task.spawn-limited";
     WASM_KILL = "wasm-task.kill";
     WASM_STATE = "wasm-task.state";
     WALL_NOW = "wall-clock.now";

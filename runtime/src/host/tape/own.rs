@@ -86,6 +86,11 @@ impl wasm_task::Host for Taped<'_> {
         WASM_SPAWN spawn(request: wasm_task::SpawnRequest)
             [request.path.digest(), request.args.digest()]
             -> Result<String, wasm_task::WasmError>;
+        WASM_SPAWN_LIMITED spawn_limited(
+            request: wasm_task::SpawnRequest, within: wasm_task::TaskLimits
+        )
+            [request.path.digest(), request.args.digest()]
+            -> Result<String, wasm_task::WasmError>;
         WASM_KILL kill(id: String) [id.digest()] -> Result<(), wasm_task::WasmError>;
         WASM_STATE state(id: String) [id.digest()]
             -> Result<wasm_task::TaskState, wasm_task::WasmError>;

@@ -16,7 +16,9 @@ use super::job::checked;
 use super::trust::{REGISTRY, TRUST, digest_at, registries, source, trust};
 use super::{Context, Reader};
 use crate::limits::{
-    CONFIG_FILE_BYTES_MAX, GUEST_CORE_INSTANCES_MAX, GUEST_MEMORIES_MAX, GUEST_TABLES_MAX, MIB, PLUGIN_FILE_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PLUGIN_STRIKES_KEPT_MAX, QUARANTINE_MAX, START_WALL_MAX,
+    CONFIG_FILE_BYTES_MAX, GUEST_CORE_INSTANCES_MAX, GUEST_MEMORIES_MAX, GUEST_TABLES_MAX, MIB,
+    PLUGIN_FILE_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PLUGIN_STRIKES_KEPT_MAX, QUARANTINE_MAX,
+    START_WALL_MAX,
 };
 use crate::model::config::{
     AgentConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock, QuarantineFor,

@@ -99,6 +99,7 @@ impl<'a> Scene<'a> {
             events: Arc::new(|_, _| {}),
             cpu_mhz: 100,
             memory_bytes_max: 64 * MIB,
+            disk_bytes_max: 64 * MIB,
             ports: vec![],
             user: None,
             named: Arc::from([]),

@@ -116,7 +116,7 @@ impl Outcome {
     /// Did the time of its machine have a part in it?
     #[must_use]
     pub fn by_the_clock(&self) -> bool {
-        self.end == "deadline"
+        matches!(self.end.as_str(), "deadline" | "processor-time")
     }
 }
 
@@ -132,6 +132,7 @@ impl From<&CallError> for Outcome {
             CallError::Trap { .. } => "trap",
             CallError::StackOverflow { .. } => "stack-overflow",
             CallError::DeadlineExceeded { .. } => "deadline",
+            CallError::CpuExceeded { .. } => "processor-time",
             CallError::MemoryLimit { .. } => "memory-limit",
             CallError::TableLimit { .. } => "table-limit",
             CallError::TooManyParts { .. } => "too-many-parts",
@@ -156,6 +157,12 @@ const LARGER: u32 = 16;
 pub struct Bounds {
     /// Milliseconds.
     pub call_wall_ms: u64,
+    /// Milliseconds of processor time.
+    pub call_cpu_ms: u64,
+    /// Bytes of one crossing.
+    pub host_call_bytes: u64,
+    /// Core instances, memories and tables.
+    pub parts: [u32; 3],
     /// Bytes.
     pub memory_bytes: u64,
     /// Over all tables.
@@ -180,8 +187,12 @@ impl Default for Bounds {
 
 impl From<&PluginLimits> for Bounds {
     fn from(limits: &PluginLimits) -> Self {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
-            call_wall_ms: u64::try_from(limits.call_wall_max.as_millis()).unwrap_or(u64::MAX),
+            call_wall_ms: millis(limits.call_wall_max),
+            call_cpu_ms: millis(limits.call_cpu_max),
+            host_call_bytes: limits.host_call_bytes_max,
+            parts: [limits.instances_max, limits.memories_max, limits.tables_max],
             memory_bytes: limits.memory_bytes_max,
             table_elements: limits.table_elements_max,
             transfer_bytes: limits.transfer_bytes_max,
@@ -200,9 +211,17 @@ impl Bounds {
     pub fn limits(&self) -> PluginLimits {
         let default = PluginLimits::default();
         let most = |asked: u64, default: u64| asked.min(default.saturating_mul(LARGER.into()));
-        let wall = Duration::from_millis(self.call_wall_ms);
+        let time = |given: u64, default: Duration| {
+            Duration::from_millis(given).min(default.saturating_mul(LARGER))
+        };
+        let [instances, memories, tables] = self.parts;
         PluginLimits {
-            call_wall_max: wall.min(default.call_wall_max.saturating_mul(LARGER)),
+            call_wall_max: time(self.call_wall_ms, default.call_wall_max),
+            call_cpu_max: time(self.call_cpu_ms, default.call_cpu_max),
+            host_call_bytes_max: most(self.host_call_bytes, default.host_call_bytes_max),
+            instances_max: instances.min(default.instances_max),
+            memories_max: memories.min(default.memories_max),
+            tables_max: tables.min(default.tables_max),
             memory_bytes_max: most(self.memory_bytes, default.memory_bytes_max),
             table_elements_max: self.table_elements.min(default.table_elements_max),
             transfer_bytes_max: most(self.transfer_bytes, default.transfer_bytes_max),
