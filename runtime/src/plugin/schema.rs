@@ -2,7 +2,7 @@
 //!
 //! The schema comes from the plugin, so it is untrusted: bounded in size, patterns run on the
 //! linear-time regex engine, references to other documents are not followed, and what there is to
-//! check is counted before ([`super::schema_cost`]).
+//! check is counted before (`schema_cost`).
 
 use serde_json::Value;
 

@@ -27,16 +27,37 @@ struct Burglar;
 
 /// What everybody tries.
 const KNOWN: [&str; 26] = [
-    "/", "/.", "/..", ".", "..", "", "/etc/passwd", "/etc/passwd/", "/etc/shadow", "/proc/self/environ",
-    "/proc/self/exe", "/proc/self/root/etc/passwd", "/proc/self/cwd", "/proc/self/fd/0", "/proc/1/environ",
-    "/dev/null", "/dev/zero", "/dev/mem", "/dev/kvm", "/dev/sda", "/dev/vda", "/sys/kernel", "/run",
-    "/var/run/docker.sock", "/root/.ssh", "/tmp",
+    "/",
+    "/.",
+    "/..",
+    ".",
+    "..",
+    "",
+    "/etc/passwd",
+    "/etc/passwd/",
+    "/etc/shadow",
+    "/proc/self/environ",
+    "/proc/self/exe",
+    "/proc/self/root/etc/passwd",
+    "/proc/self/cwd",
+    "/proc/self/fd/0",
+    "/proc/1/environ",
+    "/dev/null",
+    "/dev/zero",
+    "/dev/mem",
+    "/dev/kvm",
+    "/dev/sda",
+    "/dev/vda",
+    "/sys/kernel",
+    "/run",
+    "/var/run/docker.sock",
+    "/root/.ssh",
+    "/tmp",
 ];
 
 impl DevicePlugin for Burglar {
     fn describe() -> DeviceInfo {
-        DeviceInfo::new("burglar", env!("CARGO_PKG_VERSION"))
-            .config_schema(r#"{"type": "object"}"#)
+        DeviceInfo::new("burglar", env!("CARGO_PKG_VERSION")).config_schema(r#"{"type": "object"}"#)
     }
 
     fn fingerprint() -> Result<Fingerprint> {
@@ -76,10 +97,13 @@ fn try_path(path: &str, open: &mut Vec<String>) {
             open.push(format!("{what} {path}"));
         }
     };
-    note("read", fs::File::open(path).is_ok_and(|mut file| {
-        use std::io::Read as _;
-        file.read(&mut [0; 1]).is_ok()
-    }));
+    note(
+        "read",
+        fs::File::open(path).is_ok_and(|mut file| {
+            use std::io::Read as _;
+            file.read(&mut [0; 1]).is_ok()
+        }),
+    );
     note("list", fs::read_dir(path).is_ok());
     note("stat", fs::metadata(path).is_ok());
     note("write", fs::OpenOptions::new().write(true).open(path).is_ok());

@@ -84,7 +84,9 @@ impl DevicePlugin for Hostile {
             }
             "moody" => {
                 let n = clock::monotonic() % 7;
-                (0..n).map(|n| Group { name: format!("{n}-{}", clock::monotonic()), ..two.clone() }).collect()
+                (0..n)
+                    .map(|n| Group { name: format!("{n}-{}", clock::monotonic()), ..two.clone() })
+                    .collect()
             }
             "cards" => (0..8).map(card).collect(),
             _ => vec![two.clone()],

@@ -32,7 +32,9 @@ pub fn instances(mode: &str, gigabyte: &'static str) -> Vec<Instance> {
 pub fn exploding_schema(depth: u32) -> String {
     let part = |n| {
         let next = n + 1;
-        format!(r##""d{n}":{{"allOf":[{{"$ref":"#/$defs/d{next}"}},{{"$ref":"#/$defs/d{next}"}}]}}"##)
+        format!(
+            r##""d{n}":{{"allOf":[{{"$ref":"#/$defs/d{next}"}},{{"$ref":"#/$defs/d{next}"}}]}}"##
+        )
     };
     let parts: Vec<String> = (0..depth).map(part).collect();
     format!(

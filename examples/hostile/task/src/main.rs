@@ -11,9 +11,27 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// What everybody tries.
 const KNOWN: [&str; 22] = [
-    "/", "/..", "/../..", ".", "..", "/etc/passwd", "/etc/passwd/", "/proc/self/environ", "/proc/self/exe",
-    "/proc/self/root/etc/passwd", "/proc/self/fd/0", "/proc/1/environ", "/dev/null", "/dev/zero",
-    "/dev/mem", "/dev/kvm", "/dev/vda", "/sys/kernel", "/run", "/var/run/docker.sock", "/root/.ssh",
+    "/",
+    "/..",
+    "/../..",
+    ".",
+    "..",
+    "/etc/passwd",
+    "/etc/passwd/",
+    "/proc/self/environ",
+    "/proc/self/exe",
+    "/proc/self/root/etc/passwd",
+    "/proc/self/fd/0",
+    "/proc/1/environ",
+    "/dev/null",
+    "/dev/zero",
+    "/dev/mem",
+    "/dev/kvm",
+    "/dev/vda",
+    "/sys/kernel",
+    "/run",
+    "/var/run/docker.sock",
+    "/root/.ssh",
     "/alloc/../../../../../../../../etc/passwd",
 ];
 
@@ -157,7 +175,10 @@ fn try_address(address: &str) {
             println!("{what} {address}");
         }
     };
-    note("name", address.to_socket_addrs().is_ok_and(|mut all| all.next().is_some()) && !is_number(address));
+    note(
+        "name",
+        address.to_socket_addrs().is_ok_and(|mut all| all.next().is_some()) && !is_number(address),
+    );
     note("connect", TcpStream::connect(address).is_ok());
     note("listen", TcpListener::bind(address).is_ok());
     note("udp", UdpSocket::bind(address).is_ok());
