@@ -178,6 +178,10 @@ where
         match polled {
             Err(panic) => this.over(Err(CallError::HostPanic { message: panic_text(&*panic) })),
             Ok(Poll::Ready(result)) => this.over(result),
+            // Asked to end while it was polled: not once more behind everybody else's turn.
+            Ok(Poll::Pending) if this.end.asked.load(Ordering::SeqCst) => {
+                this.over(Err(CallError::Cancelled))
+            }
             Ok(Poll::Pending) => {
                 if guest.last_poll() >= limits::CALL_BUSY
                     && let Place::Call(busy) = &this.place
