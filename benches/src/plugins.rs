@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ostler::clock::Clock;
 use ostler::device::manager::{DeviceManager, DeviceOptions};
@@ -74,7 +75,15 @@ pub fn device_manager() -> (DeviceManager, Node) {
 /// # Panics
 /// When it is refused.
 pub async fn load(runtime: &PluginRuntime, bytes: &Arc<[u8]>, config: &JsonObject) -> DevicePlugin {
-    load_with(runtime, bytes, config, Grants::default(), PluginLimits::default()).await
+    load_with(
+        runtime,
+        bytes,
+        config,
+        Grants::default(),
+        PluginLimits::default(),
+        FailurePolicy::default(),
+    )
+    .await
 }
 
 /// Load a device plugin with this configuration and these grants.
@@ -87,10 +96,12 @@ pub async fn load_granted(
     config: &JsonObject,
     grants: Grants,
 ) -> DevicePlugin {
-    load_with(runtime, bytes, config, grants, PluginLimits::default()).await
+    load_with(runtime, bytes, config, grants, PluginLimits::default(), FailurePolicy::default())
+        .await
 }
 
-/// [`load`] with limits of its own.
+/// [`load`] with limits of its own, and never in quarantine: what fails again and again is called
+/// again and again.
 ///
 /// # Panics
 /// When it is refused.
@@ -100,7 +111,8 @@ pub async fn load_within(
     config: &JsonObject,
     limits: PluginLimits,
 ) -> DevicePlugin {
-    load_with(runtime, bytes, config, Grants::default(), limits).await
+    let failure = FailurePolicy { strike_window: Duration::ZERO, ..FailurePolicy::default() };
+    load_with(runtime, bytes, config, Grants::default(), limits, failure).await
 }
 
 async fn load_with(
@@ -109,15 +121,11 @@ async fn load_with(
     config: &JsonObject,
     grants: Grants,
     limits: PluginLimits,
+    failure: FailurePolicy,
 ) -> DevicePlugin {
     let manifest = Manifest::read(bytes).expect("a plugin");
-    let spec = PluginSpec {
-        name: "bench".to_owned(),
-        config: config.clone(),
-        grants,
-        limits,
-        failure: FailurePolicy::default(),
-    };
+    let spec =
+        PluginSpec { name: "bench".to_owned(), config: config.clone(), grants, limits, failure };
     match runtime.load(spec, manifest, Arc::clone(bytes)).await {
         Ok(Plugin::Device(plugin)) => plugin,
         Ok(Plugin::Driver(_)) => panic!("the plugin is a driver"),
