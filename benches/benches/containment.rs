@@ -224,13 +224,15 @@ enum Attack {
 fn attacks(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, dir: &Path, promises: &mut Promises) {
     println!("\n{ATTACKERS} attackers at once, a neighbour called every millisecond");
     let (code, bytes, dir) = (code.to_owned(), Arc::clone(bytes), dir.to_owned());
+    // `OSTLER_BENCH_ATTACK=spinning`: only those with it in their name.
+    let only = std::env::var("OSTLER_BENCH_ATTACK").unwrap_or_default();
     let work = runtime.spawn(async move {
         let arena = Arena::new(&code, &bytes, dir).await;
         let span = scaled(Duration::from_millis(2_500), Duration::from_millis(50));
         let _warm = arena.measure(None, span).await;
         let (mut calm, mut worst) = (Measured::default(), (0.0_f64, ""));
         let (mut under, mut past) = (Measured::default(), Vec::new());
-        for (name, attack) in ATTACKS {
+        for (name, attack) in ATTACKS.into_iter().filter(|(name, _)| name.contains(&only)) {
             let before = arena.measure(None, span / 2).await;
             let during = arena.measure(Some(attack), span).await;
             let p99 = |m: &Measured| quantile(&mut micros(&m.calls), 0.99);

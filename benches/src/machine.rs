@@ -58,15 +58,13 @@ pub fn scaled<T>(full: T, small: T) -> T {
     if quick() { small } else { full }
 }
 
-/// A runtime with as many threads as the agent's.
+/// The runtime of an agent.
 ///
 /// # Panics
 /// When it does not start.
 #[must_use]
 pub fn runtime() -> tokio::runtime::Runtime {
-    let threads = cores().max(2);
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(threads).enable_all().build().expect("a runtime")
+    ostler::threads::control_runtime().expect("a runtime")
 }
 
 fn cores() -> usize {

@@ -30,4 +30,5 @@ pub mod sandbox;
 pub mod state;
 pub mod task;
 pub mod testing;
+pub mod threads;
 pub mod trust;

@@ -59,8 +59,6 @@ use args::{Cli, Command, NodeCommand, PluginCommand};
 pub use exit::Exit;
 use terminal::Terminal;
 
-/// Fewest threads for timers and I/O: one busy thread must not stop the others.
-const CONTROL_THREADS_MIN: usize = 2;
 /// How long threads that still block may hold up the end of the program.
 const RUNTIME_END_WAIT: Duration = Duration::from_secs(1);
 /// First argument of the compile child, which is this program.
@@ -88,13 +86,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let terminal = Terminal::detect();
     logging::start(log_level(&cli), &terminal);
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(cores.max(CONTROL_THREADS_MIN))
-        .thread_name("ostler-control")
-        .enable_all()
-        .build();
-    let runtime = match runtime {
+    let runtime = match crate::threads::control_runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
             output::error(&terminal, &format!("cannot start threads: {error}"));

@@ -92,8 +92,8 @@ impl Sandbox {
         let ticker = Ticker::start(&[&plugin.0, &task.0])?;
         let failed = |source| SandboxError::Thread { what: "guest threads", source };
         let call_threads = (cores * limits::CALL_THREADS_PER_CORE).max(limits::CALL_THREADS_MIN);
-        let calling = guest_runtime("ostler-call", call_threads, None).map_err(failed)?;
-        let computing = guest_runtime("ostler-guest", guest_threads, Some(limits::GUEST_NICE));
+        let calling = guest_runtime("ostler-call", call_threads, false).map_err(failed)?;
+        let computing = guest_runtime("ostler-guest", guest_threads, true);
         let computing = computing.map_err(failed)?;
         let (calls, busy) = (calling.handle().clone(), computing.handle().clone());
         let turns = Turns::new(guest_threads);
@@ -307,7 +307,7 @@ pub struct GuestRun<T> {
     pub cpu: Duration,
 }
 
-fn guest_runtime(name: &str, threads: usize, nice: Option<i32>) -> io::Result<Runtime> {
+fn guest_runtime(name: &str, threads: usize, last: bool) -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(threads)
         .thread_name(name)
@@ -318,11 +318,9 @@ fn guest_runtime(name: &str, threads: usize, nice: Option<i32>) -> io::Result<Ru
         // would only look after the same 61 polls.
         .global_queue_interval(2)
         .on_thread_start(move || {
-            let Some(nice) = nice else { return };
-            // On Linux priority belongs to a thread. Lowering it cannot be refused; were it, guests
-            // would merely be too important.
-            let thread = rustix::thread::gettid();
-            let _ = rustix::process::setpriority_process(Some(thread), nice);
+            if last {
+                crate::threads::go_last();
+            }
         })
         .enable_all()
         .build()

@@ -238,6 +238,7 @@ fn the_command_line_touches_the_agent_only_through_its_handle_and_plain_data() {
         "plugin::grant_lines",
         "plugin::manifest",
         "sandbox::compile_child_main",
+        "threads",
     ];
     assert_eq!(imports_beyond("cli", &allowed), NOTHING);
 }
@@ -281,6 +282,7 @@ const ORDER: &[&str] = &[
     "model",
     "clock",
     "rng",
+    "threads",
     "plugin::manifest",
     "plugin::capability",
     "driver::api",

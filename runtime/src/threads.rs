@@ -1,0 +1,126 @@
+//! Which of the agent's threads go first.
+//!
+//! ```text
+//!  control threads   nice -5 where that is allowed: timers, owner tasks, quick calls
+//!  everything else   as the agent was started
+//!  busy guests       nice 5, batch: never instead of one that has just begun to run
+//! ```
+//! Niceness alone is not enough. A guest that slept is owed time, so it may take the core from the
+//! control thread that wakes it, in the middle of a neighbour's call, and keeps it for its time slice:
+//! a call of 45 µs took as long as the attacker's, 2 ms (bench `containment`).
+//!
+//! Nothing that a control thread starts inherits its place: see `SCHED_RESET_ON_FORK` in sched(7).
+
+use std::io;
+use std::mem::size_of;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::runtime::{Builder, Runtime};
+
+use crate::limits::{CONTROL_NICE, CONTROL_THREADS_MIN, GUEST_NICE};
+
+/// The runtime an agent runs on: a thread for each core, before all others where that is allowed.
+///
+/// # Errors
+/// When a thread cannot be had.
+pub fn control_runtime() -> io::Result<Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = cores.max(CONTROL_THREADS_MIN);
+    let started = AtomicUsize::new(0);
+    Builder::new_multi_thread()
+        .worker_threads(workers)
+        .thread_name("ostler-control")
+        .on_thread_start(move || {
+            // The workers come first; later threads wait for files and names.
+            if started.fetch_add(1, Ordering::Relaxed) < workers {
+                go_first();
+            }
+        })
+        .enable_all()
+        .build()
+}
+
+/// Put this thread before the others, unless whoever started the agent chose a place for it. Needs
+/// a privilege; without it nothing changes.
+fn go_first() {
+    let nice = rustix::process::getpriority_process(Some(rustix::thread::gettid()));
+    if nice == Ok(0) {
+        let reset = libc::SCHED_FLAG_RESET_ON_FORK.unsigned_abs();
+        let _refused = set(libc::SCHED_OTHER, u64::from(reset), CONTROL_NICE);
+    }
+}
+
+/// Put this thread behind the others: it computes for guests.
+pub fn go_last() {
+    // Lowering cannot be refused; were it, guests would merely be too important.
+    let _refused = set(libc::SCHED_BATCH, 0, GUEST_NICE);
+}
+
+/// Policy, flags and niceness of this thread; on Linux they belong to a thread.
+fn set(policy: i32, flags: u64, nice: i32) -> io::Result<()> {
+    let attributes = libc::sched_attr {
+        size: u32::try_from(size_of::<libc::sched_attr>()).unwrap_or(0),
+        sched_policy: policy.unsigned_abs(),
+        sched_flags: flags,
+        sched_nice: nice,
+        sched_priority: 0,
+        sched_runtime: 0,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // Not the function of the C library: musl refuses it.
+    // SAFETY: zero is this thread; the kernel reads `size` bytes of a value that is alive.
+    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    /// Niceness and policy of the calling thread: fields 19 and 41 of its stat file.
+    fn place() -> (i32, i32) {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        (fields.get(16).unwrap().parse().unwrap(), fields.get(38).unwrap().parse().unwrap())
+    }
+
+    /// Whether this test may do what a control thread wants.
+    fn privileged() -> bool {
+        let raised = std::thread::spawn(|| {
+            go_first();
+            place().0 == CONTROL_NICE
+        });
+        raised.join().unwrap()
+    }
+
+    #[test]
+    fn a_thread_that_computes_for_guests_is_behind_the_others_and_wakes_without_taking_a_core() {
+        let place = std::thread::spawn(|| {
+            go_last();
+            place()
+        });
+        assert_eq!(place.join().unwrap(), (GUEST_NICE, libc::SCHED_BATCH));
+    }
+
+    #[test]
+    fn control_threads_go_first_and_what_they_start_does_not() {
+        if !privileged() {
+            return;
+        }
+        let runtime = control_runtime().unwrap();
+        let (worker, thread, process) = runtime
+            .block_on(runtime.spawn(async {
+                let worker = place();
+                let thread = tokio::task::spawn_blocking(place).await.unwrap();
+                let stat = std::process::Command::new("cat").arg("/proc/self/stat").output();
+                (worker, thread, String::from_utf8(stat.unwrap().stdout).unwrap())
+            }))
+            .unwrap();
+        assert_eq!(worker.0, CONTROL_NICE);
+        assert_eq!(thread.0, 0, "a thread of the pool for files");
+        let process: Vec<&str> = process.rsplit_once(')').unwrap().1.split(' ').collect();
+        assert_eq!(process.get(17), Some(&"0"), "a child");
+    }
+}
