@@ -75,7 +75,7 @@ fn set(policy: i32, flags: u64, nice: i32) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests")]
+#[allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 mod tests {
     use super::*;
 
