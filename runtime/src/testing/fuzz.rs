@@ -13,7 +13,9 @@ use crate::model::json::JsonObject;
 use crate::plugin::manifest::Manifest;
 use crate::plugin::record::file;
 use crate::plugin::schema::ConfigSchema;
+use crate::registry::Artifact;
 use crate::sandbox::{detect_format, prescan};
+use crate::trust::{Signature, Signed, check};
 
 pub use crate::plugin::fuzz::{answers, handles, tape};
 
@@ -21,7 +23,7 @@ pub use crate::plugin::fuzz::{answers, handles, tape};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 12] = [
     ("plugin", plugin),
     ("answers", answers),
     ("handles", handles),
@@ -31,6 +33,9 @@ pub const TARGETS: [Target; 9] = [
     ("job", job),
     ("schema", schema),
     ("run_id", run_id),
+    ("trust", trust),
+    ("signature", signature),
+    ("artifact", artifact),
 ];
 
 /// Bytes of a component, looked at before anything is compiled.
@@ -84,6 +89,26 @@ pub fn run_id(bytes: &[u8]) {
     let _id = serde_json::from_slice::<RunId>(bytes);
 }
 
+/// A trust file.
+pub fn trust(bytes: &[u8]) {
+    if let Err(diagnostics) = crate::jobspec::parse_trust_file(bytes, Path::new("/fuzz/trust.hcl"))
+    {
+        let _text = diagnostics.render(&String::from_utf8_lossy(bytes), false);
+    }
+}
+
+/// A `.minisig` file. Nobody is trusted, so it vouches for nothing.
+pub fn signature(bytes: &[u8]) {
+    let signature = Signature::parse(bytes);
+    let signed = check(bytes, Some(&signature), None);
+    debug_assert!(!matches!(signed, Signed::By { .. }), "signed by nobody");
+}
+
+/// A manifest of a registry.
+pub fn artifact(bytes: &[u8]) {
+    let _artifact = Artifact::read(bytes, None);
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
@@ -127,6 +152,24 @@ mod tests {
         }
     "#;
 
+    const TRUST: &str = r#"
+        key "release" {
+          public_key = "RWQBAgMEBQYHCOpKbGPinFIKvvVQexMuxfmVR3auvr57kkIe6mkURtIs"
+        }
+    "#;
+    const SIGNATURE: &str = "untrusted comment: old form\n\
+        RWQBAgMEBQYHCJ3oFnEdcsD7AENIw1sW7mhuHab8F0V8/tEundcrDAyuVI6VuBEdl8sXVRjgjx84yHSUdiWfxFy+hcBashYiUgg=\n\
+        trusted comment: timestamp:1700000000\tfile:old.wasm\n\
+        sLeMGz+rsVXNUvorGXAoDdeGJ6BaG5TgSS63INE0w2TdOVkbhsjbvNoutcsafTHWtOPpu7feq/fBjHDzXMNdCQ==\n";
+    const ARTIFACT: &str = r#"{
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": {"mediaType": "application/vnd.oci.empty.v1+json", "size": 2,
+            "digest": "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"},
+        "layers": [{"mediaType": "application/wasm", "size": 5,
+            "digest": "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"}]
+    }"#;
+
     fn recorded() -> Vec<u8> {
         let call = RecordedCall {
             function: "start".to_owned(),
@@ -145,6 +188,9 @@ mod tests {
             (target("config"), CONFIG.into()),
             (target("job"), JOB.into()),
             (target("recording"), recorded()),
+            (target("trust"), TRUST.into()),
+            (target("signature"), SIGNATURE.into()),
+            (target("artifact"), ARTIFACT.into()),
             (
                 target("schema"),
                 br#"{"properties":{"a":{"pattern":"^x+$"}},"required":["a"]}"#.into(),
@@ -158,6 +204,10 @@ mod tests {
         assert!(AgentConfig::parse(CONFIG.as_bytes(), Path::new("/fuzz/ostler.hcl")).is_ok());
         assert!(crate::jobspec::parse(JOB.as_bytes(), Path::new("/fuzz/job.hcl"), None).is_ok());
         assert!(file::decode(&recorded()).is_ok());
+        let trust = Path::new("/fuzz/trust.hcl");
+        assert!(crate::jobspec::parse_trust_file(TRUST.as_bytes(), trust).is_ok());
+        assert!(Signature::parse(SIGNATURE.as_bytes()).is_ok());
+        Artifact::read(ARTIFACT.as_bytes(), None).unwrap();
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod device_faces;
 mod device_hotplug;
 mod device_plugins;
 mod devices;
+mod docs;
 mod fifty_tasks;
 mod grants;
 mod hostile;
