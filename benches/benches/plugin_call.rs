@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostler::clock::Stopwatch;
+use ostler::limits::PluginLimits;
 use ostler::model::config::{FileGrant, Grants};
 use ostler::model::ids::PluginName;
 use ostler::model::json::JsonObject;
@@ -25,7 +26,9 @@ use ostler_benches::live::own_child;
 use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
 use ostler_benches::memory::resident;
 use ostler_benches::percentiles::{micros, number, per, quantile};
-use ostler_benches::plugins::{device_manager, load, load_granted, plugin_runtime, variant};
+use ostler_benches::plugins::{
+    device_manager, load, load_granted, load_within, plugin_runtime, variant,
+};
 use ostler_benches::promise::Promises;
 use ostler_guests::fixtures::HOSTILE_DEVICE;
 use serde_json::{Value, json};
@@ -109,13 +112,19 @@ fn call(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promis
         let away = load_granted(&plugins, &bytes, &config(), grants).await;
         let (far_manager, _far_node) = device_manager();
         far_manager.add(away).expect("a new name").await;
+        let limits = PluginLimits { recorded_calls_max: 0, ..PluginLimits::default() };
+        let forgetful = load_within(&plugins, &bytes, &config(), limits).await;
+        let (forgetful_manager, _forgetful_node) = device_manager();
+        forgetful_manager.add(forgetful).expect("a new name").await;
         let name = PluginName::new(NAME).expect("a name");
         let (pooled, mapped) = (Bare::new(&bytes, true), Bare::new(&bytes, false));
         let mut reused = pooled.instance();
         let others = ostler_benches::machine::runtime();
-        let mut times: [Vec<Duration>; 4] = Default::default();
+        let mut times: [Vec<Duration>; 5] = Default::default();
         for turn in 0..scaled(5_500, 5) {
             let ours = timed(async || assert!(manager.ask(&name).await, "it is there")).await;
+            let unkept =
+                timed(async || assert!(forgetful_manager.ask(&name).await, "it is there")).await;
             let fresh = pooled.fresh();
             let mapped = mapped.fresh();
             let watch = Stopwatch::start();
@@ -123,7 +132,7 @@ fn call(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promis
             let again = watch.elapsed();
             // The first turns fill caches.
             if turn >= scaled(500, 0) {
-                for (times, took) in times.iter_mut().zip([ours, fresh, mapped, again]) {
+                for (times, took) in times.iter_mut().zip([ours, fresh, mapped, again, unkept]) {
                     times.push(took);
                 }
             }
@@ -142,13 +151,15 @@ fn call(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promis
         }
         let activity = meter.report();
         manager.shutdown().await;
+        forgetful_manager.shutdown().await;
         far_manager.shutdown().await;
         others.shutdown_background();
         (times, far_times, activity)
     }));
     let (times, [far, hop], activity) = measured.expect("the measurement");
-    let [ours, fresh, mapped, again] = &times;
+    let [ours, fresh, mapped, again, unkept] = &times;
     let ours = print_times("through the manager", ours);
+    print_times("manager, not recorded", unkept);
     let fresh = print_times("wasmtime, fresh, pooled", fresh);
     print_times("wasmtime, fresh, mapped", mapped);
     print_times("wasmtime, reused", again);
