@@ -515,9 +515,9 @@ pub const TASK_WEIGHT: std::ops::RangeInclusive<u32> = 10..=1_000_000;
 pub const GUEST_NICE: i32 = 5;
 /// Fewest threads for timers and I/O: one busy thread must not stop the others.
 pub const CONTROL_THREADS_MIN: usize = 2;
-/// Niceness of control threads where it is allowed: with [`GUEST_NICE`] one weighs nine guest threads.
+/// Niceness of control threads where it is allowed: with [`GUEST_NICE`] one weighs 28 guest threads.
 /// Without it a neighbour's p99 was up to twelve times as long under attack (bench `containment`).
-pub const CONTROL_NICE: i32 = -5;
+pub const CONTROL_NICE: i32 = -10;
 /// Niceness of compile children: behind the agent, before guests, since a start waits for them.
 pub const COMPILE_NICE: i32 = 10;
 

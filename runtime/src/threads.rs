@@ -1,7 +1,7 @@
 //! Which of the agent's threads go first.
 //!
 //! ```text
-//!  control threads   nice -5 where that is allowed: timers, owner tasks, quick calls
+//!  control threads   nice -10 where that is allowed: timers, owner tasks, quick calls
 //!  everything else   as the agent was started
 //!  busy guests       nice 5, batch: never instead of one that has just begun to run
 //! ```

@@ -155,14 +155,14 @@ impl CallState {
                 message: format!("cannot open the granted directory {guest}: {error:#}"),
             })?;
         }
-        let of_agent = std::env::vars_os().filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        });
-        let granted: Vec<_> = match plugin.grants.env.is_empty() {
-            true => Vec::new(),
-            false => plugin.grants.environment(of_agent).collect(),
-        };
-        wasi.envs(&granted);
+        // Nearly always none is granted, and copying the agent's takes a tenth of a call.
+        if !plugin.grants.env.is_empty() {
+            let of_agent = std::env::vars_os().filter_map(|(name, value)| {
+                Some((name.into_string().ok()?, value.into_string().ok()?))
+            });
+            let granted: Vec<_> = plugin.grants.environment(of_agent).collect();
+            wasi.envs(&granted);
+        }
         let network = NetworkState::default();
         // About the node it may ask others in a dry run too; about a task it might tell them to act.
         if !plugin.dry || task.is_none() {
