@@ -135,15 +135,16 @@ fn call(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promis
                 }
             }
         }
-        let mut recording: [Vec<Duration>; 2] = Default::default();
-        for turn in 0..scaled(4_000, 4) {
-            // Each comes first as often as second.
-            for at in [turn % 2, (turn + 1) % 2] {
-                let manager = [&manager, &forgetful_manager][at];
+        let mut recording = [(&manager, Vec::new()), (&forgetful_manager, Vec::new())];
+        for _ in 0..scaled(4_000, 4) {
+            for (manager, times) in &mut recording {
                 let took = timed(async || assert!(manager.ask(&name).await, "it is there")).await;
-                recording[at].push(took);
+                times.push(took);
             }
+            // Each comes first as often as second.
+            recording.reverse();
         }
+        let [(_, kept), (_, unkept)] = recording;
         // By themselves: they wake threads, and what comes after finds its caches cold.
         let mut far_times: [Vec<Duration>; 2] = Default::default();
         for _ in 0..scaled(2_000, 5) {
@@ -161,7 +162,7 @@ fn call(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promis
         forgetful_manager.shutdown().await;
         far_manager.shutdown().await;
         others.shutdown_background();
-        (times, far_times, recording, activity)
+        (times, far_times, [kept, unkept], activity)
     }));
     let (times, [far, hop], [kept, unkept], activity) = measured.expect("the measurement");
     let [ours, fresh, mapped, again] = &times;

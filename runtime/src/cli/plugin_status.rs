@@ -97,7 +97,11 @@ fn list_text(all: &[PluginStatusReport], now: Timestamp, terminal: &Terminal) ->
         let sum = |field: fn(&_) -> u64| calls().map(field).fold(0, u64::saturating_add);
         let worst = calls().map(|call| call.p99_nanos).max();
         let error = match &report.status {
-            PluginStatus::Refused(reason) => reason.clone(),
+            // What would mend it, on more lines, stands in `plugin list`.
+            PluginStatus::Refused(reason) => {
+                let line = reason.lines().next().unwrap_or_default();
+                line.trim_end_matches(':').to_owned()
+            }
             _ => last_error(&activity, now),
         };
         [
@@ -301,6 +305,16 @@ mod tests {
         );
         assert_eq!(row(2), "nvidia device refused a newer one is there");
         assert_eq!(row(3), "mock disabled");
+    }
+
+    #[test]
+    fn a_refusal_of_many_lines_is_one_line_in_the_list() {
+        let mut reports = reports();
+        let reason = "imports x; to grant it:\nplugin \"x\" {\n}\n".to_owned();
+        reports.get_mut(1).unwrap().status = PluginStatus::Refused(reason);
+        let text = list_text(&reports, NOW, &Terminal::default());
+        assert!(text.contains("imports x; to grant it\n"), "{text}");
+        assert_eq!(text.lines().count(), 4, "{text}");
     }
 
     #[test]

@@ -125,6 +125,9 @@ async fn who_breaks_a_rule_is_told_which() {
         let config = subject.config.text();
         assert!(failed.iter().any(|(broken, _)| *broken == rule), "{rule}, {config}: {report:#?}");
         assert!(!report.conforms);
+        let rules: Vec<&str> = report.findings.iter().map(|finding| finding.rule.id).collect();
+        let once: std::collections::BTreeSet<&str> = rules.iter().copied().collect();
+        assert_eq!(rules.len(), once.len(), "each rule once: {rules:?}");
     }
 }
 
