@@ -294,18 +294,22 @@ pub(super) fn plugin_error(given: wit::PluginError) -> PluginCallError {
         let cut = crate::host::imports::cut(message, ANSWER_TEXT_BYTES_MAX);
         cut.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
     };
+    let reason = |message: String| match message.trim().is_empty() {
+        true => "it gave no reason".to_owned(),
+        false => bounded(message),
+    };
     match given {
-        wit::PluginError::NotFound(m) => PluginCallError::NotFound(bounded(m)),
+        wit::PluginError::NotFound(m) => PluginCallError::NotFound(reason(m)),
         wit::PluginError::InvalidConfig(list) => PluginCallError::InvalidConfig(
             list.into_iter()
                 .take(50)
-                .map(|d| Diagnostic { path: bounded(d.path), message: bounded(d.message) })
+                .map(|d| Diagnostic { path: bounded(d.path), message: reason(d.message) })
                 .collect(),
         ),
-        wit::PluginError::Recoverable(m) => PluginCallError::Recoverable(bounded(m)),
-        wit::PluginError::Fatal(m) => PluginCallError::Fatal(bounded(m)),
-        wit::PluginError::Unsupported(m) => PluginCallError::Unsupported(bounded(m)),
-        wit::PluginError::PermissionDenied(m) => PluginCallError::PermissionDenied(bounded(m)),
+        wit::PluginError::Recoverable(m) => PluginCallError::Recoverable(reason(m)),
+        wit::PluginError::Fatal(m) => PluginCallError::Fatal(reason(m)),
+        wit::PluginError::Unsupported(m) => PluginCallError::Unsupported(reason(m)),
+        wit::PluginError::PermissionDenied(m) => PluginCallError::PermissionDenied(reason(m)),
     }
 }
 

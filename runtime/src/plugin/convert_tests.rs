@@ -99,6 +99,12 @@ fn reservations_name_absolute_paths_and_valid_permissions_only() {
 }
 
 #[test]
+fn an_error_without_a_word_says_that_there_is_none() {
+    let error = plugin_error(wit::PluginError::Fatal(" ".into()));
+    assert_eq!(error, PluginCallError::Fatal("it gave no reason".into()));
+}
+
+#[test]
 fn text_can_not_move_the_cursor_of_a_terminal() {
     assert_eq!(text("t", "a\u{1b}[2Jb\n".into()).unwrap(), "a [2Jb ");
     let error = plugin_error(wit::PluginError::Fatal("x\u{7}y".into()));
