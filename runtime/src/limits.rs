@@ -504,7 +504,7 @@ pub const CALL_THREADS_MIN: usize = 4;
 pub const CALL_BUSY: Duration = Duration::from_millis(5);
 /// Processor time of a call after which the plugin's next one begins among the busy guests: otherwise
 /// those who use nearly a tick each time, again and again, would hold the call threads together.
-pub const CALL_SLOW: Duration = Duration::from_millis(1);
+pub const CALL_SLOW: Duration = Duration::from_micros(500);
 /// Smallest and largest weight of a WASM task among those that compute at the same time, MHz: a task
 /// that reserved nothing gets something, and none is so heavy that the others' turns vanish.
 pub const TASK_WEIGHT: std::ops::RangeInclusive<u32> = 10..=1_000_000;

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!  control threads   nice -10 where that is allowed: timers, owner tasks, quick calls
+//!  calls             as the agent was started, batch: never instead of one that just woke them
+//!  busy guests       nice 5, batch
 //!  everything else   as the agent was started
-//!  busy guests       nice 5, batch: never instead of one that has just begun to run
 //! ```
 //! Niceness alone is not enough. A guest that slept is owed time, so it may take the core from the
 //! control thread that wakes it, in the middle of a neighbour's call, and keeps it for its time slice:
@@ -43,17 +44,22 @@ pub fn control_runtime() -> io::Result<Runtime> {
 /// Put this thread before the others, unless whoever started the agent chose a place for it. Needs
 /// a privilege; without it nothing changes.
 fn go_first() {
-    let nice = rustix::process::getpriority_process(Some(rustix::thread::gettid()));
-    if nice == Ok(0) {
+    if niceness() == 0 {
         let reset = libc::SCHED_FLAG_RESET_ON_FORK.unsigned_abs();
         let _refused = set(libc::SCHED_OTHER, u64::from(reset), CONTROL_NICE);
     }
 }
 
-/// Put this thread behind the others: it computes for guests.
-pub fn go_last() {
+/// Put this thread behind the others: it runs guests, `busy` ones or for short calls. Neither takes a
+/// core from who just woke it.
+pub fn go_behind(busy: bool) {
+    let nice = if busy { GUEST_NICE } else { niceness() };
     // Lowering cannot be refused; were it, guests would merely be too important.
-    let _refused = set(libc::SCHED_BATCH, 0, GUEST_NICE);
+    let _refused = set(libc::SCHED_BATCH, 0, nice);
+}
+
+fn niceness() -> i32 {
+    rustix::process::getpriority_process(Some(rustix::thread::gettid())).unwrap_or(0)
 }
 
 /// Policy, flags and niceness of this thread; on Linux they belong to a thread.
@@ -98,10 +104,14 @@ mod tests {
     #[test]
     fn a_thread_that_computes_for_guests_is_behind_the_others_and_wakes_without_taking_a_core() {
         let place = std::thread::spawn(|| {
-            go_last();
-            place()
+            go_behind(false);
+            let short = place();
+            go_behind(true);
+            (short, place())
         });
-        assert_eq!(place.join().unwrap(), (GUEST_NICE, libc::SCHED_BATCH));
+        let (short, busy) = place.join().unwrap();
+        assert_eq!(short.1, libc::SCHED_BATCH);
+        assert_eq!(busy, (GUEST_NICE, libc::SCHED_BATCH));
     }
 
     #[test]

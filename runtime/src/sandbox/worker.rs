@@ -307,7 +307,7 @@ pub struct GuestRun<T> {
     pub cpu: Duration,
 }
 
-fn guest_runtime(name: &str, threads: usize, last: bool) -> io::Result<Runtime> {
+fn guest_runtime(name: &str, threads: usize, busy: bool) -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(threads)
         .thread_name(name)
@@ -318,9 +318,7 @@ fn guest_runtime(name: &str, threads: usize, last: bool) -> io::Result<Runtime> 
         // would only look after the same 61 polls.
         .global_queue_interval(2)
         .on_thread_start(move || {
-            if last {
-                crate::threads::go_last();
-            }
+            crate::threads::go_behind(busy);
         })
         .enable_all()
         .build()

