@@ -14,6 +14,7 @@
 //! not change.
 
 mod disk;
+mod own_file;
 mod seal;
 mod secret;
 

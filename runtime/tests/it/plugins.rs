@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use ostler::agent::{Agent, AgentConfig, PluginEntry, PluginStatus};
+use ostler::agent::{Agent, AgentConfig, PluginStatus};
 use ostler::model::device::HealthState;
 use ostler_guests::fixtures::{
     DEVICE_FILES, DRIVER_EXEC, DRIVER_MOCK, HELLO_P1, HOSTILE_DEVICE, HOSTILE_DRIVER,
@@ -11,21 +11,8 @@ use ostler_guests::fixtures::{
 };
 
 use crate::support::binary::{command, ostler};
+use crate::support::plugins::{entry, refusal};
 use crate::support::{DataDir, PATIENCE, TestAgent, options};
-
-#[track_caller]
-fn entry<'a>(agent: &'a TestAgent, name: &str) -> &'a PluginEntry {
-    let found = agent.handle.plugins().iter().find(|entry| entry.name == name);
-    found.unwrap_or_else(|| panic!("no plugin {name} in {:#?}", agent.handle.plugins()))
-}
-
-#[track_caller]
-fn refusal<'a>(agent: &'a TestAgent, name: &str) -> &'a str {
-    match &entry(agent, name).status {
-        PluginStatus::Refused(reason) => reason,
-        other => panic!("plugin {name} is {other:?}"),
-    }
-}
 
 const MOCK_JOB: &str = r#"
   job "still-here" {

@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::support::TestAgent;
 use crate::support::binary::ostler;
+use crate::support::plugins::{entry, refusal};
 use crate::support::signer::Signer;
 
 /// What the plugin calls itself.
@@ -59,20 +60,6 @@ impl Bench {
 
 fn key(signer: &Signer, more: &str) -> String {
     format!("key \"release\" {{\n  public_key = \"{}\"\n{more}\n}}\n", signer.public_key())
-}
-
-#[track_caller]
-fn entry<'a>(agent: &'a TestAgent, name: &str) -> &'a PluginEntry {
-    let found = agent.handle.plugins().iter().find(|entry| entry.name == name);
-    found.unwrap_or_else(|| panic!("no plugin {name} in {:#?}", agent.handle.plugins()))
-}
-
-#[track_caller]
-fn refusal<'a>(agent: &'a TestAgent, name: &str) -> &'a str {
-    match &entry(agent, name).status {
-        PluginStatus::Refused(reason) => reason,
-        other => panic!("plugin {name} is {other:?}"),
-    }
 }
 
 /// The names of wasm files whose code is in the cache.

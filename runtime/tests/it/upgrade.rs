@@ -11,9 +11,6 @@ use ostler::agent::{
 use ostler::clock::{Clock, Stopwatch, timeout};
 use ostler::device::manager::{DeviceManager, DeviceOptions};
 use ostler::driver::api::Devices as _;
-use ostler::host::HostServices;
-use ostler::host::process::{Options, ProcessHost};
-use ostler::host::wasm_task::WasmTaskHost;
 use ostler::limits::PluginLimits;
 use ostler::model::device::{GroupKey, HealthState};
 use ostler::model::ids::{AllocId, TaskName};
@@ -27,13 +24,13 @@ use ostler::plugin::policy::FailurePolicy;
 use ostler::plugin::refresh::Refresher;
 use ostler::plugin::{Plugin, PluginRuntime, PluginSpec};
 use ostler::rng::Rng;
-use ostler::sandbox::{Sandbox, SandboxConfig};
 use ostler_guests::fixtures::{DRIVER_EXEC, HOSTILE_DEVICE, HOSTILE_DRIVER};
 use tokio::task::JoinSet;
 
 use crate::support::agent_process::{AgentProcess, Home};
+use crate::support::plugins::host_services;
 use crate::support::system::{eventually, pid_in, runs, until};
-use crate::support::{DataDir, KEEPS, OSTLER, PATIENCE, TestAgent, options, parse};
+use crate::support::{DataDir, KEEPS, PATIENCE, TestAgent, options, parse};
 
 /// The same code that calls itself by another name and version, of the same length.
 fn patched(file: &str, from: &str, to: &str) -> Vec<u8> {
@@ -428,33 +425,6 @@ async fn the_command_line_asks_for_consent_with_a_code_of_its_own() {
     until("the task ends", async || !runs(pid)).await;
 }
 
-/// Loads plugins without an agent around them.
-fn runtime(data: &DataDir) -> PluginRuntime {
-    let control = tokio::runtime::Handle::current();
-    let mut config = SandboxConfig::new(data.path().join("code")).unwrap();
-    config.compiler = OSTLER.into();
-    let (clock, rng) = (Clock::system(), Rng::system());
-    let sandbox = Arc::new(Sandbox::new(config).unwrap());
-    let processes = Options {
-        control: control.clone(),
-        kill_with_agent: true,
-        supervision: None,
-        cgroup_parent: None,
-        clock: clock.clone(),
-    };
-    let tasks =
-        WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock.clone(), rng.clone());
-    let services = HostServices {
-        sandbox,
-        processes: ProcessHost::new(processes).unwrap(),
-        wasm_tasks: tasks.unwrap(),
-        clock,
-        rng,
-        control,
-    };
-    PluginRuntime::new(services).unwrap()
-}
-
 async fn device(runtime: &PluginRuntime, bytes: Vec<u8>) -> DevicePlugin {
     let bytes: Arc<[u8]> = Arc::from(bytes);
     let spec = PluginSpec {
@@ -474,7 +444,7 @@ async fn device(runtime: &PluginRuntime, bytes: Vec<u8>) -> DevicePlugin {
 #[tokio::test(flavor = "multi_thread")]
 async fn under_load_no_call_is_lost_made_twice_or_fails_because_of_a_switch() {
     let data = DataDir::new();
-    let runtime = runtime(&data);
+    let runtime = PluginRuntime::new(host_services(&data)).unwrap();
     let node = Node::new(NodeView::new(NodeId::new(Rng::system().uuid()), "box"));
     let refresher = Refresher::new(Watcher::new(), Rng::system());
     let manager = DeviceManager::new(

@@ -3,18 +3,18 @@
 //! An entry is wasmtime's artefact and its seal (`seal`). The file is opened once: what is checked
 //! is what is mapped.
 
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{DirBuilder, File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
 
+use super::own_file;
 use super::seal::{Meant, SEAL_BYTES, Sealer};
 use super::{Code, LoadError};
 use crate::limits;
@@ -27,8 +27,6 @@ const TEMPORARY_SUFFIX: &str = ".part";
 const SHARED_WRITE: u32 = 0o022;
 /// Only the owner of a name may remove it.
 const STICKY: u32 = 0o1000;
-/// Any permission of group and others.
-const SHARED: u32 = 0o077;
 
 /// What was found at an entry's path.
 pub(super) enum Entry {
@@ -172,25 +170,10 @@ pub(super) fn read(
 
 /// The open file, or what makes it unfit to be mapped.
 fn check(path: &Path, sealer: &Sealer, meant: &Meant) -> io::Result<Result<File, &'static str>> {
-    // A pipe would keep who opens it waiting.
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let flags = i32::try_from(flags.bits()).unwrap_or_default();
-    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
-            return Ok(Err("it is a symbolic link"));
-        }
-        other => other?,
+    let (file, found) = match own_file::open(path)? {
+        Ok(opened) => opened,
+        Err(reason) => return Ok(Err(reason)),
     };
-    let found = file.metadata()?;
-    if !found.is_file() {
-        return Ok(Err("it is not a regular file"));
-    }
-    if found.uid() != rustix::process::geteuid().as_raw() {
-        return Ok(Err("it belongs to another user"));
-    }
-    if found.mode() & SHARED != 0 {
-        return Ok(Err("group or others may use it"));
-    }
     if found.len() < SEAL_BYTES as u64 {
         return Ok(Err("it is too short"));
     }

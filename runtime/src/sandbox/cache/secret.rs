@@ -2,19 +2,15 @@
 //! user alone. A file that others could have read or written is replaced; what it sealed is then
 //! refused and compiled anew.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
-
+use super::own_file;
 use crate::rng::Rng;
 use crate::sandbox::error::SandboxError;
 
 const SECRET_BYTES: usize = 32;
-/// Any permission of group and others.
-const SHARED: u32 = 0o077;
 
 /// The secret of the cache at `dir`, made when there is none that can be used.
 pub(super) fn of_cache(dir: &Path) -> Result<[u8; SECRET_BYTES], SandboxError> {
@@ -52,24 +48,10 @@ fn path_of(dir: &Path) -> PathBuf {
 
 /// The secret, or why the file is no secret.
 fn read(path: &Path) -> io::Result<Result<[u8; SECRET_BYTES], &'static str>> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let flags = i32::try_from(flags.bits()).unwrap_or_default();
-    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
-            return Ok(Err("it is a symbolic link"));
-        }
-        other => other?,
+    let file = match own_file::open(path)? {
+        Ok((file, _)) => file,
+        Err(reason) => return Ok(Err(reason)),
     };
-    let found = file.metadata()?;
-    if !found.is_file() {
-        return Ok(Err("it is not a regular file"));
-    }
-    if found.uid() != rustix::process::geteuid().as_raw() {
-        return Ok(Err("it belongs to another user"));
-    }
-    if found.mode() & SHARED != 0 {
-        return Ok(Err("group or others may read or write it"));
-    }
     let mut bytes = Vec::with_capacity(SECRET_BYTES);
     file.take(SECRET_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes.try_into().map_err(|_| "it has not the length of a secret"))

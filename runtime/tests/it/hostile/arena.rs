@@ -6,11 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ostler::clock::{Clock, Stopwatch, sleep};
+use ostler::clock::{Stopwatch, sleep};
 use ostler::driver::api::{ByteSink, TaskConfig, TaskContext};
 use ostler::host::HostServices;
-use ostler::host::process::{Options, ProcessHost};
-use ostler::host::wasm_task::WasmTaskHost;
 use ostler::limits::PluginLimits;
 use ostler::model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
 use ostler::model::json::JsonObject;
@@ -19,13 +17,13 @@ use ostler::plugin::device::DevicePlugin;
 use ostler::plugin::manifest::Manifest;
 use ostler::plugin::policy::FailurePolicy;
 use ostler::plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
-use ostler::rng::Rng;
-use ostler::sandbox::{EngineKind, PoolUse, Sandbox, SandboxConfig};
+use ostler::sandbox::{EngineKind, PoolUse};
 use ostler_guests::fixtures::HOSTILE_DEVICE;
 use serde_json::Value;
 
 use super::soon;
-use crate::support::{DataDir, OSTLER};
+use crate::support::DataDir;
+use crate::support::plugins::host_services;
 
 /// How an attack went.
 #[derive(Default)]
@@ -60,28 +58,7 @@ pub const SECRET: &str = "secret of the node";
 impl Arena {
     pub async fn new() -> Self {
         let dir = DataDir::new();
-        let (clock, rng) = (Clock::system(), Rng::system());
-        let control = tokio::runtime::Handle::current();
-        let mut config = SandboxConfig::new(dir.path().join("code")).unwrap();
-        config.compiler = OSTLER.into();
-        let sandbox = Arc::new(Sandbox::new(config).unwrap());
-        let processes = ProcessHost::new(Options {
-            control: control.clone(),
-            kill_with_agent: true,
-            supervision: None,
-            cgroup_parent: None,
-            clock: clock.clone(),
-        });
-        let wasm_tasks =
-            WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock.clone(), rng.clone());
-        let services = HostServices {
-            sandbox,
-            processes: processes.unwrap(),
-            wasm_tasks: wasm_tasks.unwrap(),
-            clock,
-            rng,
-            control,
-        };
+        let services = host_services(&dir);
         let plugins = PluginRuntime::new(services.clone()).unwrap();
         let limits = PluginLimits { call_cpu_max: Duration::from_secs(60), ..Default::default() };
         let config = serde_json::json!({"mode": "cards"});

@@ -1,0 +1,54 @@
+//! Plugins of a test agent, and what plugins need without an agent around them.
+
+use std::sync::Arc;
+
+use ostler::agent::{PluginEntry, PluginStatus};
+use ostler::clock::Clock;
+use ostler::host::HostServices;
+use ostler::host::process::{Options, ProcessHost};
+use ostler::host::wasm_task::WasmTaskHost;
+use ostler::rng::Rng;
+use ostler::sandbox::{Sandbox, SandboxConfig};
+
+use super::{DataDir, OSTLER, TestAgent};
+
+#[track_caller]
+pub fn entry<'a>(agent: &'a TestAgent, name: &str) -> &'a PluginEntry {
+    let found = agent.handle.plugins().iter().find(|entry| entry.name == name);
+    found.unwrap_or_else(|| panic!("no plugin {name} in {:#?}", agent.handle.plugins()))
+}
+
+/// Why the plugin is refused.
+#[track_caller]
+pub fn refusal<'a>(agent: &'a TestAgent, name: &str) -> &'a str {
+    match &entry(agent, name).status {
+        PluginStatus::Refused(reason) => reason,
+        other => panic!("plugin {name} is {other:?}"),
+    }
+}
+
+/// What host functions stand on. To be called on the control runtime.
+pub fn host_services(data: &DataDir) -> HostServices {
+    let control = tokio::runtime::Handle::current();
+    let mut config = SandboxConfig::new(data.path().join("code")).unwrap();
+    config.compiler = OSTLER.into();
+    let (clock, rng) = (Clock::system(), Rng::system());
+    let sandbox = Arc::new(Sandbox::new(config).unwrap());
+    let processes = ProcessHost::new(Options {
+        control: control.clone(),
+        kill_with_agent: true,
+        supervision: None,
+        cgroup_parent: None,
+        clock: clock.clone(),
+    });
+    let wasm_tasks =
+        WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock.clone(), rng.clone());
+    HostServices {
+        sandbox,
+        processes: processes.unwrap(),
+        wasm_tasks: wasm_tasks.unwrap(),
+        clock,
+        rng,
+        control,
+    }
+}
