@@ -446,6 +446,13 @@ pub const API_ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Entries of one directory listed; more are left out.
 pub const API_DIR_ENTRIES_MAX: usize = 10_000;
 
+// ---- jobs directory --------------------------------------------------------------------------
+
+/// How long a jobs directory that lost all its files at once must stay empty before their jobs are
+/// stopped: long enough to notice and to mount it again; emptying it on purpose is rare, and each job
+/// can be stopped by the removal of its own file.
+pub const JOBS_DIR_HOLD: Duration = Duration::from_secs(5 * 60);
+
 // ---- guest engines ---------------------------------------------------------------------------
 
 /// Native stack of one guest, bytes. CRuby needs 256 KiB, Rust programs 16 KiB.

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::support::DataDir;
 use crate::support::agent_process::{AgentProcess, Home, ask};
 use crate::support::binary::{command, ostler};
-use crate::support::system::{eventually, pid_in, runs};
+use crate::support::system::{eventually, pid_in, runs, until};
 
 /// A service whose task writes its pid into a file.
 fn service(data: &Path, more: &str) -> String {
@@ -236,4 +236,24 @@ async fn jobs_of_the_jobs_directory_run_change_and_stop_with_their_files() {
     std::fs::remove_file(&file).unwrap();
     agent.signal(Signal::HUP);
     eventually("the job is stopped", || !runs(pid)).await;
+}
+
+#[tokio::test]
+async fn a_jobs_directory_that_is_gone_is_said_where_jobs_are_listed() {
+    let jobs = tempfile::tempdir().unwrap();
+    let home = Home::new();
+    std::fs::write(jobs.path().join("svc.hcl"), service(home.path(), "")).unwrap();
+    let pid_file = home.path().join("pid");
+    let args = ["--jobs-dir", jobs.path().to_str().unwrap()];
+    let agent = AgentProcess::start_in(home, &args).await;
+    let pid = pid_in(&pid_file).await;
+    std::fs::remove_dir_all(jobs.path()).unwrap();
+    agent.signal(Signal::HUP);
+    until("it is said", async || {
+        let status = agent.ask(&["job", "status"]).await;
+        status.stdout.contains("svc") && status.stderr.contains("jobs directory")
+    })
+    .await;
+    agent.ask(&["job", "status", "svc"]).await.said(0, &["cannot be read", "run on"]);
+    assert!(runs(pid));
 }

@@ -96,6 +96,7 @@ const NOTHING: [String; 0] = [];
 const PURE: &[&str] = &[
     "agent/admission",
     "agent/gc/choice.rs",
+    "agent/jobs_dir/hold.rs",
     "agent/jobs_dir/step.rs",
     "agent/ports/mod.rs",
     "agent/reconcile",

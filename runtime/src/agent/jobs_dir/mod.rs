@@ -8,8 +8,10 @@
 //! ```
 //! A bad file leaves the job's last good version running. A job of a file changes with that file
 //! alone: the API cannot take it over, and a file cannot take over a job of the API. A directory
-//! that cannot be read stops nothing.
+//! that cannot be read stops nothing; one that is empty at once is not believed at once, see
+//! [`hold`].
 
+mod hold;
 mod scan;
 mod step;
 mod watch;
@@ -23,11 +25,13 @@ use tokio::task::JoinSet;
 
 use super::views::{JobsDirEntry, JobsDirReport};
 use super::{AgentHandle, RegisterOptions, StopOptions, SubmitError};
-use crate::clock;
+use crate::clock::{self, Stopwatch};
+use crate::limits::JOBS_DIR_HOLD;
 use crate::model::ids::JobId;
 use crate::model::job::Job;
 use crate::model::saved::JobOrigin;
 
+use hold::{DirId, Hold, Verdict};
 use scan::Known;
 use step::{Action, Scan, step};
 use watch::Watch;
@@ -41,22 +45,42 @@ const RESCAN: Duration = Duration::from_secs(60);
 /// And this often while a job of it was refused, or the kernel does not tell of changes.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// What is remembered of the directory between two looks.
+struct Followed {
+    dir: PathBuf,
+    known: Known,
+    hold: Hold,
+    began: Stopwatch,
+    /// As it was read last.
+    id: Option<DirId>,
+}
+
+/// When to look again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Next {
+    /// At the latest; a change comes first.
+    within: Duration,
+    /// It may be another directory than the one that is watched.
+    watch_anew: bool,
+}
+
 /// Follow a directory until the agent ends.
 pub(super) fn spawn(agent: &AgentHandle, dir: PathBuf) {
     let weak = Arc::downgrade(&agent.0);
     let (ended, rescan) = (agent.0.ended.clone(), Arc::clone(&agent.0.rescan));
     tokio::spawn(async move {
         let mut watch = None;
-        let mut known = Known::new();
+        let (known, hold) = (Known::new(), Hold::default());
+        let mut followed = Followed { dir, known, hold, began: Stopwatch::start(), id: None };
         loop {
             // Before the scan, so that nothing that happens after it is missed.
             if watch.is_none() {
-                watch = Watch::new(&dir).ok();
+                watch = Watch::new(&followed.dir).ok();
             }
             let Some(agent) = weak.upgrade().map(AgentHandle) else { return };
-            let refused = agent.follow_dir(&dir, &mut known).await;
+            let Next { within, watch_anew } = agent.follow_dir(&mut followed).await;
             drop(agent);
-            let again = if refused || watch.is_none() { RETRY } else { RESCAN };
+            let again = if watch.is_none() { within.min(RETRY) } else { within };
             let next = async {
                 match &watch {
                     Some(watch) => match clock::timeout(again, settled(watch)).await {
@@ -74,8 +98,7 @@ pub(super) fn spawn(agent: &AgentHandle, dir: PathBuf) {
                 () = rescan.notified() => {}
                 told = next => if !told { watch = None },
             }
-            // A directory that was replaced is another one for the kernel.
-            if refused {
+            if watch_anew {
                 watch = None;
             }
         }
@@ -95,31 +118,46 @@ async fn settled(watch: &Watch) -> std::io::Result<()> {
 }
 
 impl AgentHandle {
-    /// Make jobs run as the files say. `true`: something did not work that may work later.
-    async fn follow_dir(&self, dir: &Path, known: &mut Known) -> bool {
-        let (at, mut taken) = (dir.to_owned(), std::mem::take(known));
+    /// Make jobs run as the files say.
+    async fn follow_dir(&self, followed: &mut Followed) -> Next {
+        let soon = Next { within: RETRY, watch_anew: true };
+        let (at, mut taken) = (followed.dir.clone(), std::mem::take(&mut followed.known));
         let scanned = tokio::task::spawn_blocking(move || {
             let scanned = scan::scan(&at, &mut taken);
             (scanned, taken)
         });
         let scan = match scanned.await {
             Ok((scanned, taken)) => {
-                *known = taken;
+                followed.known = taken;
                 scanned
             }
-            Err(_) => return true,
+            Err(_) => return soon,
         };
-        let scan = match scan {
-            Ok(scan) => scan,
+        let jobs = self.jobs_of_files();
+        let (id, scan) = match scan {
+            Ok(found) => found,
             Err(error) => {
-                let problem = format!("cannot read {}: {error}", dir.display());
-                self.report_dir(|report| report.problem = Some(problem));
-                return true;
+                followed.hold.unread();
+                self.report_problem(unread(&followed.dir, &error, jobs.len()));
+                return soon;
             }
         };
-        let (problems, refused) = self.apply(step(&self.jobs_of_files(), &scan)).await;
+        // A directory that was replaced is another one for the kernel.
+        let replaced = followed.id.replace(id).is_some_and(|before| before != id);
+        let files = !scan.files.is_empty() || scan.incomplete;
+        if let Verdict::Held { left } =
+            followed.hold.step(followed.began.elapsed(), id, files, jobs.len())
+        {
+            self.report_problem(emptied(&followed.dir, jobs.len()));
+            return Next { within: left.min(RETRY), watch_anew: true };
+        }
+        if !files && !jobs.is_empty() {
+            let dir = followed.dir.display();
+            tracing::warn!(%dir, jobs = jobs.len(), "the jobs directory is empty: its jobs are stopped");
+        }
+        let (problems, refused) = self.apply(step(&jobs, &scan)).await;
         self.report_files(&scan, &problems);
-        refused
+        if refused { soon } else { Next { within: RESCAN, watch_anew: replaced } }
     }
 
     /// Jobs that run by files, with their files.
@@ -181,6 +219,11 @@ impl AgentHandle {
         Ok(())
     }
 
+    /// The directory as a whole is not as it should be; its files are those of the last time.
+    fn report_problem(&self, problem: String) {
+        self.report_dir(|report| report.problem = Some(problem));
+    }
+
     fn report_dir(&self, change: impl FnOnce(&mut JobsDirReport)) {
         let mut report = self.0.jobs_dir.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(report) = report.as_mut() else { return };
@@ -219,6 +262,22 @@ impl AgentHandle {
             report.problem = problem;
         });
     }
+}
+
+fn unread(dir: &Path, error: &std::io::Error, jobs: usize) -> String {
+    let dir = dir.display();
+    let run_on = if jobs == 0 { "" } else { "; the jobs of its files run on as they are" };
+    format!("the jobs directory {dir} cannot be read: {error}{run_on}")
+}
+
+fn emptied(dir: &Path, jobs: usize) -> String {
+    let (dir, minutes) = (dir.display(), JOBS_DIR_HOLD.as_secs() / 60);
+    let (jobs, run) =
+        if jobs == 1 { ("job", "runs on and is") } else { ("jobs", "run on and are") };
+    format!(
+        "the jobs directory {dir} has no job file any more: its {jobs} {run} stopped when it stays \
+         empty for {minutes} minutes; put the files back, or mount it, if that is not meant"
+    )
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::hold::DirId;
 use super::step::{Content, Scan};
 use crate::jobspec::{self, JobFileError};
 
@@ -24,29 +25,21 @@ pub struct Stamp([u64; 4], [i64; 4]);
 pub type Known = BTreeMap<PathBuf, (Stamp, Content)>;
 
 /// Look at every job file: regular files with one of the known ends that do not begin with a dot.
-/// Links to regular files count as such. `known` becomes what is there now.
+/// Links to regular files count as such; one that leads nowhere is a file that cannot be read, since
+/// what it leads to may only be unmounted. `known` becomes what was read.
 ///
 /// # Errors
-/// When the directory itself cannot be read; `known` stays.
-pub fn scan(dir: &Path, known: &mut Known) -> io::Result<Scan> {
-    let mut paths = Vec::new();
-    let mut incomplete = false;
-    for (at, entry) in std::fs::read_dir(dir)?.enumerate() {
-        let path = entry?.path();
-        if at >= ENTRIES_MAX || paths.len() >= FILES_MAX {
-            incomplete = true;
-            break;
-        }
-        if is_job_file(&path) {
-            paths.push(path);
-        }
-    }
+/// When the directory itself cannot be read, or another one took its place meanwhile.
+pub fn scan(dir: &Path, known: &mut Known) -> io::Result<(DirId, Scan)> {
+    let before = id(dir)?;
+    let (paths, incomplete) = job_files(dir)?;
     let mut now = Known::new();
     for path in paths {
         let stamped = match std::fs::metadata(&path) {
             Ok(meta) if !meta.is_file() => continue,
             Ok(meta) => stamp(&meta),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            // Not a link: it was removed since the directory was read.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => continue,
             Err(error) => {
                 let none = Stamp([0; 4], [0; 4]);
                 now.insert(path.clone(), (none, Err(format!("cannot be read: {error}"))));
@@ -61,8 +54,34 @@ pub fn scan(dir: &Path, known: &mut Known) -> io::Result<Scan> {
         now.insert(path, (stamped, content));
     }
     *known = now;
+    // What is gone now is gone with the directory, not from it.
+    if id(dir)? != before {
+        return Err(io::Error::other("another one was put in its place while it was read"));
+    }
     let files = known.iter().map(|(path, (_, content))| (path.clone(), content.clone())).collect();
-    Ok(Scan { files, incomplete })
+    Ok((before, Scan { files, incomplete }))
+}
+
+fn id(dir: &Path) -> io::Result<DirId> {
+    let meta = std::fs::metadata(dir)?;
+    Ok(DirId { device: meta.dev(), inode: meta.ino() })
+}
+
+/// The paths with names of job files, and whether there are more than are looked at.
+fn job_files(dir: &Path) -> io::Result<(Vec<PathBuf>, bool)> {
+    let mut paths = Vec::new();
+    let mut incomplete = false;
+    for (at, entry) in std::fs::read_dir(dir)?.enumerate() {
+        let path = entry?.path();
+        if at >= ENTRIES_MAX || paths.len() >= FILES_MAX {
+            incomplete = true;
+            break;
+        }
+        if is_job_file(&path) {
+            paths.push(path);
+        }
+    }
+    Ok((paths, incomplete))
 }
 
 fn is_job_file(path: &Path) -> bool {

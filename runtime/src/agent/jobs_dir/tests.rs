@@ -91,6 +91,62 @@ fn what_was_not_looked_at_is_not_stopped() {
     assert_eq!(step(&running(&[("j", "j.hcl")]), &scan), []);
 }
 
+const DIR: DirId = DirId { device: 1, inode: 2 };
+const OTHER: DirId = DirId { device: 7, inode: 2 };
+
+fn held(left: Duration) -> Verdict {
+    Verdict::Held { left }
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn a_directory_that_loses_all_its_files_at_once_is_held_and_then_believed() {
+    let mut hold = Hold::default();
+    assert_eq!(hold.step(seconds(0), DIR, true, 3), Verdict::Believed);
+    assert_eq!(hold.step(seconds(9), DIR, false, 3), held(JOBS_DIR_HOLD));
+    let almost = seconds(8) + JOBS_DIR_HOLD;
+    assert_eq!(hold.step(almost, DIR, false, 3), held(seconds(1)));
+    assert_eq!(hold.step(seconds(9) + JOBS_DIR_HOLD, DIR, false, 3), Verdict::Believed);
+    let later = seconds(14) + JOBS_DIR_HOLD;
+    assert_eq!(hold.step(later, DIR, false, 1), Verdict::Believed, "what could not be stopped");
+}
+
+#[test]
+fn files_that_come_back_in_time_end_the_hold() {
+    let mut hold = Hold::default();
+    let _filled = hold.step(seconds(0), DIR, true, 2);
+    let _held = hold.step(seconds(1), DIR, false, 2);
+    assert_eq!(hold.step(seconds(200), DIR, true, 2), Verdict::Believed);
+    assert_eq!(hold.step(seconds(400), DIR, false, 2), held(JOBS_DIR_HOLD), "it begins anew");
+}
+
+#[test]
+fn the_only_file_is_believed_to_be_removed_where_its_directory_is_still_the_same() {
+    let filled = |jobs| {
+        let mut hold = Hold::default();
+        let _filled = hold.step(seconds(0), DIR, true, jobs);
+        hold
+    };
+    assert_eq!(filled(1).step(seconds(1), DIR, false, 1), Verdict::Believed);
+    assert_eq!(filled(1).step(seconds(1), OTHER, false, 1), held(JOBS_DIR_HOLD), "unmounted");
+    assert_eq!(Hold::default().step(seconds(1), DIR, false, 1), held(JOBS_DIR_HOLD), "not mounted");
+    assert_eq!(Hold::default().step(seconds(1), DIR, false, 0), Verdict::Believed);
+}
+
+#[test]
+fn a_hold_is_over_only_when_one_directory_was_empty_all_the_time() {
+    let mut hold = Hold::default();
+    let _held = hold.step(seconds(0), DIR, false, 2);
+    hold.unread();
+    assert_eq!(hold.step(JOBS_DIR_HOLD, DIR, false, 2), held(JOBS_DIR_HOLD), "it was not there");
+    let twice = JOBS_DIR_HOLD * 2;
+    assert_eq!(hold.step(twice, OTHER, false, 2), held(JOBS_DIR_HOLD), "it is another");
+    assert_eq!(hold.step(twice + JOBS_DIR_HOLD, OTHER, false, 2), Verdict::Believed);
+}
+
 fn contents() -> impl Strategy<Value = BTreeMap<PathBuf, Option<&'static str>>> {
     let path = prop::sample::select(vec!["1", "2", "3", "4"]);
     let content = prop::option::of(prop::sample::select(vec!["a", "b", "c"]));
@@ -159,9 +215,11 @@ fn only_regular_files_with_a_known_end_are_job_files() {
     std::os::unix::fs::symlink(at("gone"), at("g.hcl")).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe.hcl"), rustix::fs::Mode::RWXU).unwrap();
     let mut known = Known::new();
-    let scan = scan::scan(dir.path(), &mut known).unwrap();
+    let (_, scan) = scan::scan(dir.path(), &mut known).unwrap();
     let names: Vec<_> = scan.files.keys().map(|path| path.file_name().unwrap()).collect();
-    assert_eq!(names, ["a.hcl", "b.nomad", "f.hcl"]);
+    assert_eq!(names, ["a.hcl", "b.nomad", "f.hcl", "g.hcl"]);
+    let nowhere = scan.files[&at("g.hcl")].as_ref().unwrap_err();
+    assert!(nowhere.contains("cannot be read"), "its job runs on: {nowhere}");
     assert!(!scan.incomplete);
 }
 
@@ -171,8 +229,9 @@ fn a_file_is_read_again_only_when_it_changed_and_a_bad_one_says_where() {
     let path = dir.path().join("a.hcl");
     std::fs::write(&path, text("one")).unwrap();
     let mut known = Known::new();
-    let first = scan::scan(dir.path(), &mut known).unwrap();
-    let second = scan::scan(dir.path(), &mut known).unwrap();
+    let (id, first) = scan::scan(dir.path(), &mut known).unwrap();
+    let (same, second) = scan::scan(dir.path(), &mut known).unwrap();
+    assert_eq!(id, same);
     let (Ok(before), Ok(same)) = (&first.files[&path], &second.files[&path]) else {
         panic!("a good file")
     };
@@ -180,11 +239,17 @@ fn a_file_is_read_again_only_when_it_changed_and_a_bad_one_says_where() {
     // As editors do: a new file under the old name.
     std::fs::write(dir.path().join(".new"), "job {").unwrap();
     std::fs::rename(dir.path().join(".new"), &path).unwrap();
-    let third = scan::scan(dir.path(), &mut known).unwrap();
+    let (_, third) = scan::scan(dir.path(), &mut known).unwrap();
     let problem = third.files[&path].as_ref().unwrap_err();
     assert!(problem.contains("a.hcl:1"), "{problem}");
+    // Cut to nothing, and half of it written.
+    for cut in [0, text("one").len() / 2] {
+        std::fs::write(&path, &text("one")[..cut]).unwrap();
+        let (_, scan) = scan::scan(dir.path(), &mut known).unwrap();
+        assert!(scan.files[&path].is_err(), "its job runs on: {:?}", scan.files[&path]);
+    }
     std::fs::remove_file(&path).unwrap();
-    assert!(scan::scan(dir.path(), &mut known).unwrap().files.is_empty());
+    assert!(scan::scan(dir.path(), &mut known).unwrap().1.files.is_empty());
     assert!(scan::scan(&path, &mut known).is_err());
 }
 

@@ -499,3 +499,11 @@ impl GroupPlan {
 /// An answer that says no more than that it was done.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(in crate::cli) struct Done {}
+
+/// What is wrong with the jobs directory.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in crate::cli) struct JobsDir {
+    /// As a whole.
+    pub problem: Option<String>,
+}

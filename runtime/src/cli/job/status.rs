@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::args::job::JobStatusArgs;
 use super::super::asking::{self, Stop, ago};
-use super::super::client::shapes::{Alloc, GroupSummary, Job, JobStub, JobSummary};
+use super::super::client::shapes::{Alloc, GroupSummary, Job, JobStub, JobSummary, JobsDir};
 use super::super::client::{Client, segment};
 use super::super::exit::Exit;
 use super::super::output::{self, headline, table};
@@ -25,7 +25,17 @@ pub(super) async fn status(args: &JobStatusArgs, terminal: &Terminal) -> Result<
             one(&client, &job, args, terminal).await?;
         }
     }
+    warn_of_jobs_dir(&client, terminal).await;
     Ok(Exit::Success)
+}
+
+/// Say what is wrong with the jobs directory as a whole: jobs may not be what its files say.
+async fn warn_of_jobs_dir(client: &Client, terminal: &Terminal) {
+    match client.get::<Option<JobsDir>>("/v1/ostler/jobs-dir").await {
+        Ok(Some(JobsDir { problem: Some(problem) })) => output::warning(terminal, &problem),
+        Ok(_) => {}
+        Err(error) => tracing::debug!(%error, "the state of the jobs directory is not known"),
+    }
 }
 
 async fn list(client: &Client, args: &JobStatusArgs, terminal: &Terminal) -> Result<(), Stop> {

@@ -87,3 +87,40 @@ async fn a_job_of_a_file_and_a_job_of_the_api_do_not_take_each_other_over() {
     assert_eq!(entry(&served, &path).unwrap().problem, None);
     served.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_is_emptied_or_taken_away_stops_nothing_and_it_is_said() {
+    let (dir, config) = directory();
+    let served = Served::on(DataDir::new(), &config).await;
+    let second = service("", "").replace("job \"web\"", "job \"api\"");
+    let paths = [put(dir.path(), "web.hcl", &service("", "")), put(dir.path(), "api.hcl", &second)];
+    let ids: Vec<_> = served.until_running(2).await.iter().map(|view| view.allocation.id).collect();
+    let kept = dir.path().with_extension("kept");
+    let said = async |text: &str| {
+        eventually(text, || {
+            let problem = served.agent.jobs_dir().unwrap().problem;
+            problem.is_some_and(|problem| problem.contains(text))
+        })
+        .await;
+        assert_eq!(
+            served.until_running(2).await.iter().map(|v| v.allocation.id).collect::<Vec<_>>(),
+            ids
+        );
+    };
+    // As an unmounted file system: another directory, which is empty.
+    std::fs::rename(dir.path(), &kept).unwrap();
+    std::fs::create_dir(dir.path()).unwrap();
+    served.agent.rescan_jobs_dir();
+    said("has no job file any more").await;
+    // As a removed mount point.
+    std::fs::remove_dir(dir.path()).unwrap();
+    served.agent.rescan_jobs_dir();
+    said("cannot be read").await;
+    std::fs::rename(&kept, dir.path()).unwrap();
+    served.agent.rescan_jobs_dir();
+    eventually("all is well again", || served.agent.jobs_dir().unwrap().problem.is_none()).await;
+    // One of several files is removed by somebody.
+    std::fs::remove_file(&paths[1]).unwrap();
+    served.until_running(1).await;
+    served.end().await;
+}
