@@ -1,15 +1,24 @@
 //! One agent per data directory.
 //!
 //! The lock is the operating system's, on `<dir>/agent.lock`: it goes with the process, however
-//! that ends, so a file left behind blocks nobody. The file holds the owner's pid for the message.
+//! that ends, so a file left behind blocks nobody. The file holds the owner's pid for the message,
+//! and whether the owner serves: one that has the lock and no socket yet is starting.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+use crate::limits::MIB;
 
 /// Name of the lock file in the data directory.
 pub const LOCK_FILE: &str = "agent.lock";
+/// Second line of the file of an agent that serves.
+const SERVES: &str = "serves";
+/// The kernel's list of locks.
+const LOCKS: &str = "/proc/locks";
+/// Most bytes of it that are read.
+const LOCKS_BYTES_MAX: u64 = 16 * MIB;
 
 /// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -127,6 +136,15 @@ impl DataDirLock {
         Ok(Self { dir: dir.to_owned(), file })
     }
 
+    /// Note in the file that the owner serves: it has a socket, or will have.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn serves(&mut self) -> Result<(), LockError> {
+        let written = writeln!(self.file, "{SERVES}").and_then(|()| self.file.sync_data());
+        written.map_err(|source| LockError::of("write", &self.dir.join(LOCK_FILE), source))
+    }
+
     /// The data directory.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -166,12 +184,50 @@ impl DataDirReading {
     }
 }
 
+/// Who has the lock of a data directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The process.
+    pub pid: u32,
+    /// It is an agent that serves, or will as soon as it has started; else one of a single command.
+    pub serves: bool,
+}
+
+/// Who has the lock of `dir`; none when nobody has, or it cannot be told. Takes no lock, not even for
+/// a moment: that could keep an agent from starting.
+#[must_use]
+pub fn holder(dir: &Path) -> Option<Holder> {
+    let file = File::open(dir.join(LOCK_FILE)).ok()?;
+    let inode = file.metadata().ok()?.ino();
+    let (pid, serves) = read_owner(&file)?;
+    let mut locks = String::new();
+    File::open(LOCKS).ok()?.take(LOCKS_BYTES_MAX).read_to_string(&mut locks).ok()?;
+    locks.lines().any(|line| is_held(line, pid, inode)).then_some(Holder { pid, serves })
+}
+
+/// `1: FLOCK  ADVISORY  WRITE 4711 08:02:12345 0 EOF`. The device is not compared: some file systems
+/// say another one here than of their files.
+fn is_held(line: &str, pid: u32, inode: u64) -> bool {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let ["FLOCK", _, "WRITE", owner, place, ..] = words.get(1..).unwrap_or_default() else {
+        return false;
+    };
+    let of = place.rsplit(':').next();
+    owner.parse() == Ok(pid) && of.is_some_and(|of| of.parse() == Ok(inode))
+}
+
 /// The pid in the file, if that process runs: one that died is not who has the lock now.
 fn read_pid(file: &File) -> Option<u32> {
+    read_owner(file).map(|(pid, _)| pid)
+}
+
+fn read_owner(file: &File) -> Option<(u32, bool)> {
     let mut text = String::new();
-    file.take(16).read_to_string(&mut text).ok()?;
-    let pid = text.trim().parse().ok()?;
-    Path::new("/proc").join(format!("{pid}")).exists().then_some(pid)
+    file.take(32).read_to_string(&mut text).ok()?;
+    let mut lines = text.lines();
+    let pid = lines.next()?.trim().parse().ok()?;
+    let serves = lines.next() == Some(SERVES);
+    Path::new("/proc").join(format!("{pid}")).exists().then_some((pid, serves))
 }
 
 fn write_pid(file: &mut File) -> io::Result<()> {

@@ -48,6 +48,23 @@ fn a_copy_of_the_file_in_a_child_does_not_keep_the_lock_of_an_owner_that_left() 
 }
 
 #[test]
+fn who_has_a_directory_is_told_without_taking_its_lock() {
+    let base = tempfile::tempdir().unwrap();
+    assert_eq!(holder(base.path()), None, "nobody ever had it");
+    let mut held = DataDirLock::acquire(base.path()).unwrap();
+    let pid = std::process::id();
+    assert_eq!(holder(base.path()), Some(Holder { pid, serves: false }));
+    held.serves().unwrap();
+    assert_eq!(holder(base.path()), Some(Holder { pid, serves: true }));
+    let error = DataDirLock::acquire(base.path()).unwrap_err();
+    assert!(matches!(error, LockError::InUse { pid: Some(p), .. } if p == pid), "{error:?}");
+    drop(held);
+    assert_eq!(holder(base.path()), None, "the process runs, and has it no more");
+    let _again = DataDirLock::acquire(base.path()).unwrap();
+    assert_eq!(holder(base.path()), Some(Holder { pid, serves: false }), "written anew");
+}
+
+#[test]
 fn an_unreadable_owner_is_still_an_owner() {
     let base = tempfile::tempdir().unwrap();
     let _held = DataDirLock::acquire(base.path()).unwrap();

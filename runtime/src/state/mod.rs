@@ -71,7 +71,7 @@ pub use expect::Expected;
 pub use files::move_aside;
 pub use keys::{Key, MetaItem, Prefix};
 pub use load::{OpenReport, Quarantined};
-pub use lock::{DataDirLock, DataDirReading, LockError};
+pub use lock::{DataDirLock, DataDirReading, Holder, LockError, holder};
 pub use migrate::Migration;
 pub use read::Record;
 pub use redb_store::EngineStats;
