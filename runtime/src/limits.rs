@@ -427,6 +427,9 @@ pub const API_STREAMS_MAX: usize = 64;
 /// Longest that a request may take which neither waits for a change nor streams. Above
 /// [`KILL_TIMEOUT_MAX`] and [`KILL_GRACE`], which bound a restart.
 pub const API_REQUEST_WALL_MAX: Duration = Duration::from_secs(60);
+/// How long a request waits for what an agent that starts does not have yet, before it is told so:
+/// most starts are shorter, and who asks again hears in between how far it is.
+pub const API_START_WAIT: Duration = Duration::from_secs(3);
 /// How long a query with `index` waits for a change unless it says so; Nomad's default.
 pub const API_WAIT_DEFAULT: Duration = Duration::from_secs(5 * 60);
 /// Longest wait a query may ask for; Nomad's bound.
@@ -551,6 +554,11 @@ pub const DRIVER_EVENTS_QUEUE_MAX: usize = 32;
 
 /// How long connecting to the agent's socket may take; it waits only when the agent's queue is full.
 pub const CLIENT_CONNECT_WALL_MAX: Duration = Duration::from_secs(5);
+/// How long a command waits for an agent that starts; then it says so and ends. Above the time a
+/// start takes whose plugins are all compiled anew.
+pub const CLIENT_START_WALL_MAX: Duration = Duration::from_secs(60);
+/// How often such an agent is asked.
+pub const CLIENT_START_PAUSE: Duration = Duration::from_millis(200);
 /// How much longer a request is waited for than the agent works on one.
 pub const CLIENT_GRACE: Duration = Duration::from_secs(5);
 /// How long one query waits for a change before it is asked again.

@@ -236,7 +236,31 @@ impl AgentHandle {
     pub fn readiness(&self) -> Readiness {
         let stage = *self.0.stage.borrow();
         let waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        Readiness { stage, waiting: waiting.iter().cloned().collect() }
+        let loading = self.0.node.current().loading.clone();
+        Readiness { stage, waiting: waiting.iter().cloned().collect(), loading }
+    }
+
+    /// Wait until no plugin is being loaded any more.
+    pub async fn plugins_looked_for(&self) {
+        let mut views = self.0.node.subscribe();
+        // An error: the agent is gone.
+        let _loaded = views.wait_for(|view| view.loading.is_empty()).await;
+    }
+
+    /// Wait until the drivers that a job names are there, or it is certain that one is not.
+    pub async fn drivers_looked_for(&self, job: &Job) {
+        let mut views = self.0.node.subscribe();
+        let tasks = || job.groups.iter().flat_map(|group| &group.tasks);
+        // An error: the agent is gone.
+        let _there = views
+            .wait_for(|view| {
+                let waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                tasks().all(|task| {
+                    let comes = !view.loading.is_empty() || waiting.contains(&task.driver);
+                    view.drivers.contains_key(&task.driver) || !comes
+                })
+            })
+            .await;
     }
 
     /// Changes whenever [`AgentHandle::readiness`] has another stage.

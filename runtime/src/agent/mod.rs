@@ -1,8 +1,10 @@
 //! The process: what is born in which order, and the one handle through which the outside acts.
 //!
 //! ```text
-//! Agent::start:  data dir ─ lock ─ state ─ leftovers of a crashed agent ─ node ─ sandbox ─ host
-//!                ─ plugins (catalogue) ─► AgentHandle
+//! Agent::begin:  data dir ─ lock ─ state ─ leftovers of a crashed agent ─ node ─ sandbox ─ host
+//!                ─► AgentHandle: can be asked      (its process serves the API from here on)
+//! Begun::ready:  plugins (loading) ┬─► allocations restored ─► jobs are taken
+//!                                  └─► in use, asked, followed
 //! AgentHandle:   submit(job) ─ check ─ admission ─ state.put(alloc, ledger) ─ alloc runner ─► JobHandle
 //!                JobHandle ─ stop, wait ─► JobResult
 //! ```
@@ -25,6 +27,7 @@ mod jobs_dir;
 mod keeper;
 mod leave;
 mod leftovers;
+mod loading;
 pub mod offline;
 mod plugin_status;
 pub mod ports;
@@ -63,7 +66,7 @@ use crate::node::watch::Watcher;
 use crate::node::{Node, NodeView};
 use crate::plugin::PluginRuntime;
 use crate::rng::Rng;
-use crate::state::{DataDirLock, StateError, StateStore};
+use crate::state::{DataDirLock, StateError, StateStore, holder as lock_holder};
 use crate::task::env::NodeFacts;
 
 pub use crate::alloc::RestartScope;
@@ -72,6 +75,7 @@ pub use crate::device::matching::{
 };
 pub use crate::plugin::meter::PluginActivity;
 pub use crate::plugin::policy::{PluginState, Quarantine};
+pub use crate::state::{Holder, LockError};
 pub use admission::DeviceExplanation;
 pub use catalogue::{
     ObtainError, PluginEntry, PluginStatus, PullReport, SignatureReport, VerifyReport, pull, verify,
@@ -90,7 +94,10 @@ pub use views::{
     StopOptions,
 };
 
+pub use startup::Begun;
+
 use admission::{Admission, Placing};
+use loading::InUse;
 use records::Follower;
 use registry::Registry;
 use submitted::Submitted;
@@ -126,7 +133,22 @@ impl Agent {
     /// # Errors
     /// See [`AgentError`]; nothing is left running then.
     pub async fn start(options: AgentOptions) -> Result<AgentHandle, AgentError> {
-        startup::start(options, Box::new(StateStore::open)).await
+        Self::begin(options).await?.ready().await
+    }
+
+    /// Begin to start an agent: the data directory is its own, and it can be asked how far it is.
+    /// Plugins and what earlier agents left come with [`Begun::ready`].
+    ///
+    /// # Errors
+    /// See [`AgentError`]; nothing is left running then.
+    pub async fn begin(options: AgentOptions) -> Result<Begun, AgentError> {
+        startup::begin(options, Box::new(StateStore::open)).await
+    }
+
+    /// Who has a data directory now; none when nobody has, or it cannot be told.
+    #[must_use]
+    pub fn holder(data_dir: &Path) -> Option<Holder> {
+        lock_holder(data_dir)
     }
 
     /// As [`Agent::start`], over a state store that is opened in another way: with faults beneath
@@ -138,7 +160,7 @@ impl Agent {
         options: AgentOptions,
         open_state: OpenState,
     ) -> Result<AgentHandle, AgentError> {
-        startup::start(options, open_state).await
+        startup::begin(options, open_state).await?.ready().await
     }
 }
 
@@ -167,12 +189,15 @@ impl std::fmt::Display for ConfigProblem {
 struct Inner {
     data_dir: PathBuf,
     node: Node,
-    plugins: Vec<PluginEntry>,
+    /// Plugins on their way.
+    board: catalogue::Board,
+    /// Once all were looked at.
+    plugins: OnceLock<InUse>,
     meters: Mutex<catalogue::Meters>,
-    upgrades: upgrade::Upgrades,
     runtime: PluginRuntime,
     watcher: Watcher,
-    notices: Vec<String>,
+    /// Once the agent is ready.
+    notices: OnceLock<Vec<String>>,
     drivers: DriverManager,
     devices: DeviceManager,
     workloads: Arc<dyn Workloads>,
@@ -232,16 +257,17 @@ impl AgentHandle {
     }
 
     /// Every plugin that was looked at, with its fate at the start; [`AgentHandle::plugins_now`] has
-    /// what became of it since.
+    /// what became of it since. None until all were looked at.
     #[must_use]
     pub fn plugins(&self) -> &[PluginEntry] {
-        &self.0.plugins
+        self.0.plugins.get().map_or(&[], |used| &used.entries)
     }
 
     /// What the operator should hear once: lowered pools, leftovers of a crash, records put aside.
+    /// Complete when the agent is ready.
     #[must_use]
     pub fn notices(&self) -> &[String] {
-        &self.0.notices
+        self.0.notices.get().map_or(&[], Vec::as_slice)
     }
 
     /// What the state store did so far.

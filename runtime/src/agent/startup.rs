@@ -1,25 +1,28 @@
 //! The order of birth.
+//!
+//! ```text
+//! begin: data dir ─ lock ─ state ─ crashed runs ended ─ node, hosts ─► can be asked
+//! ready: plugins (see `loading`) ─ a while ─► restored ─► jobs are taken
+//!          └─ in use, asked ─ a longer while ─► said to be ready ─► the jobs directory
+//! ```
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::admission::Admission;
-use super::catalogue::Loaded;
 use super::devices::AgentBook;
 use super::inspect::STATE_FILE;
-use super::records::{self, Follower};
+use super::records;
 use super::restore::Found;
 use super::unowned::Unowned;
-use super::upgrade::Upgrades;
 use super::views::{JobsDirReport, Stage};
 use super::{
-    AgentError, AgentHandle, AgentOptions, Inner, OpenState, catalogue, collect, jobs_dir, keeper,
-    quarantine, restore, unowned, upgrade,
+    AgentConfig, AgentError, AgentHandle, AgentOptions, Inner, OpenState, catalogue, collect,
+    jobs_dir, keeper, loading, restore, unowned,
 };
 use crate::clock;
 use crate::device::manager::{DeviceManager, DeviceOptions};
@@ -29,7 +32,6 @@ use crate::host::process::{Options as ProcessOptions, ProcessHost, Supervision, 
 use crate::host::wasm_task::WasmTaskHost;
 use crate::host::{HostServices, HostWorkloads};
 use crate::model::attribute::Scalar;
-use crate::model::ids::PluginName;
 use crate::node::watch::Watcher;
 use crate::node::{Node, NodeView, fingerprint, id, refresh};
 use crate::plugin::PluginRuntime;
@@ -37,23 +39,32 @@ use crate::plugin::refresh::Refresher;
 use crate::sandbox::{EngineKind, Sandbox, SandboxConfig};
 use crate::state::{DataDirLock, StateStore};
 
-/// How long the start of an embedded agent waits for plugins to say whether they can be used: its
-/// one job comes at once.
-const FIRST_FINGERPRINT_WALL: Duration = Duration::from_secs(15);
-/// The same for an agent that serves: a slow plugin must not keep it from being asked.
-const FIRST_FINGERPRINT_WALL_AGENT: Duration = Duration::from_secs(3);
+/// How long what earlier agents left waits for plugins before it is restored without them: those whose
+/// code was compiled before are there by then, and the others must not keep jobs from being seen.
+const RESTORE_WALL: Duration = Duration::from_secs(3);
+/// How long the start waits for plugins at most before it says that the agent is ready: below the
+/// time after which service managers give a start up (90 s in systemd).
+const READY_WALL: Duration = Duration::from_secs(60);
 
-pub(super) async fn start(
-    options: AgentOptions,
-    open: OpenState,
-) -> Result<AgentHandle, AgentError> {
+/// An agent that has its data directory and can be asked, and is not ready yet.
+pub struct Begun {
+    agent: AgentHandle,
+    config: AgentConfig,
+    found: Found,
+    notices: Vec<String>,
+}
+
+pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begun, AgentError> {
     let mut notices = Vec::new();
     let data_dir = prepare_data_dir(&options.data_dir)?;
-    let lock = DataDirLock::acquire(&data_dir)?;
+    let embedded = options.kill_with_agent;
+    let mut lock = DataDirLock::acquire(&data_dir)?;
+    if !embedded {
+        lock.serves()?;
+    }
     seed_devices(&data_dir)?;
     let state = open_state(&data_dir, open, &mut notices).await?;
     let mut found = Found::read(&state)?;
-    let embedded = options.kill_with_agent;
     notices.extend(found.take_notices());
     notices.extend(restore::clear(&state, &found, embedded, options.clock.now()).await?);
 
@@ -61,6 +72,7 @@ pub(super) async fn start(
     notices.extend(records::register(&state, &view, options.clock.now()).await?);
     let unowned = unowned_dirs(&data_dir, &found, &state).await?;
     let node = Node::new(view);
+    let board = catalogue::Board::new(node.clone());
     let services = host_services(&options, &data_dir, &mut notices)?;
     let workloads: Arc<dyn Workloads> = Arc::new(HostWorkloads {
         processes: services.processes.clone(),
@@ -77,29 +89,16 @@ pub(super) async fn start(
     let devices = DeviceManager::new(node.clone(), device_options, refresher());
     let runtime = PluginRuntime::new(services.clone())?;
     let runtime = runtime.recording_into(data_dir.join("recordings"));
-    let Loaded { entries: plugins, meters, first, waiting, seeds } =
-        catalogue::load_all(&options.config, &data_dir, &runtime, &drivers, &devices).await;
-    for entry in &plugins {
-        if let catalogue::PluginStatus::Refused(reason) = &entry.status {
-            tracing::info!(plugin = %entry.name, source = %entry.source, "not used: {reason}");
-        }
-    }
-    let (handles, changed) = records::remember_plugins(&state, &plugins).await?;
-    notices.extend(changed);
-    notices.extend(quarantine::restore(&data_dir, &plugins, &meters));
-    for notice in &notices {
-        tracing::info!("{notice}");
-    }
     let jobs_dir = options.config.jobs_dir.clone().filter(|_| !embedded);
     let agent = AgentHandle(Arc::new(Inner {
         data_dir,
         node,
-        plugins,
-        meters: Mutex::new(meters),
-        upgrades: Upgrades::new(seeds),
+        board,
+        plugins: OnceLock::new(),
+        meters: Mutex::default(),
         runtime,
         watcher,
-        notices,
+        notices: OnceLock::new(),
         drivers,
         devices,
         workloads,
@@ -111,10 +110,8 @@ pub(super) async fn start(
         registry: Mutex::new(found.registry(options.clock.now())),
         facts: Mutex::default(),
         stage: watch::Sender::new(Stage::Starting),
-        waiting: Mutex::new(waiting),
-        jobs_dir: Mutex::new(
-            jobs_dir.clone().map(|dir| JobsDirReport { dir, ..Default::default() }),
-        ),
+        waiting: Mutex::default(),
+        jobs_dir: Mutex::new(jobs_dir.map(|dir| JobsDirReport { dir, ..Default::default() })),
         order: tokio::sync::Mutex::new(()),
         unowned: Mutex::default(),
         ledger: tokio::sync::Mutex::new(()),
@@ -129,32 +126,73 @@ pub(super) async fn start(
     }));
     agent.remove_unowned(unowned);
     agent.0.devices.set_book(AgentBook::of(&agent));
-    let fingerprints = tokio::spawn(answered(agent.clone(), first));
-    if embedded {
-        agent.adopt(found).await?;
-    } else {
-        agent.restore(found).await?;
-        collect::spawn(&agent, options.config.gc);
+    Ok(Begun { agent, config: options.config, found, notices })
+}
+
+impl Begun {
+    /// The agent. What it tells of jobs and allocations counts from [`Stage::restored`] on, and
+    /// nothing is to be changed before.
+    #[must_use]
+    pub const fn agent(&self) -> &AgentHandle {
+        &self.agent
     }
-    // Owners of restored tasks wait for their own driver; jobs that come now find most of them.
-    let wall = if embedded { FIRST_FINGERPRINT_WALL } else { FIRST_FINGERPRINT_WALL_AGENT };
-    let _slow = clock::timeout(wall, fingerprints).await;
-    // Only now: what plugins have not said yet is no news.
-    let follower = Follower::spawn(agent.0.state.clone(), &agent.0.node, handles);
-    let _first = agent.0.follower.set(follower);
-    keeper::spawn(&agent);
-    quarantine::keep(&agent);
-    let (files, dir) = (agent.0.upgrades.files(), agent.0.data_dir.clone());
-    if !embedded && !files.is_empty() {
-        tokio::task::spawn_blocking(move || upgrade::kept::copy_used(&dir, files));
+
+    /// Load the plugins, take over what earlier agents left, and follow all of it.
+    ///
+    /// # Errors
+    /// See [`AgentError`]; the agent has left then.
+    pub async fn ready(self) -> Result<AgentHandle, AgentError> {
+        let agent = self.agent.clone();
+        match self.finish().await {
+            Ok(()) => Ok(agent),
+            Err(error) => {
+                agent.shutdown().await;
+                Err(error)
+            }
+        }
     }
-    upgrade::watch(&agent);
-    refresh_node(&agent);
-    agent.0.stage.send_replace(Stage::Ready);
-    if let Some(dir) = jobs_dir {
-        jobs_dir::spawn(&agent, dir);
+
+    async fn finish(self) -> Result<(), AgentError> {
+        let Self { agent, config, found, mut notices } = self;
+        let embedded = agent.0.kill_with_agent;
+        for notice in &notices {
+            tracing::info!("{notice}");
+        }
+        let (told, in_use) = oneshot::channel();
+        let mut loading = tokio::spawn(loading::run(agent.clone(), config.clone(), told));
+        if embedded {
+            // An error is told by the end of the loading.
+            let _in_use = in_use.await;
+            agent.adopt(found).await?;
+        } else {
+            let _late = clock::timeout(RESTORE_WALL, in_use).await;
+            agent.restore(found).await?;
+            collect::spawn(&agent, config.gc);
+            agent.0.stage.send_replace(Stage::Ready);
+        }
+        keeper::spawn(&agent);
+        refresh_node(&agent);
+        let loaded = match embedded {
+            true => Some(loading.await),
+            false => clock::timeout(READY_WALL, &mut loading).await,
+        };
+        match loaded {
+            Some(loaded) => {
+                notices.extend(loaded.map_err(|_| AgentError::GivenUp("loading plugins"))??);
+            }
+            None => tracing::warn!(
+                plugins = agent.0.node.current().loading.join(", "),
+                "plugins are still being loaded: their tasks wait"
+            ),
+        }
+        // Nobody set them before.
+        let _second = agent.0.notices.set(notices);
+        agent.0.stage.send_replace(Stage::Ready);
+        if let Some(dir) = config.jobs_dir.filter(|_| !embedded) {
+            jobs_dir::spawn(&agent, dir);
+        }
+        Ok(())
     }
-    Ok(agent)
 }
 
 /// Keep what is known of the machine fresh until the agent ends.
@@ -169,29 +207,6 @@ fn refresh_node(agent: &AgentHandle) {
         }
     };
     tokio::spawn(refresh::keep_fresh(agent.0.node.clone(), agent.0.ended.clone(), look));
-}
-
-/// Keep the list of plugins that have not answered yet.
-async fn answered(agent: AgentHandle, mut first: JoinSet<PluginName>) {
-    let weak = Arc::downgrade(&agent.0);
-    let ended = agent.0.ended.clone();
-    drop(agent);
-    loop {
-        let answer = tokio::select! {
-            answer = first.join_next() => answer,
-            () = ended.cancelled() => return,
-        };
-        let Some(agent) = weak.upgrade() else { return };
-        let mut waiting = agent.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        match answer {
-            Some(Ok(name)) => drop(waiting.remove(&name)),
-            Some(Err(error)) => tracing::error!(%error, "a first fingerprint was given up"),
-            None => {
-                waiting.clear();
-                return;
-            }
-        }
-    }
 }
 
 /// Create the directory for this user alone, and make its path absolute.

@@ -207,7 +207,7 @@ pub struct Collected {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "stage")]
 pub enum Stage {
-    /// State, node and plugins.
+    /// State and node.
     #[default]
     Starting,
     /// Allocations of earlier agents get their owners back.
@@ -217,10 +217,18 @@ pub enum Stage {
         /// All.
         total: usize,
     },
-    /// Jobs are taken.
+    /// Jobs are taken. Those of plugins that are not there yet wait.
     Ready,
     /// The agent ends.
     Leaving,
+}
+
+impl Stage {
+    /// What is known of jobs and allocations is complete, and jobs can be changed.
+    #[must_use]
+    pub const fn restored(self) -> bool {
+        matches!(self, Self::Ready | Self::Leaving)
+    }
 }
 
 /// See [`super::AgentHandle::readiness`].
@@ -231,6 +239,8 @@ pub struct Readiness {
     /// Plugins that are loaded and have not said yet whether they can be used. Tasks of such a
     /// driver wait; others do not.
     pub waiting: Vec<PluginName>,
+    /// Blocks of plugins that are still being loaded.
+    pub loading: Vec<String>,
 }
 
 /// How the agent ends.

@@ -40,7 +40,10 @@ pub(super) async fn health(State(api): Shared, params: Params) -> Result<Respons
 pub(super) async fn own(State(api): Shared, params: Params) -> Result<Response, Failure> {
     let (node, state) = (api.agent.node(), json!(api.agent.state_stats()));
     let data_dir = api.agent.data_dir().display().to_string();
-    reply::json(&params, &OwnJson::new(&node, &data_dir, counts(&api), state))
+    // Before all is restored there is nothing to count.
+    let restored = api.agent.readiness().stage.restored();
+    let counts = if restored { counts(&api) } else { json!({}) };
+    reply::json(&params, &OwnJson::new(&node, &data_dir, counts, state))
 }
 
 fn counts(api: &Api) -> Value {

@@ -1,6 +1,7 @@
 //! Why a request was not served: status codes and texts as Nomad's clients expect them.
 
 use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 
 use crate::agent::{AllocError, JobError, SubmitError, UpgradeError};
@@ -109,6 +110,9 @@ pub(super) enum Failure {
         /// What was wrong.
         why: String,
     },
+    /// It is not there yet, and comes.
+    #[error("the agent (pid {pid}) is starting: {0}", pid = std::process::id())]
+    Starting(String),
     /// As many streams as there may be.
     #[error("too many streams at once; end one and try again")]
     TooManyStreams,
@@ -151,7 +155,7 @@ impl Failure {
             Self::Alloc(error) => alloc_status(error),
             Self::Upgrade(error) => upgrade_status(error),
             Self::File { source, .. } => file_status(source),
-            Self::TooManyStreams => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooManyStreams | Self::Starting(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::TooSlow => StatusCode::GATEWAY_TIMEOUT,
             Self::Logs { .. } | Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -161,6 +165,10 @@ impl Failure {
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let status = self.status();
+        if let Self::Starting(_) = &self {
+            // What tells clients from other reasons that this one passes.
+            return (status, [(RETRY_AFTER, "1")], self.to_string()).into_response();
+        }
         if status.is_server_error() {
             tracing::warn!(%status, error = %self, "a request to the API failed");
         }

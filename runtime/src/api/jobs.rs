@@ -23,7 +23,9 @@ use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
 use crate::agent::{JobView, RegisterOptions, StopOptions};
+use crate::clock;
 use crate::jobspec::{self, Format};
+use crate::limits::API_START_WAIT;
 use crate::model::ids::JobId;
 use crate::model::job::Job;
 use crate::model::saved::JobOrigin;
@@ -134,6 +136,12 @@ pub(super) async fn update(
     take(&api, &params, job, envelope).await
 }
 
+/// While plugins are loaded, those of the job are waited for a while: only they know what is right in
+/// its tasks' configurations. What does not come by then is waited for by the allocations.
+async fn drivers(api: &Api, job: &Job) {
+    let _late = clock::timeout(API_START_WAIT, api.agent.drivers_looked_for(job)).await;
+}
+
 async fn take(
     api: &Api,
     params: &Params,
@@ -146,6 +154,7 @@ async fn take(
         enforce_job_modify_index: enforced.then_some(expected),
         origin: JobOrigin::Api,
     };
+    drivers(api, &job).await;
     let id = job.id.clone();
     let registered = api.agent.register(job, options).await?;
     let index = registered.job_modify_index;
@@ -170,7 +179,10 @@ pub(super) async fn validate(
 ) -> Result<Response, Failure> {
     let bytes = bytes(body)?;
     let problems: Vec<String> = match job_of(&bytes) {
-        Ok((job, _)) => api.agent.check(&job).iter().map(ToString::to_string).collect(),
+        Ok((job, _)) => {
+            drivers(&api, &job).await;
+            api.agent.check(&job).iter().map(ToString::to_string).collect()
+        }
         Err(Failure::BadJob(text)) => vec![text],
         Err(other) => return Err(other),
     };
@@ -247,6 +259,7 @@ pub(super) async fn plan(
     body: Body,
 ) -> Result<Response, Failure> {
     let (job, envelope) = job_named(&id, &bytes(body)?)?;
+    drivers(&api, &job).await;
     let plan = api.agent.plan(&job)?;
     let index = plan.job_modify_index;
     let diff = envelope.diff.unwrap_or(false);

@@ -28,12 +28,16 @@ pub(super) fn told(readiness: &Readiness) -> String {
         Stage::Ready => String::new(),
         Stage::Leaving => "leaving".to_owned(),
     };
-    if readiness.waiting.is_empty() {
-        return stage;
-    }
-    let names: Vec<&str> = readiness.waiting.iter().map(|name| name.as_str()).collect();
-    let separator = if stage.is_empty() { "" } else { "; " };
-    format!("{stage}{separator}waiting for plugins: {}", names.join(", "))
+    let waiting: Vec<&str> = readiness.waiting.iter().map(|name| name.as_str()).collect();
+    let lists = [
+        ("loading plugins", readiness.loading.join(", ")),
+        ("waiting for plugins", waiting.join(", ")),
+    ];
+    let lists = lists.into_iter().filter(|(_, names)| !names.is_empty());
+    let lists = lists.map(|(what, names)| format!("{what}: {names}"));
+    let parts: Vec<String> =
+        Some(stage).filter(|stage| !stage.is_empty()).into_iter().chain(lists).collect();
+    parts.join("; ")
 }
 
 fn status<'a>(api: &Api, readiness: &Readiness, description: &'a str) -> NodeStatus<'a> {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::Method;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
@@ -20,7 +20,9 @@ use super::params::Params;
 use super::{agent, allocs, client, evaluations, fs, host, jobs, json, logs, nodes, plugins};
 use crate::agent::AgentHandle;
 use crate::clock::{self, Clock};
-use crate::limits::{API_BODY_BYTES_MAX, API_REQUEST_WALL_MAX, API_STREAMS_MAX, API_WAIT_MAX};
+use crate::limits::{
+    API_BODY_BYTES_MAX, API_REQUEST_WALL_MAX, API_START_WAIT, API_STREAMS_MAX, API_WAIT_MAX,
+};
 use crate::model::ids::{AllocId, JobId};
 use crate::rng::Rng;
 
@@ -99,6 +101,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/evaluation/{id}", get(evaluations::read))
         .route("/v1/evaluation/{id}/allocations", get(evaluations::allocations))
         .route("/v1/deployments", get(agent::nothing));
+    let jobs = jobs.route_layer(middleware::from_fn_with_state(Arc::clone(&api), when_restored));
     let allocs = Router::new()
         .route("/v1/allocations", get(allocs::list))
         .route("/v1/allocation/{id}", get(allocs::read))
@@ -108,36 +111,42 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/client/allocation/{id}/signal", post(client::signal).put(client::signal))
         .route("/v1/client/allocation/{id}/gc", get(client::collect_one))
         .route("/v1/client/gc", get(client::collect_all))
-        .route("/v1/client/stats", get(host::stats))
         .route("/v1/client/fs/logs/{id}", get(logs::read))
         .route("/v1/client/fs/ls/{id}", get(fs::list))
         .route("/v1/client/fs/stat/{id}", get(fs::stat))
         .route("/v1/client/fs/cat/{id}", get(fs::cat))
-        .route("/v1/client/fs/readat/{id}", get(fs::read_at));
+        .route("/v1/client/fs/readat/{id}", get(fs::read_at))
+        .route("/v1/node/{id}/allocations", get(allocs::of_node))
+        .route("/v1/system/gc", put(agent::collect).post(agent::collect))
+        .route("/v1/metrics", get(agent::metrics));
+    let allocs =
+        allocs.route_layer(middleware::from_fn_with_state(Arc::clone(&api), when_restored));
+    let plugins = Router::new()
+        .route("/v1/ostler/plugin/{name}/lift", put(plugins::lift).post(plugins::lift))
+        .route("/v1/ostler/plugin/{name}/record", put(plugins::record).post(plugins::record))
+        .route("/v1/ostler/plugin/{name}/upgrade", put(plugins::upgrade).post(plugins::upgrade))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&api), when_loaded));
+    // Answered from the beginning, all the while the agent starts.
     let node = Router::new()
         .route("/v1/nodes", get(nodes::list))
         .route("/v1/node/{id}", get(nodes::read))
-        .route("/v1/node/{id}/allocations", get(allocs::of_node))
+        .route("/v1/client/stats", get(host::stats))
         .route("/v1/agent/self", get(agent::own))
         .route("/v1/agent/health", get(agent::health))
         .route("/v1/status/leader", get(agent::leader))
         .route("/v1/status/peers", get(agent::peers))
         .route("/v1/regions", get(agent::regions))
         .route("/v1/namespaces", get(agent::namespaces))
-        .route("/v1/system/gc", put(agent::collect).post(agent::collect))
-        .route("/v1/metrics", get(agent::metrics))
         .route("/v1/ostler/node", get(agent::node))
         .route("/v1/ostler/plugins", get(agent::plugins))
         .route("/v1/ostler/plugins/status", get(agent::plugins_status))
-        .route("/v1/ostler/plugin/{name}/lift", put(plugins::lift).post(plugins::lift))
-        .route("/v1/ostler/plugin/{name}/record", put(plugins::record).post(plugins::record))
-        .route("/v1/ostler/plugin/{name}/upgrade", put(plugins::upgrade).post(plugins::upgrade))
         .route("/v1/ostler/watches", get(agent::watches))
         .route("/v1/ostler/devices", get(agent::devices))
         .route("/v1/ostler/state", get(agent::state))
         .route("/v1/ostler/readiness", get(agent::readiness))
         .route("/v1/ostler/jobs-dir", get(agent::jobs_dir));
     jobs.merge(allocs)
+        .merge(plugins)
         .merge(node)
         .fallback(|| async { Failure::NoPath })
         .method_not_allowed_fallback(|| async { Failure::Method })
@@ -145,6 +154,34 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .layer(middleware::from_fn(in_this_region))
         .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX))
         .with_state(api)
+}
+
+/// What is asked of jobs and allocations waits, for a while, until all of them are known.
+async fn when_restored(State(api): Shared, request: Request, next: Next) -> Response {
+    let mut stages = api.agent.stages();
+    let restored = async { drop(stages.wait_for(|stage| stage.restored()).await) };
+    when(&api, restored, request, next).await
+}
+
+/// What is asked of a plugin waits, for a while, until all are loaded.
+async fn when_loaded(State(api): Shared, request: Request, next: Next) -> Response {
+    when(&api, api.agent.plugins_looked_for(), request, next).await
+}
+
+async fn when(
+    api: &Api,
+    ready: impl Future<Output = ()>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let ready = tokio::select! {
+        ready = clock::timeout(API_START_WAIT, ready) => ready,
+        () = api.leaving.cancelled() => Some(()),
+    };
+    match ready {
+        Some(()) => next.run(request).await,
+        None => Failure::Starting(nodes::told(&api.agent.readiness())).into_response(),
+    }
 }
 
 /// Every request has an end. A stream counts as answered when it begins.

@@ -1,9 +1,9 @@
 //! `ostler agent`: the process that keeps jobs.
 //!
 //! ```text
-//! config ─► Agent::start (state, node, plugins, restore) ─► API ─► ready
-//!                                                                   │ SIGHUP: jobs directory again
-//!                        ┌── SIGTERM, SIGINT ◄──────────────────────┘
+//! config ─► Agent::begin (state, node) ─► API ─► Begun::ready (plugins, restore) ─► ready
+//!                                                    │                                 │ SIGHUP:
+//!                        ┌── SIGTERM, SIGINT ◄───────┴─────────────────────────────────┘ jobs again
 //!                        ▼
 //!   leave (native tasks go on) or drain (they end in order) ─► exit 0
 //!                        │ a second signal
@@ -25,7 +25,7 @@ use super::output;
 use super::plugin::not_started;
 use super::start::{StartError, absolute};
 use super::terminal::Terminal;
-use crate::agent::{Agent, AgentConfig, AgentHandle, AgentOptions, LeaveMode};
+use crate::agent::{Agent, AgentConfig, AgentHandle, AgentOptions, Begun, LeaveMode};
 use crate::api::{self, ApiServer, SOCKET_NAME};
 use crate::clock::{self, Clock};
 use crate::model::causes;
@@ -44,16 +44,9 @@ pub(super) async fn run(args: &AgentCommandArgs, terminal: &Terminal) -> Exit {
             return Exit::Agent;
         }
     };
-    let started = tokio::select! {
-        started = start(args) => started,
-        signal = ending(&mut interrupts, || {}) => {
-            output::say(&format!("{}: given up before the agent was ready", signal.name()));
-            return signal.exit();
-        }
-    };
-    let (agent, api) = match started {
+    let (agent, api) = match started(args, &mut interrupts, terminal).await {
         Ok(started) => started,
-        Err(error) => return not_started(&error, terminal),
+        Err(exit) => return exit,
     };
     notify::tell("READY=1\nSTATUS=ready");
     output::say(&format!("ready: the agent answers at {}", api.socket().display()));
@@ -74,7 +67,42 @@ pub(super) async fn run(args: &AgentCommandArgs, terminal: &Terminal) -> Exit {
     }
 }
 
-async fn start(args: &AgentCommandArgs) -> Result<(AgentHandle, ApiServer), StartError> {
+/// The agent when it is ready. It answers before; why it does not come to be ready is said.
+async fn started(
+    args: &AgentCommandArgs,
+    interrupts: &mut Interrupts,
+    terminal: &Terminal,
+) -> Result<(AgentHandle, ApiServer), Exit> {
+    let given_up = |signal: Interrupt| {
+        output::say(&format!("{}: given up before the agent was ready", signal.name()));
+        signal.exit()
+    };
+    let begun = tokio::select! {
+        begun = begin(args) => begun,
+        signal = ending(interrupts, || {}) => return Err(given_up(signal)),
+    };
+    let (begun, api) = begun.map_err(|error| not_started(&error, terminal))?;
+    let agent = begun.agent().clone();
+    let signal = tokio::select! {
+        ready = begun.ready() => match ready {
+            Ok(agent) => return Ok((agent, api)),
+            Err(error) => {
+                api.stop().await;
+                return Err(not_started(&StartError::Agent(causes::chain(&error)), terminal));
+            }
+        },
+        signal = ending(interrupts, || {}) => signal,
+    };
+    let exit = given_up(signal);
+    tokio::select! {
+        () = leave(agent, api, LeaveMode::LeaveTasks) => {}
+        _again = ending(interrupts, || {}) => {}
+    }
+    Err(exit)
+}
+
+/// From here on the agent answers, if only how far it is.
+async fn begin(args: &AgentCommandArgs) -> Result<(Begun, ApiServer), StartError> {
     let config = config(args)?;
     let data_dir = data_dir(args, &config)?;
     let options = AgentOptions {
@@ -86,11 +114,12 @@ async fn start(args: &AgentCommandArgs) -> Result<(AgentHandle, ApiServer), Star
         clock: Clock::system(),
         rng: Rng::system(),
     };
-    let agent = Agent::start(options).await;
-    let agent = agent.map_err(|error| StartError::Agent(causes::chain(&error)))?;
+    let begun = Agent::begin(options).await;
+    let begun = begun.map_err(|error| StartError::Agent(causes::chain(&error)))?;
+    let agent = begun.agent();
     let socket = agent.data_dir().join(SOCKET_NAME);
     match api::serve(agent.clone(), &socket, CancellationToken::new()) {
-        Ok(api) => Ok((agent, api)),
+        Ok(api) => Ok((begun, api)),
         Err(error) => {
             agent.leave(LeaveMode::LeaveTasks).await;
             Err(StartError::Agent(causes::chain(&error)))

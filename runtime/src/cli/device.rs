@@ -29,7 +29,7 @@ async fn devices(of: &OfAgent, terminal: &Terminal) -> Result<Vec<DeviceGroupRep
     if let Some(client) = running(&of.agent, of.address.as_deref()).await? {
         return Ok(client.get("/v1/ostler/devices").await?);
     }
-    let session = Session::start(&of.agent, Fallback::Temporary)
+    let session = Session::start_and_say(&of.agent, Fallback::Temporary)
         .await
         .map_err(|error| Stop::Exit(not_started(&error, terminal)))?;
     let devices = session.agent.devices();

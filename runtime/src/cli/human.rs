@@ -152,7 +152,10 @@ pub(super) fn locality(locality: Option<&Locality>) -> String {
 /// Plugins in use are in the node's summary; only the others are worth a line.
 fn plugin(entry: &PluginEntry, colours: bool) -> String {
     match &entry.status {
-        PluginStatus::Loaded | PluginStatus::Disabled => String::new(),
+        PluginStatus::Loaded
+        | PluginStatus::Disabled
+        | PluginStatus::Loading
+        | PluginStatus::Waiting => String::new(),
         PluginStatus::Refused(reason) => {
             let refused = paint("refused", RED, colours);
             let (name, source) = (plain(&entry.name), plain(&entry.source));

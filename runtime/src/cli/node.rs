@@ -28,7 +28,7 @@ pub(super) async fn status(args: &NodeStatusArgs, terminal: &Terminal) -> Exit {
         Err(stop) => ended(Err(stop), terminal),
         Ok(Some(client)) => ended(of_agent(&client, args, terminal).await, terminal),
         Ok(None) => {
-            let session = match Session::start(&args.agent, Fallback::Temporary).await {
+            let session = match Session::start_and_say(&args.agent, Fallback::Temporary).await {
                 Ok(session) => session,
                 Err(error) => return not_started(&error, terminal),
             };
@@ -84,7 +84,7 @@ fn status_text(node: &NodeView, terminal: &Terminal) -> String {
     let mut section = |title: &str, body: String| {
         let _ = write!(text, "\n{}\n{body}", headline(title, terminal));
     };
-    section("drivers", drivers(node, terminal));
+    section("drivers", drivers(node, terminal) + &still_loading(node));
     section("devices", devices(node, terminal) + &failing_device_plugins(node));
     for group in node.devices.iter().filter(|group| !group.attributes.is_empty()) {
         let rows = group.attributes.iter().map(|a| [a.name.clone(), a.attribute.to_string()]);
@@ -120,6 +120,14 @@ fn drivers(node: &NodeView, terminal: &Terminal) -> String {
         [name.to_string(), view.version.clone(), health, view.capabilities.clone()]
     });
     table(["NAME", "VERSION", "HEALTH", "CAN"], rows, terminal)
+}
+
+/// What drivers and devices may still come.
+fn still_loading(node: &NodeView) -> String {
+    if node.loading.is_empty() {
+        return String::new();
+    }
+    format!("plugins still loading: {}\n", one_line(&node.loading.join(", ")))
 }
 
 fn devices(node: &NodeView, terminal: &Terminal) -> String {

@@ -28,7 +28,7 @@ pub(super) async fn list(args: &PluginListArgs, terminal: &Terminal) -> Exit {
         Err(stop) => ended(Err(stop), terminal),
         Ok(Some(client)) => ended(of_agent(&client, args, terminal).await, terminal),
         Ok(None) => {
-            let session = match Session::start(&args.agent, Fallback::Temporary).await {
+            let session = match Session::start_and_say(&args.agent, Fallback::Temporary).await {
                 Ok(session) => session,
                 Err(error) => return not_started(&error, terminal),
             };
@@ -71,13 +71,16 @@ fn list_text(entries: &[PluginEntry], terminal: &Terminal) -> String {
             PluginStatus::Loaded => "loaded",
             PluginStatus::Refused(_) => "refused",
             PluginStatus::Disabled => "disabled",
+            PluginStatus::Loading => "loading",
+            PluginStatus::Waiting => "waiting",
         };
         [
             entry.name.clone(),
             entry.kind.map(|kind| kind.to_string()).unwrap_or_default(),
             entry.version.clone().unwrap_or_default(),
             status.to_owned(),
-            size(entry.size_bytes),
+            // Nothing of it was read yet, or ever.
+            Some(entry.size_bytes).filter(|bytes| *bytes > 0).map(size).unwrap_or_default(),
             may(entry),
             entry.digest.iter().flat_map(|digest| digest.chars().take(DIGEST_CHARS)).collect(),
             entry.trust.as_ref().map(vouched).unwrap_or_default(),
@@ -86,6 +89,9 @@ fn list_text(entries: &[PluginEntry], terminal: &Terminal) -> String {
     });
     let header = ["NAME", "KIND", "VERSION", "STATUS", "SIZE", "MAY", "DIGEST", "TRUST", "SOURCE"];
     let mut text = table(header, rows, terminal);
+    if entries.iter().any(|entry| entry.status == PluginStatus::Waiting) {
+        text.push_str("\nthose that wait come into use when all are loaded\n");
+    }
     for entry in entries {
         if let PluginStatus::Refused(reason) = &entry.status {
             let _ = write!(text, "\n{} is refused: {}\n", one_line(&entry.name), plain(reason));

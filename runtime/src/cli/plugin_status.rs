@@ -46,7 +46,7 @@ async fn reports(
     if let Some(client) = running(&args.of.agent, args.of.address.as_deref()).await? {
         return Ok(client.get("/v1/ostler/plugins/status").await?);
     }
-    let session = Session::start(&args.of.agent, Fallback::Temporary)
+    let session = Session::start_and_say(&args.of.agent, Fallback::Temporary)
         .await
         .map_err(|error| Stop::Exit(not_started(&error, terminal)))?;
     let reports = session.agent.plugins_status();
@@ -79,6 +79,8 @@ fn state(report: &PluginStatusReport) -> &'static str {
     match (&report.status, &report.activity) {
         (PluginStatus::Refused(_), _) => "refused",
         (PluginStatus::Disabled, _) => "disabled",
+        (PluginStatus::Loading, _) => "loading",
+        (PluginStatus::Waiting, _) => "waiting",
         (PluginStatus::Loaded, None) => "loaded",
         (PluginStatus::Loaded, Some(activity)) => match activity.state {
             PluginState::Starting => "starting",

@@ -138,6 +138,9 @@ impl Run {
             }
             Ok(Ok(session)) => session,
         };
+        if let Some(message) = session.notice.clone() {
+            self.tell(Report::Notice { message }).await;
+        }
         self.tell_agent(&session.agent).await;
         let exit = self.in_agent(&session.agent, job).await;
         // From here a signal has nothing to stop but the wait for the agent's own end.

@@ -1,11 +1,12 @@
 //! From arguments to a running agent.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::args::AgentArgs;
 use super::exit::Exit;
 use super::input::{self, InputError};
-use crate::agent::{Agent, AgentConfig, AgentHandle, AgentOptions};
+use super::output;
+use crate::agent::{Agent, AgentConfig, AgentError, AgentHandle, AgentOptions, Holder, LockError};
 use crate::clock::{self, Clock};
 use crate::model::causes;
 use crate::rng::Rng;
@@ -48,6 +49,8 @@ impl StartError {
 pub(super) struct Session {
     /// The agent.
     pub agent: AgentHandle,
+    /// What the user should hear of the directory.
+    pub notice: Option<String>,
     temporary: Option<tempfile::TempDir>,
 }
 
@@ -59,23 +62,57 @@ impl Session {
             config.plugin_dir = Some(absolute(dir.clone())?);
         }
         let (data_dir, temporary) = data_dir(args, &config, fallback)?;
+        let mut session = Self::start_in(&data_dir, temporary, &config).await;
+        let mut notice = None;
+        if let Err(AgentError::Lock(LockError::InUse { dir, .. })) = &session
+            && let Some(holder) = Agent::holder(dir).filter(|it| may_do_without(*it, fallback))
+        {
+            let (dir, pid) = (dir.display(), holder.pid);
+            notice = Some(format!(
+                "the data directory {dir} is in use by another agent (pid {pid}): this command has a \
+                 temporary one of its own"
+            ));
+            let made = temporary_dir()?;
+            let path = made.path().to_owned();
+            session = Self::start_in(&path, Some(made), &config).await;
+        }
+        let session = session.map_err(|error| StartError::Agent(causes::chain(&error)))?;
+        Ok(Self { notice, ..session })
+    }
+
+    /// As [`Session::start`], for a command that has no other place to tell the notice.
+    pub(super) async fn start_and_say(
+        args: &AgentArgs,
+        fallback: Fallback,
+    ) -> Result<Self, StartError> {
+        let session = Self::start(args, fallback).await?;
+        if let Some(notice) = &session.notice {
+            output::say(notice);
+        }
+        Ok(session)
+    }
+
+    async fn start_in(
+        data_dir: &Path,
+        temporary: Option<tempfile::TempDir>,
+        config: &AgentConfig,
+    ) -> Result<Self, AgentError> {
         let options = AgentOptions {
-            data_dir,
-            config,
+            data_dir: data_dir.to_owned(),
+            config: config.clone(),
             kill_with_agent: true,
             compiler: None,
             code_dir: temporary.as_ref().and_then(|_| user_code_dir()),
             clock: Clock::system(),
             rng: Rng::system(),
         };
-        let agent = Agent::start(options).await;
-        let agent = agent.map_err(|error| StartError::Agent(causes::chain(&error)))?;
-        Ok(Self { agent, temporary })
+        let agent = Agent::start(options).await?;
+        Ok(Self { agent, notice: None, temporary })
     }
 
     /// End the agent and remove a temporary data directory.
     pub(super) async fn end(self) {
-        let Self { agent, temporary } = self;
+        let Self { agent, temporary, .. } = self;
         if clock::timeout(SHUTDOWN_WAIT, agent.shutdown()).await.is_none() {
             tracing::warn!("the agent did not end in time; it is left as it is");
         }
@@ -98,15 +135,26 @@ fn data_dir(
     if let Some(dir) = args.data_dir.clone().or(configured) {
         return Ok((absolute(dir)?, None));
     }
+    let dir = temporary_dir()?;
+    Ok((dir.path().to_owned(), Some(dir)))
+}
+
+fn temporary_dir() -> Result<tempfile::TempDir, StartError> {
     let made = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempdir();
-    let dir = made.map_err(|error| {
+    made.map_err(|error| {
         let parent = std::env::temp_dir();
         let parent = parent.display();
         StartError::Agent(format!(
             "cannot make a temporary data directory in {parent}: {error}; give one with --data-dir"
         ))
-    })?;
-    Ok((dir.path().to_owned(), Some(dir)))
+    })
+}
+
+/// A command that only looks keeps nothing, and needs no directory but for the time. What a job
+/// leaves is to be found in the directory that was named, unless that can never be: an agent serves
+/// in it.
+fn may_do_without(holder: Holder, fallback: Fallback) -> bool {
+    holder.serves || fallback == Fallback::Temporary
 }
 
 /// Where a user's compiled code outlives temporary data directories, so that the second run does

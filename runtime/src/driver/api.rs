@@ -67,6 +67,14 @@ pub enum PluginCallError {
         /// Names that exist, comma separated.
         known: String,
     },
+    /// The plugin may be among those that are still being loaded.
+    #[error("no plugin named {name:?} is loaded yet; still loading: {loading}")]
+    StillLoading {
+        /// The name asked for.
+        name: String,
+        /// Blocks of those, comma separated.
+        loading: String,
+    },
     /// The plugin is loaded and not usable now.
     #[error("plugin {name} is not ready: {reason}")]
     NotReady {
@@ -109,7 +117,13 @@ impl PluginCallError {
     /// May the same call succeed later?
     #[must_use]
     pub fn recoverable(&self) -> bool {
-        matches!(self, Self::Recoverable(_) | Self::NotReady { .. } | Self::CallFailed { .. })
+        matches!(
+            self,
+            Self::Recoverable(_)
+                | Self::StillLoading { .. }
+                | Self::NotReady { .. }
+                | Self::CallFailed { .. }
+        )
     }
 }
 

@@ -189,6 +189,11 @@ impl Drivers for DriverManager {
     fn dispense(&self, name: &PluginName) -> Result<Arc<dyn Driver>, PluginCallError> {
         let drivers = self.drivers();
         let Some(proxy) = drivers.get(name) else {
+            let loading = self.0.node.current().loading.join(", ");
+            if !loading.is_empty() {
+                let name = name.to_string();
+                return Err(PluginCallError::StillLoading { name, loading });
+            }
             let known: Vec<&str> = drivers.keys().map(PluginName::as_str).collect();
             return Err(PluginCallError::UnknownPlugin {
                 name: name.to_string(),

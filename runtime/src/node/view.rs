@@ -56,6 +56,9 @@ pub struct NodeView {
     pub device_plugins: BTreeMap<PluginName, Health>,
     /// Devices found by all device plugins.
     pub devices: Vec<DeviceGroup>,
+    /// Plugins that are still being loaded, by their blocks: what they bring is not here yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loading: Vec<String>,
 }
 
 impl NodeView {
@@ -73,6 +76,7 @@ impl NodeView {
             drivers: BTreeMap::new(),
             device_plugins: BTreeMap::new(),
             devices: Vec::new(),
+            loading: Vec::new(),
         }
     }
 

@@ -95,6 +95,10 @@ pub async fn recover(
             run.set_driver(driver);
             Recovery::Owned { ended }
         }
+        // It comes, and only it knows what the exit means.
+        Err(error @ PluginCallError::StillLoading { .. }) if ended => {
+            Recovery::NotReady { reason: error.to_string(), held: false }
+        }
         // The exit is known; what it means is then read without the driver.
         Err(_) if ended => Recovery::Owned { ended },
         Ok(driver) => ask(scope, record, run, driver).await,

@@ -279,6 +279,10 @@ fn unmet<'a>(
 fn driver_problem(task: &Task, view: &NodeView) -> Option<Problem> {
     let (task, driver) = (&task.name, &task.driver);
     let Some(found) = view.drivers.get(driver) else {
+        if !view.loading.is_empty() {
+            let (task, driver, loading) = (task.clone(), driver.clone(), view.loading.clone());
+            return Some(Problem::DriverStillLoading { task, driver, loading });
+        }
         let loaded = || view.drivers.keys().map(|name| name.as_str());
         return Some(Problem::UnknownDriver {
             task: task.clone(),

@@ -127,6 +127,16 @@ pub enum Problem {
         /// All loaded drivers.
         loaded: Vec<String>,
     },
+    /// The driver may be among the plugins that are still being loaded.
+    #[error("task {task}: driver {driver} is not loaded yet; still loading: {}", loading.join(", "))]
+    DriverStillLoading {
+        /// The task.
+        task: TaskName,
+        /// Its driver.
+        driver: PluginName,
+        /// Blocks of those plugins.
+        loading: Vec<String>,
+    },
     /// The driver is loaded and cannot be used.
     #[error(
         "task {task}: driver {driver} is {}: {}",

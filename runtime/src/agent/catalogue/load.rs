@@ -121,10 +121,9 @@ impl Looked {
     }
 }
 
-/// What there is to say of a candidate, and the plugin when it can be used.
-pub(super) async fn load(candidate: Candidate, loader: Arc<Loader>) -> Looked {
-    let (source, configured) = (candidate.whose.source, candidate.configured);
-    let mut entry = PluginEntry {
+/// What there is to say of a candidate before it is looked at.
+pub(super) fn bare(candidate: &Candidate) -> PluginEntry {
+    PluginEntry {
         name: candidate.whose.name.clone(),
         source: candidate.whose.place.clone(),
         kind: None,
@@ -134,10 +133,16 @@ pub(super) async fn load(candidate: Candidate, loader: Arc<Loader>) -> Looked {
         digest: None,
         trust: None,
         size_bytes: 0,
-        status: PluginStatus::Disabled,
+        status: PluginStatus::Loading,
         grants: candidate.grants.clone(),
         asks: Vec::new(),
-    };
+    }
+}
+
+/// What there is to say of a candidate, and the plugin when it can be used.
+pub(super) async fn load(candidate: Candidate, loader: Arc<Loader>) -> Looked {
+    let (source, configured) = (candidate.whose.source, candidate.configured);
+    let mut entry = PluginEntry { status: PluginStatus::Disabled, ..bare(&candidate) };
     let loaded = match look(candidate, &loader, &mut entry).await {
         Ok(loaded) => loaded,
         Err(reason) => {

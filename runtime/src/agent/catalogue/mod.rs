@@ -5,10 +5,14 @@
 //!                        │ refused, with the reason  │ refused                      │ refused
 //!                        └───────────────────────────┴──────────────────────────────┴─► PluginEntry
 //! ```
+//! All are listed from the beginning, see [`Board`]; those that can be used come into use together,
+//! when all were looked at: before, one may still give itself the name of another.
+//!
 //! Each is loaded with the grants its block gives it, or (built-in ones) with the least it needs.
 //! What is refused stays in the list with the reason.
 
 mod believe;
+mod board;
 mod choose;
 mod find;
 mod load;
@@ -37,6 +41,7 @@ use super::upgrade::kept::Choice;
 
 pub use believe::ObtainError;
 use believe::Registries;
+pub(super) use board::Board;
 use load::{Loader, Looked};
 pub use outside::{PullReport, SignatureReport, VerifyReport, pull, verify};
 
@@ -84,6 +89,10 @@ pub enum PluginStatus {
     Refused(String),
     /// Switched off in the configuration.
     Disabled,
+    /// Not in use yet: it is read, compiled and asked who it is.
+    Loading,
+    /// Not in use yet: it can be, and others are still being loaded.
+    Waiting,
 }
 
 /// What counts the calls of plugins in use, by kind and own name.
@@ -122,8 +131,8 @@ pub(super) async fn load_all(
     config: &AgentConfig,
     data_dir: &Path,
     runtime: &PluginRuntime,
-    drivers: &DriverManager,
-    devices: &DeviceManager,
+    (drivers, devices): (&DriverManager, &DeviceManager),
+    board: &Board,
 ) -> Loaded {
     let mut loads = JoinSet::new();
     let loader = Arc::new(Loader {
@@ -133,10 +142,13 @@ pub(super) async fn load_all(
         trust: config.trust.clone(),
         choice: Choice::read(data_dir),
     });
-    for candidate in find::candidates(config, data_dir) {
-        loads.spawn(load::load(candidate, Arc::clone(&loader)));
+    let candidates = find::candidates(config, data_dir);
+    board.begin(candidates.iter().map(load::bare).collect());
+    for (at, candidate) in candidates.into_iter().enumerate() {
+        let loaded = load::load(candidate, Arc::clone(&loader));
+        loads.spawn(async move { (at, loaded.await) });
     }
-    let mut looked = all(loads).await;
+    let mut looked = all(loads, board).await;
     refuse_rivals(&mut looked);
     looked.sort_by(|a, b| {
         let key = |one: &Looked| (one.entry.name.clone(), one.plugin.is_none(), one.source);
@@ -164,11 +176,14 @@ pub(super) async fn load_all(
     Loaded { entries, meters, first, waiting, seeds }
 }
 
-async fn all<T: 'static>(mut set: JoinSet<T>) -> Vec<T> {
+async fn all(mut set: JoinSet<(usize, Looked)>, board: &Board) -> Vec<Looked> {
     let mut results = Vec::with_capacity(set.len());
     while let Some(result) = set.join_next().await {
         match result {
-            Ok(result) => results.push(result),
+            Ok((at, looked)) => {
+                board.looked(at, &looked);
+                results.push(looked);
+            }
             Err(error) => tracing::error!(%error, "loading a plugin was given up"),
         }
     }

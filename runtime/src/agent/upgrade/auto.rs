@@ -32,7 +32,8 @@ fn seen(path: &Path) -> Option<Seen> {
 
 /// Watch until the agent ends. Nothing runs where no plugin wants it.
 pub(in crate::agent) fn spawn(agent: &AgentHandle) {
-    let auto = agent.0.upgrades.0.values().filter(|slot| slot.seed.mode == UpgradeMode::Auto);
+    let Some(upgrades) = agent.upgrades() else { return };
+    let auto = upgrades.0.values().filter(|slot| slot.seed.mode == UpgradeMode::Auto);
     let watched: Vec<(Arc<Slot>, PathBuf)> =
         auto.filter_map(|slot| Some((Arc::clone(slot), slot.seed.path.clone()?))).collect();
     if watched.is_empty() {

@@ -151,8 +151,7 @@ pub(super) async fn remember(agent: &AgentHandle, seed: &Seed, report: &UpgradeR
     };
     let (block, path) = (seed.spec.name.clone(), seed.path.clone());
     let built_in = agent
-        .0
-        .plugins
+        .plugins()
         .iter()
         .find(|entry| entry.name == block && entry.status == PluginStatus::Loaded);
     let built_in = built_in.and_then(|entry: &PluginEntry| entry.digest.clone());

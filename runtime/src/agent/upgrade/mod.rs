@@ -208,7 +208,7 @@ impl AgentHandle {
         name: &str,
         options: UpgradeOptions,
     ) -> Result<UpgradeReport, UpgradeError> {
-        let slot = self.0.upgrades.find(name).cloned();
+        let slot = self.upgrades().and_then(|upgrades| upgrades.find(name)).cloned();
         let slot = slot.ok_or_else(|| UpgradeError::Unknown(name.chars().take(64).collect()))?;
         let UpgradeOptions { file, consents } = options;
         if let Some(file) = file.as_ref().filter(|file| !file.is_absolute()) {
@@ -222,10 +222,18 @@ impl AgentHandle {
         upgraded.await.map_err(|_| UpgradeError::Leaving)
     }
 
-    /// Every plugin that was looked at, with its fate, as it is now.
+    /// Every plugin, with its fate, as it is now: also those that are still being loaded.
     #[must_use]
     pub fn plugins_now(&self) -> Vec<PluginEntry> {
-        self.0.plugins.iter().map(|entry| self.entry_now(entry)).collect()
+        match self.0.plugins.get() {
+            Some(used) => used.entries.iter().map(|entry| self.entry_now(entry)).collect(),
+            None => self.0.board.entries(),
+        }
+    }
+
+    /// None before plugins are in use.
+    pub(super) fn upgrades(&self) -> Option<&Upgrades> {
+        self.0.plugins.get().map(|used| &used.upgrades)
     }
 
     /// The entry of a plugin after its upgrades.
@@ -245,6 +253,6 @@ impl AgentHandle {
     fn slot_of(&self, entry: &PluginEntry) -> Option<&Arc<Slot>> {
         let used = entry.status == PluginStatus::Loaded;
         let key = entry.kind.zip(entry.describes_as.clone()).filter(|_| used)?;
-        self.0.upgrades.0.get(&key)
+        self.upgrades()?.0.get(&key)
     }
 }

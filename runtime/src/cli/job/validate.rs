@@ -74,7 +74,7 @@ pub(in crate::cli) async fn validate(args: &ValidateArgs, terminal: &Terminal) -
 
 /// The tasks' configurations against the schemas of their drivers.
 async fn check(args: &ValidateArgs, job: &Job) -> Result<Vec<ConfigProblem>, StartError> {
-    let session = Session::start(&args.agent, Fallback::Temporary).await?;
+    let session = Session::start_and_say(&args.agent, Fallback::Temporary).await?;
     let problems = session.agent.check(job);
     session.end().await;
     Ok(problems)

@@ -1,4 +1,5 @@
-//! Finds the driver. One that is not ready is waited for; one that does not exist fails the task.
+//! Finds the driver. One that is not ready, or may still be loaded, is waited for; one that does not
+//! exist fails the task.
 
 use super::{HookError, Preparation, TaskHook};
 use crate::driver::api::{BoxFuture, PluginCallError};
@@ -19,7 +20,7 @@ impl TaskHook for DriverHook {
         Box::pin(async move {
             let driver =
                 scope.drivers.dispense(&scope.task.driver).map_err(|error| match error {
-                    PluginCallError::NotReady { .. } => {
+                    PluginCallError::NotReady { .. } | PluginCallError::StillLoading { .. } => {
                         HookError::DriverNotReady { reason: error.to_string() }
                     }
                     other => HookError::plugin(&other),

@@ -1,0 +1,116 @@
+//! Plugins come into use while the agent can be asked already.
+//!
+//! ```text
+//! all looked at ─► in use: drivers, devices, quarantines ─► told ─► their first answers, a while
+//!    (catalogue)                                                      └─► records, upgrades, files
+//! ```
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::catalogue::{self, Loaded, PluginEntry, PluginStatus};
+use super::records::{self, Follower};
+use super::upgrade::{self, Upgrades};
+use super::{AgentConfig, AgentError, AgentHandle, quarantine};
+use crate::clock;
+use crate::model::ids::PluginName;
+
+/// How long the start of an embedded agent waits for plugins to say whether they can be used: its
+/// one job comes at once.
+const FIRST_FINGERPRINT_WALL: Duration = Duration::from_secs(15);
+/// The same for an agent that serves: a slow plugin must not keep it from being ready.
+const FIRST_FINGERPRINT_WALL_AGENT: Duration = Duration::from_secs(3);
+
+/// Every plugin, when all were looked at.
+pub(super) struct InUse {
+    /// With its fate.
+    pub(super) entries: Vec<PluginEntry>,
+    /// What may take the place of those in use.
+    pub(super) upgrades: Upgrades,
+}
+
+/// Load the plugins and follow them; `told` when they are in use. What the operator should hear. Ends
+/// with the agent.
+pub(super) async fn run(
+    agent: AgentHandle,
+    config: AgentConfig,
+    told: oneshot::Sender<()>,
+) -> Result<Vec<String>, AgentError> {
+    let ended = agent.0.ended.clone();
+    tokio::select! {
+        loaded = load(&agent, &config, told) => loaded,
+        () = ended.cancelled() => Ok(Vec::new()),
+    }
+}
+
+async fn load(
+    agent: &AgentHandle,
+    config: &AgentConfig,
+    told: oneshot::Sender<()>,
+) -> Result<Vec<String>, AgentError> {
+    let inner = &agent.0;
+    let managers = (&inner.drivers, &inner.devices);
+    let Loaded { entries, meters, first, waiting, seeds } =
+        catalogue::load_all(config, &inner.data_dir, &inner.runtime, managers, &inner.board).await;
+    for entry in &entries {
+        if let PluginStatus::Refused(reason) = &entry.status {
+            tracing::info!(plugin = %entry.name, source = %entry.source, "not used: {reason}");
+        }
+    }
+    let mut notices = quarantine::restore(&inner.data_dir, &entries, &meters);
+    *agent.meters() = meters;
+    *inner.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
+    let used = InUse { entries: entries.clone(), upgrades: Upgrades::new(seeds) };
+    // This is done once.
+    let _second = inner.plugins.set(used);
+    inner.board.over();
+    let answers = tokio::spawn(answered(agent.clone(), first));
+    // Nobody may wait for it.
+    let _gone = told.send(());
+    let (handles, changed) = records::remember_plugins(&inner.state, &entries).await?;
+    notices.extend(changed);
+    for notice in &notices {
+        tracing::info!("{notice}");
+    }
+    // Owners of restored tasks wait for their own driver; jobs that come now find most of them.
+    let embedded = inner.kill_with_agent;
+    let wall = if embedded { FIRST_FINGERPRINT_WALL } else { FIRST_FINGERPRINT_WALL_AGENT };
+    let _slow = clock::timeout(wall, answers).await;
+    // Only now: what plugins have not said yet is no news.
+    let follower = Follower::spawn(inner.state.clone(), &inner.node, handles);
+    let _first = inner.follower.set(follower);
+    quarantine::keep(agent);
+    let files = agent.upgrades().map(Upgrades::files).unwrap_or_default();
+    let dir = inner.data_dir.clone();
+    if !embedded && !files.is_empty() {
+        tokio::task::spawn_blocking(move || upgrade::kept::copy_used(&dir, files));
+    }
+    upgrade::watch(agent);
+    Ok(notices)
+}
+
+/// Keep the list of plugins that have not answered yet.
+async fn answered(agent: AgentHandle, mut first: JoinSet<PluginName>) {
+    let weak = Arc::downgrade(&agent.0);
+    let ended = agent.0.ended.clone();
+    drop(agent);
+    loop {
+        let answer = tokio::select! {
+            answer = first.join_next() => answer,
+            () = ended.cancelled() => return,
+        };
+        let Some(agent) = weak.upgrade() else { return };
+        let mut waiting = agent.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        match answer {
+            Some(Ok(name)) => drop(waiting.remove(&name)),
+            Some(Err(error)) => tracing::error!(%error, "a first fingerprint was given up"),
+            None => {
+                waiting.clear();
+                return;
+            }
+        }
+    }
+}
