@@ -42,6 +42,7 @@ mod quarantine;
 mod real_programs;
 mod run_command;
 mod services;
+mod starting;
 mod state_kill;
 mod state_records;
 mod state_tools;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use hyper::Method;
 
 use crate::cli::exit::Exit;
+use crate::limits::CLIENT_START_WALL_MAX;
 
 /// A request, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +44,26 @@ pub(in crate::cli) enum ClientError {
         /// What the system said.
         #[source]
         source: io::Error,
+    },
+    /// An agent is there and did not come so far in time.
+    #[error(
+        "{text}; it was waited for {} s: see its log, and try again", CLIENT_START_WALL_MAX.as_secs()
+    )]
+    Starting {
+        /// Who, and how far it is.
+        text: String,
+    },
+    /// The data directory is in use, and nobody is to be asked.
+    #[error(
+        "no agent answers at {}: process {pid} uses its data directory for a command of its own, \
+         such as `ostler run`; wait for its end, or say where an agent is with --data-dir or --address",
+        socket.display()
+    )]
+    Busy {
+        /// Where an agent was looked for.
+        socket: PathBuf,
+        /// Who uses the directory.
+        pid: u32,
     },
     /// A request failed.
     #[error("{trouble} ({} {} at {})", asked.method, asked.path, asked.socket.display())]

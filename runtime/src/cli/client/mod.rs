@@ -15,24 +15,28 @@ mod frames;
 pub(super) mod host_shapes;
 pub(super) mod shapes;
 
+use std::io::{ErrorKind, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HOST};
-use hyper::{Method, Request, Response};
+use hyper::header::{CONTENT_TYPE, HOST, RETRY_AFTER};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 
-use crate::clock;
+use super::output;
+use super::terminal::plain;
+use crate::agent::{Agent, Holder};
+use crate::clock::{self, Stopwatch};
 use crate::limits::{
     API_REQUEST_WALL_MAX, CLIENT_BODY_BYTES_MAX, CLIENT_CONNECT_WALL_MAX, CLIENT_GRACE,
-    CLIENT_REFUSAL_BYTES_MAX, CLIENT_WAIT,
+    CLIENT_REFUSAL_BYTES_MAX, CLIENT_START_PAUSE, CLIENT_START_WALL_MAX, CLIENT_WAIT,
 };
 use address::Address;
 pub(super) use error::{Asked, ClientError, Trouble};
@@ -65,10 +69,15 @@ impl Client {
         &self.address.socket
     }
 
-    /// Does an agent listen there?
+    /// Does an agent listen there, or will as soon as it has started?
     pub(super) async fn is_there(&self) -> bool {
         let stream = clock::timeout(CLIENT_CONNECT_WALL_MAX, UnixStream::connect(self.socket()));
-        matches!(stream.await, Some(Ok(_)))
+        matches!(stream.await, Some(Ok(_))) || self.holder().is_some_and(|holder| holder.serves)
+    }
+
+    /// Who has the data directory.
+    fn holder(&self) -> Option<Holder> {
+        Agent::holder(self.socket().parent()?)
     }
 
     /// Read something. `path` begins with `/v1/` and has the query.
@@ -110,23 +119,23 @@ impl Client {
     pub(super) async fn call(&self, method: Method, path: &str) -> Result<(), ClientError> {
         let asked = Asked::new(&method, path, self.socket());
         let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
-        let done = async {
-            let answer = self.send(&asked, method, path, Bytes::new()).await?;
+        let done = async || {
+            let answer = self.send(&asked, &method, path, Bytes::new()).await?;
             answer.whole(&asked).await
         };
-        in_time(limit, &asked, done).await.map(drop)
+        started(async || in_time(limit, &asked, done()).await).await.map(drop)
     }
 
     /// A stream of frames, as long as there are some.
     pub(super) async fn stream(&self, path: &str) -> Result<Frames, ClientError> {
         let asked = Asked::new(&Method::GET, path, self.socket());
         let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
-        let begun = async {
-            let answer = self.send(&asked, Method::GET, path, Bytes::new()).await?;
+        let begun = async || {
+            let answer = self.send(&asked, &Method::GET, path, Bytes::new()).await?;
             let Answer { response, connection } = answer;
             Ok(Frames::new(response.into_body(), connection, asked.clone()))
         };
-        in_time(limit, &asked, begun).await
+        started(async || in_time(limit, &asked, begun()).await).await
     }
 
     async fn ask<T: DeserializeOwned>(
@@ -137,14 +146,14 @@ impl Client {
         wait: Duration,
     ) -> Result<(T, u64), ClientError> {
         let asked = Asked::new(&method, path, self.socket());
-        let answered = async {
-            let answer = self.send(&asked, method, path, body).await?;
+        let answered = async || {
+            let answer = self.send(&asked, &method, path, body.clone()).await?;
             let index = answer.response.headers().get(INDEX);
             let index = index.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
             Ok((answer.whole(&asked).await?, index))
         };
         let limit = wait + API_REQUEST_WALL_MAX + CLIENT_GRACE;
-        let (bytes, index) = in_time(limit, &asked, answered).await?;
+        let (bytes, index) = started(async || in_time(limit, &asked, answered()).await).await?;
         match serde_json::from_slice(&bytes) {
             Ok(value) => Ok((value, index)),
             Err(source) => Err(asked.failed(Trouble::Answer(source))),
@@ -155,7 +164,7 @@ impl Client {
     async fn send(
         &self,
         asked: &Asked,
-        method: Method,
+        method: &Method,
         path: &str,
         body: Bytes,
     ) -> Result<Answer, ClientError> {
@@ -177,7 +186,7 @@ impl Client {
             }
         });
         let request = Request::builder()
-            .method(method)
+            .method(method.clone())
             .uri(path)
             .header(HOST, "ostler")
             .header(CONTENT_TYPE, "application/json")
@@ -185,15 +194,31 @@ impl Client {
             .map_err(|source| asked.clone().failed(Trouble::Request(source)))?;
         let response = sender.send_request(request).await.map_err(broken)?;
         let status = response.status();
+        let passes = status == StatusCode::SERVICE_UNAVAILABLE
+            && response.headers().contains_key(RETRY_AFTER);
         let answer = Answer { response, connection };
         if status.is_success() {
             return Ok(answer);
         }
         let text = answer.text().await;
+        if passes {
+            return Err(ClientError::Starting { text });
+        }
         Err(asked.clone().failed(Trouble::Refused { status: status.as_u16(), text }))
     }
 
     fn not_there(&self, source: std::io::Error) -> ClientError {
+        let nobody = [ErrorKind::NotFound, ErrorKind::ConnectionRefused].contains(&source.kind());
+        match self.holder().filter(|_| nobody) {
+            Some(Holder { pid, serves: true }) => {
+                let text = format!("the agent (pid {pid}) is starting and does not answer yet");
+                return ClientError::Starting { text };
+            }
+            Some(Holder { pid, serves: false }) => {
+                return ClientError::Busy { socket: self.socket().to_owned(), pid };
+            }
+            None => {}
+        }
         let Address { socket, data_dir } = &self.address;
         ClientError::NotRunning { socket: socket.clone(), data_dir: data_dir.clone(), source }
     }
@@ -229,6 +254,26 @@ impl Answer {
         }
         drop(connection);
         String::from_utf8_lossy(&bytes).trim().to_owned()
+    }
+}
+
+/// What `ask` says once the agent has started, which is waited for with a bound. How far it is is
+/// said, on a terminal each time that it is further.
+async fn started<T>(ask: impl AsyncFn() -> Result<T, ClientError>) -> Result<T, ClientError> {
+    let (waiting, mut said) = (Stopwatch::start(), String::new());
+    let all = std::io::stderr().is_terminal();
+    loop {
+        let text = match ask().await {
+            Err(ClientError::Starting { text }) if waiting.elapsed() < CLIENT_START_WALL_MAX => {
+                text
+            }
+            done => return done,
+        };
+        if said.is_empty() || (all && said != text) {
+            output::say(&plain(&format!("{text}; waiting")));
+            said = text;
+        }
+        clock::sleep(CLIENT_START_PAUSE).await;
     }
 }
 

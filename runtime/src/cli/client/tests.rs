@@ -6,6 +6,7 @@ use tokio::net::UnixListener;
 
 use super::super::exit::Exit;
 use super::*;
+use crate::state::DataDirLock;
 
 /// An agent that answers one request with `answer`, and what it was asked.
 async fn asked<T>(
@@ -75,6 +76,51 @@ async fn without_an_agent_the_message_says_where_and_how_to_start_one() {
     let (text, dir) = (error.to_string(), dir.path().display().to_string());
     assert!(text.contains(&format!("no agent runs at {dir}/ostler.sock")), "{text}");
     assert!(text.contains(&format!("`ostler agent --data-dir {dir}`")), "{text}");
+    assert_eq!(error.exit(), Exit::Agent);
+}
+
+#[tokio::test]
+async fn an_agent_that_starts_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut lock = DataDirLock::acquire(dir.path()).unwrap();
+    lock.serves().unwrap();
+    let client = Client::new(Address::in_dir(dir.path()));
+    assert!(client.is_there().await, "it will be");
+    let served = async {
+        // It was looked for before it has a socket.
+        clock::sleep(CLIENT_START_PAUSE * 2).await;
+        let listener = UnixListener::bind(client.socket()).unwrap();
+        let starting = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n\
+                        Content-Length: 5\r\n\r\nsoon\n";
+        for answer in [starting.to_owned(), http("200 OK", "1")] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _request = stream.read(&mut [0; 4096]).await.unwrap();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    };
+    let (got, ()) = tokio::join!(client.get::<u8>("/v1/jobs"), served);
+    assert_eq!(got.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn an_agent_that_is_only_busy_is_not_waited_for() {
+    let (got, _) =
+        asked(&http("503 Busy", "full"), async |c| c.get::<Value>("/v1/jobs").await).await;
+    assert!(got.unwrap_err().to_string().starts_with("full (status 503)"));
+}
+
+#[tokio::test]
+async fn a_directory_in_use_for_one_command_is_no_agents_and_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let _lock = DataDirLock::acquire(dir.path()).unwrap();
+    let client = Client::new(Address::in_dir(dir.path()));
+    assert!(!client.is_there().await);
+    let error = client.get::<Value>("/v1/jobs").await.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains(&format!("process {} uses its data directory", std::process::id())),
+        "{text}"
+    );
     assert_eq!(error.exit(), Exit::Agent);
 }
 
