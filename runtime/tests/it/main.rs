@@ -30,6 +30,7 @@ mod devices;
 mod docs;
 mod fifty_tasks;
 mod grants;
+mod histories;
 mod hostile;
 mod leaks;
 mod plugin_check;
