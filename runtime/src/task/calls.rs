@@ -20,6 +20,8 @@ use crate::state::Expected;
 
 /// What ends a task where neither job nor driver says anything else; as the drivers do.
 const KILL_SIGNAL_DEFAULT: &str = "SIGINT";
+/// Signal number shown for a polled task that its driver killed.
+const KILLED: u32 = 9;
 
 /// Why a start failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +46,15 @@ pub(super) async fn bounded<T>(
             reason: format!("no answer within {bound:?}"),
         })
     })
+}
+
+/// What a request to end a run came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// It is on its way out; who waits for the workload sees its end.
+    Taken,
+    /// It has ended, by what its driver says: there is nothing of the host's to wait for.
+    Ended,
 }
 
 /// Write the intent, start, write what identifies the run and how to reach it, let it go. After an
@@ -112,6 +123,7 @@ async fn go(
 /// Leave nothing of a start that failed.
 async fn undo(scope: &TaskScope, record: &LocalRecord, run: &Run) {
     run.abandon();
+    end_polled(scope, run).await;
     run.clear_started();
     scope.workloads.kill_run(&run.id);
     scope.workloads.forget_run(&run.id);
@@ -161,15 +173,25 @@ async fn poll(scope: &TaskScope, run: &Run, handle: &DriverHandle, millis: u64) 
             Ok(Inspected::Exited(exit)) => return exit,
             Ok(Inspected::Running | Inspected::Unknown) => {}
             Err(PluginCallError::NotFound(what)) => {
-                return RawExit {
-                    error: Some(format!("the driver no longer knows the task: {what}")),
-                    finished_at: scope.clock.now(),
-                    ..RawExit::default()
-                };
+                return unknown_to_driver(scope, &what);
             }
             Err(error) => tracing::warn!(run = %run.id, %error, "inspect failed, asking again"),
         }
     }
+}
+
+/// The exit of a polled run of which its driver says that there is none.
+fn unknown_to_driver(scope: &TaskScope, what: &str) -> RawExit {
+    RawExit {
+        error: Some(format!("the driver no longer knows the task: {what}")),
+        finished_at: scope.clock.now(),
+        ..RawExit::default()
+    }
+}
+
+/// Is it a workload whose end only its driver can tell?
+fn is_polled(run: &Run) -> bool {
+    matches!(run.workload(), Some(Workload::Poll(_)))
 }
 
 /// Ask the driver to stop the task, or, while it cannot be asked, signal the task's process. A task
@@ -177,34 +199,61 @@ async fn poll(scope: &TaskScope, run: &Run, handle: &DriverHandle, millis: u64) 
 ///
 /// # Errors
 /// The text for the event.
-pub async fn stop(scope: &TaskScope, run: &Run, timeout: Duration) -> Result<(), String> {
+pub async fn stop(scope: &TaskScope, run: &Run, timeout: Duration) -> Result<Asked, String> {
     let signal = scope.task.kill_signal.clone();
     let Some((driver, context, handle)) = call_parts(run) else {
         let workload = run.workload().ok_or("no driver and handle to stop by")?;
         let signal = signal.as_deref().unwrap_or(KILL_SIGNAL_DEFAULT);
-        return scope.workloads.signal(&run.id, &workload, signal);
+        return scope.workloads.signal(&run.id, &workload, signal).map(|()| Asked::Taken);
     };
     let call = driver.stop(context, handle, signal, timeout);
-    gone_is_fine(bounded(scope, "stop", DRIVER_CALL_WALL_MAX, call).await)
+    match bounded(scope, "stop", DRIVER_CALL_WALL_MAX, call).await {
+        Ok(()) => Ok(Asked::Taken),
+        Err(error) => gone(scope, run, error),
+    }
 }
 
-/// Ask the driver to kill the task.
+/// Ask the driver to kill the task. Of a polled one, success is its end.
 ///
 /// # Errors
 /// The text for the event.
-pub async fn kill(scope: &TaskScope, run: &Run) -> Result<(), String> {
+pub async fn kill(scope: &TaskScope, run: &Run) -> Result<Asked, String> {
     let Some((driver, context, handle)) = call_parts(run) else {
         return Err("no driver and handle to kill by".to_owned());
     };
     let call = driver.kill(context, handle);
-    gone_is_fine(bounded(scope, "kill", DRIVER_CALL_WALL_MAX, call).await)
+    match bounded(scope, "kill", DRIVER_CALL_WALL_MAX, call).await {
+        Ok(()) if is_polled(run) => {
+            let finished_at = scope.clock.now();
+            run.set_exit(RawExit { signal: Some(KILLED), finished_at, ..RawExit::default() });
+            Ok(Asked::Ended)
+        }
+        Ok(()) => Ok(Asked::Taken),
+        Err(error) => gone(scope, run, error),
+    }
 }
 
-fn gone_is_fine(result: Result<(), PluginCallError>) -> Result<(), String> {
-    match result {
-        Ok(()) | Err(PluginCallError::NotFound(_)) => Ok(()),
-        Err(error) => Err(error.to_string()),
+/// What a driver does not know has ended. The end of its own workloads the host sees by itself.
+fn gone(scope: &TaskScope, run: &Run, error: PluginCallError) -> Result<Asked, String> {
+    match error {
+        PluginCallError::NotFound(what) if is_polled(run) => {
+            run.set_exit(unknown_to_driver(scope, &what));
+            Ok(Asked::Ended)
+        }
+        PluginCallError::NotFound(_) => Ok(Asked::Taken),
+        error => Err(error.to_string()),
     }
+}
+
+/// End a polled run of which no record will be left: the host's own kill does not reach it.
+async fn end_polled(scope: &TaskScope, run: &Run) {
+    if !is_polled(run) || run.exit().is_some() {
+        return;
+    }
+    if let Err(error) = kill(scope, run).await {
+        tracing::error!(run = %run.id, %error, "a task that was started in vain may still run");
+    }
+    destroy(scope, run).await;
 }
 
 /// Send a signal; by the host's own means while the driver cannot be asked.
@@ -244,13 +293,7 @@ pub async fn settle(scope: &TaskScope, run: &Run, gave_up: bool) -> (ExitResult,
 
 /// Make driver and host forget the run, and the record. What follows it is durable already.
 pub async fn forget_run(scope: &TaskScope, record: &LocalRecord, run: &Run, gave_up: bool) {
-    if let Some((driver, context, handle)) = call_parts(run) {
-        let call = driver.destroy(context, handle, true);
-        let done = bounded(scope, "destroy", DRIVER_CALL_WALL_MAX, call).await;
-        if let Err(error) = gone_is_fine(done) {
-            tracing::warn!(run = %run.id, %error, "driver did not forget the run");
-        }
-    }
+    destroy(scope, run).await;
     // The processes of one that was given up may live on: the record of them is what a later agent
     // reaps them by.
     if !gave_up {
@@ -258,6 +301,16 @@ pub async fn forget_run(scope: &TaskScope, record: &LocalRecord, run: &Run, gave
     }
     // Last: while the record names the run, a later agent asks the host how it ended.
     scope.workloads.forget_run(&run.id);
+}
+
+/// Make the driver forget the run. One that it does not know is forgotten.
+async fn destroy(scope: &TaskScope, run: &Run) {
+    let Some((driver, context, handle)) = call_parts(run) else { return };
+    let call = driver.destroy(context, handle, true);
+    match bounded(scope, "destroy", DRIVER_CALL_WALL_MAX, call).await {
+        Ok(()) | Err(PluginCallError::NotFound(_)) => {}
+        Err(error) => tracing::warn!(run = %run.id, %error, "driver did not forget the run"),
+    }
 }
 
 async fn read_exit(scope: &TaskScope, run: &Run) -> (ExitResult, Option<String>) {
@@ -293,6 +346,9 @@ pub async fn end(scope: &TaskScope, record: &LocalRecord, run: Option<&Run>, gav
         // A start that was dropped is first waited for: what it spawns last must be killed too.
         if clock::timeout(KILL_GRACE, run.start_over()).await.is_none() {
             tracing::error!(run = %run.id, "the start call did not end after it was dropped");
+        }
+        if !gave_up {
+            end_polled(scope, run).await;
         }
         scope.workloads.kill_run(&run.id);
         scope.workloads.forget_run(&run.id);

@@ -126,7 +126,7 @@ async fn ask(
     let (Some(context), Some(handle)) = (run.context(), run.handle()) else {
         return Recovery::NeverRan;
     };
-    let call = driver.recover(context, handle);
+    let call = driver.recover(Arc::clone(&context), handle.clone());
     match calls::bounded(scope, "recover", DRIVER_CALL_WALL_MAX, call).await {
         Ok(started) => {
             // Not before: until it has answered it may say that it knows no such task.
@@ -144,8 +144,25 @@ async fn ask(
             Recovery::Owned { ended: false }
         }
         Err(error) if waits(&error) => Recovery::NotReady { reason: error.to_string(), held: true },
-        Err(error) => Recovery::Failed { reason: error.to_string() },
+        Err(error) => {
+            let reason = error.to_string();
+            let polled = matches!(run.workload(), Some(Workload::Poll(_)));
+            if polled && !matches!(error, PluginCallError::NotFound(_)) {
+                // Nobody else can end it: only when it is dead may another run begin.
+                let call = driver.kill(context, handle);
+                let killed = calls::bounded(scope, "kill", DRIVER_CALL_WALL_MAX, call).await;
+                if let Err(alive) = killed.or_else(not_found_is_dead) {
+                    let reason = format!("{reason}; and it cannot be killed: {alive}");
+                    return Recovery::NotReady { reason, held: true };
+                }
+            }
+            Recovery::Failed { reason }
+        }
     }
+}
+
+fn not_found_is_dead(error: PluginCallError) -> Result<(), PluginCallError> {
+    if matches!(error, PluginCallError::NotFound(_)) { Ok(()) } else { Err(error) }
 }
 
 /// A driver that is broken now may work later; the run itself is not touched for that.

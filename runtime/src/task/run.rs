@@ -247,9 +247,9 @@ impl Run {
         lock(&self.exit).clone()
     }
 
-    /// It ended.
+    /// It ended; the first exit stays.
     pub fn set_exit(&self, exit: RawExit) {
-        *lock(&self.exit) = Some(exit);
+        lock(&self.exit).get_or_insert(exit);
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::calls::{self, DriverNote, Run, StartError};
+use super::calls::{self, Asked, DriverNote, Run, StartError};
 use super::events::driver_note;
 use super::handle::LocalRecord;
 use super::hooks::{HookError, Preparation};
@@ -271,7 +271,12 @@ impl Runner {
                 TaskInput::NotCleared
             }
             Answer::Ended => TaskInput::Ended,
-            Answer::Stopped(Ok(())) | Answer::Killed(Ok(())) => return,
+            Answer::Stopped(Ok(Asked::Ended)) | Answer::Killed(Ok(Asked::Ended)) => {
+                // Nobody is to be asked about it any more.
+                self.abort(Call::Watch);
+                TaskInput::WorkloadEnded
+            }
+            Answer::Stopped(Ok(Asked::Taken)) | Answer::Killed(Ok(Asked::Taken)) => return,
             Answer::Signaled | Answer::Written(_) => return,
         };
         self.feed(input);

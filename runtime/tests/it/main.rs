@@ -39,6 +39,7 @@ mod plugin_faults;
 mod plugin_replay;
 mod plugin_status;
 mod plugins;
+mod polled;
 mod quarantine;
 mod real_programs;
 mod run_command;

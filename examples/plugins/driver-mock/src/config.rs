@@ -32,6 +32,8 @@ pub struct Config {
     /// Not zero: the task does not listen to `stop`, only to `kill`.
     #[serde(deserialize_with = "ostler_sdk::config::duration")]
     pub kill_after: Duration,
+    /// `kill` fails with this message.
+    pub kill_error: Option<String>,
     /// The plugin traps when it is asked about a task of this age.
     #[serde(deserialize_with = "ostler_sdk::config::duration")]
     pub plugin_exit_after: Duration,

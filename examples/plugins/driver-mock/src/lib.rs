@@ -109,7 +109,10 @@ impl Driver for Mock {
     }
 
     fn kill(handle: Handle) -> Result<()> {
-        handle.state::<Remembered>().map(|_| ())
+        match handle.state::<Remembered>()?.config()?.kill_error {
+            Some(message) => Err(Error::Fatal(message)),
+            None => Ok(()),
+        }
     }
 
     fn inspect(handle: Handle) -> Result<Status> {

@@ -62,6 +62,8 @@ fn stop_says_the_task_is_gone_unless_it_does_not_listen() {
     let deaf = start(r#"{"kill_after": "10s"}"#).unwrap().handle;
     Mock::stop(deaf.clone(), None, 0).unwrap();
     Mock::kill(deaf).unwrap();
+    let undying = start(r#"{"kill_error": "no"}"#).unwrap().handle;
+    assert_eq!(Mock::kill(undying), Err(Error::fatal("no")));
 }
 
 #[test]

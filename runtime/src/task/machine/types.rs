@@ -174,9 +174,9 @@ pub enum Effect {
     AbandonStart,
     /// Wait for the workload; answer `WorkloadEnded`.
     Watch,
-    /// Call `stop` with this timeout; answer only `StopFailed`.
+    /// Call `stop` with this timeout; answer `StopFailed`, or `WorkloadEnded` when that says it.
     Stop(Duration),
-    /// Call `kill`; answer only `KillFailed`.
+    /// Call `kill`; answer `KillFailed`, or `WorkloadEnded` when that says it.
     Kill,
     /// Kill by the host's own means.
     KillRun,

@@ -165,7 +165,7 @@ impl Runner {
         self.kinds.insert(abort.id(), (number, call, abort));
     }
 
-    fn abort(&mut self, call: Call) {
+    pub(super) fn abort(&mut self, call: Call) {
         for (_, known, abort) in self.kinds.values() {
             if *known == call {
                 abort.abort();

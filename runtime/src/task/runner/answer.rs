@@ -2,7 +2,7 @@
 
 use super::save::Lasting;
 use crate::model::task::ExitResult;
-use crate::task::calls::StartError;
+use crate::task::calls::{Asked, StartError};
 use crate::task::hooks::{HookError, Preparation};
 use crate::task::recovery::Recovery;
 
@@ -11,8 +11,8 @@ pub(super) enum Answer {
     Prepared(Box<Result<Preparation, HookError>>),
     Started(Result<(), StartError>),
     WorkloadEnded,
-    Stopped(Result<(), String>),
-    Killed(Result<(), String>),
+    Stopped(Result<Asked, String>),
+    Killed(Result<Asked, String>),
     Settled(ExitResult, Option<String>),
     Forgotten,
     Recovered(Recovery),

@@ -22,7 +22,7 @@
 //! | B31 | a call with no handle crashed | `force::a_task_that_does_not_run_says_so_to_signals_and_restarts` |
 //! | D39 | attempts off by one, zero timers | `task::restart::tests`; over a restart: `delay::…` |
 //! | D40 | recoverable start errors were not retried | `alloc::runner::tests::faults` |
-//! | L8 | "not found" became opaque, kills were retried for minutes | errors are typed: `calls::gone_is_fine`; `update::a_kill_is_over_in_bounded_time_when_the_driver_never_answers` |
+//! | L8 | "not found" became opaque, kills were retried for minutes | errors are typed: `calls::gone`, `polled::…`; `update::a_kill_is_over_in_bounded_time_when_the_driver_never_answers` |
 //! | L17 | restart budget not persisted | `delay::a_restart_of_the_agent_gives_no_fresh_attempts` |
 //! | L25 | crash between start and record | `crash::…`: processes are held until the record is durable |
 //! | L29 | `pending` during shutdown_delay | `update::a_task_reads_running_while_its_kill_waits` |
@@ -41,6 +41,7 @@ mod crash;
 mod delay;
 mod force;
 mod notes;
+mod polled;
 mod refused;
 mod replay;
 mod truth;
