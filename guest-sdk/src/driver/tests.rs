@@ -113,8 +113,10 @@ fn an_exit_means_what_the_host_saw() {
     let _host = FakeHost::install();
     let handle = started().handle;
     let killed = RawExit { signal: Some(9), oom_killed: true, ..raw_exit() };
-    let result = Least::exited(handle, killed).unwrap();
-    assert_eq!((result.exit_code, result.signal, result.oom_killed), (0, 9, true));
+    let result = Least::exited(handle.clone(), killed).unwrap();
+    assert_eq!((result.exit_code, result.signal, result.oom_killed), (137, 9, true));
+    let unknown = Least::exited(handle, raw_exit()).unwrap();
+    assert_eq!((unknown.exit_code, unknown.error.is_some()), (255, true));
 }
 
 #[test]

@@ -186,14 +186,19 @@ impl Started {
 }
 
 impl From<RawExit> for ExitResult {
-    /// The usual meaning: what the host saw. An exit that shows neither code nor signal nor
-    /// error counts as code 0.
+    /// The usual meaning: what the host saw, with 128 and its number as the code of a signal. An
+    /// exit that shows neither code nor signal is not known, which is no success: code 255 and an
+    /// error.
     fn from(exit: RawExit) -> Self {
-        Self {
-            exit_code: exit.exit_code.unwrap_or(0),
-            signal: exit.signal.unwrap_or(0),
-            oom_killed: exit.oom_killed,
-            error: exit.error,
-        }
+        let signal = exit.signal.unwrap_or(0);
+        let exit_code = match (exit.exit_code, i32::try_from(signal)) {
+            (Some(code), _) => code,
+            (None, Ok(signal @ 1..)) => 128_i32.saturating_add(signal),
+            (None, _) if exit.oom_killed => 137,
+            (None, _) => 255,
+        };
+        let unknown = exit_code == 255 && exit.exit_code.is_none();
+        let error = exit.error.or_else(|| unknown.then(|| "the exit is not known".to_owned()));
+        Self { exit_code, signal, oom_killed: exit.oom_killed, error }
     }
 }

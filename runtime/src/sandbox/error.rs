@@ -201,7 +201,9 @@ pub enum CallError {
     },
 }
 
-fn in_frames(frames: &[String]) -> String {
+/// Where a guest was, innermost first, to be put behind what happened; empty when nobody knows.
+#[must_use]
+pub fn in_frames(frames: &[String]) -> String {
     match frames.first() {
         None => String::new(),
         Some(_) => format!(" (in {})", frames.join(" < ")),

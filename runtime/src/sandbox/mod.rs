@@ -39,7 +39,7 @@ mod tests;
 pub use cache::{CacheStats, CodeCache, Digest, LoadError, LoadedCode};
 pub use compile::{CompileError, Compiler, compile_child_main};
 pub use engine::{EngineKind, Format};
-pub use error::{CallError, HostcallBudgetExceeded, SandboxError, TrapKind, classify};
+pub use error::{CallError, HostcallBudgetExceeded, SandboxError, TrapKind, classify, in_frames};
 pub use inline::Pace;
 pub use limiter::{GuestLimiter, GuestUsage};
 pub use meter::CpuMeter;

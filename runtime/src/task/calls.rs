@@ -15,7 +15,7 @@ use crate::driver::api::{
 };
 use crate::limits::{DRIVER_CALL_WALL_MAX, KILL_GRACE, POLL_INTERVAL_MIN, START_WALL_MAX};
 use crate::model::ids::RunId;
-use crate::model::task::{DriverHandle, ExitResult, RawExit, Workload};
+use crate::model::task::{DriverHandle, ExitResult, RawExit, Workload, out_of_memory};
 use crate::state::Expected;
 
 /// What ends a task where neither job nor driver says anything else; as the drivers do.
@@ -279,11 +279,15 @@ pub fn never_ran(scope: &TaskScope, run: &Run) -> bool {
     scope.workloads.adopt(&run.id, &run.identities(), &workload) == Adoption::NotRun
 }
 
+/// The exit of a run that nobody saw end.
+pub(super) fn not_known(error: String) -> ExitResult {
+    RawExit { error: Some(error), ..RawExit::default() }.into()
+}
+
 /// Read the exit, run the exited hooks.
 pub async fn settle(scope: &TaskScope, run: &Run, gave_up: bool) -> (ExitResult, Option<String>) {
     let (exit, trouble) = if gave_up {
-        let error = "the workload did not end after it was killed".to_owned();
-        (ExitResult { error: Some(error), ..ExitResult::default() }, None)
+        (not_known("the workload did not end after it was killed".to_owned()), None)
     } else {
         read_exit(scope, run).await
     };
@@ -313,30 +317,31 @@ async fn destroy(scope: &TaskScope, run: &Run) {
     }
 }
 
+/// How the run ended, and what kept its driver from reading it.
 async fn read_exit(scope: &TaskScope, run: &Run) -> (ExitResult, Option<String>) {
-    let raw = run.exit().unwrap_or_else(|| RawExit {
+    let lost = || RawExit {
         error: Some("the exit of the workload was lost".to_owned()),
         ..RawExit::default()
-    });
-    let Some((driver, context, handle)) = call_parts(run) else {
-        return (plain(raw), None);
     };
-    let call = driver.exited(context, handle, raw.clone());
-    match bounded(scope, "exited", DRIVER_CALL_WALL_MAX, call).await {
-        Ok(exit) => (exit, None),
-        Err(error) => (plain(raw), Some(format!("exit taken as the host saw it: {error}"))),
+    let raw = run.exit().unwrap_or_else(lost).said();
+    let (exit, trouble) = match call_parts(run) {
+        None => (raw.clone().into(), None),
+        Some((driver, context, handle)) => {
+            let call = driver.exited(context, handle, raw.clone());
+            match bounded(scope, "exited", DRIVER_CALL_WALL_MAX, call).await {
+                Ok(exit) => (exit, None),
+                Err(error) => {
+                    let trouble = format!("exit taken as the host saw it: {error}");
+                    (raw.clone().into(), Some(trouble))
+                }
+            }
+        }
+    };
+    let mut exit = exit.coded(&raw);
+    if exit.oom_killed && !exit.successful() && exit.error.is_none() {
+        exit.error = Some(out_of_memory(scope.task.resources.memory_limit_bytes()));
     }
-}
-
-/// An exit as the host saw it, when the driver cannot read it.
-fn plain(raw: RawExit) -> ExitResult {
-    let silent = raw.exit_code.is_none() && raw.signal.is_none();
-    ExitResult {
-        exit_code: raw.exit_code.unwrap_or(if silent { 1 } else { 0 }),
-        signal: raw.signal.unwrap_or(0),
-        oom_killed: raw.oom_killed,
-        error: raw.error,
-    }
+    (exit, trouble)
 }
 
 /// Stop hooks, and what an abandoned start may have left. Then the record says complete, unless

@@ -89,15 +89,16 @@ pub fn terminated(now: Timestamp, exit: &ExitResult) -> TaskEvent {
     if exit.signal != 0 {
         text.push_str(&format!(", Signal: {}", exit.signal));
     }
-    if let Some(error) = exit.error.as_deref().filter(|e| !e.is_empty()) {
-        text.push_str(&format!(", Exit Message: \"{error}\""));
+    let cause = exit.cause();
+    if let Some(cause) = &cause {
+        text.push_str(&format!(", Exit Message: \"{cause}\""));
     }
     let event = TaskEvent::new(EventKind::Terminated, now, text)
         .detail("exit_code", exit.exit_code)
         .detail("signal", exit.signal)
         .detail("oom_killed", exit.oom_killed);
-    match &exit.error {
-        Some(error) => event.detail("exit_message", error),
+    match cause {
+        Some(cause) => event.detail("exit_message", cause),
         None => event,
     }
 }
@@ -234,6 +235,14 @@ mod tests {
         let now = Timestamp::from_nanos(1);
         let plain = ExitResult { exit_code: 3, ..ExitResult::default() };
         assert_eq!(terminated(now, &plain).message, "Exit Code: 3");
+        let signalled = ExitResult { exit_code: 143, signal: 15, ..ExitResult::default() };
+        let told = terminated(now, &signalled);
+        assert_eq!(
+            told.message,
+            "Exit Code: 143, Signal: 15, Exit Message: \"killed by signal 15\""
+        );
+        let message = told.details.get("exit_message");
+        assert_eq!(message.map(String::as_str), Some("killed by signal 15"));
         let full = ExitResult {
             exit_code: 137,
             signal: 9,

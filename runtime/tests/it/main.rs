@@ -28,6 +28,7 @@ mod device_hotplug;
 mod device_plugins;
 mod devices;
 mod docs;
+mod exits;
 mod fifty_tasks;
 mod grants;
 mod histories;

@@ -1,5 +1,5 @@
-//! [`DiskQuota`](super::disk::DiskQuota) for core modules of WASI preview 1, and waits that hold no
-//! thread.
+//! [`DiskQuota`](super::disk::DiskQuota) for core modules of WASI preview 1, waits that hold no
+//! thread, and exits with any code.
 
 use std::time::Duration;
 
@@ -66,8 +66,17 @@ pub(super) fn bound(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
     linker.func_wrap_async(MODULE, "poll_oneoff", |mut caller, words: (i32, i32, i32, i32)| {
         Box::new(async move { poll(&mut caller, words).await })
     })?;
+    // wasmtime-wasi takes a code above 125 for a failure of its own.
+    linker.func_wrap(MODULE, "proc_exit", |code: i32| -> wasmtime::Result<()> {
+        Err(wasmtime_wasi::I32Exit(exit_code(code)).into())
+    })?;
     linker.allow_shadowing(false);
     Ok(())
+}
+
+/// One of the codes there are; another one is a failure, as -1 is to a native program.
+fn exit_code(code: i32) -> i32 {
+    u8::try_from(code).unwrap_or(u8::MAX).into()
 }
 
 /// Offsets in a subscription: what for, and of a clock its timeout and flags.

@@ -13,6 +13,7 @@ mod dirs;
 mod disk;
 mod disk_p1;
 mod disk_p2;
+mod exit;
 mod launch;
 mod registry;
 
@@ -32,9 +33,6 @@ use crate::model::ids::RunId;
 use crate::model::task::{RawExit, Usage};
 use crate::rng::Rng;
 use crate::sandbox::{CallError, CpuMeter, EngineKind, LoadError, Sandbox, detect_format};
-
-/// Signal number reported for a WASM task that was killed: WASM has no signals of its own.
-const KILLED: u32 = 9;
 
 /// A directory or file a task sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -213,7 +211,7 @@ impl WasmTaskHost {
                 }
             };
             tracing::debug!(run = %run, cpu = ?task.cpu().total(), "WASM task ended");
-            let exit = raw_exit(result, killed, clock.now());
+            let exit = exit::raw(result, killed, clock.now());
             exit_tx.send_replace(Some(exit));
         });
         Ok(id)
@@ -299,23 +297,6 @@ impl Inner {
     fn lock(&self) -> std::sync::MutexGuard<'_, Registry> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn raw_exit(
-    result: Result<i32, CallError>,
-    killed: bool,
-    finished_at: crate::clock::Timestamp,
-) -> RawExit {
-    let mut exit = RawExit { finished_at, ..RawExit::default() };
-    match result {
-        Ok(code) | Err(CallError::Exit { code }) => exit.exit_code = Some(code),
-        Err(CallError::Cancelled) if killed => exit.signal = Some(KILLED),
-        Err(error) => {
-            exit.oom_killed = matches!(error, CallError::MemoryLimit { .. });
-            exit.error = Some(error.to_string());
-        }
-    }
-    exit
 }
 
 /// Read a regular file of bounded size. A pipe or device is refused instead of waited for.

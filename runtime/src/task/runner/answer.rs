@@ -2,7 +2,7 @@
 
 use super::save::Lasting;
 use crate::model::task::ExitResult;
-use crate::task::calls::{Asked, StartError};
+use crate::task::calls::{self, Asked, StartError};
 use crate::task::hooks::{HookError, Preparation};
 use crate::task::recovery::Recovery;
 
@@ -54,9 +54,7 @@ impl Call {
             Self::Watch => Answer::WorkloadEnded,
             Self::Stop => Answer::Stopped(Err(error)),
             Self::Kill => Answer::Killed(Err(error)),
-            Self::Settle => {
-                Answer::Settled(ExitResult { error: Some(error), ..ExitResult::default() }, None)
-            }
+            Self::Settle => Answer::Settled(calls::not_known(error), None),
             Self::Forget => Answer::Forgotten,
             Self::Recover => Answer::Recovered(Recovery::NotReady { reason: error, held: false }),
             Self::Clear => Answer::Cleared(false),

@@ -39,6 +39,7 @@
 
 mod crash;
 mod delay;
+mod exits;
 mod force;
 mod notes;
 mod polled;
