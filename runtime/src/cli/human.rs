@@ -5,9 +5,9 @@ use super::terminal::{Terminal, one_line, paint, plain, task_line};
 use crate::agent::{AllocResult, PluginEntry, PluginStatus};
 use crate::model::alloc::ClientStatus;
 use crate::model::device::{Health, HealthState, Locality};
-use crate::model::event::TaskEvent;
-use crate::model::ids::JobId;
-use crate::model::task::ExitResult;
+use crate::model::event::{self, EventKind, TaskEvent};
+use crate::model::ids::{JobId, PluginName};
+use crate::model::task::{ExitResult, TaskState};
 use crate::node::NodeView;
 
 const DIM: &str = "2";
@@ -122,7 +122,7 @@ fn node_summary(node: &NodeView) -> String {
     }
     for (name, found) in &node.device_plugins {
         if found.state != HealthState::Healthy {
-            text.push_str(&format!("\n  device plugin {name} is {}", health(found)));
+            text.push_str(&format!("\n  device plugin {}", device_plugin(name, found)));
         }
     }
     text
@@ -139,6 +139,17 @@ pub(super) fn health(health: &Health) -> String {
     match (health.state, health.reason.as_str()) {
         (Healthy, _) | (_, "") => state.to_owned(),
         (_, reason) => format!("{state}: {}", one_line(reason)),
+    }
+}
+
+/// A device plugin that does not work, or has nothing to do here.
+pub(super) fn device_plugin(name: &PluginName, found: &Health) -> String {
+    match (found.state, found.reason.as_str()) {
+        (HealthState::Undetected, "") => format!("{name}: no device found"),
+        (HealthState::Undetected, reason) => {
+            format!("{name}: no device found ({})", one_line(reason))
+        }
+        _ => format!("{name} is {}", health(found)),
     }
 }
 
@@ -210,32 +221,29 @@ fn result(
     };
     for alloc in allocs {
         for (task, state) in alloc.state.tasks.iter().filter(|(_, state)| state.failed) {
-            let why = state.last_exit.as_ref().map_or_else(
-                || state.events.iter().rev().find(|e| e.fails_task).map(|e| e.message.clone()),
-                |exit| Some(exit_text(exit)),
-            );
-            let why = one_line(&why.unwrap_or_default());
+            let why = one_line(&why_failed(state));
             text.push_str(&format!("\n  task {task} of {} failed: {why}", alloc.name));
         }
     }
     text
 }
 
+/// What a task failed of, in the words of the event that says it.
+fn why_failed(state: &TaskState) -> String {
+    let kinds: Vec<_> = state.events.iter().map(|e| (e.kind.as_str(), e.fails_task)).collect();
+    let event = event::says_why(&kinds).and_then(|index| state.events.get(index));
+    match (event, &state.last_exit) {
+        (Some(event), None) => event.message.clone(),
+        (Some(event), _) if event.kind != EventKind::Terminated => event.message.clone(),
+        (_, Some(exit)) => exit_text(exit),
+        (None, None) => String::new(),
+    }
+}
+
 fn exit_text(exit: &ExitResult) -> String {
-    let mut parts = Vec::new();
-    if exit.oom_killed {
-        parts.push("out of memory".to_owned());
-    }
-    if let Some(error) = &exit.error {
-        parts.push(error.clone());
-    }
-    if exit.signal != 0 {
-        parts.push(format!("signal {}", exit.signal));
-    }
-    if exit.exit_code != 0 || parts.is_empty() {
-        parts.push(format!("exit code {}", exit.exit_code));
-    }
-    parts.join(", ")
+    let code = (exit.exit_code != 0).then(|| format!("exit code {}", exit.exit_code));
+    let parts: Vec<String> = exit.cause().into_iter().chain(code).collect();
+    if parts.is_empty() { "exit code 0".to_owned() } else { parts.join(", ") }
 }
 
 #[cfg(test)]

@@ -119,3 +119,53 @@ impl TaskEvent {
         self
     }
 }
+
+/// Kinds that say what went wrong with a run or its start.
+const CAUSES: [EventKind; 6] = [
+    EventKind::Terminated,
+    EventKind::DriverFailure,
+    EventKind::SetupFailure,
+    EventKind::FailedValidation,
+    EventKind::HookFailed,
+    EventKind::FailedRestoring,
+];
+
+/// Which of a failed task's events says why it failed, given the kind of each and whether it fails
+/// the task, oldest first. That it is not started again says only that: what happened before does.
+#[must_use]
+pub fn says_why(events: &[(&str, bool)]) -> Option<usize> {
+    let last = events.iter().rposition(|(_, fails)| *fails)?;
+    let is = |index: usize, kinds: &[EventKind]| {
+        let kind = events.get(index).map(|(kind, _)| *kind);
+        kinds.iter().any(|of| Some(of.as_str()) == kind)
+    };
+    let before = (0..last).rev().find(|index| is(*index, &CAUSES));
+    before.filter(|_| is(last, &[EventKind::NotRestarting])).or(Some(last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_task_failed_of_is_found_behind_that_it_is_not_started_again() {
+        let at = |kinds: &[(EventKind, bool)]| {
+            let events: Vec<_> =
+                kinds.iter().map(|(kind, fails)| (kind.as_str(), *fails)).collect();
+            says_why(&events)
+        };
+        use EventKind::{
+            DiskExceeded, Driver, DriverFailure, Killing, NotRestarting, Restarting, Started,
+            Terminated,
+        };
+        let start = [(DriverFailure, false), (NotRestarting, true)];
+        assert_eq!(at(&start), Some(0));
+        let exits = [(Terminated, false), (Restarting, false), (Started, false)];
+        let exits = [&exits[..], &[(Terminated, false), (NotRestarting, true)]].concat();
+        assert_eq!(at(&exits), Some(3));
+        let disk = [(Started, false), (DiskExceeded, true), (Killing, false), (Terminated, false)];
+        assert_eq!(at(&disk), Some(1), "it was ended for that");
+        assert_eq!(at(&[(Driver, false), (NotRestarting, true)]), Some(1), "nothing else is kept");
+        assert_eq!(at(&[(Terminated, false)]), None);
+    }
+}

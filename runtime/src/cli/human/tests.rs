@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::model::alloc::AllocState;
-use crate::model::event::EventKind;
 use crate::model::ids::{AllocId, TaskName};
-use crate::model::task::TaskState;
 use crate::model::time::Timestamp;
 use crate::rng::Rng;
 
@@ -79,7 +77,10 @@ fn an_event_is_one_line_whatever_its_message_holds() {
 
 fn failed_result() -> Report {
     let exit = ExitResult { exit_code: 3, ..ExitResult::default() };
-    let task = TaskState { failed: true, last_exit: Some(exit), ..TaskState::default() };
+    result_of(TaskState { failed: true, last_exit: Some(exit), ..TaskState::default() })
+}
+
+fn result_of(task: TaskState) -> Report {
     let mut state = AllocState { client_status: ClientStatus::Failed, ..AllocState::default() };
     std::sync::Arc::make_mut(&mut state.tasks).insert(TaskName::new("web").unwrap(), task);
     Report::Result {
@@ -97,4 +98,43 @@ fn a_failed_job_names_the_tasks_that_failed_and_why() {
         err,
         "job shop failed with exit code 3\n  task web of shop.front[0] failed: exit code 3\n"
     );
+}
+
+#[test]
+fn the_last_line_names_what_a_task_failed_of() {
+    let exit = |exit_code, signal, oom_killed, error: Option<&str>| {
+        Some(ExitResult { exit_code, signal, oom_killed, error: error.map(str::to_owned) })
+    };
+    let now = Timestamp::from_nanos(1);
+    let event = |kind, text: &str| TaskEvent::new(kind, now, text);
+    let verdict = || event(EventKind::NotRestarting, "Error was unrecoverable").failing();
+    let start = || event(EventKind::DriverFailure, "/usr/bin/redis-server was not found");
+    let ended = || event(EventKind::Terminated, "Exit Code: ?");
+    for (last_exit, events, line) in [
+        (None, vec![start(), verdict()], "/usr/bin/redis-server was not found"),
+        (
+            exit(3, 0, false, None),
+            vec![ended(), start(), verdict()],
+            "/usr/bin/redis-server was not found",
+        ),
+        (
+            exit(137, 9, false, None),
+            vec![start(), ended(), verdict()],
+            "killed by signal 9, exit code 137",
+        ),
+        (
+            exit(137, 0, true, Some("out of memory at 32 MiB")),
+            vec![ended(), verdict()],
+            "out of memory at 32 MiB, exit code 137",
+        ),
+        (
+            exit(0, 0, false, None),
+            vec![event(EventKind::DiskExceeded, "too much").failing(), ended()],
+            "too much",
+        ),
+    ] {
+        let task = TaskState { failed: true, last_exit, events, ..TaskState::default() };
+        let (_, err) = shown(&result_of(task), &PIPE);
+        assert!(err.ends_with(&format!("task web of shop.front[0] failed: {line}\n")), "{err}");
+    }
 }

@@ -53,7 +53,8 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
         return Ok(Exit::Success);
     }
     let hint = format!("job {} goes on; `ostler job stop {}` stops it", job.id, job.id);
-    let verdict = until_interrupted(&hint, follow(&client, &job, &registered, args.json)).await?;
+    let follow = follow(&client, &job, &registered, args.json);
+    let (verdict, why) = until_interrupted(&hint, follow).await?;
     let (outcome, exit) = match &verdict {
         Verdict::Runs | Verdict::Going => ("runs", Exit::Success),
         Verdict::Failed => ("failed", Exit::Failed),
@@ -77,8 +78,10 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
         Verdict::Failed => output::error(
             terminal,
             &format!(
-                "an allocation of job {} failed; see `ostler alloc status ID`, `ostler alloc logs ID`",
-                job.id
+                "an allocation of job {} failed{}; see `ostler alloc status ID`, \
+                 `ostler alloc logs ID`",
+                job.id,
+                why.map(|why| format!(": {why}")).unwrap_or_default()
             ),
         ),
     }
@@ -151,12 +154,13 @@ fn judged(job: &job::Job) -> BTreeSet<String> {
     job.groups.iter().filter(judges).map(|group| group.name.to_string()).collect()
 }
 
+/// How it went on, and what failed, if something did.
 async fn follow(
     client: &Client,
     job: &job::Job,
     registered: &Registered,
     quiet: bool,
-) -> Result<Verdict, Stop> {
+) -> Result<(Verdict, Option<String>), Stop> {
     let effects = &registered.registered;
     let mut watch = Watch::new(effects.version, effects.placed.clone(), judged(job));
     let path = format!("/v1/job/{}", segment(job.id.as_str()));
@@ -166,7 +170,7 @@ async fn follow(
         let (now, seen): (Job, u64) = match client.get_after(&path, index).await {
             Ok(answer) => answer,
             Err(error) if error.not_found() => {
-                return Ok(Verdict::Overtaken("the job was purged".to_owned()));
+                return Ok((Verdict::Overtaken("the job was purged".to_owned()), None));
             }
             Err(error) => return Err(error.into()),
         };
@@ -178,7 +182,8 @@ async fn follow(
             }
         }
         if verdict != Verdict::Going {
-            return Ok(verdict);
+            let why = watch.why_failed(&allocs);
+            return Ok((verdict, why));
         }
         // An index that goes back is another agent's: begin anew.
         index = if seen < index { 0 } else { seen };

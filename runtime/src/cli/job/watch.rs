@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::client::shapes::{Alloc, Job, TaskEvent, TaskState};
 use super::super::terminal::one_line;
 use crate::model::alloc::{ClientStatus, DesiredStatus};
+use crate::model::event;
 use crate::model::ids::AllocId;
 
 /// How far the job is.
@@ -108,6 +109,18 @@ impl Watch {
                 news.push(format!("allocation {short} of {name} is {word}"));
             }
         }
+    }
+
+    /// What the first task that failed did so of: `task init: Exit Code: 7`.
+    pub(super) fn why_failed(&self, allocs: &[Alloc]) -> Option<String> {
+        let wanted = allocs.iter().filter(|alloc| self.wanted(alloc));
+        let mut tasks = wanted.flat_map(|alloc| &alloc.task_states).filter(|(_, task)| task.failed);
+        tasks.find_map(|(name, task)| {
+            let kinds: Vec<_> =
+                task.events.iter().map(|e| (e.kind.as_str(), e.fails_task)).collect();
+            let event = task.events.get(event::says_why(&kinds)?)?;
+            Some(one_line(&format!("task {name}: {}", event.display_message)))
+        })
     }
 
     fn verdict(&self, job: &Job, wanted: &[&Alloc]) -> Verdict {
@@ -247,6 +260,18 @@ mod tests {
             "allocation 0f01c0de of j.g[0] is running: why",
         ];
         assert_eq!(news, expected);
+    }
+
+    #[test]
+    fn a_failed_job_names_the_task_and_what_it_failed_of() {
+        let mut failed = alloc(A, "failed", &["Driver Failure", "Not Restarting"]);
+        let task = &mut failed["TaskStates"]["t"];
+        task["Failed"] = json!(true);
+        task["Events"][0]["DisplayMessage"] = json!("/bin/x was not found");
+        task["Events"][1]["FailsTask"] = json!(true);
+        let why = |alloc: Value| watch(&[A]).why_failed(&[serde_json::from_value(alloc).unwrap()]);
+        assert_eq!(why(failed).as_deref(), Some("task t: /bin/x was not found"));
+        assert_eq!(why(alloc(A, "running", &["Started"])), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::supervise::record::RecordError;
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// No such program.
-    #[error("command {command:?} was not found; looked for: {looked_for}")]
+    #[error("{}", not_found(command, looked_for))]
     CommandNotFound {
         /// As asked for.
         command: String,
@@ -112,6 +112,15 @@ pub enum ProcessError {
     /// The agent is shutting down.
     #[error("the process host has stopped; no process is started any more")]
     Stopped,
+}
+
+/// Where a program was looked for says something of a name only.
+fn not_found(command: &str, looked_for: &str) -> String {
+    if command == looked_for {
+        format!("{command} was not found")
+    } else {
+        format!("command {command:?} was not found; looked for: {looked_for}")
+    }
 }
 
 impl ProcessError {
