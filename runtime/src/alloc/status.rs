@@ -29,11 +29,23 @@ pub fn client_status(states: &BTreeMap<TaskName, TaskState>) -> (ClientStatus, &
     } else if any(TaskStatus::Running) {
         (ClientStatus::Running, "Tasks are running")
     } else if any(TaskStatus::Pending) {
-        (ClientStatus::Pending, "No tasks have started")
+        (ClientStatus::Pending, waits(states))
     } else if any(TaskStatus::Dead) {
         (ClientStatus::Complete, "All tasks have completed")
     } else {
         (ClientStatus::Pending, "")
+    }
+}
+
+/// What an allocation of which nothing runs, and something may, waits for.
+fn waits(states: &BTreeMap<TaskName, TaskState>) -> &'static str {
+    let ran = |state: &TaskState| state.started_at.is_some();
+    if states.values().any(|s| s.status == TaskStatus::Pending && ran(s)) {
+        "Tasks wait to be started again"
+    } else if states.values().any(ran) {
+        "Not all tasks have started"
+    } else {
+        "No tasks have started"
     }
 }
 

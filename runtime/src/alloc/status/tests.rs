@@ -64,6 +64,23 @@ fn a_failed_task_outweighs_running_outweighs_pending_outweighs_complete() {
 }
 
 #[test]
+fn what_has_run_before_is_not_called_never_started() {
+    let ran =
+        |status| TaskState { started_at: Some(Timestamp::from_nanos(1)), ..state(status, false) };
+    let of = |all: [TaskState; 2]| {
+        let names = ["a", "b"].map(|name| TaskName::new(name).unwrap());
+        client_status(&names.into_iter().zip(all).collect())
+    };
+    let waits = |text| (ClientStatus::Pending, text);
+    let never = || state(TaskStatus::Pending, false);
+    let between = [ran(TaskStatus::Pending), never()];
+    assert_eq!(of(between), waits("Tasks wait to be started again"));
+    let after_prestart = [ran(TaskStatus::Dead), never()];
+    assert_eq!(of(after_prestart), waits("Not all tasks have started"));
+    assert_eq!(of([never(), never()]), waits("No tasks have started"));
+}
+
+#[test]
 fn a_failed_flag_counts_only_once_the_task_is_dead() {
     let all = states(&[("a", (TaskStatus::Running, true))]);
     assert_eq!(client_status(&all).0, ClientStatus::Running);
