@@ -26,6 +26,19 @@ pub enum AgentError {
         #[source]
         source: std::io::Error,
     },
+    /// It, or a directory that it is to be in, is a file.
+    #[error(
+        "cannot use the data directory {}: {} is a file, not a directory; give another with \
+         --data-dir",
+        path.display(),
+        file.display()
+    )]
+    DataDirIsFile {
+        /// The directory.
+        path: PathBuf,
+        /// The file.
+        file: PathBuf,
+    },
     /// Another agent has it, or it cannot be locked.
     #[error(transparent)]
     Lock(#[from] LockError),

@@ -212,7 +212,12 @@ fn refresh_node(agent: &AgentHandle) {
 /// Create the directory for this user alone, and make its path absolute.
 fn prepare_data_dir(path: &Path) -> Result<std::path::PathBuf, AgentError> {
     use std::os::unix::fs::DirBuilderExt as _;
-    let failed = |source| AgentError::DataDir { path: path.to_owned(), source };
+    let failed = |source| match path.ancestors().find(|path| path.exists()) {
+        Some(file) if !file.is_dir() => {
+            AgentError::DataDirIsFile { path: path.to_owned(), file: file.to_owned() }
+        }
+        _ => AgentError::DataDir { path: path.to_owned(), source },
+    };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
     path.canonicalize().map_err(failed)
 }

@@ -88,7 +88,11 @@ pub enum CompileError {
         stderr: String,
     },
     /// The child did not end in time.
-    #[error("the compiler did not finish within {limit:?}")]
+    #[error(
+        "compiling took over {limit:?}; raise limits {{ compile_wall = \"{:?}\" }} of the agent's \
+         configuration, or look at why the node is so busy",
+        limit.saturating_mul(2)
+    )]
     CompileTimedOut {
         /// The limit.
         limit: Duration,

@@ -211,9 +211,14 @@ async fn a_data_directory_that_cannot_be_made_or_is_a_file_is_named_with_the_nex
     let desk = Desk::new();
     let job = desk.file("good.hcl", good());
     let file = desk.file("file", "in the way");
-    for dir in [&file, &file.join("below"), Path::new("/proc/ostler-data")] {
+    let why = format!("{} is a file, not a directory", file.display());
+    for (dir, why) in [
+        (&*file, why.as_str()),
+        (&file.join("below"), &why),
+        (Path::new("/proc/ostler-data"), "cannot use"),
+    ] {
         let ended = run(dir, &job).await;
-        ended.said(3, &["data directory", dir.to_str().unwrap(), "--data-dir"]);
+        ended.said(3, &["data directory", dir.to_str().unwrap(), "--data-dir", why]);
     }
     assert_eq!(std::fs::read_to_string(file).unwrap(), "in the way");
 }
