@@ -58,6 +58,9 @@ async fn load(
     for entry in &entries {
         if let PluginStatus::Refused(reason) = &entry.status {
             tracing::info!(plugin = %entry.name, source = %entry.source, "not used: {reason}");
+            inner.node.update(|node| {
+                node.refused_plugins.insert(entry.name.clone(), reason.clone());
+            });
         }
     }
     let mut notices = quarantine::restore(&inner.data_dir, &entries, &meters);

@@ -145,7 +145,7 @@ fn devices(node: &NodeView, terminal: &Terminal) -> String {
 /// A plugin that fails may have no device to show it by.
 fn failing_device_plugins(node: &NodeView) -> String {
     let failing = node.device_plugins.iter().filter(|(_, h)| h.state != HealthState::Healthy);
-    failing.map(|(name, h)| format!("plugin {name} is {}\n", human::health(h))).collect()
+    failing.map(|(name, h)| format!("plugin {}\n", human::device_plugin(name, h))).collect()
 }
 
 fn device(group: &DeviceGroup, instance: &DeviceInstance) -> [String; 5] {

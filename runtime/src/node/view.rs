@@ -59,6 +59,9 @@ pub struct NodeView {
     /// Plugins that are still being loaded, by their blocks: what they bring is not here yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loading: Vec<String>,
+    /// Plugins that were found and are not used, and why: what they would offer is not known.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub refused_plugins: BTreeMap<String, String>,
 }
 
 impl NodeView {
@@ -77,6 +80,7 @@ impl NodeView {
             device_plugins: BTreeMap::new(),
             devices: Vec::new(),
             loading: Vec::new(),
+            refused_plugins: BTreeMap::new(),
         }
     }
 

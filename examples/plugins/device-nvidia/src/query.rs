@@ -112,17 +112,13 @@ fn invoke(program: &str, columns: &[&str]) -> Result<Output> {
     let query = format!("--query-gpu={}", columns.join(","));
     let args = [query, "--format=csv,noheader,nounits".to_owned()];
     command::run(program, &args, TIMEOUT).map_err(|error| match error {
-        CommandError::NotFound(_) => undetected(&format!("there is no {program}")),
+        CommandError::NotFound(_) => Error::not_found(format!("{program} is missing")),
         CommandError::TimedOut => Error::recoverable(format!(
             "{program} did not end in time; persistence mode makes it quicker, or give it more \
              time: limits {{ call_wall = \"15s\" }}"
         )),
         other => other.into(),
     })
-}
-
-fn undetected(why: &str) -> Error {
-    Error::not_found(format!("undetected: {why}"))
 }
 
 fn heard(bytes: &[u8]) -> String {
@@ -143,7 +139,7 @@ fn judge(output: Output, columns: Vec<&'static str>) -> Result<Answer> {
     }
     match output.exit_code {
         Some(0 | 6) if !cards && (text.trim().is_empty() || said.starts_with("No devices")) => {
-            Err(undetected(&format!("nvidia-smi finds no card: {said}")))
+            Err(Error::not_found(format!("nvidia-smi finds no card: {said}")))
         }
         // Cards that do not answer, a damaged memory of one card: the others are told of.
         Some(0 | 10 | 14 | 15 | 255) if cards || output.exit_code == Some(0) => {
@@ -157,8 +153,8 @@ fn judge(output: Output, columns: Vec<&'static str>) -> Result<Answer> {
             // What is said of lost cards may be on either stream.
             Ok(Answer { text: text + &errors_of_cards(&errors), columns })
         }
-        Some(9) => Err(undetected(&format!("the driver is not loaded: {said}"))),
-        Some(12) => Err(undetected(&format!("the driver's library is not there: {said}"))),
+        Some(9) => Err(Error::not_found(format!("the driver is not loaded: {said}"))),
+        Some(12) => Err(Error::not_found(format!("the driver's library is not there: {said}"))),
         Some(code) => Err(Error::recoverable(format!("nvidia-smi ended with code {code}: {said}"))),
         None => Err(Error::recoverable(format!("nvidia-smi was killed: {said}"))),
     }

@@ -109,7 +109,12 @@ impl Instance<'_> {
                     claimed.err().map(|error| Problem::DeviceHeld { task: task.clone(), error })
                 }
                 Err(refusal) => {
-                    Some(Problem::Device { task: task.clone(), index: self.index, refusal })
+                    let refused = match refusal.offered() {
+                        true => BTreeMap::new(),
+                        false => view.refused_plugins.clone(),
+                    };
+                    let (task, index) = (task.clone(), self.index);
+                    Some(Problem::Device { task, index, refusal, refused })
                 }
             };
             self.problems.extend(refused);

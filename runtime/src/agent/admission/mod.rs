@@ -289,6 +289,7 @@ fn driver_problem(task: &Task, view: &NodeView) -> Option<Problem> {
             driver: driver.clone(),
             nearest: nearest(driver.as_str(), loaded()).map(str::to_owned),
             loaded: loaded().map(str::to_owned).collect(),
+            refused: view.refused_plugins.clone(),
         });
     };
     (found.health.state != HealthState::Healthy).then(|| Problem::DriverNotReady {

@@ -1,5 +1,6 @@
 //! Why a job does not fit, as data and as text.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
@@ -83,6 +84,13 @@ impl Resource {
     }
 }
 
+/// Plugins that may have offered what is not there.
+fn not_used(refused: &BTreeMap<String, String>) -> String {
+    let told = |(name, why): (&String, &String)| format!("plugin {name} was refused: {why}");
+    let all: Vec<String> = refused.iter().map(told).collect();
+    if all.is_empty() { String::new() } else { format!(" ({})", all.join("; ")) }
+}
+
 /// One thing that does not fit.
 #[derive(Clone, Debug, PartialEq, Serialize, thiserror::Error)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -113,9 +121,10 @@ pub enum Problem {
     },
     /// No driver of this name.
     #[error(
-        "task {task}: no driver {driver}{}; loaded are: {}",
+        "task {task}: no driver {driver}{}; loaded are: {}{}",
         nearest.as_ref().map(|name| format!(" (did you mean {name}?)")).unwrap_or_default(),
-        if loaded.is_empty() { "none".to_owned() } else { loaded.join(", ") }
+        if loaded.is_empty() { "none".to_owned() } else { loaded.join(", ") },
+        not_used(refused)
     )]
     UnknownDriver {
         /// The task.
@@ -126,6 +135,9 @@ pub enum Problem {
         nearest: Option<String>,
         /// All loaded drivers.
         loaded: Vec<String>,
+        /// Plugins that are not used, and why.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        refused: BTreeMap<String, String>,
     },
     /// The driver may be among the plugins that are still being loaded.
     #[error("task {task}: driver {driver} is not loaded yet; still loading: {}", loading.join(", "))]
@@ -182,7 +194,7 @@ pub enum Problem {
         holders: usize,
     },
     /// No device for a request.
-    #[error("task {task} of allocation {index}: {refusal}")]
+    #[error("task {task} of allocation {index}: {refusal}{}", not_used(refused))]
     Device {
         /// The task.
         task: TaskName,
@@ -190,6 +202,9 @@ pub enum Problem {
         index: u32,
         /// Every candidate with its reason.
         refusal: NoDevice,
+        /// Where no group is of that name: plugins that are not used, and why.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        refused: BTreeMap<String, String>,
     },
     /// A device chosen as free is not.
     #[error("task {task}: {error}")]

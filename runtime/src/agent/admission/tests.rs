@@ -81,6 +81,15 @@ fn rule(left: &str, right: &str) -> Constraint {
 }
 
 fn place(admission: &mut Admission, job: Job, seed: u64) -> Result<Vec<Allocation>, Refusal> {
+    place_on(admission, &view(), job, seed)
+}
+
+fn place_on(
+    admission: &mut Admission,
+    view: &NodeView,
+    job: Job,
+    seed: u64,
+) -> Result<Vec<Allocation>, Refusal> {
     let rng = Rng::seeded(seed);
     let mut placing = Placing {
         new_id: &mut || AllocId::new(rng.uuid()),
@@ -89,7 +98,7 @@ fn place(admission: &mut Admission, job: Job, seed: u64) -> Result<Vec<Allocatio
         port_in_use: &|port| port == 9,
         explain: None,
     };
-    admission.place(&Arc::new(job), &view(), &mut placing)
+    admission.place(&Arc::new(job), view, &mut placing)
 }
 
 #[test]
@@ -138,13 +147,33 @@ fn every_problem_of_every_group_is_listed_and_nothing_is_claimed() {
         "task one: no driver exex (did you mean exec?); loaded are: exec",
         "constraint of task one: ${meta.rack} = r2 is false: ${meta.rack} is r1",
         "allocation 0 needs 5000 MHz of processor time; 1000 of 1000 are free",
-        "no device \"gpu\" for 1 instance(s)\n      - local/file/data: not what was asked for",
+        "no plugin offers gpu; there is local/file/data",
         "port 9 (\"x\") is in use by another program",
         "group b:\n    - allocation 0 needs 5000 MiB of memory",
     ] {
         assert!(text.contains(part), "{part:?} is missing in:\n{text}");
     }
     assert!(serde_json::to_string(&refusal).unwrap().contains("\"kind\":\"unknown_driver\""));
+}
+
+#[test]
+fn what_a_refused_plugin_may_have_offered_is_told_with_its_reason() {
+    let mut wanted = task("one", 1, 1);
+    wanted.resources.devices = vec![device("py/widget", 1)];
+    let mut foreign = task("two", 1, 1);
+    foreign.driver = PluginName::new("pydrv").unwrap();
+    let job = job(vec![group("g", 1, vec![wanted, foreign])]);
+    let mut node = view();
+    node.refused_plugins.insert("pydev".into(), "it asks for sockets".into());
+    let mut admission = Admission::default();
+    let text = place_on(&mut admission, &node, job, 1).unwrap_err().to_string();
+    for part in [
+        "no plugin offers py/widget; there is local/file/data (plugin pydev was refused: it asks \
+         for sockets)",
+        "no driver pydrv; loaded are: exec (plugin pydev was refused: it asks for sockets)",
+    ] {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
 }
 
 #[test]

@@ -76,4 +76,10 @@ fn a_device_plugin_that_fails_is_shown_although_it_has_no_device() {
     let text = status_text(&node, &Terminal::default());
     assert_eq!(row(&text, "plugin"), "plugin nvidia is unhealthy: the guest; trapped");
     assert!(!text.contains("plugin files"), "{text}");
+    let nothing = "/usr/bin/nvidia-smi is missing".into();
+    let nothing = Health { state: HealthState::Undetected, reason: nothing };
+    node.device_plugins.insert(PluginName::new("nvidia").unwrap(), nothing);
+    let text = status_text(&node, &Terminal::default());
+    let expected = "plugin nvidia: no device found (/usr/bin/nvidia-smi is missing)";
+    assert_eq!(row(&text, "plugin"), expected);
 }

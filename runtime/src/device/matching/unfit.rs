@@ -20,6 +20,14 @@ pub struct NoDevice {
     pub candidates: Vec<Candidate>,
 }
 
+impl NoDevice {
+    /// Is there a group of the name that was asked for?
+    #[must_use]
+    pub fn offered(&self) -> bool {
+        self.candidates.iter().any(|candidate| candidate.why != Unfit::Name)
+    }
+}
+
 /// A group that was looked at.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Candidate {
@@ -64,6 +72,12 @@ impl std::error::Error for NoDevice {}
 
 impl fmt::Display for NoDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.candidates.is_empty() && !self.offered() {
+            let groups: Vec<String> =
+                self.candidates.iter().map(|one| one.group.to_string()).collect();
+            let (request, groups) = (&self.request, groups.join(", "));
+            return write!(f, "no plugin offers {request}; there is {groups}");
+        }
         write!(f, "no device {:?} for {} instance(s)", self.request, self.count)?;
         if self.candidates.is_empty() {
             return write!(
