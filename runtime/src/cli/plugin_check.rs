@@ -15,6 +15,7 @@ use crate::agent::offline::{self, Costs, Finding, Place, Report, Subject, Verdic
 use crate::limits::{CONFIG_FILE_BYTES_MAX, PLUGIN_FILE_BYTES_MAX, PluginLimits};
 use crate::model::config::{CommandGrant, FileGrant, Grants};
 use crate::model::json::JsonObject;
+use crate::model::words::took;
 use crate::plugin::capability::Authority;
 use crate::plugin::grant_lines::granted_words;
 
@@ -186,14 +187,13 @@ fn tell(finding: &Finding, text: &mut String, terminal: &Terminal) {
 }
 
 fn costs_text(costs: &Costs, terminal: &Terminal) -> String {
-    let micros = |nanos: u64| format!("{} µs", nanos / 1_000);
     let rows = costs.calls.iter().map(|(name, call)| {
         [
             name.clone(),
             call.calls.to_string(),
             call.failed.to_string(),
-            micros(call.p50_nanos),
-            micros(call.p99_nanos),
+            took(call.p50_nanos),
+            took(call.p99_nanos),
             size(call.bytes_in),
             size(call.bytes_out),
         ]

@@ -18,6 +18,7 @@ use crate::agent::offline::{
 use crate::limits::{PLUGIN_FILE_BYTES_MAX, PLUGIN_RECORDING_BYTES_MAX};
 use crate::model::causes::chain;
 use crate::model::time::Timestamp;
+use crate::model::words::{counted, took};
 
 /// Make a recorded call again, and say how it compares.
 pub(super) async fn replay(args: &PluginReplayArgs, terminal: &Terminal) -> Exit {
@@ -118,7 +119,7 @@ fn list(recording: &Recording, json: bool, terminal: &Terminal) -> Result<(), Ex
             call.call.to_string(),
             Timestamp::from_nanos(call.at).to_string(),
             call.function.to_owned(),
-            format!("{} µs", call.took_nanos / 1_000),
+            took(call.took_nanos),
             call.host_calls.to_string(),
             ended(call.outcome),
         ]
@@ -136,7 +137,7 @@ fn of(recording: &Recording) -> String {
     let _ = writeln!(text, "plugin    {}", one_line(&recording.plugin));
     let _ = writeln!(text, "digest    sha256:{}", one_line(&recording.digest));
     let _ = writeln!(text, "agent     {}", one_line(&recording.agent));
-    let _ = writeln!(text, "redacted  {} values", recording.redacted);
+    let _ = writeln!(text, "redacted  {}", counted(recording.redacted, "value"));
     text
 }
 

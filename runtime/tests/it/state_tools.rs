@@ -149,10 +149,10 @@ async fn a_damaged_record_is_named_until_an_agent_puts_it_aside() {
     assert!(report["damaged"][0]["reason"].as_str().unwrap().contains("checksum"), "{report}");
     let text = of_dir("check", &data, &[]).await;
     assert_eq!(text.code, Some(1));
-    assert!(text.stdout.contains("DAMAGED: 2 record(s)"), "{text:#?}");
+    assert!(text.stdout.contains("DAMAGED: 2 records"), "{text:#?}");
 
     let ended = of_dir("dump", &data, &["--json"]).await;
-    ended.said(1, &["2 record(s) cannot be read"]);
+    ended.said(1, &["2 records cannot be read"]);
     let dump = json(&ended, 1);
     let shown = dump["records"].as_array().unwrap();
     let unreadable: Vec<_> = shown.iter().filter(|record| record.get("error").is_some()).collect();

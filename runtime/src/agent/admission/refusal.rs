@@ -10,6 +10,7 @@ use crate::device::ledger::ClaimError;
 use crate::device::matching::NoDevice;
 use crate::model::device::{Health, HealthState};
 use crate::model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
+use crate::model::words::counted;
 use crate::node::constraint::Unmet;
 
 /// A job that does not fit on this node. Nothing of it was placed.
@@ -175,9 +176,10 @@ pub enum Problem {
     },
     /// Not enough processor time or memory.
     #[error(
-        "allocation {index} needs {wanted} {}; {} of {total} are free, {lent} are lent to {holders} allocation(s)",
+        "allocation {index} needs {wanted} {}; {} of {total} are free, {lent} are lent to {}",
         resource.unit(),
-        total.saturating_sub(*lent)
+        total.saturating_sub(*lent),
+        counted(*holders, "allocation")
     )]
     Resource {
         /// Which.

@@ -1,7 +1,7 @@
 //! What `ostler job plan` says of devices: every candidate of every request.
 //!
 //! ```text
-//!   group web[0], task train: gpu, 2 instance(s)
+//!   group web[0], task train: gpu, 2 instances
 //!     + nvidia/gpu/H100: lends 0, 1, NUMA node 0 (score 50 of 100)
 //!     = nvidia/gpu/A100: fits; nvidia/gpu/H100 has the higher score (score 0 of 100)
 //!     - nvidia/gpu/T4: 2 healthy, 0 free; …
@@ -12,6 +12,7 @@ use std::fmt::Write as _;
 
 use super::super::terminal::one_line;
 use crate::agent::{DeviceCandidate, DeviceExplanation, DeviceOutcome};
+use crate::model::words::counted;
 
 /// Groups of other names that are listed; the others are counted.
 const OTHERS_SHOWN: usize = 8;
@@ -20,9 +21,9 @@ const OTHERS_SHOWN: usize = 8;
 pub(super) fn text(devices: &[DeviceExplanation]) -> String {
     let mut text = String::new();
     for DeviceExplanation { group, index, task, explained } in devices {
-        let (name, count) = (one_line(&explained.request), explained.count);
-        let _ =
-            writeln!(text, "  group {group}[{index}], task {task}: {name}, {count} instance(s)");
+        let name = one_line(&explained.request);
+        let count = counted(explained.count, "instance");
+        let _ = writeln!(text, "  group {group}[{index}], task {task}: {name}, {count}");
         if explained.candidates.is_empty() {
             text.push_str("    - the node has no devices\n");
         }
@@ -115,7 +116,7 @@ mod tests {
         .unwrap();
         assert_eq!(
             text(&[explained]),
-            "  group web[3], task train: gpu, 2 instance(s)\n\
+            "  group web[3], task train: gpu, 2 instances\n\
              \u{20}   + acme/gpu/large: lends 0, 1, NUMA node 0 (score 50 of 60)\n\
              \u{20}       affinity +50 holds: ${device.model} = large\n\
              \u{20}       affinity -10 does not: x is false: \u{fffd}\n\

@@ -7,6 +7,7 @@ use super::super::exit::Exit;
 use super::super::output::{self, headline, size, table};
 use super::super::terminal::{Terminal, one_line};
 use crate::agent::inspect::{self, BadRecord, CheckReport, KindCount};
+use crate::model::words::counted;
 
 /// Check a state file.
 pub(super) fn check(args: &CheckArgs, terminal: &Terminal) -> Result<Exit, Exit> {
@@ -65,7 +66,7 @@ fn result(report: &CheckReport) -> String {
         found.push("the file is inconsistent; its last writes may be missing".to_owned());
     }
     if report.damaged_total > 0 {
-        found.push(format!("{} record(s) cannot be read", report.damaged_total));
+        found.push(format!("{} cannot be read", counted(report.damaged_total, "record")));
     }
     match found.is_empty() {
         true => "healthy: every record can be read".to_owned(),

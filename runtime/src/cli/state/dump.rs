@@ -10,6 +10,7 @@ use super::super::exit::Exit;
 use super::super::output;
 use super::super::terminal::{Terminal, one_line};
 use crate::agent::inspect::{Dump, DumpRecord, InspectError};
+use crate::model::words::counted;
 
 /// Show a state file's records.
 pub(super) fn dump(args: &DumpArgs, terminal: &Terminal) -> Result<Exit, Exit> {
@@ -32,7 +33,7 @@ pub(super) fn dump(args: &DumpArgs, terminal: &Terminal) -> Result<Exit, Exit> {
         }
         Ok(Shown { damaged: 0, .. }) => Ok(Exit::Success),
         Ok(Shown { damaged, .. }) => {
-            output::warning(terminal, &format!("{damaged} record(s) cannot be read"));
+            output::warning(terminal, &format!("{} cannot be read", counted(damaged, "record")));
             Ok(Exit::Damaged)
         }
         Err(Failure::Output(error)) => Err(output::output_failed(&error, terminal)),

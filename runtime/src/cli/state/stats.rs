@@ -13,6 +13,7 @@ use super::super::output::{self, headline, size, table};
 use super::super::terminal::{Terminal, one_line};
 use super::check::{kinds, schema};
 use crate::agent::inspect::{self, Counted, InspectError, StatsReport, StoreStats, Target};
+use crate::model::words::counted;
 
 /// What an agent that runs says of its state.
 #[derive(Debug, Serialize)]
@@ -85,13 +86,14 @@ fn text(report: &StatsReport, terminal: &Terminal) -> String {
         writeln!(text, "size        {} for {live} of records{of_live}", size(report.file_bytes));
     let _ = writeln!(
         text,
-        "pages       {} in use, {} free for later writes; trees of {} level(s)",
+        "pages       {} in use, {} free for later writes; trees of {}",
         size(engine.allocated_bytes),
         size(report.file_bytes.saturating_sub(engine.allocated_bytes)),
-        engine.tree_height
+        counted(engine.tree_height, "level")
     );
     let aside = report.quarantined;
-    let _ = writeln!(text, "quarantine  {} record(s), {}", aside.records, size(aside.bytes));
+    let _ =
+        writeln!(text, "quarantine  {}, {}", counted(aside.records, "record"), size(aside.bytes));
     let _ = write!(text, "\n{}", kinds(&report.kinds, terminal));
     let _ = write!(text, "\n{}\n", headline("since the file was made", terminal));
     match &report.counted {

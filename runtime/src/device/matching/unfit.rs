@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::device::ledger::Held;
 use crate::model::device::GroupKey;
+use crate::model::words::counted;
 use crate::node::constraint::Unmet;
 
 /// No group can serve a request.
@@ -78,7 +79,7 @@ impl fmt::Display for NoDevice {
             let (request, groups) = (&self.request, groups.join(", "));
             return write!(f, "no plugin offers {request}; there is {groups}");
         }
-        write!(f, "no device {:?} for {} instance(s)", self.request, self.count)?;
+        write!(f, "no device {:?} for {}", self.request, counted(self.count, "instance"))?;
         if self.candidates.is_empty() {
             return write!(
                 f,

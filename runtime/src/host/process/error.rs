@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::signals::UnknownSignal;
 use super::supervise::record::RecordError;
+use crate::model::signal::UnknownSignal;
 
 /// Why the process host did not do what it was asked.
 #[derive(Debug, thiserror::Error)]

@@ -4,6 +4,8 @@
 
 use rustix::process::Signal;
 
+use crate::model::signal::UnknownSignal;
+
 /// The signals a task can be sent, by name without the `SIG` prefix.
 const NAMES: [(&str, Signal); 30] = [
     ("ABRT", Signal::ABORT),
@@ -38,16 +40,6 @@ const NAMES: [(&str, Signal); 30] = [
     ("PWR", Signal::POWER),
 ];
 
-/// A signal name that is not known.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{name:?} is not a signal of this machine; use a name such as SIGTERM, SIGINT, SIGHUP or SIGUSR1"
-)]
-pub struct UnknownSignal {
-    /// The name given, at most 64 characters of it.
-    pub name: String,
-}
-
 /// The signal called `name`: `SIGTERM` or `TERM`, in any case.
 ///
 /// # Errors
@@ -59,7 +51,7 @@ pub fn parse(name: &str) -> Result<Signal, UnknownSignal> {
         .iter()
         .find(|(known, _)| *known == bare)
         .map(|(_, signal)| *signal)
-        .ok_or_else(|| UnknownSignal { name: name.chars().take(64).collect() })
+        .ok_or_else(|| UnknownSignal::new(name))
 }
 
 /// Name of a signal number without the `SIG` prefix; `None` for numbers without a name, such as
@@ -95,10 +87,16 @@ mod tests {
     #[test]
     fn what_is_no_signal_is_refused_with_its_name() {
         for bad in ["", "SIG", "SIGNOPE", "15", "SIGSIGTERM"] {
-            let error = parse(bad).unwrap_err();
-            assert!(error.to_string().contains(&format!("{bad:?}")), "{error}");
+            assert_eq!(parse(bad), Err(UnknownSignal::new(bad)));
         }
         assert_eq!(name(0), None);
         assert_eq!(name(4_000), None);
+    }
+
+    #[test]
+    fn every_name_is_one_that_job_files_may_write() {
+        for (known, _) in NAMES {
+            assert!(crate::model::signal::full_name(known).is_ok(), "{known}");
+        }
     }
 }

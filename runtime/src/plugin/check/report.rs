@@ -9,6 +9,7 @@ use super::Subject;
 use super::rules::{self, Rule};
 use crate::limits::{PLUGIN_CHECK_DETAIL_BYTES_MAX, PluginLimits};
 use crate::model::plugin::PluginKind;
+use crate::model::words::{counted, took};
 use crate::plugin::capability::{Authority, Grants};
 use crate::plugin::manifest::Manifest;
 use crate::plugin::meter::PluginActivity;
@@ -108,19 +109,23 @@ impl Costs {
 
     /// Hold the peaks against the limits: more than half is near enough to be told.
     pub(super) fn judge(&self, limits: &PluginLimits, findings: &mut Findings) {
-        let mut judge = |rule, peak: u64, limit: u64, unit: &str| {
-            let detail = format!("at most {peak} {unit} in one call, of {limit}");
+        let mut judge = |rule, peak: u64, limit: u64, shown: &dyn Fn(u64) -> String| {
+            let detail = format!("at most {} in one call, of {}", shown(peak), shown(limit));
             match peak.saturating_mul(2) > limit {
                 true => findings.warn(rule, detail),
                 false => findings.pass(rule, detail),
             }
         };
-        judge(rules::MEMORY, self.peak_memory_bytes, limits.memory_bytes_max, "bytes");
-        judge(rules::HOST_CALLS, self.peak_host_calls, limits.host_calls_max, "host calls");
+        judge(rules::MEMORY, self.peak_memory_bytes, limits.memory_bytes_max, &|n| {
+            counted(n, "byte")
+        });
+        judge(rules::HOST_CALLS, self.peak_host_calls, limits.host_calls_max, &|n| {
+            counted(n, "host call")
+        });
         let slowest = self.calls.values().map(|call| call.p99_nanos).max().unwrap_or(0);
-        let micros = |nanos: u128| u64::try_from(nanos / 1_000).unwrap_or(u64::MAX);
         let wall: Duration = limits.call_wall_max;
-        judge(rules::TIME, micros(slowest.into()), micros(wall.as_nanos()), "µs");
+        let wall = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
+        judge(rules::TIME, slowest, wall, &took);
     }
 }
 
