@@ -10,6 +10,7 @@
 //! The runners know these traits only; [`crate::driver::proxy`] and [`crate::host`] implement them
 //! over real plugins, and tests implement them in a few lines over virtual time.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -47,12 +48,29 @@ pub struct Capabilities {
 }
 
 /// One thing wrong with a configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diagnostic {
     /// Dotted path inside the configuration; empty for the whole.
     pub path: String,
     /// What is wrong and what would be right.
     pub message: String,
+    /// Nothing may stand at the path, whatever it is: its last name is unknown.
+    pub unknown: bool,
+    /// The name that may have been meant in place of the unknown one.
+    pub suggestion: Option<String>,
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.message)?;
+        match &self.suggestion {
+            Some(name) => write!(f, "; did you mean {name}?"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Why a driver or device plugin did not do what it was asked. `recoverable` is in the type: the
@@ -87,7 +105,7 @@ pub enum PluginCallError {
     #[error("not found: {0}")]
     NotFound(String),
     /// The task's configuration is wrong.
-    #[error("invalid configuration: {}", .0.iter().map(|d| if d.path.is_empty() { d.message.clone() } else { format!("{}: {}", d.path, d.message) }).collect::<Vec<_>>().join("; "))]
+    #[error("invalid configuration: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     InvalidConfig(Vec<Diagnostic>),
     /// Trying again may help.
     #[error("{0}")]

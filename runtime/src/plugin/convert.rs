@@ -303,7 +303,10 @@ pub(super) fn plugin_error(given: wit::PluginError) -> PluginCallError {
         wit::PluginError::InvalidConfig(list) => PluginCallError::InvalidConfig(
             list.into_iter()
                 .take(50)
-                .map(|d| Diagnostic { path: bounded(d.path), message: reason(d.message) })
+                .map(|d| {
+                    let (path, message) = (bounded(d.path), reason(d.message));
+                    Diagnostic { path, message, ..Diagnostic::default() }
+                })
                 .collect(),
         ),
         wit::PluginError::Recoverable(m) => PluginCallError::Recoverable(reason(m)),

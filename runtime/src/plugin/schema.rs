@@ -4,21 +4,27 @@
 //! linear-time regex engine, references to other documents are not followed, and what there is to
 //! check is counted before (`schema_cost`).
 
+use jsonschema::ValidationError;
+use jsonschema::error::ValidationErrorKind;
 use serde_json::Value;
 
 use super::schema_cost::affordable;
 use super::{PluginError, convert};
 use crate::driver::api::Diagnostic;
+use crate::jobspec::suggest::nearest;
 use crate::limits::SCHEMA_BYTES_MAX;
 use crate::model::ids::PluginName;
 use crate::model::json::JsonObject;
 
 /// Most problems reported of one configuration.
 const DIAGNOSTICS_MAX: usize = 20;
+/// Bytes of a message.
+const MESSAGE_BYTES_MAX: usize = 512;
 
 /// A compiled schema.
 pub struct ConfigSchema {
     validator: jsonschema::Validator,
+    schema: Value,
     text: String,
 }
 
@@ -42,7 +48,7 @@ impl ConfigSchema {
             .with_pattern_options(jsonschema::PatternOptions::regex())
             .build(&value)
             .map_err(|e| wrong(e.to_string()))?;
-        Ok(Self { validator, text: text.to_owned() })
+        Ok(Self { validator, schema: value, text: text.to_owned() })
     }
 
     /// The schema as the plugin gave it.
@@ -55,14 +61,95 @@ impl ConfigSchema {
     #[must_use]
     pub fn check(&self, config: &JsonObject) -> Vec<Diagnostic> {
         let value = Value::Object(config.map().clone());
-        self.validator
-            .iter_errors(&value)
-            .take(DIAGNOSTICS_MAX)
-            .map(|error| Diagnostic {
-                path: error.instance_path().to_string().trim_start_matches('/').replace('/', "."),
-                message: crate::host::imports::cut(error.to_string(), 512),
-            })
-            .collect()
+        let mut found = Vec::new();
+        for error in self.validator.iter_errors(&value) {
+            if found.len() >= DIAGNOSTICS_MAX {
+                break;
+            }
+            self.tell(&error, &mut found);
+        }
+        found.truncate(DIAGNOSTICS_MAX);
+        found
+    }
+
+    /// One error as what a person can mend: a place for each unknown name and, of a choice, what is
+    /// wrong with the form that was meant.
+    fn tell(&self, error: &ValidationError<'_>, found: &mut Vec<Diagnostic>) {
+        let path = dotted(error.instance_path().as_str());
+        match error.kind() {
+            ValidationErrorKind::AdditionalProperties { unexpected }
+            | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
+                for name in unexpected.iter().take(DIAGNOSTICS_MAX) {
+                    let dot = if path.is_empty() { "" } else { "." };
+                    found.push(Diagnostic {
+                        path: format!("{path}{dot}{name}"),
+                        message: cut(format!("{name:?} is unknown")),
+                        unknown: true,
+                        suggestion: self.meant(error.schema_path().as_str(), name),
+                    });
+                }
+            }
+            ValidationErrorKind::Required { property: Value::String(name) } => {
+                let message = cut(format!("{name} is missing"));
+                found.push(Diagnostic { path, message, ..Diagnostic::default() });
+            }
+            ValidationErrorKind::OneOfNotValid { context }
+            | ValidationErrorKind::AnyOf { context } => match meant_form(error, context) {
+                // As deep as the schema, which is bounded.
+                Some(errors) => errors.iter().for_each(|error| self.tell(error, found)),
+                None => found.push(plain(path, error)),
+            },
+            _ => found.push(plain(path, error)),
+        }
+    }
+
+    /// The property that was meant by an unknown name, of the part of the schema in which the
+    /// keyword at `keyword` refused it.
+    fn meant(&self, keyword: &str, name: &str) -> Option<String> {
+        let (part, _) = keyword.rsplit_once('/')?;
+        let mut at = &self.schema;
+        for step in part.split('/').skip(1) {
+            at = match (step, at.get("$ref").and_then(Value::as_str)) {
+                ("$ref", Some(reference)) => self.schema.pointer(reference.strip_prefix('#')?)?,
+                _ => at.pointer(&format!("/{step}"))?,
+            };
+        }
+        let properties = at.get("properties")?.as_object()?;
+        nearest(name, properties.keys().map(String::as_str)).map(str::to_owned)
+    }
+}
+
+/// A message that says all there is.
+fn plain(path: String, error: &ValidationError<'_>) -> Diagnostic {
+    Diagnostic { path, message: cut(error.to_string()), ..Diagnostic::default() }
+}
+
+fn cut(message: String) -> String {
+    crate::host::imports::cut(message, MESSAGE_BYTES_MAX)
+}
+
+/// A JSON pointer as people write paths.
+fn dotted(pointer: &str) -> String {
+    let steps = pointer.split('/').skip(1).map(|step| step.replace("~1", "/").replace("~0", "~"));
+    steps.collect::<Vec<_>>().join(".")
+}
+
+/// What is wrong with the one of several forms whose type fits; none when that is not one.
+fn meant_form<'a>(
+    choice: &ValidationError<'_>,
+    forms: &'a [Vec<ValidationError<'static>>],
+) -> Option<&'a [ValidationError<'static>]> {
+    let at = choice.instance_path();
+    let fits = |errors: &&Vec<ValidationError<'static>>| {
+        let other_type = |error: &ValidationError<'_>| {
+            matches!(error.kind(), ValidationErrorKind::Type { .. }) && error.instance_path() == at
+        };
+        !errors.iter().any(other_type)
+    };
+    let mut fitting = forms.iter().filter(fits);
+    match (fitting.next(), fitting.next()) {
+        (Some(errors), None) if !errors.is_empty() => Some(errors),
+        _ => None,
     }
 }
 
@@ -97,17 +184,11 @@ impl Described {
 /// Problems in one line.
 #[must_use]
 pub fn one_line(diagnostics: &[Diagnostic]) -> String {
-    diagnostics
-        .iter()
-        .map(|d| {
-            if d.path.is_empty() { d.message.clone() } else { format!("{}: {}", d.path, d.message) }
-        })
-        .collect::<Vec<_>>()
-        .join("; ")
+    diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests")]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 mod tests {
     use serde_json::json;
 
@@ -133,8 +214,47 @@ mod tests {
         let found = schema.check(&object(json!({"args": ["a", 1], "comand": "x"})));
         let text = one_line(&found);
         assert!(text.contains("args.1: "), "{text}");
-        assert!(text.contains("comand"), "{text}");
-        assert!(text.contains("\"command\" is a required property"), "{text}");
+        assert!(text.contains("comand: \"comand\" is unknown; did you mean command?"), "{text}");
+        assert!(text.contains("command is missing"), "{text}");
+    }
+
+    #[test]
+    fn an_unknown_name_is_found_where_it_stands_behind_references_and_choices() {
+        let network = json!({
+            "type": "object",
+            "additionalProperties": false,
+            "properties": {"listen": {"type": "boolean"}}
+        });
+        let part = json!({"$ref": "#/$defs/network"});
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "network": {"oneOf": [part, {"type": "array", "items": part}]}
+            },
+            "$defs": {"network": network}
+        });
+        let schema = ConfigSchema::new("task schema", &schema.to_string()).unwrap();
+        for (config, path) in [
+            (json!({"network": {"listn": true}}), "network.listn"),
+            (json!({"network": [{"listen": true}, {"listn": true}]}), "network.1.listn"),
+        ] {
+            let found = schema.check(&object(config));
+            let [one] = found.as_slice() else { panic!("{found:?}") };
+            assert_eq!((one.path.as_str(), one.unknown), (path, true));
+            assert_eq!(one.suggestion.as_deref(), Some("listen"), "{one:?}");
+        }
+        let found = schema.check(&object(json!({"network": {"listen": 5}})));
+        assert_eq!(found.iter().map(|d| d.path.as_str()).collect::<Vec<_>>(), ["network.listen"]);
+        let neither = schema.check(&object(json!({"network": "all"})));
+        assert_eq!(neither.iter().map(|d| d.path.as_str()).collect::<Vec<_>>(), ["network"]);
+    }
+
+    #[test]
+    fn a_configuration_of_many_unknown_names_is_told_within_bounds() {
+        let schema = json!({"properties": {"a": {}}, "additionalProperties": false}).to_string();
+        let schema = ConfigSchema::new("task schema", &schema).unwrap();
+        let many = (0..10_000).map(|n| (format!("k{n}"), Value::Null)).collect();
+        assert_eq!(schema.check(&object(Value::Object(many))).len(), DIAGNOSTICS_MAX);
     }
 
     #[test]

@@ -59,8 +59,8 @@ fn text(driver: &crate::model::ids::PluginName, problems: &[Diagnostic]) -> Stri
     let lines: Vec<String> = problems
         .iter()
         .map(|p| match p.path.as_str() {
-            "" => p.message.clone(),
-            path => format!("config.{path}: {}", p.message),
+            "" => p.to_string(),
+            _ => format!("config.{p}"),
         })
         .collect();
     format!("the config of this task does not fit driver {driver}: {}", lines.join("; "))

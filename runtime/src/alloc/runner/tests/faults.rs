@@ -119,7 +119,8 @@ async fn an_unknown_variable_is_a_setup_failure_with_its_text() {
 #[tokio::test(start_paused = true)]
 async fn a_configuration_the_driver_refuses_is_a_failed_validation() {
     let bench = Bench::new();
-    let problem = Diagnostic { path: "command".to_owned(), message: "is missing".to_owned() };
+    let (path, message) = ("command".to_owned(), "is missing".to_owned());
+    let problem = Diagnostic { path, message, ..Diagnostic::default() };
     bench.node.set_problems(vec![problem]);
     let state = bench.run(vec![task("web")]).wait_done().await;
     assert_eq!(events(&state, "web")[2..], ["Failed Validation", "Not Restarting"]);
