@@ -112,6 +112,12 @@ impl Diagnostics {
         self.diagnostics.is_empty()
     }
 
+    /// How many were found, those beyond the bound included.
+    #[must_use]
+    pub fn found(&self) -> usize {
+        self.diagnostics.len().saturating_add(self.omitted)
+    }
+
     /// The problems, sorted by position.
     pub fn iter(&self) -> std::slice::Iter<'_, Diagnostic> {
         self.diagnostics.iter()
@@ -170,6 +176,8 @@ pub(super) fn shown(text: &str) -> String {
 pub(super) struct Sink {
     found: BTreeMap<(usize, usize), (Span, String, Option<String>)>,
     count: usize,
+    /// What the job can do without, each said once. They do not make a job unusable.
+    warnings: Vec<(Span, String)>,
 }
 
 impl Sink {
@@ -181,6 +189,16 @@ impl Sink {
     /// Report a problem and what may have been meant.
     pub(super) fn suggest(&mut self, at: Span, message: impl Into<String>, instead: Option<&str>) {
         self.push(at, message.into(), instead.map(str::to_owned));
+    }
+
+    /// Report what will not be as it is written; the job can be used. Said once: where the first
+    /// one stands, of several with the same words.
+    pub(super) fn warn(&mut self, at: Span, message: impl Into<String>) {
+        let message = message.into();
+        let known = self.warnings.iter().any(|(_, said)| *said == message);
+        if !known && self.warnings.len() < JOB_DIAGNOSTICS_MAX {
+            self.warnings.push((at, message));
+        }
     }
 
     /// The valid name nearest to a mistyped one. None once there are far more problems than are
@@ -196,7 +214,7 @@ impl Sink {
         suggest::nearest(given, valid)
     }
 
-    /// Nothing was reported.
+    /// No error was reported.
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -209,17 +227,26 @@ impl Sink {
         }
     }
 
-    /// Lines and columns in `text` for everything reported.
+    /// Lines and columns in `text` for all errors, or where there is none for the warnings.
     pub(super) fn finish(self, text: &str, file: &str) -> Diagnostics {
         let omitted = self.count.saturating_sub(self.found.len());
         let mut lines = LineCursor::new(text);
-        let diagnostics = self
-            .found
-            .into_values()
-            .map(|(at, message, suggestion)| {
+        // A file that cannot be used has to be changed first: what else is in it is told then.
+        let warnings = if self.count == 0 { self.warnings } else { Vec::new() }.into_iter();
+        let mut found: Vec<_> = warnings
+            .map(|(at, message)| (at, Severity::Warning, message, None))
+            .chain(self.found.into_values().map(|(at, text, instead)| {
+                let severity = Severity::Error;
+                (at, severity, text, instead)
+            }))
+            .collect();
+        found.sort_by_key(|(at, ..)| at.start);
+        let diagnostics = found
+            .into_iter()
+            .map(|(at, severity, message, suggestion)| {
                 let (line, column, length) = lines.locate(at);
                 Diagnostic {
-                    severity: Severity::Error,
+                    severity,
                     file: file.to_owned(),
                     line,
                     column,

@@ -201,12 +201,13 @@ fn health_check(check: HealthCheck) -> &'static str {
     }
 }
 
-/// A group's block, or the job's, which says nothing.
+/// A group's block, or the job's, which says nothing. `MaxParallel` 0 is what happens: all are
+/// replaced at once.
 fn update(health: Option<HealthPolicy>, job: JobKind) -> Value {
-    let one_at_a_time = !job.runs_to_completion();
+    let judged = !job.runs_to_completion();
     json!({
-        "Stagger": if one_at_a_time { 30_000_000_000_i64 } else { 0 },
-        "MaxParallel": i32::from(one_at_a_time),
+        "Stagger": if judged { 30_000_000_000_i64 } else { 0 },
+        "MaxParallel": 0,
         "HealthCheck": health.map_or("", |health| health_check(health.check)),
         "MinHealthyTime": health.map_or(0, |health| nanos(health.min_healthy_time)),
         "HealthyDeadline": health.map_or(0, |health| nanos(health.healthy_deadline)),

@@ -5,9 +5,10 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::{Diagnostics, parse};
+use super::{Diagnostics, Parsed, read};
 use crate::limits::JOB_FILE_BYTES_MAX;
 use crate::model::job::Job;
+use crate::model::words::counted;
 
 /// Why a job file could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +58,11 @@ pub enum JobFileError {
         offset: usize,
     },
     /// Read, but wrong. Show [`Diagnostics::render`] of `source_text` to a person.
-    #[error("job file {} has {} problem(s); correct them and try again", path.display(), diagnostics.len() + diagnostics.omitted)]
+    #[error(
+        "job file {} has {}; correct {} and try again",
+        path.display(), counted(diagnostics.found(), "problem"),
+        if diagnostics.found() == 1 { "it" } else { "them" }
+    )]
     Invalid {
         /// The path given.
         path: PathBuf,
@@ -69,13 +74,30 @@ pub enum JobFileError {
     },
 }
 
+/// A job file that was read.
+#[derive(Clone, Debug)]
+pub struct JobFile {
+    /// The job and what goes with it.
+    pub parsed: Parsed,
+    /// What was read.
+    pub text: String,
+}
+
+/// As [`read_file`], the job alone.
+///
+/// # Errors
+/// As [`read_file`].
+pub fn parse_file(path: &Path) -> Result<Job, JobFileError> {
+    read_file(path).map(|file| file.parsed.job)
+}
+
 /// Read a job from a regular file of at most [`JOB_FILE_BYTES_MAX`]. The job's source directory is
 /// absolute.
 ///
 /// # Errors
 /// See [`JobFileError`]; each names the path and the next step.
-pub fn parse_file(path: &Path) -> Result<Job, JobFileError> {
-    let bytes = read(path)?;
+pub fn read_file(path: &Path) -> Result<JobFile, JobFileError> {
+    let bytes = bytes_of(path)?;
     let invalid = |offset| JobFileError::Binary { path: path.to_owned(), offset };
     if let Some(offset) = bytes.iter().position(|byte| *byte == 0) {
         return Err(invalid(offset));
@@ -84,18 +106,18 @@ pub fn parse_file(path: &Path) -> Result<Job, JobFileError> {
     if text.trim_start_matches('\u{feff}').trim().is_empty() {
         return Err(JobFileError::Empty { path: path.to_owned() });
     }
-    let mut job = parse(&bytes, path, None).map_err(|diagnostics| JobFileError::Invalid {
+    let mut parsed = read(&bytes, path, None).map_err(|diagnostics| JobFileError::Invalid {
         path: path.to_owned(),
         source_text: text.to_owned(),
         diagnostics,
     })?;
     let absolute = std::path::absolute(path)
         .map_err(|source| JobFileError::Read { path: path.to_owned(), source })?;
-    job.source_dir = absolute.parent().map(Path::to_path_buf);
-    Ok(job)
+    parsed.job.source_dir = absolute.parent().map(Path::to_path_buf);
+    Ok(JobFile { parsed, text: text.to_owned() })
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, JobFileError> {
+fn bytes_of(path: &Path) -> Result<Vec<u8>, JobFileError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => JobFileError::Missing { path: path.to_owned() },
         _ => JobFileError::Read { path: path.to_owned(), source },

@@ -22,6 +22,7 @@ mod encode;
 mod file;
 mod hcl;
 mod json;
+mod places;
 mod schema;
 mod tree;
 
@@ -33,7 +34,8 @@ pub use decode::{parse_agent_config, parse_trust_file};
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 use diagnostic::{Sink, Span};
 pub use encode::nomad_json;
-pub use file::{JobFileError, parse_file};
+pub use file::{JobFile, JobFileError, parse_file, read_file};
+pub use places::{ConfigFault, ConfigPlaces};
 use tree::{Block, Body, Item};
 
 /// Syntax of a job file.
@@ -53,12 +55,31 @@ impl Format {
     }
 }
 
+/// A job that was read, and what goes with it.
+#[derive(Clone, Debug)]
+pub struct Parsed {
+    /// The job.
+    pub job: Job,
+    /// What is accepted and not done, or not as it is written.
+    pub warnings: Diagnostics,
+    /// Where the tasks' `config` stands.
+    pub places: ConfigPlaces,
+}
+
+/// As [`read`], without what goes with the job.
+///
+/// # Errors
+/// As [`read`].
+pub fn parse(input: &[u8], file: &Path, format: Option<Format>) -> Result<Job, Diagnostics> {
+    read(input, file, format).map(|parsed| parsed.job)
+}
+
 /// Read a job from `input`. `file` is for messages, and its directory is what `${job.dir}` means;
 /// empty or `-` when there is none. Without `format` it is found out.
 ///
 /// # Errors
 /// Everything that is wrong, with places; never empty.
-pub fn parse(input: &[u8], file: &Path, format: Option<Format>) -> Result<Job, Diagnostics> {
+pub fn read(input: &[u8], file: &Path, format: Option<Format>) -> Result<Parsed, Diagnostics> {
     let name = file.display().to_string();
     let mut sink = Sink::default();
     let text = match std::str::from_utf8(input) {
@@ -80,7 +101,9 @@ pub fn parse(input: &[u8], file: &Path, format: Option<Format>) -> Result<Job, D
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let job = parse_text(text, file, format, &mut sink);
     match job {
-        Some(job) if sink.is_empty() => Ok(job),
+        Some((job, places)) if sink.is_empty() => {
+            Ok(Parsed { job, places, warnings: sink.finish(text, &name) })
+        }
         _ => {
             if sink.is_empty() {
                 sink.error(Span::default(), "the job cannot be used");
@@ -90,7 +113,12 @@ pub fn parse(input: &[u8], file: &Path, format: Option<Format>) -> Result<Job, D
     }
 }
 
-fn parse_text(text: &str, file: &Path, format: Option<Format>, sink: &mut Sink) -> Option<Job> {
+fn parse_text(
+    text: &str,
+    file: &Path,
+    format: Option<Format>,
+    sink: &mut Sink,
+) -> Option<(Job, ConfigPlaces)> {
     if let Some(at) = text.find('\0') {
         sink.error(Span::new(at, at + 1), "not a text file: it contains the character NUL");
         return None;
@@ -107,7 +135,9 @@ fn parse_text(text: &str, file: &Path, format: Option<Format>, sink: &mut Sink) 
         }
         Format::Json => json::read(text, sink)?,
     };
-    decode::job(block, source_dir(file), &mut decode::Context { sink, format })
+    let mut cx = decode::Context::new(sink, format);
+    let job = decode::job(block, source_dir(file), &mut cx)?;
+    Some((job, cx.places))
 }
 
 /// The one job of an HCL file.

@@ -66,9 +66,30 @@ pub(super) enum Shape {
         hint: &'static str,
         /// What means the same as leaving it out; see [`is_neutral`].
         neutral: &'static [&'static str],
+        /// What is accepted although it promises something that does not happen.
+        missed: Option<&'static Missed>,
     },
     /// JSON only: written by servers or read by them before the job; skipped.
     Served,
+}
+
+/// Values that are accepted without doing what they say, which is told in a warning.
+#[derive(Debug)]
+pub(super) struct Missed {
+    /// As in [`Shape::Unsupported`].
+    pub values: &'static [&'static str],
+    /// What happens instead.
+    pub instead: &'static str,
+    /// Also told of a job in JSON. There clients fill in Nomad's defaults, so only what somebody
+    /// would miss who never wrote it.
+    pub in_json: bool,
+}
+
+impl Missed {
+    /// The warning about the key that is written so.
+    pub(super) fn warning(&self, key: &str) -> String {
+        format!("{key} has no effect yet: {}", self.instead)
+    }
 }
 
 impl Schema {

@@ -13,6 +13,7 @@ mod good;
 mod health;
 mod hostile;
 mod services;
+mod warnings;
 
 use std::path::Path;
 

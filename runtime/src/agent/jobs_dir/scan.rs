@@ -98,7 +98,13 @@ fn stamp(meta: &std::fs::Metadata) -> Stamp {
 }
 
 fn read(path: &Path) -> Content {
-    jobspec::parse_file(path).map(Arc::new).map_err(|error| match error {
+    let read = jobspec::read_file(path).map(|file| {
+        for warning in &file.parsed.warnings {
+            tracing::warn!("{warning}");
+        }
+        Arc::new(file.parsed.job)
+    });
+    read.map_err(|error| match error {
         JobFileError::Invalid { source_text, diagnostics, .. } => {
             diagnostics.render(&source_text, false)
         }

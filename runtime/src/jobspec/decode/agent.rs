@@ -78,7 +78,7 @@ pub(super) const fn labelled(name: &'static str, schema: &'static Schema) -> Fie
 }
 
 const fn hinted(name: &'static str, hint: &'static str) -> Field {
-    field(name, Shape::Unsupported { hint, neutral: &[] })
+    field(name, Shape::Unsupported { hint, neutral: &[], missed: None })
 }
 
 static AGENT: Schema = Schema {
@@ -191,7 +191,7 @@ pub fn parse_agent_config(input: &[u8], file: &Path) -> Result<AgentConfig, Diag
         Err(before) => return Err(sink.finish(before, &name)),
     };
     let config = hcl::read(text, &mut sink)
-        .map(|body| agent(body, &mut Context { sink: &mut sink, format: Format::Hcl }));
+        .map(|body| agent(body, &mut Context::new(&mut sink, Format::Hcl)));
     match config {
         Some(mut config) if sink.is_empty() => {
             let origins = config.plugins.values_mut().filter_map(|block| block.origin.as_mut());

@@ -28,6 +28,13 @@ pub(super) fn checked(item: Item, shape: Shape, cx: &mut Context<'_>) -> Option<
         {
             None
         }
+        (
+            Shape::Unsupported { missed: Some(missed), .. },
+            Item::Attribute(Attribute { value, .. }),
+        ) if is_neutral(value, missed.values) => {
+            cx.sink.warn(key.span, missed.warning(name));
+            None
+        }
         (Shape::Unsupported { hint, .. }, _) => {
             let comma = if hint.is_empty() { "" } else { "; " };
             let message =

@@ -57,6 +57,7 @@ pub(super) fn group(block: Block, outer: Outer<'_>, cx: &mut Context<'_>) -> Opt
     let policy = restart::policy(reader.block("restart"), policy, cx);
     let rules = health::rules(&mut reader, schema, kind, outer.rules, cx);
     let health = health::policy(rules, kind, cx);
+    health::told_at_once(rules, kind, count, cx);
     let ephemeral_disk = ephemeral_disk(reader.block("ephemeral_disk"), schema, cx);
     let network = network(reader.blocks("network"), schema, cx);
     let scope = service::Scope {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::super::Format;
 use super::super::diagnostic::Span;
-use super::super::schema::Schema;
-use super::super::tree::Block;
+use super::super::schema::{Schema, is_neutral};
+use super::super::tree::{Block, Key, Value, ValueKind};
 use super::group::inner;
 use super::{Context, Reader};
 use crate::model::job::{HealthCheck, HealthPolicy, JobKind};
@@ -60,6 +60,8 @@ impl Said {
 pub(super) struct Rules {
     update: Option<Said>,
     migrate: Option<Said>,
+    /// Where `update` asks for one allocation after the other.
+    one_by_one: Option<Span>,
 }
 
 /// Take both blocks out of a job or, with the job's rules in `outer`, a group.
@@ -70,15 +72,31 @@ pub(super) fn rules(
     outer: Rules,
     cx: &mut Context<'_>,
 ) -> Rules {
+    let mut one_by_one = outer.one_by_one;
     let mut one = |name, outer| {
-        let said = reader.block(name).and_then(|block| said(block, inner(schema, name)?, kind, cx));
+        let said = reader
+            .block(name)
+            .and_then(|block| said(block, inner(schema, name)?, kind, &mut one_by_one, cx));
         let said = said.map(|own| (own, own.within(outer)));
         if let Some((own, all)) = said {
             check_times(own, all.policy(), cx);
         }
         said.map(|(_, all)| all).or(outer)
     };
-    Rules { update: one("update", outer.update), migrate: one("migrate", outer.migrate) }
+    let (update, migrate) = (one("update", outer.update), one("migrate", outer.migrate));
+    Rules { update, migrate, one_by_one }
+}
+
+/// Say that nothing is replaced one after the other. In JSON clients fill the key in: there only
+/// where there is something to be replaced together.
+pub(super) fn told_at_once(rules: Rules, kind: JobKind, count: u32, cx: &mut Context<'_>) {
+    let noise = kind.runs_to_completion() || (cx.format == Format::Json && count < 2);
+    if let Some(at) = rules.one_by_one.filter(|_| !noise) {
+        let key = cx.name("max_parallel", "MaxParallel");
+        let message =
+            format!("{key} has no effect yet: all allocations of a group are replaced at once");
+        cx.sink.warn(at, message);
+    }
 }
 
 /// What a group's allocations are judged by.
@@ -105,10 +123,14 @@ fn said(
     block: Block,
     schema: &'static Schema,
     kind: JobKind,
+    one_by_one: &mut Option<Span>,
     cx: &mut Context<'_>,
 ) -> Option<Said> {
     let key = block.key.clone();
     let mut reader = Reader::new(block.body, schema, cx);
+    if let Some((key, value)) = reader.value("max_parallel") {
+        max_parallel(&key, &value, one_by_one, cx);
+    }
     let check = reader.text("health_check", cx);
     let check_given = check.is_some();
     let check = cx.choice("health_check", check, &CHECKS);
@@ -134,6 +156,22 @@ fn said(
         return None;
     }
     Some(Said { check, min_healthy_time, healthy_deadline, header: key.span })
+}
+
+/// Only one after the other is accepted, and not done.
+fn max_parallel(key: &Key, value: &Value, one_by_one: &mut Option<Span>, cx: &mut Context<'_>) {
+    let none = |number: &serde_json::Number| number.as_u64() == Some(0);
+    match &value.kind {
+        // Not given, as programs write it.
+        ValueKind::Number(number) if cx.format == Format::Json && none(number) => {}
+        _ if is_neutral(value, &["1"]) => *one_by_one = Some(key.span),
+        _ => {
+            let name = key.written();
+            let message =
+                format!("{name} is valid in Nomad, not supported by Ostler yet; leave it out");
+            cx.error(key.span, message);
+        }
+    }
 }
 
 /// The healthy time has to fit before the deadline. Reported where one of the two is written.

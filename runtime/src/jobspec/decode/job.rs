@@ -29,12 +29,11 @@ pub(in super::super) fn job(
     let mut reader = Reader::new(block.body, &schema::JOB, cx);
     let id = job_id(block.labels.into_iter().next(), header, &mut reader, cx);
     let name = reader.text("name", cx);
-    // Checked for its type; this agent is in no region.
-    reader.text("region", cx);
+    region(&mut reader, cx);
     let kind = reader.text("type", cx);
     let kind = cx.choice("job type", kind, &KINDS).unwrap_or_default();
     let namespace = reader.text("namespace", cx);
-    let priority = reader.number("priority", 1..=100, cx).unwrap_or(50);
+    let priority = priority(&mut reader, cx);
     let datacenters = datacenters(&mut reader, cx);
     let meta = reader.text_map("meta", cx);
     let constraints = constraint::constraints(reader.blocks("constraint"), cx);
@@ -65,6 +64,32 @@ pub(in super::super) fn job(
         groups,
         source_dir: given_dir.or(source_dir),
     })
+}
+
+/// The region every node is in, and what a priority is unless somebody says otherwise: written out
+/// or not, nothing is missed.
+const REGION: &str = "global";
+const PRIORITY: u8 = 50;
+
+fn region(reader: &mut Reader, cx: &mut Context<'_>) {
+    if let Some((region, at)) = reader.text("region", cx)
+        && region != REGION
+    {
+        let key = cx.name("region", "Region");
+        let message = format!("{key} has no effect yet: this node is in region {REGION} alone");
+        cx.sink.warn(at, message);
+    }
+}
+
+fn priority(reader: &mut Reader, cx: &mut Context<'_>) -> u8 {
+    let Some((priority, at)) = reader.integer("priority", 1..=100, cx) else { return PRIORITY };
+    let priority = u8::try_from(priority).unwrap_or(PRIORITY);
+    if priority != PRIORITY {
+        let key = cx.name("priority", "Priority");
+        let message = format!("{key} has no effect yet: no job goes before another");
+        cx.sink.warn(at, message);
+    }
+    priority
 }
 
 fn job_id(

@@ -24,11 +24,20 @@ pub use trust::parse_trust_file;
 
 use super::Format;
 use super::diagnostic::{Sink, Span, shown};
+use super::places::ConfigPlaces;
 
 /// Where problems go and how values are written.
 pub(super) struct Context<'a> {
     pub sink: &'a mut Sink,
     pub format: Format,
+    /// Where the `config` of tasks stands.
+    pub places: ConfigPlaces,
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn new(sink: &'a mut Sink, format: Format) -> Self {
+        Self { sink, format, places: ConfigPlaces::default() }
+    }
 }
 
 impl Context<'_> {

@@ -57,6 +57,11 @@ impl Reader {
         self.given.contains(name)
     }
 
+    /// Where something usable stands.
+    pub(super) fn place(&self, name: &'static str) -> Option<Span> {
+        self.fields.get(name)?.last().map(|item| item.key().span)
+    }
+
     /// The value of an attribute, of whatever type.
     pub(super) fn value(&mut self, name: &'static str) -> Option<(Key, Value)> {
         match self.fields.remove(name)?.pop()? {
@@ -239,19 +244,7 @@ impl Reader {
         map
     }
 
-    /// `config`: anything.
-    pub(super) fn free(&mut self, name: &'static str, cx: &mut Context<'_>) -> JsonObject {
-        let mut map = serde_json::Map::new();
-        for (key, value) in self.members(name, cx) {
-            if map.contains_key(&key.name) {
-                cx.error(key.span, format!("{} is given twice", shown(&key.name)));
-            }
-            map.insert(key.name, value.into_json());
-        }
-        JsonObject::from(map)
-    }
-
-    /// The same, and where everything in it stands, by dotted path (`a.b`, `list.0`).
+    /// `config`: anything, and where everything in it stands, by dotted path (`a.b`, `list.0`).
     pub(super) fn free_with_places(
         &mut self,
         name: &'static str,

@@ -216,6 +216,15 @@ fn check(
     cx: &mut Context<'_>,
 ) -> Option<(Check, Span)> {
     let header = block.key.span;
+    cx.sink.warn(
+        header,
+        cx.name(
+            "check is asked only until the allocation is judged healthy or unhealthy; nobody asks \
+             it later yet",
+            "Checks are asked only until the allocation is judged healthy or unhealthy; nobody \
+             asks them later yet",
+        ),
+    );
     let mut reader = Reader::new(block.body, schema, cx);
     let name = reader.text("name", cx);
     let kind = kind(&mut reader, header, cx);

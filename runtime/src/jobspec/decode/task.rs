@@ -1,49 +1,18 @@
 //! A task.
 
+use std::time::Duration;
+
 use super::super::diagnostic::{Span, shown};
 use super::super::schema::Schema;
 use super::super::tree::Block;
 use super::group::inner;
 use super::job::checked;
 use super::{Context, Reader, constraint, resources, restart, service};
-use crate::limits::KILL_TIMEOUT_DEFAULT;
+use crate::limits::{KILL_TIMEOUT_DEFAULT, KILL_TIMEOUT_MAX};
 use crate::model::ids::{PluginName, TaskName};
 use crate::model::job::{Lifecycle, LifecycleHook, LogConfig, RestartPolicy, Service, Task};
-
-/// Signals a task may be stopped with, by their usual numbers.
-const SIGNALS: [&str; 31] = [
-    "SIGHUP",
-    "SIGINT",
-    "SIGQUIT",
-    "SIGILL",
-    "SIGTRAP",
-    "SIGABRT",
-    "SIGBUS",
-    "SIGFPE",
-    "SIGKILL",
-    "SIGUSR1",
-    "SIGSEGV",
-    "SIGUSR2",
-    "SIGPIPE",
-    "SIGALRM",
-    "SIGTERM",
-    "SIGSTKFLT",
-    "SIGCHLD",
-    "SIGCONT",
-    "SIGSTOP",
-    "SIGTSTP",
-    "SIGTTIN",
-    "SIGTTOU",
-    "SIGURG",
-    "SIGXCPU",
-    "SIGXFSZ",
-    "SIGVTALRM",
-    "SIGPROF",
-    "SIGWINCH",
-    "SIGIO",
-    "SIGPWR",
-    "SIGSYS",
-];
+use crate::model::json::JsonObject;
+use crate::model::signal::SIGNALS;
 
 /// Stands beside the tasks' directories in the allocation's.
 const SHARED_DIRECTORY: &str = "alloc";
@@ -97,8 +66,14 @@ pub(super) fn task(
     if let Some(name) = &name {
         decoded.services = service::services(services, Some(name), scope, cx);
     }
-    decoded.task = assemble(name, driver, policy, lifecycle_block, &mut reader, schema, cx)
-        .map(|task| Task { leader: decoded.is_leader, ..task });
+    let config_at = reader.place("config").unwrap_or(header);
+    let (config, mut places) = reader.free_with_places("config", cx);
+    places.insert(String::new(), config_at);
+    if let (Some(group), Some(name)) = (scope.group, &name) {
+        cx.places.insert(group, name.as_str(), places);
+    }
+    let task = assemble(name, driver, policy, lifecycle_block, &mut reader, schema, cx);
+    decoded.task = task.map(|task| Task { leader: decoded.is_leader, config, ..task });
     reader.finish();
     decoded
 }
@@ -112,13 +87,12 @@ fn assemble(
     schema: &'static Schema,
     cx: &mut Context<'_>,
 ) -> Option<Task> {
-    let config = reader.free("config", cx);
     let env = reader.text_map("env", cx);
     let meta = reader.text_map("meta", cx);
     let constraints = constraint::constraints(reader.blocks("constraint"), cx);
     let resources = resources::resources(reader.block("resources"), schema, cx);
     let restart = restart::policy(reader.block("restart"), policy, cx);
-    let kill_timeout = reader.duration("kill_timeout", cx).map(|(timeout, _)| timeout);
+    let kill_timeout = kill_timeout(reader, cx);
     let kill_signal = reader.text("kill_signal", cx).and_then(|given| signal(given, cx));
     let lifecycle = lifecycle_block.and_then(|block| lifecycle(block, schema, cx));
     let logs = logs(reader.block("logs"), schema, cx);
@@ -127,13 +101,13 @@ fn assemble(
     Some(Task {
         name: name?,
         driver: driver?,
-        config,
+        config: JsonObject::default(),
         env,
         meta,
         constraints,
         resources,
         restart,
-        kill_timeout: kill_timeout.unwrap_or(KILL_TIMEOUT_DEFAULT),
+        kill_timeout,
         kill_signal,
         leader: false,
         lifecycle,
@@ -141,6 +115,23 @@ fn assemble(
         user,
         shutdown_delay: shutdown_delay.filter(|delay| !delay.is_zero()),
     })
+}
+
+/// How long the task may take to stop. The agent waits no longer than it is willing to.
+fn kill_timeout(reader: &mut Reader, cx: &mut Context<'_>) -> Duration {
+    let Some((timeout, at)) = reader.duration("kill_timeout", cx) else {
+        return KILL_TIMEOUT_DEFAULT;
+    };
+    if timeout > KILL_TIMEOUT_MAX {
+        let message = format!(
+            "{} of {} is longer than this agent waits: a task is killed after {}",
+            cx.name("kill_timeout", "KillTimeout"),
+            humantime::format_duration(timeout),
+            humantime::format_duration(KILL_TIMEOUT_MAX),
+        );
+        cx.sink.warn(at, message);
+    }
+    timeout
 }
 
 fn driver(reader: &mut Reader, header: Span, cx: &mut Context<'_>) -> Option<PluginName> {

@@ -153,7 +153,7 @@ pub fn parse_trust_file(input: &[u8], file: &Path) -> Result<TrustFile, Diagnost
         Err(before) => return Err(sink.finish(before, &name)),
     };
     let trust = hcl::read(text, &mut sink)
-        .map(|body| trust_file(body, &mut Context { sink: &mut sink, format: Format::Hcl }));
+        .map(|body| trust_file(body, &mut Context::new(&mut sink, Format::Hcl)));
     match trust {
         Some(mut trust) if sink.is_empty() => {
             let line = super::agent::lines_of(text);

@@ -103,14 +103,33 @@ fn syntax_message(text: &str, at: usize, message: &str) -> String {
     if at >= text.trim_end().len() {
         return format!("the file ends too early: {message}");
     }
-    let mut message = format!("cannot be read: {message}");
-    let rest = text.get(at..).unwrap_or_default();
     let before = text.get(..at).unwrap_or_default();
     let line = before.rsplit('\n').next().unwrap_or_default();
-    if line.contains('{') && rest.starts_with(|c: char| c.is_alphabetic() || c == '_') {
-        message.push_str("; a block on one line holds one attribute, put each on its own line");
+    // What comes after the one attribute, or a block where that should be.
+    let structure = ["invalid attribute", "invalid block", "unexpected token"];
+    if opens_block(line) && structure.iter().any(|start| message.starts_with(start)) {
+        return ONE_LINE.to_owned();
     }
-    message
+    format!("cannot be read: {message}")
+}
+
+const ONE_LINE: &str =
+    "a one-line block holds one attribute; put nested blocks on lines of their own";
+
+/// Is a brace open at the end of the line that was opened in it? Those in texts do not count.
+fn opens_block(line: &str) -> bool {
+    let (mut open, mut quoted, mut escaped) = (0_usize, false, false);
+    for c in line.chars() {
+        match (c, quoted) {
+            (_, true) if escaped => escaped = false,
+            ('\\', true) => escaped = true,
+            ('"', _) => quoted = !quoted,
+            ('{', false) => open += 1,
+            ('}', false) => open = open.saturating_sub(1),
+            _ => {}
+        }
+    }
+    open > 0
 }
 
 /// Turns the parser's structures into the tree.

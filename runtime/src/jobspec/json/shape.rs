@@ -41,9 +41,13 @@ fn member(field: &'static Field, key: Key, value: Value, items: &mut Vec<Item>, 
         Key { name: field.hcl.to_owned(), original: Some(field.json.to_owned()), span: key.span };
     match field.shape {
         Shape::Served => {}
-        Shape::Unsupported { neutral, .. } => {
-            if !is_neutral(&value, neutral) && !is_empty(&value) {
-                report_unsupported(field, &key, sink);
+        Shape::Unsupported { neutral, missed, .. } => {
+            let missed = missed.filter(|missed| is_neutral(&value, missed.values));
+            match missed {
+                _ if is_neutral(&value, neutral) || is_empty(&value) => {}
+                Some(missed) if missed.in_json => sink.warn(key.span, missed.warning(field.json)),
+                Some(_) => {}
+                None => report_unsupported(field, &key, sink),
             }
         }
         Shape::IntegerNotZero if is_empty(&value) => {}

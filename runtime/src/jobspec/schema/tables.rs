@@ -1,7 +1,7 @@
 //! The tables themselves. The order is that of suggestions among equals.
 
 use super::Shape::{Bool, Duration, Free, Integer, IntegerNotZero, Text, TextList, TextMap};
-use super::{Field, Schema, Shape};
+use super::{Field, Missed, Schema, Shape};
 
 const fn field(hcl: &'static str, json: &'static str, shape: Shape) -> Field {
     Field { hcl, json, shape }
@@ -12,11 +12,11 @@ const fn later(hcl: &'static str, json: &'static str) -> Field {
 }
 
 const fn hinted(hcl: &'static str, json: &'static str, hint: &'static str) -> Field {
-    Field { hcl, json, shape: Shape::Unsupported { hint, neutral: &[] } }
+    Field { hcl, json, shape: Shape::Unsupported { hint, neutral: &[], missed: None } }
 }
 
 const fn neutral(hcl: &'static str, json: &'static str, neutral: &'static [&'static str]) -> Field {
-    Field { hcl, json, shape: Shape::Unsupported { hint: "", neutral } }
+    Field { hcl, json, shape: Shape::Unsupported { hint: "", neutral, missed: None } }
 }
 
 /// Works as if it were not there or had one of these values.
@@ -25,7 +25,22 @@ const fn left_out(
     json: &'static str,
     neutral: &'static [&'static str],
 ) -> Field {
-    Field { hcl, json, shape: Shape::Unsupported { hint: "leave it out", neutral } }
+    Field { hcl, json, shape: Shape::Unsupported { hint: "leave it out", neutral, missed: None } }
+}
+
+/// Accepted in some values, which a warning says to do nothing.
+const fn missed(hcl: &'static str, json: &'static str, missed: &'static Missed) -> Field {
+    let (hint, missed) = ("leave it out", Some(missed));
+    Field { hcl, json, shape: Shape::Unsupported { hint, neutral: &[], missed } }
+}
+
+const fn reschedule(json: &'static str) -> Field {
+    let (hint, missed) = ("", Some(&RESCHEDULE));
+    Field {
+        hcl: "reschedule",
+        json,
+        shape: Shape::Unsupported { hint, neutral: NO_RESCHEDULE, missed },
+    }
 }
 
 const fn served(json: &'static str) -> Field {
@@ -70,7 +85,7 @@ pub(in super::super) static JOB: Schema = Schema {
         later("spread", "Spreads"),
         once("update", "Update", &UPDATE),
         once("migrate", "Migrate", &MIGRATE),
-        neutral("reschedule", "Reschedule", RESCHEDULE),
+        reschedule("Reschedule"),
         later("periodic", "Periodic"),
         later("parameterized", "ParameterizedJob"),
         later("multiregion", "Multiregion"),
@@ -118,7 +133,7 @@ static GROUP: Schema = Schema {
         many("service", "Services", &SERVICE),
         field("max_run_duration", "MaxRunDuration", Duration),
         later("spread", "Spreads"),
-        neutral("reschedule", "ReschedulePolicy", RESCHEDULE),
+        reschedule("ReschedulePolicy"),
         later("volume", "Volumes"),
         later("scaling", "Scaling"),
         later("vault", "Vault"),
@@ -284,15 +299,35 @@ static PORT: Schema = Schema {
     ],
 };
 
-/// What Nomad fills in for rescheduling, by kind of job, and what asks for none: allocations are not
-/// placed anew here when they fail.
-const RESCHEDULE: &[&str] = &[
-    r#"{"Attempts": 0, "Unlimited": false}"#,
-    r#"{"Attempts": 0, "Interval": 0, "Delay": 30000000000, "DelayFunction": "exponential",
+/// What asks for no rescheduling, which is what happens.
+const NO_RESCHEDULE: &[&str] = &[r#"{"Attempts": 0, "Unlimited": false}"#];
+
+/// What Nomad fills in for rescheduling, by kind of job.
+static RESCHEDULE: Missed = Missed {
+    values: &[
+        r#"{"Attempts": 0, "Interval": 0, "Delay": 30000000000, "DelayFunction": "exponential",
         "MaxDelay": 3600000000000, "Unlimited": true}"#,
-    r#"{"Attempts": 1, "Interval": 86400000000000, "Delay": 5000000000,
+        r#"{"Attempts": 1, "Interval": 86400000000000, "Delay": 5000000000,
         "DelayFunction": "constant", "MaxDelay": 0, "Unlimited": false}"#,
-];
+    ],
+    instead: "an allocation that failed is not placed again",
+    in_json: true,
+};
+
+static STAGGER: Missed = Missed {
+    values: &["30s"],
+    instead: "all allocations of a group are replaced at once",
+    in_json: false,
+};
+
+static PROGRESS_DEADLINE: Missed = Missed {
+    values: &["10m"],
+    instead: "healthy_deadline alone says how long an allocation has",
+    in_json: false,
+};
+
+static MIGRATE_PARALLEL: Missed =
+    Missed { values: &["1"], instead: "a drain stops all allocations at once", in_json: false };
 
 static UPDATE: Schema = Schema {
     what: "update",
@@ -300,12 +335,12 @@ static UPDATE: Schema = Schema {
         field("health_check", "HealthCheck", Text),
         field("min_healthy_time", "MinHealthyTime", Duration),
         field("healthy_deadline", "HealthyDeadline", Duration),
-        left_out("max_parallel", "MaxParallel", &["1"]),
+        field("max_parallel", "MaxParallel", Integer),
         left_out("canary", "Canary", &["0"]),
         left_out("auto_revert", "AutoRevert", &["false"]),
         left_out("auto_promote", "AutoPromote", &["false"]),
-        left_out("stagger", "Stagger", &["30s"]),
-        left_out("progress_deadline", "ProgressDeadline", &["10m"]),
+        missed("stagger", "Stagger", &STAGGER),
+        missed("progress_deadline", "ProgressDeadline", &PROGRESS_DEADLINE),
     ],
 };
 
@@ -315,7 +350,7 @@ static MIGRATE: Schema = Schema {
         field("health_check", "HealthCheck", Text),
         field("min_healthy_time", "MinHealthyTime", Duration),
         field("healthy_deadline", "HealthyDeadline", Duration),
-        left_out("max_parallel", "MaxParallel", &["1"]),
+        missed("max_parallel", "MaxParallel", &MIGRATE_PARALLEL),
     ],
 };
 

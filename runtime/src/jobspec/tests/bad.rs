@@ -297,7 +297,10 @@ fn what_is_not_hcl_is_reported_where_reading_stopped() {
         ),
         ("/* job", "1:1: this comment is never closed"),
         ("job \"a\" {\n x = 1 y = 2\n}", "2:8: cannot be read"),
-        ("job \"a\" {\n x { a = 1 b = 2 }\n}", "2:12: cannot be read … put each on its own line"),
+        (
+            "job \"a\" {\n x { a = 1 b = 2 }\n}",
+            "2:12: a one-line block holds one attribute; put nested",
+        ),
         ("job \"a\" {\n = 1\n}", "2:2: cannot be read"),
         ("", "1:1: the file is empty"),
         (" \n\t\n", "1:1: the file is empty"),

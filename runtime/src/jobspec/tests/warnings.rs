@@ -1,0 +1,200 @@
+//! What is accepted and not done, and where a driver's complaints about `config` belong.
+
+use std::path::Path;
+
+use super::super::{ConfigFault, Format, read};
+use super::{in_group, in_job, in_task};
+
+fn of(text: &str, format: Format) -> Vec<String> {
+    match read(text.as_bytes(), Path::new("dir/job.hcl"), Some(format)) {
+        Ok(parsed) => parsed
+            .warnings
+            .iter()
+            .map(|warning| {
+                assert!(warning.to_string().starts_with("dir/job.hcl:"));
+                format!("{}:{}: {}", warning.line, warning.column, warning.message)
+            })
+            .collect(),
+        Err(found) => panic!("{}", found.render(text, false)),
+    }
+}
+
+#[track_caller]
+fn warned(text: &str, expected: &[&str]) {
+    let found = of(text, Format::Hcl);
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.starts_with(expected), "{found:?} is not {expected:?}");
+    }
+}
+
+/// A job as programs send it: `job` and `group` are members of either.
+fn json(job: &str, group: &str, count: u32) -> String {
+    let task = r#"{"Name": "t", "Driver": "mock"}"#;
+    let group = format!(r#"{{"Name": "g", "Count": {count}, "Tasks": [{task}]{group}}}"#);
+    format!(r#"{{"ID": "j", "Type": "service"{job}, "TaskGroups": [{group}]}}"#)
+}
+
+#[test]
+fn each_key_that_is_accepted_and_not_done_is_named_where_it_stands() {
+    warned(
+        &in_group("count = 2\nupdate {\nmax_parallel = 1\n}"),
+        &["6:1: max_parallel has no effect yet: all allocations of a group are replaced at once"],
+    );
+    warned(
+        &in_task("kill_timeout = \"45s\""),
+        &["5:16: kill_timeout of 45s is longer than this agent waits: a task is killed after 30s"],
+    );
+    let service = "network {\nport \"p\" {}\n}\nservice {\nport = \"p\"\ncheck {\ntype = \"tcp\"\n\
+                   interval = \"2s\"\ntimeout = \"1s\"\n}\n}";
+    warned(&in_group(service), &["9:1: check is asked only until the allocation is judged"]);
+    warned(
+        &in_job("region = \"eu\""),
+        &["5:10: region has no effect yet: this node is in region global"],
+    );
+    warned(&in_job("priority = 70"), &["5:12: priority has no effect yet: no job goes before"]);
+    warned(
+        &in_group(
+            "update {\nstagger = \"30s\"\nprogress_deadline = \"10m\"\n}\nmigrate { max_parallel = 1 }",
+        ),
+        &[
+            "5:1: stagger has no effect yet",
+            "6:1: progress_deadline has no effect yet",
+            "8:11: max_parallel has no effect yet: a drain stops all allocations at once",
+        ],
+    );
+}
+
+#[test]
+fn a_value_that_says_what_happens_anyway_is_no_reason_for_a_warning() {
+    for body in ["region = \"global\"", "priority = 50", "update {\ncanary = 0\n}"] {
+        warned(&in_job(body), &[]);
+    }
+    warned(&in_task("kill_timeout = \"30s\""), &[]);
+}
+
+#[test]
+fn each_warning_is_told_once_however_often_the_key_is_there() {
+    let update = "update {\nmax_parallel = 1\n}\n";
+    let group = |name: &str| {
+        format!("group \"{name}\" {{\n{update}task \"t\" {{ driver = \"mock\" }}\n}}\n")
+    };
+    let text = format!("job \"j\" {{\n{}{}}}\n", group("a"), group("b"));
+    warned(&text, &["4:1: max_parallel has no effect yet"]);
+}
+
+#[test]
+fn a_file_with_errors_tells_the_errors_alone() {
+    let text = in_job("priority = 70\nregoin = \"eu\"");
+    let found = read(text.as_bytes(), Path::new("job.hcl"), None).unwrap_err();
+    assert_eq!(found.len(), 1, "{found}");
+}
+
+#[test]
+fn what_a_stock_client_fills_in_is_no_noise() {
+    // As the command line sends it, and as its library fills it in.
+    let sent = r#", "Region": null, "Priority": null, "Update": null, "Reschedule": null"#;
+    let filled = r#", "Region": "global", "Priority": 50, "Update": {"Stagger": 30000000000,
+        "MaxParallel": 1, "HealthCheck": "checks", "MinHealthyTime": 10000000000,
+        "HealthyDeadline": 300000000000, "ProgressDeadline": 600000000000, "AutoRevert": false,
+        "AutoPromote": false, "Canary": 0}"#;
+    let migrate = r#", "Migrate": {"MaxParallel": 1, "HealthCheck": "checks",
+        "MinHealthyTime": 10000000000, "HealthyDeadline": 300000000000}"#;
+    for job in [sent, filled] {
+        assert_eq!(of(&json(job, migrate, 1), Format::Json), [""; 0], "{job}");
+    }
+    let several = of(&json(filled, migrate, 3), Format::Json);
+    assert_eq!(several.len(), 1, "{several:?}");
+    assert!(several[0].contains("MaxParallel has no effect yet"), "{several:?}");
+}
+
+#[test]
+fn a_reschedule_that_promises_something_is_told_once_and_one_that_asks_for_none_is_not() {
+    let unlimited = r#", "ReschedulePolicy": {"Attempts": 0, "Interval": 0, "Delay": 30000000000,
+        "DelayFunction": "exponential", "MaxDelay": 3600000000000, "Unlimited": true}"#;
+    let found = of(&json("", unlimited, 1), Format::Json);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].ends_with(
+            "ReschedulePolicy has no effect yet: an allocation that failed is not placed again"
+        ),
+        "{found:?}"
+    );
+    let none = r#", "ReschedulePolicy": {"Attempts": 0, "Unlimited": false}"#;
+    assert_eq!(of(&json("", none, 1), Format::Json), [""; 0]);
+}
+
+#[test]
+fn what_is_sent_on_of_a_job_without_such_keys_warns_of_nothing() {
+    let job = super::good(&in_group("count = 3"));
+    let sent = super::super::nomad_json(&job).to_string();
+    assert_eq!(of(&sent, Format::Json), [""; 0]);
+}
+
+#[test]
+fn what_a_driver_finds_wrong_is_shown_where_it_stands() {
+    let text =
+        in_task("config {\ncomand = \"x\"\nargs = [\"a\", 1]\nnetwork {\nlistn = true\n}\n}");
+    let parsed = read(text.as_bytes(), Path::new("job.hcl"), None).unwrap();
+    let fault = |path, suggestion| ConfigFault {
+        group: "g",
+        task: "t",
+        path,
+        message: "is wrong",
+        suggestion,
+    };
+    let faults = [
+        fault("comand", Some("command")),
+        fault("args.1", None),
+        fault("network.listn", None),
+        fault("", None),
+        fault("network.listn.deeper.0", None),
+    ];
+    let found = parsed.places.diagnostics(faults, &text, "job.hcl");
+    let places: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        places,
+        [
+            "job.hcl:5:1: is wrong",
+            "job.hcl:6:1: is wrong (did you mean command?)",
+            "job.hcl:7:14: is wrong",
+            "job.hcl:9:1: is wrong",
+            "job.hcl:9:1: is wrong",
+        ]
+    );
+    let other = parsed.places.diagnostics([ConfigFault { task: "u", ..faults[0] }], &text, "f");
+    assert_eq!(other.diagnostics[0].line, 1, "an unknown task is no reason to fail");
+}
+
+#[test]
+fn without_a_config_its_task_is_the_place() {
+    let text = in_task("");
+    let parsed = read(text.as_bytes(), Path::new("job.hcl"), None).unwrap();
+    let fault = ConfigFault {
+        group: "g",
+        task: "t",
+        path: "",
+        message: "command is missing",
+        suggestion: None,
+    };
+    let found = parsed.places.diagnostics([fault], &text, "job.hcl");
+    assert_eq!(found.to_string(), "job.hcl:3:1: command is missing");
+}
+
+#[test]
+fn a_nested_one_line_block_says_what_to_do() {
+    for text in [
+        "job \"a\" { group \"g\" { task \"t\" { driver = \"mock\" } } }",
+        "job \"a\" {\n group \"g\" { count = 2 task \"t\" {} }\n}",
+        "job \"a\" {\n group \"g\" { count = 2, meta = {} }\n}",
+    ] {
+        let found = read(text.as_bytes(), Path::new("job.hcl"), None).unwrap_err().to_string();
+        assert!(
+            found.contains("a one-line block holds one attribute; put nested blocks on lines"),
+            "{text}: {found}"
+        );
+    }
+    let broken = "job \"a\" {\n meta = {\n a = ]\n }\n}";
+    let found = read(broken.as_bytes(), Path::new("job.hcl"), None).unwrap_err().to_string();
+    assert!(!found.contains("one-line"), "{found}");
+}
