@@ -414,6 +414,11 @@ pub const API_BODY_BYTES_MAX: usize = 4 * MIB as usize;
 pub const API_HEADER_BYTES_MAX: usize = 16 * KIB as usize;
 /// Longest that a client may take for the head of a request, or leave a connection idle.
 pub const API_HEADER_WALL_MAX: Duration = Duration::from_secs(30);
+/// Bytes of a request's body that are read and thrown away after it was answered, so that a client
+/// which writes it whole before it reads gets the answer: a body some times as large as is taken.
+pub const API_DRAIN_BYTES_MAX: usize = 8 * API_BODY_BYTES_MAX;
+/// How long that may take; the answer waits for it. Local clients write without a pause.
+pub const API_DRAIN_WALL_MAX: Duration = Duration::from_secs(1);
 /// Connections at once; each may have one request under way. A person's tools use a handful, and
 /// waiting queries of a hundred watchers still leave room.
 pub const API_CONNECTIONS_MAX: usize = 128;

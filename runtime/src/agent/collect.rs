@@ -15,8 +15,25 @@ use super::gc::{CollectError, FsGauge, Garbage};
 use super::views::Collected;
 use super::{AgentHandle, AllocError, Inner, gc};
 use crate::alloc::AllocPhase;
+use crate::alloc::dir::AllocDir;
 use crate::driver::api::BoxFuture;
+use crate::model::causes;
 use crate::model::ids::AllocId;
+
+/// What became of a request. Of one allocation there is nothing to tell but that it is gone.
+fn done(
+    asked: Option<AllocId>,
+    allocs: Vec<AllocId>,
+    mut failed: Vec<(AllocId, String)>,
+) -> Result<Collected, AllocError> {
+    match failed.pop() {
+        Some((alloc, why)) if asked.is_some() => Err(AllocError::Stays { alloc, why }),
+        last => {
+            failed.extend(last);
+            Ok(Collected { allocs, failed })
+        }
+    }
+}
 
 /// Start the collector of an agent.
 pub(super) fn spawn(agent: &AgentHandle, config: GcConfig) {
@@ -57,10 +74,7 @@ impl Garbage for Allocs {
         let agent = self.0.upgrade().map(AgentHandle);
         Box::pin(async move {
             let Some(agent) = agent else { return Err("the agent is gone".to_owned()) };
-            if agent.destroy_alloc(id).await {
-                return Ok(());
-            }
-            Err("its owner left before it was done".to_owned())
+            agent.collect_alloc(id).await
         })
     }
 }
@@ -69,7 +83,9 @@ impl AgentHandle {
     /// Remove directory and records of one allocation that is over, or of all of them.
     ///
     /// # Errors
-    /// When there is no such allocation, it is not over, or another one waits for its data.
+    /// When there is no such allocation, it is not over, another one waits for its data, or the one
+    /// that was named could not be removed. Of all of them those that stay are in
+    /// [`Collected::failed`].
     pub async fn collect(&self, alloc: Option<AllocId>) -> Result<Collected, AllocError> {
         let view = match alloc {
             Some(id) => Some(self.alloc(id).ok_or(AllocError::Unknown { alloc: id })?),
@@ -77,7 +93,7 @@ impl AgentHandle {
         };
         if let Some(gc) = self.0.gc.get() {
             return match gc.collect(alloc).await {
-                Ok(removed) => Ok(Collected { allocs: removed.allocs }),
+                Ok(removed) => done(alloc, removed.allocs, removed.failed),
                 Err(CollectError::Stopping) => Err(AllocError::Leaving),
                 Err(CollectError::NotGarbage { alloc }) => {
                     let status = view.map(|view| view.state.client_status).unwrap_or_default();
@@ -96,14 +112,43 @@ impl AgentHandle {
         let mut removals = JoinSet::new();
         for Candidate { id, .. } in garbage {
             let agent = self.clone();
-            removals.spawn(async move { agent.destroy_alloc(id).await.then_some(id) });
+            removals.spawn(async move { (id, agent.collect_alloc(id).await) });
         }
-        let mut collected = Collected::default();
+        let (mut allocs, mut failed) = (Vec::new(), Vec::new());
         while let Some(removed) = removals.join_next().await {
-            collected.allocs.extend(removed.ok().flatten());
+            match removed {
+                Ok((id, Ok(()))) => allocs.push(id),
+                Ok((id, Err(why))) => failed.push((id, why)),
+                Err(error) => tracing::error!(%error, "the removal of an allocation panicked"),
+            }
         }
-        collected.allocs.sort_unstable();
-        Ok(collected)
+        allocs.sort_unstable();
+        done(alloc, allocs, failed)
+    }
+
+    /// Remove an allocation that is over, and see that it is gone.
+    ///
+    /// The error says why it is not, for people.
+    async fn collect_alloc(&self, id: AllocId) -> Result<(), String> {
+        if !self.destroy_alloc(id).await {
+            return Err("its owner left before it was done".to_owned());
+        }
+        // Its owner tells nobody of a directory that it could not remove: tried again, it tells why.
+        let root = self.0.data_dir.join("allocs");
+        let removed = tokio::task::spawn_blocking(move || {
+            match root.join(id.to_string()).symlink_metadata() {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                _ => AllocDir::destroy(&root, id),
+            }
+        });
+        match removed.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(format!(
+                "its directory stays: {}; the next start of the agent tries again",
+                causes::chain(&error)
+            )),
+            Err(_) => Err("its removal ended unexpectedly".to_owned()),
+        }
     }
 
     /// Remove an allocation that is over. Whether it is gone.

@@ -8,6 +8,7 @@ use crate::limits::JOB_TASKS_MAX;
 use crate::model::alloc::ClientStatus;
 use crate::model::ids::{AllocId, JobId};
 use crate::model::saved::JobOrigin;
+use crate::model::signal::UnknownSignal;
 use crate::node::NodeIdError;
 use crate::plugin::PluginError;
 use crate::sandbox::{CallError, SandboxError};
@@ -18,7 +19,10 @@ use crate::task::RequestError;
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The data directory cannot be made or used.
-    #[error("cannot use the data directory {}: {source}; give another with --data-dir", path.display())]
+    #[error(
+        "cannot use the data directory {}: {}; give another with --data-dir",
+        path.display(), no_directory(source)
+    )]
     DataDir {
         /// The directory.
         path: PathBuf,
@@ -63,6 +67,16 @@ pub enum AgentError {
     /// A blocking step was given up.
     #[error("start-up was given up in the middle of {0}")]
     GivenUp(&'static str),
+}
+
+/// The kernel's words for making a directory where a file stands are about the making.
+fn no_directory(source: &std::io::Error) -> String {
+    match source.kind() {
+        std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
+            "it is a file, not a directory".to_owned()
+        }
+        _ => source.to_string(),
+    }
 }
 
 /// Why a job was not taken. Nothing of it runs.
@@ -180,6 +194,17 @@ pub enum AllocError {
         /// Where it is.
         status: ClientStatus,
     },
+    /// What is left of it could not be removed.
+    #[error("allocation {} could not be removed: {why}", alloc.short())]
+    Stays {
+        /// The allocation.
+        alloc: AllocId,
+        /// Why.
+        why: String,
+    },
+    /// There is no such signal.
+    #[error(transparent)]
+    Signal(#[from] UnknownSignal),
     /// Its owner, a task or a driver refused.
     #[error(transparent)]
     Request(#[from] RequestError),

@@ -15,6 +15,8 @@ use super::{AgentHandle, AllocError, JobError, RestartScope, SubmitError};
 use crate::model::ids::{AllocId, JobId, TaskName};
 use crate::model::job::Job;
 use crate::model::saved::JobOrigin;
+use crate::model::signal::full_name;
+use crate::model::words::counted;
 
 impl AgentHandle {
     /// The index of the last visible change. Grows with each, and over restarts of the agent.
@@ -85,9 +87,11 @@ impl AgentHandle {
         let mut warnings = Vec::new();
         if change.blocked() > 0 {
             warnings.push(format!(
-                "{} allocation(s) do not fit beside those they replace and start when these are \
-                 over",
-                change.blocked()
+                "{} not fit beside those they replace and start when these are over",
+                match change.blocked() {
+                    1 => "1 allocation does".to_owned(),
+                    more => format!("{more} allocations do"),
+                }
             ));
         }
         let record = change.record.as_ref().or(change.before.as_ref());
@@ -132,7 +136,8 @@ impl AgentHandle {
         drop(admission);
         if devices.left_out > 0 {
             let more = devices.left_out;
-            plan.warnings.push(format!("the devices of {more} more request(s) are not explained"));
+            let more = counted(more, "more request");
+            plan.warnings.push(format!("the devices of {more} are not explained"));
         }
         plan.devices = devices.requests;
         for group in &job.groups {
@@ -219,7 +224,7 @@ impl AgentHandle {
     /// Send a signal by name to one task, or to every running one.
     ///
     /// # Errors
-    /// When there is no such allocation or task, it has ended or does not run, or its driver
+    /// When there is no such signal, allocation or task, it has ended or does not run, or its driver
     /// refuses.
     pub async fn signal_alloc(
         &self,
@@ -228,6 +233,7 @@ impl AgentHandle {
         signal: &str,
     ) -> Result<(), AllocError> {
         let view = self.not_over(id)?;
+        let signal = full_name(signal)?;
         Ok(view.handle.signal(task, signal).await?)
     }
 

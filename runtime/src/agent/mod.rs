@@ -47,7 +47,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -55,9 +55,10 @@ use tokio_util::sync::CancellationToken;
 use crate::alloc::{AllocHandle, AllocRunner, AllocRunnerConfig, PreviousAlloc};
 use crate::clock::Clock;
 use crate::device::manager::DeviceManager;
-use crate::driver::api::{Drivers as _, Workloads};
+use crate::driver::api::{Drivers as _, PluginCallError, Workloads};
 use crate::driver::manager::DriverManager;
 use crate::host::HostServices;
+use crate::jobspec::suggest;
 use crate::limits::{JOB_TASKS_MAX, KILL_TIMEOUT_MAX};
 use crate::model::alloc::Allocation;
 use crate::model::ids::{AllocId, PluginName};
@@ -165,7 +166,7 @@ impl Agent {
 }
 
 /// A `config` that does not fit its driver's schema.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigProblem {
     /// Task group.
     pub group: String,
@@ -175,13 +176,20 @@ pub struct ConfigProblem {
     pub path: String,
     /// What is wrong.
     pub message: String,
+    /// What may have been meant instead of the last name of the path.
+    #[serde(default)]
+    pub suggestion: Option<String>,
 }
 
 impl std::fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { group, task, path, message } = self;
+        let Self { group, task, path, message, suggestion } = self;
         let dot = if path.is_empty() { "" } else { "." };
-        write!(f, "group {group}, task {task}, config{dot}{path}: {message}")
+        write!(f, "group {group}, task {task}, config{dot}{path}: {message}")?;
+        match suggestion {
+            Some(name) => write!(f, "; did you mean {name}?"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -286,18 +294,48 @@ impl AgentHandle {
                 // A missing or unhealthy driver is admission's to report.
                 let Ok(driver) = self.0.drivers.dispense(&task.driver) else { continue };
                 for found in driver.validate(&task.config) {
-                    if !depends_on_variables(task.config.map(), &found.path) {
+                    if found.unknown || !depends_on_variables(task.config.map(), &found.path) {
                         problems.push(ConfigProblem {
                             group: group.name.to_string(),
                             task: task.name.to_string(),
                             path: found.path,
                             message: found.message,
+                            suggestion: found.suggestion,
                         });
                     }
                 }
             }
         }
         problems
+    }
+
+    /// Tasks that cannot run here now because of their driver, a sentence for each: nobody has it, or
+    /// it cannot be used. The job is right, and the `config` of such a task was not checked.
+    #[must_use]
+    pub fn without_driver(&self, job: &Job) -> Vec<String> {
+        let mut sentences = Vec::new();
+        for (group, task) in job.groups.iter().flat_map(|g| g.tasks.iter().map(move |t| (g, t))) {
+            let why = match self.0.drivers.dispense(&task.driver) {
+                Ok(_) => continue,
+                Err(PluginCallError::UnknownPlugin { name, .. })
+                    if !self.node().loading.is_empty() =>
+                {
+                    format!("driver {name} is not there yet: plugins are still being loaded")
+                }
+                Err(PluginCallError::UnknownPlugin { name, known }) => {
+                    let instead = suggest::nearest(&name, known.split(", "));
+                    let instead = match (instead, known.is_empty()) {
+                        (Some(instead), _) => format!("; did you mean {instead}?"),
+                        (None, true) => String::new(),
+                        (None, false) => format!("; there are {known}"),
+                    };
+                    format!("this node has no driver {name}{instead}")
+                }
+                Err(error) => format!("{error}; the config of the task was not checked"),
+            };
+            sentences.push(format!("group {}, task {}: {why}", group.name, task.name));
+        }
+        sentences
     }
 
     /// Place a job on this node and start its allocations.

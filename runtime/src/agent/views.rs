@@ -201,6 +201,8 @@ pub struct Plan {
 pub struct Collected {
     /// Allocations that are gone, with their directories and records.
     pub allocs: Vec<AllocId>,
+    /// Those of which something is still there, and why.
+    pub failed: Vec<(AllocId, String)>,
 }
 
 /// How far the agent is.

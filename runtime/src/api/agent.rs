@@ -1,10 +1,11 @@
 //! The agent as a whole: how it is, what it has, and what Nomad's tools ask of any agent.
 
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::client::collected;
 use super::error::Failure;
 use super::json::REGION;
 use super::json::agent::{HealthJson, MetricsJson, OwnJson};
@@ -75,21 +76,40 @@ pub(super) async fn regions(params: Params) -> Result<Response, Failure> {
     reply::json(&params, &[REGION])
 }
 
-/// `GET /v1/namespaces`
-pub(super) async fn namespaces(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    let default = json!([{
-        "Name": "default",
+/// The one namespace there is.
+fn default_namespace() -> Value {
+    json!({
+        "Name": DEFAULT_NAMESPACE,
         "Description": "Default shared namespace",
         "CreateIndex": 1,
         "ModifyIndex": 1,
-    }]);
-    Ok(reply::read_at(api.began_at, reply::json(&params, &default)?))
+    })
+}
+
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// `GET /v1/namespaces`
+pub(super) async fn namespaces(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    let begins = DEFAULT_NAMESPACE.starts_with(params.prefix());
+    let all: Vec<Value> = begins.then(default_namespace).into_iter().collect();
+    Ok(reply::read_at(api.began_at, reply::json(&params, &all)?))
+}
+
+/// `GET /v1/namespace/NAME`
+pub(super) async fn namespace(
+    State(api): Shared,
+    Path(name): Path<String>,
+    params: Params,
+) -> Result<Response, Failure> {
+    if name != DEFAULT_NAMESPACE {
+        return Err(Failure::NoNamespace);
+    }
+    Ok(reply::read_at(api.began_at, reply::json(&params, &default_namespace())?))
 }
 
 /// `PUT /v1/system/gc`
 pub(super) async fn collect(State(api): Shared) -> Result<Response, Failure> {
-    api.agent.collect(None).await?;
-    Ok(reply::done())
+    collected(api.agent.collect(None).await?)
 }
 
 /// `GET /v1/metrics`

@@ -1,6 +1,7 @@
 //! What is asked of the node about one allocation: usage, restart, signal, removal.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use axum::extract::{Path, State};
@@ -14,11 +15,12 @@ use super::json::write::{DoneAnswer, RestartRequest, SignalRequest};
 use super::params::Params;
 use super::reply;
 use super::router::{Api, Shared};
-use crate::agent::{AllocError, AllocView, RestartScope};
+use crate::agent::{AllocError, AllocView, Collected, RestartScope};
 use crate::model::attribute::Scalar;
 use crate::model::ids::{AllocId, TaskName};
 use crate::model::task::Usage;
 use crate::model::time::Timestamp;
+use crate::model::words::counted;
 
 /// What a restart is told as in the events, unless its asker gives another.
 const RESTART_REASON: &str = "User requested restart";
@@ -99,9 +101,31 @@ pub(super) async fn collect_one(
 
 /// `GET /v1/client/gc`
 pub(super) async fn collect_all(State(api): Shared) -> Result<Response, Failure> {
-    api.agent.collect(None).await?;
-    Ok(reply::done())
+    collected(api.agent.collect(None).await?)
 }
+
+/// Done only when all is gone that was to go.
+pub(super) fn collected(collected: Collected) -> Result<Response, Failure> {
+    let Collected { allocs, failed } = collected;
+    if failed.is_empty() {
+        return Ok(reply::done());
+    }
+    let mut text = format!(
+        "removed {}; {} could not be removed:",
+        counted(allocs.len(), "allocation"),
+        failed.len()
+    );
+    for (alloc, why) in failed.iter().take(STAYING_SHOWN) {
+        let _ = write!(text, "\n  {}: {why}", alloc.short());
+    }
+    if failed.len() > STAYING_SHOWN {
+        let _ = write!(text, "\n  and {} more", failed.len() - STAYING_SHOWN);
+    }
+    Err(Failure::Stay(text))
+}
+
+/// Allocations that could not be removed and are named in an answer; the others are counted.
+const STAYING_SHOWN: usize = 10;
 
 /// `GET /v1/client/allocation/ID/stats`
 pub(super) async fn stats(

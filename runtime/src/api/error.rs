@@ -66,6 +66,9 @@ pub(super) enum Failure {
     /// There is no such node.
     #[error("node not found")]
     NoNode,
+    /// There is no such namespace.
+    #[error("namespace not found")]
+    NoNamespace,
     /// No plugin in use has this name.
     #[error("no plugin in use is called {0:?}; `ostler plugin status` lists them")]
     NoPlugin(String),
@@ -116,6 +119,9 @@ pub(super) enum Failure {
     /// As many streams as there may be.
     #[error("too many streams at once; end one and try again")]
     TooManyStreams,
+    /// Not all that was asked for could be removed.
+    #[error("{0}")]
+    Stay(String),
     /// It took longer than a request may.
     #[error("the request was not done in time; what it began may still go on")]
     TooSlow,
@@ -147,6 +153,7 @@ impl Failure {
             | Self::NoEvaluation
             | Self::UnknownAlloc(_)
             | Self::NoNode
+            | Self::NoNamespace
             | Self::NoPlugin(_)
             | Self::NoPath => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
@@ -157,7 +164,9 @@ impl Failure {
             Self::File { source, .. } => file_status(source),
             Self::TooManyStreams | Self::Starting(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::TooSlow => StatusCode::GATEWAY_TIMEOUT,
-            Self::Logs { .. } | Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Logs { .. } | Self::Stay(_) | Self::Internal(_) => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
         }
     }
 }
@@ -200,7 +209,9 @@ fn alloc_status(error: &AllocError) -> StatusCode {
     match error {
         AllocError::Unknown { .. } => StatusCode::NOT_FOUND,
         AllocError::Ended { .. } | AllocError::NotOver { .. } => StatusCode::CONFLICT,
-        AllocError::Request(RequestError::UnknownTask { .. }) => StatusCode::BAD_REQUEST,
+        AllocError::Signal(_) | AllocError::Request(RequestError::UnknownTask { .. }) => {
+            StatusCode::BAD_REQUEST
+        }
         AllocError::Request(
             RequestError::NotRunning { .. }
             | RequestError::NothingRunning
@@ -210,7 +221,9 @@ fn alloc_status(error: &AllocError) -> StatusCode {
         ) => StatusCode::CONFLICT,
         AllocError::Request(RequestError::NoAnswer { .. }) => StatusCode::GATEWAY_TIMEOUT,
         AllocError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
-        AllocError::Request(_) | AllocError::State(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        AllocError::Request(_) | AllocError::State(_) | AllocError::Stays { .. } => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use super::index::Reading;
 use super::json::job::{JobStub, JobSummary, Seen, full, waits_for};
 use super::json::plan::PlanAnswer;
 use super::json::write::{
-    DeregisterAnswer, Envelope, ParseRequest, RegisterAnswer, ValidateAnswer,
+    DeregisterAnswer, Envelope, ParseRequest, RegisterAnswer, ValidateAnswer, warnings_text,
 };
 use super::params::Params;
 use super::reply;
@@ -24,7 +24,7 @@ use super::router::{Api, Shared};
 use super::wait::{self, Found};
 use crate::agent::{JobView, RegisterOptions, StopOptions};
 use crate::clock;
-use crate::jobspec::{self, Format};
+use crate::jobspec::{self, Format, Parsed};
 use crate::limits::API_START_WAIT;
 use crate::model::ids::JobId;
 use crate::model::job::Job;
@@ -53,20 +53,32 @@ pub(super) fn read_body<T: DeserializeOwned + Default>(body: Body) -> Result<T, 
     serde_json::from_slice(&bytes).map_err(Failure::BadBody)
 }
 
-/// The job of a body and what stands beside it.
-fn job_of(bytes: &[u8]) -> Result<(Job, Envelope), Failure> {
-    let job = jobspec::parse(bytes, Path::new(""), Some(Format::Json)).map_err(|diagnostics| {
+/// The job of a body, what stands beside it, and what is accepted of it and not done.
+struct Given {
+    job: Job,
+    envelope: Envelope,
+    warnings: Vec<String>,
+}
+
+fn job_of(bytes: &[u8]) -> Result<Given, Failure> {
+    let read = jobspec::read(bytes, Path::new(""), Some(Format::Json));
+    let Parsed { job, warnings, .. } = read.map_err(|diagnostics| {
         let text = std::str::from_utf8(bytes).unwrap_or_default();
         Failure::BadJob(diagnostics.render(text, false))
     })?;
-    Ok((job, serde_json::from_slice(bytes).map_err(Failure::BadBody)?))
+    let envelope = serde_json::from_slice(bytes).map_err(Failure::BadBody)?;
+    let warnings = warnings.iter().map(|warning| warning.message.clone()).collect();
+    Ok(Given { job, envelope, warnings })
 }
 
 /// As [`job_of`], for a path that names the job too.
-fn job_named(id: &str, bytes: &[u8]) -> Result<(Job, Envelope), Failure> {
-    let (job, envelope) = job_of(bytes)?;
+fn job_named(id: &str, bytes: &[u8]) -> Result<Given, Failure> {
+    let given = job_of(bytes)?;
     let path = job_id(id)?;
-    if job.id == path { Ok((job, envelope)) } else { Err(Failure::OtherJob { path, body: job.id }) }
+    match given.job.id == path {
+        true => Ok(given),
+        false => Err(Failure::OtherJob { path, body: given.job.id }),
+    }
 }
 
 /// What cannot be a job's id is the id of none.
@@ -121,8 +133,8 @@ pub(super) async fn register(
     params: Params,
     body: Body,
 ) -> Result<Response, Failure> {
-    let (job, envelope) = job_of(&bytes(body)?)?;
-    take(&api, &params, job, envelope).await
+    let given = job_of(&bytes(body)?)?;
+    take(&api, &params, given).await
 }
 
 /// `PUT /v1/job/ID`
@@ -132,8 +144,8 @@ pub(super) async fn update(
     params: Params,
     body: Body,
 ) -> Result<Response, Failure> {
-    let (job, envelope) = job_named(&id, &bytes(body)?)?;
-    take(&api, &params, job, envelope).await
+    let given = job_named(&id, &bytes(body)?)?;
+    take(&api, &params, given).await
 }
 
 /// While plugins are loaded, those of the job are waited for a while: only they know what is right in
@@ -142,12 +154,8 @@ async fn drivers(api: &Api, job: &Job) {
     let _late = clock::timeout(API_START_WAIT, api.agent.drivers_looked_for(job)).await;
 }
 
-async fn take(
-    api: &Api,
-    params: &Params,
-    job: Job,
-    envelope: Envelope,
-) -> Result<Response, Failure> {
+async fn take(api: &Api, params: &Params, given: Given) -> Result<Response, Failure> {
+    let Given { job, envelope, warnings } = given;
     let enforced = envelope.enforce_index.unwrap_or(false);
     let expected = envelope.job_modify_index.unwrap_or(0);
     let options = RegisterOptions {
@@ -158,7 +166,7 @@ async fn take(
     let id = job.id.clone();
     let registered = api.agent.register(job, options).await?;
     let index = registered.job_modify_index;
-    let answer = RegisterAnswer::new(registered, evaluations::id(&id, index));
+    let answer = RegisterAnswer::new(registered, evaluations::id(&id, index), warnings);
     Ok(reply::at_index(index, reply::json(params, &answer)?))
 }
 
@@ -178,19 +186,25 @@ pub(super) async fn validate(
     body: Body,
 ) -> Result<Response, Failure> {
     let bytes = bytes(body)?;
+    let (mut warnings, mut agent_warnings, mut config_problems) = Default::default();
     let problems: Vec<String> = match job_of(&bytes) {
-        Ok((job, _)) => {
-            drivers(&api, &job).await;
-            api.agent.check(&job).iter().map(ToString::to_string).collect()
+        Ok(given) => {
+            drivers(&api, &given.job).await;
+            (warnings, agent_warnings) = (given.warnings, api.agent.without_driver(&given.job));
+            config_problems = api.agent.check(&given.job);
+            config_problems.iter().map(ToString::to_string).collect()
         }
         Err(Failure::BadJob(text)) => vec![text],
         Err(other) => return Err(other),
     };
+    warnings.extend_from_slice(&agent_warnings);
     let answer = ValidateAnswer {
         driver_config_validated: true,
         error: problems.join("\n"),
         validation_errors: (!problems.is_empty()).then_some(problems),
-        warnings: String::new(),
+        warnings: warnings_text(&warnings),
+        config_problems: config_problems.into_iter().map(Into::into).collect(),
+        agent_warnings,
     };
     reply::json(&params, &answer)
 }
@@ -258,12 +272,12 @@ pub(super) async fn plan(
     params: Params,
     body: Body,
 ) -> Result<Response, Failure> {
-    let (job, envelope) = job_named(&id, &bytes(body)?)?;
+    let Given { job, envelope, warnings } = job_named(&id, &bytes(body)?)?;
     drivers(&api, &job).await;
     let plan = api.agent.plan(&job)?;
     let index = plan.job_modify_index;
     let diff = envelope.diff.unwrap_or(false);
-    let answer = PlanAnswer::new(&plan, job.id.as_str(), index, diff);
+    let answer = PlanAnswer::new(&plan, job.id.as_str(), index, diff, &warnings);
     Ok(reply::at_index(index, reply::json(&params, &answer)?))
 }
 

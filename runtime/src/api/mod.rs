@@ -20,6 +20,7 @@ mod agent;
 mod allocs;
 mod bounded;
 mod client;
+mod drain;
 mod error;
 mod evaluations;
 mod fs;

@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::client::Processor;
+use super::drain::drained;
 use super::error::Failure;
 use super::host::Cores;
 use super::index::Table;
@@ -137,6 +138,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/status/peers", get(agent::peers))
         .route("/v1/regions", get(agent::regions))
         .route("/v1/namespaces", get(agent::namespaces))
+        .route("/v1/namespace/{name}", get(agent::namespace))
         .route("/v1/ostler/node", get(agent::node))
         .route("/v1/ostler/plugins", get(agent::plugins))
         .route("/v1/ostler/plugins/status", get(agent::plugins_status))
@@ -153,6 +155,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .layer(middleware::from_fn(in_time))
         .layer(middleware::from_fn(in_this_region))
         .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX))
+        .layer(middleware::from_fn(drained))
         .with_state(api)
 }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::StatusCode;
+use axum::middleware;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ApiError;
 use super::bounded::Bounded;
+use super::drain::drained;
 use crate::clock;
 use crate::limits::{
     API_ACCEPT_PAUSE, API_CONNECTIONS_MAX, API_HEADER_BYTES_MAX, API_HEADER_WALL_MAX,
@@ -74,10 +76,13 @@ pub(super) fn start(
         listener,
         socket: socket.to_owned(),
         router,
-        refusal: Router::new().fallback(|| async {
-            let text = "too many connections at once; try again";
-            ([(axum::http::header::CONNECTION, "close")], (StatusCode::SERVICE_UNAVAILABLE, text))
-        }),
+        refusal: Router::new()
+            .fallback(|| async {
+                let text = "too many connections at once; try again";
+                let close = [(axum::http::header::CONNECTION, "close")];
+                (close, (StatusCode::SERVICE_UNAVAILABLE, text))
+            })
+            .layer(middleware::from_fn(drained)),
         places: Arc::new(Semaphore::new(API_CONNECTIONS_MAX)),
         refusals: Arc::new(Semaphore::new(API_REFUSALS_MAX)),
         leaving: leaving.clone(),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::Absent;
+use super::write::warnings_text;
 use crate::agent::{DeviceExplanation, GroupPlan, Plan};
 
 /// `JobPlanResponse`.
@@ -26,6 +27,8 @@ pub(in crate::api) struct PlanAnswer<'a> {
     refusals: Vec<String>,
     /// Ours: each device request of what would be placed, with every candidate.
     devices: &'a [DeviceExplanation],
+    /// Ours: those of the warnings that the job's text alone does not tell.
+    agent_warnings: &'a [String],
 }
 
 #[derive(Debug, Serialize)]
@@ -106,8 +109,8 @@ struct Diff<'a> {
 }
 
 impl<'a> PlanAnswer<'a> {
-    /// `diff`: it was asked for.
-    pub fn new(plan: &'a Plan, job: &'a str, index: u64, diff: bool) -> Self {
+    /// `diff`: it was asked for; `of_job`: what the job's text says that is not done.
+    pub fn new(plan: &'a Plan, job: &'a str, index: u64, diff: bool, of_job: &[String]) -> Self {
         let Plan { job_modify_index, version: _, groups, refusals, changes, devices, warnings } =
             plan;
         let kind = match (*job_modify_index, changes.is_empty()) {
@@ -143,11 +146,12 @@ impl<'a> PlanAnswer<'a> {
                 task_groups: Absent,
             }),
             next_periodic_launch: Absent,
-            warnings: warnings.join("\n"),
+            warnings: warnings_text(&[of_job, warnings].concat()),
             index,
             changes,
             refusals: refusals.iter().map(ToString::to_string).collect(),
             devices,
+            agent_warnings: warnings,
         }
     }
 }

@@ -326,12 +326,17 @@ fn answers_to_changes_have_nomads_shapes() {
         stopped: Vec::new(),
         warnings: vec!["careful".to_owned()],
     };
-    let register = value(write::RegisterAnswer::new(registered, "e".to_owned()));
+    let register = value(write::RegisterAnswer::new(
+        registered,
+        "e".to_owned(),
+        vec!["priority has no effect yet".to_owned()],
+    ));
     compare("register", &register);
     assert_eq!(
         (&register["JobModifyIndex"], &register["Warnings"]),
-        (&json!(4), &json!("careful"))
+        (&json!(4), &json!("2 warnings:\n\n* priority has no effect yet\n* careful"))
     );
+    assert_eq!(register["AgentWarnings"], json!(["careful"]));
     let ours = json!({ "Version": 1, "Placed": placed, "Updated": [], "Stopped": [] });
     assert_eq!(register["Registered"], ours);
     compare("deregister", &value(write::DeregisterAnswer::new(5, String::new())));
@@ -342,6 +347,8 @@ fn answers_to_changes_have_nomads_shapes() {
         validation_errors: None,
         error: String::new(),
         warnings: String::new(),
+        config_problems: Vec::new(),
+        agent_warnings: Vec::new(),
     };
     compare("validate", &value(validate));
 }
@@ -358,7 +365,7 @@ fn a_plan_has_nomads_shape_and_every_count() {
         changes: vec!["group web: count 1 -> 3".to_owned()],
         warnings: vec!["careful".to_owned()],
     };
-    let shown = value(plan::PlanAnswer::new(&plan, "shop", 7, true));
+    let shown = value(plan::PlanAnswer::new(&plan, "shop", 7, true, &[]));
     compare("plan", &shown);
     let updates = json!({
         "Place": 1, "InPlaceUpdate": 2, "DestructiveUpdate": 3, "Stop": 4, "Ignore": 5,
@@ -366,7 +373,7 @@ fn a_plan_has_nomads_shape_and_every_count() {
     });
     assert_eq!(shown["Annotations"]["DesiredTGUpdates"]["web"], updates);
     assert_eq!(shown["JobModifyIndex"], 7);
-    assert_eq!(shown["Warnings"], "careful");
+    assert_eq!(shown["Warnings"], "1 warning:\n\n* careful");
     assert_eq!(shown["Changes"], json!(["group web: count 1 -> 3"]));
     assert_eq!(shown["Diff"]["Type"], "Edited");
 }

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::Registered;
+use crate::agent::{ConfigProblem, Registered};
 use crate::model::ids::AllocId;
+use crate::model::words::counted;
 
 /// What stands beside `Job` in a registration or plan. The job itself is read by
 /// [`crate::jobspec`], which also says what is unknown here.
@@ -29,6 +30,8 @@ pub(in crate::api) struct RegisterAnswer {
     known_leader: bool,
     /// Ours: what became of it.
     registered: RegisteredJson,
+    /// Ours: those of the warnings that the job's text alone does not tell.
+    agent_warnings: Vec<String>,
 }
 
 /// What a registration did to which allocations.
@@ -42,21 +45,32 @@ pub(in crate::api) struct RegisteredJson {
 }
 
 impl RegisterAnswer {
-    /// `eval_id`: that of the job's version.
-    pub fn new(registered: Registered, eval_id: String) -> Self {
+    /// `eval_id`: that of the job's version; `of_job`: what its text says that is not done.
+    pub fn new(registered: Registered, eval_id: String, mut of_job: Vec<String>) -> Self {
         let Registered { job_modify_index, version, placed, updated, stopped, warnings } =
             registered;
+        of_job.extend_from_slice(&warnings);
         Self {
             eval_id,
             eval_create_index: job_modify_index,
             job_modify_index,
-            warnings: warnings.join("\n"),
+            warnings: warnings_text(&of_job),
             index: job_modify_index,
             last_contact: 0,
             known_leader: true,
             registered: RegisteredJson { version, placed, updated, stopped },
+            agent_warnings: warnings,
         }
     }
+}
+
+/// Warnings in the one text that clients print: how many there are, and a line for each.
+pub(in crate::api) fn warnings_text(warnings: &[String]) -> String {
+    if warnings.is_empty() {
+        return String::new();
+    }
+    let lines: String = warnings.iter().map(|warning| format!("\n* {warning}")).collect();
+    format!("{}:\n{lines}", counted(warnings.len(), "warning"))
 }
 
 /// `JobDeregisterResponse`.
@@ -99,6 +113,28 @@ pub(in crate::api) struct ValidateAnswer {
     pub validation_errors: Option<Vec<String>>,
     pub error: String,
     pub warnings: String,
+    /// Ours: what is wrong with the tasks' configurations, with the places in them.
+    pub config_problems: Vec<ConfigProblemJson>,
+    /// Ours: those of the warnings that the job's text alone does not tell.
+    pub agent_warnings: Vec<String>,
+}
+
+/// Something wrong with a task's configuration.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(in crate::api) struct ConfigProblemJson {
+    group: String,
+    task: String,
+    path: String,
+    message: String,
+    suggestion: Option<String>,
+}
+
+impl From<ConfigProblem> for ConfigProblemJson {
+    fn from(problem: ConfigProblem) -> Self {
+        let ConfigProblem { group, task, path, message, suggestion } = problem;
+        Self { group, task, path, message, suggestion }
+    }
 }
 
 /// `JobsParseRequest`.

@@ -1,0 +1,150 @@
+//! What the API says of jobs and requests that are not quite right: warnings, places, plain words,
+//! and an answer that arrives.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use hyper::StatusCode;
+use ostler::limits::{API_BODY_BYTES_MAX, API_DRAIN_BYTES_MAX};
+use serde_json::json;
+
+use crate::support::PATIENCE;
+use crate::support::http::{Served, job};
+
+const IDLE: &str = "while :; do sleep 1; done";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_accepted_and_not_done_is_named_in_every_answer_to_the_job() {
+    let served = Served::start().await;
+    let client = &served.client;
+    let mut wanted = job("web", IDLE);
+    wanted["Job"]["Priority"] = json!(70);
+    wanted["Job"]["Region"] = json!("eu");
+    wanted["Job"]["TaskGroups"][0]["Tasks"][0]["KillTimeout"] = json!(90_000_000_000_u64);
+    for path in ["/v1/validate/job", "/v1/job/web/plan", "/v1/jobs"] {
+        let answer = client.put(path, Some(wanted.clone())).await;
+        assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text());
+        let warnings = answer.json()["Warnings"].as_str().unwrap().to_owned();
+        assert!(warnings.starts_with("3 warnings:\n\n* "), "{path}: {warnings}");
+        for key in ["Priority has no effect", "Region has no effect", "KillTimeout of 1m 30s"] {
+            assert!(warnings.contains(key), "{path}: no {key} in {warnings}");
+        }
+        assert_eq!(answer.json()["AgentWarnings"], json!([]), "{path}: told by the text alone");
+    }
+    let plain = client.put("/v1/validate/job", Some(job("plain", IDLE))).await.json();
+    assert_eq!((&plain["Warnings"], &plain["Error"]), (&json!(""), &json!("")));
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_driver_nobody_has_is_valid_and_warned_of() {
+    let served = Served::start().await;
+    let mut wanted = job("web", IDLE);
+    wanted["Job"]["TaskGroups"][0]["Tasks"][0]["Driver"] = json!("exce");
+    let answer = served.client.put("/v1/validate/job", Some(wanted)).await.json();
+    assert_eq!((&answer["Error"], &answer["ValidationErrors"]), (&json!(""), &json!(null)));
+    let warnings = answer["Warnings"].as_str().unwrap();
+    assert!(
+        warnings.contains("group g, task t: this node has no driver exce; did you mean exec?"),
+        "{warnings}"
+    );
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_key_of_a_config_is_told_with_its_path_and_the_name_that_was_meant() {
+    let served = Served::start().await;
+    let mut wanted = job("web", IDLE);
+    wanted["Job"]["TaskGroups"][0]["Tasks"][0]["Config"]["comand"] = json!("${NOMAD_TASK_DIR}/x");
+    let refused = served.client.put("/v1/jobs", Some(wanted.clone())).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    let said = "group g, task t, config.comand: \"comand\" is unknown; did you mean command?";
+    assert_eq!(refused.text(), said);
+    let answer = served.client.put("/v1/validate/job", Some(wanted)).await.json();
+    assert_eq!(answer["ValidationErrors"], json!([said]));
+    assert_eq!(
+        answer["ConfigProblems"],
+        json!([{
+            "Group": "g", "Task": "t", "Path": "comand", "Message": "\"comand\" is unknown",
+            "Suggestion": "command",
+        }])
+    );
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_signal_is_the_askers_mistake_and_told_in_one_plain_line() {
+    let served = Served::start().await;
+    let alloc = served.run("web", IDLE).await;
+    let path = format!("/v1/client/allocation/{alloc}/signal");
+    let answer = served.client.put(&path, Some(json!({ "Signal": "FOO" }))).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    assert_eq!(answer.text(), "FOO is not a signal; try SIGTERM, SIGHUP or SIGUSR1");
+    let known = served.client.put(&path, Some(json!({ "Signal": "usr1", "Task": "t" }))).await;
+    assert_eq!(known.status, StatusCode::OK, "{}", known.text());
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_that_is_not_there_is_found_nowhere() {
+    let served = Served::start().await;
+    let client = &served.client;
+    let names = async |path: &str| {
+        let all = client.get(path).await.json();
+        let names = all.as_array().unwrap().iter().map(|one| one["Name"].as_str().unwrap());
+        names.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(names("/v1/namespaces").await, ["default"]);
+    assert_eq!(names("/v1/namespaces?prefix=def").await, ["default"]);
+    assert_eq!(names("/v1/namespaces?prefix=other").await, [""; 0]);
+    assert_eq!(client.get("/v1/namespace/default").await.json()["Name"], "default");
+    let other = client.get("/v1/namespace/other").await;
+    assert_eq!((other.status, other.text()), (StatusCode::NOT_FOUND, "namespace not found".into()));
+    served.stop().await;
+}
+
+/// Write a whole request before anything of the answer is read, as simple clients do.
+fn insist(socket: PathBuf, head: String, body: usize) -> std::io::Result<String> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let head = format!("{head}\r\nHost: x\r\nContent-Length: {body}\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes())?;
+    let part = vec![b' '; 64 * 1024];
+    let mut left = body;
+    while left > 0 {
+        let now = left.min(part.len());
+        stream.write_all(&part[..now])?;
+        left -= now;
+    }
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_writes_all_of_its_body_first_reads_why_it_was_refused() {
+    let served = Served::start().await;
+    let socket = served.client.socket().to_owned();
+    let ask = async |head: &str, body: usize| {
+        let (socket, head) = (socket.clone(), head.to_owned());
+        tokio::task::spawn_blocking(move || insist(socket, head, body)).await.unwrap()
+    };
+    for (head, status) in [
+        ("PUT /v1/nothing HTTP/1.1", "404"),
+        ("PATCH /v1/jobs HTTP/1.1", "405"),
+        ("PUT /v1/jobs?region=mars HTTP/1.1", "400"),
+        ("PUT /v1/client/allocation/x/signal HTTP/1.1", "400"),
+    ] {
+        let answer = ask(head, API_BODY_BYTES_MAX).await.unwrap_or_else(|e| panic!("{head}: {e}"));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{head}: {answer}");
+    }
+    let large = ask("PUT /v1/jobs HTTP/1.1", 2 * API_BODY_BYTES_MAX).await.unwrap();
+    assert!(large.starts_with("HTTP/1.1 413 ") && large.contains("larger than"), "{large}");
+    // Not without an end.
+    let endless = ask("PUT /v1/nothing HTTP/1.1", 4 * API_DRAIN_BYTES_MAX).await;
+    assert!(endless.is_err(), "{endless:?}");
+    assert_eq!(served.client.get("/v1/agent/self").await.status, StatusCode::OK);
+    served.stop().await;
+}
