@@ -57,7 +57,7 @@ async fn load(
         catalogue::load_all(config, &inner.data_dir, &inner.runtime, managers, &inner.board).await;
     for entry in &entries {
         if let PluginStatus::Refused(reason) = &entry.status {
-            tracing::info!(plugin = %entry.name, source = %entry.source, "not used: {reason}");
+            tracing::info!(plugin = %entry.own_name(), source = %entry.source, "not used: {reason}");
             inner.node.update(|node| {
                 node.refused_plugins.insert(entry.name.clone(), reason.clone());
             });

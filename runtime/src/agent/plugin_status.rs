@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::AgentHandle;
 use super::catalogue::{PluginEntry, PluginStatus};
 use super::upgrade::UpgradeStatus;
+use crate::model::device::Health;
 use crate::model::ids::PluginName;
 use crate::model::plugin::PluginKind;
 use crate::model::trust::Voucher;
@@ -35,6 +36,9 @@ pub struct PluginStatusReport {
     pub trust: Option<Voucher>,
     /// In use or not, and why.
     pub status: PluginStatus,
+    /// What it says of itself; of a plugin in use that has answered.
+    #[serde(default)]
+    pub health: Option<Health>,
     /// How it does; of a plugin in use. Counted since it is in its place.
     pub activity: Option<PluginActivity>,
     /// How its upgrades went; of a plugin in use.
@@ -140,13 +144,26 @@ impl AgentHandle {
         self.0.watcher.report()
     }
 
+    /// What a plugin in use says of itself.
+    fn health_of(&self, entry: &PluginEntry) -> Option<Health> {
+        let name = PluginName::new(entry.describes_as.as_ref()?).ok()?;
+        let node = self.node();
+        match (&entry.status, entry.kind?) {
+            (PluginStatus::Loaded, PluginKind::Driver) => {
+                node.drivers.get(&name).map(|driver| driver.health.clone())
+            }
+            (PluginStatus::Loaded, PluginKind::Device) => node.device_plugins.get(&name).cloned(),
+            _ => None,
+        }
+    }
+
     fn status_of(&self, entry: &PluginEntry) -> PluginStatusReport {
         let used = entry.status == PluginStatus::Loaded;
         let key = entry.kind.zip(entry.describes_as.clone()).filter(|_| used);
         let meter = key.and_then(|key| self.meters().get(&key).cloned());
         let (upgrade, entry) = (self.upgrades_of(entry), &self.entry_now(entry));
         PluginStatusReport {
-            name: entry.describes_as.clone().unwrap_or_else(|| entry.name.clone()),
+            name: entry.own_name().to_owned(),
             block: entry.name.clone(),
             kind: entry.kind,
             version: entry.version.clone(),
@@ -154,6 +171,7 @@ impl AgentHandle {
             digest: entry.digest.clone(),
             trust: entry.trust.clone(),
             status: entry.status.clone(),
+            health: self.health_of(entry),
             activity: meter.map(|meter| meter.report()),
             upgrade,
         }

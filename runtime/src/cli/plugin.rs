@@ -75,7 +75,7 @@ fn list_text(entries: &[PluginEntry], terminal: &Terminal) -> String {
             PluginStatus::Waiting => "waiting",
         };
         [
-            entry.name.clone(),
+            entry.own_name().to_owned(),
             entry.kind.map(|kind| kind.to_string()).unwrap_or_default(),
             entry.version.clone().unwrap_or_default(),
             status.to_owned(),
@@ -94,7 +94,12 @@ fn list_text(entries: &[PluginEntry], terminal: &Terminal) -> String {
     }
     for entry in entries {
         if let PluginStatus::Refused(reason) = &entry.status {
-            let _ = write!(text, "\n{} is refused: {}\n", one_line(&entry.name), plain(reason));
+            let name = one_line(entry.own_name());
+            let block = match entry.name == entry.own_name() {
+                true => String::new(),
+                false => format!(" (block {})", one_line(&entry.name)),
+            };
+            let _ = write!(text, "\n{name}{block} is refused: {}\n", plain(reason));
         }
     }
     text

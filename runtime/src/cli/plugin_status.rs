@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::args::PluginStatusArgs;
 use super::asking::{self, Stop, ago, ended, running, span};
 use super::exit::Exit;
+use super::human;
 use super::output::{self, headline, size, table};
 use super::plugin::not_started;
 use super::plugin_upgrade;
@@ -14,7 +15,9 @@ use crate::agent::{
     PluginActivity, PluginState, PluginStatus, PluginStatusReport, Quarantine, UpgradeStatus,
 };
 use crate::clock::Clock;
+use crate::model::device::HealthState;
 use crate::model::time::Timestamp;
+use crate::model::words::{counted, took};
 
 /// Show how the plugins do, or one of them.
 pub(super) async fn status(args: &PluginStatusArgs, terminal: &Terminal) -> Exit {
@@ -84,7 +87,11 @@ fn state(report: &PluginStatusReport) -> &'static str {
         (PluginStatus::Loaded, None) => "loaded",
         (PluginStatus::Loaded, Some(activity)) => match activity.state {
             PluginState::Starting => "starting",
-            PluginState::Running => "running",
+            PluginState::Running => match report.health.as_ref().map(|health| health.state) {
+                Some(HealthState::Undetected) => "found nothing",
+                Some(HealthState::Unhealthy) => "unhealthy",
+                Some(HealthState::Healthy) | None => "running",
+            },
             PluginState::BackingOff => "backing off",
             PluginState::Quarantined => "quarantined",
         },
@@ -167,19 +174,9 @@ fn quarantined(quarantine: &Quarantine, name: &str, now: Timestamp) -> String {
     };
     let relapses = match quarantine.relapses {
         0 => String::new(),
-        1 => ", after one relapse".to_owned(),
-        more => format!(", after {more} relapses"),
+        some => format!(", after {}", counted(some, "relapse")),
     };
     format!("since {since}, {end}{relapses}")
-}
-
-/// Nanoseconds as people read them.
-fn took(nanos: u64) -> String {
-    match nanos {
-        0..1_000_000 => format!("{:.1} us", nanos as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", nanos as f64 / 1e6),
-        _ => format!("{:.1} s", nanos as f64 / 1e9),
-    }
 }
 
 fn one_text(report: &PluginStatusReport, now: Timestamp, terminal: &Terminal) -> String {
@@ -200,6 +197,8 @@ fn one_text(report: &PluginStatusReport, now: Timestamp, terminal: &Terminal) ->
         line("refused", reason);
     }
     line("state", state(report));
+    let health = report.health.as_ref().filter(|health| health.state != HealthState::Healthy);
+    line("health", &health.map(human::health).unwrap_or_default());
     for (name, value) in upgrades(report.upgrade.as_ref(), now) {
         line(name, &value);
     }
@@ -250,6 +249,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::model::device::Health;
 
     const NOW: Timestamp = Timestamp::from_nanos(100_000_000_000);
 
@@ -310,6 +310,29 @@ mod tests {
     }
 
     #[test]
+    fn a_plugin_that_found_nothing_is_not_said_to_run() {
+        let mut reports = reports();
+        let report = reports.get_mut(0).unwrap();
+        report.activity.as_mut().unwrap().state = PluginState::Running;
+        for (state, word) in [
+            (HealthState::Healthy, "running"),
+            (HealthState::Undetected, "found nothing"),
+            (HealthState::Unhealthy, "unhealthy"),
+        ] {
+            let reason = "there is no /usr/bin/nvidia-smi".to_owned();
+            report.health = Some(Health { state, reason });
+            assert_eq!(super::state(report), word);
+        }
+        let text = one_text(report, NOW, &Terminal::default());
+        assert!(
+            text.contains("health      unhealthy: there is no /usr/bin/nvidia-smi\n"),
+            "{text}"
+        );
+        report.activity.as_mut().unwrap().state = PluginState::BackingOff;
+        assert_eq!(super::state(report), "backing off", "how it does goes before what it says");
+    }
+
+    #[test]
     fn a_refusal_of_many_lines_is_one_line_in_the_list() {
         let mut reports = reports();
         let reason = "imports x; to grant it:\nplugin \"x\" {\n}\n".to_owned();
@@ -327,7 +350,7 @@ mod tests {
             "kind        device plugin 1.0.0\n",
             "state       quarantined\n",
             "strikes     7, of which 5 of 5 count against the plugin\n",
-            "quarantine  since 10s ago, tried again in 9m50s, after one relapse\n",
+            "quarantine  since 10s ago, tried again in 9m50s, after 1 relapse\n",
             "because     5 strikes\u{fffd}\n",
             "struck by   task t of group g of job j: 2\n",
             "fingerprint failed 3 times in a row\n",
@@ -340,7 +363,7 @@ mod tests {
         }
         let row = text.lines().find(|line| line.starts_with("fingerprint  ")).unwrap();
         let words: Vec<&str> = row.split_whitespace().collect();
-        assert_eq!(words.join(" "), "fingerprint 7 3 40.0 us 5.0 s 1.0 KiB 2.0 KiB");
+        assert_eq!(words.join(" "), "fingerprint 7 3 40.0 µs 5.0 s 1.0 KiB 2.0 KiB");
         let text = one_text(find(&reports, "other").unwrap(), NOW, &Terminal::default());
         assert!(text.contains("refused     a newer one is there\n"), "{text}");
     }

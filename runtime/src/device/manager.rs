@@ -209,7 +209,9 @@ impl DeviceManager {
             // Nothing for it on this node: no failure, and perhaps later there is.
             Err(PluginCallError::NotFound(reason)) => {
                 tracing::debug!(plugin = %name, reason, "nothing for the device plugin here");
-                self.publish(name, |inventory| inventory.undetected(name, &reason));
+                // Some say once more what the state says.
+                let reason = reason.strip_prefix("undetected: ").unwrap_or(&reason);
+                self.publish(name, |inventory| inventory.undetected(name, reason));
                 // An error says nothing of when to ask again.
                 Asked::Undetected(NextCheck::default())
             }

@@ -95,6 +95,15 @@ pub enum PluginStatus {
     Waiting,
 }
 
+impl PluginEntry {
+    /// What it is called wherever it is shown: as it calls itself, which is what jobs write; of one
+    /// that could not be asked, as its block.
+    #[must_use]
+    pub fn own_name(&self) -> &str {
+        self.describes_as.as_deref().unwrap_or(&self.name)
+    }
+}
+
 /// What counts the calls of plugins in use, by kind and own name.
 pub(super) type Meters = BTreeMap<(PluginKind, String), Arc<PluginMeter>>;
 

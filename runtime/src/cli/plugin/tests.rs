@@ -103,7 +103,7 @@ fn the_list_has_a_row_per_plugin_and_the_reasons_below() {
     let expected =
         "exec driver 0.1.0 loaded 1.0 KiB !process 0123456789ab agent built-in".split(' ');
     assert_eq!(words, expected.collect::<Vec<_>>());
-    assert!(text.ends_with("\nbad is refused: imports x\n"), "{text}");
+    assert!(text.ends_with("\nexec (block bad) is refused: imports x\n"), "{text}");
 }
 
 #[test]
