@@ -26,6 +26,7 @@ mod input;
 mod interrupt;
 mod job;
 mod logging;
+mod man;
 mod node;
 mod node_stats;
 mod notify;
@@ -47,6 +48,7 @@ mod shell;
 mod start;
 mod stat_values;
 mod state;
+mod table;
 mod terminal;
 
 use std::ffi::OsString;
@@ -138,6 +140,6 @@ async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
         Command::Node(NodeCommand::Status(args)) => node::status(&args, &terminal).await,
         Command::State(command) => state::run(&command, &terminal).await,
         Command::Completions(args) => shell::completions(args.shell, &terminal),
-        Command::Man(args) => shell::man(args.dir.as_deref(), &terminal),
+        Command::Man(args) => shell::manual(args.dir.as_deref(), &terminal),
     }
 }

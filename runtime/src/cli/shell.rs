@@ -7,6 +7,7 @@ use clap_complete::Shell;
 
 use super::args::Cli;
 use super::exit::Exit;
+use super::man;
 use super::output;
 use super::terminal::Terminal;
 
@@ -18,20 +19,15 @@ pub(super) fn completions(shell: Shell, terminal: &Terminal) -> Exit {
 }
 
 /// Print the manual page, or write the pages of all commands into `dir`.
-pub(super) fn man(dir: Option<&Path>, terminal: &Terminal) -> Exit {
-    let command = Cli::command();
+pub(super) fn manual(dir: Option<&Path>, terminal: &Terminal) -> Exit {
     let done = match dir {
         Some(dir) => std::fs::create_dir_all(dir)
-            .and_then(|()| clap_mangen::generate_to(command, dir))
+            .and_then(|()| man::write_all(dir))
             .map_err(|error| format!("cannot write manual pages into {}: {error}", dir.display())),
-        None => {
-            let mut page = Vec::new();
-            let rendered = clap_mangen::Man::new(command).render(&mut page);
-            if rendered.is_ok() {
-                return printed(&page, terminal);
-            }
-            rendered.map_err(|error| format!("cannot make the manual page: {error}"))
-        }
+        None => match man::page() {
+            Ok(page) => return printed(&page, terminal),
+            Err(error) => Err(format!("cannot make the manual page: {error}")),
+        },
     };
     match done {
         Ok(()) => Exit::Success,
@@ -59,12 +55,12 @@ mod tests {
     fn every_command_has_a_manual_page() {
         let dir = tempfile::tempdir().unwrap();
         let pages = dir.path().join("man1");
-        assert_eq!(man(Some(&pages), &Terminal::default()), Exit::Success);
+        assert_eq!(manual(Some(&pages), &Terminal::default()), Exit::Success);
         for page in ["ostler", "ostler-run", "ostler-job-validate", "ostler-plugin-inspect"] {
             let text = std::fs::read_to_string(pages.join(format!("{page}.1"))).unwrap();
             assert!(text.contains(".TH"), "{page}");
         }
-        assert_eq!(man(Some(&pages.join("ostler.1")), &Terminal::default()), Exit::Agent);
+        assert_eq!(manual(Some(&pages.join("ostler.1")), &Terminal::default()), Exit::Agent);
     }
 
     #[test]

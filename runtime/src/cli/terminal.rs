@@ -11,7 +11,12 @@ pub(super) struct Terminal {
     pub stderr: bool,
     /// Colours are wanted where there is a terminal.
     pub colours: bool,
+    /// Columns of the terminal on standard output, where it tells.
+    pub columns: Option<u16>,
 }
+
+/// Columns of a terminal that does not tell.
+const COLUMNS: u16 = 80;
 
 impl Terminal {
     /// Look at the process's streams and environment.
@@ -20,7 +25,16 @@ impl Terminal {
             stdout: std::io::stdout().is_terminal(),
             stderr: std::io::stderr().is_terminal(),
             colours: colours_wanted(|name| std::env::var(name).ok()),
+            columns: rustix::termios::tcgetwinsize(rustix::stdio::stdout())
+                .ok()
+                .map(|size| size.ws_col)
+                .filter(|columns| *columns > 0),
         }
+    }
+
+    /// How wide a line on standard output may be; none where nobody looks at it.
+    pub(super) fn width(&self) -> Option<usize> {
+        self.stdout.then(|| usize::from(self.columns.unwrap_or(COLUMNS)))
     }
 
     /// Colours on standard output.

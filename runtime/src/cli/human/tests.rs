@@ -8,8 +8,8 @@ use crate::model::ids::{AllocId, TaskName};
 use crate::model::time::Timestamp;
 use crate::rng::Rng;
 
-const PIPE: Terminal = Terminal { stdout: false, stderr: false, colours: true };
-const SCREEN: Terminal = Terminal { stdout: true, stderr: true, colours: true };
+const PIPE: Terminal = Terminal { stdout: false, stderr: false, colours: true, columns: None };
+const SCREEN: Terminal = Terminal { stdout: true, stderr: true, colours: true, columns: None };
 
 fn alloc() -> AllocId {
     AllocId::new(Rng::seeded(1).uuid())

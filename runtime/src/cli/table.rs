@@ -1,0 +1,212 @@
+//! Rows under a header, within the width of a terminal.
+//!
+//! ```text
+//! all fit side by side ──────────────────────────► one line a row
+//! their longest words do ────────────────────────► cells of several lines, broken between words
+//! else the widest columns go, until the rest fits ► lines of their own below each row
+//! ```
+//! No word and no heading is ever broken: names, ids and paths are copied from the screen.
+
+use unicode_width::UnicodeWidthStr as _;
+
+use super::output::headline;
+use super::terminal::{Terminal, one_line};
+
+/// Blanks between two columns.
+const GAP: usize = 2;
+/// Blanks before what stands below a row.
+const INDENT: usize = 4;
+
+/// Rows under a header. On a terminal they fit its width; elsewhere each row is one line, so that
+/// other programs can read it.
+pub(super) fn table<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+    terminal: &Terminal,
+) -> String {
+    let rows: Vec<[String; N]> =
+        rows.into_iter().map(|row| row.map(|cell| one_line(&cell))).collect();
+    let columns: Vec<Column> = (0..N).map(|index| Column::new(index, &header, &rows)).collect();
+    let layout = Layout::new(columns, terminal.width());
+    let mut text = String::new();
+    let heads = layout.line(|index| header.get(index).copied().unwrap_or_default());
+    text.push_str(&headline(&heads, terminal));
+    text.push('\n');
+    for row in &rows {
+        layout.row(row, &header, &mut text);
+    }
+    text
+}
+
+/// How wide a column is.
+#[derive(Clone, Copy, Debug)]
+struct Column {
+    index: usize,
+    /// As all its cells need.
+    natural: usize,
+    /// As its longest word and its heading need.
+    least: usize,
+    /// As it is shown.
+    width: usize,
+}
+
+impl Column {
+    fn new<const N: usize>(index: usize, header: &[&str; N], rows: &[[String; N]]) -> Self {
+        let head = header.get(index).map_or(0, |head| head.width());
+        let cells = || rows.iter().filter_map(|row| row.get(index));
+        let natural = cells().map(|cell| cell.width()).fold(head, usize::max);
+        let words = cells().map(|cell| longest_word(cell));
+        Self { index, natural, least: words.fold(head, usize::max), width: natural }
+    }
+}
+
+/// Which columns stand side by side, and which below.
+struct Layout {
+    beside: Vec<Column>,
+    below: Vec<usize>,
+    /// Of the terminal; none where every row is one line.
+    screen: Option<usize>,
+}
+
+impl Layout {
+    fn new(columns: Vec<Column>, screen: Option<usize>) -> Self {
+        let mut layout = Self { beside: columns, below: Vec::new(), screen };
+        let Some(screen) = screen else { return layout };
+        if layout.sum(|column| column.natural) <= screen {
+            return layout;
+        }
+        while layout.sum(|column| column.least) > screen {
+            // The first column names the row.
+            let rest = layout.beside.iter().enumerate().skip(1);
+            let Some((at, _)) = rest.max_by_key(|(_, column)| column.least) else { break };
+            layout.below.push(layout.beside.remove(at).index);
+        }
+        layout.below.sort_unstable();
+        layout.widen(screen);
+        layout
+    }
+
+    /// Width of all columns side by side, each as `width` says.
+    fn sum(&self, width: impl Fn(&Column) -> usize) -> usize {
+        let gaps = GAP * self.beside.len().saturating_sub(1);
+        self.beside.iter().map(width).sum::<usize>() + gaps
+    }
+
+    /// Give each column what it must have, and then what is left to those that want more: the most
+    /// modest first, so that only what is really long is broken.
+    fn widen(&mut self, screen: usize) {
+        let mut left = screen.saturating_sub(self.sum(|column| column.least));
+        let mut order: Vec<&mut Column> = self.beside.iter_mut().collect();
+        order.sort_by_key(|column| column.natural - column.least);
+        let mut waiting = order.len();
+        for column in order {
+            let share = left / waiting.max(1);
+            let more = (column.natural - column.least).min(share);
+            column.width = column.least + more;
+            left -= more;
+            waiting -= 1;
+        }
+    }
+
+    /// One line of the columns side by side.
+    fn line<'a>(&self, cell: impl Fn(usize) -> &'a str) -> String {
+        let mut line = String::new();
+        for column in &self.beside {
+            let text = cell(column.index);
+            let blanks = column.width.saturating_sub(text.width()) + GAP;
+            line.push_str(text);
+            line.extend(std::iter::repeat_n(' ', blanks));
+        }
+        line.trim_end().to_owned()
+    }
+
+    fn row<const N: usize>(&self, row: &[String; N], header: &[&str; N], text: &mut String) {
+        let cell = |index: usize| row.get(index).map(String::as_str).unwrap_or_default();
+        let cells: Vec<Vec<&str>> = self
+            .beside
+            .iter()
+            .map(|column| match self.screen {
+                Some(screen) => wrapped(cell(column.index), column.width.min(screen)),
+                None => vec![cell(column.index)],
+            })
+            .collect();
+        let height = cells.iter().map(Vec::len).max().unwrap_or(0).max(1);
+        for at in 0..height {
+            let line = self.line(|index| {
+                let place = self.beside.iter().position(|column| column.index == index);
+                let lines = place.and_then(|place| cells.get(place));
+                lines.and_then(|lines| lines.get(at)).copied().unwrap_or_default()
+            });
+            text.push_str(&line);
+            text.push('\n');
+        }
+        let labels = self.below.iter().filter_map(|index| header.get(*index));
+        let label = labels.map(|head| head.width()).max().unwrap_or(0);
+        for index in self.below.iter().filter(|index| !cell(**index).is_empty()) {
+            let head = header.get(*index).copied().unwrap_or_default();
+            self.below(head, label, cell(*index), text);
+        }
+    }
+
+    /// A cell that stands below its row, after its heading.
+    fn below(&self, head: &str, label: usize, cell: &str, text: &mut String) {
+        let before = INDENT + label + if label == 0 { 0 } else { GAP };
+        let room = self.screen.unwrap_or(usize::MAX).saturating_sub(before).max(1);
+        for (at, line) in wrapped(cell, room).into_iter().enumerate() {
+            let head = if at == 0 { head } else { "" };
+            let blanks = before.saturating_sub(INDENT + head.width());
+            let line = format!("{:INDENT$}{head}{:blanks$}{line}", "", "");
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+    }
+}
+
+/// Where a text may be broken: at blanks, but for those between a number and what it counts.
+fn breaks(text: &str) -> impl Iterator<Item = usize> {
+    let number = |word: &str| !word.is_empty() && word.chars().all(|c| "0123456789.".contains(c));
+    let mut begin = 0;
+    text.match_indices(' ').filter_map(move |(at, _)| {
+        let word = text.get(begin..at).unwrap_or_default();
+        begin = at + 1;
+        (!number(word)).then_some(at)
+    })
+}
+
+fn longest_word(text: &str) -> usize {
+    let mut begin = 0;
+    let mut longest = 0;
+    for end in breaks(text).chain([text.len()]) {
+        longest = longest.max(text.get(begin..end).map_or(0, |word| word.trim().width()));
+        begin = end;
+    }
+    longest
+}
+
+/// A text in lines of at most `width`, broken between words. A longer word has a line of its own.
+fn wrapped(text: &str, width: usize) -> Vec<&str> {
+    let mut lines = Vec::new();
+    let mut rest = text.trim_end();
+    while rest.width() > width {
+        let mut end = None;
+        for at in breaks(rest) {
+            let fits = rest.get(..at).is_some_and(|line| line.width() <= width);
+            if !fits && end.is_some() {
+                break;
+            }
+            end = Some(at);
+            if !fits {
+                break;
+            }
+        }
+        let Some(end) = end.filter(|end| *end > 0) else { break };
+        lines.push(rest.get(..end).unwrap_or_default().trim_end());
+        rest = rest.get(end..).unwrap_or_default().trim_start();
+    }
+    lines.push(rest);
+    lines
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;
