@@ -198,7 +198,7 @@ Exit codes:
   141  stopped because nobody reads the standard output any more
   143  stopped by SIGTERM
 
-JSON objects have a type: node, plugin, notice, placed, event, output, status, progress, error,
+JSON objects have a type: warning, node, plugin, notice, placed, event, output, status, progress, error,
 result. The last one is result or error; it has the exit code."
 )]
 pub(super) struct RunArgs {

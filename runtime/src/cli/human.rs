@@ -27,6 +27,7 @@ pub(super) fn human(report: &Report, terminal: &Terminal, into: &mut Rendered) {
         Report::Notice { message } => {
             format!("{} {}", paint("notice:", YELLOW, colours), plain(message))
         }
+        Report::Warning { rendered, .. } => rendered.trim_end().to_owned(),
         Report::Placed(placed) => placement(placed),
         Report::Event { event, label, .. } => task_event(event, label, colours),
         Report::EventsMissed { label, .. } => {
@@ -169,7 +170,7 @@ fn plugin(entry: &PluginEntry, colours: bool) -> String {
         | PluginStatus::Waiting => String::new(),
         PluginStatus::Refused(reason) => {
             let refused = paint("refused", RED, colours);
-            let (name, source) = (plain(&entry.name), plain(&entry.source));
+            let (name, source) = (plain(entry.own_name()), plain(&entry.source));
             format!("plugin {name} ({source}) is {refused}: {}", plain(reason))
         }
     }

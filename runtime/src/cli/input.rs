@@ -6,11 +6,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::agent::AgentConfig;
+use crate::agent::ConfigProblem;
 use crate::agent::config::CONFIG_FILE_BYTES_MAX;
-use crate::jobspec::{self, Diagnostics, JobFileError};
+use crate::jobspec::{self, ConfigFault, Diagnostics, JobFile, JobFileError};
 use crate::limits::JOB_FILE_BYTES_MAX;
 use crate::model::causes::chain;
 use crate::model::job::Job;
+use crate::model::words::counted;
 
 /// Why a file could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +43,7 @@ pub(super) enum InputError {
     #[error("{}", chain(.0))]
     JobFile(JobFileError),
     /// Read, and wrong in places.
-    #[error("{} has {} problem(s)", path.display(), diagnostics.len() + diagnostics.omitted)]
+    #[error("{} has {}", path.display(), counted(diagnostics.found(), "problem"))]
     Invalid {
         /// The path given.
         path: PathBuf,
@@ -52,10 +54,57 @@ pub(super) enum InputError {
     },
 }
 
+/// A job file that was read.
+#[derive(Clone, Debug)]
+pub(super) struct JobInput {
+    path: PathBuf,
+    file: JobFile,
+}
+
+impl JobInput {
+    /// The job.
+    pub(super) fn job(&self) -> &Job {
+        &self.file.parsed.job
+    }
+
+    /// What was read.
+    pub(super) fn text(&self) -> &str {
+        &self.file.text
+    }
+
+    /// What is accepted and not done.
+    pub(super) fn warnings(&self) -> &Diagnostics {
+        &self.file.parsed.warnings
+    }
+
+    /// What drivers find wrong, at the places in the file.
+    pub(super) fn located(&self, problems: &[ConfigProblem]) -> Diagnostics {
+        let faults = problems.iter().map(|problem| ConfigFault {
+            group: &problem.group,
+            task: &problem.task,
+            path: &problem.path,
+            message: &problem.message,
+            suggestion: problem.suggestion.as_deref(),
+        });
+        let file = self.path.display().to_string();
+        self.file.parsed.places.diagnostics(faults, self.text(), &file)
+    }
+
+    /// The same as the error that a file is with such problems in it.
+    pub(super) fn refused(&self, problems: &[ConfigProblem]) -> InputError {
+        InputError::Invalid {
+            path: self.path.clone(),
+            text: self.text().to_owned(),
+            diagnostics: self.located(problems),
+        }
+    }
+}
+
 /// Read a job file; `-` is the standard input.
-pub(super) fn job(path: &Path) -> Result<Job, InputError> {
+pub(super) fn job(path: &Path) -> Result<JobInput, InputError> {
+    let read = |file| JobInput { path: path.to_owned(), file };
     if path != Path::new("-") {
-        return jobspec::parse_file(path).map_err(|error| match error {
+        return jobspec::read_file(path).map(read).map_err(|error| match error {
             JobFileError::Invalid { path, source_text, diagnostics } => {
                 InputError::Invalid { path, text: source_text, diagnostics }
             }
@@ -63,11 +112,11 @@ pub(super) fn job(path: &Path) -> Result<Job, InputError> {
         });
     }
     let bytes = bounded(io::stdin().lock(), path, JOB_FILE_BYTES_MAX)?;
-    jobspec::parse(&bytes, path, None).map_err(|diagnostics| InputError::Invalid {
-        path: path.to_owned(),
-        text: String::from_utf8_lossy(&bytes).into_owned(),
-        diagnostics,
-    })
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    match jobspec::read(&bytes, path, None) {
+        Ok(parsed) => Ok(read(JobFile { parsed, text })),
+        Err(diagnostics) => Err(InputError::Invalid { path: path.to_owned(), text, diagnostics }),
+    }
 }
 
 /// Read the agent's configuration; without a file it is the default.

@@ -2,12 +2,12 @@
 
 use std::io::{self, Write as _};
 
-use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use super::exit::Exit;
-use super::input::InputError;
-use super::terminal::{Terminal, one_line, paint, plain};
+use super::input::{InputError, JobInput};
+pub(super) use super::table::table;
+use super::terminal::{Terminal, paint, plain};
 
 const BOLD: &str = "1";
 const RED: &str = "1;31";
@@ -63,42 +63,16 @@ pub(super) fn input_error(terminal: &Terminal, failure: &InputError) {
     error(terminal, &failure.to_string());
 }
 
+/// Say what a job file asks for that is not done, with the places.
+pub(super) fn job_warnings(terminal: &Terminal, job: &JobInput) {
+    if !job.warnings().is_empty() {
+        say(job.warnings().render(job.text(), terminal.stderr_colours()).trim_end());
+    }
+}
+
 /// A headline on standard output.
 pub(super) fn headline(text: &str, terminal: &Terminal) -> String {
     paint(text, BOLD, terminal.stdout_colours())
-}
-
-/// Rows under a header. On a terminal they fit its width; elsewhere each row is one line, so that
-/// other programs can read it.
-pub(super) fn table<const N: usize>(
-    header: [&str; N],
-    rows: impl IntoIterator<Item = [String; N]>,
-    terminal: &Terminal,
-) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    let arrangement = match terminal.stdout {
-        true => ContentArrangement::Dynamic,
-        false => ContentArrangement::Disabled,
-    };
-    table.set_content_arrangement(arrangement);
-    table.set_header(header);
-    for row in rows {
-        table.add_row(row.map(|cell| one_line(&cell)));
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    let mut text = String::new();
-    for (index, line) in table.to_string().lines().enumerate() {
-        let line = line.trim_end();
-        match index {
-            0 => text.push_str(&headline(line, terminal)),
-            _ => text.push_str(line),
-        }
-        text.push('\n');
-    }
-    text
 }
 
 /// Bytes as people read them.
@@ -130,19 +104,6 @@ mod tests {
         assert_eq!(size(1_024), "1.0 KiB");
         assert_eq!(size(126_412), "123.4 KiB");
         assert_eq!(size(u64::MAX), "16777216.0 TiB");
-    }
-
-    #[test]
-    fn a_table_that_is_not_on_a_terminal_has_one_plain_line_per_row() {
-        let long = "x".repeat(300);
-        let rows = [["a".to_owned(), long.clone()], ["b\x1b[2J\nc".to_owned(), String::new()]];
-        let text = table(["NAME", "REASON"], rows, &Terminal::default());
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 3, "{text}");
-        assert_eq!(lines.first().map(|l| l.split_whitespace().count()), Some(2));
-        assert!(lines.iter().any(|line| line.ends_with(&long)), "{text}");
-        assert!(!text.contains('\x1b') && !text.contains("  \n"), "{text}");
-        assert!(text.contains("b\u{fffd}[2J; c"), "{text}");
     }
 
     #[test]

@@ -96,6 +96,15 @@ pub(super) enum Report {
         /// For people.
         message: String,
     },
+    /// What the job file asks for that is not done.
+    Warning {
+        /// Where, and what happens instead.
+        #[serde(flatten)]
+        warning: Diagnostic,
+        /// The same with the line it is about, for people.
+        #[serde(skip)]
+        rendered: String,
+    },
     /// An allocation was made.
     Placed(Placed),
     /// Something happened to a task.

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use super::args::RunArgs;
 use super::exit::Exit;
 use super::follow::follow;
-use super::input::{self, InputError};
+use super::input::{self, InputError, JobInput};
 use super::interrupt::{Interrupt, Interrupts};
 use super::output;
 use super::printer::{Look, Printer};
@@ -27,8 +27,8 @@ use super::terminal::Terminal;
 use crate::agent::{AgentHandle, JobHandle, JobResult, SubmitError};
 use crate::alloc::AllocHandle;
 use crate::clock;
+use crate::jobspec::Diagnostics;
 use crate::model::causes;
-use crate::model::job::Job;
 
 /// How long a job killed at once may take; what is left then ends with the program. Who asks a
 /// second time does not want to wait.
@@ -125,10 +125,11 @@ struct Run {
 
 impl Run {
     async fn job(&mut self, args: &RunArgs) -> Exit {
-        let job = match input::job(&args.file) {
-            Ok(job) => job,
+        let input = match input::job(&args.file) {
+            Ok(input) => input,
             Err(error) => return self.input_failed(&error).await,
         };
+        self.tell_warnings(&input).await;
         let start = Session::start(&args.agent, Fallback::Configured);
         let session = match unless_ended(&mut self.interrupts, &mut self.printer, start).await {
             Err(cause) => return self.given_up(cause).await,
@@ -142,7 +143,7 @@ impl Run {
             self.tell(Report::Notice { message }).await;
         }
         self.tell_agent(&session.agent).await;
-        let exit = self.in_agent(&session.agent, job).await;
+        let exit = self.in_agent(&session.agent, &input).await;
         // From here a signal has nothing to stop but the wait for the agent's own end.
         tokio::select! {
             () = session.end() => exit,
@@ -153,11 +154,11 @@ impl Run {
         }
     }
 
-    async fn in_agent(&mut self, agent: &AgentHandle, job: Job) -> Exit {
-        let submit = agent.submit(job);
+    async fn in_agent(&mut self, agent: &AgentHandle, input: &JobInput) -> Exit {
+        let submit = agent.submit(input.job().clone());
         match unless_ended(&mut self.interrupts, &mut self.printer, submit).await {
             Err(cause) => self.given_up(cause).await,
-            Ok(Err(error)) => self.refused(error).await,
+            Ok(Err(error)) => self.refused(error, input).await,
             Ok(Ok(job)) => self.run_to_end(agent, &job).await,
         }
     }
@@ -282,6 +283,15 @@ impl Run {
         }
     }
 
+    /// What the job asks for that is not done.
+    async fn tell_warnings(&self, input: &JobInput) {
+        for warning in input.warnings() {
+            let one = Diagnostics { diagnostics: vec![warning.clone()], omitted: 0 };
+            let rendered = one.render(input.text(), self.terminal.stderr_colours());
+            self.tell(Report::Warning { warning: warning.clone(), rendered }).await;
+        }
+    }
+
     async fn given_up(&self, cause: Cause) -> Exit {
         let message = format!("{}: given up before the job was placed", cause.reason());
         self.failed(Failure::new(message, cause.exit().code()), cause.exit()).await
@@ -296,14 +306,15 @@ impl Run {
         self.failed(failure, Exit::Input).await
     }
 
-    async fn refused(&self, error: SubmitError) -> Exit {
+    async fn refused(&self, error: SubmitError, input: &JobInput) -> Exit {
         let exit = submit_exit(&error);
         let failure = match error {
             SubmitError::Config(problems) => {
-                let count = problems.len();
-                let lines: String = problems.iter().map(|p| format!("\n  {p}")).collect();
-                let message = format!("{count} problem(s) in the configuration of tasks:{lines}");
+                let message = input.refused(&problems).to_string();
+                let located = input.located(&problems);
+                let colours = self.terminal.stderr_colours();
                 Failure { config_problems: problems, ..Failure::new(message, exit.code()) }
+                    .with_diagnostics(&located, input.text(), colours)
             }
             other => Failure::new(causes::chain(&other), exit.code()),
         };

@@ -156,8 +156,63 @@ async fn what_is_wrong_in_a_job_file_is_shown_with_its_place_before_the_agent_is
     let ended = agent.run("job \"a\" {\n  grup \"g\" {}\n}\n").await;
     ended.said(2, &["job.hcl:2:3", "grup", "group"]);
     let config = sleeper("web", 1).replace("command = \"/bin/sh\"", "comand = \"/bin/sh\"");
-    agent.run(&config).await.said(2, &["comand"]);
+    let file = agent.file("bad2.hcl", &config);
+    let file = file.to_str().unwrap();
+    let (line, text) =
+        config.lines().enumerate().find(|(_, line)| line.contains("comand")).unwrap();
+    let column = text.find("comand").unwrap() + 1;
+    let place = format!("{file}:{}:{column}: error: \"comand\" is unknown", line + 1);
+    for command in ["run", "plan", "validate"] {
+        let ended = match command {
+            "validate" => ostler(["job", command, file]).await,
+            _ => agent.ask(&["job", command, file]).await,
+        };
+        ended
+            .said(2, &[&place, text, "^^^^^^", "did you mean command?", "bad2.hcl has 2 problems"]);
+        assert!(ended.stderr.contains("command is missing"), "{ended:#?}");
+    }
     assert_eq!(agent.ask(&["job", "status"]).await.stdout, "no jobs\n");
+}
+
+#[tokio::test]
+async fn what_a_job_asks_for_in_vain_is_named_with_its_place_by_every_command() {
+    let agent = AgentProcess::start().await;
+    let vain =
+        "job \"web\" {\n priority = 70\n region = \"eu\"\n update {\n max_parallel = 1\n }\n";
+    let text = sleeper("web", 2).replace("job \"web\" {\n", vain);
+    let file = agent.file("vain.hcl", &text);
+    let file = file.to_str().unwrap();
+    let said = [
+        format!("{file}:2:13: warning: priority has no effect yet"),
+        format!("{file}:3:11: warning: region has no effect yet"),
+        format!("{file}:5:2: warning: max_parallel has no effect yet"),
+    ];
+    for (args, code) in [
+        (&["job", "validate", "--syntax-only", file][..], 0),
+        (&["job", "plan", file], 1),
+        (&["job", "run", file], 0),
+        (&["job", "plan", file], 0),
+    ] {
+        let ended = agent.ask(args).await;
+        ended.said(code, &said.each_ref().map(String::as_str));
+        // What the agent says of the same text is not told once more.
+        assert_eq!(ended.stderr.matches("has no effect yet").count(), 3, "{args:?} {ended:#?}");
+        assert!(!ended.stdout.contains("has no effect yet"), "{args:?} {ended:#?}");
+    }
+    let done = agent.json(&["job", "run", "--json", file]).await;
+    assert_eq!(done["warnings"].as_array().unwrap().len(), 3, "{done:#}");
+    assert_eq!(done["agent_warnings"], serde_json::json!([]), "{done:#}");
+}
+
+#[tokio::test]
+async fn a_job_that_no_driver_here_runs_is_valid_and_warned_of() {
+    let data = tempfile::tempdir().unwrap();
+    let file = data.path().join("job.hcl");
+    std::fs::write(&file, sleeper("web", 1).replace("\"exec\"", "\"exce\"")).unwrap();
+    let ended = ostler(["job", "validate", file.to_str().unwrap()]).await;
+    let said = "warning: group g, task t: this node has no driver exce; did you mean exec?";
+    ended.said(0, &[said]);
+    assert!(ended.stdout.contains("is valid"), "{ended:#?}");
 }
 
 #[tokio::test]

@@ -131,7 +131,7 @@ async fn a_driver_that_does_not_exist_is_refused_with_those_that_do() {
 async fn a_config_that_does_not_fit_the_driver_is_refused_before_anything_runs() {
     let desk = Desk::new();
     let ended = desk.run("config.hcl", job("exec", "comand = \"/bin/true\"", "")).await;
-    ended.said(2, &["group g, task t, config", "comand", "command"]);
+    ended.said(2, &["config.hcl:", "\"comand\" is unknown", "did you mean command?"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

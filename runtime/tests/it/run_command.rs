@@ -263,7 +263,7 @@ async fn everything_wrong_in_a_job_file_is_shown_at_once_with_its_place() {
     let ended = ostler(["job", "validate", name]).await;
     ended.said(
         2,
-        &[&format!("{name}:3:5"), "    cout = 2", "^^^^", "count", ":6:", ":8:", "3 problem(s)"],
+        &[&format!("{name}:3:5"), "    cout = 2", "^^^^", "count", ":6:", ":8:", "3 problems"],
     );
     assert_eq!(ended.stdout, "");
     let verdict = json(&ostler(["job", "validate", "--json", name]).await);
@@ -281,8 +281,11 @@ async fn a_configuration_that_does_not_fit_its_driver_is_found_before_anything_r
     let job = batch(&shell("t", "true", "").replace("command", "comand"));
     let file = written(&data, &job);
     let ended = with_data(&["job", "validate", file.to_str().unwrap()]).await;
-    ended.said(2, &["group g0, task t, config", "comand"]);
-    run(data.path(), &file).await.said(2, &["group g0, task t, config", "comand"]);
+    let line = 1 + job.lines().position(|line| line.contains("comand")).unwrap();
+    let place = format!(":{line}:2: error: \"comand\" is unknown");
+    let said = [place.as_str(), "did you mean command?", "2 problems"];
+    ended.said(2, &said);
+    run(data.path(), &file).await.said(2, &said);
     let syntax = ostler(["job", "validate", "--syntax-only", file.to_str().unwrap()]).await;
     assert_eq!(syntax.code, Some(0), "{syntax:#?}");
 }

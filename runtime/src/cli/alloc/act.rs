@@ -12,6 +12,7 @@ use super::super::terminal::one_line;
 use super::restarted::{Asked, Progress};
 use crate::clock;
 use crate::limits::CLIENT_RESTART_WALL_MAX;
+use crate::model::signal::full_name;
 
 /// Stop an allocation, and wait for its end.
 pub(super) async fn stop(args: &AllocStopArgs) -> Result<Exit, Stop> {
@@ -135,15 +136,16 @@ async fn seen(client: &Client, path: &str, asked: &Asked) -> Result<Progress, St
 
 /// Send a signal to tasks.
 pub(super) async fn signal(args: &AllocSignalArgs) -> Result<Exit, Stop> {
+    let signal = full_name(&args.signal).map_err(|error| Stop::Wrong(error.to_string()))?;
     let client = asking::connect(&args.agent)?;
     let task = args.task.as_deref().or(args.task_option.as_deref());
     let (alloc, task) = meant(&client, &args.alloc, task).await?;
-    let body = json!({ "Task": task, "Signal": args.signal });
+    let body = json!({ "Task": task, "Signal": signal });
     let _done: Done =
         client.put(&format!("/v1/client/allocation/{}/signal", alloc.id), &body).await?;
     let whom =
         task.map_or_else(|| "the running tasks".to_owned(), |t| format!("task {}", one_line(t)));
-    let (signal, short) = (one_line(&args.signal), alloc.id.short());
+    let short = alloc.id.short();
     say(&format!("{signal} sent to {whom} of allocation {short}"));
     Ok(Exit::Success)
 }

@@ -66,7 +66,7 @@ pub(in crate::cli) enum ClientError {
         pid: u32,
     },
     /// A request failed.
-    #[error("{trouble} ({} {} at {})", asked.method, asked.path, asked.socket.display())]
+    #[error("{}", failed(asked, trouble))]
     Failed {
         /// Which.
         asked: Asked,
@@ -107,6 +107,15 @@ pub(in crate::cli) enum Trouble {
     /// An answer of another form.
     #[error("the agent's answer cannot be read ({0}); is it of another version than this command?")]
     Answer(#[source] serde_json::Error),
+}
+
+/// What is wrong with the question is said as it is; of all else one wants to know what was asked.
+fn failed(asked: &Asked, trouble: &Trouble) -> String {
+    let Asked { method, path, socket } = asked;
+    match trouble {
+        Trouble::Refused { status: 400 | 409, text } if !text.is_empty() => text.clone(),
+        _ => format!("{trouble} ({method} {path} at {})", socket.display()),
+    }
 }
 
 fn refused(status: u16, text: &str) -> String {

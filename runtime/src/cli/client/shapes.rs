@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::device_shapes::DeviceStats;
 
-use crate::agent::DeviceExplanation;
+use crate::agent::{ConfigProblem, DeviceExplanation};
 use crate::model::alloc::{ClientStatus, DesiredStatus};
 use crate::model::ids::AllocId;
 use crate::model::saved::JobOrigin;
@@ -426,6 +426,54 @@ pub(in crate::cli) struct Registered {
     pub job_modify_index: u64,
     /// What became of it.
     pub registered: Effects,
+    /// Those of the warnings that the job's text alone does not tell. An agent of another version
+    /// may not say.
+    pub agent_warnings: Option<Vec<String>>,
+}
+
+impl Registered {
+    /// What to tell who has read the job already, and was told what its text says.
+    pub(in crate::cli) fn told(&self) -> String {
+        not_of_the_text(self.agent_warnings.as_deref(), &self.warnings)
+    }
+}
+
+fn not_of_the_text(agent: Option<&[String]>, all: &str) -> String {
+    agent.map_or_else(|| all.to_owned(), |warnings| warnings.join("\n"))
+}
+
+/// The answer to a validation.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(in crate::cli) struct Validated {
+    /// What is wrong with the tasks' configurations. An agent of another version may not say.
+    #[serde(deserialize_with = "or_empty")]
+    config_problems: Vec<WrongConfig>,
+    /// What keeps a right job from running here.
+    #[serde(deserialize_with = "or_empty")]
+    pub agent_warnings: Vec<String>,
+}
+
+impl Validated {
+    /// What is wrong with the tasks' configurations.
+    pub(in crate::cli) fn problems(self) -> Vec<ConfigProblem> {
+        let problem = |wrong| {
+            let WrongConfig { group, task, path, message, suggestion } = wrong;
+            ConfigProblem { group, task, path, message, suggestion }
+        };
+        self.config_problems.into_iter().map(problem).collect()
+    }
+}
+
+/// Something wrong with a task's configuration.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct WrongConfig {
+    group: String,
+    task: String,
+    path: String,
+    message: String,
+    suggestion: Option<String>,
 }
 
 /// What a registration did.
@@ -461,6 +509,16 @@ pub(in crate::cli) struct Plan {
     /// Each device request, with every candidate. An agent of another version may not say.
     #[serde(deserialize_with = "or_empty")]
     pub devices: Vec<DeviceExplanation>,
+    /// Those of the warnings that the job's text alone does not tell. An agent of another version
+    /// may not say.
+    pub agent_warnings: Option<Vec<String>>,
+}
+
+impl Plan {
+    /// What to tell who has read the job already, and was told what its text says.
+    pub(in crate::cli) fn told(&self) -> String {
+        not_of_the_text(self.agent_warnings.as_deref(), &self.warnings)
+    }
 }
 
 /// What a registration would do.

@@ -18,10 +18,12 @@ use crate::jobspec::nomad_json;
 /// Say what a job file would change.
 pub(super) async fn plan(args: &JobPlanArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = asking::connect(&args.agent)?;
-    let job = super::read(&args.file, terminal)?;
+    let input = super::read(&args.file, terminal)?;
+    let job = input.job();
     let path = format!("/v1/job/{}/plan", segment(job.id.as_str()));
-    let answer: Value =
-        client.put(&path, &json!({ "Job": nomad_json(&job), "Diff": true })).await?;
+    let body = json!({ "Job": nomad_json(job), "Diff": true });
+    let answer: Result<Value, _> = client.put(&path, &body).await;
+    let answer = super::told(answer, &client, &input, terminal).await?;
     let plan: Plan = serde_json::from_value(answer.clone())
         .map_err(|error| Stop::Cannot(format!("the agent's plan cannot be read: {error}")))?;
     match args.json {
@@ -72,9 +74,9 @@ fn text(job: &str, file: &Path, plan: &Plan, terminal: &Terminal) -> String {
         section(&mut text, "devices");
         text.push_str(&plan_devices::text(&plan.devices));
     }
-    if !plan.warnings.is_empty() {
+    if !plan.told().is_empty() {
         section(&mut text, "warnings");
-        let _ = writeln!(text, "{}", plain(&plan.warnings));
+        let _ = writeln!(text, "{}", plain(&plan.told()));
     }
     if !plan.refusals.is_empty() {
         section(&mut text, "why it would be refused");

@@ -15,12 +15,13 @@ use serde_json::json;
 use super::super::args::job::JobRunArgs;
 use super::super::asking::{self, Stop, until_interrupted};
 use super::super::client::shapes::{Alloc, Job, Registered};
-use super::super::client::{Client, segment};
+use super::super::client::{Client, ClientError, segment};
 use super::super::exit::Exit;
+use super::super::input::JobInput;
 use super::super::output::{self, say, warning};
 use super::super::terminal::{Terminal, one_line};
 use super::watch::{Verdict, Watch};
-use crate::jobspec::nomad_json;
+use crate::jobspec::{Diagnostic, nomad_json};
 use crate::model::ids::AllocId;
 use crate::model::job::{self, HealthCheck};
 
@@ -33,6 +34,10 @@ struct Outcome<'a> {
     placed: &'a [AllocId],
     updated: &'a [AllocId],
     stopped: &'a [AllocId],
+    /// What the file asks for that is not done, with the places.
+    warnings: &'a [Diagnostic],
+    /// What else the agent has to say.
+    agent_warnings: &'a [String],
     /// `taken` with `--detach`, else `runs`, `failed`, `unhealthy` or `overtaken`.
     outcome: &'static str,
 }
@@ -40,20 +45,22 @@ struct Outcome<'a> {
 /// Register a job and follow it.
 pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = asking::connect(&args.agent)?;
-    let job = super::read(&args.file, terminal)?;
-    let registered = register(&client, &job, args.check_index).await?;
-    if !registered.warnings.is_empty() {
-        warning(terminal, &registered.warnings);
+    let input = super::read(&args.file, terminal)?;
+    let job = input.job();
+    let answer = register(&client, job, args.check_index).await;
+    let registered = super::told(answer, &client, &input, terminal).await?;
+    if !registered.told().is_empty() {
+        warning(terminal, &registered.told());
     }
     if !args.json {
-        say(&taken(&job, &registered));
+        say(&taken(job, &registered));
     }
     if args.detach {
-        tell(args, &job, &registered, "taken", terminal)?;
+        tell(args, &input, &registered, "taken", terminal)?;
         return Ok(Exit::Success);
     }
     let hint = format!("job {} goes on; `ostler job stop {}` stops it", job.id, job.id);
-    let follow = follow(&client, &job, &registered, args.json);
+    let follow = follow(&client, job, &registered, args.json);
     let (verdict, why) = until_interrupted(&hint, follow).await?;
     let (outcome, exit) = match &verdict {
         Verdict::Runs | Verdict::Going => ("runs", Exit::Success),
@@ -62,7 +69,7 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
         Verdict::Overtaken(_) => ("overtaken", Exit::Failed),
     };
     if args.json {
-        tell(args, &job, &registered, outcome, terminal)?;
+        tell(args, &input, &registered, outcome, terminal)?;
         return Ok(exit);
     }
     match verdict {
@@ -92,14 +99,14 @@ async fn register(
     client: &Client,
     job: &job::Job,
     check_index: Option<u64>,
-) -> Result<Registered, Stop> {
+) -> Result<Registered, ClientError> {
     let body = match check_index {
         None => json!({ "Job": nomad_json(job) }),
         Some(index) => {
             json!({ "Job": nomad_json(job), "EnforceIndex": true, "JobModifyIndex": index })
         }
     };
-    Ok(client.put("/v1/jobs", &body).await?)
+    client.put("/v1/jobs", &body).await
 }
 
 /// What the agent did at once, for people.
@@ -123,7 +130,7 @@ fn taken(job: &job::Job, registered: &Registered) -> String {
 /// Print what was done: ids for people and scripts, or JSON.
 fn tell(
     args: &JobRunArgs,
-    job: &job::Job,
+    input: &JobInput,
     registered: &Registered,
     outcome: &'static str,
     terminal: &Terminal,
@@ -135,12 +142,14 @@ fn tell(
         return output::print(&lines, terminal);
     }
     let outcome = Outcome {
-        job: job.id.as_str(),
+        job: input.job().id.as_str(),
         version: effects.version,
         job_modify_index: registered.job_modify_index,
         placed: &effects.placed,
         updated: &effects.updated,
         stopped: &effects.stopped,
+        warnings: &input.warnings().diagnostics,
+        agent_warnings: registered.agent_warnings.as_deref().unwrap_or_default(),
         outcome,
     };
     output::print_json(&outcome, terminal)

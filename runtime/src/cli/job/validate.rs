@@ -7,12 +7,13 @@ use serde::Serialize;
 use super::super::args::job::ValidateArgs;
 use super::super::exit::Exit;
 use super::super::input::{self, InputError};
-use super::super::output;
+use super::super::output::{self, warning};
 use super::super::start::{Fallback, Session, StartError};
 use super::super::terminal::Terminal;
 use crate::agent::ConfigProblem;
 use crate::jobspec::Diagnostic;
 use crate::model::job::Job;
+use crate::model::words::counted;
 
 /// The result of a validation, as `--json` prints it.
 #[derive(Debug, Default, Serialize)]
@@ -24,21 +25,30 @@ struct Verdict {
     /// Why the file could not be read, or the drivers not be loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// What is wrong, with places.
+    /// What is wrong, and what is accepted and not done, with places.
     diagnostics: Vec<Diagnostic>,
     /// Problems beyond the bound.
     omitted: usize,
     /// Task configurations that do not fit their drivers' schemas.
     config_problems: Vec<ConfigProblem>,
+    /// What keeps a right job from running here.
+    warnings: Vec<String>,
     /// The tasks' configurations were checked.
     drivers_checked: bool,
+}
+
+/// What an agent says of a job.
+#[derive(Debug, Default)]
+struct Checked {
+    problems: Vec<ConfigProblem>,
+    warnings: Vec<String>,
 }
 
 /// Say everything that is wrong with a job file.
 pub(in crate::cli) async fn validate(args: &ValidateArgs, terminal: &Terminal) -> Exit {
     let mut verdict = Verdict { file: args.file.display().to_string(), ..Verdict::default() };
-    let job = match input::job(&args.file) {
-        Ok(job) => job,
+    let input = match input::job(&args.file) {
+        Ok(input) => input,
         Err(error) => {
             if !args.json {
                 output::input_error(terminal, &error);
@@ -53,31 +63,41 @@ pub(in crate::cli) async fn validate(args: &ValidateArgs, terminal: &Terminal) -
             return tell(args, &verdict, "", terminal, Exit::Input);
         }
     };
+    if !args.json {
+        output::job_warnings(terminal, &input);
+    }
+    verdict.diagnostics.clone_from(&input.warnings().diagnostics);
     if !args.syntax_only {
-        match check(args, &job).await {
-            Ok(problems) => {
-                verdict.config_problems = problems;
+        match check(args, input.job()).await {
+            Ok(Checked { problems, warnings }) => {
+                (verdict.config_problems, verdict.warnings) = (problems, warnings);
                 verdict.drivers_checked = true;
             }
             Err(error) => return not_checked(args, verdict, &error, terminal),
         }
     }
-    for problem in &verdict.config_problems {
-        if !args.json {
-            output::error(terminal, &problem.to_string());
-        }
+    for text in verdict.warnings.iter().filter(|_| !args.json) {
+        warning(terminal, text);
     }
     verdict.valid = verdict.config_problems.is_empty();
-    let exit = if verdict.valid { Exit::Success } else { Exit::Input };
-    tell(args, &verdict, &summary(&args.file, &job), terminal, exit)
+    if verdict.valid {
+        return tell(args, &verdict, &summary(&args.file, input.job()), terminal, Exit::Success);
+    }
+    if !args.json {
+        output::input_error(terminal, &input.refused(&verdict.config_problems));
+    }
+    let located = input.located(&verdict.config_problems);
+    verdict.omitted = located.omitted;
+    verdict.diagnostics.extend(located.diagnostics);
+    tell(args, &verdict, "", terminal, Exit::Input)
 }
 
 /// The tasks' configurations against the schemas of their drivers.
-async fn check(args: &ValidateArgs, job: &Job) -> Result<Vec<ConfigProblem>, StartError> {
+async fn check(args: &ValidateArgs, job: &Job) -> Result<Checked, StartError> {
     let session = Session::start_and_say(&args.agent, Fallback::Temporary).await?;
-    let problems = session.agent.check(job);
+    let (problems, warnings) = (session.agent.check(job), session.agent.without_driver(job));
     session.end().await;
-    Ok(problems)
+    Ok(Checked { problems, warnings })
 }
 
 fn not_checked(
@@ -125,15 +145,13 @@ fn summary(file: &Path, job: &Job) -> String {
     let groups = job.groups.len();
     let allocs: u64 = job.groups.iter().map(|group| u64::from(group.count)).sum();
     let tasks: usize = job.groups.iter().map(|group| group.tasks.len()).sum();
-    let plural = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
-    let count = |n: usize, what: &str| plural(u64::try_from(n).unwrap_or(u64::MAX), what);
     format!(
         "{} is valid: job {} with {}, {} and {} to place\n",
         file.display(),
         job.id,
-        count(groups, "group"),
-        count(tasks, "task"),
-        plural(allocs, "allocation"),
+        counted(groups, "group"),
+        counted(tasks, "task"),
+        counted(allocs, "allocation"),
     )
 }
 
