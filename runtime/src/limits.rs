@@ -340,6 +340,11 @@ pub const GC_BACKOFF_TICKS_MAX: u64 = 64;
 pub const GC_DESTROY_WALL_MAX: Duration = Duration::from_secs(300);
 /// Longest wait for the file system to say how full it is, what it has to write included.
 pub const GC_MEASURE_WALL_MAX: Duration = Duration::from_secs(60);
+/// Longest wait of a request to collect for allocations that are on their way to be over: most tasks
+/// end at once when they are told to, and whoever asks waits.
+pub const GC_ENDING_WALL_MAX: Duration = Duration::from_secs(5);
+/// Allocations of one purged job that are removed at the same time: more only wait for the same disk.
+pub const PURGE_PARALLEL: usize = 8;
 /// Requests to collect that wait for their turn; more wait at the sender.
 pub const GC_REQUESTS_QUEUE_MAX: usize = 16;
 
@@ -552,6 +557,9 @@ pub const DRIVER_RETRY: std::ops::RangeInclusive<Duration> =
 pub const POLL_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Longest wait for a state write before a start; a disk that hangs fails the start, visibly.
 pub const STATE_WRITE_WALL_MAX: Duration = Duration::from_secs(30);
+/// Pauses before what must be durable before it is told is written again; the last one is repeated.
+pub const STATE_LASTING_PAUSES: [Duration; 3] =
+    [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(10)];
 /// Events of a driver waiting for one task runner; more are dropped and counted.
 pub const DRIVER_EVENTS_QUEUE_MAX: usize = 32;
 

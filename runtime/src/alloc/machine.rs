@@ -6,6 +6,7 @@
 //!       └─ hooks failed: every task fails and is killed ─► Running                                    │
 //!                                                              Destroyed ◄── destroy hooks ── Destroying
 //!   agent leaves: Preparing, Running ──► Leaving ── all owners of tasks gone ──► Left
+//!                 Cleaning, while a post-run hook waits or the end cannot be written ──► Left
 //!
 //!   an allocation of an earlier agent begins at
 //!     Done        it had finished: nothing is run any more
@@ -18,7 +19,7 @@
 //! edges:
 //!   Preparing -> Running Cleaning Leaving
 //!   Running -> Cleaning Leaving
-//!   Cleaning -> Done Destroying
+//!   Cleaning -> Done Destroying Left
 //!   Done -> Destroying
 //!   Destroying -> Destroyed
 //!   Leaving -> Left
@@ -101,8 +102,10 @@ pub struct AllocMachine {
     /// Post-run hooks are done.
     cleaned: bool,
     destroy: bool,
+    /// The agent leaves.
+    leaving: bool,
     forced: Option<(ClientStatus, String)>,
-    /// What a pre-run hook waits for.
+    /// What a hook waits for, before the first task or after the last.
     waiting: Option<String>,
     health: Option<DeploymentStatus>,
     /// On its way to the disk, with what to tell then.
@@ -189,6 +192,7 @@ impl AllocMachine {
             gone: false,
             cleaned: false,
             destroy: false,
+            leaving: false,
             forced: None,
             waiting: None,
             health: None,
@@ -304,8 +308,10 @@ impl AllocMachine {
                     plan.timer_fired();
                 }
             }
-            // Once all owners are gone nothing runs on, and what is left to do is bounded.
-            AllocInput::Shutdown if !self.gone => self.leave(),
+            // Once all owners are gone nothing runs on, and what is left to do is bounded, unless a
+            // hook waits.
+            AllocInput::Shutdown if self.gone => self.leaving = true,
+            AllocInput::Shutdown => self.leave(),
             AllocInput::Destroy => {
                 self.destroy = true;
                 if self.plan.is_none() {
@@ -322,9 +328,13 @@ impl AllocMachine {
             (AllocPhase::Cleaning, AllocInput::Cleaned) => self.cleaned = true,
             (AllocPhase::Cleaning | AllocPhase::Done, AllocInput::Destroy) => self.destroy = true,
             (AllocPhase::Cleaning, AllocInput::HealthSaved) => self.health_saved(),
+            (AllocPhase::Cleaning, AllocInput::Waiting { what }) => self.waiting = what,
+            (AllocPhase::Cleaning, AllocInput::Shutdown) => self.leaving = true,
+            (AllocPhase::Cleaning, AllocInput::NotSaved) => self.phase = AllocPhase::Left,
             (AllocPhase::Destroying, AllocInput::Destroyed) => self.phase = AllocPhase::Destroyed,
             _ => {}
         }
+        self.give_up_waiting();
         // The end is told when the verdict is durable too.
         let cleaned = self.phase == AllocPhase::Cleaning && self.cleaned && self.verdict.is_none();
         if self.destroy && (cleaned || self.phase == AllocPhase::Done) {
@@ -332,6 +342,21 @@ impl AllocMachine {
             self.effects.push(AllocEffect::DestroyHooks);
         } else if cleaned {
             self.phase = AllocPhase::Done;
+        }
+    }
+
+    /// Whoever removes the allocation, and an agent that leaves, does not wait with a post-run hook.
+    fn give_up_waiting(&mut self) {
+        let waits = self.phase == AllocPhase::Cleaning && !self.cleaned && self.waiting.is_some();
+        if !waits || !(self.destroy || self.leaving) {
+            return;
+        }
+        self.effects.push(AllocEffect::AbandonPostHooks);
+        if self.destroy {
+            self.cleaned = true;
+        } else {
+            // Not done: the next agent has it wait again.
+            self.phase = AllocPhase::Left;
         }
     }
 

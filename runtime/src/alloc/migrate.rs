@@ -14,6 +14,9 @@
 //! whatever the tasks wrote since. Both directories are held meanwhile, so that the old one is not
 //! collected half-way. Blocks on the disk.
 //!
+//! An allocation that never started leaves what it was to take over to its own successor
+//! ([`inherit`]), wherever that lies.
+//!
 //! Only for allocations of one node. Fetching the data from another one (a snapshot as a tar stream)
 //! comes when this agent joins servers; until then `migrate` does what `sticky` does.
 //!
@@ -25,6 +28,7 @@
 //! - what was moved by a move that then failed, thrown away: `take_over`.
 //! - hostile tar streams: cannot happen, there are none yet.
 
+mod inherit;
 mod journal;
 mod take_over;
 
@@ -38,6 +42,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+pub use self::inherit::{Inherited, inherit};
 use self::journal::Journal;
 pub use self::take_over::{NotTakenOver, take_over};
 use super::dir::at::{ensure, io_error, is_empty, open_child, open_root, what_is};

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
 
 use super::coordinator::Gate;
 use super::hooks::background::CloseOnDrop;
@@ -98,6 +99,11 @@ struct Runner {
     cleaned: bool,
     /// It is.
     last_saved: bool,
+    /// Somebody asked for its removal.
+    removed: bool,
+    /// What is written again until it is durable is tried no more: the agent leaves, or all records
+    /// are to go.
+    closing: CancellationToken,
     clock: Clock,
     /// Ends what hooks left running, also when the owner panics.
     _close: CloseOnDrop,
@@ -157,8 +163,15 @@ impl Runner {
             Request::Stop { reason, skip_shutdown_delay } => {
                 self.feed(AllocInput::Stop { reason, skip_shutdown_delay });
             }
-            Request::Destroy => self.feed(AllocInput::Destroy),
-            Request::Shutdown => self.feed(AllocInput::Shutdown),
+            Request::Destroy => {
+                self.removed = true;
+                self.closing.cancel();
+                self.feed(AllocInput::Destroy);
+            }
+            Request::Shutdown => {
+                self.closing.cancel();
+                self.feed(AllocInput::Shutdown);
+            }
             Request::Restart { scope, reason, reply } => self.restart(scope, reason, reply),
             Request::Signal { task, signal, reply } => {
                 self.ask_tasks(task.as_ref(), reply, move |handle| {
@@ -263,12 +276,17 @@ impl Runner {
                 self.saving = false;
                 self.save_if_due();
             }
-            (Call::SaveLast, _) => {
+            (Call::SaveLast, saved) => {
                 self.saving = false;
                 self.last_saved = true;
-                self.feed(AllocInput::Cleaned);
+                // What is removed has no last state.
+                let lasts = saved.is_ok() || self.removed;
+                self.feed(if lasts { AllocInput::Cleaned } else { AllocInput::NotSaved });
             }
-            (Call::SaveHealth, _) => self.feed(AllocInput::HealthSaved),
+            (Call::SaveHealth, saved) => {
+                let lasts = saved.is_ok() || self.removed;
+                self.feed(if lasts { AllocInput::HealthSaved } else { AllocInput::NotSaved });
+            }
             (Call::Destroy, _) => self.feed(AllocInput::Destroyed),
             (Call::ForceRestart, _) => {
                 // What the tasks are now, before anything is read off what they were.

@@ -49,6 +49,7 @@ mod tests {
     use crate::model::alloc::AllocState;
     use crate::model::job::JobKind;
     use crate::rng::Rng;
+    use crate::state::StateStore;
     use crate::testing::fixtures;
 
     #[tokio::test]
@@ -68,6 +69,7 @@ mod tests {
             background: Background::default(),
             times: HookTimes::default(),
             disk: Arc::default(),
+            store: StateStore::in_memory().unwrap(),
         };
         // A making that is slow, abandoned as a stop abandons it.
         let (go, went) = mpsc::channel::<()>();

@@ -3,12 +3,19 @@
 //! Failing to is not the allocation's failure: it says so and starts with an empty directory, and
 //! the data stays with the previous allocation until that is collected. Half of the data is worse
 //! than none, but none of it is thrown away: what cannot be given back stays here.
+//!
+//! A previous one that never started took nothing over that it used: its own previous one has the data,
+//! and so on. What is on record of them is durable, because they are over.
 
 use super::{AllocHook, AllocScope, HookResult, News};
-use crate::alloc::migrate::{self, NotTakenOver};
+use crate::alloc::migrate::{self, Inherited, NotTakenOver};
+use crate::model::alloc::Allocation;
 use crate::model::causes::chain;
 use crate::model::event::{EventKind, TaskEvent};
-use crate::model::ids::TaskName;
+use crate::model::ids::{AllocId, TaskName};
+use crate::model::task::TaskState;
+use crate::state::{Key, Prefix, StateError, StateStore};
+use crate::task::handle::LocalState;
 
 pub(super) struct MigrateHook;
 
@@ -31,10 +38,12 @@ impl AllocHook for MigrateHook {
             }
             let (root, to) = (scope.alloc_root.clone(), allocation.id);
             let tasks: Vec<TaskName> = group.tasks.iter().map(|t| t.name.clone()).collect();
-            let moving = move || migrate::take_over(&root, from, to, &tasks);
-            let moved = scope.on_disk(moving).await?;
+            let store = scope.store.clone();
+            let moving = move || migrate::inherit(&root, &line(&store, from), to, &tasks);
+            let Some(Inherited { from, moved }) = scope.on_disk(moving).await? else {
+                return Ok(());
+            };
             let text = match moved {
-                Ok(moved) if moved.is_nothing() => return Ok(()),
                 Ok(moved) => {
                     let items: Vec<String> = moved.items.iter().map(ToString::to_string).collect();
                     format!("took over from allocation {from}: {}", items.join(", "))
@@ -56,4 +65,39 @@ impl AllocHook for MigrateHook {
             Ok(())
         })
     }
+}
+
+/// The allocation `from`, and those before it as long as each never started.
+fn line(store: &StateStore, from: AllocId) -> Vec<AllocId> {
+    let mut line = vec![from];
+    let mut at = from;
+    loop {
+        match before(store, at) {
+            // An allocation has one place in a line; a record that says otherwise is not followed.
+            Ok(Some(before)) if !line.contains(&before) => {
+                line.push(before);
+                at = before;
+            }
+            Ok(_) => return line,
+            Err(error) => {
+                tracing::error!(alloc = %at, %error, "whose data it was to take over is not known");
+                return line;
+            }
+        }
+    }
+}
+
+/// Whose place `alloc` was to take; `None` when it started, or is not on record.
+fn before(store: &StateStore, alloc: AllocId) -> Result<Option<AllocId>, StateError> {
+    for record in store.scan(&Prefix::Tasks(alloc))? {
+        let started = match record.key {
+            Key::TaskState(..) => record.decode::<TaskState>()?.started_at.is_some(),
+            Key::TaskLocal(..) => record.decode::<LocalState>()?.run.is_some(),
+            _ => false,
+        };
+        if started {
+            return Ok(None);
+        }
+    }
+    Ok(store.get::<Allocation>(&Key::Alloc(alloc))?.and_then(|allocation| allocation.previous))
 }

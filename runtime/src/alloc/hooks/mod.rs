@@ -12,8 +12,8 @@
 //! | hook | prerun | later |
 //! |---|---|---|
 //! | `alloc_dir` | builds the directory; one that should be there and is gone is an error | destroy: removes it |
-//! | `await_previous` | waits until the previous allocation runs nothing | |
-//! | `disk_migration` | takes over its data; never fails the allocation | |
+//! | `await_previous` | waits until the previous allocation runs nothing | post-run: the same, for who waits for this one |
+//! | `disk_migration` | takes over its data, or that of the one before it if it never started; never fails the allocation | |
 //! | `health` | begins to watch, unless it was judged | update: anew; pre-kill: ends |
 //! | `max_run_duration` | sets the deadline | update: anew |
 //! | `disk_size` | begins to measure | update: anew |
@@ -48,6 +48,7 @@ use crate::limits::HOOK_WALL_MAX;
 use crate::model::alloc::{AllocState, Allocation, ClientStatus};
 use crate::model::event::TaskEvent;
 use crate::model::ids::TaskName;
+use crate::state::StateStore;
 
 pub use self::background::Background;
 pub use self::run::{
@@ -78,6 +79,8 @@ pub struct AllocScope {
     /// Held by whoever changes the allocation's directory, to the end of the change: what was
     /// abandoned half-way must not make a directory again after it was removed.
     pub disk: Arc<Mutex<()>>,
+    /// What is on record of other allocations.
+    pub store: StateStore,
 }
 
 impl AllocScope {

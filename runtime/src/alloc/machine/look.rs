@@ -65,6 +65,7 @@ impl AllocMachine {
                 self.effects.push(AllocEffect::AbandonPreHooks);
             }
             self.judge_failure(now);
+            self.waiting = None;
             self.phase = AllocPhase::Cleaning;
             self.effects.push(AllocEffect::PostHooks);
         } else if !self.finishing && self.verdict.is_none() {

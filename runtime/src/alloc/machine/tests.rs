@@ -81,6 +81,8 @@ fn inputs(group: &TaskGroup) -> Vec<AllocInput> {
         AllocInput::TimerFired,
         AllocInput::Shutdown,
         AllocInput::Cleaned,
+        AllocInput::NotSaved,
+        AllocInput::Waiting { what: Some("it".to_owned()) },
         AllocInput::Destroy,
         AllocInput::Destroyed,
     ]

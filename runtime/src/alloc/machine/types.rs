@@ -28,7 +28,7 @@ pub enum AllocPhase {
     Destroyed,
     /// The agent leaves; the owners of the tasks are ending.
     Leaving,
-    /// The agent left; tasks run on.
+    /// The agent left; tasks run on, or what was left to do is the next agent's.
     Left,
 }
 
@@ -65,7 +65,7 @@ pub enum AllocInput {
         /// For the tasks' events.
         error: String,
     },
-    /// A pre-run hook waits for something outside, or no longer.
+    /// A hook, before the first task or after the last, waits for something outside, or no longer.
     Waiting {
         /// For people.
         what: Option<String>,
@@ -125,8 +125,10 @@ pub enum AllocInput {
     TimerFired,
     /// The agent leaves.
     Shutdown,
-    /// Post-run hooks are done.
+    /// Post-run hooks are done, and the end is durable.
     Cleaned,
+    /// Post-run hooks are done, and the agent leaves before the end could be made durable.
+    NotSaved,
     /// Remove it; stops it first when needed.
     Destroy,
     /// Destroy hooks are done.
@@ -140,6 +142,8 @@ pub enum AllocEffect {
     PreHooks,
     /// Drop the pre-run hooks that run.
     AbandonPreHooks,
+    /// Drop the post-run hooks that run.
+    AbandonPostHooks,
     /// Run the update hooks.
     UpdateHooks,
     /// Run the hooks before a restart; answer `RestartReady`.

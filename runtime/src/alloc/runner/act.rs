@@ -19,6 +19,7 @@ impl Runner {
     pub(super) fn act(&mut self, effect: AllocEffect) {
         match effect {
             AllocEffect::AbandonPreHooks => self.abort(Call::Pre),
+            AllocEffect::AbandonPostHooks => self.abort(Call::Post),
             AllocEffect::UpdateHooks => match self.update_hooks {
                 Turn::Idle => self.run_update_hooks(),
                 Turn::Running | Turn::Again => self.update_hooks = Turn::Again,

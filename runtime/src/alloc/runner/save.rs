@@ -1,11 +1,19 @@
 //! The saved state of an allocation: follows the task states while it lives, and is durable before
-//! its end is told. The verdict on its health is durable before it is told.
+//! its end is told. The verdict on its health is durable before it is told. Where the store refuses,
+//! both are written again until they are: an end that only this agent knows would be none for the
+//! next one, which would run the allocation again, perhaps beside the one that has its place by then.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
 use super::{Call, Runner};
 use crate::alloc::machine::AllocPhase;
-use crate::model::ids::AllocId;
+use crate::clock;
+use crate::limits::STATE_LASTING_PAUSES;
 use crate::model::saved::{DeploymentStatus, SavedAllocState};
-use crate::state::{Key, StateStore};
+use crate::state::{Key, StateError, StateStore};
 use crate::task::handle::durable;
 
 impl Runner {
@@ -33,37 +41,69 @@ impl Runner {
         self.saving = true;
         self.saved = Some(now.clone());
         let (store, id) = (self.store.clone(), self.scope.allocation.id);
-        let call = if last { Call::SaveLast } else { Call::Save };
-        self.call(call, async move {
-            save(&store, id, &now, last || newly_forced).await;
-            Ok(())
-        });
+        let key = Key::AllocState(id);
+        if last {
+            let closing = self.closing.clone();
+            self.call(
+                Call::SaveLast,
+                async move { until_durable(&store, &key, &now, &closing).await },
+            );
+        } else {
+            self.call(Call::Save, async move {
+                let written = async {
+                    if newly_forced {
+                        store.put(&key, &now).await
+                    } else {
+                        store.put_later(&key, &now).await
+                    }
+                };
+                match durable(written).await {
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => tracing::error!(%key, %error, "state not written"),
+                    None => tracing::error!(%key, "state not written in time"),
+                }
+                Ok(())
+            });
+        }
     }
 
     /// Write the verdict on the health.
     pub(super) fn save_health(&mut self, verdict: DeploymentStatus) {
-        let (store, id) = (self.store.clone(), self.scope.allocation.id);
+        let key = Key::DeploymentStatus(self.scope.allocation.id);
+        let (store, closing) = (self.store.clone(), self.closing.clone());
         self.call(Call::SaveHealth, async move {
-            let key = Key::DeploymentStatus(id);
-            match durable(store.put(&key, &verdict)).await {
-                Some(Ok(_)) => {}
-                Some(Err(error)) => tracing::error!(alloc = %id, %error, "verdict not written"),
-                None => tracing::error!(alloc = %id, "verdict not written in time"),
-            }
-            Ok(())
+            until_durable(&store, &key, &verdict, &closing).await
         });
     }
 }
 
-/// Write the saved state, durable when this returns if asked.
-async fn save(store: &StateStore, id: AllocId, state: &SavedAllocState, lasting: bool) {
-    let key = Key::AllocState(id);
-    let put = async {
-        if lasting { store.put(&key, state).await } else { store.put_later(&key, state).await }
-    };
-    match durable(put).await {
-        Some(Ok(_)) => {}
-        Some(Err(error)) => tracing::error!(alloc = %id, %error, "state not written"),
-        None => tracing::error!(alloc = %id, "state not written in time"),
+/// Write until it is durable; a store that refuses is asked again, until `closing` or until it is
+/// closed itself. An error: it is not durable.
+async fn until_durable<T: Serialize + Sync>(
+    store: &StateStore,
+    key: &Key,
+    value: &T,
+    closing: &CancellationToken,
+) -> Result<(), String> {
+    let mut pauses = STATE_LASTING_PAUSES.into_iter();
+    let mut pause = Duration::ZERO;
+    loop {
+        // Seen before the try: one more is made when it comes during the pause.
+        let last = closing.is_cancelled();
+        let (error, closed) = match durable(store.put(key, value)).await {
+            Some(Ok(_)) => return Ok(()),
+            Some(Err(error)) => (error.to_string(), matches!(error, StateError::Closed { .. })),
+            None => ("the disk did not answer in time".to_owned(), false),
+        };
+        if last || closed {
+            tracing::error!(%key, %error, "not written: what it says of the allocation's end is lost with the agent");
+            return Err(error);
+        }
+        pause = pauses.next().unwrap_or(pause);
+        tracing::error!(%key, %error, "not written, and not told as done before it is; tried again in {pause:?}");
+        tokio::select! {
+            () = clock::sleep(pause) => {}
+            () = closing.cancelled() => {}
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::{Inbox, Runner, Turn};
 use crate::alloc::coordinator::Gate;
@@ -102,6 +103,7 @@ fn start(
         background,
         times,
         disk: Arc::default(),
+        store: config.state.clone(),
     };
     let runner = Box::new(Runner {
         scope,
@@ -123,6 +125,8 @@ fn start(
         saving: false,
         cleaned: false,
         last_saved: false,
+        removed: false,
+        closing: CancellationToken::new(),
         clock: config.clock,
         _close: close,
     });

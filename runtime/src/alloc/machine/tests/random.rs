@@ -158,8 +158,10 @@ impl World {
             AllocEffect::PostHooks => {
                 assert!(self.gone, "post-run hooks while tasks live");
                 self.post_hooks += 1;
+                self.due.push(AllocInput::Waiting { what: Some("another one".to_owned()) });
                 self.due.push(AllocInput::Cleaned);
             }
+            AllocEffect::AbandonPostHooks => self.due.retain(|i| *i != AllocInput::Cleaned),
             AllocEffect::DestroyHooks => self.due.push(AllocInput::Destroyed),
             AllocEffect::UpdateHooks | AllocEffect::Notes(_) => {}
         }

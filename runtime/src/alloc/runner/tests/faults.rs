@@ -227,3 +227,59 @@ async fn running_tasks_go_on_while_their_state_cannot_be_written() {
     let key = crate::state::Key::TaskState(handle.id(), name("web"));
     assert_eq!(bench.store.get::<TaskState>(&key).unwrap().as_ref(), state.tasks.get("web"));
 }
+
+/// Fails the disk when all tasks have ended.
+struct FailsTheDisk(Arc<ErrorBackend>);
+
+impl AllocHook for FailsTheDisk {
+    fn name(&self) -> &'static str {
+        "fails_the_disk"
+    }
+    fn postrun<'a>(&'a self, _scope: &'a AllocScope) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async {
+            self.0.fail();
+            Ok(())
+        })
+    }
+}
+
+/// One whose tasks ended, and whose end cannot be written.
+async fn unsaved() -> (Bench, Arc<ErrorBackend>, AllocHandle) {
+    let backend = ErrorBackend::healed();
+    let store = StateStore::with_backend(std::path::Path::new("(test)"), backend.clone()).unwrap();
+    let mut bench = Bench { store, ..Bench::new() };
+    bench.alloc_hooks.push(Arc::new(FailsTheDisk(backend.clone())));
+    bench.node.script("web", [Script::ends(SECOND, 0)]);
+    let handle = bench.run(vec![task("web")]);
+    until(&handle, |s| s.client_status == ClientStatus::Complete).await;
+    clock::sleep(600 * SECOND).await;
+    assert!(backend.refused() > 10, "it is tried again and again");
+    (bench, backend, handle)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_is_not_durable_is_told_when_it_is() {
+    let (bench, backend, handle) = unsaved().await;
+    assert_eq!(*handle.phase().borrow(), AllocPhase::Cleaning);
+    backend.heal();
+    handle.wait_done().await;
+    assert_eq!(*handle.phase().borrow(), AllocPhase::Done);
+    let saved: SavedAllocState =
+        bench.store.get(&crate::state::Key::AllocState(handle.id())).unwrap().unwrap();
+    assert!(saved.finished);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_leaves_does_not_wait_for_a_disk_that_refuses_and_tells_no_end() {
+    let (_bench, _backend, handle) = unsaved().await;
+    let watch = FakeNode::new();
+    handle.shutdown().await;
+    assert!(watch.age() < SECOND, "{:?}", watch.age());
+    assert_eq!(*handle.phase().borrow(), AllocPhase::Left);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_whose_end_cannot_be_written_can_be_removed() {
+    let (_bench, _backend, handle) = unsaved().await;
+    assert_eq!(handle.destroy().await, AllocPhase::Destroyed);
+}
