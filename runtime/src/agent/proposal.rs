@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::admission::{Admission, DevicePlan, Placing, Refusal};
-use super::reconcile::{Action, Existing, Wanted, reconcile};
+use super::reconcile::{Action, Existing, Wanted, reason, reconcile};
 use super::registry::Registry;
 use super::views::{BlockedPlacement, GroupPlan, RegisterOptions};
 use super::{AgentHandle, SubmitError, ports};
@@ -163,14 +163,6 @@ impl Proposal {
     /// Count what is to be done, by group.
     pub(super) fn count(&self, groups: &mut BTreeMap<GroupName, GroupPlan>) {
         let one_more = |count: &mut u32| *count = count.saturating_add(1);
-        let replaced: BTreeSet<AllocId> = self
-            .actions
-            .iter()
-            .filter_map(|action| match action {
-                Action::Place { previous, replaces: true, .. } => *previous,
-                _ => None,
-            })
-            .collect();
         for action in &self.actions {
             let (group, field): (_, fn(&mut GroupPlan) -> &mut u32) = match action {
                 Action::Place { group, replaces: true, .. } => {
@@ -178,7 +170,8 @@ impl Proposal {
                 }
                 Action::Place { group, .. } => (Some(group), |g| &mut g.place),
                 Action::Update(alloc) => (self.group(*alloc), |g| &mut g.in_place),
-                Action::Stop { alloc, .. } if replaced.contains(alloc) => continue,
+                // Counted where it is replaced.
+                Action::Stop { reason: reason::REPLACED, .. } => continue,
                 Action::Stop { alloc, .. } => (self.group(*alloc), |g| &mut g.stop),
                 Action::Ignore(alloc) => (self.group(*alloc), |g| &mut g.ignore),
             };

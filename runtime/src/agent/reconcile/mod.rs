@@ -5,9 +5,9 @@
 //!   the newest allocation of the place that is not told to stop:
 //!     none                          ─► Place, after the newest one of the place
 //!     of this version               ─► Ignore           (also when it ended: it is not run again)
-//!     older, ended                  ─► Place, after it
+//!     older, ended                  ─► Place, after the newest one of the place
 //!     older, runs, same but rules   ─► Update
-//!     older, runs, differs          ─► Stop and Place, after it
+//!     older, runs, differs          ─► Stop and Place, after the newest one of the place
 //!   places the job does not have, a stopped job: what runs ─► Stop
 //! ```
 //! Level-triggered: it looks at what is, not at what happened, so that it can be asked again at any
@@ -95,7 +95,7 @@ pub enum Action {
         index: u32,
         /// In the place of this one, which it waits for and whose data it gets.
         previous: Option<AllocId>,
-        /// The previous one runs now and is stopped for this one.
+        /// One that runs now is stopped for this one.
         replaces: bool,
     },
     /// Give it the new version of the job; its tasks run on.
@@ -193,10 +193,11 @@ fn place(
         done.ignored.push(Action::Ignore(current.id));
     } else if current.status.terminal() {
         done.ignored.push(Action::Ignore(current.id));
-        done.places.push(new(Some(current), false));
+        // A newer one may have been told to stop and run still.
+        done.places.push(new(there.last(), false));
     } else if is_destructive(current.job, wanted.job, &group.name) {
         done.stop(current, reason::REPLACED);
-        done.places.push(new(Some(current), true));
+        done.places.push(new(there.last(), true));
     } else {
         done.updates.push(Action::Update(current.id));
     }

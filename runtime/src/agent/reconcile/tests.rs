@@ -142,6 +142,18 @@ fn an_allocation_told_to_stop_is_replaced_and_one_that_failed_is_not() {
 }
 
 #[test]
+fn a_place_is_filled_after_its_newest_allocation_also_when_an_older_one_only_ended() {
+    let job = job(&[("a", 1)]);
+    // The first failed; the job was changed, and the second is on its way out.
+    let failed = Alloc { status: ClientStatus::Failed, ..Alloc::running(1, "a", 0, 0) };
+    let stopping = Alloc { stopping: true, ..Alloc::running(2, "a", 0, 1) };
+    let expected = [new("a", 0, Some(2), false), Action::Ignore(id(2)), Action::Ignore(id(1))];
+    let mut found = actions(&wanted(&job, 1), &job, &[failed, stopping]);
+    found.sort_by_key(|action| *action == Action::Ignore(id(1)));
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn a_job_of_the_name_of_a_purged_one_does_not_take_its_allocations_for_its_own() {
     let job = job(&[("a", 1)]);
     let status = ClientStatus::Complete;
@@ -355,7 +367,12 @@ proptest! {
         let mut counts: BTreeMap<(String, u32), [usize; 3]> = BTreeMap::new();
         for action in &actions {
             let (at, kind) = match action {
-                Action::Place { group, index, .. } => ((group.to_string(), *index), 0),
+                Action::Place { group, index, previous, .. } => {
+                    let there = allocs.iter().filter(|a| a.group == *group && a.index == *index);
+                    let newest = there.map(|alloc| id(alloc.id)).max();
+                    prop_assert_eq!(*previous, newest, "it waits for all that had its place");
+                    ((group.to_string(), *index), 0)
+                }
                 Action::Update(alloc) | Action::Stop { alloc, .. } | Action::Ignore(alloc) => {
                     prop_assert!(seen.insert(*alloc), "{alloc} twice");
                     let alloc = allocs.iter().find(|a| id(a.id) == *alloc).unwrap();
