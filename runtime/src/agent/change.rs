@@ -12,11 +12,18 @@
 //! task's intent is a durable write, and those keep their order. So the start of a task alone costs
 //! no commit for its allocation; many changes at the same time share one.
 //!
+//! Changes of one job take turns, from the decision to the acknowledgement or the end of taking it
+//! back. The lock of the order is held for less: until the records are queued and the owners of new
+//! allocations are there. So whoever decides next finds an owner to every allocation it sees, to tell
+//! it of a newer copy and to wait for its end; and an owner is not made after the agent began to leave.
+//!
 //! A replacement that does not fit beside what it replaces stays a blocked placement of its job
 //! until that is over; [`super::keeper`] asks again then.
 
 use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::MutexGuard;
 
 use super::proposal::{Proposal, may_register, next_version, numbered, stopped_copy, updated_copy};
 use super::reconcile::Action;
@@ -62,7 +69,7 @@ pub(super) enum Asked {
 /// A change that was decided and is in the registry.
 #[derive(Default)]
 pub(super) struct Change {
-    job: Option<JobId>,
+    pub(super) job: Option<JobId>,
     /// The job's new record, and the one before.
     pub(super) record: Option<Arc<JobRecord>>,
     pub(super) before: Option<Arc<JobRecord>>,
@@ -72,13 +79,18 @@ pub(super) struct Change {
     /// New allocations.
     pub(super) placed: Vec<Arc<Allocation>>,
     /// New copies of known allocations, with the old ones.
-    copies: Vec<(Arc<Allocation>, Arc<Allocation>)>,
+    pub(super) copies: Vec<(Arc<Allocation>, Arc<Allocation>)>,
     blocked: usize,
 }
 
 impl Change {
     fn is_empty(&self) -> bool {
-        self.record.is_none() && !self.purge && self.placed.is_empty() && self.copies.is_empty()
+        !self.of_job() && self.placed.is_empty() && self.copies.is_empty()
+    }
+
+    /// The job's record is another one, or to go.
+    pub(super) fn of_job(&self) -> bool {
+        self.record.is_some() || self.purge
     }
 
     /// Allocations that run on with the change.
@@ -127,10 +139,6 @@ impl AgentHandle {
         entering.placed(&record, placed, registry, &mut change);
         change.blocked = blocked.len();
         registry.block(job, blocked);
-        if change.purge {
-            entering.index(registry);
-            registry.jobs.remove(job);
-        }
         change.index = entering.index.unwrap_or_else(|| registry.index());
         Ok(change)
     }
@@ -161,19 +169,41 @@ impl AgentHandle {
         asked: Asked,
         skip_shutdown_delay: bool,
     ) -> Result<Change, SubmitError> {
-        if *self.0.stage.borrow() == Stage::Leaving {
-            return Err(SubmitError::Leaving);
+        let turn = tokio::select! {
+            turn = self.0.turns.take(job) => turn,
+            () = self.0.ended.cancelled() => return Err(SubmitError::Leaving),
+        };
+        let changed = self.change_in_turn(job, asked, skip_shutdown_delay).await;
+        drop(turn);
+        if changed.as_ref().is_ok_and(|change| change.blocked > 0) {
+            // Something may have become free meanwhile that nobody looked at.
+            self.0.wake.notify_one();
         }
-        let order = self.0.order.lock().await;
-        let change = self.decide(job, asked)?;
+        changed
+    }
+
+    /// Fill places that wait, unless the job is being changed: whoever does that fills them too.
+    pub(super) async fn fill_in_turn(&self, job: &JobId) -> Result<Option<Change>, SubmitError> {
+        let Some(_turn) = self.0.turns.try_take(job) else { return Ok(None) };
+        self.change_in_turn(job, Asked::Fill, false).await.map(Some)
+    }
+
+    async fn change_in_turn(
+        &self,
+        job: &JobId,
+        asked: Asked,
+        skip_shutdown_delay: bool,
+    ) -> Result<Change, SubmitError> {
+        let order = self.in_order().await?;
+        let mut change = self.decide(job, asked)?;
         if change.is_empty() {
             return Ok(change);
         }
-        let queued = self.queue(&change).await;
+        let begun = self.begin_placed(&change).await;
         drop(order);
-        let done = match queued {
-            Ok(mark) => self.begin_placed(&change, mark).await,
-            Err(error) => Err(SubmitError::State(error)),
+        let done = match begun {
+            Ok(mark) => self.durable(&change, mark).await,
+            Err(error) => Err(error),
         };
         if let Err(error) = done {
             self.revert(&change).await;
@@ -182,15 +212,44 @@ impl AgentHandle {
         for (new, _) in &change.copies {
             self.tell_owner(new, skip_shutdown_delay);
         }
-        self.collect_purged();
+        if change.purge {
+            self.forget(&mut change);
+        }
+        if let Some(gc) = self.0.gc.get().filter(|_| !change.placed.is_empty()) {
+            gc.poke();
+        }
         Ok(change)
     }
 
-    async fn begin_placed(&self, change: &Change, mark: Mark) -> Result<(), SubmitError> {
+    /// The lock of the order, unless the agent leaves.
+    pub(super) async fn in_order(&self) -> Result<MutexGuard<'_, ()>, SubmitError> {
+        let order = self.0.order.lock().await;
+        // Looked at under the lock: who leaves takes it once after having said so, and finds the
+        // owners of all that was decided before.
+        if *self.0.stage.borrow() == Stage::Leaving || self.0.ended.is_cancelled() {
+            return Err(SubmitError::Leaving);
+        }
+        Ok(order)
+    }
+
+    /// Queue the records and start the owners of new allocations. The mark behind the records.
+    async fn begin_placed(&self, change: &Change) -> Result<Mark, SubmitError> {
+        let mark = self.queue(change).await.map_err(SubmitError::State)?;
         for alloc in &change.placed {
             self.run(Arc::clone(alloc))?;
         }
-        self.durable(change, mark).await
+        Ok(mark)
+    }
+
+    /// A job that is purged is gone once that is durable.
+    fn forget(&self, change: &mut Change) {
+        let Some(job) = &change.job else { return };
+        {
+            let mut registry = self.registry();
+            registry.jobs.remove(job);
+            change.index = registry.next_index();
+        }
+        self.collect_purged(|registry| registry.ids_of(job));
     }
 
     /// Enter allocations that belong to no registered job.
@@ -225,69 +284,7 @@ impl AgentHandle {
             return;
         }
         let stopped = Arc::clone(allocation);
-        tokio::spawn(async move { owner.stop_as(stopped, skip_shutdown_delay).await });
-    }
-
-    /// Remove what is over of jobs that are gone.
-    pub(super) fn collect_purged(&self) {
-        let purged = self.registry().purged();
-        for id in purged {
-            let agent = self.clone();
-            tokio::spawn(async move { agent.destroy_alloc(id).await });
-        }
-    }
-
-    /// Take back a change that could not be made durable, unless something newer came.
-    async fn revert(&self, change: &Change) {
-        let _order = self.0.order.lock().await;
-        let now = self.0.clock.now();
-        let state = &self.0.state;
-        for alloc in &change.placed {
-            let entry = self.registry().remove_alloc(alloc.id);
-            if let Some(handle) = entry.and_then(|entry| entry.handle) {
-                handle.destroy().await;
-            }
-            let owing = self.0.devices.end_alloc(alloc.id);
-            self.admission().end_alloc(alloc.id, &owing);
-            said(state.destroy_alloc(alloc.id).await);
-        }
-        for (new, old) in &change.copies {
-            let ours = {
-                let mut registry = self.registry();
-                let ours = registry
-                    .alloc(new.id)
-                    .is_some_and(|entry| entry.allocation.modify_index == new.modify_index);
-                if ours {
-                    registry.put_alloc(Arc::clone(old), true, now);
-                }
-                ours
-            };
-            if ours {
-                said(state.put_later(&Key::Alloc(old.id), &**old).await.map(drop));
-            }
-        }
-        let Some(job) = &change.job else { return };
-        if change.record.is_none() && !change.purge {
-            return;
-        }
-        let ours = {
-            let mut registry = self.registry();
-            let present = registry.jobs.get(job).map(|entry| entry.record.modify_index);
-            let ours = present == change.record.as_ref().map(|record| record.modify_index)
-                || (change.purge && present.is_none());
-            match &change.before {
-                Some(before) if ours => registry.put_job(Arc::clone(before)),
-                None if ours => drop(registry.jobs.remove(job)),
-                _ => {}
-            }
-            ours
-        };
-        let key = Key::Job(job.clone());
-        match &change.before {
-            Some(before) if ours => said(state.put_later(&key, &**before).await.map(drop)),
-            None if ours => said(state.delete(&key).await),
-            _ => {}
-        }
+        self.beside(async move { owner.stop_as(stopped, skip_shutdown_delay).await });
     }
 }
 
@@ -420,12 +417,5 @@ impl Entering {
             registry.put_alloc(Arc::clone(&alloc), true, self.now);
             change.placed.push(alloc);
         }
-    }
-}
-
-fn said(written: Result<(), StateError>) {
-    match written {
-        Ok(()) | Err(StateError::Closed { .. }) => {}
-        Err(error) => tracing::error!(%error, "a change that failed could not be taken back whole"),
     }
 }

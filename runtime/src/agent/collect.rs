@@ -3,20 +3,26 @@
 //! ```text
 //!   registry ─ over, and nobody waits for it ─► candidates ─► gc ─► AllocHandle::destroy ─► forgotten
 //! ```
+//! What is over of a job that is gone needs no collector: it is removed when it ends.
+//!
 //! An embedded agent collects nothing by itself: whoever runs one job wants to see what became of it.
 
 use std::sync::{Arc, Weak};
 
+use futures_util::stream::{self, StreamExt as _};
 use tokio::task::JoinSet;
 
 use super::config::GcConfig;
 use super::gc::choice::{Candidate, GcPolicy};
 use super::gc::{CollectError, FsGauge, Garbage};
+use super::registry::Registry;
 use super::views::Collected;
 use super::{AgentHandle, AllocError, Inner, gc};
 use crate::alloc::AllocPhase;
 use crate::alloc::dir::AllocDir;
+use crate::clock;
 use crate::driver::api::BoxFuture;
+use crate::limits::{GC_ENDING_WALL_MAX, PURGE_PARALLEL};
 use crate::model::causes;
 use crate::model::ids::AllocId;
 
@@ -39,7 +45,8 @@ fn done(
 pub(super) fn spawn(agent: &AgentHandle, config: GcConfig) {
     let garbage = Arc::new(Allocs(Arc::downgrade(&agent.0)));
     let gauge = Arc::new(FsGauge { root: agent.0.data_dir.clone() });
-    let (handle, _task) = gc::spawn(policy(config), garbage, gauge, agent.0.ended.clone());
+    let (handle, task) = gc::spawn(policy(config), garbage, gauge, agent.0.ended.clone());
+    agent.beside(async move { drop(task.await) });
     handle.poke();
     let _first = agent.0.gc.set(handle);
 }
@@ -88,9 +95,10 @@ impl AgentHandle {
     /// [`Collected::failed`].
     pub async fn collect(&self, alloc: Option<AllocId>) -> Result<Collected, AllocError> {
         let view = match alloc {
-            Some(id) => Some(self.alloc(id).ok_or(AllocError::Unknown { alloc: id })?),
+            Some(id) => Some(self.entered(id).await.ok_or(AllocError::Unknown { alloc: id })?),
             None => None,
         };
+        self.until_over(alloc).await;
         if let Some(gc) = self.0.gc.get() {
             return match gc.collect(alloc).await {
                 Ok(removed) => done(alloc, removed.allocs, removed.failed),
@@ -149,6 +157,45 @@ impl AgentHandle {
             )),
             Err(_) => Err("its removal ended unexpectedly".to_owned()),
         }
+    }
+
+    /// Wait for what is about to be over, if that is soon: whoever stops something and collects sees it
+    /// go.
+    async fn until_over(&self, alloc: Option<AllocId>) {
+        let mut changes = self.changes();
+        let over = async {
+            loop {
+                changes.borrow_and_update();
+                if !self.registry().is_ending(alloc) || changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        let _in_time = clock::timeout(GC_ENDING_WALL_MAX, over).await;
+    }
+
+    /// Remove those of some allocations that are over and whose jobs are gone.
+    pub(super) fn collect_purged(&self, among: impl FnOnce(&Registry) -> Vec<AllocId>) {
+        let purged = {
+            let mut registry = self.registry();
+            let among = among(&registry);
+            registry.take_purged(&among)
+        };
+        if purged.is_empty() {
+            return;
+        }
+        let agent = self.clone();
+        self.beside(async move {
+            let (agent, ended) = (&agent, &agent.0.ended);
+            let removals =
+                stream::iter(purged).for_each_concurrent(PURGE_PARALLEL, |id| async move {
+                    // The next start goes on.
+                    if !ended.is_cancelled() {
+                        agent.destroy_alloc(id).await;
+                    }
+                });
+            removals.await;
+        });
     }
 
     /// Remove an allocation that is over. Whether it is gone.

@@ -17,7 +17,7 @@ use crate::model::ids::AllocId;
 pub(super) fn spawn(agent: &AgentHandle, handle: &AllocHandle) {
     let (weak, id) = (Arc::downgrade(&agent.0), handle.id());
     let (mut state, mut phase) = (handle.state(), handle.phase());
-    tokio::spawn(async move {
+    drop(agent.0.followers.spawn(async move {
         let mut over = false;
         loop {
             state.borrow_and_update();
@@ -34,7 +34,7 @@ pub(super) fn spawn(agent: &AgentHandle, handle: &AllocHandle) {
                 return;
             }
         }
-    });
+    }));
 }
 
 /// Nothing of it runs or will run. One whose owner only left with the agent is not over.
@@ -45,14 +45,11 @@ const fn is_over(phase: AllocPhase) -> bool {
 /// `false`: the agent is gone.
 async fn seen(agent: &Weak<Inner>, id: AllocId, ended: bool) -> bool {
     let Some(agent) = agent.upgrade().map(AgentHandle) else { return false };
-    agent.registry().touch(id, agent.0.clock.now());
+    agent.registry().touch(id, ended, agent.0.clock.now());
     if ended {
-        if let Some(entry) = agent.registry().alloc_mut(id) {
-            entry.over = true;
-        }
         // Boxed: it happens once, and each allocation has one of these.
         Box::pin(agent.release(id)).await;
-        agent.collect_purged();
+        agent.collect_purged(|_| vec![id]);
         agent.0.wake.notify_one();
         if let Some(gc) = agent.0.gc.get() {
             gc.poke();

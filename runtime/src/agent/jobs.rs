@@ -71,8 +71,10 @@ impl AgentHandle {
         self.check_all(&job)?;
         // Also when the caller gives up: a change is made as a whole.
         let agent = self.clone();
-        let task =
-            tokio::spawn(async move { agent.register_checked(Arc::new(job), options).await });
+        let task = self
+            .0
+            .beside
+            .spawn(async move { agent.register_checked(Arc::new(job), options).await });
         let ended = task.await;
         ended.unwrap_or_else(|_| Err(SubmitError::Runner("the registration was given up".into())))
     }
@@ -164,7 +166,7 @@ impl AgentHandle {
         origin: &JobOrigin,
     ) -> Result<u64, JobError> {
         let (agent, id, origin) = (self.clone(), id.clone(), origin.clone());
-        let task = tokio::spawn(async move {
+        let task = self.0.beside.spawn(async move {
             let StopOptions { purge, skip_shutdown_delay, reason } = options;
             let asked = Asked::Stop { origin, reason, purge };
             let change = agent.change_with(&id, asked, skip_shutdown_delay).await?;
@@ -186,9 +188,9 @@ impl AgentHandle {
         id: AllocId,
         skip_shutdown_delay: bool,
     ) -> Result<u64, AllocError> {
-        let view = self.not_over(id)?;
+        let view = self.not_over(id).await?;
         let (agent, job) = (self.clone(), view.allocation.job.id.clone());
-        let task = tokio::spawn(async move {
+        let task = self.0.beside.spawn(async move {
             let reason = "alloc was stopped by the operator".to_owned();
             let asked = Asked::StopAlloc { alloc: id, reason };
             agent.change_with(&job, asked, skip_shutdown_delay).await
@@ -197,9 +199,19 @@ impl AgentHandle {
         change.map(|change| change.index).map_err(AllocError::from)
     }
 
+    /// An allocation with its owner, also when it is only being entered: its job tells its id by then.
+    pub(super) async fn entered(&self, id: AllocId) -> Option<AllocView> {
+        if let Some(view) = self.alloc(id) {
+            return Some(view);
+        }
+        self.registry().alloc(id)?;
+        drop(self.0.order.lock().await);
+        self.alloc(id)
+    }
+
     /// An allocation that can be asked for something.
-    fn not_over(&self, id: AllocId) -> Result<AllocView, AllocError> {
-        let view = self.alloc(id).ok_or(AllocError::Unknown { alloc: id })?;
+    async fn not_over(&self, id: AllocId) -> Result<AllocView, AllocError> {
+        let view = self.entered(id).await.ok_or(AllocError::Unknown { alloc: id })?;
         let status = view.state.client_status;
         if status.terminal() || view.phase.finished() {
             return Err(AllocError::Ended { alloc: id, status });
@@ -217,7 +229,7 @@ impl AgentHandle {
         scope: RestartScope,
         reason: &str,
     ) -> Result<(), AllocError> {
-        let view = self.not_over(id)?;
+        let view = self.not_over(id).await?;
         Ok(view.handle.restart(scope, reason).await?)
     }
 
@@ -232,7 +244,7 @@ impl AgentHandle {
         task: Option<&TaskName>,
         signal: &str,
     ) -> Result<(), AllocError> {
-        let view = self.not_over(id)?;
+        let view = self.not_over(id).await?;
         let signal = full_name(signal)?;
         Ok(view.handle.signal(task, signal).await?)
     }

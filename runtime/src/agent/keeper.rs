@@ -9,7 +9,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::change::Asked;
 use super::{AgentHandle, SubmitError};
 use crate::clock;
 
@@ -21,7 +20,7 @@ pub(super) fn spawn(agent: &AgentHandle) {
     let weak = Arc::downgrade(&agent.0);
     let (ended, wake) = (agent.0.ended.clone(), Arc::clone(&agent.0.wake));
     let mut node = agent.0.node.changes();
-    tokio::spawn(async move {
+    agent.beside(async move {
         loop {
             let Some(agent) = weak.upgrade().map(AgentHandle) else { return };
             let waiting = agent.fill().await;
@@ -49,8 +48,8 @@ impl AgentHandle {
         let jobs = self.registry().blocked();
         let mut waiting = false;
         for job in jobs {
-            match self.change(&job, Asked::Fill).await {
-                Ok(change) => waiting |= change.blocked() > 0,
+            match self.fill_in_turn(&job).await {
+                Ok(change) => waiting |= change.is_none_or(|change| change.blocked() > 0),
                 Err(SubmitError::Leaving) => return false,
                 Err(error) => {
                     waiting = true;

@@ -12,6 +12,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
 
 use super::AgentHandle;
 use super::proposal::stopped_copy;
@@ -46,6 +47,9 @@ impl AgentHandle {
     pub async fn shutdown(&self) {
         self.0.stage.send_replace(Stage::Leaving);
         self.0.ended.cancel();
+        // Owners are made under this lock, and not any more once it was held.
+        drop(clock::timeout(LEAVE_WALL, self.0.order.lock()).await);
+        ended("work beside the agent", &self.0.beside).await;
         if !self.0.kill_with_agent {
             self.leave_allocs().await;
         }
@@ -62,6 +66,8 @@ impl AgentHandle {
         self.unowned_removed().await;
         // Those of an embedded agent: its directory is free when they are gone.
         self.leave_allocs().await;
+        // Begun while the others ended.
+        ended("work beside the agent", &self.0.beside).await;
     }
 
     /// Wait for the removal of directories without a record; it ends with the present one.
@@ -82,6 +88,7 @@ impl AgentHandle {
         if clock::timeout(LEAVE_WALL, all).await.is_none() {
             tracing::error!(left = leaving.len(), "owners of allocations did not end in time");
         }
+        ended("what follows allocations", &self.0.followers).await;
     }
 
     /// Stop every allocation, in order, and kill what is left at the deadline.
@@ -136,6 +143,14 @@ impl AgentHandle {
         if clock::timeout(KILLED_WALL, over).await.is_none() {
             tracing::error!("allocations did not end although they were killed");
         }
+    }
+}
+
+/// Wait until all of it has ended.
+async fn ended(what: &str, tasks: &TaskTracker) {
+    tasks.close();
+    if clock::timeout(LEAVE_WALL, tasks.wait()).await.is_none() {
+        tracing::warn!(left = tasks.len(), "{what} did not end in time");
     }
 }
 

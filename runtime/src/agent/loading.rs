@@ -70,7 +70,7 @@ async fn load(
     // This is done once.
     let _second = inner.plugins.set(used);
     inner.board.over();
-    let answers = tokio::spawn(answered(agent.clone(), first));
+    let answers = inner.beside.spawn(answered(agent.clone(), first));
     // Nobody may wait for it.
     let _gone = told.send(());
     let (handles, changed) = records::remember_plugins(&inner.state, &entries).await?;
@@ -89,7 +89,7 @@ async fn load(
     let files = agent.upgrades().map(Upgrades::files).unwrap_or_default();
     let dir = inner.data_dir.clone();
     if !embedded && !files.is_empty() {
-        tokio::task::spawn_blocking(move || upgrade::kept::copy_used(&dir, files));
+        drop(inner.beside.spawn_blocking(move || upgrade::kept::copy_used(&dir, files)));
     }
     upgrade::watch(agent);
     Ok(notices)

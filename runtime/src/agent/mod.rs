@@ -37,8 +37,10 @@ pub mod reconcile;
 mod records;
 mod registry;
 mod restore;
+mod revert;
 mod startup;
 mod submitted;
+mod turns;
 mod unowned;
 pub mod upgrade;
 pub mod views;
@@ -51,6 +53,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::alloc::{AllocHandle, AllocRunner, AllocRunnerConfig, PreviousAlloc};
 use crate::clock::Clock;
@@ -102,6 +105,7 @@ use loading::InUse;
 use records::Follower;
 use registry::Registry;
 use submitted::Submitted;
+use turns::Turns;
 
 /// How an agent is started.
 #[derive(Clone, Debug)]
@@ -226,8 +230,10 @@ struct Inner {
     rescan: Arc<Notify>,
     /// Plugins that have not answered their first fingerprint.
     waiting: Mutex<BTreeSet<PluginName>>,
-    /// Held while a change is decided and its records are queued: an older record never follows a
-    /// newer one.
+    /// Changes of one job.
+    turns: Turns,
+    /// Held while a change is decided, its records are queued and its owners are made: an older record
+    /// never follows a newer one, and every allocation that the next one decides on has an owner.
     order: tokio::sync::Mutex<()>,
     /// Removes directories without a record; see [`unowned`].
     unowned: Mutex<Option<JoinHandle<()>>>,
@@ -240,6 +246,10 @@ struct Inner {
     wake: Arc<Notify>,
     /// Ends what runs beside the agent.
     ended: CancellationToken,
+    /// What does; see [`AgentHandle::beside`].
+    beside: TaskTracker,
+    /// What follows owners of allocations; each ends with its owner.
+    followers: TaskTracker,
     kill_with_agent: bool,
     clock: Clock,
     rng: Rng,
@@ -383,17 +393,16 @@ impl AgentHandle {
         placed: Vec<Allocation>,
         submitted: &mut Submitted,
     ) -> Result<Vec<AllocHandle>, SubmitError> {
+        let order = self.in_order().await?;
         let change = self.enter(placed);
-        let mark = {
-            let _order = self.0.order.lock().await;
-            self.queue(&change).await.map_err(SubmitError::State)?
-        };
+        let mark = self.queue(&change).await.map_err(SubmitError::State)?;
         let mut handles = Vec::with_capacity(change.placed.len());
         for alloc in &change.placed {
             let handle = self.run(Arc::clone(alloc))?;
             submitted.started(handle.clone());
             handles.push(handle);
         }
+        drop(order);
         self.durable(&change, mark).await?;
         Ok(handles)
     }
@@ -474,10 +483,20 @@ impl AgentHandle {
 
     /// Enter and follow the owner of a known allocation.
     fn own(&self, handle: &AllocHandle) {
-        if let Some(entry) = self.registry().alloc_mut(handle.id()) {
+        let newest = self.registry().alloc_mut(handle.id()).map(|entry| {
             entry.handle = Some(handle.clone());
+            Arc::clone(&entry.allocation)
+        });
+        // What was asked while there was no owner to be told.
+        if let Some(newest) = newest {
+            handle.update(newest);
         }
         follow::spawn(self, handle);
+    }
+
+    /// Do something beside the agent that ends soon, or with [`Inner::ended`]; who leaves waits for it.
+    fn beside(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.0.beside.spawn(work));
     }
 
     fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {

@@ -80,7 +80,7 @@ pub(super) fn keep(agent: &AgentHandle) {
         meter.tell(Arc::clone(&told));
     }
     let (weak, ended) = (Arc::downgrade(&agent.0), agent.0.ended.clone());
-    tokio::spawn(async move {
+    agent.beside(async move {
         let mut written = None;
         loop {
             let Some(inner) = weak.upgrade() else { return };

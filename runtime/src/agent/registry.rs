@@ -22,6 +22,7 @@ use crate::alloc::AllocHandle;
 use crate::model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use crate::model::ids::{AllocId, JobId};
 use crate::model::saved::{JobRecord, SavedAllocState};
+use crate::model::task::{TaskState, TaskStatus};
 use crate::model::time::Timestamp;
 
 /// A job.
@@ -42,6 +43,8 @@ pub(super) struct AllocEntry {
     pub(super) registered: bool,
     /// Tasks dead, post-run hooks done.
     pub(super) over: bool,
+    /// Its removal was begun because its job is gone.
+    going: bool,
     /// How an allocation of an earlier agent had ended.
     ended: Option<ClientStatus>,
     /// Index of the last visible change.
@@ -55,6 +58,13 @@ impl AllocEntry {
     pub(super) fn client_status(&self) -> ClientStatus {
         let said = || self.handle.as_ref().map(|h| h.state().borrow().client_status);
         self.ended.or_else(said).unwrap_or_default()
+    }
+
+    /// Some task of it was started.
+    fn started(&self) -> bool {
+        let begun =
+            |task: &TaskState| task.started_at.is_some() || task.status == TaskStatus::Running;
+        self.handle.as_ref().is_some_and(|h| h.state().borrow().tasks.values().any(begun))
     }
 
     /// When its last task ended; when it was placed if none did.
@@ -142,11 +152,7 @@ impl Registry {
 
     /// Allocations that are over and that nobody waits for, oldest first.
     pub(super) fn garbage(&self) -> Vec<Candidate> {
-        // Who takes a place takes the data too, before its first task starts.
-        let waits =
-            |entry: &&AllocEntry| !entry.over && entry.client_status() == ClientStatus::Pending;
-        let waited: BTreeSet<AllocId> =
-            self.allocs.values().filter(waits).filter_map(|e| e.allocation.previous).collect();
+        let waited = self.waited_for();
         let over = self.allocs.iter().filter(|(id, entry)| entry.over && !waited.contains(*id));
         let mut over: Vec<_> =
             over.map(|(id, entry)| Candidate { id: *id, ended_at: entry.ended_at() }).collect();
@@ -154,19 +160,66 @@ impl Registry {
         over
     }
 
+    /// Allocations whose data somebody is still to take.
+    fn waited_for(&self) -> BTreeSet<AllocId> {
+        // Who takes a place takes the data too, before its first task starts.
+        let waits = |entry: &&AllocEntry| {
+            !entry.over && entry.allocation.desired == DesiredStatus::Run && !entry.started()
+        };
+        let waiting = self.allocs.values().filter(waits).filter_map(|e| e.allocation.previous);
+        let blocked = self.jobs.values().flat_map(|job| &job.blocked).filter_map(|b| b.previous);
+        let mut waited = BTreeSet::new();
+        for first in waiting.chain(blocked) {
+            let mut next = Some(first);
+            // One that never started has nothing of its own: the data is with those before it.
+            while let Some(id) = next.filter(|id| waited.insert(*id)) {
+                let entry = self.allocs.get(&id).filter(|entry| !entry.started());
+                next = entry.and_then(|entry| entry.allocation.previous);
+            }
+        }
+        waited
+    }
+
     /// How many allocations there are.
     pub(super) fn count(&self) -> usize {
         self.allocs.len()
     }
 
-    /// Allocations that are over, of jobs that are gone.
-    pub(super) fn purged(&self) -> Vec<AllocId> {
-        let gone = |id: &AllocId| {
-            self.allocs.get(id).is_some_and(|entry| {
-                entry.registered && !self.jobs.contains_key(&entry.allocation.job.id)
-            })
+    /// Those of these allocations that are over and whose jobs are gone, each given out once: nobody
+    /// waits for their data, because nothing of such a job is still to start.
+    pub(super) fn take_purged(&mut self, among: &[AllocId]) -> Vec<AllocId> {
+        let mut purged = Vec::new();
+        for id in among {
+            let Some(entry) = self.allocs.get_mut(id) else { continue };
+            let gone = entry.registered && !self.jobs.contains_key(&entry.allocation.job.id);
+            if entry.over && gone && !entry.going {
+                entry.going = true;
+                purged.push(*id);
+            }
+        }
+        purged
+    }
+
+    /// Every allocation of a job.
+    pub(super) fn ids_of(&self, job: &JobId) -> Vec<AllocId> {
+        self.by_job.get(job).into_iter().flatten().copied().collect()
+    }
+
+    /// Every allocation.
+    pub(super) fn ids(&self) -> Vec<AllocId> {
+        self.allocs.keys().copied().collect()
+    }
+
+    /// Is an allocation on its way to be over, or any of them?
+    pub(super) fn is_ending(&self, only: Option<AllocId>) -> bool {
+        let ending = |entry: &AllocEntry| {
+            let stops = entry.allocation.desired == DesiredStatus::Stop;
+            !entry.over && (stops || entry.client_status().terminal())
         };
-        self.garbage().into_iter().map(|candidate| candidate.id).filter(gone).collect()
+        match only {
+            Some(id) => self.allocs.get(&id).is_some_and(ending),
+            None => self.allocs.values().any(ending),
+        }
     }
 
     /// An allocation by its id.
@@ -214,6 +267,7 @@ impl Registry {
             handle: None,
             registered,
             over: false,
+            going: false,
             ended: None,
             modify_index: index,
             modify_time: now,
@@ -240,11 +294,15 @@ impl Registry {
         }
     }
 
-    /// An allocation's state or phase changed.
-    pub(super) fn touch(&mut self, id: AllocId, now: Timestamp) {
+    /// An allocation's state or phase changed. `over`: it is over from now on.
+    pub(super) fn touch(&mut self, id: AllocId, over: bool, now: Timestamp) {
         if !self.allocs.contains_key(&id) {
             return;
         }
+        if let Some(entry) = self.allocs.get_mut(&id) {
+            entry.over |= over;
+        }
+        // Only now: whoever waits for the index sees all of it.
         let index = self.next_index();
         if let Some(entry) = self.allocs.get_mut(&id) {
             entry.modify_index = index;
@@ -314,3 +372,7 @@ impl Registry {
         self.allocs.values().filter_map(AllocEntry::view).collect()
     }
 }
+
+#[cfg(test)]
+#[path = "registry_tests.rs"]
+mod tests;

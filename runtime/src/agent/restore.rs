@@ -290,6 +290,8 @@ impl AgentHandle {
         let now = self.0.clock.now();
         // Before anything starts: a new run's record is of interest too.
         self.sweep_exits(found.runs()).await;
+        // Whatever comes now is decided on all of it.
+        let order = self.0.order.lock().await;
         for record in found.jobs.values() {
             self.registry().put_job(Arc::clone(record));
         }
@@ -322,10 +324,11 @@ impl AgentHandle {
                 }
             }
         }
+        drop(order);
         self.queue_ledger().await?;
         self.0.stage.send_replace(Stage::Restoring { done: total, total });
         self.fill_all(jobs).await;
-        self.collect_purged();
+        self.collect_purged(Registry::ids);
         Ok(())
     }
 

@@ -12,12 +12,14 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::admission::Admission;
 use super::devices::AgentBook;
 use super::inspect::STATE_FILE;
 use super::records;
 use super::restore::Found;
+use super::turns::Turns;
 use super::unowned::Unowned;
 use super::views::{JobsDirReport, Stage};
 use super::{
@@ -112,6 +114,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         stage: watch::Sender::new(Stage::Starting),
         waiting: Mutex::default(),
         jobs_dir: Mutex::new(jobs_dir.map(|dir| JobsDirReport { dir, ..Default::default() })),
+        turns: Turns::default(),
         order: tokio::sync::Mutex::new(()),
         unowned: Mutex::default(),
         ledger: tokio::sync::Mutex::new(()),
@@ -119,6 +122,8 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         wake: Arc::default(),
         rescan: Arc::default(),
         ended: CancellationToken::new(),
+        beside: TaskTracker::new(),
+        followers: TaskTracker::new(),
         kill_with_agent: options.kill_with_agent,
         clock: options.clock,
         rng: options.rng,
@@ -159,7 +164,8 @@ impl Begun {
             tracing::info!("{notice}");
         }
         let (told, in_use) = oneshot::channel();
-        let mut loading = tokio::spawn(loading::run(agent.clone(), config.clone(), told));
+        let loading = loading::run(agent.clone(), config.clone(), told);
+        let mut loading = agent.0.beside.spawn(loading);
         if embedded {
             // An error is told by the end of the loading.
             let _in_use = in_use.await;
@@ -206,7 +212,7 @@ fn refresh_node(agent: &AgentHandle) {
             looked.await.map_err(|_| refresh::GivenUp)
         }
     };
-    tokio::spawn(refresh::keep_fresh(agent.0.node.clone(), agent.0.ended.clone(), look));
+    agent.beside(refresh::keep_fresh(agent.0.node.clone(), agent.0.ended.clone(), look));
 }
 
 /// Create the directory for this user alone, and make its path absolute.

@@ -44,7 +44,7 @@ impl Drop for Submitted {
         }
         let removal = remove(self.agent.clone(), allocs, std::mem::take(&mut self.handles));
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(removal)),
+            Ok(runtime) => drop(self.agent.0.beside.spawn_on(removal, &runtime)),
             // Dropped outside the runtime, at the end of the process: the next start closes them.
             Err(_) => drop(removal),
         }

@@ -68,7 +68,7 @@ struct Next {
 pub(super) fn spawn(agent: &AgentHandle, dir: PathBuf) {
     let weak = Arc::downgrade(&agent.0);
     let (ended, rescan) = (agent.0.ended.clone(), Arc::clone(&agent.0.rescan));
-    tokio::spawn(async move {
+    agent.beside(async move {
         let mut watch = None;
         let (known, hold) = (Known::new(), Hold::default());
         let mut followed = Followed { dir, known, hold, began: Stopwatch::start(), id: None };

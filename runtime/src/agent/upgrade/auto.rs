@@ -43,11 +43,13 @@ pub(in crate::agent) fn spawn(agent: &AgentHandle) {
         watched.iter().map(|(_, path)| path.to_string_lossy().into_owned()).collect();
     let mut subscription = agent.0.watcher.subscribe(&paths, &[]);
     let (weak, ended) = (Arc::downgrade(&agent.0), agent.0.ended.clone());
-    tokio::spawn(async move {
+    agent.beside(async move {
         let mut known: BTreeMap<PathBuf, Option<Seen>> = BTreeMap::new();
         loop {
             let Some(agent) = weak.upgrade().map(AgentHandle) else { return };
-            let wait = look(&agent, &watched, &mut known).await;
+            // One that is under way ends as with the agent's process.
+            let looked = look(&agent, &watched, &mut known);
+            let Some(wait) = ended.run_until_cancelled(looked).await else { return };
             drop(agent);
             tokio::select! {
                 () = ended.cancelled() => return,

@@ -218,8 +218,11 @@ impl AgentHandle {
         let file = file.or(own).ok_or_else(|| UpgradeError::NoFile(slot.name.to_string()))?;
         let (agent, by) = (self.clone(), step::By::Person { consents });
         // Who asked may go away; what was begun comes to its end.
-        let upgraded = tokio::spawn(async move { run::upgrade(agent, slot, file, by).await });
-        upgraded.await.map_err(|_| UpgradeError::Leaving)
+        let ended = self.0.ended.clone();
+        let upgraded = self.0.beside.spawn(async move {
+            ended.run_until_cancelled(run::upgrade(agent, slot, file, by)).await
+        });
+        upgraded.await.ok().flatten().ok_or(UpgradeError::Leaving)
     }
 
     /// Every plugin, with its fate, as it is now: also those that are still being loaded.

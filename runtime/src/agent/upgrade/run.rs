@@ -81,12 +81,8 @@ impl Offer {
                 }
                 Effect::Prove(_) => {
                     let turn = self.slot.now().turn;
-                    tokio::spawn(prove(
-                        self.agent.clone(),
-                        Arc::clone(&self.slot),
-                        turn,
-                        self.twin.clone(),
-                    ));
+                    let (agent, slot) = (self.agent.clone(), Arc::clone(&self.slot));
+                    until_ended(&self.agent, prove(agent, slot, turn, self.twin.clone()));
                     continue;
                 }
                 Effect::Over(outcome) => {
@@ -224,8 +220,16 @@ fn put(agent: &AgentHandle, slot: &Slot, code: Code) {
     };
     agent.set_meter((slot.kind, slot.name.to_string()), meter);
     if let Some(asked) = asked {
-        tokio::spawn(asked);
+        until_ended(agent, asked);
     }
+}
+
+/// Do something beside the agent, until it ends.
+fn until_ended(agent: &AgentHandle, work: impl Future<Output = ()> + Send + 'static) {
+    let ended = agent.0.ended.clone();
+    agent.beside(async move {
+        let _before_its_end = ended.run_until_cancelled(work).await;
+    });
 }
 
 /// See how a plugin does that is in its place since `turn`, until it is accepted or rolled back.

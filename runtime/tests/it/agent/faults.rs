@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use ostler::agent::{Agent, AllocError, JobError, StopOptions, SubmitError};
-use ostler::model::alloc::Allocation;
+use ostler::model::alloc::{Allocation, DesiredStatus};
 use ostler::model::ids::AllocId;
 use ostler::model::saved::JobRecord;
 use ostler::state::redb_store::RedbBackend;
@@ -161,4 +161,88 @@ async fn a_change_that_cannot_be_written_leaves_the_job_as_it_was() {
         served.until_running(1).await;
         faulty.served.end().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_is_seen_when_it_is_durable() {
+    let faulty = Faulty::start().await;
+    let served = &faulty.served;
+    let id = served.register(&service("", "")).await.placed[0];
+    served.until_running(1).await;
+    let held = faulty.disk.hold();
+    let agent = served.agent.clone();
+    let purging = tokio::spawn(async move {
+        let purge = StopOptions { purge: true, ..StopOptions::default() };
+        agent.deregister(&job_id(), purge).await
+    });
+    let stopping = || served.agent.alloc(id).unwrap().allocation.desired == DesiredStatus::Stop;
+    eventually("it is decided", stopping).await;
+    assert!(served.agent.job(&job_id()).is_some(), "it is not on disk yet");
+    drop(held);
+    purging.await.unwrap().unwrap();
+    assert!(served.agent.job(&job_id()).is_none());
+    eventually("it is collected", || served.agent.allocs().is_empty()).await;
+    faulty.served.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_is_registered_while_its_name_is_purged_stays() {
+    let faulty = Faulty::start().await;
+    let served = &faulty.served;
+    for _ in 0..5 {
+        let first = served.register(&service("", "")).await.placed;
+        let purge = StopOptions { purge: true, ..StopOptions::default() };
+        let held = faulty.disk.hold();
+        let agent = served.agent.clone();
+        let purging = tokio::spawn(async move { agent.deregister(&job_id(), purge).await });
+        let stopping = || {
+            let view = first.first().and_then(|id| served.agent.alloc(*id));
+            view.is_none_or(|view| view.allocation.desired == DesiredStatus::Stop)
+        };
+        eventually("it is decided", stopping).await;
+        let agent = served.agent.clone();
+        let job = crate::support::parse(&service("", "env {\n A = \"b\"\n }"));
+        let again = tokio::spawn(async move { agent.register(job, Default::default()).await });
+        tokio::task::yield_now().await;
+        drop(held);
+        purging.await.unwrap().unwrap();
+        again.await.unwrap().unwrap();
+        faulty.store.flush().await.unwrap();
+        let recorded: Option<JobRecord> = faulty.store.get(&Key::Job(job_id())).unwrap();
+        assert!(recorded.is_some_and(|record| !record.stopped), "its record is gone");
+    }
+    faulty.served.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_is_taken_back_holds_up_no_other_job() {
+    let faulty = Faulty::start().await;
+    let served = &faulty.served;
+    let before = faulty.disk.commits();
+    faulty.refuse(Fault::Before);
+    let agent = served.agent.clone();
+    let job = crate::support::parse(&service("count = 20", ""));
+    let refused = tokio::spawn(async move { agent.register(job, Default::default()).await });
+    eventually("commits fail", || faulty.disk.commits() >= before + 4).await;
+    // The disk does not answer any more: what was placed cannot be removed from it.
+    let held = faulty.disk.hold();
+    let agent = served.agent.clone();
+    let other = service("count = 0", "").replace("job \"web\"", "job \"other\"");
+    let other = crate::support::parse(&other);
+    let registered = tokio::spawn(async move { agent.register(other, Default::default()).await });
+    let id = ostler::model::ids::JobId::new("other").unwrap();
+    let seen = async {
+        while served.agent.job(&id).is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let decided = ostler::clock::timeout(std::time::Duration::from_secs(10), seen).await;
+    assert!(decided.is_some(), "it waits for the other change");
+    faulty.disk.forget_plan();
+    drop(held);
+    registered.await.unwrap().unwrap();
+    let refused = refused.await.unwrap();
+    assert!(matches!(refused, Err(SubmitError::State(_))), "{refused:?}");
+    assert!(served.agent.job(&job_id()).is_none() && served.agent.allocs().is_empty());
+    faulty.served.end().await;
 }

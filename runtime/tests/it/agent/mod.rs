@@ -18,7 +18,9 @@
 //! * I #6348 (a second agent on the directory hangs):
 //!   `restart::a_second_agent_on_the_directory_is_refused_at_once`.
 
+mod chain;
 mod devices;
+mod ends;
 mod faults;
 mod jobs;
 mod jobs_dir;

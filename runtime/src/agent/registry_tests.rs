@@ -1,0 +1,97 @@
+//! Who may be collected, and when.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+use crate::agent::admission::Refusal;
+use crate::model::job::JobKind;
+use crate::model::saved::JobOrigin;
+use crate::rng::Rng;
+use crate::testing::fixtures;
+
+fn allocation(seed: u64, previous: Option<AllocId>, desired: DesiredStatus) -> Arc<Allocation> {
+    let task = fixtures::task("t").unwrap();
+    let alloc = fixtures::allocation(JobKind::Service, vec![task], &Rng::seeded(seed)).unwrap();
+    Arc::new(Allocation { previous, desired, create_index: seed, modify_index: seed, ..alloc })
+}
+
+fn registry() -> Registry {
+    Registry::new(0, Timestamp::default())
+}
+
+/// Over, as an earlier agent left it; no task of it ever started.
+fn enter_over(registry: &mut Registry, alloc: &Arc<Allocation>) {
+    let saved = SavedAllocState { finished: true, ..SavedAllocState::default() };
+    registry.restore_alloc(alloc, true, Some(&saved), Timestamp::default());
+}
+
+fn record(alloc: &Allocation) -> Arc<JobRecord> {
+    Arc::new(JobRecord {
+        job: Arc::clone(&alloc.job),
+        version: 0,
+        submitted_at: Timestamp::default(),
+        create_index: 1,
+        modify_index: 1,
+        job_modify_index: 1,
+        stopped: false,
+        origin: JobOrigin::Api,
+    })
+}
+
+fn garbage(registry: &Registry) -> Vec<AllocId> {
+    let mut ids: Vec<_> = registry.garbage().into_iter().map(|candidate| candidate.id).collect();
+    ids.sort_unstable();
+    ids
+}
+
+#[test]
+fn the_data_of_a_whole_line_is_kept_while_its_last_one_waits() {
+    let mut registry = registry();
+    let first = allocation(1, None, DesiredStatus::Stop);
+    let second = allocation(2, Some(first.id), DesiredStatus::Stop);
+    let third = allocation(3, Some(second.id), DesiredStatus::Run);
+    enter_over(&mut registry, &first);
+    enter_over(&mut registry, &second);
+    let mut both = vec![first.id, second.id];
+    both.sort_unstable();
+    assert_eq!(garbage(&registry), both);
+    registry.put_alloc(Arc::clone(&third), true, Timestamp::default());
+    assert_eq!(garbage(&registry), []);
+    // One that is told to stop before it started takes nothing.
+    let stopped = Arc::new(Allocation { desired: DesiredStatus::Stop, ..(*third).clone() });
+    registry.put_alloc(stopped, true, Timestamp::default());
+    assert_eq!(garbage(&registry), both);
+}
+
+#[test]
+fn the_data_for_a_place_that_waits_to_be_filled_is_kept() {
+    let mut registry = registry();
+    let first = allocation(1, None, DesiredStatus::Stop);
+    enter_over(&mut registry, &first);
+    registry.put_job(record(&first));
+    assert_eq!(garbage(&registry), [first.id]);
+    let (group, previous) = (first.group.clone(), Some(first.id));
+    let (job, node) = (first.job.id.clone(), "box".to_owned());
+    let refusal = Refusal { job, node, groups: Vec::new(), attempts: Vec::new() };
+    let blocked = BlockedPlacement { group, index: 0, previous, refusal };
+    registry.block(&first.job.id, vec![blocked]);
+    assert_eq!(garbage(&registry), []);
+}
+
+#[test]
+fn what_is_over_of_a_job_that_is_gone_is_given_out_once() {
+    let mut registry = registry();
+    let allocs: Vec<_> = (1..=3).map(|n| allocation(n, None, DesiredStatus::Stop)).collect();
+    for alloc in &allocs[..2] {
+        enter_over(&mut registry, alloc);
+    }
+    registry.put_alloc(Arc::clone(&allocs[2]), true, Timestamp::default());
+    registry.put_job(record(&allocs[0]));
+    let all = registry.ids();
+    assert_eq!(registry.ids_of(&allocs[0].job.id), all);
+    assert_eq!(registry.take_purged(&all), [], "its job is there");
+    registry.jobs.clear();
+    assert_eq!(registry.take_purged(&all).len(), 2, "the third is not over");
+    assert_eq!(registry.take_purged(&all), [], "their removal is under way");
+    registry.touch(allocs[2].id, true, Timestamp::default());
+    assert_eq!(registry.take_purged(&all), [allocs[2].id]);
+}
