@@ -289,7 +289,7 @@ impl World {
         let id = &self.jobs[job].shape.id;
         let (_, list) = self.get(&format!("/v1/job/{id}/allocations")).await?;
         let seen = list.as_array()?.iter().filter_map(seen);
-        seen.filter(|seen| seen.index == index && seen.desired_run).last().map(|seen| seen.id)
+        seen.filter(|seen| seen.index == index && seen.desired_run).next_back().map(|seen| seen.id)
     }
 
     // ---- actions

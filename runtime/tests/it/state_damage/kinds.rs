@@ -398,7 +398,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "not to be read by anybody",
         said: Said::Nothing,
-        damage: |f, _, _| fs::set_permissions(f, fs::Permissions::from_mode(0)).unwrap(),
+        damage: |f, _, _| fs::set_permissions(f, fs::Permissions::from_mode(0o0)).unwrap(),
     },
     Kind {
         name: "text",
