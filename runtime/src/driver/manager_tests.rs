@@ -125,3 +125,17 @@ proptest! {
         prop_assert_eq!(node.current().drivers.len(), newest.len());
     }
 }
+
+#[test]
+fn a_driver_that_may_still_be_loaded_is_waited_for_and_one_that_does_not_come_is_unknown() {
+    let (manager, node) = manager();
+    let exec = PluginName::new("exec").unwrap();
+    let refused = || manager.dispense(&exec).err().unwrap();
+    node.update(|view| view.loading = vec!["exec".to_owned(), "slow".to_owned()]);
+    let error = refused();
+    assert!(error.recoverable(), "{error}");
+    assert!(error.to_string().ends_with("is loaded yet; still loading: exec, slow"), "{error}");
+    node.update(|view| view.loading = Vec::new());
+    let error = refused();
+    assert!(matches!(error, PluginCallError::UnknownPlugin { .. }), "{error}");
+}

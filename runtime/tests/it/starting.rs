@@ -3,11 +3,18 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 
-use ostler::agent::Agent;
+use hyper::StatusCode;
+use hyper::body::Bytes;
+use ostler::agent::{Agent, LeaveMode};
+use ostler::api;
 use rustix::process::Signal;
+use tokio_util::sync::CancellationToken;
 
+use crate::agent::serving;
+use crate::support::DataDir;
 use crate::support::agent_process::{AgentProcess, Home, ask};
 use crate::support::binary::{Ended, command};
+use crate::support::http::Client;
 use crate::support::system::{eventually, pid_in, runs, until};
 
 /// A registry that takes connections and answers nothing: a plugin from it is being loaded for as
@@ -116,6 +123,38 @@ async fn an_agent_that_ends_before_it_is_ready_leaves_nothing_that_looks_like_on
     let (ended, home) = agent.ended().await;
     ended.said(143, &["given up before the agent was ready"]);
     assert!(!home.path().join("ostler.sock").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_of_jobs_before_they_are_restored_is_told_who_starts_and_to_come_again() {
+    let data = DataDir::new();
+    let begun = Agent::begin(serving(data.path(), "")).await.unwrap();
+    let socket = data.path().join(api::SOCKET_NAME);
+    let api = api::serve(begun.agent().clone(), &socket, CancellationToken::new()).unwrap();
+    let client = Client(socket);
+    let health = client.get("/v1/agent/health").await;
+    assert_eq!(health.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(health.text().contains("starting"), "{}", health.text());
+    for path in ["/v1/agent/self", "/v1/nodes", "/v1/status/leader", "/v1/ostler/plugins"] {
+        assert_eq!(client.get(path).await.status, StatusCode::OK, "{path}");
+    }
+    let stop = Bytes::new();
+    let (jobs, metrics, stopped) = tokio::join!(
+        client.get("/v1/jobs"),
+        client.get("/v1/metrics"),
+        client.send("DELETE", "/v1/job/svc", stop)
+    );
+    for answer in [jobs, metrics, stopped] {
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{}", answer.text());
+        assert_eq!(answer.headers["retry-after"], "1");
+        let who = format!("the agent (pid {}) is starting: ", std::process::id());
+        assert!(answer.text().starts_with(&who), "{}", answer.text());
+    }
+    let agent = begun.ready().await.unwrap();
+    assert_eq!(client.get("/v1/jobs").await.text(), "[]");
+    assert_eq!(client.get("/v1/agent/health").await.status, StatusCode::OK);
+    api.stop().await;
+    agent.leave(LeaveMode::LeaveTasks).await;
 }
 
 #[tokio::test]
