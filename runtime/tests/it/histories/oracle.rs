@@ -294,12 +294,22 @@ impl History<'_> {
             return self.explain(at, run, after);
         }
         ended_well?;
-        // Answered at once, done when the run before has ended.
         let interfered = self.asked.iter().any(|asked| {
-            asked.begin < at
-                && asked.done > last.start
-                && matches!(self.mark(asked), Some(Mark::RestartAlloc { alloc } | Mark::Kill { alloc })
-                    if *alloc == run.alloc)
+            let unheard = asked.done == usize::MAX;
+            // Answered at once, done when the run before has ended.
+            let meanwhile = asked.begin < at && asked.done > last.start;
+            meanwhile
+                && match self.mark(asked) {
+                    Some(Mark::RestartAlloc { alloc } | Mark::Kill { alloc }) => {
+                        *alloc == run.alloc
+                    }
+                    // Done, but not on record when the agent was killed.
+                    Some(Mark::Stop { job, .. }) => unheard && *job == run.job,
+                    Some(Mark::StopAlloc { job, index }) => {
+                        unheard && *job == run.job && *index == run.index
+                    }
+                    _ => false,
+                }
         });
         (!interfered).then(|| "starts again after it ended well".to_owned())
     }
