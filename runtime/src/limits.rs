@@ -26,6 +26,9 @@ pub const JOB_NESTING_MAX: usize = 32;
 pub const JOB_DIAGNOSTICS_MAX: usize = 50;
 /// Most tasks of one job on this node, over all groups and counts.
 pub const JOB_TASKS_MAX: usize = 1_000;
+/// Places of a task group whose ends are kept in one record: a job of [`JOB_TASKS_MAX`] allocations
+/// has sixteen, and what one more end writes stays below 4 KiB.
+pub const ENDED_PLACES_PER_RECORD: u32 = 64;
 /// Longest name (job, group, task), bytes: names become directory names.
 pub const NAME_BYTES_MAX: usize = 128;
 

@@ -1,14 +1,14 @@
 //! What is written to the state file beside allocations and tasks, by the name of its record.
 //!
 //! ```text
-//! job          JobRecord
+//! job          JobRecord   EndedPlaces
 //! allocation   SavedAllocState   DeploymentStatus   NetworkStatus   AcknowledgedState
 //! plugin       PluginHandle
 //! managers     DriverManagerState   DeviceManagerState
 //! node         NodeRegistration
 //! ```
 //!
-//! Written by the agent: [`SavedAllocState`], [`PluginHandle`], [`DriverManagerState`],
+//! Written by the agent: [`SavedAllocState`], [`EndedPlaces`], [`PluginHandle`], [`DriverManagerState`],
 //! [`DeviceManagerState`], [`NodeRegistration`]. Not written yet, because the agent places jobs
 //! itself and gives no network to an allocation: [`DeploymentStatus`], [`NetworkStatus`],
 //! [`AcknowledgedState`]; their layout is fixed so that an agent that writes them needs no new
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::alloc::{AllocState, ClientStatus};
 use super::device::{GroupKey, HealthState};
-use super::ids::{NodeId, PluginName, TaskName};
+use super::ids::{AllocId, NodeId, PluginName, TaskName};
 use super::job::Job;
 use super::plugin::PluginKind;
 use super::task::TaskState;
@@ -73,6 +73,31 @@ pub struct JobRecord {
     pub stopped: bool,
     /// Who gave it.
     pub origin: JobOrigin,
+}
+
+/// Places of a task group whose allocations are over, so that nobody fills them again when those are
+/// collected: a block of neighbouring indexes, for one version of the job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedPlaces {
+    /// Index at which the job first came: a job that is purged and comes again is another one.
+    pub create_index: u64,
+    /// Version of the job that the allocations were of. Those of another are of no interest.
+    pub version: u64,
+    /// By index in the group.
+    pub places: BTreeMap<u32, EndedPlace>,
+}
+
+/// What is remembered of a place when the allocation that had it last is over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedPlace {
+    /// That allocation.
+    pub alloc: AllocId,
+    /// How it ended.
+    pub status: ClientStatus,
+    /// Restarts of all its tasks together.
+    pub restarts: u64,
+    /// When the last of its tasks ended.
+    pub ended_at: Timestamp,
 }
 
 /// Where a job came from; who may change it.

@@ -69,6 +69,16 @@ fn job_record() -> JobRecord {
     }
 }
 
+fn ended() -> EndedPlaces {
+    let place = EndedPlace {
+        alloc: "00000000-0000-0000-0000-00000000002a".parse().unwrap(),
+        status: ClientStatus::Failed,
+        restarts: 3,
+        ended_at: Timestamp::from_nanos(7),
+    };
+    EndedPlaces { create_index: 1, version: 2, places: BTreeMap::from([(5, place)]) }
+}
+
 fn handle() -> PluginHandle {
     PluginHandle {
         block: "exec".into(),
@@ -108,6 +118,7 @@ fn every_record_comes_back_as_it_was_with_no_field_at_its_default() {
     comes_back(&DriverManagerState { drivers: BTreeMap::from([(name("exec"), seen)]) });
     let key = GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: "a/b".into() };
     comes_back(&job_record());
+    comes_back(&ended());
     let groups = vec![SeenDeviceGroup { key, instances: vec!["0".into(), "1".into()] }];
     let seen = SeenDevicePlugin { version, digest, health, groups };
     comes_back(&DeviceManagerState { plugins: BTreeMap::from([(name("pci"), seen)]) });
@@ -137,6 +148,8 @@ fn the_bytes_of_the_records_do_not_change_unnoticed() {
         b"\x03web\x03Web\x01\x04shop\x46\x01\x03dc1\x01\x01a\x01b\x00\x00\x01\x05/jobs".as_slice();
     let expected = [job, b"\x01\x02\x03\x04\x05\x01\x01\x0d/jobs/web.hcl"].concat();
     assert_eq!(postcard::to_stdvec(&job_record()).unwrap(), expected);
+    let expected = b"\x01\x02\x01\x05\x2400000000-0000-0000-0000-00000000002a\x03\x03\x07";
+    assert_eq!(postcard::to_stdvec(&ended()).unwrap(), expected);
     let digest = "ab".repeat(32);
     let tail = b"\xf0\xa2\x04\x08built-in";
     let expected =

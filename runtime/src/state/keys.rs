@@ -16,6 +16,7 @@
 //! managers          50 01                                 of drivers
 //!                   50 02                                 of devices
 //! jobs              60 id…
+//!   ended places    60 id… 00 group… 00 block[4]
 //! ```
 //!
 //! Bytes sort as keys do within an allocation (names hold no NUL byte), every group of keys that is
@@ -25,7 +26,7 @@
 
 use uuid::Uuid;
 
-use crate::model::ids::{AllocId, JobId, NameError, PluginName, TaskName};
+use crate::model::ids::{AllocId, GroupName, JobId, NameError, PluginName, TaskName};
 
 pub mod text;
 
@@ -51,6 +52,8 @@ const TASK_STATE: u8 = 0x02;
 const NODE_REGISTRATION: u8 = 0x01;
 const MANAGER_DRIVER: u8 = 0x01;
 const MANAGER_DEVICE: u8 = 0x02;
+const JOB_END: u8 = 0x00;
+const GROUP_END: u8 = 0x00;
 
 /// Facts about the state file itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,6 +97,20 @@ pub enum Key {
     DeviceManager,
     /// A job that is to run: [`crate::model::saved::JobRecord`].
     Job(JobId),
+    /// How allocations of a group that were collected had ended, by place, a block of places each:
+    /// [`crate::model::saved::EndedPlaces`].
+    EndedPlaces(Box<EndedBlock>),
+}
+
+/// Neighbouring places of a task group. Boxed in a [`Key`], which is in every error of the store.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndedBlock {
+    /// The job.
+    pub job: JobId,
+    /// The group.
+    pub group: GroupName,
+    /// Which block of the group, from 0.
+    pub block: u32,
 }
 
 /// Which record type a key holds; part of every record, so that a record under the wrong key is
@@ -131,6 +148,8 @@ pub enum Kind {
     DeviceManager = 14,
     /// [`Key::Job`].
     Job = 15,
+    /// [`Key::EndedPlaces`].
+    EndedPlaces = 16,
 }
 
 /// Keys that are read together.
@@ -154,8 +173,10 @@ pub enum Prefix {
     Node,
     /// The managers' records.
     Managers,
-    /// All jobs.
+    /// All jobs, with their ended places.
     Jobs,
+    /// The ended places of one job.
+    EndedPlaces(JobId),
 }
 
 /// Why bytes are not a key.
@@ -198,6 +219,7 @@ impl Key {
             Self::DriverManager => Kind::DriverManager,
             Self::DeviceManager => Kind::DeviceManager,
             Self::Job(_) => Kind::Job,
+            Self::EndedPlaces(_) => Kind::EndedPlaces,
         }
     }
 
@@ -218,7 +240,8 @@ impl Key {
             | Self::NodeRegistration
             | Self::DriverManager
             | Self::DeviceManager
-            | Self::Job(_) => None,
+            | Self::Job(_)
+            | Self::EndedPlaces(_) => None,
         }
     }
 
@@ -253,6 +276,13 @@ impl Key {
                 out.push(JOB);
                 out.extend_from_slice(id.as_str().as_bytes());
             }
+            Self::EndedPlaces(of) => {
+                let EndedBlock { job, group, block } = &**of;
+                push_ended(out, job);
+                out.extend_from_slice(group.as_str().as_bytes());
+                out.push(GROUP_END);
+                out.extend_from_slice(&block.to_be_bytes());
+            }
         }
     }
 
@@ -281,7 +311,7 @@ impl Key {
             (NODE, [NODE_REGISTRATION]) => Ok(Self::NodeRegistration),
             (MANAGER, [MANAGER_DRIVER]) => Ok(Self::DriverManager),
             (MANAGER, [MANAGER_DEVICE]) => Ok(Self::DeviceManager),
-            (JOB, id) => JobId::new(utf8(id)?).map(Self::Job).map_err(KeyError::Name),
+            (JOB, rest) => parse_job(rest),
             (META | NODE | MANAGER, [tag]) => Err(KeyError::Unknown { tag: *tag }),
             (META | NODE | MANAGER | LEDGER, _) => Err(KeyError::Length),
             (tag, _) => Err(KeyError::Unknown { tag }),
@@ -305,6 +335,7 @@ impl Prefix {
             Self::Node => out.push(NODE),
             Self::Managers => out.push(MANAGER),
             Self::Jobs => out.push(JOB),
+            Self::EndedPlaces(job) => push_ended(&mut out, job),
         }
         out
     }
@@ -325,6 +356,12 @@ fn push_task(out: &mut Vec<u8>, id: AllocId, task: &TaskName) {
     out.push(ALLOC_TASK);
     out.extend_from_slice(task.as_str().as_bytes());
     out.push(TASK_END);
+}
+
+fn push_ended(out: &mut Vec<u8>, job: &JobId) {
+    out.push(JOB);
+    out.extend_from_slice(job.as_str().as_bytes());
+    out.push(JOB_END);
 }
 
 /// The allocation whose record these bytes name, or whose records they begin; looked at before the
@@ -355,6 +392,24 @@ fn parse_alloc(rest: &[u8]) -> Result<Key, KeyError> {
         }
         [] | [ALLOC_SPEC..=ALLOC_ACKNOWLEDGED | ALLOC_TASK, ..] => Err(KeyError::Length),
         [tag, ..] => Err(KeyError::Unknown { tag: *tag }),
+    }
+}
+
+fn parse_job(rest: &[u8]) -> Result<Key, KeyError> {
+    let id = |bytes| JobId::new(utf8(bytes)?).map_err(KeyError::Name);
+    // Names hold no NUL byte.
+    let Some(end) = rest.iter().position(|byte| *byte == JOB_END) else {
+        return id(rest).map(Key::Job);
+    };
+    let (job, more) = rest.split_at(end);
+    let job = id(job)?;
+    match more.split_last_chunk::<4>() {
+        Some(([JOB_END, group @ .., GROUP_END], block)) => {
+            let group = GroupName::new(utf8(group)?).map_err(KeyError::Name)?;
+            let block = u32::from_be_bytes(*block);
+            Ok(Key::EndedPlaces(Box::new(EndedBlock { job, group, block })))
+        }
+        _ => Err(KeyError::Length),
     }
 }
 

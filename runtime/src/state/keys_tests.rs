@@ -20,6 +20,11 @@ fn any_task() -> impl Strategy<Value = TaskName> {
         .prop_map(|n| TaskName::new(n).unwrap())
 }
 
+fn ended(job: &str, group: &str, block: u32) -> Key {
+    let (job, group) = (JobId::new(job).unwrap(), GroupName::new(group).unwrap());
+    Key::EndedPlaces(Box::new(EndedBlock { job, group, block }))
+}
+
 fn any_key() -> impl Strategy<Value = Key> {
     prop_oneof![
         Just(Key::Meta(MetaItem::SchemaVersion)),
@@ -37,6 +42,11 @@ fn any_key() -> impl Strategy<Value = Key> {
         Just(Key::DriverManager),
         Just(Key::DeviceManager),
         any_task().prop_map(|n| Key::Job(JobId::new(n.as_str()).unwrap())),
+        (any_task(), any_task(), any::<u32>()).prop_map(|(job, group, block)| ended(
+            job.as_str(),
+            group.as_str(),
+            block
+        )),
     ]
 }
 
@@ -52,6 +62,9 @@ fn every_key() -> Vec<Key> {
         Key::DriverManager,
         Key::DeviceManager,
         Key::Job(JobId::new("web").unwrap()),
+        ended("web", "web", 0),
+        ended("web", "web", 1),
+        ended("web", "we", 0),
     ];
     for id in [0x10, 0x1080].map(|n| AllocId::new(Uuid::from_u128(n))) {
         keys.extend([
@@ -83,7 +96,8 @@ fn belongs(prefix: &Prefix, key: &Key) -> bool {
         Prefix::Plugins => matches!(key, Key::PluginHandle(_)),
         Prefix::Node => matches!(key, Key::NodeRegistration),
         Prefix::Managers => matches!(key, Key::DriverManager | Key::DeviceManager),
-        Prefix::Jobs => matches!(key, Key::Job(_)),
+        Prefix::Jobs => matches!(key, Key::Job(_) | Key::EndedPlaces(_)),
+        Prefix::EndedPlaces(job) => matches!(key, Key::EndedPlaces(of) if of.job == *job),
     }
 }
 
@@ -99,6 +113,7 @@ fn any_prefix() -> impl Strategy<Value = Prefix> {
         Just(Prefix::Node),
         Just(Prefix::Managers),
         Just(Prefix::Jobs),
+        any_task().prop_map(|n| Prefix::EndedPlaces(JobId::new(n.as_str()).unwrap())),
     ]
 }
 
@@ -137,7 +152,13 @@ proptest! {
             Key::TaskLocal(_, name) | Key::TaskState(_, name) if own => name.clone(),
             _ => task,
         };
-        for prefix in [Prefix::Alloc(id), Prefix::Tasks(id), Prefix::Task(id, task)] {
+        let job = match &key {
+            Key::EndedPlaces(of) if own => of.job.clone(),
+            Key::Job(job) if own => job.clone(),
+            _ => JobId::new(task.as_str()).unwrap(),
+        };
+        let ended = Prefix::EndedPlaces(job);
+        for prefix in [Prefix::Alloc(id), Prefix::Tasks(id), Prefix::Task(id, task), ended] {
             prop_assert_eq!(
                 key.encode().starts_with(&prefix.encode()), belongs(&prefix, &key), "{:?}", prefix
             );
@@ -190,6 +211,7 @@ fn bytes_on_disk_do_not_change_unnoticed() {
     expected.extend(b"\x80web\x00\x01");
     assert_eq!(key.encode(), expected);
     assert_eq!(Key::Job(JobId::new("web").unwrap()).encode(), b"\x60web");
+    assert_eq!(ended("web", "g", 258).encode(), b"\x60web\x00g\x00\x00\x00\x01\x02");
 }
 
 #[test]
@@ -202,6 +224,14 @@ fn unknown_parts_and_short_keys_are_refused() {
     assert_eq!(Key::parse(&[0x30, 0xff]), Err(KeyError::NotUtf8));
     assert!(matches!(Key::parse(&[0x60]), Err(KeyError::Name(_))));
     assert_eq!(Key::parse(&[0x60, 0xff]), Err(KeyError::NotUtf8));
+    for half in [
+        b"\x60web\x00".as_slice(),
+        b"\x60web\x00g\x00\x00\x00\x01",
+        b"\x60web\x00g\x01\x00\x00\x00\x01",
+    ] {
+        assert_eq!(Key::parse(half), Err(KeyError::Length), "{half:?}");
+    }
+    assert!(matches!(Key::parse(b"\x60web\x00\x00\x00\x00\x00\x01"), Err(KeyError::Name(_))));
 }
 
 #[test]
@@ -217,7 +247,7 @@ fn no_two_keys_share_bytes_text_or_number() {
     kinds.sort_unstable();
     kinds.dedup();
     // The first eight are in files of agents out there; none is skipped or used twice.
-    assert_eq!(kinds, (1..=15).collect::<Vec<u8>>());
+    assert_eq!(kinds, (1..=16).collect::<Vec<u8>>());
 }
 
 #[test]
@@ -238,6 +268,7 @@ fn the_numbers_of_the_records_do_not_change() {
         (Kind::DriverManager, 13),
         (Kind::DeviceManager, 14),
         (Kind::Job, 15),
+        (Kind::EndedPlaces, 16),
     ];
     for (kind, number) in numbers {
         assert_eq!(kind as u8, number, "{kind:?}");
@@ -257,7 +288,7 @@ fn a_prefix_of_an_id_or_an_unknown_text_is_read_from_a_wider_group() {
 #[test]
 fn a_text_that_names_no_record_is_refused_with_the_text() {
     let plugins = ["plugin", "plugin/a/b", "plugin/"];
-    let jobs = ["job", "job/a/b", "job/"];
+    let jobs = ["job", "job/a/b", "job/", "job/a/ended/g", "job/a/ended/g/01", "job/a/ended/g/x"];
     let rest = ["", "meta", "meta/x", "allocation/", "allocation/7/state"];
     for text in plugins.into_iter().chain(jobs).chain(rest) {
         assert!(text.parse::<Key>().is_err(), "{text}");

@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::device::ledger::DeviceLedger;
 use crate::model::alloc::Allocation;
 use crate::model::saved::{
-    AcknowledgedState, DeploymentStatus, DeviceManagerState, DriverManagerState, JobRecord,
-    NetworkStatus, NodeRegistration, PluginHandle, SavedAllocState,
+    AcknowledgedState, DeploymentStatus, DeviceManagerState, DriverManagerState, EndedPlaces,
+    JobRecord, NetworkStatus, NodeRegistration, PluginHandle, SavedAllocState,
 };
 use crate::model::task::TaskState;
 use crate::state::codec::CodecError;
@@ -35,6 +35,7 @@ pub(super) const fn name(kind: Kind) -> &'static str {
         Kind::DriverManager => "driver-manager",
         Kind::DeviceManager => "device-manager",
         Kind::Job => "job",
+        Kind::EndedPlaces => "ended-places",
     }
 }
 
@@ -83,6 +84,7 @@ pub(super) fn value(entry: &Entry<'_>) -> Result<Value, ValueError> {
         Kind::DriverManager => json::<DriverManagerState>(entry),
         Kind::DeviceManager => json::<DeviceManagerState>(entry),
         Kind::Job => json::<JobRecord>(entry),
+        Kind::EndedPlaces => json::<EndedPlaces>(entry),
     }
 }
 

@@ -9,6 +9,7 @@
 //! allocation/ID/network                   manager/driver
 //! allocation/ID/acknowledged              manager/device
 //!                                         job/ID
+//!                                         job/ID/ended/GROUP/BLOCK
 //! ```
 //!
 //! Names hold no slash, so the parts are never ambiguous.
@@ -16,8 +17,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Key, MetaItem, Prefix};
-use crate::model::ids::{AllocId, JobId, NameError, PluginName, TaskName};
+use super::{EndedBlock, Key, MetaItem, Prefix};
+use crate::model::ids::{AllocId, GroupName, JobId, NameError, PluginName, TaskName};
 
 /// Why a text is not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +52,9 @@ impl fmt::Display for Key {
             Self::DriverManager => f.write_str("manager/driver"),
             Self::DeviceManager => f.write_str("manager/device"),
             Self::Job(id) => write!(f, "job/{id}"),
+            Self::EndedPlaces(of) => {
+                write!(f, "job/{}/ended/{}/{}", of.job, of.group, of.block)
+            }
         }
     }
 }
@@ -82,7 +86,8 @@ impl FromStr for Key {
             ["node", "registration"] => Ok(Self::NodeRegistration),
             ["manager", "driver"] => Ok(Self::DriverManager),
             ["manager", "device"] => Ok(Self::DeviceManager),
-            ["job", id] => JobId::new(*id).map(Self::Job).map_err(KeyTextError::Name),
+            ["job", id] => job(id).map(Self::Job),
+            ["job", id, "ended", group, block] => ended(id, group, block),
             _ => Err(KeyTextError::Unknown { given: text.chars().take(100).collect() }),
         }
     }
@@ -114,6 +119,20 @@ const UUID_TEXT: usize = 36;
 
 fn alloc(text: &str) -> Result<AllocId, KeyTextError> {
     text.parse().map_err(KeyTextError::Name)
+}
+
+fn job(text: &str) -> Result<JobId, KeyTextError> {
+    JobId::new(text).map_err(KeyTextError::Name)
+}
+
+fn ended(id: &str, group: &str, block: &str) -> Result<Key, KeyTextError> {
+    let group = GroupName::new(group).map_err(KeyTextError::Name)?;
+    let number: Option<u32> = block.parse().ok();
+    // Only as it is written: `+1` and `01` are other texts of the same number.
+    let number = number.filter(|number| number.to_string() == block);
+    let unknown = || KeyTextError::Unknown { given: block.chars().take(100).collect() };
+    let (job, block) = (job(id)?, number.ok_or_else(unknown)?);
+    Ok(Key::EndedPlaces(Box::new(EndedBlock { job, group, block })))
 }
 
 fn task(text: &str) -> Result<TaskName, KeyTextError> {

@@ -134,7 +134,9 @@ fn value(record: &Record) -> Value {
         Key::NodeRegistration => shown::<NodeRegistration>(record),
         Key::DriverManager => shown::<DriverManagerState>(record),
         Key::DeviceManager => shown::<DeviceManagerState>(record),
-        Key::Meta(_) | Key::Job(_) => panic!("{} is in no fixture", record.key),
+        Key::Meta(_) | Key::Job(_) | Key::EndedPlaces(_) => {
+            panic!("{} is in no fixture", record.key)
+        }
     }
 }
 
