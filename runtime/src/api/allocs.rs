@@ -81,7 +81,12 @@ pub(super) async fn of_job(
     params: Params,
 ) -> Result<Response, Failure> {
     let Ok(id) = JobId::new(id) else { return Err(Failure::NoJob) };
-    let wanted = |view: &AllocView| view.allocation.job.id == id;
+    // Without a namespace any will do: an id is unique on the node.
+    let any = params.text("namespace").is_none();
+    let wanted = |view: &AllocView| {
+        let job = &view.allocation.job;
+        job.id == id && (any || params.means_namespace(&job.namespace))
+    };
     wait::answer(&api, &params, || look(&api, wanted), |found| stubs(&api, &params, &found)).await
 }
 

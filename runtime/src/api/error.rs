@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use crate::agent::{AllocError, JobError, SubmitError, UpgradeError};
 use crate::limits::API_BODY_BYTES_MAX;
 use crate::model::ids::{AllocId, JobId, TaskName};
+use crate::model::job::NAMESPACE;
 use crate::task::RequestError;
 
 /// Why a request was not served.
@@ -78,6 +79,12 @@ pub(super) enum Failure {
     /// Another part of the world.
     #[error("this node is in region global alone, not in {0:?}")]
     OtherRegion(String),
+    /// Another namespace than the one there is.
+    #[error(
+        "namespace {0:?} is not there: this agent keeps all jobs in namespace {NAMESPACE:?}; leave \
+         the namespace out"
+    )]
+    OtherNamespace(String),
     /// Nothing is at this path.
     #[error("not found")]
     NoPath,
@@ -135,6 +142,10 @@ impl Failure {
         Self::BadParam { key, value: value.chars().take(64).collect(), wanted }
     }
 
+    pub(super) fn other_namespace(named: &str) -> Self {
+        Self::OtherNamespace(named.chars().take(64).collect())
+    }
+
     /// The status code of the answer.
     pub(super) fn status(&self) -> StatusCode {
         match self {
@@ -146,6 +157,7 @@ impl Failure {
             | Self::OtherJob { .. }
             | Self::NotAllocId(_)
             | Self::OtherRegion(_)
+            | Self::OtherNamespace(_)
             | Self::UnknownTask(_) => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::NoJob

@@ -25,6 +25,7 @@ use crate::limits::{
     API_BODY_BYTES_MAX, API_REQUEST_WALL_MAX, API_START_WAIT, API_STREAMS_MAX, API_WAIT_MAX,
 };
 use crate::model::ids::{AllocId, JobId};
+use crate::model::job::NAMESPACE;
 use crate::rng::Rng;
 
 /// What the handlers share.
@@ -148,6 +149,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/ostler/readiness", get(agent::readiness))
         .route("/v1/ostler/jobs-dir", get(agent::jobs_dir));
     jobs.merge(allocs)
+        .route_layer(middleware::from_fn(in_this_namespace))
         .merge(plugins)
         .merge(node)
         .fallback(|| async { Failure::NoPath })
@@ -202,6 +204,17 @@ fn deadline(method: &Method) -> Duration {
         API_WAIT_MAX + API_WAIT_MAX / 16 + API_REQUEST_WALL_MAX
     } else {
         API_REQUEST_WALL_MAX
+    }
+}
+
+/// What changes jobs or allocations is for the one namespace there is. What only reads finds nothing
+/// in others.
+async fn in_this_namespace(params: Params, request: Request, next: Next) -> Response {
+    match params.text("namespace") {
+        Some(other) if other != NAMESPACE && request.method() != Method::GET => {
+            Failure::other_namespace(other).into_response()
+        }
+        _ => next.run(request).await,
     }
 }
 

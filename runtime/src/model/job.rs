@@ -33,6 +33,9 @@ impl JobKind {
     }
 }
 
+/// The one namespace there is: jobs of one id in several would be taken for the same.
+pub const NAMESPACE: &str = "default";
+
 /// A job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
@@ -42,7 +45,7 @@ pub struct Job {
     pub name: String,
     /// Service, batch …
     pub kind: JobKind,
-    /// Namespace, `default` unless given.
+    /// [`NAMESPACE`]; of jobs that older agents took perhaps another.
     pub namespace: String,
     /// 1 to 100; 50 unless given.
     pub priority: u8,

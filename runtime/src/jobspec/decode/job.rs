@@ -9,7 +9,7 @@ use super::super::tree::{Block, Key};
 use super::{Context, Reader, constraint, group, health};
 use crate::limits::JOB_TASKS_MAX;
 use crate::model::ids::{JobId, NameError};
-use crate::model::job::{Job, JobKind, TaskGroup};
+use crate::model::job::{Job, JobKind, NAMESPACE, TaskGroup};
 
 const KINDS: [(&str, JobKind); 4] = [
     ("service", JobKind::Service),
@@ -32,7 +32,7 @@ pub(in super::super) fn job(
     region(&mut reader, cx);
     let kind = reader.text("type", cx);
     let kind = cx.choice("job type", kind, &KINDS).unwrap_or_default();
-    let namespace = reader.text("namespace", cx);
+    let namespace = namespace(&mut reader, cx);
     let priority = priority(&mut reader, cx);
     let datacenters = datacenters(&mut reader, cx);
     let meta = reader.text_map("meta", cx);
@@ -56,7 +56,7 @@ pub(in super::super) fn job(
         name: name.map_or_else(|| id.to_string(), |(name, _)| name),
         id,
         kind,
-        namespace: namespace.map_or_else(|| "default".to_owned(), |(name, _)| name),
+        namespace,
         priority,
         datacenters,
         meta,
@@ -105,6 +105,16 @@ fn job_id(
         return None;
     };
     checked(JobId::new(id), at, cx)
+}
+
+/// Another one is refused: a job of the same id there would replace the one here.
+fn namespace(reader: &mut Reader, cx: &mut Context<'_>) -> String {
+    if let Some((named, at)) = reader.text("namespace", cx).filter(|(named, _)| named != NAMESPACE)
+    {
+        let (key, named) = (cx.name("namespace", "Namespace"), shown(&named));
+        cx.error(at, format!("{key} must be \"{NAMESPACE}\", not {named}: there is no other yet"));
+    }
+    NAMESPACE.to_owned()
 }
 
 /// A name, or its problem reported.

@@ -252,3 +252,19 @@ fn the_directory_of_a_job_may_be_given() {
     );
     assert_eq!(job.unwrap().source_dir.as_deref(), Some(Path::new("/srv")));
 }
+
+#[test]
+fn another_namespace_is_refused_and_the_one_there_is_may_be_named() {
+    let with = |namespace: &str| {
+        read(&format!(
+            "{{\"Job\":{{\"ID\":\"j\",\n\"Namespace\": {namespace},\n\"TaskGroups\":[{{\"Name\":\"g\",\
+             \"Tasks\":[{{\"Name\":\"t\",\"Driver\":\"d\"}}]}}]}}}}"
+        ))
+    };
+    for own in ["null", "\"\"", "\"default\""] {
+        assert_eq!(with(own).unwrap().namespace, "default", "{own}");
+    }
+    let problem = with("\"prod\"").unwrap_err();
+    let expected = "2:14: Namespace must be \"default\", not \"prod\"";
+    assert!(problem.len() == 1 && problem[0].starts_with(expected), "{problem:?}");
+}

@@ -361,3 +361,11 @@ fn a_task_can_not_take_the_name_of_the_shared_directory() {
         &["3:10: a task cannot be called alloc: the shared directory has that name"],
     );
 }
+
+#[test]
+fn another_namespace_is_refused_with_its_place() {
+    let text = in_job("namespace = \"prod\"");
+    let found = problems(&text);
+    let expected = "namespace must be \"default\", not \"prod\": there is no other yet";
+    assert!(found.len() == 1 && found[0].ends_with(expected), "{found:?}");
+}

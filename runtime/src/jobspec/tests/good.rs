@@ -166,9 +166,9 @@ fn a_numa_block_becomes_a_rule_of_the_devices_it_names_and_reads_back_from_json(
 #[test]
 fn every_key_of_a_job_and_a_group_arrives() {
     let job = good(&in_job(
-        "name = \"n\"\nregion = \"r\"\nnamespace = \"s\"\npriority = 7\nmeta { a = true }\nnode_pool = \"default\"",
+        "name = \"n\"\nregion = \"r\"\nnamespace = \"default\"\npriority = 7\nmeta { a = true }\nnode_pool = \"default\"",
     ));
-    assert_eq!((job.name.as_str(), job.namespace.as_str(), job.priority), ("n", "s", 7));
+    assert_eq!((job.name.as_str(), job.namespace.as_str(), job.priority), ("n", "default", 7));
     assert_eq!(job.meta["a"], "true");
     let job = good(&in_group(
         "count = 3\nshutdown_delay = \"1s\"\nmeta { a = 1.5 }\nconstraint {\nattribute = \"${node.class}\"\noperator = \"is_set\"\n}",
