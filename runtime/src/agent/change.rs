@@ -18,7 +18,8 @@
 //! it of a newer copy and to wait for its end; and an owner is not made after the agent began to leave.
 //!
 //! A replacement that does not fit beside what it replaces stays a blocked placement of its job
-//! until that is over; [`super::keeper`] asks again then.
+//! until that is over; [`super::keeper`] asks again then. So does whatever does not fit at all, and
+//! what it would replace runs on until it does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,7 @@ use tokio::sync::MutexGuard;
 use super::proposal::{Proposal, may_register, next_version, numbered, stopped_copy, updated_copy};
 use super::reconcile::Action;
 use super::registry::Registry;
-use super::views::{RegisterOptions, Stage};
+use super::views::{BlockedPlacement, RegisterOptions, Stage};
 use super::{AgentHandle, SubmitError};
 use crate::model::alloc::{Allocation, DesiredStatus};
 use crate::model::ids::{AllocId, JobId};
@@ -43,7 +44,7 @@ const LINGER: Duration = Duration::from_millis(2);
 
 /// What is asked of a job.
 pub(super) enum Asked {
-    /// This is the job now. Refused as a whole when it cannot fit. Nothing happens when it is the
+    /// This is the job now. What does not fit waits. Only what is left to do is done when it is the
     /// present version.
     Version(Arc<Job>, RegisterOptions),
     /// Nothing of it is to run.
@@ -80,7 +81,7 @@ pub(super) struct Change {
     pub(super) placed: Vec<Arc<Allocation>>,
     /// New copies of known allocations, with the old ones.
     pub(super) copies: Vec<(Arc<Allocation>, Arc<Allocation>)>,
-    blocked: usize,
+    blocked: Vec<BlockedPlacement>,
 }
 
 impl Change {
@@ -104,8 +105,13 @@ impl Change {
     }
 
     /// Places that wait.
-    pub(super) const fn blocked(&self) -> usize {
-        self.blocked
+    pub(super) fn blocked(&self) -> &[BlockedPlacement] {
+        &self.blocked
+    }
+
+    /// The index of the change, when there was something to do.
+    pub(super) fn done_at(&self) -> Option<u64> {
+        (!self.is_empty()).then_some(self.index)
     }
 
     fn ids(&self, desired: DesiredStatus) -> Vec<AllocId> {
@@ -121,24 +127,22 @@ impl AgentHandle {
         let before = registry.jobs.get(job).map(|entry| Arc::clone(&entry.record));
         let mut change = Change { job: Some(job.clone()), before, ..Change::default() };
         let mut entering = Entering { now: self.0.clock.now(), index: None, why: None };
-        let strict = matches!(asked, Asked::Version(..));
         let Some(record) = entering.wanted(asked, registry, &mut change)? else {
             change.index = entering.index.unwrap_or_else(|| registry.index());
             return Ok(change);
         };
-        let proposal = Proposal::new(registry, &record);
+        let mut proposal = Proposal::new(registry, &record);
         let mut admission = self.admission();
-        if strict {
-            let fits = self.fits(&admission, &record, &proposal, None);
-            fits.map_err(|refusal| SubmitError::Refused(Box::new(refusal)))?;
-        }
+        let mut blocked = self.unfit(&admission, &record, &proposal, None);
+        proposal.hold(&blocked);
         let record = entering.record(record, registry, &mut change);
         entering.copies(&record, &proposal, registry, &mut change);
-        let (placed, blocked) = self.place_now(&mut admission, &record, &proposal);
+        let (placed, soon) = self.place_now(&mut admission, &record, &proposal);
         drop(admission);
         entering.placed(&record, placed, registry, &mut change);
-        change.blocked = blocked.len();
-        registry.block(job, blocked);
+        blocked.extend(soon);
+        registry.block(job, blocked.clone());
+        change.blocked = blocked;
         change.index = entering.index.unwrap_or_else(|| registry.index());
         Ok(change)
     }
@@ -175,7 +179,7 @@ impl AgentHandle {
         };
         let changed = self.change_in_turn(job, asked, skip_shutdown_delay).await;
         drop(turn);
-        if changed.as_ref().is_ok_and(|change| change.blocked > 0) {
+        if changed.as_ref().is_ok_and(|change| !change.blocked.is_empty()) {
             // Something may have become free meanwhile that nobody looked at.
             self.0.wake.notify_one();
         }
@@ -214,6 +218,7 @@ impl AgentHandle {
         }
         if change.purge {
             self.forget(&mut change);
+            self.forget_places(job).await;
         }
         if let Some(gc) = self.0.gc.get().filter(|_| !change.placed.is_empty()) {
             gc.poke();
@@ -315,7 +320,7 @@ impl Entering {
                 may_register(&job, known.as_deref(), &options)?;
                 let same = known.as_deref().filter(|known| known.job == job && !known.stopped);
                 if same.is_some_and(|known| known.origin == options.origin) {
-                    return Ok(None);
+                    return Ok(change.before.clone());
                 }
                 let next = match same {
                     // Another file gives the same job.

@@ -204,6 +204,9 @@ impl AgentHandle {
         // Somebody else removed it.
         let Some(handle) = handle else { return true };
         let Some(handle) = handle else { return false };
+        if !self.remember_place(id).await {
+            return false;
+        }
         let gone = handle.destroy().await == AllocPhase::Destroyed;
         if gone {
             self.registry().remove_alloc(id);

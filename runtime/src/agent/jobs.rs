@@ -1,5 +1,6 @@
 //! The agent's handle for jobs and allocations: register, plan, stop, restart, look.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::watch;
@@ -9,10 +10,11 @@ use super::change::Asked;
 use super::proposal::{Proposal, next_version};
 use super::reconcile::differences;
 use super::views::{
-    AllocView, JobView, JobsDirReport, Plan, Readiness, RegisterOptions, Registered, StopOptions,
+    AllocView, BlockedPlacement, JobView, JobsDirReport, Plan, Readiness, RegisterOptions,
+    Registered, StopOptions,
 };
 use super::{AgentHandle, AllocError, JobError, RestartScope, SubmitError};
-use crate::model::ids::{AllocId, JobId, TaskName};
+use crate::model::ids::{AllocId, GroupName, JobId, TaskName};
 use crate::model::job::Job;
 use crate::model::saved::JobOrigin;
 use crate::model::signal::full_name;
@@ -58,11 +60,12 @@ impl AgentHandle {
     }
 
     /// Make a job run as it says: start what is missing, change what differs, stop what is too
-    /// much. A job equal to the present version changes nothing. What is told is durable.
+    /// much. A job equal to the present version changes nothing. What does not fit on this node
+    /// now waits, and what it would replace runs on until it does. What is told is durable.
     ///
     /// # Errors
-    /// When it cannot fit on this node even without what it replaces, its configuration is wrong,
-    /// the index is not the expected one, or somebody else gave it; then nothing is changed.
+    /// When its configuration is wrong, the index is not the expected one, or somebody else gave
+    /// it; then nothing is changed.
     pub async fn register(
         &self,
         job: Job,
@@ -86,20 +89,12 @@ impl AgentHandle {
     ) -> Result<Registered, SubmitError> {
         let id = job.id.clone();
         let change = self.change(&id, Asked::Version(job, options)).await?;
-        let mut warnings = Vec::new();
-        if change.blocked() > 0 {
-            warnings.push(format!(
-                "{} not fit beside those they replace and start when these are over",
-                match change.blocked() {
-                    1 => "1 allocation does".to_owned(),
-                    more => format!("{more} allocations do"),
-                }
-            ));
-        }
+        let warnings = waits(change.blocked());
         let record = change.record.as_ref().or(change.before.as_ref());
         Ok(Registered {
             job_modify_index: record.map_or(change.index, |record| record.job_modify_index),
             version: record.map_or(0, |record| record.version),
+            index: change.done_at(),
             placed: change.placed.iter().map(|alloc| alloc.id).collect(),
             updated: change.updated(),
             stopped: change.stopped(),
@@ -134,7 +129,7 @@ impl AgentHandle {
         let proposal = Proposal::new(&registry, &record);
         let admission = self.admission();
         let mut devices = DevicePlan::default();
-        plan.refusals.extend(self.fits(&admission, &record, &proposal, Some(&mut devices)).err());
+        plan.waiting = self.unfit(&admission, &record, &proposal, Some(&mut devices));
         drop(admission);
         if devices.left_out > 0 {
             let more = devices.left_out;
@@ -297,4 +292,38 @@ impl AgentHandle {
     pub fn jobs_dir(&self) -> Option<JobsDirReport> {
         self.0.jobs_dir.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+impl Plan {
+    /// What would wait and why, a sentence for each group.
+    #[must_use]
+    pub fn waits(&self) -> Vec<String> {
+        waits(&self.waiting)
+    }
+}
+
+/// What of a job waits, a sentence for each group.
+fn waits(blocked: &[BlockedPlacement]) -> Vec<String> {
+    let mut said = Vec::new();
+    let soon = blocked.iter().filter(|place| place.soon).count();
+    if soon > 0 {
+        let they = if soon == 1 { "it replaces" } else { "they replace" };
+        let waiting = allocations(soon, "waits", "wait");
+        said.push(format!("{waiting} until what {they} is over: there is no room beside it"));
+    }
+    let mut groups: BTreeMap<&GroupName, Vec<&BlockedPlacement>> = BTreeMap::new();
+    for place in blocked.iter().filter(|place| !place.soon) {
+        groups.entry(&place.group).or_default().push(place);
+    }
+    for (group, places) in groups {
+        let waiting = allocations(places.len(), "waits", "wait");
+        // Places of a group are alike: the first one's reason is that of all.
+        let problems = places.first().map(|place| place.refusal.problems()).unwrap_or_default();
+        said.push(format!("group {group}: {waiting} until there is room: {problems}"));
+    }
+    said
+}
+
+fn allocations(count: usize, one: &str, many: &str) -> String {
+    format!("{} {}", counted(count, "allocation"), if count == 1 { one } else { many })
 }

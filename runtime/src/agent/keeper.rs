@@ -49,7 +49,9 @@ impl AgentHandle {
         let mut waiting = false;
         for job in jobs {
             match self.fill_in_turn(&job).await {
-                Ok(change) => waiting |= change.is_none_or(|change| change.blocked() > 0),
+                Ok(change) => {
+                    waiting |= change.is_none_or(|change| !change.blocked().is_empty());
+                }
                 Err(SubmitError::Leaving) => return false,
                 Err(error) => {
                     waiting = true;

@@ -17,6 +17,7 @@ mod collect;
 pub mod config;
 mod device_report;
 mod devices;
+pub mod ended;
 mod error;
 mod follow;
 pub mod gc;
@@ -36,6 +37,7 @@ mod quarantine;
 pub mod reconcile;
 mod records;
 mod registry;
+mod remember;
 mod restore;
 mod revert;
 mod startup;
@@ -94,8 +96,8 @@ pub use upgrade::{
 };
 pub use views::{
     AllocView, BlockedPlacement, Collected, GroupCounts, GroupPlan, JobStatus, JobView,
-    JobsDirEntry, JobsDirReport, LeaveMode, Plan, Readiness, RegisterOptions, Registered, Stage,
-    StopOptions,
+    JobsDirEntry, JobsDirReport, LeaveMode, PlaceCounts, Plan, Readiness, RegisterOptions,
+    Registered, Stage, StopOptions,
 };
 
 pub use startup::Begun;
@@ -240,6 +242,8 @@ struct Inner {
     /// Held while the device ledger is read and queued. Inside `order`, never the other way: a task
     /// that ends writes it, and `order` may be held while a task ends.
     ledger: tokio::sync::Mutex<()>,
+    /// Held while records of ended places are made and queued; inside no other.
+    places: tokio::sync::Mutex<()>,
     /// Something about a quarantine changed.
     quarantined: Arc<Notify>,
     /// Something became free, or may be placed now.

@@ -1,8 +1,11 @@
 //! What is to be done for a job, and whether and where it fits.
 //!
 //! ```text
-//!   JobRecord + its allocations ─ reconcile ─► actions ─► fits: in a copy without what goes?
-//!                                                 └─────► place_now: what fits beside it; the rest waits
+//!   JobRecord + its allocations ─ reconcile ─► actions ─► unfit: what does not fit in a copy without
+//!                                                 │       what goes: waits, and what it would replace
+//!                                                 │       runs on
+//!                                                 └─────► place_now: what fits now; the rest waits for
+//!                                                         what goes
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +56,7 @@ impl Proposal {
             version: record.version,
             create_index: record.create_index,
             stopped: record.stopped,
+            ended: registry.jobs.get(&record.job.id).and_then(|entry| entry.ended(record)),
         };
         let actions = reconcile(&wanted, &existing);
         let stopped = actions.iter().filter_map(|action| match action {
@@ -73,35 +77,95 @@ impl Proposal {
         Self { actions, allocs, going, going_ports }
     }
 
-    /// Every place to be filled, with the allocation that had it last.
-    fn places(&self) -> impl Iterator<Item = (&GroupName, u32, Option<AllocId>)> {
+    /// Every place to be filled.
+    fn places(&self) -> impl Iterator<Item = Place<'_>> {
         self.actions.iter().filter_map(|action| match action {
-            Action::Place { group, index, previous, .. } => Some((group, *index, *previous)),
+            Action::Place { group, index, previous, replaces } => {
+                Some(Place { group, index: *index, previous: *previous, replaces: *replaces })
+            }
             _ => None,
         })
+    }
+
+    /// Allocations that go only because others take their places.
+    fn replaced(&self) -> BTreeSet<AllocId> {
+        self.places().filter(|place| place.replaces).filter_map(|place| place.previous).collect()
+    }
+
+    /// These places cannot be filled: what they would replace runs on.
+    pub(super) fn hold(&mut self, unfit: &[BlockedPlacement]) {
+        if unfit.is_empty() {
+            return;
+        }
+        let held = |group: &GroupName, index: u32| {
+            unfit.iter().any(|place| place.group == *group && place.index == index)
+        };
+        let kept: BTreeSet<AllocId> = self
+            .places()
+            .filter(|place| place.replaces && held(place.group, place.index))
+            .filter_map(|place| place.previous)
+            .collect();
+        self.actions.retain(|action| match action {
+            Action::Place { group, index, .. } => !held(group, *index),
+            Action::Stop { alloc, .. } => !kept.contains(alloc),
+            Action::Update(_) | Action::Ignore(_) => true,
+        });
+        self.actions.extend(kept.into_iter().map(Action::Ignore));
+    }
+}
+
+/// A place to be filled.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    group: &'a GroupName,
+    index: u32,
+    /// The allocation that had it last.
+    previous: Option<AllocId>,
+    /// Which runs, and is stopped for this one.
+    replaces: bool,
+}
+
+impl Place<'_> {
+    fn waits(self, refusal: Arc<Refusal>, soon: bool) -> BlockedPlacement {
+        let Self { group, index, previous, .. } = self;
+        BlockedPlacement { group: group.clone(), index, previous, soon, refusal }
     }
 }
 
 impl AgentHandle {
-    /// Would everything fit once what goes is gone? `explain`: where to note what devices it would
-    /// get, and why.
-    pub(super) fn fits(
+    /// Places that would stay empty even if what goes were gone: what such a place would replace
+    /// does not go for it. `explain`: where to note what devices all would get, and why.
+    pub(super) fn unfit(
         &self,
         admission: &Admission,
         record: &JobRecord,
         proposal: &Proposal,
         explain: Option<&mut DevicePlan>,
-    ) -> Result<(), Refusal> {
-        let mut trial = admission.clone();
-        for alloc in &proposal.going {
-            trial.release_alloc(*alloc);
-        }
+    ) -> Vec<BlockedPlacement> {
         let in_use = |port| !proposal.going_ports.contains(&port) && ports::port_in_use(port);
-        let mut wanted: BTreeMap<&GroupName, Vec<u32>> = BTreeMap::new();
-        for (group, index, _) in proposal.places() {
-            wanted.entry(group).or_default().push(index);
+        let mut all: BTreeMap<&GroupName, Vec<u32>> = BTreeMap::new();
+        for place in proposal.places() {
+            all.entry(place.group).or_default().push(place.index);
         }
-        self.try_place(&mut trial, record, &wanted, &in_use, explain).map(drop)
+        let mut trial = admission.clone();
+        proposal.going.iter().for_each(|alloc| trial.release_alloc(*alloc));
+        if self.try_place(&mut trial, record, &all, &in_use, explain).is_ok() {
+            return Vec::new();
+        }
+        let mut trial = admission.clone();
+        let replaced = proposal.replaced();
+        proposal.going.difference(&replaced).for_each(|alloc| trial.release_alloc(*alloc));
+        let mut one_by_one = OneByOne::default();
+        for place in proposal.places() {
+            let mut next = trial.clone();
+            if let Some(previous) = place.previous.filter(|_| place.replaces) {
+                next.release_alloc(previous);
+            }
+            if one_by_one.fits(place, |one| self.try_place(&mut next, record, one, &in_use, None)) {
+                trial = next;
+            }
+        }
+        one_by_one.waiting(false)
     }
 
     fn try_place(
@@ -132,7 +196,7 @@ impl AgentHandle {
     ) -> (Vec<Allocation>, Vec<BlockedPlacement>) {
         let mut all: BTreeMap<&GroupName, Vec<u32>> = BTreeMap::new();
         let mut before = BTreeMap::new();
-        for (group, index, previous) in proposal.places() {
+        for Place { group, index, previous, .. } in proposal.places() {
             all.entry(group).or_default().push(index);
             before.insert((group.clone(), index), previous);
         }
@@ -144,18 +208,57 @@ impl AgentHandle {
         if let Ok(placed) = self.try_place(admission, record, &all, in_use, None) {
             return (placed.into_iter().map(with_previous).collect(), Vec::new());
         }
-        let (mut placed, mut blocked) = (Vec::new(), Vec::new());
-        for (group, index, previous) in proposal.places() {
-            let one = BTreeMap::from([(group, vec![index])]);
-            match self.try_place(admission, record, &one, in_use, None) {
-                Ok(fits) => placed.extend(fits.into_iter().map(with_previous)),
-                Err(refusal) => {
-                    let group = group.clone();
-                    blocked.push(BlockedPlacement { group, index, previous, refusal });
+        let mut one_by_one = OneByOne::default();
+        for place in proposal.places() {
+            // What it replaces goes already.
+            let place = Place { replaces: false, ..place };
+            one_by_one.fits(place, |one| self.try_place(admission, record, one, in_use, None));
+        }
+        let placed = std::mem::take(&mut one_by_one.placed);
+        (placed.into_iter().map(with_previous).collect(), one_by_one.waiting(true))
+    }
+}
+
+/// Places filled one after the other.
+#[derive(Default)]
+struct OneByOne<'a> {
+    placed: Vec<Allocation>,
+    refused: Vec<(Place<'a>, Arc<Refusal>)>,
+    /// Why a group fits no more: its other places are like this one, and room only shrinks.
+    full: BTreeMap<&'a GroupName, Arc<Refusal>>,
+}
+
+impl<'a> OneByOne<'a> {
+    /// Whether it fits.
+    fn fits(
+        &mut self,
+        place: Place<'a>,
+        try_place: impl FnOnce(&BTreeMap<&GroupName, Vec<u32>>) -> Result<Vec<Allocation>, Refusal>,
+    ) -> bool {
+        // What a place replaces makes room for it alone.
+        let known = self.full.get(place.group).filter(|_| !place.replaces);
+        if let Some(refusal) = known {
+            self.refused.push((place, Arc::clone(refusal)));
+            return false;
+        }
+        match try_place(&BTreeMap::from([(place.group, vec![place.index])])) {
+            Ok(fits) => {
+                self.placed.extend(fits);
+                true
+            }
+            Err(refusal) => {
+                let refusal = Arc::new(refusal);
+                if !place.replaces {
+                    self.full.insert(place.group, Arc::clone(&refusal));
                 }
+                self.refused.push((place, refusal));
+                false
             }
         }
-        (placed, blocked)
+    }
+
+    fn waiting(self, soon: bool) -> Vec<BlockedPlacement> {
+        self.refused.into_iter().map(|(place, refusal)| place.waits(refusal, soon)).collect()
     }
 }
 

@@ -16,12 +16,13 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::ended::Ended;
 use super::gc::choice::Candidate;
-use super::views::{AllocView, BlockedPlacement, GroupCounts, JobStatus, JobView};
+use super::views::{AllocView, BlockedPlacement, GroupCounts, JobStatus, JobView, PlaceCounts};
 use crate::alloc::AllocHandle;
 use crate::model::alloc::{Allocation, ClientStatus, DesiredStatus};
-use crate::model::ids::{AllocId, JobId};
-use crate::model::saved::{JobRecord, SavedAllocState};
+use crate::model::ids::{AllocId, GroupName, JobId};
+use crate::model::saved::{EndedPlace, EndedPlaces, JobRecord, SavedAllocState};
 use crate::model::task::{TaskState, TaskStatus};
 use crate::model::time::Timestamp;
 
@@ -31,6 +32,15 @@ pub(super) struct JobEntry {
     pub(super) record: Arc<JobRecord>,
     /// Places that wait to be filled.
     pub(super) blocked: Vec<BlockedPlacement>,
+    /// Places that are over, perhaps of an older version.
+    pub(super) ended: Ended,
+}
+
+impl JobEntry {
+    /// Places of this version that are over.
+    pub(super) fn ended(&self, record: &JobRecord) -> Option<&Ended> {
+        Some(&self.ended).filter(|ended| ended.is_of(record))
+    }
 }
 
 /// An allocation.
@@ -65,6 +75,22 @@ impl AllocEntry {
         let begun =
             |task: &TaskState| task.started_at.is_some() || task.status == TaskStatus::Running;
         self.handle.as_ref().is_some_and(|h| h.state().borrow().tasks.values().any(begun))
+    }
+
+    /// Of two allocations of one place the later is above the other.
+    pub(super) fn age(&self) -> (u64, AllocId) {
+        (self.allocation.create_index, self.allocation.id)
+    }
+
+    /// What is to be remembered of it when it is over and goes.
+    pub(super) fn ended_place(&self) -> EndedPlace {
+        let restarts = self.handle.as_ref().map_or(0, |handle| {
+            let state = handle.state();
+            let state = state.borrow();
+            state.tasks.values().fold(0_u64, |sum, task| sum.saturating_add(task.restarts))
+        });
+        let (alloc, status) = (self.allocation.id, self.client_status());
+        EndedPlace { alloc, status, restarts, ended_at: self.ended_at() }
     }
 
     /// When its last task ended; when it was placed if none did.
@@ -131,8 +157,21 @@ impl Registry {
     /// Enter a job, or its next version.
     pub(super) fn put_job(&mut self, record: Arc<JobRecord>) {
         let id = record.job.id.clone();
-        let entry = JobEntry { record: Arc::clone(&record), blocked: Vec::new() };
-        self.jobs.entry(id).or_insert(entry).record = record;
+        let new = || JobEntry {
+            record: Arc::clone(&record),
+            blocked: Vec::new(),
+            ended: Ended::default(),
+        };
+        self.jobs.entry(id).or_insert_with(new).record = Arc::clone(&record);
+    }
+
+    /// Enter places that an earlier agent found over, of the job's present version.
+    pub(super) fn restore_ended(&mut self, job: &JobId, group: &GroupName, places: EndedPlaces) {
+        let Some(entry) = self.jobs.get_mut(job) else { return };
+        let record = &entry.record;
+        if (places.create_index, places.version) == (record.create_index, record.version) {
+            entry.ended.enter(record, group, places.places);
+        }
     }
 
     /// These places of a job wait. A visible change when they differ from those before.
@@ -338,6 +377,18 @@ impl Registry {
         let mut allocs: Vec<&AllocEntry> =
             self.allocs_of(id).filter(|entry| entry.registered).collect();
         allocs.sort_by_key(|e| (e.allocation.create_index, e.allocation.index, e.allocation.id));
+        let mut places = PlaceCounts {
+            waiting: count(entry.blocked.iter().filter(|blocked| !blocked.soon)),
+            ..PlaceCounts::default()
+        };
+        let ended = entry.ended(&entry.record).into_iter().flat_map(Ended::iter);
+        for (group, place) in ended.filter(|(_, place)| !self.allocs.contains_key(&place.alloc)) {
+            groups.entry(group.clone()).or_default().add(place.status);
+            match place.status {
+                ClientStatus::Failed => places.failed = places.failed.saturating_add(1),
+                _ => places.complete = places.complete.saturating_add(1),
+            }
+        }
         let mut live = false;
         for alloc in &allocs {
             let status = alloc.client_status();
@@ -359,6 +410,7 @@ impl Registry {
             allocs: allocs.iter().map(|entry| entry.allocation.id).collect(),
             groups,
             blocked: entry.blocked.clone(),
+            places,
         })
     }
 
@@ -371,6 +423,10 @@ impl Registry {
     pub(super) fn alloc_views(&self) -> Vec<AllocView> {
         self.allocs.values().filter_map(AllocEntry::view).collect()
     }
+}
+
+fn count<T>(of: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(of.count()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

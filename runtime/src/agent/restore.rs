@@ -24,10 +24,11 @@ use crate::alloc::{AllocRunner, RestoredAlloc};
 use crate::device::ledger::DeviceLedger;
 use crate::model::alloc::{Allocation, DesiredStatus};
 use crate::model::ids::{AllocId, JobId, RunId};
-use crate::model::saved::{DeploymentStatus, JobRecord, SavedAllocState};
+use crate::model::saved::{DeploymentStatus, EndedPlaces, JobRecord, SavedAllocState};
 use crate::model::task::TaskState;
 use crate::model::time::Timestamp;
 use crate::state::Record;
+use crate::state::keys::EndedBlock;
 use crate::state::{Key, Prefix, StateError, StateStore};
 use crate::task::handle::LocalState;
 
@@ -35,6 +36,8 @@ use crate::task::handle::LocalState;
 #[derive(Default)]
 pub(super) struct Found {
     jobs: BTreeMap<JobId, Arc<JobRecord>>,
+    /// Places whose allocations were over when they were collected.
+    ended: Vec<(EndedBlock, EndedPlaces)>,
     allocs: BTreeMap<AllocId, FoundAlloc>,
     /// Who held which device; absent where it is not readable or was never written.
     ledger: Option<DeviceLedger>,
@@ -67,8 +70,16 @@ impl Found {
     pub(super) fn read(state: &StateStore) -> Result<Self, StateError> {
         let mut found = Self::default();
         for record in state.scan(&Prefix::Jobs)? {
-            if let (Key::Job(id), Some(job)) = (record.key.clone(), found.decoded(&record)) {
-                found.jobs.insert(id, Arc::new(job));
+            match record.key.clone() {
+                Key::Job(id) => {
+                    let job = found.decoded(&record).map(Arc::new);
+                    found.jobs.extend(job.map(|job| (id, job)));
+                }
+                Key::EndedPlaces(block) => {
+                    let places = found.decoded(&record);
+                    found.ended.extend(places.map(|places| (*block, places)));
+                }
+                _ => {}
             }
         }
         for record in state.scan(&Prefix::Allocs)? {
@@ -147,11 +158,18 @@ impl Found {
                 .filter(|alloc| alloc.job.id == id && alloc.desired == DesiredStatus::Run)
                 .max_by_key(|alloc| (alloc.job_version, alloc.modify_index));
             let Some(newest) = newest else { continue };
+            // Or the places that are over would be those of another job.
+            let ended = self.ended.iter().filter(|(block, ended)| {
+                block.job == id
+                    && ended.version == newest.job_version
+                    && ended.create_index <= newest.create_index
+            });
+            let create_index = ended.map(|(_, ended)| ended.create_index).max().unwrap_or(0);
             let record = JobRecord {
                 job: Arc::clone(&newest.job),
                 version: newest.job_version,
                 submitted_at: newest.created_at,
-                create_index: 0,
+                create_index,
                 modify_index: newest.modify_index,
                 job_modify_index: newest.modify_index,
                 stopped: false,
@@ -191,6 +209,16 @@ impl Found {
         let jobs = self.jobs.values().map(|record| record.modify_index);
         let allocs = self.allocs.values().filter_map(|found| found.allocation.as_ref());
         jobs.chain(allocs.map(|alloc| alloc.modify_index)).max().unwrap_or_default()
+    }
+
+    /// Records of places of jobs or versions that are no more.
+    fn stale_places(&self) -> impl Iterator<Item = Key> {
+        let stale = self.ended.iter().filter(|(block, places)| {
+            self.jobs.get(&block.job).is_none_or(|record| {
+                (record.create_index, record.version) != (places.create_index, places.version)
+            })
+        });
+        stale.map(|(block, _)| Key::EndedPlaces(Box::new(block.clone())))
     }
 
     /// A registry that begins above everything here.
@@ -242,6 +270,10 @@ pub(super) async fn clear(
     }
     while let Some(written) = writes.join_next().await {
         written.unwrap_or(Ok(()))?;
+    }
+    for key in found.stale_places() {
+        let state = state.clone();
+        writes.spawn(async move { state.delete(&key).await });
     }
     for (id, half) in found.allocs.iter().filter(|(_, found)| found.allocation.is_none()) {
         let (id, state, tasks) = (*id, state.clone(), half.restored.tasks.len());
@@ -295,6 +327,9 @@ impl AgentHandle {
         for record in found.jobs.values() {
             self.registry().put_job(Arc::clone(record));
         }
+        for (block, places) in std::mem::take(&mut found.ended) {
+            self.registry().restore_ended(&block.job, &block.group, places);
+        }
         let jobs: Vec<JobId> = found.jobs.keys().cloned().collect();
         let ledger = found.ledger.take();
         let allocs = found.kept_allocs();
@@ -318,6 +353,8 @@ impl AgentHandle {
                 Ok(handle) => self.own(&handle),
                 Err(error) => {
                     tracing::error!(alloc = %alloc.id, %error, "allocation not restored");
+                    // One that was over is not run again for that.
+                    self.remember_place(alloc.id).await;
                     let owing = self.0.devices.end_alloc(alloc.id);
                     self.admission().end_alloc(alloc.id, &owing);
                     self.registry().remove_alloc(alloc.id);

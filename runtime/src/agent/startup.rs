@@ -118,6 +118,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         order: tokio::sync::Mutex::new(()),
         unowned: Mutex::default(),
         ledger: tokio::sync::Mutex::new(()),
+        places: tokio::sync::Mutex::new(()),
         quarantined: Arc::default(),
         wake: Arc::default(),
         rescan: Arc::default(),

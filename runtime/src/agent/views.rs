@@ -40,8 +40,9 @@ pub struct Registered {
     pub job_modify_index: u64,
     /// Version of the job, 0 for the first.
     pub version: u64,
-    /// New allocations. A replacement that does not fit beside what it replaces comes later: see
-    /// [`JobView::blocked`].
+    /// Index of the change; absent when there was nothing to do.
+    pub index: Option<u64>,
+    /// New allocations. What does not fit now comes later: see [`JobView::blocked`].
     pub placed: Vec<AllocId>,
     /// Allocations that take the change without a restart.
     pub updated: Vec<AllocId>,
@@ -122,8 +123,22 @@ pub struct BlockedPlacement {
     pub index: u32,
     /// The allocation that had the place last.
     pub previous: Option<AllocId>,
+    /// It fits when what goes for it is over. Otherwise something else must become free.
+    pub soon: bool,
     /// What stands in the way.
-    pub refusal: Refusal,
+    pub refusal: Arc<Refusal>,
+}
+
+/// Places of the present version of a job that have no allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct PlaceCounts {
+    /// They wait for something to become free that is not the job's own.
+    pub waiting: u32,
+    /// Their allocations completed and were collected.
+    pub complete: u32,
+    /// Their allocations failed and were collected.
+    pub failed: u32,
 }
 
 /// A job as it is now.
@@ -137,10 +152,13 @@ pub struct JobView {
     pub modify_index: u64,
     /// Allocations that are known, oldest first. Those collected are not.
     pub allocs: Vec<AllocId>,
-    /// By group, also groups of older versions that still have allocations.
+    /// By group, also groups of older versions that still have allocations. Of the present version
+    /// with those that were collected.
     pub groups: BTreeMap<GroupName, GroupCounts>,
     /// Places that wait to be filled.
     pub blocked: Vec<BlockedPlacement>,
+    /// Places without an allocation.
+    pub places: PlaceCounts,
 }
 
 /// An allocation as it is now.
@@ -185,8 +203,8 @@ pub struct Plan {
     pub version: u64,
     /// Every group, of the old version too.
     pub groups: BTreeMap<GroupName, GroupPlan>,
-    /// Why it would be refused; empty: it would be taken.
-    pub refusals: Vec<Refusal>,
+    /// Places that would wait for something to become free, and why.
+    pub waiting: Vec<BlockedPlacement>,
     /// What differs from the present version, a line for each field: `group web: count 1 -> 3`.
     pub changes: Vec<String>,
     /// Each device request of what would be placed: every candidate, why it fits or not, and the

@@ -6,7 +6,8 @@
 //! ```
 //! Nothing is scheduled elsewhere: when a change is answered it is decided. So an evaluation is no
 //! record but a name for a change, complete from the first, and is found as long as something of the
-//! job is on record with that index.
+//! job is on record with that index. A registration that found nothing to do has one too, without
+//! allocations; and so has what waits of a job, which is blocked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,11 +19,12 @@ use sha2::{Digest as _, Sha256};
 use super::allocs::{self, stubs};
 use super::error::Failure;
 use super::json::evaluation::{EvaluationJson, Trigger};
+use super::json::metric::Metric;
 use super::params::Params;
 use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
-use crate::agent::{AllocView, JobView};
+use crate::agent::{AllocView, JobView, Registered};
 use crate::model::alloc::DesiredStatus;
 use crate::model::ids::JobId;
 use crate::model::job::Job;
@@ -31,10 +33,27 @@ use crate::model::time::Timestamp;
 /// What the id of an evaluation is made of, beside the job and the index.
 const SEED: &[u8] = b"ostler evaluation\0";
 
+/// The same of the evaluation of a registration that changed nothing.
+const UNCHANGED_SEED: &[u8] = b"ostler unchanged\0";
+/// The same of the evaluation of what waits.
+const BLOCKED_SEED: &[u8] = b"ostler blocked\0";
+
 /// The id of the evaluation of the change of a job at an index: a UUID that is the same each time.
 pub(super) fn id(job: &JobId, index: u64) -> String {
+    id_of(SEED, job, index)
+}
+
+/// The id of the evaluation of a registration.
+pub(super) fn of_registration(job: &JobId, registered: &Registered) -> String {
+    match registered.index {
+        Some(index) => id(job, index),
+        None => id_of(UNCHANGED_SEED, job, registered.job_modify_index),
+    }
+}
+
+fn id_of(seed: &[u8], job: &JobId, index: u64) -> String {
     let mut hash = Sha256::new();
-    hash.update(SEED);
+    hash.update(seed);
     hash.update(index.to_le_bytes());
     hash.update(job.as_str());
     let digest: [u8; 32] = hash.finalize().into();
@@ -43,28 +62,65 @@ pub(super) fn id(job: &JobId, index: u64) -> String {
     uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
+/// What an evaluation is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Of {
+    /// A change.
+    Change,
+    /// A registration that changed nothing.
+    Unchanged,
+    /// What waits.
+    Blocked,
+}
+
 /// A change that has an evaluation.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Evaluation {
+    of: Of,
     pub job: Arc<Job>,
     pub index: u64,
     pub trigger: Trigger,
     pub created_at: Timestamp,
     /// Places by group that wait to be filled.
     pub queued: BTreeMap<String, u32>,
+    /// Why.
+    pub failed: Option<BTreeMap<String, Metric>>,
+    /// Id of the evaluation of what waits since this one; or empty.
+    pub blocked: String,
+    /// Id of the evaluation that left this one's places empty; or empty.
+    pub previous: String,
 }
 
 impl Evaluation {
-    fn of_job(view: &JobView) -> Vec<Self> {
+    fn of_job(view: &JobView, datacenter: &str) -> Vec<Self> {
         let record = &view.record;
         let of = |index, trigger| Self {
+            of: Of::Change,
             job: Arc::clone(&record.job),
             index,
             trigger,
             created_at: record.submitted_at,
             queued: view.groups.iter().map(|(name, c)| (name.to_string(), c.queued)).collect(),
+            failed: None,
+            blocked: String::new(),
+            previous: String::new(),
         };
-        let mut all = vec![of(record.job_modify_index, Trigger::Register)];
+        let mut newest = of(record.job_modify_index, Trigger::Register);
+        newest.failed = Metric::of(&view.blocked, datacenter);
+        let mut blocked = None;
+        if newest.failed.is_some() {
+            let waits = of(record.job_modify_index, Trigger::QueuedAllocs);
+            let failed = Metric::of(&view.blocked, datacenter);
+            let waits = Self { of: Of::Blocked, previous: newest.id(), failed, ..waits };
+            newest.blocked = waits.id();
+            blocked = Some(waits);
+        }
+        let failed = Metric::of(&view.blocked, datacenter);
+        let unchanged = of(record.job_modify_index, Trigger::Register);
+        let unchanged =
+            Self { of: Of::Unchanged, failed, blocked: newest.blocked.clone(), ..unchanged };
+        let mut all = vec![newest, unchanged];
+        all.extend(blocked);
         if record.stopped && record.modify_index != record.job_modify_index {
             all.push(of(record.modify_index, Trigger::Deregister));
         }
@@ -76,16 +132,25 @@ impl Evaluation {
         let alloc = &view.allocation;
         let stopped = !made && alloc.desired == DesiredStatus::Stop;
         Self {
+            of: Of::Change,
             job: Arc::clone(&alloc.job),
             index: if made { alloc.create_index } else { alloc.modify_index },
             trigger: if stopped { Trigger::AllocStop } else { Trigger::Register },
             created_at: alloc.created_at,
             queued: BTreeMap::new(),
+            failed: None,
+            blocked: String::new(),
+            previous: String::new(),
         }
     }
 
     fn id(&self) -> String {
-        id(&self.job.id, self.index)
+        let seed = match self.of {
+            Of::Change => SEED,
+            Of::Unchanged => UNCHANGED_SEED,
+            Of::Blocked => BLOCKED_SEED,
+        };
+        id_of(seed, &self.job.id, self.index)
     }
 
     fn json(&self) -> EvaluationJson<'_> {
@@ -98,12 +163,13 @@ impl Evaluation {
 fn all(api: &Api, wanted: impl Fn(&JobId) -> bool) -> Vec<Evaluation> {
     let of_jobs = api.agent.jobs();
     let of_jobs = of_jobs.iter().filter(|view| wanted(&view.record.job.id));
-    let mut found: BTreeMap<(u64, JobId), Evaluation> = BTreeMap::new();
+    let datacenter = api.agent.node().datacenter.clone();
+    let mut found: BTreeMap<(u64, JobId, Of), Evaluation> = BTreeMap::new();
     let mut enter = |evaluation: Evaluation| {
-        let key = (evaluation.index, evaluation.job.id.clone());
+        let key = (evaluation.index, evaluation.job.id.clone(), evaluation.of);
         found.entry(key).or_insert(evaluation);
     };
-    of_jobs.flat_map(Evaluation::of_job).for_each(&mut enter);
+    of_jobs.flat_map(|view| Evaluation::of_job(view, &datacenter)).for_each(&mut enter);
     let of_allocs = api.agent.allocs();
     for made in [false, true] {
         let of_allocs = of_allocs.iter().filter(|view| {
@@ -144,7 +210,8 @@ pub(super) async fn allocations(
     let wanted = |view: &AllocView| {
         let alloc = &view.allocation;
         let index = evaluation.index;
-        alloc.job.id == evaluation.job.id
+        evaluation.of == Of::Change
+            && alloc.job.id == evaluation.job.id
             && (alloc.create_index == index || alloc.modify_index == index)
     };
     let look = || allocs::look(&api, wanted);
@@ -164,6 +231,7 @@ pub(super) async fn of_job(
 ) -> Result<Response, Failure> {
     let id = JobId::new(id).map_err(|_| Failure::NoJob)?;
     api.agent.job(&id).ok_or(Failure::NoJob)?;
+    // Of a job in another namespace: none, as in Nomad.
     listed(&api, &params, |job| *job == id)
 }
 
@@ -175,7 +243,9 @@ fn listed(
     let index = api.agent.index();
     let mut found = all(api, wanted);
     found.retain(|evaluation| {
-        evaluation.id().starts_with(params.prefix())
+        // Whether a registration changed nothing is on no record: who was told of it asks for it.
+        evaluation.of != Of::Unchanged
+            && evaluation.id().starts_with(params.prefix())
             && params.means_namespace(&evaluation.job.namespace)
     });
     let json: Vec<_> = found.iter().rev().map(Evaluation::json).collect();
@@ -194,7 +264,13 @@ mod tests {
         assert_eq!(id(&web, 7), id(&web, 7));
         assert_eq!(id(&web, 7).len(), 36);
         assert_eq!(id(&web, 7).as_bytes().get(14), Some(&b'8'), "a UUID of one's own kind");
-        let others = [id(&web, 8), id(&db, 7), id(&web, u64::MAX)];
+        let others = [
+            id(&web, 8),
+            id(&db, 7),
+            id(&web, u64::MAX),
+            id_of(UNCHANGED_SEED, &web, 7),
+            id_of(BLOCKED_SEED, &web, 7),
+        ];
         assert!(!others.contains(&id(&web, 7)));
     }
 }

@@ -27,7 +27,7 @@ use crate::clock;
 use crate::jobspec::{self, Format, Parsed};
 use crate::limits::API_START_WAIT;
 use crate::model::ids::JobId;
-use crate::model::job::Job;
+use crate::model::job::{Job, NAMESPACE};
 use crate::model::saved::JobOrigin;
 
 /// A body that arrived whole, or not.
@@ -66,7 +66,12 @@ fn job_of(bytes: &[u8]) -> Result<Given, Failure> {
         let text = std::str::from_utf8(bytes).unwrap_or_default();
         Failure::BadJob(diagnostics.render(text, false))
     })?;
-    let envelope = serde_json::from_slice(bytes).map_err(Failure::BadBody)?;
+    let envelope: Envelope = serde_json::from_slice(bytes).map_err(Failure::BadBody)?;
+    if let Some(other) = &envelope.namespace
+        && !matches!(other.as_str(), "" | NAMESPACE)
+    {
+        return Err(Failure::other_namespace(other));
+    }
     let warnings = warnings.iter().map(|warning| warning.message.clone()).collect();
     Ok(Given { job, envelope, warnings })
 }
@@ -165,8 +170,9 @@ async fn take(api: &Api, params: &Params, given: Given) -> Result<Response, Fail
     drivers(api, &job).await;
     let id = job.id.clone();
     let registered = api.agent.register(job, options).await?;
-    let index = registered.job_modify_index;
-    let answer = RegisterAnswer::new(registered, evaluations::id(&id, index), warnings);
+    let index = registered.index.unwrap_or(registered.job_modify_index);
+    let evaluation = evaluations::of_registration(&id, &registered);
+    let answer = RegisterAnswer::new(registered, index, evaluation, warnings);
     Ok(reply::at_index(index, reply::json(params, &answer)?))
 }
 
@@ -275,9 +281,9 @@ pub(super) async fn plan(
     let Given { job, envelope, warnings } = job_named(&id, &bytes(body)?)?;
     drivers(&api, &job).await;
     let plan = api.agent.plan(&job)?;
-    let index = plan.job_modify_index;
+    let (index, node) = (plan.job_modify_index, api.agent.node());
     let diff = envelope.diff.unwrap_or(false);
-    let answer = PlanAnswer::new(&plan, job.id.as_str(), index, diff, &warnings);
+    let answer = PlanAnswer::new(&plan, job.id.as_str(), &node.datacenter, diff, &warnings);
     Ok(reply::at_index(index, reply::json(&params, &answer)?))
 }
 
@@ -306,8 +312,10 @@ pub(super) async fn nothing_of(
     axum::extract::Path(id): axum::extract::Path<String>,
     params: Params,
 ) -> Result<Response, Failure> {
-    let found = look(&api, &params, &id);
-    found.value?;
+    // Of a job in another namespace: none, as in Nomad.
+    if params.other_namespace().is_none() {
+        look(&api, &params, &id).value?;
+    }
     Ok(reply::read_at(api.began_at, reply::json(&params, &[(); 0])?))
 }
 
@@ -317,7 +325,8 @@ pub(super) async fn no_deployment(
     axum::extract::Path(id): axum::extract::Path<String>,
     params: Params,
 ) -> Result<Response, Failure> {
-    let found = look(&api, &params, &id);
-    found.value?;
+    if params.other_namespace().is_none() {
+        look(&api, &params, &id).value?;
+    }
     Ok(reply::read_at(api.began_at, reply::json(&params, &json!(null))?))
 }

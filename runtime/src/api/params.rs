@@ -10,6 +10,7 @@ use axum::http::request::Parts;
 use super::error::Failure;
 use crate::jobspec::units::parse_duration;
 use crate::limits::{API_WAIT_DEFAULT, API_WAIT_MAX};
+use crate::model::job::NAMESPACE;
 
 /// Most keys looked at; Nomad's command line sends up to seven.
 const KEYS_MAX: usize = 64;
@@ -68,10 +69,15 @@ impl Params {
     /// Is something of `namespace` meant? One is named, or `*`; `default` unless given.
     pub(super) fn means_namespace(&self, namespace: &str) -> bool {
         match self.text("namespace") {
-            None => namespace == "default",
+            None => namespace == NAMESPACE,
             Some("*") => true,
             Some(named) => named == namespace,
         }
+    }
+
+    /// A namespace is named that is none of this agent's; `*` is all of them.
+    pub(super) fn other_namespace(&self) -> Option<&str> {
+        self.text("namespace").filter(|named| !matches!(*named, NAMESPACE | "*"))
     }
 
     /// How long to wait for a change beyond which index; none when the answer is wanted at once.
@@ -144,6 +150,11 @@ mod tests {
         assert!(Params::parse("namespace=*").means_namespace("other"));
         assert!(Params::parse("namespace=other").means_namespace("other"));
         assert!(!Params::parse("namespace=other").means_namespace("default"));
+        let other = |query| Params::parse(query).other_namespace().map(str::to_owned);
+        assert_eq!(other("namespace=other").as_deref(), Some("other"));
+        for own in ["", "namespace=", "namespace=default", "namespace=*"] {
+            assert_eq!(other(own), None, "{own}");
+        }
     }
 
     #[test]

@@ -76,11 +76,33 @@ async fn a_plan_tells_changes_by_its_exit_code_and_changes_nothing() {
 
     let huge = sleeper("web", 1).replace("cpu = 20", "cpu = 100000000");
     std::fs::write(&file, huge).unwrap();
-    let refused = agent.ask(&plan).await;
-    assert_eq!(refused.code, Some(3), "{refused:#?}");
-    assert!(refused.stdout.contains("why it would be refused"), "{refused:#?}");
-    agent.ask(&["job", "run", file.to_str().unwrap()]).await.said(3, &["MHz"]);
+    let waits = agent.ask(&plan).await;
+    assert_eq!(waits.code, Some(3), "{waits:#?}");
+    assert!(waits.stdout.contains("what would wait\n  group g: 1 allocation waits"), "{waits:#?}");
     assert_eq!(agent.allocs("web").await.len(), 1, "nothing came of it");
+}
+
+#[tokio::test]
+async fn a_job_that_does_not_fit_is_taken_and_waits_with_its_reason() {
+    let agent = AgentProcess::start().await;
+    agent.run(&sleeper("web", 1)).await.said(0, &[]);
+    let old = agent.alloc("web").await;
+    let huge = sleeper("web", 1).replace("cpu = 20", "cpu = 100000000");
+    let said = ["at version 1", "1 allocation waits", "MHz", "does not fit on the node now"];
+    agent.run(&huge).await.said(3, &said);
+    agent.submit(&huge).await.said(0, &["1 allocation waits"]);
+    assert_eq!(agent.alloc("web").await, old, "the old version runs on");
+    let shown = agent.ask(&["job", "status", "web"]).await.stdout;
+    let waits = shown.lines().find(|line| line.starts_with("waits for")).unwrap();
+    assert!(waits.contains("MHz of processor time"), "{shown}");
+    let list = agent.ask(&["job", "status"]).await.stdout;
+    assert!(list.contains("MHz of processor time"), "{list}");
+    // A job that never ran, for a driver nobody has.
+    let unknown = sleeper("new", 1).replace("\"exec\"", "\"exek\"");
+    agent.run(&unknown).await.said(3, &["no driver exek", "job new is taken"]);
+    let job = agent.json(&["job", "status", "--json", "new"]).await;
+    assert_eq!(job["job"]["Status"], "pending", "{job:#}");
+    agent.ask(&["job", "stop", "--purge", "new"]).await.said(0, &["is stopped"]);
 }
 
 /// What a plan prints with `--json`, whatever its exit code.

@@ -77,8 +77,10 @@ async fn every_change_has_an_evaluation_that_is_complete_and_names_its_allocatio
     let alloc = allocs[0]["ID"].as_str().unwrap().to_owned();
     assert_eq!(allocs[0]["EvalID"], json!(first));
     client.alloc_when(&alloc, |alloc| alloc["ClientStatus"] == "running").await;
-    // Given again, nothing changes: neither does the evaluation.
-    assert_eq!(evaluation(put(IDLE).await, "job-register").await.0, first);
+    // Given again, nothing changes: the evaluation of that has no allocations.
+    let (again, none) = evaluation(put(IDLE).await, "job-register").await;
+    assert_eq!(none, json!([]));
+    assert_ne!(again, first);
     let stop = client.put(&format!("/v1/allocation/{alloc}/stop"), None).await;
     let (_, allocs) = evaluation(stop, "alloc-stop").await;
     assert!(allocs.as_array().unwrap().iter().any(|stopped| stopped["ID"] == json!(alloc)));
@@ -275,5 +277,112 @@ async fn a_socket_path_too_long_for_the_kernel_is_refused() {
     let long = std::env::temp_dir().join("d".repeat(120)).join(api::SOCKET_NAME);
     let error = api::serve(served.agent.handle.clone(), &long, CancellationToken::new());
     assert!(matches!(error.unwrap_err(), ApiError::PathTooLong { .. }));
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registration_that_changes_nothing_has_an_evaluation_without_allocations() {
+    let served = Served::start().await;
+    let client = &served.client;
+    let alloc = served.run("web", IDLE).await;
+    let first = client.get(&format!("/v1/allocation/{alloc}")).await.json()["EvalID"].clone();
+    let again = client.put("/v1/jobs", Some(job("web", IDLE))).await.json();
+    assert_eq!(again["Registered"]["Placed"], json!([]), "{again:#}");
+    let id = again["EvalID"].as_str().unwrap();
+    assert_ne!(again["EvalID"], first, "its allocations were not made by this one");
+    let evaluation = client.get(&format!("/v1/evaluation/{id}")).await.json();
+    assert_eq!((&evaluation["ID"], &evaluation["Status"]), (&json!(id), &json!("complete")));
+    assert_eq!(evaluation["FailedTGAllocs"], Value::Null, "{evaluation:#}");
+    let allocs = client.get(&format!("/v1/evaluation/{id}/allocations")).await.json();
+    assert_eq!(allocs, json!([]));
+    let made = client.get(&format!("/v1/evaluation/{}/allocations", first.as_str().unwrap())).await;
+    assert_eq!(made.json()[0]["ID"], json!(alloc));
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_placed_is_told_as_nomad_does_by_plan_and_evaluations() {
+    let served = Served::start().await;
+    let client = &served.client;
+    let mut huge = job("huge", IDLE);
+    huge["Job"]["TaskGroups"][0]["Count"] = json!(2);
+    huge["Job"]["TaskGroups"][0]["Tasks"][0]["Resources"]["MemoryMB"] = json!(100_000_000);
+    let plan = client.put("/v1/job/huge/plan", Some(huge.clone())).await;
+    assert_eq!(plan.status, StatusCode::OK, "{}", plan.text());
+    let plan = plan.json();
+    assert_eq!(plan["Annotations"]["DesiredTGUpdates"]["g"]["Place"], 2);
+    let failed = &plan["FailedTGAllocs"]["g"];
+    assert_eq!(failed["DimensionExhausted"], json!({ "memory": 1 }), "{plan:#}");
+    assert_eq!((&failed["NodesExhausted"], &failed["CoalescedFailures"]), (&json!(1), &json!(1)));
+
+    let taken = client.put("/v1/jobs", Some(huge.clone())).await;
+    assert_eq!(taken.status, StatusCode::OK, "{}", taken.text());
+    let id = taken.json()["EvalID"].as_str().unwrap().to_owned();
+    assert!(taken.json()["Warnings"].as_str().unwrap().contains("MiB of memory"));
+    let evaluation = client.get(&format!("/v1/evaluation/{id}")).await.json();
+    assert_eq!(evaluation["FailedTGAllocs"]["g"], *failed, "{evaluation:#}");
+    assert_eq!(evaluation["QueuedAllocations"]["g"], 2);
+    let blocked = evaluation["BlockedEval"].as_str().unwrap();
+    let waits = client.get(&format!("/v1/evaluation/{blocked}")).await.json();
+    assert_eq!((&waits["Status"], &waits["PreviousEval"]), (&json!("blocked"), &json!(id)));
+    let of_job = client.get("/v1/job/huge/evaluations").await.json();
+    assert_eq!(of_job.as_array().unwrap().len(), 2, "{of_job:#}");
+    let seen = client.get("/v1/job/huge").await.json();
+    assert_eq!((&seen["Status"], &seen["Places"]["Waiting"]), (&json!("pending"), &json!(2)));
+    // The same again fails in the same way.
+    let again = client.put("/v1/jobs", Some(huge)).await.json()["EvalID"].clone();
+    let again = client.get(&format!("/v1/evaluation/{}", again.as_str().unwrap())).await.json();
+    assert_eq!(again["FailedTGAllocs"]["g"], *failed, "{again:#}");
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_another_namespace_nothing_is_changed_and_nothing_is_there() {
+    let served = Served::start().await;
+    let client = &served.client;
+    let alloc = served.run("web", IDLE).await;
+    let refused = |answer: crate::support::http::Answer| {
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text());
+        assert!(answer.text().contains("other"), "{}", answer.text());
+    };
+    let mut in_job = job("web", "exit 0");
+    in_job["Job"]["Namespace"] = json!("other");
+    let mut beside = job("web", "exit 0");
+    beside["Namespace"] = json!("other");
+    for body in [in_job, beside] {
+        for path in ["/v1/jobs", "/v1/job/web", "/v1/job/web/plan"] {
+            refused(client.put(path, Some(body.clone())).await);
+        }
+    }
+    for path in ["/v1/jobs", "/v1/job/web", "/v1/job/web/plan", "/v1/validate/job"] {
+        let path = format!("{path}?namespace=other");
+        refused(client.put(&path, Some(job("web", "exit 0"))).await);
+    }
+    refused(client.send("DELETE", "/v1/job/web?namespace=other", Bytes::new()).await);
+    refused(client.put(&format!("/v1/allocation/{alloc}/stop?namespace=other"), None).await);
+    let hcl = "job \"web\" {\n namespace = \"other\"\n group \"g\" {\n task \"t\" {\n \
+               driver = \"exec\"\n }\n }\n}";
+    refused(client.put("/v1/jobs/parse", Some(json!({ "JobHCL": hcl }))).await);
+
+    for path in ["", "/summary", "/versions"] {
+        let path = format!("/v1/job/web{path}?namespace=other");
+        assert_eq!(client.get(&path).await.status, StatusCode::NOT_FOUND, "{path}");
+    }
+    for path in ["/v1/jobs", "/v1/allocations", "/v1/evaluations"] {
+        assert_eq!(
+            client.get(&format!("{path}?namespace=other")).await.json(),
+            json!([]),
+            "{path}"
+        );
+    }
+    for path in ["allocations", "evaluations", "deployments"] {
+        let path = format!("/v1/job/web/{path}?namespace=other");
+        assert_eq!(client.get(&path).await.json(), json!([]), "{path}");
+    }
+    let none = client.get("/v1/job/web/deployment?namespace=other").await;
+    assert_eq!(none.json(), Value::Null);
+
+    let own = client.put("/v1/jobs?namespace=default", Some(job("web", IDLE))).await;
+    assert_eq!(own.json()["Registered"]["Version"], 0, "it is as it was: {}", own.text());
     served.stop().await;
 }

@@ -95,6 +95,7 @@ const NOTHING: [String; 0] = [];
 /// Files and directories that only compute: same input, same output.
 const PURE: &[&str] = &[
     "agent/admission",
+    "agent/ended.rs",
     "agent/gc/choice.rs",
     "agent/jobs_dir/hold.rs",
     "agent/jobs_dir/step.rs",

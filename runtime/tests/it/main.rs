@@ -29,6 +29,7 @@ mod device_hotplug;
 mod device_plugins;
 mod devices;
 mod docs;
+mod ended_places;
 mod exits;
 mod fifty_tasks;
 mod grants;

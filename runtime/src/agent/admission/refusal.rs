@@ -227,6 +227,17 @@ pub enum Problem {
 }
 
 impl Refusal {
+    /// Every problem, in one line.
+    #[must_use]
+    pub fn problems(&self) -> String {
+        let problems = self.groups.iter().flat_map(|refusal| &refusal.problems);
+        let lines = problems.map(|problem| {
+            let text = problem.to_string();
+            text.split('\n').map(str::trim).collect::<Vec<_>>().join(" ")
+        });
+        lines.collect::<Vec<_>>().join("; ")
+    }
+
     pub(super) fn new(job: JobId, node: String) -> Self {
         Self { job, node, groups: Vec::new(), attempts: Vec::new() }
     }

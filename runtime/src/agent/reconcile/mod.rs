@@ -4,6 +4,7 @@
 //!                             place (group, index) of the job
 //!   the newest allocation of the place that is not told to stop:
 //!     none                          ─► Place, after the newest one of the place
+//!     none, this version was there  ─► nothing          (it ended and was collected)
 //!     of this version               ─► Ignore           (also when it ended: it is not run again)
 //!     older, ended                  ─► Place, after the newest one of the place
 //!     older, runs, same but rules   ─► Update
@@ -11,7 +12,8 @@
 //!   places the job does not have, a stopped job: what runs ─► Stop
 //! ```
 //! Level-triggered: it looks at what is, not at what happened, so that it can be asked again at any
-//! time, and after a crash. When everything it said was done, it says [`Action::Ignore`] only.
+//! time, and after a crash. When everything it said was done, it says [`Action::Ignore`] only, and
+//! goes on saying so when allocations that are over are collected: [`Ended`] remembers their places.
 //!
 //! An allocation that failed for good stays failed: the restart policy had its say, and nobody
 //! reschedules on a single node. A new version of the job, `alloc stop` or `job stop` and `job run`
@@ -22,6 +24,7 @@ mod diff;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::ended::Ended;
 use crate::model::alloc::ClientStatus;
 use crate::model::ids::{AllocId, GroupName};
 use crate::model::job::{Job, LogConfig, NetworkSpec, RestartMode, RestartPolicy, Task, TaskGroup};
@@ -51,6 +54,14 @@ pub struct Wanted<'a> {
     pub create_index: u64,
     /// Nothing of it is to run.
     pub stopped: bool,
+    /// Places that were filled with this version and are over.
+    pub ended: Option<&'a Ended>,
+}
+
+impl Wanted<'_> {
+    fn is_over(&self, group: &GroupName, index: u32) -> bool {
+        self.ended.is_some_and(|ended| ended.has(group, index))
+    }
 }
 
 /// An allocation of the job as it is.
@@ -185,12 +196,18 @@ fn place(
         previous: previous.map(|alloc| alloc.id),
         replaces,
     };
+    let over = wanted.is_over(&group.name, index);
     let Some(current) = current.and_then(|at| there.get(at)) else {
-        done.places.push(new(there.last(), false));
+        if !over {
+            done.places.push(new(there.last(), false));
+        }
         return;
     };
     if current.is_of(wanted) {
         done.ignored.push(Action::Ignore(current.id));
+    } else if over {
+        // Left from an older version; the one that took its place is over and collected.
+        done.end(current, reason::DOUBLE);
     } else if current.status.terminal() {
         done.ignored.push(Action::Ignore(current.id));
         // A newer one may have been told to stop and run still.

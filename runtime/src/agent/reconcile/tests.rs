@@ -14,6 +14,8 @@ use crate::model::job::{
     Constraint, HealthPolicy, JobKind, Lifecycle, LifecycleHook, Operator, PortSpec, Service,
 };
 use crate::model::resources::DeviceRequest;
+use crate::model::saved::{EndedPlace, JobOrigin, JobRecord};
+use crate::model::time::Timestamp;
 use crate::testing::fixtures;
 
 fn id(n: u128) -> AllocId {
@@ -44,7 +46,7 @@ fn job(groups: &[(&str, u32)]) -> Job {
 }
 
 fn wanted(job: &Job, version: u64) -> Wanted<'_> {
-    Wanted { job, version, create_index: 10, stopped: false }
+    Wanted { job, version, create_index: 10, stopped: false, ended: None }
 }
 
 #[derive(Debug)]
@@ -130,6 +132,54 @@ fn completed_batch_work_of_the_same_version_is_not_run_again_and_that_of_an_olde
     assert_eq!(actions(&wanted(&job, 3), &job, &allocs), [Action::Ignore(id(1))]);
     let again = [new("a", 0, Some(1), false), Action::Ignore(id(1))];
     assert_eq!(actions(&wanted(&job, 4), &job, &allocs), again);
+}
+
+/// These places of group `a` are over, of this version of the job.
+fn ended(job: &Job, version: u64, indexes: &[u32]) -> Ended {
+    let record = JobRecord {
+        job: std::sync::Arc::new(job.clone()),
+        version,
+        submitted_at: Timestamp::default(),
+        create_index: 10,
+        modify_index: 10,
+        job_modify_index: 10,
+        stopped: false,
+        origin: JobOrigin::Api,
+    };
+    let place = |alloc| EndedPlace {
+        alloc: id(alloc),
+        status: ClientStatus::Failed,
+        restarts: 2,
+        ended_at: Timestamp::default(),
+    };
+    let mut ended = Ended::default();
+    ended.enter(&record, &name("a"), indexes.iter().map(|i| (*i, place(u128::from(*i)))));
+    ended
+}
+
+#[test]
+fn a_place_whose_allocation_was_collected_is_not_filled_again() {
+    let job = job(&[("a", 3)]);
+    let over = ended(&job, 4, &[0, 2]);
+    let same = Wanted { ended: Some(&over), ..wanted(&job, 4) };
+    assert_eq!(actions(&same, &job, &[]), [new("a", 1, None, false)]);
+    let running = [Alloc::running(1, "a", 1, 4)];
+    assert_eq!(actions(&same, &job, &running), [Action::Ignore(id(1))]);
+    // One that is stopped is replaced, and it alone.
+    let stopping = [Alloc { stopping: true, ..Alloc::running(1, "a", 1, 4) }];
+    let again = [new("a", 1, Some(1), false), Action::Ignore(id(1))];
+    assert_eq!(actions(&same, &job, &stopping), again);
+}
+
+#[test]
+fn one_of_an_older_version_that_outlives_its_successor_is_no_reason_to_place_again() {
+    let job = job(&[("a", 1)]);
+    let over = ended(&job, 4, &[0]);
+    let wanted = Wanted { ended: Some(&over), ..wanted(&job, 4) };
+    let older = Alloc { status: ClientStatus::Complete, ..Alloc::running(1, "a", 0, 3) };
+    assert_eq!(actions(&wanted, &job, &[older]), [Action::Ignore(id(1))]);
+    let stopping = Alloc { stopping: true, ..Alloc::running(1, "a", 0, 3) };
+    assert_eq!(actions(&wanted, &job, &[stopping]), [Action::Ignore(id(1))]);
 }
 
 #[test]
@@ -359,7 +409,7 @@ proptest! {
         let (first, rules, other) = versions();
         let jobs = [first, rules, other];
         let of = |version: u64| &jobs[usize::try_from(version).unwrap()];
-        let wanted = Wanted { job: of(version), version, create_index: 10, stopped };
+        let wanted = Wanted { stopped, ..wanted(of(version), version) };
         let existing: Vec<_> = allocs.iter().map(|a| a.existing(of(a.version))).collect();
         let actions = reconcile(&wanted, &existing);
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::Absent;
+use super::metric::Metric;
 use crate::api::evaluations::Evaluation;
 use crate::model::job::JobKind;
 
@@ -20,9 +21,11 @@ pub(in crate::api) enum Trigger {
     Deregister,
     /// An allocation was stopped.
     AllocStop,
+    /// Something did not fit.
+    QueuedAllocs,
 }
 
-/// `Evaluation`. Nothing is left to do when it can be seen: it is complete.
+/// `Evaluation`. Nothing is left to do when it can be seen: it is complete, or stands for what waits.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(in crate::api) struct EvaluationJson<'a> {
@@ -46,11 +49,11 @@ pub(in crate::api) struct EvaluationJson<'a> {
     /// Nanoseconds; nothing waits.
     wait: u64,
     next_eval: &'static str,
-    previous_eval: &'static str,
-    blocked_eval: &'static str,
-    /// What can be placed later is placed by the agent itself.
+    previous_eval: &'a str,
+    blocked_eval: &'a str,
+    /// What waits; the agent places it by itself when it fits.
     #[serde(rename = "FailedTGAllocs")]
-    failed_tg_allocs: Absent,
+    failed_tg_allocs: Option<&'a BTreeMap<String, Metric>>,
     class_eligibility: Absent,
     escaped_computed_class: bool,
     quota_limit_reached: &'static str,
@@ -76,13 +79,13 @@ impl<'a> EvaluationJson<'a> {
             node_id: "",
             node_modify_index: 0,
             deployment_id: "",
-            status: "complete",
+            status: if of.trigger == Trigger::QueuedAllocs { "blocked" } else { "complete" },
             status_description: "",
             wait: 0,
             next_eval: "",
-            previous_eval: "",
-            blocked_eval: "",
-            failed_tg_allocs: Absent,
+            previous_eval: &of.previous,
+            blocked_eval: &of.blocked,
+            failed_tg_allocs: of.failed.as_ref(),
             class_eligibility: Absent,
             escaped_computed_class: false,
             quota_limit_reached: "",

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Absent;
-use crate::agent::{GroupCounts, JobStatus, JobView};
+use crate::agent::{GroupCounts, JobStatus, JobView, PlaceCounts};
 use crate::jobspec::nomad_json;
 use crate::model::alloc::Allocation;
 use crate::model::ids::GroupName;
@@ -89,27 +89,28 @@ pub(in crate::api) struct Seen<'a> {
     pub groups: &'a BTreeMap<GroupName, GroupCounts>,
     /// Why something of it waits; empty when nothing does.
     pub waits_for: &'a str,
+    /// Places without an allocation.
+    pub places: PlaceCounts,
     /// Index of the last change of the job or an allocation of it.
     pub index: u64,
 }
 
 impl<'a> Seen<'a> {
     pub fn new(view: &'a JobView, waits_for: &'a str) -> Self {
-        let JobView { record, status, modify_index, groups, .. } = view;
-        Self { record, status: *status, groups, waits_for, index: *modify_index }
+        let JobView { record, status, modify_index, groups, places, .. } = view;
+        let (status, places, index) = (*status, *places, *modify_index);
+        Self { record, status, groups, waits_for, places, index }
     }
 }
 
 /// Why places of the job are empty, in one line; empty when none is.
 pub(in crate::api) fn waits_for(view: &JobView) -> String {
     let Some(first) = view.blocked.first() else { return String::new() };
-    let problems = first.refusal.groups.iter().flat_map(|refusal| &refusal.problems);
-    let problems: Vec<String> = problems.map(ToString::to_string).collect();
     let more = match view.blocked.len() {
         1 => String::new(),
         all => format!(" (and {} more)", all - 1),
     };
-    format!("group {} waits: {}{more}", first.group, problems.join("; "))
+    format!("group {} waits: {}{more}", first.group, first.refusal.problems())
 }
 
 impl<'a> From<Seen<'a>> for JobSummary<'a> {
@@ -164,7 +165,7 @@ impl<'a> From<Seen<'a>> for JobStub<'a> {
 
 /// The whole job with what the agent knows of it.
 pub(in crate::api) fn full(seen: Seen<'_>) -> Value {
-    let Seen { record, status, waits_for, .. } = seen;
+    let Seen { record, status, waits_for, places, .. } = seen;
     with_facts(
         nomad_json(&record.job),
         [
@@ -179,6 +180,7 @@ pub(in crate::api) fn full(seen: Seen<'_>) -> Value {
             ("JobModifyIndex", json!(record.job_modify_index)),
             // Ours.
             ("Origin", json!(record.origin)),
+            ("Places", json!(places)),
         ],
     )
 }

@@ -12,6 +12,7 @@ pub(in crate::api) mod evaluation;
 pub(in crate::api) mod given;
 pub(in crate::api) mod host;
 pub(in crate::api) mod job;
+pub(in crate::api) mod metric;
 pub(in crate::api) mod node;
 pub(in crate::api) mod plan;
 pub(in crate::api) mod stats;

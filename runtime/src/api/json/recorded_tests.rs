@@ -16,9 +16,10 @@ use serde_json::{Value, json};
 
 use super::alloc::{AllocJson, AllocStub, Seen};
 use super::job::{JobStub, JobSummary, full};
+use super::metric::Metric;
 use super::node::{NodeJson, NodeStatus, NodeStub};
 use super::{agent, job, plan, stats, write};
-use crate::agent::{GroupCounts, GroupPlan, JobStatus, Plan, Registered};
+use crate::agent::{GroupCounts, GroupPlan, JobStatus, PlaceCounts, Plan, Registered};
 use crate::model::alloc::{AllocState, Allocation, ClientStatus};
 use crate::model::attribute::Attribute;
 use crate::model::device::{DeviceGroup, DeviceInstance, GroupKey, Health, HealthState, Locality};
@@ -270,7 +271,9 @@ fn jobs_have_nomads_shapes_and_every_field_is_told() {
     let counts = GroupCounts { queued: 1, pending: 2, running: 3, complete: 4, failed: 5 };
     let groups = BTreeMap::from([(GroupName::new("group").unwrap(), counts)]);
     let status = JobStatus::Pending;
-    let seen = job::Seen { record: &record, status, groups: &groups, waits_for: "room", index: 6 };
+    let places = PlaceCounts { waiting: 1, complete: 2, failed: 3 };
+    let (groups, waits_for) = (&groups, "room");
+    let seen = job::Seen { record: &record, status, groups, waits_for, places, index: 6 };
     let stub = value(JobStub::from(seen));
     compare("job stub list", &json!([stub]));
     compare("job summary", &value(JobSummary::from(seen)));
@@ -292,6 +295,7 @@ fn jobs_have_nomads_shapes_and_every_field_is_told() {
     }
     assert_eq!(full["Version"], 1);
     assert_eq!(full["Origin"], json!({ "file": "/jobs/a.hcl" }));
+    assert_eq!(full["Places"], json!({ "Waiting": 1, "Complete": 2, "Failed": 3 }));
 }
 
 #[test]
@@ -321,6 +325,7 @@ fn answers_to_changes_have_nomads_shapes() {
     let registered = Registered {
         job_modify_index: 4,
         version: 1,
+        index: Some(6),
         placed: placed.clone(),
         updated: Vec::new(),
         stopped: Vec::new(),
@@ -328,6 +333,7 @@ fn answers_to_changes_have_nomads_shapes() {
     };
     let register = value(write::RegisterAnswer::new(
         registered,
+        6,
         "e".to_owned(),
         vec!["priority has no effect yet".to_owned()],
     ));
@@ -337,6 +343,7 @@ fn answers_to_changes_have_nomads_shapes() {
         (&json!(4), &json!("2 warnings:\n\n* priority has no effect yet\n* careful"))
     );
     assert_eq!(register["AgentWarnings"], json!(["careful"]));
+    assert_eq!(register["EvalCreateIndex"], 6);
     let ours = json!({ "Version": 1, "Placed": placed, "Updated": [], "Stopped": [] });
     assert_eq!(register["Registered"], ours);
     compare("deregister", &value(write::DeregisterAnswer::new(5, String::new())));
@@ -361,11 +368,11 @@ fn a_plan_has_nomads_shape_and_every_count() {
         job_modify_index: 7,
         version: 2,
         groups: BTreeMap::from([(GroupName::new("web").unwrap(), counts)]),
-        refusals: Vec::new(),
+        waiting: Vec::new(),
         changes: vec!["group web: count 1 -> 3".to_owned()],
         warnings: vec!["careful".to_owned()],
     };
-    let shown = value(plan::PlanAnswer::new(&plan, "shop", 7, true, &[]));
+    let shown = value(plan::PlanAnswer::new(&plan, "shop", "dc1", true, &[]));
     compare("plan", &shown);
     let updates = json!({
         "Place": 1, "InPlaceUpdate": 2, "DestructiveUpdate": 3, "Stop": 4, "Ignore": 5,
@@ -376,6 +383,52 @@ fn a_plan_has_nomads_shape_and_every_count() {
     assert_eq!(shown["Warnings"], "1 warning:\n\n* careful");
     assert_eq!(shown["Changes"], json!(["group web: count 1 -> 3"]));
     assert_eq!(shown["Diff"]["Type"], "Edited");
+}
+
+#[test]
+fn what_does_not_fit_is_told_by_group_with_what_there_is_not_enough_of() {
+    use crate::agent::BlockedPlacement;
+    use crate::agent::admission::{GroupRefusal, Problem, Refusal, Resource};
+
+    let record = allocation().0;
+    let group = GroupName::new("web").unwrap();
+    let memory = Problem::Resource {
+        resource: Resource::Memory,
+        index: 0,
+        wanted: 9_000,
+        total: 100,
+        lent: 0,
+        holders: 0,
+    };
+    let task = crate::model::ids::TaskName::new("t").unwrap();
+    let driver = crate::model::ids::PluginName::new("docker").unwrap();
+    let unknown = Problem::UnknownDriver { task, driver, nearest: None, loaded: Vec::new() };
+    let blocked = |index, soon, problem: &Problem| BlockedPlacement {
+        group: group.clone(),
+        index,
+        previous: None,
+        soon,
+        refusal: std::sync::Arc::new(Refusal {
+            job: record.job.id.clone(),
+            node: "n".to_owned(),
+            groups: vec![GroupRefusal { group: None, problems: vec![problem.clone()] }],
+            attempts: Vec::new(),
+        }),
+    };
+    let soon = [blocked(0, true, &memory)];
+    assert!(Metric::of(&soon, "dc1").is_none(), "that is only a matter of time");
+    let full = [blocked(0, true, &memory), blocked(1, false, &memory), blocked(2, false, &memory)];
+    let shown = serde_json::to_value(Metric::of(&full, "dc1")).unwrap();
+    let web = &shown["web"];
+    assert_eq!(web["DimensionExhausted"], json!({ "memory": 1 }), "{shown}");
+    assert_eq!((&web["NodesExhausted"], &web["NodesFiltered"]), (&json!(1), &json!(0)));
+    assert_eq!((&web["NodesEvaluated"], &web["CoalescedFailures"]), (&json!(1), &json!(1)));
+    assert_eq!(web["NodesAvailable"], json!({ "dc1": 1 }));
+    let never = serde_json::to_value(Metric::of(&[blocked(0, false, &unknown)], "dc1"));
+    let web = &never.unwrap()["web"];
+    assert_eq!((&web["NodesExhausted"], &web["NodesFiltered"]), (&json!(0), &json!(1)));
+    let why = web["ConstraintFiltered"].as_object().unwrap().keys().next().unwrap();
+    assert!(why.contains("no driver docker"), "{why}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub(in crate::api) struct Envelope {
     pub enforce_index: Option<bool>,
     pub job_modify_index: Option<u64>,
     pub diff: Option<bool>,
+    pub namespace: Option<String>,
 }
 
 /// `JobRegisterResponse`.
@@ -45,17 +46,23 @@ pub(in crate::api) struct RegisteredJson {
 }
 
 impl RegisterAnswer {
-    /// `eval_id`: that of the job's version; `of_job`: what its text says that is not done.
-    pub fn new(registered: Registered, eval_id: String, mut of_job: Vec<String>) -> Self {
-        let Registered { job_modify_index, version, placed, updated, stopped, warnings } =
+    /// `index`, `eval_id`: those of what the registration did; `of_job`: what the job's text says
+    /// that is not done.
+    pub fn new(
+        registered: Registered,
+        index: u64,
+        eval_id: String,
+        mut of_job: Vec<String>,
+    ) -> Self {
+        let Registered { job_modify_index, version, index: _, placed, updated, stopped, warnings } =
             registered;
         of_job.extend_from_slice(&warnings);
         Self {
             eval_id,
-            eval_create_index: job_modify_index,
+            eval_create_index: index,
             job_modify_index,
             warnings: warnings_text(&of_job),
-            index: job_modify_index,
+            index,
             last_contact: 0,
             known_leader: true,
             registered: RegisteredJson { version, placed, updated, stopped },

@@ -28,7 +28,8 @@ pub(in crate::cli) enum JobCommand {
     long_about = "Give a job to the agent, or a new version of a job it has.\n\n\
         The file is read here, so that paths in it are those of this machine and everything wrong is \
         shown with its place. What can be changed without a restart is; what cannot is stopped and \
-        replaced. Then the allocations are followed until they run, or one fails; those of a group \
+        replaced. What does not fit on the node now waits until it does, and what it would replace \
+        runs on. Then the allocations are followed until they run, or one fails; those of a group \
         with an update block until they are judged healthy, which comes within its \
         healthy_deadline. Ctrl-C ends the following, not the job.",
     after_long_help = "\
@@ -43,7 +44,8 @@ Exit codes:
   0    the job runs and is healthy (or, with --detach, it was taken)
   1    an allocation of it failed or is unhealthy, or the job was changed while it was followed
   2    the job file or the usage is wrong
-  3    no agent runs there, the job does not fit on the node, or --check-index does not hold
+  3    no agent runs there, --check-index does not hold, or something of the job does not fit on
+       the node: the job is taken, and that waits (`ostler job status` says why)
   130  Ctrl-C ended the following; the job goes on
   141  nobody reads the standard output any more"
 )]
@@ -138,8 +140,8 @@ pub(in crate::cli) struct JobStatusArgs {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Say what `ostler job run` would do with a job file, and change nothing: what \
-        differs, what would be placed, updated in place, replaced or stopped, and why it would not \
-        fit.",
+        differs, what would be placed, updated in place, replaced or stopped, and what would not \
+        fit and wait, and why.",
     after_long_help = "\
 Examples:
   ostler job plan web.hcl
@@ -150,7 +152,7 @@ Exit codes:
   0    nothing would change
   1    something would change
   2    the job file or the usage is wrong
-  3    no agent runs there, or the job would be refused: it does not fit on the node
+  3    no agent runs there, or something of the job would wait: it does not fit on the node
   141  nobody reads the standard output any more"
 )]
 pub(in crate::cli) struct JobPlanArgs {

@@ -118,6 +118,20 @@ pub(in crate::cli) struct Job {
     pub task_groups: Vec<TaskGroup>,
     /// Who gave it.
     pub origin: Option<JobOrigin>,
+    /// Its places without an allocation. An agent of another version may not say.
+    pub places: Places,
+}
+
+/// Places of a job without an allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(in crate::cli) struct Places {
+    /// They wait for something to become free that is not the job's own.
+    pub waiting: u64,
+    /// Their allocations completed and were collected.
+    pub complete: u64,
+    /// Their allocations failed and were collected.
+    pub failed: u64,
 }
 
 /// A group of a job.
@@ -503,9 +517,9 @@ pub(in crate::cli) struct Plan {
     /// What differs, a line for each field.
     #[serde(deserialize_with = "or_empty")]
     pub changes: Vec<String>,
-    /// Why it would be refused.
+    /// What would wait, and why.
     #[serde(deserialize_with = "or_empty")]
-    pub refusals: Vec<String>,
+    pub waiting: Vec<String>,
     /// Each device request, with every candidate. An agent of another version may not say.
     #[serde(deserialize_with = "or_empty")]
     pub devices: Vec<DeviceExplanation>,

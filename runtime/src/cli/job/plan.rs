@@ -36,7 +36,7 @@ pub(super) async fn plan(args: &JobPlanArgs, terminal: &Terminal) -> Result<Exit
 /// How the program ends on it.
 fn exit(plan: &Plan) -> Exit {
     let changes = plan.annotations.groups.values().any(|group| group.changes());
-    match (plan.refusals.is_empty(), changes || !plan.changes.is_empty()) {
+    match (plan.waiting.is_empty(), changes || !plan.changes.is_empty()) {
         (false, _) => Exit::Agent,
         (true, true) => Exit::Changes,
         (true, false) => Exit::Success,
@@ -78,12 +78,11 @@ fn text(job: &str, file: &Path, plan: &Plan, terminal: &Terminal) -> String {
         section(&mut text, "warnings");
         let _ = writeln!(text, "{}", plain(&plan.told()));
     }
-    if !plan.refusals.is_empty() {
-        section(&mut text, "why it would be refused");
-        for refusal in &plan.refusals {
-            let _ = writeln!(text, "{}", plain(refusal));
+    if !plan.waiting.is_empty() {
+        section(&mut text, "what would wait");
+        for waiting in &plan.waiting {
+            let _ = writeln!(text, "  {}", one_line(waiting));
         }
-        return text;
     }
     match exit(plan) {
         Exit::Success => text.push_str("\nnothing would change\n"),
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_tells_unchanged_changed_and_refused() {
+    fn the_exit_code_tells_unchanged_changed_and_waiting() {
         let none = plan(json!({ "Annotations": updates(0, 2), "JobModifyIndex": 9 }));
         assert_eq!(exit(&none), Exit::Success);
         assert!(shown(&none).ends_with("nothing would change\n"));
@@ -127,8 +126,8 @@ mod tests {
         assert_eq!(exit(&some), Exit::Changes);
         let quiet = plan(json!({ "Annotations": updates(0, 2), "Changes": ["priority 50 -> 60"] }));
         assert_eq!(exit(&quiet), Exit::Changes);
-        let refused = plan(json!({ "Annotations": updates(1, 0), "Refusals": ["no\x1b memory"] }));
-        assert_eq!(exit(&refused), Exit::Agent);
+        let waits = plan(json!({ "Annotations": updates(1, 0), "Waiting": ["no\x1b memory"] }));
+        assert_eq!(exit(&waits), Exit::Agent);
     }
 
     #[test]
@@ -150,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_job_shows_why_and_not_how_to_run_it() {
-        let text = shown(&plan(json!({ "Refusals": ["group web: no\x1b memory"] })));
-        assert!(text.contains("why it would be refused\ngroup web: no\u{fffd} memory\n"), "{text}");
-        assert!(!text.contains("check-index"), "{text}");
+    fn what_would_wait_is_shown_with_the_reason_and_how_to_run_it_all_the_same() {
+        let text = shown(&plan(json!({ "Waiting": ["group web: no\x1b memory"] })));
+        assert!(text.contains("what would wait\n  group web: no\u{fffd} memory\n"), "{text}");
+        assert!(text.contains("check-index 0"), "{text}");
     }
 }

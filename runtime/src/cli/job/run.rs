@@ -3,7 +3,8 @@
 //! ```text
 //! file ─► parse (all that is wrong) ─► register ─┬─ --detach ─► ids
 //!                                                └─► allocations, until they run (and are healthy,
-//!                                                    where somebody judges) or one failed
+//!                                                    where somebody judges), one failed, or the
+//!                                                    rest waits for room
 //! ```
 
 use std::collections::BTreeSet;
@@ -38,7 +39,7 @@ struct Outcome<'a> {
     warnings: &'a [Diagnostic],
     /// What else the agent has to say.
     agent_warnings: &'a [String],
-    /// `taken` with `--detach`, else `runs`, `failed`, `unhealthy` or `overtaken`.
+    /// `taken` with `--detach`, else `runs`, `waits`, `failed`, `unhealthy` or `overtaken`.
     outcome: &'static str,
 }
 
@@ -66,6 +67,7 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
         Verdict::Runs | Verdict::Going => ("runs", Exit::Success),
         Verdict::Failed => ("failed", Exit::Failed),
         Verdict::Unhealthy => ("unhealthy", Exit::Failed),
+        Verdict::Waits => ("waits", Exit::Agent),
         Verdict::Overtaken(_) => ("overtaken", Exit::Failed),
     };
     if args.json {
@@ -75,6 +77,14 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
     match verdict {
         Verdict::Runs | Verdict::Going => say(&format!("job {} runs", job.id)),
         Verdict::Overtaken(how) => output::error(terminal, &format!("{how} while it was followed")),
+        Verdict::Waits => output::error(
+            terminal,
+            &format!(
+                "job {} is taken and does not fit on the node now: what waits starts by itself when \
+                 it does; see `ostler job status {}`",
+                job.id, job.id
+            ),
+        ),
         Verdict::Unhealthy => output::error(
             terminal,
             &format!(

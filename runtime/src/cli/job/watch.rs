@@ -4,6 +4,7 @@
 //!            every wanted allocation runs or is complete ─► Runs
 //! Going ─┬─► none is pending, one failed                 ─► Failed
 //!        ├─► one was judged unhealthy                    ─► Unhealthy
+//!        ├─► the rest waits for what others hold         ─► Waits
 //!        └─► another version came, or a stop             ─► Overtaken
 //! ```
 //! Where the group has somebody judge (an `update` block), running is not enough: the verdict is
@@ -28,6 +29,8 @@ pub(super) enum Verdict {
     Failed,
     /// An allocation runs and was judged unhealthy.
     Unhealthy,
+    /// What is left does not fit until something of others becomes free.
+    Waits,
     /// Somebody changed the job meanwhile.
     Overtaken(String),
 }
@@ -132,13 +135,17 @@ impl Watch {
         }
         let places: u64 = job.task_groups.iter().map(|group| u64::from(group.count)).sum();
         let is = |status| wanted.iter().filter(|alloc| alloc.client_status == status).count();
-        let failed = is(ClientStatus::Failed) > 0;
+        let failed = is(ClientStatus::Failed) > 0 || job.places.failed > 0;
         let good = wanted.iter().filter(|alloc| self.good(alloc)).count();
+        // Those that were collected did their work.
+        let good = u64::try_from(good).unwrap_or(0).saturating_add(job.places.complete);
+        let waiting = job.places.waiting;
         let unhealthy = |alloc: &&Alloc| self.judges(alloc) && healthy(alloc) == Some(false);
-        match u64::try_from(good) {
-            Ok(good) if good >= places => Verdict::Runs,
+        match good {
+            good if good >= places => Verdict::Runs,
             _ if failed && is(ClientStatus::Pending) == 0 => Verdict::Failed,
             _ if wanted.iter().copied().any(|alloc| unhealthy(&alloc)) => Verdict::Unhealthy,
+            good if waiting > 0 && good.saturating_add(waiting) >= places => Verdict::Waits,
             _ => Verdict::Going,
         }
     }
@@ -291,6 +298,28 @@ mod tests {
         assert_eq!(verdict(&[alloc(A, "failed", &[]), alloc(B, "pending", &[])]), Verdict::Going);
         assert_eq!(verdict(&[alloc(A, "failed", &[]), alloc(B, "running", &[])]), Verdict::Failed);
         assert_eq!(verdict(&[alloc(A, "complete", &[]), alloc(B, "running", &[])]), Verdict::Runs);
+    }
+
+    #[test]
+    fn what_waits_for_others_ends_the_following_when_the_rest_has_settled() {
+        let (mut watch, mut job) = (watch(&[A]), job(3, 3));
+        job.places.waiting = 2;
+        let mut verdict = |status: &str| look(&mut watch, &job, &[alloc(A, status, &[])]).1;
+        assert_eq!(verdict("pending"), Verdict::Going);
+        assert_eq!(verdict("running"), Verdict::Waits);
+        assert_eq!(verdict("failed"), Verdict::Failed);
+        assert_eq!(look(&mut watch, &job, &[]).1, Verdict::Going, "one is on its way");
+        job.places.waiting = 3;
+        assert_eq!(look(&mut watch, &job, &[]).1, Verdict::Waits);
+    }
+
+    #[test]
+    fn places_whose_allocations_were_collected_count_as_these_ended() {
+        let (mut watch, mut job) = (watch(&[]), job(3, 2));
+        job.places.complete = 2;
+        assert_eq!(look(&mut watch, &job, &[]).1, Verdict::Runs);
+        (job.places.complete, job.places.failed) = (1, 1);
+        assert_eq!(look(&mut watch, &job, &[]).1, Verdict::Failed);
     }
 
     #[test]

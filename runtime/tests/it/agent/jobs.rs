@@ -1,10 +1,12 @@
 //! Jobs that come, change and go.
 
 use ostler::agent::{
-    AllocError, JobError, JobStatus, RegisterOptions, RestartScope, StopOptions, SubmitError,
+    AllocError, AllocView, JobError, JobStatus, RegisterOptions, RestartScope, StopOptions,
+    SubmitError,
 };
 use ostler::clock::Clock;
 use ostler::model::alloc::{ClientStatus, DesiredStatus};
+use ostler::model::ids::JobId;
 use ostler::model::time::Timestamp;
 
 use super::{Served, holder, job_id, service, serving};
@@ -49,7 +51,7 @@ async fn a_replacement_that_does_not_fit_beside_the_old_one_comes_after_it() {
     let plan = served.agent.plan(&parse(&holder("", "2"))).unwrap();
     let group = &plan.groups.values().next().unwrap();
     assert_eq!((group.destructive, group.place, group.stop), (1, 0, 0));
-    assert!(plan.refusals.is_empty(), "{:?}", plan.refusals);
+    assert!(plan.waiting.is_empty(), "{:?}", plan.waiting);
     assert_eq!(plan.changes, ["groups[g].tasks[t].env.A: \"1\" -> \"2\""]);
 
     let second = served.register(&holder("", "2")).await;
@@ -112,7 +114,7 @@ async fn a_stopped_job_can_run_again_and_a_purged_one_is_gone_with_its_allocatio
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registration_at_the_wrong_index_and_one_that_cannot_fit_change_nothing() {
+async fn a_registration_at_the_wrong_index_changes_nothing() {
     let served = Served::start().await;
     let enforced = |index| RegisterOptions {
         enforce_job_modify_index: Some(index),
@@ -126,16 +128,83 @@ async fn a_registration_at_the_wrong_index_and_one_that_cannot_fit_change_nothin
     let again = served.agent.register(job(), enforced(0)).await;
     assert!(matches!(again, Err(SubmitError::Index { expected: 0, .. })));
     served.agent.register(job(), enforced(first.job_modify_index)).await.unwrap();
-
-    let huge = service("", "resources {\n cpu = 20\n memory = 100000000\n }");
-    let plan = served.agent.plan(&parse(&huge)).unwrap();
-    assert_eq!(plan.refusals.len(), 1);
-    assert_eq!(plan.job_modify_index, first.job_modify_index);
-    let refused = served.try_register(&huge).await;
-    assert!(matches!(refused, Err(SubmitError::Refused(_))));
     let after = served.wanted().remove(0);
     assert_eq!(after.allocation, before.allocation);
     assert_eq!(served.agent.job(&job_id()).unwrap().record.version, 0);
+    served.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_does_not_fit_waits_with_its_reason_and_the_old_one_runs_on() {
+    let served = Served::start().await;
+    let first = served.register(&service("count = 2", "")).await;
+    let before = served.until_running(2).await;
+    let huge = service("count = 2", "resources {\n cpu = 20\n memory = 100000000\n }");
+    let plan = served.agent.plan(&parse(&huge)).unwrap();
+    assert_eq!((plan.waiting.len(), plan.job_modify_index), (2, first.job_modify_index));
+
+    let taken = served.register(&huge).await;
+    assert_eq!((taken.version, taken.placed.len(), taken.stopped.len()), (1, 0, 0));
+    let warning = &taken.warnings[0];
+    assert!(warning.starts_with("group g: 2 allocations wait until there is room: "), "{warning}");
+    assert!(warning.contains("MiB of memory"), "{warning}");
+    let ids = |views: &[AllocView]| views.iter().map(|v| v.allocation.id).collect::<Vec<_>>();
+    let now = served.until_running(2).await;
+    assert_eq!(ids(&now), ids(&before), "they run on, of the version before");
+    let job = served.agent.job(&job_id()).unwrap();
+    assert_eq!((job.record.version, job.places.waiting, job.blocked.len()), (1, 2, 2));
+
+    // It is on record, and waits after a start too.
+    let served = served.restart().await;
+    let now = served.until_running(2).await;
+    assert_eq!(ids(&now), ids(&before));
+    let job = served.agent.job(&job_id()).unwrap();
+    assert_eq!((job.record.version, job.places.waiting), (1, 2));
+    let plan = served.agent.plan(&parse(&huge)).unwrap();
+    assert_eq!((plan.version, plan.waiting.len()), (1, 2));
+
+    // One that fits takes their places.
+    let fits = service("count = 2", "env {\n A = \"b\"\n }");
+    assert_eq!(served.register(&fits).await.stopped.len(), 2);
+    let now = served.until_running(2).await;
+    assert!(now.iter().all(|view| view.allocation.job_version == 2));
+    served.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_starts_by_itself_when_what_it_waits_for_is_free() {
+    let served = Served::start().await;
+    let first = served.register(&holder("", "1")).await.placed[0];
+    served.until_running(1).await;
+    let other = holder("", "1").replace("job \"web\"", "job \"other\"");
+    let waits = served.register(&other).await;
+    assert!(waits.warnings[0].contains("held by"), "{:?}", waits.warnings);
+    let id = JobId::new("other").unwrap();
+    assert_eq!(served.agent.job(&id).unwrap().status, JobStatus::Pending);
+    let again = served.register(&other).await;
+    assert_eq!((again.version, again.index, again.placed.len()), (0, None, 0), "it is known");
+
+    served.agent.deregister(&job_id(), StopOptions::default()).await.unwrap();
+    served.until(first, ClientStatus::Complete).await;
+    eventually("the other runs", || {
+        served.agent.job(&id).is_some_and(|job| job.status == JobStatus::Running)
+    })
+    .await;
+    let job = served.agent.job(&id).unwrap();
+    assert_eq!((job.blocked.len(), job.places.waiting), (0, 0));
+    served.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_that_nobody_has_is_waited_for_and_a_wrong_config_is_refused() {
+    let served = Served::start().await;
+    let unknown = service("", "").replace("\"exec\"", "\"exek\"");
+    let waits = served.waits(&unknown).await;
+    assert!(waits.contains("no driver exek (did you mean exec?)"), "{waits}");
+    let wrong = service("", "").replace("command =", "comand =");
+    let refused = served.try_register(&wrong).await;
+    assert!(matches!(refused, Err(SubmitError::Config(_))), "{refused:?}");
+    assert!(served.agent.jobs().is_empty());
     served.end().await;
 }
 

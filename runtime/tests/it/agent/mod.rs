@@ -30,8 +30,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use ostler::agent::{
-    Agent, AgentConfig, AgentHandle, AgentOptions, AllocView, LeaveMode, RegisterOptions,
-    Registered, SubmitError,
+    Agent, AgentConfig, AgentHandle, AgentOptions, AllocView, JobStatus, LeaveMode,
+    RegisterOptions, Registered, StopOptions, SubmitError,
 };
 use ostler::model::alloc::{ClientStatus, DesiredStatus};
 use ostler::model::ids::{AllocId, JobId};
@@ -84,6 +84,20 @@ impl Served {
 
     pub async fn try_register(&self, job: &str) -> Result<Registered, SubmitError> {
         self.agent.register(parse(job), RegisterOptions::default()).await
+    }
+
+    /// The job is taken and waits for something of others: why. It is gone again afterwards.
+    pub async fn waits(&self, job: &str) -> String {
+        let job = parse(job);
+        let id = job.id.clone();
+        let taken = self.agent.register(job, RegisterOptions::default()).await.unwrap();
+        assert_eq!(taken.placed, [], "{taken:?}");
+        let view = self.agent.job(&id).unwrap();
+        assert_eq!(view.status, JobStatus::Pending);
+        assert!(view.blocked.iter().all(|blocked| !blocked.soon), "{:?}", view.blocked);
+        let purge = StopOptions { purge: true, ..StopOptions::default() };
+        self.agent.deregister(&id, purge).await.unwrap();
+        taken.warnings.join("\n")
     }
 
     /// Allocations of the job that are to run, by index.

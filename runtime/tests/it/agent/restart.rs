@@ -52,12 +52,12 @@ async fn what_runs_keeps_its_port_and_its_device_over_a_restart() {
     let before = served.until_running(1).await.remove(0).allocation;
     let served = served.restart().await;
     let other = holder(network, "").replace("job \"web\"", "job \"other\"");
-    let refused = served.try_register(&other).await.unwrap_err().to_string();
+    let refused = served.waits(&other).await;
     assert!(refused.contains("held"), "{refused}");
     let fixed =
         format!("network {{\n port \"http\" {{\n static = {}\n }}\n }}", before.ports[0].value);
     let other = service(&fixed, "").replace("job \"web\"", "job \"other\"");
-    let refused = served.try_register(&other).await.unwrap_err().to_string();
+    let refused = served.waits(&other).await;
     assert!(refused.contains(&before.id.short()), "{refused}");
     served.end().await;
 }

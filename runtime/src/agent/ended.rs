@@ -1,0 +1,141 @@
+//! Places of a job whose allocations are over, for as long as the job's version is. Pure.
+//!
+//! An allocation that is over may be collected at any time. A place that was filled and is done is
+//! then still no empty one: who decides what is to be placed looks here too. Kept in blocks of
+//! neighbouring places, one record each, so that collecting many allocations of a group writes few
+//! records, and collecting one writes a small one.
+
+use std::collections::BTreeMap;
+
+use crate::limits::ENDED_PLACES_PER_RECORD;
+use crate::model::ids::GroupName;
+use crate::model::saved::{EndedPlace, EndedPlaces, JobRecord};
+
+/// What is remembered of the places of one version of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    create_index: u64,
+    version: u64,
+    places: BTreeMap<GroupName, BTreeMap<u32, EndedPlace>>,
+}
+
+/// The block of a place.
+#[must_use]
+pub const fn block_of(index: u32) -> u32 {
+    index / ENDED_PLACES_PER_RECORD
+}
+
+impl Ended {
+    /// Is it about this version of this job? A job that was purged and came again is another one.
+    #[must_use]
+    pub const fn is_of(&self, record: &JobRecord) -> bool {
+        self.create_index == record.create_index && self.version == record.version
+    }
+
+    /// The allocation of this place is over.
+    #[must_use]
+    pub fn has(&self, group: &GroupName, index: u32) -> bool {
+        self.places.get(group).is_some_and(|places| places.contains_key(&index))
+    }
+
+    /// Every place.
+    pub fn iter(&self) -> impl Iterator<Item = (&GroupName, &EndedPlace)> {
+        self.places.iter().flat_map(|(group, places)| places.values().map(move |one| (group, one)))
+    }
+
+    /// Enter places of the job's present version; what is known of another version is forgotten.
+    pub fn enter(
+        &mut self,
+        record: &JobRecord,
+        group: &GroupName,
+        places: impl IntoIterator<Item = (u32, EndedPlace)>,
+    ) {
+        if !self.is_of(record) {
+            let (create_index, version) = (record.create_index, record.version);
+            *self = Self { create_index, version, places: BTreeMap::new() };
+        }
+        self.places.entry(group.clone()).or_default().extend(places);
+    }
+
+    /// What is to be on record of one block.
+    #[must_use]
+    pub fn block(&self, group: &GroupName, block: u32) -> EndedPlaces {
+        let first = block.saturating_mul(ENDED_PLACES_PER_RECORD);
+        let last = first.saturating_add(ENDED_PLACES_PER_RECORD - 1);
+        let there = self.places.get(group).into_iter().flat_map(|all| all.range(first..=last));
+        EndedPlaces {
+            create_index: self.create_index,
+            version: self.version,
+            places: there.map(|(index, place)| (*index, place.clone())).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::model::alloc::ClientStatus;
+    use crate::model::ids::{AllocId, JobId};
+    use crate::model::job::{Job, JobKind};
+    use crate::model::saved::JobOrigin;
+    use crate::model::time::Timestamp;
+    use crate::rng::Rng;
+    use crate::testing::fixtures;
+
+    fn record(create_index: u64, version: u64) -> JobRecord {
+        let task = fixtures::task("t").unwrap();
+        let alloc = fixtures::allocation(JobKind::Batch, vec![task], &Rng::seeded(1)).unwrap();
+        let job = Job { id: JobId::new("j").unwrap(), ..(*alloc.job).clone() };
+        JobRecord {
+            job: std::sync::Arc::new(job),
+            version,
+            submitted_at: Timestamp::default(),
+            create_index,
+            modify_index: 0,
+            job_modify_index: 0,
+            stopped: false,
+            origin: JobOrigin::Api,
+        }
+    }
+
+    fn place(n: u128) -> EndedPlace {
+        EndedPlace {
+            alloc: AllocId::new(uuid::Uuid::from_u128(n)),
+            status: ClientStatus::Complete,
+            restarts: 0,
+            ended_at: Timestamp::default(),
+        }
+    }
+
+    #[test]
+    fn places_are_those_of_one_version_and_another_one_begins_anew() {
+        let (group, first, second) = (GroupName::new("g").unwrap(), record(5, 0), record(5, 1));
+        let mut ended = Ended::default();
+        ended.enter(&first, &group, [(3, place(1))]);
+        assert!(ended.has(&group, 3) && ended.is_of(&first));
+        assert!(!ended.is_of(&second) && !ended.is_of(&record(6, 0)), "a purged one's namesake");
+        ended.enter(&second, &group, [(4, place(2))]);
+        assert!(ended.has(&group, 4) && !ended.has(&group, 3));
+    }
+
+    #[test]
+    fn a_block_holds_the_places_of_its_range_and_comes_back_from_its_record() {
+        let (group, record) = (GroupName::new("g").unwrap(), record(5, 2));
+        let most = ENDED_PLACES_PER_RECORD;
+        let mut ended = Ended::default();
+        let indexes = [0, most - 1, most, most + 7, 9 * most];
+        ended.enter(&record, &group, indexes.map(|index| (index, place(u128::from(index)))));
+        let of = |block| ended.block(&group, block).places.into_keys().collect::<Vec<_>>();
+        assert_eq!(of(0), [0, most - 1]);
+        assert_eq!(of(1), [most, most + 7]);
+        assert_eq!((of(2), of(9)), (vec![], vec![9 * most]));
+        let mut again = Ended::default();
+        for block in [0, 1, 9] {
+            again.enter(&record, &group, ended.block(&group, block).places);
+        }
+        assert_eq!(again, ended);
+        assert!(indexes.iter().all(|index| of(block_of(*index)).contains(index)));
+    }
+}
