@@ -227,8 +227,18 @@ pub const WORKLOADS_PER_RUN_MAX: usize = 64;
 pub const KILL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 /// Longest `kill_timeout` honoured.
 pub const KILL_TIMEOUT_MAX: Duration = Duration::from_secs(30);
-/// How long a killed workload may take to be reaped before the runner gives it up and says so.
+/// How long a killed workload may take to be reaped before the runner says that it does not end.
 pub const KILL_GRACE: Duration = Duration::from_secs(10);
+/// How long an exit record that cannot be read is tried again before the exit counts as not known:
+/// descriptors and disks come back.
+pub const EXIT_READ_WALL_MAX: Duration = Duration::from_secs(300);
+/// How long a supervisor keeps an exit that the disk refuses while no agent reads it: a disk that is
+/// full over a long weekend.
+pub const EXIT_KEPT_WALL_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// First and longest pause before a workload that does not end is killed again: a process in
+/// uninterruptible sleep ends when its disk answers, which may take hours.
+pub const END_RETRY: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(30);
 /// Smallest and largest dynamic port (Nomad's defaults).
 pub const DYNAMIC_PORTS: std::ops::RangeInclusive<u16> = 20_000..=32_000;
 /// First-fingerprint barrier: how long start-up waits for plugins before going on without them.
@@ -553,6 +563,9 @@ pub const START_WALL_MAX: Duration = Duration::from_secs(120);
 pub const DRIVER_CALL_WALL_MAX: Duration = Duration::from_secs(15);
 /// Longest run of one hook of a task or an allocation.
 pub const HOOK_WALL_MAX: Duration = Duration::from_secs(60);
+/// First and longest pause before pre-run hooks of an allocation that was restored are tried again.
+pub const HOOK_RETRY: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(60);
 /// First and longest pause before a driver that is not ready is asked again.
 pub const DRIVER_RETRY: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(30);

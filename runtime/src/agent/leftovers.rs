@@ -4,13 +4,17 @@
 //! Runs of an embedded agent (`ostler run`) belong to no job on record and die with it; what
 //! [`super::restore`] keeps is left alone. Native processes of the others are killed (by pid, start
 //! time and boot id, so that a stranger with the same pid is safe), and every allocation that was
-//! not at its end is recorded as failed, with the reason.
+//! not at its end is recorded as failed, with the reason. One with a process that does not end keeps
+//! its records: the next start tries again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tokio::task::JoinSet;
+
 use crate::alloc::status::client_status;
 use crate::clock::Timestamp;
-use crate::host::process::identity::{Leftover as Reaped, reap_leftover};
+use crate::host::process::identity::{end_leftover, is_alive};
+use crate::limits::KILL_GRACE;
 use crate::model::alloc::Allocation;
 use crate::model::event::{EventKind, TaskEvent};
 use crate::model::ids::{AllocId, TaskName};
@@ -21,38 +25,52 @@ use crate::task::handle::{LocalState, leftovers};
 
 const REASON: &str = "the agent ended while the task ran";
 
-/// End what was left and close the records, but for what is `kept`. What was done, as sentences.
+/// What was done about what an agent left.
+#[derive(Debug, Default)]
+pub(super) struct Cleared {
+    /// Sentences for people.
+    pub said: Vec<String>,
+    /// Allocations of which something may still run; their records stay.
+    pub unended: BTreeSet<AllocId>,
+}
+
+/// End what was left and close the records, but for what is `kept`.
 pub(super) async fn clear(
     state: &StateStore,
     kept: &BTreeSet<AllocId>,
     now: Timestamp,
-) -> Result<Vec<String>, StateError> {
-    let mut said = Vec::new();
+) -> Result<Cleared, StateError> {
+    let mut cleared = Cleared::default();
+    let mut endings = JoinSet::new();
     for leftover in leftovers(state)?.into_iter().filter(|left| !kept.contains(&left.alloc)) {
-        let pids: Vec<u32> = leftover.identities.iter().map(|id| id.pid).collect();
-        let identities = leftover.identities;
-        let reaped = tokio::task::spawn_blocking(move || {
-            identities.iter().map(reap_leftover).collect::<Vec<_>>()
-        });
-        for (pid, reaped) in pids.iter().zip(reaped.await.unwrap_or_default()) {
-            match reaped {
-                Ok(Reaped::Killed) => said.push(format!(
-                    "killed process {pid} of task {} ({}), left by an agent that crashed",
-                    leftover.task,
-                    leftover.alloc.short()
-                )),
-                Ok(Reaped::Gone) => {}
-                Err(error) => said.push(format!(
-                    "process {pid} of task {} ({}), left by an agent that crashed, could not be \
-                     killed: {error}",
-                    leftover.task,
-                    leftover.alloc.short()
-                )),
-            }
+        for identity in leftover.identities {
+            let (run, alloc) = (leftover.run.clone(), leftover.alloc);
+            let task = leftover.task.clone();
+            endings.spawn(async move {
+                let (pid, alive) = (identity.pid, is_alive(&identity));
+                let ended = end_leftover(run, identity, KILL_GRACE).await;
+                let whose = format!("process {pid} of task {task} ({})", alloc.short());
+                let text = match &ended {
+                    Ok(()) => {
+                        alive.then(|| format!("killed {whose}, left by an agent that crashed"))
+                    }
+                    Err(error) => Some(format!(
+                        "{whose}, left by an agent that crashed, could not be ended: {error}; the \
+                         next start tries again"
+                    )),
+                };
+                (text, ended.is_err().then_some(alloc))
+            });
         }
     }
-    close_records(state, kept, now, &mut said).await?;
-    Ok(said)
+    while let Some(ended) = endings.join_next().await {
+        let (text, unended) = ended.unwrap_or_default();
+        cleared.said.extend(text);
+        cleared.unended.extend(unended);
+    }
+    let left_alone = kept.union(&cleared.unended).copied().collect();
+    close_records(state, &left_alone, now, &mut cleared.said).await?;
+    Ok(cleared)
 }
 
 /// What the records say of the allocations, as they are closed.

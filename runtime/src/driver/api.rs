@@ -441,6 +441,11 @@ pub trait Workloads: Send + Sync {
         let _ = (run, identities);
         Box::pin(std::future::ready(true))
     }
+    /// Which processes of this run have not ended, for people: pid, program, state. Reads `/proc`.
+    fn left(&self, run: &RunId, identities: &[ProcessIdentity]) -> Vec<String> {
+        let _ = (run, identities);
+        Vec::new()
+    }
     /// What a workload uses now; `None` when it is not known or does not run.
     fn usage(&self, run: &RunId, workload: &Workload) -> Option<Usage> {
         let _ = (run, workload);

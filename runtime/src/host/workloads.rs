@@ -1,5 +1,6 @@
 //! The host's workloads as the task runners see them.
 
+use super::process::left::{self, Known};
 use super::process::{self, ProcessHost, chain, identity};
 use super::wasm_task::WasmTaskHost;
 use crate::clock::Clock;
@@ -85,7 +86,8 @@ impl Workloads for HostWorkloads {
         Box::pin(async move {
             let mut gone = true;
             for identity in identities {
-                if let Err(error) = identity::end_leftover(identity.clone(), KILL_GRACE).await {
+                let ending = identity::end_leftover(run.clone(), identity.clone(), KILL_GRACE);
+                if let Err(error) = ending.await {
                     let pid = identity.pid;
                     tracing::error!(%run, pid, %error, "what is left of a process cannot be ended");
                     gone = false;
@@ -93,6 +95,12 @@ impl Workloads for HostWorkloads {
             }
             gone
         })
+    }
+
+    fn left(&self, run: &RunId, identities: &[ProcessIdentity]) -> Vec<String> {
+        let found =
+            identities.iter().filter_map(|identity| left::of(run, identity, Known::Now).ok());
+        found.flatten().map(|left| left.to_string()).collect()
     }
 
     fn usage(&self, run: &RunId, workload: &Workload) -> Option<Usage> {

@@ -1,4 +1,6 @@
-//! An error and why, as one line for an event or a terminal.
+//! An error and why, as one line for an event or a terminal; and whether it is the node's.
+
+use std::io;
 
 /// An error and its causes in one line; a cause the error tells itself is not told again.
 #[must_use]
@@ -14,4 +16,50 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Is the node short of something, or its disk: descriptors, memory, space, a disk that fails or
+/// takes no writes? Then nothing is said about the thing that was tried, and a later try may work.
+#[must_use]
+pub fn is_of_the_node(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>()
+            && let Some(errno) = error.raw_os_error()
+        {
+            return NODE_TROUBLE.contains(&errno);
+        }
+        cause = error.source();
+    }
+    false
+}
+
+const NODE_TROUBLE: [i32; 10] = [
+    libc::EMFILE,
+    libc::ENFILE,
+    libc::ENOMEM,
+    libc::EAGAIN,
+    libc::EIO,
+    libc::ENOSPC,
+    libc::EDQUOT,
+    libc::EROFS,
+    libc::ESTALE,
+    libc::ETIMEDOUT,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("outer")]
+    struct Outer(#[source] io::Error);
+
+    #[test]
+    fn a_shortage_is_found_through_the_causes_and_a_missing_file_is_none() {
+        let outer = |errno| Outer(io::Error::from_raw_os_error(errno));
+        assert!(is_of_the_node(&outer(libc::EMFILE)) && is_of_the_node(&outer(libc::EROFS)));
+        assert!(!is_of_the_node(&outer(libc::ENOENT)));
+        assert!(!is_of_the_node(&Outer(io::Error::other("words"))));
+    }
 }

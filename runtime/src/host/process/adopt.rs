@@ -4,7 +4,8 @@
 //!                      record? ── released ────────────────────────► Ended
 //! supervisor gone ──────┤ └─ never released ──────────────────────► NotRun
 //!                       └ none ── other boot ─────────────────────► Rebooted
-//!                             └── same boot: what is left is killed ► Ended, with an error text
+//!                             └── same boot: nothing is left ───────► Ended, with an error text
+//!                                            what is left is killed ─► Running, until it has ended
 //! supervisor there (pid, start time and boot are those recorded) ──► Running: its end is waited for
 //! ```
 
@@ -14,7 +15,9 @@ use tokio::sync::watch;
 
 use super::cgroup::Leaf;
 use super::error::ProcessError;
-use super::{Process, ProcessHost, Reach, Way, identity, reap, spawn};
+use super::left::{self, Known};
+use super::supervise::record::RecordError;
+use super::{Process, ProcessHost, Reach, Way, identity, spawn};
 use crate::driver::api::{Adoption, ProcessIdentity};
 use crate::model::ids::RunId;
 use crate::model::task::RawExit;
@@ -70,9 +73,24 @@ impl ProcessHost {
                 record.complain();
                 record.into_exit()
             }
+            // Not a word about the record.
+            Err(error @ RecordError::Directory { .. }) => return Err(error.into()),
             // A record that the crash of the machine has torn is none.
             _ if !same_boot => return Ok(Adoption::Rebooted),
-            missing => self.lost(identity, missing.err().map(ProcessError::from)),
+            missing => {
+                let left = left::of(run, identity, Known::Recorded).map_err(|source| {
+                    ProcessError::system("looking for what a supervisor left", source)
+                })?;
+                let why = missing.err().map(ProcessError::from);
+                let leaf = identity.cgroup.clone().and_then(Leaf::existing);
+                if left.iter().any(|left| left.certain)
+                    || leaf.as_ref().is_some_and(Leaf::is_populated)
+                {
+                    self.end_left(run, identity.clone(), leaf, why);
+                    return Ok(Adoption::Running);
+                }
+                self.lost_exit(why, &left)
+            }
         };
         self.own(run, ended(identity.clone(), exit.clone()));
         Ok(Adoption::Ended(exit))
@@ -97,12 +115,18 @@ impl ProcessHost {
         of_run.processes.insert(process.id(), process);
     }
 
-    /// The supervisor was killed: end what it may have left.
-    fn lost(&self, identity: &ProcessIdentity, why: Option<ProcessError>) -> RawExit {
-        if let Err(error) = identity::reap_leftover(identity) {
-            tracing::warn!(%error, pid = identity.pid, "what a killed supervisor left cannot be ended");
-        }
-        RawExit { finished_at: self.inner.clock.now(), ..reap::supervisor_lost(why) }
+    /// The supervisor was killed: own what it left until that has ended.
+    fn end_left(
+        &self,
+        run: &RunId,
+        identity: ProcessIdentity,
+        leaf: Option<Leaf>,
+        why: Option<ProcessError>,
+    ) {
+        let (process, exit) = spawn::process(identity, Reach::Gone, leaf);
+        self.own(run, Arc::clone(&process));
+        let ending = super::oversee::end_left(self.clone(), run.clone(), process, why, exit);
+        self.inner.control.spawn(ending);
     }
 }
 

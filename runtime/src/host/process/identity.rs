@@ -15,8 +15,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 
+use super::left::{self, Known};
 use super::{cgroup, supervise};
+use crate::clock::{self, Stopwatch};
 use crate::driver::api::ProcessIdentity;
+use crate::model::causes;
+use crate::model::ids::RunId;
 
 /// What [`reap_leftover`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +67,7 @@ pub fn is_alive(identity: &ProcessIdentity) -> bool {
 ///
 /// A supervised process is ended by its supervisor, which is told to and does so on its own time.
 ///
-/// Members of the group that outlive their leader can only be found through the cgroup: without
-/// one, nothing tells them from strangers.
+/// What is left of the task beside it is for [`end_leftover`]. Returns before they are dead.
 ///
 /// # Errors
 /// When the kernel refuses the signal.
@@ -85,30 +88,54 @@ pub fn reap_leftover(identity: &ProcessIdentity) -> io::Result<Leftover> {
     Ok(if killed || emptied { Leftover::Killed } else { Leftover::Gone })
 }
 
-/// Kill what a crashed agent left of a process, and wait until process and supervisor are gone.
+/// How often what was killed is looked for again.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Kill what a crashed agent left of a process, and wait until nothing of it is there: the process,
+/// its supervisor, what is left of its session.
 ///
 /// # Errors
-/// When the kernel refuses, or it does not end within `bound`.
-pub async fn end_leftover(identity: ProcessIdentity, bound: Duration) -> io::Result<()> {
-    let ending = tokio::task::spawn_blocking(move || {
-        if boot_id()? != identity.boot_id {
-            return Ok(());
-        }
-        // Opened before: who they are does not change while they end.
-        let supervisor = identity.supervisor.map(|who| open_same(who.pid, who.start_ticks));
-        let there =
-            [supervisor.transpose()?.flatten(), open_same(identity.pid, identity.start_ticks)?];
-        reap_leftover(&identity)?;
-        let limit = i64::try_from(bound.as_secs()).unwrap_or(i64::MAX);
-        for pidfd in there.iter().flatten() {
-            let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-            if poll(&mut fds, Some(&Timespec { tv_sec: limit, tv_nsec: 0 }))? == 0 {
-                return Err(io::ErrorKind::TimedOut.into());
+/// When the kernel refuses, it cannot be found out, or something does not end within `bound`.
+pub async fn end_leftover(
+    run: RunId,
+    identity: ProcessIdentity,
+    bound: Duration,
+) -> io::Result<()> {
+    let watch = Stopwatch::start();
+    loop {
+        let (run, identity) = (run.clone(), identity.clone());
+        let ending = tokio::task::spawn_blocking(move || -> io::Result<Option<String>> {
+            reap_leftover(&identity)?;
+            if is_there(&identity)? {
+                return Ok(Some(format!("process {}", identity.pid)));
             }
+            let left = left::of(&run, &identity, Known::Recorded)?;
+            left::kill(&left);
+            Ok(left.iter().find(|left| left.certain).map(|left| format!("process {left}")))
+        });
+        let left = ending.await.unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))?;
+        let Some(left) = left else { return Ok(()) };
+        if watch.elapsed() >= bound {
+            let text = format!("{left} did not end within {bound:?}");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
-        Ok(())
-    });
-    ending.await.unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))
+        clock::sleep(LOOK_INTERVAL).await;
+    }
+}
+
+/// Does the process run, or its supervisor?
+fn is_there(identity: &ProcessIdentity) -> io::Result<bool> {
+    if boot_id()? != identity.boot_id {
+        return Ok(false);
+    }
+    let supervisor = identity.supervisor.map(|who| (who.pid, who.start_ticks));
+    for (pid, start_ticks) in supervisor.into_iter().chain([(identity.pid, identity.start_ticks)]) {
+        let now = stat_of(pid)?;
+        if now.is_some_and(|now| now.start_ticks == start_ticks && now.is_alive()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn kill_same(identity: &ProcessIdentity) -> io::Result<bool> {
@@ -156,9 +183,24 @@ fn same_and_running(identity: &ProcessIdentity) -> bool {
     fs::read(format!("/proc/{}/stat", identity.pid))
         .ok()
         .and_then(|stat| parse_stat(&stat))
-        .is_some_and(|now| {
-            now.start_ticks == identity.start_ticks && !matches!(now.state, b'Z' | b'X')
-        })
+        .is_some_and(|now| now.start_ticks == identity.start_ticks && now.is_alive())
+}
+
+/// What is known of the process that has this pid now; `None` when there is none.
+///
+/// # Errors
+/// When it cannot be found out.
+pub(super) fn stat_of(pid: u32) -> io::Result<Option<Stat>> {
+    match fs::read(format!("/proc/{pid}/stat")) {
+        Ok(stat) => Ok(parse_stat(&stat)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Is it no word about the process: no file descriptor is left, for example?
+pub(super) fn is_of_the_node(error: &io::Error) -> bool {
+    causes::is_of_the_node(error)
 }
 
 fn group_of(pid: u32) -> Option<u32> {
@@ -212,25 +254,38 @@ pub(super) fn has_ended(pidfd: &OwnedFd) -> bool {
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
+/// What `/proc/PID/stat` says.
 #[derive(Debug, PartialEq, Eq)]
-struct Stat {
-    state: u8,
-    parent: u32,
-    group: u32,
-    start_ticks: u64,
+pub(super) struct Stat {
+    pub name: String,
+    pub state: u8,
+    pub parent: u32,
+    pub group: u32,
+    pub session: u32,
+    pub start_ticks: u64,
 }
 
-/// Fields 3, 4, 5 and 22 of `/proc/PID/stat`. The name in field 2 may hold spaces and parentheses,
-/// so counting starts after the last `)`.
+impl Stat {
+    /// A zombie has ended.
+    pub(super) fn is_alive(&self) -> bool {
+        !matches!(self.state, b'Z' | b'X')
+    }
+}
+
+/// Fields 2, 3, 4, 5, 6 and 22 of `/proc/PID/stat`. The name in field 2 may hold spaces and
+/// parentheses, so counting starts after the last `)`.
 fn parse_stat(stat: &[u8]) -> Option<Stat> {
     let close = stat.iter().rposition(|byte| *byte == b')')?;
+    let open = stat.iter().position(|byte| *byte == b'(')?;
+    let name = String::from_utf8_lossy(stat.get(open + 1..close)?).into_owned();
     let rest = std::str::from_utf8(stat.get(close + 1..)?).ok()?;
     let mut fields = rest.split_ascii_whitespace();
     let state = *fields.next()?.as_bytes().first()?;
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
-    let start_ticks = fields.nth(16)?.parse().ok()?;
-    Some(Stat { state, parent, group, start_ticks })
+    let session = fields.next()?.parse().ok()?;
+    let start_ticks = fields.nth(15)?.parse().ok()?;
+    Some(Stat { name, state, parent, group, session, start_ticks })
 }
 
 #[cfg(test)]
@@ -241,10 +296,15 @@ mod tests {
     #[test]
     fn a_process_name_full_of_spaces_and_parentheses_does_not_move_the_fields() {
         let stat = b"42 (a) b) (c 7 7) S 1 41 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
-        assert_eq!(
-            parse_stat(stat),
-            Some(Stat { state: b'S', parent: 1, group: 41, start_ticks: 987_654 })
-        );
+        let expected = Stat {
+            name: "a) b) (c 7 7".to_owned(),
+            state: b'S',
+            parent: 1,
+            group: 41,
+            session: 40,
+            start_ticks: 987_654,
+        };
+        assert_eq!(parse_stat(stat), Some(expected));
     }
 
     #[test]

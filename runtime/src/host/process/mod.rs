@@ -17,9 +17,10 @@
 //! - The leader stays a zombie until everything else of its group was killed, and every signal is
 //!   sent under the lock that guards the reaping: no pid is signalled that may be another's.
 //! - A task ends with its leader: what is left of the group and cgroup is killed then.
+//! - A run is over when everything of it has ended, not when it was killed: one in uninterruptible
+//!   sleep is waited for.
 //! - With `kill_with_agent`, the kernel kills leaders when the agent is gone. Their descendants are
-//!   then found only through the cgroup, by [`identity::reap_leftover`]: where there is none, a
-//!   descendant of a task outlives an agent that was killed.
+//!   then found through the cgroup, and by what [`left`] goes by.
 //! - Tasks of this module: one to start and one to reap each process, two pumps, all on the
 //!   control runtime whoever calls; and one thread that forks (`child.rs`). With supervisors only
 //!   one that waits for each.
@@ -32,6 +33,8 @@ pub mod descriptors;
 mod error;
 mod held;
 pub mod identity;
+pub mod left;
+mod oversee;
 mod reap;
 pub mod signals;
 mod spawn;
@@ -386,6 +389,7 @@ impl ProcessHost {
         process.forgotten.store(true, Ordering::SeqCst);
         if process.exit.borrow().is_some() {
             self.remove_record(run, process);
+            process.dismiss();
         }
     }
 
@@ -449,6 +453,13 @@ impl Process {
                     sent => sent,
                 }
             }
+        }
+    }
+
+    /// Let a supervisor go that could not write down the exit and keeps it for whoever asks.
+    fn dismiss(&self) {
+        if let Reach::Supervisor { pidfd, .. } = &self.reach {
+            let _gone = pidfd_send_signal(pidfd, Signal::KILL);
         }
     }
 

@@ -1,15 +1,16 @@
 //! From the end of the leader to the exit the runner sees.
 //!
 //! ```text
-//! leader exits (zombie) ─► drain pipes, at most DRAIN_GRACE ─► kill group and cgroup
-//!     ─► last output ─► read memory events ─► reap ─► remove cgroup ─► publish the exit
+//! leader exits (zombie) ─► drain pipes, at most DRAIN_GRACE ─► kill group and cgroup, until they
+//!     are gone ─► last output ─► read memory events ─► reap ─► remove cgroup ─► publish the exit
 //! ```
-//! The zombie keeps the pid and the group id from being used again until the group was killed.
+//! The zombie keeps the pid and the group id from being used again until the group is gone. An exit
+//! is published when everything of the process has ended: nothing that is started then runs beside
+//! it. Who takes part in that for long is said in the log, and by the task runner that waits.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -18,35 +19,48 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::error::{ProcessError, chain};
-use super::supervise::record::Records;
-use super::{DRAIN_GRACE, LAST_OUTPUT_WAIT, Process, ProcessHost, Reach, lock};
-use crate::clock::{self, Clock};
+use super::left::{self, Known, Left};
+use super::{DRAIN_GRACE, LAST_OUTPUT_WAIT, Process, Reach, lock};
+use crate::clock::{self, Clock, Stopwatch};
+use crate::limits::KILL_GRACE;
 use crate::model::ids::RunId;
 use crate::model::task::RawExit;
 
-/// Why an exit is not known; the tasks' events show it.
-const SUPERVISOR_LOST: &str = "the exit is not known: the supervisor of the process was killed";
+/// How soon, and how often at least, what was killed is looked for again.
+const LOOK_PAUSE: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(2)..=Duration::from_secs(1);
 /// How often, and how many times, removing a cgroup is tried while its last members die.
 const REMOVE_INTERVAL: Duration = Duration::from_millis(5);
 const REMOVE_ATTEMPTS: usize = 200;
 
+/// Whose end is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// The process's, or its supervisor's where it has one.
+    Watched,
+    /// The task's, below a supervisor.
+    Task,
+}
+
 /// The pidfd as the event loop takes it.
-struct ExitEvent(Arc<Process>);
+struct ExitEvent(Arc<Process>, Whose);
 
 impl AsRawFd for ExitEvent {
     fn as_raw_fd(&self) -> RawFd {
         // None of a process that is gone: refused by the event loop, and never waited for.
-        self.0.pidfd().map_or(-1, AsRawFd::as_raw_fd)
+        self.0.pidfd(self.1).map_or(-1, AsRawFd::as_raw_fd)
     }
 }
 
 impl Process {
     /// The process whose end is waited for.
-    fn pidfd(&self) -> Option<&OwnedFd> {
-        match &self.reach {
-            Reach::Child { pidfd, .. } | Reach::Supervisor { pidfd, .. } => Some(pidfd),
-            Reach::Gone => None,
+    pub(super) fn pidfd(&self, whose: Whose) -> Option<&OwnedFd> {
+        match (&self.reach, whose) {
+            (Reach::Child { pidfd, .. } | Reach::Supervisor { pidfd, .. }, Whose::Watched) => {
+                Some(pidfd)
+            }
+            (Reach::Supervisor { task, .. }, Whose::Task) => task.as_ref(),
+            (Reach::Child { .. } | Reach::Gone, _) => None,
         }
     }
 }
@@ -66,6 +80,7 @@ pub(super) async fn reap(
     for pump in &pumps {
         pump.abort();
     }
+    gone(&process, || group_of_zombie(&process)).await;
     let oom_killed = process.leaf.as_ref().is_some_and(super::Leaf::saw_oom_kill);
     free_pid(&process);
     remove_cgroup(&process).await;
@@ -75,54 +90,10 @@ pub(super) async fn reap(
     exit.send_replace(Some(raw));
 }
 
-/// Wait for the supervisor of a process, and publish the exit it left.
-pub(super) async fn watch_over(
-    host: ProcessHost,
-    run: RunId,
-    process: Arc<Process>,
-    records: Records,
-    exit: watch::Sender<Option<RawExit>>,
-) {
-    if let Err(error) = ended(&process).await {
-        tracing::warn!(%error, pid = process.identity.pid, "waiting for a supervisor failed");
-    }
-    let (reading, key) = (Arc::clone(&process), run.clone());
-    let read = tokio::task::spawn_blocking(move || {
-        let identity = &reading.identity;
-        records.read(&key, identity.pid, identity.start_ticks)
-    });
-    let read = read.await.map_err(|_| ProcessError::Stopped);
-    let raw = match read.and_then(|read| Ok(read?)) {
-        Ok(Some(record)) => {
-            record.complain();
-            record.into_exit()
-        }
-        unknown => {
-            process.end_without_supervisor();
-            RawExit { finished_at: host.inner.clock.now(), ..supervisor_lost(unknown.err()) }
-        }
-    };
-    remove_cgroup(&process).await;
-    exit.send_replace(Some(raw));
-    // Whichever comes second, this or the forgetting, sees the other.
-    if process.forgotten.load(Ordering::SeqCst) {
-        host.remove_record(&run, &process);
-    }
-}
-
-/// The exit of a process whose supervisor left no record.
-pub(super) fn supervisor_lost(why: Option<ProcessError>) -> RawExit {
-    let error = match why {
-        None => SUPERVISOR_LOST.to_owned(),
-        Some(error) => format!("{SUPERVISOR_LOST}: {}", chain(&error)),
-    };
-    RawExit { error: Some(error), ..RawExit::default() }
-}
-
 impl Process {
     /// Kill what a supervisor that was killed has left: the task dies with it by itself, its group
     /// does not.
-    fn end_without_supervisor(&self) {
+    pub(super) fn end_without_supervisor(&self) {
         /// `PIDFD_SIGNAL_PROCESS_GROUP`, since Linux 6.9.
         const GROUP: libc::c_uint = 1 << 2;
         if let Reach::Supervisor { task: Some(task), .. } = &self.reach {
@@ -143,10 +114,69 @@ impl Process {
     }
 }
 
+/// Wait until `look` finds nothing alive that is certainly of the process, and nothing is in its
+/// cgroup; what it finds is killed again and again. What it found at last.
+pub(super) async fn gone<F>(process: &Arc<Process>, look: impl Fn() -> F) -> Vec<Left>
+where
+    F: Future<Output = io::Result<Vec<Left>>>,
+{
+    let (watch, mut pause) = (Stopwatch::start(), *LOOK_PAUSE.start());
+    let mut said = false;
+    loop {
+        let found = look().await;
+        let populated = process.leaf.as_ref().is_some_and(super::Leaf::is_populated);
+        match &found {
+            Ok(left) if !populated && left.iter().all(|left| !left.certain) => {
+                return found.unwrap_or_default();
+            }
+            Ok(left) => left::kill(left),
+            Err(_) => {}
+        }
+        if let Some(leaf) = process.leaf.as_ref().filter(|_| populated) {
+            leaf.kill();
+        }
+        if watch.elapsed() > KILL_GRACE && !std::mem::replace(&mut said, true) {
+            let left = match found {
+                Ok(left) => left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+                Err(error) => error.to_string(),
+            };
+            tracing::warn!(
+                pid = process.identity.pid,
+                left,
+                "what a task left does not end; the task is not over before it has"
+            );
+        }
+        clock::sleep(pause).await;
+        pause = pause.saturating_mul(2).min(*LOOK_PAUSE.end());
+    }
+}
+
+/// The group of a leader that is a zombie, without it: its number is nobody else's.
+async fn group_of_zombie(process: &Arc<Process>) -> io::Result<Vec<Left>> {
+    if process.leaf.is_some() {
+        // All of it is in there.
+        return Ok(Vec::new());
+    }
+    let pid = process.identity.pid;
+    let looked = tokio::task::spawn_blocking(move || left::group(pid));
+    looked.await.map_err(io::Error::other)?
+}
+
+/// What is left of a process that a supervisor watched over.
+pub(super) async fn left_of(
+    run: &RunId,
+    process: &Arc<Process>,
+    known: Known,
+) -> io::Result<Vec<Left>> {
+    let (run, process) = (run.clone(), Arc::clone(process));
+    let looked = tokio::task::spawn_blocking(move || left::of(&run, &process.identity, known));
+    looked.await.map_err(io::Error::other)?
+}
+
 /// Status of the leader, left a zombie.
 async fn leader_exit(process: &Arc<Process>) -> io::Result<Option<WaitIdStatus>> {
-    ended(process).await?;
-    let Some(pidfd) = process.pidfd() else { return Ok(None) };
+    ended(process, Whose::Watched).await?;
+    let Some(pidfd) = process.pidfd(Whose::Watched) else { return Ok(None) };
     Ok(waitid(
         WaitId::PidFd(pidfd.as_fd()),
         WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG,
@@ -154,8 +184,8 @@ async fn leader_exit(process: &Arc<Process>) -> io::Result<Option<WaitIdStatus>>
 }
 
 /// Wait until the process of the pidfd has ended.
-async fn ended(process: &Arc<Process>) -> io::Result<()> {
-    let pidfd = ExitEvent(Arc::clone(process));
+pub(super) async fn ended(process: &Arc<Process>, whose: Whose) -> io::Result<()> {
+    let pidfd = ExitEvent(Arc::clone(process), whose);
     // SAFETY: the descriptor is owned by the process that `ExitEvent` holds, never changes, and is
     // not closed before it.
     let event = unsafe { AsyncFd::register_with_interest(pidfd, tokio::io::Interest::READABLE) };
@@ -169,7 +199,7 @@ async fn ended(process: &Arc<Process>) -> io::Result<()> {
             tracing::warn!(%error, "waiting for a process on a thread of its own");
             let process = Arc::clone(process);
             let waited = tokio::task::spawn_blocking(move || {
-                let Some(pidfd) = process.pidfd() else { return Ok(0) };
+                let Some(pidfd) = process.pidfd(whose) else { return Ok(0) };
                 let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
                 rustix::io::retry_on_intr(|| poll(&mut fds, None))
             });
@@ -207,7 +237,7 @@ fn free_pid(process: &Process) {
     *reaped = true;
 }
 
-async fn remove_cgroup(process: &Process) {
+pub(super) async fn remove_cgroup(process: &Process) {
     let Some(leaf) = &process.leaf else { return };
     for _ in 0..REMOVE_ATTEMPTS {
         if leaf.remove() {

@@ -24,7 +24,7 @@ use super::supervise::{Answer, Line, Order, OrderEnds, StreamOrder};
 use super::user::Ids;
 use super::{
     Process, ProcessHost, ProcessSpec, RECORD_WAIT_MAX, Reach, RunProcesses, SUPERVISOR_WAIT_MAX,
-    WORKLOADS_PER_RUN_MAX, Way, identity, reap, user,
+    WORKLOADS_PER_RUN_MAX, Way, identity, oversee, reap, user,
 };
 use crate::clock;
 use crate::driver::api::{ByteSink, ProcessIdentity, SinkFiles, SupervisorIdentity};
@@ -201,7 +201,7 @@ pub(super) fn supervised(
     if let Way::Supervised(line) = &host.inner.way {
         let records = line.records().clone();
         let watched = Arc::clone(&process);
-        let waiting = reap::watch_over(host.clone(), run.clone(), watched, records, exit);
+        let waiting = oversee::watch_over(host.clone(), run.clone(), watched, records, exit);
         host.inner.control.spawn(waiting);
     }
     process
@@ -278,7 +278,8 @@ impl Ordered {
     }
 }
 
-fn process(
+/// A process of the table, and who publishes its exit.
+pub(super) fn process(
     identity: ProcessIdentity,
     reach: Reach,
     leaf: Option<Leaf>,

@@ -17,6 +17,7 @@ use crate::model::ids::{AllocId, TaskName};
 mod crash;
 mod end;
 mod outlive;
+mod over;
 mod start;
 
 /// Keeps what is printed: in memory when this process reads it, in a file when a supervisor does.

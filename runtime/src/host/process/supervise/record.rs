@@ -3,11 +3,14 @@
 //! ```text
 //! <data directory>/exits/<hash of the run>.<pid>-<start ticks>        complete
 //!                        <hash of the run>.<pid>-<start ticks>.new    room kept while the task runs
+//! /proc/<supervisor>/fd  a memory file named `ostler-exit`            kept while the disk refuses it
 //! ```
 //! Text (JSON) of one version number; a newer agent reads the older versions for ever, an older
 //! agent says that it does not know a newer one. Fields may be added to a version, never changed.
 //! The room is written when the task starts, so that a disk that fills up meanwhile does not cost
-//! the exit code. Not synced: a crash of the machine ends the task as well.
+//! the exit code. Where there was none, or the disk takes no writes, the shim stays with the record
+//! until it can be written or an agent has read it. Not synced: a crash of the machine ends the task
+//! as well.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +20,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cap_std::fs::Dir;
-use rustix::fs::{AtFlags, Mode, OFlags, open, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, MemfdFlags, Mode, OFlags, fstat, memfd_create, open, openat, renameat, unlinkat,
+};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -30,6 +35,8 @@ use crate::model::task::RawExit;
 const VERSION: u32 = 1;
 /// Room kept for a record, and most of it read, bytes.
 const RECORD_BYTES_MAX: usize = 4096;
+/// Name of the memory file with a record that cannot be written to the disk. Never changes.
+const KEPT_NAME: &str = "ostler-exit";
 /// Most names looked at by one sweep.
 const ENTRIES_MAX: usize = 100_000;
 
@@ -234,6 +241,11 @@ impl Records {
         Ok(removed)
     }
 
+    /// Was the directory removed? Then no record comes any more.
+    pub fn is_removed(&self) -> bool {
+        is_removed(&self.dir)
+    }
+
     fn unlink(&self, name: &str) {
         if let Err(errno) = unlinkat(&*self.dir, name, AtFlags::empty())
             && errno != Errno::NOENT
@@ -245,6 +257,31 @@ impl Records {
     fn failed(&self, source: io::Error) -> RecordError {
         RecordError::Directory { path: self.path.clone(), source }
     }
+}
+
+fn is_removed(dir: &OwnedFd) -> bool {
+    fstat(dir).is_ok_and(|stat| stat.st_nlink == 0)
+}
+
+/// The record that a supervisor keeps because it cannot write it; `None` when it keeps none of this
+/// run. The caller knows that the pid is the supervisor's.
+pub fn kept(supervisor: u32, run: &str) -> Option<ExitRecord> {
+    let open = format!("/proc/{supervisor}/fd");
+    let is_kept = |link: PathBuf| link.to_str().is_some_and(|to| to.contains(KEPT_NAME));
+    let mut entries = std::fs::read_dir(open).ok()?.flatten().map(|entry| entry.path());
+    let path = entries.find(|path| std::fs::read_link(path).is_ok_and(is_kept))?;
+    let mut bytes = vec![0; RECORD_BYTES_MAX];
+    let count = File::open(path).ok()?.read_at(&mut bytes, 0).ok()?;
+    bytes.truncate(count);
+    parse(&bytes, run, KEPT_NAME.to_owned()).ok()
+}
+
+/// A record where an agent finds it as long as the file is open.
+pub(super) fn in_memory(record: &ExitRecord) -> io::Result<File> {
+    let text = serde_json::to_vec(record).map_err(io::Error::other)?;
+    let file = File::from(memfd_create(KEPT_NAME, MemfdFlags::CLOEXEC)?);
+    file.write_all_at(&text, 0)?;
+    Ok(file)
 }
 
 fn parse(bytes: &[u8], run: &str, name: String) -> Result<ExitRecord, RecordError> {
@@ -313,6 +350,11 @@ impl Room {
         }
         let file = self.make()?;
         place(self, &file)
+    }
+
+    /// Was the directory removed? Then nobody looks there any more.
+    pub(super) fn is_removed(&self) -> bool {
+        is_removed(&self.dir)
     }
 
     /// Leave nothing.

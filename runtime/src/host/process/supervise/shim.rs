@@ -5,6 +5,7 @@
 //!                                   │ agent gone: kill                  (≤ DRAIN_GRACE)    │
 //!                                   │ given up: kill, no record                            ▼
 //!                                   └─────────────────────────────────► record ◄── last output
+//!                            the disk refuses it: kept, tried again ◄──────┘
 //! ```
 //! One loop over signals and pipes; nothing in it waits without also pumping. The task is a zombie
 //! until everything of it was killed, so that its group stays its own.
@@ -27,11 +28,18 @@ use crate::clock::Stopwatch;
 use crate::host::process::cgroup::{Leaf, open_leaf};
 use crate::host::process::child::{self, Plan};
 use crate::host::process::{DRAIN_GRACE, LAST_OUTPUT_WAIT, identity};
+use crate::limits::EXIT_KEPT_WALL_MAX;
 
-/// How long killed descendants may take to die before the record says that they did not.
+/// How long descendants that may not be signalled (another user's) may take to end before the record
+/// says that they did not.
 const KILL_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How often the descendants are looked through while they die, and a cgroup is tried to remove.
 const KILL_INTERVAL: Duration = Duration::from_millis(5);
+/// The same once they took long: one in uninterruptible sleep ends when its disk answers.
+const KILL_INTERVAL_LATER: Duration = Duration::from_secs(1);
+/// How soon, and how often at least, a record that the disk refused is written again.
+const KEEP_PAUSE: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(250)..=Duration::from_secs(10);
 /// How long removing the cgroup is tried.
 const REMOVE_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -81,8 +89,7 @@ pub(super) fn run(received: Received) {
             if shim.given_up {
                 room.give_up();
             } else {
-                // Nobody is left to tell: the agent says that the exit is lost.
-                let _lost = room.fill(&record);
+                shim.leave_record(&mut room, &record);
             }
             shim.remove_cgroup();
         }
@@ -106,6 +113,10 @@ struct Shim {
     /// Told to kill: nothing is waited for any more.
     killing: bool,
     ended: Option<Ended>,
+    /// The task was reaped: its pid may be another's.
+    reaped: bool,
+    /// Told to end after that.
+    dismissed: bool,
 }
 
 type Refused = (ShimStep, io::Error);
@@ -168,6 +179,8 @@ fn begin(
         given_up: false,
         killing: false,
         ended: None,
+        reaped: false,
+        dismissed: false,
     })
 }
 
@@ -223,6 +236,7 @@ impl Shim {
         self.pump_for(LAST_OUTPUT_WAIT, |_| false);
         let oom_killed = self.leaf().is_some_and(Leaf::saw_oom_kill);
         // From here on the pid may be another's.
+        self.reaped = true;
         reap(self.task);
         ExitRecord {
             released: self.released,
@@ -317,6 +331,10 @@ impl Shim {
 
     /// Signal the task's group. The task was not reaped, so the group is still its own.
     fn signal(&mut self, signal: Signal) {
+        if self.reaped {
+            self.dismissed |= signal == Signal::KILL;
+            return;
+        }
         self.killing |= signal == Signal::KILL;
         if let Err(Errno::SRCH) = kill_process_group(self.task, signal) {
             // Before the child has made its group, it is alone.
@@ -342,7 +360,8 @@ impl Shim {
         }
     }
 
-    /// Kill the group, the cgroup, and every descendant until there is none; how many stay.
+    /// Kill the group, the cgroup, and every descendant until there is none; how many stay, because
+    /// they may not be signalled. One that does not end is waited for: the task is not over before.
     fn kill_everything(&mut self) -> u32 {
         self.signal(Signal::KILL);
         let watch = Stopwatch::start();
@@ -353,16 +372,37 @@ impl Shim {
             if others.is_empty() {
                 return 0;
             }
+            let mut refused = 0;
             for child in &others {
                 // Ours and not reaped: the pid is its own.
-                let _gone = kill_process(*child, Signal::KILL);
+                refused += usize::from(kill_process(*child, Signal::KILL) == Err(Errno::PERM));
                 reap(*child);
             }
-            if watch.elapsed() > KILL_WAIT_MAX {
-                return u32::try_from(others.len()).unwrap_or(u32::MAX);
+            let late = watch.elapsed() > KILL_WAIT_MAX;
+            if late && refused == others.len() {
+                return u32::try_from(refused).unwrap_or(u32::MAX);
             }
-            self.turn(Some(KILL_INTERVAL));
+            self.turn(Some(if late { KILL_INTERVAL_LATER } else { KILL_INTERVAL }));
         }
+    }
+
+    /// Put the record where agents find it. While the disk refuses it, it is kept in memory, for an
+    /// agent to read there: this ends when it is written, or an agent says that it has it.
+    fn leave_record(&mut self, room: &mut Room, record: &ExitRecord) {
+        if room.fill(record).is_ok() {
+            return;
+        }
+        // Without it the record is only tried again.
+        let _kept = record::in_memory(record);
+        let (watch, mut pause) = (Stopwatch::start(), *KEEP_PAUSE.start());
+        while !self.dismissed && watch.elapsed() < EXIT_KEPT_WALL_MAX && !room.is_removed() {
+            self.turn(Some(pause));
+            if room.fill(record).is_ok() {
+                return;
+            }
+            pause = pause.saturating_mul(2).min(*KEEP_PAUSE.end());
+        }
+        room.give_up();
     }
 
     /// The task's cgroup, if the agent made one.

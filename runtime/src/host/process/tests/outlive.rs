@@ -22,11 +22,20 @@ struct Told {
 const COUNTING: &str =
     "i=0; while [ ! -e stop ]; do echo $i; i=$((i+1)); sleep 0.001; done; exit 7";
 
+/// Has a child in its session, and one that left it.
+const CHILDREN: &str = "sleep 1000 & setsid sleep 1001 & echo 0; wait";
+
 /// Play an agent: start a counting task with its files in the directory, stay until killed.
 async fn play(role: &str) {
     let dir = PathBuf::from(std::env::var(FILE).unwrap());
-    let host = supervised_host(&dir.join("exits"));
-    let mut case = sh(COUNTING);
+    let (host, mut case) = match role {
+        "children" => (without_cgroups_at(&dir.join("exits")), sh(CHILDREN)),
+        _ => (supervised_host(&dir.join("exits")), sh(COUNTING)),
+    };
+    let mut parts = case.spec.run_id.as_str().split('/').map(str::to_owned);
+    for name in ["NOMAD_ALLOC_ID", "NOMAD_TASK_NAME"] {
+        case.spec.env.push((name.to_owned(), parts.next().unwrap()));
+    }
     case.spec.cwd = dir.clone();
     case.spec.stdout = Arc::new(KeptIn(dir));
     let id = host.spawn(case.spec.clone()).await.unwrap();
@@ -61,11 +70,11 @@ fn assert_nothing_is_missing(printed: &str) {
     }
 }
 
-fn supervisor(identity: &ProcessIdentity) -> u32 {
+pub(super) fn supervisor(identity: &ProcessIdentity) -> u32 {
     identity.supervisor.unwrap().pid
 }
 
-fn kill(pid: u32, signal: Signal) {
+pub(super) fn kill(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
     rustix::process::kill_process(pid, signal).unwrap();
 }
@@ -77,7 +86,11 @@ fn zygote_of(identity: &ProcessIdentity) -> u32 {
 
 /// A host that has nothing but process groups and supervisors.
 fn without_cgroups() -> ProcessHost {
-    let records = scratch().join("without-cgroups");
+    without_cgroups_at(&scratch().join("without-cgroups"))
+}
+
+pub(super) fn without_cgroups_at(records: &Path) -> ProcessHost {
+    let records = records.to_owned();
     let supervision = Supervision { program: supervise_script(), records };
     ProcessHost::new(Options {
         control: Handle::current(),
@@ -93,7 +106,7 @@ fn records(path: &Path) -> usize {
     std::fs::read_dir(path).unwrap().count()
 }
 
-fn state_of(pid: u32) -> Option<char> {
+pub(super) fn state_of(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')').next()?.trim_start().chars().next()
 }
@@ -250,6 +263,54 @@ async fn a_killed_supervisor_takes_its_task_and_the_group_with_it_and_the_exit_s
     host.forget_run(run);
 }
 
+/// Children of a task whose supervisor was killed while no agent was there.
+async fn orphans(test: &str, dir: &Path) -> (Told, Vec<u32>) {
+    let told = killed_agent(test, "children", dir);
+    let Told { run, identity } = &told;
+    let mut children = Vec::new();
+    until("its children are there", || {
+        let all = left::of(run, identity, left::Known::Recorded).unwrap();
+        let certain = all.iter().filter(|left| left.certain).map(|left| left.pid);
+        children = certain.filter(|pid| *pid != identity.pid).collect();
+        let sleep = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        children.len() == 2 && children.iter().all(|pid| sleep(*pid) == "sleep\n")
+    })
+    .await;
+    kill(supervisor(identity), Signal::KILL);
+    until("the task is gone", || !exists(identity.pid)).await;
+    assert!(children.iter().all(|child| exists(*child)), "nobody ends them");
+    (told, children)
+}
+
+#[tokio::test]
+async fn what_a_killed_supervisor_left_while_no_agent_was_there_is_ended_before_that_is_told() {
+    const NAME: &str =
+        "what_a_killed_supervisor_left_while_no_agent_was_there_is_ended_before_that_is_told";
+    if let Some(role) = role() {
+        return play(&role).await;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (Told { run, identity }, children) = orphans(NAME, dir.path()).await;
+    let host = without_cgroups_at(&dir.path().join("exits"));
+    assert_eq!(host.adopt(&run, &identity).unwrap(), Adoption::Running, "it is not over");
+    let exit = host.wait(&run, &id_of(&identity)).await;
+    assert!(exit.error.unwrap().contains("the supervisor of the process was killed"));
+    assert!(!children.iter().any(|child| exists(*child)), "a child was left");
+    host.forget_run(&run);
+}
+
+#[tokio::test]
+async fn what_a_killed_supervisor_left_is_ended_by_the_identity_of_its_task_too() {
+    const NAME: &str = "what_a_killed_supervisor_left_is_ended_by_the_identity_of_its_task_too";
+    if let Some(role) = role() {
+        return play(&role).await;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (Told { run, identity }, children) = orphans(NAME, dir.path()).await;
+    identity::end_leftover(run, identity, Duration::from_secs(30)).await.unwrap();
+    assert!(!children.iter().any(|child| exists(*child)), "a child was left");
+}
+
 #[tokio::test]
 async fn what_an_agent_left_is_ended_by_its_identity_without_being_owned() {
     const NAME: &str = "what_an_agent_left_is_ended_by_its_identity_without_being_owned";
@@ -257,15 +318,15 @@ async fn what_an_agent_left_is_ended_by_its_identity_without_being_owned() {
         return play(&role).await;
     }
     let dir = tempfile::tempdir().unwrap();
-    let Told { identity, .. } = killed_agent(NAME, "plain", dir.path());
+    let Told { run, identity } = killed_agent(NAME, "plain", dir.path());
     assert!(identity::is_alive(&identity));
     let bound = Duration::from_secs(30);
-    identity::end_leftover(identity.clone(), bound).await.unwrap();
+    identity::end_leftover(run.clone(), identity.clone(), bound).await.unwrap();
     assert!(!identity::is_alive(&identity));
     let shim = identity.supervisor.unwrap();
     let shim = identity::open_same(shim.pid, shim.start_ticks).unwrap();
     assert!(shim.is_none_or(|shim| identity::has_ended(&shim)));
-    identity::end_leftover(identity, bound).await.unwrap();
+    identity::end_leftover(run, identity, bound).await.unwrap();
 }
 
 /// An agent with few descriptors, which raises that: what a task of it, a command of a plugin and the

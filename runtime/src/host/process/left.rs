@@ -1,0 +1,183 @@
+//! What is left of a task that nobody watches over any more.
+//!
+//! ```text
+//!   /proc ─ same session or group as the task, while its number is not another's ─► a member
+//!         ─ NOMAD_ALLOC_ID and NOMAD_TASK_NAME of the run in its environment ─────► certainly of it
+//!         ─ a child of its supervisor ────────────────────────────────────────────► certainly of it
+//! ```
+//! The number of a session is not used again while somebody is in it. Once all have ended it may be:
+//! so a member counts as certain only when somebody knew the task a moment ago, or when its
+//! environment says whose it is. Only what is certain is killed; the rest is told.
+
+use std::fs;
+use std::io;
+
+use rustix::process::{Signal, pidfd_send_signal};
+
+use super::identity::{self, Stat};
+use crate::driver::api::ProcessIdentity;
+use crate::model::ids::RunId;
+
+/// A process that may be of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Its pid.
+    pub pid: u32,
+    start_ticks: u64,
+    state: u8,
+    name: String,
+    /// It is of the task.
+    pub certain: bool,
+}
+
+impl std::fmt::Display for Left {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { pid, name, state, .. } = self;
+        match state {
+            b'D' => write!(f, "{pid} ({name}, in uninterruptible sleep)"),
+            _ => write!(f, "{pid} ({name})"),
+        }
+    }
+}
+
+/// How well the task is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It, or something of it, was there a moment ago: its numbers are nobody else's.
+    Now,
+    /// From a record.
+    Recorded,
+}
+
+/// Everything alive that may be of the process `identity` of `run`; of this boot. Reads `/proc`.
+///
+/// # Errors
+/// When it cannot be found out: no file descriptor is left, for example.
+pub fn of(run: &RunId, identity: &ProcessIdentity, known: Known) -> io::Result<Vec<Left>> {
+    if identity::boot_id()? != identity.boot_id {
+        return Ok(Vec::new());
+    }
+    let marks = marks(run);
+    let reused =
+        identity::stat_of(identity.pid)?.is_some_and(|now| now.start_ticks != identity.start_ticks);
+    let supervisor = match identity.supervisor {
+        Some(who) => identity::stat_of(who.pid)?
+            .filter(|now| now.start_ticks == who.start_ticks)
+            .map(|_| who.pid),
+        None => None,
+    };
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        let Some(stat) = identity::stat_of(pid)? else { continue };
+        if !stat.is_alive() || stat.start_ticks < identity.start_ticks || Some(pid) == supervisor {
+            continue;
+        }
+        let own = pid == identity.pid || supervisor.is_some_and(|shim| stat.parent == shim);
+        let member = !reused && is_member(&stat, identity.pid);
+        let certain = own && !(reused && pid == identity.pid)
+            || member && known == Known::Now
+            || is_marked(pid, &marks)?;
+        if certain || member {
+            let Stat { start_ticks, state, name, .. } = stat;
+            found.push(Left { pid, start_ticks, state, name, certain });
+        }
+    }
+    Ok(found)
+}
+
+/// Everything alive in the group of a process that is a zombie of ours, without it.
+///
+/// # Errors
+/// As [`of`].
+pub fn group(leader: u32) -> io::Result<Vec<Left>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        let Some(stat) = identity::stat_of(pid)? else { continue };
+        if pid != leader && stat.group == leader && stat.is_alive() {
+            let Stat { start_ticks, state, name, .. } = stat;
+            found.push(Left { pid, start_ticks, state, name, certain: true });
+        }
+    }
+    Ok(found)
+}
+
+fn is_member(stat: &Stat, leader: u32) -> bool {
+    stat.session == leader || stat.group == leader
+}
+
+/// What the environment of everything of a run says, unless somebody changed it.
+fn marks(run: &RunId) -> Option<[String; 2]> {
+    let mut parts = run.as_str().split('/');
+    let (alloc, task) = (parts.next()?, parts.next()?);
+    Some([format!("NOMAD_ALLOC_ID={alloc}"), format!("NOMAD_TASK_NAME={task}")])
+}
+
+fn is_marked(pid: u32, marks: &Option<[String; 2]>) -> io::Result<bool> {
+    let Some(marks) = marks else { return Ok(false) };
+    let environment = match fs::read(format!("/proc/{pid}/environ")) {
+        Ok(environment) => environment,
+        Err(error) if identity::is_of_the_node(&error) => return Err(error),
+        // It is gone, or another user's.
+        Err(_) => return Ok(false),
+    };
+    let has = |mark: &String| {
+        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    };
+    Ok(marks.iter().all(has))
+}
+
+/// Kill what is certain.
+pub fn kill(left: &[Left]) {
+    for Left { pid, start_ticks, .. } in left.iter().filter(|left| left.certain) {
+        match identity::open_same(*pid, *start_ticks) {
+            Ok(Some(pidfd)) => {
+                let _gone = pidfd_send_signal(&pidfd, Signal::KILL);
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!(pid, %error, "what is left of a task is not killed now"),
+        }
+    }
+}
+
+/// What to say of processes that may be of a task and are left alone; `None` when there are none.
+pub fn uncertain(left: &[Left]) -> Option<String> {
+    let names: Vec<String> =
+        left.iter().filter(|left| !left.certain).map(ToString::to_string).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "left alone, because nothing proves that they are of this task: {}",
+            names.join(", ")
+        )
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::model::ids::{AllocId, TaskName};
+
+    #[test]
+    fn a_run_is_known_by_its_allocation_and_task() {
+        let alloc = AllocId::new(uuid::Uuid::from_u128(7));
+        let run = RunId::new(alloc, &TaskName::new("web").unwrap(), 9);
+        let expected = [format!("NOMAD_ALLOC_ID={alloc}"), "NOMAD_TASK_NAME=web".to_owned()];
+        assert_eq!(marks(&run), Some(expected));
+    }
+
+    #[test]
+    fn a_process_of_another_boot_has_left_nothing() {
+        let run = RunId::new(AllocId::new(uuid::Uuid::nil()), &TaskName::new("t").unwrap(), 1);
+        let me = identity::read(std::process::id()).unwrap();
+        let before = ProcessIdentity { boot_id: "an earlier boot".to_owned(), ..me };
+        assert_eq!(of(&run, &before, Known::Now).unwrap(), []);
+    }
+}
