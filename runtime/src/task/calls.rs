@@ -127,7 +127,7 @@ async fn undo(scope: &TaskScope, record: &LocalRecord, run: &Run) {
     run.clear_started();
     scope.workloads.kill_run(&run.id);
     scope.workloads.forget_run(&run.id);
-    forget(record, &run.id).await;
+    let _said = forget(record, &run.id).await;
 }
 
 /// Driver and context, once both are at hand.
@@ -141,10 +141,13 @@ fn call_parts(run: &Run) -> Option<(Arc<dyn Driver>, Arc<TaskContext>, DriverHan
     Some((driver, context, run.handle()?))
 }
 
-async fn forget(record: &LocalRecord, run: &RunId) {
-    if let Err(error) = record.update(|local| local.run = None).await {
+/// Whether it is durable that there is no run.
+async fn forget(record: &LocalRecord, run: &RunId) -> bool {
+    let written = record.update(|local| local.run = None).await;
+    if let Err(error) = &written {
         tracing::error!(%run, error = %error.text(), "end of run not recorded");
     }
+    written.is_ok()
 }
 
 /// Wait until the workload is gone; its exit stays in the run. Not bounded: the machine's timers
@@ -284,27 +287,43 @@ pub(super) fn not_known(error: String) -> ExitResult {
     RawExit { error: Some(error), ..RawExit::default() }.into()
 }
 
+/// What of a run does not end although it was killed, for people.
+#[must_use]
+pub fn undead(scope: &TaskScope, run: &Run) -> String {
+    let left = scope.workloads.left(&run.id, &run.identities());
+    match left.len() {
+        0 => "the task".to_owned(),
+        1 => format!("process {}", left.join("")),
+        _ => format!("processes {}", left.join(", ")),
+    }
+}
+
+/// Nobody but its driver could tell that a polled run ends, and that one ends nothing: it counts as
+/// over once nothing is to follow it.
+pub(super) fn give_up_polled(scope: &TaskScope, run: &Run) -> bool {
+    let polled = is_polled(run);
+    if polled {
+        let error = Some("the workload did not end after it was killed".to_owned());
+        let finished_at = scope.clock.now();
+        run.set_exit(RawExit { error, finished_at, ..RawExit::default() });
+    }
+    polled
+}
+
 /// Read the exit, run the exited hooks.
-pub async fn settle(scope: &TaskScope, run: &Run, gave_up: bool) -> (ExitResult, Option<String>) {
-    let (exit, trouble) = if gave_up {
-        (not_known("the workload did not end after it was killed".to_owned()), None)
-    } else {
-        read_exit(scope, run).await
-    };
+pub async fn settle(scope: &TaskScope, run: &Run) -> (ExitResult, Option<String>) {
+    let (exit, trouble) = read_exit(scope, run).await;
     hooks::exited(scope).await;
     (exit, trouble)
 }
 
 /// Make driver and host forget the run, and the record. What follows it is durable already.
-pub async fn forget_run(scope: &TaskScope, record: &LocalRecord, run: &Run, gave_up: bool) {
+pub async fn forget_run(scope: &TaskScope, record: &LocalRecord, run: &Run) {
     destroy(scope, run).await;
-    // The processes of one that was given up may live on: the record of them is what a later agent
-    // reaps them by.
-    if !gave_up {
-        forget(record, &run.id).await;
-    }
     // Last: while the record names the run, a later agent asks the host how it ended.
-    scope.workloads.forget_run(&run.id);
+    if forget(record, &run.id).await {
+        scope.workloads.forget_run(&run.id);
+    }
 }
 
 /// Make the driver forget the run. One that it does not know is forgotten.
@@ -344,28 +363,28 @@ async fn read_exit(scope: &TaskScope, run: &Run) -> (ExitResult, Option<String>)
     (exit, trouble)
 }
 
-/// Stop hooks, and what an abandoned start may have left. Then the record says complete, unless
-/// something could not be ended.
-pub async fn end(scope: &TaskScope, record: &LocalRecord, run: Option<&Run>, gave_up: bool) {
+/// Stop hooks, and what an abandoned start may have left. Then the record says complete.
+pub async fn end(scope: &TaskScope, record: &LocalRecord, run: Option<&Run>) {
     if let Some(run) = run {
         // A start that was dropped is first waited for: what it spawns last must be killed too.
         if clock::timeout(KILL_GRACE, run.start_over()).await.is_none() {
             tracing::error!(run = %run.id, "the start call did not end after it was dropped");
         }
-        if !gave_up {
-            end_polled(scope, run).await;
-        }
+        end_polled(scope, run).await;
         scope.workloads.kill_run(&run.id);
-        scope.workloads.forget_run(&run.id);
     }
     hooks::stop(scope).await;
     let written = record.update(|local| {
-        if !gave_up {
-            local.run = None;
-        }
+        local.run = None;
         local.run_complete = true;
     });
-    if let Err(error) = written.await {
-        tracing::error!(task = %scope.task.name, error = %error.text(), "end of task not recorded");
+    match (written.await, run) {
+        (Ok(()), Some(run)) => scope.workloads.forget_run(&run.id),
+        (Ok(()), None) => {}
+        // The host remembers how the run ended: a later agent that finds it on record asks there.
+        (Err(error), _) => {
+            tracing::error!(task = %scope.task.name, error = %error.text(), "end of task not recorded");
+            let _kept = record.update_later(|_| {}).await;
+        }
     }
 }

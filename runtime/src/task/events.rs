@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::model::event::{EventKind, TaskEvent};
-use crate::model::task::ExitResult;
+use crate::model::task::{ExitResult, TaskState, TaskStatus};
 use crate::model::time::Timestamp;
 
 /// A duration as Nomad's users read it: `5s`, `1m30s`, `2h0m0s`, `250ms`.
@@ -68,6 +68,13 @@ pub fn hook_failed(now: Timestamp, hook: &str, error: &str) -> TaskEvent {
     TaskEvent::new(EventKind::HookFailed, now, format!("{hook}: {error}"))
         .detail("hook", hook)
         .detail("message", error)
+}
+
+/// A hook of the allocation failed while the task goes on.
+#[must_use]
+pub fn preparing_again(now: Timestamp, error: &str) -> TaskEvent {
+    let text = format!("{error}; what runs is left alone, and this is tried again");
+    TaskEvent::new(EventKind::HookMessage, now, text).detail("message", error)
 }
 
 /// A driver call failed.
@@ -174,13 +181,27 @@ pub fn skipping_shutdown_delay(now: Timestamp) -> TaskEvent {
     TaskEvent::new(EventKind::SkippingShutdownDelay, now, "Skipping shutdown_delay")
 }
 
-/// The task was stopped, or could not be.
+/// The task was stopped.
 #[must_use]
-pub fn killed(now: Timestamp, error: Option<&str>) -> TaskEvent {
-    match error {
-        None => TaskEvent::new(EventKind::Killed, now, "Task successfully killed"),
-        Some(error) => TaskEvent::new(EventKind::Killed, now, error).detail("kill_error", error),
-    }
+pub fn killed(now: Timestamp) -> TaskEvent {
+    TaskEvent::new(EventKind::Killed, now, "Task successfully killed")
+}
+
+/// The task was killed and does not end: `what` of it.
+#[must_use]
+pub fn undead(now: Timestamp, what: &str) -> TaskEvent {
+    let text = format!(
+        "{what} did not end when it was killed; waiting for it, nothing is started in its place"
+    );
+    TaskEvent::new(EventKind::Killing, now, text.clone()).detail("kill_error", text)
+}
+
+/// Was it killed, and does it not end?
+#[must_use]
+pub fn is_undead(state: &TaskState) -> bool {
+    let killing = state.events.iter().rev().find(|event| event.kind == EventKind::Killing);
+    state.status == TaskStatus::Running
+        && killing.is_some_and(|event| event.details.contains_key("kill_error"))
 }
 
 /// The stop signal waits.

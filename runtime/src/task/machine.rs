@@ -9,8 +9,10 @@
 //!     └───────────────────────────── delay over ─────────────────────── Delaying ───────┘ killed
 //!
 //!   kill or restart of a run:  [ShutdownDelay ─►] Stopping ─► Killing ─► Reaping ─► Settling
-//!                                stop_signal ────┘      │          │        └ given up
-//!                                kill_timeout ──────────┘          └ the host kills, plugin not asked
+//!                                stop_signal ────┘      │          │  ▲     │
+//!                                kill_timeout ──────────┘          │  └─────┘ it does not end: said,
+//!                                                                  │          killed again
+//!                                                                  └ the host kills, plugin not asked
 //! ```
 //! Every edge, by state (a test compares this list with the code):
 //!
@@ -25,7 +27,7 @@
 //!   ShutdownDelay -> Stopping Settling
 //!   Stopping -> Killing Settling
 //!   Killing -> Reaping Settling
-//!   Reaping -> Settling
+//!   Reaping -> Settling Detached
 //!   Settling -> Forgetting
 //!   Forgetting -> Gated Delaying Idle Ending Detached
 //!   Delaying -> Gated Ending Detached
@@ -38,8 +40,10 @@
 //!   Detached ->
 //! ```
 //! Each state that waits for something outside has a second way out: a timer set here, or the bound
-//! the runner puts on every call. `Dead` and `Detached` are final. `Settling` asks the driver what
-//! the exit means and makes it forget the run, so a new run begins only when the old one is gone.
+//! the runner puts on every call. Only two wait for as long as it takes, and say so: `Reaping` and
+//! `Clearing`, for a run that was killed and does not end. It is not over until it is. `Dead` and
+//! `Detached` are final. `Settling` asks the driver what the exit means and makes it forget the run,
+//! so a new run begins only when the old one is gone.
 //! `Detached`: the agent leaves, the task runs on.
 //!
 //! The machine owns the public [`TaskState`]; inputs that come late or twice change nothing.
@@ -91,10 +95,11 @@ pub struct TaskMachine {
     /// Answers "not ready" in a row, with the last reason.
     refusals: u32,
     refusal: String,
-    gave_up: bool,
     timer: bool,
-    /// A run could not be ended: nothing may be started beside it.
-    stuck: bool,
+    /// What was killed does not end, and that was said.
+    undead: bool,
+    /// How often it was killed again.
+    kills_again: u32,
     /// The allocation is over: a dead task is not kept for a restart.
     finished: bool,
     /// The kill does not wait for `shutdown_delay`.
@@ -128,9 +133,9 @@ impl TaskMachine {
             set_up: false,
             refusals: 0,
             refusal: String::new(),
-            gave_up: false,
             timer: false,
-            stuck: false,
+            undead: false,
+            kills_again: 0,
             finished: false,
             skip_delay: false,
             delay_since: now,
@@ -219,7 +224,7 @@ impl TaskMachine {
                 self.public.push_event(events::driver_failure(at.now, &error));
                 self.decide(at, Ending::StartFailed { recoverable });
             }
-            (State::StoppingStart, TaskInput::StartFailed { .. }) => self.killed(at, None),
+            (State::StoppingStart, TaskInput::StartFailed { .. }) => self.killed(at),
             (
                 State::Running
                 | State::ShutdownDelay
@@ -227,12 +232,12 @@ impl TaskMachine {
                 | State::Killing
                 | State::Reaping,
                 TaskInput::WorkloadEnded,
-            ) => self.settle(false),
+            ) => self.settle(),
             (State::Recovering, TaskInput::WorkloadEnded) => {
                 self.effects.push(Effect::AbandonRecover);
-                self.settle(false);
+                self.settle();
             }
-            (State::AwaitingRecovery, TaskInput::WorkloadEnded) => self.settle(false),
+            (State::AwaitingRecovery, TaskInput::WorkloadEnded) => self.settle(),
             (State::Settling, TaskInput::Settled(exit)) => self.settled(at, exit),
             (State::Settling, TaskInput::NeverRan) => self.never_ran_after_all(at),
             // The record of the run stays: the next agent reads the exit again.
@@ -345,10 +350,11 @@ impl TaskMachine {
         self.set_timer(KILL_GRACE);
     }
 
-    fn settle(&mut self, gave_up: bool) {
-        self.gave_up = gave_up;
+    fn settle(&mut self) {
+        self.undead = false;
+        self.kills_again = 0;
         self.go(State::Settling);
-        self.effects.push(Effect::Settle { gave_up });
+        self.effects.push(Effect::Settle);
     }
 
     fn timer_fired(&mut self, at: At) {
@@ -361,12 +367,13 @@ impl TaskMachine {
             State::Recovering => self.recovery_late(at),
             State::StoppingStart => {
                 self.effects.push(Effect::AbandonStart);
-                self.killed(at, None);
+                self.killed(at);
             }
             State::ShutdownDelay => self.stop_now(),
             State::Stopping => self.escalate_to_kill(),
             State::Killing => self.escalate_to_host(),
-            State::Reaping => self.settle(true),
+            State::Reaping => self.not_ended(),
+            State::Clearing => self.effects.push(Effect::Clear),
             State::Delaying => self.go(State::Gated),
             _ => {}
         }

@@ -84,7 +84,11 @@ pub async fn recover(
     };
     let driver = scope.drivers.dispense(&scope.task.driver);
     if !run.has_context() {
-        let (preparation, whole) = hooks::replay(scope).await;
+        let hooks::Replayed { preparation, whole, trouble } = hooks::replay(scope).await;
+        if let Some(reason) = trouble.filter(|_| !ended) {
+            // The run goes on; what the node is short of may come back.
+            return Recovery::NotReady { reason, held: true };
+        }
         // Made once: while the driver cannot be asked yet, a hook that failed gets another try.
         if whole || driver.is_ok() {
             run.set_context(scope, record, notes, preparation);
@@ -171,7 +175,7 @@ fn waits(error: &PluginCallError) -> bool {
 }
 
 /// End what is left of a run, make driver and host forget it. Bounded. `false` when a process did
-/// not end: its record is kept then, for a later agent to end it by.
+/// not end, or may not have: nothing is forgotten then, and it may be called again.
 pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
     run.abandon();
     let identities = run.identities();
@@ -193,6 +197,9 @@ pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
         // What the host could not own has no end to wait for: looked at by what identifies it.
         ended &= scope.workloads.end_leftovers(&run.id, &identities).await;
     }
+    if !ended {
+        return false;
+    }
     if run.driver().is_none()
         && let Ok(driver) = scope.drivers.dispense(&scope.task.driver)
     {
@@ -202,6 +209,6 @@ pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
         let (notes, _) = mpsc::channel(1);
         run.set_context(scope, record, notes, hooks::Preparation::default());
     }
-    calls::forget_run(scope, record, run, !ended).await;
-    ended
+    calls::forget_run(scope, record, run).await;
+    true
 }

@@ -48,7 +48,6 @@ struct Runner {
     number: u64,
     preparation: Option<Preparation>,
     run: Option<Arc<Run>>,
-    gave_up: bool,
     calls: JoinSet<(u64, Answer)>,
     kinds: HashMap<Id, (u64, Call, AbortHandle)>,
     timer: Option<BoxFuture<'static, ()>>,
@@ -264,12 +263,13 @@ impl Runner {
             }
             Answer::Forgotten => TaskInput::Forgotten,
             Answer::Recovered(recovery) => recovery.into(),
-            Answer::Cleared(true) => TaskInput::Cleared,
-            Answer::Cleared(false) => {
-                // The record of it stays.
-                self.gave_up = true;
-                TaskInput::NotCleared
+            Answer::Cleared(true) => {
+                self.run = None;
+                TaskInput::Cleared
             }
+            // The record of it stays.
+            Answer::Cleared(false) => TaskInput::NotCleared,
+            Answer::Undead(what) => TaskInput::Note(super::events::undead(now, &what)),
             Answer::Ended => TaskInput::Ended,
             Answer::Stopped(Ok(Asked::Ended)) | Answer::Killed(Ok(Asked::Ended)) => {
                 // Nobody is to be asked about it any more.

@@ -260,6 +260,13 @@ impl FakeNode {
         self.lock().live.len()
     }
 
+    /// What did not end although it was killed ends at the next kill.
+    pub fn let_die(&self) {
+        for run in self.lock().runs.values_mut() {
+            run.script.host_kill_works = true;
+        }
+    }
+
     /// Runs that were started while another run of the same task was alive. Must stay empty.
     #[must_use]
     pub fn started_twice(&self) -> Vec<RunId> {

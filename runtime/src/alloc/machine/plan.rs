@@ -13,6 +13,7 @@ use crate::alloc::status::{kill_order, poststop_tasks};
 use crate::model::event::TaskEvent;
 use crate::model::ids::TaskName;
 use crate::model::task::TaskStatus;
+use crate::task::events::is_undead;
 
 /// A stop under way. Never taken back.
 #[derive(Clone, Debug)]
@@ -105,7 +106,8 @@ impl AllocMachine {
                     skip_shutdown_delay: plan.skip,
                 });
             }
-            if !due.is_empty() {
+            // One that does not end keeps the others from being ended no longer.
+            if due.iter().any(|task| !self.states.get(task).is_some_and(is_undead)) {
                 return;
             }
             let Some(next) = plan.rest.pop_front() else {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::super::events;
 use super::super::restart::{Decision, Ending};
 use super::{At, Effect, Intent, State, TaskMachine};
+use crate::limits::END_RETRY;
 use crate::model::task::{ExitResult, TaskStatus};
 
 /// What follows a run.
@@ -30,22 +31,13 @@ impl TaskMachine {
     pub(super) fn settled(&mut self, at: At, exit: ExitResult) {
         self.public.push_event(events::terminated(at.now, &exit));
         let success = exit.successful();
-        let error = exit.error.clone();
         self.public.last_exit = Some(exit);
-        let gave_up = std::mem::take(&mut self.gave_up);
-        self.stuck |= gave_up;
         let next = match self.intent {
             Some(Intent::Kill) => {
-                let error = error.filter(|_| gave_up);
-                self.public.push_event(events::killed(at.now, error.as_deref()));
+                self.public.push_event(events::killed(at.now));
                 Next::End
             }
             Some(Intent::KillLate) => Next::End,
-            // A run that cannot be ended must not get a second one beside it.
-            _ if gave_up => {
-                self.public.push_event(events::not_restarting(at.now, STUCK));
-                Next::End
-            }
             Some(Intent::Restart) => {
                 self.intent = None;
                 self.decided(at, Ending::RestartTriggered { failure: false })
@@ -106,21 +98,51 @@ impl TaskMachine {
 
     /// Nothing of the run is known any more.
     pub(super) fn forgotten(&mut self, at: At) {
+        self.undead = false;
+        self.kills_again = 0;
         if self.intent.is_some_and(Intent::kills) && self.next != Some(Next::End) {
-            self.public.push_event(events::killed(at.now, None));
+            self.public.push_event(events::killed(at.now));
             self.over(at, Next::End);
+        }
+        // One that was lost is over only now that nothing is left of it.
+        if let (State::Clearing, Some(next @ (Next::Again | Next::Revive | Next::End))) =
+            (self.state, self.next)
+        {
+            self.over(at, next);
         }
         self.follow(at);
     }
 
-    /// What is left of the run could not be ended: it gets no second one beside it.
+    /// What is left of the run does not end, or cannot be looked at now: it is not over, and gets no
+    /// second one beside it. Tried again.
     pub(super) fn not_cleared(&mut self, at: At) {
-        self.stuck = true;
-        if self.public.status != TaskStatus::Dead {
-            self.public.push_event(events::not_restarting(at.now, STUCK));
+        if self.leaving {
+            return self.leave();
         }
-        self.over(at, Next::End);
-        self.follow(at);
+        if self.public.status != TaskStatus::Dead {
+            self.public.status = TaskStatus::Running;
+            self.public.started_at.get_or_insert(at.now);
+        }
+        self.tell_undead();
+    }
+
+    /// What was killed by every means does not end: killed again, for as long as it takes.
+    pub(super) fn not_ended(&mut self) {
+        if self.leaving {
+            return self.leave();
+        }
+        self.effects.extend([Effect::Kill, Effect::KillRun]);
+        self.tell_undead();
+    }
+
+    /// Said once, and tried again ever more slowly.
+    fn tell_undead(&mut self) {
+        if !std::mem::replace(&mut self.undead, true) {
+            self.effects.push(Effect::TellUndead);
+        }
+        let pause = END_RETRY.start().saturating_mul(1 << self.kills_again.min(16));
+        self.kills_again = self.kills_again.saturating_add(1);
+        self.set_timer(pause.min(*END_RETRY.end()));
     }
 
     /// Go where the decision leads.
@@ -147,7 +169,7 @@ impl TaskMachine {
 
     /// Is it kept, once dead, for a restart of the whole allocation?
     pub(super) fn stays(&self) -> bool {
-        let over = self.finished || self.stuck || self.intent.is_some_and(Intent::kills);
+        let over = self.finished || self.intent.is_some_and(Intent::kills);
         self.rules.restartable && !over
     }
 
@@ -173,8 +195,8 @@ impl TaskMachine {
     }
 
     /// Killed without a run to forget.
-    pub(super) fn killed(&mut self, at: At, error: Option<&str>) {
-        self.public.push_event(events::killed(at.now, error));
+    pub(super) fn killed(&mut self, at: At) {
+        self.public.push_event(events::killed(at.now));
         self.over(at, Next::End);
         self.next = None;
         self.end();
@@ -188,6 +210,3 @@ impl TaskMachine {
 
 /// A timer of zero would fire at once.
 const DELAY_MIN: Duration = Duration::from_nanos(1);
-
-/// Why a task is not started again beside what is left of it.
-const STUCK: &str = "the run before could not be ended";

@@ -43,7 +43,9 @@ impl TaskMachine {
                 self.intent = Some(Intent::KillLate);
                 return;
             }
-            State::Forgetting | State::Clearing if self.public.status == TaskStatus::Dead => {
+            State::Forgetting | State::Clearing
+                if self.public.status == TaskStatus::Dead || self.next == Some(Next::End) =>
+            {
                 self.intent = Some(Intent::KillLate);
                 self.next = Some(Next::End);
                 return;
@@ -60,10 +62,10 @@ impl TaskMachine {
             events::killing_idle(at.now, reason)
         });
         match self.state {
-            State::Gated | State::AwaitingDriver | State::Delaying => self.killed(at, None),
+            State::Gated | State::AwaitingDriver | State::Delaying => self.killed(at),
             State::Preparing => {
                 self.effects.push(Effect::AbandonPrepare);
-                self.killed(at, None);
+                self.killed(at);
             }
             State::Starting => {
                 self.go(State::StoppingStart);
@@ -169,6 +171,9 @@ impl TaskMachine {
                 self.effects.push(Effect::AbandonRecover);
                 self.leave();
             }
+            // What does not end is the next agent's to wait for, by the record of the run.
+            State::Reaping if self.undead => self.leave(),
+            State::Clearing if self.timer => self.leave(),
             // What is on its way is finished first, all of it bounded.
             _ => self.leaving = true,
         }

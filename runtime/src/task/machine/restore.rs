@@ -160,7 +160,7 @@ impl TaskMachine {
     fn lost(&mut self, at: At, reason: &str) {
         self.public.push_event(events::failed_restoring(at.now, reason));
         let next = if self.intent.is_some_and(Intent::kills) {
-            self.public.push_event(events::killed(at.now, None));
+            self.public.push_event(events::killed(at.now));
             Next::End
         } else if self.intent.take() == Some(Intent::Restart) {
             self.again(at)
@@ -170,7 +170,8 @@ impl TaskMachine {
         } else {
             self.again(at)
         };
-        self.over(at, next);
+        // Not over before nothing is left of it.
+        self.next = Some(next);
         self.clear();
     }
 
@@ -238,7 +239,7 @@ impl TaskMachine {
     fn never_ran(&mut self, at: At) {
         let killed = self.intent.is_some_and(Intent::kills);
         if killed {
-            self.public.push_event(events::killed(at.now, None));
+            self.public.push_event(events::killed(at.now));
         } else {
             self.intent = None;
         }

@@ -129,13 +129,12 @@ fn explore(rules: Rules) -> BTreeSet<(State, State)> {
             let key = (
                 next.state,
                 format!(
-                    "{:?}{}{}{}{}{}{}{:?}{}{:?}",
+                    "{:?}{}{}{}{}{}{:?}{}{:?}",
                     next.intent,
-                    next.stuck,
                     next.finished,
                     next.skip_delay,
                     next.leaving,
-                    next.gave_up,
+                    next.undead,
                     next.timer,
                     next.next,
                     next.watched,
@@ -239,30 +238,84 @@ fn a_start_that_never_answers_is_given_up_after_the_kill_timeout() {
     assert_eq!(machine.public().status, TaskStatus::Dead);
 }
 
-#[test]
-fn a_kill_escalates_from_stop_to_kill_to_the_host_and_is_then_given_up_aloud() {
-    let mut machine = TaskMachine::new(rules(1, None), at().now);
-    to_running(&mut machine);
-    assert_eq!(drive(&mut machine, [kill()])[0], Effect::Stop(Duration::from_secs(5)));
-    assert_eq!(drive(&mut machine, [TaskInput::TimerFired])[0], Effect::Kill);
-    assert_eq!(drive(&mut machine, [TaskInput::TimerFired])[0], Effect::KillRun);
-    assert_eq!(drive(&mut machine, [TaskInput::TimerFired]), [Effect::Settle { gave_up: true }]);
-    let lost = ExitResult { error: Some("did not end".to_owned()), ..ExitResult::default() };
-    drive(&mut machine, [TaskInput::Settled(lost)]);
-    let last = machine.public().events.last().unwrap().clone();
-    assert_eq!(last.kind, EventKind::Killed);
-    assert_eq!(last.details["kill_error"], "did not end");
+/// Killed by every means, and it does not end.
+fn undead(machine: &mut TaskMachine, asked: TaskInput) -> Vec<Effect> {
+    assert_eq!(drive(machine, [asked])[0], Effect::Stop(Duration::from_secs(5)));
+    assert_eq!(drive(machine, [TaskInput::TimerFired])[0], Effect::Kill);
+    assert_eq!(drive(machine, [TaskInput::TimerFired])[0], Effect::KillRun);
+    drive(machine, [TaskInput::TimerFired])
 }
 
 #[test]
-fn a_run_that_cannot_be_ended_gets_no_second_run_beside_it() {
+fn a_kill_escalates_from_stop_to_kill_to_the_host_and_is_not_over_until_the_run_is() {
+    let mut machine = TaskMachine::new(rules(1, None), at().now);
+    to_running(&mut machine);
+    let again = |pause| [Effect::Kill, Effect::KillRun, Effect::Timer(Duration::from_secs(pause))];
+    let first = undead(&mut machine, kill());
+    assert!(first.contains(&Effect::TellUndead), "{first:?}");
+    for pause in [2, 4, 8, 16, 30, 30] {
+        assert_eq!(drive(&mut machine, [TaskInput::TimerFired]), again(pause));
+        assert_eq!(machine.public().status, TaskStatus::Running);
+    }
+    let exit = ExitResult { signal: 9, ..ExitResult::default() };
+    drive(&mut machine, [TaskInput::WorkloadEnded, TaskInput::Settled(exit)]);
+    assert_eq!(machine.public().status, TaskStatus::Dead);
+    assert_eq!(machine.public().events.last().unwrap().kind, EventKind::Killed);
+}
+
+#[test]
+fn a_run_that_does_not_end_gets_no_second_run_beside_it_and_one_when_it_has_ended() {
     let mut machine = TaskMachine::new(rules(5, None), at().now);
     to_running(&mut machine);
-    drive(&mut machine, [TaskInput::Restart { reason: "wanted".to_owned() }]);
-    drive(&mut machine, [TaskInput::TimerFired, TaskInput::TimerFired, TaskInput::TimerFired]);
-    drive(&mut machine, [TaskInput::Settled(ExitResult::default()), TaskInput::Forgotten]);
-    assert_eq!(machine.state(), State::Ending);
-    assert!(machine.public().failed);
+    undead(&mut machine, TaskInput::Restart { reason: "wanted".to_owned() });
+    for _ in 0..20 {
+        let effects = drive(&mut machine, [TaskInput::TimerFired]);
+        assert!(!effects.contains(&Effect::Start) && !effects.contains(&Effect::Prepare));
+    }
+    assert_eq!(machine.state(), State::Reaping);
+    drive(&mut machine, [TaskInput::WorkloadEnded, TaskInput::Settled(ExitResult::default())]);
+    drive(&mut machine, [TaskInput::Forgotten]);
+    assert_eq!(machine.state(), State::Delaying);
+    assert!(!machine.public().failed);
+}
+
+#[test]
+fn an_agent_that_leaves_leaves_what_does_not_end_to_the_next_one() {
+    let mut machine = TaskMachine::new(rules(1, None), at().now);
+    to_running(&mut machine);
+    undead(&mut machine, kill());
+    assert_eq!(drive(&mut machine, [TaskInput::Shutdown])[1], Effect::Leave);
+    assert_eq!(machine.state(), State::Detached);
+    assert_eq!(machine.public().status, TaskStatus::Running);
+}
+
+#[test]
+fn what_is_left_of_a_lost_run_is_ended_before_the_task_counts_as_dead_or_is_started_again() {
+    for (asked, attempts, after) in
+        [(Some(kill()), 5, State::Ending), (None, 5, State::Gated), (None, 0, State::Ending)]
+    {
+        let state = TaskState { status: TaskStatus::Running, ..TaskState::default() };
+        let run = KnownRun::Started;
+        let found = Restored {
+            state: Some(state),
+            tracker: None,
+            run,
+            complete: false,
+            delayed_until: None,
+        };
+        let (mut machine, _) = TaskMachine::restore(rules(attempts, None), at().now, found);
+        let gone = TaskInput::RecoveryFailed { reason: "gone".to_owned() };
+        drive(&mut machine, asked.into_iter().chain([gone]));
+        for _ in 0..3 {
+            assert_eq!(machine.state(), State::Clearing);
+            drive(&mut machine, [TaskInput::NotCleared]);
+            assert_eq!(machine.public().status, TaskStatus::Running);
+            assert_eq!(drive(&mut machine, [TaskInput::TimerFired]), [Effect::Clear]);
+        }
+        drive(&mut machine, [TaskInput::Cleared]);
+        assert_eq!(machine.state(), after);
+        assert_ne!(machine.public().status, TaskStatus::Running);
+    }
 }
 
 #[test]
@@ -330,8 +383,6 @@ struct World {
     timer: bool,
     ended: bool,
     left: bool,
-    /// A run could not be ended.
-    undead: bool,
 }
 
 impl World {
@@ -355,7 +406,7 @@ impl World {
             }
             Effect::AbandonPrepare => assert!(std::mem::take(&mut self.preparing)),
             Effect::Start => {
-                assert!(!self.busy() && !self.undead, "two runs alive");
+                assert!(!self.busy(), "two runs alive");
                 self.starting = true;
             }
             Effect::AbandonStart => assert!(std::mem::take(&mut self.starting)),
@@ -364,8 +415,8 @@ impl World {
                 self.watched = true;
             }
             Effect::Stop(_) | Effect::Kill | Effect::KillRun => assert!(self.run),
-            Effect::Settle { gave_up } => {
-                self.undead |= *gave_up;
+            Effect::TellUndead => {}
+            Effect::Settle => {
                 assert!(std::mem::take(&mut self.run));
                 self.watched = false;
                 self.settling = true;
@@ -402,7 +453,7 @@ impl World {
             TaskInput::Started | TaskInput::StartFailed { .. } => self.starting,
             TaskInput::WorkloadEnded => self.run && self.watched,
             TaskInput::Forgotten => self.forgetting,
-            TaskInput::Cleared | TaskInput::NotCleared => self.clearing,
+            TaskInput::Cleared | TaskInput::NotCleared => self.clearing && !self.timer,
             TaskInput::Recovered { .. } | TaskInput::RecoveryNotReady { held: true, .. } => {
                 self.recovering && self.run
             }
@@ -427,7 +478,6 @@ impl World {
             TaskInput::StartFailed { .. } => self.starting = false,
             TaskInput::Forgotten => self.forgetting = false,
             TaskInput::Cleared => self.clearing = false,
-            TaskInput::NotCleared => (self.clearing, self.undead) = (false, true),
             TaskInput::NeverRan => (self.recovering, self.settling) = (false, false),
             TaskInput::Recovered { .. }
             | TaskInput::RecoveryNotReady { .. }
@@ -493,7 +543,10 @@ proptest! {
             prop_assert!(!failed || machine.public().failed || revived, "failed is sticky");
             failed = machine.public().failed;
             prop_assert_eq!(machine.public().status == TaskStatus::Dead, machine.public().finished_at.is_some());
-            let restoring = matches!(machine.state(), State::Recovering | State::AwaitingRecovery);
+            let restoring = matches!(
+                machine.state(),
+                State::Recovering | State::AwaitingRecovery | State::Clearing
+            );
             if !restoring && machine.state() != State::Detached && machine.state() != State::Reaping {
                 prop_assert_eq!(
                     machine.public().status == TaskStatus::Running,

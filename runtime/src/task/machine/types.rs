@@ -29,7 +29,7 @@ pub enum State {
     Stopping,
     /// The driver was asked to kill the task.
     Killing,
-    /// The host kills the workload itself.
+    /// The host kills the workload itself, again and again until it ends.
     Reaping,
     /// The workload ended: the driver reads the exit.
     Settling,
@@ -41,7 +41,8 @@ pub enum State {
     Recovering,
     /// The driver of such a run is not ready; asked again after a pause. The run goes on.
     AwaitingRecovery,
-    /// What is left of a run that cannot be owned again is ended and forgotten.
+    /// What is left of a run that cannot be owned again is ended and forgotten; again and again
+    /// until nothing is left.
     Clearing,
     /// Dead, and may be started again with its whole allocation.
     Idle,
@@ -109,7 +110,7 @@ pub enum TaskInput {
     },
     /// Nothing is left of it.
     Cleared,
-    /// Something of it may still run: it could not be ended.
+    /// Something of it may still run: it did not end.
     NotCleared,
     /// The driver's `stop` did not work.
     StopFailed {
@@ -180,11 +181,10 @@ pub enum Effect {
     Kill,
     /// Kill by the host's own means.
     KillRun,
-    /// Read the exit (unless given up), exited hooks; answer `Settled` or `NeverRan`.
-    Settle {
-        /// The workload did not end; there is no exit to read.
-        gave_up: bool,
-    },
+    /// Read the exit, exited hooks; answer `Settled` or `NeverRan`.
+    Settle,
+    /// Find out what of the run does not end although it was killed, and say it; answer `Note`.
+    TellUndead,
     /// When the public state is durable: destroy, forget; answer `Forgotten`.
     Forget,
     /// Own the run of an earlier agent again; answer `Recovered`, `RecoveryNotReady`, `NeverRan` or

@@ -40,9 +40,8 @@ impl Runner {
             Effect::CancelTimer => self.timer = None,
             Effect::End => {
                 let (record, run) = (self.record.clone(), self.run.take());
-                let gave_up = self.gave_up;
                 self.call(Call::End, async move {
-                    calls::end(&scope, &record, run.as_deref(), gave_up).await;
+                    calls::end(&scope, &record, run.as_deref()).await;
                     Answer::Ended
                 });
             }
@@ -53,7 +52,11 @@ impl Runner {
             // Taken up when the public state is durable.
             Effect::Forget => self.forget_due = true,
             Effect::Clear => self.clear(),
-            Effect::Watch | Effect::Stop(_) | Effect::Kill | Effect::Settle { .. } => {
+            Effect::Watch
+            | Effect::Stop(_)
+            | Effect::Kill
+            | Effect::Settle
+            | Effect::TellUndead => {
                 self.act_on_run(effect);
             }
         }
@@ -93,15 +96,17 @@ impl Runner {
             }),
             Effect::Kill => self
                 .call(Call::Kill, async move { Answer::Killed(calls::kill(&scope, &run).await) }),
-            Effect::Settle { gave_up } => {
-                self.gave_up |= gave_up;
-                self.call(Call::Settle, async move {
-                    if !gave_up && calls::never_ran(&scope, &run) {
-                        return Answer::Recovered(Recovery::NeverRan);
-                    }
-                    let (exit, trouble) = calls::settle(&scope, &run, gave_up).await;
-                    Answer::Settled(exit, trouble)
-                });
+            Effect::Settle => self.call(Call::Settle, async move {
+                if calls::never_ran(&scope, &run) {
+                    return Answer::Recovered(Recovery::NeverRan);
+                }
+                let (exit, trouble) = calls::settle(&scope, &run).await;
+                Answer::Settled(exit, trouble)
+            }),
+            Effect::TellUndead => {
+                let what = calls::undead(&scope, &run);
+                tracing::warn!(task = %scope.task.name, run = %run.id, what, "killed and not ended");
+                self.call(Call::Tell, async move { Answer::Undead(what) });
             }
             _ => {}
         }
@@ -122,7 +127,8 @@ impl Runner {
 
     fn clear(&mut self) {
         let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
-        let run = self.run.take();
+        // Kept until nothing is left of it.
+        let run = self.run.clone();
         self.call(Call::Clear, async move {
             Answer::Cleared(match run {
                 Some(run) => recovery::clear(&scope, &record, &run).await,
@@ -144,10 +150,9 @@ impl Runner {
         }
         self.forget_due = false;
         let (scope, record, run) = (Arc::clone(&self.scope), self.record.clone(), self.run.clone());
-        let gave_up = self.gave_up;
         self.call(Call::Forget, async move {
             if let Some(run) = run {
-                calls::forget_run(&scope, &record, &run, gave_up).await;
+                calls::forget_run(&scope, &record, &run).await;
             }
             Answer::Forgotten
         });

@@ -16,8 +16,10 @@ pub(super) enum Answer {
     Settled(ExitResult, Option<String>),
     Forgotten,
     Recovered(Recovery),
-    /// Nothing is left, or something that could not be ended.
+    /// Nothing is left, or something that did not end.
     Cleared(bool),
+    /// This of the run does not end.
+    Undead(String),
     Ended,
     /// A signal was delivered or not; the asker has its answer already.
     Signaled,
@@ -39,6 +41,7 @@ pub(super) enum Call {
     Clear,
     End,
     Signal,
+    Tell,
     Write,
 }
 
@@ -59,7 +62,7 @@ impl Call {
             Self::Recover => Answer::Recovered(Recovery::NotReady { reason: error, held: false }),
             Self::Clear => Answer::Cleared(false),
             Self::End => Answer::Ended,
-            Self::Signal => Answer::Signaled,
+            Self::Signal | Self::Tell => Answer::Signaled,
             Self::Write => Answer::Written(None),
         }
     }

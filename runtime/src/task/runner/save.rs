@@ -82,10 +82,23 @@ pub(super) async fn write(
         let over = written && plan_written || closing.is_cancelled();
         match wait {
             Some(wait) if !over => pause(*wait, closing).await,
-            _ => return written.then_some(lasting),
+            _ if written => return Some(lasting),
+            _ => break,
         }
     }
+    keep(scope, record, public).await;
     None
+}
+
+/// What the store refuses waits there until it can be written, or something newer comes: the owner may
+/// end before.
+async fn keep(scope: &TaskScope, record: &LocalRecord, public: &TaskState) {
+    let key = Key::TaskState(scope.allocation.id, scope.task.name.clone());
+    let kept = durable(scope.state.put_later(&key, public)).await;
+    let planned = record.update_later(|_| {}).await;
+    if !matches!(kept, Some(Ok(_))) || planned.is_err() {
+        tracing::error!(task = %scope.task.name, "the state of the task is not kept for a later write either");
+    }
 }
 
 async fn write_public(scope: &TaskScope, public: &TaskState, may_lag: bool) -> bool {

@@ -103,7 +103,6 @@ fn start(
         number: 0,
         preparation: None,
         run,
-        gave_up: false,
         calls: JoinSet::new(),
         kinds: HashMap::new(),
         timer: None,

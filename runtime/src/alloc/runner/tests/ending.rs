@@ -95,7 +95,7 @@ async fn a_driver_that_fails_to_stop_escalates_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_workload_nothing_can_kill_is_given_up_aloud_and_stays_on_record() {
+async fn a_workload_nothing_can_kill_is_not_over_until_it_is_and_that_is_said() {
     let bench = Bench::new();
     bench.node.script(
         "web",
@@ -108,11 +108,17 @@ async fn a_workload_nothing_can_kill_is_given_up_aloud_and_stays_on_record() {
         }],
     );
     let handle = bench.run(vec![task("web")]);
-    let (state, took) = stop_after(&handle, SECOND).await;
-    assert_eq!(took, 25.0);
+    until_running(&handle, "web").await;
+    handle.stop("enough").await;
+    let state = until(&handle, |s| crate::task::events::is_undead(&s.tasks["web"])).await;
     let last = state.tasks["web"].events.last().unwrap();
     assert!(last.details["kill_error"].contains("did not end"), "{last:?}");
+    clock::sleep(600 * SECOND).await;
+    assert_eq!(handle.state().borrow().client_status, ClientStatus::Running);
     assert_eq!(crate::task::handle::leftovers(&bench.store).unwrap()[0].identities[0].pid, 9);
+    bench.node.let_die();
+    assert_eq!(handle.wait_done().await.client_status, ClientStatus::Complete);
+    assert_eq!(crate::task::handle::leftovers(&bench.store).unwrap(), []);
 }
 
 #[tokio::test(start_paused = true)]

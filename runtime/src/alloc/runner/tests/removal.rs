@@ -97,9 +97,17 @@ async fn the_total_time_of_a_stop_is_bounded_by_what_its_stages_may_take() {
     }
     let stopwatch = FakeNode::new();
     handle.stop("enough").await;
-    handle.wait_done().await;
-    // Three stages of kill_timeout and twice KILL_GRACE.
+    // What does not end keeps no later stage from being ended: three of kill_timeout and twice
+    // KILL_GRACE.
+    let undead = |t: &TaskState| crate::task::events::is_undead(t);
+    until(&handle, |s| s.tasks.values().all(undead)).await;
     assert_eq!(stopwatch.age().as_secs(), 3 * (5 + 10 + 10));
+    clock::sleep(600 * SECOND).await;
+    assert!(!handle.phase().borrow().finished(), "it is not over");
+    assert_eq!(handle.state().borrow().client_status, ClientStatus::Running);
+    bench.node.let_die();
+    handle.wait_done().await;
+    assert!(stopwatch.age() < 700 * SECOND);
 }
 
 #[tokio::test(start_paused = true)]

@@ -323,18 +323,25 @@ async fn what_cannot_be_ended_gets_no_second_run_beside_it() {
     bench.node.plant(&bench.run_id(), "web", &undead);
     bench.node.set_recover(Reply::Fail(PluginCallError::NotFound("it".to_owned())));
     let local = Some(record(&bench, Found::Stale, false));
-    let handle = bench.restore(RestoredTask { state: Some(state(Running)), local });
-    handle.wait_gone().await;
-    let state = handle.state();
-    assert!(state.failed && state.status == Dead, "{state:?}");
-    assert_eq!((bench.count("start web"), bench.node.live()), (0, 1));
-    let left = bench.recorded().local.unwrap();
-    assert!(left.run.is_some(), "a later agent ends it by this");
-    // The next agent tries again, and still starts nothing.
-    bench.reopen();
-    let handle = bench.restore(bench.recorded());
-    handle.wait_gone().await;
-    assert_eq!(bench.count("start web"), 0);
+    let mut handle = bench.restore(RestoredTask { state: Some(state(Running)), local });
+    for _agent in 0..2 {
+        bench.pass(300 * SECOND).await;
+        let state = handle.state();
+        assert_eq!((state.status, state.failed), (Running, false), "{state:?}");
+        assert!(state.events.iter().any(|event| event.details.contains_key("kill_error")));
+        assert_eq!((bench.count("start web"), bench.node.live()), (0, 1));
+        // The next agent tries on, by what is recorded.
+        handle.shutdown().await;
+        handle.wait_gone().await;
+        // What is on record of the run was not touched.
+        assert_eq!(bench.recorded().local, None);
+        let (state, local) = (bench.recorded().state, Some(record(&bench, Found::Stale, false)));
+        handle = bench.restore(RestoredTask { state, local });
+    }
+    bench.node.let_die();
+    until(&handle, |s| has(s, "Started")).await;
+    assert_eq!((bench.count("start web"), bench.node.live()), (1, 1));
+    assert!(bench.node.started_twice().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
