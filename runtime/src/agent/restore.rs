@@ -86,6 +86,7 @@ impl Found {
             found.take(&record);
         }
         found.keep_jobs_of_bad_records();
+        found.reopen_what_may_run();
         found.ledger = match state.get(&Key::DeviceLedger) {
             Ok(ledger) => ledger,
             Err(error @ StateError::Record { .. }) => {
@@ -95,6 +96,21 @@ impl Found {
             Err(error) => return Err(error),
         };
         Ok(found)
+    }
+
+    /// A finished allocation with a run on record is not over: an agent before this one could not end
+    /// its processes. It gets an owner, which ends them by what identifies them.
+    fn reopen_what_may_run(&mut self) {
+        for (id, found) in &mut self.allocs {
+            let runs = found.restored.tasks.values().any(|task| {
+                let run = task.local.as_ref().and_then(|local| local.run.as_ref());
+                run.is_some_and(|run| !run.identities.is_empty())
+            });
+            if let Some(saved) = found.restored.saved.as_mut().filter(|s| s.finished && runs) {
+                tracing::warn!(alloc = %id, "a finished allocation has a run on record; what is left of it is ended");
+                saved.finished = false;
+            }
+        }
     }
 
     fn decoded<T: DeserializeOwned>(&mut self, record: &Record) -> Option<T> {
@@ -258,7 +274,7 @@ pub(super) async fn clear(
     embedded: bool,
     now: Timestamp,
 ) -> Result<Vec<String>, StateError> {
-    let said = leftovers::clear(state, &found.kept(), now).await?;
+    let leftovers::Cleared { said, unended } = leftovers::clear(state, &found.kept(), now).await?;
     if embedded {
         // Another agent's, which may understand them.
         return Ok(said);
@@ -275,7 +291,9 @@ pub(super) async fn clear(
         let state = state.clone();
         writes.spawn(async move { state.delete(&key).await });
     }
-    for (id, half) in found.allocs.iter().filter(|(_, found)| found.allocation.is_none()) {
+    let half = found.allocs.iter().filter(|(_, found)| found.allocation.is_none());
+    // The records of what could not be ended are what a later start ends it by.
+    for (id, half) in half.filter(|(id, _)| !unended.contains(id)) {
         let (id, state, tasks) = (*id, state.clone(), half.restored.tasks.len());
         tracing::warn!(alloc = %id, tasks, "allocation without its own record removed");
         writes.spawn(async move { state.destroy_alloc(id).await });

@@ -3,7 +3,8 @@
 //! ```text
 //!   Preparing ── hooks done ──► Running ── all owners of tasks gone ──► Cleaning ── post hooks ──► Done
 //!       │                          ▲ kill plan: [hooks] [delay] leader ─► mains ─► sidecars           │
-//!       └─ hooks failed: every task fails and is killed ─► Running                                    │
+//!       ├─ hooks failed: every task fails and is killed ─► Running                                    │
+//!       └─ the same while a task of an earlier agent runs: tried again, nothing of it is ended        │
 //!                                                              Destroyed ◄── destroy hooks ── Destroying
 //!   agent leaves: Preparing, Running ──► Leaving ── all owners of tasks gone ──► Left
 //!                 Cleaning, while a post-run hook waits or the end cannot be written ──► Left
@@ -46,6 +47,7 @@ use std::sync::Arc;
 
 use super::coordinator::{Coordinator, Gate};
 use super::status::is_poststop;
+use crate::limits::HOOK_RETRY;
 use crate::model::alloc::{AllocState, ClientStatus};
 use crate::model::event::TaskEvent;
 use crate::model::ids::TaskName;
@@ -105,6 +107,11 @@ pub struct AllocMachine {
     /// The agent leaves.
     leaving: bool,
     forced: Option<(ClientStatus, String)>,
+    /// An earlier agent had it.
+    restored: bool,
+    /// How often pre-run hooks were tried again, and why the last time.
+    retries: u32,
+    trouble: Option<String>,
     /// What a hook waits for, before the first task or after the last.
     waiting: Option<String>,
     health: Option<DeploymentStatus>,
@@ -138,6 +145,7 @@ impl AllocMachine {
     ) -> (Self, Vec<AllocEffect>) {
         let coordinator = Coordinator::restored(&group);
         let mut machine = Self::at(AllocPhase::Preparing, group, coordinator, states);
+        machine.restored = true;
         machine.health = known.health;
         machine.started |= known.started;
         let saved = known.saved.unwrap_or_default();
@@ -194,6 +202,9 @@ impl AllocMachine {
             destroy: false,
             leaving: false,
             forced: None,
+            restored: false,
+            retries: 0,
+            trouble: None,
             waiting: None,
             health: None,
             verdict: None,
@@ -278,7 +289,11 @@ impl AllocMachine {
                 self.prepared = true;
                 self.waiting = None;
             }
-            AllocInput::HooksFailed { error } if preparing => {
+            AllocInput::HooksFailed { error, node } if preparing => {
+                if self.restored && (node || self.runs()) {
+                    self.prepare_again(now, error);
+                    return;
+                }
                 self.phase = AllocPhase::Running;
                 self.waiting = None;
                 let event = events::setup_failure(now, &error).failing();
@@ -320,6 +335,27 @@ impl AllocMachine {
             }
             _ => {}
         }
+    }
+
+    /// Does some task run?
+    fn runs(&self) -> bool {
+        self.states.values().any(|state| state.status == TaskStatus::Running)
+    }
+
+    /// Pre-run hooks of an allocation of an earlier agent failed. What runs is not ended for that,
+    /// and what the node is short of may come back: tried again ever more slowly, said once.
+    fn prepare_again(&mut self, now: Timestamp, error: String) {
+        if self.trouble.as_ref() != Some(&error) {
+            let event = events::preparing_again(now, &error);
+            let tasks = self.states.iter().filter(|(_, state)| state.status != TaskStatus::Dead);
+            let notes = tasks.map(|(task, _)| (task.clone(), event.clone())).collect();
+            self.effects.push(AllocEffect::Notes(notes));
+        }
+        self.waiting = Some(error.clone());
+        self.trouble = Some(error);
+        let pause = HOOK_RETRY.start().saturating_mul(1 << self.retries.min(16));
+        self.retries = self.retries.saturating_add(1);
+        self.effects.push(AllocEffect::PreHooksAfter(pause.min(*HOOK_RETRY.end())));
     }
 
     /// Once every task has ended.

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::coordinator::Gate;
 use super::hooks::background::CloseOnDrop;
-use super::hooks::{AllocHook, AllocScope, News};
+use super::hooks::{AllocHook, AllocHookError, AllocScope, News};
 use super::machine::{AllocInput, AllocMachine, AllocPhase};
 use super::update::in_place;
 use super::{Reply, Request};
@@ -63,7 +63,21 @@ enum Call {
 }
 
 /// A call and how it went.
-type Answer = (Call, Result<(), String>);
+type Answer = (Call, Result<(), Failed>);
+
+/// What went wrong in a call.
+#[derive(Debug)]
+struct Failed {
+    error: String,
+    /// For a reason of the node's.
+    node: bool,
+}
+
+impl From<AllocHookError> for Failed {
+    fn from(error: AllocHookError) -> Self {
+        Self { node: error.failure.node, error: error.to_string() }
+    }
+}
 
 /// Hooks of which one call runs at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,12 +266,15 @@ impl Runner {
                     return;
                 };
                 tracing::error!(alloc = %self.scope.allocation.id, ?call, "call of an allocation's owner panicked");
-                (call, Err("internal error: a call of the allocation panicked".to_owned()))
+                let error = "internal error: a call of the allocation panicked".to_owned();
+                (call, Err(Failed { error, node: false }))
             }
         };
         match (call, result) {
             (Call::Pre, Ok(())) => self.feed(AllocInput::HooksDone),
-            (Call::Pre, Err(error)) => self.feed(AllocInput::HooksFailed { error }),
+            (Call::Pre, Err(Failed { error, node })) => {
+                self.feed(AllocInput::HooksFailed { error, node });
+            }
             (Call::Update, _) => {
                 let again = self.update_hooks == Turn::Again;
                 self.update_hooks = Turn::Idle;
@@ -265,7 +282,7 @@ impl Runner {
                     self.run_update_hooks();
                 }
             }
-            (Call::RestartHooks, result) => self.restart_ready(result),
+            (Call::RestartHooks, result) => self.restart_ready(result.map_err(|e| e.error)),
             (Call::PreKill, _) => self.feed(AllocInput::PreKilled),
             (Call::Post, _) => {
                 self.cleaned = true;

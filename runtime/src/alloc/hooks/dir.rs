@@ -1,8 +1,7 @@
 //! Builds the allocation's directory; removes it when the allocation is removed.
 
-use super::{AllocHook, AllocScope, HookResult};
-use crate::alloc::dir::AllocDir;
-use crate::model::causes::chain;
+use super::{AllocHook, AllocScope, HookFailure, HookResult};
+use crate::alloc::dir::{AllocDir, AllocDirError};
 
 pub(super) struct DirHook;
 
@@ -23,16 +22,22 @@ impl AllocHook for DirHook {
                 }
                 AllocDir::create(&root, id).map(drop)
             };
-            scope.on_disk(make).await?.map_err(|e| chain(&e))
+            scope.on_disk(make).await?.map_err(|e| failure(&e))
         })
     }
 
     fn destroy<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         let (root, id) = (scope.alloc_root.clone(), scope.allocation.id);
         Box::pin(async move {
-            scope.on_disk(move || AllocDir::destroy(&root, id)).await?.map_err(|e| chain(&e))
+            scope.on_disk(move || AllocDir::destroy(&root, id)).await?.map_err(|e| failure(&e))
         })
     }
+}
+
+fn failure(error: &AllocDirError) -> HookFailure {
+    let failure = HookFailure::of(error);
+    let busy = matches!(error, AllocDirError::Busy { .. });
+    HookFailure { node: failure.node || busy, ..failure }
 }
 
 #[cfg(test)]

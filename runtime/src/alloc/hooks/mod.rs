@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   before any task      prerun       first error stops, every task fails; again after a restart of
-//!                                     the agent, while the tasks are owned again
+//!                                     the agent, while the tasks are owned again: an error is then
+//!                                     tried again while a task runs, or while the node is in trouble
 //!   newer copy           update       all of them, one after the other; not when it is also a stop
 //!   restart of all       pre_restart  first error stops, the restart does not begin
 //!   before kills         pre_kill     all of them; also when the last task ended by itself
@@ -46,6 +47,7 @@ use crate::clock::Clock;
 use crate::driver::api::BoxFuture;
 use crate::limits::HOOK_WALL_MAX;
 use crate::model::alloc::{AllocState, Allocation, ClientStatus};
+use crate::model::causes;
 use crate::model::event::TaskEvent;
 use crate::model::ids::TaskName;
 use crate::state::StateStore;
@@ -134,16 +136,46 @@ pub enum News {
 
 /// Why a hook failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{hook}: {error}")]
+#[error("{hook}: {failure}")]
 pub struct AllocHookError {
     /// Its name.
     pub hook: &'static str,
     /// What went wrong.
-    pub error: String,
+    pub failure: HookFailure,
+}
+
+/// What went wrong in a hook.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct HookFailure {
+    text: String,
+    /// It is the node's: short of descriptors, memory or space, a disk that fails. A later try may
+    /// work.
+    pub node: bool,
+}
+
+impl HookFailure {
+    /// From an error and its causes.
+    #[must_use]
+    pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self { text: causes::chain(error), node: causes::is_of_the_node(error) }
+    }
+
+    /// The node's.
+    #[must_use]
+    pub fn of_the_node(text: String) -> Self {
+        Self { text, node: true }
+    }
+}
+
+impl From<String> for HookFailure {
+    fn from(text: String) -> Self {
+        Self { text, node: false }
+    }
 }
 
 /// How a call of a hook ends.
-pub type HookResult<'a> = BoxFuture<'a, Result<(), String>>;
+pub type HookResult<'a> = BoxFuture<'a, Result<(), HookFailure>>;
 
 fn nothing<'a>() -> HookResult<'a> {
     Box::pin(async { Ok(()) })

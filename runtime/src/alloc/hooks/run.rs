@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::{AllocHook, AllocHookError, AllocScope, HookResult};
+use super::{AllocHook, AllocHookError, AllocScope, HookFailure, HookResult};
 use crate::clock;
 
 /// Which call of a hook.
@@ -74,17 +74,19 @@ impl HookTimes {
     }
 }
 
+const PANICKED: &str = "internal error: the hook panicked";
+
 /// A hook's future whose panic is an error.
 struct Guarded<'a>(HookResult<'a>);
 
 impl Future for Guarded<'_> {
-    type Output = Result<(), String>;
+    type Output = Result<(), HookFailure>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let hook = self.0.as_mut();
         // The future is not polled again after a panic, so a broken invariant of it is not seen.
         catch_unwind(AssertUnwindSafe(|| hook.poll(context)))
-            .unwrap_or_else(|_| Poll::Ready(Err("internal error: the hook panicked".to_owned())))
+            .unwrap_or_else(|_| Poll::Ready(Err(HookFailure::from(PANICKED.to_owned()))))
     }
 }
 
@@ -103,15 +105,15 @@ async fn call(
         HookKind::Destroy => hook.destroy(scope),
     });
     let result = match hook.wall() {
-        Some(wall) => clock::timeout(wall, future)
-            .await
-            .unwrap_or_else(|| Err(format!("did not end within {wall:?}"))),
+        Some(wall) => clock::timeout(wall, future).await.unwrap_or_else(|| {
+            Err(HookFailure::of_the_node(format!("did not end within {wall:?}")))
+        }),
         None => future.await,
     };
     let elapsed = watch.elapsed();
     scope.times.add(hook.name(), kind, elapsed, result.is_err());
     tracing::trace!(alloc = %scope.allocation.id, hook = hook.name(), ?kind, ?elapsed, ok = result.is_ok(), "allocation hook");
-    result.map_err(|error| AllocHookError { hook: hook.name(), error })
+    result.map_err(|failure| AllocHookError { hook: hook.name(), failure })
 }
 
 async fn until_error(

@@ -62,7 +62,7 @@ fn stop() -> AllocInput {
 fn inputs(group: &TaskGroup) -> Vec<AllocInput> {
     vec![
         AllocInput::HooksDone,
-        AllocInput::HooksFailed { error: "broken".to_owned() },
+        AllocInput::HooksFailed { error: "broken".to_owned(), node: false },
         AllocInput::Tasks(all(group, TaskStatus::Running)),
         AllocInput::Tasks(all(group, TaskStatus::Dead)),
         AllocInput::TasksGone,
@@ -172,7 +172,8 @@ fn a_second_stop_ends_the_shutdown_delay() {
 #[test]
 fn gates_stay_closed_when_the_pre_run_hooks_failed() {
     let mut machine = machine(None);
-    let effects = machine.step(NOW, AllocInput::HooksFailed { error: "broken".to_owned() });
+    let effects =
+        machine.step(NOW, AllocInput::HooksFailed { error: "broken".to_owned(), node: false });
     assert_eq!(killed(&effects)[0].len(), 5, "poststop too");
     assert!(!effects.iter().any(|e| matches!(e, AllocEffect::Gates(_))));
 }
@@ -188,7 +189,8 @@ fn a_stop_does_not_kill_again_what_failed_hooks_killed_already() {
         ("last", TaskStatus::Pending),
     ]);
     machine.step(NOW, AllocInput::Tasks(only_poststop_lives));
-    let failed = machine.step(NOW, AllocInput::HooksFailed { error: "broken".to_owned() });
+    let failed =
+        machine.step(NOW, AllocInput::HooksFailed { error: "broken".to_owned(), node: false });
     assert_eq!(killed(&failed), [["last"]]);
     assert!(killed(&machine.step(NOW, stop())).is_empty());
 }

@@ -64,6 +64,8 @@ pub enum AllocInput {
     HooksFailed {
         /// For the tasks' events.
         error: String,
+        /// For a reason of the node's: a later try may work.
+        node: bool,
     },
     /// A hook, before the first task or after the last, waits for something outside, or no longer.
     Waiting {
@@ -140,6 +142,8 @@ pub enum AllocInput {
 pub enum AllocEffect {
     /// Run the pre-run hooks; answer `HooksDone` or `HooksFailed`.
     PreHooks,
+    /// The same after this time: they failed.
+    PreHooksAfter(Duration),
     /// Drop the pre-run hooks that run.
     AbandonPreHooks,
     /// Drop the post-run hooks that run.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 
-use super::{Call, Runner, Turn};
+use super::{Call, Failed, Runner, Turn};
 use crate::alloc::hooks::{self, AllocHook, AllocScope};
 use crate::alloc::machine::AllocEffect;
 use crate::clock;
@@ -25,6 +25,7 @@ impl Runner {
                 Turn::Running | Turn::Again => self.update_hooks = Turn::Again,
             },
             AllocEffect::PreHooks
+            | AllocEffect::PreHooksAfter(_)
             | AllocEffect::RestartHooks
             | AllocEffect::PreKillHooks
             | AllocEffect::PostHooks
@@ -68,10 +69,17 @@ impl Runner {
         let (hooks, scope) = (self.hooks.clone(), self.scope.clone());
         match effect {
             AllocEffect::PreHooks => self.call(Call::Pre, async move {
-                hooks::prerun(&hooks, &scope).await.map_err(|e| e.to_string())
+                hooks::prerun(&hooks, &scope).await.map_err(Failed::from)
             }),
+            AllocEffect::PreHooksAfter(pause) => {
+                let pause = clock::sleep(*pause);
+                self.call(Call::Pre, async move {
+                    pause.await;
+                    hooks::prerun(&hooks, &scope).await.map_err(Failed::from)
+                });
+            }
             AllocEffect::RestartHooks => self.call(Call::RestartHooks, async move {
-                hooks::pre_restart(&hooks, &scope).await.map_err(|e| e.to_string())
+                hooks::pre_restart(&hooks, &scope).await.map_err(Failed::from)
             }),
             AllocEffect::PreKillHooks => self.call(Call::PreKill, async move {
                 hooks::pre_kill(&hooks, &scope).await;
@@ -130,7 +138,7 @@ impl Runner {
     pub(super) fn call(
         &mut self,
         call: Call,
-        future: impl Future<Output = Result<(), String>> + Send + 'static,
+        future: impl Future<Output = Result<(), Failed>> + Send + 'static,
     ) {
         // Not an async block around it, which would have room for the future twice.
         let abort = self.calls.spawn(future.map(move |result| (call, result)));

@@ -3,7 +3,6 @@
 use super::{HookError, Preparation, TaskHook};
 use crate::alloc::dir::AllocDir;
 use crate::driver::api::BoxFuture;
-use crate::model::causes;
 use crate::task::TaskScope;
 
 pub(super) struct DirHook;
@@ -26,10 +25,8 @@ impl TaskHook for DirHook {
                 let task_dir = dir.create_task(&task)?;
                 Ok::<_, crate::alloc::dir::AllocDirError>((dir.shared(), task_dir))
             });
-            let (shared, task_dir) = build
-                .await
-                .map_err(HookError::passing)?
-                .map_err(|e| HookError::passing(causes::chain(&e)))?;
+            let (shared, task_dir) =
+                build.await.map_err(HookError::passing)?.map_err(|e| HookError::on_disk(&e))?;
             preparation.alloc_dir = shared;
             preparation.task_dir = Some(task_dir);
             Ok(())

@@ -6,7 +6,6 @@ use super::{HookError, Preparation, TaskHook};
 use crate::alloc::dir::AllocDir;
 use crate::driver::api::BoxFuture;
 use crate::logs::TaskLogs;
-use crate::model::causes;
 use crate::task::TaskScope;
 
 pub(super) struct LogsHook;
@@ -31,10 +30,10 @@ impl TaskHook for LogsHook {
             let open = tokio::task::spawn_blocking(move || {
                 let dir = AllocDir::open(&root, id)
                     .and_then(|dir| dir.logs_dir())
-                    .map_err(|e| causes::chain(&e))?;
-                TaskLogs::open(&dir, &task, &limits).map_err(|e| causes::chain(&e))
+                    .map_err(|e| HookError::on_disk(&e))?;
+                TaskLogs::open(&dir, &task, &limits).map_err(|e| HookError::on_disk(&e))
             });
-            let logs = open.await.map_err(HookError::passing)?.map_err(HookError::passing)?;
+            let logs = open.await.map_err(HookError::passing)??;
             preparation.logs = Some(scope.logs.set(Arc::new(logs)));
             Ok(())
         })

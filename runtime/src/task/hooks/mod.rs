@@ -26,6 +26,7 @@ use crate::clock;
 use crate::driver::api::{BoxFuture, Driver, PluginCallError};
 use crate::limits::HOOK_WALL_MAX;
 use crate::logs::TaskLogs;
+use crate::model::causes;
 use crate::model::device::Reservation;
 use crate::model::event::TaskEvent;
 use crate::model::json::JsonObject;
@@ -74,6 +75,12 @@ pub enum HookError {
         /// May it go better next time?
         recoverable: bool,
     },
+    /// The node is short of something, or its disk fails.
+    #[error("{error}")]
+    Node {
+        /// What failed.
+        error: String,
+    },
     /// The hook did not end.
     #[error("hook {hook} did not end within {HOOK_WALL_MAX:?}")]
     TimedOut {
@@ -93,6 +100,12 @@ impl HookError {
         Self::Setup { error: error.to_string(), recoverable: true }
     }
 
+    /// A set-up failure on the disk, which may pass.
+    pub(super) fn on_disk(error: &(dyn std::error::Error + 'static)) -> Self {
+        let text = causes::chain(error);
+        if causes::is_of_the_node(error) { Self::Node { error: text } } else { Self::passing(text) }
+    }
+
     /// From a plugin that was asked by a hook.
     pub(super) fn plugin(error: &PluginCallError) -> Self {
         Self::Setup { error: error.to_string(), recoverable: error.recoverable() }
@@ -102,7 +115,7 @@ impl HookError {
     #[must_use]
     pub fn recoverable(&self) -> bool {
         match self {
-            Self::DriverNotReady { .. } | Self::TimedOut { .. } => true,
+            Self::DriverNotReady { .. } | Self::TimedOut { .. } | Self::Node { .. } => true,
             Self::Invalid(_) => false,
             Self::Setup { recoverable, .. } => *recoverable,
         }
@@ -115,7 +128,9 @@ impl HookError {
         match self {
             Self::Invalid(_) => events::failed_validation(now, &text),
             Self::TimedOut { hook } => events::hook_failed(now, hook, &text),
-            Self::DriverNotReady { .. } | Self::Setup { .. } => events::setup_failure(now, &text),
+            Self::DriverNotReady { .. } | Self::Setup { .. } | Self::Node { .. } => {
+                events::setup_failure(now, &text)
+            }
         }
     }
 }
@@ -175,12 +190,23 @@ pub async fn prestart(scope: &TaskScope) -> Result<Preparation, HookError> {
     Ok(preparation)
 }
 
+/// What a replay of the prestart hooks left.
+#[derive(Default)]
+pub struct Replayed {
+    /// What they made.
+    pub preparation: Preparation,
+    /// All went well.
+    pub whole: bool,
+    /// What the node was short of: a later replay may go better.
+    pub trouble: Option<String>,
+}
+
 /// Run all prestart hooks for a run that goes on: each leaves its effects again (directories, logs,
 /// devices, environment). One that fails leaves its part out; the run is not touched for that, and
-/// the next start asks again. With it, whether all went well.
-pub async fn replay(scope: &TaskScope) -> (Preparation, bool) {
+/// the next start asks again.
+pub async fn replay(scope: &TaskScope) -> Replayed {
     let mut preparation = Preparation { goes_on: true, ..Preparation::default() };
-    let mut whole = true;
+    let (mut whole, mut trouble) = (true, None);
     for hook in &scope.hooks {
         let done = clock::timeout(HOOK_WALL_MAX, hook.prestart(scope, &mut preparation)).await;
         let error = match done {
@@ -190,8 +216,11 @@ pub async fn replay(scope: &TaskScope) -> (Preparation, bool) {
         };
         tracing::info!(task = %scope.task.name, hook = hook.name(), %error, "prestart hook not replayed");
         whole = false;
+        if let HookError::Node { error } = error {
+            trouble.get_or_insert(error);
+        }
     }
-    (preparation, whole)
+    Replayed { preparation, whole, trouble }
 }
 
 /// Run all exited hooks.

@@ -104,7 +104,9 @@ impl World {
 
     fn act(&mut self, effect: AllocEffect) {
         match effect {
-            AllocEffect::PreHooks => self.due.push(AllocInput::HooksDone),
+            AllocEffect::PreHooks | AllocEffect::PreHooksAfter(_) => {
+                self.due.push(AllocInput::HooksDone);
+            }
             AllocEffect::AbandonPreHooks => self.due.retain(|i| *i != AllocInput::HooksDone),
             AllocEffect::RestartHooks => self.due.push(AllocInput::RestartReady { ok: true }),
             AllocEffect::PreKillHooks => {
@@ -223,7 +225,7 @@ impl World {
             },
             3 if self.due.contains(&AllocInput::HooksDone) => {
                 self.due.retain(|i| *i != AllocInput::HooksDone);
-                AllocInput::HooksFailed { error: "broken".to_owned() }
+                AllocInput::HooksFailed { error: "broken".to_owned(), node: skip_shutdown_delay }
             }
             4 => AllocInput::Update { group: Box::new(self.group.clone()), hooks: true },
             5 => AllocInput::Verdict { healthy: true, reasons: Vec::new() },

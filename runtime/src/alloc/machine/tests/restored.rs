@@ -53,11 +53,69 @@ fn one_that_runs_prepares_again_and_goes_on_where_it_was() {
     assert!(gates.contains(&(name("main"), Gate::Open)));
 }
 
+fn hooks_failed(node: bool) -> AllocInput {
+    AllocInput::HooksFailed { error: "no directory".to_owned(), node }
+}
+
 #[test]
-fn a_pre_run_hook_that_fails_kills_what_runs_in_order_and_fails_it() {
+fn a_pre_run_hook_that_fails_ends_nothing_that_runs_and_is_tried_again_ever_more_slowly() {
     let (mut machine, _) = restored(&ALIVE, Known { started: true, ..Known::default() });
-    machine.step(NOW, AllocInput::HooksFailed { error: "no directory".to_owned() });
+    let first = machine.step(NOW, hooks_failed(false));
+    let [AllocEffect::Notes(notes), AllocEffect::PreHooksAfter(pause)] = &first[..] else {
+        panic!("{first:?}")
+    };
+    let told: Vec<_> = notes.iter().map(|(task, _)| task.to_string()).collect();
+    assert_eq!(
+        (told, pause.as_secs()),
+        (["last", "lead", "main", "side"].map(Into::into).into(), 1)
+    );
+    for seconds in [2, 4, 8, 16, 32, 60, 60] {
+        let again = AllocEffect::PreHooksAfter(Duration::from_secs(seconds));
+        assert_eq!(machine.step(NOW, hooks_failed(false)), [again], "said once");
+    }
+    assert_eq!(machine.public().client_status, ClientStatus::Running);
+    let done = machine.step(NOW, AllocInput::HooksDone);
+    assert!(matches!(&done[..], [AllocEffect::Gates(_)]), "{done:?}");
+}
+
+#[test]
+fn a_stop_ends_what_runs_while_its_hooks_are_tried_again() {
+    let (mut machine, _) = restored(&ALIVE, Known { started: true, ..Known::default() });
+    machine.step(NOW, hooks_failed(true));
+    machine.step(NOW, stop());
+    assert_eq!(killed(&machine.step(NOW, AllocInput::PreKilled)), [["lead"]]);
+    let others = [("pre", Dead), ("lead", Dead), ("main", Dead), ("side", Dead), ("last", Pending)];
+    machine.step(NOW, AllocInput::Tasks(states(&others)));
+    let again = machine.step(NOW, hooks_failed(true));
+    assert!(matches!(again[..], [AllocEffect::PreHooksAfter(_)]), "{again:?}");
+    let gone = machine.step(NOW, AllocInput::TasksGone);
+    assert!(gone.contains(&AllocEffect::AbandonPreHooks), "{gone:?}");
+}
+
+#[test]
+fn what_the_node_is_short_of_is_waited_for_also_where_nothing_runs() {
+    let waits = [("pre", Pending), ("lead", Pending), ("main", Pending), ("side", Pending)];
+    let (mut machine, _) = restored(&waits, Known::default());
+    machine.step(NOW, hooks_failed(true));
+    assert_eq!(machine.public().client_status, ClientStatus::Pending);
+    assert_eq!(machine.public().client_description, "no directory");
+    machine.step(NOW, AllocInput::HooksDone);
+    assert_ne!(machine.public().client_description, "no directory");
+    // A new allocation fails: nothing of it is there to be lost.
+    let (mut machine, _) = AllocMachine::new(group(None), states(&waits));
+    machine.step(NOW, hooks_failed(true));
+    assert!(machine.ending());
+}
+
+#[test]
+fn a_pre_run_hook_that_fails_where_nothing_runs_fails_it_in_order() {
     let mut now = states(&ALIVE);
+    for task in ["lead", "main", "side"] {
+        now.get_mut(&name(task)).unwrap().status = Pending;
+    }
+    let known = Known { started: true, ..Known::default() };
+    let (mut machine, _) = AllocMachine::restore(NOW, group(None), now.clone(), known);
+    machine.step(NOW, hooks_failed(false));
     let mut order = Vec::new();
     let mut effects = machine.step(NOW, AllocInput::PreKilled);
     while let [kill] = &killed(&effects)[..] {

@@ -1,7 +1,8 @@
 //! What cannot work: hooks, drivers, configurations, the disk.
 
 use super::*;
-use crate::driver::api::{BoxFuture, Diagnostic, PluginCallError};
+use crate::alloc::hooks::HookResult;
+use crate::driver::api::{Diagnostic, PluginCallError};
 use crate::model::alloc::ClientStatus;
 use crate::model::device::{GroupKey, Reservation};
 use crate::model::ids::PluginName;
@@ -15,12 +16,12 @@ impl AllocHook for Failing {
     fn name(&self) -> &'static str {
         "failing"
     }
-    fn prerun<'a>(&'a self, _scope: &'a AllocScope) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(async { Err("no space".to_owned()) })
+    fn prerun<'a>(&'a self, _scope: &'a AllocScope) -> HookResult<'a> {
+        Box::pin(async { Err("no space".to_owned().into()) })
     }
-    fn postrun<'a>(&'a self, _scope: &'a AllocScope) -> BoxFuture<'a, Result<(), String>> {
+    fn postrun<'a>(&'a self, _scope: &'a AllocScope) -> HookResult<'a> {
         self.0.lock().unwrap().push("post of the failing");
-        Box::pin(async { Err("again".to_owned()) })
+        Box::pin(async { Err("again".to_owned().into()) })
     }
 }
 
@@ -30,7 +31,7 @@ impl AllocHook for Last {
     fn name(&self) -> &'static str {
         "last"
     }
-    fn postrun<'a>(&'a self, _scope: &'a AllocScope) -> BoxFuture<'a, Result<(), String>> {
+    fn postrun<'a>(&'a self, _scope: &'a AllocScope) -> HookResult<'a> {
         self.0.lock().unwrap().push("post of the last");
         Box::pin(async { Ok(()) })
     }
@@ -59,7 +60,7 @@ impl AllocHook for Hanging {
     fn name(&self) -> &'static str {
         "hanging"
     }
-    fn prerun<'a>(&'a self, _scope: &'a AllocScope) -> BoxFuture<'a, Result<(), String>> {
+    fn prerun<'a>(&'a self, _scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(std::future::pending())
     }
 }

@@ -24,7 +24,7 @@ impl Faulty {
         Box::pin(async move {
             match fault {
                 None => Ok(()),
-                Some(Fault::Fails) => Err("broken".to_owned()),
+                Some(Fault::Fails) => Err("broken".to_owned().into()),
                 Some(Fault::Hangs) => std::future::pending().await,
                 Some(Fault::Panics) => panic!("broken"),
             }

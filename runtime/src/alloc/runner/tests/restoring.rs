@@ -3,10 +3,12 @@
 use super::*;
 use crate::alloc::RestoredAlloc;
 use crate::model::alloc::{ClientStatus, DesiredStatus};
+use crate::model::event::TaskEvent;
 use crate::model::job::LifecycleHook;
 use crate::model::saved::DeploymentStatus;
 use crate::state::{Key, Prefix};
 use crate::task::RestoredTask;
+use crate::task::handle::LocalState;
 use crate::testing::fake_driver::Script;
 
 /// What the store has of an allocation.
@@ -85,27 +87,53 @@ async fn one_that_is_to_stop_by_now_is_stopped_without_pre_run_hooks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pre_run_hook_that_fails_now_ends_the_task_that_was_found_running() {
+async fn a_pre_run_hook_that_fails_now_ends_nothing_that_was_found_running() {
     let (mut bench, handle) = left(vec![task("web")]).await;
     bench.alloc_hooks.push(Arc::new(super::faults::Failing(Seen::default())));
     let again = restored(&bench, &handle);
-    let state = again.wait_done().await;
-    assert_eq!((state.client_status, bench.node.live()), (ClientStatus::Failed, 0));
-    assert!(events(&state, "web").contains(&"Setup Failure"));
+    clock::sleep(300 * SECOND).await;
+    let state = again.state().borrow().clone();
+    assert_eq!((state.client_status, bench.node.live()), (ClientStatus::Running, 1));
+    let said = |e: &&TaskEvent| e.message.contains("failing: no space");
+    assert_eq!(state.tasks["web"].events.iter().filter(said).count(), 1);
+    again.stop("enough").await;
+    assert_eq!(again.wait_done().await.client_status, ClientStatus::Complete);
+    assert_eq!((starts(&bench), bench.node.live()), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_whose_directory_is_gone_fails_and_its_task_is_ended() {
+async fn one_whose_directory_is_gone_runs_on_until_its_task_ends() {
     let (bench, handle) = left(vec![task("web")]).await;
     std::fs::remove_dir_all(handle.dir()).unwrap();
     let again = restored(&bench, &handle);
-    let state = again.wait_done().await;
-    assert_eq!((state.client_status, bench.node.live()), (ClientStatus::Failed, 0));
+    clock::sleep(300 * SECOND).await;
+    let state = again.state().borrow().clone();
+    assert_eq!((state.client_status, bench.node.live()), (ClientStatus::Running, 1));
     let said = state.tasks["web"].events.iter().any(|e| e.message.contains("does not exist"));
     assert!(said, "{state:?}");
-    assert!(!again.dir().exists(), "no empty directory in its place");
-    let saved: SavedAllocState = bench.store.get(&Key::AllocState(again.id())).unwrap().unwrap();
-    assert!(saved.finished);
+    assert!(!again.dir().exists(), "no empty directory beside what runs");
+    again.stop("enough").await;
+    again.wait_done().await;
+    assert_eq!((starts(&bench), bench.node.live()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finished_one_with_a_run_on_record_is_over_when_that_has_ended() {
+    let (bench, handle) = left(vec![task("web")]).await;
+    // As an agent left it that could not end the process and closed the allocation all the same.
+    let mut known = stored(&bench, &handle);
+    let web = known.tasks.get_mut("web").unwrap();
+    web.local.as_mut().unwrap().run_complete = true;
+    let state = web.state.as_mut().unwrap();
+    (state.status, state.failed) = (TaskStatus::Dead, true);
+    let (client_status, finished) = (ClientStatus::Failed, false);
+    known.saved = Some(SavedAllocState { client_status, finished, ..known.saved.unwrap() });
+    let again = restored_as(&bench, &handle, DesiredStatus::Run, known);
+    let state = again.wait_done().await;
+    assert_eq!((state.client_status, bench.node.live()), (ClientStatus::Failed, 0));
+    assert_eq!(starts(&bench), 1);
+    let left = bench.store.get::<LocalState>(&Key::TaskLocal(handle.id(), task("web").name));
+    assert_eq!(left.unwrap().unwrap().run, None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -62,7 +62,7 @@ impl AllocHook for Counting {
     fn name(&self) -> &'static str {
         "counting"
     }
-    fn postrun<'a>(&'a self, _scope: &'a AllocScope) -> BoxFuture<'a, Result<(), String>> {
+    fn postrun<'a>(&'a self, _scope: &'a AllocScope) -> crate::alloc::hooks::HookResult<'a> {
         let stats = self.0.stats();
         self.1.lock().unwrap().push(stats.puts - stats.later);
         Box::pin(async { Ok(()) })
