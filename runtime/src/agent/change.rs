@@ -82,6 +82,8 @@ pub(super) struct Change {
     /// New copies of known allocations, with the old ones.
     pub(super) copies: Vec<(Arc<Allocation>, Arc<Allocation>)>,
     blocked: Vec<BlockedPlacement>,
+    /// Why its records are not durable, of a change that ends tasks; for people.
+    pub(super) unwritten: Option<String>,
 }
 
 impl Change {
@@ -192,12 +194,13 @@ impl AgentHandle {
         self.change_in_turn(job, Asked::Fill, false).await.map(Some)
     }
 
-    async fn change_in_turn(
+    pub(super) async fn change_in_turn(
         &self,
         job: &JobId,
         asked: Asked,
         skip_shutdown_delay: bool,
     ) -> Result<Change, SubmitError> {
+        let stops = matches!(asked, Asked::Stop { .. } | Asked::StopAlloc { .. });
         let order = self.in_order().await?;
         let mut change = self.decide(job, asked)?;
         if change.is_empty() {
@@ -205,16 +208,22 @@ impl AgentHandle {
         }
         let begun = self.begin_placed(&change).await;
         drop(order);
-        let done = match begun {
-            Ok(mark) => self.durable(&change, mark).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = done {
-            self.revert(&change).await;
-            return Err(error);
-        }
-        for (new, _) in &change.copies {
-            self.tell_owner(new, skip_shutdown_delay);
+        if stops {
+            // At once: a disk that is full or does not answer keeps nobody from ending a task.
+            self.tell_owners(&change, skip_shutdown_delay);
+            if !self.stop_recorded(&mut change, begun).await? {
+                return Ok(change);
+            }
+        } else {
+            let done = match begun {
+                Ok(mark) => self.durable(&change, mark).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = done {
+                self.revert(&change).await;
+                return Err(error);
+            }
+            self.tell_owners(&change, skip_shutdown_delay);
         }
         if change.purge {
             self.forget(&mut change);
@@ -278,6 +287,12 @@ impl AgentHandle {
             _ => self.0.state.durable_to(mark, LINGER).await,
         };
         durable.map_err(SubmitError::State)
+    }
+
+    fn tell_owners(&self, change: &Change, skip_shutdown_delay: bool) {
+        for (new, _) in &change.copies {
+            self.tell_owner(new, skip_shutdown_delay);
+        }
     }
 
     /// The owner hears of a new copy; never waits.

@@ -6,12 +6,12 @@ use std::sync::{Arc, PoisonError};
 use tokio::sync::watch;
 
 use super::admission::DevicePlan;
-use super::change::Asked;
+use super::change::{Asked, Change};
 use super::proposal::{Proposal, next_version};
 use super::reconcile::differences;
 use super::views::{
     AllocView, BlockedPlacement, JobView, JobsDirReport, Plan, Readiness, RegisterOptions,
-    Registered, StopOptions,
+    Registered, StopOptions, Stopped,
 };
 use super::{AgentHandle, AllocError, JobError, RestartScope, SubmitError};
 use crate::model::ids::{AllocId, GroupName, JobId, TaskName};
@@ -149,7 +149,7 @@ impl AgentHandle {
     /// # Errors
     /// When there is no such job, a file of the jobs directory gives it, or the stop cannot be
     /// made durable.
-    pub async fn deregister(&self, id: &JobId, options: StopOptions) -> Result<u64, JobError> {
+    pub async fn deregister(&self, id: &JobId, options: StopOptions) -> Result<Stopped, JobError> {
         self.deregister_as(id, options, &JobOrigin::Api).await
     }
 
@@ -159,7 +159,7 @@ impl AgentHandle {
         id: &JobId,
         options: StopOptions,
         origin: &JobOrigin,
-    ) -> Result<u64, JobError> {
+    ) -> Result<Stopped, JobError> {
         let (agent, id, origin) = (self.clone(), id.clone(), origin.clone());
         let task = self.0.beside.spawn(async move {
             let StopOptions { purge, skip_shutdown_delay, reason } = options;
@@ -168,7 +168,7 @@ impl AgentHandle {
             if change.before.is_none() {
                 return Err(JobError::Unknown { job: id });
             }
-            Ok(change.index)
+            Ok(Stopped { index: change.index, unwritten: change.unwritten })
         });
         task.await.unwrap_or(Err(JobError::Leaving))
     }
@@ -182,7 +182,7 @@ impl AgentHandle {
         &self,
         id: AllocId,
         skip_shutdown_delay: bool,
-    ) -> Result<u64, AllocError> {
+    ) -> Result<Stopped, AllocError> {
         let view = self.not_over(id).await?;
         let (agent, job) = (self.clone(), view.allocation.job.id.clone());
         let task = self.0.beside.spawn(async move {
@@ -191,7 +191,8 @@ impl AgentHandle {
             agent.change_with(&job, asked, skip_shutdown_delay).await
         });
         let change = task.await.map_err(|_| AllocError::Leaving)?;
-        change.map(|change| change.index).map_err(AllocError::from)
+        let stopped = |change: Change| Stopped { index: change.index, unwritten: change.unwritten };
+        change.map(stopped).map_err(AllocError::from)
     }
 
     /// An allocation with its owner, also when it is only being entered: its job tells its id by then.

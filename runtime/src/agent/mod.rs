@@ -44,6 +44,7 @@ mod startup;
 mod submitted;
 mod turns;
 mod unowned;
+mod unwritten;
 pub mod upgrade;
 pub mod views;
 
@@ -97,7 +98,7 @@ pub use upgrade::{
 pub use views::{
     AllocView, BlockedPlacement, Collected, GroupCounts, GroupPlan, JobStatus, JobView,
     JobsDirEntry, JobsDirReport, LeaveMode, PlaceCounts, Plan, Readiness, RegisterOptions,
-    Registered, Stage, StopOptions,
+    Registered, Stage, StopOptions, Stopped,
 };
 
 pub use startup::Begun;

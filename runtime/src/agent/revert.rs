@@ -66,7 +66,7 @@ impl AgentHandle {
     }
 
     /// End an allocation that was placed by a change that is taken back; nothing is left of it.
-    async fn unplace(&self, id: AllocId) {
+    pub(super) async fn unplace(&self, id: AllocId) {
         let handle = self.registry().alloc(id).and_then(|entry| entry.handle.clone());
         if let Some(handle) = handle {
             handle.destroy().await;

@@ -3,7 +3,7 @@
 //! ```text
 //! register(Job, RegisterOptions) ─► Registered        jobs()   ─► JobView
 //! plan(Job)                      ─► Plan              allocs() ─► AllocView
-//! deregister(JobId, StopOptions) ─► index             readiness() ─► Readiness
+//! deregister(JobId, StopOptions) ─► Stopped            readiness() ─► Readiness
 //! ```
 //! A view is what was true at one moment; its `modify_index` says which one, and
 //! [`super::AgentHandle::changes`] tells when there is a newer one.
@@ -61,6 +61,15 @@ pub struct StopOptions {
     pub skip_shutdown_delay: bool,
     /// Told in the events of the tasks; empty: a default text.
     pub reason: String,
+}
+
+/// What a stop did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stopped {
+    /// Index of the change.
+    pub index: u64,
+    /// Why it is not on record, for people: the disk refuses it. What it ends is ended all the same.
+    pub unwritten: Option<String>,
 }
 
 /// Where a job is.

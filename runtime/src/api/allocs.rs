@@ -14,7 +14,7 @@ use super::params::Params;
 use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
-use crate::agent::AllocView;
+use crate::agent::{AllocView, Stopped};
 use crate::model::ids::{AllocId, JobId};
 
 /// Longest text of a UUID.
@@ -137,7 +137,9 @@ pub(super) async fn stop(
 ) -> Result<Response, Failure> {
     let id = alloc_id(&id)?;
     let view = api.agent.alloc(id).ok_or(Failure::NoAlloc)?;
-    let index = api.agent.stop_alloc(id, params.flag("no_shutdown_delay")?).await?;
+    let stopped = api.agent.stop_alloc(id, params.flag("no_shutdown_delay")?).await?;
+    let Stopped { index, unwritten: warnings } = stopped;
     let eval_id = evaluations::id(&view.allocation.job.id, index);
-    Ok(reply::at_index(index, reply::json(&params, &StopAnswer { eval_id, index })?))
+    let answer = StopAnswer { eval_id, index, warnings };
+    Ok(reply::at_index(index, reply::json(&params, &answer)?))
 }

@@ -22,7 +22,7 @@ use super::params::Params;
 use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
-use crate::agent::{JobView, RegisterOptions, StopOptions};
+use crate::agent::{JobView, RegisterOptions, StopOptions, Stopped};
 use crate::clock;
 use crate::jobspec::{self, Format, Parsed};
 use crate::limits::API_START_WAIT;
@@ -300,10 +300,11 @@ pub(super) async fn stop(
     };
     let found = look(&api, &params, &id).value?;
     let (id, purge) = (&found.record.job.id, options.purge);
-    let index = api.agent.deregister(id, options).await?;
+    let Stopped { index, unwritten } = api.agent.deregister(id, options).await?;
     // Of a job that is forgotten soon nothing has the index: nobody is to wait for it.
     let evaluation = if purge { String::new() } else { evaluations::id(id, index) };
-    Ok(reply::at_index(index, reply::json(&params, &DeregisterAnswer::new(index, evaluation))?))
+    let answer = DeregisterAnswer::new(index, evaluation, unwritten);
+    Ok(reply::at_index(index, reply::json(&params, &answer)?))
 }
 
 /// What belongs to a cluster's jobs: deployments. None, of a job that is there.

@@ -36,6 +36,7 @@ mod grants;
 mod histories;
 mod hostile;
 mod leaks;
+mod node_trouble;
 mod plugin_check;
 mod plugin_containment;
 mod plugin_faults;

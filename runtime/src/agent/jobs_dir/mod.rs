@@ -183,9 +183,16 @@ impl AgentHandle {
                     let reason = format!("{} does not give the job any more", path.display());
                     let options = StopOptions { reason, ..StopOptions::default() };
                     let origin = JobOrigin::File(path);
-                    if let Err(error) = self.deregister_as(&job, options, &origin).await {
-                        refused = true;
-                        tracing::warn!(%job, %error, "a job without its file was not stopped");
+                    match self.deregister_as(&job, options, &origin).await {
+                        Ok(stopped) => {
+                            if let Some(why) = stopped.unwritten {
+                                tracing::warn!(%job, "{why}");
+                            }
+                        }
+                        Err(error) => {
+                            refused = true;
+                            tracing::warn!(%job, %error, "a job without its file was not stopped");
+                        }
                     }
                 }
                 Action::Register { path, job } => {

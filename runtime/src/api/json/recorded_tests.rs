@@ -346,8 +346,9 @@ fn answers_to_changes_have_nomads_shapes() {
     assert_eq!(register["EvalCreateIndex"], 6);
     let ours = json!({ "Version": 1, "Placed": placed, "Updated": [], "Stopped": [] });
     assert_eq!(register["Registered"], ours);
-    compare("deregister", &value(write::DeregisterAnswer::new(5, String::new())));
-    compare("alloc stop", &value(write::StopAnswer { eval_id: "e".to_owned(), index: 6 }));
+    compare("deregister", &value(write::DeregisterAnswer::new(5, String::new(), None)));
+    let stop = write::StopAnswer { eval_id: "e".to_owned(), index: 6, warnings: None };
+    compare("alloc stop", &value(stop));
     compare("done", &value(write::DoneAnswer { index: 0 }));
     let validate = write::ValidateAnswer {
         driver_config_validated: true,

@@ -94,12 +94,16 @@ pub(in crate::api) struct DeregisterAnswer {
     pub index: u64,
     pub last_contact: u64,
     pub known_leader: bool,
+    /// Not in Nomad's answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warnings: Option<String>,
 }
 
 impl DeregisterAnswer {
     /// Without an evaluation (an empty `eval_id`) Nomad's command line waits for none.
-    pub const fn new(index: u64, eval_id: String) -> Self {
+    pub const fn new(index: u64, eval_id: String, warnings: Option<String>) -> Self {
         Self {
+            warnings,
             eval_create_index: if eval_id.is_empty() { 0 } else { index },
             eval_id,
             job_modify_index: index,
@@ -161,6 +165,9 @@ pub(in crate::api) struct StopAnswer {
     #[serde(rename = "EvalID")]
     pub eval_id: String,
     pub index: u64,
+    /// Not in Nomad's answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warnings: Option<String>,
 }
 
 /// `GenericResponse`.

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::args::alloc::{AllocRestartArgs, AllocSignalArgs, AllocStopArgs};
 use super::super::asking::{self, Stop, until_interrupted};
 use super::super::client::Client;
-use super::super::client::shapes::{Alloc, Done};
+use super::super::client::shapes::{Alloc, Done, Stopped};
 use super::super::exit::Exit;
 use super::super::output::say;
 use super::super::terminal::one_line;
@@ -20,10 +20,13 @@ pub(super) async fn stop(args: &AllocStopArgs) -> Result<Exit, Stop> {
     let id = asking::find_alloc(&client, &args.alloc).await?;
     let hurry = args.no_shutdown_delay;
     let path = format!("/v1/allocation/{id}");
-    let _done: Done =
+    let stopped: Stopped =
         client.put(&format!("{path}/stop?no_shutdown_delay={hurry}"), &json!({})).await?;
     let short = id.short();
     say(&format!("allocation {short} is stopping"));
+    if let Some(warning) = &stopped.warnings {
+        say(&format!("warning: {}", one_line(warning)));
+    }
     if args.detach {
         return Ok(Exit::Success);
     }

@@ -276,6 +276,9 @@ pub(in crate::cli) struct TaskEvent {
     pub display_message: String,
     /// It makes the task failed.
     pub fails_task: bool,
+    /// The same as data.
+    #[serde(deserialize_with = "or_empty")]
+    pub details: BTreeMap<String, String>,
 }
 
 /// What an allocation was given.
@@ -578,4 +581,12 @@ pub(in crate::cli) struct Done {}
 pub(in crate::cli) struct JobsDir {
     /// As a whole.
     pub problem: Option<String>,
+}
+
+/// The answer to a stop.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(in crate::cli) struct Stopped {
+    /// What there is to know beside that it was done.
+    pub warnings: Option<String>,
 }

@@ -1,12 +1,15 @@
 //! `ostler job stop`
 
+use std::collections::BTreeSet;
+
 use super::super::args::job::JobStopArgs;
 use super::super::asking::{self, Stop, until_interrupted};
-use super::super::client::shapes::{Alloc, Done};
+use super::super::client::shapes::{Alloc, Stopped};
 use super::super::client::{Client, segment};
 use super::super::exit::Exit;
 use super::super::output::say;
 use super::super::terminal::{Terminal, one_line};
+use crate::model::ids::AllocId;
 
 /// Stop a job, and wait for its end.
 pub(super) async fn stop(args: &JobStopArgs, _terminal: &Terminal) -> Result<Exit, Stop> {
@@ -15,9 +18,12 @@ pub(super) async fn stop(args: &JobStopArgs, _terminal: &Terminal) -> Result<Exi
     let path = format!("/v1/job/{}", segment(&job));
     let (purge, hurry) = (args.purge, args.no_shutdown_delay);
     let asked = format!("{path}?purge={purge}&no_shutdown_delay={hurry}");
-    let _done: Done = client.delete(&asked).await?;
+    let stopped: Stopped = client.delete(&asked).await?;
     let shown = one_line(&job);
     say(&format!("job {shown} is stopping"));
+    if let Some(warning) = &stopped.warnings {
+        say(&format!("warning: {}", one_line(warning)));
+    }
     if args.detach {
         return Ok(Exit::Success);
     }
@@ -27,13 +33,28 @@ pub(super) async fn stop(args: &JobStopArgs, _terminal: &Terminal) -> Result<Exi
     Ok(Exit::Success)
 }
 
+/// Say once of each task that it was killed and does not end: that is what is waited for.
+fn tell_undead(alloc: &Alloc, told: &mut BTreeSet<(AllocId, String)>) {
+    for (task, state) in &alloc.task_states {
+        let last = state.events.iter().rev().find(|event| event.kind == "Killing");
+        let undead = last.filter(|event| event.details.contains_key("kill_error"));
+        if let Some(event) = undead.filter(|_| told.insert((alloc.id, task.clone()))) {
+            let (short, why) = (alloc.id.short(), one_line(&event.display_message));
+            say(&format!("allocation {short}, task {}: {why}", one_line(task)));
+        }
+    }
+}
+
 /// Wait until every allocation of the job is over or gone; says which is.
 async fn over(client: &Client, job: &str) -> Result<(), Stop> {
     let path = format!("{job}/allocations");
     let mut index = 0;
-    let mut live = Vec::new();
+    let (mut live, mut told) = (Vec::new(), BTreeSet::new());
     loop {
         let (allocs, seen): (Vec<Alloc>, u64) = client.get_after(&path, index).await?;
+        for alloc in allocs.iter().filter(|alloc| !alloc.over()) {
+            tell_undead(alloc, &mut told);
+        }
         for alloc in allocs.iter().filter(|alloc| live.contains(&alloc.id) && alloc.over()) {
             let (short, name) = (alloc.id.short(), one_line(&alloc.name));
             let (status, why) = (alloc.client_status, one_line(alloc.why()));

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use ostler::agent::{Agent, AllocError, JobError, StopOptions, SubmitError};
-use ostler::model::alloc::{Allocation, DesiredStatus};
+use ostler::agent::{Agent, StopOptions, SubmitError};
+use ostler::model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler::model::ids::AllocId;
 use ostler::model::saved::JobRecord;
 use ostler::state::redb_store::RedbBackend;
@@ -121,35 +121,20 @@ async fn a_change_that_cannot_be_written_leaves_the_job_as_it_was() {
     for fault in [Fault::Before, Fault::After] {
         let faulty = Faulty::start().await;
         let served = &faulty.served;
-        let id = served.register(&service("", "")).await.placed[0];
+        served.register(&service("", "")).await;
         let view = served.until_running(1).await.remove(0);
         let pid = pid_in(&view.handle.dir().join("t/local/pid")).await;
         let (known, recorded) = (faulty.known(), faulty.recorded().await);
         let in_place = service("shutdown_delay = \"1s\"", "");
         let other = service("", "env {\n A = \"b\"\n }");
         let more = service("count = 3", "");
-        let purge = StopOptions { purge: true, ..StopOptions::default() };
         // Each takes seconds: the owners of what is placed try to write for as long.
-        let asked: &[usize] = if fault == Fault::Before { &[0, 1, 2, 3, 4, 5] } else { &[1, 4] };
+        let asked: &[usize] = if fault == Fault::Before { &[0, 1, 2] } else { &[1] };
         for what in asked.iter().copied() {
             faulty.refuse(fault);
-            let agent = &served.agent;
-            match what {
-                0..=2 => {
-                    let job = [&in_place, &other, &more][what];
-                    let refused = served.try_register(job).await;
-                    assert!(matches!(refused, Err(SubmitError::State(_))), "{refused:?}");
-                }
-                3 | 4 => {
-                    let options = [StopOptions::default(), purge.clone()][what - 3].clone();
-                    let refused = agent.deregister(&job_id(), options).await;
-                    assert!(matches!(refused, Err(JobError::State(_))), "{refused:?}");
-                }
-                _ => {
-                    let refused = agent.stop_alloc(id, false).await;
-                    assert!(matches!(refused, Err(AllocError::State(_))), "{refused:?}");
-                }
-            }
+            let job = [&in_place, &other, &more][what];
+            let refused = served.try_register(job).await;
+            assert!(matches!(refused, Err(SubmitError::State(_))), "{refused:?}");
             faulty.disk.forget_plan();
             assert_eq!(faulty.known(), known, "{fault:?} {what}");
             assert_eq!(faulty.recorded().await, recorded, "{fault:?} {what}");
@@ -245,4 +230,65 @@ async fn a_change_that_is_taken_back_holds_up_no_other_job() {
     assert!(matches!(refused, Err(SubmitError::State(_))), "{refused:?}");
     assert!(served.agent.job(&job_id()).is_none() && served.agent.allocs().is_empty());
     faulty.served.end().await;
+}
+
+/// How a task is ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stop {
+    Job,
+    Purge,
+    Alloc,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_is_ended_whatever_the_disk_says_and_the_answer_says_what_is_not_on_record() {
+    for stop in [Stop::Job, Stop::Purge, Stop::Alloc] {
+        let faulty = Faulty::start().await;
+        let served = &faulty.served;
+        let id = served.register(&service("", "")).await.placed[0];
+        let view = served.until_running(1).await.remove(0);
+        let pid = pid_in(&view.handle.dir().join("t/local/pid")).await;
+        faulty.refuse(Fault::Before);
+        let options = StopOptions { purge: stop == Stop::Purge, ..StopOptions::default() };
+        let stopped = match stop {
+            Stop::Alloc => served.agent.stop_alloc(id, false).await.unwrap(),
+            _ => served.agent.deregister(&job_id(), options).await.unwrap(),
+        };
+        let why = stopped.unwritten.expect("it is said");
+        assert!(why.contains("not on record"), "{why}");
+        eventually("the task is ended", || !runs(pid)).await;
+        eventually("it is shown", || {
+            served.agent.alloc(id).is_some_and(|view| view.state.client_status.terminal())
+        })
+        .await;
+        let exit = served.view(id).state.tasks.values().next().unwrap().last_exit.clone();
+        assert_eq!(exit.unwrap().signal, 2, "{stop:?}: its exit is known");
+        // It is on record as soon as the disk takes it.
+        faulty.disk.forget_plan();
+        if stop == Stop::Alloc {
+            let next = served.until_running(1).await.remove(0);
+            assert_eq!(next.allocation.previous, Some(id), "its place is filled");
+        } else {
+            eventually("the stop is on record", || {
+                let record = faulty.store.get::<JobRecord>(&Key::Job(job_id())).unwrap();
+                record.is_none_or(|record| record.stopped)
+            })
+            .await;
+        }
+        eventually("its end is on record", || {
+            let alloc: Allocation = faulty.store.get(&Key::Alloc(id)).unwrap().unwrap();
+            let task = ostler::model::ids::TaskName::new("t").unwrap();
+            let key = Key::TaskState(id, task);
+            let state: ostler::model::task::TaskState = faulty.store.get(&key).unwrap().unwrap();
+            alloc.desired == DesiredStatus::Stop
+                && state.last_exit.is_some_and(|exit| exit.signal == 2)
+        })
+        .await;
+        let Faulty { served, disk, store } = faulty;
+        drop((disk, store));
+        let data = served.leave().await;
+        let served = Served::on(data, "").await;
+        assert_eq!(served.view(id).state.client_status, ClientStatus::Complete, "{stop:?}");
+        served.end().await;
+    }
 }

@@ -91,7 +91,7 @@ async fn a_stopped_job_can_run_again_and_a_purged_one_is_gone_with_its_allocatio
     let first = served.register(&service("", "")).await.placed[0];
     served.until_running(1).await;
     let index = served.agent.index();
-    let stopped = served.agent.deregister(&job_id(), StopOptions::default()).await.unwrap();
+    let stopped = served.agent.deregister(&job_id(), StopOptions::default()).await.unwrap().index;
     assert!(stopped > index);
     served.until(first, ClientStatus::Complete).await;
     let view = served.view(first);

@@ -74,6 +74,21 @@ impl AgentProcess {
         Self { data, child, stderr, said: String::new() }
     }
 
+    /// Wait until it says a line with `text`, or ends; whether it said it.
+    pub async fn hears_or_ends(&mut self, text: &str) -> bool {
+        let lines = async {
+            while let Ok(Some(line)) = self.stderr.next_line().await {
+                self.said.push_str(&line);
+                self.said.push('\n');
+                if line.contains(text) {
+                    return true;
+                }
+            }
+            false
+        };
+        ostler::clock::timeout(PATIENCE, lines).await.expect("it says so or ends")
+    }
+
     /// Wait until it says a line with `text`.
     pub async fn hears(&mut self, text: &str) -> String {
         let lines = async {
