@@ -132,7 +132,6 @@ fn host_of(kill_with_agent: bool, supervision: Option<Supervision>) -> ProcessHo
 
 /// A program that answers `__supervise`: this test binary, told to do only that.
 fn supervise_script() -> PathBuf {
-    use std::os::unix::fs::PermissionsExt as _;
     static SCRIPT: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
     let written = SCRIPT.get_or_init(|| {
         let binary = std::env::current_exe().unwrap();
@@ -141,13 +140,16 @@ fn supervise_script() -> PathBuf {
              host::process::tests::the_zygote --ignored --nocapture --test-threads=1\n",
             binary.display()
         );
-        // Whole before it has its name: a child forked while it is open for writing would make it
-        // impossible to execute for a moment.
-        let new = tempfile::NamedTempFile::new_in(binary.parent().unwrap()).unwrap();
-        std::fs::write(new.path(), script).unwrap();
-        std::fs::set_permissions(new.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        // Whole before it has its name, and never open for writing in this process: a child forked
+        // meanwhile would make it impossible to execute for a moment.
+        let new = binary.with_extension(format!("supervise-{}", std::process::id()));
+        let write = "printf %s \"$1\" > \"$2\" && chmod 755 \"$2\"";
+        #[allow(clippy::disallowed_methods, reason = "a file for tests")]
+        let mut shell = std::process::Command::new("/bin/sh");
+        let written = shell.args(["-c", write, "sh", &script]).arg(&new).status().unwrap();
+        assert!(written.success());
         let path = binary.with_extension("supervise");
-        new.persist(&path).unwrap();
+        std::fs::rename(&new, &path).unwrap();
         path
     });
     written.clone()

@@ -54,7 +54,6 @@ async fn a_kill_does_not_wait_for_a_store_that_refuses() {
     handle.wait_gone().await;
     assert!(bench.node.age() - before < 60 * SECOND);
     assert_eq!(bench.count("forget_run web"), 0, "a later agent may have to ask how it ended");
-    assert_eq!(bench.recorded().state.unwrap().status, TaskStatus::Running);
     // What it could not write is written when the store takes it.
     disk.heal();
     durable(bench.store.flush()).await.unwrap().unwrap();
