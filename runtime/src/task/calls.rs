@@ -193,7 +193,7 @@ fn unknown_to_driver(scope: &TaskScope, what: &str) -> RawExit {
 }
 
 /// Is it a workload whose end only its driver can tell?
-fn is_polled(run: &Run) -> bool {
+pub(super) fn is_polled(run: &Run) -> bool {
     matches!(run.workload(), Some(Workload::Poll(_)))
 }
 
@@ -298,16 +298,12 @@ pub fn undead(scope: &TaskScope, run: &Run) -> String {
     }
 }
 
-/// Nobody but its driver could tell that a polled run ends, and that one ends nothing: it counts as
-/// over once nothing is to follow it.
-pub(super) fn give_up_polled(scope: &TaskScope, run: &Run) -> bool {
-    let polled = is_polled(run);
-    if polled {
-        let error = Some("the workload did not end after it was killed".to_owned());
-        let finished_at = scope.clock.now();
-        run.set_exit(RawExit { error, finished_at, ..RawExit::default() });
-    }
-    polled
+/// A polled run counts as over although its driver does not end it: nobody else could tell. Why.
+pub(super) fn give_up(scope: &TaskScope, run: &Run) -> String {
+    let error = "the workload did not end after it was killed".to_owned();
+    let finished_at = scope.clock.now();
+    run.set_exit(RawExit { error: Some(error.clone()), finished_at, ..RawExit::default() });
+    error
 }
 
 /// Read the exit, run the exited hooks.

@@ -187,6 +187,12 @@ pub fn killed(now: Timestamp) -> TaskEvent {
     TaskEvent::new(EventKind::Killed, now, "Task successfully killed")
 }
 
+/// The task was to be stopped, and nobody saw it end.
+#[must_use]
+pub fn not_killed(now: Timestamp, error: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::Killed, now, error).detail("kill_error", error)
+}
+
 /// The task was killed and does not end: `what` of it.
 #[must_use]
 pub fn undead(now: Timestamp, what: &str) -> TaskEvent {

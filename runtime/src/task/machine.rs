@@ -100,6 +100,8 @@ pub struct TaskMachine {
     undead: bool,
     /// How often it was killed again.
     kills_again: u32,
+    /// Why the run counts as over although nobody saw it end.
+    given_up: Option<String>,
     /// The allocation is over: a dead task is not kept for a restart.
     finished: bool,
     /// The kill does not wait for `shutdown_delay`.
@@ -136,6 +138,7 @@ impl TaskMachine {
             timer: false,
             undead: false,
             kills_again: 0,
+            given_up: None,
             finished: false,
             skip_delay: false,
             delay_since: now,
@@ -233,6 +236,10 @@ impl TaskMachine {
                 | State::Reaping,
                 TaskInput::WorkloadEnded,
             ) => self.settle(),
+            (State::Reaping, TaskInput::GivenUp { error }) if self.killed_for_good() => {
+                self.given_up = Some(error);
+                self.settle();
+            }
             (State::Recovering, TaskInput::WorkloadEnded) => {
                 self.effects.push(Effect::AbandonRecover);
                 self.settle();

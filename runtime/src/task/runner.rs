@@ -270,6 +270,10 @@ impl Runner {
             // The record of it stays.
             Answer::Cleared(false) => TaskInput::NotCleared,
             Answer::Undead(what) => TaskInput::Note(super::events::undead(now, &what)),
+            Answer::GivenUp(error) => {
+                self.abort(Call::Watch);
+                TaskInput::GivenUp { error }
+            }
             Answer::Ended => TaskInput::Ended,
             Answer::Stopped(Ok(Asked::Ended)) | Answer::Killed(Ok(Asked::Ended)) => {
                 // Nobody is to be asked about it any more.

@@ -34,7 +34,10 @@ impl TaskMachine {
         self.public.last_exit = Some(exit);
         let next = match self.intent {
             Some(Intent::Kill) => {
-                self.public.push_event(events::killed(at.now));
+                self.public.push_event(match self.given_up.take() {
+                    None => events::killed(at.now),
+                    Some(error) => events::not_killed(at.now, &error),
+                });
                 Next::End
             }
             Some(Intent::KillLate) => Next::End,

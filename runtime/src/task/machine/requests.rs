@@ -77,6 +77,8 @@ impl TaskMachine {
             State::Recovering => self.set_timer(KILL_GRACE),
             // The driver is not there to be asked; the host sends the signal.
             State::AwaitingRecovery => self.stop_unrecovered(at),
+            // What is waited for may be given up now that nothing is to follow.
+            State::Reaping if self.undead => self.effects.push(Effect::TellUndead),
             // Already being ended for a restart: the ending goes on, the restart is off.
             _ => {}
         }

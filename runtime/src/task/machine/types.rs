@@ -103,6 +103,11 @@ pub enum TaskInput {
     /// It was never let go: not one instruction of it ran. Also instead of `Settled`, of a run that
     /// the agent before this one was about to let go.
     NeverRan,
+    /// Nobody can tell that the run ends, and nothing is to follow it: it counts as over.
+    GivenUp {
+        /// What to show.
+        error: String,
+    },
     /// It cannot be owned again.
     RecoveryFailed {
         /// What to show.

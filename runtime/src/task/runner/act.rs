@@ -103,6 +103,10 @@ impl Runner {
                 let (exit, trouble) = calls::settle(&scope, &run).await;
                 Answer::Settled(exit, trouble)
             }),
+            Effect::TellUndead if self.machine.killed_for_good() && calls::is_polled(&run) => {
+                let error = calls::give_up(&scope, &run);
+                self.call(Call::Tell, async move { Answer::GivenUp(error) });
+            }
             Effect::TellUndead => {
                 let what = calls::undead(&scope, &run);
                 tracing::warn!(task = %scope.task.name, run = %run.id, what, "killed and not ended");

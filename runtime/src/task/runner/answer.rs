@@ -20,6 +20,8 @@ pub(super) enum Answer {
     Cleared(bool),
     /// This of the run does not end.
     Undead(String),
+    /// Nobody can tell that it ends, for this reason.
+    GivenUp(String),
     Ended,
     /// A signal was delivered or not; the asker has its answer already.
     Signaled,
