@@ -73,6 +73,12 @@ struct Failed {
     node: bool,
 }
 
+impl From<String> for Failed {
+    fn from(error: String) -> Self {
+        Self { error, node: false }
+    }
+}
+
 impl From<AllocHookError> for Failed {
     fn from(error: AllocHookError) -> Self {
         Self { node: error.failure.node, error: error.to_string() }
@@ -267,7 +273,7 @@ impl Runner {
                 };
                 tracing::error!(alloc = %self.scope.allocation.id, ?call, "call of an allocation's owner panicked");
                 let error = "internal error: a call of the allocation panicked".to_owned();
-                (call, Err(Failed { error, node: false }))
+                (call, Err(Failed::from(error)))
             }
         };
         match (call, result) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{Call, Runner};
+use super::{Call, Failed, Runner};
 use crate::alloc::machine::AllocPhase;
 use crate::clock;
 use crate::limits::STATE_LASTING_PAUSES;
@@ -44,10 +44,9 @@ impl Runner {
         let key = Key::AllocState(id);
         if last {
             let closing = self.closing.clone();
-            self.call(
-                Call::SaveLast,
-                async move { until_durable(&store, &key, &now, &closing).await },
-            );
+            self.call(Call::SaveLast, async move {
+                until_durable(&store, &key, &now, &closing).await.map_err(Failed::from)
+            });
         } else {
             self.call(Call::Save, async move {
                 let written = async {
@@ -72,7 +71,7 @@ impl Runner {
         let key = Key::DeploymentStatus(self.scope.allocation.id);
         let (store, closing) = (self.store.clone(), self.closing.clone());
         self.call(Call::SaveHealth, async move {
-            until_durable(&store, &key, &verdict, &closing).await
+            until_durable(&store, &key, &verdict, &closing).await.map_err(Failed::from)
         });
     }
 }

@@ -236,7 +236,7 @@ impl AllocHook for FailsTheDisk {
     fn name(&self) -> &'static str {
         "fails_the_disk"
     }
-    fn postrun<'a>(&'a self, _scope: &'a AllocScope) -> BoxFuture<'a, Result<(), String>> {
+    fn postrun<'a>(&'a self, _scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async {
             self.0.fail();
             Ok(())
