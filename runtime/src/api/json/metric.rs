@@ -92,6 +92,7 @@ fn dimension(problem: &Problem) -> Option<String> {
         | Problem::Constraint { .. }
         | Problem::UnknownDriver { .. }
         | Problem::DriverNotReady { .. }
+        | Problem::DriverStillLoading { .. }
         | Problem::IdInUse { .. } => None,
     }
 }

@@ -403,7 +403,8 @@ fn what_does_not_fit_is_told_by_group_with_what_there_is_not_enough_of() {
     };
     let task = crate::model::ids::TaskName::new("t").unwrap();
     let driver = crate::model::ids::PluginName::new("docker").unwrap();
-    let unknown = Problem::UnknownDriver { task, driver, nearest: None, loaded: Vec::new() };
+    let (loaded, refused) = (Vec::new(), BTreeMap::new());
+    let unknown = Problem::UnknownDriver { task, driver, nearest: None, loaded, refused };
     let blocked = |index, soon, problem: &Problem| BlockedPlacement {
         group: group.clone(),
         index,
