@@ -156,8 +156,8 @@ impl World {
     async fn alloc(&self, job: usize, index: u32) -> Option<String> {
         let id = &self.jobs[job].shape.id;
         let (_, list) = self.get(&format!("/v1/job/{id}/allocations")).await?;
-        let seen = list.as_array()?.iter().filter_map(seen);
-        seen.filter(|seen| seen.index == index && seen.desired_run).next_back().map(|seen| seen.id)
+        let mut seen = list.as_array()?.iter().filter_map(seen);
+        seen.rfind(|seen| seen.index == index && seen.desired_run).map(|seen| seen.id)
     }
 
     // ---- actions
