@@ -17,6 +17,7 @@ pub mod cli;
 pub mod clock;
 pub mod device;
 pub mod driver;
+pub mod durable;
 pub mod host;
 pub mod jobspec;
 pub mod limits;

@@ -8,14 +8,15 @@
 //! Files are complete before the pin that names them is there. A plugin is checked against its pin
 //! each time it is read.
 
-use std::fs::{DirBuilder, File, Permissions};
+use std::fs::{File, Permissions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::client::{Pulled, Resolved};
+use crate::durable;
 use crate::limits::{PIN_BYTES_MAX, PINS_MAX};
 use crate::model::digest::Digest;
 use crate::model::oci::Reference;
@@ -252,7 +253,7 @@ fn write(path: &Path, content: &[u8], readers: Readers) -> Result<(), StoreError
         Readers::Us => (0o700, 0o600),
         Readers::All => (0o755, 0o644),
     };
-    DirBuilder::new().recursive(true).mode(dir_mode).create(dir).map_err(failed)?;
+    durable::make_dirs(dir, dir_mode).map_err(failed)?;
     let permissions = Permissions::from_mode(mode);
     let file = tempfile::Builder::new().permissions(permissions).tempfile_in(dir);
     let mut file = file.map_err(failed)?;

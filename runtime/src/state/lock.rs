@@ -4,11 +4,12 @@
 //! that ends, so a file left behind blocks nobody. The file holds the owner's pid for the message,
 //! and whether the owner serves: one that has the lock and no socket yet is starting.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use crate::durable;
 use crate::limits::MIB;
 
 /// Name of the lock file in the data directory.
@@ -110,10 +111,7 @@ impl DataDirLock {
     /// # Errors
     /// When another agent has it, or it cannot be made or written.
     pub fn acquire(dir: &Path) -> Result<Self, LockError> {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(dir)
+        durable::make_dirs(dir, 0o700)
             .map_err(|source| LockError::of("create directory", dir, source))?;
         let path = dir.join(LOCK_FILE);
         // Not truncated: until the lock is ours the content is another agent's.

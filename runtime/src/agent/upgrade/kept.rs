@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::step::Outcome;
 use super::{Seed, UpgradeReport};
 use crate::agent::{AgentHandle, PluginEntry, PluginStatus, catalogue};
+use crate::durable;
 use crate::limits::{PLUGIN_FILE_BYTES_MAX, QUARANTINE_FILE_BYTES_MAX, SIGNATURE_FILE_BYTES_MAX};
 use crate::plugin::manifest::digest;
 use crate::trust::{self, Believable, signature_path};
@@ -115,7 +116,6 @@ pub(super) fn copy_new(data_dir: &Path, bytes: &[u8], file: &Path) {
 }
 
 fn copy(dir: &Path, digest: &str, bytes: &[u8], from: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt as _;
     let path = copy_path(dir, digest);
     // Without it a plugin of which a signature is required would not be used again. One that is not
     // of these bytes is found when it is read.
@@ -123,7 +123,7 @@ fn copy(dir: &Path, digest: &str, bytes: &[u8], from: &Path) -> io::Result<()> {
     match std::fs::File::open(signature_path(from)) {
         Ok(file) => {
             file.take(SIGNATURE_FILE_BYTES_MAX).read_to_end(&mut signature)?;
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            durable::make_dirs(dir, 0o700)?;
             write(dir, &signature_path(&path), &signature)?;
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -135,7 +135,7 @@ fn copy(dir: &Path, digest: &str, bytes: &[u8], from: &Path) -> io::Result<()> {
     if path.metadata().is_ok_and(|meta| meta.len() == bytes.len() as u64) {
         return Ok(());
     }
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    durable::make_dirs(dir, 0o700)?;
     write(dir, &path, bytes)
 }
 
