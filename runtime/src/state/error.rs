@@ -100,8 +100,10 @@ pub enum StateError {
     /// The file is not a state file or its content is broken beyond single records.
     #[error(
         "state file {path} is damaged or not a state file: {detail}; it was left as it is: \
-         `ostler state check --file {path}` says more; restore a copy of it, or keep it under another \
-         name to start with an empty state (running tasks are then not found again)"
+         `ostler state check --file {path}` says more. Put back the newest copy there is, or keep the \
+         file under another name to start with an empty state: what a copy does not know is not done \
+         again by itself, and jobs whose tasks still run are held back until these are ended \
+         (`ostler state runs`)"
     )]
     Damaged {
         /// The state file.
@@ -294,6 +296,16 @@ impl StateError {
             Self::Damaged { detail, .. } => Some(detail),
             _ => None,
         }
+    }
+
+    /// To look at the file without changing it takes more memory than is allowed.
+    #[must_use]
+    pub(super) fn too_large(&self) -> bool {
+        matches!(
+            self,
+            Self::Open { source: BackendError::Io { source }, .. }
+                if source.kind() == io::ErrorKind::OutOfMemory
+        )
     }
 
     /// Whether the cause is a full disk or quota.

@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::error::{BackendError, StateError};
+use crate::durable::sync_parent;
 
 /// Bytes compared at once.
 const COMPARE_BYTES: usize = 64 * 1024;
@@ -74,7 +75,7 @@ fn copy(path: &Path, unfinished: &Path, target: &Path) -> io::Result<()> {
     }
     file.sync_all()?;
     fs::rename(unfinished, target)?;
-    sync_directory_of(target)
+    sync_parent(target)
 }
 
 /// Whether two files hold the same; `None` when there is no second.
@@ -114,17 +115,9 @@ pub fn move_aside(path: &Path) -> Result<PathBuf, StateError> {
         let target = with_suffix(path, format!(".damaged-{number}"));
         if !target.try_exists().map_err(failed)? {
             fs::rename(path, &target).map_err(failed)?;
-            sync_directory_of(path).map_err(failed)?;
+            sync_parent(path).map_err(failed)?;
             return Ok(target);
         }
         number = number.saturating_add(1);
-    }
-}
-
-/// Make a rename in the directory of `path` durable.
-pub(super) fn sync_directory_of(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => File::open(dir)?.sync_all(),
-        _ => File::open(".")?.sync_all(),
     }
 }

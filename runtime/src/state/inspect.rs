@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use redb::Database;
 use serde::de::DeserializeOwned;
 
+use super::age::Age;
 use super::backend::Backend as _;
 use super::codec::{self, CodecError};
 use super::error::StateError;
@@ -28,11 +29,16 @@ use super::overlay::Overlay;
 use super::redb_store::{EngineStats, RedbBackend, builder, open_file};
 use super::rewrite::Shown;
 
+/// The engine's progress at its first word on a repair whose newest commit can be read as a whole:
+/// with one that cannot it says an earlier one before.
+const NEWEST_IS_WHOLE: f64 = 0.5;
+
 /// A state file, opened for reading alone. Nobody can write to it meanwhile.
 pub struct Inspection {
     path: PathBuf,
     backend: RedbBackend,
     recovered: Arc<AtomicBool>,
+    fell_back: Arc<AtomicBool>,
     schema: Option<u16>,
     file_bytes: u64,
 }
@@ -97,11 +103,17 @@ impl Inspection {
     /// writes to it, or a newer agent wrote it.
     pub fn open(path: &Path) -> Result<Self, StateError> {
         let recovered = Arc::new(AtomicBool::new(false));
-        let noticed = Arc::clone(&recovered);
+        let fell_back = Arc::new(AtomicBool::new(false));
+        let noticed = (Arc::clone(&recovered), Arc::clone(&fell_back));
         let opener = move |path: &Path, _: Shown| -> Result<Database, redb::DatabaseError> {
-            let noticed = Arc::clone(&noticed);
+            let (recovered, fell_back) = noticed.clone();
             let mut builder = builder();
-            builder.set_repair_callback(move |_| noticed.store(true, Ordering::Relaxed));
+            builder.set_repair_callback(move |repair| {
+                recovered.store(true, Ordering::Relaxed);
+                if repair.progress() < NEWEST_IS_WHOLE {
+                    fell_back.store(true, Ordering::Relaxed);
+                }
+            });
             builder.create_with_backend(Overlay::open(path)?)
         };
         let opening = |error| StateError::opening(path.to_owned(), error);
@@ -109,7 +121,7 @@ impl Inspection {
         let file_bytes = std::fs::metadata(path).map_err(|error| opening(error.into()))?.len();
         let backend = RedbBackend::open_with(path, Box::new(opener)).map_err(opening)?;
         let schema = migrate::known_schema_of(path, &backend)?;
-        Ok(Self { path: path.to_owned(), backend, recovered, schema, file_bytes })
+        Ok(Self { path: path.to_owned(), backend, recovered, fell_back, schema, file_bytes })
     }
 
     /// The file.
@@ -141,6 +153,25 @@ impl Inspection {
     #[must_use]
     pub fn repaired(&self) -> bool {
         self.backend.repaired()
+    }
+
+    /// The newest commit is not whole, and what is shown is the one before. A crash leaves that of a
+    /// commit that nobody was told of; anything else is damage. [`Inspection::age`] may tell.
+    #[must_use]
+    pub fn fell_back(&self) -> bool {
+        self.fell_back.load(Ordering::Relaxed)
+    }
+
+    /// Its directory knows something to compare it with.
+    #[must_use]
+    pub fn compared(&self) -> bool {
+        self.backend.compared()
+    }
+
+    /// How the file compares with what its directory knows.
+    #[must_use]
+    pub fn age(&self) -> Age {
+        self.backend.age()
     }
 
     /// What the engine says of it.

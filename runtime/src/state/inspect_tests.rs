@@ -126,7 +126,8 @@ fn an_old_file_of_an_agent_that_was_killed_is_recovered_copied_once_and_migrated
         assert_eq!((backup.schema(), backup.recovered()), (Some(1), false));
         assert_eq!(seen(&backup).0.len(), 16);
     }
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    let files = fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(files, 3, "the file, its copy, and how many commits it has seen");
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use super::age::Age;
 use super::backend::{Backend, Op};
 use super::codec::{self, CodecError, SCHEMA};
 use super::dedup::{Dedup, Digest};
@@ -32,8 +33,18 @@ pub struct OpenReport {
     pub in_quarantine: u64,
     /// The file was inconsistent and was repaired, perhaps to an older commit.
     pub repaired: bool,
+    /// How it compares with what its directory knew.
+    pub age: Age,
     /// The file was of an older schema and was brought to this agent's.
     pub migrated: Option<Migration>,
+}
+
+impl OpenReport {
+    /// Something that was acknowledged may not be in the file.
+    #[must_use]
+    pub fn lacks(&self) -> bool {
+        self.repaired || self.age.lacks()
+    }
 }
 
 /// What a store starts with.
@@ -55,10 +66,6 @@ pub struct Loaded {
 pub fn load(path: &Path, backend: &dyn Backend) -> Result<Loaded, StateError> {
     let mut found = Found::default();
     match migrate::known_schema_of(path, backend)? {
-        Some(0) => {
-            let detail = "it says that its schema is 0".to_owned();
-            return Err(StateError::Damaged { path: path.to_owned(), detail });
-        }
         Some(older) if older < SCHEMA => {
             let (migration, quarantined) = migrate::migrate(path, backend, older)?;
             found.report.migrated = Some(migration);
@@ -91,9 +98,6 @@ pub fn load(path: &Path, backend: &dyn Backend) -> Result<Loaded, StateError> {
             path = %path.display(), key = record.key, cause = %record.cause,
             "damaged state record moved to quarantine"
         );
-    }
-    if report.repaired {
-        tracing::warn!(path = %path.display(), "state file was inconsistent and has been repaired");
     }
     Ok(Loaded { dedup, report, counted })
 }

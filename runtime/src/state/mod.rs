@@ -20,7 +20,7 @@
 //! * [`writer`]: the one thread that commits, in groups.
 //! * [`backend`]: what a place to keep records must do; [`redb_store`] on disk, [`mem_store`] in
 //!   memory, [`testing`] with injected faults.
-//! * [`rewrite`]: a file after a failed sync.
+//! * [`rewrite`]: a file after a failed sync; [`age`]: one that went back in time.
 //! * [`store`]: the handle everybody else uses; [`read`]: its reading part.
 //! * [`load`]: what happens at opening; [`stats`]: what happened since.
 //! * [`migrate`]: files of older agents; `files`: copies and renames that survive a crash.
@@ -35,10 +35,11 @@
 //! * Writes of one key keep their order; a durable write takes everything queued before it along.
 //! * `destroy_alloc` beats every later persist of that allocation ([`Put::Destroyed`]).
 //! * One bad record does not stop the agent: it is moved to a quarantine table and reported. A bad
-//!   file is never deleted or changed.
+//!   file is never deleted or changed: it is looked at through an overlay before it is opened.
 //!
 //! Only this module knows redb.
 
+pub mod age;
 pub mod backend;
 pub mod codec;
 pub mod dedup;
@@ -65,6 +66,7 @@ pub mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use age::Age;
 pub use backend::Backend;
 pub use error::{BackendError, StateError};
 pub use expect::Expected;

@@ -13,25 +13,29 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use redb::{
-    Builder, Database, DatabaseError, Durability, ReadableDatabase as _,
-    ReadableTableMetadata as _, Table, TableDefinition,
+    Builder, Database, DatabaseError, Durability, ReadTransaction, ReadableDatabase as _,
+    ReadableTable as _, ReadableTableMetadata as _, Table, TableDefinition, TableError,
 };
 use serde::Serialize;
 
+use super::age::{Age, Witness};
 use super::backend::{Backend, Op, Visit, prefix_bounds};
 use super::codec::SCHEMA;
 use super::error::BackendError;
 use super::rewrite::{self, Shown};
 use super::writer::panic_text;
 use super::{files, peek};
+use crate::durable::sync_parent;
 use crate::limits::STATE_CACHE_BYTES;
 
 type Records = TableDefinition<'static, &'static [u8], &'static [u8]>;
 pub(super) const STATE: Records = TableDefinition::new("state");
 pub(super) const QUARANTINE: Records = TableDefinition::new("quarantine");
+/// How many commits the file has seen: see [`super::age`]. Not there in files of older agents.
+const COMMITS: TableDefinition<'static, (), u64> = TableDefinition::new("commits");
 
 /// How an existing file is opened; tests put faults underneath.
 pub type Opener = Box<dyn Fn(&Path, Shown) -> Result<Database, DatabaseError> + Send + Sync>;
@@ -60,8 +64,22 @@ pub struct RedbBackend {
     /// What is shown is not trusted until it was written again.
     doubted: AtomicBool,
     repaired: bool,
+    age: Age,
+    compared: bool,
+    /// The number of commits goes on above this one.
+    commits_before: u64,
+    witness: Mutex<Witness>,
     /// Copy made before the engine touched the file.
     backup: Option<PathBuf>,
+}
+
+/// How much is known of a file that is about to be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Checked {
+    /// The engine has found it consistent.
+    Whole,
+    /// Nothing, or it is not consistent.
+    No,
 }
 
 impl RedbBackend {
@@ -72,10 +90,15 @@ impl RedbBackend {
     /// # Errors
     /// When it is damaged, in use, or cannot be read, written, copied or made.
     pub fn open(path: &Path) -> Result<Self, BackendError> {
+        Self::open_checked(path, Checked::No)
+    }
+
+    /// As [`RedbBackend::open`], for a file that was looked at before.
+    pub(super) fn open_checked(path: &Path, checked: Checked) -> Result<Self, BackendError> {
         let older = peek::schema(path).filter(|from| (1..SCHEMA).contains(from));
         let backup =
             older.map(|from| files::back_up(path, from, peek::same_records)).transpose()?;
-        let opened = Self::open_with(path, Box::new(open_file))?;
+        let opened = Self::open_as(path, Box::new(open_file), checked)?;
         Ok(Self { backup, ..opened })
     }
 
@@ -84,23 +107,57 @@ impl RedbBackend {
     /// # Errors
     /// As [`RedbBackend::open`].
     pub fn open_with(path: &Path, opener: Opener) -> Result<Self, BackendError> {
-        if !path.try_exists()? {
+        Self::open_as(path, opener, Checked::No)
+    }
+
+    fn open_as(path: &Path, opener: Opener, checked: Checked) -> Result<Self, BackendError> {
+        let there = path.try_exists()?;
+        if !there {
             create(path)?;
         }
         // The engine may meet content it never wrote; a panic there is damage, not our end.
-        let (database, repaired) = contained(|| {
+        let (database, repaired, commits) = contained(|| {
             let mut database = opener(path, Shown::Trusted).map_err(engine)?;
-            let clean = database.check_integrity().map_err(engine)?;
+            let clean = match checked {
+                Checked::Whole => true,
+                Checked::No => database.check_integrity().map_err(engine)?,
+            };
             // Without its tables it is somebody else's file.
             let read = database.begin_read().map_err(engine)?;
             read.open_table(STATE).map_err(engine)?;
             read.open_table(QUARANTINE).map_err(engine)?;
+            let commits = commits_of(&read)?;
             drop(read);
-            Ok((database, !clean))
+            Ok((database, !clean, commits))
         })?;
         let database = RwLock::new(Some(database));
         let doubted = AtomicBool::new(false);
-        Ok(Self { path: path.to_owned(), opener, database, doubted, repaired, backup: None })
+        let witness = Witness::of(path);
+        let beside = witness.read();
+        Ok(Self {
+            path: path.to_owned(),
+            opener,
+            database,
+            doubted,
+            repaired,
+            age: Age::of(there, commits, beside),
+            compared: beside.is_some(),
+            commits_before: commits.max(beside).unwrap_or_default(),
+            witness: Mutex::new(witness),
+            backup: None,
+        })
+    }
+
+    /// Its directory knew something to compare it with.
+    #[must_use]
+    pub fn compared(&self) -> bool {
+        self.compared
+    }
+
+    /// How the file compares with what its directory knew when it was opened.
+    #[must_use]
+    pub fn age(&self) -> Age {
+        self.age
     }
 
     /// The file was found inconsistent when it was opened and repaired, perhaps to an older commit.
@@ -229,8 +286,19 @@ impl Backend for RedbBackend {
                     }
                 }
             }
-            transaction.commit().map_err(engine)
+            let commits = {
+                let mut table = transaction.open_table(COMMITS).map_err(engine)?;
+                let last = table.get(()).map_err(engine)?.map(|last| last.value());
+                let next = last.unwrap_or_default().max(self.commits_before).saturating_add(1);
+                table.insert((), next).map_err(engine)?;
+                next
+            };
+            transaction.commit().map_err(engine)?;
+            Ok(commits)
         });
+        if let Ok(commits) = &result {
+            self.witness.lock().unwrap_or_else(PoisonError::into_inner).note(*commits);
+        }
         if let Err(error) = &result {
             self.doubt(error);
             if self.doubted.load(Ordering::SeqCst) {
@@ -238,7 +306,7 @@ impl Backend for RedbBackend {
                 let _ = self.attempt(|_| Ok(()));
             }
         }
-        result
+        result.map(drop)
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, BackendError> {
@@ -326,6 +394,15 @@ fn apply<'a>(
     Ok(None)
 }
 
+/// The number of commits in a file; `None` in one of an older agent.
+fn commits_of(read: &ReadTransaction) -> Result<Option<u64>, BackendError> {
+    match read.open_table(COMMITS) {
+        Ok(table) => Ok(table.get(()).map_err(engine)?.map(|commits| commits.value())),
+        Err(TableError::TableDoesNotExist(_)) => Ok(None),
+        Err(error) => Err(engine(error)),
+    }
+}
+
 pub(super) fn open_file(path: &Path, shown: Shown) -> Result<Database, DatabaseError> {
     if shown == Shown::Doubted {
         rewrite::file(path)?;
@@ -345,7 +422,7 @@ fn create(path: &Path) -> Result<(), BackendError> {
     transaction.commit().map_err(engine)?;
     drop(database);
     std::fs::rename(&unfinished, path)?;
-    files::sync_directory_of(path)?;
+    sync_parent(path)?;
     Ok(())
 }
 

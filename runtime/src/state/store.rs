@@ -13,11 +13,12 @@ use super::backend::{Backend, Op};
 use super::codec::{self, CodecError};
 use super::dedup::{Decision, Digest, Later};
 use super::error::StateError;
+use super::inspect::Inspection;
 use super::keys::{Key, Prefix};
 use super::load::{self, Loaded, OpenReport};
 use super::mem_store::MemBackend;
 use super::queue::Request;
-use super::redb_store::RedbBackend;
+use super::redb_store::{Checked, RedbBackend};
 use super::stats::{Stats, count};
 use super::writer::{self, Core, Mark, Reach, Shared};
 use crate::clock::{self, Stopwatch};
@@ -95,6 +96,22 @@ impl std::fmt::Debug for StateStore {
     }
 }
 
+/// Look at a file that is about to be opened. Whether the engine finds it whole, and whether it falls
+/// back to an older commit for that.
+fn look(path: &Path) -> Result<(Checked, bool), StateError> {
+    if !path.exists() {
+        return Ok((Checked::No, false));
+    }
+    match Inspection::open(path) {
+        Ok(looked) if looked.repaired() => Ok((Checked::No, true)),
+        // The crash of a writer leaves a commit that nobody was told of.
+        Ok(looked) => Ok((Checked::Whole, looked.fell_back() && !looked.compared())),
+        // Too much to be held in memory: looked at while it is opened.
+        Err(error) if error.too_large() => Ok((Checked::No, false)),
+        Err(error) => Err(error),
+    }
+}
+
 enum Prepared {
     Done(Put),
     Write { key: Box<[u8]>, record: Box<[u8]>, digest: Digest },
@@ -116,10 +133,17 @@ impl StateStore {
     /// # Errors
     /// As [`StateStore::open`].
     pub fn open_with(path: &Path, options: StoreOptions) -> Result<Self, StateError> {
-        let backend =
-            RedbBackend::open(path).map_err(|error| StateError::opening(path.to_owned(), error))?;
-        let repaired = backend.repaired();
-        Self::start(path, Arc::new(backend), repaired, options)
+        // Without a byte of it changed: what is refused stays as it is.
+        let (checked, repaired) = look(path)?;
+        let backend = RedbBackend::open_checked(path, checked)
+            .map_err(|error| StateError::opening(path.to_owned(), error))?;
+        let (repaired, age) = (repaired || backend.repaired(), backend.age());
+        Self::start(
+            path,
+            Arc::new(backend),
+            OpenReport { repaired, age, ..Default::default() },
+            options,
+        )
     }
 
     /// A store that is gone with its last handle.
@@ -147,17 +171,21 @@ impl StateStore {
         backend: Arc<dyn Backend>,
         options: StoreOptions,
     ) -> Result<Self, StateError> {
-        Self::start(path, backend, false, options)
+        Self::start(path, backend, OpenReport::default(), options)
     }
 
     fn start(
         path: &Path,
         backend: Arc<dyn Backend>,
-        repaired: bool,
+        file: OpenReport,
         options: StoreOptions,
     ) -> Result<Self, StateError> {
-        let Loaded { dedup, mut report, counted } = load::load(path, backend.as_ref())?;
-        report.repaired = repaired;
+        let Loaded { dedup, report, counted } = load::load(path, backend.as_ref())?;
+        let OpenReport { repaired, age, .. } = file;
+        let report = OpenReport { repaired, age, ..report };
+        if repaired {
+            tracing::warn!(path = %path.display(), "state file was inconsistent and has been repaired");
+        }
         let shared = Arc::new(Shared::new(path.to_owned(), backend, dedup, counted));
         let for_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()

@@ -130,6 +130,10 @@ pub fn known_schema_of(path: &Path, backend: &dyn Backend) -> Result<Option<u16>
         Some(found) if found > SCHEMA => {
             Err(StateError::Schema { path: path.to_owned(), found, supported: SCHEMA })
         }
+        Some(0) => {
+            let detail = "it says that its schema is 0".to_owned();
+            Err(StateError::Damaged { path: path.to_owned(), detail })
+        }
         known => Ok(known),
     }
 }

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::*;
 use crate::state::backend::{Backend as _, Op};
 use crate::state::codec::SCHEMA;
+use crate::state::inspect::Inspection;
 use crate::state::redb_store::RedbBackend;
 use crate::state::rewrite::Shown;
-use crate::state::{Prefix, Put, StateError, move_aside};
+use crate::state::{Age, Prefix, Put, StateError, move_aside};
 use redb::backends::FileBackend;
 use redb::{BackendError as StorageRefusal, StorageBackend};
 
@@ -65,7 +66,11 @@ async fn the_state_file_is_its_owners_alone_and_is_made_whole() {
     let (dir, path) = new_path();
     let store = StateStore::open(&path).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left of its making");
+    let mut names: Vec<_> =
+        fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    // The file, and how many commits it has seen.
+    assert_eq!(names, ["state.redb", "state.redb.commits"], "nothing is left of its making");
     drop(store);
 }
 
@@ -136,12 +141,9 @@ async fn damage_anywhere_in_the_file_is_noticed_or_without_effect() {
             Err(error) => {
                 assert!(matches!(error, StateError::Damaged { .. }), "{error:?}");
                 assert!(error.to_string().contains(path.to_str().unwrap()));
-                // The engine marks a file it opened in one byte of the header; nothing else changes.
                 let mut expected = whole.clone();
                 expected[at..at + 64].fill(0xa5);
-                let mut now = fs::read(&path).unwrap();
-                now[9] = expected[9];
-                assert!(now == expected, "damage at {at}");
+                assert!(fs::read(&path).unwrap() == expected, "left as it is, damage at {at}");
                 let again = StateStore::open(&path).unwrap_err();
                 assert!(matches!(again, StateError::Damaged { .. }), "{again:?}");
                 noticed += 1;
@@ -206,8 +208,62 @@ async fn a_file_of_a_newer_agent_is_refused() {
     let store = StateStore::open(&path).unwrap();
     store.put(&Key::Meta(crate::state::MetaItem::SchemaVersion), &7u16).await.unwrap();
     drop(store);
+    let before = fs::read(&path).unwrap();
     let error = StateStore::open(&path).unwrap_err();
     assert!(matches!(error, StateError::Schema { found: 7, supported: SCHEMA, .. }), "{error:?}");
+    assert!(fs::read(&path).unwrap() == before, "left as it is");
+}
+
+/// A file with one more commit than the copy that comes with it.
+async fn with_older_copy(path: &Path) -> Vec<u8> {
+    filled(path).await;
+    let store = StateStore::open(path).unwrap();
+    store.close().await;
+    drop(store);
+    let older = fs::read(path).unwrap();
+    let store = StateStore::open(path).unwrap();
+    store.put(&Key::DeviceLedger, "acknowledged").await.unwrap();
+    drop(store);
+    older
+}
+
+#[tokio::test]
+async fn an_older_copy_that_was_put_back_is_told_once() {
+    let (_dir, path) = new_path();
+    let older = with_older_copy(&path).await;
+    assert_eq!(StateStore::open(&path).unwrap().opened().age, Age::Newest);
+    fs::write(&path, older).unwrap();
+    let inspection = Inspection::open(&path).unwrap();
+    assert_eq!(inspection.age(), Age::Older { commits: 1 });
+    drop(inspection);
+    let store = StateStore::open(&path).unwrap();
+    assert_eq!(store.opened().age, Age::Older { commits: 1 });
+    assert!(store.opened().lacks() && !store.opened().repaired);
+    store.put(&Key::DeviceLedger, "another").await.unwrap();
+    drop(store);
+    assert_eq!(StateStore::open(&path).unwrap().opened().age, Age::Newest, "it was told");
+}
+
+#[tokio::test]
+async fn a_file_that_is_gone_is_told_and_a_directory_without_one_is_not() {
+    let (_dir, path) = new_path();
+    assert_eq!(StateStore::open(&path).unwrap().opened().age, Age::Newest);
+    with_older_copy(&path).await;
+    fs::remove_file(&path).unwrap();
+    let age = StateStore::open(&path).unwrap().opened().age;
+    assert!(matches!(age, Age::Gone { commits: 201.. }), "{age:?}");
+}
+
+#[tokio::test]
+async fn a_file_of_an_agent_that_counted_no_commits_is_as_good_as_new_where_nobody_counted() {
+    let (dir, path) = new_path();
+    with_older_copy(&path).await;
+    fs::remove_file(dir.path().join("state.redb.commits")).unwrap();
+    let store = StateStore::open(&path).unwrap();
+    assert_eq!(store.opened().age, Age::Newest);
+    store.put(&Key::DeviceLedger, "on").await.unwrap();
+    drop(store);
+    assert_eq!(StateStore::open(&path).unwrap().opened().age, Age::Newest);
 }
 
 #[test]
