@@ -1,7 +1,14 @@
 //! Builds the allocation's directory; removes it when the allocation is removed.
 
-use super::{AllocHook, AllocScope, HookFailure, HookResult};
+use std::sync::Arc;
+
+use super::{AllocHook, AllocScope, HookFailure, HookResult, News};
 use crate::alloc::dir::{AllocDir, AllocDirError};
+use crate::model::event::{EventKind, TaskEvent};
+
+/// Said to every task.
+const GONE: &str = "the allocation's directory was gone and is made again: what was written there, \
+                    output included, is lost";
 
 pub(super) struct DirHook;
 
@@ -10,19 +17,28 @@ impl AllocHook for DirHook {
         "alloc_dir"
     }
 
-    /// A task that was started before has its data there: where the directory is gone, an empty one
-    /// in its place would let the task go on as if it had never written anything (nomad #27933).
+    /// A task that was started before had its data there. While a run of it lives, an empty directory
+    /// in the place of one that is gone would let it go on as if it had never written anything
+    /// (nomad #27933). Where none lives (a power cut took what was not on the disk yet), the task
+    /// starts anew, and is told what is lost.
     fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         let (root, id) = (scope.alloc_root.clone(), scope.allocation.id);
-        let must_exist = scope.started_before;
+        let (started, lives) = (scope.started_before, Arc::clone(&scope.lives));
         Box::pin(async move {
             let make = move || {
-                if must_exist {
-                    AllocDir::open(&root, id)?;
-                }
-                AllocDir::create(&root, id).map(drop)
+                let gone = match started.then(|| AllocDir::open(&root, id)) {
+                    Some(Err(AllocDirError::Missing { .. })) if !lives() => true,
+                    Some(opened) => opened.map(|_| false)?,
+                    None => false,
+                };
+                AllocDir::create(&root, id).map(|_| gone)
             };
-            scope.on_disk(make).await?.map_err(|e| failure(&e))
+            let gone = scope.on_disk(make).await?.map_err(|e: AllocDirError| failure(&e))?;
+            if gone {
+                let event = TaskEvent::new(EventKind::HookMessage, scope.clock.now(), GONE);
+                scope.tell(News::Say(event)).await;
+            }
+            Ok(())
         })
     }
 
@@ -44,7 +60,7 @@ fn failure(error: &AllocDirError) -> HookFailure {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use std::sync::{Arc, mpsc};
+    use std::sync::mpsc;
 
     use tokio::sync::watch;
 
@@ -69,6 +85,7 @@ mod tests {
             clock: Clock::default(),
             previous: None,
             started_before: false,
+            lives: Arc::new(|| false),
             state: watch::channel(AllocState::default()).1,
             owner: tokio::sync::mpsc::channel(1).0,
             background: Background::default(),

@@ -12,7 +12,7 @@
 //! ```
 //! | hook | prerun | later |
 //! |---|---|---|
-//! | `alloc_dir` | builds the directory; one that should be there and is gone is an error | destroy: removes it |
+//! | `alloc_dir` | builds the directory; one that is gone is made again, unless a run lives in it | destroy: removes it |
 //! | `await_previous` | waits until the previous allocation runs nothing | post-run: the same, for who waits for this one |
 //! | `disk_migration` | takes over its data, or that of the one before it if it never started; never fails the allocation | |
 //! | `health` | begins to watch, unless it was judged | update: anew; pre-kill: ends |
@@ -70,6 +70,8 @@ pub struct AllocScope {
     pub previous: Option<PreviousAlloc>,
     /// An earlier agent started some task of it, or may have.
     pub started_before: bool,
+    /// Does a run of an earlier agent live? Looked at when it is asked.
+    pub lives: Arc<dyn Fn() -> bool + Send + Sync>,
     /// What is, as it changes.
     pub state: watch::Receiver<AllocState>,
     /// The allocation's owner. It always listens; gone only when it has ended.

@@ -13,11 +13,12 @@ use crate::alloc::hooks::background::CloseOnDrop;
 use crate::alloc::hooks::{AllocHook, AllocScope, Background, HookTimes};
 use crate::alloc::machine::{AllocEffect, AllocInput, AllocMachine, Known};
 use crate::alloc::{AllocHandle, AllocRunnerConfig, AllocRunnerError, RestoredAlloc};
+use crate::driver::api::Adoption;
 use crate::limits::RUNNER_QUEUE_MAX;
 use crate::model::alloc::{Allocation, DesiredStatus};
 use crate::model::ids::TaskName;
 use crate::model::job::TaskGroup;
-use crate::model::task::{TaskState, TaskStatus};
+use crate::model::task::{TaskState, TaskStatus, Workload};
 use crate::task::hooks::TaskHook;
 use crate::task::{LogSlot, RestoredTask, TaskHandle, TaskScope};
 
@@ -71,6 +72,7 @@ fn start(
     let members = Members::start(&config, &group, restored.as_ref(), task_hooks);
     let saved = restored.as_ref().and_then(|restored| restored.saved.clone());
     let started_before = restored.as_ref().is_some_and(was_started);
+    let lives = lives(&config, restored.as_ref());
     let (machine, first) = machine(&config, group, &members, restored);
     let (requests, requests_inbox) = mpsc::channel(RUNNER_QUEUE_MAX);
     let (owner, news) = mpsc::channel(RUNNER_QUEUE_MAX);
@@ -98,6 +100,7 @@ fn start(
         clock: config.clock.clone(),
         previous: config.previous,
         started_before,
+        lives,
         state: state_seen,
         owner,
         background,
@@ -233,6 +236,30 @@ fn machine(
             AllocMachine::restore(now, group, states, known)
         }
     }
+}
+
+/// A look at the runs on record: does one live?
+fn lives(
+    config: &AllocRunnerConfig,
+    restored: Option<&RestoredAlloc>,
+) -> Arc<dyn Fn() -> bool + Send + Sync> {
+    let tasks = restored.into_iter().flat_map(|restored| restored.tasks.values());
+    let runs = tasks.filter_map(|task| task.local.as_ref()?.run.clone());
+    let runs: Vec<_> = runs.filter(|run| run.started.is_some()).collect();
+    let workloads = Arc::clone(&config.workloads);
+    Arc::new(move || {
+        runs.iter().any(|run| {
+            let Some(workload) = run.started.as_ref().map(|started| &started.workload) else {
+                return false;
+            };
+            match workloads.adopt(&run.id, &run.identities, workload) {
+                Adoption::Running | Adoption::NotNow(_) => true,
+                // Not the host's: only the driver can tell.
+                Adoption::Unknown => matches!(workload, Workload::Poll(_)),
+                _ => false,
+            }
+        })
+    })
 }
 
 /// Was some task of it started, or may have been?

@@ -137,6 +137,22 @@ async fn a_finished_one_with_a_run_on_record_is_over_when_that_has_ended() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_whose_directory_is_gone_and_of_which_nothing_lives_gets_another_and_runs_again() {
+    let (bench, handle) = left(vec![task("web")]).await;
+    std::fs::remove_dir_all(handle.dir()).unwrap();
+    bench.node.set_adoption(Some(crate::driver::api::Adoption::Rebooted));
+    bench.node.script("web", [Script { pid: Some(6), ..Script::runs() }]);
+    let again = restored(&bench, &handle);
+    clock::sleep(60 * SECOND).await;
+    until_running(&again, "web").await;
+    assert_eq!(starts(&bench), 2);
+    assert!(again.dir().join("web/local").is_dir());
+    let state = again.state().borrow().clone();
+    let said = state.tasks["web"].events.iter().filter(|e| e.message.contains("is lost")).count();
+    assert_eq!(said, 1, "{state:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_that_never_started_gets_the_directory_it_never_had() {
     let bench = Bench::new();
     bench.node.set_not_ready(Some("later"));
