@@ -576,6 +576,11 @@ pub const STATE_WRITE_WALL_MAX: Duration = Duration::from_secs(30);
 /// Pauses before what must be durable before it is told is written again; the last one is repeated.
 pub const STATE_LASTING_PAUSES: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(10)];
+/// Largest note of a run, bytes: a driver's handle as JSON, and some names. A larger one is kept
+/// without the handle.
+pub const RUN_NOTE_BYTES_MAX: usize = 256 * KIB as usize;
+/// How often it is looked whether a run that is held back has ended.
+pub const HELD_RUN_POLL: Duration = Duration::from_millis(250);
 /// Events of a driver waiting for one task runner; more are dropped and counted.
 pub const DRIVER_EVENTS_QUEUE_MAX: usize = 32;
 

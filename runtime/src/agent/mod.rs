@@ -21,6 +21,7 @@ pub mod ended;
 mod error;
 mod follow;
 pub mod gc;
+mod held;
 pub mod inspect;
 mod job;
 mod jobs;
@@ -90,6 +91,7 @@ pub use catalogue::{
 pub use config::{AgentConfig, PluginBlock};
 pub use device_report::{DeviceGroupReport, DeviceHolder, DeviceReport};
 pub use error::{AgentError, AllocError, JobError, SubmitError};
+pub use held::{EndRunError, HeldReport, HeldRun};
 pub use job::{AllocResult, JobHandle, JobResult};
 pub use plugin_status::{LiftReport, PluginStatusReport, RecordReport};
 pub use upgrade::{
@@ -233,6 +235,8 @@ struct Inner {
     rescan: Arc<Notify>,
     /// Plugins that have not answered their first fingerprint.
     waiting: Mutex<BTreeSet<PluginName>>,
+    /// Runs that are alive and not owned.
+    holds: Mutex<held::Holds>,
     /// Changes of one job.
     turns: Turns,
     /// Held while a change is decided, its records are queued and its owners are made: an older record

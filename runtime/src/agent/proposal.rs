@@ -143,20 +143,29 @@ impl AgentHandle {
         explain: Option<&mut DevicePlan>,
     ) -> Vec<BlockedPlacement> {
         let in_use = |port| !proposal.going_ports.contains(&port) && ports::port_in_use(port);
-        let mut all: BTreeMap<&GroupName, Vec<u32>> = BTreeMap::new();
+        let mut held = self.withheld(record);
+        let mut places = Vec::new();
         for place in proposal.places() {
+            // One that is held back waits for no room.
+            match self.held_place(record, place.group, place.index) {
+                Some(refusal) => held.push(place.waits(refusal, false)),
+                None => places.push(place),
+            }
+        }
+        let mut all: BTreeMap<&GroupName, Vec<u32>> = BTreeMap::new();
+        for place in &places {
             all.entry(place.group).or_default().push(place.index);
         }
         let mut trial = admission.clone();
         proposal.going.iter().for_each(|alloc| trial.release_alloc(*alloc));
         if self.try_place(&mut trial, record, &all, &in_use, explain).is_ok() {
-            return Vec::new();
+            return held;
         }
         let mut trial = admission.clone();
         let replaced = proposal.replaced();
         proposal.going.difference(&replaced).for_each(|alloc| trial.release_alloc(*alloc));
         let mut one_by_one = OneByOne::default();
-        for place in proposal.places() {
+        for place in places {
             let mut next = trial.clone();
             if let Some(previous) = place.previous.filter(|_| place.replaces) {
                 next.release_alloc(previous);
@@ -165,7 +174,8 @@ impl AgentHandle {
                 trial = next;
             }
         }
-        one_by_one.waiting(false)
+        held.extend(one_by_one.waiting(false));
+        held
     }
 
     fn try_place(

@@ -35,15 +35,16 @@ const DIGEST_SHOWN: usize = 12;
 pub(super) type Handles = BTreeMap<PluginName, PluginHandle>;
 
 /// Make the node known in its state file; durable when this returns. A sentence when the file
-/// belonged to another node.
+/// belonged to another node. A file that `lacks` something knows all of this node only from now on.
 pub(super) async fn register(
     state: &StateStore,
     view: &NodeView,
+    lacks: bool,
     now: Timestamp,
 ) -> Result<Option<String>, StateError> {
     let (id, name) = (view.id, view.name.clone());
     let known = readable(state.get::<NodeRegistration>(&Key::NodeRegistration))?;
-    let same = known.as_ref().filter(|known| known.id == id);
+    let same = known.as_ref().filter(|known| known.id == id && !lacks);
     let registered_at = same.map_or(now, |known| known.registered_at);
     state.put(&Key::NodeRegistration, &NodeRegistration { id, name, registered_at }).await?;
     let other = known.filter(|known| known.id != id);

@@ -17,20 +17,22 @@ use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
 use super::change::Asked;
+use super::held::decide::{KnownAlloc, KnownTask};
 use super::registry::Registry;
 use super::views::Stage;
 use super::{AgentHandle, leftovers};
-use crate::alloc::{AllocRunner, RestoredAlloc};
+use crate::alloc::RestoredAlloc;
 use crate::device::ledger::DeviceLedger;
 use crate::model::alloc::{Allocation, DesiredStatus};
-use crate::model::ids::{AllocId, JobId, RunId};
+use crate::model::ids::{AllocId, JobId, RunId, TaskName};
 use crate::model::saved::{DeploymentStatus, EndedPlaces, JobRecord, SavedAllocState};
-use crate::model::task::TaskState;
+use crate::model::task::{TaskState, TaskStatus};
 use crate::model::time::Timestamp;
 use crate::state::Record;
 use crate::state::keys::EndedBlock;
 use crate::state::{Key, Prefix, StateError, StateStore};
-use crate::task::handle::LocalState;
+use crate::task::handle::{LocalState, RunRecord};
+use crate::task::restart::RestartTracker;
 
 /// Everything about jobs and allocations that an earlier agent left.
 #[derive(Default)]
@@ -45,6 +47,9 @@ pub(super) struct Found {
     bad: Vec<Key>,
     /// What the operator should hear.
     notices: Vec<String>,
+    /// Exit records of runs that are not here belong to nobody, but for those of these processes
+    /// (pid, start time). Absent: any may be of interest.
+    pub(super) sweep: Option<Vec<(u32, u64)>>,
 }
 
 /// An allocation, what its tasks were at, and whether it is over.
@@ -59,6 +64,14 @@ struct FoundAlloc {
 impl FoundAlloc {
     fn over(&self) -> bool {
         self.restored.saved.as_ref().is_some_and(|saved| saved.finished)
+    }
+
+    fn known_task(&self, name: &TaskName, lacks: bool) -> KnownTask {
+        let Some(task) = self.restored.tasks.get(name) else { return KnownTask::default() };
+        let dead = task.state.as_ref().is_some_and(|state| state.status == TaskStatus::Dead);
+        let complete = task.local.as_ref().is_some_and(|local| local.run_complete);
+        let run = task.local.as_ref().and_then(|local| local.run.clone());
+        KnownTask { run, over: (dead || complete) && !lacks }
     }
 }
 
@@ -212,6 +225,53 @@ impl Found {
         kept.map(|(id, _)| *id).collect()
     }
 
+    /// What is on record, to compare runs with that are found alive. Of a file that `lacks` something
+    /// no end is believed.
+    pub(super) fn known(&self, lacks: bool) -> BTreeMap<AllocId, KnownAlloc> {
+        let kept = self.kept();
+        let known = self.allocs.iter().map(|(id, found)| {
+            let group = found.allocation.as_ref().and_then(|alloc| alloc.task_group());
+            let names = group.into_iter().flat_map(|group| &group.tasks).map(|task| &task.name);
+            let tasks = names.map(|name| (name.clone(), found.known_task(name, lacks))).collect();
+            (*id, KnownAlloc { owned: kept.contains(id) && !found.over(), tasks })
+        });
+        known.collect()
+    }
+
+    /// A run that lives is the one of its task.
+    pub(super) fn adopt_run(
+        &mut self,
+        alloc: AllocId,
+        task: &TaskName,
+        run: RunRecord,
+        now: Timestamp,
+    ) {
+        let unreadable = |key: &Key| matches!(key, Key::TaskLocal(id, _) if *id == alloc);
+        let this_one = Key::TaskLocal(alloc, task.clone());
+        let others_bad = self.bad.iter().any(|key| unreadable(key) && *key != this_one);
+        let Some(found) = self.allocs.get_mut(&alloc) else { return };
+        if !others_bad {
+            found.restored.trouble = None;
+        }
+        let restored = found.restored.tasks.entry(task.clone()).or_default();
+        let local = restored.local.get_or_insert_with(|| LocalState {
+            run: None,
+            tracker: RestartTracker::new(now),
+            run_complete: false,
+            delayed_until: None,
+        });
+        local.run = Some(run);
+        // What was decided of an earlier run is over.
+        (local.run_complete, local.delayed_until) = (false, None);
+        if let Some(state) =
+            restored.state.as_mut().filter(|state| state.status == TaskStatus::Dead)
+        {
+            state.status = TaskStatus::Running;
+            state.failed = false;
+            state.finished_at = None;
+        }
+    }
+
     /// Every run that may have an exit worth reading: one without a process on record was never
     /// let go.
     fn runs(&self) -> Vec<RunId> {
@@ -339,7 +399,9 @@ impl AgentHandle {
     pub(super) async fn restore(&self, mut found: Found) -> Result<(), StateError> {
         let now = self.0.clock.now();
         // Before anything starts: a new run's record is of interest too.
-        self.sweep_exits(found.runs()).await;
+        if let Some(live) = found.sweep.take() {
+            self.sweep_exits(found.runs(), live).await;
+        }
         // Whatever comes now is decided on all of it.
         let order = self.0.order.lock().await;
         for record in found.jobs.values() {
@@ -360,23 +422,13 @@ impl AgentHandle {
         let total = allocs.len();
         for (done, (alloc, restored, _)) in allocs.into_iter().enumerate() {
             self.0.stage.send_replace(Stage::Restoring { done, total });
-            {
-                let mut registry = self.registry();
-                // Those of a purged job are told to stop; others without a job were run embedded.
-                let registered = alloc.desired == DesiredStatus::Stop
-                    || registry.jobs.contains_key(&alloc.job.id);
-                registry.restore_alloc(&alloc, registered, restored.saved.as_ref(), now);
-            }
-            match AllocRunner::restore(self.runner_config(Arc::clone(&alloc)), restored) {
-                Ok(handle) => self.own(&handle),
-                Err(error) => {
-                    tracing::error!(alloc = %alloc.id, %error, "allocation not restored");
-                    // One that was over is not run again for that.
-                    self.remember_place(alloc.id).await;
-                    let owing = self.0.devices.end_alloc(alloc.id);
-                    self.admission().end_alloc(alloc.id, &owing);
-                    self.registry().remove_alloc(alloc.id);
-                }
+            // Those of a purged job are told to stop; others without a job were run embedded.
+            let registered = alloc.desired == DesiredStatus::Stop
+                || self.registry().jobs.contains_key(&alloc.job.id);
+            if self.withhold(&alloc, &restored, registered) {
+                self.registry().put_alloc(alloc, registered, now);
+            } else {
+                self.restore_one(alloc, restored, registered).await;
             }
         }
         drop(order);
@@ -388,9 +440,9 @@ impl AgentHandle {
     }
 
     /// Remove the exit records of runs that nobody knows.
-    async fn sweep_exits(&self, known: Vec<RunId>) {
+    async fn sweep_exits(&self, known: Vec<RunId>, live: Vec<(u32, u64)>) {
         let processes = self.0.services.processes.clone();
-        match tokio::task::spawn_blocking(move || processes.sweep(&known)).await {
+        match tokio::task::spawn_blocking(move || processes.sweep(&known, &live)).await {
             Ok(Ok(0)) => {}
             Ok(Ok(removed)) => tracing::info!(removed, "exit records of unknown runs removed"),
             Ok(Err(error)) => tracing::warn!(%error, "exit records of unknown runs stay"),

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use super::admission::Admission;
 use super::devices::AgentBook;
+use super::held::{Holds, LiveRuns};
 use super::inspect::STATE_FILE;
 use super::records;
 use super::restore::Found;
@@ -30,16 +31,18 @@ use crate::clock;
 use crate::device::manager::{DeviceManager, DeviceOptions};
 use crate::driver::api::Workloads;
 use crate::driver::manager::DriverManager;
+use crate::durable;
 use crate::host::process::{Options as ProcessOptions, ProcessHost, Supervision, descriptors};
 use crate::host::wasm_task::WasmTaskHost;
 use crate::host::{HostServices, HostWorkloads};
 use crate::model::attribute::Scalar;
+use crate::model::time::Timestamp;
 use crate::node::watch::Watcher;
 use crate::node::{Node, NodeView, fingerprint, id, refresh};
 use crate::plugin::PluginRuntime;
 use crate::plugin::refresh::Refresher;
 use crate::sandbox::{EngineKind, Sandbox, SandboxConfig};
-use crate::state::{DataDirLock, StateStore};
+use crate::state::{Age, DataDirLock, OpenReport, StateStore};
 
 /// How long what earlier agents left waits for plugins before it is restored without them: those whose
 /// code was compiled before are there by then, and the others must not keep jobs from being seen.
@@ -69,10 +72,16 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let mut found = Found::read(&state)?;
     notices.extend(found.take_notices());
     notices.extend(restore::clear(&state, &found, embedded, options.clock.now()).await?);
+    // Before anything is removed or started.
+    let lacks = state.opened().lacks();
+    let (live, mut found) = live_runs(&data_dir, found, lacks, options.clock.now()).await?;
+    notices.extend(behind(state.opened(), &data_dir));
+    notices.extend(live.notices(&data_dir));
 
     let view = node_view(&options, &data_dir).await?;
-    notices.extend(records::register(&state, &view, options.clock.now()).await?);
-    let unowned = unowned_dirs(&data_dir, &found, &state).await?;
+    notices.extend(records::register(&state, &view, lacks, options.clock.now()).await?);
+    found.sweep = (!lacks && !live.nameless()).then(|| live.processes().to_vec());
+    let unowned = unowned_dirs(&data_dir, &found, &live, &state).await?;
     let node = Node::new(view);
     let board = catalogue::Board::new(node.clone());
     let services = host_services(&options, &data_dir, &mut notices)?;
@@ -92,6 +101,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let runtime = PluginRuntime::new(services.clone())?;
     let runtime = runtime.recording_into(data_dir.join("recordings"));
     let jobs_dir = options.config.jobs_dir.clone().filter(|_| !embedded);
+    let state_age = state.opened().age;
     let agent = AgentHandle(Arc::new(Inner {
         data_dir,
         node,
@@ -109,6 +119,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         follower: OnceLock::new(),
         gc: OnceLock::new(),
         admission: Mutex::new(Admission::default()),
+        holds: Mutex::new(Holds::new(state_age, live)),
         registry: Mutex::new(found.registry(options.clock.now())),
         facts: Mutex::default(),
         stage: watch::Sender::new(Stage::Starting),
@@ -174,6 +185,7 @@ impl Begun {
         } else {
             let _late = clock::timeout(RESTORE_WALL, in_use).await;
             agent.restore(found).await?;
+            agent.watch_held();
             collect::spawn(&agent, config.gc);
             agent.0.stage.send_replace(Stage::Ready);
         }
@@ -218,14 +230,13 @@ fn refresh_node(agent: &AgentHandle) {
 
 /// Create the directory for this user alone, and make its path absolute.
 fn prepare_data_dir(path: &Path) -> Result<std::path::PathBuf, AgentError> {
-    use std::os::unix::fs::DirBuilderExt as _;
     let failed = |source| match path.ancestors().find(|path| path.exists()) {
         Some(file) if !file.is_dir() => {
             AgentError::DataDirIsFile { path: path.to_owned(), file: file.to_owned() }
         }
         _ => AgentError::DataDir { path: path.to_owned(), source },
     };
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
+    durable::make_dirs(path, 0o700).map_err(failed)?;
     path.canonicalize().map_err(failed)
 }
 
@@ -252,13 +263,63 @@ async fn open_state(
     Ok(state)
 }
 
+/// Runs that are alive, compared with what is on record.
+async fn live_runs(
+    data_dir: &Path,
+    mut found: Found,
+    lacks: bool,
+    now: Timestamp,
+) -> Result<(LiveRuns, Found), AgentError> {
+    let dir = data_dir.to_owned();
+    let looked = tokio::task::spawn_blocking(move || {
+        LiveRuns::find(&dir, &mut found, lacks, now).map(|live| (live, found))
+    });
+    let looked = looked.await.map_err(|_| AgentError::GivenUp("looking for runs that live"))?;
+    looked.map_err(AgentError::Processes)
+}
+
+/// What is to be said of a state file that lacks something.
+fn behind(opened: &OpenReport, data_dir: &Path) -> Option<String> {
+    let path = data_dir.join(STATE_FILE);
+    let path = path.display();
+    let what = match opened.age {
+        Age::Older { commits } => format!(
+            "state file {path} is older than what was acknowledged here: it lacks the last \
+             {commits} change(s)"
+        ),
+        Age::Gone { commits } => format!(
+            "state file {path} was gone and is made anew: the one before it had seen {commits} \
+             change(s)"
+        ),
+        Age::Newest if opened.repaired => {
+            format!("state file {path} was inconsistent: its last change may be missing")
+        }
+        Age::Newest => return None,
+    };
+    Some(format!(
+        "{what}; jobs and allocations are taken as the file has them, runs that it does not know are \
+         held back, and no directory or exit record without a record in it is removed: compare \
+         `ostler job status` with what is to run, and see `ostler state runs`"
+    ))
+}
+
 /// Directories of allocations without a record; read before anything is placed.
 async fn unowned_dirs(
     data_dir: &Path,
     found: &Found,
+    live: &LiveRuns,
     state: &StateStore,
 ) -> Result<Unowned, AgentError> {
-    let (root, recorded, state) = (data_dir.join("allocs"), found.recorded(), state.clone());
+    if live.nameless() {
+        tracing::warn!(
+            "directories of allocations without a record stay: a run is alive of which nothing says \
+             where it belongs"
+        );
+        return Ok(Unowned::default());
+    }
+    let mut recorded = found.recorded();
+    recorded.extend(live.allocs());
+    let (root, state) = (data_dir.join("allocs"), state.clone());
     let found = tokio::task::spawn_blocking(move || unowned::find(root, &recorded, &state)).await;
     found.map_err(|_| AgentError::GivenUp("reading the directories of allocations"))
 }

@@ -151,6 +151,20 @@ pub(super) async fn state(State(api): Shared, params: Params) -> Result<Response
     reply::json(&params, &api.agent.state_stats())
 }
 
+/// `GET /v1/ostler/runs`: what lives and is held back.
+pub(super) async fn runs(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    reply::json(&params, &api.agent.held())
+}
+
+/// `PUT /v1/ostler/run/SUPERVISOR/end`: end one of them.
+pub(super) async fn end_run(
+    State(api): Shared,
+    Path(supervisor): Path<u32>,
+    params: Params,
+) -> Result<Response, Failure> {
+    reply::json(&params, &api.agent.end_run(supervisor).await?)
+}
+
 /// `GET /v1/ostler/readiness`
 pub(super) async fn readiness(State(api): Shared, params: Params) -> Result<Response, Failure> {
     reply::json(&params, &api.agent.readiness())

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 
-use crate::agent::{AllocError, JobError, SubmitError, UpgradeError};
+use crate::agent::{AllocError, EndRunError, JobError, SubmitError, UpgradeError};
 use crate::limits::API_BODY_BYTES_MAX;
 use crate::model::ids::{AllocId, JobId, TaskName};
 use crate::model::job::NAMESPACE;
@@ -100,6 +100,9 @@ pub(super) enum Failure {
     /// No upgrade was begun.
     #[error(transparent)]
     Upgrade(#[from] UpgradeError),
+    /// A run that is held back was not ended.
+    #[error(transparent)]
+    EndRun(#[from] EndRunError),
     /// The agent cannot do it with the allocation.
     #[error(transparent)]
     Alloc(#[from] AllocError),
@@ -173,6 +176,8 @@ impl Failure {
             Self::Job(error) => job_status(error),
             Self::Alloc(error) => alloc_status(error),
             Self::Upgrade(error) => upgrade_status(error),
+            Self::EndRun(EndRunError::Unknown { .. }) => StatusCode::NOT_FOUND,
+            Self::EndRun(EndRunError::Refused { .. }) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::File { source, .. } => file_status(source),
             Self::TooManyStreams | Self::Starting(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::TooSlow => StatusCode::GATEWAY_TIMEOUT,

@@ -146,6 +146,8 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/ostler/watches", get(agent::watches))
         .route("/v1/ostler/devices", get(agent::devices))
         .route("/v1/ostler/state", get(agent::state))
+        .route("/v1/ostler/runs", get(agent::runs))
+        .route("/v1/ostler/run/{supervisor}/end", put(agent::end_run).post(agent::end_run))
         .route("/v1/ostler/readiness", get(agent::readiness))
         .route("/v1/ostler/jobs-dir", get(agent::jobs_dir));
     jobs.merge(allocs)

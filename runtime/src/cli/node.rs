@@ -15,7 +15,9 @@ use super::node_stats;
 use super::output::{self, headline, table};
 use super::plugin::not_started;
 use super::start::{Fallback, Session};
+use super::state;
 use super::terminal::{Terminal, one_line};
+use crate::agent::HeldReport;
 use crate::model::device::{DeviceGroup, DeviceInstance, HealthState};
 use crate::node::NodeView;
 
@@ -64,6 +66,10 @@ async fn of_agent(
 ) -> Result<Exit, Stop> {
     let node: NodeView = client.get("/v1/ostler/node").await?;
     tell(&node, args, terminal)?;
+    if !args.json {
+        let held: HeldReport = client.get("/v1/ostler/runs").await?;
+        output::print(&held_text(&held, terminal), terminal)?;
+    }
     Ok(Exit::Success)
 }
 
@@ -107,6 +113,19 @@ fn status_text(node: &NodeView, terminal: &Terminal) -> String {
     if !node.meta.is_empty() {
         let meta = node.meta.iter().map(|(name, value)| [name.clone(), value.clone()]);
         section("meta", table(["NAME", "VALUE"], meta, terminal));
+    }
+    text
+}
+
+/// What is wrong with what the agent found at its start; nothing, as a rule.
+fn held_text(held: &HeldReport, terminal: &Terminal) -> String {
+    let mut text = String::new();
+    if let Some(lacks) = held.lacks() {
+        let _ = write!(text, "\n{}\n{lacks}\n", headline("state", terminal));
+    }
+    if !held.runs.is_empty() {
+        let runs = state::runs_text(&held.runs, terminal);
+        let _ = write!(text, "\n{}\n{runs}", headline("runs held back", terminal));
     }
     text
 }

@@ -169,6 +169,23 @@ pub struct SupervisorIdentity {
     pub start_ticks: u64,
 }
 
+/// What a run is of: kept beside its exit record, for an agent whose state file does not know it.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct RunNote {
+    /// The allocation.
+    pub alloc: AllocId,
+    /// The task.
+    pub task: TaskName,
+    /// The job.
+    pub job: JobId,
+    /// The group.
+    pub group: GroupName,
+    /// Index in the group.
+    pub index: u32,
+    /// What the state file has of the run, for who can read it; null: nothing.
+    pub record: serde_json::Value,
+}
+
 /// Where the bytes a task prints go. Never fails towards the task: what cannot be kept is counted.
 pub trait ByteSink: Send + Sync {
     /// Take bytes. May block briefly on the disk; called on guest threads and pump tasks.
@@ -415,6 +432,12 @@ pub trait Workloads: Send + Sync {
     fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>> {
         let _ = run;
         Box::pin(std::future::ready(Ok(())))
+    }
+    /// Keep what a run is of where an agent finds it that does not know the run. To be called before
+    /// [`Workloads::release`]; what cannot be kept is logged, and the run goes on.
+    fn note(&self, run: &RunId, about: RunNote) -> BoxFuture<'static, ()> {
+        let _ = (run, about);
+        Box::pin(std::future::ready(()))
     }
     /// Own again what an earlier agent started. After [`Adoption::Running`] and
     /// [`Adoption::Ended`] the workload is as one started by this agent. Idempotent. Reads `/proc`

@@ -4,7 +4,7 @@ use super::process::left::{self, Known};
 use super::process::{self, ProcessHost, chain, identity};
 use super::wasm_task::WasmTaskHost;
 use crate::clock::Clock;
-use crate::driver::api::{Adoption, BoxFuture, ProcessIdentity, Workloads};
+use crate::driver::api::{Adoption, BoxFuture, ProcessIdentity, RunNote, Workloads};
 use crate::limits::KILL_GRACE;
 use crate::model::ids::RunId;
 use crate::model::task::{RawExit, Usage, Workload};
@@ -39,6 +39,14 @@ impl Workloads for HostWorkloads {
     fn kill_run(&self, run: &RunId) {
         self.processes.kill_run(run);
         self.wasm_tasks.kill_run(run);
+    }
+
+    fn note(&self, run: &RunId, about: RunNote) -> BoxFuture<'static, ()> {
+        let (processes, run) = (self.processes.clone(), run.clone());
+        Box::pin(async move {
+            // A panic there is told by its thread; the run needs no note to run.
+            let _noted = tokio::task::spawn_blocking(move || processes.note(&run, &about)).await;
+        })
     }
 
     fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>> {

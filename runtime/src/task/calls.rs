@@ -11,7 +11,7 @@ pub use super::notes::DriverNote;
 pub use super::run::Run;
 use crate::clock;
 use crate::driver::api::{
-    Adoption, BoxFuture, Driver, Inspected, PluginCallError, Started, TaskContext,
+    Adoption, BoxFuture, Driver, Inspected, PluginCallError, RunNote, Started, TaskContext,
 };
 use crate::limits::{DRIVER_CALL_WALL_MAX, KILL_GRACE, POLL_INTERVAL_MIN, START_WALL_MAX};
 use crate::model::ids::RunId;
@@ -116,8 +116,28 @@ async fn go(
         record.update_with_other_starts(change).await
     };
     written.map_err(|e| StartError { error: e.text(), recoverable: true })?;
+    note(scope, record, run).await;
     let released = scope.workloads.release(&run.id).await;
     released.map_err(|error| StartError { error, recoverable: true })
+}
+
+/// Keep what the run is of where an agent finds it whose state file does not know it. Only processes
+/// outlive their agent.
+pub(super) async fn note(scope: &TaskScope, record: &LocalRecord, run: &Run) {
+    if !matches!(run.workload(), Some(Workload::Process(_))) {
+        return;
+    }
+    let Some(known) = record.run().await.filter(|known| known.id == run.id) else { return };
+    let alloc = &scope.allocation;
+    let about = RunNote {
+        alloc: alloc.id,
+        task: scope.task.name.clone(),
+        job: alloc.job.id.clone(),
+        group: alloc.group.clone(),
+        index: alloc.index,
+        record: serde_json::to_value(&known).unwrap_or_default(),
+    };
+    scope.workloads.note(&run.id, about).await;
 }
 
 /// Leave nothing of a start that failed.

@@ -174,6 +174,11 @@ impl LocalRecord {
         .await
     }
 
+    /// The run on record.
+    pub async fn run(&self) -> Option<RunRecord> {
+        self.value.lock().await.run.clone()
+    }
+
     /// Change the record and write it when `change` says so.
     async fn write(
         &self,

@@ -135,6 +135,8 @@ async fn ask(
         Ok(started) => {
             // Not before: until it has answered it may say that it knows no such task.
             run.set_driver(driver);
+            // One of an older agent has none.
+            calls::note(scope, record, run).await;
             if run.set_started(started.clone()) {
                 let written = record.update(|local| {
                     if let Some(now) = local.run.as_mut() {

@@ -49,6 +49,7 @@ mod real_programs;
 mod run_command;
 mod services;
 mod starting;
+mod state_back;
 mod state_damage;
 mod state_kill;
 mod state_records;

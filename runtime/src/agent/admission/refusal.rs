@@ -216,6 +216,18 @@ pub enum Problem {
         /// Which and by whom.
         error: ClaimError,
     },
+    /// A run that no agent owns is alive, and may be of this place.
+    #[error(
+        "held back: a run is alive ({run}), and {reason}; end it with `{end_with}`, or wait for its end"
+    )]
+    HeldBack {
+        /// Its supervisor, its process and where it belongs.
+        run: String,
+        /// Why nobody owns it.
+        reason: String,
+        /// The command that ends it.
+        end_with: String,
+    },
     /// A port cannot be lent.
     #[error("allocation {index}: {error}")]
     Port {

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::super::HeldRun;
 use super::{InspectError, KindCount, Kinds, Target, open, values};
+use crate::state::Age;
 use crate::state::inspect::Entry;
 use crate::state::keys::Prefix;
 
@@ -17,7 +19,8 @@ const LISTED_MAX: usize = 1_000;
 pub struct CheckReport {
     /// The file.
     pub path: PathBuf,
-    /// The engine found the file consistent and every record can be read.
+    /// The engine found the file consistent, every record can be read, and nothing that was
+    /// acknowledged is known to be missing.
     pub healthy: bool,
     /// What is wrong with the file as a whole, when its records cannot be read at all.
     pub damage: Option<String>,
@@ -30,6 +33,14 @@ pub struct CheckReport {
     pub recovered: bool,
     /// The engine found it inconsistent and repaired it in memory, perhaps to an older commit.
     pub repaired: bool,
+    /// The newest commit is not whole: what is shown here, and what the next agent uses, is the one
+    /// before. No damage where its directory says that nobody was told of it.
+    pub fell_back: bool,
+    /// How it compares with what its directory knows; always as new where that knows nothing.
+    pub age: Age,
+    /// Runs that live and that it does not know. The next agent owns them by their notes or holds
+    /// them back.
+    pub unknown_runs: Vec<HeldRun>,
     /// Readable records.
     pub kinds: Vec<KindCount>,
     /// Records that cannot be read: the first thousand.
@@ -64,7 +75,13 @@ pub fn check(target: &Target) -> Result<CheckReport, InspectError> {
             let path = target.file();
             let file_bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
             let damage = error.damage().map(ToOwned::to_owned);
-            return Ok(CheckReport { path, file_bytes, damage, ..CheckReport::default() });
+            let unknown_runs = match target {
+                Target::DataDir(dir) => super::runs::runs(dir)?,
+                Target::File(_) => Vec::new(),
+            };
+            let unknown_runs = unknown_runs.into_iter().map(|found| found.run).collect();
+            let report = CheckReport::default();
+            return Ok(CheckReport { path, file_bytes, damage, unknown_runs, ..report });
         }
         opened => opened?,
     };
@@ -86,9 +103,19 @@ pub fn check(target: &Target) -> Result<CheckReport, InspectError> {
         ControlFlow::Continue(())
     })
     .map_err(InspectError::state)?;
+    let unknown_runs = match target {
+        Target::DataDir(dir) => super::runs::found(dir, Some(file))?,
+        Target::File(_) => Vec::new(),
+    };
+    let unknown_runs: Vec<_> =
+        unknown_runs.into_iter().filter(|found| !found.on_record).map(|found| found.run).collect();
+    let lost = file.repaired() || file.age().lacks() || (file.fell_back() && !file.compared());
     Ok(CheckReport {
         path: file.path().to_owned(),
-        healthy: damaged.total == 0 && !file.repaired(),
+        healthy: damaged.total == 0 && !lost && unknown_runs.is_empty(),
+        fell_back: file.fell_back(),
+        age: file.age(),
+        unknown_runs,
         damage: None,
         schema: file.schema(),
         file_bytes: file.file_bytes(),

@@ -9,6 +9,7 @@
 
 mod check;
 mod dump;
+mod runs;
 mod stats;
 mod values;
 
@@ -16,13 +17,16 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::EndRunError;
+use crate::host::process::RecordError;
 use crate::state::inspect::{self, Compacted, Inspection};
 use crate::state::lock::LOCK_FILE;
 use crate::state::{DataDirLock, DataDirReading, LockError, StateError};
 
-pub use crate::state::Stats as StoreStats;
+pub use crate::state::{Age, Stats as StoreStats};
 pub use check::{BadRecord, CheckReport, check};
 pub use dump::{Dump, DumpRecord};
+pub use runs::{FoundRun, end_run, runs};
 pub use stats::{BatchClass, Counted, InQuarantine, StatsReport, stats};
 
 /// Name of the state file in a data directory.
@@ -88,6 +92,12 @@ pub enum InspectError {
     /// The data directory's lock cannot be looked at.
     #[error("cannot tell whether an agent runs")]
     Lock(#[source] LockError),
+    /// What lives cannot be looked at.
+    #[error("cannot look for runs that live")]
+    Runs(#[source] RecordError),
+    /// A run was not ended.
+    #[error(transparent)]
+    EndRun(#[from] EndRunError),
     /// Anything else, damage included.
     #[error(transparent)]
     State(StateError),

@@ -30,7 +30,8 @@ pub(in crate::cli) enum StateCommand {
             Damaged records are listed with the reason, and so are those that an agent put into \
             quarantine earlier (these are no damage any more). The file is not changed, not even \
             when an agent was killed while it wrote: what the next agent would recover on disk is \
-            recovered in memory. Files of older agents are read too. No agent may run meanwhile.",
+            recovered in memory. It is also compared with what its directory knows: how many changes \
+            were acknowledged, and which runs live. Files of older agents are read too. No agent may run meanwhile.",
         after_long_help = examples!("\
 Examples:
   ostler state check --data-dir /var/lib/ostler
@@ -38,8 +39,10 @@ Examples:
   ostler state check --data-dir ./data --json | jq '.damaged'
 
 What to do when something is damaged: a damaged record costs what it described; the next agent puts
-it into quarantine and uses the rest. A file that is damaged as a whole stops the agent: restore a
-copy of it, or keep it under another name to start with an empty state.
+it into quarantine and uses the rest. A file that is damaged as a whole stops the agent: put back the
+newest copy there is, or keep the file under another name to start with an empty state. What a copy
+does not know is not done again by itself; jobs whose tasks still run are held back until these are
+ended (ostler state runs).
 ")
     )]
     Check(CheckArgs),
@@ -89,6 +92,69 @@ Examples:
 ")
     )]
     Stats(StatsArgs),
+    /// List runs that are alive and that no agent owns
+    #[command(
+        long_about = "List runs that are alive and that no agent owns.\n\n\
+            Native tasks have supervisors that outlive the agent. When the state file does not know \
+            one of them (an older copy was put back, the file is gone or damaged), the agent neither \
+            ends it nor starts another in its place: the run is held back, and its place in its job \
+            waits. It is listed with the reason and with the command that ends it. While no agent \
+            runs, every run that lives is listed, also those that the next agent owns again.",
+        after_long_help = examples!("\
+Examples:
+  ostler state runs
+  ostler state runs --data-dir /var/lib/ostler
+  ostler state runs --json | jq '.runs[].end_with'
+")
+    )]
+    Runs(RunsArgs),
+    /// End a run that is alive and that no agent owns
+    #[command(
+        long_about = "End a run that is alive and that no agent owns: its task and everything that the \
+            task started are killed. What was held back for it goes on then. It is named by the \
+            process of its supervisor, as `ostler state runs` lists it. Works while an agent runs, \
+            for runs that it holds back, and while none does, for any.",
+        after_long_help = examples!("\
+Examples:
+  ostler state end-run 4711
+  ostler state end-run 4711 --data-dir /var/lib/ostler
+")
+    )]
+    EndRun(EndRunArgs),
+}
+
+/// Whose runs.
+#[derive(Clone, Debug, Default, Args)]
+pub(in crate::cli) struct StateDirArgs {
+    /// The data directory of the agent
+    #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true)]
+    pub data_dir: Option<PathBuf>,
+}
+
+/// `ostler state runs`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct RunsArgs {
+    /// Print the result as one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub which: StateDirArgs,
+}
+
+/// `ostler state end-run`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct EndRunArgs {
+    /// Process id of the supervisor
+    #[arg(value_name = "SUPERVISOR")]
+    pub supervisor: u32,
+
+    /// Print what was ended as one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub which: StateDirArgs,
 }
 
 /// Which state file.

@@ -6,7 +6,7 @@ use super::super::args::state::CheckArgs;
 use super::super::exit::Exit;
 use super::super::output::{self, headline, size, table};
 use super::super::terminal::{Terminal, one_line};
-use crate::agent::inspect::{self, BadRecord, CheckReport, KindCount};
+use crate::agent::inspect::{self, Age, BadRecord, CheckReport, KindCount};
 use crate::model::words::counted;
 
 /// Check a state file.
@@ -42,11 +42,13 @@ fn text(report: &CheckReport, terminal: &Terminal) -> String {
         let _ = writeln!(
             text,
             "result  DAMAGED or not a state file: {}\n\n\
-             No record can be read, and an agent does not start with it. Restore a copy of it, or \
-             keep it\nunder another name to start with an empty state (running tasks are then not \
-             found again).",
+             No record can be read, and an agent does not start with it. Put back the newest copy there \
+             is,\nor keep the file under another name to start with an empty state. What a copy does \
+             not know is\nnot done again by itself; jobs whose tasks still run are held back until \
+             these are ended\n(`ostler state runs`).",
             one_line(damage)
         );
+        living(&mut text, report, terminal);
         return text;
     }
     let _ = writeln!(text, "schema  {}", schema(report.schema));
@@ -55,22 +57,48 @@ fn text(report: &CheckReport, terminal: &Terminal) -> String {
     }
     let _ = writeln!(text, "result  {}", result(report));
     let _ = write!(text, "\n{}", kinds(&report.kinds, terminal));
+    living(&mut text, report, terminal);
     records(&mut text, "damaged", &report.damaged, report.damaged_total, terminal);
     records(&mut text, "in quarantine", &report.quarantined, report.quarantined_total, terminal);
     text
 }
 
+fn living(text: &mut String, report: &CheckReport, terminal: &Terminal) {
+    if !report.unknown_runs.is_empty() {
+        let runs = super::runs::text(&report.unknown_runs, "", terminal);
+        let title = headline("runs that live and are not in it", terminal);
+        let _ = write!(text, "\n{title}\n{runs}");
+    }
+}
+
 fn result(report: &CheckReport) -> String {
     let mut found = Vec::new();
-    if report.repaired {
-        found.push("the file is inconsistent; its last writes may be missing".to_owned());
+    match report.age {
+        Age::Older { commits } => found.push(format!(
+            "the file is older than what was acknowledged: it lacks the last {}",
+            counted(commits, "change")
+        )),
+        _ if report.repaired => {
+            found.push("the file is inconsistent; its last writes may be missing".to_owned());
+        }
+        _ if report.fell_back => found.push(
+            "its newest change cannot be read as a whole, and the one before is used".to_owned(),
+        ),
+        _ => {}
+    }
+    if !report.unknown_runs.is_empty() {
+        found.push(format!("{} run(s) live that it does not know", report.unknown_runs.len()));
     }
     if report.damaged_total > 0 {
         found.push(format!("{} cannot be read", counted(report.damaged_total, "record")));
     }
-    match found.is_empty() {
-        true => "healthy: every record can be read".to_owned(),
-        false => format!("DAMAGED: {}", found.join(", and ")),
+    match (report.healthy, found.is_empty()) {
+        (true, true) => "healthy: every record can be read".to_owned(),
+        // What a crash leaves.
+        (true, false) => {
+            "healthy: a last change that nobody was told of is not whole, all others are".to_owned()
+        }
+        (false, _) => format!("DAMAGED: {}", found.join(", and ")),
     }
 }
 

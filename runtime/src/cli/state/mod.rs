@@ -1,8 +1,9 @@
-//! `ostler state …`: looking at the state of an agent that does not run; `stats` also asks one that
-//! does.
+//! `ostler state …`: looking at the state of an agent that does not run; `stats`, `runs` and `end-run`
+//! also ask one that does.
 
 mod check;
 mod dump;
+mod runs;
 mod stats;
 
 use serde::Serialize;
@@ -13,7 +14,13 @@ use super::input;
 use super::output::{self, size};
 use super::terminal::{Terminal, one_line};
 use crate::agent::inspect::{self, InspectError, Target};
+use crate::agent::{EndRunError, HeldRun};
 use crate::model::causes;
+
+/// Runs that are held back, as a table.
+pub(super) fn runs_text(held: &[HeldRun], terminal: &Terminal) -> String {
+    runs::text(held, "", terminal)
+}
 
 /// Run a command on a state file.
 pub(super) async fn run(command: &StateCommand, terminal: &Terminal) -> Exit {
@@ -22,6 +29,8 @@ pub(super) async fn run(command: &StateCommand, terminal: &Terminal) -> Exit {
         StateCommand::Dump(args) => dump::dump(args, terminal),
         StateCommand::Compact(args) => compact(args, terminal),
         StateCommand::Stats(args) => stats::stats(args, terminal).await,
+        StateCommand::Runs(args) => runs::runs(args, terminal).await,
+        StateCommand::EndRun(args) => runs::end(args, terminal).await,
     };
     done.unwrap_or_else(|exit| exit)
 }
@@ -50,7 +59,9 @@ fn target(args: &StateFileArgs, terminal: &Terminal) -> Result<Target, Exit> {
 fn failed(error: &InspectError, terminal: &Terminal) -> Exit {
     output::error(terminal, &causes::chain(error));
     match error {
-        InspectError::Missing { .. } | InspectError::NotAFile { .. } => Exit::Input,
+        InspectError::Missing { .. }
+        | InspectError::NotAFile { .. }
+        | InspectError::EndRun(EndRunError::Unknown { .. }) => Exit::Input,
         error if error.damaged() => Exit::Damaged,
         _ => Exit::Agent,
     }

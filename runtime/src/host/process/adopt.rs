@@ -16,9 +16,10 @@ use tokio::sync::watch;
 use super::cgroup::Leaf;
 use super::error::ProcessError;
 use super::left::{self, Known};
+use super::supervise::note::Note;
 use super::supervise::record::RecordError;
 use super::{Process, ProcessHost, Reach, Way, identity, spawn};
-use crate::driver::api::{Adoption, ProcessIdentity};
+use crate::driver::api::{Adoption, ProcessIdentity, RunNote};
 use crate::model::ids::RunId;
 use crate::model::task::RawExit;
 
@@ -96,15 +97,39 @@ impl ProcessHost {
         Ok(Adoption::Ended(exit))
     }
 
-    /// Remove the exit records of all runs but these; how many. For the start of an agent, when
-    /// every run that is still of interest was adopted.
+    /// Remove the exit records of all runs but these, and of all processes but `live` ones; how many.
+    /// For the start of an agent, when every run that is still of interest was adopted.
     ///
     /// # Errors
     /// When the directory of the records cannot be read.
-    pub fn sweep(&self, known: &[RunId]) -> Result<usize, ProcessError> {
+    pub fn sweep(&self, known: &[RunId], live: &[(u32, u64)]) -> Result<usize, ProcessError> {
         match &self.inner.way {
             Way::Here(_) => Ok(0),
-            Way::Supervised(line) => Ok(line.records().sweep(known)?),
+            Way::Supervised(line) => Ok(line.records().sweep(known, live)?),
+        }
+    }
+
+    /// Keep what a run is of beside its exit records, for an agent whose state file does not know
+    /// it. Processes that have no supervisor end with this agent and need none. Blocks on the disk;
+    /// what cannot be written is logged.
+    pub fn note(&self, run: &RunId, about: &RunNote) {
+        let Way::Supervised(line) = &self.inner.way else { return };
+        for process in self.processes(|key| key == run) {
+            let identity = process.identity.clone();
+            if line.records().has_note(run.as_str(), &identity) {
+                continue;
+            }
+            let note = Note::new(run.to_string(), identity, about.clone());
+            if let Err(error) = line.records().put_note(&note) {
+                tracing::warn!(%run, %error, "the note of a run was not written");
+            }
+        }
+    }
+
+    /// Remove what is kept of a process of a run that no state file knows.
+    pub fn forget_process(&self, pid: u32, start_ticks: u64) {
+        if let Way::Supervised(line) = &self.inner.way {
+            line.records().remove_process(pid, start_ticks);
         }
     }
 

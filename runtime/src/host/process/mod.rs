@@ -34,6 +34,7 @@ mod error;
 mod held;
 pub mod identity;
 pub mod left;
+pub mod live;
 mod oversee;
 mod reap;
 pub mod signals;

@@ -29,6 +29,7 @@
 
 mod children;
 mod line;
+pub(super) mod note;
 mod output;
 pub(super) mod record;
 mod shim;

@@ -3,6 +3,7 @@
 //! ```text
 //! <data directory>/exits/<hash of the run>.<pid>-<start ticks>        complete
 //!                        <hash of the run>.<pid>-<start ticks>.new    room kept while the task runs
+//!                        <hash of the run>.<pid>-<start ticks>.run    what the run is of: `note`
 //! /proc/<supervisor>/fd  a memory file named `ostler-exit`            kept while the disk refuses it
 //! ```
 //! Text (JSON) of one version number; a newer agent reads the older versions for ever, an older
@@ -148,6 +149,12 @@ pub fn name(run: &str, pid: u32, start_ticks: u64) -> String {
     format!("{}.{pid}-{start_ticks}", hash(run))
 }
 
+/// Is this what is kept of the process, its record or what stands beside it?
+fn is_of(name: &str, pid: u32, start_ticks: u64) -> bool {
+    let process = format!("{pid}-{start_ticks}");
+    name.split('.').nth(1) == Some(&process)
+}
+
 fn hash(run: &str) -> String {
     use std::fmt::Write as _;
     Sha256::digest(run.as_bytes()).iter().take(16).fold(String::new(), |mut text, byte| {
@@ -182,7 +189,7 @@ impl Records {
         Ok(Self { path: path.to_owned(), dir: Arc::new(dir) })
     }
 
-    /// For a shim.
+    /// The directory.
     pub(super) fn dir(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
     }
@@ -215,26 +222,33 @@ impl Records {
         let name = name(run.as_str(), pid, start_ticks);
         self.unlink(&name);
         self.unlink(&format!("{name}.new"));
+        self.remove_note(&name);
     }
 
-    /// Remove the records of runs that nobody knows; how many.
+    /// Remove whatever is kept of a process, whatever run it is of.
+    pub fn remove_process(&self, pid: u32, start_ticks: u64) {
+        for name in self.names().unwrap_or_default() {
+            if is_of(&name, pid, start_ticks) {
+                self.unlink(&name);
+            }
+        }
+    }
+
+    /// Remove the records of runs that nobody knows, but for those of `live` processes (pid, start
+    /// ticks); how many.
     ///
     /// # Errors
     /// When the directory cannot be read.
-    pub fn sweep(&self, known: &[RunId]) -> Result<usize, RecordError> {
+    pub fn sweep(&self, known: &[RunId], live: &[(u32, u64)]) -> Result<usize, RecordError> {
         let known: std::collections::HashSet<_> =
             known.iter().map(|run| hash(run.as_str())).collect();
-        let dir = self.dir.try_clone().map_err(|error| self.failed(error))?;
-        let entries =
-            Dir::from_std_file(File::from(dir)).entries().map_err(|error| self.failed(error))?;
         let mut removed = 0;
-        for entry in entries.take(ENTRIES_MAX) {
-            let name = entry.map_err(|error| self.failed(error))?.file_name();
-            let Some(name) = name.to_str() else { continue };
+        for name in self.names()? {
             if let Some((run, _)) = name.split_once('.')
                 && !known.contains(run)
+                && !live.iter().any(|(pid, ticks)| is_of(&name, *pid, *ticks))
             {
-                self.unlink(name);
+                self.unlink(&name);
                 removed += 1;
             }
         }
@@ -244,6 +258,19 @@ impl Records {
     /// Was the directory removed? Then no record comes any more.
     pub fn is_removed(&self) -> bool {
         is_removed(&self.dir)
+    }
+
+    /// Names of everything there.
+    pub fn names(&self) -> Result<Vec<String>, RecordError> {
+        let dir = self.dir.try_clone().map_err(|error| self.failed(error))?;
+        let entries =
+            Dir::from_std_file(File::from(dir)).entries().map_err(|error| self.failed(error))?;
+        let mut names = Vec::new();
+        for entry in entries.take(ENTRIES_MAX) {
+            let name = entry.map_err(|error| self.failed(error))?.file_name();
+            names.extend(name.into_string().ok());
+        }
+        Ok(names)
     }
 
     fn unlink(&self, name: &str) {
@@ -432,10 +459,22 @@ mod tests {
             put(&records, &run(number), 5, &ended(&run(number), 0));
         }
         drop(Room::keep(records.dir().try_clone_to_owned().unwrap(), name("gone", 1, 1)));
-        assert_eq!(records.sweep(&[run(1), run(3), run(9)]).unwrap(), 3);
+        assert_eq!(records.sweep(&[run(1), run(3), run(9)], &[(1, 2)]).unwrap(), 3);
         let left = [0, 1, 2, 3].map(|number| records.read(&run(number), 5, 9).unwrap().is_some());
         assert_eq!(left, [false, true, false, true]);
-        assert_eq!(records.sweep(&[run(1), run(3)]).unwrap(), 0);
+        assert_eq!(records.sweep(&[run(1), run(3)], &[]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_sweep_leaves_what_belongs_to_a_process_that_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = records(dir.path());
+        drop(Room::keep(records.dir().try_clone_to_owned().unwrap(), name("a", 7, 9)));
+        drop(Room::keep(records.dir().try_clone_to_owned().unwrap(), name("b", 7, 8)));
+        assert_eq!(records.sweep(&[], &[(7, 9)]).unwrap(), 1);
+        assert_eq!(records.names().unwrap(), [format!("{}.new", name("a", 7, 9))]);
+        records.remove_process(7, 9);
+        assert!(records.names().unwrap().is_empty());
     }
 
     #[test]

@@ -150,7 +150,7 @@ async fn the_exit_of_a_task_that_ended_while_nobody_was_there_is_known() {
 
     let exits = dir.path().join("exits");
     let host = supervised_host(&exits);
-    assert_eq!(host.sweep(std::slice::from_ref(&run)).unwrap(), 0);
+    assert_eq!(host.sweep(std::slice::from_ref(&run), &[]).unwrap(), 0);
     // Also when the machine was started anew after it ended.
     let rebooted = ProcessIdentity { boot_id: "an earlier boot".to_owned(), ..identity.clone() };
     let Adoption::Ended(exit) = supervised_host(&exits).adopt(&run, &rebooted).unwrap() else {

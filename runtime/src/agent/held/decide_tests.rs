@@ -1,0 +1,129 @@
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use super::*;
+use crate::driver::api::ProcessIdentity;
+use crate::host::process::live::Place;
+use crate::model::ids::RunId;
+use crate::model::task::{DriverHandle, Workload};
+use crate::task::handle::StartedRecord;
+
+fn task() -> TaskName {
+    TaskName::new("web").unwrap()
+}
+
+fn alloc(number: u128) -> AllocId {
+    AllocId::new(uuid::Uuid::from_u128(number))
+}
+
+fn identity(pid: u32) -> ProcessIdentity {
+    ProcessIdentity {
+        pid: pid + 1,
+        start_ticks: 11,
+        boot_id: "boot".to_owned(),
+        cgroup: None,
+        supervisor: Some(SupervisorIdentity { pid, start_ticks: 10 }),
+    }
+}
+
+fn record(of: AllocId, pid: u32) -> RunRecord {
+    RunRecord {
+        id: RunId::new(of, &task(), pid),
+        identities: vec![identity(pid)],
+        started: Some(StartedRecord {
+            handle: DriverHandle { plugin: "exec".to_owned(), version: 1, data: vec![1, 2, 3] },
+            workload: Workload::Process("p".to_owned()),
+        }),
+    }
+}
+
+fn live(of: AllocId, pid: u32) -> LiveRun {
+    LiveRun {
+        supervisor: SupervisorIdentity { pid, start_ticks: 10 },
+        identity: identity(pid),
+        run: Some(record(of, pid).id.to_string()),
+        place: Some(Place {
+            alloc: of,
+            task: task(),
+            job: "job".parse().unwrap(),
+            group: "group".parse().unwrap(),
+            index: 0,
+        }),
+        record: Some(serde_json::to_value(record(of, pid)).unwrap()),
+    }
+}
+
+fn known(owned: bool, run: Option<RunRecord>) -> BTreeMap<AllocId, KnownAlloc> {
+    let tasks = BTreeMap::from([(task(), KnownTask { run, over: false })]);
+    BTreeMap::from([(alloc(1), KnownAlloc { owned, tasks })])
+}
+
+#[test]
+fn a_run_that_is_on_record_is_its_owners() {
+    let known = known(true, Some(record(alloc(1), 5)));
+    assert_eq!(decide(&[live(alloc(1), 5)], &known), [Verdict::Owned]);
+}
+
+#[test]
+fn a_later_run_of_a_task_on_record_is_adopted_by_its_note() {
+    for before in [None, Some(record(alloc(1), 3))] {
+        let verdicts = decide(&[live(alloc(1), 5)], &known(true, before));
+        assert_eq!(verdicts, [Verdict::Adopt(record(alloc(1), 5))]);
+    }
+}
+
+#[test]
+fn a_process_that_got_the_pid_of_one_on_record_is_not_taken_for_it() {
+    let known = known(true, Some(record(alloc(1), 5)));
+    let mut other = live(alloc(2), 5);
+    other.supervisor.start_ticks = 99;
+    assert_eq!(decide(&[other], &known), [Verdict::Hold(Why::Unknown)]);
+}
+
+#[test]
+fn a_run_of_an_allocation_that_nobody_knows_is_held_back() {
+    assert_eq!(decide(&[live(alloc(2), 5)], &known(true, None)), [Verdict::Hold(Why::Unknown)]);
+    assert_eq!(decide(&[live(alloc(1), 5)], &BTreeMap::new()), [Verdict::Hold(Why::Unknown)]);
+}
+
+#[test]
+fn a_run_of_an_allocation_that_gets_no_owner_is_held_back_also_when_it_is_on_record() {
+    let known = known(false, Some(record(alloc(1), 5)));
+    assert_eq!(decide(&[live(alloc(1), 5)], &known), [Verdict::Hold(Why::Over)]);
+}
+
+#[test]
+fn a_run_of_a_task_that_ended_by_a_file_that_is_believed_does_not_bring_it_back() {
+    let mut known = known(true, None);
+    known.get_mut(&alloc(1)).unwrap().tasks.get_mut(&task()).unwrap().over = true;
+    assert_eq!(decide(&[live(alloc(1), 5)], &known), [Verdict::Hold(Why::Over)]);
+}
+
+#[test]
+fn two_runs_of_one_task_are_not_both_owned() {
+    let runs = [live(alloc(1), 5), live(alloc(1), 7)];
+    let both = [Verdict::Hold(Why::Another), Verdict::Hold(Why::Another)];
+    assert_eq!(decide(&runs, &known(true, None)), both);
+    let one_known = known(true, Some(record(alloc(1), 5)));
+    assert_eq!(decide(&runs, &one_known), [Verdict::Owned, Verdict::Hold(Why::Another)]);
+}
+
+#[test]
+fn without_a_note_that_can_be_used_nothing_is_adopted() {
+    let no_note = LiveRun { record: None, ..live(alloc(1), 5) };
+    let broken = LiveRun { record: Some(serde_json::json!({"id": 3})), ..live(alloc(1), 5) };
+    let of_another = LiveRun {
+        record: Some(serde_json::to_value(record(alloc(1), 6)).unwrap()),
+        ..live(alloc(1), 5)
+    };
+    let unfinished = LiveRun {
+        record: Some(
+            serde_json::to_value(RunRecord { started: None, ..record(alloc(1), 5) }).unwrap(),
+        ),
+        ..live(alloc(1), 5)
+    };
+    for run in [no_note, broken, of_another, unfinished] {
+        assert_eq!(decide(&[run], &known(true, None)), [Verdict::Hold(Why::NoNote)]);
+    }
+    let nameless = LiveRun { place: None, record: None, ..live(alloc(1), 5) };
+    assert_eq!(decide(&[nameless], &known(true, None)), [Verdict::Hold(Why::Nameless)]);
+}

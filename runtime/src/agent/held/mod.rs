@@ -1,0 +1,428 @@
+//! Runs that are alive and that the state file does not know as they are: recognised before anything
+//! is removed or started.
+//!
+//! ```text
+//! start: live::find ─► decide (pure) ─┬─ owned: on record                          ─► restore
+//!                                     ├─ adopt: entered as the run of its task     ─► restore
+//!                                     └─ held back:
+//!          its directory and its exit record stay, its allocation gets no owner, its place
+//!          in its job is not filled ─ it ends, by itself or by `ostler state end-run` ─► lifted:
+//!          the allocation gets its owner, the place is filled
+//! ```
+//! A state file is behind when an older copy was put back, when its newest commit cannot be read, or
+//! when it is gone. Nothing here is ended by the agent itself: what runs may be what is wanted, and
+//! only a person can tell.
+
+pub mod decide;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use self::decide::{Verdict, Why};
+use super::AgentHandle;
+use super::admission::{GroupRefusal, Problem, Refusal};
+use super::restore::Found;
+use super::views::BlockedPlacement;
+use crate::alloc::{AllocRunner, RestoredAlloc};
+use crate::clock;
+use crate::host::process::live::{self, LiveRun};
+use crate::limits::{HELD_RUN_POLL, KILL_GRACE};
+use crate::model::alloc::Allocation;
+use crate::model::ids::{AllocId, GroupName, JobId};
+use crate::model::saved::JobRecord;
+use crate::model::time::Timestamp;
+use crate::state::Age;
+
+/// A run that is held back, as people see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldRun {
+    /// Its supervisor's process, by which it is named in commands.
+    pub supervisor: u32,
+    /// Its own process, where it is known.
+    pub pid: Option<u32>,
+    /// Its id, where it is known.
+    pub run: Option<String>,
+    /// Its allocation, where something says which.
+    pub alloc: Option<String>,
+    /// Likewise its job.
+    pub job: Option<String>,
+    /// Likewise its group.
+    pub group: Option<String>,
+    /// Likewise its index in the group.
+    pub index: Option<u32>,
+    /// Likewise its task.
+    pub task: Option<String>,
+    /// Why no agent owns it.
+    pub reason: String,
+    /// The command that ends it.
+    pub end_with: String,
+}
+
+impl HeldRun {
+    /// Of a run that was found.
+    #[must_use]
+    pub fn of(run: &LiveRun, reason: String, data_dir: &Path) -> Self {
+        let (supervisor, place) = (run.supervisor.pid, run.place.as_ref());
+        Self {
+            supervisor,
+            pid: Some(run.identity.pid).filter(|pid| *pid != supervisor),
+            run: run.run.clone(),
+            alloc: place.map(|place| place.alloc.to_string()),
+            job: place.map(|place| place.job.to_string()),
+            group: place.map(|place| place.group.to_string()),
+            index: place.map(|place| place.index),
+            task: place.map(|place| place.task.to_string()),
+            reason,
+            end_with: format!(
+                "ostler state end-run {supervisor} --data-dir {}",
+                data_dir.display()
+            ),
+        }
+    }
+}
+
+impl std::fmt::Display for HeldRun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "supervisor {}", self.supervisor)?;
+        if let Some(pid) = self.pid {
+            write!(f, ", process {pid}")?;
+        }
+        if let (Some(job), Some(group), Some(index)) = (&self.job, &self.group, self.index) {
+            write!(f, ", of {job}.{group}[{index}]")?;
+        }
+        if let (Some(task), Some(alloc)) = (&self.task, &self.alloc) {
+            write!(f, ", task {task} of allocation {alloc}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What is held back, and how the state file compares with what its directory knew.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldReport {
+    /// Of the file as it was opened.
+    pub state: Age,
+    /// Sorted by supervisor.
+    pub runs: Vec<HeldRun>,
+}
+
+impl HeldReport {
+    /// What the state file lacks, as a sentence.
+    #[must_use]
+    pub fn lacks(&self) -> Option<String> {
+        match self.state {
+            Age::Newest => None,
+            Age::Older { commits } => Some(format!(
+                "the state file was older than what was acknowledged when the agent started: it \
+                 lacks {commits} change(s)"
+            )),
+            Age::Gone { commits } => Some(format!(
+                "the state file was gone when the agent started, and with it {commits} change(s)"
+            )),
+        }
+    }
+}
+
+/// Why a run could not be ended.
+#[derive(Debug, thiserror::Error)]
+pub enum EndRunError {
+    /// There is none by this number.
+    #[error(
+        "no run that is held back has the supervisor {supervisor}; `ostler state runs` lists them"
+    )]
+    Unknown {
+        /// What was asked for.
+        supervisor: u32,
+    },
+    /// It was asked to end, and did not.
+    #[error("the run of supervisor {supervisor} did not end; look at its processes")]
+    Refused {
+        /// Which.
+        supervisor: u32,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Runs found alive at the start of an agent.
+#[derive(Debug, Default)]
+pub(super) struct LiveRuns {
+    /// Those that nobody owns.
+    held: Vec<(LiveRun, Why)>,
+    /// All of them.
+    processes: Vec<(u32, u64)>,
+    /// How many were adopted by their notes.
+    adopted: usize,
+}
+
+impl LiveRuns {
+    /// Look for them, and enter in `found` those that can be owned. Blocks.
+    pub(super) fn find(
+        data_dir: &Path,
+        found: &mut Found,
+        lacks: bool,
+        now: Timestamp,
+    ) -> Result<Self, String> {
+        let runs = live::find(&data_dir.join("exits"))
+            .map_err(|error| crate::model::causes::chain(&error))?;
+        let mut this = Self::default();
+        let verdicts = decide::decide(&runs, &found.known(lacks));
+        for (run, verdict) in runs.into_iter().zip(verdicts) {
+            this.processes.push((run.identity.pid, run.identity.start_ticks));
+            match verdict {
+                Verdict::Owned => {}
+                Verdict::Adopt(record) => {
+                    if let Some(place) = &run.place {
+                        found.adopt_run(place.alloc, &place.task, record, now);
+                        this.adopted = this.adopted.saturating_add(1);
+                    }
+                }
+                Verdict::Hold(why) => this.held.push((run, why)),
+            }
+        }
+        Ok(this)
+    }
+
+    /// What the operator should hear.
+    pub(super) fn notices(&self, data_dir: &Path) -> Vec<String> {
+        let mut said = Vec::new();
+        if self.adopted > 0 {
+            said.push(format!(
+                "{} run(s) that the state file did not know are alive and owned again",
+                self.adopted
+            ));
+        }
+        for (run, why) in &self.held {
+            let held = HeldRun::of(run, why.to_string(), data_dir);
+            said.push(format!(
+                "a run is alive and held back ({held}): {why}; nothing is started in its place \
+                 until it ends: end it with `{}`",
+                held.end_with
+            ));
+        }
+        said
+    }
+
+    /// Allocations whose directories are in use.
+    pub(super) fn allocs(&self) -> BTreeSet<AllocId> {
+        self.held.iter().filter_map(|(run, _)| Some(run.place.as_ref()?.alloc)).collect()
+    }
+
+    /// A run is alive of which nothing says where it belongs: any directory may be its.
+    pub(super) fn nameless(&self) -> bool {
+        self.held.iter().any(|(run, _)| run.place.is_none())
+    }
+
+    /// Pids and start times of all processes found.
+    pub(super) fn processes(&self) -> &[(u32, u64)] {
+        &self.processes
+    }
+}
+
+/// An allocation that gets its owner when nothing of it is held back any more.
+struct Waiting {
+    allocation: Arc<Allocation>,
+    restored: RestoredAlloc,
+    registered: bool,
+}
+
+/// What an agent holds back.
+#[derive(Default)]
+pub(super) struct Holds {
+    state: Age,
+    runs: Vec<(LiveRun, Why)>,
+    waiting: Vec<Waiting>,
+}
+
+impl Holds {
+    pub(super) fn new(state: Age, live: LiveRuns) -> Self {
+        Self { state, runs: live.held, waiting: Vec::new() }
+    }
+
+    fn of_alloc(&self, alloc: AllocId) -> Option<&(LiveRun, Why)> {
+        self.runs.iter().find(|(run, _)| run.place.as_ref().is_some_and(|at| at.alloc == alloc))
+    }
+
+    fn of_place(&self, job: &JobId, group: &GroupName, index: u32) -> Option<&(LiveRun, Why)> {
+        self.runs.iter().find(|(run, _)| {
+            // Of one that says nothing, any place may be its.
+            run.place
+                .as_ref()
+                .is_none_or(|at| at.job == *job && at.group == *group && at.index == index)
+        })
+    }
+}
+
+impl AgentHandle {
+    fn holds(&self) -> MutexGuard<'_, Holds> {
+        self.0.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs that are alive and that this agent does not own, and how its state file compared with
+    /// what its directory knew.
+    #[must_use]
+    pub fn held(&self) -> HeldReport {
+        let holds = self.holds();
+        let mut runs: Vec<_> = holds.runs.iter().map(|(run, why)| self.shown(run, *why)).collect();
+        runs.sort_by_key(|held| held.supervisor);
+        HeldReport { state: holds.state, runs }
+    }
+
+    /// End a run that is held back, and wait until its place is free.
+    ///
+    /// # Errors
+    /// When there is none with this supervisor, or it does not end.
+    pub async fn end_run(&self, supervisor: u32) -> Result<HeldRun, EndRunError> {
+        let found = {
+            let holds = self.holds();
+            holds.runs.iter().find(|(run, _)| run.supervisor.pid == supervisor).cloned()
+        };
+        let (run, why) = found.ok_or(EndRunError::Unknown { supervisor })?;
+        run.end(KILL_GRACE).await.map_err(|source| EndRunError::Refused { supervisor, source })?;
+        self.lift(&run).await;
+        Ok(self.shown(&run, why))
+    }
+
+    fn shown(&self, run: &LiveRun, why: Why) -> HeldRun {
+        HeldRun::of(run, why.to_string(), &self.0.data_dir)
+    }
+
+    fn problem(&self, (run, why): &(LiveRun, Why)) -> Problem {
+        let held = self.shown(run, *why);
+        Problem::HeldBack { run: held.to_string(), reason: held.reason, end_with: held.end_with }
+    }
+
+    /// Keep an allocation without an owner while a run of it is held back. `false`: it is not.
+    pub(super) fn withhold(
+        &self,
+        allocation: &Arc<Allocation>,
+        restored: &RestoredAlloc,
+        registered: bool,
+    ) -> bool {
+        let mut holds = self.holds();
+        if holds.of_alloc(allocation.id).is_none() {
+            return false;
+        }
+        let (allocation, restored) = (Arc::clone(allocation), restored.clone());
+        holds.waiting.push(Waiting { allocation, restored, registered });
+        true
+    }
+
+    /// What keeps a place of a job from being filled.
+    pub(super) fn held_place(
+        &self,
+        record: &JobRecord,
+        group: &GroupName,
+        index: u32,
+    ) -> Option<Arc<Refusal>> {
+        let problem = {
+            let holds = self.holds();
+            self.problem(holds.of_place(&record.job.id, group, index)?)
+        };
+        Some(self.refusal(record, group, problem))
+    }
+
+    /// Places of a job that are taken by allocations without an owner.
+    pub(super) fn withheld(&self, record: &JobRecord) -> Vec<BlockedPlacement> {
+        let holds = self.holds();
+        let ours =
+            holds.waiting.iter().filter(|waiting| waiting.allocation.job.id == record.job.id);
+        let blocked = ours.filter_map(|Waiting { allocation, .. }| {
+            Some(BlockedPlacement {
+                group: allocation.group.clone(),
+                index: allocation.index,
+                previous: Some(allocation.id),
+                soon: false,
+                refusal: self.refusal(
+                    record,
+                    &allocation.group,
+                    self.problem(holds.of_alloc(allocation.id)?),
+                ),
+            })
+        });
+        blocked.collect()
+    }
+
+    /// A place that is held back, as a refusal.
+    fn refusal(&self, record: &JobRecord, group: &GroupName, problem: Problem) -> Arc<Refusal> {
+        Arc::new(Refusal {
+            job: record.job.id.clone(),
+            node: self.node().name.clone(),
+            groups: vec![GroupRefusal { group: Some(group.clone()), problems: vec![problem] }],
+            attempts: Vec::new(),
+        })
+    }
+
+    /// Wait for the ends of all runs that are held back.
+    pub(super) fn watch_held(&self) {
+        let runs: Vec<LiveRun> = self.holds().runs.iter().map(|(run, _)| run.clone()).collect();
+        for run in runs {
+            let (weak, ended) = (Arc::downgrade(&self.0), self.0.ended.clone());
+            tokio::spawn(async move {
+                while !run.ended() {
+                    tokio::select! {
+                        () = ended.cancelled() => return,
+                        () = clock::sleep(HELD_RUN_POLL) => {}
+                    }
+                }
+                if let Some(agent) = weak.upgrade().map(AgentHandle) {
+                    agent.lift(&run).await;
+                }
+            });
+        }
+    }
+
+    /// A run that was held back has ended. Idempotent.
+    async fn lift(&self, run: &LiveRun) {
+        let free: Vec<Waiting> = {
+            let mut holds = self.holds();
+            let before = holds.runs.len();
+            holds.runs.retain(|(held, _)| held.supervisor != run.supervisor);
+            if holds.runs.len() == before {
+                return;
+            }
+            let waiting = std::mem::take(&mut holds.waiting);
+            let (free, kept) =
+                waiting.into_iter().partition(|one| holds.of_alloc(one.allocation.id).is_none());
+            holds.waiting = kept;
+            free
+        };
+        let (pid, ticks) = (run.identity.pid, run.identity.start_ticks);
+        self.0.services.processes.forget_process(pid, ticks);
+        tracing::info!(supervisor = run.supervisor.pid, pid, "a run that was held back has ended");
+        let order = self.0.order.lock().await;
+        for Waiting { allocation, restored, registered } in free {
+            // A newer copy may have come meanwhile.
+            let newest = self.registry().alloc(allocation.id).map(|e| Arc::clone(&e.allocation));
+            self.restore_one(newest.unwrap_or(allocation), restored, registered).await;
+        }
+        drop(order);
+        self.0.wake.notify_one();
+    }
+
+    /// Give an allocation of an earlier agent its owner.
+    pub(super) async fn restore_one(
+        &self,
+        alloc: Arc<Allocation>,
+        restored: RestoredAlloc,
+        registered: bool,
+    ) {
+        let now = self.0.clock.now();
+        self.registry().restore_alloc(&alloc, registered, restored.saved.as_ref(), now);
+        match AllocRunner::restore(self.runner_config(Arc::clone(&alloc)), restored) {
+            Ok(handle) => self.own(&handle),
+            Err(error) => {
+                tracing::error!(alloc = %alloc.id, %error, "allocation not restored");
+                // One that was over is not run again for that.
+                self.remember_place(alloc.id).await;
+                let owing = self.0.devices.end_alloc(alloc.id);
+                self.admission().end_alloc(alloc.id, &owing);
+                self.registry().remove_alloc(alloc.id);
+            }
+        }
+    }
+}

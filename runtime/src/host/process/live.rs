@@ -1,0 +1,216 @@
+//! Supervisors that are alive, whatever the state file knows of them.
+//!
+//! ```text
+//! notes of runs (exits/*.run) ─ its supervisor lives (pid, start time, boot) ───────────────┐
+//! /proc ─ processes called ostler-shim that hold our directory of exit records open ─ its  ─┴─► LiveRun
+//!         task: a child named by a record, or its only one; of which job: the task's environment
+//! ```
+//! The second way finds those whose notes are gone or were never written (supervisors of older
+//! agents). Their task can write what its environment seems to be: at worst it is taken for one of
+//! another job, which is then held back.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::identity;
+use super::supervise::note::Note;
+use super::supervise::record::{RecordError, Records};
+use crate::driver::api::{ProcessIdentity, RunNote, SupervisorIdentity};
+
+/// Name of a supervisor's process.
+const COMM: &str = "ostler-shim";
+/// Most bytes read of an environment.
+const ENVIRONMENT_BYTES_MAX: usize = 1 << 20;
+
+/// Where a run belongs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Place {
+    /// The allocation.
+    pub alloc: crate::model::ids::AllocId,
+    /// The task.
+    pub task: crate::model::ids::TaskName,
+    /// The job.
+    pub job: crate::model::ids::JobId,
+    /// The group.
+    pub group: crate::model::ids::GroupName,
+    /// Index in the group.
+    pub index: u32,
+}
+
+/// A supervisor that is alive, with its task.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LiveRun {
+    /// The supervisor.
+    pub supervisor: SupervisorIdentity,
+    /// What is needed to end it. The process is the supervisor itself where the task is not known.
+    pub identity: ProcessIdentity,
+    /// The run's id, from its note.
+    pub run: Option<String>,
+    /// Where it belongs; `None`: nothing says so.
+    pub place: Option<Place>,
+    /// What an agent had on record of it, from its note.
+    pub record: Option<serde_json::Value>,
+}
+
+impl LiveRun {
+    fn noted(note: Note, supervisor: SupervisorIdentity) -> Self {
+        let RunNote { alloc, task, job, group, index, record } = note.about;
+        Self {
+            supervisor,
+            identity: note.identity,
+            run: Some(note.run),
+            place: Some(Place { alloc, task, job, group, index }),
+            record: (!record.is_null()).then_some(record),
+        }
+    }
+
+    /// End it with its task, and wait until both are gone.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or it does not end within `bound`.
+    pub async fn end(&self, bound: Duration) -> io::Result<()> {
+        identity::end_leftover(self.identity.clone(), bound).await
+    }
+
+    /// Has it ended?
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        let SupervisorIdentity { pid, start_ticks } = self.supervisor;
+        // What cannot be looked at is not taken for gone.
+        identity::open_same(pid, start_ticks)
+            .is_ok_and(|pidfd| pidfd.is_none_or(|pidfd| identity::has_ended(&pidfd)))
+    }
+}
+
+/// Every supervisor of this directory of exit records that is alive, by pid. Reads `/proc`; blocks.
+/// Nothing where there is no such directory.
+///
+/// # Errors
+/// When the directory or `/proc` cannot be read.
+pub fn find(records: &Path) -> Result<Vec<LiveRun>, RecordError> {
+    let failed = |source| RecordError::Directory { path: records.to_owned(), source };
+    let boot = identity::boot_id().map_err(failed)?;
+    let opened = if records.is_dir() { Some(Records::open(records)?) } else { None };
+    let mut found = BTreeMap::new();
+    for note in opened.iter().flat_map(Records::notes) {
+        let Some(supervisor) = note.identity.supervisor else { continue };
+        if note.identity.boot_id != boot {
+            continue;
+        }
+        let run = LiveRun::noted(note, supervisor);
+        if !run.ended() {
+            found.insert(supervisor.pid, run);
+        }
+    }
+    let named = opened.as_ref().map(task_names).unwrap_or_default();
+    for pid in supervisors(records).map_err(failed)? {
+        if !found.contains_key(&pid)
+            && let Some(run) = unnoted(pid, &boot, &named)
+        {
+            found.insert(pid, run);
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+/// Tasks by pid and start time, as the names of records say.
+fn task_names(records: &Records) -> BTreeMap<u32, u64> {
+    let names = records.names().unwrap_or_default();
+    let tasks = names.iter().filter_map(|name| {
+        let (pid, ticks) = name.split('.').nth(1)?.split_once('-')?;
+        Some((pid.parse().ok()?, ticks.parse().ok()?))
+    });
+    tasks.collect()
+}
+
+/// Processes that are supervisors of this directory.
+fn supervisors(records: &Path) -> io::Result<Vec<u32>> {
+    let path = records.canonicalize().unwrap_or_else(|_| records.to_owned());
+    let mut gone = path.clone().into_os_string();
+    gone.push(" (deleted)");
+    let gone = PathBuf::from(gone);
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Ok(entry) = entry else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let process = entry.path();
+        let comm = fs::read_to_string(process.join("comm")).unwrap_or_default();
+        if comm.trim_end() == COMM && holds(&process, [&path, &gone]) {
+            found.push(pid);
+        }
+    }
+    Ok(found)
+}
+
+fn holds(process: &Path, paths: [&Path; 2]) -> bool {
+    let fds = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    let mut targets = fds.filter_map(|fd| fs::read_link(fd.path()).ok());
+    targets.any(|target| paths.contains(&target.as_path()))
+}
+
+/// A supervisor without a note.
+fn unnoted(pid: u32, boot: &str, named: &BTreeMap<u32, u64>) -> Option<LiveRun> {
+    let start_ticks = identity::start_ticks(pid).ok()?;
+    let listed = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let numbers = listed.as_deref().unwrap_or_default().split_ascii_whitespace();
+    let children: Vec<u32> = numbers.filter_map(|child| child.parse().ok()).collect();
+    // Its task is over, or was never let go and is ended by it: nobody is left to let it go.
+    if listed.is_ok() && children.iter().all(|child| is_copy_of(pid, *child)) {
+        return None;
+    }
+    let ticks = |child: &u32| identity::start_ticks(*child).ok();
+    let task = children
+        .iter()
+        .find(|child| named.get(child).copied() == ticks(child))
+        .or_else(|| children.iter().find(|child| place_of(**child).is_some()))
+        .and_then(|child| Some((*child, ticks(child)?)));
+    let supervisor = SupervisorIdentity { pid, start_ticks };
+    let (process, process_ticks) = task.unwrap_or((pid, start_ticks));
+    let run = LiveRun {
+        supervisor,
+        identity: ProcessIdentity {
+            pid: process,
+            start_ticks: process_ticks,
+            boot_id: boot.to_owned(),
+            cgroup: None,
+            supervisor: Some(supervisor),
+        },
+        run: None,
+        place: task.and_then(|(task, _)| place_of(task)),
+        record: None,
+    };
+    (!run.ended()).then_some(run)
+}
+
+/// Is the child a fork of the supervisor that has not executed its program?
+fn is_copy_of(supervisor: u32, child: u32) -> bool {
+    let line = |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).ok();
+    let program = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
+    line(child).is_some_and(|own| !own.is_empty() && line(supervisor) == Some(own))
+        && program(child) == program(supervisor)
+}
+
+/// Where a task belongs by its environment.
+fn place_of(task: u32) -> Option<Place> {
+    let mut environment = fs::read(format!("/proc/{task}/environ")).ok()?;
+    environment.truncate(ENVIRONMENT_BYTES_MAX);
+    let values: BTreeMap<&str, &str> = environment
+        .split(|byte| *byte == 0)
+        .filter_map(|line| std::str::from_utf8(line).ok()?.split_once('='))
+        .collect();
+    let value = |name: &str| values.get(name).copied();
+    Some(Place {
+        alloc: value("NOMAD_ALLOC_ID")?.parse().ok()?,
+        task: value("NOMAD_TASK_NAME")?.parse().ok()?,
+        job: value("NOMAD_JOB_ID")?.parse().ok()?,
+        group: value("NOMAD_GROUP_NAME")?.parse().ok()?,
+        index: value("NOMAD_ALLOC_INDEX")?.parse().ok()?,
+    })
+}
