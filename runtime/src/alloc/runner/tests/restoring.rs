@@ -138,7 +138,8 @@ async fn a_finished_one_with_a_run_on_record_is_over_when_that_has_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn one_whose_directory_is_gone_and_of_which_nothing_lives_gets_another_and_runs_again() {
-    let (bench, handle) = left(vec![task("web")]).await;
+    let restart = fixtures::restart(2, SECOND);
+    let (bench, handle) = left(vec![Task { restart, ..task("web") }]).await;
     std::fs::remove_dir_all(handle.dir()).unwrap();
     bench.node.set_adoption(Some(crate::driver::api::Adoption::Rebooted));
     bench.node.script("web", [Script { pid: Some(6), ..Script::runs() }]);
