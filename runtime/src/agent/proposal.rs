@@ -87,9 +87,13 @@ impl Proposal {
         })
     }
 
-    /// Allocations that go only because others take their places.
-    fn replaced(&self) -> BTreeSet<AllocId> {
-        self.places().filter(|place| place.replaces).filter_map(|place| place.previous).collect()
+    /// Allocations that go only because others take their places, by place.
+    fn replaced(&self) -> BTreeMap<(&GroupName, u32), AllocId> {
+        let stopped = self.actions.iter().filter_map(|action| match action {
+            Action::Stop { alloc, reason: reason::REPLACED } => self.alloc(*alloc),
+            _ => None,
+        });
+        stopped.map(|alloc| ((&alloc.group, alloc.index), alloc.id)).collect()
     }
 
     /// These places cannot be filled: what they would replace runs on.
@@ -100,11 +104,9 @@ impl Proposal {
         let held = |group: &GroupName, index: u32| {
             unfit.iter().any(|place| place.group == *group && place.index == index)
         };
-        let kept: BTreeSet<AllocId> = self
-            .places()
-            .filter(|place| place.replaces && held(place.group, place.index))
-            .filter_map(|place| place.previous)
-            .collect();
+        let replaced = self.replaced().into_iter();
+        let kept: BTreeSet<AllocId> =
+            replaced.filter(|((group, index), _)| held(group, *index)).map(|(_, id)| id).collect();
         self.actions.retain(|action| match action {
             Action::Place { group, index, .. } => !held(group, *index),
             Action::Stop { alloc, .. } => !kept.contains(alloc),
@@ -121,7 +123,7 @@ struct Place<'a> {
     index: u32,
     /// The allocation that had it last.
     previous: Option<AllocId>,
-    /// Which runs, and is stopped for this one.
+    /// One of the place runs, and is stopped for this one.
     replaces: bool,
 }
 
@@ -163,12 +165,13 @@ impl AgentHandle {
         }
         let mut trial = admission.clone();
         let replaced = proposal.replaced();
-        proposal.going.difference(&replaced).for_each(|alloc| trial.release_alloc(*alloc));
+        let kept: BTreeSet<AllocId> = replaced.values().copied().collect();
+        proposal.going.difference(&kept).for_each(|alloc| trial.release_alloc(*alloc));
         let mut one_by_one = OneByOne::default();
         for place in places {
             let mut next = trial.clone();
-            if let Some(previous) = place.previous.filter(|_| place.replaces) {
-                next.release_alloc(previous);
+            if let Some(goes) = replaced.get(&(place.group, place.index)) {
+                next.release_alloc(*goes);
             }
             if one_by_one.fits(place, |one| self.try_place(&mut next, record, one, &in_use, None)) {
                 trial = next;

@@ -260,3 +260,51 @@ fn of_a_stopped_job_and_a_stopped_allocation_nothing_is_remembered() {
     world.registry.put_job(Arc::new(stopped));
     assert_eq!(world.registry.remember(second), None);
 }
+
+#[test]
+fn what_a_place_that_cannot_be_filled_would_replace_is_kept_whichever_had_it_last() {
+    use crate::agent::admission::Refusal;
+    use crate::agent::views::BlockedPlacement;
+
+    let mut world = World::new([2, 1]);
+    world.fill();
+    let (old, _) = world.allocs.values().find(|(a, _)| a.group.as_str() == "a").unwrap().clone();
+    // A newer one of its place is told to stop and runs still.
+    world.next += 1;
+    let stopping = Allocation {
+        id: AllocId::new(uuid::Uuid::from_u128(u128::from(world.next))),
+        desired: DesiredStatus::Stop,
+        create_index: world.next,
+        ..(*old).clone()
+    };
+    world.put(Arc::new(stopping.clone()), None);
+    let mut groups = world.record.job.groups.clone();
+    groups[0].tasks[0].env.insert("A".into(), "b".into());
+    let job = Arc::new(Job { groups, ..(*world.record.job).clone() });
+    world.record = Arc::new(JobRecord { job, ..(*world.record).clone() });
+    world.next_version();
+
+    let mut proposal = Proposal::new(&world.registry, &world.record);
+    let stops = |proposal: &Proposal, id| {
+        proposal.actions.iter().any(|a| matches!(a, Action::Stop { alloc, .. } if *alloc == id))
+    };
+    assert!(stops(&proposal, old.id));
+    let (job, node) = (world.record.job.id.clone(), "n".to_owned());
+    let refusal = Refusal { job, node, groups: Vec::new(), attempts: Vec::new() };
+    let unfit = BlockedPlacement {
+        group: old.group.clone(),
+        index: old.index,
+        previous: Some(stopping.id),
+        soon: false,
+        refusal: Arc::new(refusal),
+    };
+    proposal.hold(&[unfit]);
+    assert!(!stops(&proposal, old.id), "it runs on");
+    let here = |action: &Action| match action {
+        Action::Place { group, index, .. } => *group == old.group && *index == old.index,
+        _ => false,
+    };
+    assert!(!proposal.actions.iter().any(here));
+    let others = proposal.actions.iter().filter(|a| matches!(a, Action::Place { .. })).count();
+    assert_eq!(others, 1, "the other place of the group is replaced");
+}
