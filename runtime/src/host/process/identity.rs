@@ -101,6 +101,18 @@ pub async fn end_leftover(
     identity: ProcessIdentity,
     bound: Duration,
 ) -> io::Result<()> {
+    end(Some(run), identity, bound).await
+}
+
+/// As [`end_leftover`], of a process of which nobody says whose it is.
+///
+/// # Errors
+/// As [`end_leftover`].
+pub async fn end_unnamed(identity: ProcessIdentity, bound: Duration) -> io::Result<()> {
+    end(None, identity, bound).await
+}
+
+async fn end(run: Option<RunId>, identity: ProcessIdentity, bound: Duration) -> io::Result<()> {
     let watch = Stopwatch::start();
     loop {
         let (run, identity) = (run.clone(), identity.clone());
@@ -109,7 +121,10 @@ pub async fn end_leftover(
             if is_there(&identity)? {
                 return Ok(Some(format!("process {}", identity.pid)));
             }
-            let left = left::of(&run, &identity, Known::Recorded)?;
+            let left = match &run {
+                Some(run) => left::of(run, &identity, Known::Recorded)?,
+                None => left::unnamed(&identity)?,
+            };
             left::kill(&left);
             Ok(left.iter().find(|left| left.certain).map(|left| format!("process {left}")))
         });

@@ -54,10 +54,25 @@ pub enum Known {
 /// # Errors
 /// When it cannot be found out: no file descriptor is left, for example.
 pub fn of(run: &RunId, identity: &ProcessIdentity, known: Known) -> io::Result<Vec<Left>> {
+    look(marks(run).as_ref(), identity, known)
+}
+
+/// As [`of`], for a process from a record of which nobody says whose it is.
+///
+/// # Errors
+/// As [`of`].
+pub fn unnamed(identity: &ProcessIdentity) -> io::Result<Vec<Left>> {
+    look(None, identity, Known::Recorded)
+}
+
+fn look(
+    marks: Option<&[String; 2]>,
+    identity: &ProcessIdentity,
+    known: Known,
+) -> io::Result<Vec<Left>> {
     if identity::boot_id()? != identity.boot_id {
         return Ok(Vec::new());
     }
-    let marks = marks(run);
     let reused =
         identity::stat_of(identity.pid)?.is_some_and(|now| now.start_ticks != identity.start_ticks);
     let supervisor = match identity.supervisor {
@@ -80,7 +95,7 @@ pub fn of(run: &RunId, identity: &ProcessIdentity, known: Known) -> io::Result<V
         let member = !reused && is_member(&stat, identity.pid);
         let certain = own && !(reused && pid == identity.pid)
             || member && known == Known::Now
-            || is_marked(pid, &marks)?;
+            || is_marked(pid, marks)?;
         if certain || member {
             let Stat { start_ticks, state, name, .. } = stat;
             found.push(Left { pid, start_ticks, state, name, certain });
@@ -120,7 +135,7 @@ fn marks(run: &RunId) -> Option<[String; 2]> {
     Some([format!("NOMAD_ALLOC_ID={alloc}"), format!("NOMAD_TASK_NAME={task}")])
 }
 
-fn is_marked(pid: u32, marks: &Option<[String; 2]>) -> io::Result<bool> {
+fn is_marked(pid: u32, marks: Option<&[String; 2]>) -> io::Result<bool> {
     let Some(marks) = marks else { return Ok(false) };
     let environment = match fs::read(format!("/proc/{pid}/environ")) {
         Ok(environment) => environment,

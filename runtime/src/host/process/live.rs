@@ -21,6 +21,7 @@ use super::identity;
 use super::supervise::note::Note;
 use super::supervise::record::{RecordError, Records};
 use crate::driver::api::{ProcessIdentity, RunNote, SupervisorIdentity};
+use crate::model::ids::RunId;
 
 /// Name of a supervisor's process.
 const COMM: &str = "ostler-shim";
@@ -74,7 +75,15 @@ impl LiveRun {
     /// # Errors
     /// When the kernel refuses, or it does not end within `bound`.
     pub async fn end(&self, bound: Duration) -> io::Result<()> {
-        identity::end_leftover(self.identity.clone(), bound).await
+        let identity = self.identity.clone();
+        // What only its environment says is not gone by: that is the task's own word.
+        match (&self.run, &self.place) {
+            (Some(_), Some(place)) => {
+                let run = RunId::new(place.alloc, &place.task, 0);
+                identity::end_leftover(run, identity, bound).await
+            }
+            _ => identity::end_unnamed(identity, bound).await,
+        }
     }
 
     /// Has it ended?
