@@ -43,7 +43,10 @@ pub(super) async fn clear(
     let mut cleared = Cleared::default();
     let mut endings = JoinSet::new();
     for leftover in leftovers(state)?.into_iter().filter(|left| !kept.contains(&left.alloc)) {
-        for identity in leftover.identities {
+        // One with a supervisor is a job's: what lives of it is not ended for a record that is lost,
+        // but held back (`held`).
+        let ours = leftover.identities.into_iter().filter(|identity| identity.supervisor.is_none());
+        for identity in ours {
             let (run, alloc) = (leftover.run.clone(), leftover.alloc);
             let task = leftover.task.clone();
             endings.spawn(async move {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  state file ─► Found: jobs, allocations, their tasks
-//!    │ no readable Alloc record ───────────► processes killed by identity, records removed
+//!    │ no readable Alloc record ───────────► records removed; what lives is held back (`held`)
 //!    │ to run, and its job is not on record ► (a run of `ostler run` that crashed) killed and closed
 //!    ▼ the rest is kept:
 //!  admission adopts what is not over ─► owners ─► every job: what is missing is placed
@@ -45,6 +45,8 @@ pub(super) struct Found {
     ledger: Option<DeviceLedger>,
     /// Records that do not decode.
     bad: Vec<Key>,
+    /// Jobs whose records were made from their allocations.
+    rebuilt: Vec<JobId>,
     /// What the operator should hear.
     notices: Vec<String>,
     /// Exit records of runs that are not here belong to nobody, but for those of these processes
@@ -64,6 +66,13 @@ struct FoundAlloc {
 impl FoundAlloc {
     fn over(&self) -> bool {
         self.restored.saved.as_ref().is_some_and(|saved| saved.finished)
+    }
+
+    /// An agent with jobs ran it: tasks of an embedded one have no supervisors.
+    fn supervised(&self) -> bool {
+        let runs =
+            self.restored.tasks.values().filter_map(|task| task.local.as_ref()?.run.as_ref());
+        runs.flat_map(|run| &run.identities).any(|identity| identity.supervisor.is_some())
     }
 
     fn known_task(&self, name: &TaskName, lacks: bool) -> KnownTask {
@@ -98,7 +107,7 @@ impl Found {
         for record in state.scan(&Prefix::Allocs)? {
             found.take(&record);
         }
-        found.keep_jobs_of_bad_records();
+        found.keep_jobs_of_lost_records();
         found.reopen_what_may_run();
         found.ledger = match state.get(&Key::DeviceLedger) {
             Ok(ledger) => ledger,
@@ -176,12 +185,17 @@ impl Found {
     }
 
     /// A job whose record is damaged is known from its allocations: they run on.
-    fn keep_jobs_of_bad_records(&mut self) {
-        let lost = self.bad.iter().filter_map(|key| match key {
+    /// Likewise one whose record is not there, of an allocation that was run by an agent with jobs.
+    fn keep_jobs_of_lost_records(&mut self) {
+        let bad = self.bad.iter().filter_map(|key| match key {
             Key::Job(id) => Some(id.clone()),
             _ => None,
         });
-        for id in lost.collect::<Vec<_>>() {
+        let served = self.allocs.values().filter(|found| found.supervised());
+        let served = served.filter_map(|found| Some(found.allocation.as_ref()?.job.id.clone()));
+        let lost: BTreeSet<JobId> =
+            bad.chain(served).filter(|id| !self.jobs.contains_key(id)).collect();
+        for id in lost {
             let of_job = self.allocs.values().filter_map(|found| found.allocation.as_ref());
             let newest = of_job
                 .filter(|alloc| alloc.job.id == id && alloc.desired == DesiredStatus::Run)
@@ -204,6 +218,11 @@ impl Found {
                 stopped: false,
                 origin: crate::model::saved::JobOrigin::default(),
             };
+            self.notices.push(format!(
+                "job {id} is known from its allocations: its own record is lost, and with it what \
+                 was changed after they were placed"
+            ));
+            self.rebuilt.push(id.clone());
             self.jobs.insert(id, Arc::new(record));
         }
     }
@@ -406,6 +425,11 @@ impl AgentHandle {
         let order = self.0.order.lock().await;
         for record in found.jobs.values() {
             self.registry().put_job(Arc::clone(record));
+        }
+        for id in &found.rebuilt {
+            if let Some(record) = found.jobs.get(id) {
+                self.0.state.put_later(&Key::Job(id.clone()), &**record).await?;
+            }
         }
         for (block, places) in std::mem::take(&mut found.ended) {
             self.registry().restore_ended(&block.job, &block.group, places);

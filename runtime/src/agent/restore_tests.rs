@@ -83,7 +83,7 @@ async fn bad_records_are_put_aside_and_halves_removed_and_nothing_else_is_touche
     state.put(&Key::TaskState(half.id, task.clone()), &TaskState::default()).await.unwrap();
     state.put(&Key::TaskLocal(good.id, task), &Garbage).await.unwrap();
     let mut found = Found::read(&state).unwrap();
-    assert_eq!(found.take_notices().len(), 2);
+    assert_eq!(found.take_notices().len(), 3);
     assert_eq!(found.kept(), BTreeSet::from([good.id]), "its job is known from it");
     clear(&state, &found, true, Timestamp::from_nanos(7)).await.unwrap();
     assert!(state.get::<JobRecord>(&Key::Job(good.job.id.clone())).is_err(), "left as it is");
@@ -95,6 +95,35 @@ async fn bad_records_are_put_aside_and_halves_removed_and_nothing_else_is_touche
     let [(alloc, restored, over)] = &allocs[..] else { panic!("one allocation") };
     assert_eq!((alloc.id, *over), (good.id, false));
     assert!(restored.trouble.as_ref().is_some_and(|text| text.contains("task t")));
+}
+
+#[tokio::test]
+async fn a_job_whose_record_is_gone_is_known_from_what_an_agent_with_jobs_ran_of_it() {
+    use crate::driver::api::SupervisorIdentity;
+    let state = StateStore::in_memory().unwrap();
+    let supervisor = SupervisorIdentity { pid: 2, start_ticks: 1 };
+    let (served, embedded) = (allocation(1, "served", 5), allocation(2, "embedded", 6));
+    for (alloc, supervisor) in [(&served, Some(supervisor)), (&embedded, None)] {
+        put(&state, alloc).await;
+        // Of another boot, so that nothing of this machine is touched.
+        let identity = ProcessIdentity {
+            pid: 1,
+            start_ticks: 1,
+            boot_id: "another boot".to_owned(),
+            cgroup: None,
+            supervisor,
+        };
+        let task = TaskName::new("t").unwrap();
+        let id = RunId::new(alloc.id, &task, 7);
+        let run = Some(RunRecord { id, identities: vec![identity], started: None });
+        let tracker = RestartTracker::new(Timestamp::default());
+        let local = LocalState { run, tracker, run_complete: false, delayed_until: None };
+        state.put(&Key::TaskLocal(alloc.id, task), &local).await.unwrap();
+    }
+    let mut found = Found::read(&state).unwrap();
+    assert_eq!(found.kept(), BTreeSet::from([served.id]));
+    let said = found.take_notices();
+    assert!(said.len() == 1 && said[0].contains("job served is known from"), "{said:?}");
 }
 
 #[tokio::test]

@@ -184,7 +184,7 @@ async fn a_truncated_file_is_reported_with_path_cause_and_next_step_and_left_as_
         assert!(report["damage"].is_string(), "{report}");
         let text = of_file("check", &file, &[]).await;
         assert_eq!(text.code, Some(1), "{text:#?}");
-        assert!(text.stdout.contains("Restore a copy"), "{text:#?}");
+        assert!(text.stdout.contains("Put back the newest copy"), "{text:#?}");
 
         let path = file.to_str().unwrap();
         let next = format!("ostler state check --file {path}");
