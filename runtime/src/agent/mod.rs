@@ -336,10 +336,8 @@ impl AgentHandle {
         for (group, task) in job.groups.iter().flat_map(|g| g.tasks.iter().map(move |t| (g, t))) {
             let why = match self.0.drivers.dispense(&task.driver) {
                 Ok(_) => continue,
-                Err(PluginCallError::UnknownPlugin { name, .. })
-                    if !self.node().loading.is_empty() =>
-                {
-                    format!("driver {name} is not there yet: plugins are still being loaded")
+                Err(PluginCallError::StillLoading { name, loading }) => {
+                    format!("driver {name} is not there yet; still loading: {loading}")
                 }
                 Err(PluginCallError::UnknownPlugin { name, known }) => {
                     let instead = suggest::nearest(&name, known.split(", "));

@@ -83,16 +83,27 @@ pub(super) async fn running(
         // It was named: without it there is nothing to show.
         return connect(&at).map(Some);
     }
-    if args.config.is_some() || args.plugin_dir.is_some() {
-        return Ok(None);
-    }
-    let Ok(client) = connect(&at) else { return Ok(None) };
+    let Some(client) = meant(args) else { return Ok(None) };
     if client.is_there().await {
         return Ok(Some(client));
     }
     let socket = client.socket().display();
     output::say(&format!("no agent runs at {socket}: one is started for this command alone"));
     Ok(None)
+}
+
+/// As [`running`], for a command that needs an agent for a part of its work: nothing is said.
+pub(super) async fn at_hand(args: &AgentArgs) -> Option<Client> {
+    let client = meant(args)?;
+    client.is_there().await.then_some(client)
+}
+
+/// The agent of the data directory, unless another configuration is wanted than it may have.
+fn meant(args: &AgentArgs) -> Option<Client> {
+    if args.config.is_some() || args.plugin_dir.is_some() {
+        return None;
+    }
+    connect(&AddressArgs { address: None, data_dir: args.data_dir.clone() }).ok()
 }
 
 /// The result of `work`, unless a signal comes first; `hint` then says what goes on.

@@ -86,6 +86,21 @@ async fn an_agent_answers_while_a_plugin_is_loaded_and_says_which() {
     assert_eq!(status_of(&agent, "slow").await, "refused");
 }
 
+#[tokio::test]
+async fn a_job_that_comes_while_its_driver_is_loaded_waits_and_then_runs() {
+    let silent = Silent::new();
+    let agent = silent.agent(Home::new()).await;
+    let job = service(&agent.data);
+    agent.submit(&job).await.said(0, &["still loading"]);
+    let status = agent.json(&["job", "status", "--json", "svc"]).await;
+    assert_eq!(status["job"]["Status"], "pending", "{status:#}");
+    assert_eq!(status_of(&agent, "slow").await, "loading");
+    drop(silent);
+    let pid = pid_in(&agent.data.path().join("pid")).await;
+    agent.ask(&["job", "stop", "svc"]).await.said(0, &["job svc is stopped"]);
+    assert!(!runs(pid));
+}
+
 /// Needs native tasks that outlive the agent.
 #[tokio::test]
 async fn tasks_of_the_last_agent_run_on_and_are_taken_over_when_their_driver_comes() {
@@ -181,9 +196,14 @@ async fn commands_that_have_an_agent_of_their_own_work_beside_one_that_runs() {
     let run = with(&["run", file], &[]).await;
     run.said(0, &[&pid, "a temporary one"]);
     assert!(run.stdout.contains("hello"), "{run:#?}");
+    // Its drivers are what counts.
     let validate = with(&["job", "validate", file], &[]).await;
-    assert_eq!(validate.code, Some(0), "{validate:#?}");
-    for args in [&["node", "status"][..], &["plugin", "list"], &["plugin", "status"]] {
+    assert!(validate.stdout.contains("is valid"), "{validate:#?}");
+    let wrong = std::fs::read_to_string(file).unwrap().replace("command =", "comand =");
+    let wrong = agent.file("wrong.hcl", &wrong);
+    with(&["job", "validate", wrong.to_str().unwrap()], &[]).await.said(2, &["comand"]);
+    let validate = &["job", "validate", file][..];
+    for args in [validate, &["node", "status"], &["plugin", "list"], &["plugin", "status"]] {
         let asked = with(args, &[]).await;
         assert_eq!((asked.code, asked.stderr.as_str()), (Some(0), ""), "{asked:#?}");
     }

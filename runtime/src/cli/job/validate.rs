@@ -3,15 +3,18 @@
 use std::path::Path;
 
 use serde::Serialize;
+use serde_json::json;
 
 use super::super::args::job::ValidateArgs;
+use super::super::asking;
+use super::super::client::shapes::Validated;
 use super::super::exit::Exit;
 use super::super::input::{self, InputError};
 use super::super::output::{self, warning};
 use super::super::start::{Fallback, Session, StartError};
 use super::super::terminal::Terminal;
 use crate::agent::ConfigProblem;
-use crate::jobspec::Diagnostic;
+use crate::jobspec::{Diagnostic, nomad_json};
 use crate::model::job::Job;
 use crate::model::words::counted;
 
@@ -92,8 +95,16 @@ pub(in crate::cli) async fn validate(args: &ValidateArgs, terminal: &Terminal) -
     tell(args, &verdict, "", terminal, Exit::Input)
 }
 
-/// The tasks' configurations against the schemas of their drivers.
+/// The tasks' configurations against the schemas of their drivers: those of the agent that runs, else
+/// of one for this alone.
 async fn check(args: &ValidateArgs, job: &Job) -> Result<Checked, StartError> {
+    if let Some(client) = asking::at_hand(&args.agent).await {
+        let body = json!({ "Job": nomad_json(job) });
+        let checked: Result<Validated, _> = client.put("/v1/validate/job", &body).await;
+        let checked = checked.map_err(|error| StartError::Agent(error.to_string()))?;
+        let warnings = checked.agent_warnings.clone();
+        return Ok(Checked { problems: checked.problems(), warnings });
+    }
     let session = Session::start_and_say(&args.agent, Fallback::Temporary).await?;
     let (problems, warnings) = (session.agent.check(job), session.agent.without_driver(job));
     session.end().await;
