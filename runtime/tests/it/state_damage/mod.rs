@@ -44,6 +44,9 @@ const TELLING: &[&str] = &[
     "is gone",
     "was gone",
     "does not know",
+    "did not know",
+    "owned again",
+    "has no record",
     "left by",
     "inconsistent",
     "quarantine",
@@ -189,7 +192,10 @@ async fn work(
             scene = reusable;
             started
         });
-        println!("{}: {}", kind.name, if result.is_ok() { "well" } else { "WRONG" });
+        match &result {
+            Ok(started) => println!("{}: well, {started:?}", kind.name),
+            Err(trouble) => println!("=== {} (seed {seed}): {trouble}", kind.name),
+        }
         done.push((kind.name, result));
     }
 }
