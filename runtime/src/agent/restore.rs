@@ -30,7 +30,7 @@ use crate::model::task::{TaskState, TaskStatus};
 use crate::model::time::Timestamp;
 use crate::state::Record;
 use crate::state::keys::EndedBlock;
-use crate::state::{Key, Prefix, StateError, StateStore};
+use crate::state::{Key, Prefix, Quarantined, StateError, StateStore};
 use crate::task::handle::{LocalState, RunRecord};
 use crate::task::restart::RestartTracker;
 
@@ -107,7 +107,7 @@ impl Found {
         for record in state.scan(&Prefix::Allocs)? {
             found.take(&record);
         }
-        found.keep_jobs_of_lost_records();
+        found.keep_jobs_of_lost_records(&state.opened().quarantined);
         found.reopen_what_may_run();
         found.ledger = match state.get(&Key::DeviceLedger) {
             Ok(ledger) => ledger,
@@ -186,9 +186,11 @@ impl Found {
 
     /// A job whose record is damaged is known from its allocations: they run on.
     /// Likewise one whose record is not there, of an allocation that was run by an agent with jobs.
-    fn keep_jobs_of_lost_records(&mut self) {
-        let bad = self.bad.iter().filter_map(|key| match key {
-            Key::Job(id) => Some(id.clone()),
+    /// `put_aside`: records that were found damaged when the file was opened.
+    fn keep_jobs_of_lost_records(&mut self, put_aside: &[Quarantined]) {
+        let put_aside = put_aside.iter().filter_map(|bad| bad.key.parse::<Key>().ok());
+        let bad = self.bad.iter().cloned().chain(put_aside).filter_map(|key| match key {
+            Key::Job(id) => Some(id),
             _ => None,
         });
         let served = self.allocs.values().filter(|found| found.supervised());

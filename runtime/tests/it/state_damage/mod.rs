@@ -46,7 +46,7 @@ const TELLING: &[&str] = &[
     "does not know",
     "did not know",
     "owned again",
-    "has no record",
+    "is lost",
     "left by",
     "inconsistent",
     "quarantine",
