@@ -307,3 +307,28 @@ async fn a_run_of_a_known_task_that_cannot_be_owned_keeps_its_place_until_it_end
     assert_eq!(agent.alloc("svc").await, id);
     assert!(held(&agent).await.is_empty());
 }
+
+#[tokio::test]
+async fn an_allocation_on_record_is_not_started_beside_the_one_that_took_its_place_since() {
+    let agent = AgentProcess::start().await;
+    let bench = Bench::of(&agent.data);
+    agent.run(&service("svc", &bench.starts)).await.said(0, &["job svc runs"]);
+    bench.until_started(1).await;
+    let data = killed(agent).await;
+    let older = std::fs::read(&bench.state).unwrap();
+    let agent = started(data).await;
+    let newer = service("svc", &bench.starts).replace("sleep 600", "sleep 601");
+    agent.run(&newer).await.said(0, &["job svc runs"]);
+    let pids = bench.until_started(2).await;
+    eventually("the older one is over", || bench.live() == [pids[1]]).await;
+    let data = killed(agent).await;
+    std::fs::write(&bench.state, &older).unwrap();
+
+    let agent = started(data).await;
+    until_held(&agent).await;
+    assert_eq!((bench.live(), bench.starts().len()), (vec![pids[1]], 2), "no second copy");
+    let supervisor = held(&agent).await[0]["supervisor"].to_string();
+    agent.ask(&["state", "end-run", &supervisor]).await.said(0, &[]);
+    let pids = bench.until_started(3).await;
+    assert_eq!(bench.live(), [pids[2]], "as the file has it");
+}

@@ -100,6 +100,20 @@ pub fn decide(live: &[LiveRun], known: &BTreeMap<AllocId, KnownAlloc>) -> Vec<Ve
         .collect()
 }
 
+/// Allocations with a run that is on record and lives.
+#[must_use]
+pub fn owned(live: &[LiveRun], known: &BTreeMap<AllocId, KnownAlloc>) -> BTreeSet<AllocId> {
+    let live: BTreeSet<(u32, u64)> =
+        live.iter().map(|run| (run.supervisor.pid, run.supervisor.start_ticks)).collect();
+    let lives = |alloc: &KnownAlloc| {
+        let runs = alloc.tasks.values().filter_map(|task| task.run.as_ref());
+        let supervised = runs.flat_map(|run| &run.identities);
+        let mut supervisors = supervised.filter_map(|identity| identity.supervisor);
+        supervisors.any(|who| live.contains(&(who.pid, who.start_ticks)))
+    };
+    known.iter().filter(|(_, alloc)| alloc.owned && lives(alloc)).map(|(id, _)| *id).collect()
+}
+
 /// Supervisors in the records of tasks that get an owner. Their boot is compared by whoever found
 /// them alive: one of another boot is not.
 fn supervisors_on_record(known: &BTreeMap<AllocId, KnownAlloc>) -> BTreeSet<(u32, u64)> {

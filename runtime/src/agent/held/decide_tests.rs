@@ -64,6 +64,14 @@ fn a_run_that_is_on_record_is_its_owners() {
 }
 
 #[test]
+fn an_allocation_is_owned_when_a_run_of_it_that_is_on_record_lives() {
+    let known = known(true, Some(record(alloc(1), 5)));
+    assert_eq!(owned(&[live(alloc(1), 5)], &known), BTreeSet::from([alloc(1)]));
+    assert_eq!(owned(&[live(alloc(1), 6)], &known), BTreeSet::new());
+    assert_eq!(owned(&[], &known), BTreeSet::new());
+}
+
+#[test]
 fn a_later_run_of_a_task_on_record_is_adopted_by_its_note() {
     for before in [None, Some(record(alloc(1), 3))] {
         let verdicts = decide(&[live(alloc(1), 5)], &known(true, before));

@@ -30,7 +30,7 @@ use crate::alloc::{AllocRunner, RestoredAlloc};
 use crate::clock;
 use crate::host::process::live::{self, LiveRun};
 use crate::limits::{HELD_RUN_POLL, KILL_GRACE};
-use crate::model::alloc::Allocation;
+use crate::model::alloc::{Allocation, DesiredStatus};
 use crate::model::ids::{AllocId, GroupName, JobId};
 use crate::model::saved::JobRecord;
 use crate::model::time::Timestamp;
@@ -157,6 +157,8 @@ pub(super) struct LiveRuns {
     processes: Vec<(u32, u64)>,
     /// How many were adopted by their notes.
     adopted: usize,
+    /// Allocations of runs that are owned again.
+    owned: BTreeSet<AllocId>,
 }
 
 impl LiveRuns {
@@ -170,7 +172,9 @@ impl LiveRuns {
         let runs = live::find(&data_dir.join("exits"))
             .map_err(|error| crate::model::causes::chain(&error))?;
         let mut this = Self::default();
-        let verdicts = decide::decide(&runs, &found.known(lacks));
+        let known = found.known(lacks);
+        let verdicts = decide::decide(&runs, &known);
+        this.owned = decide::owned(&runs, &known);
         for (run, verdict) in runs.into_iter().zip(verdicts) {
             this.processes.push((run.identity.pid, run.identity.start_ticks));
             match verdict {
@@ -178,6 +182,7 @@ impl LiveRuns {
                 Verdict::Adopt(record) => {
                     if let Some(place) = &run.place {
                         found.adopt_run(place.alloc, &place.task, record, now);
+                        this.owned.insert(place.alloc);
                         this.adopted = this.adopted.saturating_add(1);
                     }
                 }
@@ -235,16 +240,26 @@ struct Waiting {
 pub(super) struct Holds {
     state: Age,
     runs: Vec<(LiveRun, Why)>,
+    owned: BTreeSet<AllocId>,
     waiting: Vec<Waiting>,
 }
 
 impl Holds {
     pub(super) fn new(state: Age, live: LiveRuns) -> Self {
-        Self { state, runs: live.held, waiting: Vec::new() }
+        Self { state, runs: live.held, owned: live.owned, waiting: Vec::new() }
     }
 
-    fn of_alloc(&self, alloc: AllocId) -> Option<&(LiveRun, Why)> {
-        self.runs.iter().find(|(run, _)| run.place.as_ref().is_some_and(|at| at.alloc == alloc))
+    /// What keeps an allocation on record from getting its owner: a run of itself, or, where the
+    /// owner would start its tasks, one of the same place.
+    fn of_alloc(&self, alloc: &Allocation, restored: &RestoredAlloc) -> Option<&(LiveRun, Why)> {
+        let own =
+            |(run, _): &&(LiveRun, Why)| run.place.as_ref().is_some_and(|at| at.alloc == alloc.id);
+        let over = restored.saved.as_ref().is_some_and(|saved| saved.finished);
+        let starts =
+            alloc.desired == DesiredStatus::Run && !over && !self.owned.contains(&alloc.id);
+        self.runs.iter().find(own).or_else(|| {
+            starts.then(|| self.of_place(&alloc.job.id, &alloc.group, alloc.index)).flatten()
+        })
     }
 
     fn of_place(&self, job: &JobId, group: &GroupName, index: u32) -> Option<&(LiveRun, Why)> {
@@ -304,7 +319,7 @@ impl AgentHandle {
         registered: bool,
     ) -> bool {
         let mut holds = self.holds();
-        if holds.of_alloc(allocation.id).is_none() {
+        if holds.of_alloc(allocation, restored).is_none() {
             return false;
         }
         let (allocation, restored) = (Arc::clone(allocation), restored.clone());
@@ -331,7 +346,7 @@ impl AgentHandle {
         let holds = self.holds();
         let ours =
             holds.waiting.iter().filter(|waiting| waiting.allocation.job.id == record.job.id);
-        let blocked = ours.filter_map(|Waiting { allocation, .. }| {
+        let blocked = ours.filter_map(|Waiting { allocation, restored, .. }| {
             Some(BlockedPlacement {
                 group: allocation.group.clone(),
                 index: allocation.index,
@@ -340,7 +355,7 @@ impl AgentHandle {
                 refusal: self.refusal(
                     record,
                     &allocation.group,
-                    self.problem(holds.of_alloc(allocation.id)?),
+                    self.problem(holds.of_alloc(allocation, restored)?),
                 ),
             })
         });
@@ -386,8 +401,9 @@ impl AgentHandle {
                 return;
             }
             let waiting = std::mem::take(&mut holds.waiting);
-            let (free, kept) =
-                waiting.into_iter().partition(|one| holds.of_alloc(one.allocation.id).is_none());
+            let (free, kept) = waiting
+                .into_iter()
+                .partition(|one| holds.of_alloc(&one.allocation, &one.restored).is_none());
             holds.waiting = kept;
             free
         };
