@@ -199,12 +199,12 @@ async fn known(served: &Served, job: &str) -> tokio::task::JoinHandle<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_that_comes_while_a_large_registration_is_made_reaches_all_of_it() {
     let served = Served::on(DataDir::new(), KEEPS_MANY).await;
-    let registered = known(&served, &many(300, 1)).await;
+    let registered = known(&served, &many(1000, 1)).await;
     stop_job(&served, false).await;
     registered.await.unwrap();
     eventually("all of it is over", || {
         let views = served.agent.allocs();
-        views.len() == 300 && views.iter().all(|view| view.phase.finished())
+        views.len() == 1000 && views.iter().all(|view| view.phase.finished())
     })
     .await;
     served.end().await;
