@@ -108,10 +108,12 @@ impl TaskMachine {
             self.over(at, Next::End);
         }
         // One that was lost is over only now that nothing is left of it.
-        if let (State::Clearing, Some(next @ (Next::Again | Next::Revive | Next::End))) =
-            (self.state, self.next)
-        {
-            self.over(at, next);
+        match self.next {
+            _ if self.state != State::Clearing => {}
+            // Its delay was decided before.
+            Some(Next::Restart(_)) => self.public.status = TaskStatus::Pending,
+            Some(next) => self.over(at, next),
+            None => {}
         }
         self.follow(at);
     }

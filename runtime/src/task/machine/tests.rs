@@ -319,6 +319,20 @@ fn what_is_left_of_a_lost_run_is_ended_before_the_task_counts_as_dead_or_is_star
 }
 
 #[test]
+fn a_restart_that_was_decided_waits_for_what_is_left_of_the_run_before() {
+    let state = TaskState { status: TaskStatus::Running, ..TaskState::default() };
+    let delayed_until = Some(at().now.plus(Duration::from_secs(10)));
+    let (state, run) = (Some(state), KnownRun::Started);
+    let found = Restored { state, tracker: None, run, complete: false, delayed_until };
+    let (mut machine, first) = TaskMachine::restore(rules(5, None), at().now, found);
+    assert_eq!(first, [Effect::Clear]);
+    drive(&mut machine, [TaskInput::NotCleared, TaskInput::TimerFired]);
+    assert_eq!(machine.public().status, TaskStatus::Running);
+    drive(&mut machine, [TaskInput::Cleared]);
+    assert_eq!((machine.state(), machine.public().status), (State::Delaying, TaskStatus::Pending));
+}
+
+#[test]
 fn a_kill_during_a_restart_ends_the_task() {
     let mut machine = TaskMachine::new(rules(5, None), at().now);
     to_running(&mut machine);
