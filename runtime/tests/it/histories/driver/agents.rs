@@ -15,8 +15,8 @@ use super::super::model::Shape;
 use super::{LOOK, Trouble, World, signal};
 use crate::support::binary::command;
 
-/// Until an agent is ready, or has given up.
-const STARTING: Duration = Duration::from_secs(60);
+/// Until an agent is ready, or has given up: it waits a minute for plugins that are compiled anew.
+const STARTING: Duration = Duration::from_secs(120);
 
 /// How an attempt to start an agent ended.
 #[derive(Debug, PartialEq, Eq)]
