@@ -1,0 +1,78 @@
+//! The engines that run guests: stacks, threads, pools, and how guests are compiled.
+
+use std::time::Duration;
+
+use super::MIB;
+
+/// Native stack of one guest, bytes. CRuby needs 256 KiB, Rust programs 16 KiB.
+pub const GUEST_STACK_BYTES_MAX: usize = 512 * 1024;
+/// Fiber stack of one guest, bytes: the guest's own and 256 KiB for host functions. A host function
+/// that overflows it aborts the process, so the difference is never made smaller.
+pub const GUEST_FIBER_BYTES: usize = GUEST_STACK_BYTES_MAX + 256 * 1024;
+/// Frames of a guest backtrace kept in an error.
+pub const GUEST_BACKTRACE_FRAMES_MAX: usize = 16;
+/// Longest trap or host error text kept in an error, bytes.
+pub const GUEST_ERROR_BYTES_MAX: usize = 4 * 1024;
+/// Core instances in one guest. A CPython component has 32.
+pub const GUEST_CORE_INSTANCES_MAX: u32 = 64;
+/// Linear memories in one guest. A QuickJS component has 3.
+pub const GUEST_MEMORIES_MAX: u32 = 4;
+/// Tables in one guest.
+pub const GUEST_TABLES_MAX: u32 = 8;
+/// Elements of one table of a pool slot; the total per guest is in its own limits.
+pub const GUEST_TABLE_ELEMENTS_CEILING: usize = 40_000;
+/// Slots kept warm for a module that was here before; more only holds memory.
+pub const POOL_WARM_SLOTS: u32 = 128;
+/// Linear memory of a free slot reset by copying instead of being given back, bytes.
+pub const POOL_MEMORY_RESIDENT_BYTES: usize = 64 * 1024;
+/// Table and fiber stack of a free slot kept likewise, bytes each.
+pub const POOL_SMALL_RESIDENT_BYTES: usize = 16 * 1024;
+/// Kernel mappings left to everything but the pools: thread stacks, files, the allocator.
+pub const POOL_MAPPINGS_RESERVE: u64 = 8_192;
+/// Kernel mappings of one live pool slot: two reserved, four more while in use.
+pub const POOL_MAPPINGS_PER_SLOT: u64 = 6;
+/// `vm.max_map_count` assumed where it cannot be read: the kernel's default.
+pub const MAX_MAP_COUNT_DEFAULT: u64 = 65_530;
+/// Fewest threads for guests, so that one stuck in a blocking host call does not stop the others.
+pub const GUEST_THREADS_MIN: usize = 2;
+/// Ticks without a running guest after which the epoch ticker sleeps until one runs.
+pub const EPOCH_IDLE_TICKS: u32 = 100;
+/// Largest finished artefact of the compiler, bytes: code is about three times its wasm.
+pub const COMPILE_ARTEFACT_BYTES_MAX: u64 = 512 * MIB;
+/// Threads of one compile child.
+pub const COMPILE_THREADS: usize = 2;
+/// Loads waiting for their turn to be compiled, the running ones included; more are refused.
+pub const COMPILE_QUEUE_MAX: usize = 256;
+/// Code of WASM tasks kept mapped after its last task ended, so that the next start need not read and
+/// check the file again. What is kept is pages of the file and some hundred KiB of tables each.
+pub const TASK_CODE_KEPT_MAX: usize = 8;
+/// Bytes a guest may write to an output stream at once.
+pub const GUEST_OUTPUT_PERMIT_BYTES: usize = 64 * 1024;
+/// Size of the code cache on disk, bytes; the entries used least recently go first, at start.
+pub const CODE_CACHE_BYTES_MAX: u64 = 2 * 1024 * MIB;
+/// Guest threads for short calls, per core and at least in all. A call that uses up a whole tick goes
+/// on among the busy ones, so these are free again soon, however many guests spin.
+pub const CALL_THREADS_PER_CORE: usize = 2;
+/// See [`CALL_THREADS_PER_CORE`].
+pub const CALL_THREADS_MIN: usize = 4;
+/// Processor time of one poll after which a call counts as busy: half a tick, which only guests reach
+/// that the tick interrupted.
+pub const CALL_BUSY: Duration = Duration::from_millis(5);
+/// Processor time of a call after which the plugin's next one begins among the busy guests: otherwise
+/// those who use nearly a tick each time, again and again, would hold the call threads together.
+pub const CALL_SLOW: Duration = Duration::from_micros(500);
+/// Smallest and largest weight of a WASM task among those that compute at the same time, MHz: a task
+/// that reserved nothing gets something, and none is so heavy that the others' turns vanish.
+pub const TASK_WEIGHT: std::ops::RangeInclusive<u32> = 10..=1_000_000;
+/// Niceness of busy guest threads: the agent's own threads come first. Not lower: at 19 a guest thread
+/// gets 1.5 % of a core beside busy native tasks of the same cgroup, and plugin calls (stop and kill
+/// among them) could run into their deadline; at 5 it gets a quarter. By the kernel's weights for
+/// nice levels (15 and 335 against 1024), not measured.
+pub const GUEST_NICE: i32 = 5;
+/// Fewest threads for timers and I/O: one busy thread must not stop the others.
+pub const CONTROL_THREADS_MIN: usize = 2;
+/// Niceness of control threads where it is allowed: with [`GUEST_NICE`] one weighs 28 guest threads.
+/// Without it a neighbour's p99 was up to twelve times as long under attack (bench `containment`).
+pub const CONTROL_NICE: i32 = -10;
+/// Niceness of compile children: behind the agent, before guests, since a start waits for them.
+pub const COMPILE_NICE: i32 = 10;
