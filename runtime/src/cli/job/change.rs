@@ -18,6 +18,8 @@ pub(super) async fn stop(args: &JobStopArgs, _terminal: &Terminal) -> Result<Exi
     let path = format!("/v1/job/{}", segment(&job));
     let (purge, hurry) = (args.purge, args.no_shutdown_delay);
     let asked = format!("{path}?purge={purge}&no_shutdown_delay={hurry}");
+    // Before it is told: what is over quickly is over when the answer comes.
+    let live = live_of(&client.get::<Vec<Alloc>>(&format!("{path}/allocations")).await?);
     let stopped: Stopped = client.delete(&asked).await?;
     let shown = one_line(&job);
     say(&format!("job {shown} is stopping"));
@@ -28,7 +30,7 @@ pub(super) async fn stop(args: &JobStopArgs, _terminal: &Terminal) -> Result<Exi
         return Ok(Exit::Success);
     }
     let hint = format!("job {shown} goes on stopping; `ostler job status {shown}` shows how far");
-    until_interrupted(&hint, over(&client, &path)).await?;
+    until_interrupted(&hint, over(&client, &path, live)).await?;
     say(&format!("job {shown} is stopped"));
     Ok(Exit::Success)
 }
@@ -45,11 +47,15 @@ fn tell_undead(alloc: &Alloc, told: &mut BTreeSet<(AllocId, String)>) {
     }
 }
 
-/// Wait until every allocation of the job is over or gone; says which is.
-async fn over(client: &Client, job: &str) -> Result<(), Stop> {
+fn live_of(allocs: &[Alloc]) -> Vec<AllocId> {
+    allocs.iter().filter(|alloc| !alloc.over()).map(|alloc| alloc.id).collect()
+}
+
+/// Wait until every allocation of the job is over or gone; says which of those that were `live` is.
+async fn over(client: &Client, job: &str, mut live: Vec<AllocId>) -> Result<(), Stop> {
     let path = format!("{job}/allocations");
     let mut index = 0;
-    let (mut live, mut told) = (Vec::new(), BTreeSet::new());
+    let mut told = BTreeSet::new();
     loop {
         let (allocs, seen): (Vec<Alloc>, u64) = client.get_after(&path, index).await?;
         for alloc in allocs.iter().filter(|alloc| !alloc.over()) {
@@ -60,7 +66,7 @@ async fn over(client: &Client, job: &str) -> Result<(), Stop> {
             let (status, why) = (alloc.client_status, one_line(alloc.why()));
             say(&format!("allocation {short} of {name} is {status}: {why}"));
         }
-        live = allocs.iter().filter(|alloc| !alloc.over()).map(|alloc| alloc.id).collect();
+        live = live_of(&allocs);
         if live.is_empty() {
             return Ok(());
         }
