@@ -181,6 +181,7 @@ async fn a_device_that_is_plugged_in_is_lent_and_one_that_is_pulled_out_stays_wi
     let other = agent.data.path().join("other");
     let refused = agent.submit(&wants("other", 1, &other)).await;
     refused.said(0, &["waits until there is room", "is held by task t of allocation"]);
+    agent.ask(&["job", "stop", "--purge", "other"]).await.said(0, &[]);
     assert!(runs(process));
 
     agent.ask(&["job", "stop", "holds"]).await.said(0, &[]);
@@ -188,7 +189,7 @@ async fn a_device_that_is_plugged_in_is_lent_and_one_that_is_pulled_out_stays_wi
     for card in [FIRST, SECOND] {
         world.soon("it is free", card, free).await;
     }
-    // What waits starts by itself.
+    agent.submit(&wants("other", 1, &other)).await.said(0, &[]);
     assert!(runs(pid_in(&other).await));
 }
 
