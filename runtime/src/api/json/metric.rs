@@ -93,6 +93,7 @@ fn dimension(problem: &Problem) -> Option<String> {
         | Problem::UnknownDriver { .. }
         | Problem::DriverNotReady { .. }
         | Problem::DriverStillLoading { .. }
+        | Problem::HeldBack { .. }
         | Problem::IdInUse { .. } => None,
     }
 }
