@@ -77,7 +77,6 @@ fn the_same_seed_draws_the_same_history() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "it finds defects that are being mended"]
 async fn nothing_runs_twice_or_is_lost_whatever_happens_to_the_agent() {
     let mounts = place::mounts();
     if !mounts {

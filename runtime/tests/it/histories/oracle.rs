@@ -209,6 +209,7 @@ impl Evidence {
                 evidence: self,
                 asked: &asked,
                 used: Vec::new(),
+                because: 0,
                 starts: BTreeMap::new(),
                 last: None,
             });
@@ -237,6 +238,8 @@ struct History<'a> {
     asked: &'a [Asked],
     /// Numbers of marks that explain a start already.
     used: Vec<usize>,
+    /// Where the mark begins that explains the last allocation.
+    because: usize,
     starts: BTreeMap<String, u32>,
     last: Option<Last>,
 }
@@ -279,19 +282,18 @@ impl History<'_> {
     }
 
     fn not_asked_for(&mut self, at: usize, run: &Run) -> Option<String> {
-        let Some(last) = &self.last else { return self.explain(at, run, 0) };
+        let Some(last) = &self.last else { return self.explain(at, run, None) };
         if run.generation < last.run.generation {
             return Some(format!("generation {} ran here before", last.run.generation));
         }
         if run.generation > last.run.generation {
-            return self.explain(at, run, 0);
+            return self.explain(at, run, None);
         }
         let ended_well = last.end.filter(|(_, code)| *code == 0);
         if run.alloc != last.run.alloc {
-            // What ended well by itself was still to run when this was done, or it is not run again.
             let by_itself = matches!(self.shape.life, Life::Ends { .. });
-            let after = ended_well.filter(|_| by_itself).map_or(last.start, |(end, _)| end);
-            return self.explain(at, run, after);
+            let ended = ended_well.filter(|_| by_itself).map_or(0, |(end, _)| end);
+            return self.explain(at, run, Some(ended));
         }
         ended_well?;
         let interfered = self.asked.iter().any(|asked| {
@@ -314,11 +316,14 @@ impl History<'_> {
         (!interfered).then(|| "starts again after it ended well".to_owned())
     }
 
-    /// Use up the earliest mark that asked for a new allocation here and was not done by `after`.
-    fn explain(&mut self, at: usize, run: &Run, after: usize) -> Option<String> {
+    /// Use up the earliest mark that asked for this allocation: after what asked for the one before
+    /// it, where that is of the same generation. `ended`: where that one ended well by itself; such a
+    /// place was still to run when this was done, or it is not run again.
+    fn explain(&mut self, at: usize, run: &Run, ended: Option<usize>) -> Option<String> {
         let explains = |asked: &&Asked| {
-            asked.begin < at
-                && asked.done > after
+            let later = ended.is_none() || asked.begin > self.because;
+            later
+                && asked.begin < at
                 && !self.used.contains(&asked.number)
                 && match self.mark(asked) {
                     Some(Mark::Register { job, spec, anew }) => {
@@ -326,14 +331,19 @@ impl History<'_> {
                             && *job == run.job
                             && spec.generation == run.generation
                             && run.index < spec.count
+                            && ended
+                                .is_none_or(|end| asked.done > end || self.stopped_before(asked))
                     }
-                    Some(Mark::StopAlloc { job, index }) => *job == run.job && *index == run.index,
+                    Some(Mark::StopAlloc { job, index }) => {
+                        ended.is_some() && *job == run.job && *index == run.index
+                    }
                     _ => false,
                 }
         };
-        match self.asked.iter().find(explains).map(|asked| asked.number) {
-            Some(number) => {
-                self.used.push(number);
+        match self.asked.iter().find(explains).copied() {
+            Some(asked) => {
+                self.used.push(asked.number);
+                self.because = asked.begin;
                 None
             }
             None => Some(format!(
@@ -341,6 +351,16 @@ impl History<'_> {
                 self.last.as_ref().map(|last| (&last.run.alloc, last.end))
             )),
         }
+    }
+
+    /// What was there was told to stop before this was asked for: however it ended, it counts as
+    /// stopped.
+    fn stopped_before(&self, register: &Asked) -> bool {
+        self.asked.iter().any(|asked| {
+            asked.begin > self.because
+                && asked.begin < register.begin
+                && matches!(self.mark(asked), Some(Mark::Stop { job, .. }) if *job == self.shape.id)
+        })
     }
 
     /// A replacement of what has sticky data gets it, if nothing else came between.
@@ -447,9 +467,12 @@ impl Observed {
         // Over and collected: what it wrote is all there is.
         let gone =
             |code: u8| current.is_empty() && last.as_ref().is_some_and(|(_, c)| *c == Some(code));
-        let excused = is("failed") && alive.is_empty() && {
+        // Failed for good, and perhaps collected since.
+        let excused = alive.is_empty() && {
             let kills = current.first().map_or(0, |seen| self.evidence.kills(&seen.id));
-            job.excused.contains(&index) || kills > job.shape.attempts
+            let by_fault = job.excused.contains(&index);
+            (is("failed") && (by_fault || kills > job.shape.attempts))
+                || (current.is_empty() && by_fault)
         };
         let settled = match job.shape.life {
             _ if excused => true,

@@ -201,7 +201,6 @@ async fn work(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "it finds defects that are being mended"]
 async fn a_damaged_or_older_state_file_costs_no_live_task() {
     let seed = Rng::system().below(1 << 30);
     let kinds = Arc::new(Mutex::new(wanted(seed)));

@@ -11,7 +11,7 @@ use super::super::oracle::{Mark, Observed};
 use super::{LOOK, Trouble, World, seen};
 
 /// Until everything is as it is to be.
-const SETTLING: Duration = Duration::from_secs(90);
+const SETTLING: Duration = Duration::from_secs(120);
 
 impl World {
     pub(super) async fn observed(&self) -> Option<Observed> {

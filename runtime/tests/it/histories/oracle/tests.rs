@@ -114,3 +114,17 @@ fn a_place_is_settled_when_it_is_as_registered() {
     job.asked(|_| JobState::Absent, true);
     assert_eq!(observed.unsettled(&[&job]).len(), 1, "purged and there");
 }
+
+#[test]
+fn what_was_stopped_is_followed_by_what_was_registered_after_it_whenever_it_says_its_start() {
+    let marks =
+        [register(1, 1, 1), Mark::Stop { job: "j".into(), purge: false }, register(1, 2, 1)];
+    let asked = "begin 0\ndone 0\nbegin 1\ndone 1\nbegin 2\ndone 2\n";
+    let late = format!("{asked}start a j 0 1 7 -\nend a j 0 1 7 0\nstart b j 0 1 8 a\n");
+    let runs = Shape { sticky: false, ..shape(Life::Runs { stop: Duration::ZERO }) };
+    for shape in [&runs, &ends()] {
+        assert_eq!(wrong(&late, &marks, shape), [""; 0]);
+        let third = format!("{late}start c j 0 1 9 b\n");
+        assert_eq!(wrong(&third, &marks, shape).len(), 1);
+    }
+}
