@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::alloc::AllocHandle;
+use crate::alloc::{AllocHandle, AllocPhase};
+use crate::clock;
+use crate::limits::RUN_END_WALL_MAX;
 use crate::model::alloc::{AllocState, ClientStatus};
 use crate::model::ids::{AllocId, JobId};
 use crate::model::job::Job;
@@ -40,16 +42,28 @@ impl JobHandle {
         }
     }
 
-    /// Wait until every allocation is done: tasks dead, hooks run, states durable.
+    /// Wait until every allocation is done: tasks dead, hooks run, states durable. A disk that does
+    /// not take the last states is waited for [`RUN_END_WALL_MAX`], and told in the log.
     pub async fn wait(&self) -> JobResult {
         let mut allocs = Vec::with_capacity(self.allocs.len());
         for alloc in self.allocs.iter() {
-            let state = alloc.wait_done().await;
+            let state = done(alloc).await;
             let allocation = alloc.allocation();
             allocs.push(AllocResult { id: allocation.id, name: allocation.name.clone(), state });
         }
         JobResult { job: self.job.id.clone(), allocs }
     }
+}
+
+/// Nothing of a run of one job needs its last state but the next agent, which ends what it finds.
+async fn done(alloc: &AllocHandle) -> AllocState {
+    let mut phase = alloc.phase();
+    // An error means the owner is gone.
+    let _gone = phase.wait_for(|phase| *phase == AllocPhase::Cleaning || phase.finished()).await;
+    if clock::timeout(RUN_END_WALL_MAX, alloc.wait_done()).await.is_none() {
+        alloc.shutdown().await;
+    }
+    alloc.wait_done().await
 }
 
 /// How an allocation ended.
