@@ -59,7 +59,8 @@ impl JobHandle {
 async fn done(alloc: &AllocHandle) -> AllocState {
     let mut phase = alloc.phase();
     // An error means the owner is gone.
-    let _gone = phase.wait_for(|phase| *phase == AllocPhase::Cleaning || phase.finished()).await;
+    let _gone =
+        phase.wait_for(|phase| *phase == AllocPhase::Cleaning || phase.finished()).await.is_err();
     if clock::timeout(RUN_END_WALL_MAX, alloc.wait_done()).await.is_none() {
         alloc.shutdown().await;
     }
