@@ -5,7 +5,7 @@
 //!                        │ refused, with the reason  │ refused                      │ refused
 //!                        └───────────────────────────┴──────────────────────────────┴─► PluginEntry
 //! ```
-//! All are listed from the beginning, see [`Board`]; those that can be used come into use together,
+//! All are listed from the beginning, see `Board`; those that can be used come into use together,
 //! when all were looked at: before, one may still give itself the name of another.
 //!
 //! Each is loaded with the grants its block gives it, or (built-in ones) with the least it needs.
