@@ -348,7 +348,7 @@ async fn as_many_spinning_calls_as_guest_threads_hold_up_neither_plugins_nor_tas
 async fn a_hostile_wasm_task_fails_alone() {
     let agent = TestAgent::start().await;
     let modes = [
-        ("alloc", "\"alloc\", \"256\"", "memory limit of 32 MiB"),
+        ("alloc", "\"alloc\", \"256\"", "out of memory at 32 MiB"),
         ("recurse", "\"recurse\"", "stack"),
         ("panic", "\"panic\"", "trapped"),
     ];

@@ -269,7 +269,8 @@ async fn a_configuration_is_checked_against_the_schema_of_the_plugin() {
     assert!(reason.contains("nonsense"), "{reason}");
     let place = "/test/ostler.hcl:4: config.shutdown_periodic_after: ";
     assert!(reason.contains(place), "the file, the line and the path: {reason}");
-    assert!(reason.contains("/test/ostler.hcl:2: config: "), "{reason}");
+    let unknown = "/test/ostler.hcl:5: config.nonsense: ";
+    assert!(reason.contains(unknown), "the line of the key: {reason}");
     assert!(!agent.handle.node().drivers.contains_key("mock_driver"));
     agent.stop().await;
 }

@@ -267,7 +267,7 @@ fn by_tasks() -> Vec<Attack> {
         by_task!("task-spin", ["spin"], "endless loop", ["killed"]),
         by_task!("task-spin-calls", ["spin-calls"], "host calls for ever", ["killed"]),
         by_task!("task-sleep", ["sleep"], "sleeping for ever", ["killed"]),
-        by_task!("task-memory", ["memory"], "all memory", ["memory limit of 32 MiB"]),
+        by_task!("task-memory", ["memory"], "all memory", ["out of memory at 32 MiB"]),
         by_task!("task-recursion", ["recurse"], "endless recursion", ["stack"]),
         by_task!("task-abort", ["abort"], "a trap", ["trapped"]),
         by_task!("task-flood", ["flood"], "unbounded stdout", ["killed"]),
