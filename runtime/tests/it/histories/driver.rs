@@ -269,6 +269,11 @@ impl World {
             Some(spec) if !purge => JobState::Stopped(spec),
             _ => JobState::Absent,
         };
+        if purge && !acknowledged {
+            // It is stopped before it is forgotten.
+            let stopped = |state: JobState| state.spec().map_or(state, JobState::Stopped);
+            self.jobs[job].asked(stopped, false);
+        }
         self.jobs[job].asked(to, acknowledged);
         acknowledged
     }
