@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use super::model::{JobModel, JobState, Life, Shape, Spec};
+use super::model::{JobModel, Life, Shape, Spec};
 
 /// One run of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,6 +156,17 @@ impl Evidence {
             }
         }
         last
+    }
+
+    /// Is there a change of this job that was not acknowledged, and may be done all the same?
+    pub fn doubtful(&self, job: &str) -> bool {
+        let unheard = self.asked().into_iter().filter(|asked| asked.done == usize::MAX);
+        unheard.filter_map(|asked| self.marks.get(asked.number)).any(|mark| match mark {
+            Mark::Register { job: of, .. }
+            | Mark::Stop { job: of, .. }
+            | Mark::StopAlloc { job: of, .. } => of == job,
+            _ => false,
+        })
     }
 
     /// Every run that was begun.
@@ -435,8 +446,6 @@ impl Observed {
         for seen in self.allocs.iter().filter(|seen| seen.job == *id) {
             if !seen.over() && (seen.index >= count || !seen.desired_run) {
                 open.push(format!("is not over: {seen:?}"));
-            } else if job.state() == JobState::Absent {
-                open.push(format!("was purged and is there: {seen:?}"));
             }
         }
         if let Some(spec) = wanted {

@@ -125,7 +125,8 @@ impl World {
 
     /// What ran before a fault and was not touched by a request runs.
     pub(super) fn unharmed(&self, before: &[Run]) -> Result<(), Trouble> {
-        let alive = self.alive(&self.evidence()?);
+        let evidence = self.evidence()?;
+        let alive = self.alive(&evidence);
         let harmed = before.iter().filter(|run| !alive.contains(run)).filter(|run| {
             // A request since may be why.
             let known = self.jobs.iter().find(|job| job.shape.id == run.job);
@@ -139,7 +140,10 @@ impl World {
                     Mark::RestartAlloc { alloc } | Mark::Kill { alloc } => *alloc == run.alloc,
                     _ => false,
                 });
-                !touched && matches!(job.shape.life, Life::Runs { .. })
+                // One told to stop before, and not on record, may still be on its way out.
+                !touched
+                    && !evidence.doubtful(&run.job)
+                    && matches!(job.shape.life, Life::Runs { .. })
             })
         });
         let harmed: Vec<&Run> = harmed.collect();

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use super::super::model::JobState;
 use super::*;
 
 fn shape(life: Life) -> Shape {
@@ -111,8 +112,6 @@ fn a_place_is_settled_when_it_is_as_registered() {
     observed.alive.clear();
     observed.allocs[0].client = "complete".into();
     assert_eq!(observed.unsettled(&[&job]), [""; 0]);
-    job.asked(|_| JobState::Absent, true);
-    assert_eq!(observed.unsettled(&[&job]).len(), 1, "purged and there");
 }
 
 #[test]
