@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::alloc::{AllocHandle, AllocPhase};
+use crate::alloc::AllocHandle;
 use crate::clock;
 use crate::limits::RUN_END_WALL_MAX;
 use crate::model::alloc::{AllocState, ClientStatus};
 use crate::model::ids::{AllocId, JobId};
 use crate::model::job::Job;
+use crate::model::task::TaskStatus;
 
 /// The way to a running job. Clones share it.
 #[derive(Clone)]
@@ -57,10 +58,15 @@ impl JobHandle {
 
 /// Nothing of a run of one job needs its last state but the next agent, which ends what it finds.
 async fn done(alloc: &AllocHandle) -> AllocState {
-    let mut phase = alloc.phase();
-    // An error means the owner is gone.
-    let _gone =
-        phase.wait_for(|phase| *phase == AllocPhase::Cleaning || phase.finished()).await.is_err();
+    let mut state = alloc.state();
+    let dead = |state: &AllocState| {
+        !state.tasks.is_empty() && state.tasks.values().all(|task| task.status == TaskStatus::Dead)
+    };
+    tokio::select! {
+        state = alloc.wait_done() => return state,
+        // Also when the owner is gone.
+        _gone = async { state.wait_for(dead).await.is_err() } => {}
+    }
     if clock::timeout(RUN_END_WALL_MAX, alloc.wait_done()).await.is_none() {
         alloc.shutdown().await;
     }
