@@ -324,7 +324,7 @@ fn by_modules() -> Vec<Attack> {
         by_module!(
             "module-tables",
             "eight tables and memories beyond the sum",
-            ["memory limit"],
+            ["out of memory at"],
             modules::SUM
         ),
         by_module!(
@@ -413,19 +413,25 @@ fn compiling() -> Vec<Attack> {
         by_bytes!(
             "bytes-large-functions",
             "ten thousand functions of three hundred steps",
-            ["compiler was killed", "did not finish"],
+            ["compiler was killed", "compiling took over"],
             bytes::functions(10_000, 300)
         ),
         by_bytes!(
             "bytes-huge-function",
             "one function of four megabytes",
-            ["compiler was killed", "did not finish", "not valid"],
+            ["compiler was killed", "compiling took over", "not valid"],
             bytes::functions(1, 700_000)
         ),
         by_bytes!(
             "bytes-deep-blocks",
             "blocks 200,000 deep",
-            ["compiler was killed", "did not finish", "not valid", "compiler failed", "compiled"],
+            [
+                "compiler was killed",
+                "compiling took over",
+                "not valid",
+                "compiler failed",
+                "compiled"
+            ],
             bytes::deep_blocks(200_000)
         ),
         by_bytes!(

@@ -33,6 +33,9 @@ impl Ended {
     fn said(&self) -> String {
         let exit = self.exit.as_ref().map_or_else(String::new, |exit| match exit {
             RawExit { signal: Some(9), .. } => "killed".to_owned(),
+            RawExit { exit_code: Some(code), error: Some(error), .. } => {
+                format!("exit {code}: {error}")
+            }
             RawExit { exit_code: Some(code), .. } => format!("exit {code}"),
             RawExit { error, .. } => error.clone().unwrap_or_default(),
         });
