@@ -53,6 +53,7 @@ const TELLING: &[&str] = &[
     "not readable",
     "no regular file",
     "Is a directory",
+    "is not whole",
 ];
 
 /// One kind, on `scene`; it may be used again when it comes back.
