@@ -505,7 +505,7 @@ pub const STATE_LASTING_PAUSES: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(10)];
 /// How long `ostler run` waits for the disk to take the last state of an allocation that is over: it
 /// tells how the job ended all the same.
-pub const RUN_END_WALL_MAX: Duration = Duration::from_secs(10);
+pub const RUN_END_WALL_MAX: Duration = Duration::from_secs(5);
 /// Largest note of a run, bytes: a driver's handle as JSON, and some names. A larger one is kept
 /// without the handle.
 pub const RUN_NOTE_BYTES_MAX: usize = 256 * KIB as usize;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::alloc::AllocHandle;
+use crate::alloc::{AllocHandle, AllocPhase};
 use crate::clock;
 use crate::limits::RUN_END_WALL_MAX;
 use crate::model::alloc::{AllocState, ClientStatus};
@@ -67,10 +67,19 @@ async fn done(alloc: &AllocHandle) -> AllocState {
         // Also when the owner is gone.
         _gone = async { state.wait_for(dead).await.is_err() } => {}
     }
-    if clock::timeout(RUN_END_WALL_MAX, alloc.wait_done()).await.is_none() {
-        alloc.shutdown().await;
+    if let Some(state) = clock::timeout(RUN_END_WALL_MAX, alloc.wait_done()).await {
+        return state;
     }
-    alloc.wait_done().await
+    let last = alloc.state().borrow().clone();
+    // A task that is told to stop waits for no disk, and ends its logs; what leaves, for no record.
+    alloc.stop("its end cannot be recorded".to_owned()).await;
+    let mut phase = alloc.phase();
+    let ended = async {
+        phase.wait_for(|phase| *phase == AllocPhase::Cleaning || phase.finished()).await.is_ok()
+    };
+    let _late = clock::timeout(RUN_END_WALL_MAX, ended).await;
+    let _late = clock::timeout(RUN_END_WALL_MAX, alloc.shutdown()).await;
+    last
 }
 
 /// How an allocation ended.
