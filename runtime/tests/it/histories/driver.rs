@@ -212,6 +212,9 @@ impl World {
             }
             Action::StopAlloc { job, index } => {
                 let Some(alloc) = self.alloc(job, index).await else { return };
+                if self.faulty {
+                    self.jobs[job].excused.insert(index);
+                }
                 let mark = Mark::StopAlloc { job: self.jobs[job].shape.id.clone(), index };
                 self.marked(mark, &["alloc", "stop", "--detach", &alloc]).await;
             }
