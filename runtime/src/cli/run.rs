@@ -25,9 +25,10 @@ use super::report::{Failure, Report};
 use super::start::{Fallback, Session, StartError};
 use super::terminal::Terminal;
 use crate::agent::{AgentHandle, JobHandle, JobResult, SubmitError};
-use crate::alloc::AllocHandle;
+use crate::alloc::{AllocHandle, AllocPhase};
 use crate::clock;
 use crate::jobspec::Diagnostics;
+use crate::limits::RUN_END_WALL_MAX;
 use crate::model::causes;
 
 /// How long a job killed at once may take; what is left then ends with the program. Who asks a
@@ -172,7 +173,16 @@ impl Run {
         }
         let (mut stage, result) = self.wait(agent, job).await;
         if self.hurry.is_none() {
-            stage = self.drain(&mut followers, stage).await;
+            let drained = self.drain(&mut followers, stage);
+            // Logs that were not ended in order, on a disk that is full, have no end to wait for.
+            stage = match job
+                .allocs()
+                .iter()
+                .all(|alloc| *alloc.phase().borrow() == AllocPhase::Done)
+            {
+                true => drained.await,
+                false => clock::timeout(RUN_END_WALL_MAX, drained).await.unwrap_or(stage),
+            };
         }
         followers.abort_all();
         let exit = stage.exit(result.as_ref());
