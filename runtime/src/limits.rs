@@ -186,6 +186,18 @@ pub const PLUGIN_ADDRESSES_LEARNED_MAX: usize = 64;
 pub const NEXT_CHECK_MIN: Duration = Duration::from_secs(1);
 /// Longest message of a plugin in the agent's log or a task event, bytes.
 pub const PLUGIN_MESSAGE_BYTES_MAX: usize = 8 * 1024;
+/// Annotations of one event that a driver reports; a task keeps [`TASK_EVENTS_MAX`] events.
+pub const EVENT_ANNOTATIONS_MAX: usize = 32;
+/// Longest value of such an annotation, bytes.
+pub const EVENT_ANNOTATION_BYTES_MAX: usize = 1024;
+/// Problems of a configuration that one answer of a plugin tells; a person mends a few at a time.
+pub const ANSWER_DIAGNOSTICS_MAX: usize = 20;
+/// Longest of those, bytes.
+pub const ANSWER_DIAGNOSTIC_BYTES_MAX: usize = 512;
+/// Longest name of an import or export of a plugin, bytes. Those of WASI have 40.
+pub const PLUGIN_ITEM_NAME_BYTES_MAX: usize = 256;
+/// Names of a list that a message tells; the others are counted.
+pub const NAMES_TOLD_MAX: usize = 10;
 /// Output of one `command.run`, per stream, bytes.
 pub const COMMAND_OUTPUT_BYTES_MAX: usize = MIB as usize;
 

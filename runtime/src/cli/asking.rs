@@ -224,7 +224,7 @@ mod tests {
     fn an_ambiguous_id_lists_some_candidates_and_counts_the_others() {
         let names: Vec<String> = (0..12).map(|n| format!("job-{n}\x1b")).collect();
         let text = ambiguous("12 jobs' ids begin with job", names.into_iter());
-        assert!(text.contains("\n  job-9\u{fffd}\n  and 2 more"), "{text}");
+        assert!(text.contains("\n  job-9\\u{1b}\n  and 2 more"), "{text}");
         assert!(!text.contains("job-10"), "{text}");
     }
 

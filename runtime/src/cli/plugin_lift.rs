@@ -59,7 +59,7 @@ mod tests {
         let other = LiftReport { name: "pci".to_owned(), was: None, strikes: 2 };
         assert_eq!(
             text(&[one, other]),
-            "lifted the quarantine of nvidia (5 strikes\u{fffd}); it is tried now\n\
+            "lifted the quarantine of nvidia (5 strikes\\u{1b}); it is tried now\n\
              pci was not in quarantine; 2 strikes are forgotten\n"
         );
     }

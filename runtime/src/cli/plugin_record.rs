@@ -61,7 +61,7 @@ mod tests {
         );
         let error = Some("no space\u{1b}".to_owned());
         let full = RecordReport { file: None, error, ..one.clone() };
-        assert_eq!(text_of(full), "nvidia: not written: no space\u{fffd}\n");
+        assert_eq!(text_of(full), "nvidia: not written: no space\\u{1b}\n");
         let none = RecordReport { file: None, ..one };
         assert!(text_of(none).contains("recorded_calls = 8"));
     }

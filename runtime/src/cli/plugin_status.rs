@@ -303,7 +303,7 @@ mod tests {
         };
         assert_eq!(
             row(1),
-            "nvidia device quarantined 7 8 3 5.0 s 2.0 KiB 4.0 KiB 10s ago: it hangs\u{fffd}"
+            "nvidia device quarantined 7 8 3 5.0 s 2.0 KiB 4.0 KiB 10s ago: it hangs\\u{1b}"
         );
         assert_eq!(row(2), "nvidia device refused a newer one is there");
         assert_eq!(row(3), "mock disabled");
@@ -351,10 +351,10 @@ mod tests {
             "state       quarantined\n",
             "strikes     7, of which 5 of 5 count against the plugin\n",
             "quarantine  since 10s ago, tried again in 9m50s, after 1 relapse\n",
-            "because     5 strikes\u{fffd}\n",
+            "because     5 strikes\\u{1b}\n",
             "struck by   task t of group g of job j: 2\n",
             "fingerprint failed 3 times in a row\n",
-            "last error  10s ago: it hangs\u{fffd}\n",
+            "last error  10s ago: it hangs\\u{1b}\n",
             "last answer 1m00s ago\n",
             "asked again in 4 s\n",
             "processor   1.5 ms\n",

@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(exit(&outcome).code(), 4);
         assert_eq!(
             text(&report(outcome)),
-            "exec was not upgraded:\n  - version 1.0.0\n  + version 0.9.0\u{fffd}, which is older\n  \
+            "exec was not upgraded:\n  - version 1.0.0\n  + version 0.9.0\\u{1b}, which is older\n  \
              + asks for ostler:plugin/command\nwith --yes you agree to it\n"
         );
     }

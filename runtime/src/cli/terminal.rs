@@ -2,6 +2,9 @@
 
 use std::io::IsTerminal as _;
 
+use crate::limits::CLIENT_BODY_BYTES_MAX;
+use crate::model::shown::{hides, shown_lines};
+
 /// The two output streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Terminal {
@@ -59,11 +62,10 @@ pub(super) fn paint(text: &str, code: &str, colours: bool) -> String {
     if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// Text of unknown origin made harmless: every control character but newline and tab is replaced,
-/// so that it cannot steer the terminal.
+/// Text of unknown origin made harmless: what steers a terminal or hides becomes visible. Newlines
+/// and tabs stay.
 pub(super) fn plain(text: &str) -> String {
-    let harmless = |c: char| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c };
-    text.chars().map(harmless).collect()
+    shown_lines(text, CLIENT_BODY_BYTES_MAX)
 }
 
 /// The same in one line.
@@ -72,7 +74,7 @@ pub(super) fn one_line(text: &str) -> String {
 }
 
 /// A line a task printed, for a terminal: colours stay, a carriage return at the end goes, and
-/// what else would steer the terminal (cursor, title, clipboard) is replaced. Returns whether a
+/// what else would steer the terminal (cursor, title, clipboard) becomes visible. Returns whether a
 /// colour may still be on at the end.
 pub(super) fn task_line(bytes: &[u8], into: &mut Vec<u8>) -> bool {
     let text = String::from_utf8_lossy(bytes);
@@ -85,8 +87,11 @@ pub(super) fn task_line(bytes: &[u8], into: &mut Vec<u8>) -> bool {
             coloured = true;
             continue;
         }
-        let shown = if c.is_control() && c != '\t' { '\u{fffd}' } else { c };
-        into.extend_from_slice(shown.encode_utf8(&mut [0; 4]).as_bytes());
+        if hides(c) && c != '\t' {
+            into.extend(c.escape_default().map(|c| c as u8));
+        } else {
+            into.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+        }
         rest = rest.get(c.len_utf8()..).unwrap_or_default();
     }
     coloured
@@ -124,16 +129,17 @@ mod tests {
     #[test]
     fn task_output_keeps_its_colours_and_cannot_steer_the_terminal() {
         assert_eq!(shown(b"\x1b[1;31mred\x1b[0m\ta"), ("\x1b[1;31mred\x1b[0m\ta".to_owned(), true));
-        assert_eq!(shown(b"\x1b]0;title\x07"), ("\u{fffd}]0;title\u{fffd}".to_owned(), false));
-        assert_eq!(shown(b"\x1b[2Jx"), ("\u{fffd}[2Jx".to_owned(), false));
-        assert_eq!(shown(b"\x1b[31"), ("\u{fffd}[31".to_owned(), false));
+        assert_eq!(shown(b"\x1b]0;title\x07"), (r"\u{1b}]0;title\u{7}".to_owned(), false));
+        assert_eq!(shown(b"\x1b[2Jx"), (r"\u{1b}[2Jx".to_owned(), false));
+        assert_eq!(shown(b"\x1b[31"), (r"\u{1b}[31".to_owned(), false));
         assert_eq!(shown(b"dos\r"), ("dos".to_owned(), false));
         assert_eq!(shown(b"\xffok"), ("\u{fffd}ok".to_owned(), false));
     }
 
     #[test]
-    fn messages_of_others_lose_their_control_characters() {
-        assert_eq!(plain("a\x1b[2Jb\nc"), "a\u{fffd}[2Jb\nc");
+    fn messages_of_others_show_their_control_characters() {
+        assert_eq!(plain("a\x1b[2Jb\nc"), "a\\u{1b}[2Jb\nc");
+        assert_eq!(one_line("ex\u{202e}ce"), r"ex\u{202e}ce");
         assert_eq!(one_line("a\nb\tc"), "a; b c");
         assert_eq!(paint("x", "31", false), "x");
         assert_eq!(paint("x", "31", true), "\x1b[31mx\x1b[0m");

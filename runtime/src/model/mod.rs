@@ -23,6 +23,7 @@ pub mod oci;
 pub mod plugin;
 pub mod resources;
 pub mod saved;
+pub mod shown;
 pub mod signal;
 pub mod stats;
 pub mod task;

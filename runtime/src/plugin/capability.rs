@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 
 pub use super::grant_lines::grant_lines;
 use super::manifest::Manifest;
+use crate::limits::NAMES_TOLD_MAX;
 pub use crate::model::config::{CommandGrant, FileGrant, Grants};
+use crate::model::shown::some_of;
 
 /// As the last pattern of a list: any further arguments.
 pub(super) const ANY_MORE: &str = "**";
@@ -116,7 +118,7 @@ impl Authority {
 
 /// An ask without its grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
-#[error("imports {} ({}), which is not granted", .imports.join(", "), .authority.meaning())]
+#[error("imports {} ({}), which is not granted", names(.imports), .authority.meaning())]
 pub struct MissingGrant {
     /// What is missing.
     pub authority: Authority,
@@ -133,6 +135,11 @@ pub struct NotGranted {
     /// The plugin's block of the configuration with all of it added to what is granted already;
     /// empty when nothing can be granted.
     pub lines: String,
+}
+
+/// The first of them: a component may import a thousand.
+fn names(imports: &[String]) -> String {
+    some_of(imports.iter().map(String::as_str), NAMES_TOLD_MAX)
 }
 
 fn add_lines(missing: &[MissingGrant], lines: &str) -> String {

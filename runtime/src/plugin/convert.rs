@@ -13,8 +13,9 @@ use super::bindings::since_0_1::host::types as wit;
 use super::bindings::since_0_1::{device_export as dev, driver_export as drv};
 use crate::driver::api::{Capabilities, Diagnostic, FsIsolation, PluginCallError};
 use crate::limits::{
-    ANSWER_NAME_BYTES_MAX, ANSWER_TEXT_BYTES_MAX, ATTRIBUTES_MAX, DEVICE_GROUPS_MAX,
-    DEVICE_INSTANCES_MAX, NEXT_CHECK_MIN, WATCH_PATHS_MAX, WATCH_SUBSYSTEMS_MAX,
+    ANSWER_DIAGNOSTIC_BYTES_MAX, ANSWER_DIAGNOSTICS_MAX, ANSWER_NAME_BYTES_MAX,
+    ANSWER_TEXT_BYTES_MAX, ATTRIBUTES_MAX, DEVICE_GROUPS_MAX, DEVICE_INSTANCES_MAX, NEXT_CHECK_MIN,
+    WATCH_PATHS_MAX, WATCH_SUBSYSTEMS_MAX,
 };
 use crate::model::attribute::{Attribute, AttributeError, NamedAttribute, Scalar};
 use crate::model::device::{
@@ -22,6 +23,7 @@ use crate::model::device::{
     Reservation,
 };
 use crate::model::ids::PluginName;
+use crate::model::shown::{has_hidden, shown, shown_lines};
 
 pub(super) use stats::device_stats;
 
@@ -43,16 +45,7 @@ fn broken<T>(place: impl Display, problem: impl Into<String>) -> Checked<T> {
     Err(AnswerError { place: place.to_string(), problem: problem.into() })
 }
 
-/// Has it control characters? Most texts are ASCII, where the bytes tell.
-fn has_controls(text: &str) -> bool {
-    if text.is_ascii() {
-        text.bytes().any(|byte| byte.is_ascii_control())
-    } else {
-        text.chars().any(char::is_control)
-    }
-}
-
-/// A name: not empty, bounded, no control characters.
+/// A name: not empty, bounded, nothing in it that does not show.
 pub(super) fn name(place: impl Display, text: String) -> Checked<String> {
     if text.is_empty() {
         return broken(place, "is empty");
@@ -60,19 +53,29 @@ pub(super) fn name(place: impl Display, text: String) -> Checked<String> {
     if text.len() > ANSWER_NAME_BYTES_MAX {
         return broken(place, format!("has {} bytes; at most {ANSWER_NAME_BYTES_MAX}", text.len()));
     }
-    if has_controls(&text) {
-        return broken(place, format!("{text:?} has control characters"));
+    if has_hidden(&text) {
+        return broken(place, format!("{text:?} has characters that do not show"));
     }
     Ok(text)
 }
 
-/// Free text: bounded; control characters become spaces so that it cannot move a terminal's cursor.
+/// Free text for people: bounded, and what does not show in it is made visible.
 pub(super) fn text(place: impl Display, text: String) -> Checked<String> {
+    Ok(shown(bounded(place, text)?, ANSWER_TEXT_BYTES_MAX))
+}
+
+/// What is used as it is (a path, a variable) and shown at times: bounded, nothing hidden.
+fn plain(place: impl Display, text: String) -> Checked<String> {
+    let text = bounded(&place, text)?;
+    if has_hidden(&text) {
+        return broken(place, format!("{text:?} has characters that do not show"));
+    }
+    Ok(text)
+}
+
+fn bounded(place: impl Display, text: String) -> Checked<String> {
     if text.len() > ANSWER_TEXT_BYTES_MAX {
         return broken(place, format!("has {} bytes; at most {ANSWER_TEXT_BYTES_MAX}", text.len()));
-    }
-    if has_controls(&text) {
-        return Ok(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect());
     }
     Ok(text)
 }
@@ -252,7 +255,7 @@ pub(super) fn reservation(given: dev::Reservation) -> Checked<Reservation> {
         if key.contains('=') {
             return broken("env", format!("{key:?} contains an equals sign"));
         }
-        reservation.env.push((key, text("env", var.value)?));
+        reservation.env.push((key, plain("env", var.value)?));
     }
     for mount in given.mounts {
         reservation.mounts.push(Mount {
@@ -262,7 +265,7 @@ pub(super) fn reservation(given: dev::Reservation) -> Checked<Reservation> {
         });
     }
     for node in given.device_nodes {
-        let permissions = node.permissions;
+        let permissions = name("device node permissions", node.permissions)?;
         let valid = !permissions.is_empty()
             && permissions.chars().all(|c| "rwm".contains(c))
             && permissions.chars().collect::<BTreeSet<_>>().len() == permissions.len();
@@ -279,7 +282,7 @@ pub(super) fn reservation(given: dev::Reservation) -> Checked<Reservation> {
 }
 
 fn absolute(place: &str, path: String) -> Checked<String> {
-    let path = text(place, path)?;
+    let path = plain(place, path)?;
     let parsed = std::path::Path::new(&path);
     let up = parsed.components().any(|c| matches!(c, std::path::Component::ParentDir));
     if !parsed.is_absolute() || up {
@@ -288,32 +291,51 @@ fn absolute(place: &str, path: String) -> Checked<String> {
     Ok(path)
 }
 
-/// A plugin's own error, bounded.
+/// A plugin's own error, bounded and visible.
 pub(super) fn plugin_error(given: wit::PluginError) -> PluginCallError {
-    let bounded = |message: String| {
-        let cut = crate::host::imports::cut(message, ANSWER_TEXT_BYTES_MAX);
-        cut.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+    let said = |message: String, max: usize| match message.trim() {
+        "" => "it gave no reason".to_owned(),
+        message => shown(message, max),
     };
-    let reason = |message: String| match message.trim().is_empty() {
-        true => "it gave no reason".to_owned(),
-        false => bounded(message),
-    };
+    let reason = |message| said(message, ANSWER_TEXT_BYTES_MAX);
     match given {
         wit::PluginError::NotFound(m) => PluginCallError::NotFound(reason(m)),
-        wit::PluginError::InvalidConfig(list) => PluginCallError::InvalidConfig(
-            list.into_iter()
-                .take(50)
-                .map(|d| {
-                    let (path, message) = (bounded(d.path), reason(d.message));
-                    Diagnostic { path, message, ..Diagnostic::default() }
-                })
-                .collect(),
-        ),
+        wit::PluginError::InvalidConfig(list) => {
+            let told = list.into_iter().take(ANSWER_DIAGNOSTICS_MAX).map(|one| {
+                let path = shown(one.path, ANSWER_NAME_BYTES_MAX);
+                let message = said(one.message, ANSWER_DIAGNOSTIC_BYTES_MAX);
+                Diagnostic { path, message, ..Diagnostic::default() }
+            });
+            PluginCallError::InvalidConfig(told.collect())
+        }
         wit::PluginError::Recoverable(m) => PluginCallError::Recoverable(reason(m)),
         wit::PluginError::Fatal(m) => PluginCallError::Fatal(reason(m)),
         wit::PluginError::Unsupported(m) => PluginCallError::Unsupported(reason(m)),
-        wit::PluginError::PermissionDenied(m) => PluginCallError::PermissionDenied(reason(m)),
+        wit::PluginError::PermissionDenied(m) => PluginCallError::PermissionDenied(denied(&m)),
     }
+}
+
+/// A refusal of the host that the plugin passes on ends with lines of a configuration, to be copied.
+/// Such lines stay; they have the form of a grant and can pass for nothing else.
+fn denied(message: &str) -> String {
+    let lines = message.split_once(":\n").filter(|(_, lines)| is_grant(lines));
+    match lines {
+        Some((why, lines)) => {
+            let why = shown(why, ANSWER_TEXT_BYTES_MAX);
+            format!("{why}:\n{}", shown_lines(lines, ANSWER_TEXT_BYTES_MAX))
+        }
+        None if message.trim().is_empty() => "it gave no reason".to_owned(),
+        None => shown(message.trim(), ANSWER_TEXT_BYTES_MAX),
+    }
+}
+
+/// Has it the form of a `plugin` block with grants?
+fn is_grant(lines: &str) -> bool {
+    let inner = lines.trim_end().strip_prefix("plugin \"");
+    let inner = inner.and_then(|rest| rest.split_once("\" {\n  grants {\n"));
+    let inner = inner.filter(|(name, _)| !name.contains('\n')).map(|(_, inner)| inner);
+    let inner = inner.and_then(|inner| inner.strip_suffix("  }\n}"));
+    inner.is_some_and(|inner| inner.lines().all(|line| line.starts_with("    ")))
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ fn duplicate_and_empty_names_are_refused_with_their_place() {
     assert!(text(vec![group("a", &[]), group("a", &[])]).contains("v/t/a is there twice"));
     assert!(text(vec![group("a", &[""])]).contains("instance id: is empty"));
     assert!(text(vec![group("", &[])]).contains("group.name: is empty"));
-    assert!(text(vec![group("a\u{1b}[2J", &[])]).contains("control characters"));
+    assert!(text(vec![group("a\u{1b}[2J", &[])]).contains("do not show"));
 }
 
 #[test]
@@ -106,7 +106,49 @@ fn an_error_without_a_word_says_that_there_is_none() {
 
 #[test]
 fn text_can_not_move_the_cursor_of_a_terminal() {
-    assert_eq!(text("t", "a\u{1b}[2Jb\n".into()).unwrap(), "a [2Jb ");
+    assert_eq!(text("t", "a\u{1b}[2Jb\n".into()).unwrap(), r"a\u{1b}[2Jb\n");
     let error = plugin_error(wit::PluginError::Fatal("x\u{7}y".into()));
-    assert_eq!(error, PluginCallError::Fatal("x y".into()));
+    assert_eq!(error, PluginCallError::Fatal(r"x\u{7}y".into()));
+}
+
+#[test]
+fn no_text_forges_a_line_or_shows_another_name() {
+    let forged = "no\n2026-01-01T00:00:00Z ERROR all is lost\u{202e}";
+    let seen = r"no\n2026-01-01T00:00:00Z ERROR all is lost\u{202e}";
+    for error in [
+        plugin_error(wit::PluginError::Recoverable(forged.into())),
+        plugin_error(wit::PluginError::PermissionDenied(forged.into())),
+        plugin_error(wit::PluginError::PermissionDenied(format!("x:\n{forged}"))),
+    ] {
+        let text = error.to_string();
+        assert!(text.contains(seen) && !text.contains('\n'), "{text}");
+    }
+    assert!(check(vec![group("gpu\u{202e}", &[])]).is_err());
+    assert_eq!(text("reason", forged.into()).unwrap(), seen);
+    let env = |value: &str| dev::Reservation {
+        env: vec![wit::EnvVar { name: "A".into(), value: value.into() }],
+        mounts: vec![],
+        device_nodes: vec![],
+    };
+    assert!(reservation(env("a b")).is_ok());
+    assert!(reservation(env("a\nb")).is_err(), "what a task gets is never altered");
+}
+
+#[test]
+fn the_lines_that_would_grant_something_can_still_be_copied() {
+    let lines = "plugin \"x\" {\n  grants {\n    process = true\n  }\n}\n";
+    let error = plugin_error(wit::PluginError::PermissionDenied(format!("no; put this:\n{lines}")));
+    assert_eq!(error, PluginCallError::PermissionDenied(format!("no; put this:\n{lines}")));
+    let forged = lines.replace("    process", "2026-01-01T00:00:00Z ERROR process");
+    let error = plugin_error(wit::PluginError::PermissionDenied(format!("no:\n{forged}")));
+    assert!(!error.to_string().contains('\n'), "{error}");
+}
+
+#[test]
+fn an_error_of_many_and_long_problems_is_told_within_bounds() {
+    let one = wit::Diagnostic { path: "p".repeat(1 << 20), message: "m\n".repeat(1 << 20) };
+    let text = plugin_error(wit::PluginError::InvalidConfig(vec![one; 50])).to_string();
+    assert!(text.len() < 20 << 10 && text.contains("more)"), "{} bytes", text.len());
+    let text = plugin_error(wit::PluginError::Fatal("\u{202e}".repeat(10 << 20))).to_string();
+    assert!(text.len() < 5 << 10, "{} bytes", text.len());
 }

@@ -11,12 +11,17 @@ use sha2::{Digest as _, Sha256};
 use wasmparser::{ComponentExternalKind, Encoding, Parser, Payload};
 
 use super::capability::Authority;
-use crate::limits::PLUGIN_FILE_BYTES_MAX;
+use crate::limits::{
+    ANSWER_DIAGNOSTIC_BYTES_MAX, NAMES_TOLD_MAX, PLUGIN_FILE_BYTES_MAX, PLUGIN_ITEM_NAME_BYTES_MAX,
+};
+use crate::model::shown::{cut, has_hidden, shown, some_of};
 
 pub use crate::model::plugin::PluginKind;
 
 /// Imports and exports beyond this are refused: a plugin has about twenty.
 const ITEMS_MAX: usize = 1_000;
+/// Bytes told of a name that is refused.
+const NAME_SHOWN_BYTES: usize = 64;
 /// Prefix of the interfaces of this package.
 const PACKAGE: &str = "ostler:plugin/";
 
@@ -49,6 +54,15 @@ pub enum ManifestError {
     TooLarge {
         /// Bytes found.
         size: u64,
+    },
+    /// An import or export with a name that nobody can read.
+    #[error(
+        "the name of an import or export is not usable: {name:?}; at most \
+         {PLUGIN_ITEM_NAME_BYTES_MAX} bytes, all of them visible"
+    )]
+    ItemName {
+        /// The name, cut.
+        name: String,
     },
     /// More imports or exports than any plugin has.
     #[error("more than {ITEMS_MAX} imports and exports")]
@@ -148,7 +162,7 @@ fn top_level(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ManifestError> 
     }
     let damaged = |e: wasmparser::BinaryReaderError| ManifestError::Damaged {
         offset: e.offset(),
-        message: e.message().to_owned(),
+        message: shown(e.message(), ANSWER_DIAGNOSTIC_BYTES_MAX),
     };
     let (mut imports, mut exports) = (Vec::new(), Vec::new());
     let mut depth = 0_u32;
@@ -161,14 +175,14 @@ fn top_level(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ManifestError> 
             Payload::End(_) => depth = depth.saturating_sub(1),
             Payload::ComponentImportSection(reader) if depth == 0 => {
                 for import in reader {
-                    imports.push(import.map_err(damaged)?.name.name.to_owned());
+                    imports.push(item_name(import.map_err(damaged)?.name.name)?);
                 }
             }
             Payload::ComponentExportSection(reader) if depth == 0 => {
                 for export in reader {
                     let export = export.map_err(damaged)?;
                     if export.kind == ComponentExternalKind::Instance {
-                        exports.push(export.name.name.to_owned());
+                        exports.push(item_name(export.name.name)?);
                     }
                 }
             }
@@ -179,6 +193,14 @@ fn top_level(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ManifestError> 
         }
     }
     Ok((imports, exports))
+}
+
+/// A name that messages and lists can show.
+fn item_name(name: &str) -> Result<String, ManifestError> {
+    if name.len() > PLUGIN_ITEM_NAME_BYTES_MAX || has_hidden(name) {
+        return Err(ManifestError::ItemName { name: cut(name.to_owned(), NAME_SHOWN_BYTES) });
+    }
+    Ok(name.to_owned())
 }
 
 fn contract(exports: &[String]) -> Result<(PluginKind, String), ManifestError> {
@@ -194,8 +216,11 @@ fn contract(exports: &[String]) -> Result<(PluginKind, String), ManifestError> {
         (None, Some(version)) => (PluginKind::Device, version),
         (Some(_), Some(_)) => return Err(ManifestError::Both),
         (None, None) => {
-            let exports =
-                if exports.is_empty() { "no interface".to_owned() } else { exports.join(", ") };
+            let names = exports.iter().map(String::as_str);
+            let exports = match exports.is_empty() {
+                true => "no interface".to_owned(),
+                false => some_of(names, NAMES_TOLD_MAX),
+            };
             return Err(ManifestError::OtherWorld { exports });
         }
     };
@@ -244,6 +269,8 @@ mod tests {
         assert!(error(&wat("(component)")).contains("another world"));
         let version = DEVICE.replace("device@0.1.0", "device@9.9.9");
         assert!(error(&wat(&version)).contains("9.9.9"));
+        let hidden = DEVICE.replace("ostler:plugin/log", "ostler:plugin/\\u{202e}log");
+        assert!(Manifest::read(&wat(&hidden)).is_err());
         let mut cut = wat(DEVICE);
         cut.truncate(cut.len() - 3);
         assert!(error(&cut).contains("damaged"));

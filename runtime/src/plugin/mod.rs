@@ -36,9 +36,10 @@ use wasmtime::component::Linker;
 
 use crate::driver::api::Diagnostic;
 use crate::host::{CallState, HostServices, PluginContext, imports};
-use crate::limits::PluginLimits;
+use crate::limits::{GUEST_ERROR_BYTES_MAX, PluginLimits};
 use crate::model::ids::PluginName;
 use crate::model::json::JsonObject;
+use crate::model::shown::shown;
 use crate::sandbox::{CallError, EngineKind, Format, LoadError, StoreLimits};
 
 use bindings::since_0_1::device_world::DevicePluginPre;
@@ -166,6 +167,11 @@ impl Plugin {
     }
 }
 
+/// Wasmtime tells the names of imports, which are the plugin's.
+fn unlinked(error: wasmtime::Error) -> PluginError {
+    PluginError::Link(shown(format!("{error:#}"), GUEST_ERROR_BYTES_MAX))
+}
+
 impl PluginRuntime {
     /// Link the host interfaces.
     ///
@@ -173,7 +179,7 @@ impl PluginRuntime {
     /// When they cannot be linked: a mistake in this agent.
     pub fn new(services: HostServices) -> Result<Self, PluginError> {
         let mut linker = Linker::new(services.sandbox.engine(EngineKind::Plugin));
-        imports::link(&mut linker).map_err(|e| PluginError::Link(format!("{e:#}")))?;
+        imports::link(&mut linker).map_err(unlinked)?;
         let calls = crate::limits::PLUGIN_INSTANCES_MAX as usize;
         Ok(Self {
             services,
@@ -273,10 +279,9 @@ impl PluginRuntime {
         let compile = spec.limits.compile;
         let code = sandbox.code();
         let code = code.load_within(bytes, EngineKind::Plugin, Format::Component, compile).await?;
-        let link = |e: wasmtime::Error| PluginError::Link(format!("{e:#}"));
         let component =
             code.component().ok_or_else(|| PluginError::Link("no component".to_owned()))?;
-        let pre = self.linker.instantiate_pre(component).map_err(link)?;
+        let pre = self.linker.instantiate_pre(component).map_err(unlinked)?;
         let limits = StoreLimits::from(&spec.limits);
         let meter =
             Arc::new(PluginMeter::new(&spec.name, spec.failure, self.services.clock.clone()));
@@ -300,11 +305,11 @@ impl PluginRuntime {
         let (calls, services) = (Arc::clone(&self.calls), self.services.clone());
         Ok(match manifest.kind {
             PluginKind::Driver => {
-                let pre = DriverPluginPre::new(pre).map_err(link)?;
+                let pre = DriverPluginPre::new(pre).map_err(unlinked)?;
                 Linked::Driver(Caller::new(pre, context, limits, services, calls, meter, recorder))
             }
             PluginKind::Device => {
-                let pre = DevicePluginPre::new(pre).map_err(link)?;
+                let pre = DevicePluginPre::new(pre).map_err(unlinked)?;
                 Linked::Device(Caller::new(pre, context, limits, services, calls, meter, recorder))
             }
         })

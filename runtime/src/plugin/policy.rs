@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::strikes::{Poisoned, Strikes, TaskKey};
 use crate::limits::{PLUGIN_MESSAGE_BYTES_MAX, QUARANTINE_MAX};
 pub use crate::model::config::{FailurePolicy, QuarantineFor};
+use crate::model::shown;
 use crate::model::time::Timestamp;
 
 /// Shortest wait for the end of a quarantine: the timers and the clock are not one.
@@ -300,13 +301,8 @@ impl PluginHealth {
     }
 }
 
-/// At most [`PLUGIN_MESSAGE_BYTES_MAX`] of a text.
-fn cut(mut text: String) -> String {
-    if text.len() > PLUGIN_MESSAGE_BYTES_MAX {
-        let end = (0..=PLUGIN_MESSAGE_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
-        text.truncate(end.unwrap_or(0));
-    }
-    text
+fn cut(text: String) -> String {
+    shown::cut(text, PLUGIN_MESSAGE_BYTES_MAX)
 }
 
 /// When a quarantine that begins now ends.

@@ -12,14 +12,10 @@ use super::schema_cost::affordable;
 use super::{PluginError, convert};
 use crate::driver::api::Diagnostic;
 use crate::jobspec::suggest::nearest;
-use crate::limits::SCHEMA_BYTES_MAX;
+use crate::limits::{ANSWER_DIAGNOSTIC_BYTES_MAX, ANSWER_DIAGNOSTICS_MAX, SCHEMA_BYTES_MAX};
 use crate::model::ids::PluginName;
 use crate::model::json::JsonObject;
-
-/// Most problems reported of one configuration.
-const DIAGNOSTICS_MAX: usize = 20;
-/// Bytes of a message.
-const MESSAGE_BYTES_MAX: usize = 512;
+use crate::model::shown::shown;
 
 /// A compiled schema.
 pub struct ConfigSchema {
@@ -34,7 +30,7 @@ impl ConfigSchema {
     /// # Errors
     /// [`PluginError::Schema`] when it is too large or no schema.
     pub fn new(which: &'static str, text: &str) -> Result<Self, PluginError> {
-        let wrong = |reason: String| PluginError::Schema { which, reason };
+        let wrong = |reason: String| PluginError::Schema { which, reason: cut(reason) };
         if text.len() > SCHEMA_BYTES_MAX {
             return Err(wrong(format!("{} bytes; at most {SCHEMA_BYTES_MAX}", text.len())));
         }
@@ -63,26 +59,26 @@ impl ConfigSchema {
         let value = Value::Object(config.map().clone());
         let mut found = Vec::new();
         for error in self.validator.iter_errors(&value) {
-            if found.len() >= DIAGNOSTICS_MAX {
+            if found.len() >= ANSWER_DIAGNOSTICS_MAX {
                 break;
             }
             self.tell(&error, &mut found);
         }
-        found.truncate(DIAGNOSTICS_MAX);
+        found.truncate(ANSWER_DIAGNOSTICS_MAX);
         found
     }
 
     /// One error as what a person can mend: a place for each unknown name and, of a choice, what is
     /// wrong with the form that was meant.
     fn tell(&self, error: &ValidationError<'_>, found: &mut Vec<Diagnostic>) {
-        let path = dotted(error.instance_path().as_str());
+        let path = cut(dotted(error.instance_path().as_str()));
         match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected }
             | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
-                for name in unexpected.iter().take(DIAGNOSTICS_MAX) {
+                for name in unexpected.iter().take(ANSWER_DIAGNOSTICS_MAX) {
                     let dot = if path.is_empty() { "" } else { "." };
                     found.push(Diagnostic {
-                        path: format!("{path}{dot}{name}"),
+                        path: cut(format!("{path}{dot}{name}")),
                         message: cut(format!("{name:?} is unknown")),
                         unknown: true,
                         suggestion: self.meant(error.schema_path().as_str(), name),
@@ -124,8 +120,9 @@ fn plain(path: String, error: &ValidationError<'_>) -> Diagnostic {
     Diagnostic { path, message: cut(error.to_string()), ..Diagnostic::default() }
 }
 
+/// A message or a place: property names are the plugin's, or whoever wrote the configuration.
 fn cut(message: String) -> String {
-    crate::host::imports::cut(message, MESSAGE_BYTES_MAX)
+    shown(message, ANSWER_DIAGNOSTIC_BYTES_MAX)
 }
 
 /// A JSON pointer as people write paths.
@@ -254,7 +251,7 @@ mod tests {
         let schema = json!({"properties": {"a": {}}, "additionalProperties": false}).to_string();
         let schema = ConfigSchema::new("task schema", &schema).unwrap();
         let many = (0..10_000).map(|n| (format!("k{n}"), Value::Null)).collect();
-        assert_eq!(schema.check(&object(Value::Object(many))).len(), DIAGNOSTICS_MAX);
+        assert_eq!(schema.check(&object(Value::Object(many))).len(), ANSWER_DIAGNOSTICS_MAX);
     }
 
     #[test]

@@ -22,12 +22,13 @@ use crate::limits::{
 };
 use crate::model::digest::Digest;
 use crate::model::oci::Reference;
+use crate::model::shown::shown;
 
 const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
 /// Wait before a request is sent again when the registry names none.
 const RETRY_WAIT: Duration = Duration::from_secs(2);
-/// Longest challenge repeated in a message, characters.
-const CHALLENGE_CHARS: usize = 100;
+/// Longest challenge repeated in a message, bytes.
+const CHALLENGE_BYTES: usize = 100;
 
 /// How long is waited for what.
 #[derive(Clone, Copy, Debug)]
@@ -272,7 +273,7 @@ impl Client {
         let headers = answer.response.headers().get_all(WWW_AUTHENTICATE);
         let texts: Vec<&str> = headers.iter().filter_map(|header| header.to_str().ok()).collect();
         let Some(challenge) = texts.iter().find_map(|text| Challenge::parse(text)) else {
-            let challenge = texts.join("; ").chars().take(CHALLENGE_CHARS).collect();
+            let challenge = shown(texts.join("; "), CHALLENGE_BYTES);
             return Err(RegistryError::Challenge { host: host.to_owned(), challenge });
         };
         let basic = self.options.credentials.basic(host);

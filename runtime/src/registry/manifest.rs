@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use crate::limits::{PLUGIN_FILE_BYTES_MAX, SIGNATURE_FILE_BYTES_MAX};
 use crate::model::digest::Digest;
+use crate::model::shown::shown;
 
 /// The manifests that are understood.
 pub(super) const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -19,6 +20,9 @@ const CONFIG_TYPES: [&str; 2] =
     ["application/vnd.wasm.config.v0+json", "application/vnd.oci.empty.v1+json"];
 /// Most layers looked at: a plugin has one or two.
 const LAYERS_MAX: usize = 16;
+
+/// Bytes told of what is wrong with it: the words may repeat what it says.
+const MESSAGE_BYTES: usize = 256;
 
 /// Why a manifest is not one of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -103,7 +107,7 @@ impl Artifact {
     /// When it is not one of a plugin.
     pub fn read(bytes: &[u8], content_type: Option<&str>) -> Result<Self, ManifestError> {
         let manifest: Manifest = serde_json::from_slice(bytes)
-            .map_err(|error| ManifestError::Malformed(error.to_string()))?;
+            .map_err(|error| ManifestError::Malformed(shown(error.to_string(), MESSAGE_BYTES)))?;
         let content_type = content_type.and_then(|text| text.split(';').next()).map(str::trim);
         let said = manifest.media_type.as_deref().or(content_type);
         if manifest.manifests.is_some() || said == Some(INDEX_TYPE) {

@@ -22,8 +22,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
 use super::engine::{EngineKind, Format};
-use super::error::cut;
 use crate::limits::CompileLimits;
+use crate::model::shown::shown;
 use crate::{clock, limits};
 
 pub(super) mod child;
@@ -224,7 +224,7 @@ async fn read_end(mut stream: impl tokio::io::AsyncRead + Unpin) -> String {
         kept.drain(..excess);
     }
     let text = String::from_utf8_lossy(&kept).trim().to_owned();
-    cut(text, limits::COMPILE_STDERR_BYTES_MAX)
+    shown(text, limits::COMPILE_STDERR_BYTES_MAX)
 }
 
 /// What the binary passes on: everything after `__compile`.

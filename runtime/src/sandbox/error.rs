@@ -12,6 +12,7 @@ use super::engine::EngineKind;
 use super::limiter::GuestUsage;
 use super::store::StoreLimits;
 use crate::limits;
+use crate::model::shown::shown;
 
 /// Why the sandbox itself could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -316,7 +317,8 @@ fn classify_text(error: &wasmtime::Error, limits: &StoreLimits, usage: &GuestUsa
     CallError::Host { message }
 }
 
-/// The text of an error and its causes, without backtrace, cut to the limit.
+/// The text of an error and its causes, without backtrace, cut to the limit. Guests name what they
+/// export and import, and those names are in it.
 pub(super) fn bounded(error: &wasmtime::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
@@ -330,16 +332,7 @@ pub(super) fn bounded(error: &wasmtime::Error) -> String {
         }
         text.push_str(&cause);
     }
-    cut(text, limits::GUEST_ERROR_BYTES_MAX)
-}
-
-/// `text` cut to at most `max` bytes at a character boundary.
-pub(super) fn cut(mut text: String, max: usize) -> String {
-    if text.len() > max {
-        text.truncate(text.floor_char_boundary(max));
-        text.push('…');
-    }
-    text
+    shown(text, limits::GUEST_ERROR_BYTES_MAX)
 }
 
 fn frames(error: &wasmtime::Error) -> Vec<String> {
@@ -353,5 +346,8 @@ fn frames(error: &wasmtime::Error) -> Vec<String> {
             .func_name()
             .map_or_else(|| format!("function {}", frame.func_index()), str::to_owned),
     });
-    named.take(limits::GUEST_BACKTRACE_FRAMES_MAX).map(|name| cut(name, FRAME_BYTES_MAX)).collect()
+    named
+        .take(limits::GUEST_BACKTRACE_FRAMES_MAX)
+        .map(|name| shown(name, FRAME_BYTES_MAX))
+        .collect()
 }

@@ -20,10 +20,11 @@ use futures_util::task::AtomicWaker;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::error::{CallError, cut};
+use super::error::CallError;
 use super::meter::{CpuMeter, Metered};
 use super::share::{Member, Shares};
 use crate::limits;
+use crate::model::shown::shown;
 
 /// A running guest. Dropping it aborts the guest.
 #[derive(Debug)]
@@ -203,7 +204,7 @@ pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned());
-    cut(text.unwrap_or_else(|| "no message".to_owned()), limits::GUEST_ERROR_BYTES_MAX)
+    shown(text.unwrap_or_else(|| "no message".to_owned()), limits::GUEST_ERROR_BYTES_MAX)
 }
 
 /// The turns of all WASM tasks.

@@ -286,7 +286,7 @@ const FAULTS: &[(&str, &str)] = &[
     ("empty_name", "group.name: is empty"),
     ("empty_id", "instance id: is empty"),
     ("long_id", "has 5000 bytes"),
-    ("control_characters", "control characters"),
+    ("control_characters", "do not show"),
     ("too_many_groups", "entries; at most 256"),
     ("too_many_instances", "entries; at most 4096"),
     ("too_many_attributes", "entries; at most 512"),

@@ -42,6 +42,7 @@ mod plugin_containment;
 mod plugin_faults;
 mod plugin_replay;
 mod plugin_status;
+mod plugin_texts;
 mod plugins;
 mod polled;
 mod quarantine;

@@ -5,7 +5,7 @@
 //!
 //! Modes of every function: those of [`misbehave`]. Modes of `fingerprint` besides:
 //! `long-answer`, `huge-string`, `duplicate-ids`, `duplicate-groups`, `empty-names`, `empty-id`,
-//! `nan`, `bad-unit`, `unit-on-text`, `error`, `moody` (another answer each time), and those of
+//! `nan`, `bad-unit`, `unit-on-text`, `error`, `forged-error`, `forged-texts`, `forged-name`, `endless-error`, `moody` (another answer each time), and those of
 //! [`lies`]. Of `reserve`: `long-answer`, `empty-paths`, `bad-permissions`, `error`. Of `stats`:
 //! `nan`, `foreign-ids`, `deep`. Of `describe`: `bad-version`, `bad-name`, `deep-schema`,
 //! `endless-schema`, `exploding-schema`.
@@ -79,6 +79,19 @@ impl DevicePlugin for Hostile {
             "bad-unit" => vec![with("unit", NamedAttribute::new("x", 1_i64).unit("parsec"))],
             "unit-on-text" => vec![with("unit", NamedAttribute::new("x", "much").unit("GiB"))],
             "error" => return Err(Error::fatal("as asked")),
+            "forged-error" => {
+                host::log::error(lies::FORGED);
+                return Err(Error::recoverable(lies::FORGED));
+            }
+            "forged-texts" => {
+                let ill = Instance::unhealthy("a", lies::FORGED);
+                vec![group.instances([ill]).attributes([NamedAttribute::new("x", lies::FORGED)])]
+            }
+            "forged-name" => {
+                let name = NamedAttribute::new("\u{202e}eman", true);
+                vec![two.clone().attributes([name])]
+            }
+            "endless-error" => return Err(Error::recoverable("x".repeat(512 << 10))),
             "bad-utf8" | "overlapping" | "gigabyte" | "gigabyte-list" => {
                 vec![group.instances(lies::instances(&mode, gigabyte()))]
             }

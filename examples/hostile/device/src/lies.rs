@@ -2,6 +2,10 @@
 
 use ostler_sdk::device::prelude::*;
 
+/// Texts that begin a line of their own, steer the terminal and turn the writing direction.
+pub const FORGED: &str =
+    "well\n2026-01-01T00:00:00Z ERROR FORGED\r\u{1b}[2J\u{202e}txt.exe\u{2028}end";
+
 /// Instances whose ids are not text, lie in one another, or reach beyond all memory.
 #[expect(unsafe_code, reason = "these are lies about memory")]
 pub fn instances(mode: &str, gigabyte: &'static str) -> Vec<Instance> {

@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use crate::clock;
 use crate::limits::{CHECK_HEAD_BYTES_MAX, CHECK_HEADERS_MAX, CHECK_OUTPUT_BYTES_MAX};
 use crate::model::job::CheckKind;
+use crate::model::shown::hides;
 
 /// What came of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,13 +153,13 @@ async fn read_body(response: Response<Incoming>, into: &mut Vec<u8>) {
     }
 }
 
-/// The text cut to the bound, with control characters replaced: it is shown on terminals.
+/// The text cut to the bound, with what hides or steers a terminal replaced: it is shown on terminals.
 fn printable(text: &str) -> String {
     let mut clean = String::with_capacity(text.len().min(CHECK_OUTPUT_BYTES_MAX));
     for character in text.chars() {
         let character = match character {
             '\n' | '\t' => character,
-            control if control.is_control() => char::REPLACEMENT_CHARACTER,
+            hidden if hides(hidden) => char::REPLACEMENT_CHARACTER,
             other => other,
         };
         if clean.len() + character.len_utf8() > CHECK_OUTPUT_BYTES_MAX {

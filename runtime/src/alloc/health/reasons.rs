@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{CheckId, CheckResult, Duty, HealthMachine, Verdict, Watched};
 use crate::limits::{HEALTH_REASON_BYTES_MAX, HEALTH_TEXT_BYTES_MAX};
 use crate::model::ids::TaskName;
+use crate::model::shown::shown;
 use crate::model::task::{TaskState, TaskStatus};
 use crate::model::time::Timestamp;
 use crate::task::events::short_duration;
@@ -96,7 +97,7 @@ impl HealthMachine {
             None => Some(format!("{name} was not answered yet")),
             Some(CheckResult { passing: false, output, since, .. }) => {
                 let time = short_duration(whole(now.since(*since)));
-                let output = cut(output.trim().to_owned(), QUOTE_BYTES_MAX);
+                let output = cut(shown(output.trim(), QUOTE_BYTES_MAX), QUOTE_BYTES_MAX);
                 Some(format!("{name} fails (for {time}): {output}"))
             }
             Some(CheckResult { since, .. }) if self.too_late(*since) => Some(format!(

@@ -140,7 +140,7 @@ mod tests {
         }));
         let text = shown(&plan);
         assert!(text.starts_with("job j (known)\n"), "{text}");
-        assert!(text.contains("\n  group web: count 2 -> 3\u{fffd}\n"), "{text}");
+        assert!(text.contains("\n  group web: count 2 -> 3\\u{7}\n"), "{text}");
         let row: Vec<&str> =
             text.lines().find(|l| l.starts_with("web")).unwrap().split_whitespace().collect();
         assert_eq!(row, ["web", "1", "0", "0", "0", "2"]);
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn what_would_wait_is_shown_with_the_reason_and_how_to_run_it_all_the_same() {
         let text = shown(&plan(json!({ "Waiting": ["group web: no\x1b memory"] })));
-        assert!(text.contains("what would wait\n  group web: no\u{fffd} memory\n"), "{text}");
+        assert!(text.contains("what would wait\n  group web: no\\u{1b} memory\n"), "{text}");
         assert!(text.contains("check-index 0"), "{text}");
     }
 }

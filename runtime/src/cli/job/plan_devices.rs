@@ -119,7 +119,7 @@ mod tests {
             "  group web[3], task train: gpu, 2 instances\n\
              \u{20}   + acme/gpu/large: lends 0, 1, NUMA node 0 (score 50 of 60)\n\
              \u{20}       affinity +50 holds: ${device.model} = large\n\
-             \u{20}       affinity -10 does not: x is false: \u{fffd}\n\
+             \u{20}       affinity -10 does not: x is false: \\u{1b}\n\
              \u{20}   - acme/gpu/small: 1 healthy, 1 free\n\
              \u{20}     not asked for: acme/gpu/else\n"
         );

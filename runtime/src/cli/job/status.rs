@@ -212,7 +212,7 @@ mod tests {
             "0",
             "1m00s",
             "ago",
-            "port\u{fffd}[2J",
+            "port\\u{1b}[2J",
             "taken",
         ];
         assert_eq!(web, expected);

@@ -358,7 +358,7 @@ mod tests {
     fn what_it_waits_for_is_told_when_it_changes() {
         let (mut watch, mut job) = (watch(&[]), job(3, 1));
         job.status_description = "group g waits: port\x1b taken".to_owned();
-        assert_eq!(look(&mut watch, &job, &[]).0, ["group g waits: port\u{fffd} taken"]);
+        assert_eq!(look(&mut watch, &job, &[]).0, ["group g waits: port\\u{1b} taken"]);
         assert!(look(&mut watch, &job, &[]).0.is_empty());
     }
 }

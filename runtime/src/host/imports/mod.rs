@@ -36,16 +36,3 @@ impl CallState {
         format!("{what}; to grant it {PUT}:\n{lines}")
     }
 }
-
-/// Text cut at a character boundary to at most `max` bytes.
-pub(crate) fn cut(mut text: String, max: usize) -> String {
-    if text.len() > max {
-        let mut end = max;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-        text.push('…');
-    }
-    text
-}

@@ -1,9 +1,12 @@
 //! `log`, `config`, `events`, `clock`, `random`: the interfaces every plugin gets.
 
 use crate::host::CallState;
-use crate::host::imports::cut;
 use crate::host::log_meter::Verdict;
-use crate::limits::{ATTRIBUTES_MAX, PLUGIN_MESSAGE_BYTES_MAX};
+use crate::limits::{
+    ANSWER_NAME_BYTES_MAX, EVENT_ANNOTATION_BYTES_MAX, EVENT_ANNOTATIONS_MAX,
+    PLUGIN_MESSAGE_BYTES_MAX,
+};
+use crate::model::shown::shown;
 use crate::plugin::bindings::since_0_1::host::{clock, config, events, log, random, types};
 
 /// Most random bytes of one request; a longer one is cut.
@@ -15,7 +18,7 @@ impl log::Host for CallState {
         let verdict = self.plugin.log_meter().take(message.len(), self.services.clock.now());
         let Verdict::Write { dropped } = verdict else { return Ok(()) };
         let plugin = self.plugin.name.as_str();
-        let message = cut(message, PLUGIN_MESSAGE_BYTES_MAX);
+        let message = shown(message, PLUGIN_MESSAGE_BYTES_MAX);
         if dropped > 0 {
             tracing::warn!(plugin, dropped, "log messages dropped: the plugin logs too much");
         }
@@ -48,12 +51,13 @@ impl events::Host for CallState {
         if let Some(task) = self.task.as_ref().filter(|_| !self.plugin.dry) {
             let annotations = annotations
                 .into_iter()
-                .take(ATTRIBUTES_MAX)
+                .take(EVENT_ANNOTATIONS_MAX)
                 .map(|a| {
-                    (cut(a.name, PLUGIN_MESSAGE_BYTES_MAX), cut(a.value, PLUGIN_MESSAGE_BYTES_MAX))
+                    let value = shown(a.value, EVENT_ANNOTATION_BYTES_MAX);
+                    (shown(a.name, ANSWER_NAME_BYTES_MAX), value)
                 })
                 .collect();
-            (task.events)(cut(message, PLUGIN_MESSAGE_BYTES_MAX), annotations);
+            (task.events)(shown(message, PLUGIN_MESSAGE_BYTES_MAX), annotations);
         }
         Ok(())
     }

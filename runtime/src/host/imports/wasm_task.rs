@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::driver::api::TaskContext;
 use crate::host::CallState;
-use crate::host::imports::cut;
 use crate::host::wasm_task::{TaskDir, WasmTaskError, WasmTaskSpec};
 use crate::limits::{ANSWER_NAME_BYTES_MAX, TaskLimits};
+use crate::model::shown::shown;
 use crate::plugin::bindings::since_0_1::host::wasm_task::{
     Host, SpawnRequest, TaskLimits as Narrower, TaskState, WasmError,
 };
@@ -53,7 +53,7 @@ impl CallState {
         if let Some(place) = foreign {
             return Err(WasmError::Denied(format!(
                 "the job's config does not name {}: a task connects to what its job names",
-                cut(place.clone(), ANSWER_NAME_BYTES_MAX)
+                shown(place, ANSWER_NAME_BYTES_MAX)
             )));
         }
         let spec = WasmTaskSpec {

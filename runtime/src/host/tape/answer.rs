@@ -147,5 +147,5 @@ fn get_end(reader: &mut Reader<'_>) -> Option<wasmtime::Error> {
 }
 
 fn bounded(text: &str) -> String {
-    crate::host::imports::cut(text.to_owned(), GUEST_ERROR_BYTES_MAX)
+    crate::model::shown::cut(text.to_owned(), GUEST_ERROR_BYTES_MAX)
 }

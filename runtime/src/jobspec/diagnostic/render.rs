@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Diagnostic, Severity};
+use crate::model::shown::hides;
 
 /// Longest source line shown in full, characters; of a longer one the part around the problem.
 const LINE_CHARS_MAX: usize = 160;
@@ -54,5 +55,5 @@ fn excerpt(line: &str, column: u32, length: u32) -> (String, String, usize) {
 }
 
 fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if hides(c) && c != '\t' { '\u{fffd}' } else { c }).collect()
 }

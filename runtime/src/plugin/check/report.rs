@@ -9,6 +9,7 @@ use super::Subject;
 use super::rules::{self, Rule};
 use crate::limits::{PLUGIN_CHECK_DETAIL_BYTES_MAX, PluginLimits};
 use crate::model::plugin::PluginKind;
+use crate::model::shown::shown_lines;
 use crate::model::words::{counted, took};
 use crate::plugin::capability::{Authority, Grants};
 use crate::plugin::manifest::Manifest;
@@ -80,7 +81,7 @@ impl Findings {
     }
 
     fn add(&mut self, rule: Rule, verdict: Verdict, detail: String) {
-        let detail = crate::host::imports::cut(detail, PLUGIN_CHECK_DETAIL_BYTES_MAX);
+        let detail = shown_lines(detail, PLUGIN_CHECK_DETAIL_BYTES_MAX);
         // What calls cost is known at the end even of a suite that broke off.
         self.0.retain(|before| before.rule.id != rule.id || before.verdict != Verdict::Skip);
         self.0.push(Finding { rule, verdict, detail });

@@ -130,6 +130,24 @@ fn answers() -> Vec<Attack> {
             "an id of 16 MiB",
             ["handed over more than"]
         ),
+        on_fingerprint!(
+            "answer-forged",
+            "forged-error",
+            "a reason that begins another line of the log",
+            [r"well\n2026-01-01T00:00:00Z ERROR FORGED\r\u{1b}[2J\u{202e}txt.exe\u{2028}end"]
+        ),
+        on_fingerprint!(
+            "answer-forged-name",
+            "forged-name",
+            "a name that is written from the other side",
+            ["characters that do not show"]
+        ),
+        on_fingerprint!(
+            "answer-endless-reason",
+            "endless-error",
+            "a reason of half a mebibyte",
+            ["… (520192 bytes more)"]
+        ),
         on_fingerprint!("answer-utf8", "bad-utf8", "an id that is not UTF-8", ["utf-8", "UTF-8"]),
         on_fingerprint!(
             "answer-overlapping",

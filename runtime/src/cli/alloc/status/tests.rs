@@ -56,7 +56,7 @@ fn the_facts_say_what_is_wanted_what_is_and_why() {
     for line in [
         "allocation  0f01c0de-0000-4000-8000-000000000001",
         "job         web (version 3)",
-        "status      failed: Failed\u{fffd} tasks",
+        "status      failed: Failed\\u{1b} tasks",
         "desired     run",
         "health      unhealthy",
         "created     1m00s ago",
@@ -96,7 +96,7 @@ fn events_stand_newest_last_with_their_times_and_say_what_is_not_kept() {
     assert_eq!(lines[of_main + 1], "(68 older ones are not kept)");
     assert!(lines[of_main + 3].starts_with("1970-01-01T00:00:41Z  Started"), "{text}");
     assert!(lines[of_main + 4].starts_with("1970-01-01T00:00:42Z  Terminated"), "{text}");
-    assert!(lines[of_main + 4].contains("Exit Code: 1; \u{fffd}"), "{text}");
+    assert!(lines[of_main + 4].contains("Exit Code: 1; \\u{7}"), "{text}");
     assert!(lines[of_main + 4].ends_with("fails the task"), "{text}");
 }
 
@@ -149,9 +149,9 @@ fn devices_in_use_show_one_number_each_and_with_verbose_everything() {
     .unwrap();
     let lines = |verbose| rows(&measured_devices(&usage, look(verbose)));
     let few: Vec<String> = lines(false).iter().map(|row| row.join(" ")).collect();
-    assert_eq!(few[3], "main acme/gpu/a 0 summary 45 C stale: it hangs\u{fffd}");
-    assert_eq!(few[4], "main acme/gpu/a 1 summary <none> stale: it hangs\u{fffd}");
+    assert_eq!(few[3], "main acme/gpu/a 0 summary 45 C stale: it hangs\\u{1b}");
+    assert_eq!(few[4], "main acme/gpu/a 1 summary <none> stale: it hangs\\u{1b}");
     let all: Vec<String> = lines(true).iter().map(|row| row.join(" ")).collect();
-    assert_eq!(all[4], "main acme/gpu/a 0 idle false stale: it hangs\u{fffd}");
+    assert_eq!(all[4], "main acme/gpu/a 0 idle false stale: it hangs\\u{1b}");
     assert_eq!(measured_devices(&Usage::default(), look(true)), "");
 }

@@ -1,0 +1,124 @@
+//! Texts of strangers as people may see them: nothing hidden in them, and nothing endless.
+//!
+//! A text of a plugin, a guest or a server is made harmless once, where it enters. Newlines would
+//! forge lines of a log, control characters steer a terminal, and marks of writing direction show
+//! one name as another; all of them become visible: `\n`, `\u{202e}`.
+
+use std::fmt::Write as _;
+
+/// Does a character show as nothing, or change how others show? Control characters, line separators,
+/// marks of direction, what is invisible by itself. Joiners stay: scripts and emoji need them.
+#[must_use]
+pub fn hides(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}')
+        || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+        || matches!(c, '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// Does a text have such a character? Most texts are ASCII, where the bytes tell.
+#[must_use]
+pub fn has_hidden(text: &str) -> bool {
+    if text.is_ascii() {
+        text.bytes().any(|byte| byte.is_ascii_control())
+    } else {
+        text.chars().any(hides)
+    }
+}
+
+/// A text in one line of at most `max` bytes, with all that hides made visible; what is left out is
+/// counted: `… (12 bytes more)`.
+#[must_use]
+pub fn shown(text: impl Into<String>, max: usize) -> String {
+    let text = text.into();
+    if has_hidden(&text) { visible(&text, max, |_| false) } else { cut(text, max) }
+}
+
+/// The same of a text that may have several lines: newlines and tabs stay.
+#[must_use]
+pub fn shown_lines(text: impl Into<String>, max: usize) -> String {
+    let text = text.into();
+    if has_hidden(&text) {
+        visible(&text, max, |c| matches!(c, '\n' | '\t'))
+    } else {
+        cut(text, max)
+    }
+}
+
+/// A text cut at a character to at most `max` bytes, and how much is missing.
+#[must_use]
+pub fn cut(mut text: String, max: usize) -> String {
+    if text.len() > max {
+        let end = text.floor_char_boundary(max);
+        let more = text.len() - end;
+        text.truncate(end);
+        tell_more(&mut text, more);
+    }
+    text
+}
+
+/// The first of many names, and how many more there are.
+#[must_use]
+pub fn some_of<'a>(names: impl ExactSizeIterator<Item = &'a str>, max: usize) -> String {
+    let more = names.len().saturating_sub(max);
+    let mut text = names.take(max).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        let _ = write!(text, " and {more} more");
+    }
+    text
+}
+
+fn visible(text: &str, max: usize, stays: impl Fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len().min(max));
+    for (at, c) in text.char_indices() {
+        let before = shown.len();
+        if hides(c) && !stays(c) {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+        if shown.len() > max {
+            shown.truncate(before);
+            tell_more(&mut shown, text.len() - at);
+            break;
+        }
+    }
+    shown
+}
+
+fn tell_more(text: &mut String, bytes: usize) {
+    // Writing to a String cannot fail.
+    let _ = write!(text, "… ({} more)", super::words::counted(bytes as u64, "byte"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hides_is_made_visible_and_what_people_write_stays() {
+        assert_eq!(shown("a\nb\tc\u{1b}[2J", 99), r"a\nb\tc\u{1b}[2J");
+        assert_eq!(shown("exe\u{202e}cod.exe", 99), r"exe\u{202e}cod.exe");
+        assert_eq!(shown("a\u{2028}\u{feff}\u{85}", 99), r"a\u{2028}\u{feff}\u{85}");
+        assert_eq!(shown_lines("a\nb\tc\r\u{2066}", 99), "a\nb\tc\\r\\u{2066}");
+        for whole in ["größer 大 שלום", "👩\u{200d}🔬", r"C:\new", ""] {
+            assert_eq!(shown(whole, 99), whole);
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_cut_at_a_character_and_the_rest_is_counted() {
+        assert_eq!(shown("x".repeat(10), 10), "xxxxxxxxxx");
+        assert_eq!(shown("x".repeat(11), 10), "xxxxxxxxxx… (1 byte more)");
+        assert_eq!(shown("ä".repeat(4), 5), "ää… (4 bytes more)");
+        assert_eq!(shown("\n".repeat(1 << 20), 5), r"\n\n… (1048574 bytes more)");
+        assert_eq!(shown("ab\u{202e}", 5), "ab… (3 bytes more)", "no half of an escape");
+    }
+
+    #[test]
+    fn of_many_names_some_are_told() {
+        let names = ["a", "b", "c"];
+        assert_eq!(some_of(names.into_iter(), 3), "a, b, c");
+        assert_eq!(some_of(names.into_iter(), 2), "a, b and 1 more");
+    }
+}
