@@ -20,7 +20,7 @@ use std::time::Duration;
 use ostler::clock::{Stopwatch, sleep};
 use ostler::driver::api::{ByteSink, PluginCallError, TaskContext};
 use ostler::host::call_state::HostTime;
-use ostler::host::wasm_task::WasmTaskSpec;
+use ostler::host::wasm_task::{TaskInput, WasmTaskSpec};
 use ostler::host::{CallState, HostServices, PluginContext, imports};
 use ostler::limits::{EPOCH_TICK, PluginLimits, TaskLimits};
 use ostler::model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
@@ -395,6 +395,7 @@ impl Arena {
                 limits: TaskLimits { memory_bytes_max: 32 << 20, ..TaskLimits::default() },
                 listen: false,
                 connect: vec![],
+                input: TaskInput::Nothing,
             };
             let host = &self.services.wasm_tasks;
             let id = host.spawn(Arc::clone(&context), spec).await.expect("it starts");

@@ -153,7 +153,7 @@ pub mod process {
 pub mod wasm_task {
     use super::imports;
     pub use crate::bindings::driver::ostler::plugin::wasm_task::{
-        Dir, NetworkAccess, SpawnRequest, TaskLimits, TaskState, WasmError,
+        Dir, NetworkAccess, SpawnRequest, TaskInput, TaskLimits, TaskState, WasmError,
     };
 
     /// Compile where needed and start. Returns the task's id.
@@ -170,6 +170,18 @@ pub mod wasm_task {
     /// As [`spawn`].
     pub fn spawn_limited(request: &SpawnRequest, limits: TaskLimits) -> Result<String, WasmError> {
         imports::wasm_task::spawn_limited(request, limits)
+    }
+
+    /// [`spawn_limited`] with something to read on standard input.
+    ///
+    /// # Errors
+    /// As [`spawn`]; or the file of the input cannot be read, or is none of the task's.
+    pub fn spawn_reading(
+        request: &SpawnRequest,
+        limits: TaskLimits,
+        input: &TaskInput,
+    ) -> Result<String, WasmError> {
+        imports::wasm_task::spawn_reading(request, limits, input)
     }
 
     /// End it.

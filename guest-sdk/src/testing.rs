@@ -35,6 +35,7 @@ struct State {
     processes: Vec<process::SpawnRequest>,
     wasm_tasks: Vec<wasm_task::SpawnRequest>,
     task_limits: Vec<wasm_task::TaskLimits>,
+    task_inputs: Vec<wasm_task::TaskInput>,
     /// Id to "is running".
     running: BTreeMap<String, bool>,
     signals: Vec<(String, String)>,
@@ -114,6 +115,11 @@ impl FakeHost {
     /// Limits of the WASM tasks that were asked for with some.
     pub fn task_limits(&self) -> Vec<wasm_task::TaskLimits> {
         with(|state| state.task_limits.clone())
+    }
+
+    /// What the WASM tasks read that were asked for with standard input.
+    pub fn task_inputs(&self) -> Vec<wasm_task::TaskInput> {
+        with(|state| state.task_inputs.clone())
     }
 
     /// Signals sent, as id and name; a kill counts as `SIGKILL`.
@@ -272,7 +278,7 @@ pub(crate) mod imports {
     }
 
     pub(crate) mod wasm_task {
-        use crate::host::wasm_task::{SpawnRequest, TaskLimits, TaskState, WasmError};
+        use crate::host::wasm_task::{SpawnRequest, TaskInput, TaskLimits, TaskState, WasmError};
 
         pub(crate) fn spawn(request: &SpawnRequest) -> Result<String, WasmError> {
             super::with(|state| {
@@ -292,6 +298,16 @@ pub(crate) mod imports {
         ) -> Result<String, WasmError> {
             let id = spawn(request)?;
             super::with(|state| state.task_limits.push(limits));
+            Ok(id)
+        }
+
+        pub(crate) fn spawn_reading(
+            request: &SpawnRequest,
+            limits: TaskLimits,
+            input: &TaskInput,
+        ) -> Result<String, WasmError> {
+            let id = spawn_limited(request, limits)?;
+            super::with(|state| state.task_inputs.push(input.clone()));
             Ok(id)
         }
 

@@ -5,7 +5,7 @@
 
 use ostler_sdk::driver::prelude::*;
 use serde::Deserialize;
-use wasm_task::{Dir, NetworkAccess, SpawnRequest, TaskLimits};
+use wasm_task::{Dir, NetworkAccess, SpawnRequest, TaskInput, TaskLimits};
 
 const SCHEMA: &str = include_str!("task-config.schema.json");
 
@@ -16,6 +16,8 @@ struct Config {
     module: String,
     #[serde(default)]
     args: Vec<String>,
+    stdin: Option<String>,
+    stdin_text: Option<String>,
     memory: Option<u64>,
     #[serde(default, deserialize_with = "ostler_sdk::config::block")]
     limits: LimitsConfig,
@@ -74,18 +76,20 @@ impl Driver for Wasm {
         };
         let program = config.module.rsplit('/').next().unwrap_or(&config.module).to_owned();
         let limits = config.limits.limits();
+        let dirs = dirs(&task);
+        let input = input(config.stdin, config.stdin_text, &task, &dirs)?;
         let request = SpawnRequest {
             path,
             args: [program].into_iter().chain(config.args).collect(),
             memory_bytes_max: memory_limit(config.memory, &task)?,
-            dirs: dirs(&task),
+            dirs,
             env: task.env,
             network: NetworkAccess {
                 listen: config.network.listen,
                 connect: config.network.connect,
             },
         };
-        let id = wasm_task::spawn_limited(&request, limits)?;
+        let id = wasm_task::spawn_reading(&request, limits, &input)?;
         Started::new::<Self>(id)
     }
 }
@@ -101,6 +105,39 @@ fn memory_limit(memory: Option<u64>, task: &TaskConfig) -> Result<Option<u64>> {
             format!("{mib} MiB is more than the {} MiB of the task's resources", reserved >> 20),
         )),
     }
+}
+
+/// Standard input: a text, or a file as the task sees it (`/local/in.txt`) or in its directory
+/// (`local/in.txt`).
+fn input(
+    file: Option<String>,
+    text: Option<String>,
+    task: &TaskConfig,
+    dirs: &[Dir],
+) -> Result<TaskInput> {
+    match (file, text) {
+        (None, None) => Ok(TaskInput::Nothing),
+        (None, Some(text)) => Ok(TaskInput::Text(text)),
+        (Some(file), None) => Ok(TaskInput::File(host_path(&file, task, dirs))),
+        (Some(_), Some(_)) => {
+            Err(Error::invalid_config("stdin_text", "give a file or a text, not both"))
+        }
+    }
+}
+
+/// Where a file of the task lies on the host.
+fn host_path(file: &str, task: &TaskConfig, dirs: &[Dir]) -> String {
+    if !file.starts_with('/') {
+        return format!("{}/{file}", task.task_dir);
+    }
+    let below = |dir: &Dir| {
+        let rest = file.strip_prefix(&dir.guest_path)?;
+        (rest.is_empty() || rest.starts_with('/')).then(|| format!("{}{rest}", dir.host_path))
+    };
+    // The deepest that holds it: a mount may lie inside another directory.
+    let mut holding: Vec<&Dir> = dirs.iter().filter(|dir| below(dir).is_some()).collect();
+    holding.sort_by_key(|dir| dir.guest_path.len());
+    holding.last().and_then(|dir| below(dir)).unwrap_or_else(|| file.to_owned())
 }
 
 fn dirs(task: &TaskConfig) -> Vec<Dir> {
@@ -150,6 +187,34 @@ mod tests {
         let paths: Vec<_> = dirs.iter().map(|dir| dir.guest_path.as_str()).collect();
         assert_eq!(paths, ["/local", "/secrets", "/tmp", "/alloc", "/local/devices/x"]);
         assert!(dirs[4].read_only);
+    }
+
+    #[test]
+    fn standard_input_is_a_text_or_a_file_as_the_task_sees_it() {
+        let host = FakeHost::install();
+        let mut task = testing::task(r#"{"module": "/a.wasm", "stdin": "/local/data/in"}"#);
+        task.mounts.push(Mount::read_only("/srv/x", "/local/data"));
+        Wasm::start(task).unwrap();
+        for stdin in [
+            r#""stdin": "local/in.txt""#,
+            r#""stdin": "/local/in.txt""#,
+            r#""stdin": "/alloc/data/in""#,
+            r#""stdin_text": "two\nlines""#,
+        ] {
+            let config = format!(r#"{{"module": "/a.wasm", {stdin}}}"#);
+            Wasm::start(testing::task(&config)).unwrap();
+        }
+        let file = |path: &str| TaskInput::File(path.to_owned());
+        let expected = [
+            file("/srv/x/in"),
+            file("/alloc/web/local/in.txt"),
+            file("/alloc/web/local/in.txt"),
+            file("/alloc/alloc/data/in"),
+            TaskInput::Text("two\nlines".to_owned()),
+        ];
+        assert_eq!(host.task_inputs(), expected);
+        let both = r#"{"module": "/a.wasm", "stdin": "local/in", "stdin_text": "x"}"#;
+        assert!(matches!(Wasm::start(testing::task(both)), Err(Error::InvalidConfig(_))));
     }
 
     #[test]

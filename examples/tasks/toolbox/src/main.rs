@@ -22,7 +22,7 @@ const USAGE: &str = "toolbox COMMAND
   alloc MIB              allocate and touch memory, then print its size
   write-lines N LEN      N lines of LEN bytes and a line end to stdout
   stderr WORD...         print the words to stderr
-  cat FILE               print a file
+  cat FILE               print a file; - is standard input
   write FILE WORD...     write the words into a file
   ls DIR                 print the names in a directory, sorted
   env                    print the environment, sorted
@@ -55,6 +55,7 @@ fn run() -> Outcome {
             write_lines(argument()?.parse()?, rest.get(1).ok_or(USAGE)?.parse()?)?;
         }
         "stderr" => eprintln!("{}", rest.join(" ")),
+        "cat" if first == Some("-") => drop(io::copy(&mut io::stdin(), &mut io::stdout())?),
         "cat" => io::stdout().write_all(&fs::read(argument()?)?)?,
         "write" => fs::write(argument()?, rest.get(1..).unwrap_or_default().join(" "))?,
         "ls" => list(argument()?)?,

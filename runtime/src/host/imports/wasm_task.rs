@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::driver::api::TaskContext;
 use crate::host::CallState;
-use crate::host::wasm_task::{TaskDir, WasmTaskError, WasmTaskSpec};
+use crate::host::wasm_task::{TaskDir, TaskInput, WasmTaskError, WasmTaskSpec};
 use crate::limits::{ANSWER_NAME_BYTES_MAX, TaskLimits};
 use crate::model::shown::shown;
 use crate::plugin::bindings::since_0_1::host::wasm_task::{
-    Host, SpawnRequest, TaskLimits as Narrower, TaskState, WasmError,
+    Host, SpawnRequest, TaskInput as Input, TaskLimits as Narrower, TaskState, WasmError,
 };
 use crate::plugin::capability::{Added, Authority};
 
@@ -47,6 +47,7 @@ impl CallState {
         &mut self,
         request: SpawnRequest,
         narrower: Option<Narrower>,
+        input: Input,
     ) -> Result<String, WasmError> {
         let task = self.wasm_run_to_change()?;
         let foreign = request.network.connect.iter().find(|to| !task.named.contains(to));
@@ -72,6 +73,11 @@ impl CallState {
             limits: limits(&task, request.memory_bytes_max, narrower),
             listen: request.network.listen,
             connect: request.network.connect,
+            input: match input {
+                Input::Nothing => TaskInput::Nothing,
+                Input::Text(text) => TaskInput::Text(text),
+                Input::File(path) => TaskInput::File(PathBuf::from(path)),
+            },
         };
         let start = self.services.wasm_tasks.spawn(task, spec);
         Ok(self.host_time.off_the_clock(start).await?)
@@ -111,7 +117,7 @@ impl Host for CallState {
         request: SpawnRequest,
     ) -> wasmtime::Result<Result<String, WasmError>> {
         self.charge_wasm(&request)?;
-        Ok(self.spawn_wasm(request, None).await)
+        Ok(self.spawn_wasm(request, None, Input::Nothing).await)
     }
 
     async fn spawn_limited(
@@ -120,7 +126,20 @@ impl Host for CallState {
         limits: Narrower,
     ) -> wasmtime::Result<Result<String, WasmError>> {
         self.charge_wasm(&request)?;
-        Ok(self.spawn_wasm(request, Some(limits)).await)
+        Ok(self.spawn_wasm(request, Some(limits), Input::Nothing).await)
+    }
+
+    async fn spawn_reading(
+        &mut self,
+        request: SpawnRequest,
+        limits: Narrower,
+        input: Input,
+    ) -> wasmtime::Result<Result<String, WasmError>> {
+        if let Input::Text(text) | Input::File(text) = &input {
+            self.budget.charge(text.len())?;
+        }
+        self.charge_wasm(&request)?;
+        Ok(self.spawn_wasm(request, Some(limits), input).await)
     }
 
     async fn kill(&mut self, id: String) -> wasmtime::Result<Result<(), WasmError>> {

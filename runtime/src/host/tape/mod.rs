@@ -442,6 +442,7 @@ functions! {
     FS_HASH_AT = "descriptor.metadata-hash-at";
     FS_ENTRY = "directory-entry-stream.read-directory-entry";
     ENVIRONMENT = "environment.get-environment";
+    WASM_SPAWN_READING = "wasm-task.spawn-reading";
 }
 
 #[cfg(test)]

@@ -91,6 +91,13 @@ impl wasm_task::Host for Taped<'_> {
         )
             [request.path.digest(), request.args.digest()]
             -> Result<String, wasm_task::WasmError>;
+        WASM_SPAWN_READING spawn_reading(
+            request: wasm_task::SpawnRequest,
+            within: wasm_task::TaskLimits,
+            input: wasm_task::TaskInput
+        )
+            [request.path.digest(), request.args.digest()]
+            -> Result<String, wasm_task::WasmError>;
         WASM_KILL kill(id: String) [id.digest()] -> Result<(), wasm_task::WasmError>;
         WASM_STATE state(id: String) [id.digest()]
             -> Result<wasm_task::TaskState, wasm_task::WasmError>;

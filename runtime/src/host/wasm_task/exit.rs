@@ -1,6 +1,9 @@
 //! What the end of a guest says of its task. Pure.
 
+use super::TaskDir;
 use crate::clock::Timestamp;
+use crate::limits::NAMES_TOLD_MAX;
+use crate::model::shown;
 use crate::model::task::{EXIT_TRAPPED, RawExit, out_of_memory};
 use crate::sandbox::{CallError, in_frames};
 
@@ -29,6 +32,21 @@ pub(super) fn raw(result: Result<i32, CallError>, killed: bool, finished_at: Tim
     exit.oom_killed = matches!(error, CallError::MemoryLimit { .. });
     exit.exit_code = (!of_the_agent && !exit.oom_killed).then_some(EXIT_TRAPPED);
     exit.error = Some(end_text(&error));
+    exit
+}
+
+/// The places a task sees, for people.
+pub(super) fn seen(dirs: &[TaskDir]) -> String {
+    shown::some_of(dirs.iter().map(|dir| dir.guest_path.as_str()), NAMES_TOLD_MAX)
+}
+
+/// A program that failed and `missed` a file may have looked where a native one would find it.
+pub(super) fn told(mut exit: RawExit, missed: bool, seen: &str) -> RawExit {
+    if missed && exit.error.is_none() && exit.exit_code.is_some_and(|code| code != 0) {
+        let text =
+            format!("a file was not found; of the node the task sees {seen} and nothing else");
+        exit.error = Some(text);
+    }
     exit
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use wasmtime::component::{Linker as ComponentLinker, ResourceTable};
 use wasmtime::{InstancePre, Linker as ModuleLinker, Store};
@@ -12,7 +13,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use super::dirs::preopen;
 use super::disk::DiskQuota;
-use super::{WasmTaskError, WasmTaskSpec, disk_p1, disk_p2};
+use super::{WasmTaskError, WasmTaskSpec, disk_p1, disk_p2, input};
 use crate::driver::api::{BoxFuture, ByteSink, TaskContext};
 use crate::limits::{TASK_MEMORY_BYTES_CEILING, TaskLimits};
 use crate::sandbox::{
@@ -27,6 +28,8 @@ pub(super) struct Guest {
     pub run: BoxFuture<'static, Result<i32, CallError>>,
     /// What it holds, while it runs.
     pub memory: Arc<GuestUsage>,
+    /// It complained that a file is not there.
+    pub missed: Arc<AtomicBool>,
 }
 
 /// Linkers for both formats, made once.
@@ -76,6 +79,26 @@ impl GuestSink for Output {
     }
 }
 
+/// A task's error stream, and whether it said that it did not find a file: libraries look up names
+/// that no directory holds by themselves, so the host sees no call that fails.
+struct Complaints {
+    sink: Output,
+    missed: Arc<AtomicBool>,
+}
+
+/// As C libraries and Rust say it; the last is of a name outside of all directories.
+const MISSED: [&[u8]; 3] = [b"No such file", b"no such file", b"Capabilities insufficient"];
+
+impl GuestSink for Complaints {
+    fn write(&self, bytes: &[u8]) -> std::io::Result<()> {
+        let says = |words: &&[u8]| bytes.windows(words.len()).any(|part| part == *words);
+        if !self.missed.load(Ordering::Relaxed) && MISSED.iter().any(says) {
+            self.missed.store(true, Ordering::Relaxed);
+        }
+        self.sink.write(bytes)
+    }
+}
+
 fn host_error(error: &wasmtime::Error) -> CallError {
     CallError::Host { message: format!("{error:#}") }
 }
@@ -105,7 +128,8 @@ impl Launcher {
     ) -> Result<Guest, WasmTaskError> {
         let memory_bytes_max = spec.limits.memory_bytes_max.min(TASK_MEMORY_BYTES_CEILING);
         let limits = StoreLimits::from(&TaskLimits { memory_bytes_max, ..spec.limits.clone() });
-        let wasi = wasi(context, spec, &limits)?;
+        let missed = Arc::new(AtomicBool::new(false));
+        let wasi = wasi(context, spec, &limits, &missed)?;
         let disk = Arc::new(DiskQuota::new(spec.limits.disk_bytes_max));
         let engine = sandbox.engine(EngineKind::Task);
         let other = |e: wasmtime::Error| WasmTaskError::OtherWorld {
@@ -123,7 +147,7 @@ impl Launcher {
             };
             let memory = state.limiter.usage();
             let store = new_store(engine, &limits, state)?;
-            return Ok(Guest { run: Box::pin(run_component(pre, store, limits)), memory });
+            return Ok(Guest { run: Box::pin(run_component(pre, store, limits)), memory, missed });
         }
         let module = code.module().ok_or_else(|| WasmTaskError::OtherWorld {
             path: spec.path.clone(),
@@ -145,7 +169,7 @@ impl Launcher {
         let state = ModuleTask { wasi, limiter, disk };
         let memory = state.limiter.usage();
         let store = new_store(engine, &limits, state)?;
-        Ok(Guest { run: Box::pin(run_module(pre, store, limits)), memory })
+        Ok(Guest { run: Box::pin(run_module(pre, store, limits)), memory, missed })
     }
 }
 
@@ -187,12 +211,17 @@ fn wasi(
     context: &TaskContext,
     spec: &WasmTaskSpec,
     limits: &StoreLimits,
+    missed: &Arc<AtomicBool>,
 ) -> Result<WasiCtxBuilder, WasmTaskError> {
     let mut wasi = new_wasi_builder(limits);
     wasi.args(&spec.args)
         .envs(&spec.env)
         .stdout(GuestOutput::new(Arc::new(Output(Arc::clone(&context.stdout)))))
-        .stderr(GuestOutput::new(Arc::new(Output(Arc::clone(&context.stderr)))));
+        .stderr(GuestOutput::new(Arc::new(Complaints {
+            sink: Output(Arc::clone(&context.stderr)),
+            missed: Arc::clone(missed),
+        })));
+    input::connect(&mut wasi, context, &spec.input)?;
     preopen(&mut wasi, context, &spec.dirs)?;
     if spec.listen || !spec.connect.is_empty() {
         let connect = spec

@@ -14,14 +14,17 @@ mod disk;
 mod disk_p1;
 mod disk_p2;
 mod exit;
+mod input;
 mod launch;
 mod registry;
 
 use std::io::Read as _;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+pub use input::TaskInput;
 use registry::{Entry, NotTaken, Registry};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -62,6 +65,8 @@ pub struct WasmTaskSpec {
     pub listen: bool,
     /// `address:port` pairs it may connect to.
     pub connect: Vec<String>,
+    /// What it reads from its standard input.
+    pub input: TaskInput,
 }
 
 /// Why a task did not start, or is not known.
@@ -103,6 +108,14 @@ pub enum WasmTaskError {
     OutsideTask {
         /// The path.
         path: PathBuf,
+    },
+    /// A file for standard input that cannot be read.
+    #[error("cannot read standard input from {}: {reason}", path.display())]
+    Input {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        reason: String,
     },
     /// A directory that cannot be opened.
     #[error("cannot show {} to the task: {reason}", path.display())]
@@ -200,6 +213,7 @@ impl WasmTaskHost {
         let mut task = inner.sandbox.spawn_task(guest.run, context.cpu_mhz);
         let _first = cpu.set(task.cpu());
         let clock = inner.clock.clone();
+        let (missed, sees) = (guest.missed, exit::seen(&spec.dirs));
         inner.control.spawn(async move {
             let mut killed = false;
             let result = tokio::select! {
@@ -212,6 +226,7 @@ impl WasmTaskHost {
             };
             tracing::debug!(run = %run, cpu = ?task.cpu().total(), "WASM task ended");
             let exit = exit::raw(result, killed, clock.now());
+            let exit = exit::told(exit, missed.load(Ordering::Relaxed), &sees);
             exit_tx.send_replace(Some(exit));
         });
         Ok(id)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostler::clock::{Stopwatch, sleep, timeout};
-use ostler::host::wasm_task::{TaskDir, WasmTaskSpec};
+use ostler::host::wasm_task::{TaskDir, TaskInput, WasmTaskSpec};
 use ostler::limits::TaskLimits;
 use ostler::model::task::RawExit;
 use ostler_guests::fixtures::{HOSTILE_TASK, HOSTILE_TASK_P1};
@@ -63,6 +63,7 @@ async fn run(arena: &Arena, file: &Path, words: &[&str], dir: &Path, wait: Durat
         },
         listen: false,
         connect: vec![],
+        input: TaskInput::Nothing,
     };
     let host = &arena.services.wasm_tasks;
     let id = match host.spawn(Arc::clone(&context), spec).await {

@@ -133,3 +133,82 @@ async fn logs_rotate_at_line_ends_and_only_the_newest_files_stay() {
     assert!(std::fs::read_to_string(dir.join("n.stdout.3")).unwrap().ends_with("50000\n"));
     agent.stop().await;
 }
+
+/// A WASM task that prints its standard input; `more` goes into its `config`.
+fn reader(name: &str, guest: &str, more: &str) -> String {
+    format!(
+        "task \"{name}\" {{\n driver = \"wasm\"\n config {{\n module = \"guest:{guest}\"\n \
+         args = [\"cat\", \"-\"]\n {more}\n }}\n resources {{\n cpu = 20\n memory = 64\n }}\n}}\n"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wasm_task_reads_its_standard_input_from_a_text_or_a_file_it_sees() {
+    let agent = TestAgent::start().await;
+    let make = "head -c 3000000 /dev/zero | tr '\\0' x > $NOMAD_ALLOC_DIR/data/in";
+    let inputs = [
+        ("nothing", ""),
+        ("text", "stdin_text = \"two\\nlines\""),
+        ("file", "stdin = \"/alloc/data/in\""),
+    ];
+    let tasks: Vec<String> = inputs
+        .iter()
+        .flat_map(|(name, more)| {
+            [reader(name, "toolbox", more), reader(&format!("{name}-p1"), "toolbox-p1", more)]
+        })
+        .collect();
+    let make = shell("make", make, &lifecycle("prestart", false));
+    let result = agent.run(&batch(&(make + &tasks.concat()))).await;
+    assert_successful(&result);
+    for kind in ["", "-p1"] {
+        assert_eq!(agent.stdout(&result, &format!("nothing{kind}")), "");
+        assert_eq!(agent.stdout(&result, &format!("text{kind}")), "two\nlines");
+        assert!(agent.stdout(&result, &format!("file{kind}")) == "x".repeat(3_000_000));
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn standard_input_is_no_way_out_of_the_tasks_directories() {
+    let agent = TestAgent::start().await;
+    let make = "ln -s /etc/passwd $NOMAD_ALLOC_DIR/data/link; mkfifo $NOMAD_ALLOC_DIR/data/pipe; \
+                ln -s / $NOMAD_ALLOC_DIR/data/root";
+    let tries = [
+        ("absolute", "/etc/passwd"),
+        ("upwards", "local/../../../../../../etc/passwd"),
+        ("link", "/alloc/data/link"),
+        ("below", "/alloc/data/root/etc/passwd"),
+        ("pipe", "/alloc/data/pipe"),
+        ("device", "/dev/zero"),
+        ("directory", "/alloc/data"),
+        ("absent", "local/none"),
+    ];
+    let group = |(name, path): &(&str, &str)| {
+        let make = shell("make", make, &lifecycle("prestart", false));
+        make + &reader(name, "toolbox-p1", &format!("stdin = \"{path}\""))
+    };
+    let result = agent.run(&groups(tries.iter().map(group))).await;
+    for (name, _) in tries {
+        let why = format!("{:?}", state(&result, name).events);
+        assert!(!state(&result, name).successful(), "{name}: {why}");
+        assert_eq!(agent.stdout(&result, name), "", "{name}");
+        assert!(why.contains("standard input") || why.contains("not inside"), "{name}: {why}");
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wasm_task_that_does_not_find_a_file_is_told_what_it_sees() {
+    let agent = TestAgent::start().await;
+    let cat = |name: &str, path| wasm(name, "guest:toolbox-p1", &["cat", path], "");
+    let lost = [cat("outside", "/srv/data"), cat("inside", "/local/none")];
+    let wrong = wasm("wrong", "guest:toolbox-p1", &["exit", "3"], "");
+    let result = agent.run(&groups(lost.into_iter().chain([wrong]))).await;
+    for name in ["outside", "inside"] {
+        let why = exit(&result, name).cause().unwrap_or_default();
+        assert!(why.contains("sees /local, /secrets, /tmp, /alloc and nothing"), "{name}: {why}");
+        assert_eq!(exit(&result, name).exit_code, 1, "{name}");
+    }
+    assert_eq!(exit(&result, "wrong").cause(), None);
+    agent.stop().await;
+}

@@ -1,0 +1,74 @@
+//! What a WASM task reads from its standard input: nothing, a text, or a file of its own.
+//!
+//! A file is opened as directories are (`dirs`): by walking down from one that is the task's, so that
+//! no link leads outside. It is read piece by piece as the task asks; regular files only, because a
+//! read holds the guest's thread.
+
+use std::path::{Path, PathBuf};
+
+use cap_std::ambient_authority;
+use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt as _};
+use wasmtime_wasi::WasiCtxBuilder;
+use wasmtime_wasi::cli::InputFile;
+use wasmtime_wasi::p2::pipe::MemoryInputPipe;
+
+use super::WasmTaskError;
+use crate::driver::api::TaskContext;
+
+/// Standard input of a task.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TaskInput {
+    /// The first read is the end.
+    #[default]
+    Nothing,
+    /// This text.
+    Text(String),
+    /// A file: inside the task's or the shared directory, or lent to it.
+    File(PathBuf),
+}
+
+/// Connect it.
+pub(super) fn connect(
+    wasi: &mut WasiCtxBuilder,
+    context: &TaskContext,
+    input: &TaskInput,
+) -> Result<(), WasmTaskError> {
+    match input {
+        TaskInput::Nothing => {}
+        TaskInput::Text(text) => {
+            wasi.stdin(MemoryInputPipe::new(text.clone()));
+        }
+        TaskInput::File(path) => {
+            wasi.stdin(InputFile::new(open(context, path)?));
+        }
+    }
+    Ok(())
+}
+
+fn open(context: &TaskContext, path: &Path) -> Result<std::fs::File, WasmTaskError> {
+    let failed = |reason: String| WasmTaskError::Input { path: path.to_owned(), reason };
+    let lent = context.mounts.iter().map(|mount| Path::new(&mount.host_path));
+    let roots = lent.chain([context.task_dir.as_path(), context.alloc_dir.as_path()]);
+    let below = |root: &Path| Some((root.to_owned(), path.strip_prefix(root).ok()?.to_owned()));
+    let found = { roots }.find_map(below);
+    let (mut root, mut name) =
+        found.ok_or_else(|| WasmTaskError::OutsideTask { path: path.to_owned() })?;
+    if name.as_os_str().is_empty() {
+        // A file that is lent by itself.
+        let (Some(parent), Some(file)) = (path.parent(), path.file_name()) else {
+            return Err(failed("it is a directory".to_owned()));
+        };
+        (root, name) = (parent.to_owned(), file.into());
+    }
+    let opened = Dir::open_ambient_dir(&root, ambient_authority());
+    let opened = opened.map_err(|e| failed(e.to_string()))?;
+    let mut options = OpenOptions::new();
+    // Opening a pipe would wait for whoever writes to it.
+    options.read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+    let file = opened.open_with(&name, &options).map_err(|e| failed(e.to_string()))?;
+    let meta = file.metadata().map_err(|e| failed(e.to_string()))?;
+    if !meta.is_file() {
+        return Err(failed("it is no regular file".to_owned()));
+    }
+    Ok(file.into_std())
+}
