@@ -431,6 +431,7 @@ impl Arena {
             mounts: vec![],
             user: None,
             named: Arc::from([]),
+            env: Arc::from([]),
         })
     }
 }

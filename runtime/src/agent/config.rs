@@ -71,8 +71,9 @@ impl AgentConfig {
         self.trust.file.iter_mut().for_each(resolve);
         for plugin in self.plugins.values_mut() {
             plugin.file.iter_mut().for_each(resolve);
-            for grant in plugin.grants.iter_mut().flat_map(|grants| &mut grants.files) {
-                resolve(&mut grant.path);
+            for grants in plugin.grants.iter_mut() {
+                let mounts = grants.answers.mounts.iter_mut().flatten();
+                grants.files.iter_mut().chain(mounts).for_each(|grant| resolve(&mut grant.path));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! `ostler plugin …`
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -15,9 +16,10 @@ use super::terminal::{Terminal, one_line, plain};
 use crate::agent::{AgentConfig, PluginEntry, PluginStatus, SignatureReport, verify};
 use crate::limits::PLUGIN_FILE_BYTES_MAX;
 use crate::model::trust::Voucher;
+use crate::model::variables::prefix_of;
 use crate::plugin::capability::{Added, Authority, Grants, grant_lines};
-use crate::plugin::grant_lines::granted_words;
-use crate::plugin::manifest::Manifest;
+use crate::plugin::grant_lines::{answer_words, block_lines, granted_words};
+use crate::plugin::manifest::{Manifest, PluginKind};
 
 /// Hex digits of a digest in a table.
 const DIGEST_CHARS: usize = 12;
@@ -92,6 +94,7 @@ fn list_text(entries: &[PluginEntry], terminal: &Terminal) -> String {
     if entries.iter().any(|entry| entry.status == PluginStatus::Waiting) {
         text.push_str("\nthose that wait come into use when all are loaded\n");
     }
+    text.push_str(&answers_text(entries));
     for entry in entries {
         if let PluginStatus::Refused(reason) = &entry.status {
             let name = one_line(entry.own_name());
@@ -117,14 +120,37 @@ fn vouched(voucher: &Voucher) -> String {
 }
 
 /// Ask ∧ grant: what a plugin asks for, as far as it is granted. What is asked for and not granted
-/// has a `!` before it.
+/// has a `!` before it, what is denied a `-`.
 fn may(entry: &PluginEntry) -> String {
     let asks = entry.asks.iter().filter(|ask| !ask.harmless());
     let words = asks.map(|ask| match granted_words(&entry.grants, *ask) {
-        words if words.is_empty() => format!("!{}", ask.word()),
-        words => words,
+        words if !words.is_empty() => words,
+        _ if denied(&entry.grants, *ask) => format!("-{}", ask.word()),
+        _ => format!("!{}", ask.word()),
     });
     one_line(&words.collect::<Vec<_>>().join(" "))
+}
+
+/// A line for each plugin whose answers may cause something outside its own names.
+fn answers_text(entries: &[PluginEntry]) -> String {
+    let mut text = String::new();
+    for entry in entries {
+        let words = answer_words(&entry.grants);
+        if words.is_empty() || matches!(entry.status, PluginStatus::Refused(_)) {
+            continue;
+        }
+        if text.is_empty() {
+            text.push_str("\nanswers may cause, outside a plugin's own names:\n");
+        }
+        let _ = writeln!(text, "  {}: {}", one_line(entry.own_name()), one_line(&words.join(" ")));
+    }
+    text
+}
+
+/// Does the plugin load without it? Of interfaces that are denied by name the loaded one is proof.
+fn denied(grants: &Grants, ask: Authority) -> bool {
+    grants.denies_all_of(ask)
+        || grants.deny.iter().any(|name| Authority::of_import(&format!("{name}/")) == ask)
 }
 
 /// What a plugin imports for one purpose.
@@ -137,7 +163,61 @@ struct Ask<'a> {
     always_granted: bool,
     /// Configuration lines that grant it; empty where none are needed or none exist.
     grant: String,
+    /// What `deny` in its grants lets it load without: what it calls of it is refused.
+    deny: Vec<String>,
     imports: Vec<&'a str>,
+}
+
+/// What the answers of a plugin may cause without any grant, and which keys of `grants` give more.
+#[derive(Debug, Serialize)]
+struct Unasked {
+    /// Device groups of this vendor; of device plugins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups_of_vendor: Option<String>,
+    /// Variables of tasks that begin so; of device plugins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    variables: Option<String>,
+    /// The name of the driver; of drivers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    driver: Option<String>,
+    /// Keys that grant more.
+    keys: &'static [&'static str],
+}
+
+impl Unasked {
+    fn of(name: &str, kind: PluginKind) -> Self {
+        match kind {
+            PluginKind::Driver => Self {
+                groups_of_vendor: None,
+                variables: None,
+                driver: Some(name.to_owned()),
+                keys: &["driver", "attributes"],
+            },
+            PluginKind::Device => Self {
+                groups_of_vendor: Some(name.to_owned()),
+                variables: Some(format!("{}*", prefix_of(name))),
+                driver: None,
+                keys: &["groups", "task_env", "mounts", "device_nodes"],
+            },
+        }
+    }
+
+    fn text(&self) -> String {
+        let what = match (&self.groups_of_vendor, &self.variables, &self.driver) {
+            (Some(vendor), Some(variables), _) => format!(
+                "  announce device groups {}/*, set variables {} of tasks; show them no path of the \
+                 node, lend them no device node",
+                one_line(vendor),
+                one_line(variables)
+            ),
+            (_, _, Some(driver)) => {
+                let driver = one_line(driver);
+                format!("  be the driver {driver}, publish attributes below driver.{driver}.")
+            }
+            _ => String::new(),
+        };
+        format!("{what}\n  more is granted by {}", self.keys.join(", "))
+    }
 }
 
 /// What a plugin file says of itself, as `--json` prints it.
@@ -149,6 +229,8 @@ struct Inspected<'a> {
     /// What lies beside it; not checked against any key.
     signature: SignatureReport,
     asks: Vec<Ask<'a>>,
+    /// What its answers may cause without a grant, under the name of the file.
+    answers: Unasked,
 }
 
 /// Say what a plugin could do.
@@ -184,14 +266,15 @@ fn inspected<'a>(file: &str, name: &str, manifest: &'a Manifest) -> Inspected<'a
         meaning: authority.meaning(),
         always_granted: authority.harmless(),
         grant: grant_lines(name, &Grants::default(), &[Added::Ask(authority)]),
+        deny: deniable(authority, &imports),
         imports,
     });
-    let signature = SignatureReport::None;
-    Inspected { file: file.to_owned(), manifest, signature, asks: asks.collect() }
+    let (signature, answers) = (SignatureReport::None, Unasked::of(name, manifest.kind));
+    Inspected { file: file.to_owned(), manifest, signature, asks: asks.collect(), answers }
 }
 
 fn inspect_text(inspected: &Inspected<'_>, name: &str, terminal: &Terminal) -> String {
-    let Inspected { file, manifest, signature, asks } = inspected;
+    let Inspected { file, manifest, signature, asks, answers } = inspected;
     let mut text = String::new();
     let mut line = |line: &str| {
         text.push_str(line);
@@ -220,18 +303,39 @@ fn inspect_text(inspected: &Inspected<'_>, name: &str, terminal: &Terminal) -> S
         let condition = match (ask.always_granted, ask.grant.is_empty()) {
             (true, _) => "always granted",
             (false, false) => "needs a grant",
-            (false, true) => "cannot be granted: the plugin will be refused",
+            (false, true) => "cannot be granted: the plugin is refused, or does without by deny",
         };
         line(&format!("  {} ({condition})", ask.meaning));
         for import in &ask.imports {
             line(&format!("    {}", one_line(import)));
         }
     }
+    line(&format!("\n{}", headline("without any grant its answers may", terminal)));
+    line(&answers.text());
     if let Some(lines) = all_grants(name, asks) {
         line(&format!("\n{}", headline("to grant all of it, configure", terminal)));
         line(plain(&lines).trim_end());
     }
+    let deny: Vec<String> = asks.iter().flat_map(|ask| &ask.deny).cloned().collect();
+    if !deny.is_empty() {
+        let what = "to load it without any of it, or list in deny only what it does not need";
+        line(&format!("\n{}", headline(what, terminal)));
+        let grants = Grants { deny, ..Grants::default() };
+        line(plain(&block_lines(name, &grants)).trim_end());
+    }
     text
+}
+
+/// The words by which what is imported for one purpose is refused.
+fn deniable(authority: Authority, imports: &[&str]) -> Vec<String> {
+    match authority {
+        _ if authority.harmless() => Vec::new(),
+        Authority::Unknown => {
+            let package = |import: &&str| import.split(['/', '@']).next().map(str::to_owned);
+            imports.iter().filter_map(package).collect::<BTreeSet<_>>().into_iter().collect()
+        }
+        _ => vec![authority.word().to_owned()],
+    }
 }
 
 /// One `plugin` block with every grant the plugin needs.

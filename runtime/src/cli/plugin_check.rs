@@ -17,7 +17,7 @@ use crate::model::config::{CommandGrant, FileGrant, Grants};
 use crate::model::json::JsonObject;
 use crate::model::words::took;
 use crate::plugin::capability::Authority;
-use crate::plugin::grant_lines::granted_words;
+use crate::plugin::grant_lines::{answer_words, granted_words};
 
 /// Pattern of a command grant for any arguments.
 const ANY_ARGUMENTS: &str = "**";
@@ -161,7 +161,8 @@ fn grants(grants: &Grants) -> String {
     use Authority::{Command, Files, Network, Process, WasmTask};
     let words = [Files, Command, Process, WasmTask, Network];
     let words = words.map(|authority| granted_words(grants, authority));
-    let words: Vec<&str> = words.iter().map(String::as_str).filter(|w| !w.is_empty()).collect();
+    let mut words: Vec<String> = words.into_iter().filter(|words| !words.is_empty()).collect();
+    words.extend(answer_words(grants));
     if words.is_empty() { "none".to_owned() } else { one_line(&words.join(" ")) }
 }
 

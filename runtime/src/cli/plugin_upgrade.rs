@@ -56,10 +56,16 @@ pub(super) fn text(report: &UpgradeReport) -> String {
     let (name, from, to) = (one_line(name), release(from), release(to));
     match &report.outcome {
         UpgradeOutcome::Same => format!("{name} {from} is this file already\n"),
-        UpgradeOutcome::Switched => format!(
-            "{name} is {to} now, was {from}; {tasks_tried} running tasks were tried; it proves \
-             itself, see `ostler plugin status {name}`\n"
-        ),
+        UpgradeOutcome::Switched => {
+            let mut text = format!(
+                "{name} is {to} now, was {from}; {tasks_tried} running tasks were tried; it proves \
+                 itself, see `ostler plugin status {name}`\n"
+            );
+            for new in &report.announces {
+                let _ = writeln!(text, "  + announces {}", one_line(new));
+            }
+            text
+        }
         UpgradeOutcome::Accepted => format!("{name} {to} proved itself\n"),
         UpgradeOutcome::ConsentNeeded { asks, downgrade } => {
             let mut text = format!("{name} was not upgraded:\n");
@@ -100,6 +106,7 @@ mod tests {
             to: release("1.1.0", "b"),
             file: "/p/exec.wasm".into(),
             tasks_tried: 3,
+            announces: vec!["device group a/b/c".to_owned()],
             outcome,
         }
     }
@@ -125,6 +132,7 @@ mod tests {
             switched.contains("1.1.0 (bbbbbbbbbbbb) now, was 1.0.0 (aaaaaaaaaaaa)"),
             "{switched}"
         );
+        assert!(switched.ends_with("\n  + announces device group a/b/c\n"), "{switched}");
         let refused = UpgradeOutcome::Refused { reason: "no".to_owned() };
         assert_eq!(exit(&refused), Exit::Failed);
         let refused = text(&report(refused));

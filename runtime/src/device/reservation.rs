@@ -249,8 +249,13 @@ impl Claim {
 
     fn refused(&mut self, at: usize, before: bool, error: PluginCallError) -> Option<Effect> {
         if let Some(item) = self.items.get_mut(at) {
-            // A call that failed may have reserved; a plugin that said no has not.
-            item.owed = before || matches!(error, PluginCallError::CallFailed { .. });
+            // A call that failed may have reserved, one whose answer is not taken has; a plugin that
+            // said no has not.
+            item.owed = before
+                || matches!(
+                    error,
+                    PluginCallError::CallFailed { .. } | PluginCallError::NotGranted(_)
+                );
         }
         // What the task was once given stays its own until it ends: it may be running.
         if self.committed { self.denied(error) } else { self.undo(self.items.len(), error) }

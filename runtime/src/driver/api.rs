@@ -119,6 +119,10 @@ pub enum PluginCallError {
     /// A host interface refused; the text has the configuration lines that would grant it.
     #[error("permission denied: {0}")]
     PermissionDenied(String),
+    /// The plugin answered what its answers may not cause; the text has the configuration lines that
+    /// would grant it. It did what it was asked.
+    #[error("{0}")]
+    NotGranted(String),
     /// The call itself failed: trap, deadline, memory limit, broken answer.
     #[error("plugin {plugin} failed in {call}: {reason}")]
     CallFailed {
@@ -259,6 +263,9 @@ pub struct TaskContext {
     /// `address:port` texts in its job's `config`: what it may be connected to; known while its
     /// driver starts it.
     pub named: Arc<[String]>,
+    /// The environment the task was given, which a driver that is granted only some `programs` passes
+    /// on; known while such a driver starts it.
+    pub env: Arc<[(String, String)]>,
 }
 
 /// Everything a driver is told about a task (`task-config` of the WIT).

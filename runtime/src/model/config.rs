@@ -277,6 +277,49 @@ pub struct CommandGrant {
     pub args: Vec<Vec<String>>,
 }
 
+/// Device nodes that a plugin may lend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeGrant {
+    /// Absolute path on the node, or a pattern.
+    pub path: String,
+    /// Of `r`, `w`, `m`.
+    pub permissions: String,
+}
+
+/// What a plugin's answers may cause. Absent: nothing outside its own names; of a built-in plugin,
+/// what it needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AnswerGrants {
+    /// Paths of the node that tasks may be shown: these and what is below.
+    pub mounts: Option<Vec<FileGrant>>,
+    /// Device nodes that tasks may be lent.
+    pub device_nodes: Option<Vec<NodeGrant>>,
+    /// Variables of tasks that it may set, by name or pattern, besides those with its prefix.
+    pub task_env: Option<Vec<String>>,
+    /// Device groups that it may announce, by pattern, besides those of the vendor it is called as.
+    pub groups: Option<Vec<String>>,
+    /// The name a driver may take in place of its block's.
+    pub driver: Option<String>,
+    /// The attributes below `driver.NAME.` that it may publish, by name or pattern. Absent: any.
+    pub attributes: Option<Vec<String>>,
+}
+
+impl AnswerGrants {
+    /// These, and where one is not given, that of `defaults`.
+    #[must_use]
+    pub fn or(self, defaults: Self) -> Self {
+        Self {
+            mounts: self.mounts.or(defaults.mounts),
+            device_nodes: self.device_nodes.or(defaults.device_nodes),
+            task_env: self.task_env.or(defaults.task_env),
+            groups: self.groups.or(defaults.groups),
+            driver: self.driver.or(defaults.driver),
+            attributes: self.attributes.or(defaults.attributes),
+        }
+    }
+}
+
 /// Everything the configuration allows a plugin beyond the harmless.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grants {
@@ -289,12 +332,22 @@ pub struct Grants {
     /// Users that tasks of jobs with a `user` may run as, by name or pattern; without one they run
     /// as the agent's own.
     pub users: Vec<String>,
-    /// What may be started as a task process: absolute paths or patterns. Absent: any program.
+    /// What may be started as a task process: absolute paths or patterns. Absent: any program, with
+    /// any environment in any directory.
     pub programs: Option<Vec<String>>,
+    /// Where `programs` may be started besides the task's own directories: absolute paths or patterns.
+    #[serde(default)]
+    pub dirs: Vec<String>,
     /// WASM tasks.
     pub wasm_task: bool,
     /// Where it may open TCP connections to.
     pub connect: Vec<Endpoint>,
     /// Variables of the agent's environment that it sees, by name or pattern.
     pub env: Vec<String>,
+    /// What it imports and does not get: it loads, and the functions refuse.
+    #[serde(default)]
+    pub deny: Vec<String>,
+    /// What its answers may cause.
+    #[serde(default)]
+    pub answers: AnswerGrants,
 }

@@ -29,4 +29,5 @@ pub mod stats;
 pub mod task;
 pub mod time;
 pub mod trust;
+pub mod variables;
 pub mod words;

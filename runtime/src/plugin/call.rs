@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use wasmtime::Store;
 
+use super::authority::Answers;
 use super::bindings::since_0_1::host::types as wit;
-use super::capability::Grants;
 use super::convert::{self, NextCheck};
 use super::meter::PluginMeter;
 use super::metrics::Moved;
@@ -114,7 +114,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         recorder: Arc<Recorder>,
     ) -> Self {
         // What no plugin needs a grant for never blocks; whatever is granted might.
-        let near = context.grants == Grants::default()
+        let near = context.grants.opens_nothing()
             && context.limits.call_wall_max >= limits::INLINE_DEADLINE_MIN;
         let pace = near.then(Pace::default);
         let (pre, slow) = (Arc::new(pre), AtomicBool::new(false));
@@ -253,6 +253,11 @@ impl<P: Send + Sync + 'static> Caller<P> {
             tracing::warn!(plugin, dropped, "it asks to watch paths outside its files grants");
         }
         next
+    }
+
+    /// What its answers may cause.
+    pub(super) fn answers(&self) -> Answers<'_> {
+        Answers { name: &self.context.name, grants: &self.context.grants }
     }
 
     /// The host's time, against which an answer is checked.

@@ -145,7 +145,9 @@ fn names(imports: &[String]) -> String {
 fn add_lines(missing: &[MissingGrant], lines: &str) -> String {
     let no_grant = missing.iter().any(|one| !one.authority.can_be_granted());
     match (no_grant, lines.is_empty()) {
-        (true, _) => "; no grant exists for it".to_owned(),
+        (true, _) => {
+            "; no grant exists for it; if it can do without, refuse it with deny".to_owned()
+        }
         (false, true) => String::new(),
         (false, false) => format!("; to grant it {PUT}:\n{lines}"),
     }
@@ -170,6 +172,30 @@ pub enum Added {
     User(String),
     /// That this program is started as a task.
     Program(String),
+    /// That it is started there.
+    Dir(String),
+    /// That tasks are shown this path.
+    Mount {
+        /// Absolute path on the node.
+        path: String,
+        /// Tasks write it.
+        write: bool,
+    },
+    /// That tasks are lent this device node.
+    Node {
+        /// Absolute path on the node.
+        path: String,
+        /// Of `r`, `w`, `m`.
+        permissions: String,
+    },
+    /// That it sets this variable of tasks.
+    TaskEnv(String),
+    /// That it announces groups of this pattern.
+    Group(String),
+    /// That it takes this name.
+    Driver(String),
+    /// That it publishes this attribute.
+    Attribute(String),
 }
 
 impl Grants {
@@ -187,6 +213,35 @@ impl Grants {
         }
     }
 
+    /// Is what this import asks for denied: the plugin loads without it, and the function refuses?
+    #[must_use]
+    pub fn denies(&self, import: &str) -> bool {
+        let authority = Authority::of_import(import);
+        let named = import.split('@').next().unwrap_or(import);
+        let same = |denied: &String| {
+            *denied == authority.word()
+                || named.strip_prefix(denied.as_str()).is_some_and(|rest| {
+                    rest.is_empty() || rest.starts_with('/') || denied.ends_with('/')
+                })
+        };
+        !authority.harmless() && self.deny.iter().any(same)
+    }
+
+    /// Does it deny this authority by its word?
+    #[must_use]
+    pub fn denies_all_of(&self, authority: Authority) -> bool {
+        self.deny.iter().any(|denied| denied == authority.word())
+    }
+
+    /// Does nothing of it let a plugin call what could block or reach outside?
+    #[must_use]
+    pub fn opens_nothing(&self) -> bool {
+        let Self { files, commands, process, wasm_task, connect, env, .. } = self;
+        let lists_empty =
+            files.is_empty() && commands.is_empty() && connect.is_empty() && env.is_empty();
+        lists_empty && !process && !wasm_task
+    }
+
     /// May a task run as this user? Without a name: as the agent's own.
     #[must_use]
     pub fn allow_user(&self, user: Option<&str>) -> bool {
@@ -200,6 +255,13 @@ impl Grants {
         let Some(programs) = &self.programs else { return true };
         let plain = command.starts_with('/') && !command.split('/').any(|part| part == "..");
         plain && programs.iter().any(|pattern| wildcard(pattern, command))
+    }
+
+    /// May what `programs` allows be started there? Its own directories it always may.
+    #[must_use]
+    pub fn allow_dir(&self, dir: &str) -> bool {
+        let plain = dir.starts_with('/') && !dir.split('/').any(|part| part == "..");
+        plain && self.dirs.iter().any(|pattern| wildcard(pattern, dir))
     }
 
     /// May it be told when this path changes? What it may read, and no other.
@@ -224,6 +286,11 @@ impl Grants {
             .asks()
             .into_iter()
             .filter(|(authority, _)| !self.allow(*authority))
+            .map(|(authority, mut imports)| {
+                imports.retain(|import| !self.denies(import));
+                (authority, imports)
+            })
+            .filter(|(_, imports)| !imports.is_empty())
             .map(|(authority, imports)| MissingGrant {
                 authority,
                 imports: imports.into_iter().map(str::to_owned).collect(),

@@ -1,7 +1,8 @@
 //! Typed calls into a device plugin.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::PluginError;
@@ -15,7 +16,7 @@ use super::schema::{ConfigSchema, Described};
 use super::weigh::Weigh as _;
 use crate::driver::api::PluginCallError;
 use crate::host::CallState;
-use crate::model::device::Reservation;
+use crate::model::device::{GroupKey, Reservation};
 use crate::model::ids::PluginName;
 use crate::model::json::JsonObject;
 use crate::model::resources::AllocatedDevice;
@@ -69,11 +70,25 @@ impl DevicePlugin {
         self.caller.meter()
     }
 
+    /// How narrowly a group is granted to it.
+    #[must_use]
+    pub fn claim(&self, group: &GroupKey) -> u32 {
+        self.caller.answers().claim(group)
+    }
+
     /// Which devices are here.
     ///
     /// # Errors
-    /// The plugin's own error, or that the call failed.
+    /// The plugin's own error, that the call failed, or that it announces what it may not.
     pub async fn fingerprint(&self) -> Result<DeviceFingerprint, PluginCallError> {
+        let found = self.found().await?;
+        let granted = self.caller.answers().groups(found.groups.iter().map(|group| &group.key));
+        granted.map_err(|excess| PluginCallError::NotGranted(excess.to_string()))?;
+        Ok(found)
+    }
+
+    /// What it answers to that, granted or not.
+    pub(super) async fn found(&self) -> Result<DeviceFingerprint, PluginCallError> {
         let ask = self.caller.ask("fingerprint")?;
         let called = self.caller.call(None, |pre, store| {
             Box::pin(async move {
@@ -91,8 +106,17 @@ impl DevicePlugin {
     /// How a task uses these instances.
     ///
     /// # Errors
-    /// The plugin's own error, or that the call failed.
+    /// The plugin's own error, that the call failed, or that the task may not get what it answers.
     pub async fn reserve(&self, device: &AllocatedDevice) -> Result<Reservation, PluginCallError> {
+        let given = self.reserved(device).await?;
+        self.granted(given).await
+    }
+
+    /// What it answers to that, granted or not.
+    pub(super) async fn reserved(
+        &self,
+        device: &AllocatedDevice,
+    ) -> Result<Reservation, PluginCallError> {
         let ask = self.caller.ask("reserve")?;
         let claim = claim(device);
         let given = claim.weigh();
@@ -105,6 +129,21 @@ impl DevicePlugin {
         });
         let reservation = self.caller.answer(&ask, called.await.given(given).asked(input))?;
         convert::reservation(reservation).map_err(|e| self.caller.failed(&ask, e))
+    }
+
+    /// What a task gets of an answer: all of it, or nothing.
+    pub(super) async fn granted(&self, given: Reservation) -> Result<Reservation, PluginCallError> {
+        let paths = given.mounts.iter().map(|mount| mount.host_path.clone());
+        let nodes = given.device_nodes.iter().map(|node| node.host_path.clone());
+        let grants = self.caller.answers().grants.answers.mounts.iter().flatten();
+        let granted = grants.map(|grant| grant.path.to_string_lossy().into_owned());
+        let real = match given.mounts.is_empty() && given.device_nodes.is_empty() {
+            true => Links::default(),
+            false => Links::follow(paths.chain(nodes).chain(granted).collect()).await?,
+        };
+        let excess = self.caller.answers().reservation(&given, &|path| real.of(path));
+        excess.map_err(|excess| PluginCallError::NotGranted(excess.to_string()))?;
+        Ok(real.without_links(given))
     }
 
     /// The last task that used these instances ended.
@@ -139,6 +178,41 @@ impl DevicePlugin {
         });
         let groups = self.caller.answer(&ask, called.await)?;
         convert::device_stats(groups, self.caller.now()).map_err(|e| self.caller.failed(&ask, e))
+    }
+}
+
+/// Where paths of the node lead to, all of an answer looked at in one moment.
+#[derive(Default)]
+struct Links(BTreeMap<PathBuf, PathBuf>);
+
+impl Links {
+    async fn follow(paths: Vec<String>) -> Result<Self, PluginCallError> {
+        let follow = move || {
+            let real = |path: String| {
+                let path = PathBuf::from(path);
+                Some((path.clone(), path.canonicalize().ok()?))
+            };
+            Self(paths.into_iter().filter_map(real).collect())
+        };
+        // Nobody waits for it longer than for the answer itself.
+        let followed = tokio::task::spawn_blocking(follow).await;
+        followed.map_err(|_ended| PluginCallError::Recoverable("the agent ends".to_owned()))
+    }
+
+    fn of(&self, path: &Path) -> Option<PathBuf> {
+        self.0.get(path).cloned()
+    }
+
+    /// What is shown elsewhere than it is, is shown from where it really is: whoever opens it need
+    /// follow no link that is swapped meanwhile.
+    fn without_links(&self, mut given: Reservation) -> Reservation {
+        for mount in given.mounts.iter_mut().filter(|mount| mount.host_path != mount.task_path) {
+            let real = self.0.get(Path::new(&mount.host_path)).and_then(|real| real.to_str());
+            if let Some(real) = real {
+                real.clone_into(&mut mount.host_path);
+            }
+        }
+        given
     }
 }
 

@@ -115,6 +115,8 @@ impl DriverPlugin {
         let mut found =
             convert::driver_fingerprint(found).map_err(|e| self.caller.failed(&ask, e))?;
         found.next = self.caller.narrowed(found.next);
+        let granted = self.caller.answers().attributes(&found.attributes);
+        granted.map_err(|excess| PluginCallError::NotGranted(excess.to_string()))?;
         Ok(found)
     }
 
@@ -131,6 +133,10 @@ impl DriverPlugin {
         let context = Arc::new(TaskContext {
             user: config.user.clone(),
             named: named_addresses(&config.config),
+            env: match self.caller.answers().grants.programs {
+                Some(_) => config.env.clone().into(),
+                None => Arc::default(),
+            },
             ..(*context).clone()
         });
         let config = task_config(config);

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::capability::{ANY_MORE, Added, Authority, CommandGrant, FileGrant, Grants};
+use crate::model::config::{AnswerGrants, NodeGrant};
 
 /// Stands for a directory or place that only the operator knows.
 const EXAMPLE_DIR: &str = "/path/it/needs";
@@ -22,7 +23,13 @@ pub fn grant_lines(plugin: &str, granted: &Grants, added: &[Added]) -> String {
     if !asked {
         return String::new();
     }
-    format!("plugin {} {{\n  grants {{\n{}  }}\n}}\n", quoted(plugin), body(&grants))
+    block_lines(plugin, &grants)
+}
+
+/// The plugin's block of the configuration with these grants.
+#[must_use]
+pub fn block_lines(plugin: &str, grants: &Grants) -> String {
+    format!("plugin {} {{\n  grants {{\n{}  }}\n}}\n", quoted(plugin), body(grants))
 }
 
 /// Whether there is a grant for it.
@@ -41,11 +48,48 @@ fn add(grants: &mut Grants, added: &Added) -> bool {
         Added::Ask(_) => return false,
         Added::Command { program, args } => add_command(grants, program, args),
         Added::User(user) => grants.users.push(user.clone()),
-        Added::Program(program) => {
-            grants.programs.get_or_insert_default().push(program.clone());
-        }
+        Added::Program(program) => once(grants.programs.get_or_insert_default(), program),
+        Added::Dir(dir) => once(&mut grants.dirs, dir),
+        answer => add_answer(&mut grants.answers, answer),
     }
     true
+}
+
+fn add_answer(answers: &mut AnswerGrants, added: &Added) {
+    match added {
+        Added::Mount { path, write } => {
+            let mounts = answers.mounts.get_or_insert_default();
+            match mounts.iter_mut().find(|grant| grant.path.as_path() == std::path::Path::new(path))
+            {
+                Some(grant) => grant.write |= write,
+                None => mounts.push(FileGrant { path: path.into(), write: *write }),
+            }
+        }
+        Added::Node { path, permissions } => {
+            let nodes = answers.device_nodes.get_or_insert_default();
+            match nodes.iter_mut().find(|grant| grant.path == *path) {
+                Some(grant) => {
+                    let missing = permissions.chars().filter(|c| !grant.permissions.contains(*c));
+                    let missing: String = missing.collect();
+                    grant.permissions.push_str(&missing);
+                }
+                None => {
+                    nodes.push(NodeGrant { path: path.clone(), permissions: permissions.clone() })
+                }
+            }
+        }
+        Added::TaskEnv(name) => once(answers.task_env.get_or_insert_default(), name),
+        Added::Group(pattern) => once(answers.groups.get_or_insert_default(), pattern),
+        Added::Driver(name) => answers.driver = Some(name.clone()),
+        Added::Attribute(name) => once(answers.attributes.get_or_insert_default(), name),
+        _ => {}
+    }
+}
+
+fn once(list: &mut Vec<String>, text: &str) {
+    if !list.iter().any(|known| known == text) {
+        list.push(text.to_owned());
+    }
 }
 
 /// To the program's block where there is one: a second would be refused.
@@ -67,12 +111,21 @@ fn add_command(grants: &mut Grants, program: &str, args: &[String]) {
 }
 
 fn body(grants: &Grants) -> String {
-    let Grants { files, commands, process, users, programs, wasm_task, connect, env } = grants;
+    let Grants {
+        files,
+        commands,
+        process,
+        users,
+        programs,
+        dirs,
+        wasm_task,
+        connect,
+        env,
+        deny,
+        answers,
+    } = grants;
     let mut text = String::new();
-    for FileGrant { path, write } in files {
-        let _ =
-            writeln!(text, "    files {} {{ write = {write} }}", quoted(&path.to_string_lossy()));
-    }
+    paths("files", files, &mut text);
     for CommandGrant { program, args } in commands {
         let lists: Vec<String> = args.iter().map(|list| texts(list)).collect();
         let program = quoted(&program.to_string_lossy());
@@ -87,6 +140,7 @@ fn body(grants: &Grants) -> String {
     if let Some(programs) = programs {
         let _ = writeln!(text, "    programs = {}", texts(programs));
     }
+    list("dirs", dirs, &mut text);
     if *wasm_task {
         text.push_str("    wasm_task = true\n");
     }
@@ -94,10 +148,41 @@ fn body(grants: &Grants) -> String {
         let places: Vec<String> = connect.iter().map(ToString::to_string).collect();
         let _ = writeln!(text, "    connect = {}", texts(&places));
     }
-    if !env.is_empty() {
-        let _ = writeln!(text, "    env = {}", texts(env));
-    }
+    list("env", env, &mut text);
+    list("deny", deny, &mut text);
+    answers_body(answers, &mut text);
     text
+}
+
+fn answers_body(answers: &AnswerGrants, text: &mut String) {
+    let AnswerGrants { mounts, device_nodes, task_env, groups, driver, attributes } = answers;
+    paths("mounts", mounts.as_deref().unwrap_or_default(), text);
+    for NodeGrant { path, permissions } in device_nodes.iter().flatten() {
+        let (path, permissions) = (quoted(path), quoted(permissions));
+        let _ = writeln!(text, "    device_nodes {path} {{ permissions = {permissions} }}");
+    }
+    for (name, given) in [("task_env", task_env), ("groups", groups)] {
+        list(name, given.as_deref().unwrap_or_default(), text);
+    }
+    if let Some(driver) = driver {
+        let _ = writeln!(text, "    driver = {}", quoted(driver));
+    }
+    if let Some(attributes) = attributes {
+        let _ = writeln!(text, "    attributes = {}", texts(attributes));
+    }
+}
+
+fn paths(name: &str, grants: &[FileGrant], text: &mut String) {
+    for FileGrant { path, write } in grants {
+        let path = quoted(&path.to_string_lossy());
+        let _ = writeln!(text, "    {name} {path} {{ write = {write} }}");
+    }
+}
+
+fn list(name: &str, given: &[String], text: &mut String) {
+    if !given.is_empty() {
+        let _ = writeln!(text, "    {name} = {}", texts(given));
+    }
 }
 
 fn texts(list: &[String]) -> String {
@@ -131,42 +216,57 @@ fn quoted(text: &str) -> String {
 /// What of an authority is granted, in a few words: `files(/sys, /run/x rw)`. Empty when nothing.
 #[must_use]
 pub fn granted_words(grants: &Grants, authority: Authority) -> String {
-    let listed = |items: Vec<String>| match items.is_empty() {
-        true => String::new(),
-        false => format!("{}({})", authority.word(), items.join(", ")),
-    };
+    let word = authority.word();
     match authority {
-        Authority::Files => listed(
-            grants
-                .files
-                .iter()
-                .map(|grant| {
-                    format!("{}{}", grant.path.display(), if grant.write { " rw" } else { "" })
-                })
-                .collect(),
-        ),
+        Authority::Files => listed(word, grants.files.iter().map(path_words)),
         Authority::Command => listed(
-            grants
-                .commands
-                .iter()
-                .map(|grant| {
-                    let any =
-                        grant.args.iter().any(|list| list.first().is_some_and(|a| a == ANY_MORE));
-                    format!("{}{}", grant.program.display(), if any { " …" } else { "" })
-                })
-                .collect(),
+            word,
+            grants.commands.iter().map(|grant| {
+                let any = grant.args.iter().any(|list| list.first().is_some_and(|a| a == ANY_MORE));
+                format!("{}{}", grant.program.display(), if any { " …" } else { "" })
+            }),
         ),
         Authority::Process if grants.process => {
             let users = grants.users.iter().map(|user| format!("as {user}"));
+            let dirs = grants.dirs.iter().map(|dir| format!("in {dir}"));
             let programs = grants.programs.iter().flatten().cloned();
-            let narrowed: Vec<String> = programs.chain(users).collect();
-            match narrowed.is_empty() {
-                true => authority.word().to_owned(),
-                false => listed(narrowed),
+            match listed(word, programs.chain(users).chain(dirs)) {
+                narrowed if narrowed.is_empty() => word.to_owned(),
+                narrowed => narrowed,
             }
         }
-        Authority::WasmTask if grants.wasm_task => authority.word().to_owned(),
-        Authority::Network => listed(grants.connect.iter().map(ToString::to_string).collect()),
+        Authority::WasmTask if grants.wasm_task => word.to_owned(),
+        Authority::Network => listed(word, grants.connect.iter().map(ToString::to_string)),
         _ => String::new(),
+    }
+}
+
+/// What answers may cause beyond the plugin's own names, and what is denied, in a few words each.
+#[must_use]
+pub fn answer_words(grants: &Grants) -> Vec<String> {
+    let AnswerGrants { mounts, device_nodes, task_env, groups, driver, attributes } =
+        &grants.answers;
+    let node = |grant: &NodeGrant| format!("{} {}", grant.path, grant.permissions);
+    let words = [
+        listed("mounts", mounts.iter().flatten().map(path_words)),
+        listed("device_nodes", device_nodes.iter().flatten().map(node)),
+        listed("task_env", task_env.iter().flatten().cloned()),
+        listed("groups", groups.iter().flatten().cloned()),
+        listed("driver", driver.iter().cloned()),
+        listed("attributes", attributes.iter().flatten().cloned()),
+        listed("deny", grants.deny.iter().cloned()),
+    ];
+    words.into_iter().filter(|words| !words.is_empty()).collect()
+}
+
+fn path_words(grant: &FileGrant) -> String {
+    format!("{}{}", grant.path.display(), if grant.write { " rw" } else { "" })
+}
+
+fn listed(word: &str, items: impl Iterator<Item = String>) -> String {
+    let items: Vec<String> = items.collect();
+    match items.is_empty() {
+        true => String::new(),
+        false => format!("{word}({})", items.join(", ")),
     }
 }

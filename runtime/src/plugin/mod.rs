@@ -8,6 +8,7 @@
 //! A call is a function of its inputs: what one leaves in memory never reaches the next. A trap, a
 //! hang, a memory bomb or a broken answer is a typed error of that one call.
 
+pub mod authority;
 pub mod bindings;
 pub mod call;
 pub mod capability;
@@ -45,7 +46,7 @@ use crate::sandbox::{CallError, EngineKind, Format, LoadError, StoreLimits};
 use bindings::since_0_1::device_world::DevicePluginPre;
 use bindings::since_0_1::driver_world::DriverPluginPre;
 use call::Caller;
-use capability::{Grants, NotGranted};
+use capability::{Authority, Grants, NotGranted};
 use manifest::{Manifest, ManifestError, PluginKind};
 use meter::PluginMeter;
 use policy::FailurePolicy;
@@ -281,7 +282,16 @@ impl PluginRuntime {
         let code = code.load_within(bytes, EngineKind::Plugin, Format::Component, compile).await?;
         let component =
             code.component().ok_or_else(|| PluginError::Link("no component".to_owned()))?;
-        let pre = self.linker.instantiate_pre(component).map_err(unlinked)?;
+        let pre = match denied_unknown(&spec.grants, manifest) {
+            false => self.linker.instantiate_pre(component),
+            // What this agent does not have cannot answer: a call of it ends with a trap.
+            true => {
+                let mut linker = Linker::clone(&self.linker);
+                linker.define_unknown_imports_as_traps(component).map_err(unlinked)?;
+                linker.instantiate_pre(component)
+            }
+        };
+        let pre = pre.map_err(unlinked)?;
         let limits = StoreLimits::from(&spec.limits);
         let meter =
             Arc::new(PluginMeter::new(&spec.name, spec.failure, self.services.clock.clone()));
@@ -314,4 +324,11 @@ impl PluginRuntime {
             }
         })
     }
+}
+
+/// Does it import what this agent does not have, and may it load without?
+fn denied_unknown(grants: &Grants, manifest: &Manifest) -> bool {
+    let mut unknown =
+        manifest.imports.iter().filter(|import| Authority::of_import(import) == Authority::Unknown);
+    unknown.any(|import| grants.denies(import))
 }

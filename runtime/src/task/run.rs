@@ -147,6 +147,7 @@ impl Run {
             mounts: reservation.mounts,
             user: None,
             named: Arc::default(),
+            env: Arc::default(),
         };
         let _first_stays = self.context.set(Arc::new(context));
     }

@@ -127,6 +127,7 @@ const PURE: &[&str] = &[
     "node/fingerprint/settle.rs",
     "node/version.rs",
     "node/watch/uevent.rs",
+    "plugin/authority.rs",
     "plugin/capability.rs",
     "plugin/convert",
     "plugin/convert.rs",

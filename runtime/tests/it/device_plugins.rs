@@ -73,8 +73,9 @@ async fn the_mock_follows_its_script_while_the_agent_runs() {
 
 /// Configuration of a plugin with one string of its own and directories it may read.
 fn reading(plugin: &str, config: &str, dirs: &[&Path]) -> String {
-    let files: String =
-        dirs.iter().map(|dir| format!("files \"{}\" {{}}\n", dir.display())).collect();
+    let granted =
+        |dir: &&Path| format!("files \"{0}\" {{}}\n mounts \"{0}\" {{}}\n", dir.display());
+    let files: String = dirs.iter().map(granted).collect();
     format!("plugin \"{plugin}\" {{\n config {{\n {config}\n }}\n grants {{\n {files} }}\n}}\n")
 }
 

@@ -25,7 +25,7 @@ pub fn granted(plugin: &str, key: &str, dir: &Path) -> String {
     let dir = dir.display();
     format!(
         "plugin \"{plugin}\" {{\n config {{\n {key} = \"{dir}\"\n }}\n grants {{\n files \"{dir}\" \
-         {{}}\n }}\n }}\n"
+         {{}}\n mounts \"{dir}\" {{}}\n }}\n }}\n"
     )
 }
 

@@ -176,7 +176,10 @@ async fn another_version_of_a_plugin_must_be_vouched_for_like_the_first() {
     let signer = Signer::new(1);
     let bench = Bench::new(&key(&signer, ""));
     bench.put(NAME, &plugin(), Some(signer.sign(&plugin(), "")));
-    let agent = bench.agent().await;
+    let granted = "groups = [\"hostile/thing/*\"]";
+    let config =
+        format!("{}plugin \"{NAME}\" {{\n grants {{\n {granted}\n }}\n}}\n", bench.config());
+    let agent = TestAgent::with_config(&config).await;
     let offered = async |content: &str, by: Option<&Signer>| {
         let (bytes, file) = (fresh(content), bench.dir.path().join(format!("{content}.wasm")));
         std::fs::write(&file, &bytes).unwrap();

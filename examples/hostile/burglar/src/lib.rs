@@ -70,6 +70,12 @@ impl DevicePlugin for Burglar {
             }
             "race" => race(config.paths.first().map_or("", String::as_str), &mut open),
             "commands" => config.commands.iter().for_each(|words| try_command(words, &mut open)),
+            "refused-commands" => {
+                for (program, args) in config.commands.iter().filter_map(|words| words.split_first()) {
+                    let done = command::run(program, args, 60_000);
+                    open.push(format!("{program}: {:?}", done.map(|output| output.exit_code)));
+                }
+            }
             "command-flood" => loop {
                 try_command(config.commands.first().map_or(&[], Vec::as_slice), &mut open);
                 open.clear();

@@ -9,6 +9,10 @@
 //! [`lies`]. Of `reserve`: `long-answer`, `empty-paths`, `bad-permissions`, `error`. Of `stats`:
 //! `nan`, `foreign-ids`, `deep`. Of `describe`: `bad-version`, `bad-name`, `deep-schema`,
 //! `endless-schema`, `exploding-schema`.
+//!
+//! What `answer` has is answered besides, as it is: `groups` of [vendor, type, name] with one
+//! instance `a`, and of a reservation `env` of [name, value], `mounts` of [path on the node, path in
+//! the task], writable, `nodes` of [path, permissions]. `name` and `version` are those it gives itself.
 
 use misbehave::{gigabyte, misbehave};
 use ostler_sdk::device::prelude::*;
@@ -25,9 +29,25 @@ struct Config {
     reserve: String,
     release: String,
     stats: String,
+    name: Option<String>,
+    version: Option<String>,
+    answer: Answer,
+}
+
+/// What the host is to be made to do.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Answer {
+    groups: Vec<[String; 3]>,
+    env: Vec<[String; 2]>,
+    mounts: Vec<[String; 2]>,
+    nodes: Vec<[String; 2]>,
 }
 
 struct Hostile;
+
+/// Name and version, one behind the other: tests find both in the file and write others.
+const WHO: &str = concat!("hostile-device", env!("CARGO_PKG_VERSION"));
 
 /// A device in a group of its own, because attributes belong to groups.
 fn card(number: u32) -> Group {
@@ -43,13 +63,15 @@ fn card(number: u32) -> Group {
 
 impl DevicePlugin for Hostile {
     fn describe() -> DeviceInfo {
-        let mode = host::config::<Config>().unwrap_or_default().describe;
+        let config = host::config::<Config>().unwrap_or_default();
+        let mode = config.describe;
         misbehave(&mode);
-        let schema = |text: &str| {
-            DeviceInfo::new("hostile-device", env!("CARGO_PKG_VERSION")).config_schema(text)
-        };
+        let (name, version) = WHO.split_at("hostile-device".len());
+        let name = config.name.unwrap_or_else(|| name.to_owned());
+        let version = config.version.unwrap_or_else(|| version.to_owned());
+        let schema = |text: &str| DeviceInfo::new(&name, &version).config_schema(text);
         match mode.as_str() {
-            "bad-version" => DeviceInfo::new("hostile-device", "9".repeat(1_000)),
+            "bad-version" => DeviceInfo::new(name, "9".repeat(1_000)),
             "bad-name" => DeviceInfo::new("../../etc/passwd", "1.0.0"),
             "deep-schema" => schema(&format!("{}{}", r#"{"not":"#.repeat(5_000), "{}")),
             "endless-schema" => schema(r##"{"allOf": [{"$ref": "#"}]}"##),
@@ -59,8 +81,15 @@ impl DevicePlugin for Hostile {
     }
 
     fn fingerprint() -> Result<Fingerprint> {
-        let mode = host::config::<Config>()?.mode;
+        let Config { mode, answer, .. } = host::config()?;
         misbehave(&mode);
+        if !answer.groups.is_empty() {
+            let group = |[vendor, kind, name]: [String; 3]| {
+                Group::new(vendor, kind, name).instances([Instance::healthy("a")])
+            };
+            let groups = answer.groups.into_iter().map(group);
+            return Ok(Fingerprint::new(groups.collect()).check_after(100));
+        }
         let group = Group::new("hostile", "thing", "one");
         let two = group.clone().instances(["a", "b"].map(Instance::healthy));
         let with = |name: &str, attribute: NamedAttribute| {
@@ -108,9 +137,9 @@ impl DevicePlugin for Hostile {
     }
 
     fn reserve(claim: Claim) -> Result<Reservation> {
-        let mode = host::config::<Config>()?.reserve;
+        let Config { reserve: mode, answer, .. } = host::config()?;
         misbehave(&mode);
-        let empty = Reservation::empty();
+        let empty = answered(answer);
         Ok(match mode.as_str() {
             "long-answer" => {
                 (0..1_000_000_u32).fold(empty, |so_far, n| so_far.env(format!("VARIABLE_{n}"), "x"))
@@ -146,6 +175,19 @@ impl DevicePlugin for Hostile {
         let instances = ids.iter().map(|id| InstanceStats::new(*id, Some(value.clone())));
         Ok(vec![lies::measured(instances.collect())])
     }
+}
+
+fn answered(answer: Answer) -> Reservation {
+    let env = answer.env.into_iter();
+    let given = env.fold(Reservation::empty(), |given, [name, value]| given.env(name, value));
+    let mounts = answer.mounts.into_iter();
+    let given = mounts.fold(given, |given, [host_path, task_path]| {
+        given.mount(Mount { host_path, task_path, read_only: false })
+    });
+    answer.nodes.into_iter().fold(given, |given, [path, permissions]| {
+        let node = DeviceNode { host_path: path.clone(), task_path: path, permissions };
+        given.device_node(node)
+    })
 }
 
 ostler_sdk::export_device!(Hostile);

@@ -15,8 +15,10 @@
 //! `spawn-then-error`, `foreign-id` (kills and signals the process `arg` and answers with what
 //! the host said), `foreign-workload` (says that its task is the process `arg`), `empty-handle`,
 //! `huge-handle`, `error`, `storm` (spawns until the host says no), `strangers` (signals and kills
-//! every id in `args`), `inject` (spawns what no honest driver asks for). The last three fail with
-//! the list of what the host let them do.
+//! every id in `args`), `inject` (spawns what no honest driver asks for), `stray` (spawns its command
+//! with other libraries, in other directories, with a `PATH` of its own). The last four fail with the
+//! list of what the host let them do. `name` and `version` in the plugin's configuration are those it
+//! gives itself.
 
 use misbehave::misbehave;
 use ostler_sdk::driver::prelude::*;
@@ -30,6 +32,8 @@ mod misbehave;
 #[serde(deny_unknown_fields, default)]
 struct PluginConfig {
     mode: String,
+    name: Option<String>,
+    version: Option<String>,
 }
 
 #[derive(Serialize, Deserialize, Default)]
@@ -49,6 +53,9 @@ struct Config {
 }
 
 struct Hostile;
+
+/// Name and version, one behind the other: tests find both in the file and write others.
+const WHO: &str = concat!("hostile", env!("CARGO_PKG_VERSION"));
 
 /// The task's configuration, out of the handle.
 fn told(handle: &Handle) -> Config {
@@ -93,11 +100,41 @@ fn injected(config: &Config, task: &TaskConfig) -> String {
     let_through.map(|(what, _)| *what).collect::<Vec<_>>().join(", ")
 }
 
+/// What a granted program must not be started with, each said with what the host answered; the names
+/// of those that it let through.
+fn strayed(config: &Config, task: &TaskConfig) -> String {
+    let honest = spawn_request(config, task);
+    let with_var = |name: &str, value: &str| {
+        let mut request = honest.clone();
+        request.env.push(EnvVar { name: name.to_owned(), value: value.to_owned() });
+        request
+    };
+    let in_dir = |cwd: String| SpawnRequest { cwd, ..honest.clone() };
+    let requests = [
+        ("LD_DEBUG_OUTPUT", with_var("LD_DEBUG_OUTPUT", "/tmp/ostler-stray")),
+        ("LD_PRELOAD", with_var("LD_PRELOAD", "/tmp/evil.so")),
+        ("BASH_ENV", with_var("BASH_ENV", "/tmp/evil.sh")),
+        ("PYTHONPATH", with_var("PYTHONPATH", "/tmp")),
+        ("PATH", with_var("PATH", "/tmp")),
+        ("a variable", with_var("ANYTHING", "x")),
+        ("/", in_dir("/".to_owned())),
+        ("/etc", in_dir("/etc".to_owned())),
+        ("..", in_dir(format!("{}/../..", task.task_dir))),
+        ("a link", in_dir(format!("{}/local/link", task.task_dir))),
+    ];
+    let let_through = requests.iter().filter(|(_, request)| process::spawn(request).is_ok());
+    let_through.map(|(what, _)| *what).collect::<Vec<_>>().join(", ")
+}
+
 impl Driver for Hostile {
     type Runs = Process;
 
     fn describe() -> DriverInfo {
-        DriverInfo::new("hostile", env!("CARGO_PKG_VERSION"))
+        let config = host::config::<PluginConfig>().unwrap_or_default();
+        let (name, version) = WHO.split_at("hostile".len());
+        let name = config.name.unwrap_or_else(|| name.to_owned());
+        let version = config.version.unwrap_or_else(|| version.to_owned());
+        DriverInfo::new(name, version)
             .send_signals()
             .config_schema(r#"{"type": "object"}"#)
             .task_config_schema(r#"{"type": "object"}"#)
@@ -133,6 +170,7 @@ impl Driver for Hostile {
                 return Err(Error::fatal(format!("reached: {}", reached.join(" "))));
             }
             "inject" => return Err(Error::fatal(format!("spawned: {}", injected(&config, &task)))),
+            "stray" => return Err(Error::fatal(format!("spawned: {}", strayed(&config, &task)))),
             "foreign-workload" => return Started::new::<Self>(config.arg),
             _ => {}
         }

@@ -9,9 +9,9 @@ use serde_json::json;
 use super::believe::{Place, Whose};
 use crate::agent::config::{AgentConfig, ConfigOrigin, FailurePolicy, PluginBlock, UpgradeMode};
 use crate::limits::PluginLimits;
+use crate::model::config::{AnswerGrants, CommandGrant, FileGrant, Grants, NodeGrant};
 use crate::model::json::JsonObject;
 use crate::model::trust::PluginSource;
-use crate::plugin::capability::{CommandGrant, FileGrant, Grants};
 use crate::trust::{self, Demand};
 
 /// Most files of a plugin directory that are looked at.
@@ -70,7 +70,10 @@ impl Candidate {
             self.config = config.clone();
         }
         if let Some(grants) = &block.grants {
+            // What a plugin may ask for is replaced as a whole, what its answers may cause key by key.
+            let defaults = std::mem::take(&mut self.grants.answers);
             self.grants = grants.clone();
+            self.grants.answers = grants.answers.clone().or(defaults);
         }
         self.whose.demand = demand(block);
         self.enabled = block.enabled.unwrap_or(true);
@@ -85,7 +88,6 @@ impl Candidate {
 /// Every plugin there is, several of one name among them.
 pub(super) fn candidates(config: &AgentConfig, data_dir: &Path) -> Vec<Candidate> {
     let mut found: BTreeMap<String, Vec<Candidate>> = BTreeMap::new();
-    let mut add = |one: Candidate| found.entry(one.whose.name.clone()).or_default().push(one);
     for guest in ostler_guests::builtin_plugins() {
         let name = builtin_name(guest.name);
         let (config, grants) = builtin_defaults(name, data_dir);
@@ -93,11 +95,16 @@ pub(super) fn candidates(config: &AgentConfig, data_dir: &Path) -> Vec<Candidate
         let bare = Candidate::new(name, PluginSource::BuiltIn, "built-in".to_owned(), bytes);
         // Only for those who ask for it: by default a node has no device that fails on purpose.
         let enabled = name != MOCK_DEVICE;
-        add(Candidate { config, grants, enabled, ..bare });
+        let one = Candidate { config, grants, enabled, ..bare };
+        found.entry(name.to_owned()).or_default().push(one);
     }
     for path in config.plugin_dir.iter().flat_map(|dir| wasm_files(dir)) {
         let name = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-        add(Candidate::file(&name, PluginSource::PluginDir, &path));
+        let mut one = Candidate::file(&name, PluginSource::PluginDir, &path);
+        if found.contains_key(&name) {
+            one.bytes = Err(stands_for_built_in(&name, &path));
+        }
+        found.entry(name).or_default().push(one);
     }
     for (name, block) in &config.plugins {
         let named = found.entry(name.clone()).or_default();
@@ -120,6 +127,16 @@ pub(super) fn candidates(config: &AgentConfig, data_dir: &Path) -> Vec<Candidate
         named.iter_mut().for_each(|one| one.configure(block));
     }
     found.into_values().flatten().collect()
+}
+
+/// Why a file of the plugin directory is not used in the place of a built-in plugin.
+fn stands_for_built_in(name: &str, path: &Path) -> String {
+    format!(
+        "{name} is the name of a built-in plugin, and a file of plugin_dir replaces none by itself; to \
+         use the file instead put this into the agent's configuration:\n\
+         plugin \"{name}\" {{\n  file = {:?}\n}}\n",
+        path.display().to_string()
+    )
 }
 
 /// The plugin that a block itself names.
@@ -153,42 +170,97 @@ fn builtin_defaults(name: &str, data_dir: &Path) -> (JsonObject, Grants) {
         _ => JsonObject::default(),
     };
     let read_only = |path: PathBuf| vec![FileGrant { path, write: false }];
+    let mut config = JsonObject::default();
+    let mut grants = Grants { answers: builtin_answers(name, data_dir), ..Grants::default() };
     match name {
         "exec" => {
-            let users = vec!["*".to_owned()];
-            (JsonObject::default(), Grants { process: true, users, ..Grants::default() })
+            grants.process = true;
+            grants.users = vec!["*".to_owned()];
         }
-        "wasm" => (JsonObject::default(), Grants { wasm_task: true, ..Grants::default() }),
+        "wasm" => grants.wasm_task = true,
         "files" => {
             let dir = data_dir.join("devices");
-            let config = object(json!({ "dir": dir.to_string_lossy() }));
-            (config, Grants { files: read_only(dir), ..Grants::default() })
+            config = object(json!({ "dir": dir.to_string_lossy() }));
+            grants.files = read_only(dir);
         }
         // No directory is needed by what its block can say; its script and journal need this one.
-        MOCK_DEVICE => {
-            let files = read_only(data_dir.join(MOCK_DEVICE));
-            (JsonObject::default(), Grants { files, ..Grants::default() })
+        MOCK_DEVICE => grants.files = read_only(data_dir.join(MOCK_DEVICE)),
+        "pci" | "usb" | "hwmon" => grants.files = read_only(PathBuf::from("/sys")),
+        "nvidia" => {
+            let query = ["--query-gpu=*", "--format=csv,noheader,nounits"].map(str::to_owned);
+            grants.commands = vec![CommandGrant {
+                program: PathBuf::from("/usr/bin/nvidia-smi"),
+                args: vec![query.to_vec()],
+            }];
+            let read = ["/sys", "/proc/driver/nvidia"].map(PathBuf::from);
+            grants.files = read.into_iter().flat_map(read_only).collect();
         }
-        "pci" | "usb" | "hwmon" => {
-            let grants = Grants { files: read_only(PathBuf::from("/sys")), ..Grants::default() };
-            (JsonObject::default(), grants)
-        }
-        "nvidia" => (JsonObject::default(), nvidia_grants()),
-        _ => (JsonObject::default(), Grants::default()),
+        _ => {}
     }
+    (config, grants)
 }
 
-/// To ask `nvidia-smi` about cards and nothing else, and to read where they are.
-fn nvidia_grants() -> Grants {
-    let query = ["--query-gpu=*", "--format=csv,noheader,nounits"].map(str::to_owned);
-    let read_only = |path: &str| FileGrant { path: PathBuf::from(path), write: false };
-    Grants {
-        commands: vec![CommandGrant {
-            program: PathBuf::from("/usr/bin/nvidia-smi"),
-            args: vec![query.to_vec()],
-        }],
-        files: vec![read_only("/sys"), read_only("/proc/driver/nvidia")],
-        ..Grants::default()
+/// What the answers of a built-in plugin may cause: its own devices, what tells tasks of them, and
+/// the nodes that are made to be shared out.
+fn builtin_answers(name: &str, data_dir: &Path) -> AnswerGrants {
+    let texts = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect());
+    let nodes = |paths: &[&str]| {
+        let node =
+            |path: &&str| NodeGrant { path: (*path).to_owned(), permissions: "rw".to_owned() };
+        Some(paths.iter().map(node).collect())
+    };
+    let read_only = |path: PathBuf| Some(vec![FileGrant { path, write: false }]);
+    let none = AnswerGrants::default();
+    match name {
+        "mock" => AnswerGrants { driver: Some("mock_driver".to_owned()), ..none },
+        "files" => AnswerGrants {
+            groups: texts(&["ostler/file/*"]),
+            task_env: texts(&["FILE_DEVICE_PATHS"]),
+            mounts: read_only(data_dir.join("devices")),
+            ..none
+        },
+        "pci" => AnswerGrants {
+            groups: texts(&["*"]),
+            device_nodes: nodes(&[
+                "/dev/dri/*",
+                "/dev/accel/*",
+                "/dev/infiniband/*",
+                "/dev/vfio/*",
+            ]),
+            ..none
+        },
+        "usb" => AnswerGrants {
+            groups: texts(&["*/usb/*"]),
+            device_nodes: nodes(&[
+                "/dev/bus/usb/*",
+                "/dev/hidraw*",
+                "/dev/ttyUSB*",
+                "/dev/ttyACM*",
+                "/dev/usb/*",
+                "/dev/cdc-wdm*",
+                "/dev/video*",
+            ]),
+            ..none
+        },
+        "hwmon" => AnswerGrants {
+            groups: texts(&["linux/sensor/*"]),
+            mounts: read_only(PathBuf::from("/sys")),
+            ..none
+        },
+        "nvidia" => AnswerGrants {
+            groups: texts(&["nvidia/gpu/*"]),
+            task_env: texts(&["CUDA_VISIBLE_DEVICES"]),
+            device_nodes: nodes(&["/dev/nvidia*"]),
+            ..none
+        },
+        // It pretends to be any other.
+        MOCK_DEVICE => AnswerGrants {
+            groups: texts(&["*"]),
+            task_env: texts(&["*"]),
+            mounts: read_only(data_dir.join(MOCK_DEVICE)),
+            ..none
+        },
+        _ => none,
     }
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::*;
+use crate::model::config::AnswerGrants;
 use crate::plugin::capability::{CommandGrant, FileGrant};
 
 fn parse(text: &str) -> AgentConfig {
@@ -258,6 +259,49 @@ fn what_is_no_text_is_refused() {
     let huge = vec![b' '; usize::try_from(CONFIG_FILE_BYTES_MAX).unwrap() + 1];
     let huge = AgentConfig::parse(&huge, Path::new("x")).unwrap_err();
     assert!(huge.to_string().contains("at most"), "{huge}");
+}
+
+#[test]
+fn what_answers_may_cause_is_granted_key_by_key() {
+    let text = "plugin \"x\" {\n grants {\n mounts \"cards\" {}\n mounts \"/srv/b\" { write = true }\n \
+                device_nodes \"/dev/dri/*\" {}\n device_nodes \"/dev/x\" { permissions = \"r\" }\n \
+                task_env = [\"CUDA_*\"]\n groups = [\"nvidia/gpu/*\"]\n driver = \"d\"\n \
+                attributes = []\n deny = [\"connect\", \"wasi:http\"]\n }\n}";
+    let grants = parse(text).plugins["x"].grants.clone().unwrap();
+    let answers = grants.answers;
+    let file = |path: &str, write| FileGrant { path: path.into(), write };
+    let mounts = vec![file("/etc/ostler/cards", false), file("/srv/b", true)];
+    assert_eq!(answers.mounts, Some(mounts), "relative to the file");
+    let nodes = answers.device_nodes.clone().unwrap();
+    let nodes: Vec<_> = nodes.iter().map(|n| (n.path.as_str(), n.permissions.as_str())).collect();
+    assert_eq!(nodes, [("/dev/dri/*", "rw"), ("/dev/x", "r")]);
+    assert_eq!((answers.driver.as_deref(), answers.attributes.clone()), (Some("d"), Some(vec![])));
+    assert_eq!(grants.deny, ["connect", "wasi:http"]);
+    // What a block does not say is what the plugin has by itself.
+    let defaults = AnswerGrants { groups: Some(vec!["a".into()]), ..AnswerGrants::default() };
+    assert_eq!(AnswerGrants::default().or(defaults.clone()), defaults);
+    let none = AnswerGrants { groups: Some(vec![]), ..AnswerGrants::default() };
+    assert_eq!(none.clone().or(defaults), none);
+}
+
+#[test]
+fn grants_that_no_plugin_gets_are_refused_with_their_place() {
+    let grants = |text: &str| problems(&format!("plugin \"x\" {{\n grants {{\n  {text}\n }}\n}}"));
+    for (text, said) in [
+        ("task_env = [\"LD_PRELOAD\"]", "3:15 \"LD_PRELOAD\" says which code a task runs"),
+        ("task_env = [\"LD_*\"]", "no plugin sets it for a task"),
+        ("task_env = [\"PATH\"]", "no plugin sets it for a task"),
+        ("groups = [\"nvidia//x\"]", "as in \"vendor/type/*\""),
+        ("driver = \"a/b\"", "3:12"),
+        ("device_nodes \"dri\" {}", "by their full path"),
+        ("device_nodes \"/dev/x\" { permissions = \"rwx\" }", "permissions are of r"),
+        ("deny = [\"clock\"]", "\"clock\" cannot be denied; files, command"),
+        ("deny = [\"connect\"]\n connect = [\"10.0.0.1:1\"]", "is granted here as well"),
+        ("dirs = [\"/srv\"]", "write programs beside it"),
+    ] {
+        let problems = grants(text);
+        assert!(problems.iter().any(|one| one.contains(said)), "{text}: {problems:?}");
+    }
 }
 
 #[test]

@@ -65,6 +65,9 @@ pub struct UpgradeReport {
     pub file: PathBuf,
     /// Tasks that the new one owned in its dry run.
     pub tasks_tried: usize,
+    /// What it announced there and the one in use does not: device groups, attributes of a driver.
+    #[serde(default)]
+    pub announces: Vec<String>,
     /// How it went.
     #[serde(flatten)]
     pub outcome: Outcome,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::step::{By, Effect, Event, Outcome, Release, grown};
-use super::trial::{self, Twin};
+use super::trial::{self, Tried, Twin};
 use super::{Code, Now, Slot, UpgradeReport, kept};
 use crate::agent::catalogue::{self, Believed, PluginEntry};
 use crate::agent::{AgentHandle, records};
@@ -47,6 +47,7 @@ pub(super) async fn upgrade(
         to: Release::default(),
         file: file.clone(),
         tasks_tried: 0,
+        announces: Vec::new(),
         outcome: Outcome::Same,
     };
     let of = Arc::clone(&slot);
@@ -115,7 +116,10 @@ impl Offer {
         let now = slot.now();
         let imports = |manifest: &'_ Manifest| manifest.imports.clone();
         let (old, new) = (imports(&now.manifest), imports(&self.manifest));
-        let harmless = |import: &str| Authority::of_import(import).harmless();
+        // What is denied it does not get, however much it asks.
+        let grants = &slot.seed.spec.grants;
+        let harmless =
+            |import: &str| Authority::of_import(import).harmless() || grants.denies(import);
         Ok(grown(old.iter().map(String::as_str), new.iter().map(String::as_str), harmless))
     }
 
@@ -142,8 +146,9 @@ impl Offer {
         let Some(twin) = self.twin.clone() else { return Err("it is not loaded".to_owned()) };
         let tried = clock::timeout(UPGRADE_DRY_WALL_MAX, trial::run(&self.agent, &twin)).await;
         let late = || Err(format!("its dry run was not over within {UPGRADE_DRY_WALL_MAX:?}"));
-        self.owned = tried.unwrap_or_else(late)?;
-        self.report.tasks_tried = self.owned.len();
+        let Tried { owned, announces } = tried.unwrap_or_else(late)?;
+        self.report.tasks_tried = owned.len();
+        (self.owned, self.report.announces) = (owned, announces);
         Ok(())
     }
 

@@ -24,6 +24,9 @@ use crate::plugin::Plugin;
 use crate::plugin::device::DevicePlugin;
 use crate::plugin::driver::DriverPlugin;
 
+/// Things that are named of what is new.
+const ANNOUNCED_MAX: usize = 16;
+
 /// A new plugin in instances that change nothing.
 #[derive(Clone)]
 pub(super) enum Twin {
@@ -40,19 +43,44 @@ impl From<Plugin> for Twin {
     }
 }
 
-/// Try it. The runs it could own; or why it would not serve.
-pub(super) async fn run(agent: &AgentHandle, twin: &Twin) -> Result<BTreeSet<RunId>, String> {
+/// How it went.
+pub(super) struct Tried {
+    /// Runs it could own.
+    pub(super) owned: BTreeSet<RunId>,
+    /// What it announces and the one in use does not.
+    pub(super) announces: Vec<String>,
+}
+
+/// Try it. What it would do; or why it would not serve.
+pub(super) async fn run(agent: &AgentHandle, twin: &Twin) -> Result<Tried, String> {
     match twin {
         Twin::Driver(twin) => {
-            driver_fingerprint(agent, twin).await?;
+            let announces = driver_fingerprint(agent, twin).await?;
             configs(agent, twin)?;
-            owns(agent, twin, &BTreeSet::new()).await
+            let owned = owns(agent, twin, &BTreeSet::new()).await?;
+            Ok(Tried { owned, announces })
         }
-        Twin::Device(twin) => device_fingerprint(agent, twin).await.map(|()| BTreeSet::new()),
+        Twin::Device(twin) => {
+            let announces = device_fingerprint(agent, twin).await?;
+            Ok(Tried { owned: BTreeSet::new(), announces })
+        }
     }
 }
 
-async fn driver_fingerprint(agent: &AgentHandle, twin: &DriverPlugin) -> Result<(), String> {
+/// The beginning of a list of names, and how many there are besides.
+fn shortened(mut names: Vec<String>) -> Vec<String> {
+    let more = names.len().saturating_sub(ANNOUNCED_MAX);
+    if more > 0 {
+        names.truncate(ANNOUNCED_MAX);
+        names.push(format!("and {more} more"));
+    }
+    names
+}
+
+async fn driver_fingerprint(
+    agent: &AgentHandle,
+    twin: &DriverPlugin,
+) -> Result<Vec<String>, String> {
     let found = twin.fingerprint().await.map_err(|e| format!("its fingerprint failed: {e}"))?;
     let view = agent.node();
     let well = view.drivers.get(&twin.name).is_some_and(|d| d.health.state == HealthState::Healthy);
@@ -61,10 +89,16 @@ async fn driver_fingerprint(agent: &AgentHandle, twin: &DriverPlugin) -> Result<
         let reason = found.health.reason;
         return Err(format!("it is {state} where the one in use is healthy: {reason}"));
     }
-    Ok(())
+    let known = view.drivers.get(&twin.name);
+    let known = |name: &str| known.is_some_and(|driver| driver.attributes.contains_key(name));
+    let new = found.attributes.into_iter().filter(|one| !known(&one.name));
+    Ok(shortened(new.map(|one| format!("attribute {}", one.name)).collect()))
 }
 
-async fn device_fingerprint(agent: &AgentHandle, twin: &DevicePlugin) -> Result<(), String> {
+async fn device_fingerprint(
+    agent: &AgentHandle,
+    twin: &DevicePlugin,
+) -> Result<Vec<String>, String> {
     let lent = agent.0.devices.lent(&twin.name);
     let groups = match twin.fingerprint().await {
         Ok(found) => found.groups,
@@ -87,7 +121,9 @@ async fn device_fingerprint(agent: &AgentHandle, twin: &DevicePlugin) -> Result<
             return Err(format!("it does not report {group} {id}, which a task holds"));
         }
     }
-    Ok(())
+    let known = agent.node().devices.clone();
+    let new = groups.iter().filter(|group| !known.iter().any(|known| known.key == group.key));
+    Ok(shortened(new.map(|group| format!("device group {}", group.key)).collect()))
 }
 
 /// Do the configurations of live tasks fit the new schema? A task may be started again.

@@ -37,7 +37,10 @@ fn everything_a_plugin_could_do_is_told_with_its_condition() {
         "  log, read its own configuration, report events (always granted)\n    ostler:plugin/log@0.1.0\n",
         "  start and control task processes (needs a grant)\n    ostler:plugin/process@0.1.0\n",
         "  open TCP connections to granted places (needs a grant)\n    wasi:sockets/tcp@0.2.6\n",
-        "(cannot be granted: the plugin will be refused)\n    evil:all/things@1.0.0\n",
+        "(cannot be granted: the plugin is refused, or does without by deny)\n    \
+         evil:all/things@1.0.0\n",
+        "  be the driver mine, publish attributes below driver.mine.\n",
+        "    deny = [\"files\", \"process\", \"connect\", \"evil:all\"]\n",
     ] {
         assert!(text.contains(expected), "{expected:?} in\n{text}");
     }
@@ -61,6 +64,8 @@ fn as_json_the_manifest_stands_beside_its_asks() {
     let json = serde_json::to_value(inspected("mine.wasm", "mine", &manifest)).unwrap();
     assert_eq!(json["kind"], "driver");
     assert_eq!(json["asks"][0]["always_granted"], true);
+    assert_eq!(json["asks"][0]["deny"], serde_json::json!([]));
+    assert_eq!(json["answers"]["driver"], "mine");
     assert_eq!(json["asks"][2]["authority"], "process");
     assert!(json["asks"][2]["grant"].as_str().unwrap().contains("process = true"));
 }
@@ -130,4 +135,33 @@ fn what_a_plugin_may_is_what_it_asks_for_as_far_as_it_is_granted() {
     };
     let expected = "files(/sys, /run/x rw) !command process(as nobody) connect(10.0.0.0/8:443)";
     assert_eq!(may(&entry), expected, "wasm_task is granted and not asked for");
+}
+
+#[test]
+fn the_list_shows_what_answers_may_cause_and_what_is_denied() {
+    let grants = "deny = [\"connect\"]\n mounts \"/srv/a\" {}\n mounts \"/srv/b\" { write = true \
+                  }\n device_nodes \"/dev/dri/*\" {}\n task_env = [\"CUDA_*\"]\n groups = \
+                  [\"nvidia/gpu/*\"]\n driver = \"d\"\n attributes = [\"version\"]";
+    let text = format!("plugin \"x\" {{\n grants {{\n {grants}\n }}\n}}");
+    let config = AgentConfig::parse(text.as_bytes(), Path::new("/etc/ostler.hcl")).unwrap();
+    let entry = PluginEntry {
+        name: "x".into(),
+        source: "/x.wasm".into(),
+        kind: Some(PluginKind::Device),
+        describes_as: None,
+        version: None,
+        interface_version: None,
+        digest: None,
+        trust: None,
+        size_bytes: 1,
+        status: PluginStatus::Loaded,
+        grants: config.plugins["x"].grants.clone().unwrap(),
+        asks: vec![Authority::Command, Authority::Network],
+    };
+    assert_eq!(may(&entry), "!command -connect");
+    let text = list_text(&[entry], &Terminal::default());
+    let expected = "outside a plugin's own names:\n  x: mounts(/srv/a, /srv/b rw) \
+                    device_nodes(/dev/dri/* rw) task_env(CUDA_*) groups(nvidia/gpu/*) driver(d) \
+                    attributes(version) deny(connect)\n";
+    assert!(text.ends_with(expected), "{text}");
 }

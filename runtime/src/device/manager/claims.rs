@@ -25,6 +25,7 @@ use crate::limits::DEVICE_CALL_WALL_MAX;
 use crate::model::device::Reservation;
 use crate::model::ids::{AllocId, PluginName, TaskName};
 use crate::model::resources::AllocatedDevice;
+use crate::plugin::authority::{PlaceError, places};
 
 /// Where it is written who holds what: the agent's ledger.
 pub trait LedgerBook: Send + Sync {
@@ -218,12 +219,13 @@ impl DeviceManager {
                     Event::Kept(self.keep(holder).await)
                 }
                 Some(Effect::Reserve(device)) => match self.reserve_one(&device).await {
-                    Ok((plugin, part)) => {
-                        whole.env.extend(part.env);
-                        whole.mounts.extend(part.mounts);
-                        whole.device_nodes.extend(part.device_nodes);
-                        Event::Reserved(plugin)
-                    }
+                    Ok((plugin, part)) => match add(whole, part) {
+                        Ok(()) => Event::Reserved(plugin),
+                        Err(error) => Event::Refused(PluginCallError::NotGranted(format!(
+                            "what plugin {plugin} answers for {} cannot be given to the task: {error}",
+                            device.group
+                        ))),
+                    },
                     Err(error) => Event::Refused(error),
                 },
                 Some(Effect::Release(device, plugin)) => {
@@ -312,6 +314,23 @@ impl DeviceManager {
         };
         bounded(name, "release", plugin.source.release(device)).await
     }
+}
+
+/// Add what one plugin answered to what the task gets, where nothing of it hides the rest.
+fn add(whole: &mut Reservation, part: Reservation) -> Result<(), PlaceError> {
+    whole.env.extend(part.env);
+    // One and the same thing may come with each of several devices.
+    for mount in part.mounts {
+        if !whole.mounts.contains(&mount) {
+            whole.mounts.push(mount);
+        }
+    }
+    for node in part.device_nodes {
+        if !whole.device_nodes.contains(&node) {
+            whole.device_nodes.push(node);
+        }
+    }
+    places(whole)
 }
 
 fn report(holder: &Holder, claim: &Claim) -> Option<ClaimReport> {

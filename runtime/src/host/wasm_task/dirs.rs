@@ -5,10 +5,12 @@
 //! gets the opened directory itself (through `/proc/self/fd`), not a path that could be swapped.
 
 use std::os::fd::AsRawFd as _;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Component, Path, PathBuf};
 
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
+use rustix::fs::{Mode, OFlags};
 use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
 use super::{TaskDir, WasmTaskError};
@@ -57,8 +59,8 @@ fn open(context: &TaskContext, dir: &TaskDir) -> Result<(Dir, bool), WasmTaskErr
         reason: e.to_string(),
     };
     if let Some(mount) = context.mounts.iter().find(|m| Path::new(&m.host_path) == dir.host_path) {
-        let opened = Dir::open_ambient_dir(&dir.host_path, ambient_authority()).map_err(failed)?;
-        return Ok((opened, dir.read_only || mount.read_only));
+        let opened = without_links(&dir.host_path, OFlags::DIRECTORY).map_err(failed)?;
+        return Ok((Dir::from_std_file(opened), dir.read_only || mount.read_only));
     }
     for root in [&context.task_dir, &context.alloc_dir] {
         let Ok(relative) = dir.host_path.strip_prefix(root) else { continue };
@@ -120,5 +122,31 @@ fn stage(
              {COPIED_MOUNT_BYTES_MAX} bytes are copied"
         )));
     }
-    std::fs::copy(&dir.host_path, &target).map(drop).map_err(|e| failed(e.to_string()))
+    let copied = without_links(&dir.host_path, OFlags::NONBLOCK).and_then(|mut from| {
+        let mut to =
+            std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&target)?;
+        std::io::copy(&mut std::io::Read::take(&mut from, COPIED_MOUNT_BYTES_MAX), &mut to)
+    });
+    copied.map(drop).map_err(|e| failed(e.to_string()))
+}
+
+/// Open what was granted to be shown, step by step: its links were followed when it was granted, and
+/// one that is there now was put there since.
+fn without_links(path: &Path, kind: OFlags) -> std::io::Result<std::fs::File> {
+    let mut names: Vec<_> = path
+        .components()
+        .filter_map(|part| match part {
+            Component::Normal(name) => Some(name),
+            _ => None,
+        })
+        .collect();
+    let last = names.pop();
+    let (way, none) = (OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
+    let mut at = rustix::fs::open("/", way | OFlags::CLOEXEC, none)?;
+    for name in names {
+        at = rustix::fs::openat(&at, name, way | OFlags::CLOEXEC, none)?;
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | kind;
+    let name = last.unwrap_or(std::ffi::OsStr::new("."));
+    Ok(rustix::fs::openat(&at, name, flags, none)?.into())
 }

@@ -9,8 +9,10 @@ use super::super::tree::{Block, ValueKind};
 use super::agent::{field, labelled};
 use super::reader::{as_text, wrong};
 use super::{Context, Reader};
-use crate::model::config::{CommandGrant, FileGrant, Grants};
+use crate::model::config::{AnswerGrants, CommandGrant, FileGrant, Grants, NodeGrant};
 use crate::model::endpoint::{Endpoint, EndpointError};
+use crate::model::ids::PluginName;
+use crate::model::variables::is_reserved;
 
 pub(super) static GRANTS: Schema = Schema {
     what: "grants",
@@ -20,11 +22,25 @@ pub(super) static GRANTS: Schema = Schema {
         field("process", Shape::Bool),
         field("users", Shape::TextList),
         field("programs", Shape::TextList),
+        field("dirs", Shape::TextList),
         field("wasm_task", Shape::Bool),
         field("connect", Shape::TextList),
         field("env", Shape::TextList),
+        field("deny", Shape::TextList),
+        labelled("mounts", &FILES),
+        labelled("device_nodes", &NODES),
+        field("task_env", Shape::TextList),
+        field("groups", Shape::TextList),
+        field("driver", Shape::Text),
+        field("attributes", Shape::TextList),
     ],
 };
+
+/// What can be denied by the word that grants it; everything else by the name of its package.
+const DENIABLE: [&str; 5] = ["files", "command", "process", "wasm_task", "connect"];
+
+static NODES: Schema =
+    Schema { what: "device_nodes", fields: &[field("permissions", Shape::Text)] };
 
 static FILES: Schema = Schema { what: "files", fields: &[field("write", Shape::Bool)] };
 
@@ -32,13 +48,7 @@ static COMMAND: Schema = Schema { what: "command", fields: &[field("args", Shape
 
 pub(super) fn grants(block: Block, cx: &mut Context<'_>) -> Grants {
     let mut reader = Reader::new(block.body, &GRANTS, cx);
-    let mut files = Vec::new();
-    for (path, _, block) in targets(reader.blocks("files"), cx) {
-        let mut reader = Reader::new(block.body, &FILES, cx);
-        let write = reader.boolean("write", cx).unwrap_or(false);
-        reader.finish();
-        files.push(FileGrant { path, write });
-    }
+    let files = paths(reader.blocks("files"), cx);
     let mut commands = Vec::new();
     for (program, at, block) in targets(reader.blocks("command"), cx) {
         if !program.is_absolute() {
@@ -52,6 +62,7 @@ pub(super) fn grants(block: Block, cx: &mut Context<'_>) -> Grants {
     let process = reader.boolean("process", cx).unwrap_or(false);
     let users = reader.texts("users", cx);
     let programs = reader.texts("programs", cx);
+    let dirs = reader.texts("dirs", cx);
     if !process {
         for (name, given) in [("users", &users), ("programs", &programs)] {
             if let Some((_, at)) = given {
@@ -59,35 +70,146 @@ pub(super) fn grants(block: Block, cx: &mut Context<'_>) -> Grants {
             }
         }
     }
-    let programs = programs.map(|programs| checked_programs(programs.0, cx));
+    if let Some((_, at)) = dirs.as_ref().filter(|_| programs.is_none()) {
+        cx.error(*at, "dirs are where programs may be started; write programs beside it");
+    }
+    let full = "a program is granted by its full path, as in \"/opt/app/*\"";
+    let programs = programs.map(|programs| full_paths(programs.0, full, cx));
+    let full = "a directory is granted by its full path, as in \"/srv/*\"";
+    let dirs = dirs.map(|dirs| full_paths(dirs.0, full, cx)).unwrap_or_default();
     let wasm_task = reader.boolean("wasm_task", cx).unwrap_or(false);
     let connect = reader.texts("connect", cx).map(|(places, _)| endpoints(places, cx));
     let env = reader.texts("env", cx).map(|(names, _)| variables(names, cx));
+    let denied = reader.texts("deny", cx);
+    let answers = answers(&mut reader, cx);
     reader.finish();
-    Grants {
+    let mut grants = Grants {
         files,
         commands,
         process,
         users: users.map(|(users, _)| plain_texts(users)).unwrap_or_default(),
         programs,
+        dirs,
         wasm_task,
         connect: connect.unwrap_or_default(),
         env: env.unwrap_or_default(),
+        deny: Vec::new(),
+        answers,
+    };
+    if let Some((denied, _)) = denied {
+        grants.deny = deny(denied, &grants, cx);
     }
+    grants
+}
+
+/// What is granted to answers. See [`AnswerGrants`].
+fn answers(reader: &mut Reader, cx: &mut Context<'_>) -> AnswerGrants {
+    let mounts = Some(reader.blocks("mounts")).filter(|blocks| !blocks.is_empty());
+    let nodes = Some(reader.blocks("device_nodes")).filter(|blocks| !blocks.is_empty());
+    let task_env = reader.texts("task_env", cx).map(|(names, _)| {
+        for (name, at) in &names {
+            if is_reserved(name.trim_end_matches('*')) || is_reserved(name) {
+                let what = "says which code a task runs or where it finds things";
+                cx.error(*at, format!("{} {what}: no plugin sets it for a task", shown(name)));
+            }
+        }
+        variables(names, cx)
+    });
+    let groups = reader.texts("groups", cx).map(|(patterns, _)| {
+        for (pattern, at) in &patterns {
+            if pattern.is_empty() || pattern.split('/').take(3).any(str::is_empty) {
+                cx.error(*at, "device groups are granted as in \"vendor/type/*\"");
+            }
+        }
+        plain_texts(patterns)
+    });
+    let driver = reader.text("driver", cx).and_then(|(name, at)| match PluginName::new(&name) {
+        Ok(_) => Some(name),
+        Err(error) => {
+            cx.error(at, error.to_string());
+            None
+        }
+    });
+    let attributes = reader.texts("attributes", cx).map(|(names, _)| plain_texts(names));
+    AnswerGrants {
+        mounts: mounts.map(|blocks| paths(blocks, cx)),
+        device_nodes: nodes.map(|blocks| device_nodes(blocks, cx)),
+        task_env,
+        groups,
+        driver,
+        attributes,
+    }
+}
+
+/// Directories that may be read, or with `write = true` also written.
+fn paths(blocks: Vec<Block>, cx: &mut Context<'_>) -> Vec<FileGrant> {
+    let mut files = Vec::new();
+    for (path, _, block) in targets(blocks, cx) {
+        let mut reader = Reader::new(block.body, &FILES, cx);
+        let write = reader.boolean("write", cx).unwrap_or(false);
+        reader.finish();
+        files.push(FileGrant { path, write });
+    }
+    files
+}
+
+fn device_nodes(blocks: Vec<Block>, cx: &mut Context<'_>) -> Vec<NodeGrant> {
+    let mut nodes = Vec::new();
+    for (path, at, block) in targets(blocks, cx) {
+        if !path.is_absolute() {
+            cx.error(at, "device nodes are granted by their full path, as in \"/dev/dri/*\"");
+        }
+        let mut reader = Reader::new(block.body, &NODES, cx);
+        let permissions = match reader.text("permissions", cx) {
+            Some((given, _)) if !given.is_empty() && given.chars().all(|c| "rwm".contains(c)) => {
+                given
+            }
+            Some((_, at)) => {
+                cx.error(at, "permissions are of r (read), w (write) and m (mknod), as in \"rw\"");
+                String::new()
+            }
+            None => "rw".to_owned(),
+        };
+        reader.finish();
+        nodes.push(NodeGrant { path: path.to_string_lossy().into_owned(), permissions });
+    }
+    nodes
+}
+
+/// What is imported and refused. Nothing is both granted and denied.
+fn deny(given: Vec<(String, Span)>, grants: &Grants, cx: &mut Context<'_>) -> Vec<String> {
+    for (word, at) in &given {
+        let granted = match word.as_str() {
+            "files" => !grants.files.is_empty(),
+            "command" => !grants.commands.is_empty(),
+            "process" => grants.process,
+            "wasm_task" => grants.wasm_task,
+            "connect" => !grants.connect.is_empty(),
+            _ => false,
+        };
+        if granted {
+            cx.error(*at, format!("{} is granted here as well", shown(word)));
+        } else if !DENIABLE.contains(&word.as_str()) && !word.contains(':') {
+            let words = DENIABLE.join(", ");
+            let what = format!("{} cannot be denied; {words} can", shown(word));
+            cx.error(*at, format!("{what}, and interfaces by name, as in \"wasi:http\""));
+        }
+    }
+    plain_texts(given)
 }
 
 fn plain_texts(texts: Vec<(String, Span)>) -> Vec<String> {
     texts.into_iter().map(|(text, _)| text).collect()
 }
 
-/// A program that a task may be: found by its full path, never by name.
-fn checked_programs(programs: Vec<(String, Span)>, cx: &mut Context<'_>) -> Vec<String> {
-    for (program, at) in &programs {
-        if !program.starts_with('/') {
-            cx.error(*at, "a program is granted by its full path, as in \"/opt/app/*\"");
+/// Something found by its full path, never by name.
+fn full_paths(paths: Vec<(String, Span)>, wanted: &str, cx: &mut Context<'_>) -> Vec<String> {
+    for (path, at) in &paths {
+        if !path.starts_with('/') {
+            cx.error(*at, wanted);
         }
     }
-    plain_texts(programs)
+    plain_texts(paths)
 }
 
 fn endpoints(places: Vec<(String, Span)>, cx: &mut Context<'_>) -> Vec<Endpoint> {

@@ -9,6 +9,7 @@ use crate::driver::api::PluginCallError;
 use crate::model::device::GroupKey;
 use crate::model::resources::AllocatedDevice;
 use crate::plugin::Plugin;
+use crate::plugin::authority::Answers;
 use crate::plugin::convert::DeviceFingerprint;
 use crate::plugin::device::DevicePlugin;
 use crate::plugin::manifest::Manifest;
@@ -26,7 +27,7 @@ pub(super) async fn check(
     findings: &mut Findings,
 ) {
     findings.outcome(rules::ORDER, out_of_order(plugin).await);
-    let found = match said("", plugin.fingerprint().await) {
+    let found = match said("", plugin.found().await) {
         Ok(Said::Yes(found)) => found,
         Ok(Said::No(error)) => {
             findings.warn(rules::FINGERPRINT, format!("cannot: {error}"));
@@ -41,6 +42,7 @@ pub(super) async fn check(
     let detail = format!("{} groups with {instances} instances", found.groups.len());
     findings.pass(rules::FINGERPRINT, detail);
     findings.outcome(rules::STABLE, stable(bench, subject, manifest, plugin, &found).await);
+    answers(subject, plugin, &found, findings).await;
     reserve(plugin, &found, findings).await;
     findings.outcome(rules::UNKNOWN_DEVICE, unknown(plugin, &found).await);
     findings.outcome(rules::ODD_CLAIMS, odd_claims(plugin, &found).await);
@@ -65,7 +67,7 @@ async fn out_of_order(plugin: &DevicePlugin) -> Result<String, String> {
     let nothing = AllocatedDevice { group: strange_key(), ids: vec!["none".to_owned()] };
     said("before a fingerprint", plugin.stats().await)?;
     said("before a fingerprint", plugin.release(&nothing).await)?;
-    said("before a fingerprint", plugin.reserve(&nothing).await)?;
+    said("before a fingerprint", plugin.reserved(&nothing).await)?;
     Ok("stats, release and reserve answer before any fingerprint".to_owned())
 }
 
@@ -87,12 +89,12 @@ async fn stable(
     found: &DeviceFingerprint,
 ) -> Result<String, String> {
     let first = ids(found);
-    let again = plugin.fingerprint().await.map_err(|error| format!("the second time: {error}"))?;
+    let again = plugin.found().await.map_err(|error| format!("the second time: {error}"))?;
     differ("the second time", &first, &ids(&again))?;
     let elsewhere = bench.load(subject, manifest, Surroundings::Elsewhere).await;
     if let Ok(Plugin::Device(plugin)) = elsewhere {
         let what = "at another time, with other random numbers";
-        let found = plugin.fingerprint().await.map_err(|error| format!("{what}: {error}"))?;
+        let found = plugin.found().await.map_err(|error| format!("{what}: {error}"))?;
         differ(what, &first, &ids(&found))?;
     }
     Ok(format!("{} ids are the same three times, also at another time", first.len()))
@@ -105,11 +107,34 @@ fn differ(what: &str, first: &Ids, again: &Ids) -> Result<(), String> {
     }
 }
 
+/// Would an agent act upon its answers? Also what it would not is tried here.
+async fn answers(
+    subject: &Subject,
+    plugin: &DevicePlugin,
+    found: &DeviceFingerprint,
+    findings: &mut Findings,
+) {
+    let answers = Answers { name: &subject.name, grants: &subject.grants };
+    let groups = answers.groups(found.groups.iter().map(|group| &group.key));
+    let mut refused: Vec<String> = groups.err().iter().map(ToString::to_string).collect();
+    for claim in claims(found) {
+        let Ok(given) = plugin.reserved(&claim).await else { continue };
+        if let Err(error) = plugin.granted(given).await {
+            refused.push(error.to_string());
+            break;
+        }
+    }
+    match refused.is_empty() {
+        true => findings.pass(rules::ANSWERS, "its answers cause only what it may"),
+        false => findings.warn(rules::ANSWERS, refused.join("\n")),
+    }
+}
+
 async fn reserve(plugin: &DevicePlugin, found: &DeviceFingerprint, findings: &mut Findings) {
     let mut tried = 0;
     for claim in claims(found) {
         let what = format!("{} {}", claim.group, claim.ids.join(","));
-        let first = match said(&what, plugin.reserve(&claim).await) {
+        let first = match said(&what, plugin.reserved(&claim).await) {
             Ok(Said::Yes(first)) => first,
             Ok(Said::No(error)) => {
                 return findings
@@ -117,7 +142,7 @@ async fn reserve(plugin: &DevicePlugin, found: &DeviceFingerprint, findings: &mu
             }
             Err(text) => return findings.fail(rules::RESERVE, text),
         };
-        match plugin.reserve(&claim).await {
+        match plugin.reserved(&claim).await {
             Ok(again) if again == first => tried += 1,
             Ok(_) => {
                 return findings
@@ -141,7 +166,7 @@ async fn unknown(plugin: &DevicePlugin, found: &DeviceFingerprint) -> Result<Str
     let (mut refusals, mut not_found) = (0, true);
     for claim in gone.chain([strange]) {
         let what = format!("{} {}", claim.group, claim.ids.join(","));
-        match said(&what, plugin.reserve(&claim).await)? {
+        match said(&what, plugin.reserved(&claim).await)? {
             Said::Yes(_) => return Err(format!("{what} was never found and is reserved")),
             Said::No(error) => {
                 not_found &= matches!(error, PluginCallError::NotFound(_));
@@ -167,7 +192,7 @@ async fn odd_claims(plugin: &DevicePlugin, found: &DeviceFingerprint) -> Result<
         ("many ids", claim((0..MANY_IDS).map(|number| number.to_string()).collect())),
     ];
     for (what, claim) in &odd {
-        said(&format!("a claim with {what}"), plugin.reserve(claim).await)?;
+        said(&format!("a claim with {what}"), plugin.reserved(claim).await)?;
         said(&format!("a claim with {what}"), plugin.release(claim).await)?;
     }
     Ok(format!("{} odd claims are answered", odd.len()))

@@ -17,6 +17,7 @@ use crate::model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
 use crate::model::json::JsonObject;
 use crate::model::task::{DriverHandle, RawExit};
 use crate::plugin::Plugin;
+use crate::plugin::authority::Answers;
 use crate::plugin::convert::DriverFingerprint;
 use crate::plugin::driver::DriverPlugin;
 use crate::plugin::manifest::Manifest;
@@ -40,6 +41,11 @@ pub(super) async fn check(
         }
         Ok(Said::No(error)) => findings.warn(rules::FINGERPRINT, format!("cannot: {error}")),
         Err(text) => findings.fail(rules::FINGERPRINT, text),
+    }
+    let answers = Answers { name: &subject.name, grants: &subject.grants };
+    match answers.driver(driver.name.as_str()) {
+        Ok(()) => findings.pass(rules::ANSWERS, "it is called as it may be"),
+        Err(excess) => findings.warn(rules::ANSWERS, excess.to_string()),
     }
     let scene = match Scene::new(bench) {
         Ok(scene) => scene,
@@ -103,6 +109,7 @@ impl<'a> Scene<'a> {
             ports: vec![],
             user: None,
             named: Arc::from([]),
+            env: Arc::from([]),
             task_dir: path.clone(),
             alloc_dir: path,
             mounts: vec![],

@@ -61,6 +61,9 @@ rules! {
     ORDER = "order",
         "After a restart of the agent any call can be the first one.",
         "Remember nothing between calls; find it again, or read it from the handle.";
+    ANSWERS = "answers",
+        "What answers may cause is granted, as imports are; an answer that goes further is refused.",
+        "Keep to names that begin with the plugin's own, or say in its documentation what to grant.";
     UNKNOWN_DEVICE = "reserve-unknown",
         "A device can vanish between placement and start; the task must then fail with a reason.",
         "Look for each claimed id and answer not-found when it is not there.";
@@ -116,6 +119,7 @@ pub(super) fn of_kind(kind: PluginKind) -> &'static [Rule] {
             ORDER,
             FINGERPRINT,
             STABLE,
+            ANSWERS,
             RESERVE,
             UNKNOWN_DEVICE,
             ODD_CLAIMS,
@@ -132,6 +136,7 @@ pub(super) fn of_kind(kind: PluginKind) -> &'static [Rule] {
             OTHER_CONFIG,
             FINGERPRINT,
             STABLE,
+            ANSWERS,
             HANDLES,
             RECOVER,
             UNKNOWN_TASK,

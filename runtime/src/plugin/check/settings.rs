@@ -88,7 +88,7 @@ fn schemas(plugin: &Plugin, findings: &mut Findings) {
 async fn fingerprint(what: &str, plugin: &Plugin) -> Result<Said<()>, String> {
     match plugin {
         Plugin::Driver(driver) => said(what, driver.fingerprint().await.map(drop)),
-        Plugin::Device(device) => said(what, device.fingerprint().await.map(drop)),
+        Plugin::Device(device) => said(what, device.found().await.map(drop)),
     }
 }
 

@@ -10,6 +10,7 @@ use ostler::clock::{Stopwatch, sleep};
 use ostler::driver::api::{ByteSink, TaskConfig, TaskContext};
 use ostler::host::HostServices;
 use ostler::limits::PluginLimits;
+use ostler::model::config::AnswerGrants;
 use ostler::model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
 use ostler::model::json::JsonObject;
 use ostler::plugin::capability::Grants;
@@ -62,7 +63,9 @@ impl Arena {
         let plugins = PluginRuntime::new(services.clone()).unwrap();
         let limits = PluginLimits { call_cpu_max: Duration::from_secs(60), ..Default::default() };
         let config = serde_json::json!({"mode": "cards"});
-        let spec = spec("neighbour", config, Grants::default(), limits);
+        let groups = Some(vec!["bench/gpu/*".to_owned()]);
+        let answers = AnswerGrants { groups, ..AnswerGrants::default() };
+        let spec = spec("neighbour", config, Grants { answers, ..Grants::default() }, limits);
         let neighbour = match load(&plugins, spec, HOSTILE_DEVICE).await {
             Ok(Plugin::Device(plugin)) => Arc::new(plugin),
             _ => panic!("the neighbour loads"),
@@ -120,6 +123,7 @@ impl Arena {
             mounts: vec![],
             user: None,
             named: Arc::from([]),
+            env: Arc::from([]),
         };
         (Arc::new(context), printed)
     }

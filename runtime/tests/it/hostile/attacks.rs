@@ -223,6 +223,19 @@ fn doors() -> Vec<Attack> {
             devices::paths
         ),
         attack!(
+            "answer-authority",
+            "mounts, device nodes, loader variables and groups of others in answers",
+            ["9 of 9 refused"],
+            devices::authority
+        ),
+        attack!(
+            "answer-linked-mount",
+            "a link out of a granted directory as a mount",
+            ["which leads to"],
+            devices::linked_mount
+        ),
+        attack!("plugin-denied", "using what is denied", ["deny = [\"command\"]"], devices::denied),
+        attack!(
             "plugin-race",
             "a directory swapped for a link while it is read",
             ["honest reads"],

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ostler::clock::Stopwatch;
 use ostler::limits::PluginLimits;
+use ostler::model::config::AnswerGrants;
 use ostler::model::device::GroupKey;
 use ostler::model::resources::AllocatedDevice;
 use ostler::plugin::Plugin;
@@ -278,6 +279,76 @@ pub async fn pipe(arena: &Arena) -> Outcome {
     super::pipe(format!("{ro}/pipe").as_ref());
     let config = json!({ "mode": "open-files", "paths": [format!("{ro}/pipe")] });
     Outcome::of(burglar(arena, config, grants, patient()).await)
+}
+
+/// What answers an agent must not act upon, and a word of why it does not.
+fn answers() -> Vec<(&'static str, Value, &'static str)> {
+    let mount = |host: &str, task: &str| json!({ "mounts": [[host, task]] });
+    vec![
+        ("reserve", mount("/", "/local/node"), "a mount of / (writable)"),
+        ("reserve", mount("/etc/shadow", "/local/x"), "a mount of /etc/shadow (writable)"),
+        ("reserve", json!({ "nodes": [["/dev/mem", "rw"]] }), "the device node /dev/mem (rw)"),
+        ("reserve", json!({ "env": [["LD_PRELOAD", "/x.so"]] }), "no plugin may"),
+        ("reserve", json!({ "env": [["PATH", "/x"]] }), "no plugin may"),
+        ("reserve", json!({ "env": [["NOMAD_TASK_DIR", "/x"]] }), "no plugin may"),
+        ("reserve", json!({ "env": [["AWS_SECRET", "x"]] }), "the variable AWS_SECRET"),
+        ("mode", json!({ "groups": [["ostler", "file", "files"]] }), "group ostler/file/files"),
+        ("mode", json!({ "groups": [["nvidia", "gpu", "H100"]] }), "group nvidia/gpu/H100"),
+    ]
+}
+
+/// Without any grant the host acts upon none of these.
+pub async fn authority(arena: &Arena) -> Outcome {
+    let (answers, mut refused, mut escaped) = (answers(), 0, Vec::new());
+    let count = answers.len();
+    for (function, answer, why) in answers {
+        let plugin = match hostile(arena, json!({ "answer": answer }), patient()).await {
+            Ok(plugin) => plugin,
+            Err(refused) => return refused,
+        };
+        let said = ask(&plugin, function).await;
+        match said.contains(why) {
+            true => refused += 1,
+            false => escaped.push(format!("{answer}: {said}")),
+        }
+    }
+    let escaped = (!escaped.is_empty()).then(|| escaped.join("; "));
+    Outcome { escaped, ..Outcome::of(format!("{refused} of {count} refused")) }
+}
+
+/// A granted directory in which a task puts a link to what is outside.
+pub async fn linked_mount(arena: &Arena) -> Outcome {
+    let (dir, outside) = (arena.empty("lent"), arena.outside());
+    std::os::unix::fs::symlink(&outside, dir.join("link")).unwrap();
+    let mounts = Some(vec![FileGrant { path: dir.clone(), write: true }]);
+    let answers = AnswerGrants { mounts, ..AnswerGrants::default() };
+    let answer = json!({ "mounts": [[dir.join("link"), "/local/x"]] });
+    let grants = Grants { answers, ..Grants::default() };
+    let spec = spec("hostile", json!({ "answer": answer }), grants, patient());
+    let Ok(Plugin::Device(plugin)) = load(&arena.plugins, spec, HOSTILE_DEVICE).await else {
+        return Outcome::of("it does not load");
+    };
+    match plugin.reserve(&claim()).await {
+        Ok(given) => Outcome { escaped: Some(format!("{given:?}")), ..Outcome::default() },
+        Err(error) => Outcome::of(error),
+    }
+}
+
+/// It loads without what it imports, and is refused what it calls.
+pub async fn denied(arena: &Arena) -> Outcome {
+    let deny = ["connect", "command", "files"].map(str::to_owned).to_vec();
+    let grants = Grants { deny, ..Grants::default() };
+    let config = json!({ "mode": "refused-commands", "commands": [["/bin/echo", "ok"]] });
+    let said = burglar(arena, config, grants.clone(), patient()).await;
+    let said = said.replace('\\', "");
+    let ran = said.contains("Ok(").then(|| said.clone());
+    let spec = spec("caller", json!({}), grants, patient());
+    match load(&arena.plugins, spec, HOSTILE_WANTS_SOCKETS).await {
+        Ok(_) => Outcome { escaped: ran, ..Outcome::of(said) },
+        Err(error) => {
+            Outcome { escaped: Some(format!("not loaded: {error}")), ..Outcome::of(said) }
+        }
+    }
 }
 
 pub async fn sockets(arena: &Arena) -> Outcome {

@@ -8,7 +8,7 @@ use crate::clock::Timestamp;
 use crate::device::source::DeviceSource;
 use crate::driver::api::{BoxFuture, PluginCallError};
 use crate::model::device::{
-    DeviceGroup, DeviceInstance, GroupKey, Health, HealthState, Reservation,
+    DeviceGroup, DeviceInstance, GroupKey, Health, HealthState, Mount, Reservation,
 };
 use crate::model::ids::PluginName;
 use crate::model::resources::AllocatedDevice;
@@ -92,6 +92,8 @@ pub(super) struct Script {
     /// Releases in a row; then well.
     pub(super) release: VecDeque<Reply>,
     pub(super) stats: Reply,
+    /// Shown to tasks, each by path on the node and in the task.
+    pub(super) mounts: Vec<(&'static str, &'static str)>,
     /// Measured besides what it has.
     pub(super) also: Vec<(String, String)>,
     pub(super) value: i64,
@@ -174,7 +176,12 @@ impl DeviceSource for Fake {
             }
             self.cut_here().await;
             let env = vec![(self.name.to_string(), device.ids.join(","))];
-            Ok(Reservation { env, ..Reservation::default() })
+            let mounts = self.script().mounts.clone().into_iter().map(|(host, task)| Mount {
+                host_path: host.to_owned(),
+                task_path: task.to_owned(),
+                read_only: true,
+            });
+            Ok(Reservation { env, mounts: mounts.collect(), ..Reservation::default() })
         })
     }
 

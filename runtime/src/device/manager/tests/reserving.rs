@@ -109,6 +109,23 @@ async fn a_refusal_of_one_plugin_releases_what_the_other_reserved() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_would_hide_what_another_plugin_shows_is_refused_and_both_are_released() {
+    let two = Two::new().await;
+    two.p.script().mounts = vec![("/srv/p", "/shared/p")];
+    for (host, task) in [("/srv/q", "/shared"), ("/srv/q", "/shared/p"), ("/srv/q", "/local")] {
+        two.q.script().mounts = vec![(host, task)];
+        let error = two.reserve(&holder(1, "t")).await.unwrap_err();
+        assert!(matches!(error, PluginCallError::NotGranted(_)), "{task}: {error:?}");
+        assert!(error.to_string().contains("what plugin q answers for acme/gpu/b"), "{error}");
+        assert_eq!(two.prepared(), 0, "what was reserved with an answer that is not taken, too");
+    }
+    two.q.script().mounts = vec![("/srv/q", "/shared/q"), ("/srv/q", "/shared/q")];
+    let reserved = two.reserve(&holder(1, "t")).await.unwrap();
+    let shown: Vec<_> = reserved.mounts.iter().map(|mount| mount.task_path.as_str()).collect();
+    assert_eq!(shown, ["/shared/p", "/shared/q"], "one thing is there once");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_instance_that_its_plugin_calls_unhealthy_is_fit_for_no_start_until_it_is_well() {
     let two = Two::new().await;
     let held = [lent("b", &["0"]), lent("a", &["1"])];
