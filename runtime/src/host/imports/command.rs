@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::host::CallState;
 use crate::host::command::{CommandFailure, run};
 use crate::plugin::bindings::since_0_1::host::command::{CommandError, Host, Output};
-use crate::plugin::capability::Added;
+use crate::plugin::capability::{Added, Authority};
 
 impl Host for CallState {
     async fn run(
@@ -18,7 +18,7 @@ impl Host for CallState {
         let grant = self.plugin.grants.commands.iter().find(|grant| grant.allows(&program, &args));
         let Some(grant) = grant else {
             let text = format!("running {program} {} is not granted", args.join(" "));
-            let denied = self.denied(&text, Added::Command { program, args });
+            let denied = self.denied(&text, Authority::Command, Added::Command { program, args });
             return Ok(Err(CommandError::Denied(denied)));
         };
         // About the node it may ask in a dry run too; what a command does to a task is not known.

@@ -14,7 +14,7 @@ use wasmtime::component::Linker;
 
 use super::{CallState, tape};
 use crate::plugin::bindings::since_0_1::host;
-use crate::plugin::capability::{Added, PUT, grant_lines};
+use crate::plugin::capability::{Added, Authority, PUT, grant_lines};
 
 /// Link every host interface and the harmless part of WASI, behind the [`tape`]. What a plugin may
 /// import is decided before (see [`crate::plugin::capability`]); what it may do with it, call by
@@ -30,8 +30,12 @@ pub fn link(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
 impl host::types::Host for CallState {}
 
 impl CallState {
-    /// What is not granted, and the lines that would grant it.
-    fn denied(&self, what: &str, added: Added) -> String {
+    /// What is not granted, and the lines that would grant it; what is denied by name would not be.
+    fn denied(&self, what: &str, authority: Authority, added: Added) -> String {
+        if self.plugin.grants.denies_all_of(authority) {
+            let (name, word) = (&self.plugin.name, authority.word());
+            return format!("{what}: the grants of plugin {name} have deny = [\"{word}\"]");
+        }
         let lines = grant_lines(&self.plugin.name, &self.plugin.grants, &[added]);
         format!("{what}; to grant it {PUT}:\n{lines}")
     }

@@ -29,7 +29,7 @@ impl CallState {
     fn process_task(&self) -> Result<Arc<TaskContext>, WitError> {
         if !self.plugin.grants.process {
             let added = Added::Ask(Authority::Process);
-            return Err(WitError::Denied(self.denied("starting processes is not granted", added)));
+            return Err(WitError::Denied(self.denied("starting processes is not granted", Authority::Process, added)));
         }
         self.task.clone().ok_or(WitError::UnknownProcess)
     }
@@ -55,12 +55,12 @@ impl CallState {
         if !grants.allow_user(user) {
             let user = user.unwrap_or_default().to_owned();
             let text = format!("running tasks as {user} is not granted");
-            return Err(WitError::Denied(self.denied(&text, Added::User(user))));
+            return Err(WitError::Denied(self.denied(&text, Authority::Process, Added::User(user))));
         }
         if !grants.allow_program(&request.command) {
             let text = format!("running {} is not granted", request.command);
             let added = Added::Program(request.command.clone());
-            return Err(WitError::Denied(self.denied(&text, added)));
+            return Err(WitError::Denied(self.denied(&text, Authority::Process, added)));
         }
         Ok(())
     }

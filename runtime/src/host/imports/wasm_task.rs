@@ -31,7 +31,8 @@ impl CallState {
     fn wasm_run(&self) -> Result<Arc<TaskContext>, WasmError> {
         if !self.plugin.grants.wasm_task {
             let added = Added::Ask(Authority::WasmTask);
-            let text = self.denied("starting WASM tasks is not granted", added);
+            let text = "starting WASM tasks is not granted";
+            let text = self.denied(text, Authority::WasmTask, added);
             return Err(WasmError::Denied(text));
         }
         self.task.clone().ok_or(WasmError::UnknownTask)
