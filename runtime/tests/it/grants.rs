@@ -31,7 +31,8 @@ async fn a_plugin_connects_to_granted_places_only_and_sees_granted_variables_onl
     let name_port = by_name.local_addr().unwrap().port();
     let agent = TestAgent::with_config(&format!(
         "plugin \"sockets\" {{\n file = \"{HOSTILE_WANTS_SOCKETS}\"\n grants {{\n \
-         connect = [\"127.0.0.0/8:{port}\", \"localhost:{name_port}\"]\n env = [\"PATH\"]\n }}\n}}"
+         connect = [\"127.0.0.0/8:{port}\", \"localhost:{name_port}\"]\n env = [\"PATH\"]\n driver = \
+         \"wants-sockets\"\n }}\n}}"
     ))
     .await;
     for reached in [format!("127.0.0.1:{port}"), format!("localhost:{name_port}")] {
@@ -72,6 +73,44 @@ async fn tasks_run_as_granted_users_from_granted_programs() {
     assert!(lines.contains(r#"users = ["nobody", "daemon"]"#), "{denied}");
     let denied = refusal(&agent, &job("nobody", "/bin/echo")).await;
     assert!(denied.contains("running /bin/echo is not granted"), "{denied}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_granted_program_runs_with_the_environment_directory_and_user_that_are_granted() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can run tasks as another user");
+        return;
+    }
+    let job = |user: &str, config: &str, env: &str| {
+        groups([format!(
+            "task \"t\" {{\n driver = \"exec\"\n {user}\n config {{\n command = \"/usr/bin/env\"\n \
+             {config}\n }}\n env {{\n {env}\n }}\n}}"
+        )])
+    };
+    let nobody = "user = \"nobody\"";
+    let config = |grants: &str| {
+        format!(
+            "plugin \"exec\" {{\n grants {{\n process = true\n users = [\"nobody\"]\n programs = \
+             [\"/usr/bin/env\"]\n {grants}\n }}\n}}"
+        )
+    };
+    let agent = TestAgent::with_config(&config("")).await;
+    let result = agent.run(&job(nobody, "", "A = \"1\"\n PATH = \"/usr/bin\"")).await;
+    assert_successful(&result);
+    assert!(agent.stdout(&result, "t").contains("A=1\n"), "the job's environment stays its own");
+    for (job, why) in [
+        (job(nobody, "", "LD_PRELOAD = \"/x.so\""), "LD_PRELOAD makes a program load other code"),
+        (job(nobody, "cwd = \"/etc\"", ""), "running granted programs in /etc is not granted"),
+        (job("", "", ""), "running granted programs as root is not granted"),
+    ] {
+        let denied = refusal(&agent, &job).await;
+        assert!(denied.contains(why), "{why}: {denied}");
+    }
+    agent.stop().await;
+    let agent = TestAgent::with_config(&config("dirs = [\"/etc\"]")).await;
+    let result = agent.run(&job(nobody, "cwd = \"/etc\"", "")).await;
+    assert_successful(&result);
     agent.stop().await;
 }
 

@@ -11,6 +11,10 @@ use crate::plugin::bindings::since_0_1::host::process::{
 };
 use crate::plugin::capability::{Added, Authority};
 
+mod surroundings;
+
+use surroundings::Wrong;
+
 impl From<ProcessError> for WitError {
     fn from(error: ProcessError) -> Self {
         match error {
@@ -29,7 +33,8 @@ impl CallState {
     fn process_task(&self) -> Result<Arc<TaskContext>, WitError> {
         if !self.plugin.grants.process {
             let added = Added::Ask(Authority::Process);
-            return Err(WitError::Denied(self.denied("starting processes is not granted", Authority::Process, added)));
+            let text = "starting processes is not granted";
+            return Err(WitError::Denied(self.denied(text, Authority::Process, added)));
         }
         self.task.clone().ok_or(WitError::UnknownProcess)
     }
@@ -52,21 +57,34 @@ impl CallState {
                 named(user),
             )));
         }
+        let lacks = |text: String, added| {
+            Err(WitError::Denied(self.denied(&text, Authority::Process, added)))
+        };
         if !grants.allow_user(user) {
             let user = user.unwrap_or_default().to_owned();
-            let text = format!("running tasks as {user} is not granted");
-            return Err(WitError::Denied(self.denied(&text, Authority::Process, Added::User(user))));
+            return lacks(format!("running tasks as {user} is not granted"), Added::User(user));
         }
         if !grants.allow_program(&request.command) {
-            let text = format!("running {} is not granted", request.command);
-            let added = Added::Program(request.command.clone());
-            return Err(WitError::Denied(self.denied(&text, Authority::Process, added)));
+            let program = request.command.clone();
+            let text = format!("running {program} is not granted");
+            return lacks(text, Added::Program(program));
         }
-        Ok(())
+        if grants.programs.is_none() {
+            return Ok(());
+        }
+        match surroundings::wrong(&self.plugin.name, grants, task, request) {
+            None => Ok(()),
+            Some(Wrong::Lacks(text, added)) => lacks(text, added),
+            Some(Wrong::Never(text)) => Err(WitError::Denied(text)),
+        }
     }
 
-    async fn spawn_process(&mut self, request: SpawnRequest) -> Result<String, WitError> {
+    async fn spawn_process(&mut self, mut request: SpawnRequest) -> Result<String, WitError> {
         let task = self.process_task_to_change()?;
+        if self.plugin.grants.programs.is_some() {
+            // Where it is looked at is where it is started, whatever becomes of a link meanwhile.
+            surroundings::without_links(&mut request.cwd);
+        }
         self.narrow(&task, &request)?;
         let spec = ProcessSpec {
             run_id: task.run_id.clone(),

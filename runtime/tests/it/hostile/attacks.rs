@@ -290,6 +290,12 @@ fn by_drivers() -> Vec<Attack> {
             ["spawned: \""],
             drivers::inject
         ),
+        attack!(
+            "driver-stray",
+            "a granted program with other libraries, paths and directories",
+            ["spawned: \""],
+            drivers::stray
+        ),
     ]
 }
 

@@ -135,6 +135,31 @@ pub async fn strangers(arena: &Arena) -> Outcome {
     Outcome { escaped, ..Outcome::of(format!("{said}\"")) }
 }
 
+/// A driver that may start one program starts it with other libraries and elsewhere.
+pub async fn stray(arena: &Arena) -> Outcome {
+    let dir = arena.empty("stray");
+    let (context, _) = arena.context(&dir);
+    std::os::unix::fs::symlink("/etc", dir.join("local/link")).unwrap();
+    let far = Duration::from_secs(60);
+    let limits = PluginLimits { call_wall_max: far, call_cpu_max: far, ..PluginLimits::default() };
+    let (programs, users) = (Some(vec!["/bin/true".to_owned()]), vec!["root".to_owned()]);
+    let grants = Grants { process: true, programs, users, ..Grants::default() };
+    let spec = spec("hostile", json!({}), grants, limits);
+    let Ok(Plugin::Driver(driver)) = load(&arena.plugins, spec, HOSTILE_DRIVER).await else {
+        return Outcome::of("it does not load");
+    };
+    // The same driver may start it as the job wants it.
+    let honest = task_config(&context, json!({ "command": "/bin/true" }));
+    if let Err(error) = driver.start(Arc::clone(&context), honest).await {
+        return Outcome::of(error);
+    }
+    let config = task_config(&context, json!({ "start": "stray", "command": "/bin/true" }));
+    let said = driver.start(Arc::clone(&context), config).await;
+    let said = said.map_or_else(|error| error.to_string(), |started| format!("{started:?}"));
+    end(arena, &context).await;
+    Outcome::of(format!("{said}\""))
+}
+
 pub async fn inject(arena: &Arena) -> Outcome {
     let dir = arena.empty("inject");
     let (context, _) = arena.context(&dir);
