@@ -1,14 +1,16 @@
 //! What the device plugins found, and which of them a group belongs to.
 //!
 //! ```text
-//!  plugin p: groups a, b ─┐  found                    a ─► p   (first to report it, until it no
-//!  plugin q: groups a, c ─┼────────► owners, groups   b ─► p    longer does; then q)
+//!  plugin p: groups a, b ─┐  found                    a ─► p   (by grant; of equals the first to report
+//!  plugin q: groups a, c ─┼────────► owners, groups   b ─► p    it, until it no longer does; then q)
 //!  plugin p failed        ┘  failed                   c ─► q
 //! ```
 //! Pure. A plugin that fails keeps its groups, every instance unhealthy with the reason: it may come
-//! back, and tasks may hold them. A group that two plugins report is the first one's: two owners of
-//! one name could not be told apart in a reservation.
+//! back, and tasks may hold them. A group that two plugins report belongs to one: two owners of one
+//! name could not be told apart in a reservation. That is the one to whom the configuration grants it
+//! most narrowly, and of two equals the first.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::device::{DeviceGroup, GroupKey, Health, HealthState};
@@ -18,6 +20,8 @@ use crate::model::stats::DeviceGroupStats;
 #[derive(Default)]
 struct Answer {
     groups: BTreeMap<GroupKey, DeviceGroup>,
+    /// How narrowly each of them is granted to the plugin, where that is known.
+    claims: BTreeMap<GroupKey, u32>,
     health: Health,
 }
 
@@ -48,8 +52,19 @@ pub struct Moved {
 impl Inventory {
     /// A plugin answered: this is all it sees now.
     pub fn found(&mut self, plugin: &PluginName, groups: Vec<DeviceGroup>) -> Moved {
+        self.found_with(plugin, groups, |_| 0)
+    }
+
+    /// The same, with how narrowly each group is granted to it.
+    pub fn found_with(
+        &mut self,
+        plugin: &PluginName,
+        groups: Vec<DeviceGroup>,
+        claim: impl Fn(&GroupKey) -> u32,
+    ) -> Moved {
         let health = Health { state: HealthState::Healthy, reason: String::new() };
-        self.replace(plugin, groups, health)
+        let claims = groups.iter().map(|group| (group.key.clone(), claim(&group.key))).collect();
+        self.replace(plugin, groups, claims, health)
     }
 
     /// Is this what the plugin said last? Then nothing is to be done.
@@ -65,12 +80,18 @@ impl Inventory {
     /// A plugin answered that there is nothing for it on this node, and why: not a failure.
     pub fn undetected(&mut self, plugin: &PluginName, reason: &str) -> Moved {
         let health = Health { state: HealthState::Undetected, reason: reason.to_owned() };
-        self.replace(plugin, Vec::new(), health)
+        self.replace(plugin, Vec::new(), BTreeMap::new(), health)
     }
 
-    fn replace(&mut self, plugin: &PluginName, groups: Vec<DeviceGroup>, health: Health) -> Moved {
+    fn replace(
+        &mut self,
+        plugin: &PluginName,
+        groups: Vec<DeviceGroup>,
+        claims: BTreeMap<GroupKey, u32>,
+        health: Health,
+    ) -> Moved {
         let groups = groups.into_iter().map(|group| (group.key.clone(), group)).collect();
-        self.answers.insert(plugin.clone(), Answer { groups, health });
+        self.answers.insert(plugin.clone(), Answer { groups, claims, health });
         let mut moved = Moved::default();
         let own = self.owners.iter().filter(|(_, owner)| *owner == plugin);
         let lost: Vec<GroupKey> =
@@ -86,13 +107,24 @@ impl Inventory {
             }
         }
         let reported = self.answers.get(plugin).into_iter().flat_map(|answer| answer.groups.keys());
-        for key in reported {
-            let owner = self.owners.entry(key.clone()).or_insert_with(|| plugin.clone());
-            if owner != plugin {
-                moved.left_out.push((key.clone(), owner.clone()));
+        for key in reported.cloned().collect::<Vec<_>>() {
+            match self.owners.get(&key) {
+                None => drop(self.owners.insert(key, plugin.clone())),
+                Some(owner) if owner == plugin => {}
+                Some(owner) if self.claim(plugin, &key) > self.claim(owner, &key) => {
+                    self.owners.insert(key.clone(), plugin.clone());
+                    moved.passed_on.push((key, plugin.clone()));
+                }
+                Some(owner) => moved.left_out.push((key, owner.clone())),
             }
         }
         moved
+    }
+
+    /// How narrowly a group is granted to a plugin that reports it.
+    fn claim(&self, plugin: &PluginName, key: &GroupKey) -> u32 {
+        let claims = self.answers.get(plugin).map(|answer| &answer.claims);
+        claims.and_then(|claims| claims.get(key)).copied().unwrap_or_default()
     }
 
     /// A plugin did not answer, or wrongly.
@@ -104,10 +136,12 @@ impl Inventory {
         self.answers.get(plugin).is_some_and(|answer| answer.groups.contains_key(key))
     }
 
-    /// Who gets a group that its owner lost: one that works before one that fails.
+    /// Who gets a group that its owner lost: one to whom it is granted more narrowly, then one that
+    /// works.
     fn heir(&self, key: &GroupKey) -> Option<PluginName> {
         let candidates = self.answers.iter().filter(|(_, a)| a.groups.contains_key(key));
-        let heir = candidates.min_by_key(|(_, answer)| !answer.healthy());
+        let claim = |answer: &Answer| answer.claims.get(key).copied().unwrap_or_default();
+        let heir = candidates.min_by_key(|(_, answer)| (Reverse(claim(answer)), !answer.healthy()));
         heir.map(|(name, _)| name.clone())
     }
 

@@ -50,6 +50,22 @@ fn a_group_of_two_plugins_is_the_first_ones_until_it_no_longer_reports_it() {
 }
 
 #[test]
+fn a_group_belongs_to_the_plugin_to_whom_it_is_granted_most_narrowly_whoever_comes_first() {
+    let mut inventory = Inventory::default();
+    inventory.found_with(&plugin("any"), vec![group("any", "a"), group("any", "b")], |_| 1);
+    let moved = inventory.found_with(&plugin("own"), vec![group("own", "a")], |_| 9);
+    assert_eq!(moved.passed_on, [(key("a"), plugin("own"))]);
+    assert_eq!(owners(&inventory), pairs(&[("a", "own"), ("b", "any")]));
+    let again = vec![group("any", "a"), group("any", "b")];
+    let moved = inventory.found_with(&plugin("any"), again, |_| 1);
+    assert_eq!(moved.left_out, [(key("a"), plugin("own"))]);
+    inventory.failed(&plugin("own"), "it trapped");
+    assert_eq!(owners(&inventory), pairs(&[("a", "own"), ("b", "any")]), "it may come back");
+    inventory.found(&plugin("own"), vec![]);
+    assert_eq!(owners(&inventory), pairs(&[("a", "any"), ("b", "any")]));
+}
+
+#[test]
 fn only_an_answer_that_is_the_last_one_again_is_no_news() {
     let mut inventory = Inventory::default();
     let answer = [group("p", "a"), group("p", "b")];

@@ -202,7 +202,10 @@ impl DeviceManager {
                 // Nearly always: compared in place, nothing is copied.
                 let same = lock(&self.0.inventory).says(name, &found.groups);
                 if !same {
-                    self.publish(name, |inventory| inventory.found(name, found.groups));
+                    let source = &plugin.source;
+                    self.publish(name, |inventory| {
+                        inventory.found_with(name, found.groups, |group| source.claim(group))
+                    });
                 }
                 Asked::Answered(found.next)
             }

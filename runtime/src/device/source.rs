@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::driver::api::{BoxFuture, PluginCallError};
-use crate::model::device::Reservation;
+use crate::model::device::{GroupKey, Reservation};
 use crate::model::ids::PluginName;
 use crate::model::resources::AllocatedDevice;
 use crate::model::stats::DeviceGroupStats;
@@ -23,6 +23,10 @@ pub trait DeviceSource: Send + Sync {
     /// What is counted of its calls, and how it does: one that nobody reads, unless it has its own.
     fn meter(&self) -> Arc<PluginMeter> {
         Arc::new(PluginMeter::new(self.name().as_str(), FailurePolicy::default(), Clock::system()))
+    }
+    /// How narrowly a group is granted to it: of two that report one group the narrower has it.
+    fn claim(&self, _group: &GroupKey) -> u32 {
+        0
     }
     /// Which devices are here: a snapshot.
     fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>>;
@@ -51,6 +55,10 @@ impl DeviceSource for DevicePlugin {
 
     fn meter(&self) -> Arc<PluginMeter> {
         Arc::clone(Self::meter(self))
+    }
+
+    fn claim(&self, group: &GroupKey) -> u32 {
+        Self::claim(self, group)
     }
 
     fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>> {

@@ -66,14 +66,14 @@ async fn the_built_in_plugins_are_loaded_healthy_and_hold_the_least_authority() 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_wasm_file_of_the_plugin_directory_is_a_plugin_and_a_broken_one_harms_no_other() {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::copy(HOSTILE_DEVICE, dir.path().join("mine.wasm")).unwrap();
+    std::fs::copy(HOSTILE_DEVICE, dir.path().join("hostile.wasm")).unwrap();
     std::fs::write(dir.path().join("broken.wasm"), "hello").unwrap();
     std::fs::write(dir.path().join("notes.txt"), "not looked at").unwrap();
     std::fs::create_dir(dir.path().join("directory.wasm")).unwrap();
     let config = format!("plugin_dir = \"{}\"", dir.path().display());
     let agent = TestAgent::with_config(&config).await;
 
-    let mine = entry(&agent, "mine");
+    let mine = entry(&agent, "hostile");
     assert_eq!(mine.status, PluginStatus::Loaded);
     assert_eq!(mine.describes_as.as_deref(), Some("hostile-device"));
     assert!(refusal(&agent, "broken").contains("not WebAssembly"));
@@ -85,12 +85,16 @@ async fn every_wasm_file_of_the_plugin_directory_is_a_plugin_and_a_broken_one_ha
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_plugins_of_one_name_the_configured_one_is_taken_and_the_other_says_why_not() {
+async fn of_two_drivers_of_one_name_the_one_that_is_granted_it_is_taken_and_the_other_says_why_not()
+{
     for _ in 0..3 {
         let config = format!(
             r#"
             plugin "a-copy" {{
               file = "{DRIVER_MOCK}"
+              grants {{
+                driver = "mock_driver"
+              }}
             }}
             plugin "z-copy" {{
               file = "{DEVICE_FILES}"
@@ -104,15 +108,13 @@ async fn of_two_plugins_of_one_name_the_configured_one_is_taken_and_the_other_sa
             "#
         );
         let agent = TestAgent::with_config(&config).await;
-        for (copy, built_in, name) in
-            [("a-copy", "mock", "mock_driver"), ("z-copy", "files", "files")]
-        {
-            assert_eq!(entry(&agent, copy).status, PluginStatus::Loaded);
-            let reason = refusal(&agent, built_in);
-            let taken = format!("another plugin already calls itself {name}");
-            assert!(reason.contains(&taken), "{reason}");
-            assert!(reason.contains("the configuration has a block for it"), "{reason}");
-        }
+        assert_eq!(entry(&agent, "a-copy").status, PluginStatus::Loaded);
+        let reason = refusal(&agent, "mock");
+        assert!(reason.contains("another plugin already calls itself mock_driver"), "{reason}");
+        assert!(reason.contains("the configuration has a block for it"), "{reason}");
+        let reason = refusal(&agent, "z-copy");
+        assert!(reason.contains("which is the name of another plugin"), "{reason}");
+        assert_eq!(entry(&agent, "files").status, PluginStatus::Loaded);
         goes_on(&agent).await;
         agent.stop().await;
     }
@@ -125,16 +127,20 @@ fn sources<'a>(agent: &'a TestAgent, name: &str) -> Vec<(&'a str, bool)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_of_the_plugin_directory_stands_in_for_a_built_in_plugin_unless_it_is_refused() {
+async fn a_file_of_the_plugin_directory_stands_in_for_a_built_in_plugin_where_a_block_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let (mock, exec) = (dir.path().join("mock.wasm"), dir.path().join("exec.wasm"));
     std::fs::copy(DRIVER_MOCK, &mock).unwrap();
-    // Without a block it has no grant, which the built-in one has.
     std::fs::copy(DRIVER_EXEC, &exec).unwrap();
-    let config = format!("plugin_dir = \"{}\"", dir.path().display());
+    let (at, mock) = (dir.path().display(), mock.to_str().unwrap());
+    let config = format!(
+        "plugin_dir = \"{at}\"\nplugin \"mock\" {{\n file = \"{mock}\"\n grants {{\n driver = \
+         \"mock_driver\"\n }}\n}}\n"
+    );
     let agent = TestAgent::with_config(&config).await;
-    let (mock, exec) = (mock.to_str().unwrap(), exec.to_str().unwrap());
-    assert_eq!(sources(&agent, "mock"), [(mock, true), ("built-in", false)]);
+    let exec = exec.to_str().unwrap();
+    assert!(sources(&agent, "mock").contains(&(mock, true)));
+    assert_eq!(sources(&agent, "mock").iter().filter(|(_, used)| *used).count(), 1);
     assert_eq!(sources(&agent, "exec"), [("built-in", true), (exec, false)]);
     goes_on(&agent).await;
     agent.stop().await;
@@ -165,11 +171,15 @@ async fn a_block_that_names_a_file_rules_out_every_other_plugin_of_its_name() {
 async fn a_driver_without_its_grant_is_refused_with_the_lines_that_grant_it_and_they_do() {
     // The file calls itself `exec` too, so that the built-in one makes room.
     let exec_off = "plugin \"exec\" {\n enabled = false\n}\n";
-    let bare = format!("{exec_off} plugin \"mine\" {{\n file = \"{DRIVER_EXEC}\"\n}}\n");
+    let bare = format!(
+        "{exec_off} plugin \"mine\" {{\n file = \"{DRIVER_EXEC}\"\n grants {{\n driver = \
+         \"exec\"\n }}\n}}\n"
+    );
     let agent = TestAgent::with_config(&bare).await;
     let reason = refusal(&agent, "mine").to_owned();
     assert!(reason.contains("ostler:plugin/process@0.1.0"), "{reason}");
-    let lines = "plugin \"mine\" {\n  grants {\n    process = true\n  }\n}\n";
+    let lines =
+        "plugin \"mine\" {\n  grants {\n    process = true\n    driver = \"exec\"\n  }\n}\n";
     assert!(reason.ends_with(lines), "{reason}");
     assert!(!agent.handle.node().drivers.contains_key("exec"), "nothing of it was run");
     agent.stop().await;
@@ -302,7 +312,7 @@ async fn a_second_start_compiles_nothing() {
     let data = DataDir::new();
     let config = |compiler: Option<PathBuf>| {
         let text = format!(
-            "plugin \"mine\" {{\n file = \"{HOSTILE_DRIVER}\"\n grants {{\n process = true\n }}\n}}\n\
+            "plugin \"hostile\" {{\n file = \"{HOSTILE_DRIVER}\"\n grants {{\n process = true\n }}\n}}\n\
              plugin \"mock_device\" {{\n enabled = true\n}}\n"
         );
         let config = AgentConfig::parse(text.as_bytes(), Path::new("/test/ostler.hcl")).unwrap();

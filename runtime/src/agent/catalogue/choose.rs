@@ -1,9 +1,11 @@
 //! Which of several plugins that give themselves one name is used.
 //!
 //! ```text
-//! a configured block  ─ beats ─►  none      then the higher version, then
-//! file of a block     ─ beats ─►  plugin_dir  ─ beats ─►  built-in      then the name of the block
+//! a configured block  ─ beats ─►  none        then the one whose block has the name, then
+//! file of a block, built-in  ─ beats ─►  plugin_dir         then the higher version, then
+//!                                                           the name of the block
 //! ```
+//! A name belongs to whom the configuration says: nobody takes it by a higher version.
 
 use std::cmp::{Ordering, Reverse};
 
@@ -19,7 +21,7 @@ pub(super) struct Contender {
     pub(super) version: String,
     /// The configuration has a block for it.
     pub(super) configured: bool,
-    /// Later ones beat earlier ones where versions are equal.
+    /// A file of the plugin directory is behind all others.
     pub(super) source: PluginSource,
     /// Where it is, for people.
     pub(super) place: String,
@@ -30,7 +32,10 @@ pub(super) struct Contender {
 impl Contender {
     /// Greater: preferred.
     fn order(&self, other: &Self) -> Ordering {
-        let rank = |one: &Self| (one.configured, version(&one.version), one.source);
+        let rank = |one: &Self| {
+            let found = one.source == PluginSource::PluginDir;
+            (one.configured, one.block == one.name, !found, version(&one.version), one.source)
+        };
         let by_name = || Reverse(&self.block).cmp(&Reverse(&other.block));
         rank(self).cmp(&rank(other)).then_with(by_name)
     }
@@ -57,15 +62,17 @@ pub(super) fn choose(contenders: &[Contender]) -> Vec<Option<String>> {
 fn because(loser: &Contender, winner: &Contender) -> String {
     let why = if winner.configured != loser.configured {
         "and the configuration has a block for it".to_owned()
+    } else if (winner.block == winner.name) != (loser.block == loser.name) {
+        format!("and its block or file is called {}", winner.name)
+    } else if winner.source != loser.source && loser.source == PluginSource::PluginDir {
+        "and a file of plugin_dir replaces none without a block that says so".to_owned()
     } else if version(&winner.version) != version(&loser.version) {
         format!("which is newer than {}", loser.version)
     } else {
         match (winner.source, loser.source) {
-            (
-                PluginSource::File | PluginSource::Oci,
-                PluginSource::PluginDir | PluginSource::BuiltIn,
-            ) => "and a block of the configuration names its file".to_owned(),
-            (PluginSource::PluginDir, PluginSource::BuiltIn) => "and is not built in".to_owned(),
+            (PluginSource::File | PluginSource::Oci, PluginSource::BuiltIn) => {
+                "and a block of the configuration names its file".to_owned()
+            }
             _ => format!("and its block {} comes first", winner.block),
         }
     };
@@ -108,15 +115,26 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_version_is_used_wherever_it_comes_from() {
-        use PluginSource::{BuiltIn, PluginDir};
-        let built_in = |version| one("built-in", version, false, BuiltIn);
-        let file = |version| one("file", version, false, PluginDir);
-        assert_eq!(used(&[built_in("0.9.0"), file("0.10.0")]), "file");
-        assert_eq!(used(&[built_in("0.10.0"), file("0.9.0")]), "built-in");
-        assert_eq!(used(&[built_in("1.0.0"), file("1.0.0-rc.1")]), "built-in");
-        assert_eq!(used(&[built_in("1.0.0"), file("newest")]), "built-in", "no version at all");
-        assert_eq!(used(&[built_in("1.0.0"), file("1.0.0")]), "file");
+    fn no_version_lets_a_file_of_the_plugin_directory_take_a_name() {
+        use PluginSource::{BuiltIn, File, PluginDir};
+        for version in ["0.9.0", "1.0.0", "99.0.0", "newest"] {
+            let built_in = one("exec", "1.0.0", false, BuiltIn);
+            let elsewhere = one("built-in", "1.0.0", false, BuiltIn);
+            let same_name = one("exec", version, false, PluginDir);
+            let other = one("file", version, false, PluginDir);
+            assert_eq!(used(&[same_name.clone(), built_in.clone()]), "exec");
+            assert_eq!(choose(&[built_in.clone(), same_name])[0], None, "{version}");
+            assert_eq!(used(&[other.clone(), built_in]), "exec");
+            assert_eq!(used(&[other, elsewhere]), "built-in", "whatever its block is called");
+        }
+        let configured = one("exec", "1.0.0", true, File);
+        assert_eq!(
+            used(&[one("mine", "2.0.0", true, File), configured]),
+            "exec",
+            "it has the name"
+        );
+        let (old, new) = (one("a", "0.9.0", true, File), one("b", "0.10.0", true, File));
+        assert_eq!(used(&[old, new]), "b", "the newer of two of other names");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One candidate: read, believed or not, linked, asked who it is.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use crate::agent::config::{ConfigOrigin, UpgradeMode};
 use crate::agent::upgrade::kept::Choice;
 use crate::driver::api::Diagnostic;
 use crate::model::trust::{PluginSource, TrustConfig, Voucher};
+use crate::plugin::authority::Answers;
 use crate::plugin::manifest::{Manifest, PluginKind};
 use crate::plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
 use crate::trust::{self, Policy, Refusal};
@@ -24,6 +26,8 @@ pub(super) struct Loader {
     pub(super) trust: TrustConfig,
     /// What was accepted in place of files.
     pub(super) choice: Choice,
+    /// Names of all blocks and files, and of what is built in: they are taken.
+    pub(super) names: BTreeSet<String>,
 }
 
 impl Loader {
@@ -192,12 +196,11 @@ async fn look(
     };
     let loaded = loader.runtime.load(spec, manifest, Arc::clone(&bytes)).await;
     let plugin = loaded.map_err(|error| reason(&error, candidate.origin.as_ref()))?;
-    let (name, version) = match &plugin {
-        Plugin::Driver(plugin) => (&plugin.name, &plugin.version),
-        Plugin::Device(plugin) => (&plugin.name, &plugin.version),
-    };
+    let (name, version) = (plugin.name(), plugin.version());
+    entry.version = Some(version.to_owned());
+    let own = Answers { name: &seed.spec.name, grants: &seed.spec.grants };
+    named(&own, kind, name.as_str(), &loader.names)?;
     entry.describes_as = Some(name.to_string());
-    entry.version = Some(version.clone());
     let whose = match instead {
         Some(_) => candidate.whose.outside(),
         None => candidate.whose,
@@ -208,6 +211,25 @@ async fn look(
         .confirm(|whose, name| whose.judge(name, (digest, Some(kind)), &loader.policy, &signed()));
     entry.trust = Some(confirmed.map_err(|refusal| refusal.to_string())?);
     Ok(Some((plugin, seed)))
+}
+
+/// Why a plugin may not call itself so, if it may not. Jobs name a driver: it has the name of its
+/// block, or the one that is granted. A device plugin is known by its groups, and may have any name
+/// that is not another's.
+fn named(
+    own: &Answers<'_>,
+    kind: PluginKind,
+    name: &str,
+    taken: &BTreeSet<String>,
+) -> Result<(), String> {
+    match kind {
+        PluginKind::Driver => own.driver(name).map_err(|excess| excess.to_string()),
+        PluginKind::Device if name != own.name && taken.contains(name) => Err(format!(
+            "it calls itself {name}, which is the name of another plugin; to use it in its place, give \
+             its file in the block of that name: plugin \"{name}\" {{ file = \"…\" }}"
+        )),
+        PluginKind::Device => Ok(()),
+    }
 }
 
 /// A plugin that was believed under the name of its block or file, and the name it gives itself.

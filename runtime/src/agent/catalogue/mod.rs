@@ -144,14 +144,15 @@ pub(super) async fn load_all(
     board: &Board,
 ) -> Loaded {
     let mut loads = JoinSet::new();
+    let candidates = find::candidates(config, data_dir);
     let loader = Arc::new(Loader {
         runtime: runtime.clone(),
         policy: trust::policy(&config.trust),
         registries: Registries::new(config, data_dir),
         trust: config.trust.clone(),
         choice: Choice::read(data_dir),
+        names: candidates.iter().map(|one| one.whose.name.clone()).collect(),
     });
-    let candidates = find::candidates(config, data_dir);
     board.begin(candidates.iter().map(load::bare).collect());
     for (at, candidate) in candidates.into_iter().enumerate() {
         let loaded = load::load(candidate, Arc::clone(&loader));
