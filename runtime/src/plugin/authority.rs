@@ -21,20 +21,25 @@ use super::capability::{Added, Grants, PUT, grant_lines, wildcard};
 use crate::model::attribute::NamedAttribute;
 use crate::model::config::FileGrant;
 use crate::model::device::{DeviceNode, GroupKey, Mount, Reservation};
+use crate::model::shown::{shown, some_of};
 use crate::model::variables::{is_reserved, prefix_of};
 
 /// Things of one answer that are named in its refusal.
 const NAMED_MAX: usize = 16;
+/// What a pattern that names the vendor counts more than any number of letters.
+const VENDOR_NAMED: u32 = 1 << 30;
+/// Bytes of each of them.
+const NAMED_BYTES_MAX: usize = 256;
 
 /// An answer that would cause what is not granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.text())]
 pub struct Excess {
     plugin: String,
-    /// What no grant allows.
-    never: Vec<String>,
-    /// What is not granted.
-    missing: Vec<String>,
+    /// What no grant allows, as a list; empty when there is none.
+    never: String,
+    /// What is not granted, likewise.
+    missing: String,
     /// The plugin's block of the configuration with all of that.
     lines: String,
 }
@@ -44,10 +49,9 @@ impl Excess {
         let Self { plugin, never, missing, lines } = self;
         let mut parts = Vec::new();
         if !never.is_empty() {
-            parts.push(format!("plugin {plugin} answers what no plugin may: {}", never.join(", ")));
+            parts.push(format!("plugin {plugin} answers what no plugin may: {never}"));
         }
         if !missing.is_empty() {
-            let missing = missing.join(", ");
             let what = format!("plugin {plugin} answers what it is not granted: {missing}");
             parts.push(format!("{what}; to grant it {PUT}:\n{lines}"));
         }
@@ -79,7 +83,7 @@ impl Weighed<'_> {
     }
 
     fn end(self) -> Result<(), Excess> {
-        let Self { of, mut never, missing } = self;
+        let Self { of, never, missing } = self;
         if never.is_empty() && missing.is_empty() {
             return Ok(());
         }
@@ -87,19 +91,19 @@ impl Weighed<'_> {
             missing.iter().take(NAMED_MAX).map(|(_, added)| added.clone()).collect();
         let lines =
             if added.is_empty() { String::new() } else { grant_lines(of.name, of.grants, &added) };
-        let mut missing: Vec<String> = missing.into_iter().map(|(what, _)| what).collect();
-        shorten(&mut never);
-        shorten(&mut missing);
+        let missing: Vec<String> = missing.into_iter().map(|(what, _)| what).collect();
+        let (never, missing) = (list(&never), list(&missing));
         Err(Excess { plugin: of.name.to_owned(), never, missing, lines })
     }
 }
 
-fn shorten(list: &mut Vec<String>) {
-    let more = list.len().saturating_sub(NAMED_MAX);
-    if more > 0 {
-        list.truncate(NAMED_MAX);
-        list.push(format!("and {more} more"));
-    }
+/// The first of what is wrong, each in a bounded line.
+fn list(all: &[String]) -> String {
+    let some = all.iter().take(NAMED_MAX).map(|what| shown(what, NAMED_BYTES_MAX));
+    let some: Vec<String> = some.collect();
+    let rest = all.iter().skip(NAMED_MAX).map(String::as_str);
+    let names: Vec<&str> = some.iter().map(String::as_str).chain(rest).collect();
+    some_of(names.into_iter(), NAMED_MAX)
 }
 
 impl<'a> Answers<'a> {
@@ -127,8 +131,8 @@ impl<'a> Answers<'a> {
         key.vendor == self.name || granted.into_iter().any(|pattern| group_fits(pattern, key))
     }
 
-    /// How narrowly it is granted this group: its own above all, then by the letters of the pattern
-    /// that are no wildcard. 0: not at all.
+    /// How narrowly it is granted this group: its own above all, then a pattern that names the vendor,
+    /// then by the letters of the pattern that are no wildcard. 0: not at all.
     #[must_use]
     pub fn claim(&self, key: &GroupKey) -> u32 {
         if key.vendor == self.name {
@@ -136,8 +140,12 @@ impl<'a> Answers<'a> {
         }
         let granted = self.grants.answers.groups.iter().flatten();
         let fitting = granted.filter(|pattern| group_fits(pattern, key));
-        let letters = fitting.map(|pattern| pattern.chars().filter(|c| *c != '*').count());
-        letters.max().map_or(0, |letters| u32::try_from(letters).unwrap_or(u32::MAX - 1) + 1)
+        let narrow = fitting.map(|pattern| {
+            let vendor = pattern.split('/').next().is_some_and(|vendor| !vendor.contains('*'));
+            let letters = pattern.chars().filter(|c| *c != '*').count();
+            1 + u32::from(vendor) * VENDOR_NAMED + u32::try_from(letters).unwrap_or(0)
+        });
+        narrow.max().unwrap_or(0)
     }
 
     /// May it call itself this, as a driver?

@@ -43,7 +43,8 @@ async fn no_text_of_a_plugin_forges_a_line_of_a_log_or_a_list_or_grows_without_b
     let long = of_long_names(data.path());
     let plugin = |name: &str, mode: &str| {
         format!(
-            "plugin \"{name}\" {{\n file = \"{HOSTILE_DEVICE}\"\n config {{\n mode = \"{mode}\"\n }}\n}}\n"
+            "plugin \"{name}\" {{\n file = \"{HOSTILE_DEVICE}\"\n config {{\n mode = \"{mode}\"\n }}\n \
+             grants {{\n groups = [\"hostile/*\"]\n }}\n}}\n"
         )
     };
     // Both describe themselves by one name, so each has an agent of its own.

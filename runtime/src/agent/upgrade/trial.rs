@@ -67,13 +67,11 @@ pub(super) async fn run(agent: &AgentHandle, twin: &Twin) -> Result<Tried, Strin
     }
 }
 
-/// The beginning of a list of names, and how many there are besides.
+/// The first of what is new, and how much more there is.
 fn shortened(mut names: Vec<String>) -> Vec<String> {
     let more = names.len().saturating_sub(ANNOUNCED_MAX);
-    if more > 0 {
-        names.truncate(ANNOUNCED_MAX);
-        names.push(format!("and {more} more"));
-    }
+    names.truncate(ANNOUNCED_MAX);
+    names.extend((more > 0).then(|| format!("{more} more")));
     names
 }
 
