@@ -37,6 +37,7 @@ mod grants;
 mod histories;
 mod hostile;
 mod leaks;
+mod machine;
 mod node_trouble;
 mod plugin_check;
 mod plugin_containment;

@@ -1,0 +1,25 @@
+gc {
+  disk_usage_threshold  = 100
+  inode_usage_threshold = 100
+}
+plugin "wasm" {
+  enabled = false
+}
+plugin "mock" {
+  enabled = false
+}
+plugin "files" {
+  enabled = false
+}
+plugin "pci" {
+  enabled = false
+}
+plugin "usb" {
+  enabled = false
+}
+plugin "hwmon" {
+  enabled = false
+}
+plugin "nvidia" {
+  enabled = false
+}

@@ -1,0 +1,46 @@
+//! The binary on a kernel of its own: an emulated machine with version 2 cgroups, a disk that can be
+//! full, read-only or cut from its power, and a clock that can jump.
+//!
+//! ```text
+//!   rig: kernel, busybox, our binary ─► vm: qemu (no KVM needed) ─► scripts over a serial line
+//!                                        │ killed
+//!   writes: log of the data disk ◄───────┘ ─► what a real disk would hold ─► next start
+//! ```
+//! `.ci/run` installs what it needs (Debian packages); elsewhere the tests say that they are skipped.
+//! `OSTLER_SOAK=1 cargo test -p ostler --test it machine` cuts the power 50 times instead of twice.
+
+mod jobs;
+mod power;
+mod rig;
+mod trouble;
+mod vm;
+mod writes;
+
+use std::path::PathBuf;
+
+use rig::Rig;
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::support::programs::skipped;
+
+/// The rig, for one test at a time: each machine takes a processor.
+async fn rig() -> Option<(Rig, MutexGuard<'static, ()>)> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    let turn = TURN.lock().await;
+    match Rig::assemble().await {
+        Ok(rig) => Some((rig, turn)),
+        Err(missing) => {
+            skipped(&missing);
+            None
+        }
+    }
+}
+
+impl Rig {
+    /// A data disk of its own, under this name.
+    fn disk(&self, name: &str) -> PathBuf {
+        let disk = self.dir.path().join(name);
+        std::fs::copy(&self.warm, &disk).unwrap();
+        disk
+    }
+}
