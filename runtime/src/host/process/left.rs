@@ -30,6 +30,13 @@ pub struct Left {
     pub certain: bool,
 }
 
+impl Left {
+    fn new(pid: u32, stat: Stat, certain: bool) -> Self {
+        let Stat { start_ticks, state, name, .. } = stat;
+        Self { pid, start_ticks, state, name, certain }
+    }
+}
+
 impl std::fmt::Display for Left {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { pid, name, state, .. } = self;
@@ -97,8 +104,7 @@ fn look(
             || member && known == Known::Now
             || is_marked(pid, marks)?;
         if certain || member {
-            let Stat { start_ticks, state, name, .. } = stat;
-            found.push(Left { pid, start_ticks, state, name, certain });
+            found.push(Left::new(pid, stat, certain));
         }
     }
     Ok(found)
@@ -117,8 +123,7 @@ pub fn group(leader: u32) -> io::Result<Vec<Left>> {
         };
         let Some(stat) = identity::stat_of(pid)? else { continue };
         if pid != leader && stat.group == leader && stat.is_alive() {
-            let Stat { start_ticks, state, name, .. } = stat;
-            found.push(Left { pid, start_ticks, state, name, certain: true });
+            found.push(Left::new(pid, stat, true));
         }
     }
     Ok(found)
