@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::sync::MutexGuard;
 
 use super::proposal::{Proposal, may_register, next_version, numbered, stopped_copy, updated_copy};
-use super::reconcile::Action;
+use super::reconcile::{Action, reason};
 use super::registry::Registry;
 use super::views::{BlockedPlacement, RegisterOptions, Stage};
 use super::{AgentHandle, SubmitError};
@@ -139,6 +139,7 @@ impl AgentHandle {
         proposal.hold(&blocked);
         let record = entering.record(record, registry, &mut change);
         entering.copies(&record, &proposal, registry, &mut change);
+        entering.purged(job, registry, &mut change);
         let (placed, soon) = self.place_now(&mut admission, &record, &proposal);
         drop(admission);
         entering.placed(&record, placed, registry, &mut change);
@@ -152,7 +153,8 @@ impl AgentHandle {
     /// Hand the records to the store, in the order of decisions. The mark behind them.
     pub(super) async fn queue(&self, change: &Change) -> Result<Mark, StateError> {
         let state = &self.0.state;
-        if let (Some(record), false) = (&change.record, change.purge) {
+        // Of a purge too: until its job's record is gone, it is a stop.
+        if let Some(record) = &change.record {
             state.put_later(&Key::Job(record.job.id.clone()), &**record).await?;
         }
         let copies = change.copies.iter().map(|(new, _)| new);
@@ -407,6 +409,27 @@ impl Entering {
                 Some(reason) => stopped_copy(old, self.why.as_deref().unwrap_or(reason), index),
             };
             self.copy(new, Arc::clone(old), registry, change);
+        }
+    }
+
+    /// What is over of a job that is to be forgotten is told to stop as well: so an agent that starts
+    /// when the job's record is gone knows these allocations as those of a purged job.
+    fn purged(&mut self, job: &JobId, registry: &mut Registry, change: &mut Change) {
+        if !change.purge {
+            return;
+        }
+        for id in registry.ids_of(job) {
+            let Some(entry) = registry.alloc(id) else { continue };
+            let old = Arc::clone(&entry.allocation);
+            if entry.registered && old.desired == DesiredStatus::Run {
+                let why = self.why.as_deref().unwrap_or(reason::JOB_STOPPED);
+                let new = stopped_copy(
+                    &old,
+                    why,
+                    *self.index.get_or_insert_with(|| registry.next_index()),
+                );
+                self.copy(new, old, registry, change);
+            }
         }
     }
 

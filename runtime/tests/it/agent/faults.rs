@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use ostler::agent::{Agent, StopOptions, SubmitError};
+use ostler::agent::{Agent, JobStatus, StopOptions, SubmitError};
 use ostler::model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler::model::ids::AllocId;
 use ostler::model::saved::JobRecord;
@@ -14,6 +14,7 @@ use ostler::state::{Key, Prefix, StateStore};
 
 use super::{Served, holder, job_id, service, serving};
 use crate::support::DataDir;
+use crate::support::jobs::{shell, with_guests};
 use crate::support::system::{eventually, pid_in, runs};
 
 /// More commits than any change asks for.
@@ -168,6 +169,36 @@ async fn a_purge_is_seen_when_it_is_durable() {
     assert!(served.agent.job(&job_id()).is_none());
     eventually("it is collected", || served.agent.allocs().is_empty()).await;
     faulty.served.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_over_of_a_purged_job_is_not_listed_again_when_only_the_purge_was_recorded() {
+    let faulty = Faulty::start().await;
+    let served = &faulty.served;
+    let once = with_guests(&format!(
+        "job \"web\" {{\n type = \"batch\"\n group \"g\" {{\n {}\n }}\n}}",
+        shell("t", "exit 0", "")
+    ));
+    let id = served.register(&once).await.placed[0];
+    served.until(id, ClientStatus::Complete).await;
+    let over = || served.agent.job(&job_id()).unwrap().status == JobStatus::Dead;
+    eventually("it is over", over).await;
+    faulty.store.flush().await.unwrap();
+    // As if the agent was killed right after the purge: nothing later reaches the disk.
+    faulty.disk.plan([None].into_iter().chain(vec![Some(Fault::Before); ALL]));
+    let purge = StopOptions { purge: true, ..StopOptions::default() };
+    let stopped = served.agent.deregister(&job_id(), purge).await.unwrap();
+    assert_eq!(stopped.unwritten, None);
+    let Faulty { served, disk, store } = faulty;
+    let data = served.leave().await;
+    drop((disk, store));
+
+    let served = Served::on(data, "").await;
+    assert!(served.agent.job(&job_id()).is_none());
+    eventually("it is collected", || served.agent.allocs().is_empty()).await;
+    let dirs = std::fs::read_dir(served.agent.data_dir().join("allocs")).unwrap();
+    assert_eq!(dirs.count(), 0);
+    served.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -447,6 +447,9 @@ impl Observed {
             if !seen.over() && (seen.index >= count || !seen.desired_run) {
                 open.push(format!("is not over: {seen:?}"));
             }
+            if !self.versions.contains_key(id) {
+                open.push(format!("its job is gone and it is still listed: {seen:?}"));
+            }
         }
         if let Some(spec) = wanted {
             for index in 0..count {
