@@ -50,14 +50,27 @@ pub enum NodeIdError {
 /// # Errors
 /// [`NodeIdError`] when the file is corrupt, or cannot be read or written.
 pub fn load_or_create(data_dir: &Path, rng: &Rng) -> Result<NodeId, NodeIdError> {
+    if let Some(id) = load(data_dir)? {
+        return Ok(id);
+    }
+    let path = data_dir.join(FILE);
+    let id = NodeId::new(rng.uuid());
+    write(data_dir, &path, id).map_err(|source| NodeIdError::Write { path, source })?;
+    Ok(id)
+}
+
+/// The id in `data_dir`, when there is one. Changes nothing.
+///
+/// # Errors
+/// [`NodeIdError`] when the file is corrupt, or cannot be read.
+pub fn load(data_dir: &Path) -> Result<Option<NodeId>, NodeIdError> {
     let path = data_dir.join(FILE);
     match read(&path) {
-        Ok(text) => text.trim().parse().map_err(|source| NodeIdError::Corrupt { path, source }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let id = NodeId::new(rng.uuid());
-            write(data_dir, &path, id).map_err(|source| NodeIdError::Write { path, source })?;
-            Ok(id)
-        }
+        Ok(text) => match text.trim().parse() {
+            Ok(id) => Ok(Some(id)),
+            Err(source) => Err(NodeIdError::Corrupt { path, source }),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(NodeIdError::Read { path, source }),
     }
 }

@@ -47,6 +47,12 @@ fn json(ended: &Ended, code: i32) -> Value {
     serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {ended:#?}"))
 }
 
+#[track_caller]
+fn shows(ended: &Ended, code: i32, words: &[&str]) {
+    assert_eq!(ended.code, Some(code), "{ended:#?}");
+    assert!(words.iter().all(|word| ended.stdout.contains(word)), "{words:?}: {ended:#?}");
+}
+
 fn keys(records: &Value) -> Vec<String> {
     let records = records.as_array().unwrap().iter();
     records.map(|record| record["key"].as_str().unwrap().to_owned()).collect()
@@ -205,6 +211,35 @@ async fn a_truncated_file_is_reported_with_path_cause_and_next_step_and_left_as_
         }
         assert!(left == expected, "cut to {keep}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_keeps_an_agent_from_starting_is_damage_although_every_record_can_be_read() {
+    let (data, file) = used().await;
+    shows(&of_dir("check", &data, &[]).await, 0, &["healthy"]);
+
+    let node_id = data.path().join("node-id");
+    let kept = std::fs::read(&node_id).unwrap();
+    std::fs::write(&node_id, "not an id").unwrap();
+    let words = ["no agent can start with the directory", "node-id does not contain a node id"];
+    shows(&of_dir("check", &data, &[]).await, 1, &words);
+    run(data.path(), &job_file(data.path(), "true")).await.said(3, &[words[1]]);
+    let report = json(&of_dir("check", &data, &["--json"]).await, 1);
+    assert_eq!(report["healthy"], false);
+    assert_eq!(report["hindrances"].as_array().unwrap().len(), 1, "{report:#}");
+    std::fs::write(&node_id, kept).unwrap();
+
+    let mut immutable = std::process::Command::new("chattr");
+    if !immutable.arg("+i").arg(&file).output().is_ok_and(|done| done.status.success()) {
+        eprintln!("not tried: this file system has no immutable files, or not for this user");
+        return;
+    }
+    let checked = of_dir("check", &data, &[]).await;
+    let started = run(data.path(), &job_file(data.path(), "true")).await;
+    std::process::Command::new("chattr").arg("-i").arg(&file).status().unwrap();
+    shows(&checked, 1, &["state.redb cannot be written by this user"]);
+    assert_ne!(started.code, Some(0), "{started:#?}");
+    shows(&of_dir("check", &data, &[]).await, 0, &["healthy"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,10 +3,13 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use serde::Serialize;
 
 use super::super::HeldRun;
 use super::{InspectError, KindCount, Kinds, Target, open, values};
+use crate::model::causes;
+use crate::node::id;
 use crate::state::Age;
 use crate::state::inspect::Entry;
 use crate::state::keys::Prefix;
@@ -41,6 +44,8 @@ pub struct CheckReport {
     /// Runs that live and that it does not know. The next agent owns them by their notes or holds
     /// them back.
     pub unknown_runs: Vec<HeldRun>,
+    /// What else of the data directory keeps an agent from starting with it, as sentences.
+    pub hindrances: Vec<String>,
     /// Readable records.
     pub kinds: Vec<KindCount>,
     /// Records that cannot be read: the first thousand.
@@ -80,8 +85,15 @@ pub fn check(target: &Target) -> Result<CheckReport, InspectError> {
                 Target::File(_) => Vec::new(),
             };
             let unknown_runs = unknown_runs.into_iter().map(|found| found.run).collect();
-            let report = CheckReport::default();
-            return Ok(CheckReport { path, file_bytes, damage, unknown_runs, ..report });
+            let (hindrances, report) = (hindrances(target), CheckReport::default());
+            return Ok(CheckReport {
+                path,
+                file_bytes,
+                damage,
+                unknown_runs,
+                hindrances,
+                ..report
+            });
         }
         opened => opened?,
     };
@@ -109,13 +121,15 @@ pub fn check(target: &Target) -> Result<CheckReport, InspectError> {
     };
     let unknown_runs: Vec<_> =
         unknown_runs.into_iter().filter(|found| !found.on_record).map(|found| found.run).collect();
+    let hindrances = hindrances(target);
     let lost = file.repaired() || file.age().lacks() || (file.fell_back() && !file.compared());
     Ok(CheckReport {
         path: file.path().to_owned(),
-        healthy: damaged.total == 0 && !lost && unknown_runs.is_empty(),
+        healthy: damaged.total == 0 && !lost && unknown_runs.is_empty() && hindrances.is_empty(),
         fell_back: file.fell_back(),
         age: file.age(),
         unknown_runs,
+        hindrances,
         damage: None,
         schema: file.schema(),
         file_bytes: file.file_bytes(),
@@ -127,6 +141,22 @@ pub fn check(target: &Target) -> Result<CheckReport, InspectError> {
         quarantined: quarantined.records,
         quarantined_total: quarantined.total,
     })
+}
+
+/// What of a data directory an agent cannot start with, besides what is in the state file.
+fn hindrances(target: &Target) -> Vec<String> {
+    let Target::DataDir(dir) = target else { return Vec::new() };
+    let mut found = Vec::new();
+    for path in [dir.clone(), target.file()] {
+        if let Err(error) = accessat(CWD, &path, Access::WRITE_OK, AtFlags::EACCESS) {
+            let what = causes::chain(&std::io::Error::from(error));
+            found.push(format!("{} cannot be written by this user: {what}", path.display()));
+        }
+    }
+    if let Err(error) = id::load(dir) {
+        found.push(causes::chain(&error));
+    }
+    found
 }
 
 #[derive(Default)]

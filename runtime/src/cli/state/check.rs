@@ -49,6 +49,7 @@ fn text(report: &CheckReport, terminal: &Terminal) -> String {
             one_line(damage)
         );
         living(&mut text, report, terminal);
+        hindrances(&mut text, report, terminal);
         return text;
     }
     let _ = writeln!(text, "schema  {}", schema(report.schema));
@@ -58,6 +59,7 @@ fn text(report: &CheckReport, terminal: &Terminal) -> String {
     let _ = writeln!(text, "result  {}", result(report));
     let _ = write!(text, "\n{}", kinds(&report.kinds, terminal));
     living(&mut text, report, terminal);
+    hindrances(&mut text, report, terminal);
     records(&mut text, "damaged", &report.damaged, report.damaged_total, terminal);
     records(&mut text, "in quarantine", &report.quarantined, report.quarantined_total, terminal);
     text
@@ -68,6 +70,16 @@ fn living(text: &mut String, report: &CheckReport, terminal: &Terminal) {
         let runs = super::runs::text(&report.unknown_runs, "", terminal);
         let title = headline("runs that live and are not in it", terminal);
         let _ = write!(text, "\n{title}\n{runs}");
+    }
+}
+
+fn hindrances(text: &mut String, report: &CheckReport, terminal: &Terminal) {
+    if !report.hindrances.is_empty() {
+        let title = headline("an agent does not start with this directory", terminal);
+        let _ = writeln!(text, "\n{title}");
+        for what in &report.hindrances {
+            let _ = writeln!(text, "{}", one_line(what));
+        }
     }
 }
 
@@ -91,6 +103,9 @@ fn result(report: &CheckReport) -> String {
     }
     if report.damaged_total > 0 {
         found.push(format!("{} cannot be read", counted(report.damaged_total, "record")));
+    }
+    if found.is_empty() && !report.hindrances.is_empty() {
+        return "every record can be read, and no agent can start with the directory".to_owned();
     }
     match (report.healthy, found.is_empty()) {
         (true, true) => "healthy: every record can be read".to_owned(),
