@@ -169,6 +169,16 @@ impl Evidence {
         })
     }
 
+    /// Was it asked to restart since it was begun? Then it may be on its way out.
+    pub fn restarted(&self, run: &Run) -> bool {
+        let started = |line: &Line| matches!(line, Line::Start(of, _) if of == run);
+        let begun = self.lines.iter().rposition(started).unwrap_or(0);
+        self.asked().iter().any(|asked| {
+            asked.done >= begun
+                && matches!(self.marks.get(asked.number), Some(Mark::RestartAlloc { alloc }) if *alloc == run.alloc)
+        })
+    }
+
     /// Every run that was begun.
     pub fn runs(&self) -> Vec<Run> {
         let runs = self.lines.iter().filter_map(|line| match line {

@@ -35,6 +35,11 @@ pub struct Note {
     pub about: RunNote,
 }
 
+/// What a note is called until it is whole.
+fn unfinished(name: &str) -> String {
+    format!("{name}.new")
+}
+
 impl Note {
     /// Of a process of a run.
     pub fn new(run: String, identity: ProcessIdentity, about: RunNote) -> Self {
@@ -48,7 +53,7 @@ impl Note {
 }
 
 impl Records {
-    /// Keep a note.
+    /// Keep a note, whole or not at all.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -59,12 +64,20 @@ impl Records {
             let about = RunNote { record: serde_json::Value::Null, ..note.about.clone() };
             text = serde_json::to_vec(&Note { about, ..note.clone() }).map_err(io::Error::other)?;
         }
-        let (name, unfinished) = (note.file(), format!("{}.new", note.file()));
+        let (name, unfinished) = (note.file(), unfinished(&note.file()));
+        let written = self.write_note(&text, &unfinished, &name);
+        if written.is_err() {
+            let _absent = unlinkat(self.dir(), &unfinished, AtFlags::empty());
+        }
+        written
+    }
+
+    fn write_note(&self, text: &[u8], unfinished: &str, name: &str) -> io::Result<()> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(self.dir(), &unfinished, flags, Mode::from_raw_mode(0o600))?;
-        File::from(file).write_all_at(&text, 0)?;
-        Ok(renameat(self.dir(), &unfinished, self.dir(), &name)?)
+        let file = openat(self.dir(), unfinished, flags, Mode::from_raw_mode(0o600))?;
+        File::from(file).write_all_at(text, 0)?;
+        Ok(renameat(self.dir(), unfinished, self.dir(), name)?)
     }
 
     /// Is there a note of this process?
@@ -73,9 +86,12 @@ impl Records {
         rustix::fs::statat(self.dir(), name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Remove the note of a process.
+    /// Remove the note of a process, also one that an agent was killed while writing.
     pub(super) fn remove_note(&self, name_of_record: &str) {
-        let _absent = unlinkat(self.dir(), format!("{name_of_record}{SUFFIX}"), AtFlags::empty());
+        let note = format!("{name_of_record}{SUFFIX}");
+        for name in [unfinished(&note), note] {
+            let _absent = unlinkat(self.dir(), name, AtFlags::empty());
+        }
     }
 
     /// Every note that can be read, of runs that live and of others.
@@ -100,5 +116,58 @@ impl Records {
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
+
+    fn note() -> (RunId, Note) {
+        let (alloc, task) = (AllocId::new(uuid::Uuid::from_u128(7)), TaskName::new("t").unwrap());
+        let run = RunId::new(alloc, &task, 1);
+        let identity = ProcessIdentity {
+            pid: 5,
+            start_ticks: 9,
+            boot_id: "b".to_owned(),
+            cgroup: None,
+            supervisor: None,
+        };
+        let about = RunNote {
+            alloc,
+            task,
+            job: JobId::new("j").unwrap(),
+            group: GroupName::new("g").unwrap(),
+            index: 0,
+            record: serde_json::Value::Null,
+        };
+        let note = Note::new(run.to_string(), identity, about);
+        (run, note)
+    }
+
+    #[test]
+    fn a_note_that_an_agent_was_killed_while_writing_goes_with_its_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(&dir.path().join("exits")).unwrap();
+        let (run, note) = note();
+        records.put_note(&note).unwrap();
+        assert_eq!(records.notes(), [note.clone()]);
+        let half = dir.path().join("exits").join(unfinished(&note.file()));
+        std::fs::write(half, "{").unwrap();
+        records.remove(&run, 5, 9);
+        assert!(records.names().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_note_that_cannot_be_written_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(&dir.path().join("exits")).unwrap();
+        let (_, note) = note();
+        // Something that cannot be replaced by a file.
+        std::fs::create_dir(dir.path().join("exits").join(note.file())).unwrap();
+        records.put_note(&note).unwrap_err();
+        assert_eq!(records.names().unwrap(), [note.file()]);
     }
 }

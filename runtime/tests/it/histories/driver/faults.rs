@@ -142,6 +142,7 @@ impl World {
                 });
                 // One told to stop before, and not on record, may still be on its way out.
                 !touched
+                    && !evidence.restarted(run)
                     && !evidence.doubtful(&run.job)
                     && matches!(job.shape.life, Life::Runs { .. })
             })

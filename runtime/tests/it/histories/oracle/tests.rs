@@ -127,3 +127,15 @@ fn what_was_stopped_is_followed_by_what_was_registered_after_it_whenever_it_says
         assert_eq!(wrong(&third, &marks, shape).len(), 1);
     }
 }
+
+#[test]
+fn a_run_that_was_asked_to_restart_may_be_on_its_way_out_until_the_next_one_starts() {
+    let marks = [Mark::RestartAlloc { alloc: "a".into() }];
+    let run = |pid: u32| Run { alloc: "a".into(), job: "j".into(), index: 0, generation: 1, pid };
+    let before = "start a j 0 1 7 -\n";
+    assert!(!Evidence::read(before, &marks).unwrap().restarted(&run(7)));
+    let asked = format!("{before}begin 0\ndone 0\n");
+    assert!(Evidence::read(&asked, &marks).unwrap().restarted(&run(7)));
+    let again = format!("{asked}end a j 0 1 7 0\nstart a j 0 1 8 -\n");
+    assert!(!Evidence::read(&again, &marks).unwrap().restarted(&run(8)));
+}
