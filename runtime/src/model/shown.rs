@@ -6,6 +6,9 @@
 
 use std::fmt::Write as _;
 
+/// Bytes that may stand behind a text that was cut, to say how much is missing.
+pub const REST_BYTES_MAX: usize = 40;
+
 /// Does a character show as nothing, or change how others show? Control characters, line separators,
 /// marks of direction, what is invisible by itself. Joiners stay: scripts and emoji need them.
 #[must_use]
@@ -26,7 +29,7 @@ pub fn has_hidden(text: &str) -> bool {
     }
 }
 
-/// A text in one line of at most `max` bytes, with all that hides made visible; what is left out is
+/// A text in one line of at most `max` bytes and [`REST_BYTES_MAX`], with all that hides made visible; what is left out is
 /// counted: `… (12 bytes more)`.
 #[must_use]
 pub fn shown(text: impl Into<String>, max: usize) -> String {
@@ -45,7 +48,8 @@ pub fn shown_lines(text: impl Into<String>, max: usize) -> String {
     }
 }
 
-/// A text cut at a character to at most `max` bytes, and how much is missing.
+/// A text cut at a character to at most `max` bytes, and how much is missing
+/// ([`REST_BYTES_MAX`]).
 #[must_use]
 pub fn cut(mut text: String, max: usize) -> String {
     if text.len() > max {
@@ -113,6 +117,13 @@ mod tests {
         assert_eq!(shown("ä".repeat(4), 5), "ää… (4 bytes more)");
         assert_eq!(shown("\n".repeat(1 << 20), 5), r"\n\n… (1048574 bytes more)");
         assert_eq!(shown("ab\u{202e}", 5), "ab… (3 bytes more)", "no half of an escape");
+    }
+
+    #[test]
+    fn how_much_is_missing_fits_its_room() {
+        let mut text = String::new();
+        tell_more(&mut text, usize::MAX);
+        assert!(text.len() <= REST_BYTES_MAX, "{text}");
     }
 
     #[test]

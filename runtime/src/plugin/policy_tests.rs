@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::limits::PLUGIN_STRIKES_KEPT_MAX;
 use crate::model::ids::{GroupName, JobId, TaskName};
+use crate::model::shown::REST_BYTES_MAX;
 
 fn at(secs: u64) -> Timestamp {
     Timestamp::from_nanos(secs * 1_000_000_000)
@@ -121,7 +122,7 @@ proptest! {
                 || (kind == 2 && health.failures == 0 && health.state == PluginState::Running));
             prop_assert!(health.strikes(&policy, at(time)) <= strikes.min(PLUGIN_STRIKES_KEPT_MAX));
             if let Some(error) = &health.last_error {
-                prop_assert!(error.reason.len() <= PLUGIN_MESSAGE_BYTES_MAX);
+                prop_assert!(error.reason.len() <= PLUGIN_MESSAGE_BYTES_MAX + REST_BYTES_MAX);
             }
         }
     }
