@@ -37,7 +37,17 @@ pub fn shown(text: impl Into<String>, max: usize) -> String {
     if has_hidden(&text) { visible(&text, max, |_| false) } else { cut(text, max) }
 }
 
-/// The same of a text that may have several lines: newlines and tabs stay.
+/// The end of a text in one line of at most `max` bytes: of what a program complained, the last word
+/// says most.
+#[must_use]
+pub fn shown_end(text: &str, max: usize) -> String {
+    let mut end = shown(text, usize::MAX);
+    let from = end.ceil_char_boundary(end.len().saturating_sub(max));
+    end.drain(..from);
+    end
+}
+
+/// As [`shown`], of a text that may have several lines: newlines and tabs stay.
 #[must_use]
 pub fn shown_lines(text: impl Into<String>, max: usize) -> String {
     let text = text.into();
@@ -117,6 +127,13 @@ mod tests {
         assert_eq!(shown("ä".repeat(4), 5), "ää… (4 bytes more)");
         assert_eq!(shown("\n".repeat(1 << 20), 5), r"\n\n… (1048574 bytes more)");
         assert_eq!(shown("ab\u{202e}", 5), "ab… (3 bytes more)", "no half of an escape");
+    }
+
+    #[test]
+    fn of_a_complaint_the_end_is_kept() {
+        assert_eq!(shown_end("all of it", 9), "all of it");
+        assert_eq!(shown_end("a\nb: last", 7), "b: last");
+        assert_eq!(shown_end("ä\nb", 4), r"\nb", "no half of a character");
     }
 
     #[test]

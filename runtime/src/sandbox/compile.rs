@@ -23,7 +23,7 @@ use tokio::process::{Child, Command};
 
 use super::engine::{EngineKind, Format};
 use crate::limits::CompileLimits;
-use crate::model::shown::shown;
+use crate::model::shown::shown_end;
 use crate::{clock, limits};
 
 pub(super) mod child;
@@ -223,8 +223,7 @@ async fn read_end(mut stream: impl tokio::io::AsyncRead + Unpin) -> String {
         let excess = kept.len().saturating_sub(limits::COMPILE_STDERR_BYTES_MAX);
         kept.drain(..excess);
     }
-    let text = String::from_utf8_lossy(&kept).trim().to_owned();
-    shown(text, limits::COMPILE_STDERR_BYTES_MAX)
+    shown_end(String::from_utf8_lossy(&kept).trim(), limits::COMPILE_STDERR_BYTES_MAX)
 }
 
 /// What the binary passes on: everything after `__compile`.
