@@ -281,19 +281,19 @@ fn by_drivers() -> Vec<Attack> {
         attack!(
             "driver-strangers",
             "signals to ids of others, to pid 1, to the agent",
-            ["reached: \""],
+            ["reached:\""],
             drivers::strangers
         ),
         attack!(
             "driver-inject",
             "NULs, directories and devices as programs and arguments",
-            ["spawned: \""],
+            ["spawned:\""],
             drivers::inject
         ),
         attack!(
             "driver-stray",
             "a granted program with other libraries, paths and directories",
-            ["spawned: \""],
+            ["spawned:\""],
             drivers::stray
         ),
     ]

@@ -136,10 +136,11 @@ pub async fn moody(arena: &Arena) -> Outcome {
 }
 
 /// Load the burglar with these grants and ask it once.
+/// What it says, a finding a line: the agent shows what a plugin says in one.
 async fn burglar(arena: &Arena, config: Value, grants: Grants, limits: PluginLimits) -> String {
     let spec = spec("burglar", config, grants, limits);
     match load(&arena.plugins, spec, HOSTILE_BURGLAR).await {
-        Ok(Plugin::Device(plugin)) => ask(&plugin, "mode").await,
+        Ok(Plugin::Device(plugin)) => ask(&plugin, "mode").await.replace("\\n", "\n"),
         Ok(Plugin::Driver(_)) => "it is a driver".to_owned(),
         Err(error) => error.to_string(),
     }

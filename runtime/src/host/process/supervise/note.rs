@@ -153,7 +153,7 @@ mod tests {
         let records = Records::open(&dir.path().join("exits")).unwrap();
         let (run, note) = note();
         records.put_note(&note).unwrap();
-        assert_eq!(records.notes(), [note.clone()]);
+        assert_eq!(records.notes(), std::slice::from_ref(&note));
         let half = dir.path().join("exits").join(unfinished(&note.file()));
         std::fs::write(half, "{").unwrap();
         records.remove(&run, 5, 9);
