@@ -71,7 +71,9 @@ impl DevicePlugin for Burglar {
             "race" => race(config.paths.first().map_or("", String::as_str), &mut open),
             "commands" => config.commands.iter().for_each(|words| try_command(words, &mut open)),
             "refused-commands" => {
-                for (program, args) in config.commands.iter().filter_map(|words| words.split_first()) {
+                for (program, args) in
+                    config.commands.iter().filter_map(|words| words.split_first())
+                {
                     let done = command::run(program, args, 60_000);
                     open.push(format!("{program}: {:?}", done.map(|output| output.exit_code)));
                 }

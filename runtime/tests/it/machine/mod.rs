@@ -6,7 +6,7 @@
 //!                                        │ killed
 //!   writes: log of the data disk ◄───────┘ ─► what a real disk would hold ─► next start
 //! ```
-//! `.ci/run` installs what it needs (Debian packages); elsewhere the tests say that they are skipped.
+//! `.ci/machine` fetches what it needs (Debian packages); elsewhere the tests say that they are skipped.
 //! `OSTLER_SOAK=1 cargo test -p ostler --test it machine` cuts the power 50 times instead of twice.
 
 mod jobs;

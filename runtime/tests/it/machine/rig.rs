@@ -97,7 +97,7 @@ impl Rig {
     pub async fn assemble() -> Result<Self, String> {
         tool("qemu-system-x86_64", &["--version"]).await?;
         let (kernel, modules) = kernel().ok_or(
-            "no kernel with its modules: Debian package linux-image-cloud-amd64, unpacked by .ci/run",
+            "no kernel with its modules: Debian package linux-image-cloud-amd64, unpacked by .ci/machine",
         )?;
         let busybox = first_of([unpacked().join("bin/busybox"), "/bin/busybox".into()])
             .ok_or("no busybox: Debian package busybox-static")?;
