@@ -1,3 +1,10 @@
+# An emulated processor takes long to compile.
+plugin "exec" {
+  limits {
+    compile_cpu  = "600s"
+    compile_wall = "600s"
+  }
+}
 gc {
   disk_usage_threshold  = 100
   inode_usage_threshold = 100
