@@ -49,8 +49,9 @@ pub const COMPILE_CPU_SECONDS_MAX: u64 = 60;
 /// Files the compile child may have open: its three streams, the output, what the C library and the
 /// thread pool look at. The agent's own limit is raised to all the system allows.
 pub const COMPILE_OPEN_FILES_MAX: u64 = 64;
-/// Wall time the agent waits for the compile child.
-pub const COMPILE_WALL_MAX: Duration = Duration::from_secs(90);
+/// Wall time the agent waits for the compile child: a last resort, for a child that waits for ever.
+/// What bounds it is [`COMPILE_CPU_SECONDS_MAX`]: on a busy node, niced, a child gets a tenth of a core.
+pub const COMPILE_WALL_MAX: Duration = Duration::from_secs(10 * 60);
 /// Compile children at once: each may use two threads.
 pub const COMPILE_CHILDREN_MAX: usize = 2;
 /// Standard error of the compile child kept for the error message, bytes.
@@ -75,6 +76,16 @@ pub const INLINE_MEMORY_BYTES_MAX: u64 = 8 * MIB;
 
 /// Instances of plugins alive at once (calls in flight).
 pub const PLUGIN_INSTANCES_MAX: u32 = 128;
+/// How long the start waits for one more plugin to be loaded before it goes on without those that are
+/// not. Most take milliseconds, one that is compiled some seconds, on a busy node ten times as long.
+pub const PLUGIN_LATE_AFTER: Duration = Duration::from_secs(30);
+/// Calls of one plugin under way at once, of those [`PLUGIN_INSTANCES_MAX`]: one whose calls never end
+/// leaves three quarters to the others. A node of fifty tasks that all start has a handful at once.
+pub const PLUGIN_CALLS_MAX: usize = 32;
+/// Of those: starts, which may wait for a compiler. The rest is for stopping what runs.
+pub const PLUGIN_STARTS_MAX: usize = 24;
+/// Of those: starts of tasks of one job.
+pub const PLUGIN_STARTS_OF_JOB_MAX: usize = 8;
 /// WASM tasks alive at once; lowered where the kernel's map limit is too small.
 ///
 /// Each slot of the pool is two mappings, and each start of a native task copies all mappings in
@@ -180,6 +191,19 @@ pub const ANSWER_NAME_BYTES_MAX: usize = 256;
 pub const ANSWER_TEXT_BYTES_MAX: usize = 4 * 1024;
 /// Longest JSON Schema of a plugin, bytes.
 pub const SCHEMA_BYTES_MAX: usize = 64 * 1024;
+/// Longest regular expression of a schema, bytes, and of all of them together: what parsing one takes
+/// grows with it, most with classes like `\p{L}`.
+pub const SCHEMA_PATTERN_BYTES_MAX: usize = 2 * 1024;
+/// See [`SCHEMA_PATTERN_BYTES_MAX`].
+pub const SCHEMA_PATTERNS_BYTES_MAX: usize = 16 * 1024;
+/// Most different regular expressions of a schema. Those of the built-in plugins have one or two.
+pub const SCHEMA_PATTERNS_MAX: usize = 256;
+/// Memory of one automaton of a regular expression, bytes: `^\p{L}{1,32}$` fits.
+pub const SCHEMA_AUTOMATON_BYTES_MAX: usize = 2 * MIB as usize;
+/// The same of all of a schema together; an expression has two or three automata.
+pub const SCHEMA_AUTOMATA_BYTES_MAX: usize = 4 * MIB as usize;
+/// Longest wait for a schema to be compiled. The bounds above keep it far below.
+pub const SCHEMA_WALL_MAX: Duration = Duration::from_secs(30);
 /// Addresses that one call of a plugin may learn from granted names. A name stands for a handful.
 pub const PLUGIN_ADDRESSES_LEARNED_MAX: usize = 64;
 /// Shortest interval a plugin may ask for: a zero interval once cost a whole core (nomad #6201).
@@ -303,8 +327,8 @@ pub const DEVICE_STATS_INTERVAL_MIN: Duration = Duration::from_secs(1);
 pub const DEVICE_STATS_RETRY_MAX: Duration = Duration::from_secs(120);
 /// Statistics older than so many intervals count as stale.
 pub const DEVICE_STATS_OLD_INTERVALS: u32 = 3;
-/// Longest call of a device plugin the manager waits for: above the plugin's own deadline, which
-/// normally ends it, and below [`HOOK_WALL_MAX`].
+/// Longest call of a device plugin the manager waits for, unless the plugin's own deadline is longer;
+/// below [`HOOK_WALL_MAX`].
 pub const DEVICE_CALL_WALL_MAX: Duration = Duration::from_secs(45);
 /// How often a plugin is asked that found nothing for it on this node, unless it says.
 pub const DEVICE_UNDETECTED_INTERVAL: Duration = Duration::from_secs(60);
@@ -416,6 +440,13 @@ pub const LOG_FILE_SIZE_MB_DEFAULT: u32 = 10;
 pub const LOG_LINE_SEEK_BYTES: usize = 32 * 1024;
 /// Bytes read from a task's pipe at once.
 pub const LOG_READ_BYTES: usize = 64 * 1024;
+/// Threads for files that write what tasks print at once, of the 512 there are: a disk that hangs holds
+/// these and leaves the others to everything else.
+pub const LOG_WRITERS_MAX: usize = 64;
+/// Lines of the agent's own log waiting to be written, bytes; what comes beyond is counted and lost.
+pub const LOG_QUEUE_BYTES_MAX: usize = 4 * MIB as usize;
+/// How long the program waits at its end until its log is written.
+pub const LOG_END_WAIT: Duration = Duration::from_secs(1);
 
 // ---- state -----------------------------------------------------------------------------------
 
@@ -496,10 +527,17 @@ pub const JOBS_DIR_HOLD: Duration = Duration::from_secs(5 * 60);
 // ---- owner tasks -----------------------------------------------------------------------------
 
 /// Longest wait for the answer to `driver.start`, its compile and spawn included: more than
-/// [`COMPILE_WALL_MAX`], so that a large module is not given up while it is being compiled.
-pub const START_WALL_MAX: Duration = Duration::from_secs(120);
-/// Longest wait for any other driver call: above the plugin's own deadline, which normally ends it.
+/// [`COMPILE_WALL_MAX`] and a wait for others before, so that a large module is not given up while it
+/// is being compiled. A start that computes or hangs ends at the driver's own deadline.
+pub const START_WALL_MAX: Duration = Duration::from_secs(20 * 60);
+/// Longest wait for any other driver call, unless the driver's own deadline is longer.
 pub const DRIVER_CALL_WALL_MAX: Duration = Duration::from_secs(15);
+/// How much longer than twice a plugin's own deadline a call is waited for: commands it runs have its
+/// deadline once more, and it may have waited for a place among the plugin's calls.
+pub const PLUGIN_CALL_SLACK: Duration = Duration::from_secs(5);
+/// Longest wait for one fingerprint, longer than twice any deadline a plugin can be given: it ends one
+/// that makes the host work for ever.
+pub const FINGERPRINT_WALL_MAX: Duration = Duration::from_secs(300);
 /// Longest run of one hook of a task or an allocation.
 pub const HOOK_WALL_MAX: Duration = Duration::from_secs(60);
 /// First and longest pause before pre-run hooks of an allocation that was restored are tried again.

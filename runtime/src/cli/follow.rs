@@ -78,7 +78,8 @@ async fn task_output(
     };
     let stdout = Source { alloc: alloc.id(), task, label, stream: Stream::Stdout };
     let stderr = Source { stream: Stream::Stderr, ..stdout.clone() };
-    tokio::join!(lines(&logs.stdout, stdout, &reports), lines(&logs.stderr, stderr, &reports));
+    let (out, err) = (Arc::clone(&logs.stdout), Arc::clone(&logs.stderr));
+    tokio::join!(lines(out, stdout, &reports), lines(err, stderr, &reports));
 }
 
 /// The task's logs, once they are open; none when the allocation ends without.
@@ -113,8 +114,11 @@ struct Source {
     label: Arc<Label>,
 }
 
-async fn lines(stream: &LogStream, source: Source, reports: &mpsc::Sender<Report>) {
-    let mut lines = LineFollower::new(stream.follow(From::Start));
+async fn lines(stream: Arc<LogStream>, source: Source, reports: &mpsc::Sender<Report>) {
+    // It looks at files, which may take as long as their disk.
+    let follower = tokio::task::spawn_blocking(move || stream.follow(From::Start));
+    let Ok(follower) = follower.await else { return };
+    let mut lines = LineFollower::new(follower);
     while let Some(line) = lines.next().await {
         let output = Report::Output(Output {
             alloc: source.alloc,

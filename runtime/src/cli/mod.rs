@@ -87,7 +87,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let terminal = Terminal::detect();
-    logging::start(log_level(&cli), &terminal);
+    let _log = logging::start(log_level(&cli), &terminal);
     let runtime = match crate::threads::control_runtime() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -39,6 +39,23 @@ pub const GUEST_THREADS_MIN: usize = 2;
 pub const EPOCH_IDLE_TICKS: u32 = 100;
 /// Largest finished artefact of the compiler, bytes: code is about three times its wasm.
 pub const COMPILE_ARTEFACT_BYTES_MAX: u64 = 512 * MIB;
+/// Largest artefact of a small file, bytes; a larger file may have [`COMPILE_ARTEFACT_RATIO`] times its
+/// size. Finished code is mapped, but its tables and names are read into the agent's memory: without
+/// this 500 bytes of wasm cost it more than a gibibyte.
+pub const COMPILE_ARTEFACT_BYTES_LEAST: u64 = 4 * MIB;
+/// See [`COMPILE_ARTEFACT_BYTES_LEAST`]. Code of real guests is three to five times its wasm.
+pub const COMPILE_ARTEFACT_RATIO: u64 = 24;
+/// Guests of one owner (a job, a plugin) that wait to be compiled or are; more are refused for now.
+pub const COMPILE_OWNER_QUEUE_MAX: usize = 8;
+/// Owners whose compile time is remembered for a fair order.
+pub const COMPILE_OWNERS_KEPT_MAX: usize = 256;
+/// How long a guest is compiled before it has to make room for one that had no try yet. Nearly all
+/// that exist are done by then; whatever came before, such a one waits a few of these.
+pub const COMPILE_TRY: Duration = Duration::from_secs(5);
+/// How long it is remembered that a file does not compile within its limits.
+pub const COMPILE_FAILED_KEPT: Duration = Duration::from_secs(10 * 60);
+/// Most files of which that is remembered; the oldest is forgotten first.
+pub const COMPILE_FAILED_KEPT_MAX: usize = 256;
 /// Threads of one compile child.
 pub const COMPILE_THREADS: usize = 2;
 /// Loads waiting for their turn to be compiled, the running ones included; more are refused.
@@ -46,6 +63,9 @@ pub const COMPILE_QUEUE_MAX: usize = 256;
 /// Code of WASM tasks kept mapped after its last task ended, so that the next start need not read and
 /// check the file again. What is kept is pages of the file and some hundred KiB of tables each.
 pub const TASK_CODE_KEPT_MAX: usize = 8;
+/// Bytes kept of what a guest wrote last to its standard error, to be shown when it fails: a panic's
+/// message and a short backtrace.
+pub const GUEST_STDERR_TAIL_BYTES: usize = 4 * 1024;
 /// Bytes a guest may write to an output stream at once.
 pub const GUEST_OUTPUT_PERMIT_BYTES: usize = 64 * 1024;
 /// Size of the code cache on disk, bytes; the entries used least recently go first, at start.

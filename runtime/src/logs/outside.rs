@@ -106,9 +106,11 @@ pub(super) async fn watch(stream: Weak<Shared>) {
     let notices = stream.upgrade().and_then(|stream| Notices::of(stream.files()));
     let interval = if notices.is_some() { LOOK_INTERVAL } else { LOOK_INTERVAL_ALONE };
     loop {
-        match stream.upgrade() {
-            Some(stream) if stream.look_for_followers() => {}
-            _ => return,
+        let Some(looked) = stream.upgrade() else { return };
+        // Files are looked at on a thread that may be held up.
+        let looked = tokio::task::spawn_blocking(move || looked.look_for_followers());
+        if !looked.await.unwrap_or(false) {
+            return;
         }
         let notice = async {
             match &notices {

@@ -156,9 +156,13 @@ impl LogStream {
 }
 
 impl Drop for LogStream {
-    /// Followers end at what is there now.
+    /// Followers end at what is there now: they have something left as long as it is looked for.
     fn drop(&mut self) {
-        self.shared.look();
+        let shared = Arc::clone(&self.shared);
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(move || shared.look())),
+            Err(_) => drop(shared.look()),
+        }
     }
 }
 

@@ -27,7 +27,7 @@ async fn every_line_is_told_and_the_end_comes_after_the_last_one() {
     };
     let (sender, mut reports) = mpsc::channel(1);
     let stream = Arc::clone(&logs.stdout);
-    let telling = tokio::spawn(async move { lines(&stream, source, &sender).await });
+    let telling = tokio::spawn(async move { lines(stream, source, &sender).await });
     logs.stdout.write(b"one\ntwo\nthr");
     let mut told = Vec::new();
     for _ in 0..2 {
