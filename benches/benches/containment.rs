@@ -180,6 +180,7 @@ impl Side {
             Arc::new(HostTime::default()),
             CpuMeter::default(),
             &self.limits,
+            Arc::default(),
         );
         let state = state.expect("a state");
         let mut store = if limited {

@@ -47,6 +47,8 @@ impl AgentHandle {
     pub async fn shutdown(&self) {
         self.0.stage.send_replace(Stage::Leaving);
         self.0.ended.cancel();
+        // Starts that wait for a compiler would be waited for.
+        self.0.services.sandbox.code().close();
         // Owners are made under this lock, and not any more once it was held.
         drop(clock::timeout(LEAVE_WALL, self.0.order.lock()).await);
         ended("work beside the agent", &self.0.beside).await;

@@ -28,7 +28,7 @@ use crate::clock::{self, Clock};
 use crate::driver::api::{BoxFuture, Devices, PluginCallError};
 use crate::limits::{
     DEVICE_CALL_WALL_MAX, DEVICE_CALLS_MAX, DEVICE_STATS_INTERVAL_DEFAULT,
-    DEVICE_STATS_INTERVAL_MIN, DEVICE_STATS_OLD_INTERVALS,
+    DEVICE_STATS_INTERVAL_MIN, DEVICE_STATS_OLD_INTERVALS, PLUGIN_CALL_SLACK,
 };
 use crate::model::device::{DeviceGroup, HealthState, Reservation};
 use crate::model::ids::{AllocId, PluginName, TaskName};
@@ -193,7 +193,7 @@ impl DeviceManager {
         if !self.current(plugin) {
             return Asked::Over;
         }
-        let found = bounded(name, "fingerprint", plugin.source.fingerprint()).await;
+        let found = bounded(&*plugin.source, "fingerprint", plugin.source.fingerprint()).await;
         if !self.current(plugin) {
             return Asked::Over;
         }
@@ -310,17 +310,23 @@ impl DeviceManager {
 
 /// An answer within the bound, or that there was none.
 async fn bounded<T>(
-    plugin: &PluginName,
+    source: &dyn DeviceSource,
     call: &'static str,
     answer: BoxFuture<'_, Result<T, PluginCallError>>,
 ) -> Result<T, PluginCallError> {
-    clock::timeout(DEVICE_CALL_WALL_MAX, answer).await.unwrap_or_else(|| {
-        Err(PluginCallError::CallFailed {
-            plugin: plugin.to_string(),
-            call,
-            reason: format!("no answer within {DEVICE_CALL_WALL_MAX:?}"),
-        })
-    })
+    let own = source.call_wall().saturating_mul(2).saturating_add(PLUGIN_CALL_SLACK);
+    let bound = DEVICE_CALL_WALL_MAX.max(own);
+    match clock::timeout(bound, answer).await {
+        Some(answer) => answer,
+        None => {
+            source.given_up(call, bound);
+            Err(PluginCallError::CallFailed {
+                plugin: source.name().to_string(),
+                call,
+                reason: format!("no answer within {bound:?}"),
+            })
+        }
+    }
 }
 
 impl Devices for DeviceManager {

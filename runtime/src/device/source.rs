@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::driver::api::{BoxFuture, PluginCallError};
@@ -28,6 +29,12 @@ pub trait DeviceSource: Send + Sync {
     fn claim(&self, _group: &GroupKey) -> u32 {
         0
     }
+    /// The plugin's own deadline of one call.
+    fn call_wall(&self) -> Duration {
+        Duration::ZERO
+    }
+    /// A call was given up after so long, longer than its own deadline: it counts as one that hangs.
+    fn given_up(&self, _call: &'static str, _after: Duration) {}
     /// Which devices are here: a snapshot.
     fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>>;
     /// How a task uses these instances; asked before each of its starts.
@@ -59,6 +66,14 @@ impl DeviceSource for DevicePlugin {
 
     fn claim(&self, group: &GroupKey) -> u32 {
         Self::claim(self, group)
+    }
+
+    fn call_wall(&self) -> Duration {
+        Self::call_wall(self)
+    }
+
+    fn given_up(&self, call: &'static str, after: Duration) {
+        Self::given_up(self, call, after);
     }
 
     fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>> {

@@ -335,6 +335,13 @@ pub trait Driver: Send + Sync {
     fn starts_held(&self) -> bool {
         false
     }
+    /// The driver's own deadline of one call.
+    fn call_wall(&self) -> Duration {
+        Duration::ZERO
+    }
+    /// A call about this task was given up after so long, longer than its own deadline: it counts
+    /// against the driver as one that hangs.
+    fn given_up(&self, _call: &'static str, _task: &TaskContext, _after: Duration) {}
     /// Check a task's `config` against the driver's schema; empty when fine.
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic>;
     /// Start. On an error the host has killed whatever the call spawned.

@@ -84,6 +84,14 @@ impl Driver for DriverProxy {
         self.plugin().starts_held()
     }
 
+    fn call_wall(&self) -> Duration {
+        self.plugin().call_wall()
+    }
+
+    fn given_up(&self, call: &'static str, task: &TaskContext, after: Duration) {
+        self.plugin().given_up(call, task, after);
+    }
+
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic> {
         self.plugin().task_schema.check(config)
     }

@@ -1,7 +1,7 @@
 //! The data of a store that runs one plugin call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use wasmtime::component::ResourceTable;
@@ -18,8 +18,8 @@ use crate::driver::api::TaskContext;
 use crate::limits::PluginLimits;
 use crate::plugin::capability::Grants;
 use crate::sandbox::{
-    CallError, CpuMeter, GuestLimiter, HostCalls, HostcallBudget, StoreLimits, StoreState,
-    new_resource_table, new_wasi_builder,
+    CallError, CpuMeter, GuestLimiter, GuestOutput, HostCalls, HostcallBudget, StoreLimits,
+    StoreState, Tail, new_resource_table, new_wasi_builder,
 };
 
 /// What host functions know of the plugin that calls them; the same for all its calls.
@@ -75,11 +75,23 @@ impl PluginContext {
 /// command, recording a process). It is not charged to the guest's wall deadline.
 #[derive(Debug, Default)]
 pub struct HostTime {
+    began: OnceLock<Stopwatch>,
     nanos: AtomicU64,
     running: AtomicU64,
 }
 
 impl HostTime {
+    /// The guest begins: from here its deadline runs.
+    pub fn begin(&self) {
+        self.began.get_or_init(Stopwatch::start);
+    }
+
+    /// How long ago it began, if it did.
+    #[must_use]
+    pub fn ran(&self) -> Option<Duration> {
+        self.began.get().map(Stopwatch::elapsed)
+    }
+
     /// Do host work off the guest's clock.
     pub async fn off_the_clock<F: Future>(&self, work: F) -> F::Output {
         struct Guard<'a>(&'a HostTime, Stopwatch);
@@ -130,7 +142,8 @@ pub struct CallState {
 }
 
 impl CallState {
-    /// State for one call: granted directories opened, everything else closed.
+    /// State for one call: granted directories opened, everything else closed. What the guest writes
+    /// to standard error goes to `stderr`.
     ///
     /// # Errors
     /// [`CallError::Host`] when a granted directory exists and cannot be opened. One that does not
@@ -142,8 +155,10 @@ impl CallState {
         host_time: Arc<HostTime>,
         cpu: CpuMeter,
         limits: &StoreLimits,
+        stderr: Arc<Tail>,
     ) -> Result<Self, CallError> {
         let mut wasi = new_wasi_builder(limits);
+        wasi.stderr(GuestOutput::new(stderr));
         for grant in &plugin.grants.files {
             let perms =
                 if grant.write && !plugin.dry { FsPerms::ReadWrite } else { FsPerms::ReadOnly };

@@ -15,9 +15,11 @@ use wasmtime::Store;
 use super::authority::Answers;
 use super::bindings::since_0_1::host::types as wit;
 use super::convert::{self, NextCheck};
+use super::failure::Failure;
 use super::meter::PluginMeter;
 use super::metrics::Moved;
 use super::record::{Input, Outcome, Recorder};
+use super::slots::{Slots, StartTurn};
 use super::strikes::TaskKey;
 use super::weigh::Weigh;
 use crate::clock::{Stopwatch, Timestamp, timeout};
@@ -26,10 +28,11 @@ use crate::host::call_state::HostTime;
 use crate::host::tape::{SharedReel, Tape};
 use crate::host::{CallState, HostServices, PluginContext};
 use crate::limits;
+use crate::model::ids::JobId;
 use crate::model::json::JsonObject;
 use crate::sandbox::{
-    CallError, CpuMeter, EngineKind, GuestLimiter, GuestTask, Pace, StoreLimits, StoreState,
-    classify, meter_host_calls, new_store,
+    Blocks, CallError, CpuMeter, EngineKind, GuestLimiter, GuestTask, Pace, StoreLimits,
+    StoreState, Tail, classify, meter_host_calls, new_store,
 };
 
 /// How often a call whose guest waits for host work with a deadline of its own is looked at.
@@ -41,7 +44,7 @@ pub(super) type InStore<'a, T> = Pin<Box<dyn Future<Output = wasmtime::Result<T>
 /// How a call ended and what it cost. To be given to [`Caller::answer`] or [`Caller::done`], which
 /// count it.
 pub(super) struct Called<T> {
-    result: Result<T, CallError>,
+    result: Result<T, Failure>,
     at: Timestamp,
     took: Duration,
     cpu: Duration,
@@ -59,7 +62,7 @@ impl<T> Called<T> {
     }
 
     /// How it ended, counted by nobody.
-    pub(super) fn into_result(self) -> Result<T, CallError> {
+    pub(super) fn into_result(self) -> Result<T, Failure> {
         self.result
     }
 
@@ -82,10 +85,13 @@ pub(super) struct Ask {
 
 impl Ask {
     fn task_key(&self) -> Option<TaskKey> {
-        let task = self.task.as_ref()?;
-        let (job, group, task) = (&task.job_id, &task.group, &task.task);
-        Some(TaskKey { job: job.clone(), group: group.clone(), task: task.clone() })
+        self.task.as_deref().map(task_key)
     }
+}
+
+fn task_key(task: &TaskContext) -> TaskKey {
+    let (job, group, task) = (&task.job_id, &task.group, &task.task);
+    TaskKey { job: job.clone(), group: group.clone(), task: task.clone() }
 }
 
 /// Calls into one plugin. `P` is the pre-linked code of its world.
@@ -94,10 +100,12 @@ pub(super) struct Caller<P> {
     context: Arc<PluginContext>,
     limits: StoreLimits,
     services: HostServices,
-    slots: Arc<Semaphore>,
+    slots: Slots,
     meter: Arc<PluginMeter>,
     /// Absent where a host function could block: its calls stay off the caller's thread.
     pace: Option<Pace>,
+    /// May its host functions hold a thread?
+    blocks: Blocks,
     recorder: Arc<Recorder>,
     /// The last call computed long: the next begins among the busy guests.
     slow: AtomicBool,
@@ -116,9 +124,12 @@ impl<P: Send + Sync + 'static> Caller<P> {
         // What no plugin needs a grant for never blocks; whatever is granted might.
         let near = context.grants.opens_nothing()
             && context.limits.call_wall_max >= limits::INLINE_DEADLINE_MIN;
+        let slots = Slots::new(slots);
         let pace = near.then(Pace::default);
+        // Directories are opened and files read on the thread of the call.
+        let blocks = if context.grants.files.is_empty() { Blocks::Never } else { Blocks::Maybe };
         let (pre, slow) = (Arc::new(pre), AtomicBool::new(false));
-        Self { pre, context, limits, services, slots, meter, pace, recorder, slow }
+        Self { pre, context, limits, services, slots, meter, pace, blocks, recorder, slow }
     }
 
     /// Keeps the last calls.
@@ -169,16 +180,36 @@ impl<P: Send + Sync + 'static> Caller<P> {
 
     fn strike(&self, ask: &Ask, reason: impl Display) -> PluginCallError {
         let task = ask.task_key().map(|key| (key, ask.config));
+        let plugin = self.context.name.as_str();
+        tracing::warn!(plugin, call = ask.call, "a call of the plugin failed: {reason}");
         self.meter.failed(ask.call, task, &reason);
         self.call_failed(ask, &reason)
     }
 
     /// A call that the plugin did not answer for: no strike when it was not its fault.
-    fn unanswered(&self, ask: &Ask, error: &CallError) -> PluginCallError {
-        if matches!(error, CallError::PoolExhausted { .. } | CallError::Cancelled) {
-            return self.call_failed(ask, error);
+    fn unanswered(&self, ask: &Ask, failure: &Failure) -> PluginCallError {
+        if failure.of_the_plugin() {
+            self.strike(ask, failure)
+        } else {
+            self.call_failed(ask, failure)
         }
-        self.strike(ask, error)
+    }
+
+    /// Who asked gave a call up after so long: a strike, as of one that ran into its own deadline.
+    pub(super) fn given_up(&self, call: &'static str, task: Option<&TaskContext>, after: Duration) {
+        self.meter.ended(call, after, Duration::ZERO, Moved::default());
+        let task = task.map(|task| (task_key(task), None));
+        self.meter.failed(call, task, &format!("no answer within {after:?}"));
+    }
+
+    /// The deadline of one call.
+    pub(super) fn call_wall(&self) -> Duration {
+        self.context.limits.call_wall_max
+    }
+
+    /// The turn of a start of this job; to be held until it has answered.
+    pub(super) async fn start_turn(&self, job: &JobId) -> StartTurn {
+        self.slots.start(job).await
     }
 
     fn call_failed(&self, ask: &Ask, reason: &impl Display) -> PluginCallError {
@@ -187,7 +218,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
     }
 
     /// Count a call; what it gave.
-    pub(super) fn done<T>(&self, call: &'static str, called: Called<T>) -> Result<T, CallError> {
+    pub(super) fn done<T>(&self, call: &'static str, called: Called<T>) -> Result<T, Failure> {
         let (result, _kept) = self.ended(call, called, |_answer| Outcome::answered());
         result
     }
@@ -198,7 +229,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         call: &'static str,
         called: Called<T>,
         outcome: impl FnOnce(&T) -> Outcome,
-    ) -> (Result<T, CallError>, u64) {
+    ) -> (Result<T, Failure>, u64) {
         let Called { result, at, took, cpu, moved, input, reel } = called;
         self.meter.ended(call, took, cpu, moved);
         let outcome = match &result {
@@ -206,11 +237,11 @@ impl<P: Send + Sync + 'static> Caller<P> {
                 self.meter.answered();
                 outcome(answer)
             }
-            Err(error) => Outcome::from(error),
+            Err(failure) => Outcome::from(failure),
         };
         let kept = self.recorder.keep(call, at, took, input, reel, outcome);
-        if let Err(error) = &result
-            && !matches!(error, CallError::PoolExhausted { .. } | CallError::Cancelled)
+        if let Err(failure) = &result
+            && failure.of_the_plugin()
         {
             self.recorder.write(kept);
         }
@@ -269,8 +300,8 @@ impl<P: Send + Sync + 'static> Caller<P> {
         &self.meter
     }
 
-    /// Run `body` on a new instance within the plugin's deadline. The wait for a free instance
-    /// counts; host work with a deadline of its own does not.
+    /// Run `body` on a new instance within the plugin's deadline. It begins with the guest: the wait
+    /// for a place does not count, nor does host work with a deadline of its own.
     pub(super) async fn call<T, F>(&self, task: Option<Arc<TaskContext>>, body: F) -> Called<T>
     where
         T: Send + 'static,
@@ -295,11 +326,11 @@ impl<P: Send + Sync + 'static> Caller<P> {
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
     {
         let (watch, at) = (Stopwatch::start(), self.now());
-        let mut cpu = Duration::ZERO;
-        let ended = self.bounded(&watch, &mut cpu, (task, tape), body).await;
+        let (mut cpu, tail) = (Duration::ZERO, Arc::new(Tail::default()));
+        let ended = self.bounded(&mut cpu, (task, tape, Arc::clone(&tail)), body).await;
         let (result, moved) = match ended {
             Ok((answer, moved)) => (Ok(answer), moved),
-            Err(error) => (Err(error), Moved::default()),
+            Err(error) => (Err(Failure { error, said: tail.said() }), Moved::default()),
         };
         let took = watch.elapsed();
         Called { result, at, took, cpu, moved, input: Input::default(), reel: None }
@@ -307,9 +338,8 @@ impl<P: Send + Sync + 'static> Caller<P> {
 
     async fn bounded<T, F>(
         &self,
-        watch: &Stopwatch,
         cpu: &mut Duration,
-        about: (Option<Arc<TaskContext>>, Tape),
+        about: (Option<Arc<TaskContext>>, Tape, Arc<Tail>),
         body: F,
     ) -> Result<(T, Moved), CallError>
     where
@@ -317,19 +347,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
     {
         let limit = self.context.limits.call_wall_max;
-        // Nearly always there is a place, and then no timer is needed.
-        let slot = match Arc::clone(&self.slots).try_acquire_owned() {
-            Ok(slot) => slot,
-            Err(_full) => {
-                let wait = Arc::clone(&self.slots).acquire_owned();
-                let Some(Ok(slot)) = timeout(limit, wait).await else {
-                    // Others have taken them all: nothing of this plugin has run.
-                    let message = format!("no call of a plugin ended within {limit:?}");
-                    return Err(CallError::PoolExhausted { message });
-                };
-                slot
-            }
-        };
+        let slot = self.slots.take(limit).await?;
         let (host_time, meter) = (Arc::new(HostTime::default()), CpuMeter::default());
         let guest = self.guest(about, Arc::clone(&host_time), meter.clone(), body);
         let guest = async move {
@@ -338,16 +356,19 @@ impl<P: Send + Sync + 'static> Caller<P> {
         };
         let cpu_max = self.context.limits.call_cpu_max;
         let sandbox = &self.services.sandbox;
+        let blocks = self.blocks;
         let mut guest = match &self.pace {
-            _ if self.slow.load(Ordering::Relaxed) => sandbox.spawn_slow(guest, meter, cpu_max),
+            _ if self.slow.load(Ordering::Relaxed) => {
+                sandbox.spawn_slow(guest, meter, cpu_max, blocks)
+            }
             Some(pace) => sandbox.spawn_near(pace, guest, meter, cpu_max),
-            None => sandbox.spawn_bounded(guest, meter, cpu_max),
+            None => sandbox.spawn_bounded(guest, meter, cpu_max, blocks),
         };
         if let Some(result) = guest.ended_near() {
             *cpu = guest.cpu().total();
             return result;
         }
-        let result = within(limit, watch, &host_time, &mut guest).await;
+        let result = within(limit, &host_time, &mut guest).await;
         *cpu = guest.cpu().total();
         self.slow.store(*cpu > limits::CALL_SLOW, Ordering::Relaxed);
         if let Some(pace) = &self.pace {
@@ -358,7 +379,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
 
     fn guest<T, F>(
         &self,
-        (task, tape): (Option<Arc<TaskContext>>, Tape),
+        (task, tape, tail): (Option<Arc<TaskContext>>, Tape, Arc<Tail>),
         host_time: Arc<HostTime>,
         cpu: CpuMeter,
         body: F,
@@ -373,8 +394,9 @@ impl<P: Send + Sync + 'static> Caller<P> {
         let limits = self.limits.clone();
         let meter = Arc::clone(&self.meter);
         async move {
+            host_time.begin();
             let sandbox = Arc::clone(&services.sandbox);
-            let mut state = CallState::new(context, task, services, host_time, cpu, &limits)?;
+            let mut state = CallState::new(context, task, services, host_time, cpu, &limits, tail)?;
             state.tape = tape;
             let mut store = new_store(sandbox.engine(EngineKind::Plugin), &limits, state)?;
             meter_host_calls(&mut store, &limits);
@@ -395,13 +417,26 @@ impl<P: Send + Sync + 'static> Caller<P> {
 
 async fn within<T>(
     limit: Duration,
-    watch: &Stopwatch,
     host_time: &HostTime,
     guest: &mut GuestTask<T>,
 ) -> Result<T, CallError> {
+    let waiting = Stopwatch::start();
     loop {
+        let Some(ran) = host_time.ran() else {
+            // Nothing of this plugin has run yet: whatever holds it up, it is not the plugin.
+            let left = limit.saturating_sub(waiting.elapsed());
+            if left.is_zero() {
+                guest.abort();
+                let message = format!("no thread was free for it within {limit:?}");
+                return Err(CallError::PoolExhausted { message });
+            }
+            if let Some(result) = timeout(left, guest.join()).await {
+                return result;
+            }
+            continue;
+        };
         let host_works = host_time.running();
-        let left = (limit + host_time.spent()).saturating_sub(watch.elapsed());
+        let left = (limit + host_time.spent()).saturating_sub(ran);
         if left.is_zero() && !host_works {
             guest.abort();
             return Err(CallError::DeadlineExceeded { limit });

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::PluginError;
 use super::bindings::since_0_1::device_export as dev;
@@ -12,7 +13,7 @@ use super::call::Caller;
 use super::convert::{self, DeviceFingerprint};
 use super::manifest::Manifest;
 use super::meter::PluginMeter;
-use super::schema::{ConfigSchema, Described};
+use super::schema::{ConfigSchema, Described, aside};
 use super::weigh::Weigh as _;
 use crate::driver::api::PluginCallError;
 use crate::host::CallState;
@@ -50,9 +51,11 @@ impl DevicePlugin {
         });
         let described = caller.done("describe", described.await);
         let info = described.map_err(|source| PluginError::Call { call: "describe", source })?;
-        let Described { name, version, config_schema } =
-            Described::check(info.name, info.version, &info.config_schema, config)?;
         caller.recorder().described(&info.config_schema, "");
+        let config = config.clone();
+        let checked =
+            aside(move || Described::check(info.name, info.version, &info.config_schema, &config));
+        let Described { name, version, config_schema } = checked.await?;
         Ok(Self { manifest, name, version, config_schema, caller })
     }
 
@@ -74,6 +77,17 @@ impl DevicePlugin {
     #[must_use]
     pub fn claim(&self, group: &GroupKey) -> u32 {
         self.caller.answers().claim(group)
+    }
+
+    /// The deadline of one call.
+    #[must_use]
+    pub fn call_wall(&self) -> Duration {
+        self.caller.call_wall()
+    }
+
+    /// Who asked gave up a call after so long: it counts as one that hangs.
+    pub fn given_up(&self, call: &'static str, after: Duration) {
+        self.caller.given_up(call, None, after);
     }
 
     /// Which devices are here.

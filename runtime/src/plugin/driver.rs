@@ -15,7 +15,7 @@ use super::capability::Authority;
 use super::convert::{self, AnswerError, DriverFingerprint};
 use super::manifest::Manifest;
 use super::meter::PluginMeter;
-use super::schema::{ConfigSchema, Described};
+use super::schema::{ConfigSchema, Described, aside};
 use super::weigh::Weigh as _;
 use crate::driver::api::{
     Capabilities, Inspected, PluginCallError, Started, TaskConfig, TaskContext,
@@ -70,18 +70,16 @@ impl DriverPlugin {
         });
         let described = caller.done("describe", described.await);
         let info = described.map_err(|source| PluginError::Call { call: "describe", source })?;
-        let Described { name, version, config_schema } =
-            Described::check(info.name, info.version, &info.config_schema, config)?;
         caller.recorder().described(&info.config_schema, &info.task_config_schema);
-        Ok(Self {
-            manifest,
-            name,
-            version,
-            capabilities: convert::capabilities(&info.capabilities),
-            task_schema: ConfigSchema::new("task configuration schema", &info.task_config_schema)?,
-            config_schema,
-            caller,
-        })
+        let capabilities = convert::capabilities(&info.capabilities);
+        let config = config.clone();
+        let checked = aside(move || {
+            let own = Described::check(info.name, info.version, &info.config_schema, &config)?;
+            let task = ConfigSchema::new("task configuration schema", &info.task_config_schema)?;
+            Ok((own, task))
+        });
+        let (Described { name, version, config_schema }, task_schema) = checked.await?;
+        Ok(Self { manifest, name, version, capabilities, task_schema, config_schema, caller })
     }
 
     /// Can a call of it do nothing outside itself but spawn processes?
@@ -103,6 +101,17 @@ impl DriverPlugin {
     #[must_use]
     pub fn meter(&self) -> &Arc<PluginMeter> {
         self.caller.meter()
+    }
+
+    /// The deadline of one call.
+    #[must_use]
+    pub fn call_wall(&self) -> Duration {
+        self.caller.call_wall()
+    }
+
+    /// Who asked gave up a call about this task after so long: it counts as one that hangs.
+    pub fn given_up(&self, call: &'static str, task: &TaskContext, after: Duration) {
+        self.caller.given_up(call, Some(task), after);
     }
 
     /// What the driver finds on this node.
@@ -129,6 +138,7 @@ impl DriverPlugin {
         context: Arc<TaskContext>,
         config: TaskConfig,
     ) -> Result<Started, PluginCallError> {
+        let _turn = self.caller.start_turn(&context.job_id).await;
         let ask = self.caller.ask_to_start(&context, &config.config)?;
         let context = Arc::new(TaskContext {
             user: config.user.clone(),

@@ -16,6 +16,7 @@ pub mod check;
 pub mod convert;
 pub mod device;
 pub mod driver;
+mod failure;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod grant_lines;
@@ -27,6 +28,8 @@ pub mod record;
 pub mod refresh;
 pub mod schema;
 mod schema_cost;
+mod schema_patterns;
+mod slots;
 pub mod strikes;
 mod weigh;
 
@@ -41,12 +44,13 @@ use crate::limits::{GUEST_ERROR_BYTES_MAX, PluginLimits};
 use crate::model::ids::PluginName;
 use crate::model::json::JsonObject;
 use crate::model::shown::shown;
-use crate::sandbox::{CallError, EngineKind, Format, LoadError, StoreLimits};
+use crate::sandbox::{CodeAsk, EngineKind, Format, LoadError, StoreLimits};
 
 use bindings::since_0_1::device_world::DevicePluginPre;
 use bindings::since_0_1::driver_world::DriverPluginPre;
 use call::Caller;
 use capability::{Authority, Grants, NotGranted};
+pub use failure::Failure;
 use manifest::{Manifest, ManifestError, PluginKind};
 use meter::PluginMeter;
 use policy::FailurePolicy;
@@ -89,7 +93,7 @@ pub enum PluginError {
         call: &'static str,
         /// Why.
         #[source]
-        source: CallError,
+        source: Failure,
     },
     /// It answered against the rules of the interface.
     #[error(transparent)]
@@ -279,7 +283,11 @@ impl PluginRuntime {
         let sandbox = &self.services.sandbox;
         let compile = spec.limits.compile;
         let code = sandbox.code();
-        let code = code.load_within(bytes, EngineKind::Plugin, Format::Component, compile).await?;
+        let say = |text: &str| tracing::info!(plugin = %spec.name, "the plugin {text}");
+        let (kind, format) = (EngineKind::Plugin, Format::Component);
+        let owner = format!("plugin {}", spec.name);
+        let ask = CodeAsk { kind, format, within: compile, owner: &owner, say: Some(&say) };
+        let code = code.load_for(bytes, &ask).await?;
         let component =
             code.component().ok_or_else(|| PluginError::Link("no component".to_owned()))?;
         let pre = match denied_unknown(&spec.grants, manifest) {

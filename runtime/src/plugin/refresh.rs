@@ -24,8 +24,8 @@ use super::meter::{Held, PluginMeter};
 use super::policy::jittered;
 use crate::clock::{sleep, timeout};
 use crate::limits::{
-    DEVICE_UNDETECTED_INTERVAL, FIRST_FINGERPRINT_WAIT, UNDETECTED_SUBSYSTEMS, WATCH_ASK_GAP,
-    WATCH_ASK_GAP_FAILING,
+    DEVICE_UNDETECTED_INTERVAL, FINGERPRINT_WALL_MAX, FIRST_FINGERPRINT_WAIT,
+    UNDETECTED_SUBSYSTEMS, WATCH_ASK_GAP, WATCH_ASK_GAP_FAILING,
 };
 use crate::node::watch::{Subscription, Watcher};
 use crate::rng::Rng;
@@ -74,6 +74,7 @@ impl Refresher {
             subscription: Subscription::nothing(),
         };
         let mut asking = Asking { meter, rng: self.rng.clone(), watched };
+        // No strike when it is late: its own deadline may be longer.
         let first = timeout(FIRST_FINGERPRINT_WAIT, ask()).await;
         let late = || Asked::Failed(format!("no answer within {FIRST_FINGERPRINT_WAIT:?}"));
         let Some(mut wait) = asking.heard(first.unwrap_or_else(late)) else { return };
@@ -84,7 +85,8 @@ impl Refresher {
                     () = stop.cancelled() => return,
                     () = asking.due(wait) => {}
                 }
-                match asking.heard(ask().await) {
+                let asked = asking.answer(FINGERPRINT_WALL_MAX, ask()).await;
+                match asking.heard(asked) {
                     Some(again) => wait = again,
                     None => return,
                 }
@@ -117,6 +119,17 @@ struct Asking {
 }
 
 impl Asking {
+    /// The answer, unless it takes too long: that is a strike, as of a call that ran into its own
+    /// deadline.
+    async fn answer(&self, bound: Duration, answer: impl Future<Output = Asked>) -> Asked {
+        if let Some(asked) = timeout(bound, answer).await {
+            return asked;
+        }
+        let late = format!("no answer within {bound:?}");
+        self.meter.failed("fingerprint", None, &late);
+        Asked::Failed(late)
+    }
+
     /// Take in how a fingerprint went. `None`: it was the last.
     fn heard(&mut self, asked: Asked) -> Option<Wait> {
         let mut longest = None;

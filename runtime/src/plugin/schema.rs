@@ -1,18 +1,23 @@
 //! Configurations checked against the JSON Schema a plugin brought.
 //!
 //! The schema comes from the plugin, so it is untrusted: bounded in size, patterns run on the
-//! linear-time regex engine, references to other documents are not followed, and what there is to
-//! check is counted before (`schema_cost`).
+//! linear-time regex engine within a budget (`schema_patterns`), references to other documents are
+//! not followed, and what there is to check is counted before (`schema_cost`). It is compiled on a
+//! thread that nobody else waits for ([`aside`]).
 
 use jsonschema::ValidationError;
 use jsonschema::error::ValidationErrorKind;
 use serde_json::Value;
 
 use super::schema_cost::affordable;
+use super::schema_patterns::share;
 use super::{PluginError, convert};
+use crate::clock::timeout;
 use crate::driver::api::Diagnostic;
 use crate::jobspec::suggest::nearest;
-use crate::limits::{ANSWER_DIAGNOSTIC_BYTES_MAX, ANSWER_DIAGNOSTICS_MAX, SCHEMA_BYTES_MAX};
+use crate::limits::{
+    ANSWER_DIAGNOSTIC_BYTES_MAX, ANSWER_DIAGNOSTICS_MAX, SCHEMA_BYTES_MAX, SCHEMA_WALL_MAX,
+};
 use crate::model::ids::PluginName;
 use crate::model::json::JsonObject;
 use crate::model::shown::shown;
@@ -40,8 +45,11 @@ impl ConfigSchema {
             serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?
         };
         affordable(&value).map_err(|e| wrong(e.to_string()))?;
+        let automaton = share(&value).map_err(|e| wrong(e.to_string()))?;
+        let patterns =
+            jsonschema::PatternOptions::regex().size_limit(automaton).dfa_size_limit(automaton / 4);
         let validator = jsonschema::options()
-            .with_pattern_options(jsonschema::PatternOptions::regex())
+            .with_pattern_options(patterns)
             .build(&value)
             .map_err(|e| wrong(e.to_string()))?;
         Ok(Self { validator, schema: value, text: text.to_owned() })
@@ -147,6 +155,18 @@ fn meant_form<'a>(
     match (fitting.next(), fitting.next()) {
         (Some(errors), None) if !errors.is_empty() => Some(errors),
         _ => None,
+    }
+}
+
+/// Do the work of compiling schemas on a thread of its own kind.
+pub(super) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, PluginError> + Send + 'static,
+) -> Result<T, PluginError> {
+    let failed = |reason: String| PluginError::Schema { which: "schema", reason };
+    match timeout(SCHEMA_WALL_MAX, tokio::task::spawn_blocking(work)).await {
+        Some(Ok(done)) => done,
+        Some(Err(_gone)) => Err(failed("compiling it was interrupted".to_owned())),
+        None => Err(failed(format!("compiling it took over {SCHEMA_WALL_MAX:?}"))),
     }
 }
 

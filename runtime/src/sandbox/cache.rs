@@ -7,16 +7,21 @@
 //!                            share                       map ◄── fsync, rename ── temporary file
 //! ```
 //!
-//! Requests for the same code wait for one another, so that it is compiled once. Mapping finished
+//! Requests for the same code wait for one another, so that it is compiled once. Those for different
+//! code wait for a compile child, in an order that is fair to their owners (`queue`); what cannot be
+//! compiled within its limits is remembered (`failed`). Whoever drops a load gives up its place. Mapping finished
 //! code is as good as running it, so an entry is believed only when nobody but this user can have
 //! written it, and when it carries a seal made with the secret of this cache for just this wasm and
 //! this engine (`seal`, `secret`). Entries are never changed in place, because a mapped file must
 //! not change.
 
 mod disk;
+mod failed;
 mod own_file;
+mod queue;
 mod seal;
 mod secret;
+mod turns;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -25,17 +30,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
 
-use super::compile::{CompileError, Compiler};
+use super::compile::{CompileError, Compiler, artefact_bytes_max};
 use super::engine::{EngineKind, Format, compatibility};
 use super::error::SandboxError;
 use super::prescan::prescan;
-use crate::limits::{self, CompileLimits};
+use crate::limits::{self, COMPILE_FAILED_KEPT, CompileLimits};
 use disk::Entry;
+use failed::Failed;
 use seal::{Meant, Sealer};
+use turns::Turns;
 
 pub use crate::model::digest::Digest;
 
@@ -45,6 +52,24 @@ pub enum LoadError {
     /// The bytes did not become code.
     #[error(transparent)]
     Compile(#[from] CompileError),
+    /// They did not a short while ago.
+    #[error(
+        "{text} (this was so when it was tried last; with the same limits it is not tried again \
+         within {} minutes)",
+        COMPILE_FAILED_KEPT.as_secs() / 60
+    )]
+    Known {
+        /// Why.
+        text: String,
+    },
+    /// Too much of one owner waits already.
+    #[error("{owner} has {limit} guests that wait to be compiled; try again later")]
+    OwnerBusy {
+        /// The job or plugin.
+        owner: String,
+        /// The limit.
+        limit: usize,
+    },
     /// The cache could not be read or written.
     #[error("cannot use the code cache entry {}: {source}", path.display())]
     Cache {
@@ -77,6 +102,29 @@ pub enum LoadError {
     /// The runtime is shutting down.
     #[error("loading was interrupted by the shutdown")]
     Interrupted,
+}
+
+impl LoadError {
+    /// May the same bytes load a little later?
+    #[must_use]
+    pub const fn passing(&self) -> bool {
+        matches!(self, Self::Busy { .. } | Self::OwnerBusy { .. } | Self::Interrupted)
+    }
+}
+
+/// Whose code is wanted, and how.
+#[derive(Clone, Copy)]
+pub struct CodeAsk<'a> {
+    /// The engine.
+    pub kind: EngineKind,
+    /// Component or core module.
+    pub format: Format,
+    /// What file and compile child may use.
+    pub within: CompileLimits,
+    /// Who waits for it: a job, a plugin.
+    pub owner: &'a str,
+    /// Hears what becomes of it when it takes long, in words that follow its name.
+    pub say: Option<&'a (dyn Fn(&str) + Send + Sync)>,
 }
 
 /// A guest's code, ready to be instantiated; shared by all its instances. The mapping goes when the
@@ -168,7 +216,10 @@ pub struct CodeCache {
     compiler: Compiler,
     plugin: (Engine, String),
     task: (Engine, String),
-    children: Semaphore,
+    turns: Turns,
+    failed: Failed,
+    /// Nothing is compiled any more.
+    closed: CancellationToken,
     loaded: Mutex<HashMap<Key, Weak<LoadedCode>>>,
     /// Code of tasks, the one used last at the end. That of plugins their owners keep.
     kept: Mutex<VecDeque<Arc<LoadedCode>>>,
@@ -197,7 +248,9 @@ impl CodeCache {
             compiler,
             plugin: with_hash(plugin),
             task: with_hash(task),
-            children: Semaphore::new(limits::COMPILE_CHILDREN_MAX),
+            turns: Turns::new(limits::COMPILE_CHILDREN_MAX),
+            failed: Failed::default(),
+            closed: CancellationToken::new(),
             loaded: Mutex::default(),
             kept: Mutex::default(),
             flights: Mutex::default(),
@@ -218,21 +271,20 @@ impl CodeCache {
         format: Format,
     ) -> Result<Arc<LoadedCode>, LoadError> {
         let within = CompileLimits::of_file(kind.file_bytes_max());
-        self.load_within(bytes, kind, format, within).await
+        self.load_for(bytes, &CodeAsk { kind, format, within, owner: "", say: None }).await
     }
 
-    /// [`CodeCache::load`] with limits of the guest's own for file and compile child. Code that is
-    /// there already is given whatever it cost.
+    /// [`CodeCache::load`] for an owner, with limits of the guest's own for file and compile child. Code
+    /// that is there already is given whatever it cost.
     ///
     /// # Errors
-    /// [`LoadError`]; nothing is kept of a failure.
-    pub async fn load_within(
+    /// [`LoadError`]; of a failure that the bytes are at fault for it is kept that it was one.
+    pub async fn load_for(
         &self,
         bytes: Arc<[u8]>,
-        kind: EngineKind,
-        format: Format,
-        within: CompileLimits,
+        ask: &CodeAsk<'_>,
     ) -> Result<Arc<LoadedCode>, LoadError> {
+        let CodeAsk { kind, format, within, .. } = *ask;
         let digested = Arc::clone(&bytes);
         let digest = blocking(move || Ok(Digest::of(&digested))).await?;
         let key = Key { digest, kind, format };
@@ -253,13 +305,44 @@ impl CodeCache {
             self.counters.disk_hits.fetch_add(1, Ordering::Relaxed);
             return Ok(self.remember(key, code));
         }
-        let _child = self.children.acquire().await.map_err(|_closed| LoadError::Interrupted)?;
-        self.compile(bytes, key, &within, &path).await?;
+        if let Some(text) = self.failed.find(key, &within) {
+            return Err(LoadError::Known { text });
+        }
+        let compiled = self.compile_in_turn(&bytes, key, ask, &path);
+        self.closed.run_until_cancelled(compiled).await.ok_or(LoadError::Interrupted)??;
         self.counters.compiled.fetch_add(1, Ordering::Relaxed);
         match self.read_entry(key, path.clone()).await? {
             Entry::Sound(code) => Ok(self.remember(key, code)),
             Entry::Missing => Err(LoadError::BadArtefact { path, reason: "it is gone".to_owned() }),
             Entry::Refused(reason) => Err(LoadError::BadArtefact { path, reason }),
+        }
+    }
+
+    /// Compile nothing any more: whoever waits for it is told so at once.
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+
+    /// Compile it when it is its owner's turn.
+    async fn compile_in_turn(
+        &self,
+        bytes: &Arc<[u8]>,
+        key: Key,
+        ask: &CodeAsk<'_>,
+        path: &Path,
+    ) -> Result<(), LoadError> {
+        let CodeAsk { within, owner, say, .. } = *ask;
+        let mut place = self.turns.join(owner, say).map_err(|_full| LoadError::OwnerBusy {
+            owner: owner.to_owned(),
+            limit: limits::COMPILE_OWNER_QUEUE_MAX,
+        })?;
+        loop {
+            place.granted().await;
+            tokio::select! {
+                biased;
+                compiled = self.compile(bytes, key, &within, path) => return compiled,
+                () = place.set_back() => {}
+            }
         }
     }
 
@@ -351,7 +434,7 @@ impl CodeCache {
 
     async fn compile(
         &self,
-        bytes: Arc<[u8]>,
+        bytes: &Arc<[u8]>,
         key: Key,
         within: &CompileLimits,
         path: &Path,
@@ -359,7 +442,18 @@ impl CodeCache {
         let failed = |source| LoadError::Cache { path: path.to_owned(), source };
         let temporary = disk::temporary(&self.dir).map_err(failed)?;
         let output = temporary.path();
-        self.compiler.compile(bytes, key.kind, key.format, within, output).await?;
+        let limit = artefact_bytes_max(bytes.len());
+        let compiled =
+            self.compiler.compile(Arc::clone(bytes), key.kind, key.format, within, output).await;
+        // The child limits itself; it is not believed.
+        let compiled = compiled.and_then(|()| {
+            let bytes = temporary.as_file().metadata().map_or(0, |found| found.len());
+            if bytes > limit { Err(CompileError::ArtefactTooLarge { limit }) } else { Ok(()) }
+        });
+        if let Err(error) = compiled {
+            self.failed.keep(key, within, &error);
+            return Err(error.into());
+        }
         let (dir, to) = (self.dir.clone(), path.to_owned());
         let (sealer, meant) = (self.sealer.clone(), self.meant(key));
         blocking(move || {

@@ -88,26 +88,48 @@ pub enum CompileError {
         stderr: String,
     },
     /// The child did not end in time.
-    #[error(
-        "compiling took over {limit:?}; raise limits {{ compile_wall = \"{:?}\" }} of the agent's \
-         configuration, or look at why the node is so busy",
-        limit.saturating_mul(2)
-    )]
+    #[error("compiling took over {limit:?}; the node is overloaded, or {}", more(*kind, "compile_wall", &doubled(*limit)))]
     CompileTimedOut {
+        /// What it was compiled for.
+        kind: EngineKind,
         /// The limit.
         limit: Duration,
     },
-    /// The child died of one of its limits (or of a defect in the compiler).
+    /// The child used up its processor time.
+    #[error("compiling took over {limit:?} of processor time; {}", more(*kind, "compile_cpu", &doubled(*limit)))]
+    CompileCpu {
+        /// What it was compiled for.
+        kind: EngineKind,
+        /// The limit.
+        limit: Duration,
+    },
+    /// The child used up its memory (or died of a defect in the compiler).
     #[error(
-        "the compiler was killed by signal {signal} (limits: {} MiB of memory, {} s of processor \
-         time): {stderr}",
-        within.address_space_bytes_max / limits::MIB,
-        within.cpu_max.as_secs()
+        "compiling needs over {} MiB of memory; {}: {stderr}",
+        limit / limits::MIB,
+        more(*kind, "compile_memory_mb", &(2 * limit / limits::MIB).to_string())
     )]
+    CompileMemory {
+        /// What it was compiled for.
+        kind: EngineKind,
+        /// The limit, bytes.
+        limit: u64,
+        /// End of its standard error, bounded.
+        stderr: String,
+    },
+    /// The finished code is out of proportion.
+    #[error(
+        "its compiled code has over {limit} bytes, out of proportion to the file; real guests stay far \
+         below, tables of functions that are nearly empty do not"
+    )]
+    ArtefactTooLarge {
+        /// The limit, bytes.
+        limit: u64,
+    },
+    /// The child was killed.
+    #[error("the compiler was killed by signal {signal}: {stderr}")]
     CompileKilled {
-        /// What it was allowed.
-        within: CompileLimits,
-        /// The signal: 6 for memory, 9 or 24 for processor time.
+        /// The signal.
         signal: i32,
         /// End of its standard error, bounded.
         stderr: String,
@@ -121,6 +143,43 @@ pub enum CompileError {
         #[source]
         source: std::io::Error,
     },
+}
+
+impl CompileError {
+    /// Did it run into one of its limits?
+    pub(super) const fn of_a_limit(&self) -> bool {
+        matches!(
+            self,
+            Self::CompileTimedOut { .. }
+                | Self::CompileCpu { .. }
+                | Self::CompileMemory { .. }
+                | Self::ArtefactTooLarge { .. }
+        )
+    }
+}
+
+/// Largest artefact of a file of so many bytes.
+pub(super) fn artefact_bytes_max(file_bytes: usize) -> u64 {
+    let of_file = (file_bytes as u64).saturating_mul(limits::COMPILE_ARTEFACT_RATIO);
+    of_file.clamp(limits::COMPILE_ARTEFACT_BYTES_LEAST, limits::COMPILE_ARTEFACT_BYTES_MAX)
+}
+
+/// Twice a limit, as it is written in a configuration.
+fn doubled(limit: Duration) -> String {
+    humantime::format_duration(limit.saturating_mul(2)).to_string().replace(' ', "")
+}
+
+/// What to do about a limit.
+fn more(kind: EngineKind, key: &str, value: &str) -> String {
+    let quote = if key.ends_with("_mb") { "" } else { "\"" };
+    match kind {
+        EngineKind::Plugin => {
+            format!("raise limits {{ {key} = {quote}{value}{quote} }} in the plugin's block")
+        }
+        EngineKind::Task => {
+            "a WASM task has no more: build it smaller, or with fewer large functions".to_owned()
+        }
+    }
 }
 
 /// Starts compile children.
@@ -146,14 +205,15 @@ impl Compiler {
         within: &CompileLimits,
         output: &Path,
     ) -> Result<(), CompileError> {
-        let child = self.start(kind, format, within, output);
+        let artefact = artefact_bytes_max(wasm.len());
+        let child = self.start(kind, format, within, artefact, output);
         let child = child.map_err(|source| self.spawn_error(source))?;
         let limit = within.wall_max;
         let ended = clock::timeout(limit, attend(child, &wasm)).await;
         let (status, stderr) = ended
-            .ok_or(CompileError::CompileTimedOut { limit })?
+            .ok_or(CompileError::CompileTimedOut { kind, limit })?
             .map_err(|source| self.spawn_error(source))?;
-        child::outcome(status, stderr, within)
+        child::outcome(status, stderr, kind, within, artefact)
     }
 
     fn spawn_error(&self, source: std::io::Error) -> CompileError {
@@ -169,6 +229,7 @@ impl Compiler {
         kind: EngineKind,
         format: Format,
         within: &CompileLimits,
+        artefact_bytes: u64,
         output: &Path,
     ) -> std::io::Result<Child> {
         Command::new(&self.program)
@@ -177,6 +238,7 @@ impl Compiler {
             .args(["--file-bytes", &within.file_bytes_max.to_string()])
             .args(["--memory-bytes", &within.address_space_bytes_max.to_string()])
             .args(["--cpu-seconds", &within.cpu_max.as_secs().max(1).to_string()])
+            .args(["--artefact-bytes", &artefact_bytes.to_string()])
             .arg("--output")
             .arg(output)
             .env_clear()
@@ -231,13 +293,14 @@ struct ChildArgs {
     kind: EngineKind,
     format: Format,
     within: CompileLimits,
+    artefact_bytes: u64,
     output: PathBuf,
 }
 
 impl ChildArgs {
     fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let (mut kind, mut format, mut output) = (None, None, None);
-        let (mut file, mut memory, mut cpu) = (None, None, None);
+        let (mut file, mut memory, mut cpu, mut artefact) = (None, None, None, None);
         let mut args = args.into_iter();
         while let Some(name) = args.next() {
             let value = args.next()?;
@@ -247,6 +310,7 @@ impl ChildArgs {
                 "--file-bytes" => file = Some(value.to_str()?.parse::<u64>().ok()?),
                 "--memory-bytes" => memory = Some(value.to_str()?.parse::<u64>().ok()?),
                 "--cpu-seconds" => cpu = Some(value.to_str()?.parse::<u64>().ok()?),
+                "--artefact-bytes" => artefact = Some(value.to_str()?.parse::<u64>().ok()?),
                 "--output" => output = Some(PathBuf::from(value)),
                 _ => return None,
             }
@@ -259,7 +323,8 @@ impl ChildArgs {
             cpu_max: cpu.map_or(default.cpu_max, Duration::from_secs),
             ..default
         };
-        Some(Self { kind, format: format?, within, output: output? })
+        let artefact_bytes = artefact.unwrap_or(limits::COMPILE_ARTEFACT_BYTES_MAX);
+        Some(Self { kind, format: format?, within, artefact_bytes, output: output? })
     }
 }
 

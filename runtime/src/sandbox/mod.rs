@@ -31,12 +31,13 @@ mod prescan;
 mod running;
 mod share;
 mod store;
+mod tail;
 mod worker;
 
 #[cfg(test)]
 mod tests;
 
-pub use cache::{CacheStats, CodeCache, Digest, LoadError, LoadedCode};
+pub use cache::{CacheStats, CodeAsk, CodeCache, Digest, LoadError, LoadedCode};
 pub use compile::{CompileError, Compiler, compile_child_main};
 pub use engine::{EngineKind, Format};
 pub use error::{CallError, HostcallBudgetExceeded, SandboxError, TrapKind, classify, in_frames};
@@ -45,10 +46,11 @@ pub use limiter::{GuestLimiter, GuestUsage};
 pub use meter::CpuMeter;
 pub use output::{ByteSink, GuestOutput};
 pub use pooling::{PoolLowered, PoolReport, PoolUse};
-pub use prescan::{detect_format, prescan};
-pub use running::GuestTask;
+pub use prescan::{detect_format, missing_entry, prescan};
+pub use running::{Blocks, GuestTask};
 pub use store::{
     HostCalls, HostcallBudget, StoreLimits, StoreState, meter_host_calls, new_resource_table,
     new_store, new_wasi_builder,
 };
+pub use tail::{Said, Tail};
 pub use worker::{GuestRun, Sandbox, SandboxConfig};

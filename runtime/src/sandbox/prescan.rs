@@ -3,7 +3,7 @@
 //! Reads section headers only, so that it takes milliseconds even for tens of megabytes. Whether
 //! the code is valid is for the compile child to find out.
 
-use wasmparser::{Parser, Payload};
+use wasmparser::{ExternalKind, Parser, Payload};
 
 use super::compile::CompileError;
 use super::engine::Format;
@@ -72,6 +72,37 @@ pub fn prescan(bytes: &[u8], max: u64, want: Format) -> Result<(), CompileError>
     Ok(())
 }
 
+/// What a program to be run does not export, if that can be told without compiling it: a module
+/// `_start`, a component `wasi:cli/run`.
+#[must_use]
+pub fn missing_entry(bytes: &[u8], format: Format) -> Option<&'static str> {
+    let (mut depth, mut found) = (0_u32, false);
+    for payload in Parser::new(0).parse_all(bytes) {
+        // What is damaged is for the compiler to say.
+        match payload.ok()? {
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::ExportSection(exports) if depth == 0 => {
+                for export in exports {
+                    let export = export.ok()?;
+                    found |= export.name == "_start" && export.kind == ExternalKind::Func;
+                }
+            }
+            Payload::ComponentExportSection(exports) if depth == 0 => {
+                for export in exports {
+                    found |= export.ok()?.name.name.starts_with("wasi:cli/run@");
+                }
+            }
+            _ => {}
+        }
+    }
+    match (found, format) {
+        (true, _) => None,
+        (false, Format::Module) => Some("_start"),
+        (false, Format::Component) => Some("wasi:cli/run"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
@@ -133,6 +164,26 @@ mod tests {
             matches!(refused, Err(CompileError::TooManyFunctions { found: 1_000_001, .. })),
             "{refused:?}"
         );
+    }
+
+    #[test]
+    fn what_has_nothing_to_run_is_told_before_it_is_compiled() {
+        let missing = |text: &str, format| missing_entry(&wat::parse_str(text).unwrap(), format);
+        let nested = r#"(component (core module (func (export "_start"))))"#;
+        for (text, format, expected) in [
+            (r#"(module (func (export "_start")))"#, Format::Module, None),
+            (r#"(module (func (export "start")))"#, Format::Module, Some("_start")),
+            (r#"(module (memory (export "_start") 1))"#, Format::Module, Some("_start")),
+            (nested, Format::Component, Some("wasi:cli/run")),
+            (
+                r#"(component (instance $i) (export "wasi:cli/run@0.2.0" (instance $i)))"#,
+                Format::Component,
+                None,
+            ),
+        ] {
+            assert_eq!(missing(text, format), expected, "{text}");
+        }
+        assert_eq!(missing_entry(b"\0asm\x01\0\0\0\xff", Format::Module), None);
     }
 
     fn leb(mut value: u32) -> Vec<u8> {

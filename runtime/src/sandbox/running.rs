@@ -106,6 +106,26 @@ impl End {
     }
 }
 
+/// May the host functions of a guest hold the thread they run on, as reading a file can?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    /// They return soon.
+    Never,
+    /// Perhaps for good. While it is polled another thread looks after the other guests, so it holds
+    /// nobody but itself.
+    Maybe,
+}
+
+impl Blocks {
+    /// Do what may block.
+    fn while_others_run<R>(self, work: impl FnOnce() -> R) -> R {
+        match self {
+            Self::Never => work(),
+            Self::Maybe => tokio::task::block_in_place(work),
+        }
+    }
+}
+
 /// What holds a guest back, or where it goes when it computes long.
 pub(super) enum Place {
     /// A call on the call threads: these are the busy ones.
@@ -122,6 +142,7 @@ pub(super) struct Running<F, T> {
     answer: Option<oneshot::Sender<Result<T, CallError>>>,
     end: Arc<End>,
     place: Place,
+    blocks: Blocks,
 }
 
 // Its parts are boxed or plain: nothing is pinned in place.
@@ -133,14 +154,16 @@ impl<F, T> Running<F, T> {
         answer: oneshot::Sender<Result<T, CallError>>,
         end: Arc<End>,
         place: Place,
+        blocks: Blocks,
     ) -> Self {
-        Self { guest: Some(guest), answer: Some(answer), end, place }
+        Self { guest: Some(guest), answer: Some(answer), end, place, blocks }
     }
 
     fn over(&mut self, result: Result<T, CallError>) -> Poll<()> {
         // A store whose destructor panics must not take the answer along.
         let guest = self.guest.take();
-        let _dropped = catch_unwind(AssertUnwindSafe(|| drop(guest)));
+        let gone = || catch_unwind(AssertUnwindSafe(|| drop(guest)));
+        let _dropped = self.blocks.while_others_run(gone);
         if let Some(answer) = self.answer.take() {
             // Nobody may be waiting any more.
             let _unheard = answer.send(result);
@@ -166,7 +189,7 @@ where
             catch_unwind(AssertUnwindSafe(|| Pin::new(guest).poll(context)))
         };
         let polled = match &mut this.place {
-            Place::Call(_) | Place::Busy => poll(guest, context),
+            Place::Call(_) | Place::Busy => this.blocks.while_others_run(|| poll(guest, context)),
             Place::Task(turn) => {
                 if !turn.comes(context.waker()) {
                     return Poll::Pending;
@@ -189,8 +212,8 @@ where
                 {
                     let busy = busy.clone();
                     let (guest, answer) = (this.guest.take(), this.answer.take());
-                    let end = Arc::clone(&this.end);
-                    busy.spawn(Self { guest, answer, end, place: Place::Busy });
+                    let (end, blocks) = (Arc::clone(&this.end), this.blocks);
+                    busy.spawn(Self { guest, answer, end, place: Place::Busy, blocks });
                     return Poll::Ready(());
                 }
                 Poll::Pending

@@ -12,6 +12,7 @@ mod code;
 mod containment;
 mod fairness;
 mod near;
+mod queue;
 mod streams;
 
 use std::os::unix::fs::PermissionsExt;

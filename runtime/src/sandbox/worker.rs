@@ -17,7 +17,7 @@ use super::error::{CallError, SandboxError};
 use super::inline::{Pace, Turns as NearTurns, poll_once};
 use super::meter::{CpuMeter, Metered, Ticker};
 use super::pooling::{PoolReport, PoolUse, max_map_count, pooled_engine, share_slots};
-use super::running::{At, End, GuestTask, Place, Running, Turns};
+use super::running::{At, Blocks, End, GuestTask, Place, Running, Turns};
 use crate::{clock, limits};
 
 /// What a [`Sandbox`] is built from.
@@ -147,17 +147,23 @@ impl Sandbox {
         F: Future<Output = Result<T, CallError>> + Send + 'static,
         T: Send + 'static,
     {
-        self.spawn_metered(guest, CpuMeter::default(), None)
+        self.spawn_metered(guest, CpuMeter::default(), None, Blocks::Never)
     }
 
     /// [`Sandbox::spawn`] of a call that may compute for so long, host functions not counted where
     /// the store tells `meter` of them (see [`meter_host_calls`](super::meter_host_calls)).
-    pub fn spawn_bounded<T, F>(&self, guest: F, meter: CpuMeter, cpu_max: Duration) -> GuestTask<T>
+    pub fn spawn_bounded<T, F>(
+        &self,
+        guest: F,
+        meter: CpuMeter,
+        cpu_max: Duration,
+        blocks: Blocks,
+    ) -> GuestTask<T>
     where
         F: Future<Output = Result<T, CallError>> + Send + 'static,
         T: Send + 'static,
     {
-        self.spawn_metered(guest, meter, Some(cpu_max))
+        self.spawn_metered(guest, meter, Some(cpu_max), blocks)
     }
 
     fn spawn_metered<T, F>(
@@ -165,23 +171,30 @@ impl Sandbox {
         guest: F,
         cpu: CpuMeter,
         cpu_max: Option<Duration>,
+        blocks: Blocks,
     ) -> GuestTask<T>
     where
         F: Future<Output = Result<T, CallError>> + Send + 'static,
         T: Send + 'static,
     {
         let metered = Metered::new(guest, cpu.clone(), self.ticker.pulse(), cpu_max);
-        self.start(metered, cpu, Place::Call(self.busy.clone()))
+        self.start(metered, cpu, Place::Call(self.busy.clone()), blocks)
     }
 
     /// As [`Sandbox::spawn_bounded`], among the busy guests from the beginning.
-    pub fn spawn_slow<T, F>(&self, guest: F, cpu: CpuMeter, cpu_max: Duration) -> GuestTask<T>
+    pub fn spawn_slow<T, F>(
+        &self,
+        guest: F,
+        cpu: CpuMeter,
+        cpu_max: Duration,
+        blocks: Blocks,
+    ) -> GuestTask<T>
     where
         F: Future<Output = Result<T, CallError>> + Send + 'static,
         T: Send + 'static,
     {
         let metered = Metered::new(guest, cpu.clone(), self.ticker.pulse(), Some(cpu_max));
-        self.start(metered, cpu, Place::Busy)
+        self.start(metered, cpu, Place::Busy, blocks)
     }
 
     /// As [`Sandbox::spawn_bounded`], but where guests of this `pace` were quick, `guest` begins (and
@@ -199,7 +212,7 @@ impl Sandbox {
         T: Send + 'static,
     {
         let Some(turn) = self.near.take(pace) else {
-            return self.spawn_bounded(guest, cpu, cpu_max);
+            return self.spawn_bounded(guest, cpu, cpu_max, Blocks::Never);
         };
         let pulse = self.ticker.pulse();
         let mut metered = Metered::new(guest, cpu.clone(), pulse, Some(cpu_max));
@@ -211,9 +224,9 @@ impl Sandbox {
         match ended {
             Some(result) => GuestTask { at: At::End(Some(result)), cpu },
             None if metered.last_poll() >= limits::CALL_BUSY => {
-                self.start(metered, cpu, Place::Busy)
+                self.start(metered, cpu, Place::Busy, Blocks::Never)
             }
-            None => self.start(metered, cpu, Place::Call(self.busy.clone())),
+            None => self.start(metered, cpu, Place::Call(self.busy.clone()), Blocks::Never),
         }
     }
 
@@ -226,10 +239,16 @@ impl Sandbox {
     {
         let cpu = CpuMeter::default();
         let metered = Metered::new(guest, cpu.clone(), self.ticker.pulse(), None);
-        self.start(metered, cpu, Place::Task(self.turns.join(weight)))
+        self.start(metered, cpu, Place::Task(self.turns.join(weight)), Blocks::Never)
     }
 
-    fn start<T, F>(&self, guest: Metered<F>, cpu: CpuMeter, place: Place) -> GuestTask<T>
+    fn start<T, F>(
+        &self,
+        guest: Metered<F>,
+        cpu: CpuMeter,
+        place: Place,
+        blocks: Blocks,
+    ) -> GuestTask<T>
     where
         F: Future<Output = Result<T, CallError>> + Send + 'static,
         T: Send + 'static,
@@ -237,7 +256,7 @@ impl Sandbox {
         let (answers, answer) = oneshot::channel();
         let end = Arc::new(End::default());
         let runtime = if matches!(place, Place::Call(_)) { &self.calls } else { &self.busy };
-        runtime.spawn(Running::new(guest, answers, Arc::clone(&end), place));
+        runtime.spawn(Running::new(guest, answers, Arc::clone(&end), place, blocks));
         GuestTask { at: At::Thread { answer, end }, cpu }
     }
 

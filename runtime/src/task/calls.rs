@@ -13,7 +13,9 @@ use crate::clock;
 use crate::driver::api::{
     Adoption, BoxFuture, Driver, Inspected, PluginCallError, RunNote, Started, TaskContext,
 };
-use crate::limits::{DRIVER_CALL_WALL_MAX, KILL_GRACE, POLL_INTERVAL_MIN, START_WALL_MAX};
+use crate::limits::{
+    DRIVER_CALL_WALL_MAX, KILL_GRACE, PLUGIN_CALL_SLACK, POLL_INTERVAL_MIN, START_WALL_MAX,
+};
 use crate::model::ids::RunId;
 use crate::model::task::{DriverHandle, ExitResult, RawExit, Workload, out_of_memory};
 use crate::state::Expected;
@@ -32,20 +34,37 @@ pub struct StartError {
     pub recoverable: bool,
 }
 
-/// A driver call with the runner's own bound around it.
+/// A start with the runner's own bound around it.
+async fn bounded_start(
+    scope: &TaskScope,
+    future: BoxFuture<'_, Result<Started, PluginCallError>>,
+) -> Result<Started, PluginCallError> {
+    let late = || no_answer(scope, "start", START_WALL_MAX);
+    clock::timeout(START_WALL_MAX, future).await.unwrap_or_else(|| Err(late()))
+}
+
+/// Any other driver call about a task, with the runner's own bound around it: longer than the
+/// driver's deadline, so that only what hangs is given up. That counts against the driver.
 pub(super) async fn bounded<T>(
     scope: &TaskScope,
+    (driver, task): (&dyn Driver, &TaskContext),
     call: &'static str,
-    bound: Duration,
     future: BoxFuture<'_, Result<T, PluginCallError>>,
 ) -> Result<T, PluginCallError> {
-    clock::timeout(bound, future).await.unwrap_or_else(|| {
-        Err(PluginCallError::CallFailed {
-            plugin: scope.task.driver.to_string(),
-            call,
-            reason: format!("no answer within {bound:?}"),
-        })
-    })
+    let own = driver.call_wall().saturating_mul(2).saturating_add(PLUGIN_CALL_SLACK);
+    let bound = DRIVER_CALL_WALL_MAX.max(own);
+    match clock::timeout(bound, future).await {
+        Some(answer) => answer,
+        None => {
+            driver.given_up(call, task, bound);
+            Err(no_answer(scope, call, bound))
+        }
+    }
+}
+
+fn no_answer(scope: &TaskScope, call: &'static str, bound: Duration) -> PluginCallError {
+    let (plugin, reason) = (scope.task.driver.to_string(), format!("no answer within {bound:?}"));
+    PluginCallError::CallFailed { plugin, call, reason }
 }
 
 /// What a request to end a run came to.
@@ -76,7 +95,7 @@ pub async fn start(scope: &TaskScope, record: &LocalRecord, run: &Run) -> Result
         return Err(StartError { error, recoverable: false });
     };
     let call = driver.start(context, config);
-    let begun = match bounded(scope, "start", START_WALL_MAX, call).await {
+    let begun = match bounded_start(scope, call).await {
         Ok(started) => go(scope, record, run, started, coming).await,
         Err(error) => {
             Err(StartError { recoverable: error.recoverable(), error: error.to_string() })
@@ -191,8 +210,8 @@ async fn poll(scope: &TaskScope, run: &Run, handle: &DriverHandle, millis: u64) 
             // A run of an earlier agent whose driver is not at hand yet.
             continue;
         };
-        let call = driver.inspect(context, handle.clone());
-        match bounded(scope, "inspect", DRIVER_CALL_WALL_MAX, call).await {
+        let call = driver.inspect(Arc::clone(&context), handle.clone());
+        match bounded(scope, (&*driver, &*context), "inspect", call).await {
             Ok(Inspected::Exited(exit)) => return exit,
             Ok(Inspected::Running | Inspected::Unknown) => {}
             Err(PluginCallError::NotFound(what)) => {
@@ -229,8 +248,8 @@ pub async fn stop(scope: &TaskScope, run: &Run, timeout: Duration) -> Result<Ask
         let signal = signal.as_deref().unwrap_or(KILL_SIGNAL_DEFAULT);
         return scope.workloads.signal(&run.id, &workload, signal).map(|()| Asked::Taken);
     };
-    let call = driver.stop(context, handle, signal, timeout);
-    match bounded(scope, "stop", DRIVER_CALL_WALL_MAX, call).await {
+    let call = driver.stop(Arc::clone(&context), handle, signal, timeout);
+    match bounded(scope, (&*driver, &*context), "stop", call).await {
         Ok(()) => Ok(Asked::Taken),
         Err(error) => gone(scope, run, error),
     }
@@ -244,8 +263,8 @@ pub async fn kill(scope: &TaskScope, run: &Run) -> Result<Asked, String> {
     let Some((driver, context, handle)) = call_parts(run) else {
         return Err("no driver and handle to kill by".to_owned());
     };
-    let call = driver.kill(context, handle);
-    match bounded(scope, "kill", DRIVER_CALL_WALL_MAX, call).await {
+    let call = driver.kill(Arc::clone(&context), handle);
+    match bounded(scope, (&*driver, &*context), "kill", call).await {
         Ok(()) if is_polled(run) => {
             let finished_at = scope.clock.now();
             run.set_exit(RawExit { signal: Some(KILLED), finished_at, ..RawExit::default() });
@@ -290,8 +309,8 @@ pub async fn signal(scope: &TaskScope, run: &Run, signal: String) -> Result<(), 
         let sent = scope.workloads.signal(&run.id, &workload, &signal);
         return sent.map_err(PluginCallError::Recoverable);
     };
-    let call = driver.signal(context, handle, signal);
-    bounded(scope, "signal", DRIVER_CALL_WALL_MAX, call).await
+    let call = driver.signal(Arc::clone(&context), handle, signal);
+    bounded(scope, (&*driver, &*context), "signal", call).await
 }
 
 /// Did the run end before its program was let go? The host knows it of a run of an earlier agent
@@ -345,8 +364,8 @@ pub async fn forget_run(scope: &TaskScope, record: &LocalRecord, run: &Run) {
 /// Make the driver forget the run. One that it does not know is forgotten.
 async fn destroy(scope: &TaskScope, run: &Run) {
     let Some((driver, context, handle)) = call_parts(run) else { return };
-    let call = driver.destroy(context, handle, true);
-    match bounded(scope, "destroy", DRIVER_CALL_WALL_MAX, call).await {
+    let call = driver.destroy(Arc::clone(&context), handle, true);
+    match bounded(scope, (&*driver, &*context), "destroy", call).await {
         Ok(()) | Err(PluginCallError::NotFound(_)) => {}
         Err(error) => tracing::warn!(run = %run.id, %error, "driver did not forget the run"),
     }
@@ -362,8 +381,8 @@ async fn read_exit(scope: &TaskScope, run: &Run) -> (ExitResult, Option<String>)
     let (exit, trouble) = match call_parts(run) {
         None => (raw.clone().into(), None),
         Some((driver, context, handle)) => {
-            let call = driver.exited(context, handle, raw.clone());
-            match bounded(scope, "exited", DRIVER_CALL_WALL_MAX, call).await {
+            let call = driver.exited(Arc::clone(&context), handle, raw.clone());
+            match bounded(scope, (&*driver, &*context), "exited", call).await {
                 Ok(exit) => (exit, None),
                 Err(error) => {
                     let trouble = format!("exit taken as the host saw it: {error}");

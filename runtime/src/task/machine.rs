@@ -223,6 +223,10 @@ impl TaskMachine {
                 self.decide(at, Ending::StartFailed { recoverable });
             }
             (State::Starting | State::StoppingStart, TaskInput::Started) => self.started(at),
+            // Whatever it was, the next agent tries it again: it may have been the leaving itself.
+            (State::Starting, TaskInput::StartFailed { recoverable: true, .. }) if self.leaving => {
+                self.leave();
+            }
             (State::Starting, TaskInput::StartFailed { error, recoverable }) => {
                 self.public.push_event(events::driver_failure(at.now, &error));
                 self.decide(at, Ending::StartFailed { recoverable });

@@ -23,7 +23,7 @@ use super::hooks;
 use super::machine::TaskInput;
 use crate::clock;
 use crate::driver::api::{Adoption, Driver, PluginCallError};
-use crate::limits::{DRIVER_CALL_WALL_MAX, KILL_GRACE};
+use crate::limits::KILL_GRACE;
 use crate::model::task::Workload;
 
 /// What became of a recovery.
@@ -131,7 +131,7 @@ async fn ask(
         return Recovery::NeverRan;
     };
     let call = driver.recover(Arc::clone(&context), handle.clone());
-    match calls::bounded(scope, "recover", DRIVER_CALL_WALL_MAX, call).await {
+    match calls::bounded(scope, (&*driver, &*context), "recover", call).await {
         Ok(started) => {
             // Not before: until it has answered it may say that it knows no such task.
             run.set_driver(driver);
@@ -155,8 +155,8 @@ async fn ask(
             let polled = matches!(run.workload(), Some(Workload::Poll(_)));
             if polled && !matches!(error, PluginCallError::NotFound(_)) {
                 // Nobody else can end it: only when it is dead may another run begin.
-                let call = driver.kill(context, handle);
-                let killed = calls::bounded(scope, "kill", DRIVER_CALL_WALL_MAX, call).await;
+                let call = driver.kill(Arc::clone(&context), handle);
+                let killed = calls::bounded(scope, (&*driver, &*context), "kill", call).await;
                 if let Err(alive) = killed.or_else(not_found_is_dead) {
                     let reason = format!("{reason}; and it cannot be killed: {alive}");
                     return Recovery::NotReady { reason, held: true };

@@ -121,14 +121,16 @@ impl Runner {
         self.leave_durable().await;
     }
 
-    /// Finish the writes that are due, each within its bound; drop every other call.
+    /// Finish the writes that are due, each within its bound; drop every other call. How the driver
+    /// ends a task is no call to drop: one that hangs in it runs into its deadline, which counts
+    /// against it.
     async fn leave_durable(&mut self) {
         // The last state of a dead task gets its tries, once.
         if self.refused || !matches!(self.machine.state(), State::Dead) {
             self.closing.cancel();
         }
         for (_, call, abort) in self.kinds.values() {
-            if *call != Call::Write {
+            if !matches!(call, Call::Write | Call::Stop | Call::Kill) {
                 abort.abort();
             }
         }
@@ -138,6 +140,7 @@ impl Runner {
                 None => break,
             }
         }
+        self.calls.detach_all();
         // A dead task's state is durable by now; of one that runs on, the last events may lag.
         if !matches!(self.machine.state(), State::Dead) {
             save::flush(&self.scope).await;

@@ -157,6 +157,8 @@ struct Inner {
     released: Vec<RunId>,
     by_release: bool,
     starts_held: bool,
+    /// The driver's own deadline.
+    call_wall: Duration,
     /// Runs of an earlier agent that the host was asked to own and did not.
     unowned: BTreeSet<RunId>,
 }

@@ -34,6 +34,7 @@ const ENDS: &[(&str, i32, u32, &str)] = &[
     ("minus", 255, 0, "Exit Code: 255"),
     ("component", 1, 0, "Exit Code: 1"),
     ("panics", 134, 0, "Exit Code: 134, Exit Message: \"trapped: unreachable"),
+    ("panics", 134, 0, "it wrote to standard error: thread 'main'"),
     ("overflows", 134, 0, "Exit Message: \"trapped: the stack of"),
     ("large", 137, 0, "Exit Code: 137, Exit Message: \"out of memory at 32 MiB"),
     ("large-p1", 137, 0, "Exit Code: 137, Exit Message: \"out of memory at 32 MiB"),

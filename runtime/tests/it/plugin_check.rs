@@ -132,6 +132,16 @@ async fn who_breaks_a_rule_is_told_which() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_traps_is_shown_with_its_last_words() {
+    let subject = subject(std::fs::read(HOSTILE_DEVICE).unwrap(), json!({ "mode": "panic" }));
+    let report = checked(&subject).await;
+    let words = r"the reason stands\nin two lines\u{1b}[2J";
+    let failed = with(&report, Verdict::Fail);
+    let told = failed.iter().any(|(rule, text)| *rule == "fingerprint" && text.contains(words));
+    assert!(told, "{failed:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_whose_configuration_does_not_fit_its_schema_is_told_so() {
     let report =
         checked(&subject(std::fs::read(DEVICE_FILES).unwrap(), json!({ "nope": 1 }))).await;

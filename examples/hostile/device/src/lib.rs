@@ -8,7 +8,7 @@
 //! `nan`, `bad-unit`, `unit-on-text`, `error`, `forged-error`, `forged-texts`, `forged-name`, `endless-error`, `moody` (another answer each time), and those of
 //! [`lies`]. Of `reserve`: `long-answer`, `empty-paths`, `bad-permissions`, `error`. Of `stats`:
 //! `nan`, `foreign-ids`, `deep`. Of `describe`: `bad-version`, `bad-name`, `deep-schema`,
-//! `endless-schema`, `exploding-schema`.
+//! `endless-schema`, `exploding-schema`, `pattern-schema`, `large-pattern-schema`.
 //!
 //! What `answer` has is answered besides, as it is: `groups` of [vendor, type, name] with one
 //! instance `a`, and of a reservation `env` of [name, value], `mounts` of [path on the node, path in
@@ -76,6 +76,8 @@ impl DevicePlugin for Hostile {
             "deep-schema" => schema(&format!("{}{}", r#"{"not":"#.repeat(5_000), "{}")),
             "endless-schema" => schema(r##"{"allOf": [{"$ref": "#"}]}"##),
             "exploding-schema" => schema(&lies::exploding_schema(40)),
+            "pattern-schema" => schema(&lies::pattern_schema(1_000)),
+            "large-pattern-schema" => schema(&lies::pattern_schema(40)),
             _ => schema(r#"{"type": "object"}"#),
         }
     }

@@ -47,6 +47,13 @@ pub fn exploding_schema(depth: u32) -> String {
     )
 }
 
+/// A schema of so many patterns, each some megabytes when it is compiled.
+pub fn pattern_schema(count: u32) -> String {
+    let patterns: Vec<String> =
+        (0..count).map(|n| format!(r#"{{"pattern":"^[a-z]{{{n},9999}}$"}}"#)).collect();
+    format!(r#"{{"anyOf":[{}]}}"#, patterns.join(","))
+}
+
 /// Measurements of the one group.
 pub fn measured(instances: Vec<InstanceStats>) -> GroupStats {
     GroupStats {

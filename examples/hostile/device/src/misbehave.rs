@@ -9,6 +9,7 @@ use ostler_sdk::host::{clock, log, random};
 pub fn misbehave(mode: &str) {
     match mode {
         "trap" => std::process::abort(),
+        "panic" => panic(),
         "stack-overflow" => {
             black_box(recurse(black_box(1)));
         }
@@ -18,7 +19,8 @@ pub fn misbehave(mode: &str) {
         "hostcall-flood" => loop {
             black_box(clock::now());
         },
-        "sleep" => sleep(),
+        "sleep" => sleep(1_000_000),
+        "slow" => sleep(35),
         "stdout-flood" => loop {
             println!("flood");
         },
@@ -39,9 +41,14 @@ pub fn misbehave(mode: &str) {
     }
 }
 
+#[expect(clippy::panic, reason = "what a panic says is to be seen")]
+fn panic() {
+    panic!("the reason stands\nin two lines\u{1b}[2J");
+}
+
 #[expect(clippy::disallowed_methods, reason = "a plugin must not wait, and this one does")]
-fn sleep() {
-    std::thread::sleep(std::time::Duration::from_secs(1_000_000));
+fn sleep(seconds: u64) {
+    std::thread::sleep(std::time::Duration::from_secs(seconds));
 }
 
 /// Text that is said to be longer than all memory.

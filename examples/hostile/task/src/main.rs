@@ -55,6 +55,7 @@ fn main() {
             black_box(recurse(black_box(1)));
         }
         "abort" => std::process::abort(),
+        "complain" => complain(),
         "flood" => loop {
             if let Err(error) = std::io::stdout().write_all(&[b'x'; 4096]) {
                 panic(&error);
@@ -71,6 +72,13 @@ fn main() {
         "sockets" => rest.iter().for_each(|address| try_address(address)),
         _ => println!("no such attack"),
     }
+}
+
+/// Says much, then why it ends.
+#[expect(clippy::panic, reason = "what a panic says is to be seen")]
+fn complain() {
+    (0..1_000).for_each(|number| eprintln!("complaint {number}"));
+    panic!("the reason stands\nin two lines\u{1b}[2J");
 }
 
 #[expect(clippy::panic, reason = "a trap tells that the flood did not go on")]

@@ -282,7 +282,7 @@ impl DeviceManager {
                 reason: format!("busy with other calls for {DEVICE_CALL_WALL_MAX:?}"),
             });
         };
-        match bounded(&name, "reserve", plugin.source.reserve(device)).await {
+        match bounded(&*plugin.source, "reserve", plugin.source.reserve(device)).await {
             Ok(part) => Ok((name, part)),
             // Pulled out since the plugin was last asked what there is: it may come back, as one that
             // is missed already.
@@ -312,7 +312,7 @@ impl DeviceManager {
                 reason: format!("busy with other calls for {DEVICE_CALL_WALL_MAX:?}"),
             });
         };
-        bounded(name, "release", plugin.source.release(device)).await
+        bounded(&*plugin.source, "release", plugin.source.release(device)).await
     }
 }
 

@@ -53,7 +53,7 @@ impl Collector {
         if !well {
             return Some(interval);
         }
-        let answer = bounded(name, "stats", self.plugin.source.stats()).await;
+        let answer = bounded(&*self.plugin.source, "stats", self.plugin.source.stats()).await;
         if !self.manager.current(&self.plugin) {
             return None;
         }

@@ -17,6 +17,10 @@ impl From<WasmTaskError> for WasmError {
     fn from(error: WasmTaskError) -> Self {
         match error {
             WasmTaskError::NotFound { .. } => Self::NotFound(error.to_string()),
+            // Not the file's fault.
+            WasmTaskError::Code { ref source, .. } if source.passing() => {
+                Self::Failed(error.to_string())
+            }
             WasmTaskError::Code { .. } | WasmTaskError::OtherWorld { .. } => {
                 Self::Invalid(error.to_string())
             }

@@ -2,17 +2,22 @@
 
 use super::TaskDir;
 use crate::clock::Timestamp;
-use crate::limits::NAMES_TOLD_MAX;
+use crate::limits::{ANSWER_TEXT_BYTES_MAX, NAMES_TOLD_MAX};
 use crate::model::shown;
 use crate::model::task::{EXIT_TRAPPED, RawExit, out_of_memory};
-use crate::sandbox::{CallError, in_frames};
+use crate::sandbox::{CallError, Said, in_frames};
 
 /// Signal number reported for a WASM task that was killed: WASM has no signals of its own.
 const KILLED: u32 = 9;
 
 /// How a task ended. What its own code did wrong, or was refused, has the code of a trap; a failure
 /// of the agent around it has none.
-pub(super) fn raw(result: Result<i32, CallError>, killed: bool, finished_at: Timestamp) -> RawExit {
+pub(super) fn raw(
+    result: Result<i32, CallError>,
+    said: &Said,
+    killed: bool,
+    finished_at: Timestamp,
+) -> RawExit {
     let mut exit = RawExit { finished_at, ..RawExit::default() };
     let error = match result {
         Ok(code) | Err(CallError::Exit { code }) => {
@@ -31,7 +36,12 @@ pub(super) fn raw(result: Result<i32, CallError>, killed: bool, finished_at: Tim
     );
     exit.oom_killed = matches!(error, CallError::MemoryLimit { .. });
     exit.exit_code = (!of_the_agent && !exit.oom_killed).then_some(EXIT_TRAPPED);
-    exit.error = Some(end_text(&error));
+    let mut text = shown::cut(end_text(&error), ANSWER_TEXT_BYTES_MAX / 4);
+    if !of_the_agent {
+        // Its driver is told of it, and may pass it on: no longer than it may answer.
+        text.push_str(&said.within(ANSWER_TEXT_BYTES_MAX - ANSWER_TEXT_BYTES_MAX / 4 - LEAST));
+    }
+    exit.error = Some(text);
     exit
 }
 
@@ -49,6 +59,8 @@ pub(super) fn told(mut exit: RawExit, missed: bool, seen: &str) -> RawExit {
     }
     exit
 }
+/// Room left for what a driver puts before it.
+const LEAST: usize = 256;
 
 /// What ended a task, in few words.
 fn end_text(error: &CallError) -> String {
@@ -85,7 +97,7 @@ mod tests {
     use crate::sandbox::TrapKind;
 
     fn seen(error: CallError, killed: bool) -> (Option<i32>, Option<u32>, bool, String) {
-        let exit = raw(Err(error), killed, Timestamp::from_nanos(1));
+        let exit = raw(Err(error), &Said::default(), killed, Timestamp::from_nanos(1));
         (exit.exit_code, exit.signal, exit.oom_killed, exit.error.unwrap_or_default())
     }
 

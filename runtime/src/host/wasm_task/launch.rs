@@ -18,7 +18,7 @@ use crate::driver::api::{BoxFuture, ByteSink, TaskContext};
 use crate::limits::{TASK_MEMORY_BYTES_CEILING, TaskLimits};
 use crate::sandbox::{
     ByteSink as GuestSink, CallError, EngineKind, GuestLimiter, GuestOutput, GuestUsage,
-    LoadedCode, Sandbox, StoreLimits, StoreState, classify, new_resource_table, new_store,
+    LoadedCode, Sandbox, StoreLimits, StoreState, Tail, classify, new_resource_table, new_store,
     new_wasi_builder,
 };
 
@@ -30,6 +30,8 @@ pub(super) struct Guest {
     pub memory: Arc<GuestUsage>,
     /// It complained that a file is not there.
     pub missed: Arc<AtomicBool>,
+    /// What it wrote last to standard error.
+    pub tail: Arc<Tail>,
 }
 
 /// Linkers for both formats, made once.
@@ -80,10 +82,11 @@ impl GuestSink for Output {
 }
 
 /// A task's error stream, and whether it said that it did not find a file: libraries look up names
-/// that no directory holds by themselves, so the host sees no call that fails.
+/// that no directory holds by themselves, so the host sees no call that fails. The end of it is kept.
 struct Complaints {
     sink: Output,
     missed: Arc<AtomicBool>,
+    tail: Arc<Tail>,
 }
 
 /// As C libraries and Rust say it; the last is of a name outside of all directories.
@@ -95,6 +98,7 @@ impl GuestSink for Complaints {
         if !self.missed.load(Ordering::Relaxed) && MISSED.iter().any(says) {
             self.missed.store(true, Ordering::Relaxed);
         }
+        self.tail.push(bytes);
         self.sink.write(bytes)
     }
 }
@@ -128,8 +132,8 @@ impl Launcher {
     ) -> Result<Guest, WasmTaskError> {
         let memory_bytes_max = spec.limits.memory_bytes_max.min(TASK_MEMORY_BYTES_CEILING);
         let limits = StoreLimits::from(&TaskLimits { memory_bytes_max, ..spec.limits.clone() });
-        let missed = Arc::new(AtomicBool::new(false));
-        let wasi = wasi(context, spec, &limits, &missed)?;
+        let (missed, tail) = (Arc::new(AtomicBool::new(false)), Arc::new(Tail::default()));
+        let wasi = wasi(context, spec, &limits, (&missed, &tail))?;
         let disk = Arc::new(DiskQuota::new(spec.limits.disk_bytes_max));
         let engine = sandbox.engine(EngineKind::Task);
         let other = |e: wasmtime::Error| WasmTaskError::OtherWorld {
@@ -147,7 +151,8 @@ impl Launcher {
             };
             let memory = state.limiter.usage();
             let store = new_store(engine, &limits, state)?;
-            return Ok(Guest { run: Box::pin(run_component(pre, store, limits)), memory, missed });
+            let run = Box::pin(run_component(pre, store, limits));
+            return Ok(Guest { run, memory, missed, tail });
         }
         let module = code.module().ok_or_else(|| WasmTaskError::OtherWorld {
             path: spec.path.clone(),
@@ -169,7 +174,7 @@ impl Launcher {
         let state = ModuleTask { wasi, limiter, disk };
         let memory = state.limiter.usage();
         let store = new_store(engine, &limits, state)?;
-        Ok(Guest { run: Box::pin(run_module(pre, store, limits)), memory, missed })
+        Ok(Guest { run: Box::pin(run_module(pre, store, limits)), memory, missed, tail })
     }
 }
 
@@ -211,7 +216,7 @@ fn wasi(
     context: &TaskContext,
     spec: &WasmTaskSpec,
     limits: &StoreLimits,
-    missed: &Arc<AtomicBool>,
+    (missed, tail): (&Arc<AtomicBool>, &Arc<Tail>),
 ) -> Result<WasiCtxBuilder, WasmTaskError> {
     let mut wasi = new_wasi_builder(limits);
     wasi.args(&spec.args)
@@ -220,6 +225,7 @@ fn wasi(
         .stderr(GuestOutput::new(Arc::new(Complaints {
             sink: Output(Arc::clone(&context.stderr)),
             missed: Arc::clone(missed),
+            tail: Arc::clone(tail),
         })));
     input::connect(&mut wasi, context, &spec.input)?;
     preopen(&mut wasi, context, &spec.dirs)?;

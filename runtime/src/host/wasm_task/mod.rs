@@ -31,11 +31,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::driver::api::{BoxFuture, TaskContext};
-use crate::limits::{TASK_FILE_BYTES_MAX, TaskLimits, WORKLOADS_PER_RUN_MAX};
+use crate::limits::{CompileLimits, TASK_FILE_BYTES_MAX, TaskLimits, WORKLOADS_PER_RUN_MAX};
 use crate::model::ids::RunId;
 use crate::model::task::{RawExit, Usage};
 use crate::rng::Rng;
-use crate::sandbox::{CallError, CpuMeter, EngineKind, LoadError, Sandbox, detect_format};
+use crate::sandbox::{
+    CallError, CodeAsk, CpuMeter, EngineKind, LoadError, Sandbox, detect_format, missing_entry,
+};
 
 /// A directory or file a task sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,8 +191,17 @@ impl WasmTaskHost {
         let bytes = read_file(&spec.path)?;
         let coded = |source| WasmTaskError::Code { path: spec.path.clone(), source };
         let format = detect_format(&bytes).map_err(|e| coded(LoadError::Compile(e)))?;
-        let loading = inner.sandbox.code().load(bytes, EngineKind::Task, format);
-        let code = loading.await.map_err(coded)?;
+        if let Some(name) = missing_entry(&bytes, format) {
+            let reason = format!("it does not export {name}");
+            return Err(WasmTaskError::OtherWorld { path: spec.path, reason });
+        }
+        let within = CompileLimits::of_file(TASK_FILE_BYTES_MAX);
+        let say = |text: &str| {
+            (context.events)(format!("{} {text}", spec.path.display()), Vec::new());
+        };
+        let job = context.job_id.as_str();
+        let ask = CodeAsk { kind: EngineKind::Task, format, within, owner: job, say: Some(&say) };
+        let code = inner.sandbox.code().load_for(bytes, &ask).await.map_err(coded)?;
         let guest = inner.launcher.prepare(&inner.sandbox, &context, &spec, &code)?;
 
         let id = format!("wasm-{:016x}", inner.rng.next_u64());
@@ -210,6 +221,7 @@ impl WasmTaskHost {
             NotTaken::TooMany => WasmTaskError::TooMany,
         })?;
 
+        let tail = guest.tail;
         let mut task = inner.sandbox.spawn_task(guest.run, context.cpu_mhz);
         let _first = cpu.set(task.cpu());
         let clock = inner.clock.clone();
@@ -225,7 +237,7 @@ impl WasmTaskHost {
                 }
             };
             tracing::debug!(run = %run, cpu = ?task.cpu().total(), "WASM task ended");
-            let exit = exit::raw(result, killed, clock.now());
+            let exit = exit::raw(result, &tail.said(), killed, clock.now());
             let exit = exit::told(exit, missed.load(Ordering::Relaxed), &sees);
             exit_tx.send_replace(Some(exit));
         });

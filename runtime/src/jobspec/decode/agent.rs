@@ -18,7 +18,6 @@ use super::{Context, Reader};
 use crate::limits::{
     CONFIG_FILE_BYTES_MAX, GUEST_CORE_INSTANCES_MAX, GUEST_MEMORIES_MAX, GUEST_TABLES_MAX, MIB,
     PLUGIN_FILE_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PLUGIN_STRIKES_KEPT_MAX, QUARANTINE_MAX,
-    START_WALL_MAX,
 };
 use crate::model::config::{
     AgentConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock, QuarantineFor,
@@ -26,12 +25,12 @@ use crate::model::config::{
 };
 use crate::model::ids::PluginName;
 
-/// Shortest deadline of a call: below it no guest can answer.
-const CALL_WALL_MIN: Duration = Duration::from_millis(10);
+/// Deadline of a call: below it no guest can answer, above it nobody waits for a plugin.
+const CALL_WALL: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(120);
 /// Processor time of a compile child: the kernel counts seconds.
 const COMPILE_CPU: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(600);
 /// Wall time of a compile child.
-const COMPILE_WALL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(600);
+const COMPILE_WALL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(900);
 /// Below this the compiler itself does not start.
 const COMPILE_MEMORY_MB: RangeInclusive<i64> = 256..=64 * 1_024;
 /// Parts of a component: the pool of instances has a place for so many.
@@ -352,10 +351,10 @@ fn plugin(block: Block, cx: &mut Context<'_>) -> PluginBlock {
 
 fn limits(block: Block, cx: &mut Context<'_>) -> LimitOverrides {
     let mut reader = Reader::new(block.body, &LIMITS, cx);
-    let call_wall = duration("call_wall", CALL_WALL_MIN..=START_WALL_MAX, &mut reader, cx);
+    let call_wall = duration("call_wall", CALL_WALL, &mut reader, cx);
     let limits = LimitOverrides {
         call_wall,
-        call_cpu: duration("call_cpu", CALL_WALL_MIN..=START_WALL_MAX, &mut reader, cx),
+        call_cpu: duration("call_cpu", CALL_WALL, &mut reader, cx),
         instances: reader.number("instances", INSTANCES, cx),
         memories: reader.number("memories", MEMORIES, cx),
         tables: reader.number("tables", TABLES, cx),

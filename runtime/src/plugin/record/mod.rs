@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::PluginLimits;
 use crate::model::plugin::PluginKind;
+use crate::plugin::Failure;
 use crate::sandbox::CallError;
 
 pub(super) use input::Input;
@@ -120,8 +121,9 @@ impl Outcome {
     }
 }
 
-impl From<&CallError> for Outcome {
-    fn from(error: &CallError) -> Self {
+impl From<&Failure> for Outcome {
+    fn from(failure: &Failure) -> Self {
+        let error = &failure.error;
         let frames = match error {
             CallError::Trap { frames, .. } | CallError::StackOverflow { frames, .. } => {
                 frames.clone()
@@ -145,7 +147,7 @@ impl From<&CallError> for Outcome {
             CallError::Exit { .. } => "exit",
             CallError::Host { .. } => "host-error",
         };
-        Self { end: end.to_owned(), text: error.to_string(), frames }
+        Self { end: end.to_owned(), text: failure.to_string(), frames }
     }
 }
 

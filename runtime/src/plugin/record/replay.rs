@@ -12,6 +12,7 @@ use crate::host::tape::{Departure, Player, Reel, Tape};
 use crate::host::{CallState, HostServices};
 use crate::model::ids::PluginName;
 use crate::model::json::JsonObject;
+use crate::plugin::Failure;
 use crate::plugin::bindings::since_0_1::device_world::DevicePluginPre;
 use crate::plugin::bindings::since_0_1::driver_world::DriverPluginPre;
 use crate::plugin::bindings::since_0_1::host::types as wit;
@@ -22,7 +23,6 @@ use crate::plugin::manifest::{Manifest, ManifestError};
 use crate::plugin::policy::FailurePolicy;
 use crate::plugin::schema::{ConfigSchema, Described};
 use crate::plugin::{Linked, PluginError, PluginRuntime, PluginSpec, convert, driver};
-use crate::sandbox::CallError;
 
 /// Why a call could not be made again at all.
 #[derive(Debug, thiserror::Error)]
@@ -184,7 +184,7 @@ fn checked<E: ToString>(check: Result<(), E>) -> Outcome {
 }
 
 /// How `describe` ended.
-fn described(result: Result<(String, String, String, String), CallError>) -> Outcome {
+fn described(result: Result<(String, String, String, String), Failure>) -> Outcome {
     let (name, version, own, task) = match result {
         Ok(described) => described,
         Err(error) => return Outcome::from(&error),

@@ -20,13 +20,24 @@ const FAILED: u8 = 12;
 pub(super) fn outcome(
     status: ExitStatus,
     stderr: String,
+    kind: EngineKind,
     within: &CompileLimits,
+    artefact_bytes: u64,
 ) -> Result<(), CompileError> {
     if status.success() {
         return Ok(());
     }
     if let Some(signal) = signal_of(status) {
-        return Err(CompileError::CompileKilled { within: *within, signal, stderr });
+        return Err(match signal {
+            libc::SIGXCPU => CompileError::CompileCpu { kind, limit: within.cpu_max },
+            libc::SIGXFSZ => CompileError::ArtefactTooLarge { limit: artefact_bytes },
+            // The allocator gives up; so does a stack that is too deep.
+            libc::SIGABRT if !stderr.contains("overflowed its stack") => {
+                let limit = within.address_space_bytes_max;
+                CompileError::CompileMemory { kind, limit, stderr }
+            }
+            signal => CompileError::CompileKilled { signal, stderr },
+        });
     }
     Err(match status.code().and_then(|code| u8::try_from(code).ok()) {
         Some(INVALID) => CompileError::Invalid { message: stderr },
@@ -38,7 +49,7 @@ pub(super) fn outcome(
 /// Body of `ostler __compile …`: limit this process, read wasm from standard input, write the
 /// code into an existing file. `args` are those after `__compile`:
 /// `--kind plugin|task --format component|module --output FILE`, and before the last, where they
-/// differ from the defaults, `--file-bytes N --memory-bytes N --cpu-seconds N`.
+/// differ from the defaults, `--file-bytes N --memory-bytes N --cpu-seconds N --artefact-bytes N`.
 ///
 /// Failures go to standard error in one line; the exit code tells the parent which kind it is.
 pub fn compile_child_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -53,7 +64,7 @@ pub(in crate::sandbox) fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
             "usage: __compile --kind plugin|task --format component|module --output FILE",
         );
     };
-    if let Err(error) = limit_this_process(&args.within) {
+    if let Err(error) = limit_this_process(&args.within, args.artefact_bytes) {
         return fail(FAILED, &format!("cannot limit this process: {error}"));
     }
     match compile(&args) {
@@ -68,7 +79,7 @@ fn fail(code: u8, message: &str) -> u8 {
 }
 
 /// Before the first untrusted byte is read.
-fn limit_this_process(within: &CompileLimits) -> io::Result<()> {
+fn limit_this_process(within: &CompileLimits, artefact_bytes: u64) -> io::Result<()> {
     let (seconds, bytes) = (within.cpu_max.as_secs(), within.address_space_bytes_max);
     for (resource, soft, hard) in [
         (Resource::As, bytes, bytes),
@@ -76,7 +87,7 @@ fn limit_this_process(within: &CompileLimits) -> io::Result<()> {
         (Resource::Nofile, limits::COMPILE_OPEN_FILES_MAX, limits::COMPILE_OPEN_FILES_MAX),
         // A dump would hold the whole address space.
         (Resource::Core, 0, 0),
-        (Resource::Fsize, limits::COMPILE_ARTEFACT_BYTES_MAX, limits::COMPILE_ARTEFACT_BYTES_MAX),
+        (Resource::Fsize, artefact_bytes, artefact_bytes),
     ] {
         // An existing hard limit below ours stays.
         let hard = rustix::process::getrlimit(resource).maximum.map_or(hard, |now| now.min(hard));

@@ -163,7 +163,7 @@ async fn bounded_call(bench: &Bench, wat: &str, cpu_max: Duration) -> (CallError
         state.budget = HostcallBudget::new(u64::MAX, u64::MAX);
         state.cpu = of_store;
     });
-    let mut task = bench.sandbox.spawn_bounded(guest, meter, cpu_max);
+    let mut task = bench.sandbox.spawn_bounded(guest, meter, cpu_max, Blocks::Never);
     let ended = tokio::time::timeout(PATIENCE, task.join()).await.expect("it ends");
     (ended.unwrap_err(), task.cpu())
 }

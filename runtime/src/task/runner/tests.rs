@@ -38,6 +38,7 @@
 )]
 
 mod crash;
+mod deadlines;
 mod delay;
 mod exits;
 mod force;

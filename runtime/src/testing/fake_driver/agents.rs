@@ -7,6 +7,7 @@
 //! Only processes with a pid are held; other runs live from their start on.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Ending, FakeNode, Reply, Script};
 use crate::driver::api::{Adoption, TaskContext};
@@ -39,6 +40,11 @@ impl FakeNode {
     /// The driver plugin is not loaded, or is.
     pub fn set_missing(&self, missing: bool) {
         self.lock().missing = missing;
+    }
+
+    /// The driver's own deadline of a call.
+    pub fn set_call_wall(&self, wall: Duration) {
+        self.lock().call_wall = wall;
     }
 
     /// The driver can do nothing but spawn processes.

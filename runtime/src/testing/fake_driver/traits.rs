@@ -34,6 +34,14 @@ impl Driver for FakeNode {
         Capabilities { send_signals: true, exec: false, fs_isolation: FsIsolation::None }
     }
 
+    fn call_wall(&self) -> Duration {
+        self.lock().call_wall
+    }
+
+    fn given_up(&self, call: &'static str, task: &TaskContext, _after: Duration) {
+        self.note(&format!("given up: {call}"), task.task.as_str());
+    }
+
     fn starts_held(&self) -> bool {
         self.lock().starts_held
     }

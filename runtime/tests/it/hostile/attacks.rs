@@ -1,7 +1,7 @@
 //! The table of attacks.
 
 use super::arena::{Arena, Outcome};
-use super::{bytes, devices, drivers, modules, tasks};
+use super::{bytes, devices, drivers, hangs, modules, tasks};
 
 /// One attack.
 pub struct Attack {
@@ -72,6 +72,24 @@ fn plugins() -> Vec<Attack> {
             "endless loop with processor time to spare",
             ["did not answer within"],
             devices::spin_until_wall
+        ),
+        attack!(
+            "plugin-hung-calls",
+            "140 calls at once that never end",
+            ["did not answer within", "calls of this plugin are under way"],
+            hangs::many_calls
+        ),
+        attack!(
+            "plugin-hung-files",
+            "calls that sit in a file which does not open",
+            ["did not answer within", "no more files", "no leases here"],
+            hangs::files
+        ),
+        on_fingerprint!(
+            "plugin-panic",
+            "panic",
+            "last words that obey no line and a terminal",
+            ["the reason stands\\nin two lines\\u{1b}[2J"]
         ),
         attack!("plugin-sleep", "sleeping for ever", ["did not answer within"], devices::sleep),
         on_fingerprint!(
@@ -210,6 +228,18 @@ fn answers() -> Vec<Attack> {
             ["more than"],
             |arena| devices::call(arena, "describe", "exploding-schema")
         ),
+        attack!(
+            "schema-patterns",
+            "a schema of a thousand patterns",
+            ["its patterns are too many"],
+            |arena| devices::call(arena, "describe", "pattern-schema")
+        ),
+        attack!(
+            "schema-large-patterns",
+            "a schema of forty patterns of megabytes",
+            ["is not a JSON Schema"],
+            |arena| devices::call(arena, "describe", "large-pattern-schema")
+        ),
     ]
 }
 
@@ -307,6 +337,12 @@ fn by_tasks() -> Vec<Attack> {
         by_task!("task-memory", ["memory"], "all memory", ["out of memory at 32 MiB"]),
         by_task!("task-recursion", ["recurse"], "endless recursion", ["stack"]),
         by_task!("task-abort", ["abort"], "a trap", ["trapped"]),
+        by_task!(
+            "task-complain",
+            ["complain"],
+            "last words that obey no line and a terminal",
+            ["the reason stands\\nin two lines\\u{1b}[2J"]
+        ),
         by_task!("task-flood", ["flood"], "unbounded stdout", ["killed"]),
         by_task!(
             "task-fill",
@@ -441,6 +477,18 @@ fn by_modules() -> Vec<Attack> {
 
 fn compiling() -> Vec<Attack> {
     vec![
+        by_module!(
+            "compile-sparse-tables",
+            "tables that make megabytes of code of a line each",
+            ["out of proportion to the file"],
+            modules::sparse_tables(80)
+        ),
+        by_module!(
+            "compile-nothing-to-run",
+            "much to compile and nothing to run",
+            ["does not export _start"],
+            modules::nothing_to_run(5_000)
+        ),
         by_bytes!(
             "bytes-million-functions",
             "a million functions",
@@ -450,13 +498,13 @@ fn compiling() -> Vec<Attack> {
         by_bytes!(
             "bytes-large-functions",
             "ten thousand functions of three hundred steps",
-            ["compiler was killed", "compiling took over"],
+            ["compiling needs over", "compiling took over"],
             bytes::functions(10_000, 300)
         ),
         by_bytes!(
             "bytes-huge-function",
             "one function of four megabytes",
-            ["compiler was killed", "compiling took over", "not valid"],
+            ["compiler was killed", "compiling needs over", "compiling took over", "not valid"],
             bytes::functions(1, 700_000)
         ),
         by_bytes!(
@@ -464,6 +512,7 @@ fn compiling() -> Vec<Attack> {
             "blocks 200,000 deep",
             [
                 "compiler was killed",
+                "compiling needs over",
                 "compiling took over",
                 "not valid",
                 "compiler failed",
@@ -474,7 +523,13 @@ fn compiling() -> Vec<Attack> {
         by_bytes!(
             "bytes-deep-components",
             "components 2,000 deep",
-            ["compiled", "not valid", "compiler failed", "compiler was killed"],
+            [
+                "compiled",
+                "not valid",
+                "compiler failed",
+                "compiler was killed",
+                "compiling needs over"
+            ],
             bytes::deep_components(2_000)
         ),
         by_bytes!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ostler::clock::Stopwatch;
 use ostler::limits::{CompileLimits, PluginLimits, TASK_FILE_BYTES_MAX};
 use ostler::plugin::capability::Grants;
-use ostler::sandbox::{EngineKind, detect_format};
+use ostler::sandbox::{CodeAsk, EngineKind, detect_format};
 
 use super::arena::{Arena, Outcome, load_bytes, spec};
 
@@ -24,7 +24,8 @@ pub async fn compile(arena: &Arena, bytes: Vec<u8>) -> Outcome {
     let code = arena.services.sandbox.code();
     let format = detect_format(&bytes).unwrap();
     let watch = Stopwatch::start();
-    let compiled = code.load_within(bytes.into(), EngineKind::Task, format, within).await;
+    let ask = CodeAsk { kind: EngineKind::Task, format, within, owner: "attack", say: None };
+    let compiled = code.load_for(bytes.into(), &ask).await;
     let past = watch.elapsed().checked_sub(WALL);
     let said = compiled.map_or_else(|error| error.to_string(), |_| "compiled".to_owned());
     Outcome { past, ..Outcome::of(said) }

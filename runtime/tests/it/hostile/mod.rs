@@ -13,6 +13,7 @@ mod attacks;
 mod bytes;
 mod devices;
 mod drivers;
+mod hangs;
 mod modules;
 mod tasks;
 

@@ -20,6 +20,26 @@ pub fn many_memories(count: usize) -> String {
     format!(r#"(module {} (func (export "_start")))"#, "(memory 1)".repeat(count))
 }
 
+/// Tables of a million elements, nearly empty.
+pub fn sparse_tables(count: usize) -> String {
+    let mut text = String::from(r#"(module (func $f (export "_start"))"#);
+    for number in 0..count {
+        let _infallible = write!(
+            text,
+            "(table $t{number} 1000000 funcref)(elem (table $t{number}) (i32.const 999999) func $f)"
+        );
+    }
+    text + ")"
+}
+
+/// Functions without a beginning.
+pub fn nothing_to_run(count: usize) -> String {
+    format!(
+        "(module {})",
+        "(func (param i32) (result i32) (i32.add (local.get 0) (i32.const 1)))".repeat(count)
+    )
+}
+
 /// A module of WASI preview 1 that calls one function and exits with what it said.
 fn preview_1(name: &str, params: usize, call: &str) -> String {
     format!(

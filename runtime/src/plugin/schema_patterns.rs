@@ -1,0 +1,96 @@
+//! What the regular expressions of a plugin's JSON Schema may cost. Pure.
+//!
+//! Each becomes an automaton in the agent's memory, and a few characters can stand for millions of
+//! states. All patterns of a schema share one budget, so many have less each than a few.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::limits::{
+    SCHEMA_AUTOMATA_BYTES_MAX, SCHEMA_AUTOMATON_BYTES_MAX, SCHEMA_PATTERN_BYTES_MAX,
+    SCHEMA_PATTERNS_BYTES_MAX, SCHEMA_PATTERNS_MAX,
+};
+
+/// Why patterns are not compiled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum PatternCostError {
+    /// One is too long.
+    #[error("a pattern has {bytes} bytes; at most {SCHEMA_PATTERN_BYTES_MAX}")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// There are too many, or all together are too long.
+    #[error(
+        "its patterns are too many: {count} with {bytes} bytes; at most {SCHEMA_PATTERNS_MAX} with \
+         {SCHEMA_PATTERNS_BYTES_MAX}"
+    )]
+    TooMany {
+        /// Different ones.
+        count: usize,
+        /// Bytes of all.
+        bytes: usize,
+    },
+}
+
+/// What the automata of each pattern of this schema may take, bytes. The schema is known not to be
+/// deep.
+pub(super) fn share(schema: &Value) -> Result<usize, PatternCostError> {
+    let mut patterns = BTreeSet::new();
+    collect(schema, &mut patterns);
+    let bytes = patterns.iter().map(|pattern| pattern.len()).sum();
+    if let Some(long) = patterns.iter().find(|one| one.len() > SCHEMA_PATTERN_BYTES_MAX) {
+        return Err(PatternCostError::TooLong { bytes: long.len() });
+    }
+    let count = patterns.len();
+    if count > SCHEMA_PATTERNS_MAX || bytes > SCHEMA_PATTERNS_BYTES_MAX {
+        return Err(PatternCostError::TooMany { count, bytes });
+    }
+    Ok((SCHEMA_AUTOMATA_BYTES_MAX / count.max(1)).min(SCHEMA_AUTOMATON_BYTES_MAX))
+}
+
+/// Everything that may be taken for a pattern; a schema in an example counts too.
+fn collect<'a>(value: &'a Value, into: &mut BTreeSet<&'a str>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| collect(item, into)),
+        Value::Object(members) => {
+            for (name, member) in members {
+                match (name.as_str(), member) {
+                    ("pattern", Value::String(pattern)) => drop(into.insert(pattern)),
+                    ("patternProperties", Value::Object(named)) => {
+                        into.extend(named.keys().map(String::as_str));
+                        collect(member, into);
+                    }
+                    _ => collect(member, into),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_few_patterns_have_much_each_and_many_share_what_there_is() {
+        assert_eq!(share(&json!({"pattern": "a"})), Ok(SCHEMA_AUTOMATON_BYTES_MAX));
+        let names = (0..SCHEMA_PATTERNS_MAX).map(|n| (format!("^{n}$"), json!({})));
+        let many = json!({"patternProperties": names.collect::<serde_json::Map<_, _>>()});
+        assert_eq!(share(&many), Ok(SCHEMA_AUTOMATA_BYTES_MAX / SCHEMA_PATTERNS_MAX));
+    }
+
+    #[test]
+    fn patterns_are_found_wherever_they_stand_and_the_same_counts_once() {
+        let same = json!([{"pattern": "x"}, {"not": {"pattern": "x"}}]);
+        assert_eq!(share(&json!({"allOf": same})), Ok(SCHEMA_AUTOMATON_BYTES_MAX));
+        let all = (0..=SCHEMA_PATTERNS_MAX).map(|n| json!({"items": {"pattern": format!("{n}")}}));
+        let many = share(&json!({"anyOf": all.collect::<Vec<_>>()}));
+        assert!(matches!(many, Err(PatternCostError::TooMany { .. })), "{many:?}");
+        let long = share(&json!({"pattern": "x".repeat(SCHEMA_PATTERN_BYTES_MAX + 1)}));
+        assert!(matches!(long, Err(PatternCostError::TooLong { .. })), "{long:?}");
+    }
+}

@@ -1,0 +1,268 @@
+//! Whose guest is compiled next. Pure.
+//!
+//! ```text
+//!            join                 granted: a place is free
+//!   owner ─────────► waiting ───────────────────────────────► compiling ─► left
+//!                      ▲  ▲                                      │
+//!                      │  └── set back: its try is over, and ────┘
+//!                   long      somebody waits who had none
+//! ```
+//! Each owner (a job, a plugin) has a queue of its own. A place goes to the owner who compiles least
+//! at the moment, of those to the one that has had the least time, so a job with many modules delays
+//! only itself. A module that took longer than one try while others wait is set back and begins again
+//! later, behind all that had no try; those never take the last place. So whatever came before, a
+//! module that compiles quickly waits a few tries at most.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::limits::{COMPILE_OWNER_QUEUE_MAX, COMPILE_OWNERS_KEPT_MAX};
+
+/// One who waits or compiles.
+pub(super) type Ticket = u64;
+
+/// What compiling one guest came to so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Waiting,
+    Compiling,
+}
+
+#[derive(Debug)]
+struct Entry {
+    owner: String,
+    stage: Stage,
+    /// It had a try that was not enough.
+    long: bool,
+}
+
+/// More of one owner than may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Queue {
+    places: usize,
+    next: Ticket,
+    entries: BTreeMap<Ticket, Entry>,
+    /// Time each owner has had.
+    had: BTreeMap<String, Duration>,
+    /// Where an owner begins that had nothing lately; never goes back.
+    floor: Duration,
+}
+
+impl Queue {
+    /// Nobody there, and so many may compile at once.
+    pub(super) fn new(places: usize) -> Self {
+        let (entries, had) = (BTreeMap::new(), BTreeMap::new());
+        Self { places: places.max(1), next: 0, entries, had, floor: Duration::ZERO }
+    }
+
+    /// One more that is to be compiled.
+    pub(super) fn join(&mut self, owner: &str) -> Result<Ticket, Full> {
+        let of_owner = self.entries.values().filter(|entry| entry.owner == owner).count();
+        if of_owner >= COMPILE_OWNER_QUEUE_MAX {
+            return Err(Full);
+        }
+        if of_owner == 0 {
+            let had = self.had.entry(owner.to_owned()).or_default();
+            *had = (*had).max(self.floor);
+        }
+        self.next += 1;
+        let entry = Entry { owner: owner.to_owned(), stage: Stage::Waiting, long: false };
+        self.entries.insert(self.next, entry);
+        Ok(self.next)
+    }
+
+    /// Does it compile?
+    pub(super) fn compiles(&self, ticket: Ticket) -> bool {
+        self.entries.get(&ticket).is_some_and(|entry| entry.stage == Stage::Compiling)
+    }
+
+    /// How many others are waiting or compiling.
+    pub(super) fn others(&self) -> usize {
+        self.entries.len().saturating_sub(1)
+    }
+
+    /// Give free places away. Who got one.
+    pub(super) fn grant(&mut self) -> Vec<Ticket> {
+        let mut granted = Vec::new();
+        while let Some(ticket) = self.choose() {
+            if let Some(entry) = self.entries.get_mut(&ticket) {
+                entry.stage = Stage::Compiling;
+                granted.push(ticket);
+            }
+        }
+        granted
+    }
+
+    /// Whose turn it is, when there is a place.
+    fn choose(&self) -> Option<Ticket> {
+        let compiling = |entry: &&Entry| entry.stage == Stage::Compiling;
+        let taken = self.entries.values().filter(compiling).count();
+        let long = self.entries.values().filter(compiling).filter(|entry| entry.long).count();
+        if taken >= self.places {
+            return None;
+        }
+        let may = |entry: &Entry| !entry.long || long + 1 < self.places.max(2);
+        let waiting = self.entries.iter().filter(|(_, entry)| entry.stage == Stage::Waiting);
+        let next = waiting.filter(|(_, entry)| may(entry)).min_by_key(|(ticket, entry)| {
+            let of_owner = |other: &&Entry| compiling(other) && other.owner == entry.owner;
+            let busy = self.entries.values().filter(of_owner).count();
+            (entry.long, busy, self.had.get(&entry.owner).copied().unwrap_or_default(), **ticket)
+        });
+        next.map(|(ticket, _)| *ticket)
+    }
+
+    /// Its try of so long is over: is it to begin again later, because somebody waits who had none?
+    /// It waits again then.
+    pub(super) fn set_back(&mut self, ticket: Ticket, used: Duration) -> bool {
+        let untried = |entry: &Entry| entry.stage == Stage::Waiting && !entry.long;
+        let contended = self.entries.values().any(untried);
+        let Some(entry) = self.entries.get_mut(&ticket) else { return false };
+        if !contended || entry.long || entry.stage != Stage::Compiling {
+            return false;
+        }
+        (entry.long, entry.stage) = (true, Stage::Waiting);
+        let owner = entry.owner.clone();
+        self.charge(&owner, used);
+        true
+    }
+
+    /// It is compiled, failed, or nobody wants it any more; it had this time since it was granted.
+    pub(super) fn leave(&mut self, ticket: Ticket, used: Duration) {
+        if let Some(entry) = self.entries.remove(&ticket) {
+            self.charge(&entry.owner, used);
+        }
+        let there = |owner: &String| self.entries.values().any(|entry| entry.owner == *owner);
+        let least = self.had.iter().filter(|(owner, _)| there(owner)).map(|(_, had)| *had).min();
+        self.floor = self.floor.max(least.unwrap_or(self.floor));
+        while self.had.len() > COMPILE_OWNERS_KEPT_MAX {
+            let gone = self.had.iter().filter(|(owner, _)| !there(owner));
+            let Some(owner) = gone.min_by_key(|(_, had)| **had).map(|(owner, _)| owner.clone())
+            else {
+                break;
+            };
+            self.had.remove(&owner);
+        }
+    }
+
+    fn charge(&mut self, owner: &str, used: Duration) {
+        if let Some(had) = self.had.get_mut(owner) {
+            *had = had.saturating_add(used);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TRY: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn an_owner_with_many_modules_delays_only_itself() {
+        let mut queue = Queue::new(2);
+        let many: Vec<Ticket> = (0..6).map(|_| queue.join("many").unwrap()).collect();
+        assert_eq!(queue.grant(), many[..2]);
+        let honest = queue.join("honest").unwrap();
+        queue.leave(many[0], TRY);
+        assert_eq!(queue.grant(), [honest]);
+    }
+
+    #[test]
+    fn whoever_came_before_a_quick_one_waits_a_few_tries_at_most() {
+        let mut queue = Queue::new(2);
+        let slow: Vec<Ticket> = (0..6).map(|n| queue.join(&format!("slow {n}")).unwrap()).collect();
+        let honest = queue.join("honest").unwrap();
+        let mut running = queue.grant();
+        let mut tries = 0;
+        while !running.contains(&honest) {
+            tries += 1;
+            assert!(tries <= 3, "{queue:?}");
+            let over: Vec<Ticket> =
+                running.iter().copied().filter(|ticket| queue.set_back(*ticket, TRY)).collect();
+            running.retain(|ticket| !over.contains(ticket));
+            running.extend(queue.grant());
+        }
+        let compiling = slow.iter().filter(|ticket| queue.compiles(**ticket)).count();
+        assert_eq!(compiling, 1);
+    }
+
+    #[test]
+    fn long_ones_leave_a_place_to_those_who_had_no_try() {
+        let mut queue = Queue::new(2);
+        let (first, second) = (queue.join("a").unwrap(), queue.join("b").unwrap());
+        queue.grant();
+        let third = queue.join("c").unwrap();
+        assert!(queue.set_back(first, TRY));
+        assert_eq!(queue.grant(), [third]);
+        assert!(!queue.set_back(second, TRY), "nobody waits any more who had no try");
+        queue.leave(third, TRY);
+        assert_eq!(queue.grant(), [first], "a place for a long one");
+        queue.leave(second, TRY);
+        assert!(queue.grant().is_empty());
+        let fourth = queue.join("d").unwrap();
+        assert_eq!(queue.grant(), [fourth]);
+        assert!(!queue.set_back(first, TRY), "it is not set back twice");
+    }
+
+    #[test]
+    fn with_one_place_long_ones_have_it_when_nobody_else_waits() {
+        let mut queue = Queue::new(1);
+        let first = queue.join("a").unwrap();
+        queue.grant();
+        let second = queue.join("b").unwrap();
+        assert!(queue.set_back(first, TRY));
+        assert_eq!(queue.grant(), [second]);
+        queue.leave(second, TRY);
+        assert_eq!(queue.grant(), [first]);
+    }
+
+    #[test]
+    fn an_owner_has_so_many_and_no_more_and_new_names_save_up_nothing() {
+        let mut queue = Queue::new(1);
+        for _ in 0..COMPILE_OWNER_QUEUE_MAX {
+            queue.join("many").unwrap();
+        }
+        assert_eq!(queue.join("many"), Err(Full));
+        for number in 0..1_000 {
+            let ticket = queue.join(&format!("name {number}")).unwrap();
+            queue.grant();
+            queue.leave(ticket, TRY);
+        }
+        assert!(queue.had.len() <= COMPILE_OWNERS_KEPT_MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn places_are_never_exceeded_and_everybody_comes_to_an_end(
+            places in 1usize..4,
+            steps in prop::collection::vec((0u8..4, 0usize..8), 1..200),
+        ) {
+            let mut queue = Queue::new(places);
+            for (step, at) in steps {
+                let ticket = queue.entries.keys().nth(at).copied().unwrap_or_default();
+                match step {
+                    0 => drop(queue.join(&format!("o{}", at % 3))),
+                    1 => drop(queue.set_back(ticket, TRY)),
+                    2 => queue.leave(ticket, TRY),
+                    _ => {}
+                }
+                queue.grant();
+                let taken = queue.entries.values().filter(|e| e.stage == Stage::Compiling).count();
+                prop_assert!(taken <= places);
+                let untried = queue.entries.values().any(|e| e.stage == Stage::Waiting && !e.long);
+                prop_assert!(!untried || taken == places);
+            }
+            while let Some(ticket) = queue.entries.keys().copied().find(|t| queue.compiles(*t)) {
+                queue.leave(ticket, TRY);
+                queue.grant();
+            }
+            prop_assert!(queue.entries.is_empty());
+        }
+    }
+}

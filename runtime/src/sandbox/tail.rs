@@ -1,0 +1,113 @@
+//! The end of what a guest wrote to its standard error: a panic's message stands there and nowhere
+//! else.
+
+use std::fmt;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use super::output::ByteSink;
+use crate::limits::GUEST_STDERR_TAIL_BYTES;
+use crate::model::shown::shown;
+
+/// Keeps the last [`GUEST_STDERR_TAIL_BYTES`] of what is written to it. Holds nothing before the
+/// first byte.
+#[derive(Debug, Default)]
+pub struct Tail(Mutex<Vec<u8>>);
+
+impl Tail {
+    /// Take bytes; never fails.
+    pub fn push(&self, bytes: &[u8]) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = bytes.len().saturating_sub(GUEST_STDERR_TAIL_BYTES);
+        kept.extend_from_slice(bytes.get(from..).unwrap_or_default());
+        let excess = kept.len().saturating_sub(GUEST_STDERR_TAIL_BYTES);
+        // In one go for many short lines.
+        if excess >= GUEST_STDERR_TAIL_BYTES || bytes.len() >= GUEST_STDERR_TAIL_BYTES {
+            kept.drain(..excess);
+        }
+    }
+
+    /// What was written last.
+    #[must_use]
+    pub fn said(&self) -> Said {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = kept.len().saturating_sub(GUEST_STDERR_TAIL_BYTES);
+        Said(String::from_utf8_lossy(kept.get(from..).unwrap_or_default()).trim().to_owned())
+    }
+}
+
+impl ByteSink for Tail {
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        self.push(bytes);
+        Ok(())
+    }
+}
+
+/// What a guest said last. Shown behind what ended it: on one line, and with nothing in it that a
+/// terminal or a reader of logs would obey.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said(String);
+
+impl Said {
+    /// As it is shown, in at most `max` bytes: the end of it where it is longer.
+    #[must_use]
+    pub fn within(&self, max: usize) -> String {
+        let shown = self.to_string();
+        let Some(excess) = shown.len().checked_sub(max).filter(|excess| *excess > 0) else {
+            return shown;
+        };
+        // Its beginning stays; the mark takes three bytes.
+        let from = shown.ceil_char_boundary((LEAD.len() + excess + 3).min(shown.len()));
+        format!("{LEAD}…{}", shown.get(from..).unwrap_or_default())
+    }
+}
+
+/// Before what was said.
+const LEAD: &str = "; it wrote to standard error: ";
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        write!(f, "{LEAD}{}", shown(self.0.as_str(), usize::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_bytes_are_kept_however_they_came() {
+        let tail = Tail::default();
+        assert_eq!(tail.said().to_string(), "");
+        for number in 0..2_000 {
+            tail.push(format!("line {number}\n").as_bytes());
+        }
+        let said = tail.said().0;
+        assert!(said.ends_with("line 1998\nline 1999"), "{said}");
+        assert!((GUEST_STDERR_TAIL_BYTES - 16..=GUEST_STDERR_TAIL_BYTES).contains(&said.len()));
+        assert!(tail.0.lock().is_ok_and(|kept| kept.len() <= 2 * GUEST_STDERR_TAIL_BYTES));
+        tail.push(&vec![b'x'; 3 * GUEST_STDERR_TAIL_BYTES]);
+        assert_eq!(tail.said().0, "x".repeat(GUEST_STDERR_TAIL_BYTES));
+    }
+
+    #[test]
+    fn of_what_does_not_fit_the_end_is_shown() {
+        let tail = Tail::default();
+        tail.push("a first line\nthe last line".as_bytes());
+        assert_eq!(tail.said().within(1_000), tail.said().to_string());
+        let cut = tail.said().within(46);
+        assert_eq!(cut, "; it wrote to standard error: …the last line");
+    }
+
+    #[test]
+    fn what_was_said_is_one_line_that_no_terminal_obeys() {
+        let tail = Tail::default();
+        tail.push("thread 'main' panicked:\nboom \u{1b}[2J\u{202e}\u{fffd}\n".as_bytes());
+        let shown = tail.said().to_string();
+        let text = "; it wrote to standard error: thread 'main' panicked:\\nboom \\u{1b}[2J\\u{202e}\u{fffd}";
+        assert_eq!(shown, text);
+    }
+}
