@@ -3,15 +3,17 @@
 //! ```text
 //! all looked at ─► in use: drivers, devices, quarantines ─► told ─► their first answers, a while
 //!    (catalogue)                                                      └─► records, upgrades, files
+//!         └─ late ones ─► each in use when it comes
 //! ```
 
-use std::sync::{Arc, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::catalogue::{self, Loaded, PluginEntry, PluginStatus};
+use super::catalogue::{self, Came, Late, Loaded, PluginEntry, PluginStatus};
 use super::records::{self, Follower};
 use super::upgrade::{self, Upgrades};
 use super::{AgentConfig, AgentError, AgentHandle, quarantine};
@@ -30,6 +32,8 @@ pub(super) struct InUse {
     pub(super) entries: Vec<PluginEntry>,
     /// What may take the place of those in use.
     pub(super) upgrades: Upgrades,
+    /// What became of those that were late, by block and source.
+    pub(super) came: Mutex<BTreeMap<(String, String), PluginEntry>>,
 }
 
 /// Load the plugins and follow them; `told` when they are in use. What the operator should hear. Ends
@@ -53,7 +57,7 @@ async fn load(
 ) -> Result<Vec<String>, AgentError> {
     let inner = &agent.0;
     let managers = (&inner.drivers, &inner.devices);
-    let Loaded { entries, meters, first, waiting, seeds } =
+    let Loaded { entries, meters, first, waiting, seeds, late } =
         catalogue::load_all(config, &inner.data_dir, &inner.runtime, managers, &inner.board).await;
     for entry in &entries {
         if let PluginStatus::Refused(reason) = &entry.status {
@@ -66,10 +70,15 @@ async fn load(
     let mut notices = quarantine::restore(&inner.data_dir, &entries, &meters);
     *agent.meters() = meters;
     *inner.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
-    let used = InUse { entries: entries.clone(), upgrades: Upgrades::new(seeds) };
+    let (upgrades, came) = (Upgrades::new(seeds), Mutex::default());
+    let used = InUse { entries: entries.clone(), upgrades, came };
     // This is done once.
     let _second = inner.plugins.set(used);
-    inner.board.over();
+    if late.is_empty() {
+        inner.board.over();
+    } else {
+        drop(inner.beside.spawn(come(agent.clone(), late)));
+    }
     let answers = inner.beside.spawn(answered(agent.clone(), first));
     // Nobody may wait for it.
     let _gone = told.send(());
@@ -115,5 +124,49 @@ async fn answered(agent: AgentHandle, mut first: JoinSet<PluginName>) {
                 return;
             }
         }
+    }
+}
+
+/// Take late plugins into use as they come.
+async fn come(agent: AgentHandle, mut late: Late) {
+    let ended = agent.0.ended.clone();
+    loop {
+        let (drivers, devices) = (agent.0.drivers.clone(), agent.0.devices.clone());
+        let next = late.next(&agent.0.board, &drivers, &devices);
+        let Some(Some(came)) = ended.run_until_cancelled(next).await else { break };
+        for one in came {
+            take(&agent, one).await;
+        }
+    }
+    agent.0.board.over();
+}
+
+async fn take(agent: &AgentHandle, one: Came) {
+    let Came { entry, used } = one;
+    let inner = &agent.0;
+    if let PluginStatus::Refused(reason) = &entry.status {
+        tracing::warn!(plugin = %entry.own_name(), source = %entry.source, "not used: {reason}");
+        inner.node.update(|node| {
+            node.refused_plugins.insert(entry.name.clone(), reason.clone());
+        });
+    }
+    if let Some(catalogue::Used { seed, meter, kind, first }) = used {
+        let name = seed.name.clone();
+        let key = (kind, name.to_string());
+        let meters = BTreeMap::from([(key.clone(), Arc::clone(&meter))]);
+        for said in quarantine::restore(&inner.data_dir, std::slice::from_ref(&entry), &meters) {
+            tracing::info!("{said}");
+        }
+        inner.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
+        if let Some(used) = inner.plugins.get() {
+            used.upgrades.add(seed);
+        }
+        agent.set_meter(key, meter);
+        drop(inner.beside.spawn(answered(agent.clone(), first)));
+        records::upgraded(&inner.state, &entry).await;
+    }
+    if let Some(used) = inner.plugins.get() {
+        let mut came = used.came.lock().unwrap_or_else(PoisonError::into_inner);
+        came.insert((entry.name.clone(), entry.source.clone()), entry);
     }
 }

@@ -73,7 +73,8 @@ impl AgentHandle {
     /// it. Their strikes are forgotten, and they are asked at once. None: there is no such plugin.
     pub fn lift_plugin(&self, name: &str) -> Vec<LiftReport> {
         let mut lifted = Vec::new();
-        for entry in self.plugins().iter().filter(|entry| entry.status == PluginStatus::Loaded) {
+        for entry in self.plugins_now().iter().filter(|entry| entry.status == PluginStatus::Loaded)
+        {
             let (Some(kind), Some(own)) = (entry.kind, &entry.describes_as) else { continue };
             if own != name && entry.name != name {
                 continue;
@@ -91,7 +92,8 @@ impl AgentHandle {
     /// has it. None: there is no such plugin.
     pub async fn record_plugin(&self, name: &str) -> Vec<RecordReport> {
         let mut recorded = Vec::new();
-        for entry in self.plugins().iter().filter(|entry| entry.status == PluginStatus::Loaded) {
+        for entry in self.plugins_now().iter().filter(|entry| entry.status == PluginStatus::Loaded)
+        {
             let Some(own) = entry.describes_as.as_deref().map(PluginName::new) else { continue };
             let Some(own) = own.ok().filter(|own| own.as_str() == name || entry.name == name)
             else {
@@ -120,10 +122,7 @@ impl AgentHandle {
     /// How every plugin does that was looked at, in the order of [`AgentHandle::plugins`].
     #[must_use]
     pub fn plugins_status(&self) -> Vec<PluginStatusReport> {
-        match self.0.plugins.get() {
-            Some(used) => used.entries.iter().map(|entry| self.status_of(entry)).collect(),
-            None => self.0.board.entries().iter().map(|entry| self.status_of(entry)).collect(),
-        }
+        self.plugins_now().iter().map(|entry| self.status_of(entry)).collect()
     }
 
     /// How the plugins do that give themselves this name, or whose block has it; those in use first.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostler::agent::{AllocResult, JobResult};
+use ostler::agent::{AllocResult, JobResult, PluginStatus};
 use ostler::clock::{Stopwatch, sleep, timeout};
 use ostler::model::device::HealthState;
 use ostler::model::event::EventKind;
@@ -120,6 +120,7 @@ fn assert_failed(result: &JobResult, group: &str, kind: EventKind, text: &str) {
 async fn a_device_plugin_that_fails_its_fingerprint_is_shown_with_the_reason_and_harms_nobody() {
     let modes = [
         ("trap", "trapped"),
+        ("panic", r"the reason stands\nin two lines\u{1b}[2J"),
         ("stack-overflow", "stack of 512 KiB overflowed"),
         ("spin", "did not answer within 1s"),
         ("memory-bomb", "memory limit of 64 MiB"),
@@ -150,6 +151,64 @@ async fn a_device_plugin_that_fails_its_fingerprint_is_shown_with_the_reason_and
         assert!(node.devices.iter().any(|d| d.key.vendor == "ostler"), "{mode}: others are found");
         agent.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_start_waits_for_no_plugin_and_a_late_one_comes_into_use_by_itself() {
+    let config = format!(
+        r#"
+        plugin "hostile" {{
+          file = "{HOSTILE_DEVICE}"
+          config {{
+            describe = "slow"
+          }}
+          limits {{
+            call_wall = "60s"
+          }}
+        }}
+        plugin "hangs" {{
+          file = "{HOSTILE_DEVICE}"
+          config {{
+            describe = "sleep"
+          }}
+          limits {{
+            call_wall = "120s"
+          }}
+        }}
+        "#
+    );
+    let agent = TestAgent::with_config(&config).await;
+    let status = |name: &str| {
+        let all = agent.handle.plugins_now();
+        all.into_iter().find(|entry| entry.name == name).unwrap().status
+    };
+    assert_eq!(status("exec"), PluginStatus::Loaded);
+    assert_eq!(status("hangs"), PluginStatus::Loading, "nobody waited for it");
+    eventually("the slow one is in use", || status("hostile") == PluginStatus::Loaded).await;
+    assert_eq!(status("hangs"), PluginStatus::Loading, "nor does the slow one");
+    let found = || agent.handle.node().devices.iter().any(|group| group.key.vendor == "hostile");
+    eventually("its devices are there", found).await;
+    let leaving = Stopwatch::start();
+    agent.stop().await;
+    assert!(leaving.elapsed() < SLACK, "nor does the end: {:?}", leaving.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_plugin_said_before_it_trapped_is_in_its_status_and_its_recording() {
+    const WORDS: &str = r"the reason stands\nin two lines\u{1b}[2J";
+    let agent = TestAgent::with_config(&hostile_device("mode", "panic")).await;
+    let status = agent.handle.plugin_status("hostile-device").remove(0).activity.unwrap();
+    let reason = status.last_error.unwrap().reason;
+    assert!(reason.contains(WORDS) && !reason.contains('\n'), "{reason}");
+    let written = || {
+        let dir = std::fs::read_dir(agent.handle.data_dir().join("recordings"));
+        let file = dir.into_iter().flatten().flatten().next()?.path();
+        ostler::agent::offline::recording(&std::fs::read(file).ok()?).ok()
+    };
+    eventually("the call is recorded", || written().is_some()).await;
+    let outcome = written().unwrap().calls.pop().unwrap().outcome;
+    assert!(outcome.end == "trap" && outcome.text.contains(WORDS), "{outcome:?}");
+    agent.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -50,20 +50,30 @@ impl Board {
         self.tell(&now);
     }
 
+    /// Names of those that are still being loaded.
+    pub(super) fn coming(&self) -> Vec<String> {
+        names(&self.lock())
+    }
+
     /// What can be used is in use.
     pub(in crate::agent) fn over(&self) {
         self.node.update(|node| node.loading = Vec::new());
     }
 
     fn tell(&self, entries: &[PluginEntry]) {
-        let loading = entries.iter().filter(|entry| entry.status == PluginStatus::Loading);
-        let mut names: Vec<String> = loading.map(|entry| entry.name.clone()).collect();
+        let names = names(entries);
         if names.is_empty() {
             // Looked at, and not in use before all is over.
             return;
         }
-        names.sort_unstable();
-        names.dedup();
         self.node.update(|node| node.loading = names);
     }
+}
+
+fn names(entries: &[PluginEntry]) -> Vec<String> {
+    let loading = entries.iter().filter(|entry| entry.status == PluginStatus::Loading);
+    let mut names: Vec<String> = loading.map(|entry| entry.name.clone()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }

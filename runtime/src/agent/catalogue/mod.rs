@@ -6,7 +6,8 @@
 //!                        └───────────────────────────┴──────────────────────────────┴─► PluginEntry
 //! ```
 //! All are listed from the beginning, see `Board`; those that can be used come into use together,
-//! when all were looked at: before, one may still give itself the name of another.
+//! when all were looked at: before, one may still give itself the name of another. One that takes far
+//! longer than the others is not waited for: it comes into use by itself (`late`).
 //!
 //! Each is loaded with the grants its block gives it, or (built-in ones) with the least it needs.
 //! What is refused stays in the list with the reason.
@@ -15,6 +16,7 @@ mod believe;
 mod board;
 mod choose;
 mod find;
+mod late;
 mod load;
 mod outside;
 
@@ -42,6 +44,7 @@ use super::upgrade::kept::Choice;
 pub use believe::ObtainError;
 use believe::Registries;
 pub(super) use board::Board;
+pub(super) use late::{Came, Late, Used};
 use load::{Loader, Looked};
 pub use outside::{PullReport, SignatureReport, VerifyReport, pull, verify};
 
@@ -119,6 +122,8 @@ pub(super) struct Loaded {
     pub(super) waiting: BTreeSet<PluginName>,
     /// Of each in use: what another version of it is loaded with.
     pub(super) seeds: Vec<InUse>,
+    /// Those that take longer.
+    pub(super) late: Late,
 }
 
 /// A plugin in use, as it was loaded.
@@ -158,7 +163,7 @@ pub(super) async fn load_all(
         let loaded = load::load(candidate, Arc::clone(&loader));
         loads.spawn(async move { (at, loaded.await) });
     }
-    let mut looked = all(loads, board).await;
+    let (mut looked, late) = Late::split(loads, board).await;
     refuse_rivals(&mut looked);
     looked.sort_by(|a, b| {
         let key = |one: &Looked| (one.entry.name.clone(), one.plugin.is_none(), one.source);
@@ -167,7 +172,7 @@ pub(super) async fn load_all(
 
     let (mut meters, mut first) = (Meters::new(), JoinSet::new());
     let mut waiting = BTreeSet::new();
-    let mut entries = Vec::with_capacity(looked.len());
+    let mut entries = late.entries(board);
     let mut seeds = Vec::new();
     for Looked { mut entry, plugin, seed, .. } in looked {
         if let Some((plugin, seed)) = plugin.zip(seed) {
@@ -183,21 +188,8 @@ pub(super) async fn load_all(
         }
         entries.push(entry);
     }
-    Loaded { entries, meters, first, waiting, seeds }
-}
-
-async fn all(mut set: JoinSet<(usize, Looked)>, board: &Board) -> Vec<Looked> {
-    let mut results = Vec::with_capacity(set.len());
-    while let Some(result) = set.join_next().await {
-        match result {
-            Ok((at, looked)) => {
-                board.looked(at, &looked);
-                results.push(looked);
-            }
-            Err(error) => tracing::error!(%error, "loading a plugin was given up"),
-        }
-    }
-    results
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    Loaded { entries, meters, first, waiting, seeds, late }
 }
 
 /// Of plugins that give themselves one name keep one.

@@ -33,9 +33,10 @@ fn seen(path: &Path) -> Option<Seen> {
 /// Watch until the agent ends. Nothing runs where no plugin wants it.
 pub(in crate::agent) fn spawn(agent: &AgentHandle) {
     let Some(upgrades) = agent.upgrades() else { return };
-    let auto = upgrades.0.values().filter(|slot| slot.seed.mode == UpgradeMode::Auto);
+    let slots: Vec<Arc<Slot>> = upgrades.lock().values().cloned().collect();
+    let auto = slots.into_iter().filter(|slot| slot.seed.mode == UpgradeMode::Auto);
     let watched: Vec<(Arc<Slot>, PathBuf)> =
-        auto.filter_map(|slot| Some((Arc::clone(slot), slot.seed.path.clone()?))).collect();
+        auto.filter_map(|slot| Some((Arc::clone(&slot), slot.seed.path.clone()?))).collect();
     if watched.is_empty() {
         return;
     }

@@ -177,25 +177,38 @@ impl Slot {
 }
 
 /// Every plugin in use, with what may take its place.
-pub(super) struct Upgrades(BTreeMap<(PluginKind, String), Arc<Slot>>);
+pub(super) struct Upgrades(Mutex<BTreeMap<(PluginKind, String), Arc<Slot>>>);
 
 impl Upgrades {
     /// The plugins as they were loaded.
     pub(super) fn new(used: Vec<InUse>) -> Self {
         let slots = used.into_iter().filter_map(Slot::new);
-        Self(slots.map(|slot| ((slot.kind, slot.name.to_string()), Arc::new(slot))).collect())
+        let slots = slots.map(|slot| ((slot.kind, slot.name.to_string()), Arc::new(slot)));
+        Self(Mutex::new(slots.collect()))
+    }
+
+    /// One that came later.
+    pub(super) fn add(&self, one: InUse) {
+        if let Some(slot) = Slot::new(one) {
+            self.lock().insert((slot.kind, slot.name.to_string()), Arc::new(slot));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(PluginKind, String), Arc<Slot>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Files of plugins in use, and their digests.
     pub(super) fn files(&self) -> Vec<(PathBuf, String)> {
         let file =
             |slot: &Arc<Slot>| Some((slot.seed.path.clone()?, slot.now().manifest.digest.clone()));
-        self.0.values().filter_map(file).collect()
+        self.lock().values().filter_map(file).collect()
     }
 
-    fn find(&self, name: &str) -> Option<&Arc<Slot>> {
-        let own = self.0.iter().find(|((_, own), _)| own == name).map(|(_, slot)| slot);
-        own.or_else(|| self.0.values().find(|slot| slot.seed.spec.name == name))
+    fn find(&self, name: &str) -> Option<Arc<Slot>> {
+        let slots = self.lock();
+        let own = slots.iter().find(|((_, own), _)| own == name).map(|(_, slot)| slot);
+        own.or_else(|| slots.values().find(|slot| slot.seed.spec.name == name)).cloned()
     }
 }
 
@@ -211,7 +224,7 @@ impl AgentHandle {
         name: &str,
         options: UpgradeOptions,
     ) -> Result<UpgradeReport, UpgradeError> {
-        let slot = self.upgrades().and_then(|upgrades| upgrades.find(name)).cloned();
+        let slot = self.upgrades().and_then(|upgrades| upgrades.find(name));
         let slot = slot.ok_or_else(|| UpgradeError::Unknown(name.chars().take(64).collect()))?;
         let UpgradeOptions { file, consents } = options;
         if let Some(file) = file.as_ref().filter(|file| !file.is_absolute()) {
@@ -244,8 +257,13 @@ impl AgentHandle {
 
     /// The entry of a plugin after its upgrades.
     pub(super) fn entry_now(&self, entry: &PluginEntry) -> PluginEntry {
-        let slot = self.slot_of(entry);
-        slot.map_or_else(|| entry.clone(), |slot| slot.now().entry.clone())
+        let came = self.0.plugins.get().and_then(|used| {
+            let came = used.came.lock().unwrap_or_else(PoisonError::into_inner);
+            came.get(&(entry.name.clone(), entry.source.clone())).cloned()
+        });
+        let entry = came.unwrap_or_else(|| entry.clone());
+        let slot = self.slot_of(&entry);
+        slot.map_or(entry, |slot| slot.now().entry.clone())
     }
 
     /// What is told of the upgrades of a plugin in use.
@@ -256,9 +274,9 @@ impl AgentHandle {
         Some(UpgradeStatus { proving_until, ..now.status.clone() })
     }
 
-    fn slot_of(&self, entry: &PluginEntry) -> Option<&Arc<Slot>> {
+    fn slot_of(&self, entry: &PluginEntry) -> Option<Arc<Slot>> {
         let used = entry.status == PluginStatus::Loaded;
         let key = entry.kind.zip(entry.describes_as.clone()).filter(|_| used)?;
-        self.upgrades()?.0.get(&key)
+        self.upgrades()?.lock().get(&key).cloned()
     }
 }
