@@ -52,5 +52,5 @@ pub use store::{
     HostCalls, HostcallBudget, StoreLimits, StoreState, meter_host_calls, new_resource_table,
     new_store, new_wasi_builder,
 };
-pub use tail::{Said, Tail};
+pub use tail::{Said, Tail, without_last_words};
 pub use worker::{GuestRun, Sandbox, SandboxConfig};

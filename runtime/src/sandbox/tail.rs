@@ -62,6 +62,12 @@ impl Said {
     }
 }
 
+/// A text without what a guest said last: what is left is the same wherever the guest runs.
+#[must_use]
+pub fn without_last_words(text: &str) -> &str {
+    text.split_once(LEAD).map_or(text, |(before, _)| before)
+}
+
 /// Before what was said.
 const LEAD: &str = "; it wrote to standard error: ";
 
@@ -109,5 +115,7 @@ mod tests {
         let shown = tail.said().to_string();
         let text = "; it wrote to standard error: thread 'main' panicked:\\nboom \\u{1b}[2J\\u{202e}\u{fffd}";
         assert_eq!(shown, text);
+        assert_eq!(without_last_words(&format!("it trapped{shown}")), "it trapped");
+        assert_eq!(without_last_words("it trapped"), "it trapped");
     }
 }

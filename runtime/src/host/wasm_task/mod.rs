@@ -28,6 +28,7 @@ pub use input::TaskInput;
 use registry::{Entry, NotTaken, Registry};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::Clock;
 use crate::driver::api::{BoxFuture, TaskContext};
@@ -36,7 +37,8 @@ use crate::model::ids::RunId;
 use crate::model::task::{RawExit, Usage};
 use crate::rng::Rng;
 use crate::sandbox::{
-    CallError, CodeAsk, CpuMeter, EngineKind, LoadError, Sandbox, detect_format, missing_entry,
+    CallError, CodeAsk, CpuMeter, EngineKind, Format, LoadError, LoadedCode, Sandbox,
+    detect_format, missing_entry,
 };
 
 /// A directory or file a task sees.
@@ -195,13 +197,12 @@ impl WasmTaskHost {
             let reason = format!("it does not export {name}");
             return Err(WasmTaskError::OtherWorld { path: spec.path, reason });
         }
-        let within = CompileLimits::of_file(TASK_FILE_BYTES_MAX);
-        let say = |text: &str| {
-            (context.events)(format!("{} {text}", spec.path.display()), Vec::new());
-        };
-        let job = context.job_id.as_str();
-        let ask = CodeAsk { kind: EngineKind::Task, format, within, owner: job, say: Some(&say) };
-        let code = inner.sandbox.code().load_for(bytes, &ask).await.map_err(coded)?;
+        // Not on the stack of the guest that asks, which has little room for host functions.
+        let (host, about, path) = (Arc::clone(inner), Arc::clone(&context), spec.path.clone());
+        let loading =
+            inner.control.spawn(async move { load(&host, &about, &path, bytes, format).await });
+        let code = AbortOnDropHandle::new(loading).await.unwrap_or(Err(LoadError::Interrupted));
+        let code = code.map_err(coded)?;
         let guest = inner.launcher.prepare(&inner.sandbox, &context, &spec, &code)?;
 
         let id = format!("wasm-{:016x}", inner.rng.next_u64());
@@ -324,6 +325,21 @@ impl Inner {
     fn lock(&self) -> std::sync::MutexGuard<'_, Registry> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The code of a task's file, compiled when its job's turn comes; what takes long is told in its events.
+async fn load(
+    inner: &Inner,
+    context: &TaskContext,
+    path: &Path,
+    bytes: Arc<[u8]>,
+    format: Format,
+) -> Result<Arc<LoadedCode>, LoadError> {
+    let within = CompileLimits::of_file(TASK_FILE_BYTES_MAX);
+    let say = |text: &str| (context.events)(format!("{} {text}", path.display()), Vec::new());
+    let (kind, owner) = (EngineKind::Task, context.job_id.as_str());
+    let ask = CodeAsk { kind, format, within, owner, say: Some(&say) };
+    inner.sandbox.code().load_for(bytes, &ask).await
 }
 
 /// Read a regular file of bounded size. A pipe or device is refused instead of waited for.

