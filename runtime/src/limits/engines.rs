@@ -35,6 +35,16 @@ pub const POOL_MAPPINGS_PER_SLOT: u64 = 6;
 pub const MAX_MAP_COUNT_DEFAULT: u64 = 65_530;
 /// Fewest threads for guests, so that one stuck in a blocking host call does not stop the others.
 pub const GUEST_THREADS_MIN: usize = 2;
+/// Threads for each place of a busy guest: one that does not yield lends its place to another, which
+/// needs a thread of its own.
+pub const GUEST_THREADS_PER_PLACE: usize = 2;
+/// Ticks without a yield after which it does: a guest that computes yields at the first.
+pub const OVERDUE_TICKS: u8 = 2;
+/// Guests may have one in so many of the descriptors that the agent's process may have: the rest is for
+/// the API, state, logs and supervisors.
+pub const GUEST_DESCRIPTORS_PART: u64 = 2;
+/// One task, or one plugin, may have one in so many of those.
+pub const GUEST_DESCRIPTORS_OWN_PART: u64 = 4;
 /// Ticks without a running guest after which the epoch ticker sleeps until one runs.
 pub const EPOCH_IDLE_TICKS: u32 = 100;
 /// Largest finished artefact of the compiler, bytes: code is about three times its wasm.

@@ -3,7 +3,8 @@
 //! Wasmtime's stock limiter bounds each memory on its own, so a guest with four memories gets four
 //! times its limit, and its tables (8 bytes an element on the host) cost nothing. This one keeps the
 //! sum of all of them, and remembers the peak and whether it ever refused, so
-//! that the error of a guest that died of a refused allocation can say so.
+//! that the error of a guest that died of a refused allocation can say so. What host functions hold
+//! for the guest between two of its calls is part of the same sum ([`GuestUsage::hold`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,8 +15,9 @@ use super::store::StoreLimits;
 use crate::limits::TABLE_ELEMENT_BYTES;
 
 /// What a guest holds and held, readable while it runs and after its store is gone.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct GuestUsage {
+    max: u64,
     memory: AtomicU64,
     peak: AtomicU64,
     memory_refused: AtomicBool,
@@ -23,7 +25,43 @@ pub struct GuestUsage {
 }
 
 impl GuestUsage {
-    /// Linear memories and tables together now, bytes.
+    const fn new(max: u64) -> Self {
+        Self {
+            max,
+            memory: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+            memory_refused: AtomicBool::new(false),
+            table_refused: AtomicBool::new(false),
+        }
+    }
+
+    /// Count so much of the host's memory as the guest's, until what is returned is dropped. `None`:
+    /// it does not fit into the guest's limit.
+    #[must_use]
+    pub fn hold(self: &Arc<Self>, bytes: u64) -> Option<HostBytes> {
+        self.add(bytes).then(|| HostBytes { usage: Arc::clone(self), bytes })
+    }
+
+    fn add(&self, more: u64) -> bool {
+        let fits = |now: u64| now.checked_add(more).filter(|sum| *sum <= self.max);
+        match self.memory.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
+            Ok(before) => {
+                self.peak.fetch_max(before.saturating_add(more), Ordering::Relaxed);
+                true
+            }
+            Err(_) => {
+                self.memory_refused.store(true, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    fn take_back(&self, bytes: u64) {
+        let less = |now: u64| Some(now.saturating_sub(bytes));
+        let _was = self.memory.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// Linear memories, tables and what the host holds for the guest together now, bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.memory.load(Ordering::Relaxed)
@@ -48,10 +86,24 @@ impl GuestUsage {
     }
 }
 
+/// Memory that the host holds for a guest; no longer counted when dropped.
+#[derive(Debug)]
+pub struct HostBytes {
+    usage: Arc<GuestUsage>,
+    bytes: u64,
+}
+
+impl Drop for HostBytes {
+    fn drop(&mut self) {
+        self.usage.take_back(self.bytes);
+    }
+}
+
 /// One store's limiter; part of its [`StoreState`](super::StoreState).
 #[derive(Debug)]
 pub struct GuestLimiter {
-    memory: Total,
+    /// The last addition to the memory, in case it has to be taken back.
+    last: u64,
     tables: Total,
     instances: u32,
     memory_count: u32,
@@ -74,11 +126,7 @@ impl Total {
 
     /// Whether the sum may grow by `desired - current`.
     fn grow(&mut self, current: usize, desired: usize) -> bool {
-        self.add(desired.saturating_sub(current) as u64)
-    }
-
-    /// Whether the sum may grow by `more`.
-    fn add(&mut self, more: u64) -> bool {
+        let more = desired.saturating_sub(current) as u64;
         let sum = self.now.saturating_add(more);
         let allowed = sum <= self.max;
         self.last = if allowed { more } else { 0 };
@@ -98,12 +146,12 @@ impl GuestLimiter {
     #[must_use]
     pub fn new(limits: &StoreLimits) -> Self {
         Self {
-            memory: Total::new(limits.memory_bytes),
+            last: 0,
             tables: Total::new(limits.table_elements),
             instances: limits.instances,
             memory_count: limits.memories,
             table_count: limits.tables,
-            usage: Arc::new(GuestUsage::default()),
+            usage: Arc::new(GuestUsage::new(limits.memory_bytes)),
         }
     }
 
@@ -113,9 +161,14 @@ impl GuestLimiter {
         Arc::clone(&self.usage)
     }
 
-    fn publish_memory(&self) {
-        self.usage.memory.store(self.memory.now, Ordering::Relaxed);
-        self.usage.peak.fetch_max(self.memory.now, Ordering::Relaxed);
+    fn add_memory(&mut self, more: u64) -> bool {
+        let allowed = self.usage.add(more);
+        self.last = if allowed { more } else { 0 };
+        allowed
+    }
+
+    fn take_memory_back(&mut self) {
+        self.usage.take_back(std::mem::take(&mut self.last));
     }
 }
 
@@ -128,21 +181,14 @@ impl ResourceLimiter for GuestLimiter {
     ) -> wasmtime::Result<bool> {
         // Beyond what the module itself declares: its own doing, not our limit.
         if maximum.is_some_and(|maximum| desired > maximum) {
-            self.memory.last = 0;
+            self.last = 0;
             return Ok(false);
         }
-        let allowed = self.memory.grow(current, desired);
-        if allowed {
-            self.publish_memory();
-        } else {
-            self.usage.memory_refused.store(true, Ordering::Relaxed);
-        }
-        Ok(allowed)
+        Ok(self.add_memory(desired.saturating_sub(current) as u64))
     }
 
     fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
-        self.memory.take_back();
-        self.usage.memory.store(self.memory.now, Ordering::Relaxed);
+        self.take_memory_back();
         Ok(())
     }
 
@@ -153,7 +199,7 @@ impl ResourceLimiter for GuestLimiter {
         maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
         if maximum.is_some_and(|maximum| desired > maximum) {
-            (self.tables.last, self.memory.last) = (0, 0);
+            (self.tables.last, self.last) = (0, 0);
             return Ok(false);
         }
         if !self.tables.grow(current, desired) {
@@ -161,19 +207,16 @@ impl ResourceLimiter for GuestLimiter {
             return Ok(false);
         }
         let more = desired.saturating_sub(current) as u64;
-        if !self.memory.add(more.saturating_mul(TABLE_ELEMENT_BYTES)) {
+        if !self.add_memory(more.saturating_mul(TABLE_ELEMENT_BYTES)) {
             self.tables.take_back();
-            self.usage.memory_refused.store(true, Ordering::Relaxed);
             return Ok(false);
         }
-        self.publish_memory();
         Ok(true)
     }
 
     fn table_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
         self.tables.take_back();
-        self.memory.take_back();
-        self.usage.memory.store(self.memory.now, Ordering::Relaxed);
+        self.take_memory_back();
         Ok(())
     }
 
@@ -233,6 +276,17 @@ mod tests {
         assert_eq!(limiter.usage().memory_bytes(), 2 * PAGE as u64);
         limiter.table_grow_failed(wasmtime::Error::msg("no memory")).unwrap();
         assert!(limiter.memory_growing(PAGE, 2 * PAGE, None).unwrap());
+    }
+
+    #[test]
+    fn what_the_host_holds_for_the_guest_shares_its_limit_until_it_is_dropped() {
+        let mut limiter = limiter(2 * PAGE as u64);
+        let held = limiter.usage().hold(PAGE as u64).unwrap();
+        assert!(limiter.usage().hold(PAGE as u64 + 1).is_none());
+        assert!(!limiter.memory_growing(0, 2 * PAGE, None).unwrap());
+        drop(held);
+        assert!(limiter.memory_growing(0, 2 * PAGE, None).unwrap());
+        assert!(limiter.usage().hold(1).is_none() && limiter.usage().memory_refused());
     }
 
     #[test]

@@ -8,8 +8,8 @@
 //! ```
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::thread::Thread;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 use wasmtime::Engine;
 
 use super::error::{CallError, SandboxError};
+use super::running::Turns;
 use crate::clock::Stopwatch;
 use crate::limits;
 
@@ -225,14 +226,15 @@ impl Pulse {
     }
 }
 
-/// The thread that advances the epoch of both engines. After this is dropped it ends with the last
+/// The thread that advances the epoch of both engines and takes places from tasks that do not yield.
+/// After this is dropped it ends with the last
 /// guest.
 pub(super) struct Ticker {
     pulse: Arc<Pulse>,
 }
 
 impl Ticker {
-    pub(super) fn start(engines: &[&Engine]) -> Result<Self, SandboxError> {
+    pub(super) fn start(engines: &[&Engine], turns: Weak<Turns>) -> Result<Self, SandboxError> {
         let pulse = Arc::new(Pulse::default());
         // Weak, so that the thread never keeps a pool of guest memory alive.
         let engines: Vec<_> = engines.iter().map(|engine| engine.weak()).collect();
@@ -245,6 +247,9 @@ impl Ticker {
                     std::thread::park_timeout(limits::EPOCH_TICK);
                     for engine in engines.iter().filter_map(wasmtime::EngineWeak::upgrade) {
                         engine.increment_epoch();
+                    }
+                    if let Some(turns) = turns.upgrade() {
+                        turns.tick();
                     }
                     let busy = shared.polling.load(Ordering::SeqCst) > 0;
                     idle = if busy { 0 } else { idle.saturating_add(1) };

@@ -20,6 +20,7 @@
 
 mod cache;
 mod compile;
+mod descriptors;
 mod engine;
 mod error;
 mod inline;
@@ -39,15 +40,16 @@ mod tests;
 
 pub use cache::{CacheStats, CodeAsk, CodeCache, Digest, LoadError, LoadedCode};
 pub use compile::{CompileError, Compiler, compile_child_main};
+pub use descriptors::{DescriptorPermit, Descriptors};
 pub use engine::{EngineKind, Format};
 pub use error::{CallError, HostcallBudgetExceeded, SandboxError, TrapKind, classify, in_frames};
 pub use inline::Pace;
-pub use limiter::{GuestLimiter, GuestUsage};
+pub use limiter::{GuestLimiter, GuestUsage, HostBytes};
 pub use meter::CpuMeter;
 pub use output::{ByteSink, GuestOutput};
 pub use pooling::{PoolLowered, PoolReport, PoolUse};
 pub use prescan::{detect_format, missing_entry, prescan};
-pub use running::{Blocks, GuestTask};
+pub use running::{Blocks, GuestTask, yield_once};
 pub use store::{
     HostCalls, HostcallBudget, StoreLimits, StoreState, meter_host_calls, new_resource_table,
     new_store, new_wasi_builder,

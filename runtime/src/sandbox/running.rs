@@ -222,6 +222,19 @@ where
     }
 }
 
+/// Lets others have the thread once. For long work on behalf of a guest, between two of its parts.
+pub async fn yield_once() {
+    let mut yielded = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic
         .downcast_ref::<&str>()
@@ -248,6 +261,11 @@ impl Turns {
         turns.1.insert(member, Arc::clone(&called));
         drop(turns);
         Turn { turns: Arc::clone(self), member, called }
+    }
+
+    /// An epoch tick passed: whoever kept its thread through several does not keep its place as well.
+    pub(super) fn tick(&self) {
+        self.change(Shares::tick);
     }
 
     fn lock(&self) -> MutexGuard<'_, (Shares, std::collections::HashMap<Member, Arc<Called>>)> {

@@ -11,9 +11,15 @@
 //! the least processor time for its weight (start-time fair queueing). A task that was idle is set to
 //! where the others are: nobody saves up turns by sleeping. With places free for all nobody waits, so
 //! an idle node is used in full.
+//!
+//! A task that runs through [`OVERDUE_TICKS`] without yielding is in an operation that no tick
+//! interrupts: one instruction may fill all its memory, a file may be on a slow disk. It keeps its thread
+//! and lends its place to the next, as long as there is a spare thread for that one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
+
+use crate::limits::{GUEST_THREADS_PER_PLACE, OVERDUE_TICKS};
 
 /// A task among the others.
 pub(super) type Member = u64;
@@ -26,7 +32,10 @@ enum Stage {
     Idle,
     Waiting,
     Granted,
-    Running,
+    /// For so many ticks.
+    Running(u8),
+    /// Runs, and another one has its place.
+    Overdue,
 }
 
 #[derive(Debug)]
@@ -42,11 +51,15 @@ struct Account {
 pub(super) struct Shares {
     places: usize,
     taken: usize,
+    /// Places lent by those who are overdue.
+    lent: usize,
     next: Member,
     accounts: HashMap<Member, Account>,
     waiting: BTreeSet<(u128, Member)>,
     /// Waiting, granted and running.
     active: BTreeSet<(u128, Member)>,
+    /// Running and overdue.
+    running: Vec<Member>,
     /// Where those who were idle begin; never goes back.
     floor: u128,
 }
@@ -57,10 +70,12 @@ impl Shares {
         Self {
             places: places.max(1),
             taken: 0,
+            lent: 0,
             next: 0,
             accounts: HashMap::new(),
             waiting: BTreeSet::new(),
             active: BTreeSet::new(),
+            running: Vec::new(),
             floor: 0,
         }
     }
@@ -91,17 +106,45 @@ impl Shares {
             }
             Stage::Waiting => false,
             Stage::Granted => self.run(member),
-            Stage::Running => true,
+            Stage::Running(_) | Stage::Overdue => true,
+        }
+    }
+
+    /// A tick passed. Who is granted a place that somebody kept for too long.
+    pub(super) fn tick(&mut self) -> Vec<Member> {
+        let spare = self.places.saturating_mul(GUEST_THREADS_PER_PLACE - 1);
+        for member in &self.running {
+            let Some(account) = self.accounts.get_mut(member) else { continue };
+            let Stage::Running(ticks) = account.stage else { continue };
+            account.stage = match ticks.saturating_add(1) {
+                OVERDUE_TICKS.. if self.lent < spare => {
+                    self.lent += 1;
+                    self.taken = self.taken.saturating_sub(1);
+                    Stage::Overdue
+                }
+                ticks => Stage::Running(ticks),
+            };
+        }
+        self.grant()
+    }
+
+    /// One that had a place, or has lent it, has it no more.
+    fn give_up(&mut self, member: Member, stage: Stage) {
+        self.running.retain(|running| *running != member);
+        match stage {
+            Stage::Granted | Stage::Running(_) => self.taken = self.taken.saturating_sub(1),
+            Stage::Overdue => self.lent = self.lent.saturating_sub(1),
+            Stage::Idle | Stage::Waiting => {}
         }
     }
 
     /// A poll is over. Who is granted a place by that, the task itself perhaps among them.
     pub(super) fn polled(&mut self, member: Member, used: Duration, goes_on: bool) -> Vec<Member> {
         let Some(account) = self.accounts.get_mut(&member) else { return Vec::new() };
-        if account.stage != Stage::Running {
+        let stage = account.stage;
+        if !matches!(stage, Stage::Running(_) | Stage::Overdue) {
             return Vec::new();
         }
-        self.taken = self.taken.saturating_sub(1);
         self.active.remove(&(account.had, member));
         // Something even for nothing, so that a task that only yields does not keep its place.
         let nanos = used.as_nanos().max(1_000);
@@ -113,7 +156,9 @@ impl Shares {
         } else {
             account.stage = Stage::Idle;
         }
-        let least = self.active.first().map_or(account.had, |(had, _)| *had);
+        let had = account.had;
+        self.give_up(member, stage);
+        let least = self.active.first().map_or(had, |(had, _)| *had);
         self.floor = self.floor.max(least);
         self.grant()
     }
@@ -123,16 +168,15 @@ impl Shares {
         let Some(account) = self.accounts.remove(&member) else { return Vec::new() };
         self.waiting.remove(&(account.had, member));
         self.active.remove(&(account.had, member));
-        if matches!(account.stage, Stage::Granted | Stage::Running) {
-            self.taken = self.taken.saturating_sub(1);
-        }
+        self.give_up(member, account.stage);
         self.grant()
     }
 
     fn run(&mut self, member: Member) -> bool {
         match self.accounts.get_mut(&member) {
             Some(account) if account.stage == Stage::Granted => {
-                account.stage = Stage::Running;
+                account.stage = Stage::Running(0);
+                self.running.push(member);
                 true
             }
             _ => false,
@@ -212,6 +256,28 @@ mod tests {
     }
 
     #[test]
+    fn one_that_does_not_yield_lends_its_place_and_pays_for_its_time_all_the_same() {
+        let mut shares = Shares::new(1);
+        let [stuck, honest, third] = [100; 3].map(|weight| shares.join(weight));
+        assert!(shares.ask(stuck) && !shares.ask(honest) && !shares.ask(third));
+        for _ in 1..OVERDUE_TICKS {
+            assert!(shares.tick().is_empty());
+        }
+        assert_eq!(shares.tick(), [honest]);
+        assert!(shares.ask(honest));
+        for _ in 0..2 * OVERDUE_TICKS {
+            assert!(shares.tick().is_empty(), "there is one spare thread");
+        }
+        assert_eq!(shares.polled(honest, TICK, true), [third]);
+        assert!(shares.ask(third));
+        assert!(shares.polled(stuck, 10 * TICK, true).is_empty(), "its place is another's now");
+        assert_eq!(shares.polled(third, TICK, false), [honest], "it had less");
+        assert!(shares.ask(honest));
+        assert_eq!(shares.polled(honest, TICK, false), [stuck]);
+        assert_eq!((shares.taken, shares.lent), (1, 0));
+    }
+
+    #[test]
     fn one_that_goes_while_granted_gives_its_place_to_the_next() {
         let mut shares = Shares::new(1);
         let (first, second, third) = (shares.join(1), shares.join(1), shares.join(1));
@@ -235,11 +301,15 @@ mod tests {
                 match step {
                     0 | 1 => { shares.ask(member); }
                     2 => { shares.polled(member, TICK, at % 2 == 0); }
+                    3 => { shares.tick(); }
                     _ => { shares.leave(member); members[at] = shares.join(100); }
                 }
-                let holds = |stage| matches!(stage, Stage::Granted | Stage::Running);
+                let holds = |stage| matches!(stage, Stage::Granted | Stage::Running(_));
                 let held = shares.accounts.values().filter(|a| holds(a.stage)).count();
                 prop_assert_eq!(held, shares.taken);
+                let overdue = shares.accounts.values().filter(|a| a.stage == Stage::Overdue);
+                prop_assert_eq!(overdue.count(), shares.lent);
+                prop_assert!(shares.lent <= places && shares.running.len() <= 2 * places);
                 prop_assert!(shares.taken <= places);
                 prop_assert!(shares.waiting.is_empty() || shares.taken == places);
                 prop_assert_eq!(shares.active.len(), held + shares.waiting.len());

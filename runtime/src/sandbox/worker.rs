@@ -12,6 +12,7 @@ use wasmtime::Engine;
 
 use super::cache::CodeCache;
 use super::compile::Compiler;
+use super::descriptors::{AllDescriptors, Descriptors};
 use super::engine::EngineKind;
 use super::error::{CallError, SandboxError};
 use super::inline::{Pace, Turns as NearTurns, poll_once};
@@ -70,6 +71,7 @@ pub struct Sandbox {
     busy: tokio::runtime::Handle,
     turns: Arc<Turns>,
     near: NearTurns,
+    descriptors: Arc<AllDescriptors>,
 }
 
 impl Sandbox {
@@ -89,17 +91,31 @@ impl Sandbox {
         let guest_threads = config.guest_threads.unwrap_or(cores).max(limits::GUEST_THREADS_MIN);
         let compiler = Compiler::new(config.compiler);
         let code = CodeCache::open(config.cache_dir, compiler, plugin.0.clone(), task.0.clone())?;
-        let ticker = Ticker::start(&[&plugin.0, &task.0])?;
+        let turns = Turns::new(guest_threads);
+        let ticker = Ticker::start(&[&plugin.0, &task.0], Arc::downgrade(&turns))?;
         let failed = |source| SandboxError::Thread { what: "guest threads", source };
         let call_threads = (cores * limits::CALL_THREADS_PER_CORE).max(limits::CALL_THREADS_MIN);
         let calling = guest_runtime("ostler-call", call_threads, false).map_err(failed)?;
-        let computing = guest_runtime("ostler-guest", guest_threads, true);
+        // A task that holds its thread for long lends its place to another: see `Turns`.
+        let busy_threads = guest_threads * limits::GUEST_THREADS_PER_PLACE;
+        let computing = guest_runtime("ostler-guest", busy_threads, true);
         let computing = computing.map_err(failed)?;
         let (calls, busy) = (calling.handle().clone(), computing.handle().clone());
-        let turns = Turns::new(guest_threads);
         let runtimes = Some([calling, computing]);
-        let near = NearTurns::default();
-        Ok(Self { plugin, task, code, ticker, guest_threads, runtimes, calls, busy, turns, near })
+        let (near, descriptors) = (NearTurns::default(), Arc::default());
+        Ok(Self {
+            plugin,
+            task,
+            code,
+            ticker,
+            guest_threads,
+            runtimes,
+            calls,
+            busy,
+            turns,
+            near,
+            descriptors,
+        })
     }
 
     /// The engine for guests of `kind`.
@@ -126,7 +142,14 @@ impl Sandbox {
         PoolUse::of(self.engine(kind))
     }
 
-    /// Threads that run busy guests: so many WASM tasks compute at once.
+    /// What a new task, or plugin, may have open: at most `max` files, directories and sockets, and no
+    /// more than its part of what there is for guests.
+    #[must_use]
+    pub fn descriptors(&self, max: u32) -> Arc<Descriptors> {
+        Arc::new(Descriptors::new(max.into(), Arc::clone(&self.descriptors)))
+    }
+
+    /// Places for busy guests: so many WASM tasks compute at once.
     #[must_use]
     pub const fn guest_threads(&self) -> usize {
         self.guest_threads

@@ -101,6 +101,7 @@ mod tests {
     use super::*;
     use crate::model::ids::{AllocId, TaskName};
     use crate::rng::Rng;
+    use crate::sandbox::{GuestLimiter, StoreLimits};
 
     fn run(number: u32) -> RunId {
         let alloc = AllocId::new(Rng::seeded(1).uuid());
@@ -110,7 +111,8 @@ mod tests {
     fn entry(run: &RunId) -> (Entry, CancellationToken) {
         let kill = CancellationToken::new();
         let exit = watch::channel(None).1;
-        let (memory, cpu) = Default::default();
+        let memory = GuestLimiter::new(&StoreLimits::default()).usage();
+        let cpu = Arc::default();
         (Entry { run: run.clone(), exit, kill: kill.clone(), memory, cpu }, kill)
     }
 

@@ -183,3 +183,37 @@ async fn a_call_that_spins_leaves_the_threads_of_short_calls_within_a_tick() {
         assert!(matches!(spinner.join().await, Err(CallError::Cancelled)));
     }
 }
+
+/// A host function that holds its thread, as one does that fills all memory or waits for a disk.
+async fn holds_its_thread() -> Result<(), CallError> {
+    loop {
+        let watch = Stopwatch::start();
+        while watch.elapsed() < Duration::from_millis(300) {
+            std::hint::spin_loop();
+        }
+        yield_once().await;
+    }
+}
+
+#[tokio::test]
+async fn a_task_goes_on_beside_as_many_that_hold_their_threads_as_there_are_places() {
+    const TURNS: u32 = 200;
+    let bench = Bench::new();
+    let holders: Vec<_> = (0..bench.sandbox.guest_threads())
+        .map(|_| bench.sandbox.spawn_task(holds_its_thread(), 100))
+        .collect();
+    let mut honest = bench.sandbox.spawn_task(
+        async {
+            for _ in 0..TURNS {
+                yield_once().await;
+            }
+            Ok(())
+        },
+        100,
+    );
+    let watch = Stopwatch::start();
+    honest.join().await.unwrap();
+    // With a place only when one of them yields it would be 200 times 150 ms.
+    assert!(watch.elapsed() < Duration::from_secs(10), "{:?}", watch.elapsed());
+    drop(holders);
+}

@@ -1,0 +1,122 @@
+//! How many files, directories and sockets guests have open, each and all together.
+//!
+//! ```text
+//!   all the process may have open ─┬─ half: the agent's own (API, state, logs, supervisors)
+//!                                  └─ half: guests ─┬─ a quarter of it at most: one task, one plugin
+//!                                                   └─ never more than its own limit
+//! ```
+//! A guest beyond its share is told that there are too many. The others and the agent do not notice.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::process::{Resource, getrlimit};
+
+use crate::limits;
+
+/// Of all guests of one agent. The limit is read when the first guest opens something: the agent raises
+/// its own before.
+#[derive(Debug, Default)]
+pub(super) struct AllDescriptors {
+    open: AtomicU64,
+    max: OnceLock<u64>,
+}
+
+impl AllDescriptors {
+    fn max(&self) -> u64 {
+        *self.max.get_or_init(|| {
+            let of_process = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+            of_process / limits::GUEST_DESCRIPTORS_PART
+        })
+    }
+}
+
+/// What one task, or all calls of one plugin together, may have open.
+#[derive(Debug)]
+pub struct Descriptors {
+    open: AtomicU64,
+    max: u64,
+    all: Arc<AllDescriptors>,
+}
+
+fn add(open: &AtomicU64, max: u64) -> bool {
+    let one_more = |now: u64| (now < max).then_some(now + 1);
+    open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+}
+
+impl Descriptors {
+    pub(super) const fn new(max: u64, all: Arc<AllDescriptors>) -> Self {
+        Self { open: AtomicU64::new(0), max, all }
+    }
+
+    /// A place for one more, until it is dropped. `None`: its share is used up, or that of all guests.
+    #[must_use]
+    pub fn take(self: &Arc<Self>) -> Option<DescriptorPermit> {
+        let max = self.all.max();
+        if !add(&self.open, self.max.min(max / limits::GUEST_DESCRIPTORS_OWN_PART)) {
+            return None;
+        }
+        if !add(&self.all.open, max) {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(DescriptorPermit { of: Arc::clone(self) })
+    }
+
+    /// Open now.
+    #[must_use]
+    pub fn open(&self) -> u64 {
+        self.open.load(Ordering::Relaxed)
+    }
+}
+
+/// A place for one open file, directory or socket of a guest.
+#[derive(Debug)]
+pub struct DescriptorPermit {
+    of: Arc<Descriptors>,
+}
+
+impl Drop for DescriptorPermit {
+    fn drop(&mut self) {
+        self.of.open.fetch_sub(1, Ordering::Relaxed);
+        self.of.all.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn all(max: u64) -> Arc<AllDescriptors> {
+        let all = AllDescriptors::default();
+        all.max.set(max).unwrap();
+        Arc::new(all)
+    }
+
+    fn taken(of: &Arc<Descriptors>) -> Vec<DescriptorPermit> {
+        std::iter::from_fn(|| of.take()).collect()
+    }
+
+    #[test]
+    fn nobody_takes_more_than_its_limit_nor_than_a_quarter_of_what_there_is_for_guests() {
+        let all = all(40);
+        let (small, large) =
+            [3, 1_000].map(|max| Arc::new(Descriptors::new(max, Arc::clone(&all)))).into();
+        assert_eq!((taken(&small).len(), taken(&large).len()), (3, 10));
+        assert_eq!((small.open(), large.open()), (0, 0), "given back");
+    }
+
+    #[test]
+    fn guests_together_take_no_more_than_there_is_for_them() {
+        let all = all(40);
+        let guests: Vec<_> =
+            (0..6).map(|_| Arc::new(Descriptors::new(1_000, Arc::clone(&all)))).collect();
+        let held: Vec<_> = guests.iter().map(taken).collect();
+        assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [10, 10, 10, 10, 0, 0]);
+        drop(held);
+        assert_eq!(all.open.load(Ordering::Relaxed), 0);
+        assert!(guests.iter().all(|guest| guest.take().is_some()));
+    }
+}
