@@ -5,17 +5,20 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use wasmtime::component::ResourceTable;
+use wasmtime_wasi::filesystem::WasiFilesystemCtxView;
 use wasmtime_wasi::sockets::WasiSocketsCtxView;
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
 
 use super::HostServices;
+use super::guest_files::host::Files;
+use super::guest_files::{FileShare, GuestFiles, HasGuestFiles, choose_threads};
 use super::imports::Lookup;
 use super::log_meter::LogMeter;
 use super::network::NetworkState;
 use super::tape::Tape;
 use crate::clock::{Clock, Stopwatch};
 use crate::driver::api::TaskContext;
-use crate::limits::PluginLimits;
+use crate::limits::{self, PluginLimits};
 use crate::plugin::capability::Grants;
 use crate::sandbox::{
     CallError, CpuMeter, GuestLimiter, GuestOutput, HostCalls, HostcallBudget, StoreLimits,
@@ -37,6 +40,8 @@ pub struct PluginContext {
     /// Zero point of the monotonic clock: the same for all calls, so that it never goes back.
     pub started: Stopwatch,
     log: Mutex<LogMeter>,
+    /// What all its calls together have open.
+    files: OnceLock<Arc<FileShare>>,
 }
 
 impl PluginContext {
@@ -50,7 +55,8 @@ impl PluginContext {
         clock: &Clock,
     ) -> Self {
         let log = Mutex::new(LogMeter::new(limits.log_bytes_per_second, clock.now()));
-        Self { name, config, grants, limits, dry: false, started: Stopwatch::start(), log }
+        let (started, files) = (Stopwatch::start(), OnceLock::new());
+        Self { name, config, grants, limits, dry: false, started, log, files }
     }
 
     /// The same for a dry run: host functions answer questions truthfully and refuse to start,
@@ -64,6 +70,13 @@ impl PluginContext {
     pub(super) fn refuses(&self) -> Option<String> {
         let refused = || "refused: a dry run before an upgrade changes nothing".to_owned();
         self.dry.then(refused)
+    }
+
+    fn file_share(&self, services: &HostServices) -> Arc<FileShare> {
+        let share = || {
+            Arc::new(FileShare::new(services.sandbox.descriptors(limits::PLUGIN_OPEN_FILES_MAX)))
+        };
+        Arc::clone(self.files.get_or_init(share))
     }
 
     pub(super) fn log_meter(&self) -> std::sync::MutexGuard<'_, LogMeter> {
@@ -139,6 +152,8 @@ pub struct CallState {
     /// What the host answers, recorded or played.
     pub tape: Tape,
     cpu: CpuMeter,
+    // After the table, whose files it counts.
+    files: GuestFiles,
 }
 
 impl CallState {
@@ -159,6 +174,8 @@ impl CallState {
     ) -> Result<Self, CallError> {
         let mut wasi = new_wasi_builder(limits);
         wasi.stderr(GuestOutput::new(stderr));
+        let granted = plugin.grants.files.iter().map(|grant| grant.path.as_path());
+        let waits = choose_threads(&mut wasi, granted);
         for grant in &plugin.grants.files {
             let perms =
                 if grant.write && !plugin.dry { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
@@ -183,11 +200,14 @@ impl CallState {
         if !plugin.dry || task.is_none() {
             network.open(&mut wasi, &plugin.grants.connect);
         }
+        let limiter = GuestLimiter::new(limits);
+        let files = GuestFiles::new(limiter.usage(), plugin.file_share(&services), waits);
         Ok(Self {
             wasi: wasi.build(),
             network,
             table: new_resource_table(limits),
-            limiter: GuestLimiter::new(limits),
+            limiter,
+            files,
             budget: HostcallBudget::for_plugin(&plugin.limits),
             plugin,
             task,
@@ -207,6 +227,17 @@ impl CallState {
             network: &mut self.network,
             granted: &self.plugin.grants.connect,
         }
+    }
+}
+
+impl HasGuestFiles for CallState {
+    fn guest_files(&mut self) -> &mut GuestFiles {
+        &mut self.files
+    }
+
+    fn files(&mut self) -> Files<'_> {
+        let wasi = WasiFilesystemCtxView { ctx: self.wasi.filesystem(), table: &mut self.table };
+        Files { wasi, own: &mut self.files }
     }
 }
 

@@ -12,11 +12,11 @@
 
 pub mod call_state;
 pub mod command;
+pub mod guest_files;
 pub mod imports;
 pub mod log_meter;
 mod network;
 pub mod process;
-mod special_files;
 pub mod tape;
 pub mod wasm_task;
 pub mod workloads;

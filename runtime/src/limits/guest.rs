@@ -37,6 +37,22 @@ impl CompileLimits {
 /// Bytes of host memory that one table element takes: a pointer.
 pub const TABLE_ELEMENT_BYTES: u64 = 8;
 
+/// Files, directories and sockets that one task has open at once. A server's connections are among them.
+pub const TASK_OPEN_FILES_MAX: u32 = 1_024;
+/// The same of a plugin, all its calls together.
+pub const PLUGIN_OPEN_FILES_MAX: u32 = 256;
+/// Files of one task, or plugin, that are where a call may wait for ever, those that given up calls keep
+/// included: each such call holds a thread.
+pub const GUEST_WAITING_FILES_MAX: usize = 16;
+/// Bytes of the host's memory that an open directory counts as the guest's: a piece of names.
+pub const LISTING_BYTES: u64 = 16 * KIB;
+/// Bytes that a stream of a file reads or writes at once, and may keep where calls can be given up.
+pub const FILE_STREAM_BYTES: usize = 64 * 1024;
+/// Bytes that a socket counts: what was written to it and is not sent yet.
+pub const SOCKET_BYTES: u64 = 64 * KIB;
+/// Bytes that a module reads or writes before others have the thread.
+pub const GUEST_IO_PIECE_BYTES: u32 = 1024 * 1024;
+
 /// What one call of a plugin may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginLimits {
@@ -130,7 +146,8 @@ impl Default for TaskLimits {
             memory_bytes_max: 300 * MIB,
             table_elements_max: GUEST_TABLE_ELEMENTS_CEILING as u64,
             transfer_bytes_max: 8 * MIB,
-            handles_max: 10_000,
+            // Some 200 bytes each on the host, which no other limit counts.
+            handles_max: 4_096,
             random_bytes_max: 64 * KIB,
             disk_bytes_max: EPHEMERAL_DISK_MB_DEFAULT as u64 * MIB,
         }

@@ -9,10 +9,9 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 };
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, FsError, FsResult};
 
+use super::Taped;
 use super::number;
 use super::wire::Argument as _;
-use super::{Mark, Taped};
-use crate::host::special_files;
 
 type Fd = Resource<Descriptor>;
 
@@ -46,6 +45,8 @@ impl HostDescriptor for Taped<'_> {
         FS_SET_TIMES set_times(fd: Fd, read: NewTimestamp, written: NewTimestamp) []
             -> FsResult<()>;
         FS_READ read(fd: Fd, len: u64, offset: u64) [len, offset] -> FsResult<(Vec<u8>, bool)>;
+        FS_OPEN open_at(fd: Fd, flags: PathFlags, path: String, how: OpenFlags, what: DescriptorFlags)
+            [path] -> FsResult<Fd>;
         FS_WRITE write(fd: Fd, bytes: Vec<u8>, offset: u64) [bytes, offset] -> FsResult<u64>;
         FS_READ_DIRECTORY read_directory(fd: Fd) [] -> FsResult<Resource<DirectoryEntryStream>>;
         FS_SYNC sync(fd: Fd) [] -> FsResult<()>;
@@ -67,30 +68,6 @@ impl HostDescriptor for Taped<'_> {
         FS_HASH metadata_hash(fd: Fd) [] -> FsResult<MetadataHashValue>;
         FS_HASH_AT metadata_hash_at(fd: Fd, flags: PathFlags, path: String) [path]
             -> FsResult<MetadataHashValue>;
-    }
-
-    /// What is neither a file nor a directory is not opened: see [`special_files`].
-    async fn open_at(
-        &mut self,
-        fd: Fd,
-        flags: PathFlags,
-        path: String,
-        how: OpenFlags,
-        what: DescriptorFlags,
-    ) -> FsResult<Fd> {
-        let mark = || Mark::of(number::FS_OPEN, [path.digest()]);
-        if let Some(answer) = self.0.tape.play(mark) {
-            return answer;
-        }
-        self.0.tape.begin(mark);
-        let here = Resource::new_borrow(fd.rep());
-        let stat = HostDescriptor::stat_at(&mut self.files(), here, flags, path.clone()).await;
-        let answer = match stat {
-            Ok(stat) if !special_files::plain(&stat) => Err(ErrorCode::Access.into()),
-            _ => HostDescriptor::open_at(&mut self.files(), fd, flags, path, how, what).await,
-        };
-        self.0.tape.end(&answer);
-        answer
     }
 
     taped! { files HostDescriptor;

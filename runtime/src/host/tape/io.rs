@@ -23,6 +23,7 @@ use wall_clock::{Datetime, Host as WallClock};
 use super::number;
 use super::wire::Argument as _;
 use super::{Mark, Taped};
+use crate::host::guest_files::create_socket;
 
 type In = Resource<DynInputStream>;
 type Out = Resource<DynOutputStream>;
@@ -80,7 +81,7 @@ impl tcp_create_socket::Host for Taped<'_> {
     ) -> Result<Resource<TcpSocket>, SocketError> {
         match self.0.tape.unrecorded("tcp-create-socket.create-tcp-socket") {
             Some(departure) => Err(SocketError::trap(departure)),
-            None => tcp_create_socket::Host::create_tcp_socket(&mut self.sockets(), family),
+            None => create_socket(self.own(), family),
         }
     }
 }

@@ -4,13 +4,14 @@ use wasmtime::component::{HasData, Linker, ResourceTable};
 use wasmtime_wasi::WasiView as _;
 use wasmtime_wasi::cli::{WasiCliCtxView, WasiCliView as _};
 use wasmtime_wasi::clocks::{WasiClocksCtxView, WasiClocksView as _};
-use wasmtime_wasi::filesystem::{WasiFilesystemCtxView, WasiFilesystemView as _};
 use wasmtime_wasi::p2::bindings::{cli, clocks, filesystem, random, sockets};
 use wasmtime_wasi::random::WasiRandomCtx;
 use wasmtime_wasi::sockets::{WasiSocketsCtxView, WasiSocketsView as _};
 use wasmtime_wasi_io::bindings::wasi::io;
 
 use crate::host::CallState;
+use crate::host::guest_files::host::Files;
+use crate::host::guest_files::{HasGuestFiles as _, count_sockets};
 use crate::plugin::bindings::since_0_1::driver_world::DriverPlugin;
 
 /// The state of a call whose host functions pass the tape.
@@ -31,8 +32,8 @@ impl Taped<'_> {
         self.0.ctx().table
     }
 
-    pub(super) fn files(&mut self) -> WasiFilesystemCtxView<'_> {
-        self.0.filesystem()
+    pub(super) fn files(&mut self) -> Files<'_> {
+        self.0.files()
     }
 
     pub(super) fn clocks(&mut self) -> WasiClocksCtxView<'_> {
@@ -76,5 +77,6 @@ pub fn link(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     cli::environment::add_to_linker::<_, HasTaped>(linker, taped)?;
     sockets::tcp_create_socket::add_to_linker::<_, HasTaped>(linker, taped)?;
     linker.allow_shadowing(false);
+    count_sockets(linker, true)?;
     DriverPlugin::add_to_linker::<_, HasTaped>(linker, taped)
 }

@@ -1,23 +1,28 @@
-//! [`DiskQuota`](super::disk::DiskQuota) for core modules of WASI preview 1, waits that hold no
-//! thread, and exits with any code.
+//! Files of core modules of WASI preview 1: what they open and what they change counts, and exits with
+//! any code. How they read and write is in [`super::io_p1`].
 
-use std::time::Duration;
-
+use wasmtime::component::{Resource, ResourceTable};
 use wasmtime::{AsContextMut as _, Caller, Extern, Linker};
+use wasmtime_wasi::WasiView as _;
+use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemView as _};
 use wasmtime_wasi::p1::types::{Errno, Fd, Filestat, Filetype, Lookupflags};
 use wasmtime_wasi::p1::wasi_snapshot_preview1::{self as p1, WasiSnapshotPreview1 as _};
+use wasmtime_wasi::p2::bindings::filesystem::preopens::Host as _;
 use wiggle::{GuestMemory, GuestPtr};
 
+use super::io_p1;
 use super::launch::ModuleTask;
-use crate::clock;
+use crate::host::guest_files::Refused;
 
-const MODULE: &str = "wasi_snapshot_preview1";
+/// The number of the first directory that a module was given.
+const FIRST_GIVEN: u32 = 3;
+pub(super) const MODULE: &str = "wasi_snapshot_preview1";
 /// `oflags` of `path_open`.
 const CREATE: i32 = 1;
 const TRUNCATE: i32 = 8;
 
 /// The guest's memory, and the task's data beside it.
-fn parts<'a>(
+pub(super) fn parts<'a>(
     caller: &'a mut Caller<'_, ModuleTask>,
 ) -> wasmtime::Result<(GuestMemory<'a>, &'a mut ModuleTask)> {
     let Some(Extern::Memory(memory)) = caller.get_export("memory") else {
@@ -30,12 +35,20 @@ fn parts<'a>(
     Ok((GuestMemory::Unshared(bytes), task))
 }
 
-fn errno(error: Errno) -> i32 {
+pub(super) fn errno(error: Errno) -> i32 {
     i32::from(u16::from(error))
 }
 
 /// Length of an open regular file.
-async fn length(task: &mut ModuleTask, memory: &mut GuestMemory<'_>, fd: i32) -> Option<u64> {
+pub(super) async fn length(
+    task: &mut ModuleTask,
+    memory: &mut GuestMemory<'_>,
+    fd: i32,
+) -> Option<u64> {
+    let open = task.files.get(fd.cast_unsigned())?;
+    if !task.files.waits() {
+        return open.file().metadata().ok().filter(|meta| meta.is_file()).map(|meta| meta.len());
+    }
     let stat = task.wasi.fd_filestat_get(memory, Fd::from(fd.cast_unsigned())).await.ok()?;
     (stat.filetype == Filetype::RegularFile).then_some(stat.size)
 }
@@ -57,15 +70,21 @@ fn plain(kind: Filetype) -> bool {
     matches!(kind, Filetype::RegularFile | Filetype::Directory | Filetype::SymbolicLink)
 }
 
-/// Put a count around every function that changes how much there is, and wait where wasmtime-wasi
-/// would hold the thread.
+/// Note the directories that a module is given before it runs.
+pub(super) fn given(task: &mut ModuleTask) -> wasmtime::Result<()> {
+    let mut wasi = task.wasi.filesystem();
+    for (number, (dir, _)) in (FIRST_GIVEN..).zip(wasi.get_directories()?) {
+        task.files.given(number, &wasi.table.delete(dir)?);
+    }
+    Ok(())
+}
+
+/// Put a check and a count around every function that opens something or changes how much there is.
 pub(super) fn bound(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
     writes(linker)?;
     names(linker)?;
-    linker.func_wrap_async(MODULE, "poll_oneoff", |mut caller, words: (i32, i32, i32, i32)| {
-        Box::new(async move { poll(&mut caller, words).await })
-    })?;
+    io_p1::bound(linker)?;
     // wasmtime-wasi takes a code above 125 for a failure of its own.
     linker.func_wrap(MODULE, "proc_exit", |code: i32| -> wasmtime::Result<()> {
         Err(wasmtime_wasi::I32Exit(exit_code(code)).into())
@@ -79,91 +98,24 @@ fn exit_code(code: i32) -> i32 {
     u8::try_from(code).unwrap_or(u8::MAX).into()
 }
 
-/// Offsets in a subscription: what for, and of a clock its timeout and flags.
-const TAG: usize = 8;
-const TIMEOUT: usize = 24;
-const FLAGS: usize = 40;
-
-/// A single wait for a time is waited for here: wasmtime-wasi lets the thread sleep, because the
-/// context allows files to hold it. Two such tasks would hold all guest threads, and no kill ends
-/// them.
-async fn poll(
-    caller: &mut Caller<'_, ModuleTask>,
-    (subscriptions, events, count, written): (i32, i32, i32, i32),
-) -> wasmtime::Result<i32> {
-    let at = |offset| (subscriptions.cast_unsigned() as usize).checked_add(offset);
-    let number = |memory: &GuestMemory<'_>, offset: usize| {
-        let at = at(offset)?;
-        let GuestMemory::Unshared(bytes) = memory else { return None };
-        bytes.get(at..at.checked_add(8)?)?.try_into().ok().map(u64::from_le_bytes)
-    };
-    let (memory, _) = parts(caller)?;
-    let of_clock = number(&memory, TAG).is_some_and(|tag| tag & 0xff == 0);
-    let relative = number(&memory, FLAGS).is_some_and(|flags| flags & 1 == 0);
-    let timeout = number(&memory, TIMEOUT).filter(|_| count == 1 && of_clock && relative);
-    if let Some(timeout) = timeout {
-        clock::sleep(Duration::from_nanos(timeout)).await;
-    }
-    let (mut memory, task) = parts(caller)?;
-    let set = |memory: &mut GuestMemory<'_>, value: u64| {
-        let place = at(TIMEOUT).and_then(|at| Some(at..at.checked_add(8)?));
-        if let (GuestMemory::Unshared(bytes), Some(place)) = (memory, place)
-            && let Some(place) = bytes.get_mut(place)
-        {
-            place.copy_from_slice(&value.to_le_bytes());
-        }
-    };
-    if timeout.is_some() {
-        set(&mut memory, 0);
-    }
-    let wasi = &mut task.wasi;
-    let done = p1::poll_oneoff(wasi, &mut memory, subscriptions, events, count, written).await;
-    if let Some(timeout) = timeout {
-        set(&mut memory, timeout);
-    }
-    done
-}
-
-/// A function that changes the length of the open file that is its first argument.
-macro_rules! resizing {
-    ($linker:ident, $name:ident, ($($arg:ident: $type:ty),*), $fits:expr) => {
-        $linker.func_wrap_async(
-            MODULE,
-            stringify!($name),
-            |mut caller: Caller<'_, ModuleTask>, (fd, $($arg),*): (i32, $($type),*)| {
-                Box::new(async move {
-                    let (mut memory, task) = parts(&mut caller)?;
-                    let Some(before) = length(task, &mut memory, fd).await else {
-                        return p1::$name(&mut task.wasi, &mut memory, fd, $($arg),*).await;
-                    };
-                    let fits: fn(&ModuleTask, u64, $($type),*) -> bool = $fits;
-                    if !fits(task, before, $($arg),*) {
-                        return Ok(errno(Errno::Nospc));
-                    }
-                    let done = p1::$name(&mut task.wasi, &mut memory, fd, $($arg),*).await;
-                    let after = length(task, &mut memory, fd).await.unwrap_or(before);
-                    task.disk.resized(before, after);
-                    done
-                })
-            },
-        )?;
-    };
-}
-
 fn writes(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
-    resizing!(linker, fd_write, (at: i32, count: i32, written: i32), |task, _, _, _, _| {
-        !task.disk.full()
-    });
-    resizing!(
-        linker, fd_pwrite, (at: i32, count: i32, offset: i64, written: i32),
-        // A write far behind the end makes the file as long.
-        |task, before, _, _, offset, _| {
-            !task.disk.full() && task.disk.fits(before, offset.cast_unsigned())
-        }
-    );
-    resizing!(linker, fd_filestat_set_size, (size: i64), |task, before, size| {
-        task.disk.fits(before, size.cast_unsigned())
-    });
+    linker.func_wrap_async(
+        MODULE,
+        "fd_filestat_set_size",
+        |mut caller: Caller<'_, ModuleTask>, (fd, size): (i32, i64)| {
+            Box::new(async move {
+                let (mut memory, task) = parts(&mut caller)?;
+                let before = length(task, &mut memory, fd).await.unwrap_or(0);
+                if !task.disk.fits(before, size.cast_unsigned()) {
+                    return Ok(errno(Errno::Nospc));
+                }
+                let done = p1::fd_filestat_set_size(&mut task.wasi, &mut memory, fd, size).await;
+                let after = length(task, &mut memory, fd).await.unwrap_or(before);
+                task.disk.resized(before, after);
+                done
+            })
+        },
+    )?;
     Ok(())
 }
 
@@ -203,45 +155,43 @@ fn names(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
     linker.func_wrap_async(
         MODULE,
         "path_open",
-        |mut caller: Caller<'_, ModuleTask>,
-         (dir, flags, path, len, oflags, base, inheriting, fdflags, opened): (
-            i32,
-            i32,
-            i32,
-            i32,
-            i32,
-            i64,
-            i64,
-            i32,
-            i32,
-        )| {
+        |mut caller: Caller<'_, ModuleTask>, words: Open| {
+            Box::new(async move { open(&mut caller, words).await })
+        },
+    )?;
+    linker.func_wrap_async(
+        MODULE,
+        "fd_close",
+        |mut caller: Caller<'_, ModuleTask>, (fd,): (i32,)| {
             Box::new(async move {
                 let (mut memory, task) = parts(&mut caller)?;
-                let changes = oflags & (CREATE | TRUNCATE) != 0;
-                let follow = Lookupflags::SYMLINK_FOLLOW;
-                let before = named(task, &mut memory, dir, follow, (path, len)).await;
-                if before.as_ref().is_some_and(|file| !plain(file.filetype)) {
-                    return Ok(errno(Errno::Acces));
-                }
-                if oflags & CREATE != 0 && before.is_none() && task.disk.full() {
-                    return Ok(errno(Errno::Nospc));
-                }
-                let (wasi, memory) = (&mut task.wasi, &mut memory);
-                let done = p1::path_open(
-                    wasi, memory, dir, flags, path, len, oflags, base, inheriting, fdflags, opened,
-                );
-                let done = done.await;
-                if changes && matches!(done, Ok(0)) {
-                    match before {
-                        None => task.disk.made(),
-                        Some(file) if oflags & TRUNCATE != 0 => task.disk.resized(file.size, 0),
-                        Some(_) => {}
-                    }
+                let done = p1::fd_close(&mut task.wasi, &mut memory, fd).await;
+                if matches!(done, Ok(0)) {
+                    task.files.closed(fd.cast_unsigned());
                 }
                 done
             })
         },
     )?;
+    linker.func_wrap_async(
+        MODULE,
+        "fd_renumber",
+        |mut caller: Caller<'_, ModuleTask>, (from, to): (i32, i32)| {
+            Box::new(async move {
+                let (mut memory, task) = parts(&mut caller)?;
+                let done = p1::fd_renumber(&mut task.wasi, &mut memory, from, to).await;
+                if matches!(done, Ok(0)) && from != to {
+                    task.files.closed(to.cast_unsigned());
+                    task.files.renumbered(from.cast_unsigned(), to.cast_unsigned());
+                }
+                done
+            })
+        },
+    )?;
+    removals(linker)
+}
+
+fn removals(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
     linker.func_wrap_async(
         MODULE,
         "path_unlink_file",
@@ -252,13 +202,107 @@ fn names(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
                 let before = named(task, &mut memory, dir, none, (path, len)).await;
                 let wasi = &mut task.wasi;
                 let done = p1::path_unlink_file(wasi, &mut memory, dir, path, len).await;
-                if let (Ok(0), Some(file)) = (&done, before) {
-                    let last = file.nlink == 1 && file.filetype == Filetype::RegularFile;
-                    task.disk.removed(if last { file.size } else { 0 });
+                if matches!(done, Ok(0)) {
+                    removed(task, before);
+                }
+                done
+            })
+        },
+    )?;
+    linker.func_wrap_async(
+        MODULE,
+        "path_remove_directory",
+        |mut caller: Caller<'_, ModuleTask>, (dir, path, len): (i32, i32, i32)| {
+            Box::new(async move {
+                let (mut memory, task) = parts(&mut caller)?;
+                let wasi = &mut task.wasi;
+                let done = p1::path_remove_directory(wasi, &mut memory, dir, path, len).await;
+                if matches!(done, Ok(0)) {
+                    task.disk.removed(0);
+                }
+                done
+            })
+        },
+    )?;
+    linker.func_wrap_async(
+        MODULE,
+        "path_rename",
+        |mut caller: Caller<'_, ModuleTask>,
+         (dir, old, old_len, to, new, new_len): (i32, i32, i32, i32, i32, i32)| {
+            Box::new(async move {
+                let (mut memory, task) = parts(&mut caller)?;
+                let none = Lookupflags::empty();
+                // What the new name was, if anything, is replaced; not where both are one file's.
+                let moved = named(task, &mut memory, dir, none, (old, old_len)).await;
+                let before = named(task, &mut memory, to, none, (new, new_len)).await;
+                let (wasi, memory) = (&mut task.wasi, &mut memory);
+                let done = p1::path_rename(wasi, memory, dir, old, old_len, to, new, new_len).await;
+                let other = moved.map(|file| file.ino) != before.as_ref().map(|file| file.ino);
+                if matches!(done, Ok(0)) && other && before.is_some() {
+                    removed(task, before);
                 }
                 done
             })
         },
     )?;
     Ok(())
+}
+
+/// A name is gone, and its file where it was its last.
+fn removed(task: &ModuleTask, before: Option<Filestat>) {
+    let Some(file) = before else { return };
+    if file.nlink == 1 && file.filetype == Filetype::RegularFile {
+        task.files.unlinked(file.ino, file.size);
+    } else {
+        task.disk.removed(0);
+    }
+}
+
+/// Arguments of `path_open`: the directory, how links are followed, path and length, how, rights, flags,
+/// and where the number goes.
+type Open = (i32, i32, i32, i32, i32, i64, i64, i32, i32);
+
+async fn open(caller: &mut Caller<'_, ModuleTask>, words: Open) -> wasmtime::Result<i32> {
+    let (dir, flags, path, len, oflags, base, inheriting, fdflags, place) = words;
+    let (mut memory, task) = parts(caller)?;
+    let follow = Lookupflags::SYMLINK_FOLLOW;
+    let before = named(task, &mut memory, dir, follow, (path, len)).await;
+    if before.as_ref().is_some_and(|file| !plain(file.filetype)) {
+        return Ok(errno(Errno::Acces));
+    }
+    if oflags & CREATE != 0 && before.is_none() && task.disk.full() {
+        return Ok(errno(Errno::Nospc));
+    }
+    let Ok(permit) = task.files.permit() else { return Ok(errno(Errno::Mfile)) };
+    let entry = next_entry(task.wasi.ctx().table)?;
+    let (wasi, guest) = (&mut task.wasi, &mut memory);
+    let done =
+        p1::path_open(wasi, guest, dir, flags, path, len, oflags, base, inheriting, fdflags, place);
+    let done = done.await;
+    if !matches!(done, Ok(0)) {
+        return done;
+    }
+    match before {
+        None if oflags & CREATE != 0 => task.disk.made(),
+        Some(file) if oflags & TRUNCATE != 0 => task.disk.resized(file.size, 0),
+        _ => {}
+    }
+    let number = memory.read(GuestPtr::<u32>::new(place.cast_unsigned()))?;
+    let opened = task.wasi.ctx().table.get(&entry)?;
+    let refused = match task.files.opened(number, opened, permit) {
+        Ok(()) => return done,
+        Err(Refused::TooMany) => Errno::Mfile,
+        Err(Refused::NotThere) => Errno::Acces,
+    };
+    p1::fd_close(&mut task.wasi, &mut memory, number.cast_signed()).await?;
+    Ok(errno(refused))
+}
+
+/// What the table gives next: wasmtime-wasi's numbers for modules lead to its entries, and it does not
+/// say how. That it is a descriptor is looked at when it is there.
+fn next_entry(table: &mut ResourceTable) -> wasmtime::Result<Resource<Descriptor>> {
+    let probe = table.push(())?;
+    let entry = Resource::new_borrow(probe.rep());
+    table.delete(probe)?;
+    Ok(entry)
 }

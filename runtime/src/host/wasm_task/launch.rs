@@ -6,16 +6,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use wasmtime::component::{Linker as ComponentLinker, ResourceTable};
 use wasmtime::{InstancePre, Linker as ModuleLinker, Store};
+use wasmtime_wasi::filesystem::WasiFilesystemCtxView;
 use wasmtime_wasi::p1::WasiP1Ctx;
 use wasmtime_wasi::p2::bindings::CommandPre;
+use wasmtime_wasi::p2::bindings::filesystem;
 use wasmtime_wasi::sockets::SocketAddrUse;
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use super::dirs::preopen;
-use super::disk::DiskQuota;
-use super::{WasmTaskError, WasmTaskSpec, disk_p1, disk_p2, input};
+use super::{WasmTaskError, WasmTaskSpec, disk_p1, input};
 use crate::driver::api::{BoxFuture, ByteSink, TaskContext};
-use crate::limits::{TASK_MEMORY_BYTES_CEILING, TaskLimits};
+use crate::host::guest_files::disk::{DiskQuota, OpenInodes};
+use crate::host::guest_files::host::{Files, HasFiles, files};
+use crate::host::guest_files::{
+    FileShare, GuestFiles, HasGuestFiles, choose_threads, count_sockets,
+};
+use crate::limits::{TASK_MEMORY_BYTES_CEILING, TASK_OPEN_FILES_MAX, TaskLimits};
 use crate::sandbox::{
     ByteSink as GuestSink, CallError, EngineKind, GuestLimiter, GuestOutput, GuestUsage,
     LoadedCode, Sandbox, StoreLimits, StoreState, Tail, classify, new_resource_table, new_store,
@@ -38,13 +44,26 @@ pub(super) struct Guest {
 pub(super) struct Launcher {
     components: ComponentLinker<ComponentTask>,
     modules: ModuleLinker<ModuleTask>,
+    inodes: Arc<OpenInodes>,
 }
 
 pub(super) struct ComponentTask {
     wasi: WasiCtx,
     table: ResourceTable,
     limiter: GuestLimiter,
-    pub(super) disk: Arc<DiskQuota>,
+    // After the table, whose files it counts.
+    files: GuestFiles,
+}
+
+impl HasGuestFiles for ComponentTask {
+    fn guest_files(&mut self) -> &mut GuestFiles {
+        &mut self.files
+    }
+
+    fn files(&mut self) -> Files<'_> {
+        let wasi = WasiFilesystemCtxView { ctx: self.wasi.filesystem(), table: &mut self.table };
+        Files { wasi, own: &mut self.files }
+    }
 }
 
 impl StoreState for ComponentTask {
@@ -63,6 +82,10 @@ pub(super) struct ModuleTask {
     pub(super) wasi: WasiP1Ctx,
     limiter: GuestLimiter,
     pub(super) disk: Arc<DiskQuota>,
+    // After what it counts.
+    pub(super) files: GuestFiles,
+    /// Handles alive at once.
+    pub(super) handles: u32,
 }
 
 impl StoreState for ModuleTask {
@@ -117,9 +140,9 @@ impl Launcher {
             &mut task.wasi
         })
         .map_err(|e| host_error(&e))?;
-        disk_p2::bound(&mut components).map_err(|e| host_error(&e))?;
+        bound(&mut components).map_err(|e| host_error(&e))?;
         disk_p1::bound(&mut modules).map_err(|e| host_error(&e))?;
-        Ok(Self { components, modules })
+        Ok(Self { components, modules, inodes: Arc::default() })
     }
 
     /// Check imports and exports, build the store, and return what runs the guest.
@@ -133,8 +156,13 @@ impl Launcher {
         let memory_bytes_max = spec.limits.memory_bytes_max.min(TASK_MEMORY_BYTES_CEILING);
         let limits = StoreLimits::from(&TaskLimits { memory_bytes_max, ..spec.limits.clone() });
         let (missed, tail) = (Arc::new(AtomicBool::new(false)), Arc::new(Tail::default()));
-        let wasi = wasi(context, spec, &limits, (&missed, &tail))?;
+        let (wasi, waits) = wasi(context, spec, &limits, (&missed, &tail))?;
+        let limiter = GuestLimiter::new(&limits);
+        let memory = limiter.usage();
         let disk = Arc::new(DiskQuota::new(spec.limits.disk_bytes_max));
+        let share = Arc::new(FileShare::new(sandbox.descriptors(TASK_OPEN_FILES_MAX)));
+        let files = GuestFiles::new(limiter.usage(), share, waits)
+            .bounded(Arc::clone(&disk), Arc::clone(&self.inodes));
         let engine = sandbox.engine(EngineKind::Task);
         let other = |e: wasmtime::Error| WasmTaskError::OtherWorld {
             path: spec.path.clone(),
@@ -146,10 +174,9 @@ impl Launcher {
             let state = ComponentTask {
                 wasi: { wasi }.build(),
                 table: new_resource_table(&limits),
-                limiter: GuestLimiter::new(&limits),
-                disk,
+                limiter,
+                files,
             };
-            let memory = state.limiter.usage();
             let store = new_store(engine, &limits, state)?;
             let run = Box::pin(run_component(pre, store, limits));
             return Ok(Guest { run, memory, missed, tail });
@@ -170,12 +197,20 @@ impl Launcher {
         let hostcall_bytes = limits.hostcall_bytes.max(memory_bytes_max);
         // The store is made with the second, which for a task is the same.
         let limits = StoreLimits { hostcall_bytes, answer_bytes: hostcall_bytes, ..limits };
-        let (wasi, limiter) = ({ wasi }.build_p1(), GuestLimiter::new(&limits));
-        let state = ModuleTask { wasi, limiter, disk };
-        let memory = state.limiter.usage();
+        let handles = limits.handles;
+        let mut state = ModuleTask { wasi: { wasi }.build_p1(), limiter, disk, files, handles };
+        disk_p1::given(&mut state).map_err(|e| host_error(&e))?;
         let store = new_store(engine, &limits, state)?;
         Ok(Guest { run: Box::pin(run_module(pre, store, limits)), memory, missed, tail })
     }
+}
+
+/// Put a check and a count around what opens, keeps, or changes how much there is.
+fn bound(linker: &mut ComponentLinker<ComponentTask>) -> wasmtime::Result<()> {
+    linker.allow_shadowing(true);
+    filesystem::types::add_to_linker::<_, HasFiles>(linker, files::<ComponentTask>)?;
+    linker.allow_shadowing(false);
+    count_sockets(linker, false)
 }
 
 async fn run_component(
@@ -212,13 +247,15 @@ async fn run_module(
     }
 }
 
+/// What WASI shows of the node, and whether its calls run on threads that can be given up.
 fn wasi(
     context: &TaskContext,
     spec: &WasmTaskSpec,
     limits: &StoreLimits,
     (missed, tail): (&Arc<AtomicBool>, &Arc<Tail>),
-) -> Result<WasiCtxBuilder, WasmTaskError> {
+) -> Result<(WasiCtxBuilder, bool), WasmTaskError> {
     let mut wasi = new_wasi_builder(limits);
+    let waits = choose_threads(&mut wasi, spec.dirs.iter().map(|dir| dir.host_path.as_path()));
     wasi.args(&spec.args)
         .envs(&spec.env)
         .stdout(GuestOutput::new(Arc::new(Output(Arc::clone(&context.stdout)))))
@@ -252,7 +289,7 @@ fn wasi(
             Box::pin(std::future::ready(allowed))
         });
     }
-    Ok(wasi)
+    Ok((wasi, waits))
 }
 
 /// May a task use this address? Listening: the allocation's ports, on their address, and whoever

@@ -10,11 +10,10 @@
 //! interface is narrow (files, bytes, exits) so that tasks can move to a process of their own.
 
 mod dirs;
-mod disk;
 mod disk_p1;
-mod disk_p2;
 mod exit;
 mod input;
+mod io_p1;
 mod launch;
 mod registry;
 
