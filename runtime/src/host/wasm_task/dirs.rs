@@ -3,6 +3,9 @@
 //! A directory is opened by walking down from the task's own or the shared directory through
 //! cap-std, so that neither `..` nor a symlink that another task planted leads outside; WASI then
 //! gets the opened directory itself (through `/proc/self/fd`), not a path that could be swapped.
+//!
+//! Of the shared directory a task writes in `data` and `tmp`; the rest, the logs of its group among it, it
+//! only reads.
 
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -15,11 +18,17 @@ use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
 use super::{TaskDir, WasmTaskError};
 use crate::driver::api::TaskContext;
+use crate::host::guest_files::places::{self, Place};
 
 /// Largest file mount that is copied where it cannot be linked, bytes.
 const COPIED_MOUNT_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Where file mounts are gathered, inside the task directory.
-const STAGING: &str = "tmp/.mounts";
+/// Where file mounts are gathered: beside the task's and the shared directory, since a task can write
+/// what is in them, and a linked file is the lent one itself.
+const STAGING: &str = ".mounts";
+/// The logs of the group, in the shared directory.
+const LOGS: &str = "logs";
+/// What a task writes of the shared directory.
+const SHARED: [&str; 2] = ["data", "tmp"];
 
 /// Pre-open everything the task was given.
 pub(super) fn preopen(
@@ -35,12 +44,16 @@ pub(super) fn preopen(
         })?;
         if meta.is_dir() {
             let (opened, read_only) = open(context, dir)?;
-            let perms = if read_only { FsPerms::ReadOnly } else { FsPerms::ReadWrite };
-            let held = format!("/proc/self/fd/{}", opened.as_raw_fd());
-            wasi.preopened_dir(&held, &dir.guest_path, perms).map_err(|e| WasmTaskError::Dir {
-                path: dir.host_path.clone(),
-                reason: format!("{e:#}"),
-            })?;
+            let whole = !read_only && dir.host_path == context.alloc_dir;
+            give(wasi, dir, &opened, &dir.guest_path, read_only || whole)?;
+            for name in SHARED.iter().filter(|_| whole) {
+                // Not a link that another task put there.
+                if opened.symlink_metadata(name).is_ok_and(|meta| meta.is_dir())
+                    && let Ok(part) = opened.open_dir(name)
+                {
+                    give(wasi, dir, &part, &format!("{}/{name}", dir.guest_path), false)?;
+                }
+            }
         } else {
             stage(context, dir, meta.len(), &mut staged)?;
         }
@@ -50,6 +63,20 @@ pub(super) fn preopen(
             .map_err(|e| WasmTaskError::Dir { path: host.clone(), reason: format!("{e:#}") })?;
     }
     Ok(())
+}
+
+fn give(
+    wasi: &mut WasiCtxBuilder,
+    dir: &TaskDir,
+    opened: &Dir,
+    guest_path: &str,
+    read_only: bool,
+) -> Result<(), WasmTaskError> {
+    let perms = if read_only { FsPerms::ReadOnly } else { FsPerms::ReadWrite };
+    let held = format!("/proc/self/fd/{}", opened.as_raw_fd());
+    wasi.preopened_dir(&held, guest_path, perms)
+        .map(drop)
+        .map_err(|e| WasmTaskError::Dir { path: dir.host_path.clone(), reason: format!("{e:#}") })
 }
 
 /// Open a directory of the task, and say whether it must be read-only.
@@ -68,7 +95,8 @@ fn open(context: &TaskContext, dir: &TaskDir) -> Result<(Dir, bool), WasmTaskErr
         if relative.as_os_str().is_empty() {
             return Ok((opened, dir.read_only));
         }
-        return Ok((opened.open_dir(relative).map_err(failed)?, dir.read_only));
+        let logs = root == &context.alloc_dir && relative.starts_with(LOGS);
+        return Ok((opened.open_dir(relative).map_err(failed)?, dir.read_only || logs));
     }
     Err(WasmTaskError::OutsideTask { path: dir.host_path.clone() })
 }
@@ -98,7 +126,9 @@ fn stage(
     let host = match known {
         Some((_, host)) => host.clone(),
         None => {
-            let host = context.task_dir.join(STAGING).join(staged.len().to_string());
+            let beside = context.task_dir.parent().unwrap_or(&context.task_dir);
+            let own = context.task_dir.file_name().unwrap_or_default();
+            let host = beside.join(STAGING).join(own).join(staged.len().to_string());
             // A directory of an earlier start may hold other files.
             match std::fs::remove_dir_all(&host) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -115,6 +145,10 @@ fn stage(
     let target = host.join(name);
     if std::fs::hard_link(&dir.host_path, &target).is_ok() {
         return Ok(());
+    }
+    // What the kernel makes up may be endless, or wait, and is not a file of this size.
+    if places::of_path(&dir.host_path) != Place::Returns {
+        return Err(failed("only a file of a disk can be lent to a WASM task".to_owned()));
     }
     if size > COPIED_MOUNT_BYTES_MAX {
         return Err(failed(format!(

@@ -14,6 +14,7 @@ use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 
 use super::WasmTaskError;
 use crate::driver::api::TaskContext;
+use crate::host::guest_files::places::{self, Place};
 
 /// Standard input of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,5 +71,9 @@ fn open(context: &TaskContext, path: &Path) -> Result<std::fs::File, WasmTaskErr
     if !meta.is_file() {
         return Err(failed("it is no regular file".to_owned()));
     }
-    Ok(file.into_std())
+    let file = file.into_std();
+    if !places::admit(&file, places::of_path(&context.task_dir) == Place::Waits) {
+        return Err(failed("a read of it may wait for ever, or it is the agent's own".to_owned()));
+    }
+    Ok(file)
 }
