@@ -2,6 +2,9 @@
 //! ARGUMENTS`. Built as a component and as a core module of WASI preview 1. What it reaches it prints,
 //! one to a line; an attack without end ends by the host.
 
+#[cfg(all(target_os = "wasi", target_env = "p2"))]
+mod raw;
+
 use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
@@ -69,6 +72,24 @@ fn main() {
             own.chain(KNOWN).for_each(try_path);
         }
         "links" => links(rest),
+        "unlinked" => unlinked(rest.first().map_or("", String::as_str)),
+        "replaced" => replaced(rest.first().map_or("", String::as_str)),
+        "logs" => logs(rest.first().map_or("", String::as_str)),
+        "list" => {
+            let names = fs::read_dir(rest.first().map_or("", String::as_str));
+            println!("{} names", names.map_or(0, |names| names.flatten().count()));
+        }
+        "overwrite" => {
+            let path = rest.first().map_or("", String::as_str);
+            try_path(path);
+            println!("{} bytes", fs::read(path).map_or(0, |bytes| bytes.len()));
+        }
+        #[cfg(all(target_os = "wasi", target_env = "p2"))]
+        "hold-listings" => raw::hold_listings(rest.first().map_or("", String::as_str)),
+        #[cfg(all(target_os = "wasi", target_env = "p2"))]
+        "hold-streams" => raw::hold_streams(rest.first().map_or("", String::as_str)),
+        #[cfg(all(target_os = "wasi", target_env = "p2"))]
+        "truncated" => raw::truncated(rest.first().map_or("", String::as_str)),
         "sockets" => rest.iter().for_each(|address| try_address(address)),
         _ => println!("no such attack"),
     }
@@ -132,6 +153,64 @@ fn fill(path: &str) {
 fn many_files(dir: &str) {
     let made = (0..200_000).take_while(|n| File::create(format!("{dir}/{n}")).is_ok()).count();
     println!("{made} made");
+}
+
+/// Writes files of a mebibyte and takes their names away, but keeps them open; then closes them, and
+/// writes one more.
+fn unlinked(dir: &str) {
+    let block = vec![b'x'; 1 << 20];
+    let path = format!("{dir}/nameless");
+    let write = || {
+        let mut file = File::create(&path).ok()?;
+        let written = file.write_all(&block).is_ok();
+        let _gone = fs::remove_file(&path);
+        written.then_some(file)
+    };
+    let kept: Vec<File> = (0..64).map_while(|_| write()).collect();
+    match kept.len() {
+        0 => println!("no room"),
+        1..=10 => println!("within its room"),
+        more => println!("{more} MiB without a name"),
+    }
+    drop(kept);
+    println!("room again: {}", write().is_some());
+}
+
+/// What an honest program does that never leaves half a file: a hundred times the room it has.
+fn replaced(dir: &str) {
+    let block = vec![b'x'; 1 << 20];
+    let (new, name) = (format!("{dir}/new"), format!("{dir}/file"));
+    let once = |below: &str| {
+        fs::create_dir(below)?;
+        fs::write(&new, &block)?;
+        fs::rename(&new, &name)?;
+        fs::remove_dir(below)
+    };
+    let done = (0..100).take_while(|n| once(&format!("{dir}/dir{n}")).is_ok()).count();
+    println!("{done} replaced");
+}
+
+/// Tries to change the logs of its group, through every name it can make.
+fn logs(dir: &str) {
+    let note = |what: &str, worked: bool| {
+        if worked {
+            println!("{what}");
+        }
+    };
+    let file = format!("{dir}/logs/other.stdout.0");
+    note("write", OpenOptions::new().append(true).open(&file).is_ok());
+    note("truncate", OpenOptions::new().write(true).truncate(true).open(&file).is_ok());
+    note("create", File::create(format!("{dir}/logs/mine")).is_ok());
+    note("remove", fs::remove_file(&file).is_ok());
+    note("move", fs::rename(&file, format!("{dir}/data/moved")).is_ok());
+    note("replace", fs::rename(format!("{dir}/data/own"), &file).is_ok());
+    note("move all", fs::rename(format!("{dir}/logs"), format!("{dir}/data/logs")).is_ok());
+    note("hard link", fs::hard_link(&file, format!("{dir}/data/linked")).is_ok());
+    let _made = make_link("../logs", &format!("{dir}/data/link"));
+    note("through a link", File::create(format!("{dir}/data/link/mine")).is_ok());
+    let own = fs::write(format!("{dir}/data/mine"), "own").is_ok();
+    let read = fs::read_to_string(&file).is_ok_and(|text| text == "honest");
+    println!("own {own}, read {read}");
 }
 
 fn try_path(path: &str) {

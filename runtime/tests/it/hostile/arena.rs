@@ -101,7 +101,7 @@ impl Arena {
         let printed = Arc::new(Printed::default());
         let alloc = AllocId::new(self.services.rng.uuid());
         let task = TaskName::new("t").unwrap();
-        for name in ["local", "secrets", "tmp", "alloc"] {
+        for name in ["local", "secrets", "tmp", "alloc/data", "alloc/logs", "alloc/tmp"] {
             std::fs::create_dir_all(dir.join(name)).unwrap();
         }
         let context = TaskContext {

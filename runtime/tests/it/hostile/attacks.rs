@@ -1,7 +1,7 @@
 //! The table of attacks.
 
 use super::arena::{Arena, Outcome};
-use super::{bytes, devices, drivers, hangs, modules, tasks};
+use super::{bytes, devices, drivers, hangs, held, modules, tasks};
 
 /// One attack.
 pub struct Attack {
@@ -58,6 +58,7 @@ pub fn all() -> Vec<Attack> {
     all.extend(doors());
     all.extend(by_drivers());
     all.extend(by_tasks());
+    all.extend(by_holders());
     all.extend(by_modules());
     all.extend(compiling());
     all
@@ -286,7 +287,7 @@ fn doors() -> Vec<Attack> {
         attack!(
             "plugin-open-files",
             "files opened and never closed",
-            ["more than 1000 handles"],
+            ["no more files"],
             devices::open_files
         ),
         attack!("plugin-pipe", "a pipe that nobody writes to", ["no more files"], devices::pipe),
@@ -361,7 +362,7 @@ fn by_tasks() -> Vec<Attack> {
             "task-files",
             ["files", "/local/file"],
             "files opened and never closed",
-            ["handles", "open"]
+            ["1024 open"]
         ),
         attack!(
             "task-paths",
@@ -371,6 +372,58 @@ fn by_tasks() -> Vec<Attack> {
         ),
         attack!("task-links", "links out of its directories", ["only its own"], tasks::links),
         attack!("task-sockets", "every socket and name", ["nothing reached"], tasks::sockets),
+    ]
+}
+
+/// Tasks and plugins for which the host holds memory, descriptors, disk or threads.
+fn by_holders() -> Vec<Attack> {
+    vec![
+        attack!(
+            "task-listings",
+            "directories listed and not read",
+            ["then insufficient-memory"],
+            held::listings
+        ),
+        attack!("task-streams", "a byte taken of many streams", ["2000 held"], held::streams),
+        attack!(
+            "task-unlinked",
+            "files without a name kept open",
+            ["within its room\nroom again: true"],
+            held::unlinked
+        ),
+        attack!(
+            "task-truncated",
+            "streams written behind a truncation",
+            ["6 MiB"],
+            held::truncated
+        ),
+        attack!(
+            "task-replaced",
+            "files replaced, a hundred times the room (honest)",
+            ["100 replaced"],
+            held::replaced
+        ),
+        attack!("task-logs", "the logs of its group", ["own true, read true"], held::logs),
+        attack!("task-lent-file", "a file lent read-only", ["read it and no more"], held::lent),
+        attack!("task-names", "20,000 names listed at once", ["20000 names"], held::names),
+        attack!(
+            "task-descriptors",
+            "files kept open by many tasks",
+            ["descriptors left"],
+            held::descriptors
+        ),
+        attack!(
+            "module-filler",
+            "its memory filled without a pause, beside an honest task",
+            ["the honest task went on"],
+            held::filler
+        ),
+        attack!(
+            "plugin-proc",
+            "the agent's memory and environment, the kernel's log",
+            ["the node and no process of ours"],
+            held::processes
+        ),
     ]
 }
 

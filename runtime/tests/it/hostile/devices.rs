@@ -21,7 +21,7 @@ use super::arena::{Arena, Outcome, load, spec};
 const WALL: Duration = Duration::from_millis(400);
 
 /// Deadlines far away: what stops the attack is another limit.
-fn patient() -> PluginLimits {
+pub fn patient() -> PluginLimits {
     let far = Duration::from_secs(60);
     PluginLimits { call_wall_max: far, call_cpu_max: far, ..PluginLimits::default() }
 }
@@ -137,7 +137,7 @@ pub async fn moody(arena: &Arena) -> Outcome {
 
 /// Load the burglar with these grants and ask it once.
 /// What it says, a finding a line: the agent shows what a plugin says in one.
-async fn burglar(arena: &Arena, config: Value, grants: Grants, limits: PluginLimits) -> String {
+pub async fn burglar(arena: &Arena, config: Value, grants: Grants, limits: PluginLimits) -> String {
     let spec = spec("burglar", config, grants, limits);
     match load(&arena.plugins, spec, HOSTILE_BURGLAR).await {
         Ok(Plugin::Device(plugin)) => ask(&plugin, "mode").await.replace("\\n", "\n"),
@@ -147,7 +147,7 @@ async fn burglar(arena: &Arena, config: Value, grants: Grants, limits: PluginLim
 }
 
 /// The burglar asks for both kinds of grant, so each is given something.
-fn grants(arena: &Arena) -> (Grants, String, String) {
+pub fn grants(arena: &Arena) -> (Grants, String, String) {
     let (ro, rw) = (arena.empty("ro"), arena.empty("rw"));
     let files = [(&ro, false), (&rw, true)];
     let files = files.map(|(path, write)| FileGrant { path: path.clone(), write }).to_vec();

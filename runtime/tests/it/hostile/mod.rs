@@ -14,6 +14,7 @@ mod bytes;
 mod devices;
 mod drivers;
 mod hangs;
+mod held;
 mod modules;
 mod tasks;
 

@@ -66,6 +66,15 @@ pub fn gigabyte_poll() -> String {
     preview_1("poll_oneoff", 4, "(i32.const 0) (i32.const 0) (i32.const 60000000) (i32.const 8)")
 }
 
+/// Fills all its memory again and again: one instruction, which no tick interrupts.
+pub fn filler(mebibytes: u32) -> String {
+    let (pages, bytes) = (mebibytes * 16, mebibytes << 20);
+    format!(
+        r#"(module (memory {pages}) (func (export "_start")
+            (loop (memory.fill (i32.const 0) (i32.const 1) (i32.const {bytes})) (br 0))))"#
+    )
+}
+
 /// Exits with the number of descriptors that let themselves be written, or closed.
 pub const FORGED_DESCRIPTORS: &str = r#"(module
     (import "wasi_snapshot_preview1" "fd_write"
@@ -75,7 +84,7 @@ pub const FORGED_DESCRIPTORS: &str = r#"(module
     (memory (export "memory") 1)
     (data (i32.const 0) "\10\00\00\00\01\00\00\00")
     (func (export "_start") (local $fd i32) (local $open i32)
-        (local.set $fd (i32.const 7))
+        (local.set $fd (i32.const 9))
         (loop
             (if (i32.eqz (call $write (local.get $fd) (i32.const 0) (i32.const 1) (i32.const 8)))
                 (then (local.set $open (i32.add (local.get $open) (i32.const 1)))))

@@ -6,31 +6,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostler::clock::{Stopwatch, sleep, timeout};
+use ostler::driver::api::TaskContext;
 use ostler::host::wasm_task::{TaskDir, TaskInput, WasmTaskSpec};
 use ostler::limits::TaskLimits;
 use ostler::model::task::RawExit;
 use ostler_guests::fixtures::{HOSTILE_TASK, HOSTILE_TASK_P1};
 
-use super::arena::{Arena, DISK, Outcome};
+use super::arena::{Arena, DISK, Outcome, Printed};
 use crate::support::PATIENCE;
 
 /// How long a task that does not end by itself is let.
 const LET: Duration = Duration::from_millis(300);
 /// How long one that ends by itself may take.
-const BY_ITSELF: Duration = Duration::from_secs(20);
+pub const BY_ITSELF: Duration = Duration::from_secs(20);
 
 /// What a task did until it ended or was killed.
-struct Ended {
+pub struct Ended {
     exit: Option<RawExit>,
     error: String,
-    printed: String,
+    pub printed: String,
     bytes: u64,
     /// From the kill to the end.
     past: Option<Duration>,
 }
 
 impl Ended {
-    fn said(&self) -> String {
+    pub fn said(&self) -> String {
         let exit = self.exit.as_ref().map_or_else(String::new, |exit| match exit {
             RawExit { signal: Some(9), .. } => "killed".to_owned(),
             RawExit { exit_code: Some(code), error: Some(error), .. } => {
@@ -44,8 +45,21 @@ impl Ended {
 }
 
 /// Run a file as a task, with what a task has; kill it after a while.
-async fn run(arena: &Arena, file: &Path, words: &[&str], dir: &Path, wait: Duration) -> Ended {
+pub async fn run(arena: &Arena, file: &Path, words: &[&str], dir: &Path, wait: Duration) -> Ended {
     let (context, printed) = arena.context(dir);
+    run_in(arena, (context, printed), file, words, wait, &[]).await
+}
+
+/// The same in this context, which lends it more.
+pub async fn run_in(
+    arena: &Arena,
+    (context, printed): (Arc<TaskContext>, Arc<Printed>),
+    file: &Path,
+    words: &[&str],
+    wait: Duration,
+    lent: &[TaskDir],
+) -> Ended {
+    let dir = &context.task_dir;
     let own = |name: &str| TaskDir {
         host_path: dir.join(name),
         guest_path: format!("/{name}"),
@@ -55,9 +69,9 @@ async fn run(arena: &Arena, file: &Path, words: &[&str], dir: &Path, wait: Durat
         path: file.to_owned(),
         args: ["attack"].iter().chain(words).map(|word| (*word).to_owned()).collect(),
         env: vec![],
-        dirs: ["local", "secrets", "tmp", "alloc"].map(own).to_vec(),
+        dirs: ["local", "secrets", "tmp", "alloc"].map(own).iter().chain(lent).cloned().collect(),
         limits: TaskLimits {
-            memory_bytes_max: 32 << 20,
+            memory_bytes_max: context.memory_bytes_max,
             disk_bytes_max: DISK,
             ..TaskLimits::default()
         },
