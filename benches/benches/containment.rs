@@ -430,6 +430,7 @@ impl Arena {
             task_dir: self.dir.clone(),
             alloc_dir: self.dir.clone(),
             mounts: vec![],
+            device_nodes: vec![],
             user: None,
             named: Arc::from([]),
             env: Arc::from([]),

@@ -113,8 +113,35 @@ pub mod command {
 pub mod process {
     use super::imports;
     pub use crate::bindings::driver::ostler::plugin::process::{
-        ProcessError, ProcessState, SpawnRequest,
+        Isolation, IsolationPart, PartState, ProcessError, ProcessState, SpawnRequest,
     };
+
+    /// Every part of isolation there is.
+    pub const ISOLATION_PARTS: [IsolationPart; 8] = [
+        IsolationPart::Mounts,
+        IsolationPart::Pids,
+        IsolationPart::Ipc,
+        IsolationPart::Network,
+        IsolationPart::User,
+        IsolationPart::Privileges,
+        IsolationPart::Seccomp,
+        IsolationPart::Landlock,
+    ];
+
+    /// What configuration and fingerprint call a part.
+    #[must_use]
+    pub const fn part_name(part: IsolationPart) -> &'static str {
+        match part {
+            IsolationPart::Mounts => "mounts",
+            IsolationPart::Pids => "pids",
+            IsolationPart::Ipc => "ipc",
+            IsolationPart::Network => "network",
+            IsolationPart::User => "user",
+            IsolationPart::Privileges => "privileges",
+            IsolationPart::Seccomp => "seccomp",
+            IsolationPart::Landlock => "landlock",
+        }
+    }
 
     /// Start a process in a group of its own. Returns its id.
     ///
@@ -122,6 +149,26 @@ pub mod process {
     /// Not granted, no such program, directory or user, or the node refused.
     pub fn spawn(request: &SpawnRequest) -> Result<String, ProcessError> {
         imports::process::spawn(request)
+    }
+
+    /// [`spawn`], kept apart from the node and from other tasks.
+    ///
+    /// # Errors
+    /// As [`spawn`]; also when something of it is not possible here, or is less than the grant
+    /// demands.
+    pub fn spawn_isolated(
+        request: &SpawnRequest,
+        isolation: &Isolation,
+    ) -> Result<String, ProcessError> {
+        imports::process::spawn_isolated(request, isolation)
+    }
+
+    /// What of isolation is possible on this node, every part once.
+    ///
+    /// # Errors
+    /// Not granted.
+    pub fn isolation_parts() -> Result<Vec<PartState>, ProcessError> {
+        imports::process::isolation_parts()
     }
 
     /// Signal the process group, by name (`SIGHUP`).

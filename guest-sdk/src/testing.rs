@@ -33,6 +33,9 @@ struct State {
     logs: Vec<String>,
     events: Vec<String>,
     processes: Vec<process::SpawnRequest>,
+    isolations: Vec<process::Isolation>,
+    /// Parts that are not possible or may lack; the others are possible and demanded.
+    parts: Vec<process::PartState>,
     wasm_tasks: Vec<wasm_task::SpawnRequest>,
     task_limits: Vec<wasm_task::TaskLimits>,
     task_inputs: Vec<wasm_task::TaskInput>,
@@ -105,6 +108,21 @@ impl FakeHost {
     /// Processes asked for, oldest first. Their ids are `p1`, `p2` ….
     pub fn processes(&self) -> Vec<process::SpawnRequest> {
         with(|state| state.processes.clone())
+    }
+
+    /// How the processes that were asked for with isolation are kept apart, oldest first.
+    pub fn isolations(&self) -> Vec<process::Isolation> {
+        with(|state| state.isolations.clone())
+    }
+
+    /// Let a part of isolation be impossible (`lacking` says why), or let the configuration do
+    /// without it.
+    pub fn set_part(&self, part: process::IsolationPart, lacking: Option<&str>, may_lack: bool) {
+        let lacking = lacking.map(str::to_owned);
+        with(|state| {
+            state.parts.retain(|known| known.part != part);
+            state.parts.push(process::PartState { part, lacking, may_lack });
+        });
     }
 
     /// WASM tasks asked for, oldest first. Their ids are `w1`, `w2` ….
@@ -235,7 +253,9 @@ pub(crate) mod imports {
     }
 
     pub(crate) mod process {
-        use crate::host::process::{ProcessError, ProcessState, SpawnRequest};
+        use crate::host::process::{
+            ISOLATION_PARTS, Isolation, PartState, ProcessError, ProcessState, SpawnRequest,
+        };
 
         pub(crate) fn spawn(request: &SpawnRequest) -> Result<String, ProcessError> {
             super::with(|state| {
@@ -246,6 +266,26 @@ pub(crate) mod imports {
                 let id = format!("p{}", state.processes.len());
                 state.running.insert(id.clone(), true);
                 Ok(id)
+            })
+        }
+
+        pub(crate) fn spawn_isolated(
+            request: &SpawnRequest,
+            isolation: &Isolation,
+        ) -> Result<String, ProcessError> {
+            let id = spawn(request)?;
+            super::with(|state| state.isolations.push(isolation.clone()));
+            Ok(id)
+        }
+
+        pub(crate) fn isolation_parts() -> Result<Vec<PartState>, ProcessError> {
+            super::with(|state| {
+                if state.denied {
+                    return Err(ProcessError::Denied("process".to_owned()));
+                }
+                let possible = |part| PartState { part, lacking: None, may_lack: false };
+                let known = |part| state.parts.iter().find(|known| known.part == part).cloned();
+                Ok(ISOLATION_PARTS.map(|part| known(part).unwrap_or(possible(part))).to_vec())
             })
         }
 

@@ -34,6 +34,15 @@ pub const ENDED_PLACES_PER_RECORD: u32 = 64;
 /// Longest name (job, group, task), bytes: names become directory names.
 pub const NAME_BYTES_MAX: usize = 128;
 
+// ---- isolated native tasks ---------------------------------------------------------------------
+
+/// Processes and threads of one isolated task, where the kernel counts them by task. A busy database
+/// has a few hundred.
+pub const TASK_PROCESSES_MAX: u32 = 4_096;
+/// The same where it only counts those of a user, of all its tasks together: half of what a node has
+/// by default.
+pub const USER_PROCESSES_MAX: u64 = 16_384;
+
 // ---- plugins ---------------------------------------------------------------------------------
 
 /// Largest plugin file, bytes. CPython plugins have 18 MiB.

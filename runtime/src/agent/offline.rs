@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::AgentError;
 use crate::clock::Clock;
 use crate::host::HostServices;
-use crate::host::process::{Options as ProcessOptions, ProcessHost};
+use crate::host::process::{Options as ProcessOptions, ProcessHost, Supervision};
 use crate::host::wasm_task::WasmTaskHost;
 use crate::plugin::check::{self, Bench};
 use crate::plugin::record::{self, ReplayError};
@@ -37,7 +37,12 @@ pub struct Place {
 /// # Errors
 /// When the sandbox, the processes' or the tasks' host cannot be had.
 fn services(place: Place) -> Result<HostServices, AgentError> {
+    let records = place.code_dir.join("exits");
     let mut config = SandboxConfig::new(place.code_dir)?;
+    let supervision = Supervision {
+        program: place.compiler.clone().unwrap_or_else(|| "/proc/self/exe".into()),
+        records,
+    };
     if let Some(compiler) = place.compiler {
         config.compiler = compiler;
     }
@@ -49,7 +54,7 @@ fn services(place: Place) -> Result<HostServices, AgentError> {
     let processes = ProcessHost::new(ProcessOptions {
         control: control.clone(),
         kill_with_agent: true,
-        supervision: None,
+        supervision: Some(supervision),
         cgroup_parent: None,
         clock: clock.clone(),
     })

@@ -372,7 +372,7 @@ fn host_services(
     let processes = ProcessHost::new(ProcessOptions {
         control: control.clone(),
         kill_with_agent: options.kill_with_agent,
-        supervision: (!options.kill_with_agent).then(|| Supervision {
+        supervision: Some(Supervision {
             program: options.compiler.clone().unwrap_or_else(|| "/proc/self/exe".into()),
             records: data_dir.join("exits"),
         }),

@@ -9,8 +9,9 @@
 //!     secrets/                  0700
 //! ```
 //! Nomad makes the shared and local directories 0777 so that tasks under other users can write.
-//! Here tasks run as the agent's user unless a driver hands a directory over, so 0755 is enough and
-//! keeps other users of the node from planting files.
+//! Here that is done when the first such task starts: its own directories become its user's, and
+//! `data` and `tmp` 0777 (the process host does it). The data directory above is the agent's
+//! alone, which keeps other users of the node from planting files.
 //!
 //! Tasks write in these directories, so everything below the root is hostile: each level is opened
 //! by one name relative to its parent without following links, and a link in the place of a
@@ -38,7 +39,7 @@ use std::path::{Path, PathBuf};
 use cap_std::fs::Dir;
 use rustix::fs::Mode;
 
-use self::at::{ensure, io_error, open_child, open_root};
+use self::at::{ensure, ensure_lent, io_error, open_child, open_root};
 pub use self::error::AllocDirError;
 pub(super) use self::error::hint;
 use self::lock::Held;
@@ -48,6 +49,8 @@ use crate::model::ids::{AllocId, TaskName};
 
 /// Name of the shared directory; no task can have it.
 pub(super) const SHARED: &str = "alloc";
+/// What of it tasks write, whoever they run as.
+const LENT: [&str; 2] = ["data", "tmp"];
 pub(super) const PUBLIC: Mode = Mode::from_raw_mode(0o755);
 const PRIVATE: Mode = Mode::from_raw_mode(0o700);
 
@@ -89,8 +92,9 @@ impl AllocDir {
         let dir = ensure(root_fd.as_fd(), &name, PUBLIC, &path)?;
         let shared_path = path.join(SHARED);
         let shared = ensure(dir.as_fd(), SHARED, PUBLIC, &shared_path)?;
-        for name in ["data", "logs", "tmp"] {
-            ensure(shared.as_fd(), name, PUBLIC, &shared_path.join(name))?;
+        ensure(shared.as_fd(), "logs", PUBLIC, &shared_path.join("logs"))?;
+        for name in LENT {
+            ensure_lent(shared.as_fd(), name, PUBLIC, &shared_path.join(name))?;
         }
         Ok(Self { alloc, path, dir })
     }

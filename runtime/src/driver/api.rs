@@ -258,6 +258,8 @@ pub struct TaskContext {
     pub alloc_dir: PathBuf,
     /// Host paths lent by reservations, with their read-only flag.
     pub mounts: Vec<Mount>,
+    /// Device nodes lent by reservations; known while its driver starts it.
+    pub device_nodes: Vec<DeviceNode>,
     /// User its job names, interpolated; known while its driver starts it.
     pub user: Option<String>,
     /// `address:port` texts in its job's `config`: what it may be connected to; known while its

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
 use super::endpoint::Endpoint;
+use super::isolation::IsolationGrant;
 use super::json::JsonObject;
 use super::oci::Reference;
 use super::trust::TrustConfig;
@@ -329,6 +330,8 @@ pub struct Grants {
     pub commands: Vec<CommandGrant>,
     /// Task processes.
     pub process: bool,
+    /// Only such as are isolated, and how. Absent: also others.
+    pub isolation: Option<IsolationGrant>,
     /// Users that tasks of jobs with a `user` may run as, by name or pattern; without one they run
     /// as the agent's own.
     pub users: Vec<String>,

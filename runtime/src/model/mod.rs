@@ -17,6 +17,7 @@ pub mod digest;
 pub mod endpoint;
 pub mod event;
 pub mod ids;
+pub mod isolation;
 pub mod job;
 pub mod json;
 pub mod oci;

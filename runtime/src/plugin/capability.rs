@@ -16,6 +16,7 @@ pub use super::grant_lines::grant_lines;
 use super::manifest::Manifest;
 use crate::limits::NAMES_TOLD_MAX;
 pub use crate::model::config::{CommandGrant, FileGrant, Grants};
+use crate::model::isolation::Part;
 use crate::model::shown::some_of;
 
 /// As the last pattern of a list: any further arguments.
@@ -196,6 +197,12 @@ pub enum Added {
     Driver(String),
     /// That it publishes this attribute.
     Attribute(String),
+    /// That tasks run without these parts of isolation.
+    Without(Vec<Part>),
+    /// That jobs mount this path.
+    MountOf(String),
+    /// That jobs ask for this capability.
+    Capability(String),
 }
 
 impl Grants {

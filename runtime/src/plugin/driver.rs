@@ -147,6 +147,7 @@ impl DriverPlugin {
                 Some(_) => config.env.clone().into(),
                 None => Arc::default(),
             },
+            device_nodes: config.device_nodes.clone(),
             ..(*context).clone()
         });
         let config = task_config(config);

@@ -1,9 +1,11 @@
 //! Grants as the configuration writes them: what an operator pastes to add one. Pure.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use super::capability::{ANY_MORE, Added, Authority, CommandGrant, FileGrant, Grants};
 use crate::model::config::{AnswerGrants, NodeGrant};
+use crate::model::isolation::IsolationGrant;
 
 /// Stands for a directory or place that only the operator knows.
 const EXAMPLE_DIR: &str = "/path/it/needs";
@@ -50,6 +52,14 @@ fn add(grants: &mut Grants, added: &Added) -> bool {
         Added::User(user) => grants.users.push(user.clone()),
         Added::Program(program) => once(grants.programs.get_or_insert_default(), program),
         Added::Dir(dir) => once(&mut grants.dirs, dir),
+        Added::Without(parts) => {
+            let isolation = grants.isolation.get_or_insert_default();
+            isolation.without.extend(parts.iter().copied());
+        }
+        Added::MountOf(path) => once(&mut grants.isolation.get_or_insert_default().mounts, path),
+        Added::Capability(name) => {
+            once(&mut grants.isolation.get_or_insert_default().capabilities, name);
+        }
         answer => add_answer(&mut grants.answers, answer),
     }
     true
@@ -115,6 +125,7 @@ fn body(grants: &Grants) -> String {
         files,
         commands,
         process,
+        isolation,
         users,
         programs,
         dirs,
@@ -133,6 +144,9 @@ fn body(grants: &Grants) -> String {
     }
     if *process {
         text.push_str("    process = true\n");
+    }
+    if let Some(isolation) = isolation {
+        text.push_str(&isolation_block(isolation));
     }
     if !users.is_empty() {
         let _ = writeln!(text, "    users = {}", texts(users));
@@ -185,6 +199,37 @@ fn list(name: &str, given: &[String], text: &mut String) {
     }
 }
 
+fn isolation_block(grant: &IsolationGrant) -> String {
+    let IsolationGrant { without, base, hidden, mounts, capabilities, user, processes_max } = grant;
+    let paths = |list: &[PathBuf]| {
+        let list: Vec<String> = list.iter().map(|path| path.display().to_string()).collect();
+        texts(&list)
+    };
+    let mut lines = Vec::new();
+    if !without.is_empty() {
+        let words: Vec<String> = without.iter().map(|part| part.word().to_owned()).collect();
+        lines.push(format!("without = {}", texts(&words)));
+    }
+    lines.extend(base.as_ref().map(|base| format!("base = {}", paths(base))));
+    for (name, list) in [("hidden", paths(hidden)), ("mounts", texts(mounts))] {
+        if list != "[]" {
+            lines.push(format!("{name} = {list}"));
+        }
+    }
+    if !capabilities.is_empty() {
+        lines.push(format!("capabilities = {}", texts(capabilities)));
+    }
+    lines.extend(user.as_ref().map(|user| format!("user = {}", quoted(user))));
+    lines.extend(processes_max.map(|most| format!("processes_max = {most}")));
+    match lines.is_empty() {
+        true => "    isolation {}\n".to_owned(),
+        false => {
+            let lines: String = lines.iter().map(|line| format!("      {line}\n")).collect();
+            format!("    isolation {{\n{lines}    }}\n")
+        }
+    }
+}
+
 fn texts(list: &[String]) -> String {
     let quoted: Vec<String> = list.iter().map(|text| quoted(text)).collect();
     format!("[{}]", quoted.join(", "))
@@ -230,7 +275,8 @@ pub fn granted_words(grants: &Grants, authority: Authority) -> String {
             let users = grants.users.iter().map(|user| format!("as {user}"));
             let dirs = grants.dirs.iter().map(|dir| format!("in {dir}"));
             let programs = grants.programs.iter().flatten().cloned();
-            match listed(word, programs.chain(users).chain(dirs)) {
+            let isolated = grants.isolation.iter().map(isolated_words);
+            match listed(word, isolated.chain(programs).chain(users).chain(dirs)) {
                 narrowed if narrowed.is_empty() => word.to_owned(),
                 narrowed => narrowed,
             }
@@ -268,5 +314,17 @@ fn listed(word: &str, items: impl Iterator<Item = String>) -> String {
     match items.is_empty() {
         true => String::new(),
         false => format!("{word}({})", items.join(", ")),
+    }
+}
+
+fn isolated_words(grant: &IsolationGrant) -> String {
+    let demanded = grant.demanded();
+    match (demanded.is_empty(), grant.without.is_empty()) {
+        (true, _) => "isolated as far as possible".to_owned(),
+        (false, true) => "isolated".to_owned(),
+        (false, false) => {
+            let words: Vec<&str> = grant.without.iter().map(|part| part.word()).collect();
+            format!("isolated without {}", words.join(" "))
+        }
     }
 }

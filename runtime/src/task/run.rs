@@ -145,6 +145,7 @@ impl Run {
             task_dir: task_dir.map(|dir| dir.path).unwrap_or_default(),
             alloc_dir,
             mounts: reservation.mounts,
+            device_nodes: Vec::new(),
             user: None,
             named: Arc::default(),
             env: Arc::default(),

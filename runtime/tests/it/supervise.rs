@@ -52,6 +52,7 @@ fn spec(dir: &Path, number: u32) -> ProcessSpec {
         env: (0..40).map(|n| (format!("VARIABLE_{n}"), "some value of it".repeat(4))).collect(),
         cwd: dir.to_owned(),
         user: None,
+        isolation: None,
         stdout: Arc::clone(&sink),
         stderr: sink,
         record_identity: Arc::new(|_| Box::pin(async { Ok(()) })),

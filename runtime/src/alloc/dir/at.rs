@@ -95,6 +95,22 @@ pub(in super::super) fn ensure(
     Ok(dir)
 }
 
+/// The same for a directory that may have been lent to everybody meanwhile: that stays.
+pub(in super::super) fn ensure_lent(
+    parent: BorrowedFd<'_>,
+    name: &str,
+    mode: Mode,
+    path: &Path,
+) -> Result<OwnedFd, AllocDirError> {
+    const EVERYBODY: u32 = 0o777;
+    let found = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
+    let is_lent = found.is_ok_and(|found| {
+        FileType::from_raw_mode(found.st_mode) == FileType::Directory
+            && found.st_mode & EVERYBODY == EVERYBODY
+    });
+    if is_lent { open_child(parent, name, path) } else { ensure(parent, name, mode, path) }
+}
+
 /// Is there nothing in an open directory?
 pub(in super::super) fn is_empty(dir: impl AsFd) -> io::Result<bool> {
     for entry in rustix::fs::Dir::read_from(dir)? {

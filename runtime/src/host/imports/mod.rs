@@ -4,6 +4,7 @@
 //! its interface; only a spent budget ends the call.
 
 mod command;
+mod isolation;
 mod lookup;
 mod process;
 mod say;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use crate::driver::api::TaskContext;
 use crate::host::CallState;
-use crate::host::process::{ProcessError, ProcessSpec, ProcessState as HostState};
+use crate::host::process::{Isolation, ProcessError, ProcessSpec, ProcessState as HostState};
+use crate::model::isolation::Part;
 use crate::plugin::bindings::since_0_1::host::process::{
-    Host, ProcessError as WitError, ProcessState, SpawnRequest,
+    Host, Isolation as Asked, PartState, ProcessError as WitError, ProcessState, SpawnRequest,
 };
 use crate::plugin::capability::{Added, Authority};
 
@@ -21,7 +22,9 @@ impl From<ProcessError> for WitError {
             ProcessError::CommandNotFound { .. }
             | ProcessError::WorkingDirectory { .. }
             | ProcessError::UnknownUser { .. } => Self::NotFound(error.to_string()),
-            ProcessError::UserNotPermitted { .. } => Self::Denied(error.to_string()),
+            ProcessError::UserNotPermitted { .. }
+            | ProcessError::RootNotPermitted { .. }
+            | ProcessError::Mount { .. } => Self::Denied(error.to_string()),
             ProcessError::UnknownProcess { .. } => Self::UnknownProcess,
             ProcessError::UnknownSignal(_) => Self::UnknownSignal(error.to_string()),
             other => Self::Failed(other.to_string()),
@@ -46,7 +49,12 @@ impl CallState {
     }
 
     /// The user is the job's to say and the operator's to allow; the driver only passes it on.
-    fn narrow(&self, task: &TaskContext, request: &SpawnRequest) -> Result<(), WitError> {
+    fn narrow(
+        &self,
+        task: &TaskContext,
+        request: &SpawnRequest,
+        isolation: Option<&Isolation>,
+    ) -> Result<(), WitError> {
         let grants = &self.plugin.grants;
         let user = request.user.as_deref();
         if user != task.user.as_deref() {
@@ -72,20 +80,38 @@ impl CallState {
         if grants.programs.is_none() {
             return Ok(());
         }
-        match surroundings::wrong(&self.plugin.name, grants, task, request) {
+        match surroundings::wrong(&self.plugin.name, grants, task, request, isolation) {
             None => Ok(()),
             Some(Wrong::Lacks(text, added)) => lacks(text, added),
             Some(Wrong::Never(text)) => Err(WitError::Denied(text)),
         }
     }
 
-    async fn spawn_process(&mut self, mut request: SpawnRequest) -> Result<String, WitError> {
+    async fn spawn_process(
+        &mut self,
+        mut request: SpawnRequest,
+        asked: Option<Asked>,
+    ) -> Result<String, WitError> {
         let task = self.process_task_to_change()?;
-        if self.plugin.grants.programs.is_some() {
+        let isolation = match asked {
+            None => {
+                self.refuse_bare()?;
+                None
+            }
+            Some(asked) => {
+                let processes = self.services.processes.clone();
+                let abilities = self.host_time.off_the_clock(processes.abilities()).await;
+                // Where nothing is possible and nothing is demanded, nothing is done.
+                Some(self.isolation(&task, asked, abilities)?)
+                    .filter(|isolation| !isolation.parts.is_empty())
+            }
+        };
+        let rooted = isolation.as_ref().is_some_and(|isolation| isolation.has(Part::Mounts));
+        if self.plugin.grants.programs.is_some() && !rooted {
             // Where it is looked at is where it is started, whatever becomes of a link meanwhile.
             surroundings::without_links(&mut request.cwd);
         }
-        self.narrow(&task, &request)?;
+        self.narrow(&task, &request, isolation.as_ref())?;
         let spec = ProcessSpec {
             run_id: task.run_id.clone(),
             command: request.command,
@@ -93,6 +119,7 @@ impl CallState {
             env: request.env.into_iter().map(|var| (var.name, var.value)).collect(),
             cwd: PathBuf::from(request.cwd),
             user: request.user,
+            isolation,
             stdout: task.stdout.clone(),
             stderr: task.stderr.clone(),
             record_identity: task.record_identity.clone(),
@@ -104,11 +131,40 @@ impl CallState {
     }
 }
 
-impl Host for CallState {
-    async fn spawn(&mut self, request: SpawnRequest) -> wasmtime::Result<Result<String, WitError>> {
+impl CallState {
+    fn charge_process(&mut self, request: &SpawnRequest) -> wasmtime::Result<()> {
         let vars: usize = request.env.iter().map(|v| v.name.len() + v.value.len()).sum();
         self.budget.charge(vars + request.args.iter().map(String::len).sum::<usize>())?;
-        Ok(self.spawn_process(request).await)
+        Ok(())
+    }
+}
+
+impl Host for CallState {
+    async fn spawn(&mut self, request: SpawnRequest) -> wasmtime::Result<Result<String, WitError>> {
+        self.charge_process(&request)?;
+        Ok(self.spawn_process(request, None).await)
+    }
+
+    async fn spawn_isolated(
+        &mut self,
+        request: SpawnRequest,
+        isolation: Asked,
+    ) -> wasmtime::Result<Result<String, WitError>> {
+        self.charge_process(&request)?;
+        Ok(self.spawn_process(request, Some(isolation)).await)
+    }
+
+    async fn isolation_parts(&mut self) -> wasmtime::Result<Result<Vec<PartState>, WitError>> {
+        self.budget.charge(0)?;
+        if !self.plugin.grants.process {
+            let added = Added::Ask(Authority::Process);
+            let denied =
+                self.denied("starting processes is not granted", Authority::Process, added);
+            return Ok(Err(WitError::Denied(denied)));
+        }
+        let processes = self.services.processes.clone();
+        let abilities = self.host_time.off_the_clock(processes.abilities()).await;
+        Ok(Ok(self.part_states(abilities)))
     }
 
     async fn signal(

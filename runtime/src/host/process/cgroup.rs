@@ -1,8 +1,8 @@
 //! One cgroup (version 2) per process, where this machine lets the agent make one.
 //!
 //! ```text
-//! <unified mount>/<own cgroup>/ostler/<leaf>     memory.max cpu.weight cgroup.kill memory.events
-//!                              ▲ cgroup.subtree_control: +memory +cpu, where delegated
+//! <unified mount>/<own cgroup>/ostler/<leaf>     memory.max cpu.weight pids.max cgroup.kill memory.events
+//!                              ▲ cgroup.subtree_control: +memory +cpu +pids, where delegated
 //! ```
 //! A process is forked into its cgroup, which is made before it: moving it there later waits until
 //! every processor passed a quiet state (15 ms and more), because the kernel locks out all forks.
@@ -55,7 +55,7 @@ pub enum Unavailable {
     NotDelegated {
         /// The directory.
         path: PathBuf,
-        /// `memory`, `cpu` or both.
+        /// Some of `memory`, `cpu`, `pids`.
         missing: String,
         /// What the kernel said.
         reason: String,
@@ -71,13 +71,15 @@ pub struct CgroupStatus {
     pub memory: bool,
     /// `cpu.weight` is set.
     pub cpu: bool,
+    /// `pids.max` is set.
+    pub pids: bool,
     /// What is missing and why.
     pub unavailable: Option<Unavailable>,
 }
 
 impl CgroupStatus {
     const fn none(why: Unavailable) -> Self {
-        Self { parent: None, memory: false, cpu: false, unavailable: Some(why) }
+        Self { parent: None, memory: false, cpu: false, pids: false, unavailable: Some(why) }
     }
 }
 
@@ -107,17 +109,23 @@ pub fn prepare(parent: Option<&Path>) -> CgroupStatus {
         return CgroupStatus::none(refused(&error.into()));
     }
     sweep(&parent);
-    let (memory, cpu) = (enable(&parent, "memory"), enable(&parent, "cpu"));
-    let missing: Vec<_> = [("memory", &memory), ("cpu", &cpu)]
+    let [memory, cpu, pids] = ["memory", "cpu", "pids"].map(|name| enable(&parent, name));
+    let missing: Vec<_> = [("memory", &memory), ("cpu", &cpu), ("pids", &pids)]
         .into_iter()
         .filter_map(|(name, enabled)| enabled.as_ref().err().map(|reason| (name, reason)))
         .collect();
     let unavailable = missing.first().map(|(_, reason)| Unavailable::NotDelegated {
         path: parent.clone(),
-        missing: missing.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" and "),
+        missing: missing.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "),
         reason: reason.to_string(),
     });
-    CgroupStatus { memory: memory.is_ok(), cpu: cpu.is_ok(), parent: Some(parent), unavailable }
+    CgroupStatus {
+        memory: memory.is_ok(),
+        cpu: cpu.is_ok(),
+        pids: pids.is_ok(),
+        parent: Some(parent),
+        unavailable,
+    }
 }
 
 /// Name of a new cgroup: who it is for, a number that nobody else has, and who makes it.
@@ -199,6 +207,17 @@ pub fn weight_of_mhz(cpu_mhz: u32) -> u32 {
     (cpu_mhz / MHZ_PER_WEIGHT).clamp(1, CPU_WEIGHT_MAX)
 }
 
+/// What a process may use, as far as this node can hold it to that.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// MHz reserved; 0 for no share.
+    pub cpu_mhz: u32,
+    /// Largest memory; 0 for no limit.
+    pub memory_bytes: u64,
+    /// Processes and threads.
+    pub processes: Option<u32>,
+}
+
 /// The cgroup of one process. Removed on drop when nothing is inside.
 #[derive(Debug)]
 pub struct Leaf {
@@ -211,32 +230,30 @@ impl Leaf {
     ///
     /// # Errors
     /// When the directory or a limit cannot be written; nothing is left then.
-    pub fn create(
-        status: &CgroupStatus,
-        run: &str,
-        cpu_mhz: u32,
-        memory_bytes_max: u64,
-    ) -> io::Result<Option<Self>> {
+    pub fn create(status: &CgroupStatus, run: &str, limits: &Limits) -> io::Result<Option<Self>> {
         let Some(parent) = &status.parent else {
             return Ok(None);
         };
         let maker = identity::read(std::process::id())?;
         let leaf = Self { path: parent.join(leaf_name(run, &maker)) };
         fs::create_dir(&leaf.path)?;
-        let limits = || -> io::Result<()> {
-            if status.memory && memory_bytes_max > 0 {
-                leaf.write("memory.max", &memory_bytes_max.to_string())?;
+        let set = || -> io::Result<()> {
+            if status.memory && limits.memory_bytes > 0 {
+                leaf.write("memory.max", &limits.memory_bytes.to_string())?;
                 // One victim is the whole task: half a task is no task. Not on every kernel.
                 drop(leaf.write("memory.oom.group", "1"));
                 // Without swap accounting the file is missing; the limit then counts memory alone.
                 drop(leaf.write("memory.swap.max", "0"));
             }
-            if status.cpu && cpu_mhz > 0 {
-                leaf.write("cpu.weight", &weight_of_mhz(cpu_mhz).to_string())?;
+            if status.cpu && limits.cpu_mhz > 0 {
+                leaf.write("cpu.weight", &weight_of_mhz(limits.cpu_mhz).to_string())?;
+            }
+            if let (true, Some(most)) = (status.pids, limits.processes) {
+                leaf.write("pids.max", &most.to_string())?;
             }
             Ok(())
         };
-        match limits() {
+        match set() {
             Ok(()) => Ok(Some(leaf)),
             Err(error) => {
                 leaf.remove();
@@ -389,6 +406,10 @@ mod tests {
         let status = prepare(Some(&dir.path().join("tasks")));
         assert_eq!(status, CgroupStatus::none(Unavailable::NotMounted));
         assert!(!dir.path().join("tasks").exists());
-        assert!(Leaf::create(&status, "x", 100, 1).unwrap().is_none());
+        assert!(
+            Leaf::create(&status, "x", &Limits { cpu_mhz: 100, ..Limits::default() })
+                .unwrap()
+                .is_none()
+        );
     }
 }

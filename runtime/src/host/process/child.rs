@@ -17,27 +17,27 @@
 //! parent-death signal when the *thread* that forked ends. That thread blocks all signals, so that
 //! no handler of the agent can run in a child.
 
-use std::ffi::CString;
+mod steps;
+
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
 use tokio::sync::{mpsc, oneshot};
 
+use self::steps::STATUS_FD;
+pub(super) use self::steps::{
+    Laid, REPORT_BYTES, REPORT_TEXT_BYTES_MAX, begin_session, close_from_but, die_with,
+    die_with_parent, report_text, wait_for_go,
+};
 use super::cgroup;
 use super::command::Texts;
 use super::user::Ids;
 
 /// Forks waiting for the spawner thread.
 const QUEUE_MAX: usize = 64;
-/// Descriptor numbers of the child below this are laid out anew; the agent's copies lie above.
-const LOWEST_PARENT_FD: RawFd = 10;
-const GO_FD: RawFd = 3;
-const STATUS_FD: RawFd = 4;
-/// Bytes of a failure report: step, then errno.
-pub(super) const REPORT_BYTES: usize = 5;
 
 /// What the child needs, made before the fork: after it nothing may be allocated.
 pub(super) struct Plan {
@@ -59,6 +59,18 @@ pub(super) struct Forked {
 }
 
 impl Forked {
+    /// A child of ours that nobody reaped: its pid is still its own. Killed when it cannot be had.
+    pub(super) fn of(pid: Pid) -> io::Result<Self> {
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => Ok(Self { parts: Some((pid, pidfd)) }),
+            Err(error) => {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+                let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
+                Err(error.into())
+            }
+        }
+    }
+
     pub(super) fn pid(&self) -> Option<Pid> {
         self.parts.as_ref().map(|(pid, _)| *pid)
     }
@@ -87,6 +99,8 @@ pub(super) enum Step {
     Groups,
     User,
     Exec,
+    Isolate,
+    Program,
 }
 
 impl Step {
@@ -100,6 +114,8 @@ impl Step {
             Self::Groups,
             Self::User,
             Self::Exec,
+            Self::Isolate,
+            Self::Program,
         ]
         .into_iter()
         .find(|known| *known as u8 == step);
@@ -114,6 +130,8 @@ impl Step {
             Self::Groups => "setting its groups",
             Self::User => "switching its user",
             Self::Exec => "executing the program",
+            Self::Isolate => "isolating it",
+            Self::Program => "looking for its program",
         }
     }
 }
@@ -168,54 +186,40 @@ pub(super) fn block_signals() {
     }
 }
 
-/// A copy of `fd` with a number the child's own layout does not use.
-fn above(fd: &OwnedFd) -> io::Result<OwnedFd> {
-    Ok(rustix::io::fcntl_dupfd_cloexec(fd, LOWEST_PARENT_FD)?)
-}
-
 /// Fork a child that waits for its go.
 pub(super) fn fork(plan: &Plan) -> io::Result<Forked> {
-    let fds = [
-        above(&plan.stdin)?,
-        above(&plan.stdout)?,
-        above(&plan.stderr)?,
-        above(&plan.go)?,
-        above(&plan.status)?,
-    ];
-    let layout = fds.each_ref().map(AsRawFd::as_raw_fd);
-    let argv = pointers(&plan.texts.argv);
-    let env = pointers(&plan.texts.env);
-    // SAFETY: getpid has no preconditions.
-    let agent = unsafe { libc::getpid() };
+    let laid = Laid::new(plan)?;
+    let agent = rustix::process::getpid();
     // SAFETY: the child calls only async-signal-safe functions (see `child`) and never returns;
     // everything it reads was made above.
-    let (pid, inside) = unsafe {
-        match plan.cgroup.as_ref().map(|cgroup| fork_into(cgroup)) {
-            Some(pid) if pid >= 0 => (pid, true),
-            // A kernel before 5.7, or a sandbox that does not let us.
-            _ => (libc::fork(), plan.cgroup.is_none()),
-        }
-    };
+    let (pid, inside) = unsafe { fork_in(plan.cgroup.as_ref())? };
     if pid == 0 {
-        // SAFETY: we are the only thread of a fresh child; `argv` and `env` end with null and
-        // point into `plan`, which is alive.
-        unsafe { child(plan, layout, &argv, &env, agent) }
+        // SAFETY: we are the only thread of a fresh child; `laid` points into `plan`, which is alive.
+        unsafe { child(plan, &laid, agent) }
     }
-    let pid = Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(io::Error::last_os_error)?;
-    // Nobody else reaps our children, so the pid is still this child's.
-    let forked = match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => Forked { parts: Some((pid, pidfd)) },
-        Err(error) => {
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
-            let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
-            return Err(error.into());
-        }
-    };
+    let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
+    let forked = Forked::of(pid)?;
     match &plan.cgroup {
         Some(cgroup) if !inside => cgroup::move_into(cgroup, pid)?,
         _ => {}
     }
     Ok(forked)
+}
+
+/// Fork into a cgroup, where that is possible: 0 in the child; and whether it is inside.
+///
+/// # Safety
+/// As for `fork`.
+pub(super) unsafe fn fork_in(cgroup: Option<&OwnedFd>) -> io::Result<(libc::pid_t, bool)> {
+    // SAFETY: as the caller says.
+    let (pid, inside) = unsafe {
+        match cgroup.map(|cgroup| fork_into(cgroup)) {
+            Some(pid) if pid >= 0 => (pid, true),
+            // A kernel before 5.7, or a sandbox that does not let us.
+            _ => (libc::fork(), cgroup.is_none()),
+        }
+    };
+    if pid < 0 { Err(io::Error::last_os_error()) } else { Ok((pid, inside)) }
 }
 
 /// The kernel's `clone_args`, as far as needed (version 2, Linux 5.7).
@@ -253,166 +257,42 @@ unsafe fn fork_into(cgroup: &OwnedFd) -> libc::pid_t {
     libc::pid_t::try_from(pid).unwrap_or(-1)
 }
 
-fn pointers(texts: &[CString]) -> Vec<*const libc::c_char> {
-    texts.iter().map(|text| text.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
-}
-
 /// The child between fork and exec. No allocation, no locks, no panics.
 ///
 /// # Safety
-/// Only in a process fresh from fork; `argv` and `env` must end with a null pointer and all other
-/// pointers must be valid C strings.
-unsafe fn child(
-    plan: &Plan,
-    layout: [RawFd; 5],
-    argv: &[*const libc::c_char],
-    env: &[*const libc::c_char],
-    agent: libc::pid_t,
-) -> ! {
-    // SAFETY: system calls over plain numbers, over pointers to live locals, and over the C
-    // strings the caller vouches for. All are async-signal-safe.
+/// Only in a process fresh from fork; `laid` is of `plan`.
+unsafe fn child(plan: &Plan, laid: &Laid, agent: Pid) -> ! {
+    // SAFETY: system calls over plain numbers, over pointers to live locals, and over C strings of
+    // the plan. All are async-signal-safe.
     unsafe {
-        for (target, source) in (0..).zip(layout) {
-            if libc::dup2(source, target) < 0 {
-                // The status pipe may not be in place yet: report where it is now.
-                let [.., status] = layout;
-                report(status, Step::Descriptors);
-            }
-        }
-        libc::fcntl(GO_FD, libc::F_SETFD, libc::FD_CLOEXEC);
-        libc::fcntl(STATUS_FD, libc::F_SETFD, libc::FD_CLOEXEC);
-        // At once, not at exec: a held child must not keep the go pipes of others open.
-        close_from(STATUS_FD + 1);
+        laid.lay_out();
         if plan.kill_with_agent {
-            die_with(agent);
+            die_with(Some(agent));
         }
-        if libc::setsid() < 0 {
-            report(STATUS_FD, Step::Session);
-        }
-        reset_signals();
-        libc::umask(0o022);
+        begin_session();
 
         wait_for_go();
 
         if libc::chdir(plan.texts.cwd.as_ptr()) < 0 {
-            report(STATUS_FD, Step::Directory);
+            steps::report(STATUS_FD, Step::Directory);
         }
         if let Some(ids) = &plan.ids {
             // Not through the C library, which would look for the threads of the parent.
             if libc::syscall(libc::SYS_setgroups, ids.groups.len(), ids.groups.as_ptr()) < 0
                 || libc::syscall(libc::SYS_setgid, ids.gid) < 0
             {
-                report(STATUS_FD, Step::Groups);
+                steps::report(STATUS_FD, Step::Groups);
             }
             if libc::syscall(libc::SYS_setuid, ids.uid) < 0 {
-                report(STATUS_FD, Step::User);
+                steps::report(STATUS_FD, Step::User);
             }
             // Changing the user clears the parent-death signal.
             if plan.kill_with_agent {
-                die_with(agent);
+                die_with(Some(agent));
             }
         }
-        libc::execve(plan.texts.program.as_ptr(), argv.as_ptr(), env.as_ptr());
-        report(STATUS_FD, Step::Exec)
-    }
-}
-
-/// Die when the agent dies; and now, when it died before this was set.
-///
-/// # Safety
-/// Only in the child.
-unsafe fn die_with(agent: libc::pid_t) {
-    // SAFETY: system calls over plain numbers.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        if libc::getppid() != agent {
-            libc::_exit(127);
-        }
-    }
-}
-
-/// Block until the agent says go; leave when it is gone.
-///
-/// # Safety
-/// Only in the child.
-unsafe fn wait_for_go() {
-    let mut byte = 0_u8;
-    loop {
-        // SAFETY: one byte is read into a live local.
-        let got = unsafe { libc::read(GO_FD, (&raw mut byte).cast(), 1) };
-        if got == 1 && byte == super::supervise::GO {
-            return;
-        }
-        let interrupted = got < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINTR);
-        if !interrupted {
-            // SAFETY: ends this process without running anything of the agent's.
-            unsafe { libc::_exit(127) }
-        }
-    }
-}
-
-/// # Safety
-/// Only in the child: closes every descriptor from `lowest` on.
-unsafe fn close_from(lowest: RawFd) {
-    // SAFETY: system calls over plain numbers; the limit is a live local.
-    unsafe {
-        if libc::syscall(libc::SYS_close_range, lowest, u32::MAX, 0) == 0 {
-            return;
-        }
-        // Before Linux 5.9.
-        let mut limit = std::mem::zeroed::<libc::rlimit>();
-        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
-        let end = limit.rlim_cur.min(65_536) as RawFd;
-        for fd in lowest..end {
-            libc::close(fd);
-        }
-    }
-}
-
-/// Close every descriptor from `lowest` on, except `but`.
-///
-/// # Safety
-/// Nobody may own or use what is closed.
-pub(super) unsafe fn close_from_but(lowest: RawFd, but: RawFd) {
-    // SAFETY: as the caller says; duplicates of descriptors are owned by nobody.
-    unsafe {
-        if lowest < but {
-            libc::syscall(libc::SYS_close_range, lowest, but - 1, 0);
-        }
-        close_from(but.max(lowest - 1) + 1);
-    }
-}
-
-/// # Safety
-/// Only in the child: default action for every signal, none blocked.
-unsafe fn reset_signals() {
-    // SAFETY: the action and the set are plain data, initialised before use; numbers that cannot
-    // be changed are refused by the kernel without harm.
-    unsafe {
-        // The kernel's own structure; all zero is the default action. Not through the C library,
-        // which keeps two signals to itself, and those may be inherited as ignored.
-        let action = [0_u64; 8];
-        for signal in 1..=64_i32 {
-            let none = std::ptr::null_mut::<u64>();
-            libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), none, 8_usize);
-        }
-        let mut none = std::mem::zeroed::<libc::sigset_t>();
-        libc::sigemptyset(&raw mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-    }
-}
-
-/// Tell the agent which step failed and end.
-///
-/// # Safety
-/// Only in the child.
-unsafe fn report(fd: RawFd, step: Step) -> ! {
-    let [a, b, c, d] = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO).to_ne_bytes();
-    let text = [step as u8, a, b, c, d];
-    // SAFETY: writes a live local; a pipe takes five bytes whole.
-    unsafe {
-        libc::write(fd, text.as_ptr().cast(), text.len());
-        libc::_exit(127)
+        laid.execute(&plan.texts.program);
+        steps::report(STATUS_FD, Step::Exec)
     }
 }
 

@@ -52,7 +52,8 @@ pub fn resolve(
     })
 }
 
-fn listed(candidates: &[PathBuf]) -> String {
+/// Paths, the first few, comma separated.
+pub(super) fn listed(candidates: &[PathBuf]) -> String {
     const SHOWN: usize = 16;
     let mut text: Vec<_> =
         candidates.iter().take(SHOWN).map(|path| path.display().to_string()).collect();

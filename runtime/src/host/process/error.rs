@@ -47,6 +47,34 @@ pub enum ProcessError {
         /// The name.
         user: String,
     },
+    /// The task would run as root.
+    #[error(
+        "task may not run as {user:?}, which is root: tasks of this driver do so only where the \
+         grants of its plugin block name the user in users"
+    )]
+    RootNotPermitted {
+        /// The name.
+        user: String,
+    },
+    /// Something cannot be shown to an isolated task.
+    #[error("{host} cannot be shown to the task as {task}: {reason}")]
+    Mount {
+        /// Path on the node.
+        host: String,
+        /// Path in the task.
+        task: String,
+        /// Why.
+        reason: String,
+    },
+    /// A process cannot be kept apart as was asked; it was not run.
+    #[error("the task was not started, because it could not be isolated: {step}")]
+    Isolation {
+        /// What could not be done.
+        step: String,
+        /// What the kernel said.
+        #[source]
+        source: Option<io::Error>,
+    },
     /// A text that cannot be given to a program.
     #[error("{what} of the process {reason}")]
     InvalidText {

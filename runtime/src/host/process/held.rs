@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::net::unix::pipe;
 
-use super::child::{REPORT_BYTES, Step};
+use super::child::{REPORT_BYTES, REPORT_TEXT_BYTES_MAX, Step};
 use super::error::ProcessError;
 use super::supervise::{GIVE_UP, GO};
 use super::{EXEC_WAIT_MAX, Process, ProcessSpec};
@@ -22,8 +22,17 @@ pub(super) struct Held {
     status: pipe::Receiver,
     /// For errors.
     command: String,
-    program: PathBuf,
+    program: Program,
     cwd: PathBuf,
+}
+
+/// What is run, for errors.
+#[derive(Debug)]
+pub(super) struct Program {
+    /// The file, or the first that it may be.
+    pub path: PathBuf,
+    /// All that it may be.
+    pub looked_for: String,
 }
 
 /// The agent's end of the go pipe.
@@ -54,21 +63,20 @@ impl Held {
         go: Go,
         status: pipe::Receiver,
         spec: &ProcessSpec,
-        program: PathBuf,
+        program: Program,
     ) -> Self {
         Self { go, status, command: spec.command.clone(), program, cwd: spec.cwd.clone() }
     }
 
     /// Let it go; ends when the program runs.
     pub(super) async fn release(mut self) -> Result<(), ProcessError> {
-        self.go
-            .say(GO)
-            .map_err(|errno| ProcessError::system("telling the process to go on", errno))?;
+        let said = self.go.say(GO);
         match clock::timeout(EXEC_WAIT_MAX, read_report(&mut self.status)).await {
-            Some(Ok(None)) => Ok(()),
-            Some(Ok(Some(report))) => {
-                Err(failed_step(self.command, self.cwd, self.program, report))
+            // One that ended before has said why, unless it was killed.
+            Some(Ok(None)) => {
+                said.map_err(|errno| ProcessError::system("telling the process to go on", errno))
             }
+            Some(Ok(Some(report))) => Err(self.program.failed(self.command, self.cwd, report)),
             Some(Err(source)) => Err(ProcessError::system("reading the start report", source)),
             None => Err(ProcessError::Start {
                 command: self.command,
@@ -101,44 +109,58 @@ pub(super) async fn gone(process: &Process) {
     }
 }
 
-/// `None`: the pipe closed on exec. Otherwise the child's report.
-async fn read_report(status: &mut pipe::Receiver) -> io::Result<Option<[u8; REPORT_BYTES]>> {
-    use tokio::io::AsyncReadExt as _;
-    let mut report = [0; REPORT_BYTES];
-    match status.read_exact(&mut report).await {
-        Ok(_) => Ok(Some(report)),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        Err(error) => Err(error),
-    }
+/// What a child says when it does not get to its program.
+struct Report {
+    step: Option<Step>,
+    source: io::Error,
+    /// What it was about.
+    text: String,
 }
 
-fn failed_step(
-    command: String,
-    cwd: PathBuf,
-    path: PathBuf,
-    report: [u8; REPORT_BYTES],
-) -> ProcessError {
-    let (step, source) = Step::from_report(report);
-    match (step, source.raw_os_error()) {
-        (Some(Step::Exec), Some(libc::EACCES)) => {
-            let reason = "the task's user may not execute it".to_owned();
-            ProcessError::NotExecutable { path, reason }
+/// `None`: the pipe closed on exec. Otherwise the child's report.
+async fn read_report(status: &mut pipe::Receiver) -> io::Result<Option<Report>> {
+    use tokio::io::AsyncReadExt as _;
+    let mut bytes = Vec::new();
+    let most = (REPORT_BYTES + REPORT_TEXT_BYTES_MAX) as u64;
+    status.take(most).read_to_end(&mut bytes).await?;
+    let Some((begin, text)) = bytes.split_first_chunk() else { return Ok(None) };
+    let (step, source) = Step::from_report(*begin);
+    Ok(Some(Report { step, source, text: String::from_utf8_lossy(text).into_owned() }))
+}
+
+impl Program {
+    fn failed(self, command: String, cwd: PathBuf, report: Report) -> ProcessError {
+        let Report { step, source, text } = report;
+        let path = if text.is_empty() { self.path } else { PathBuf::from(&text) };
+        match (step, source.raw_os_error()) {
+            (Some(Step::Program), _) => {
+                ProcessError::CommandNotFound { command, looked_for: self.looked_for }
+            }
+            (Some(Step::Isolate), errno) => ProcessError::Isolation {
+                step: text,
+                source: errno.filter(|errno| *errno != 0).map(io::Error::from_raw_os_error),
+            },
+            (Some(Step::Exec), Some(libc::EACCES)) => {
+                let reason = "the task's user may not execute it".to_owned();
+                ProcessError::NotExecutable { path, reason }
+            }
+            (Some(Step::Exec), Some(libc::ENOEXEC)) => {
+                let reason =
+                    "it is neither a program of this machine nor a script that begins with #!";
+                ProcessError::NotExecutable { path, reason: reason.to_owned() }
+            }
+            (Some(Step::Exec), Some(libc::ENOENT)) => {
+                let reason = "its interpreter does not exist (see its first line)".to_owned();
+                ProcessError::NotExecutable { path, reason }
+            }
+            (Some(Step::Directory), _) => {
+                ProcessError::WorkingDirectory { path: cwd, reason: source.to_string() }
+            }
+            (step, _) => ProcessError::Start {
+                command,
+                step: step.map_or("an unknown step", Step::name),
+                source,
+            },
         }
-        (Some(Step::Exec), Some(libc::ENOEXEC)) => {
-            let reason = "it is neither a program of this machine nor a script that begins with #!";
-            ProcessError::NotExecutable { path, reason: reason.to_owned() }
-        }
-        (Some(Step::Exec), Some(libc::ENOENT)) => {
-            let reason = "its interpreter does not exist (see its first line)".to_owned();
-            ProcessError::NotExecutable { path, reason }
-        }
-        (Some(Step::Directory), _) => {
-            ProcessError::WorkingDirectory { path: cwd, reason: source.to_string() }
-        }
-        (step, _) => ProcessError::Start {
-            command,
-            step: step.map_or("an unknown step", Step::name),
-            source,
-        },
     }
 }

@@ -33,6 +33,7 @@ pub mod descriptors;
 mod error;
 mod held;
 pub mod identity;
+pub mod isolate;
 pub mod left;
 pub mod live;
 mod oversee;
@@ -55,10 +56,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, pidfd_send_signal};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 
 pub use self::cgroup::{CgroupStatus, Unavailable};
 pub use self::error::{ProcessError, chain};
+pub use self::isolate::{Abilities, Isolation};
 pub use self::supervise::record::RecordError;
 
 use self::cgroup::Leaf;
@@ -66,7 +68,7 @@ use self::child::Spawner;
 use self::held::Held;
 use self::supervise::Line;
 use self::supervise::record::Records;
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::driver::api::{BoxFuture, ByteSink, IdentityRecorder, ProcessIdentity};
 pub use crate::limits::WORKLOADS_PER_RUN_MAX;
 use crate::model::ids::RunId;
@@ -78,6 +80,8 @@ pub const DRAIN_GRACE: Duration = Duration::from_secs(2);
 const LAST_OUTPUT_WAIT: Duration = Duration::from_millis(500);
 /// How long a supervisor may take to hold its task.
 const SUPERVISOR_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Most bytes of the answer what isolation is possible.
+const PROBE_BYTES_MAX: u64 = 64 * 1024;
 /// How long recording an identity may take before the start is given up.
 pub const RECORD_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How long the kernel may take to execute a program (a dead network file system hangs here).
@@ -90,8 +94,8 @@ pub struct Options {
     pub control: Handle,
     /// Children die with the agent (embedded mode) instead of being found again by the next one.
     pub kill_with_agent: bool,
-    /// Tasks get supervisors, by which they outlive the agent with output and exit code. Not with
-    /// `kill_with_agent`.
+    /// Tasks get supervisors, by which they outlive the agent with output and exit code. With
+    /// `kill_with_agent` only those that are isolated, and they end with the agent.
     pub supervision: Option<Supervision>,
     /// Cgroup below which tasks get theirs; without one, `ostler` in the agent's own cgroup.
     pub cgroup_parent: Option<PathBuf>,
@@ -122,8 +126,11 @@ pub struct ProcessSpec {
     pub env: Vec<(String, String)>,
     /// Absolute working directory.
     pub cwd: PathBuf,
-    /// User to run as; the agent's own when absent.
+    /// User to run as; the agent's own when absent, or that of `isolation`.
     pub user: Option<String>,
+    /// From what it is kept apart; paths are then those that it will see, where it has a root of its
+    /// own.
+    pub isolation: Option<Isolation>,
     /// Standard output.
     pub stdout: Arc<dyn ByteSink>,
     /// Standard error.
@@ -157,6 +164,9 @@ struct Inner {
     kill_with_agent: bool,
     clock: Clock,
     way: Way,
+    /// Forks isolated tasks of an agent that forks the others itself.
+    isolator: Option<Line>,
+    abilities: OnceCell<Abilities>,
     boot_id: String,
     cgroups: CgroupStatus,
     table: Mutex<Table>,
@@ -225,17 +235,22 @@ impl ProcessHost {
         if let Some(why) = &cgroups.unavailable {
             tracing::info!(reason = %why, "cgroups are not fully available for native tasks");
         }
-        let way = match options.supervision.filter(|_| !options.kill_with_agent) {
-            None => {
-                Way::Here(Spawner::start().map_err(|source| {
-                    ProcessError::system("starting the spawner thread", source)
-                })?)
-            }
-            Some(Supervision { program, records }) => {
-                let line = Line::new(program, Records::open(&records)?).map_err(|source| {
+        let supervision = options.supervision.map(|Supervision { program, records }| {
+            Records::open(&records).map(|records| (program, records))
+        });
+        let (way, isolator) = match (supervision.transpose()?, options.kill_with_agent) {
+            (Some((program, records)), false) => {
+                let line = Line::new(program, records).map_err(|source| {
                     ProcessError::system("starting the process that starts native tasks", source)
                 })?;
-                Way::Supervised(line)
+                (Way::Supervised(line), None)
+            }
+            (supervision, _) => {
+                let spawner = Spawner::start().map_err(|source| {
+                    ProcessError::system("starting the spawner thread", source)
+                })?;
+                let lazy = |(program, records)| Line::lazy(program, records);
+                (Way::Here(spawner), supervision.map(lazy))
             }
         };
         let boot_id = identity::boot_id()
@@ -246,6 +261,8 @@ impl ProcessHost {
                 kill_with_agent: options.kill_with_agent,
                 clock: options.clock,
                 way,
+                isolator,
+                abilities: OnceCell::new(),
                 boot_id,
                 cgroups,
                 table: Mutex::default(),
@@ -395,9 +412,22 @@ impl ProcessHost {
     }
 
     fn remove_record(&self, run: &RunId, process: &Process) {
-        if let Way::Supervised(line) = &self.inner.way {
+        if let Some(line) = self.line() {
             line.records().remove(run, process.identity.pid, process.identity.start_ticks);
         }
+    }
+
+    /// The way to supervisors, where there are any.
+    fn line(&self) -> Option<&Line> {
+        match &self.inner.way {
+            Way::Supervised(line) => Some(line),
+            Way::Here(_) => self.inner.isolator.as_ref(),
+        }
+    }
+
+    /// What isolation is possible on this node. Found out once.
+    pub async fn abilities(&self) -> &Abilities {
+        self.inner.abilities.get_or_init(|| probed(self.line().cloned())).await
     }
 
     /// What cgroups do for tasks here.
@@ -480,6 +510,31 @@ impl Process {
             Reach::Supervisor { .. } if self.exit.borrow().is_none() => leaf.kill(),
             Reach::Supervisor { .. } | Reach::Gone => {}
         }
+    }
+}
+
+/// Ask a process of one thread to try.
+async fn probed(line: Option<Line>) -> Abilities {
+    let Some(line) = line else {
+        return Abilities::none("this agent has no process to isolate tasks with");
+    };
+    let asked = tokio::task::spawn_blocking(move || {
+        let (answer, answer_end) = child::pipe()?;
+        line.probe(answer_end.as_fd())?;
+        std::io::Result::Ok(answer)
+    });
+    let answer = async {
+        use tokio::io::AsyncReadExt as _;
+        let answer = asked.await.map_err(std::io::Error::other)??;
+        let answer = tokio::net::unix::pipe::Receiver::from_owned_fd(answer)?;
+        let mut bytes = Vec::new();
+        answer.take(PROBE_BYTES_MAX).read_to_end(&mut bytes).await?;
+        postcard::from_bytes(&bytes).map_err(std::io::Error::other)
+    };
+    match clock::timeout(SUPERVISOR_WAIT_MAX, answer).await {
+        Some(Ok(abilities)) => abilities,
+        Some(Err(error)) => Abilities::none(&format!("it could not be found out: {error}")),
+        None => Abilities::none("it could not be found out in time"),
     }
 }
 

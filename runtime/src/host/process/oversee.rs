@@ -16,7 +16,7 @@ use super::error::{ProcessError, chain};
 use super::left::{self, Known, Left};
 use super::reap::{Whose, ended, gone, left_of, remove_cgroup};
 use super::supervise::record::{self, ExitRecord, RecordError, Records};
-use super::{Process, ProcessHost, Way, identity};
+use super::{Process, ProcessHost, identity};
 use crate::clock::{self, Stopwatch};
 use crate::limits::{EXIT_READ_WALL_MAX, KILL_GRACE};
 use crate::model::ids::RunId;
@@ -189,10 +189,7 @@ impl ProcessHost {
     /// The exit of a process whose supervisor left no record that can be read. `left`: what may be of
     /// it and was not touched.
     pub(super) fn lost_exit(&self, why: Option<ProcessError>, left: &[Left]) -> RawExit {
-        let removed = match &self.inner.way {
-            Way::Supervised(line) => line.records().is_removed(),
-            Way::Here(_) => false,
-        };
+        let removed = self.line().is_some_and(|line| line.records().is_removed());
         let mut text = match why {
             Some(error) => format!("the exit is not known: {}", chain(&error)),
             None if removed => RECORDS_REMOVED.to_owned(),

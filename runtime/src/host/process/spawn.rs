@@ -7,7 +7,6 @@
 //! ```
 
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::process::Pid;
@@ -15,11 +14,12 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
-use super::cgroup::Leaf;
+use super::cgroup::{Leaf, Limits};
 use super::child::{self, Plan, Spawner};
 use super::command::{self, Texts};
 use super::error::ProcessError;
-use super::held::{self, Go, Held};
+use super::held::{self, Go, Held, Program};
+use super::isolate::{self, Isolation, Walls};
 use super::supervise::{Answer, Line, Order, OrderEnds, StreamOrder};
 use super::user::Ids;
 use super::{
@@ -28,6 +28,7 @@ use super::{
 };
 use crate::clock;
 use crate::driver::api::{ByteSink, ProcessIdentity, SinkFiles, SupervisorIdentity};
+use crate::limits::TASK_PROCESSES_MAX;
 use crate::logs::pump::pump;
 use crate::model::ids::RunId;
 use crate::model::task::RawExit;
@@ -36,9 +37,13 @@ use crate::model::task::RawExit;
 pub(super) async fn start(host: ProcessHost, spec: ProcessSpec) -> Result<String, ProcessError> {
     check_room(&host, &spec.run_id)?;
     let prepared = prepare(&host, &spec).await?;
-    let mut started = match &host.inner.way {
-        Way::Here(spawner) => fork_here(&host, spawner, &spec, prepared).await?,
-        Way::Supervised(line) => fork_supervised(&host, line, &spec, prepared).await?,
+    let mut started = match (&host.inner.way, &spec.isolation) {
+        (Way::Here(spawner), None) => fork_here(&host, spawner, &spec, prepared).await?,
+        (Way::Supervised(line), _) => fork_supervised(&host, line, &spec, prepared).await?,
+        (Way::Here(_), Some(_)) => {
+            let line = host.inner.isolator.as_ref().ok_or(NO_ISOLATOR)?;
+            fork_supervised(&host, line, &spec, prepared).await?
+        }
     };
     if let Err(error) = record(&spec, &started.process).await {
         return Err(started.abandon(error).await);
@@ -52,6 +57,9 @@ pub(super) async fn start(host: ProcessHost, spec: ProcessSpec) -> Result<String
     Ok(started.process.id())
 }
 
+const NO_ISOLATOR: ProcessError =
+    ProcessError::Supervisor { reason: "is needed to isolate it, and this agent has none" };
+
 fn check_room(host: &ProcessHost, run: &RunId) -> Result<(), ProcessError> {
     let count = host.table().get(run).map_or(0, |of_run| of_run.processes.len());
     if count >= WORKLOADS_PER_RUN_MAX {
@@ -64,7 +72,8 @@ fn check_room(host: &ProcessHost, run: &RunId) -> Result<(), ProcessError> {
 struct Prepared {
     texts: Texts,
     ids: Option<Ids>,
-    program: PathBuf,
+    program: Program,
+    walls: Option<Walls>,
     /// Empty: the process is forked into it.
     leaf: Option<Leaf>,
     go: (OwnedFd, Go),
@@ -74,24 +83,52 @@ struct Prepared {
 /// Everything that can be found wrong before a process exists. Reads directories, asks name
 /// services and makes the cgroup, so it runs where blocking is allowed.
 async fn prepare(host: &ProcessHost, spec: &ProcessSpec) -> Result<Prepared, ProcessError> {
-    let (command, args, env) = (spec.command.clone(), spec.args.clone(), spec.env.clone());
-    let (cwd, user) = (spec.cwd.clone(), spec.user.clone());
-    let cgroups = host.inner.cgroups.clone();
-    let (run, cpu_mhz, memory) = (spec.run_id.clone(), spec.cpu_mhz, spec.memory_bytes_max);
+    let (spec, cgroups) = (spec.clone(), host.inner.cgroups.clone());
     let prepared = tokio::task::spawn_blocking(move || {
-        command::check_cwd(&cwd)?;
-        let program = command::resolve(&command, &cwd, &env)?;
-        let texts = Texts::new(&program, &command, &args, &env, &cwd)?;
-        let ids = user.as_deref().map(user::resolve).transpose()?.flatten();
+        let what = what_to_run(&spec, cgroups.pids)?;
         let (go_child, go) = piped()?;
         let (status, status_child) = piped()?;
         let (go, status) = ((go_child, Go::new(go)), (receiver(status)?, status_child));
+        let most = spec.isolation.as_ref().map(processes_max);
         // Failing to is an error: the task would run without the limits this node says it has.
-        let leaf = Leaf::create(&cgroups, run.as_str(), cpu_mhz, memory)
-            .map_err(|source| ProcessError::system("making the cgroup of a task", source))?;
-        Ok(Prepared { texts, ids, program, leaf, go, status })
+        let leaf = Leaf::create(
+            &cgroups,
+            spec.run_id.as_str(),
+            &Limits { cpu_mhz: spec.cpu_mhz, memory_bytes: spec.memory_bytes_max, processes: most },
+        )
+        .map_err(|source| ProcessError::system("making the cgroup of a task", source))?;
+        let WhatToRun { texts, ids, program, walls } = what;
+        Ok(Prepared { texts, ids, program, walls, leaf, go, status })
     });
     prepared.await.unwrap_or(Err(ProcessError::Stopped))
+}
+
+struct WhatToRun {
+    texts: Texts,
+    ids: Option<Ids>,
+    program: Program,
+    walls: Option<Walls>,
+}
+
+/// `counted`: the kernel counts the processes of each task.
+fn what_to_run(spec: &ProcessSpec, counted: bool) -> Result<WhatToRun, ProcessError> {
+    if let Some(isolation) = &spec.isolation {
+        let prepared = isolate::prepare::prepare(spec, isolation, counted)?;
+        let isolate::prepare::Prepared { texts, ids, program, looked_for, walls } = prepared;
+        let program = Program { path: program, looked_for };
+        return Ok(WhatToRun { texts, ids, program, walls: Some(walls) });
+    }
+    command::check_cwd(&spec.cwd)?;
+    let path = command::resolve(&spec.command, &spec.cwd, &spec.env)?;
+    let texts = Texts::new(&path, &spec.command, &spec.args, &spec.env, &spec.cwd)?;
+    let ids = spec.user.as_deref().map(user::resolve).transpose()?.flatten();
+    let looked_for = path.display().to_string();
+    Ok(WhatToRun { texts, ids, program: Program { path, looked_for }, walls: None })
+}
+
+/// Where the kernel counts them: a task without an own word has the usual bound.
+fn processes_max(isolation: &Isolation) -> u32 {
+    isolation.processes_max.unwrap_or(TASK_PROCESSES_MAX)
 }
 
 fn piped() -> Result<(OwnedFd, OwnedFd), ProcessError> {
@@ -113,7 +150,7 @@ async fn fork_here(
     let (stdout, stderr) = (receiver(stdout)?, receiver(stderr)?);
     let stdin =
         child::dev_null().map_err(|source| ProcessError::system("opening /dev/null", source))?;
-    let Prepared { texts, ids, program, leaf, go, status } = prepared;
+    let Prepared { texts, ids, program, walls: _, leaf, go, status } = prepared;
     let ((go_child, go), (status, status_child)) = (go, status);
     let cgroup = leaf.as_ref().map(Leaf::open).transpose();
     let plan = Plan {
@@ -152,7 +189,7 @@ async fn fork_supervised(
     spec: &ProcessSpec,
     prepared: Prepared,
 ) -> Result<Started, ProcessError> {
-    let Prepared { texts, ids, program, leaf, go, status } = prepared;
+    let Prepared { texts, ids, program, walls, leaf, go, status } = prepared;
     let ((go_shim, go), (status, status_task)) = (go, status);
     let cgroup = leaf.as_ref().map(|leaf| leaf.path().to_owned());
     let files = [spec.stdout.files(), spec.stderr.files()];
@@ -162,6 +199,8 @@ async fn fork_supervised(
         ids,
         cgroup: cgroup.clone(),
         streams: files.each_ref().map(|files| files.as_ref().map(stream_order)),
+        walls,
+        with_agent: host.inner.kill_with_agent,
     };
     let ordered = Ordered { order, files, go: go_shim, status: status_task };
     let (shim, task) = ordered.ask(line).await?;
@@ -198,7 +237,7 @@ pub(super) fn supervised(
     leaf: Option<Leaf>,
 ) -> Arc<Process> {
     let (process, exit) = process(identity, reach, leaf);
-    if let Way::Supervised(line) = &host.inner.way {
+    if let Some(line) = host.line() {
         let records = line.records().clone();
         let watched = Arc::clone(&process);
         let waiting = oversee::watch_over(host.clone(), run.clone(), watched, records, exit);

@@ -16,6 +16,7 @@ use crate::model::ids::{AllocId, TaskName};
 
 mod crash;
 mod end;
+mod isolated;
 mod outlive;
 mod over;
 mod start;
@@ -192,6 +193,7 @@ fn sh(script: &str) -> Case {
         env: vec![("PATH".to_owned(), command::PATH_DEFAULT.to_owned())],
         cwd: PathBuf::from("/"),
         user: None,
+        isolation: None,
         stdout: Arc::clone(&stdout) as Arc<dyn ByteSink>,
         stderr: Arc::clone(&stderr) as Arc<dyn ByteSink>,
         record_identity: recorded(),

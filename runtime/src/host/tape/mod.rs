@@ -443,6 +443,8 @@ functions! {
     FS_ENTRY = "directory-entry-stream.read-directory-entry";
     ENVIRONMENT = "environment.get-environment";
     WASM_SPAWN_READING = "wasm-task.spawn-reading";
+    PROCESS_SPAWN_ISOLATED = "process.spawn-isolated";
+    PROCESS_ISOLATION_PARTS = "process.isolation-parts";
 }
 
 #[cfg(test)]

@@ -73,6 +73,13 @@ impl process::Host for Taped<'_> {
         PROCESS_SPAWN spawn(request: process::SpawnRequest)
             [request.command.digest(), request.args.digest()]
             -> Result<String, process::ProcessError>;
+        PROCESS_SPAWN_ISOLATED spawn_isolated(
+            request: process::SpawnRequest, isolation: process::Isolation
+        )
+            [request.command.digest(), request.args.digest()]
+            -> Result<String, process::ProcessError>;
+        PROCESS_ISOLATION_PARTS isolation_parts() []
+            -> Result<Vec<process::PartState>, process::ProcessError>;
         PROCESS_SIGNAL signal(id: String, signal: String) [id.digest(), signal.digest()]
             -> Result<(), process::ProcessError>;
         PROCESS_KILL kill(id: String) [id.digest()] -> Result<(), process::ProcessError>;

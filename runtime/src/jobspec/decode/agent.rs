@@ -68,7 +68,7 @@ pub(super) const fn field(name: &'static str, shape: Shape) -> Field {
     Field { hcl: name, json: "", shape }
 }
 
-const fn once(name: &'static str, schema: &'static Schema) -> Field {
+pub(super) const fn once(name: &'static str, schema: &'static Schema) -> Field {
     field(name, Shape::Block { schema, label: None, many: false })
 }
 

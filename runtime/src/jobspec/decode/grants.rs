@@ -1,17 +1,19 @@
 //! The `grants` block of a plugin.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use super::super::diagnostic::{Span, shown};
 use super::super::schema::{Schema, Shape};
 use super::super::tree::{Block, ValueKind};
-use super::agent::{field, labelled};
+use super::agent::{field, labelled, once};
 use super::reader::{as_text, wrong};
 use super::{Context, Reader};
 use crate::model::config::{AnswerGrants, CommandGrant, FileGrant, Grants, NodeGrant};
 use crate::model::endpoint::{Endpoint, EndpointError};
 use crate::model::ids::PluginName;
+use crate::model::isolation::{IsolationGrant, Part};
 use crate::model::variables::is_reserved;
 
 pub(super) static GRANTS: Schema = Schema {
@@ -20,6 +22,7 @@ pub(super) static GRANTS: Schema = Schema {
         labelled("files", &FILES),
         labelled("command", &COMMAND),
         field("process", Shape::Bool),
+        once("isolation", &ISOLATION),
         field("users", Shape::TextList),
         field("programs", Shape::TextList),
         field("dirs", Shape::TextList),
@@ -41,6 +44,21 @@ const DENIABLE: [&str; 5] = ["files", "command", "process", "wasm_task", "connec
 
 static NODES: Schema =
     Schema { what: "device_nodes", fields: &[field("permissions", Shape::Text)] };
+/// One process is the least that runs; what the kernel can number at most.
+const PROCESSES: RangeInclusive<i64> = 1..=4_194_304;
+
+static ISOLATION: Schema = Schema {
+    what: "isolation",
+    fields: &[
+        field("without", Shape::TextList),
+        field("base", Shape::TextList),
+        field("hidden", Shape::TextList),
+        field("mounts", Shape::TextList),
+        field("capabilities", Shape::TextList),
+        field("user", Shape::Text),
+        field("processes_max", Shape::Integer),
+    ],
+};
 
 static FILES: Schema = Schema { what: "files", fields: &[field("write", Shape::Bool)] };
 
@@ -63,6 +81,11 @@ pub(super) fn grants(block: Block, cx: &mut Context<'_>) -> Grants {
     let users = reader.texts("users", cx);
     let programs = reader.texts("programs", cx);
     let dirs = reader.texts("dirs", cx);
+    let isolated = reader.place("isolation");
+    let isolation = reader.block("isolation").map(|block| isolation(block, cx));
+    if let (false, Some(at)) = (process, isolated) {
+        cx.error(at, "isolation narrows process; write process = true beside it");
+    }
     if !process {
         for (name, given) in [("users", &users), ("programs", &programs)] {
             if let Some((_, at)) = given {
@@ -87,6 +110,7 @@ pub(super) fn grants(block: Block, cx: &mut Context<'_>) -> Grants {
         files,
         commands,
         process,
+        isolation,
         users: users.map(|(users, _)| plain_texts(users)).unwrap_or_default(),
         programs,
         dirs,
@@ -196,6 +220,44 @@ fn deny(given: Vec<(String, Span)>, grants: &Grants, cx: &mut Context<'_>) -> Ve
         }
     }
     plain_texts(given)
+}
+
+/// How processes are isolated, and what they may do without.
+fn isolation(block: Block, cx: &mut Context<'_>) -> IsolationGrant {
+    let mut reader = Reader::new(block.body, &ISOLATION, cx);
+    let mut grant = IsolationGrant::default();
+    for (word, at) in reader.texts("without", cx).map(|(words, _)| words).unwrap_or_default() {
+        match Part::from_word(&word) {
+            Some(part) => grant.without.push(part),
+            None => {
+                let known: Vec<&str> = Part::ALL.iter().map(|part| part.word()).collect();
+                let known = known.join(", ");
+                cx.error(
+                    at,
+                    format!("{} is no part of isolation; there are {known}", shown(&word)),
+                );
+            }
+        }
+    }
+    let mut absolute = |name: &'static str, cx: &mut Context<'_>| {
+        let texts = reader.texts(name, cx)?.0;
+        for (path, at) in &texts {
+            if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
+                cx.error(*at, "an absolute path without .. is wanted here");
+            }
+        }
+        Some(plain_texts(texts))
+    };
+    let paths = |texts: Vec<String>| texts.into_iter().map(PathBuf::from).collect::<Vec<_>>();
+    grant.base = absolute("base", cx).map(paths);
+    grant.hidden = absolute("hidden", cx).map(paths).unwrap_or_default();
+    grant.mounts = absolute("mounts", cx).unwrap_or_default();
+    let capabilities = reader.texts("capabilities", cx).map(|(names, _)| names);
+    grant.capabilities = plain_texts(capabilities.unwrap_or_default());
+    grant.user = reader.text("user", cx).map(|(user, _)| user);
+    grant.processes_max = reader.number("processes_max", PROCESSES, cx);
+    reader.finish();
+    grant
 }
 
 fn plain_texts(texts: Vec<(String, Span)>) -> Vec<String> {

@@ -1,6 +1,5 @@
 //! Rules for drivers.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,7 +91,14 @@ impl<'a> Scene<'a> {
         let rng = &self.bench.services().rng;
         let alloc_id = AllocId::new(rng.uuid());
         let task = TaskName::new("check").ok()?;
-        let path: PathBuf = self.dir.path().into();
+        let (task_dir, alloc_dir) = (self.dir.path().join("check"), self.dir.path().join("alloc"));
+        for (dir, names) in
+            [(&task_dir, ["local", "secrets", "tmp"]), (&alloc_dir, ["data", "logs", "tmp"])]
+        {
+            for name in names {
+                std::fs::create_dir_all(dir.join(name)).ok()?;
+            }
+        }
         Some(Arc::new(TaskContext {
             run_id: RunId::new(alloc_id, &task, u32::try_from(rng.below(1 << 32)).unwrap_or(0)),
             alloc_id,
@@ -110,9 +116,10 @@ impl<'a> Scene<'a> {
             user: None,
             named: Arc::from([]),
             env: Arc::from([]),
-            task_dir: path.clone(),
-            alloc_dir: path,
+            task_dir,
+            alloc_dir,
             mounts: vec![],
+            device_nodes: vec![],
         }))
     }
 

@@ -121,6 +121,7 @@ impl Arena {
             task_dir: dir.to_owned(),
             alloc_dir: dir.join("alloc"),
             mounts: vec![],
+            device_nodes: vec![],
             user: None,
             named: Arc::from([]),
             env: Arc::from([]),

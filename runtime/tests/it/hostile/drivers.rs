@@ -93,6 +93,7 @@ async fn victim(arena: &Arena, context: &TaskContext) -> String {
         env: vec![("OSTLER_TEST_MARK".to_owned(), context.task_dir.display().to_string())],
         cwd: context.task_dir.clone(),
         user: None,
+        isolation: None,
         stdout: Arc::clone(&context.stdout),
         stderr: Arc::clone(&context.stderr),
         record_identity: Arc::clone(&context.record_identity),

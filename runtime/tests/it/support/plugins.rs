@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ostler::agent::{PluginEntry, PluginStatus};
 use ostler::clock::Clock;
 use ostler::host::HostServices;
-use ostler::host::process::{Options, ProcessHost};
+use ostler::host::process::{Options, ProcessHost, Supervision};
 use ostler::host::wasm_task::WasmTaskHost;
 use ostler::rng::Rng;
 use ostler::sandbox::{Sandbox, SandboxConfig};
@@ -37,7 +37,10 @@ pub fn host_services(data: &DataDir) -> HostServices {
     let processes = ProcessHost::new(Options {
         control: control.clone(),
         kill_with_agent: true,
-        supervision: None,
+        supervision: Some(Supervision {
+            program: OSTLER.into(),
+            records: data.path().join("exits"),
+        }),
         cgroup_parent: None,
         clock: clock.clone(),
     });

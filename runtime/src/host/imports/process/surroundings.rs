@@ -11,11 +11,15 @@
 use std::path::Path;
 
 use crate::driver::api::TaskContext;
+use crate::host::process::Isolation;
+use crate::model::isolation::Part;
 use crate::model::variables::{is_reserved, loads_code, prefix_of};
 use crate::plugin::bindings::since_0_1::host::process::SpawnRequest;
 use crate::plugin::bindings::since_0_1::host::types::EnvVar;
 use crate::plugin::capability::{Added, Grants, wildcard};
 
+/// Where programs of the system are.
+const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The user whose rights are the node's.
 const ROOT: &str = "root";
 
@@ -34,14 +38,18 @@ pub(super) fn wrong(
     grants: &Grants,
     task: &TaskContext,
     request: &SpawnRequest,
+    isolation: Option<&Isolation>,
 ) -> Option<Wrong> {
-    let as_root = request.user.is_none() && rustix::process::geteuid().is_root();
+    // One that is isolated so is nobody's, and sees no directories but those it may have.
+    let has = |part| isolation.is_some_and(|isolation| isolation.has(part));
+    let as_root =
+        request.user.is_none() && !has(Part::User) && rustix::process::geteuid().is_root();
     if as_root && !grants.allow_user(Some(ROOT)) {
         let text = "running granted programs as root is not granted; the job names no user";
         return Some(Wrong::Lacks(text.to_owned(), Added::User(ROOT.to_owned())));
     }
     let cwd = &request.cwd;
-    if !own_dir(task, cwd) && !grants.allow_dir(cwd) {
+    if !has(Part::Mounts) && !own_dir(task, cwd) && !grants.allow_dir(cwd) {
         let text = format!("running granted programs in {cwd} is not granted");
         return Some(Wrong::Lacks(text, Added::Dir(cwd.clone())));
     }
@@ -65,6 +73,18 @@ fn own_dir(task: &TaskContext, dir: &str) -> bool {
     plain && own.any(|own| Path::new(dir).starts_with(real(own)))
 }
 
+/// What a driver gives a task that has no such variable of its own: nothing that chooses code or data.
+fn is_usual(task: &TaskContext, name: &str, value: &str) -> bool {
+    let below = |dir: &str| Path::new(value) == task.task_dir.join(dir);
+    match name {
+        "PATH" => value == USUAL_PATH,
+        "LANG" => value == "C.UTF-8",
+        "HOME" => value == "/local" || below("local"),
+        "TMPDIR" => below("tmp"),
+        _ => false,
+    }
+}
+
 fn variable(plugin: &str, grants: &Grants, task: &TaskContext, var: &EnvVar) -> Option<Wrong> {
     let name = &var.name;
     if loads_code(name) {
@@ -73,7 +93,8 @@ fn variable(plugin: &str, grants: &Grants, task: &TaskContext, var: &EnvVar) -> 
              one it is never given to them"
         )));
     }
-    let own = task.env.iter().any(|(own, value)| (own, value) == (name, &var.value));
+    let own = task.env.iter().any(|(own, value)| (own, value) == (name, &var.value))
+        || is_usual(task, name, &var.value);
     let mut granted = grants.answers.task_env.iter().flatten();
     let allowed = !is_reserved(name)
         && (name.starts_with(&prefix_of(plugin)) || granted.any(|one| wildcard(one, name)));

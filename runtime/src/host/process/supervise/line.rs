@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::super::descriptors;
 use super::record::Records;
-use super::{ORDER, ORDER_FDS_MAX, Order};
+use super::{ORDER, ORDER_FDS_MAX, Order, PROBE};
 
 /// First argument by which this program becomes a zygote.
 const ARGUMENT: &str = "__supervise";
@@ -67,6 +67,19 @@ impl Line {
         Ok(Self { inner: Arc::new(Inner { program, records, zygote, unanswered }) })
     }
 
+    /// The same, which starts a zygote when one is needed.
+    pub fn lazy(program: PathBuf, records: Records) -> Self {
+        let unanswered = Arc::new(Semaphore::new(UNANSWERED_MAX));
+        let zygote = Mutex::new(None);
+        Self { inner: Arc::new(Inner { program, records, zygote, unanswered }) }
+    }
+
+    /// Ask what isolation is possible; the answer comes by the pipe. May wait for the zygote: call
+    /// it where blocking is allowed.
+    pub fn probe(&self, answer: BorrowedFd<'_>) -> io::Result<()> {
+        self.send_message(PROBE, &[answer])
+    }
+
     /// Where shims leave their records.
     pub fn records(&self) -> &Records {
         &self.inner.records
@@ -86,17 +99,21 @@ impl Line {
             return Ok(false);
         };
         let memory = in_memory(order)?;
-        Ok(zygote.send(&self.descriptors(&memory, ends), SendFlags::DONTWAIT).is_ok())
+        let fds = self.descriptors(&memory, ends);
+        Ok(zygote.send(ORDER, &fds, SendFlags::DONTWAIT).is_ok())
     }
 
     /// Send an order. A zygote that is gone is replaced, once. May wait for the zygote: call it
     /// where blocking is allowed.
     pub fn send(&self, order: &Order, ends: &OrderEnds<'_>) -> io::Result<()> {
         let memory = in_memory(order)?;
-        let fds = self.descriptors(&memory, ends);
+        self.send_message(ORDER, &self.descriptors(&memory, ends))
+    }
+
+    fn send_message(&self, what: u8, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut zygote = self.inner.zygote.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(zygote) = &*zygote {
-            match zygote.send(&fds, SendFlags::empty()) {
+            match zygote.send(what, fds, SendFlags::empty()) {
                 Ok(()) => return Ok(()),
                 Err(error) => {
                     tracing::warn!(%error, "the process that starts native tasks is gone, starting another");
@@ -105,7 +122,8 @@ impl Line {
         }
         // The old one is reaped before its successor takes its place.
         *zygote = None;
-        zygote.insert(Zygote::start(&self.inner.program)?).send(&fds, SendFlags::empty())
+        let started = zygote.insert(Zygote::start(&self.inner.program)?);
+        started.send(what, fds, SendFlags::empty())
     }
 
     fn descriptors<'a>(&'a self, memory: &'a File, ends: &OrderEnds<'a>) -> Vec<BorrowedFd<'a>> {
@@ -151,13 +169,14 @@ impl Zygote {
         Ok(Self { socket: ours, child: command.spawn()? })
     }
 
-    fn send(&self, fds: &[BorrowedFd<'_>], how: SendFlags) -> io::Result<()> {
+    fn send(&self, what: u8, fds: &[BorrowedFd<'_>], how: SendFlags) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ORDER_FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !control.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let byte = [IoSlice::new(&[ORDER])];
+        let what = [what];
+        let byte = [IoSlice::new(&what)];
         loop {
             match sendmsg(&self.socket, &byte, &mut control, how | SendFlags::NOSIGNAL) {
                 Err(rustix::io::Errno::INTR) => {}

@@ -20,6 +20,8 @@
 //! - The agent signals the shim, by a pidfd that was checked against the recorded start time, and
 //!   the shim, as the parent that has not reaped the task yet, signals the task's group: no pid is
 //!   signalled that may be another's. An agent that came later needs nothing else.
+//! - An isolated task has an init beside it, which ends what is in the task's pid namespace
+//!   ([`isolate`](super::isolate)).
 //! - A shim is a subreaper: descendants that left the group become its children and are killed at
 //!   the end, without cgroups too.
 //!
@@ -47,6 +49,7 @@ pub(super) use self::line::{Line, OrderEnds};
 pub use self::zygote::main;
 
 use super::command::Texts;
+use super::isolate::Walls;
 use super::user::Ids;
 
 /// The signal by which a shim is told to signal its task: real-time, so that none is merged with
@@ -60,6 +63,8 @@ pub(super) const GO: u8 = b'g';
 pub(super) const GIVE_UP: u8 = b'x';
 /// First and only byte of an order's message; the rest are descriptors.
 const ORDER: u8 = 1;
+/// The same of a question: what isolation is possible. Its descriptor takes the answer.
+const PROBE: u8 = 2;
 /// Descriptors of an order: order, go, status, answer, records, and a directory for each stream.
 const ORDER_FDS_MAX: usize = 7;
 
@@ -76,6 +81,10 @@ pub(super) struct Order {
     pub cgroup: Option<PathBuf>,
     /// Standard output and error: where what is printed goes. `None`: nowhere.
     pub streams: [Option<StreamOrder>; 2],
+    /// From what the task is kept apart.
+    pub walls: Option<Walls>,
+    /// The task ends with the agent that gave the order.
+    pub with_agent: bool,
 }
 
 /// Files of one stream; the directory comes as a descriptor.
@@ -108,10 +117,11 @@ pub(super) enum ShimStep {
     ForkTask,
     Identity,
     Cgroup,
+    Isolate,
 }
 
 impl ShimStep {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::ForkShim,
         Self::Order,
         Self::Session,
@@ -120,6 +130,7 @@ impl ShimStep {
         Self::ForkTask,
         Self::Identity,
         Self::Cgroup,
+        Self::Isolate,
     ];
 
     /// For [`super::ProcessError::System`].
@@ -133,6 +144,7 @@ impl ShimStep {
             Self::ForkTask => "forking in a supervisor",
             Self::Identity => "reading the start time in a supervisor",
             Self::Cgroup => "opening the cgroup of a task in a supervisor",
+            Self::Isolate => "making the namespaces of a task in a supervisor",
         }
     }
 }

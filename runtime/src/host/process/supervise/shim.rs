@@ -27,6 +27,7 @@ use super::{Answer, GIVE_UP, GO, Order, SIGNAL, ShimStep, read_order, zygote};
 use crate::clock::Stopwatch;
 use crate::host::process::cgroup::{Leaf, open_leaf};
 use crate::host::process::child::{self, Plan};
+use crate::host::process::isolate::enter::{self, Init};
 use crate::host::process::{DRAIN_GRACE, LAST_OUTPUT_WAIT, identity};
 use crate::limits::EXIT_KEPT_WALL_MAX;
 
@@ -102,6 +103,8 @@ struct Shim {
     task: Pid,
     task_fd: OwnedFd,
     task_ticks: u64,
+    /// Of the task's pid namespace, where it has one.
+    init: Option<Init>,
     cgroup: Option<PathBuf>,
     leaf: Option<Leaf>,
     signals: OwnedFd,
@@ -110,11 +113,14 @@ struct Shim {
     streams: [Stream; 2],
     released: bool,
     given_up: bool,
+    with_agent: bool,
     /// Told to kill: nothing is waited for any more.
     killing: bool,
     ended: Option<Ended>,
     /// The task was reaped: its pid may be another's.
     reaped: bool,
+    /// The same, while what else is in its namespace ends.
+    freed: bool,
     /// Told to end after that.
     dismissed: bool,
 }
@@ -132,7 +138,10 @@ fn begin(
     own_session().map_err(at(ShimStep::Session))?;
     let signals = take_signals().map_err(at(ShimStep::Signals))?;
     let order = read_order(order).map_err(at(ShimStep::Order))?;
-    let Order { run, texts, ids, cgroup, streams } = order;
+    let Order { run, texts, ids, cgroup, streams, walls, with_agent } = order;
+    if with_agent {
+        end_with_zygote().map_err(at(ShimStep::Session))?;
+    }
 
     let pipe = || child::pipe().map_err(at(ShimStep::Pipes));
     let ((stdout_read, stdout), (stderr_read, stderr)) = (pipe()?, pipe()?);
@@ -155,7 +164,10 @@ fn begin(
         go: go_child,
         status,
     };
-    let forked = child::fork(&plan).map_err(at(ShimStep::ForkTask))?;
+    let (forked, init) = match &walls {
+        None => (child::fork(&plan).map_err(at(ShimStep::ForkTask))?, None),
+        Some(walls) => enter::fork(&plan, walls).map_err(at(ShimStep::Isolate))?,
+    };
     drop(plan);
     let streams = streams_of([stdout_read, stderr_read], streams, dirs);
     let own = std::process::id();
@@ -170,6 +182,7 @@ fn begin(
         task,
         task_fd,
         task_ticks,
+        init,
         cgroup,
         leaf: None,
         signals,
@@ -177,11 +190,24 @@ fn begin(
         streams,
         released: false,
         given_up: false,
+        with_agent,
         killing: false,
         ended: None,
         reaped: false,
+        freed: false,
         dismissed: false,
     })
+}
+
+/// Be told when the zygote ends, and with it the agent: [`Shim::take_signals`] kills the task then.
+fn end_with_zygote() -> io::Result<()> {
+    let zygote = rustix::process::getppid();
+    rustix::process::set_parent_process_death_signal(Some(Signal::HUP))?;
+    // It ended before that.
+    if rustix::process::getppid() != zygote || zygote.is_none() {
+        return Err(Errno::SRCH.into());
+    }
+    Ok(())
 }
 
 /// Out of the zygote's session, parent of every orphan below, under a name of its own.
@@ -193,7 +219,8 @@ fn own_session() -> io::Result<()> {
     Ok(())
 }
 
-/// Ended children and [`SIGNAL`], as something to poll. All signals are blocked already.
+/// Ended children, [`SIGNAL`] and the end of the zygote, as something to poll. All signals are
+/// blocked already.
 fn take_signals() -> io::Result<OwnedFd> {
     use std::os::fd::FromRawFd as _;
     // SAFETY: the set is initialised before it is read; the descriptor is new and nobody else's.
@@ -202,6 +229,7 @@ fn take_signals() -> io::Result<OwnedFd> {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), libc::SIGCHLD);
         libc::sigaddset(set.as_mut_ptr(), SIGNAL);
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGHUP);
         match libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
             -1 => Err(io::Error::last_os_error()),
             fd => Ok(OwnedFd::from_raw_fd(fd)),
@@ -323,9 +351,18 @@ impl Shim {
                 {
                     self.signal(signal);
                 }
+            } else if i32::try_from(info.ssi_signo) == Ok(libc::SIGHUP) {
+                self.zygote_ended();
             } else {
                 self.children_ended();
             }
+        }
+    }
+
+    /// Only a task that is to end with its agent does so.
+    fn zygote_ended(&mut self) {
+        if self.with_agent {
+            self.signal(Signal::KILL);
         }
     }
 
@@ -336,6 +373,9 @@ impl Shim {
             return;
         }
         self.killing |= signal == Signal::KILL;
+        if self.freed {
+            return;
+        }
         if let Err(Errno::SRCH) = kill_process_group(self.task, signal) {
             // Before the child has made its group, it is alone.
             let _gone = pidfd_send_signal(&self.task_fd, signal);
@@ -364,6 +404,12 @@ impl Shim {
     /// they may not be signalled. One that does not end is waited for: the task is not over before.
     fn kill_everything(&mut self) -> u32 {
         self.signal(Signal::KILL);
+        if let Some(init) = self.init.take() {
+            // The namespace is gone when all in it are, and of them the task is ours to reap.
+            init.kill();
+            self.freed = true;
+            reap(self.task);
+        }
         let watch = Stopwatch::start();
         loop {
             // Killed ones leave their own children to us: looked through again until none come.

@@ -10,8 +10,9 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketType, recvmsg, sockopt,
 };
 
-use super::{Answer, ORDER, ORDER_FDS_MAX, ShimStep, shim};
+use super::{Answer, ORDER, ORDER_FDS_MAX, PROBE, ShimStep, shim};
 use crate::host::process::child;
+use crate::host::process::isolate::probe;
 
 /// The `__supervise` program: standard input is a socket of the agent that started it. Ends when
 /// the agent does.
@@ -29,8 +30,9 @@ pub fn main() -> ExitCode {
     set_child_action(libc::SIG_IGN);
     loop {
         match receive(&socket) {
-            Ok(Some(fds)) => serve(&socket, fds),
-            Ok(None) => {}
+            Ok(Some((ORDER, fds))) => serve(&socket, fds),
+            Ok(Some((PROBE, fds))) => answer_probe(&socket, fds),
+            Ok(_) => {}
             // The agent is gone.
             Err(_) => return ExitCode::SUCCESS,
         }
@@ -48,8 +50,8 @@ fn take_socket() -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Descriptors of the next order; `None` for a message that is none.
-fn receive(socket: &OwnedFd) -> Result<Option<Vec<OwnedFd>>, Errno> {
+/// What the next message is, and its descriptors; `None` for one that is not whole.
+fn receive(socket: &OwnedFd) -> Result<Option<(u8, Vec<OwnedFd>)>, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ORDER_FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0; 1];
@@ -69,14 +71,40 @@ fn receive(socket: &OwnedFd) -> Result<Option<Vec<OwnedFd>>, Errno> {
     if message.bytes == 0 && fds.is_empty() {
         return Err(Errno::PIPE);
     }
-    let whole = byte == [ORDER] && !message.flags.contains(ReturnFlags::CTRUNC);
-    Ok(whole.then_some(fds))
+    let [byte] = byte;
+    let whole = !message.flags.contains(ReturnFlags::CTRUNC);
+    Ok(whole.then_some((byte, fds)))
+}
+
+/// Find out in a child what isolation is possible here.
+fn answer_probe(socket: &OwnedFd, fds: Vec<OwnedFd>) {
+    let Some(answer) = fds.into_iter().next() else { return };
+    fork_to(socket, || {
+        set_child_action(libc::SIG_DFL);
+        let found = postcard::to_allocvec(&probe::all()).unwrap_or_default();
+        let _gone = rustix::io::write(&answer, &found);
+    });
 }
 
 fn serve(socket: &OwnedFd, fds: Vec<OwnedFd>) {
     let Some(received) = shim::Received::new(fds) else {
         return;
     };
+    // Not a copy of its end of the answer: the shim would keep that open.
+    let mut received = Some(received);
+    let begun = fork_to(socket, || {
+        if let Some(received) = received.take() {
+            shim::run(received);
+        }
+    });
+    if let Some(received) = received.filter(|_| !begun) {
+        let errno = super::last_errno().raw_os_error();
+        Answer::Failed { step: ShimStep::ForkShim, errno }.send(received.answer.as_fd());
+    }
+}
+
+/// Do something in a child; `false` when there is none.
+fn fork_to(socket: &OwnedFd, what: impl FnOnce()) -> bool {
     // SAFETY: this process has one thread, so its child may do everything.
     match unsafe { libc::fork() } {
         0 => {
@@ -85,18 +113,13 @@ fn serve(socket: &OwnedFd, fds: Vec<OwnedFd>) {
             let run = std::panic::AssertUnwindSafe(|| {
                 // SAFETY: the child does not use the socket, and never drops its owner.
                 unsafe { libc::close(socket) };
-                shim::run(received);
+                what();
             });
             let code = i32::from(std::panic::catch_unwind(run).is_err());
             // SAFETY: ends the child without running anything that is the zygote's.
             unsafe { libc::_exit(code) }
         }
-        -1 => {
-            let errno = super::last_errno().raw_os_error();
-            let failed = Answer::Failed { step: ShimStep::ForkShim, errno };
-            failed.send(received.answer.as_fd());
-        }
-        _ => {}
+        pid => pid > 0,
     }
 }
 

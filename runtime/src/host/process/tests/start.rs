@@ -136,7 +136,9 @@ async fn a_held_child_ends_without_user_code_when_the_agents_end_closes() {
 #[tokio::test]
 async fn a_child_is_forked_into_its_cgroup_or_moved_there() {
     let cgroups = cgroup::prepare(None);
-    let Some(leaf) = cgroup::Leaf::create(&cgroups, "forked into", 0, 0).unwrap() else {
+    let Some(leaf) =
+        cgroup::Leaf::create(&cgroups, "forked into", &cgroup::Limits::default()).unwrap()
+    else {
         eprintln!("skipped: {:?}", cgroups.unavailable);
         return;
     };

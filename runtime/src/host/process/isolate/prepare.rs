@@ -1,0 +1,229 @@
+//! The agent's side: from what a process is kept apart to what its shim is told. Blocks.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+
+use super::root::{Device, Place, Root};
+use super::rules::Rules;
+use super::view::{self, OWN, SHARED, Shown};
+use super::{Isolation, Walls};
+use crate::host::process::ProcessSpec;
+use crate::host::process::command::{self, PATH_DEFAULT, Texts};
+use crate::host::process::error::ProcessError;
+use crate::host::process::user::{self, Ids};
+use crate::limits::USER_PROCESSES_MAX;
+use crate::model::isolation::Part;
+
+/// Directories that all tasks of an allocation may write, whoever they run as.
+const LENT: Mode = Mode::from_raw_mode(0o777);
+
+/// What is told to the shim, and for messages the program.
+pub(in super::super) struct Prepared {
+    pub texts: Texts,
+    pub ids: Option<Ids>,
+    pub program: PathBuf,
+    /// As they are looked for, for a message.
+    pub looked_for: String,
+    pub walls: Walls,
+}
+
+/// Find out everything that can be found wrong before a process exists, and hand the task's
+/// directories to its user. `counted`: something else bounds the number of the task's processes.
+pub(in super::super) fn prepare(
+    spec: &ProcessSpec,
+    isolation: &Isolation,
+    counted: bool,
+) -> Result<Prepared, ProcessError> {
+    let own = |dir: &Path| {
+        let real = std::fs::canonicalize(dir);
+        real.map_err(|source| ProcessError::system("finding the task's directory", source))
+    };
+    let (task_dir, alloc_dir) = (own(&isolation.task_dir)?, own(&isolation.alloc_dir)?);
+    let ids = ids(spec, isolation)?;
+    if let Some(ids) = &ids {
+        hand_over(&task_dir, &alloc_dir, ids)
+            .map_err(|source| ProcessError::system("handing the task its directories", source))?;
+    }
+    let program = match isolation.has(Part::Mounts) {
+        true => in_view(spec, isolation, &task_dir, &alloc_dir)?,
+        false => {
+            command::check_cwd(&spec.cwd)?;
+            vec![command::resolve(&spec.command, &spec.cwd, &spec.env)?]
+        }
+    };
+    let first = program.first().cloned().unwrap_or_default();
+    let texts = Texts::new(&first, &spec.command, &spec.args, &spec.env, &spec.cwd)?;
+    let looked_for = command::listed(&program);
+    let candidates: Result<_, _> =
+        program.iter().map(|path| CString::new(path.as_os_str().as_bytes())).collect();
+    let candidates = candidates.map_err(|_| ProcessError::InvalidText {
+        what: "command",
+        reason: "contains a NUL byte",
+    })?;
+    let as_root = match &ids {
+        Some(ids) => ids.uid == 0,
+        None => rustix::process::geteuid().is_root(),
+    };
+    // Counted by user: of the agent's own it would count what is not the task's.
+    let countable = ids.as_ref().is_some_and(|ids| ids.uid != 0);
+    let most = isolation.processes_max.map_or(USER_PROCESSES_MAX, u64::from);
+    let walls = Walls {
+        parts: isolation.parts.clone(),
+        user_namespace: isolation.user_namespace,
+        root: root(isolation, &task_dir, &alloc_dir, as_root)?,
+        rules: rules(isolation, &task_dir, &alloc_dir),
+        candidates,
+        capabilities: isolation.capabilities,
+        processes_max: (!counted && countable).then_some(most),
+    };
+    Ok(Prepared { texts, ids, program: first, looked_for, walls })
+}
+
+/// Whom it runs as. Never root that nobody named and the configuration did not allow.
+fn ids(spec: &ProcessSpec, isolation: &Isolation) -> Result<Option<Ids>, ProcessError> {
+    let root = rustix::process::geteuid().is_root();
+    let by_default = (root && isolation.has(Part::User)).then_some(&isolation.user_default);
+    let Some(user) = spec.user.as_ref().or(by_default) else { return Ok(None) };
+    let ids = user::resolve(user)?;
+    let as_root = ids.as_ref().is_some_and(|ids| ids.uid == 0);
+    if as_root && isolation.has(Part::User) && !isolation.root_allowed {
+        return Err(ProcessError::RootNotPermitted { user: user.clone() });
+    }
+    Ok(ids)
+}
+
+/// The paths the program may have, by what the process will see.
+fn in_view(
+    spec: &ProcessSpec,
+    isolation: &Isolation,
+    task_dir: &Path,
+    alloc_dir: &Path,
+) -> Result<Vec<PathBuf>, ProcessError> {
+    if spec.command.is_empty() {
+        return Err(ProcessError::InvalidText { what: "command", reason: "is empty" });
+    }
+    let shown = Shown::new(task_dir, alloc_dir, &isolation.mounts, &isolation.base);
+    let not_there = |reason: &str| ProcessError::WorkingDirectory {
+        path: spec.cwd.clone(),
+        reason: reason.to_owned(),
+    };
+    if !spec.cwd.is_absolute() {
+        return Err(not_there("it is not absolute"));
+    }
+    if shown.surely_absent(&spec.cwd) {
+        return Err(not_there("the task sees no such directory"));
+    }
+    let path = spec.env.iter().rev().find(|(name, _)| name == "PATH");
+    let path = path.map_or(PATH_DEFAULT, |(_, value)| value.as_str());
+    let candidates = view::candidates(&spec.command, &spec.cwd, path);
+    let looked_for = command::listed(&candidates);
+    let found: Vec<PathBuf> =
+        candidates.into_iter().filter(|path| !shown.surely_absent(path)).collect();
+    if found.is_empty() {
+        let command = spec.command.clone();
+        return Err(ProcessError::CommandNotFound { command, looked_for });
+    }
+    Ok(found)
+}
+
+fn root(
+    isolation: &Isolation,
+    task_dir: &Path,
+    alloc_dir: &Path,
+    as_root: bool,
+) -> Result<Root, ProcessError> {
+    if !isolation.has(Part::Mounts) {
+        return Ok(Root::default());
+    }
+    for mount in &isolation.mounts {
+        if let Some(reason) = view::refused(mount, &isolation.mounts) {
+            let (host, task) = (mount.host_path.clone(), mount.task_path.clone());
+            return Err(ProcessError::Mount { host, task, reason });
+        }
+    }
+    let place = |from: PathBuf, to: PathBuf, read_only| Place {
+        from,
+        to,
+        read_only,
+        base: false,
+        exec: true,
+    };
+    let mut places: Vec<Place> = isolation
+        .base
+        .iter()
+        .map(|path| Place { base: true, ..place(path.clone(), path.clone(), true) })
+        .collect();
+    for (shown, name) in OWN {
+        places.push(place(task_dir.join(name), shown.into(), false));
+    }
+    places.push(place(alloc_dir.to_owned(), SHARED.into(), false));
+    // What tasks print is the agent's to write.
+    places.push(place(alloc_dir.join("logs"), Path::new(SHARED).join("logs"), true));
+    let mut mounts: Vec<_> = isolation.mounts.iter().collect();
+    mounts.sort_by_key(|mount| &mount.task_path);
+    places.extend(
+        mounts.iter().map(|m| place((&m.host_path).into(), (&m.task_path).into(), m.read_only)),
+    );
+    let devices = isolation.device_nodes.iter().map(|device| Device {
+        from: (&device.host_path).into(),
+        to: (&device.task_path).into(),
+        read: device.permissions.contains('r'),
+        write: device.permissions.contains('w'),
+    });
+    Ok(Root {
+        places,
+        devices: devices.collect(),
+        hidden: isolation.hidden.clone(),
+        proc: isolation.has(Part::Pids),
+        as_root,
+    })
+}
+
+fn rules(isolation: &Isolation, task_dir: &Path, alloc_dir: &Path) -> Rules {
+    if isolation.has(Part::Mounts) {
+        // The root's own rights say more; these hold also for what is mounted in it later.
+        let own = OWN.iter().map(|(shown, _)| PathBuf::from(shown));
+        let kernel = ["/proc", "/dev", SHARED].map(PathBuf::from);
+        let mounts = isolation.mounts.iter().filter(|mount| !mount.read_only);
+        let mounts = mounts.map(|mount| PathBuf::from(&mount.task_path));
+        let devices = isolation.device_nodes.iter().map(|device| (&device.task_path).into());
+        let write = own.chain(kernel).chain(mounts).chain(devices).collect();
+        return Rules { read: vec!["/".into()], write, except: Vec::new(), scoped: true };
+    }
+    let (mut read, mut write) = (isolation.base.clone(), Vec::new());
+    read.extend([alloc_dir.to_owned(), task_dir.to_owned(), "/proc".into()]);
+    write.extend(OWN.iter().map(|(_, name)| task_dir.join(name)));
+    write.extend(["data", "tmp"].map(|name| alloc_dir.join(name)));
+    for device in ["null", "zero", "full", "random", "urandom", "tty", "shm"] {
+        write.push(Path::new("/dev").join(device));
+    }
+    for mount in &isolation.mounts {
+        let list = if mount.read_only { &mut read } else { &mut write };
+        list.push((&mount.host_path).into());
+    }
+    write.extend(isolation.device_nodes.iter().map(|device| PathBuf::from(&device.host_path)));
+    Rules { read, write, except: isolation.hidden.clone(), scoped: true }
+}
+
+/// Let the task's user write where the task may. Nothing that a task put there is followed.
+fn hand_over(task_dir: &Path, alloc_dir: &Path, ids: &Ids) -> Result<(), rustix::io::Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let task = rustix::fs::open(task_dir, flags, Mode::empty())?;
+    let (uid, gid) = (Uid::from_raw(ids.uid), Gid::from_raw(ids.gid));
+    for (_, name) in OWN {
+        let owned = rustix::fs::statat(&task, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if (owned.st_uid, owned.st_gid) != (ids.uid, ids.gid) {
+            let dir = rustix::fs::openat(&task, name, flags, Mode::empty())?;
+            rustix::fs::fchown(&dir, Some(uid), Some(gid))?;
+        }
+    }
+    let shared = rustix::fs::open(alloc_dir, flags, Mode::empty())?;
+    for name in ["data", "tmp"] {
+        let dir = rustix::fs::openat(&shared, name, flags, Mode::empty())?;
+        rustix::fs::fchmod(&dir, LENT)?;
+    }
+    Ok(())
+}

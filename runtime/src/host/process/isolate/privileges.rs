@@ -1,0 +1,91 @@
+//! User, capabilities and what they may become.
+
+use std::io;
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set,
+    configure_capability_in_ambient_set, remove_capability_from_bounding_set, set_capabilities,
+    set_keep_capabilities, set_no_new_privs,
+};
+
+use crate::host::process::user::Ids;
+
+/// The kernel's bit of a capability by its name: `net_bind_service`, `CAP_NET_BIND_SERVICE`.
+#[must_use]
+pub fn capability(name: &str) -> Option<u64> {
+    let upper = name.trim().to_ascii_uppercase();
+    let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
+    bitflags_of(bare).map(|set| set.bits())
+}
+
+fn bitflags_of(name: &str) -> Option<CapabilitySet> {
+    CapabilitySet::all().iter_names().find(|(known, _)| *known == name).map(|(_, set)| set)
+}
+
+fn named() -> impl Iterator<Item = CapabilitySet> {
+    (0..63).map(|bit| CapabilitySet::from_bits_retain(1 << bit))
+}
+
+/// Take all capabilities but `kept` out of what the process and its programs can ever have, and
+/// switch the user.
+pub(super) fn drop_to(ids: Option<&Ids>, kept: u64, drop: bool) -> io::Result<()> {
+    let kept = CapabilitySet::from_bits_retain(kept);
+    if drop {
+        for one in named().filter(|one| !kept.contains(*one)) {
+            match remove_capability_from_bounding_set(one) {
+                Ok(()) => {}
+                // The kernel has no more of them; or this process has none to give up.
+                Err(rustix::io::Errno::INVAL) => break,
+                Err(rustix::io::Errno::PERM) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        set_keep_capabilities(!kept.is_empty())?;
+    }
+    if let Some(ids) = ids {
+        switch(ids)?;
+    }
+    if drop {
+        let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: kept };
+        set_capabilities(None, sets)?;
+        clear_ambient_capability_set()?;
+        for one in named().filter(|one| kept.contains(*one)) {
+            configure_capability_in_ambient_set(one, true)?;
+        }
+        set_no_new_privs(true)?;
+    }
+    Ok(())
+}
+
+fn switch(ids: &Ids) -> io::Result<()> {
+    // SAFETY: plain numbers and a live list; not through the C library, which would look for threads.
+    let done = unsafe {
+        libc::syscall(libc::SYS_setgroups, ids.groups.len(), ids.groups.as_ptr()) >= 0
+            && libc::syscall(libc::SYS_setresgid, ids.gid, ids.gid, ids.gid) >= 0
+            && libc::syscall(libc::SYS_setresuid, ids.uid, ids.uid, ids.uid) >= 0
+    };
+    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Bound the processes of the user. After the switch: a user that has too many already may still
+/// run this one program.
+pub(super) fn bound_processes(most: u64) -> io::Result<()> {
+    let limit = Rlimit { current: Some(most), maximum: Some(most) };
+    Ok(setrlimit(Resource::Nproc, limit)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capability_is_known_with_and_without_prefix_and_in_any_case() {
+        for name in ["net_bind_service", "CAP_NET_BIND_SERVICE", "Net_Bind_Service"] {
+            assert_eq!(capability(name), Some(1 << 10), "{name}");
+        }
+        assert_eq!(capability("chown"), Some(1));
+        assert_eq!(capability("everything"), None);
+        assert_eq!(capability(""), None);
+    }
+}

@@ -1,0 +1,372 @@
+//! The root of an isolated process: a small file system in memory on which everything it may see is
+//! mounted.
+//!
+//! All sources are opened before the new root is made and all targets are made in it one name at a
+//! time, so that a link which a task left in its directories leads nowhere.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::sys::{self, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
+use crate::host::process::user::Ids;
+
+/// Bytes and files of the root itself: directories and links to mount on.
+const ROOT_SIZE: &CStr = c"1m";
+/// Bytes of `/dev/shm`; its pages count as the task's memory.
+const SHM_SIZE: &CStr = c"64m";
+/// Device nodes that say nothing of the node and change nothing on it.
+const HARMLESS: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+/// Links of `/dev`.
+const DEV_LINKS: [(&str, &str); 5] = [
+    ("dev/fd", "/proc/self/fd"),
+    ("dev/stdin", "/proc/self/fd/0"),
+    ("dev/stdout", "/proc/self/fd/1"),
+    ("dev/stderr", "/proc/self/fd/2"),
+    ("dev/ptmx", "pts/ptmx"),
+];
+/// What a process that is root could change the node by.
+const PROC_READ_ONLY: [&str; 5] = ["sys", "sysrq-trigger", "irq", "bus", "fs"];
+/// What it could read of the node's memory and keys there.
+const PROC_HIDDEN: [&str; 7] =
+    ["kcore", "keys", "kmsg", "timer_list", "sched_debug", "acpi", "scsi"];
+/// Names in the new root while it is made.
+const BLANK_FILE: &CStr = c".blank-file";
+const BLANK_DIR: &CStr = c".blank-dir";
+
+/// What is shown in the root.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Root {
+    /// In order: what is below another comes after it.
+    pub places: Vec<Place>,
+    /// Device nodes beside the harmless ones.
+    pub devices: Vec<Device>,
+    /// Not shown, in the root's own paths.
+    pub hidden: Vec<PathBuf>,
+    /// With a `/proc` of the process's own pid namespace.
+    pub proc: bool,
+    /// The process runs as root.
+    pub as_root: bool,
+}
+
+/// A directory or file of the node shown in the root.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Place {
+    pub from: PathBuf,
+    pub to: PathBuf,
+    pub read_only: bool,
+    /// The system's: left out when it is not there, and a link when it is one.
+    pub base: bool,
+    /// Programs in it may be run.
+    pub exec: bool,
+}
+
+/// A device node shown in the root.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Device {
+    pub from: PathBuf,
+    pub to: PathBuf,
+    pub read: bool,
+    pub write: bool,
+}
+
+/// What failed, with which path.
+pub(super) type Failed = (String, io::Error);
+
+fn at<E: Into<io::Error>>(what: &str, path: &Path) -> impl FnOnce(E) -> Failed {
+    let what = format!("{what} {}", path.display());
+    move |error| (what, error.into())
+}
+
+fn of<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Failed {
+    move |error| (what.to_owned(), error.into())
+}
+
+enum Source {
+    Tree(OwnedFd, bool),
+    Link(PathBuf),
+}
+
+impl Root {
+    /// Make the root and move into it. In a mount namespace of its own; `owner` owns the device
+    /// nodes, which are bound as they are where the process may not make any.
+    pub fn enter(&self, owner: Option<&Ids>) -> Result<(), Failed> {
+        sys::make_private().map_err(of("making mounts private"))?;
+        let sources = self.places.iter().map(Place::open);
+        let sources: Vec<Option<Source>> = sources.collect::<Result<_, _>>()?;
+        let harmless: Vec<_> = HARMLESS.iter().filter_map(|name| harmless(name)).collect();
+        let options: [(&CStr, &CStr); 3] =
+            [(c"mode", c"0755"), (c"size", ROOT_SIZE), (c"nr_inodes", c"4096")];
+        let root = sys::file_system(c"tmpfs", &options, NO_SUID).map_err(of("making a root"))?;
+        // Any directory will do: what is below it is not needed any more.
+        sys::attach(&root, CWD, c"/proc").map_err(of("mounting a root"))?;
+        rustix::process::fchdir(&root).map_err(of("entering a root"))?;
+        for (place, source) in self.places.iter().zip(sources) {
+            match source {
+                None => {}
+                Some(Source::Link(target)) => link(&root, &target, &place.to)?,
+                Some(Source::Tree(tree, is_dir)) => {
+                    target(&root, &place.to, is_dir).map_err(at("showing", &place.to))?;
+                    attach(&tree, &root, &place.to)?;
+                }
+            }
+        }
+        self.make_dev(&root, harmless, owner)?;
+        if self.proc {
+            make_proc(&root)?;
+        }
+        blanks(&root).map_err(of("hiding"))?;
+        sys::become_root().map_err(of("changing the root"))?;
+        self.finish(&root)
+    }
+
+    fn make_dev(
+        &self,
+        root: &OwnedFd,
+        harmless: Vec<(PathBuf, OwnedFd)>,
+        owner: Option<&Ids>,
+    ) -> Result<(), Failed> {
+        for (path, tree) in harmless {
+            target(root, &path, false).map_err(at("showing", &path))?;
+            attach(&tree, root, &path)?;
+        }
+        for (path, goal) in DEV_LINKS {
+            link(root, Path::new(goal), Path::new(path))?;
+        }
+        let shm: [(&CStr, &CStr); 2] = [(c"mode", c"1777"), (c"size", SHM_SIZE)];
+        let shm = sys::file_system(c"tmpfs", &shm, NO_SUID | NO_DEV);
+        mounted(shm, root, "dev/shm").map_err(of("making /dev/shm"))?;
+        let terminals: [(&CStr, &CStr); 2] = [(c"mode", c"0620"), (c"ptmxmode", c"0666")];
+        let terminals = sys::file_system(c"devpts", &terminals, NO_SUID | NO_EXEC);
+        // Not on every kernel; few programs need any.
+        let _no_terminals = mounted(terminals, root, "dev/pts");
+        self.devices.iter().try_for_each(|device| {
+            device.show(root, owner).map_err(at("showing the device", &device.from))
+        })
+    }
+
+    /// What is done from inside, where links lead to what the process will see.
+    fn finish(&self, root: &OwnedFd) -> Result<(), Failed> {
+        for path in &self.hidden {
+            hide(path).map_err(at("hiding", path))?;
+        }
+        if self.proc && self.as_root {
+            for path in PROC_HIDDEN {
+                let path = Path::new("/proc").join(path);
+                hide(&path).map_err(at("hiding", &path))?;
+            }
+            for path in PROC_READ_ONLY {
+                let path = Path::new("/proc").join(path);
+                protect(&path).map_err(at("protecting", &path))?;
+            }
+        }
+        for (name, flags) in [
+            (BLANK_FILE, rustix::fs::AtFlags::empty()),
+            (BLANK_DIR, rustix::fs::AtFlags::REMOVEDIR),
+        ] {
+            rustix::fs::unlinkat(root, name, flags).map_err(of("cleaning a root"))?;
+        }
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let top = rustix::fs::open(c"/", flags, Mode::empty()).map_err(of("opening the root"))?;
+        top_read_only(&top).map_err(of("protecting the root"))
+    }
+}
+
+/// Only the root itself: what is mounted in it has rights of its own.
+fn top_read_only(top: &OwnedFd) -> io::Result<()> {
+    sys::set_attributes_here(top, READ_ONLY)
+}
+
+impl Place {
+    fn open(&self) -> Result<Option<Source>, Failed> {
+        let failed = || at::<io::Error>("opening", &self.from);
+        if self.base {
+            match fs::symlink_metadata(&self.from) {
+                Ok(found) if found.is_symlink() => {
+                    let goal = fs::read_link(&self.from).map_err(failed())?;
+                    return Ok(Some(Source::Link(goal)));
+                }
+                Ok(_) => {}
+                Err(_) => return Ok(None),
+            }
+        }
+        // A link that somebody put on the way is not the directory that was meant.
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let opened = match self.base {
+            true => rustix::fs::open(&self.from, flags, Mode::empty()),
+            false => without_links(&self.from, flags),
+        };
+        let opened = opened.map_err(at("opening", &self.from))?;
+        let stat = rustix::fs::fstat(&opened).map_err(at("opening", &self.from))?;
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let tree = sys::clone_tree(&opened).map_err(failed())?;
+        let mut attributes = NO_SUID | NO_DEV;
+        if self.read_only {
+            attributes |= READ_ONLY;
+        }
+        if !self.exec {
+            attributes |= NO_EXEC;
+        }
+        sys::set_attributes(&tree, attributes).map_err(failed())?;
+        Ok(Some(Source::Tree(tree, is_dir)))
+    }
+}
+
+fn without_links(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(CWD, path, flags, Mode::empty(), how)
+}
+
+fn harmless(name: &str) -> Option<(PathBuf, OwnedFd)> {
+    let path = Path::new("/dev").join(name);
+    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let opened = rustix::fs::open(&path, flags, Mode::empty()).ok()?;
+    let tree = sys::clone_tree(&opened).ok()?;
+    sys::set_attributes(&tree, NO_SUID | NO_EXEC).ok()?;
+    Some((path, tree))
+}
+
+impl Device {
+    fn show(&self, root: &OwnedFd, owner: Option<&Ids>) -> io::Result<()> {
+        let found = fs::metadata(&self.from)?;
+        let kind = match found.file_type() {
+            kind if kind.is_char_device() => FileType::CharacterDevice,
+            kind if kind.is_block_device() => FileType::BlockDevice,
+            _ => return Err(io::Error::other("it is no device node")),
+        };
+        if let Some(owner) = owner {
+            let (dir, name) = parent(root, &self.to)?;
+            let bits = if self.read { 0o400 } else { 0 } | if self.write { 0o200 } else { 0 };
+            rustix::fs::mknodat(&dir, &name, kind, Mode::from_raw_mode(bits), found.rdev())?;
+            let owner =
+                (rustix::fs::Uid::from_raw(owner.uid), rustix::fs::Gid::from_raw(owner.gid));
+            let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+            rustix::fs::chownat(&dir, &name, Some(owner.0), Some(owner.1), flags)?;
+            return Ok(());
+        }
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let tree = sys::clone_tree(rustix::fs::open(&self.from, flags, Mode::empty())?)?;
+        sys::set_attributes(&tree, NO_SUID | NO_EXEC)?;
+        target(root, &self.to, false)?;
+        sys::attach(&tree, root, &relative(&self.to)?)
+    }
+}
+
+fn mounted(made: io::Result<OwnedFd>, root: &OwnedFd, path: &str) -> io::Result<()> {
+    let made = made?;
+    target(root, Path::new(path), true)?;
+    sys::attach(&made, root, &relative(Path::new(path))?)
+}
+
+fn make_proc(root: &OwnedFd) -> Result<(), Failed> {
+    let proc = sys::file_system(c"proc", &[], NO_SUID | NO_DEV | NO_EXEC);
+    mounted(proc, root, "proc").map_err(of("mounting /proc"))
+}
+
+fn attach(tree: &OwnedFd, root: &OwnedFd, to: &Path) -> Result<(), Failed> {
+    let path = relative(to).map_err(at("showing", to))?;
+    sys::attach(tree, root, &path).map_err(at("showing", to))
+}
+
+/// A path as the kernel takes it, from the root's descriptor on.
+fn relative(path: &Path) -> io::Result<CString> {
+    let path = path.strip_prefix("/").unwrap_or(path);
+    CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
+}
+
+/// Make what is mounted on, with everything above. No link on the way is followed.
+fn target(root: &OwnedFd, path: &Path, is_dir: bool) -> io::Result<()> {
+    let (dir, name) = parent(root, path)?;
+    if is_dir {
+        make_dir(dir.as_fd(), &name).map(drop)
+    } else {
+        let flags = OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+        match rustix::fs::openat(&dir, &name, flags | OFlags::EXCL, Mode::from_raw_mode(0o644)) {
+            Ok(_) | Err(Errno::EXIST) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The directory of a path in the root, made when absent, and its last name.
+fn parent(root: &OwnedFd, path: &Path) -> io::Result<(OwnedFd, CString)> {
+    let mut names = path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(CString::new(name.as_bytes())),
+        _ => None,
+    });
+    let mut dir = root.try_clone()?;
+    let Some(mut name) = names.next().transpose()? else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    for next in names {
+        dir = make_dir(dir.as_fd(), &name)?;
+        name = next?;
+    }
+    Ok((dir, name))
+}
+
+fn make_dir(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
+    match rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755)) {
+        // Read-only and there already is as good.
+        Ok(()) | Err(Errno::EXIST | Errno::ROFS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
+}
+
+fn link(root: &OwnedFd, goal: &Path, path: &Path) -> Result<(), Failed> {
+    let made =
+        parent(root, path).and_then(|(dir, name)| match rustix::fs::symlinkat(goal, &dir, &name) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(error) => Err(error.into()),
+        });
+    made.map_err(at("linking", path))
+}
+
+/// An empty file and an empty directory that nobody may read.
+fn blanks(root: &OwnedFd) -> io::Result<()> {
+    rustix::fs::mkdirat(root, BLANK_DIR, Mode::empty())?;
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::WRONLY;
+    rustix::fs::openat(root, BLANK_FILE, flags, Mode::empty())?;
+    Ok(())
+}
+
+/// Put a blank over a path. One that is not there hides nothing.
+fn hide(path: &Path) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let found = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(found) => found,
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let is_dir = fs::metadata(path).is_ok_and(|found| found.is_dir());
+    let blank = Path::new("/").join(Path::new(std::ffi::OsStr::from_bytes(
+        if is_dir { BLANK_DIR } else { BLANK_FILE }.to_bytes(),
+    )));
+    let blank = sys::clone_tree(rustix::fs::open(blank, flags, Mode::empty())?)?;
+    sys::set_attributes(&blank, READ_ONLY | NO_SUID | NO_DEV | NO_EXEC)?;
+    // Over what was found, wherever links have led.
+    sys::attach_over(&blank, &found)
+}
+
+/// Make a path read-only where it is.
+fn protect(path: &Path) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let found = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(found) => found,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let tree = sys::clone_tree(&found)?;
+    sys::set_attributes(&tree, READ_ONLY)?;
+    sys::attach_over(&tree, &found)
+}

@@ -1,0 +1,144 @@
+//! Paths as an isolated process sees them. Pure but for [`Shown::surely_absent`].
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use crate::model::device::Mount;
+
+/// The task's own places in its root, and their names below its directory.
+pub(super) const OWN: [(&str, &str); 3] =
+    [("/local", "local"), ("/secrets", "secrets"), ("/tmp", "tmp")];
+/// The allocation's directory in a task's root.
+pub(super) const SHARED: &str = "/alloc";
+/// What no mount may cover, beside the base and other mounts.
+const RESERVED: [&str; 6] = ["/local", "/secrets", "/tmp", SHARED, "/proc", "/dev"];
+
+/// Why a mount cannot be shown where it should.
+pub(super) fn refused(mount: &Mount, others: &[Mount]) -> Option<String> {
+    let path = Path::new(&mount.task_path);
+    let plain = path.is_absolute()
+        && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    if !plain || path == Path::new("/") {
+        return Some("it is no absolute path without . and ..".to_owned());
+    }
+    if let Some(covered) = RESERVED.iter().find(|own| Path::new(own).starts_with(path)) {
+        return Some(format!("it covers {covered}"));
+    }
+    let same = others.iter().filter(|other| Path::new(&other.task_path).starts_with(path)).count();
+    (same > 1).then(|| "another mount is there or below".to_owned())
+}
+
+/// What of the node an isolated process sees.
+pub(super) struct Shown {
+    /// Path in the task, path on the node; the longest that fits counts.
+    places: Vec<(PathBuf, PathBuf)>,
+    /// Paths that are the same in the task and on the node.
+    base: Vec<PathBuf>,
+}
+
+impl Shown {
+    pub fn new(task_dir: &Path, alloc_dir: &Path, mounts: &[Mount], base: &[PathBuf]) -> Self {
+        let own = OWN.iter().map(|(path, name)| (PathBuf::from(path), task_dir.join(name)));
+        let mounts = mounts.iter().map(|m| (PathBuf::from(&m.task_path), (&m.host_path).into()));
+        let shared = (PathBuf::from(SHARED), alloc_dir.to_owned());
+        let places = own.chain([shared]).chain(mounts).collect();
+        Self { places, base: base.to_vec() }
+    }
+
+    /// Is there certainly nothing at this path? For an early word; `false` also when only the
+    /// process itself can tell.
+    pub fn surely_absent(&self, path: &Path) -> bool {
+        let plain = path.components().all(|c| !matches!(c, Component::ParentDir));
+        if !plain {
+            return false;
+        }
+        let places = self.places.iter().filter(|(shown, _)| path.starts_with(shown));
+        if let Some((shown, host)) = places.max_by_key(|(shown, _)| shown.as_os_str().len()) {
+            return path.strip_prefix(shown).is_ok_and(|rest| absent_below(host, rest));
+        }
+        let known = self.base.iter().any(|base| path.starts_with(base));
+        let above = |(shown, _): &(PathBuf, PathBuf)| shown.starts_with(path);
+        if known {
+            return matches!(fs::metadata(path), Err(e) if e.kind() == io::ErrorKind::NotFound);
+        }
+        path != Path::new("/")
+            && !RESERVED.iter().any(|own| path.starts_with(own))
+            && !self.places.iter().any(above)
+            && !self.base.iter().any(|base| base.starts_with(path))
+    }
+}
+
+/// Is `rest` not there below `dir`, by what can be said without following links?
+fn absent_below(dir: &Path, rest: &Path) -> bool {
+    let mut path = dir.to_owned();
+    for part in rest {
+        path.push(part);
+        match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return true,
+            // It leads somewhere in the task's own root.
+            Ok(found) if found.is_symlink() => return false,
+            Ok(_) => {}
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+/// The paths that a command may mean, in order.
+pub(super) fn candidates(command: &str, cwd: &Path, path: &str) -> Vec<PathBuf> {
+    if command.contains('/') {
+        return vec![cwd.join(command)];
+    }
+    path.split(':').map(|dir| cwd.join(dir).join(command)).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn mount(task_path: &str) -> Mount {
+        Mount { host_path: "/srv".into(), task_path: task_path.into(), read_only: true }
+    }
+
+    #[test]
+    fn no_mount_covers_the_tasks_own_places_or_another_mount() {
+        for bad in
+            ["/", "/local", "/secrets", "/alloc", "/tmp", "/proc", "/dev", "srv", "/a/../local"]
+        {
+            assert!(refused(&mount(bad), &[mount(bad)]).is_some(), "{bad}");
+        }
+        for good in ["/srv", "/local/devices/x", "/opt/tool"] {
+            assert_eq!(refused(&mount(good), &[mount(good)]), None, "{good}");
+        }
+        let two = [mount("/srv"), mount("/srv/x")];
+        assert!(refused(&two[0], &two).is_some() && refused(&two[1], &two).is_none());
+        assert!(refused(&mount("/srv"), &[mount("/srv"), mount("/srv")]).is_some());
+    }
+
+    #[test]
+    fn what_is_certainly_not_there_is_known_and_what_links_lead_to_is_left_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let (task, alloc) = (dir.path().join("t"), dir.path().join("alloc"));
+        fs::create_dir_all(task.join("local/bin")).unwrap();
+        fs::write(task.join("local/bin/tool"), "").unwrap();
+        std::os::unix::fs::symlink("/local/bin", task.join("local/now")).unwrap();
+        let shown = Shown::new(&task, &alloc, &[mount("/srv/data")], &["/usr".into()]);
+        let absent = |path: &str| shown.surely_absent(Path::new(path));
+        assert!(!absent("/local/bin/tool") && absent("/local/bin/other"));
+        assert!(!absent("/local/now/other"), "the link leads into the task's root");
+        assert!(!absent("/usr") && absent("/usr/bin/no-such-program"));
+        assert!(absent("/home/somebody/tool"), "nothing of that is shown");
+        assert!(!absent("/") && !absent("/srv") && absent("/srv/other"));
+        assert!(!absent("/local/../usr/bin/x"), "not looked into");
+    }
+
+    #[test]
+    fn a_bare_name_is_looked_for_in_the_path_and_any_other_below_the_directory() {
+        let of = |command| candidates(command, Path::new("/"), "/usr/bin:bin");
+        assert_eq!(of("sh"), [Path::new("/usr/bin/sh"), Path::new("/bin/sh")]);
+        assert_eq!(of("local/run"), [Path::new("/local/run")]);
+        assert_eq!(of("/opt/x"), [Path::new("/opt/x")]);
+    }
+}
