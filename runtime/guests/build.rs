@@ -43,6 +43,7 @@ const fn guest(
 const ALWAYS: &[Guest] = &[
     guest("driver-wasm", "driver_wasm", WASIP2, "driver-wasm"),
     guest("driver-exec", "driver_exec", WASIP2, "driver-exec"),
+    guest("driver-raw-exec", "driver_raw_exec", WASIP2, "driver-raw-exec"),
     guest("driver-mock", "driver_mock", WASIP2, "driver-mock"),
     guest("device-files", "device_files", WASIP2, "device-files"),
     guest("device-pci", "device_pci", WASIP2, "device-pci"),

@@ -26,6 +26,7 @@ pub fn builtin_plugins() -> &'static [Guest] {
     embedded![
         "driver-wasm",
         "driver-exec",
+        "driver-raw-exec",
         "driver-mock",
         "device-files",
         "device-pci",
@@ -53,6 +54,8 @@ pub mod fixtures {
         DRIVER_WASM = "driver-wasm";
         /// Driver `exec`.
         DRIVER_EXEC = "driver-exec";
+        /// Driver `raw_exec`.
+        DRIVER_RAW_EXEC = "driver-raw-exec";
         /// Driver `mock_driver`.
         DRIVER_MOCK = "driver-mock";
         /// Device plugin `files`.

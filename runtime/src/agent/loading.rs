@@ -57,8 +57,16 @@ async fn load(
 ) -> Result<Vec<String>, AgentError> {
     let inner = &agent.0;
     let managers = (&inner.drivers, &inner.devices);
-    let Loaded { entries, meters, first, waiting, seeds, late } =
-        catalogue::load_all(config, &inner.data_dir, &inner.runtime, managers, &inner.board).await;
+    let embedded = inner.kill_with_agent;
+    let loading = catalogue::load_all(
+        config,
+        &inner.data_dir,
+        &inner.runtime,
+        managers,
+        &inner.board,
+        embedded,
+    );
+    let Loaded { entries, meters, first, waiting, seeds, late } = loading.await;
     for entry in &entries {
         if let PluginStatus::Refused(reason) = &entry.status {
             tracing::info!(plugin = %entry.own_name(), source = %entry.source, "not used: {reason}");

@@ -85,6 +85,7 @@ pub use crate::plugin::meter::PluginActivity;
 pub use crate::plugin::policy::{PluginState, Quarantine};
 pub use crate::state::{Holder, LockError};
 pub use admission::DeviceExplanation;
+pub use catalogue::RAW_EXEC;
 pub use catalogue::{
     ObtainError, PluginEntry, PluginStatus, PullReport, SignatureReport, VerifyReport, pull, verify,
 };

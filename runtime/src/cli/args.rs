@@ -210,6 +210,10 @@ pub(super) struct RunArgs {
     #[arg(long)]
     pub json: bool,
 
+    /// Let the job use the driver raw_exec, which isolates nothing: its tasks may do what you may
+    #[arg(long)]
+    pub raw_exec: bool,
+
     #[command(flatten)]
     pub agent: AgentArgs,
 }

@@ -24,7 +24,7 @@ use super::progress::labels;
 use super::report::{Failure, Report};
 use super::start::{Fallback, Session, StartError};
 use super::terminal::Terminal;
-use crate::agent::{AgentHandle, JobHandle, JobResult, SubmitError};
+use crate::agent::{AgentHandle, JobHandle, JobResult, RAW_EXEC, SubmitError};
 use crate::alloc::{AllocHandle, AllocPhase};
 use crate::clock;
 use crate::jobspec::Diagnostics;
@@ -131,7 +131,11 @@ impl Run {
             Err(error) => return self.input_failed(&error).await,
         };
         self.tell_warnings(&input).await;
-        let start = Session::start(&args.agent, Fallback::Configured);
+        let start = Session::start_with(&args.agent, Fallback::Configured, |config| {
+            if args.raw_exec {
+                config.plugins.entry(RAW_EXEC.to_owned()).or_default().enabled = Some(true);
+            }
+        });
         let session = match unless_ended(&mut self.interrupts, &mut self.printer, start).await {
             Err(cause) => return self.given_up(cause).await,
             Ok(Err(StartError::Input(error))) => return self.input_failed(&error).await,
@@ -142,6 +146,11 @@ impl Run {
         };
         if let Some(message) = session.notice.clone() {
             self.tell(Report::Notice { message }).await;
+        }
+        if args.raw_exec {
+            let message = "driver raw_exec is enabled by --raw-exec: its tasks are not isolated, \
+                           they may do all that this user may";
+            self.tell(Report::Notice { message: message.to_owned() }).await;
         }
         self.tell_agent(&session.agent).await;
         let exit = self.in_agent(&session.agent, &input).await;

@@ -57,7 +57,17 @@ pub(super) struct Session {
 impl Session {
     /// Start an agent for this command alone. Its native tasks end with it.
     pub(super) async fn start(args: &AgentArgs, fallback: Fallback) -> Result<Self, StartError> {
+        Self::start_with(args, fallback, |_| {}).await
+    }
+
+    /// As [`Session::start`], with a change of what is configured.
+    pub(super) async fn start_with(
+        args: &AgentArgs,
+        fallback: Fallback,
+        change: impl FnOnce(&mut AgentConfig),
+    ) -> Result<Self, StartError> {
         let mut config = input::config(args.config.as_deref()).map_err(StartError::Input)?;
+        change(&mut config);
         if let Some(dir) = &args.plugin_dir {
             config.plugin_dir = Some(absolute(dir.clone())?);
         }

@@ -19,7 +19,7 @@ fn service(data: &Path, more: &str) -> String {
         r#"job "svc" {{
   group "g" {{
     task "t" {{
-      driver = "exec"
+      driver = "raw_exec"
       {more}
       config {{
         command = "/bin/sh"
@@ -148,7 +148,7 @@ async fn a_running_agent_is_asked_what_it_wrote() {
 async fn the_node_and_the_plugins_of_a_running_agent_are_shown() {
     let agent = AgentProcess::start().await;
     let node = agent.json(&["node", "status", "--json"]).await;
-    assert_eq!(node["drivers"]["exec"]["health"]["state"], "healthy", "{node:#}");
+    assert_eq!(node["drivers"]["raw_exec"]["health"]["state"], "healthy", "{node:#}");
     let text = agent.ask(&["node", "status"]).await;
     text.said(0, &[]);
     assert_eq!(text.stderr, "", "no agent is started for it");

@@ -98,7 +98,7 @@ async fn a_job_that_does_not_fit_is_taken_and_waits_with_its_reason() {
     let list = agent.ask(&["job", "status"]).await.stdout;
     assert!(list.contains("MHz of processor time"), "{list}");
     // A job that never ran, for a driver nobody has.
-    let unknown = sleeper("new", 1).replace("\"exec\"", "\"exek\"");
+    let unknown = sleeper("new", 1).replace("\"raw_exec\"", "\"exek\"");
     agent.run(&unknown).await.said(3, &["no driver exek", "job new is taken"]);
     let job = agent.json(&["job", "status", "--json", "new"]).await;
     assert_eq!(job["job"]["Status"], "pending", "{job:#}");
@@ -230,7 +230,7 @@ async fn what_a_job_asks_for_in_vain_is_named_with_its_place_by_every_command() 
 async fn a_job_that_no_driver_here_runs_is_valid_and_warned_of() {
     let data = tempfile::tempdir().unwrap();
     let file = data.path().join("job.hcl");
-    std::fs::write(&file, sleeper("web", 1).replace("\"exec\"", "\"exce\"")).unwrap();
+    std::fs::write(&file, sleeper("web", 1).replace("\"raw_exec\"", "\"exce\"")).unwrap();
     let ended = ostler(["job", "validate", file.to_str().unwrap()]).await;
     let said = "warning: group g, task t: this node has no driver exce; did you mean exec?";
     ended.said(0, &[said]);

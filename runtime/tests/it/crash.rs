@@ -17,7 +17,7 @@ fn job(name: &str, config: &str) -> String {
           type = "batch"
           group "g" {{
             task "t" {{
-              driver = "exec"
+              driver = "raw_exec"
               config {{
                 {config}
               }}
@@ -54,9 +54,9 @@ async fn an_agent_killed_in_the_middle_takes_its_tasks_along_and_the_next_start_
     std::fs::write(&first, job("first", &script)).unwrap();
 
     let data_dir = data.path().as_os_str();
-    let mut agent = command(["run".as_ref(), "--data-dir".as_ref(), data_dir, first.as_os_str()])
-        .spawn()
-        .unwrap();
+    let begin = ["run", "--raw-exec", "--data-dir"].map(std::ffi::OsStr::new);
+    let mut agent =
+        command(begin.into_iter().chain([data_dir, first.as_os_str()])).spawn().unwrap();
     let task = pid_in(&pid_file).await;
     assert!(runs(task));
     agent.start_kill().unwrap();

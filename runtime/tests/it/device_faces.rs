@@ -28,7 +28,7 @@ fn holder(count: u32, numa: &str) -> String {
         r#"job "gpu" {{
   group "g" {{
     task "t" {{
-      driver = "exec"
+      driver = "raw_exec"
       config {{
         command = "/bin/sh"
         args = ["-c", "exec sleep 600"]

@@ -9,7 +9,8 @@ use ostler::limits::PluginLimits;
 use ostler::model::config::{FileGrant, Grants};
 use ostler::model::json::JsonObject;
 use ostler_guests::fixtures::{
-    DEVICE_FILES, DRIVER_EXEC, DRIVER_MOCK, HOSTILE_DEVICE, HOSTILE_DRIVER, HOSTILE_OTHER_WORLD,
+    DEVICE_FILES, DRIVER_EXEC, DRIVER_MOCK, DRIVER_RAW_EXEC, HOSTILE_DEVICE, HOSTILE_DRIVER,
+    HOSTILE_OTHER_WORLD,
 };
 use serde_json::{Value, json};
 
@@ -68,7 +69,7 @@ async fn every_built_in_plugin_keeps_every_rule_with_its_grants_and_without() {
             if granted {
                 let files = vec![read("/sys".as_ref()), read(dir.path())];
                 let (process, wasm_task) =
-                    (guest.name == "driver-exec", guest.name == "driver-wasm");
+                    (guest.name.ends_with("exec"), guest.name == "driver-wasm");
                 subject.grants = Grants { files, process, wasm_task, ..Grants::default() };
             }
             let report = checked(&subject).await;
@@ -84,9 +85,10 @@ async fn drivers_keep_the_rules_of_a_task_s_life() {
     for (file, config) in [
         (DRIVER_MOCK, json!({ "run_for": "1m" })),
         (DRIVER_EXEC, json!({ "command": "/bin/sleep", "args": ["60"] })),
+        (DRIVER_RAW_EXEC, json!({ "command": "/bin/sleep", "args": ["60"] })),
     ] {
         let mut subject = subject(std::fs::read(file).unwrap(), json!({}));
-        subject.grants.process = file == DRIVER_EXEC;
+        subject.grants.process = file != DRIVER_MOCK;
         subject.task_config = Some(object(config));
         let report = checked(&subject).await;
         let passed: Vec<&str> =

@@ -39,6 +39,9 @@ fn hostile_device(function: &str, mode: &str) -> String {
         plugin "exec" {{
           enabled = false
         }}
+        plugin "raw_exec" {{
+          enabled = false
+        }}
         plugin "pci" {{
           enabled = false
         }}
@@ -290,7 +293,7 @@ async fn a_driver_cannot_name_the_process_of_another_task() {
         file.display()
     );
     let victim =
-        agent.handle.submit(parse(&job(&[group("v", "exec", &config, "")]))).await.unwrap();
+        agent.handle.submit(parse(&job(&[group("v", "raw_exec", &config, "")]))).await.unwrap();
     let pid = pid_in(&file).await;
     let id = host_process_id(pid);
 

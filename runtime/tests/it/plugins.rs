@@ -29,8 +29,8 @@ const MOCK_JOB: &str = r#"
 "#;
 
 /// Names of the blocks that configure what comes with the agent.
-const BUILT_IN: [&str; 9] =
-    ["exec", "files", "hwmon", "mock", "mock_device", "nvidia", "pci", "usb", "wasm"];
+const BUILT_IN: [&str; 10] =
+    ["exec", "files", "hwmon", "mock", "mock_device", "nvidia", "pci", "raw_exec", "usb", "wasm"];
 
 /// The agent still runs jobs.
 async fn goes_on(agent: &TestAgent) {
@@ -48,7 +48,8 @@ async fn the_built_in_plugins_are_loaded_healthy_and_hold_the_least_authority() 
         assert_eq!(entry.status, expected, "{}", entry.name);
         assert_eq!(entry.source, "built-in");
         assert_eq!(entry.digest.as_ref().map(String::len), Some(64));
-        assert_eq!(entry.grants.process, entry.name == "exec", "{}", entry.name);
+        assert_eq!(entry.grants.process, entry.name.ends_with("exec"), "{}", entry.name);
+        assert_eq!(entry.grants.isolation.is_some(), entry.name == "exec", "{}", entry.name);
         assert_eq!(entry.grants.wasm_task, entry.name == "wasm", "{}", entry.name);
         assert_eq!(entry.grants.commands.is_empty(), entry.name != "nvidia", "{}", entry.name);
         assert!(entry.grants.files.iter().all(|grant| !grant.write), "{}", entry.name);

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use crate::support::binary::{Ended, command, ostler, run};
-use crate::support::jobs::{batch, shell, wasm};
+use crate::support::jobs::{batch, isolated_shell as shell, wasm};
 use crate::support::system::{eventually, pid_in, processes_of, runs};
 use crate::support::{DataDir, PATIENCE};
 
@@ -304,8 +304,18 @@ async fn plugins_are_listed_with_what_they_may_do() {
     let list = json(&with_data(&["plugin", "list", "--json"]).await);
     let names: Vec<_> =
         list.as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
-    let built_in =
-        ["exec", "files", "hwmon", "mock", "mock_device", "nvidia", "pci", "usb", "wasm"];
+    let built_in = [
+        "exec",
+        "files",
+        "hwmon",
+        "mock",
+        "mock_device",
+        "nvidia",
+        "pci",
+        "raw_exec",
+        "usb",
+        "wasm",
+    ];
     assert_eq!(names, built_in);
 }
 

@@ -17,6 +17,9 @@ use crate::support::binary::{Ended, command};
 use crate::support::http::Client;
 use crate::support::system::{eventually, pid_in, runs, until};
 
+/// The tasks here write beside their directories.
+const RAW: &str = "plugin \"raw_exec\" {\n enabled = true\n}\n";
+
 /// A registry that takes connections and answers nothing: a plugin from it is being loaded for as
 /// long as this lives, and some seconds more.
 struct Silent(TcpListener);
@@ -30,8 +33,9 @@ impl Silent {
     fn config(&self, home: &Home) -> PathBuf {
         let path = home.path().join("slow.hcl");
         let port = self.0.local_addr().unwrap().port();
-        let text =
-            format!("plugin \"slow\" {{\n source = \"oci://localhost:{port}/team/slow:1\"\n}}\n");
+        let text = format!(
+            "{RAW}plugin \"slow\" {{\n source = \"oci://localhost:{port}/team/slow:1\"\n}}\n"
+        );
         std::fs::write(&path, text).unwrap();
         path
     }
@@ -49,7 +53,7 @@ impl Silent {
 fn service(home: &Home) -> String {
     let pid_file = home.path().join("pid");
     format!(
-        "job \"svc\" {{\n group \"g\" {{\n task \"t\" {{\n driver = \"exec\"\n config {{\n \
+        "job \"svc\" {{\n group \"g\" {{\n task \"t\" {{\n driver = \"raw_exec\"\n config {{\n \
          command = \"/bin/sh\"\n args = [\"-c\", \"echo $$ > {}; exec sleep 600\"]\n }}\n \
          resources {{\n cpu = 20\n memory = 64\n }}\n }}\n }}\n}}\n",
         pid_file.display()

@@ -16,7 +16,7 @@ fn service(job: &str, starts: &Path) -> String {
         r#"job "{job}" {{
   group "g" {{
     task "t" {{
-      driver = "exec"
+      driver = "raw_exec"
       config {{
         command = "/bin/sh"
         args = ["-c", "echo $$ >> {}; exec sleep 600"]

@@ -141,7 +141,8 @@ async fn a_device_is_on_record_while_it_is_held_and_free_at_the_next_start() {
     let script = format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", pid_file.display());
     let holder = wasm("t", "guest:toolbox", &["sleep", "1000000"], DEVICE);
     std::fs::write(&job, batch(&(shell("s", &script, "") + &holder))).unwrap();
-    let args = ["run".as_ref(), "--data-dir".as_ref(), data.path().as_os_str(), job.as_os_str()];
+    let begin = ["run", "--raw-exec", "--data-dir"].map(std::ffi::OsStr::new);
+    let args = begin.into_iter().chain([data.path().as_os_str(), job.as_os_str()]);
     let mut killed = command(args).spawn().unwrap();
     let task = pid_in(&pid_file).await;
     killed.start_kill().unwrap();

@@ -18,7 +18,7 @@ const OLD_CONTENT: &str = include_str!("../fixtures/state/schema-1.json");
 fn job_file(dir: &Path, script: &str) -> PathBuf {
     let path = dir.join("job.hcl");
     let task = format!("config {{\n command = \"/bin/sh\"\n args = [\"-c\", \"{script}\"]\n }}");
-    let task = format!("task \"t\" {{\n driver = \"exec\"\n {task}\n }}");
+    let task = format!("task \"t\" {{\n driver = \"raw_exec\"\n {task}\n }}");
     let job = format!("job \"j\" {{\n type = \"batch\"\n group \"g\" {{\n {task}\n }}\n }}");
     std::fs::write(&path, job).unwrap();
     path
@@ -261,7 +261,8 @@ async fn the_state_of_a_killed_agent_is_read_without_being_recovered_on_disk() {
     let pid_file = data.path().join("pid");
     let script = format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", pid_file.display());
     let job = job_file(data.path(), &script);
-    let args = ["run".as_ref(), "--data-dir".as_ref(), data.path().as_os_str(), job.as_os_str()];
+    let begin = ["run", "--raw-exec", "--data-dir"].map(std::ffi::OsStr::new);
+    let args = begin.into_iter().chain([data.path().as_os_str(), job.as_os_str()]);
     let mut agent = command(args).spawn().unwrap();
     let task = pid_in(&pid_file).await;
     agent.start_kill().unwrap();

@@ -24,13 +24,13 @@ use ostler::plugin::policy::FailurePolicy;
 use ostler::plugin::refresh::Refresher;
 use ostler::plugin::{Plugin, PluginRuntime, PluginSpec};
 use ostler::rng::Rng;
-use ostler_guests::fixtures::{DRIVER_EXEC, HOSTILE_DEVICE, HOSTILE_DRIVER};
+use ostler_guests::fixtures::{DRIVER_RAW_EXEC, HOSTILE_DEVICE, HOSTILE_DRIVER};
 use tokio::task::JoinSet;
 
 use crate::support::agent_process::{AgentProcess, Home};
 use crate::support::plugins::host_services;
 use crate::support::system::{eventually, pid_in, runs, until};
-use crate::support::{DataDir, KEEPS, PATIENCE, TestAgent, options, parse};
+use crate::support::{DataDir, KEEPS_ALONE, PATIENCE, TestAgent, options, parse};
 
 /// The same code that calls itself by another name and version, of the same length.
 fn patched(file: &str, from: &str, to: &str) -> Vec<u8> {
@@ -381,16 +381,16 @@ async fn what_was_accepted_is_what_the_next_agent_loads_until_the_file_is_change
 async fn the_command_line_asks_for_consent_with_a_code_of_its_own() {
     let data = Home::new();
     let (file, exec) = (data.path().join("ostler.hcl"), data.path().join("exec.wasm"));
-    install(&exec, &patched(DRIVER_EXEC, "exec0.1.0", "exec0.3.0"));
+    install(&exec, &patched(DRIVER_RAW_EXEC, "exec0.1.0", "exec0.3.0"));
     let text = format!(
-        "plugin \"exec\" {{\n file = \"{}\"\n grants {{\n process = true\n }}\n}}\n",
+        "plugin \"raw_exec\" {{\n file = \"{}\"\n grants {{\n process = true\n }}\n}}\n",
         exec.display()
     );
-    std::fs::write(&file, format!("{KEEPS}{text}")).unwrap();
+    std::fs::write(&file, format!("{KEEPS_ALONE}{text}")).unwrap();
     let agent = AgentProcess::start_in(data, &["--config", file.to_str().unwrap()]).await;
     let pid_file = agent.data.path().join("pid");
     let service = format!(
-        "job \"svc\" {{\n group \"g\" {{\n task \"t\" {{\n driver = \"exec\"\n config {{\n command = \
+        "job \"svc\" {{\n group \"g\" {{\n task \"t\" {{\n driver = \"raw_exec\"\n config {{\n command = \
          \"/bin/sh\"\n args = [\"-c\", \"echo $$ > {}; exec sleep 600\"]\n }}\n resources {{\n cpu = \
          20\n memory = 64\n }}\n }}\n }}\n}}\n",
         pid_file.display()
@@ -399,9 +399,9 @@ async fn the_command_line_asks_for_consent_with_a_code_of_its_own() {
     let pid = pid_in(&pid_file).await;
 
     let older = agent.data.path().join("older.wasm");
-    install(&older, &patched(DRIVER_EXEC, "exec0.1.0", "exec0.2.0"));
+    install(&older, &patched(DRIVER_RAW_EXEC, "exec0.1.0", "exec0.2.0"));
     let upgrade = async |more: &[&str]| {
-        let args = ["plugin", "upgrade", "exec"];
+        let args = ["plugin", "upgrade", "raw_exec"];
         agent.ask(&[&args[..], more].concat()).await
     };
     upgrade(&[]).await.said(0, &[]);
@@ -412,7 +412,7 @@ async fn the_command_line_asks_for_consent_with_a_code_of_its_own() {
     let agreed = upgrade(&["--file", older, "--yes"]).await;
     assert_eq!(agreed.code, Some(0), "{agreed:#?}");
     assert!(agreed.stdout.contains("1 running tasks were tried"), "{agreed:#?}");
-    let shown = agent.ask(&["plugin", "status", "exec"]).await.stdout;
+    let shown = agent.ask(&["plugin", "status", "raw_exec"]).await.stdout;
     assert!(shown.contains("driver plugin 0.2.0") && shown.contains("proving"), "{shown}");
     let broken = agent.data.path().join("broken.wasm");
     std::fs::write(&broken, "x").unwrap();

@@ -85,6 +85,17 @@ impl Resource {
     }
 }
 
+/// A driver that every agent has and few switch on.
+fn switched_off(driver: &PluginName) -> &'static str {
+    match driver.as_str() {
+        crate::agent::RAW_EXEC => {
+            "; raw_exec isolates nothing and is off: switch it on by plugin \"raw_exec\" { enabled = \
+             true } in the agent's configuration, for one job by ostler run --raw-exec, or use exec"
+        }
+        _ => "",
+    }
+}
+
 /// Plugins that may have offered what is not there.
 fn not_used(refused: &BTreeMap<String, String>) -> String {
     let told = |(name, why): (&String, &String)| format!("plugin {name} was refused: {why}");
@@ -122,10 +133,11 @@ pub enum Problem {
     },
     /// No driver of this name.
     #[error(
-        "task {task}: no driver {driver}{}; loaded are: {}{}",
+        "task {task}: no driver {driver}{}; loaded are: {}{}{}",
         nearest.as_ref().map(|name| format!(" (did you mean {name}?)")).unwrap_or_default(),
         if loaded.is_empty() { "none".to_owned() } else { loaded.join(", ") },
-        not_used(refused)
+        not_used(refused),
+        switched_off(driver)
     )]
     UnknownDriver {
         /// The task.

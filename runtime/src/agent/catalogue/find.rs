@@ -10,6 +10,7 @@ use super::believe::{Place, Whose};
 use crate::agent::config::{AgentConfig, ConfigOrigin, FailurePolicy, PluginBlock, UpgradeMode};
 use crate::limits::PluginLimits;
 use crate::model::config::{AnswerGrants, CommandGrant, FileGrant, Grants, NodeGrant};
+use crate::model::isolation::IsolationGrant;
 use crate::model::json::JsonObject;
 use crate::model::trust::PluginSource;
 use crate::trust::{self, Demand};
@@ -19,6 +20,9 @@ const PLUGIN_DIR_FILES_MAX: usize = 256;
 
 /// The device plugin that pretends, for tests; off unless its block is there.
 const MOCK_DEVICE: &str = "mock_device";
+
+/// The driver that isolates nothing; off unless its block is there.
+pub const RAW_EXEC: &str = "raw_exec";
 
 /// A plugin before it is loaded.
 pub(super) struct Candidate {
@@ -86,15 +90,16 @@ impl Candidate {
 }
 
 /// Every plugin there is, several of one name among them.
-pub(super) fn candidates(config: &AgentConfig, data_dir: &Path) -> Vec<Candidate> {
+pub(super) fn candidates(config: &AgentConfig, data_dir: &Path, embedded: bool) -> Vec<Candidate> {
     let mut found: BTreeMap<String, Vec<Candidate>> = BTreeMap::new();
     for guest in ostler_guests::builtin_plugins() {
         let name = builtin_name(guest.name);
-        let (config, grants) = builtin_defaults(name, data_dir);
+        let (config, grants) = builtin_defaults(name, data_dir, embedded);
         let bytes = Ok(Place::BuiltIn(Arc::from(guest.bytes)));
         let bare = Candidate::new(name, PluginSource::BuiltIn, "built-in".to_owned(), bytes);
-        // Only for those who ask for it: by default a node has no device that fails on purpose.
-        let enabled = name != MOCK_DEVICE;
+        // Only for those who ask for it: by default a node has no device that fails on purpose, and
+        // no driver whose tasks may do all that the agent may.
+        let enabled = ![MOCK_DEVICE, RAW_EXEC].contains(&name);
         let one = Candidate { config, grants, enabled, ..bare };
         found.entry(name.to_owned()).or_default().push(one);
     }
@@ -159,12 +164,15 @@ fn builtin_name(guest: &str) -> &str {
     match guest {
         // The driver `mock_driver` was there first and has the block `mock`.
         "device-mock" => MOCK_DEVICE,
+        "driver-raw-exec" => RAW_EXEC,
         _ => guest.trim_start_matches("driver-").trim_start_matches("device-"),
     }
 }
 
-/// The least a built-in plugin needs.
-fn builtin_defaults(name: &str, data_dir: &Path) -> (JsonObject, Grants) {
+/// The least a built-in plugin needs. An agent that is there for one job of whoever started it
+/// isolates its tasks as far as this node can, and they say what is lacking; any other runs none that
+/// lacks something, unless it is configured to.
+fn builtin_defaults(name: &str, data_dir: &Path, embedded: bool) -> (JsonObject, Grants) {
     let object = |value: serde_json::Value| match value {
         serde_json::Value::Object(map) => JsonObject::from(map),
         _ => JsonObject::default(),
@@ -174,6 +182,16 @@ fn builtin_defaults(name: &str, data_dir: &Path) -> (JsonObject, Grants) {
     let mut grants = Grants { answers: builtin_answers(name, data_dir), ..Grants::default() };
     match name {
         "exec" => {
+            let demanded = match embedded {
+                true => IsolationGrant::as_far_as_possible(),
+                false => IsolationGrant::default(),
+            };
+            grants.isolation =
+                Some(IsolationGrant { hidden: vec![data_dir.to_owned()], ..demanded });
+            grants.process = true;
+            grants.users = vec!["*".to_owned()];
+        }
+        RAW_EXEC => {
             grants.process = true;
             grants.users = vec!["*".to_owned()];
         }

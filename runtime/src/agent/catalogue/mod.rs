@@ -44,6 +44,7 @@ use super::upgrade::kept::Choice;
 pub use believe::ObtainError;
 use believe::Registries;
 pub(super) use board::Board;
+pub use find::RAW_EXEC;
 pub(super) use late::{Came, Late, Used};
 use load::{Loader, Looked};
 pub use outside::{PullReport, SignatureReport, VerifyReport, pull, verify};
@@ -147,9 +148,10 @@ pub(super) async fn load_all(
     runtime: &PluginRuntime,
     (drivers, devices): (&DriverManager, &DeviceManager),
     board: &Board,
+    embedded: bool,
 ) -> Loaded {
     let mut loads = JoinSet::new();
-    let candidates = find::candidates(config, data_dir);
+    let candidates = find::candidates(config, data_dir, embedded);
     let loader = Arc::new(Loader {
         runtime: runtime.clone(),
         policy: trust::policy(&config.trust),

@@ -42,6 +42,7 @@ async fn a_job_file_that_is_not_there_is_an_input_error() {
     let dir = tempfile::tempdir().unwrap();
     let args = RunArgs {
         file: dir.path().join("gone.hcl"),
+        raw_exec: false,
         json: false,
         agent: super::super::args::AgentArgs::default(),
     };

@@ -198,7 +198,7 @@ async fn what_waits_starts_by_itself_when_what_it_waits_for_is_free() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_that_nobody_has_is_waited_for_and_a_wrong_config_is_refused() {
     let served = Served::start().await;
-    let unknown = service("", "").replace("\"exec\"", "\"exek\"");
+    let unknown = service("", "").replace("\"raw_exec\"", "\"exek\"");
     let waits = served.waits(&unknown).await;
     assert!(waits.contains("no driver exek (did you mean exec?)"), "{waits}");
     let wrong = service("", "").replace("command =", "comand =");

@@ -248,7 +248,7 @@ async fn a_job_waits_for_its_driver() {
     let Served { agent, data } = served;
     drop(agent);
     // The driver is not there at this start.
-    let served = Served::on(data, "plugin \"exec\" {\n enabled = false\n}").await;
+    let served = Served::on(data, "plugin \"raw_exec\" {\n enabled = false\n}").await;
     let job = served.agent.job(&job_id()).unwrap();
     assert_eq!((job.blocked.len(), job.status), (1, ostler::agent::JobStatus::Pending));
     assert_eq!(job.blocked[0].previous, Some(before.allocation.id));

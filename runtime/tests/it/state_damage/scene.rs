@@ -117,7 +117,7 @@ impl Scene {
             shape("foreign", Life::Ends { after: Duration::ZERO }).text(spec, other.beside());
         std::fs::write(&job, text).unwrap();
         let data = other.data().to_str().unwrap();
-        let ran = command(["run", "--data-dir", data, job.to_str().unwrap()])
+        let ran = command(["run", "--raw-exec", "--data-dir", data, job.to_str().unwrap()])
             .env("OSTLER_CONFIG", config)
             .output()
             .await

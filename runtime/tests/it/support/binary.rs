@@ -57,8 +57,8 @@ pub async fn ostler<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ended
     }
 }
 
-/// `ostler run --data-dir DIR FILE`.
+/// `ostler run --raw-exec --data-dir DIR FILE`.
 pub async fn run(data_dir: &Path, file: &Path) -> Ended {
-    let args = ["run".as_ref(), "--data-dir".as_ref(), data_dir.as_os_str(), file.as_os_str()];
-    ostler(args).await
+    let begin = ["run", "--raw-exec", "--data-dir"].map(OsStr::new);
+    ostler(begin.into_iter().chain([data_dir.as_os_str(), file.as_os_str()])).await
 }

@@ -67,7 +67,7 @@ pub fn job(id: &str, script: &str) -> Value {
             },
             "Tasks": [{
                 "Name": "t",
-                "Driver": "exec",
+                "Driver": "raw_exec",
                 "Config": { "command": "/bin/sh", "args": ["-c", script] },
                 "Resources": { "CPU": 20, "MemoryMB": 64 },
                 "KillTimeout": 1_000_000_000_u64,

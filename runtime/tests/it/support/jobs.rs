@@ -33,8 +33,13 @@ pub fn groups<B: AsRef<str>>(groups: impl IntoIterator<Item = B>) -> String {
     with_guests(&format!("job \"j\" {{\n type = \"batch\"\n {groups}\n}}"))
 }
 
-/// A task of `/bin/sh`; `more` goes into the task block.
+/// A task of `/bin/sh` that may do what this process may; `more` goes into the task block.
 pub fn shell(name: &str, script: &str, more: &str) -> String {
+    task(name, "raw_exec", "command = \"/bin/sh\"", &["-c", script], more)
+}
+
+/// The same, isolated.
+pub fn isolated_shell(name: &str, script: &str, more: &str) -> String {
     task(name, "exec", "command = \"/bin/sh\"", &["-c", script], more)
 }
 

@@ -144,12 +144,18 @@ impl TestAgent {
 }
 
 /// Configuration of an agent that removes nothing because the disk of the machine that tests is
-/// full, unless a test asks for it.
-pub const KEEPS: &str = "gc {\n disk_usage_threshold = 100\n inode_usage_threshold = 100\n}\n";
+/// full, unless a test asks for it, and that lets tasks do what this process may.
+pub const KEEPS: &str = "gc {\n disk_usage_threshold = 100\n inode_usage_threshold = 100\n}\n\
+                         plugin \"raw_exec\" {\n enabled = true\n}\n";
+/// The same for a test with a block of that name.
+pub const KEEPS_ALONE: &str =
+    "gc {\n disk_usage_threshold = 100\n inode_usage_threshold = 100\n}\n";
 
 pub fn options(data_dir: &Path, mut config: AgentConfig) -> AgentOptions {
     config.gc.disk_usage_percent.get_or_insert(100);
     config.gc.inode_usage_percent.get_or_insert(100);
+    // Most tests write and look outside the task's directories.
+    config.plugins.entry("raw_exec".to_owned()).or_default().enabled.get_or_insert(true);
     AgentOptions {
         data_dir: data_dir.to_owned(),
         config,
