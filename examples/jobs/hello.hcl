@@ -26,7 +26,8 @@ job "hello" {
       }
     }
 
-    # A program of this machine, started by the same agent through another sandboxed driver.
+    # A program of this machine, started by the same agent through another sandboxed driver. It
+    # runs isolated as far as this machine allows, and an event names what is lacking.
     task "native" {
       driver = "exec"
 

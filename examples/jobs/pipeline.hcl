@@ -3,7 +3,7 @@
 #   cargo install --locked --target wasm32-wasip2 --root examples/bin/real ripgrep
 #   cargo install --locked --target wasm32-wasip1 --root examples/bin/real jaq --version 1.6.0 \
 #     --no-default-features
-#   ostler run examples/jobs/pipeline.hcl
+#   ostler run examples/jobs/pipeline.hcl --raw-exec
 #
 # What a task prints is kept in alloc/logs, where the next one reads it.
 variable "programs" {
@@ -14,9 +14,10 @@ job "pipeline" {
   type = "batch"
 
   group "steps" {
-    # A native task brings the files.
+    # A native task brings the files. It reads outside its directories, so it is not isolated; with
+    # driver exec the configuration would have to let jobs mount them.
     task "fetch" {
-      driver = "exec"
+      driver = "raw_exec"
 
       lifecycle {
         hook = "prestart"

@@ -36,6 +36,7 @@ mod fifty_tasks;
 mod grants;
 mod histories;
 mod hostile;
+mod isolation;
 mod leaks;
 mod machine;
 mod node_trouble;

@@ -1,31 +1,20 @@
-//! Driver `exec`: runs a native program as a process group of the agent's, with the task's
-//! environment and nothing else.
+//! Driver `exec`: runs a native program kept apart from the node and from other tasks.
 //!
-//! It isolates no file system: the program sees what the agent's user sees.
+//! What it is kept apart from is the configuration's to demand and the host's to do; the driver asks
+//! for all there is, says what this node lacks, and starts nothing that lacks what is demanded.
 
 use ostler_sdk::driver::prelude::*;
-use process::SpawnRequest;
+use process::{Isolation, IsolationPart, PartState, SpawnRequest, part_name};
 use serde::{Deserialize, Serialize};
 
-const SCHEMA: &str = r#"{
-  "type": "object",
-  "required": ["command"],
-  "additionalProperties": false,
-  "properties": {
-    "command": {
-      "type": "string", "minLength": 1,
-      "description": "Program: absolute, relative to cwd, or looked up in the task's PATH."
-    },
-    "args": {"type": "array", "items": {"type": "string"}},
-    "cwd": {
-      "type": "string", "minLength": 1,
-      "description": "Working directory; relative to the task directory, which is the default."
-    }
-  }
-}"#;
+const SCHEMA: &str = include_str!("task-config.schema.json");
 
 /// Environments above this size are not remembered: a handle holds at most 64 KiB.
 const ENV_BYTES_MAX: usize = 24 * 1024;
+
+/// What a program expects to find in its environment, where the job does not say.
+const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const LANG_DEFAULT: &str = "C.UTF-8";
 
 /// A task's `config` block.
 #[derive(Deserialize)]
@@ -35,6 +24,30 @@ struct Config {
     #[serde(default)]
     args: Vec<String>,
     cwd: Option<String>,
+    #[serde(default)]
+    network_mode: Mode,
+    #[serde(default)]
+    cap_add: Vec<String>,
+    #[serde(default)]
+    mounts: Vec<JobMount>,
+}
+
+#[derive(Deserialize, Default, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    #[default]
+    Host,
+    None,
+}
+
+/// A path of the node that the job wants to see.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JobMount {
+    source: String,
+    target: String,
+    #[serde(default)]
+    read_only: bool,
 }
 
 /// What a later `exec` into the task needs to know.
@@ -46,33 +59,145 @@ struct Surroundings {
     env: Option<Vec<(String, String)>>,
 }
 
+/// What of isolation there is on this node.
+struct Here(Vec<PartState>);
+
+impl Here {
+    fn look() -> Result<Self> {
+        Ok(Self(process::isolation_parts()?))
+    }
+
+    fn can(&self, part: IsolationPart) -> bool {
+        self.0.iter().any(|state| state.part == part && state.lacking.is_none())
+    }
+
+    /// Has a task a root of its own? Otherwise it sees the node's paths.
+    fn rooted(&self) -> bool {
+        self.can(IsolationPart::Mounts)
+    }
+
+    /// What a task lacks here, with the reason. Network only where it asks for it; rules on files
+    /// are no lack beside a root of its own.
+    fn lacking(&self) -> impl Iterator<Item = (&PartState, &str)> {
+        let rooted = self.rooted();
+        self.0.iter().filter_map(move |state| {
+            let why = state.lacking.as_deref()?;
+            let minor = match state.part {
+                IsolationPart::Network => true,
+                IsolationPart::Landlock => rooted,
+                _ => false,
+            };
+            (!minor).then_some((state, why))
+        })
+    }
+
+    /// Parts and reasons, by what the configuration says of them.
+    fn lacking_text(&self, may_lack: bool) -> String {
+        let of = self.lacking().filter(|(state, _)| state.may_lack == may_lack);
+        let texts: Vec<_> =
+            of.map(|(state, why)| format!("{} ({why})", part_name(state.part))).collect();
+        texts.join(", ")
+    }
+
+    fn asked(&self, config: &Config, task: &TaskConfig, mounts: Vec<Mount>) -> Isolation {
+        let demanded = self.0.iter().filter(|state| !state.may_lack);
+        let mut required: Vec<_> = demanded.map(|state| state.part).collect();
+        if config.network_mode == Mode::None {
+            required.push(IsolationPart::Network);
+        }
+        let rest = self.0.iter().map(|state| state.part);
+        let wanted =
+            rest.filter(|part| *part != IsolationPart::Network && !required.contains(part));
+        Isolation {
+            wanted: wanted.collect(),
+            required,
+            mounts,
+            device_nodes: task.device_nodes.clone(),
+            capabilities: config.cap_add.clone(),
+        }
+    }
+}
+
+/// Variables that most programs rely on, where the job has none.
+fn add_defaults(env: &mut Vec<EnvVar>, task_dir: &str, rooted: bool) {
+    let home = if rooted { "/local".to_owned() } else { format!("{task_dir}/local") };
+    let mut defaults =
+        vec![("PATH", PATH_DEFAULT.to_owned()), ("HOME", home), ("LANG", LANG_DEFAULT.to_owned())];
+    if !rooted {
+        defaults.push(("TMPDIR", format!("{task_dir}/tmp")));
+    }
+    for (name, value) in defaults {
+        if !env.iter().any(|var| var.name == name) {
+            env.push(EnvVar::new(name, value));
+        }
+    }
+}
+
+/// What is shown to the task beside its own directories.
+fn mounts(task: &TaskConfig, config: &mut Config, rooted: bool) -> Result<Vec<Mount>> {
+    let mut mounts = task.mounts.clone();
+    mounts.extend(config.mounts.drain(..).map(|mount| Mount {
+        host_path: mount.source,
+        task_path: mount.target,
+        read_only: mount.read_only,
+    }));
+    let elsewhere = mounts.iter().find(|mount| mount.host_path != mount.task_path);
+    if let Some(mount) = elsewhere.filter(|_| !rooted) {
+        return Err(Error::unsupported(format!(
+            "without mounts a task has no file system of its own, so {} cannot be shown to it as {}",
+            mount.host_path, mount.task_path
+        )));
+    }
+    Ok(mounts)
+}
+
 struct Exec;
 
 impl Driver for Exec {
     type Runs = Process;
 
     fn describe() -> DriverInfo {
+        let rooted = Here::look().is_ok_and(|here| here.rooted());
+        let paths = if rooted { FsIsolation::Chroot } else { FsIsolation::None };
         DriverInfo::new("exec", env!("CARGO_PKG_VERSION"))
             .send_signals()
             .exec()
+            .fs_isolation(paths)
+            .network_modes([NetworkMode::Host, NetworkMode::None])
             .task_config_schema(SCHEMA)
     }
 
-    fn start(task: TaskConfig) -> Result<Started> {
-        let config: Config = task.parse()?;
-        // The program sees the node's own paths, so what is elsewhere for it would not be there.
-        if let Some(mount) = task.mounts.iter().find(|mount| mount.host_path != mount.task_path) {
-            return Err(Error::unsupported(format!(
-                "a native task has no file system of its own, so {} cannot be shown to it as {}; \
-                 use a driver that has one, such as wasm",
-                mount.host_path, mount.task_path
-            )));
-        }
-        let cwd = match config.cwd {
-            None => task.task_dir,
-            Some(dir) if dir.starts_with('/') => dir,
-            Some(dir) => format!("{}/{dir}", task.task_dir),
+    fn fingerprint() -> Result<Fingerprint> {
+        let here = Here::look()?;
+        let lacking = here.lacking_text(false);
+        let health = match lacking.is_empty() {
+            true => Health::healthy(),
+            false => Health::unhealthy(format!(
+                "this node cannot isolate tasks by {lacking}; run the agent as root or with user \
+                 namespaces, name the parts in without of the isolation block of the driver's \
+                 grants, or use raw_exec"
+            )),
         };
+        let parts = here.0.iter().map(|state| {
+            let name = format!("isolation.{}", part_name(state.part));
+            NamedAttribute::new(name, state.lacking.is_none())
+        });
+        Ok(parts.fold(Fingerprint::new(health), Fingerprint::attribute))
+    }
+
+    fn start(mut task: TaskConfig) -> Result<Started> {
+        let mut config: Config = task.parse()?;
+        let here = Here::look()?;
+        let rooted = here.rooted();
+        let mounts = mounts(&task, &mut config, rooted)?;
+        let own = if rooted { "" } else { task.task_dir.as_str() };
+        let cwd = match config.cwd.take() {
+            None if rooted => "/".to_owned(),
+            None => task.task_dir.clone(),
+            Some(dir) if dir.starts_with('/') => dir,
+            Some(dir) => format!("{own}/{dir}"),
+        };
+        add_defaults(&mut task.env, &task.task_dir, rooted);
         let bytes: usize = task.env.iter().map(|var| var.name.len() + var.value.len() + 8).sum();
         let pairs = || task.env.iter().map(|var| (var.name.clone(), var.value.clone())).collect();
         let remembered = Surroundings {
@@ -80,13 +205,19 @@ impl Driver for Exec {
             user: task.user.clone(),
             env: (bytes <= ENV_BYTES_MAX).then(pairs),
         };
-        let id = process::spawn(&SpawnRequest {
+        let isolation = here.asked(&config, &task, mounts);
+        let without = here.lacking_text(true);
+        if !without.is_empty() {
+            events::emit(&format!("the task is not isolated by {without}"));
+        }
+        let request = SpawnRequest {
             command: config.command,
             args: config.args,
             env: task.env,
             cwd,
             user: task.user,
-        })?;
+        };
+        let id = process::spawn_isolated(&request, &isolation)?;
         Started::remembering::<Self>(id, &remembered)
     }
 
@@ -104,66 +235,4 @@ ostler_sdk::export_driver!(Exec);
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
-mod tests {
-    use super::*;
-    use ostler_sdk::testing::{self, FakeHost};
-
-    #[test]
-    fn the_program_gets_the_tasks_environment_and_starts_in_its_directory() {
-        let host = FakeHost::install();
-        Exec::start(testing::task(r#"{"command": "sh", "args": ["-c", "true"]}"#)).unwrap();
-        let asked = &host.processes()[0];
-        assert_eq!((asked.command.as_str(), asked.cwd.as_str()), ("sh", "/alloc/web"));
-        assert_eq!(asked.env, [EnvVar::new("NOMAD_TASK_NAME", "web")]);
-    }
-
-    #[test]
-    fn stop_sends_sigint_unless_the_job_names_another_signal() {
-        let host = FakeHost::install();
-        let handle = Exec::start(testing::task(r#"{"command": "sh"}"#)).unwrap().handle;
-        Exec::stop(handle.clone(), None, 5000).unwrap();
-        Exec::stop(handle, Some("SIGTERM".to_owned()), 5000).unwrap();
-        let sent: Vec<_> = host.signals().into_iter().map(|(_, name)| name).collect();
-        assert_eq!(sent, ["SIGINT", "SIGTERM"]);
-    }
-
-    #[test]
-    fn a_command_inside_the_task_gets_the_same_directory_and_environment() {
-        FakeHost::install();
-        let handle =
-            Exec::start(testing::task(r#"{"command": "sh", "cwd": "local"}"#)).unwrap().handle;
-        let plan = Exec::exec(handle, vec!["ls".to_owned()], false).unwrap();
-        assert_eq!(plan.cwd, "/alloc/web/local");
-        assert_eq!(plan.env, [EnvVar::new("NOMAD_TASK_NAME", "web")]);
-    }
-
-    #[test]
-    fn a_task_with_a_huge_environment_still_starts() {
-        FakeHost::install();
-        let mut task = testing::task(r#"{"command": "sh"}"#);
-        task.env.push(EnvVar::new("BIG", "x".repeat(ENV_BYTES_MAX)));
-        let handle = Exec::start(task).unwrap().handle;
-        assert!(handle.data.len() < 1024);
-        let plan = Exec::exec(handle, vec!["ls".to_owned()], false);
-        assert!(matches!(plan, Err(Error::Unsupported(_))));
-    }
-
-    #[test]
-    fn a_device_that_would_have_to_be_mounted_is_refused_and_nothing_starts() {
-        let host = FakeHost::install();
-        let mut task = testing::task(r#"{"command": "sh"}"#);
-        task.mounts.push(Mount::read_only("/srv/same", "/srv/same"));
-        Exec::start(task.clone()).unwrap();
-        task.mounts.push(Mount::read_only("/srv/x", "/local/devices/x"));
-        let refused = Exec::start(task);
-        assert!(matches!(refused, Err(Error::Unsupported(text)) if text.contains("/srv/x")));
-        assert_eq!(host.processes().len(), 1);
-    }
-
-    #[test]
-    fn a_missing_grant_is_passed_on_as_permission_denied() {
-        FakeHost::install().deny();
-        let started = Exec::start(testing::task(r#"{"command": "sh"}"#));
-        assert!(matches!(started, Err(Error::PermissionDenied(_))));
-    }
-}
+mod tests;
