@@ -100,7 +100,7 @@ fn commits(runtime: &Runtime, agent: &LiveAgent, promises: &mut Promises) {
         runtime.block_on(async {
             agent.settle(QUIET).await;
             let before = agent.handle.state_stats();
-            let job = job(name, "service", count, "exec", 16, SLEEP);
+            let job = job(name, "service", count, "raw_exec", 16, SLEEP);
             let id = job.id.clone();
             let watch = Stopwatch::start();
             agent.run(job, usize::try_from(count).unwrap_or(0)).await;
@@ -133,25 +133,36 @@ fn commits(runtime: &Runtime, agent: &LiveAgent, promises: &mut Promises) {
     promises.at_most("start_commits_100", many, "commits per task", 0.2);
 }
 
-/// From the call until the task's own code runs: a shell that writes to a pipe.
+/// From the call until the task's own code runs: a shell that writes to a pipe. In turns by itself,
+/// by `raw_exec`, and isolated by `exec`, which sees the pipe's directory under another path.
 fn native(runtime: &Runtime, agent: &LiveAgent, dir: &Path, promises: &mut Promises) {
-    let sign = Sign::new(&dir.join("sign"));
+    let signs = dir.join("signs");
+    std::fs::create_dir(&signs).expect("a directory");
+    std::fs::set_permissions(&signs, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("its rights");
+    let sign = Sign::new(&signs.join("sign"));
     let script = format!("echo > {}", sign.path().display());
-    let config = format!("command = \"/bin/sh\"\n args = [\"-c\", \"{script}\"]");
-    let job = job("native", "batch", 1, "exec", 16, &config);
-    let (mut through, mut bare) = (Vec::new(), Vec::new());
-    for turn in 0..scaled(220, 3) {
+    let shell = |script: &str| format!("command = \"/bin/sh\"\n args = [\"-c\", \"{script}\"]");
+    let mount = format!("mounts = [{{ source = \"{}\", target = \"/signs\" }}]", signs.display());
+    let raw = job("native", "batch", 1, "raw_exec", 16, &shell(&script));
+    let config = format!("{}\n {mount}", shell("echo > /signs/sign"));
+    let isolated = job("isolated", "batch", 1, "exec", 16, &config);
+    let one = |job: &Job| {
         runtime.block_on(agent.settle(Duration::from_millis(20)));
         let waiting = sign.wait();
         let handles = runtime.block_on(agent.run(job.clone(), 1));
-        let agents = waiting.took();
+        let took = waiting.took();
         runtime.block_on(async {
             for handle in handles {
                 handle.wait_done().await;
             }
             agent.purge(&job.id).await;
         });
-
+        took
+    };
+    let (mut through, mut apart, mut bare) = (Vec::new(), Vec::new(), Vec::new());
+    for turn in 0..scaled(220, 3) {
+        let took = (one(&raw), one(&isolated));
         let waiting = sign.wait();
         let mut command = Command::new("/bin/sh");
         let command = command.args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::null());
@@ -160,15 +171,18 @@ fn native(runtime: &Runtime, agent: &LiveAgent, dir: &Path, promises: &mut Promi
         child.wait().expect("the program ends");
         // The first turns fill caches.
         if turn >= scaled(20, 0) {
-            through.push(agents);
+            through.push(took.0);
+            apart.push(took.1);
             bare.push(alone);
         }
     }
     println!("\naccepted to the task's own code, native");
     let agents = print_times("through the agent", &through);
+    let isolated = print_times("the same, isolated", &apart);
     let alone = print_times("fork and exec", &bare);
-    println!("the agent adds {:.0} µs", agents - alone);
+    println!("the agent adds {:.0} µs, isolation {:.0} µs", agents - alone, isolated - agents);
     promises.at_most("native_accepted_to_code_p50", agents / 1e3, "ms", 5.0);
+    promises.at_most("exec_over_raw_exec_p50", (isolated - agents) / 1e3, "ms", 1.5);
 }
 
 /// From the call until the first byte the guest prints is seen.
@@ -397,7 +411,7 @@ fn said(child: &mut Child) -> String {
 async fn if_agent(reown: bool, data: &Path, code: &Path) -> ExitCode {
     let count = scaled(100, 5);
     let all = usize::try_from(count).unwrap_or(0);
-    let job = job("crash", "service", count, "exec", 16, SLEEP);
+    let job = job("crash", "service", count, "raw_exec", 16, SLEEP);
     let id = job.id.clone();
     if !reown {
         let agent = LiveAgent::start(data, code).await;

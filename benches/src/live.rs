@@ -28,6 +28,19 @@ pub fn own_child() -> Option<ExitCode> {
     crate::compile_child()
 }
 
+/// Both drivers of native programs; what lies beside the data directory may be mounted.
+fn config(data: &Path) -> AgentConfig {
+    let beside = data.parent().unwrap_or(data).display();
+    let text = format!(
+        "plugin \"raw_exec\" {{\n enabled = true\n}}\nplugin \"exec\" {{\n grants {{\n process = \
+         true\n isolation {{\n mounts = [\"{beside}/*\"]\n }}\n }}\n}}\n"
+    );
+    match AgentConfig::parse(text.as_bytes(), Path::new("/bench.hcl")) {
+        Ok(config) => config,
+        Err(wrong) => panic!("{}", wrong.render(&text, false)),
+    }
+}
+
 /// A running agent.
 #[derive(Clone)]
 pub struct LiveAgent {
@@ -43,7 +56,7 @@ impl LiveAgent {
     pub async fn start(data: &Path, code: &Path) -> Self {
         let options = AgentOptions {
             data_dir: data.to_owned(),
-            config: AgentConfig::default(),
+            config: config(data),
             kill_with_agent: false,
             compiler: None,
             code_dir: Some(PathBuf::from(code)),

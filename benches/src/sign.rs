@@ -26,6 +26,8 @@ impl Sign {
         let mode = rustix::fs::Mode::from_raw_mode(0o622);
         let kind = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).expect("a named pipe");
+        // Whoever runs the program, and whatever the mask.
+        rustix::fs::chmod(path, mode).expect("its rights");
         let pipe = OpenOptions::new().read(true).write(true).open(path).expect("the pipe");
         Self { path: path.to_owned(), pipe }
     }
