@@ -35,6 +35,7 @@ mod plugin_status;
 pub mod ports;
 mod proposal;
 mod quarantine;
+mod rebooted;
 pub mod reconcile;
 mod records;
 mod registry;

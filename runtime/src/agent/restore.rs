@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 
 use super::change::Asked;
 use super::held::decide::{KnownAlloc, KnownTask};
+use super::rebooted::Tasks;
 use super::registry::Registry;
 use super::views::Stage;
 use super::{AgentHandle, leftovers};
@@ -291,6 +292,16 @@ impl Found {
             state.failed = false;
             state.finished_at = None;
         }
+    }
+
+    /// Allocations that an agent with jobs is to run on, with what is recorded of their tasks.
+    pub(super) fn going_on(&mut self) -> impl Iterator<Item = (&Allocation, &mut Tasks)> {
+        let kept = self.kept();
+        self.allocs.iter_mut().filter_map(move |(id, found)| {
+            let goes_on = kept.contains(id) && !found.over() && found.restored.trouble.is_none();
+            let alloc = found.allocation.as_deref().filter(|_| goes_on)?;
+            Some((alloc, &mut found.restored.tasks))
+        })
     }
 
     /// Every run that may have an exit worth reading: one without a process on record was never

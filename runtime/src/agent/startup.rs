@@ -25,14 +25,16 @@ use super::unowned::Unowned;
 use super::views::{JobsDirReport, Stage};
 use super::{
     AgentConfig, AgentError, AgentHandle, AgentOptions, Inner, OpenState, catalogue, collect,
-    jobs_dir, keeper, loading, restore, unowned,
+    jobs_dir, keeper, loading, rebooted, restore, unowned,
 };
 use crate::clock;
 use crate::device::manager::{DeviceManager, DeviceOptions};
 use crate::driver::api::Workloads;
 use crate::driver::manager::DriverManager;
 use crate::durable;
-use crate::host::process::{Options as ProcessOptions, ProcessHost, Supervision, descriptors};
+use crate::host::process::{
+    Options as ProcessOptions, ProcessHost, Supervision, descriptors, identity,
+};
 use crate::host::wasm_task::WasmTaskHost;
 use crate::host::{HostServices, HostWorkloads};
 use crate::model::attribute::Scalar;
@@ -80,6 +82,14 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
 
     let view = node_view(&options, &data_dir).await?;
     notices.extend(records::register(&state, &view, lacks, options.clock.now()).await?);
+    if !embedded {
+        match identity::boot_id() {
+            Ok(boot) => {
+                rebooted::prepare(&state, &mut found, &boot, options.clock.now()).await?;
+            }
+            Err(error) => tracing::warn!(%error, "whether the machine was restarted is not known"),
+        }
+    }
     found.sweep = (!lacks && !live.nameless()).then(|| live.processes().to_vec());
     let unowned = unowned_dirs(&data_dir, &found, &live, &state).await?;
     let node = Node::new(view);

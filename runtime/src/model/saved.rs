@@ -5,11 +5,11 @@
 //! allocation   SavedAllocState   DeploymentStatus   NetworkStatus   AcknowledgedState
 //! plugin       PluginHandle
 //! managers     DriverManagerState   DeviceManagerState
-//! node         NodeRegistration
+//! node         NodeRegistration   NodeBoot
 //! ```
 //!
 //! Written by the agent: [`SavedAllocState`], [`EndedPlaces`], [`PluginHandle`], [`DriverManagerState`],
-//! [`DeviceManagerState`], [`NodeRegistration`]. Not written yet, because the agent places jobs
+//! [`DeviceManagerState`], [`NodeRegistration`], [`NodeBoot`]. Not written yet, because the agent places jobs
 //! itself and gives no network to an allocation: [`DeploymentStatus`], [`NetworkStatus`],
 //! [`AcknowledgedState`]; their layout is fixed so that an agent that writes them needs no new
 //! schema.
@@ -257,6 +257,14 @@ pub struct NodeRegistration {
     pub name: String,
     /// First start with this id and this state file.
     pub registered_at: Timestamp,
+}
+
+/// The boot of the machine in which an agent last restored its allocations: in another one, what
+/// their prestart tasks prepared may be gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeBoot {
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
 }
 
 #[cfg(test)]

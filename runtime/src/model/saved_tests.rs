@@ -122,6 +122,7 @@ fn every_record_comes_back_as_it_was_with_no_field_at_its_default() {
     let groups = vec![SeenDeviceGroup { key, instances: vec!["0".into(), "1".into()] }];
     let seen = SeenDevicePlugin { version, digest, health, groups };
     comes_back(&DeviceManagerState { plugins: BTreeMap::from([(name("pci"), seen)]) });
+    comes_back(&NodeBoot { boot_id: "b".into() });
     comes_back(&NodeRegistration {
         id: "00000000-0000-0000-0000-00000000002a".parse().unwrap(),
         name: "box".into(),

@@ -13,6 +13,7 @@
 //! device ledger     20
 //! plugin handles    30 name…
 //! node              40 01                                 registration
+//!                   40 02                                 boot it last ran in
 //! managers          50 01                                 of drivers
 //!                   50 02                                 of devices
 //! jobs              60 id…
@@ -50,6 +51,7 @@ const TASK_END: u8 = 0x00;
 const TASK_LOCAL: u8 = 0x01;
 const TASK_STATE: u8 = 0x02;
 const NODE_REGISTRATION: u8 = 0x01;
+const NODE_BOOT: u8 = 0x02;
 const MANAGER_DRIVER: u8 = 0x01;
 const MANAGER_DEVICE: u8 = 0x02;
 const JOB_END: u8 = 0x00;
@@ -91,6 +93,9 @@ pub enum Key {
     PluginHandle(PluginName),
     /// The node's identity and registration: [`crate::model::saved::NodeRegistration`].
     NodeRegistration,
+    /// The boot of the machine that the agent last restored its allocations in:
+    /// [`crate::model::saved::NodeBoot`].
+    NodeBoot,
     /// Which plugin serves which driver: [`crate::model::saved::DriverManagerState`].
     DriverManager,
     /// Which plugin serves which devices: [`crate::model::saved::DeviceManagerState`].
@@ -150,6 +155,8 @@ pub enum Kind {
     Job = 15,
     /// [`Key::EndedPlaces`].
     EndedPlaces = 16,
+    /// [`Key::NodeBoot`].
+    NodeBoot = 17,
 }
 
 /// Keys that are read together.
@@ -216,6 +223,7 @@ impl Key {
             Self::DeviceLedger => Kind::DeviceLedger,
             Self::PluginHandle(_) => Kind::PluginHandle,
             Self::NodeRegistration => Kind::NodeRegistration,
+            Self::NodeBoot => Kind::NodeBoot,
             Self::DriverManager => Kind::DriverManager,
             Self::DeviceManager => Kind::DeviceManager,
             Self::Job(_) => Kind::Job,
@@ -238,6 +246,7 @@ impl Key {
             | Self::DeviceLedger
             | Self::PluginHandle(_)
             | Self::NodeRegistration
+            | Self::NodeBoot
             | Self::DriverManager
             | Self::DeviceManager
             | Self::Job(_)
@@ -270,6 +279,7 @@ impl Key {
                 out.extend_from_slice(name.as_str().as_bytes());
             }
             Self::NodeRegistration => out.extend([NODE, NODE_REGISTRATION]),
+            Self::NodeBoot => out.extend([NODE, NODE_BOOT]),
             Self::DriverManager => out.extend([MANAGER, MANAGER_DRIVER]),
             Self::DeviceManager => out.extend([MANAGER, MANAGER_DEVICE]),
             Self::Job(id) => {
@@ -309,6 +319,7 @@ impl Key {
                 PluginName::new(utf8(name)?).map(Self::PluginHandle).map_err(KeyError::Name)
             }
             (NODE, [NODE_REGISTRATION]) => Ok(Self::NodeRegistration),
+            (NODE, [NODE_BOOT]) => Ok(Self::NodeBoot),
             (MANAGER, [MANAGER_DRIVER]) => Ok(Self::DriverManager),
             (MANAGER, [MANAGER_DEVICE]) => Ok(Self::DeviceManager),
             (JOB, rest) => parse_job(rest),

@@ -39,6 +39,7 @@ fn any_key() -> impl Strategy<Value = Key> {
         Just(Key::DeviceLedger),
         any_task().prop_map(|n| Key::PluginHandle(PluginName::new(n.as_str()).unwrap())),
         Just(Key::NodeRegistration),
+        Just(Key::NodeBoot),
         Just(Key::DriverManager),
         Just(Key::DeviceManager),
         any_task().prop_map(|n| Key::Job(JobId::new(n.as_str()).unwrap())),
@@ -59,6 +60,7 @@ fn every_key() -> Vec<Key> {
         Key::DeviceLedger,
         Key::PluginHandle(PluginName::new("web").unwrap()),
         Key::NodeRegistration,
+        Key::NodeBoot,
         Key::DriverManager,
         Key::DeviceManager,
         Key::Job(JobId::new("web").unwrap()),
@@ -94,7 +96,7 @@ fn belongs(prefix: &Prefix, key: &Key) -> bool {
         Prefix::Tasks(id) => task.is_some_and(|(of, _)| of == id),
         Prefix::Task(id, name) => task == Some((id, name)),
         Prefix::Plugins => matches!(key, Key::PluginHandle(_)),
-        Prefix::Node => matches!(key, Key::NodeRegistration),
+        Prefix::Node => matches!(key, Key::NodeRegistration | Key::NodeBoot),
         Prefix::Managers => matches!(key, Key::DriverManager | Key::DeviceManager),
         Prefix::Jobs => matches!(key, Key::Job(_) | Key::EndedPlaces(_)),
         Prefix::EndedPlaces(job) => matches!(key, Key::EndedPlaces(of) if of.job == *job),
@@ -247,7 +249,7 @@ fn no_two_keys_share_bytes_text_or_number() {
     kinds.sort_unstable();
     kinds.dedup();
     // The first eight are in files of agents out there; none is skipped or used twice.
-    assert_eq!(kinds, (1..=16).collect::<Vec<u8>>());
+    assert_eq!(kinds, (1..=17).collect::<Vec<u8>>());
 }
 
 #[test]
@@ -269,6 +271,7 @@ fn the_numbers_of_the_records_do_not_change() {
         (Kind::DeviceManager, 14),
         (Kind::Job, 15),
         (Kind::EndedPlaces, 16),
+        (Kind::NodeBoot, 17),
     ];
     for (kind, number) in numbers {
         assert_eq!(kind as u8, number, "{kind:?}");

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::backend::{Backend, Op, Visit};
 use super::error::BackendError;
+use super::keys::Key;
 use super::mem_store::MemBackend;
 
 /// What goes wrong with a commit.
@@ -25,6 +26,8 @@ pub enum Fault {
 pub struct FaultyBackend {
     inner: Arc<dyn Backend>,
     plan: Mutex<VecDeque<Option<Fault>>>,
+    last: Mutex<Option<Box<[u8]>>>,
+    ended: AtomicBool,
     commits: AtomicU64,
     held: Mutex<bool>,
     released: Condvar,
@@ -37,6 +40,8 @@ impl FaultyBackend {
         Arc::new(Self {
             inner,
             plan: Mutex::default(),
+            last: Mutex::default(),
+            ended: AtomicBool::new(false),
             commits: AtomicU64::new(0),
             held: Mutex::new(false),
             released: Condvar::new(),
@@ -51,6 +56,18 @@ impl FaultyBackend {
     /// Take back what is planned and has not happened.
     pub fn forget_plan(&self) {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// The commit that removes this record is the last that goes well.
+    pub fn fail_after_removing(&self, key: &Key) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(key.encode().into());
+    }
+
+    /// Is this commit the last that goes well?
+    fn is_last(&self, batch: &[Op]) -> bool {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(last) = last.as_deref() else { return false };
+        batch.iter().any(|op| matches!(op, Op::Delete { key } if **key == *last))
     }
 
     /// Hold every commit up until the guard is dropped.
@@ -84,6 +101,8 @@ impl Backend for FaultyBackend {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.released.wait_while(held, |held| *held).unwrap_or_else(PoisonError::into_inner));
         let fault = self.plan.lock().unwrap_or_else(PoisonError::into_inner).pop_front().flatten();
+        let fault = fault.or(self.ended.load(Ordering::SeqCst).then_some(Fault::Before));
+        self.ended.fetch_or(self.is_last(batch), Ordering::SeqCst);
         match fault {
             None => self.inner.commit(batch),
             Some(Fault::Before) => Err(BackendError::Injected { commit }),

@@ -8,7 +8,7 @@ use crate::device::ledger::DeviceLedger;
 use crate::model::alloc::Allocation;
 use crate::model::saved::{
     AcknowledgedState, DeploymentStatus, DeviceManagerState, DriverManagerState, EndedPlaces,
-    JobRecord, NetworkStatus, NodeRegistration, PluginHandle, SavedAllocState,
+    JobRecord, NetworkStatus, NodeBoot, NodeRegistration, PluginHandle, SavedAllocState,
 };
 use crate::model::task::TaskState;
 use crate::state::codec::CodecError;
@@ -28,6 +28,7 @@ pub(super) const fn name(kind: Kind) -> &'static str {
         Kind::DeviceLedger => "device-ledger",
         Kind::PluginHandle => "plugin-handle",
         Kind::NodeRegistration => "node-registration",
+        Kind::NodeBoot => "node-boot",
         Kind::Counters => "counters",
         Kind::DeploymentStatus => "deployment-status",
         Kind::NetworkStatus => "network-status",
@@ -77,6 +78,7 @@ pub(super) fn value(entry: &Entry<'_>) -> Result<Value, ValueError> {
         Kind::DeviceLedger => json::<DeviceLedger>(entry),
         Kind::PluginHandle => json::<PluginHandle>(entry),
         Kind::NodeRegistration => json::<NodeRegistration>(entry),
+        Kind::NodeBoot => json::<NodeBoot>(entry),
         Kind::Counters => json::<Stats>(entry),
         Kind::DeploymentStatus => json::<DeploymentStatus>(entry),
         Kind::NetworkStatus => json::<NetworkStatus>(entry),

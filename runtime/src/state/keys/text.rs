@@ -5,7 +5,7 @@
 //! meta/counters                           allocation/ID/task/NAME/state
 //! allocation/ID                           device/ledger
 //! allocation/ID/state                     plugin/NAME
-//! allocation/ID/deployment                node/registration
+//! allocation/ID/deployment                node/registration, node/boot
 //! allocation/ID/network                   manager/driver
 //! allocation/ID/acknowledged              manager/device
 //!                                         job/ID
@@ -49,6 +49,7 @@ impl fmt::Display for Key {
             Self::DeviceLedger => f.write_str("device/ledger"),
             Self::PluginHandle(name) => write!(f, "plugin/{name}"),
             Self::NodeRegistration => f.write_str("node/registration"),
+            Self::NodeBoot => f.write_str("node/boot"),
             Self::DriverManager => f.write_str("manager/driver"),
             Self::DeviceManager => f.write_str("manager/device"),
             Self::Job(id) => write!(f, "job/{id}"),
@@ -84,6 +85,7 @@ impl FromStr for Key {
                 PluginName::new(*name).map(Self::PluginHandle).map_err(KeyTextError::Name)
             }
             ["node", "registration"] => Ok(Self::NodeRegistration),
+            ["node", "boot"] => Ok(Self::NodeBoot),
             ["manager", "driver"] => Ok(Self::DriverManager),
             ["manager", "device"] => Ok(Self::DeviceManager),
             ["job", id] => job(id).map(Self::Job),

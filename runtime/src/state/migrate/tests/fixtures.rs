@@ -12,7 +12,7 @@ use crate::device::ledger::DeviceLedger;
 use crate::model::alloc::Allocation;
 use crate::model::saved::{
     AcknowledgedState, DeploymentStatus, DeviceManagerState, DriverManagerState, NetworkStatus,
-    NodeRegistration, PluginHandle, SavedAllocState,
+    NodeBoot, NodeRegistration, PluginHandle, SavedAllocState,
 };
 use crate::task::handle::LocalState;
 
@@ -132,6 +132,7 @@ fn value(record: &Record) -> Value {
         Key::DeviceLedger => shown::<DeviceLedger>(record),
         Key::PluginHandle(_) => shown::<PluginHandle>(record),
         Key::NodeRegistration => shown::<NodeRegistration>(record),
+        Key::NodeBoot => shown::<NodeBoot>(record),
         Key::DriverManager => shown::<DriverManagerState>(record),
         Key::DeviceManager => shown::<DeviceManagerState>(record),
         Key::Meta(_) | Key::Job(_) | Key::EndedPlaces(_) => {

@@ -1,0 +1,104 @@
+//! Allocations whose machine was restarted: their prestart tasks run again before the main ones do.
+//!
+//! ```text
+//! NodeBoot on record, and another boot now:
+//!   every allocation that goes on ─► prestart tasks that had succeeded: pending again ─┐ queued
+//!                                                                                      ▼
+//!                                                    NodeBoot of now, durable after them
+//! ```
+//! What such a task prepared may have been in memory, on a mount or in the network, so a main task
+//! that is started again must find it prepared again. A crash before the boot is on record does it once
+//! more. Poststart tasks are not run again: they follow a start of the allocation, not of its machine.
+
+use super::restore::Found;
+use crate::model::alloc::{Allocation, DesiredStatus};
+use crate::model::ids::TaskName;
+use crate::model::job::{Lifecycle, LifecycleHook};
+use crate::model::saved::NodeBoot;
+use crate::model::task::TaskStatus;
+use crate::model::time::Timestamp;
+use crate::state::{Key, StateError, StateStore};
+use crate::task::RestoredTask;
+use crate::task::events;
+
+/// For the tasks' events.
+const REASON: &str = "the machine was restarted";
+
+/// Compare the boot with the one on record, and prepare what is found for the new one.
+///
+/// # Errors
+/// When the state cannot be read or written.
+pub(super) async fn prepare(
+    state: &StateStore,
+    found: &mut Found,
+    boot_id: &str,
+    now: Timestamp,
+) -> Result<(), StateError> {
+    let known = match state.get::<NodeBoot>(&Key::NodeBoot) {
+        Err(error @ StateError::Record { .. }) => {
+            tracing::warn!(%error, "the last boot is not readable, written anew");
+            None
+        }
+        known => known?,
+    };
+    if known.is_some_and(|known| known.boot_id != boot_id) {
+        for (alloc, tasks) in found.going_on() {
+            let again = begin_again(alloc, tasks, now);
+            tracing::info!(alloc = %alloc.id, tasks = again.len(), "{REASON}: prestart tasks run again");
+            for name in again {
+                let Some(task) = tasks.get(&name) else { continue };
+                if let Some(public) = &task.state {
+                    state.put_later(&Key::TaskState(alloc.id, name.clone()), public).await?;
+                }
+                if let Some(local) = &task.local {
+                    state.put_later(&Key::TaskLocal(alloc.id, name), local).await?;
+                }
+            }
+        }
+    }
+    state.put(&Key::NodeBoot, &NodeBoot { boot_id: boot_id.to_owned() }).await?;
+    Ok(())
+}
+
+/// What is recorded of the tasks of an allocation.
+pub(super) type Tasks = std::collections::BTreeMap<TaskName, RestoredTask>;
+
+/// Make the prestart tasks pending that had succeeded, if a main task is to run. Their names.
+fn begin_again(alloc: &Allocation, tasks: &mut Tasks, now: Timestamp) -> Vec<TaskName> {
+    let Some(group) = alloc.task_group().filter(|_| alloc.desired == DesiredStatus::Run) else {
+        return Vec::new();
+    };
+    let over = |name: &TaskName| {
+        let state = tasks.get(name).and_then(|task| task.state.as_ref());
+        state.is_some_and(|state| state.status == TaskStatus::Dead)
+    };
+    let mut mains = group.tasks.iter().filter(|task| task.lifecycle.is_none());
+    if mains.all(|task| over(&task.name)) {
+        return Vec::new();
+    }
+    let once = Some(Lifecycle { hook: LifecycleHook::Prestart, sidecar: false });
+    let once = group.tasks.iter().filter(|task| task.lifecycle == once).map(|task| &task.name);
+    let mut again = Vec::new();
+    for name in once {
+        let Some(task) = tasks.get_mut(name) else { continue };
+        let Some(public) = task.state.as_mut().filter(|state| state.successful()) else { continue };
+        // What of it could not be ended goes on being ended.
+        if task.local.as_ref().is_some_and(|local| local.run.is_some()) {
+            continue;
+        }
+        public.status = TaskStatus::Pending;
+        public.finished_at = None;
+        public.restarts = public.restarts.saturating_add(1);
+        public.last_restart = Some(now);
+        public.push_event(events::restarting(now, REASON, std::time::Duration::ZERO));
+        if let Some(local) = &mut task.local {
+            (local.run_complete, local.delayed_until) = (false, None);
+        }
+        again.push(name.clone());
+    }
+    again
+}
+
+#[cfg(test)]
+#[path = "rebooted_tests.rs"]
+mod tests;

@@ -1,0 +1,125 @@
+//! What a restart of the machine makes of allocations on record.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use std::sync::Arc;
+
+use super::*;
+use crate::model::job::JobKind;
+use crate::model::saved::{JobOrigin, JobRecord};
+use crate::model::task::TaskState;
+use crate::rng::Rng;
+use crate::task::handle::LocalState;
+use crate::task::restart::RestartTracker;
+use crate::testing::fixtures;
+
+const NOW: Timestamp = Timestamp::from_nanos(9);
+
+fn name(of: &str) -> TaskName {
+    TaskName::new(of).unwrap()
+}
+
+fn state(status: TaskStatus, failed: bool) -> TaskState {
+    let finished_at = (status == TaskStatus::Dead).then_some(Timestamp::from_nanos(5));
+    TaskState { status, failed, finished_at, ..TaskState::default() }
+}
+
+/// A service whose tasks are in these states; `pre`, `bad`, `post` and `side` have a lifecycle.
+async fn recorded(main: TaskStatus, desired: DesiredStatus) -> (StateStore, Allocation) {
+    let task = |name| fixtures::task(name).unwrap();
+    let tasks = vec![
+        fixtures::lifecycle(task("pre"), LifecycleHook::Prestart, false),
+        fixtures::lifecycle(task("bad"), LifecycleHook::Prestart, false),
+        fixtures::lifecycle(task("side"), LifecycleHook::Prestart, true),
+        fixtures::lifecycle(task("post"), LifecycleHook::Poststart, false),
+        task("main"),
+    ];
+    let alloc = fixtures::allocation(JobKind::Service, tasks, &Rng::seeded(1)).unwrap();
+    let alloc = Allocation { desired, ..alloc };
+    let store = StateStore::in_memory().unwrap();
+    let job = JobRecord {
+        job: Arc::clone(&alloc.job),
+        version: 0,
+        submitted_at: Timestamp::default(),
+        create_index: 1,
+        modify_index: 1,
+        job_modify_index: 1,
+        stopped: false,
+        origin: JobOrigin::Api,
+    };
+    store.put(&Key::Job(alloc.job.id.clone()), &job).await.unwrap();
+    store.put(&Key::Alloc(alloc.id), &alloc).await.unwrap();
+    let states = [
+        ("pre", state(TaskStatus::Dead, false)),
+        ("bad", state(TaskStatus::Dead, true)),
+        ("side", state(TaskStatus::Dead, false)),
+        ("post", state(TaskStatus::Dead, false)),
+        ("main", state(main, false)),
+    ];
+    for (of, state) in states {
+        let run_complete = state.status == TaskStatus::Dead;
+        let tracker = RestartTracker::new(Timestamp::default());
+        let local = LocalState { run: None, tracker, run_complete, delayed_until: None };
+        store.put(&Key::TaskState(alloc.id, name(of)), &state).await.unwrap();
+        store.put(&Key::TaskLocal(alloc.id, name(of)), &local).await.unwrap();
+    }
+    (store, alloc)
+}
+
+/// Which tasks are pending on record, after starts in these boots.
+async fn pending_after(
+    main: TaskStatus,
+    desired: DesiredStatus,
+    boots: &[&str],
+) -> Vec<(String, bool)> {
+    let (store, alloc) = recorded(main, desired).await;
+    for boot in boots {
+        let mut found = Found::read(&store).unwrap();
+        prepare(&store, &mut found, boot, NOW).await.unwrap();
+    }
+    store.flush().await.unwrap();
+    let mut pending = Vec::new();
+    for task in &alloc.task_group().unwrap().tasks {
+        let state = store.get(&Key::TaskState(alloc.id, task.name.clone())).unwrap();
+        let state: TaskState = state.unwrap();
+        if state.status == TaskStatus::Pending {
+            let local = store.get(&Key::TaskLocal(alloc.id, task.name.clone())).unwrap();
+            let local: LocalState = local.unwrap();
+            assert!(state.finished_at.is_none() && state.restarts == 1);
+            pending.push((task.name.to_string(), local.run_complete));
+        }
+    }
+    pending
+}
+
+#[tokio::test]
+async fn after_a_restart_of_the_machine_prestart_tasks_that_had_succeeded_run_again() {
+    let again = pending_after(TaskStatus::Running, DesiredStatus::Run, &["one", "two"]).await;
+    assert_eq!(again, [("pre".to_owned(), false)]);
+}
+
+#[tokio::test]
+async fn in_the_same_boot_and_in_the_first_one_known_nothing_runs_again() {
+    for boots in [&["one", "one"][..], &["one"]] {
+        let again = pending_after(TaskStatus::Running, DesiredStatus::Run, boots).await;
+        assert_eq!(again, [], "{boots:?}");
+    }
+}
+
+#[tokio::test]
+async fn where_no_main_task_is_to_run_nothing_is_prepared() {
+    for (main, desired) in
+        [(TaskStatus::Dead, DesiredStatus::Run), (TaskStatus::Running, DesiredStatus::Stop)]
+    {
+        assert_eq!(pending_after(main, desired, &["one", "two"]).await, [], "{main:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_boot_on_record_that_cannot_be_read_is_written_anew() {
+    let store = StateStore::in_memory().unwrap();
+    store.put(&Key::NodeBoot, &[0xffu8; 3][..]).await.unwrap();
+    let mut found = Found::read(&store).unwrap();
+    prepare(&store, &mut found, "two", NOW).await.unwrap();
+    let known: Option<NodeBoot> = store.get(&Key::NodeBoot).unwrap();
+    assert_eq!(known, Some(NodeBoot { boot_id: "two".to_owned() }));
+}
