@@ -44,6 +44,9 @@ pub const PLUGIN_OPEN_FILES_MAX: u32 = 256;
 /// Files of one task, or plugin, that are where a call may wait for ever, those that given up calls keep
 /// included: each such call holds a thread.
 pub const GUEST_WAITING_FILES_MAX: usize = 16;
+/// Who may hold these files: each that is open counts twice, every stream and every call that has not
+/// returned once.
+pub const GUEST_WAITING_HOLDERS_MAX: usize = 4 * GUEST_WAITING_FILES_MAX;
 /// Bytes of the host's memory that an open directory counts as the guest's: a piece of names.
 pub const LISTING_BYTES: u64 = 16 * KIB;
 /// Bytes that a stream of a file reads or writes at once, and may keep where calls can be given up.

@@ -126,8 +126,9 @@ impl<P: Send + Sync + 'static> Caller<P> {
             && context.limits.call_wall_max >= limits::INLINE_DEADLINE_MIN;
         let slots = Slots::new(slots);
         let pace = near.then(Pace::default);
-        // Directories are opened and files read on the thread of the call.
-        let blocks = if context.grants.files.is_empty() { Blocks::Never } else { Blocks::Maybe };
+        // Directories are opened and files read on the thread of the call, also those of a WASM task.
+        let opens = !context.grants.files.is_empty() || context.grants.wasm_task;
+        let blocks = if opens { Blocks::Maybe } else { Blocks::Never };
         let (pre, slow) = (Arc::new(pre), AtomicBool::new(false));
         Self { pre, context, limits, services, slots, meter, pace, blocks, recorder, slow }
     }

@@ -8,7 +8,7 @@
 //! for the start of an option (`-…`), unless the pattern itself begins with `-`; `**` as the last
 //! of a list is any further arguments, options among them.
 
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -262,6 +262,23 @@ impl Grants {
         let Some(programs) = &self.programs else { return true };
         let plain = command.starts_with('/') && !command.split('/').any(|part| part == "..");
         plain && programs.iter().any(|pattern| wildcard(pattern, command))
+    }
+
+    /// Could something else that is shown at `path` of a task's root be taken for a granted program, or
+    /// for what one loads from the `base` of the system? The pattern, or the part of the base.
+    #[must_use]
+    pub fn replaced_program(&self, path: &Path, base: &[PathBuf]) -> Option<String> {
+        let programs = self.programs.as_ref()?;
+        let meets = |other: &Path| path.starts_with(other) || other.starts_with(path);
+        // Without what its wildcards stand for; a pattern of nothing else is for all there is.
+        let start = |pattern: &String| {
+            let start = pattern.split(['*', '?', '[']).next().unwrap_or_default();
+            let dir = start.rfind('/').and_then(|at| start.get(..=at)).unwrap_or("/");
+            PathBuf::from(if start.len() == pattern.len() { start } else { dir })
+        };
+        let program = programs.iter().find(|pattern| meets(&start(pattern))).cloned();
+        program
+            .or_else(|| base.iter().find(|base| meets(base)).map(|base| base.display().to_string()))
     }
 
     /// May what `programs` allows be started there? Its own directories it always may.

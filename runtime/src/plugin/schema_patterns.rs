@@ -21,6 +21,9 @@ pub(super) enum PatternCostError {
         /// Its length.
         bytes: usize,
     },
+    /// The validator would compile the names of properties again, apart from what it is allowed.
+    #[error("it has both patternProperties and unevaluatedProperties; use additionalProperties")]
+    Unevaluated,
     /// There are too many, or all together are too long.
     #[error(
         "its patterns are too many: {count} with {bytes} bytes; at most {SCHEMA_PATTERNS_MAX} with \
@@ -39,6 +42,9 @@ pub(super) enum PatternCostError {
 pub(super) fn share(schema: &Value) -> Result<usize, PatternCostError> {
     let mut patterns = BTreeSet::new();
     collect(schema, &mut patterns);
+    if has_key(schema, "unevaluatedProperties") && has_key(schema, "patternProperties") {
+        return Err(PatternCostError::Unevaluated);
+    }
     let bytes = patterns.iter().map(|pattern| pattern.len()).sum();
     if let Some(long) = patterns.iter().find(|one| one.len() > SCHEMA_PATTERN_BYTES_MAX) {
         return Err(PatternCostError::TooLong { bytes: long.len() });
@@ -48,6 +54,17 @@ pub(super) fn share(schema: &Value) -> Result<usize, PatternCostError> {
         return Err(PatternCostError::TooMany { count, bytes });
     }
     Ok((SCHEMA_AUTOMATA_BYTES_MAX / count.max(1)).min(SCHEMA_AUTOMATON_BYTES_MAX))
+}
+
+/// Is there such a key, of whatever meaning?
+fn has_key(value: &Value, key: &str) -> bool {
+    match value {
+        Value::Array(items) => items.iter().any(|item| has_key(item, key)),
+        Value::Object(members) => {
+            members.iter().any(|(name, member)| name == key || has_key(member, key))
+        }
+        _ => false,
+    }
 }
 
 /// Everything that may be taken for a pattern; a schema in an example counts too.
@@ -81,6 +98,14 @@ mod tests {
         let names = (0..SCHEMA_PATTERNS_MAX).map(|n| (format!("^{n}$"), json!({})));
         let many = json!({"patternProperties": names.collect::<serde_json::Map<_, _>>()});
         assert_eq!(share(&many), Ok(SCHEMA_AUTOMATA_BYTES_MAX / SCHEMA_PATTERNS_MAX));
+    }
+
+    #[test]
+    fn what_would_compile_names_of_properties_again_is_refused() {
+        let named = json!({"patternProperties": {"\\w{30}": {}}});
+        let many = json!({"allOf": [named], "unevaluatedProperties": false});
+        assert_eq!(share(&many), Err(PatternCostError::Unevaluated));
+        assert!(share(&json!({"unevaluatedProperties": false})).is_ok());
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::clock::timeout;
+use crate::clock::{Stopwatch, timeout};
 use crate::limits::{PLUGIN_CALLS_MAX, PLUGIN_STARTS_MAX, PLUGIN_STARTS_OF_JOB_MAX};
 use crate::model::ids::JobId;
 use crate::sandbox::CallError;
@@ -51,16 +51,18 @@ impl Slots {
         Self { all, own: Arc::new(own), starts: Arc::new(starts), jobs: Mutex::default() }
     }
 
-    /// A place for a call, waited for no longer than `longest`. Nearly always there is one, and then
-    /// no timer is needed.
+    /// A place for a call, waited for no longer than `longest` in all. Nearly always there is one, and
+    /// then no timer is needed.
     pub(super) async fn take(&self, longest: Duration) -> Result<Slot, CallError> {
+        let watch = Stopwatch::start();
         let own = one(&self.own, longest).await.ok_or_else(|| CallError::PoolExhausted {
             message: format!(
                 "{PLUGIN_CALLS_MAX} calls of this plugin are under way and none ended within \
                  {longest:?}"
             ),
         })?;
-        let of_all = one(&self.all, longest).await.ok_or_else(|| CallError::PoolExhausted {
+        let left = longest.saturating_sub(watch.elapsed());
+        let of_all = one(&self.all, left).await.ok_or_else(|| CallError::PoolExhausted {
             message: format!("no call of a plugin ended within {longest:?}"),
         })?;
         Ok(Slot { _own: own, _of_all: of_all })

@@ -84,15 +84,15 @@ async fn a_granted_program_runs_with_the_environment_directory_and_user_that_are
     }
     let job = |user: &str, config: &str, env: &str| {
         groups([format!(
-            "task \"t\" {{\n driver = \"exec\"\n {user}\n config {{\n command = \"/usr/bin/env\"\n \
+            "task \"t\" {{\n driver = \"raw_exec\"\n {user}\n config {{\n command = \"/usr/bin/env\"\n \
              {config}\n }}\n env {{\n {env}\n }}\n}}"
         )])
     };
     let nobody = "user = \"nobody\"";
     let config = |grants: &str| {
         format!(
-            "plugin \"exec\" {{\n grants {{\n process = true\n users = [\"nobody\"]\n programs = \
-             [\"/usr/bin/env\"]\n {grants}\n }}\n}}"
+            "plugin \"raw_exec\" {{\n enabled = true\n grants {{\n process = true\n users = \
+             [\"nobody\"]\n programs = [\"/usr/bin/env\"]\n {grants}\n }}\n}}"
         )
     };
     let agent = TestAgent::with_config(&config("")).await;
@@ -126,5 +126,32 @@ async fn a_driver_cannot_start_a_task_as_a_user_its_job_does_not_name() {
          start = \"as-another-user\"\n arg = \"root\"\n }\n}"]);
     let denied = refusal(&agent, &job).await;
     assert!(denied.contains("a driver starts a task as the user its job names"), "{denied}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_mount_makes_another_program_of_one_that_is_granted() {
+    let own = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/bin/sh", own.path().join("id")).unwrap();
+    let source = own.path().display().to_string();
+    let config = format!(
+        "plugin \"exec\" {{\n grants {{\n process = true\n users = [\"nobody\"]\n programs = \
+         [\"/usr/bin/id\", \"/opt/x/*\"]\n isolation {{\n mounts = [\"{source}\"]\n without = \
+         [\"mounts\", \"pids\", \"ipc\", \"user\"]\n }}\n }}\n}}"
+    );
+    let agent = TestAgent::with_config(&config).await;
+    for (target, replaced) in [
+        ("/usr/bin", "/usr/bin/id stays what it is"),
+        ("/usr/bin/id", "/usr/bin/id stays what it is"),
+        ("/opt", "/opt/x/* stays what it is"),
+        ("/usr/lib", "/usr stays what it is"),
+    ] {
+        let job = groups([format!(
+            "task \"t\" {{\n driver = \"exec\"\n config {{\n command = \"/usr/bin/id\"\n mounts = \
+             [{{ source = \"{source}\", target = \"{target}\" }}]\n }}\n}}"
+        )]);
+        let denied = refusal(&agent, &job).await;
+        assert!(denied.contains(replaced), "{target}: {denied}");
+    }
     agent.stop().await;
 }

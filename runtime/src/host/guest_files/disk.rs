@@ -85,6 +85,8 @@ pub(in crate::host) struct OpenInodes(Mutex<HashMap<u64, OpenInode>>);
 #[derive(Debug, Default)]
 struct OpenInode {
     times: u32,
+    /// How often it was made shorter meanwhile.
+    shrinks: u64,
     /// Who removed its last name, and has its bytes back when it is closed.
     unlinked_by: Option<Weak<DiskQuota>>,
 }
@@ -106,6 +108,18 @@ impl OpenInodes {
             entry.unlinked_by = Some(Arc::downgrade(by));
         }
         is_open
+    }
+
+    /// It was made shorter: who wrote into it before knows its length no more.
+    pub(in crate::host) fn shrunk(&self, inode: u64) {
+        if let Some(entry) = self.lock().get_mut(&inode) {
+            entry.shrinks = entry.shrinks.saturating_add(1);
+        }
+    }
+
+    /// How often it was made shorter since somebody has it open.
+    pub(in crate::host) fn shrinks(&self, inode: u64) -> u64 {
+        self.lock().get(&inode).map_or(0, |entry| entry.shrinks)
     }
 
     /// It is open once less; `bytes` tells its length.
@@ -160,6 +174,16 @@ mod tests {
         inodes.closed(7, || 100);
         assert!(quota.fits(0, 100));
         assert!(!inodes.unlinked(7, &quota), "nobody has it open");
+    }
+
+    #[test]
+    fn who_writes_learns_that_a_file_was_made_shorter() {
+        let inodes = OpenInodes::default();
+        inodes.shrunk(7);
+        assert_eq!(inodes.shrinks(7), 0, "nobody has it open");
+        inodes.opened(7);
+        inodes.shrunk(7);
+        assert_eq!((inodes.shrinks(7), inodes.shrinks(8)), (1, 0));
     }
 
     #[test]

@@ -16,7 +16,6 @@ use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, FsError, FsResult};
 use super::listing::{Entry, Listing};
 use super::streams::{FileInput, FileOutput, WaitingInput, WaitingOutput};
 use super::{GuestFiles, HasGuestFiles, OpenFile, Refused, file_of, places};
-use crate::limits::FILE_STREAM_BYTES;
 
 type Fd = Resource<Descriptor>;
 
@@ -135,10 +134,10 @@ impl Files<'_> {
         let inner = self.wasi.table.delete(stream)?;
         let (file, disk) = (self.open_file(fd)?, self.own.disk().cloned());
         let stream: DynOutputStream = if self.own.waits() {
-            let bytes = self.own.hold(FILE_STREAM_BYTES as u64)?;
-            let length = file.length();
+            let bytes = self.own.waiting_stream()?;
+            let (shrinks, length) = (file.shrinks(), file.length());
             let at = at.unwrap_or(length);
-            Box::new(WaitingOutput { inner, _file: file, _bytes: bytes, disk, at, length })
+            Box::new(WaitingOutput { inner, file, _bytes: bytes, disk, at, length, shrinks })
         } else {
             Box::new(FileOutput { file, at, disk, ended: false })
         };
@@ -220,6 +219,11 @@ impl HostDescriptor for Files<'_> {
         }
         let done = self.wasi.set_size(again(&fd), size).await;
         let after = self.length(&fd).await;
+        if after < before
+            && let Some(file) = self.own.get(fd.rep())
+        {
+            file.shrunk();
+        }
         self.resized(before, after);
         done
     }
@@ -286,7 +290,14 @@ impl HostDescriptor for Files<'_> {
         how: OpenFlags,
         what: DescriptorFlags,
     ) -> FsResult<Fd> {
-        let before = self.wasi.stat_at(again(&fd), flags, path.clone()).await.ok();
+        let before = match self.wasi.stat_at(again(&fd), flags, path.clone()).await {
+            Ok(stat) => Some(stat),
+            // Anything else may be there, and be what waits for ever.
+            Err(error) => match error.downcast_ref() {
+                Some(ErrorCode::NoEntry | ErrorCode::NotDirectory) => None,
+                _ => return Err(error),
+            },
+        };
         if before.as_ref().is_some_and(|file| !places::plain(file)) {
             return Err(ErrorCode::Access.into());
         }
@@ -305,6 +316,11 @@ impl HostDescriptor for Files<'_> {
         if let Err(refused) = admitted {
             HostDescriptor::drop(&mut self.wasi, opened).map_err(FsError::trap)?;
             return Err(refused.into());
+        }
+        if how.contains(OpenFlags::TRUNCATE)
+            && let Some(file) = self.own.get(opened.rep())
+        {
+            file.shrunk();
         }
         Ok(opened)
     }
@@ -341,7 +357,7 @@ impl HostDescriptor for Files<'_> {
         }
         let file = self.open_file(&fd)?;
         let stream: DynInputStream = if self.own.waits() {
-            let bytes = self.own.hold(FILE_STREAM_BYTES as u64)?;
+            let bytes = self.own.waiting_stream()?;
             let stream = self.wasi.read_via_stream(fd, offset)?;
             let inner = self.wasi.table.delete(stream)?;
             Box::new(WaitingInput { inner, _file: file, _bytes: bytes })

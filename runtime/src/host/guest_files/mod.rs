@@ -30,7 +30,9 @@ pub(super) use sockets::{HasGuestFiles, count as count_sockets, create as create
 
 use self::disk::{DiskQuota, OpenInodes, inode};
 use self::places::Place;
-use crate::limits::{GUEST_WAITING_FILES_MAX, SOCKET_BYTES};
+use crate::limits::{
+    FILE_STREAM_BYTES, GUEST_WAITING_FILES_MAX, GUEST_WAITING_HOLDERS_MAX, SOCKET_BYTES,
+};
 use crate::sandbox::{DescriptorPermit, Descriptors, GuestUsage, HostBytes};
 
 /// What a task, or all calls of a plugin together, may have open.
@@ -50,13 +52,21 @@ impl FileShare {
 
     /// Remember a file that a given up call may keep. `false`: there are too many.
     fn waits(&self, file: &Arc<File>) -> bool {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.retain(|file| file.strong_count() > 0);
-        let room = waiting.len() < GUEST_WAITING_FILES_MAX;
+        let room = self.has_room();
         if room {
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             waiting.push(Arc::downgrade(file));
         }
         room
+    }
+
+    /// May one more be opened, or a stream be made of one? Every call that waits, and every stream,
+    /// holds its file too.
+    fn has_room(&self) -> bool {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.retain(|file| file.strong_count() > 0);
+        let holders: usize = waiting.iter().map(Weak::strong_count).sum();
+        waiting.len() < GUEST_WAITING_FILES_MAX && holders < GUEST_WAITING_HOLDERS_MAX
     }
 }
 
@@ -108,6 +118,14 @@ impl GuestFiles {
     /// Do calls run on threads that can be given up?
     pub(super) const fn waits(&self) -> bool {
         self.waits
+    }
+
+    /// What a stream of a file that may wait holds of the guest's memory.
+    pub(super) fn waiting_stream(&self) -> Result<HostBytes, Refused> {
+        if !self.share.has_room() {
+            return Err(Refused::TooMany);
+        }
+        self.hold(FILE_STREAM_BYTES as u64)
     }
 
     /// What the task may add to its directories.
@@ -202,6 +220,18 @@ pub(super) struct OpenFile {
 impl OpenFile {
     pub(super) fn file(&self) -> &File {
         &self.file
+    }
+
+    /// It was made shorter.
+    pub(super) fn shrunk(&self) {
+        if let Some((inode, inodes)) = &self.inode {
+            inodes.shrunk(*inode);
+        }
+    }
+
+    /// How often it was made shorter.
+    fn shrinks(&self) -> u64 {
+        self.inode.as_ref().map_or(0, |(inode, inodes)| inodes.shrinks(*inode))
     }
 
     /// Bytes in it.

@@ -168,6 +168,8 @@ fn harmless(path: &Path, own_numbers: bool, is_own: impl Fn(&str) -> bool) -> bo
         }
     }
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
+    // Of a thread that ended meanwhile the process may still be there.
+    let name = name.strip_suffix(" (deleted)").unwrap_or(name);
     match name {
         "mem" | "environ" | "auxv" => !of_process,
         "kcore" | "kmsg" | "vmcore" => false,
@@ -204,6 +206,7 @@ mod tests {
             "/proc/5/task/77/status",
             "/proc/5/environ",
             "/proc/5/task/6/mem",
+            "/proc/5/task/6/environ (deleted)",
             "/proc/kcore",
             "/proc/kmsg",
             "/host/proc/kmsg",

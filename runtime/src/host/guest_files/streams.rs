@@ -175,12 +175,14 @@ impl InputStream for WaitingInput {
 /// The same for writes.
 pub(super) struct WaitingOutput {
     pub inner: DynOutputStream,
-    pub _file: Arc<OpenFile>,
+    pub file: Arc<OpenFile>,
     pub _bytes: HostBytes,
     pub disk: Option<Arc<DiskQuota>>,
     pub at: u64,
     /// The longest the file was known to be: asking again may wait.
     pub length: u64,
+    /// How often it had been made shorter by then.
+    pub shrinks: u64,
 }
 
 #[async_trait]
@@ -197,6 +199,11 @@ impl OutputStream for WaitingOutput {
             return Err(StreamError::trap("wrote more than `check-write` allowed"));
         }
         let end = self.at.saturating_add(bytes.len() as u64);
+        let shrinks = self.file.shrinks();
+        if std::mem::replace(&mut self.shrinks, shrinks) != shrinks {
+            // How long it is now is not known: what is written counts.
+            self.length = 0;
+        }
         if self.disk.as_ref().is_some_and(|disk| !disk.fits(self.length, end)) {
             return Err(failed(rustix::io::Errno::NOSPC.into()));
         }

@@ -1,5 +1,7 @@
 //! `process.spawn-isolated`: what a driver asks for against what its grant demands and allows.
 
+use std::path::Path;
+
 use crate::driver::api::TaskContext;
 use crate::host::CallState;
 use crate::host::process::isolate::capability;
@@ -191,6 +193,17 @@ impl CallState {
                     &text,
                     Authority::Process,
                     Added::MountOf(told),
+                )));
+            }
+            // What is where it is on the node anyway replaces nothing.
+            let elsewhere = host_path != task_path && !task.mounts.iter().any(reserved);
+            let grants = &self.plugin.grants;
+            let replaced = grants.replaced_program(Path::new(&task_path), &grant.base());
+            if let Some(replaced) = replaced.filter(|_| elsewhere) {
+                let told = shown(task_path, ANSWER_NAME_BYTES_MAX);
+                return Err(WitError::Denied(format!(
+                    "mounting anything else at {told} is not granted: where programs are granted one \
+                     by one, {replaced} stays what it is"
                 )));
             }
             mounts.push(Mount { host_path, task_path, read_only });

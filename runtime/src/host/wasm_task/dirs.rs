@@ -25,8 +25,6 @@ const COPIED_MOUNT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Where file mounts are gathered: beside the task's and the shared directory, since a task can write
 /// what is in them, and a linked file is the lent one itself.
 const STAGING: &str = ".mounts";
-/// The logs of the group, in the shared directory.
-const LOGS: &str = "logs";
 /// What a task writes of the shared directory.
 const SHARED: [&str; 2] = ["data", "tmp"];
 
@@ -91,14 +89,26 @@ fn open(context: &TaskContext, dir: &TaskDir) -> Result<(Dir, bool), WasmTaskErr
     }
     for root in [&context.task_dir, &context.alloc_dir] {
         let Ok(relative) = dir.host_path.strip_prefix(root) else { continue };
+        if relative.components().any(|part| !matches!(part, Component::Normal(_))) {
+            return Err(WasmTaskError::OutsideTask { path: dir.host_path.clone() });
+        }
         let opened = Dir::open_ambient_dir(root, ambient_authority()).map_err(failed)?;
         if relative.as_os_str().is_empty() {
             return Ok((opened, dir.read_only));
         }
-        let logs = root == &context.alloc_dir && relative.starts_with(LOGS);
-        return Ok((opened.open_dir(relative).map_err(failed)?, dir.read_only || logs));
+        let inner = opened.open_dir(relative).map_err(failed)?;
+        // By where it is, not by how it was called: another task may have put a link on the way.
+        let own = root == &context.task_dir || is_below(root, SHARED, &inner).map_err(failed)?;
+        return Ok((inner, dir.read_only || !own));
     }
     Err(WasmTaskError::OutsideTask { path: dir.host_path.clone() })
+}
+
+/// Is an open directory one of these of `root`, or below one?
+fn is_below(root: &Path, names: [&str; 2], dir: &Dir) -> std::io::Result<bool> {
+    let real = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()))?;
+    let root = root.canonicalize()?;
+    Ok(names.iter().any(|name| real.starts_with(root.join(name))))
 }
 
 /// WASI shows directories, not files: gather file mounts of one guest directory in a staging

@@ -53,16 +53,25 @@ pub(super) async fn length(
     (stat.filetype == Filetype::RegularFile).then_some(stat.size)
 }
 
-/// What a name stands for, links not followed unless `flags` say so.
+/// What a name stands for, links not followed unless `flags` say so. Nothing only where there is
+/// nothing: of what cannot be looked at it is not known whether opening it waits for ever.
 async fn named(
     task: &mut ModuleTask,
     memory: &mut GuestMemory<'_>,
     dir: i32,
     flags: Lookupflags,
     path: (i32, i32),
-) -> Option<Filestat> {
+) -> Result<Option<Filestat>, Errno> {
     let path = GuestPtr::<str>::new((path.0.cast_unsigned(), path.1.cast_unsigned()));
-    task.wasi.path_filestat_get(memory, Fd::from(dir.cast_unsigned()), flags, path).await.ok()
+    let dir = Fd::from(dir.cast_unsigned());
+    match task.wasi.path_filestat_get(memory, dir, flags, path).await {
+        Ok(found) => Ok(Some(found)),
+        Err(error) => match error.downcast_ref().copied() {
+            Some(Errno::Noent | Errno::Notdir) => Ok(None),
+            Some(other) => Err(other),
+            None => Err(Errno::Inval),
+        },
+    }
 }
 
 /// Opening a pipe or a device may wait for ever, and a guest thread with it.
@@ -111,6 +120,11 @@ fn writes(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
                 }
                 let done = p1::fd_filestat_set_size(&mut task.wasi, &mut memory, fd, size).await;
                 let after = length(task, &mut memory, fd).await.unwrap_or(before);
+                if after < before
+                    && let Some(file) = task.files.get(fd.cast_unsigned())
+                {
+                    file.shrunk();
+                }
                 task.disk.resized(before, after);
                 done
             })
@@ -200,6 +214,7 @@ fn removals(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
                 let (mut memory, task) = parts(&mut caller)?;
                 let none = Lookupflags::empty();
                 let before = named(task, &mut memory, dir, none, (path, len)).await;
+                let before = before.ok().flatten();
                 let wasi = &mut task.wasi;
                 let done = p1::path_unlink_file(wasi, &mut memory, dir, path, len).await;
                 if matches!(done, Ok(0)) {
@@ -235,6 +250,7 @@ fn removals(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
                 // What the new name was, if anything, is replaced; not where both are one file's.
                 let moved = named(task, &mut memory, dir, none, (old, old_len)).await;
                 let before = named(task, &mut memory, to, none, (new, new_len)).await;
+                let (moved, before) = (moved.ok().flatten(), before.ok().flatten());
                 let (wasi, memory) = (&mut task.wasi, &mut memory);
                 let done = p1::path_rename(wasi, memory, dir, old, old_len, to, new, new_len).await;
                 let other = moved.map(|file| file.ino) != before.as_ref().map(|file| file.ino);
@@ -266,7 +282,10 @@ async fn open(caller: &mut Caller<'_, ModuleTask>, words: Open) -> wasmtime::Res
     let (dir, flags, path, len, oflags, base, inheriting, fdflags, place) = words;
     let (mut memory, task) = parts(caller)?;
     let follow = Lookupflags::SYMLINK_FOLLOW;
-    let before = named(task, &mut memory, dir, follow, (path, len)).await;
+    let before = match named(task, &mut memory, dir, follow, (path, len)).await {
+        Ok(before) => before,
+        Err(error) => return Ok(errno(error)),
+    };
     if before.as_ref().is_some_and(|file| !plain(file.filetype)) {
         return Ok(errno(Errno::Acces));
     }
@@ -290,7 +309,14 @@ async fn open(caller: &mut Caller<'_, ModuleTask>, words: Open) -> wasmtime::Res
     let number = memory.read(GuestPtr::<u32>::new(place.cast_unsigned()))?;
     let opened = task.wasi.ctx().table.get(&entry)?;
     let refused = match task.files.opened(number, opened, permit) {
-        Ok(()) => return done,
+        Ok(()) => {
+            if oflags & TRUNCATE != 0
+                && let Some(file) = task.files.get(number)
+            {
+                file.shrunk();
+            }
+            return done;
+        }
         Err(Refused::TooMany) => Errno::Mfile,
         Err(Refused::NotThere) => Errno::Acces,
     };

@@ -13,7 +13,7 @@ use super::disk_p1::{MODULE, errno, length, parts};
 use super::launch::ModuleTask;
 use crate::clock;
 use crate::host::guest_files::{disk, listing};
-use crate::limits::GUEST_IO_PIECE_BYTES;
+use crate::limits::{GUEST_IO_PIECE_BYTES, GUEST_WAITING_FILES_MAX};
 use crate::sandbox::yield_once;
 
 /// Pieces of a directory read before others have the thread: some thousand names.
@@ -280,7 +280,8 @@ async fn poll(
     };
     let (memory, task) = parts(caller)?;
     // Each is two entries of the table and a future on the host.
-    if count.cast_unsigned() > task.handles {
+    let of_files = count.cast_unsigned() as usize > GUEST_WAITING_FILES_MAX;
+    if count.cast_unsigned() > task.handles || (task.files.waits() && of_files) {
         return Ok(errno(Errno::Inval));
     }
     let of_clock = number(&memory, TAG).is_some_and(|tag| tag & 0xff == 0);

@@ -10,7 +10,8 @@
 //! Each owner (a job, a plugin) has a queue of its own. A place goes to the owner who compiles least
 //! at the moment, of those to the one that has had the least time, so a job with many modules delays
 //! only itself. A module that took longer than one try while others wait is set back and begins again
-//! later, behind all that had no try; those never take the last place. So whatever came before, a
+//! later, behind all that had no try, but behind a few only when there is always another one; those
+//! that were set back never take the last place. So whatever came before, a
 //! module that compiles quickly waits a few tries at most.
 
 use std::collections::BTreeMap;
@@ -34,7 +35,19 @@ struct Entry {
     stage: Stage,
     /// It had a try that was not enough.
     long: bool,
+    /// How many were granted a place before it since then.
+    passed: u32,
 }
+
+impl Entry {
+    /// Behind all that had no try; not for ever, where there is always one of those.
+    fn last(&self) -> bool {
+        self.long && self.passed < LONG_PASSED_MAX
+    }
+}
+
+/// So many go before one that was set back, at most.
+const LONG_PASSED_MAX: u32 = 6;
 
 /// More of one owner than may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +83,8 @@ impl Queue {
             *had = (*had).max(self.floor);
         }
         self.next += 1;
-        let entry = Entry { owner: owner.to_owned(), stage: Stage::Waiting, long: false };
+        let entry =
+            Entry { owner: owner.to_owned(), stage: Stage::Waiting, long: false, passed: 0 };
         self.entries.insert(self.next, entry);
         Ok(self.next)
     }
@@ -93,6 +107,10 @@ impl Queue {
                 entry.stage = Stage::Compiling;
                 granted.push(ticket);
             }
+            let set_back = |entry: &&mut Entry| entry.long && entry.stage == Stage::Waiting;
+            for entry in self.entries.values_mut().filter(set_back) {
+                entry.passed = entry.passed.saturating_add(1);
+            }
         }
         granted
     }
@@ -110,7 +128,7 @@ impl Queue {
         let next = waiting.filter(|(_, entry)| may(entry)).min_by_key(|(ticket, entry)| {
             let of_owner = |other: &&Entry| compiling(other) && other.owner == entry.owner;
             let busy = self.entries.values().filter(of_owner).count();
-            (entry.long, busy, self.had.get(&entry.owner).copied().unwrap_or_default(), **ticket)
+            (entry.last(), busy, self.had.get(&entry.owner).copied().unwrap_or_default(), **ticket)
         });
         next.map(|(ticket, _)| *ticket)
     }
@@ -208,6 +226,26 @@ mod tests {
         let fourth = queue.join("d").unwrap();
         assert_eq!(queue.grant(), [fourth]);
         assert!(!queue.set_back(first, TRY), "it is not set back twice");
+    }
+
+    #[test]
+    fn one_that_was_set_back_comes_to_its_turn_though_quick_ones_always_wait() {
+        let mut queue = Queue::new(2);
+        let honest = queue.join("honest").unwrap();
+        queue.grant();
+        let mut others: Vec<Ticket> =
+            ["a", "b", "a", "b"].map(|owner| queue.join(owner).unwrap()).to_vec();
+        assert!(queue.set_back(honest, TRY));
+        queue.grant();
+        let mut quick = 0;
+        while !queue.compiles(honest) {
+            quick += 1;
+            assert!(quick < 20, "{queue:?}");
+            let over = others.iter().position(|ticket| queue.compiles(*ticket)).unwrap();
+            queue.leave(others.remove(over), TRY);
+            others.push(queue.join(if quick % 2 == 0 { "a" } else { "b" }).unwrap());
+            queue.grant();
+        }
     }
 
     #[test]

@@ -498,7 +498,7 @@ fn by_modules() -> Vec<Attack> {
         by_module!(
             "component-handle-flood",
             "handles for ever",
-            ["more than 10000 handles"],
+            ["more than 4096 handles"],
             modules::handle_flood()
         ),
         by_module!(

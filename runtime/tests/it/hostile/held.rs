@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ostler::clock::{Stopwatch, sleep};
@@ -109,21 +110,20 @@ pub async fn lent(arena: &Arena) -> Outcome {
     for file in [HOSTILE_TASK, HOSTILE_TASK_P1] {
         let lent = arena.empty("lent").join("file");
         std::fs::write(&lent, "lent").unwrap();
-        let dir = arena.empty("task");
-        let (context, printed) = arena.context(&dir);
         let mount = Mount {
             host_path: lent.display().to_string(),
             task_path: "/lent/file".to_owned(),
             read_only: true,
         };
-        let context = TaskContext { mounts: vec![mount], ..(*context).clone() };
         let seen = TaskDir {
             host_path: lent.clone(),
             guest_path: "/lent/file".to_owned(),
             read_only: true,
         };
         for path in ["/lent/file", "/tmp/.mounts/0/file", "/tmp/../.mounts/task/0/file"] {
-            let context = (Arc::new(context.clone()), Arc::clone(&printed));
+            let (context, printed) = arena.context(&arena.empty("task"));
+            let context = TaskContext { mounts: vec![mount.clone()], ..(*context).clone() };
+            let context = (Arc::new(context), printed);
             let words = ["overwrite", path];
             let seen = std::slice::from_ref(&seen);
             let ended = run_in(arena, context, Path::new(file), &words, BY_ITSELF, seen).await;
@@ -162,13 +162,10 @@ pub async fn descriptors(arena: &Arena) -> Outcome {
     let dir = arena.empty("task");
     let module = dir.join("hold.wasm");
     std::fs::write(&module, wat::parse_str(hold).unwrap()).unwrap();
-    let most = std::sync::Mutex::new(0);
+    let most = AtomicUsize::new(0);
     let watch = async {
         loop {
-            let now = open_here();
-            let mut most = most.lock().unwrap();
-            *most = now.max(*most);
-            drop(most);
+            most.fetch_max(open_here(), Ordering::Relaxed);
             sleep(Duration::from_millis(20)).await;
         }
     };
@@ -183,7 +180,7 @@ pub async fn descriptors(arena: &Arena) -> Outcome {
         _ended = all => {}
         () = watch => {}
     }
-    let most = most.into_inner().unwrap().saturating_sub(before) as u64;
+    let most = most.into_inner().saturating_sub(before) as u64;
     let escaped = (most > limit / 2 + 200).then(|| format!("{most} open of {limit}"));
     let said = if most > 1_000 { "descriptors left" } else { "they opened nothing" };
     Outcome { escaped, ..Outcome::of(said) }

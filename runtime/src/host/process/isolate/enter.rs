@@ -49,20 +49,25 @@ pub(in super::super) fn fork(plan: &Plan, walls: &Walls) -> io::Result<(Forked, 
     }
     drop((life_end, word_end));
     let helper = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
-    if let (false, Some(cgroup)) = (moved, &plan.cgroup) {
-        super::super::cgroup::move_into(cgroup, helper)?;
-    }
     let said = read_word(&word);
     let _ended = waitpid(Some(helper), WaitOptions::empty());
-    let [errno, init, task] = said?;
-    let init = Pid::from_raw(init).map(|init| pidfd_open(init, PidfdFlags::empty())).transpose();
+    let [errno, init_pid, task] = said?;
+    let init =
+        Pid::from_raw(init_pid).map(|init| pidfd_open(init, PidfdFlags::empty())).transpose();
     if errno != 0 {
         return Err(io::Error::from_raw_os_error(errno));
     }
     let init = init?.map(|pidfd| Init { pidfd, _life: life });
     // Nobody else reaps our children, so the pid is still this child's.
     let task = Pid::from_raw(task).ok_or(io::ErrorKind::InvalidData)?;
-    Ok((Forked::of(task)?, init))
+    let forked = Forked::of(task)?;
+    if let (false, Some(cgroup)) = (moved, &plan.cgroup) {
+        // Those that are there, not the one that made them: the task waits for its go.
+        for pid in Pid::from_raw(init_pid).into_iter().chain([task]) {
+            super::super::cgroup::move_into(cgroup, pid)?;
+        }
+    }
+    Ok((forked, init))
 }
 
 fn read_word(from: &OwnedFd) -> io::Result<[i32; 3]> {

@@ -73,7 +73,8 @@ pub(in super::super) fn prepare(
     let walls = Walls {
         parts: isolation.parts.clone(),
         user_namespace: isolation.user_namespace,
-        root: root(isolation, &task_dir, &alloc_dir, as_root)?,
+        // Whoever keeps a capability may be let where only root is.
+        root: root(isolation, &task_dir, &alloc_dir, as_root || isolation.capabilities != 0)?,
         rules: rules(isolation, &task_dir, &alloc_dir),
         candidates,
         capabilities: isolation.capabilities,
