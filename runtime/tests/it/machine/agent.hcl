@@ -1,5 +1,12 @@
 # An emulated processor takes long to compile.
 plugin "exec" {
+  grants {
+    process = true
+    users   = ["*"]
+    isolation {
+      processes_max = 64
+    }
+  }
   limits {
     compile_cpu  = "600s"
     compile_wall = "600s"
