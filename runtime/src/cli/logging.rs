@@ -223,6 +223,10 @@ mod tests {
         let (writing, out) = (Arc::clone(&queue), Stuck(stuck, Arc::clone(&written)));
         let _for_ever = std::thread::spawn(move || writing.write_to(out));
         let line = vec![b'x'; 1 << 10];
+        queue.put(&line);
+        while !queue.lock().busy {
+            std::thread::yield_now();
+        }
         for _ in 0..3 * LOG_QUEUE_BYTES_MAX / line.len() {
             queue.put(&line);
         }

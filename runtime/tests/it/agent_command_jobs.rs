@@ -177,7 +177,9 @@ async fn what_is_wrong_in_a_job_file_is_shown_with_its_place_before_the_agent_is
     let agent = AgentProcess::start().await;
     let ended = agent.run("job \"a\" {\n  grup \"g\" {}\n}\n").await;
     ended.said(2, &["job.hcl:2:3", "grup", "group"]);
-    let config = sleeper("web", 1).replace("command = \"/bin/sh\"", "comand = \"/bin/sh\"");
+    let config = sleeper("web", 1)
+        .replace("command = \"/bin/sh\"", "comand = \"/bin/sh\"")
+        .replace("\"raw_exec\"", "\"exec\"");
     let file = agent.file("bad2.hcl", &config);
     let file = file.to_str().unwrap();
     let (line, text) =

@@ -123,7 +123,8 @@ async fn a_job_file_that_is_not_there_or_no_file_is_named() {
 async fn a_driver_that_does_not_exist_is_refused_with_those_that_do() {
     let desk = Desk::new();
     let ended = desk.run("driver.hcl", job("exce", "command = \"/bin/true\"", "")).await;
-    let texts = ["no driver exce", "did you mean exec?", "exec, mock_driver, wasm", "task t"];
+    let texts =
+        ["no driver exce", "did you mean exec?", "exec, mock_driver, raw_exec, wasm", "task t"];
     ended.said(3, &texts);
 }
 
@@ -301,7 +302,7 @@ async fn a_task_that_fills_the_disk_ends_and_what_could_not_be_kept_is_said() {
     let ended =
         run(&mount.0.path().join("data"), &desk.file("fill.hcl", job("exec", &config, ""))).await;
     let ended = Ended { stdout: String::new(), ..ended };
-    ended.said(0, &["output of a task is dropped", "No space left", "Terminated: Exit Code: 0"]);
+    ended.said(0, &["output of a task was dropped", "No space left", "Terminated: Exit Code: 0"]);
     assert_eq!(processes_of(mount.0.path()), [0; 0]);
 }
 

@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use crate::support::binary::{Ended, command, ostler, run};
 use crate::support::jobs::{batch, isolated_shell as shell, wasm};
-use crate::support::system::{eventually, pid_in, processes_of, runs};
+use crate::support::system::{eventually, isolated_processes_of, pid_in, processes_of, runs};
 use crate::support::{DataDir, PATIENCE};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
@@ -174,14 +174,16 @@ fn long_lived(more: &str) -> String {
     batch(&[shell("native", script, more), wasm("spins", "guest:toolbox", &["spin"], "")].concat())
 }
 
-async fn task_pid(data: &DataDir) -> u32 {
+/// The processes of the native task, once it ignores signals. It does not know its pid here.
+async fn task_pids(data: &DataDir) -> Vec<u32> {
     let allocs = data.path().join("allocs");
     let find = || {
         let entry = std::fs::read_dir(&allocs).ok()?.flatten().next()?;
         Some(entry.path().join("native/local/pid"))
     };
     eventually("the task's directory", || find().is_some_and(|file| file.exists())).await;
-    pid_in(&find().unwrap()).await
+    assert_eq!(pid_in(&find().unwrap()).await, 2, "process 1 is the agent's");
+    isolated_processes_of(data.path())
 }
 
 async fn interrupted(data: &DataDir, job: &str, signals: &[Signal]) -> Ended {
@@ -189,7 +191,8 @@ async fn interrupted(data: &DataDir, job: &str, signals: &[Signal]) -> Ended {
     let args = ["run", "--data-dir", data.path().to_str().unwrap(), file.to_str().unwrap()];
     let mut child = command(args).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let task = task_pid(data).await;
+    let task = task_pids(data).await;
+    assert!(task.len() >= 2, "{task:?}");
     let pid = Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
     let mut said = String::new();
     let wait = async {
@@ -210,7 +213,8 @@ async fn interrupted(data: &DataDir, job: &str, signals: &[Signal]) -> Ended {
         child.wait().await.unwrap()
     };
     let status = clock::timeout(PATIENCE, wait).await.expect("it ends");
-    assert!(!runs(task), "the task is gone");
+    let left: Vec<u32> = task.into_iter().filter(|pid| runs(*pid)).collect();
+    assert_eq!(left, [0; 0], "the task is gone");
     eventually("nothing is left", || processes_of(data.path()).is_empty()).await;
     Ended { code: status.code(), stdout: String::new(), stderr: said }
 }

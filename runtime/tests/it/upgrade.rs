@@ -381,7 +381,7 @@ async fn what_was_accepted_is_what_the_next_agent_loads_until_the_file_is_change
 async fn the_command_line_asks_for_consent_with_a_code_of_its_own() {
     let data = Home::new();
     let (file, exec) = (data.path().join("ostler.hcl"), data.path().join("exec.wasm"));
-    install(&exec, &patched(DRIVER_RAW_EXEC, "exec0.1.0", "exec0.3.0"));
+    install(&exec, &patched(DRIVER_RAW_EXEC, "0.1.0{", "0.3.0{"));
     let text = format!(
         "plugin \"raw_exec\" {{\n file = \"{}\"\n grants {{\n process = true\n }}\n}}\n",
         exec.display()
@@ -399,7 +399,7 @@ async fn the_command_line_asks_for_consent_with_a_code_of_its_own() {
     let pid = pid_in(&pid_file).await;
 
     let older = agent.data.path().join("older.wasm");
-    install(&older, &patched(DRIVER_RAW_EXEC, "exec0.1.0", "exec0.2.0"));
+    install(&older, &patched(DRIVER_RAW_EXEC, "0.1.0{", "0.2.0{"));
     let upgrade = async |more: &[&str]| {
         let args = ["plugin", "upgrade", "raw_exec"];
         agent.ask(&[&args[..], more].concat()).await

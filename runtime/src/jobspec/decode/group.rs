@@ -220,10 +220,14 @@ fn network(
 fn check_mode(mode: &str, at: Span, cx: &mut Context<'_>) {
     match mode {
         "host" => {}
-        "bridge" | "none" => {
-            let message = format!(
-                "network mode {mode} is valid in Nomad, not supported by Ostler yet; use host"
-            );
+        "bridge" => {
+            let message =
+                "network mode bridge is valid in Nomad, not supported by Ostler yet; use host";
+            cx.error(at, message);
+        }
+        "none" => {
+            let message = "network mode none is valid in Nomad, not supported by Ostler for a group \
+                           yet; use network_mode = \"none\" in the config of its tasks (driver exec)";
             cx.error(at, message);
         }
         _ if mode.starts_with("cni/") => {

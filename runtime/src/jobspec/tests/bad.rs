@@ -156,6 +156,10 @@ fn problems_of_a_group_have_their_places() {
             "4:6: a task with a lifecycle cannot lead",
         ),
         ("network { mode = \"bridge\" }", "4:18: network mode bridge is valid in Nomad"),
+        (
+            "network { mode = \"none\" }",
+            "4:18: network mode none is valid in Nomad … (driver exec)",
+        ),
         ("network { mode = \"cni/x\" }", "4:18: network mode cni is valid in Nomad"),
         (
             "network { mode = \"hots\" }",

@@ -185,7 +185,7 @@ async fn what_is_over_of_a_purged_job_is_not_listed_again_when_only_the_purge_wa
     eventually("it is over", over).await;
     faulty.store.flush().await.unwrap();
     // As if the agent was killed right after the purge: nothing later reaches the disk.
-    faulty.disk.plan([None].into_iter().chain(vec![Some(Fault::Before); ALL]));
+    faulty.disk.fail_after_removing(&Key::Job(job_id()));
     let purge = StopOptions { purge: true, ..StopOptions::default() };
     let stopped = served.agent.deregister(&job_id(), purge).await.unwrap();
     assert_eq!(stopped.unwritten, None);

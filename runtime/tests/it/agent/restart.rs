@@ -252,7 +252,7 @@ async fn a_job_waits_for_its_driver() {
     let job = served.agent.job(&job_id()).unwrap();
     assert_eq!((job.blocked.len(), job.status), (1, ostler::agent::JobStatus::Pending));
     assert_eq!(job.blocked[0].previous, Some(before.allocation.id));
-    assert!(job.blocked[0].refusal.to_string().contains("no driver exec"));
+    assert!(job.blocked[0].refusal.to_string().contains("no driver raw_exec"));
     let served = served.restart().await;
     served.until_running(1).await;
     served.end().await;

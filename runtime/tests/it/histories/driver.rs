@@ -45,8 +45,7 @@ impl World {
     pub fn new(plan: Plan) -> Self {
         let site = Site::new(plan.small_disk);
         let max = plan.max_allocs.map_or_else(String::new, |max| format!("max_allocs = {max}\n"));
-        let config =
-            format!("gc {{\n disk_usage_threshold = 100\n inode_usage_threshold = 100\n {max}}}\n");
+        let config = crate::support::KEEPS.replace("gc {", &format!("gc {{\n {max}"));
         std::fs::write(site.beside().join("agent.hcl"), config).unwrap();
         let jobs = plan.jobs.iter().cloned().map(JobModel::new).collect();
         Self {

@@ -36,22 +36,35 @@ pub fn host_process_id(pid: u32) -> String {
     format!("{pid}-{start_ticks}")
 }
 
-/// Processes other than this one that have `dir` in their environment or arguments: tasks, and
-/// children of an agent on that directory.
+/// Processes other than this one that have `dir` in their environment or arguments, or mounts of
+/// their own of it: tasks, and children of an agent on that directory.
 pub fn processes_of(dir: &Path) -> Vec<u32> {
-    let dir = dir.to_string_lossy().into_owned();
+    let name = dir.to_string_lossy().into_owned();
     let names = |file: String| {
-        std::fs::read(file).is_ok_and(|text| String::from_utf8_lossy(&text).contains(&dir))
+        std::fs::read(file).is_ok_and(|text| String::from_utf8_lossy(&text).contains(&name))
     };
     std::fs::read_dir("/proc")
         .unwrap()
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
         .filter(|pid| *pid != std::process::id())
         .filter(|pid| {
-            names(format!("/proc/{pid}/environ")) || names(format!("/proc/{pid}/cmdline"))
+            names(format!("/proc/{pid}/environ"))
+                || names(format!("/proc/{pid}/cmdline"))
+                || is_isolated(*pid) && names(format!("/proc/{pid}/mountinfo"))
         })
         .filter(|pid| runs(*pid))
         .collect()
+}
+
+/// Those of them with a view of processes of their own: isolated tasks.
+pub fn isolated_processes_of(dir: &Path) -> Vec<u32> {
+    processes_of(dir).into_iter().filter(|pid| is_isolated(*pid)).collect()
+}
+
+/// Does it see other processes than this one does?
+fn is_isolated(pid: u32) -> bool {
+    let namespace = |of: String| std::fs::read_link(format!("/proc/{of}/ns/pid")).ok();
+    namespace(pid.to_string()).is_some_and(|its| Some(its) != namespace("self".to_owned()))
 }
 
 /// The number a task wrote to a file, once it is there.
