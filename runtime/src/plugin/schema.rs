@@ -3,7 +3,7 @@
 //! The schema comes from the plugin, so it is untrusted: bounded in size, patterns run on the
 //! linear-time regex engine within a budget (`schema_patterns`), references to other documents are
 //! not followed, and what there is to check is counted before (`schema_cost`). It is compiled on a
-//! thread that nobody else waits for ([`aside`]).
+//! thread that nobody else waits for (`aside`).
 
 use jsonschema::ValidationError;
 use jsonschema::error::ValidationErrorKind;
