@@ -305,8 +305,12 @@ fn open_writable<P: rustix::path::Arg + Copy>(
         }
         other => other?,
     };
-    // Best effort: where it fails, the removal itself says what is wrong.
-    let _ = rustix::fs::fchmod(&child, OWNER);
+    let writable = |mode: u32| mode & OWNER.bits() == OWNER.bits();
+    // A change for each of many levels would take most of the time.
+    if !rustix::fs::fstat(&child).is_ok_and(|stat| writable(stat.st_mode)) {
+        // Best effort: where it fails, the removal itself says what is wrong.
+        let _ = rustix::fs::fchmod(&child, OWNER);
+    }
     Ok(child)
 }
 

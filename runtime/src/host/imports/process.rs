@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use crate::driver::api::TaskContext;
 use crate::host::CallState;
-use crate::host::process::{Isolation, ProcessError, ProcessSpec, ProcessState as HostState};
+use crate::host::process::{
+    Isolation, ProcessError, ProcessSpec, ProcessState as HostState, chain,
+};
 use crate::model::isolation::Part;
 use crate::plugin::bindings::since_0_1::host::process::{
     Host, Isolation as Asked, PartState, ProcessError as WitError, ProcessState, SpawnRequest,
@@ -24,9 +26,12 @@ impl From<ProcessError> for WitError {
             | ProcessError::UnknownUser { .. } => Self::NotFound(error.to_string()),
             ProcessError::UserNotPermitted { .. }
             | ProcessError::RootNotPermitted { .. }
+            | ProcessError::ProcessesNotBounded { .. }
             | ProcessError::Mount { .. } => Self::Denied(error.to_string()),
             ProcessError::UnknownProcess { .. } => Self::UnknownProcess,
             ProcessError::UnknownSignal(_) => Self::UnknownSignal(error.to_string()),
+            // The cause is what an operator looks for.
+            other @ ProcessError::System { .. } => Self::Failed(chain(&other)),
             other => Self::Failed(other.to_string()),
         }
     }

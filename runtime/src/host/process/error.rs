@@ -56,6 +56,16 @@ pub enum ProcessError {
         /// The name.
         user: String,
     },
+    /// A bound that nothing here could keep.
+    #[error(
+        "the task may have {most} processes (processes_max), and nothing here can count them: the pids \
+         controller is not delegated to the agent, and only tasks of other users than root, or in a user \
+         namespace, are counted by the kernel otherwise; delegate it, or name another user"
+    )]
+    ProcessesNotBounded {
+        /// How many.
+        most: u32,
+    },
     /// Something cannot be shown to an isolated task.
     #[error("{host} cannot be shown to the task as {task}: {reason}")]
     Mount {

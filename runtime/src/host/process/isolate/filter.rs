@@ -79,6 +79,23 @@ const REFUSED: &[libc::c_long] = &[
 const OF_OTHERS: &[libc::c_long] =
     &[libc::SYS_ptrace, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev];
 
+/// What changes how another process of the user runs, and which argument names that process: 0 is the
+/// caller itself.
+const CHANGES_OTHERS: [(libc::c_long, u8); 9] = [
+    (libc::SYS_prlimit64, 0),
+    (libc::SYS_sched_setscheduler, 0),
+    (libc::SYS_sched_setparam, 0),
+    (libc::SYS_sched_setattr, 0),
+    (libc::SYS_sched_setaffinity, 0),
+    (libc::SYS_migrate_pages, 0),
+    (libc::SYS_move_pages, 0),
+    (libc::SYS_setpriority, 1),
+    (libc::SYS_ioprio_set, 1),
+];
+/// Of the last two the first argument may mean everything of a user.
+const ALL_OF_USER: [(libc::c_long, u64); 2] =
+    [(libc::SYS_setpriority, 2), (libc::SYS_ioprio_set, 3)];
+
 /// Flags of `clone` that make a namespace.
 const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWNS,
@@ -123,6 +140,14 @@ fn refused(alone: bool) -> Result<BpfProgram, Failed> {
     let others = if alone { &[] } else { OF_OTHERS };
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         REFUSED.iter().chain(others).map(|call| (*call, Vec::new())).collect();
+    if !alone {
+        for (call, arg) in CHANGES_OTHERS {
+            rules.entry(call).or_default().push(one(arg, Ne, 0)?);
+        }
+        for (call, user) in ALL_OF_USER {
+            rules.entry(call).or_default().push(one(0, Eq, user)?);
+        }
+    }
     let namespaces = NAMESPACES.map(|flag| u64::from(flag.unsigned_abs()));
     let clones: Result<_, Failed> =
         namespaces.into_iter().map(|flag| one(0, MaskedEq(flag), flag)).collect();

@@ -30,6 +30,12 @@ pub(super) fn run(plan: &Plan, child: &Laid, walls: &Walls, shim: Option<Pid>) -
     execute(child, walls)
 }
 
+/// The task's own `/dev/null`: that of the node could be changed through the descriptor.
+fn own_stdin() -> io::Result<()> {
+    let null = std::fs::File::open("/dev/null")?;
+    Ok(rustix::stdio::dup2_stdin(null)?)
+}
+
 fn named(what: &'static str) -> impl FnOnce(io::Error) -> Failed {
     move |error| (what.to_owned(), error)
 }
@@ -52,6 +58,7 @@ fn set_up(plan: &Plan, walls: &Walls) -> Result<(), Failed> {
         // In a user namespace no device nodes can be made.
         let owner = plan.ids.as_ref().filter(|_| !walls.user_namespace);
         walls.root.enter(owner)?;
+        own_stdin().map_err(named("standard input"))?;
     }
     // Both are prepared with the rights that go next.
     let rules = walls.has(Part::Landlock).then(|| walls.rules.prepare());

@@ -19,6 +19,7 @@ use crate::model::isolation::Part;
 
 /// Directories that all tasks of an allocation may write, whoever they run as.
 const LENT: Mode = Mode::from_raw_mode(0o777);
+const LENT_NAMES: [&str; 2] = ["data", "tmp"];
 
 /// What is told to the shim, and for messages the program.
 pub(in super::super) struct Prepared {
@@ -67,8 +68,12 @@ pub(in super::super) fn prepare(
         Some(ids) => ids.uid == 0,
         None => rustix::process::geteuid().is_root(),
     };
-    // Counted by user: of the agent's own it would count what is not the task's.
-    let countable = ids.as_ref().is_some_and(|ids| ids.uid != 0);
+    // Counted by user, in a user namespace by that: of the agent's own it would count what is not the
+    // task's, and root is not counted at all.
+    let countable = isolation.user_namespace || ids.as_ref().is_some_and(|ids| ids.uid != 0);
+    if let (false, false, Some(most)) = (counted, countable, isolation.processes_max) {
+        return Err(ProcessError::ProcessesNotBounded { most });
+    }
     let most = isolation.processes_max.map_or(USER_PROCESSES_MAX, u64::from);
     let walls = Walls {
         parts: isolation.parts.clone(),
@@ -160,9 +165,11 @@ fn root(
     for (shown, name) in OWN {
         places.push(place(task_dir.join(name), shown.into(), false));
     }
-    places.push(place(alloc_dir.to_owned(), SHARED.into(), false));
-    // What tasks print is the agent's to write.
-    places.push(place(alloc_dir.join("logs"), Path::new(SHARED).join("logs"), true));
+    // What tasks print is the agent's to write, and its names are the allocation's.
+    places.push(place(alloc_dir.to_owned(), SHARED.into(), true));
+    for name in LENT_NAMES {
+        places.push(place(alloc_dir.join(name), Path::new(SHARED).join(name), false));
+    }
     let mut mounts: Vec<_> = isolation.mounts.iter().collect();
     mounts.sort_by_key(|mount| &mount.task_path);
     places.extend(
@@ -187,7 +194,8 @@ fn rules(isolation: &Isolation, task_dir: &Path, alloc_dir: &Path) -> Rules {
     if isolation.has(Part::Mounts) {
         // The root's own rights say more; these hold also for what is mounted in it later.
         let own = OWN.iter().map(|(shown, _)| PathBuf::from(shown));
-        let kernel = ["/proc", "/dev", SHARED].map(PathBuf::from);
+        let shared = LENT_NAMES.map(|name| Path::new(SHARED).join(name));
+        let kernel = ["/proc", "/dev"].map(PathBuf::from).into_iter().chain(shared);
         let mounts = isolation.mounts.iter().filter(|mount| !mount.read_only);
         let mounts = mounts.map(|mount| PathBuf::from(&mount.task_path));
         let devices = isolation.device_nodes.iter().map(|device| (&device.task_path).into());
@@ -197,7 +205,7 @@ fn rules(isolation: &Isolation, task_dir: &Path, alloc_dir: &Path) -> Rules {
     let (mut read, mut write) = (isolation.base.clone(), Vec::new());
     read.extend([alloc_dir.to_owned(), task_dir.to_owned(), "/proc".into()]);
     write.extend(OWN.iter().map(|(_, name)| task_dir.join(name)));
-    write.extend(["data", "tmp"].map(|name| alloc_dir.join(name)));
+    write.extend(LENT_NAMES.map(|name| alloc_dir.join(name)));
     for device in ["null", "zero", "full", "random", "urandom", "tty", "shm"] {
         write.push(Path::new("/dev").join(device));
     }
@@ -222,7 +230,7 @@ fn hand_over(task_dir: &Path, alloc_dir: &Path, ids: &Ids) -> Result<(), rustix:
         }
     }
     let shared = rustix::fs::open(alloc_dir, flags, Mode::empty())?;
-    for name in ["data", "tmp"] {
+    for name in LENT_NAMES {
         let dir = rustix::fs::openat(&shared, name, flags, Mode::empty())?;
         rustix::fs::fchmod(&dir, LENT)?;
     }

@@ -23,10 +23,11 @@ use crate::host::process::user::Ids;
 const ROOT_SIZE: &CStr = c"1m";
 /// Bytes of `/dev/shm`; its pages count as the task's memory.
 const SHM_SIZE: &CStr = c"64m";
-/// Device nodes that say nothing of the node and change nothing on it.
-const HARMLESS: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+/// Device nodes that say nothing of the node and change nothing on it. Their mounts are read-only: that
+/// keeps their owner and mode, and what is written to a device is not the file system's.
+pub(super) const HARMLESS: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// Links of `/dev`.
-const DEV_LINKS: [(&str, &str); 5] = [
+pub(super) const DEV_LINKS: [(&str, &str); 5] = [
     ("dev/fd", "/proc/self/fd"),
     ("dev/stdin", "/proc/self/fd/0"),
     ("dev/stdout", "/proc/self/fd/1"),
@@ -180,6 +181,16 @@ impl Root {
     }
 }
 
+/// Move into a root with nothing in it. In a mount namespace of its own.
+pub(super) fn empty() -> io::Result<()> {
+    sys::make_private()?;
+    let options: [(&CStr, &CStr); 2] = [(c"mode", c"0555"), (c"nr_inodes", c"1")];
+    let root = sys::file_system(c"tmpfs", &options, NO_SUID | NO_DEV | NO_EXEC | READ_ONLY)?;
+    sys::attach(&root, CWD, c"/proc")?;
+    rustix::process::fchdir(&root)?;
+    sys::become_root()
+}
+
 /// Only the root itself: what is mounted in it has rights of its own.
 fn top_read_only(top: &OwnedFd) -> io::Result<()> {
     sys::set_attributes_here(top, READ_ONLY)
@@ -206,7 +217,11 @@ impl Place {
         };
         let opened = opened.map_err(at("opening", &self.from))?;
         let stat = rustix::fs::fstat(&opened).map_err(at("opening", &self.from))?;
-        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind == FileType::Symlink {
+            return Err(at("opening", &self.from)(io::Error::other("it is a link")));
+        }
+        let is_dir = kind == FileType::Directory;
         let tree = sys::clone_tree(&opened).map_err(failed())?;
         let mut attributes = NO_SUID | NO_DEV;
         if self.read_only {
@@ -230,7 +245,7 @@ fn harmless(name: &str) -> Option<(PathBuf, OwnedFd)> {
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let opened = rustix::fs::open(&path, flags, Mode::empty()).ok()?;
     let tree = sys::clone_tree(&opened).ok()?;
-    sys::set_attributes(&tree, NO_SUID | NO_EXEC).ok()?;
+    sys::set_attributes(&tree, NO_SUID | NO_EXEC | READ_ONLY).ok()?;
     Some((path, tree))
 }
 
@@ -254,7 +269,7 @@ impl Device {
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let tree = sys::clone_tree(rustix::fs::open(&self.from, flags, Mode::empty())?)?;
-        sys::set_attributes(&tree, NO_SUID | NO_EXEC)?;
+        sys::set_attributes(&tree, NO_SUID | NO_EXEC | READ_ONLY)?;
         target(root, &self.to, false)?;
         sys::attach(&tree, root, &relative(&self.to)?)
     }

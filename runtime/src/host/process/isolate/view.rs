@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use super::root::{DEV_LINKS, HARMLESS};
 use crate::model::device::Mount;
 
 /// The task's own places in its root, and their names below its directory.
@@ -13,6 +14,10 @@ pub(super) const OWN: [(&str, &str); 3] =
 pub(super) const SHARED: &str = "/alloc";
 /// What no mount may cover, beside the base and other mounts.
 const RESERVED: [&str; 6] = ["/local", "/secrets", "/tmp", SHARED, "/proc", "/dev"];
+
+/// What no mount may be in: the kernel's, the agent's, and names that are used while a root is made.
+const KERNEL: [&str; 6] =
+    ["/proc", "/dev/shm", "/dev/pts", "/alloc/logs", "/.blank-file", "/.blank-dir"];
 
 /// Why a mount cannot be shown where it should.
 pub(super) fn refused(mount: &Mount, others: &[Mount]) -> Option<String> {
@@ -24,6 +29,13 @@ pub(super) fn refused(mount: &Mount, others: &[Mount]) -> Option<String> {
     }
     if let Some(covered) = RESERVED.iter().find(|own| Path::new(own).starts_with(path)) {
         return Some(format!("it covers {covered}"));
+    }
+    let below = |own: &str| path.starts_with(own);
+    let taken = KERNEL.iter().find(|own| below(own)).map(|own| (*own).to_owned());
+    let devices = HARMLESS.iter().map(|name| format!("/dev/{name}"));
+    let links = DEV_LINKS.iter().map(|(name, _)| format!("/{name}"));
+    if let Some(own) = taken.or_else(|| devices.chain(links).find(|own| below(own))) {
+        return Some(format!("{own} is the task's own"));
     }
     let same = others.iter().filter(|other| Path::new(&other.task_path).starts_with(path)).count();
     (same > 1).then(|| "another mount is there or below".to_owned())
@@ -106,6 +118,15 @@ mod tests {
     fn no_mount_covers_the_tasks_own_places_or_another_mount() {
         for bad in
             ["/", "/local", "/secrets", "/alloc", "/tmp", "/proc", "/dev", "srv", "/a/../local"]
+                .into_iter()
+                .chain([
+                    "/proc/sys",
+                    "/dev/shm/x",
+                    "/dev/null",
+                    "/dev/stdin",
+                    "/alloc/logs",
+                    "/.blank-dir",
+                ])
         {
             assert!(refused(&mount(bad), &[mount(bad)]).is_some(), "{bad}");
         }

@@ -146,6 +146,14 @@ fn begin(
     let pipe = || child::pipe().map_err(at(ShimStep::Pipes));
     let ((stdout_read, stdout), (stderr_read, stderr)) = (pipe()?, pipe()?);
     let (go_child, go_task) = pipe()?;
+    if let (Some(ids), Some(_)) = (&ids, &walls) {
+        // Or its program could not open them by their names in /dev.
+        let owner = (rustix::fs::Uid::from_raw(ids.uid), rustix::fs::Gid::from_raw(ids.gid));
+        for end in [&stdout, &stderr] {
+            rustix::fs::fchown(end, Some(owner.0), Some(owner.1))
+                .map_err(|errno| (ShimStep::Pipes, errno.into()))?;
+        }
+    }
     let stdin = child::dev_null().map_err(at(ShimStep::Pipes))?;
     for end in [&stdout_read, &stderr_read] {
         rustix::io::ioctl_fionbio(end, true).map_err(|errno| (ShimStep::Pipes, errno.into()))?;

@@ -346,3 +346,67 @@ async fn an_agent_that_forks_for_itself_isolates_through_a_supervisor() {
     assert_eq!(scene.lines("echo $$").await, ["2"]);
     assert_eq!(scene.told("exit 3").await.1.exit_code, Some(3));
 }
+
+/// The same, as root without capabilities, as the configuration may allow.
+fn as_root(scene: &Scene, script: &str) -> Option<Case> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can let a task be root");
+        return None;
+    }
+    let mut case = scene.case(script);
+    case.spec.user = Some("root".to_owned());
+    let isolation = Isolation { root_allowed: true, ..scene.isolation.clone() };
+    case.spec.isolation = Some(isolation);
+    Some(case)
+}
+
+#[tokio::test]
+async fn a_program_that_is_root_changes_no_device_of_the_node() {
+    let Some(scene) = scene().await else { return };
+    let script = "for at in /dev/null /dev/full /dev/stdin /proc/self/fd/0; do \
+                  chmod 600 $at 2>/dev/null && echo $at; touch -d 2001-01-01 $at 2>/dev/null && \
+                  echo $at; done; echo x > /dev/null && echo over";
+    let Some(case) = as_root(&scene, script) else { return };
+    to_end(&scene.host, &case.spec).await;
+    assert_eq!(case.stdout.text(), "over\n");
+}
+
+#[tokio::test]
+async fn a_program_opens_its_streams_by_their_names() {
+    let Some(scene) = scene().await else { return };
+    let told =
+        scene.lines("echo out > /dev/stdout; cat < /dev/stdin; echo err > /dev/stderr").await;
+    assert_eq!(told, ["out", "err"]);
+}
+
+#[tokio::test]
+async fn process_1_tells_nothing_of_the_node() {
+    let Some(mut scene) = scene().await else { return };
+    scene.isolation.parts.push(Part::Network);
+    let told = scene.lines("wc -l < /proc/1/mountinfo; grep -c : /proc/1/net/dev").await;
+    assert_eq!(told.get(..2), Some(&["1".to_owned(), "1".to_owned()][..]), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_program_that_sees_other_processes_changes_none_of_them() {
+    let Some(mut scene) = scene().await else { return };
+    scene.isolation.parts.retain(|part| *part != Part::Pids);
+    // Its own child stands for all others: by user alone it could.
+    let script = "sleep 10 & for by in 'prlimit --core=1 --pid' 'renice -n 5 -p' 'ionice -c 3 -p' \
+                  'taskset -p 1' 'chrt -i -p 0'; do $by $! >/dev/null 2>&1 && echo $by; done; \
+                  kill $!; ulimit -c 1 && nice -n 1 true && echo over";
+    assert_eq!(scene.lines(script).await, ["over"]);
+}
+
+#[tokio::test]
+async fn a_bound_of_processes_that_nobody_could_count_is_refused() {
+    let Some(scene) = scene().await else { return };
+    let Some(mut case) = as_root(&scene, "true") else { return };
+    if scene.host.cgroup_status().pids {
+        eprintln!("skipped: the pids controller counts here");
+        return;
+    }
+    case.spec.isolation.as_mut().unwrap().processes_max = Some(50);
+    let refused = start(&scene.host, &case.spec).await.unwrap_err().to_string();
+    assert!(refused.contains("nothing here can count them"), "{refused}");
+}
