@@ -12,7 +12,10 @@ async fn a_task_is_alone_with_its_files_and_processes_and_has_only_so_many() {
     let Some((rig, _turn)) = rig().await else { return };
     let mut machine = Machine::boot(&rig, &rig.disk("isolated"), None).await;
     machine.start_agent().await;
-    let node = machine.ok("ostler node status --json 2>/dev/null").await;
+    // A driver may come into use later than the agent is ready: it is compiled code that is mapped.
+    let known = "ostler node status --json 2>/dev/null >/run/node; grep -q isolation.mounts /run/node \
+                 && cat /run/node || { sleep 1; false; }";
+    let node = machine.until("the driver is in use", known).await;
     let node: serde_json::Value = serde_json::from_str(&node).unwrap();
     for part in ["mounts", "pids", "ipc", "user", "privileges", "seccomp", "landlock", "network"] {
         let has = &node["drivers"]["exec"]["attributes"][format!("isolation.{part}")]["value"];

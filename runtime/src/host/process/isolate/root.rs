@@ -115,8 +115,7 @@ impl Root {
                 None => {}
                 Some(Source::Link(target)) => link(&root, &target, &place.to)?,
                 Some(Source::Tree(tree, is_dir)) => {
-                    target(&root, &place.to, is_dir).map_err(at("showing", &place.to))?;
-                    attach(&tree, &root, &place.to)?;
+                    show(&tree, &root, &place.to, is_dir).map_err(at("showing", &place.to))?;
                 }
             }
         }
@@ -136,8 +135,7 @@ impl Root {
         owner: Option<&Ids>,
     ) -> Result<(), Failed> {
         for (path, tree) in harmless {
-            target(root, &path, false).map_err(at("showing", &path))?;
-            attach(&tree, root, &path)?;
+            show(&tree, root, &path, false).map_err(at("showing", &path))?;
         }
         for (path, goal) in DEV_LINKS {
             link(root, Path::new(goal), Path::new(path))?;
@@ -270,15 +268,13 @@ impl Device {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let tree = sys::clone_tree(rustix::fs::open(&self.from, flags, Mode::empty())?)?;
         sys::set_attributes(&tree, NO_SUID | NO_EXEC | READ_ONLY)?;
-        target(root, &self.to, false)?;
-        sys::attach(&tree, root, &relative(&self.to)?)
+        show(&tree, root, &self.to, false)
     }
 }
 
 fn mounted(made: io::Result<OwnedFd>, root: &OwnedFd, path: &str) -> io::Result<()> {
     let made = made?;
-    target(root, Path::new(path), true)?;
-    sys::attach(&made, root, &relative(Path::new(path))?)
+    show(&made, root, Path::new(path), true)
 }
 
 fn make_proc(root: &OwnedFd) -> Result<(), Failed> {
@@ -286,28 +282,25 @@ fn make_proc(root: &OwnedFd) -> Result<(), Failed> {
     mounted(proc, root, "proc").map_err(of("mounting /proc"))
 }
 
-fn attach(tree: &OwnedFd, root: &OwnedFd, to: &Path) -> Result<(), Failed> {
-    let path = relative(to).map_err(at("showing", to))?;
-    sys::attach(tree, root, &path).map_err(at("showing", to))
-}
-
-/// A path as the kernel takes it, from the root's descriptor on.
-fn relative(path: &Path) -> io::Result<CString> {
-    let path = path.strip_prefix("/").unwrap_or(path);
-    CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
+/// Mount on what was made there, not on what is there by now: another task of the allocation may put a
+/// link on the way.
+fn show(tree: &OwnedFd, root: &OwnedFd, to: &Path, is_dir: bool) -> io::Result<()> {
+    sys::attach_over(tree, target(root, to, is_dir)?)
 }
 
 /// Make what is mounted on, with everything above. No link on the way is followed.
-fn target(root: &OwnedFd, path: &Path, is_dir: bool) -> io::Result<()> {
+fn target(root: &OwnedFd, path: &Path, is_dir: bool) -> io::Result<OwnedFd> {
     let (dir, name) = parent(root, path)?;
     if is_dir {
-        make_dir(dir.as_fd(), &name).map(drop)
+        make_dir(dir.as_fd(), &name)
     } else {
         let flags = OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
         match rustix::fs::openat(&dir, &name, flags | OFlags::EXCL, Mode::from_raw_mode(0o644)) {
-            Ok(_) | Err(Errno::EXIST) => Ok(()),
-            Err(error) => Err(error.into()),
+            Ok(_) | Err(Errno::EXIST | Errno::ROFS) => {}
+            Err(error) => return Err(error.into()),
         }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&dir, &name, flags, Mode::empty())?)
     }
 }
 
