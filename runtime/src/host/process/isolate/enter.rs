@@ -7,7 +7,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
 };
 
-use super::{Walls, inside, root, sys};
+use super::{Walls, inside, sys};
 use crate::host::process::child::{self, Forked, Plan};
 use crate::model::isolation::Part;
 
@@ -87,6 +87,14 @@ fn read_word(from: &OwnedFd) -> io::Result<[i32; 3]> {
     Ok([word(), word(), word()])
 }
 
+/// The namespaces that parts are made of.
+const NAMESPACES: [(Part, libc::c_int); 4] = [
+    (Part::Mounts, libc::CLONE_NEWNS),
+    (Part::Ipc, libc::CLONE_NEWIPC),
+    (Part::Network, libc::CLONE_NEWNET),
+    (Part::Pids, libc::CLONE_NEWPID),
+];
+
 /// Enters what only children of a process can be in, and forks them.
 struct Helper<'a> {
     walls: &'a Walls,
@@ -104,12 +112,16 @@ impl Helper<'_> {
         }
         let alone = self.walls.has(Part::Pids);
         let mut init = 0;
+        // Of init and the task together: what is under /proc/1 tells no more than the task's own.
+        for (part, flag) in NAMESPACES {
+            if self.walls.has(part) {
+                sys::unshare(flag)?;
+            }
+        }
         if alone {
-            sys::unshare(libc::CLONE_NEWPID)?;
             // SAFETY: this process has one thread.
             init = unsafe { sys::fork_sibling()? };
             if init == 0 {
-                see_nothing(self.walls);
                 be_init(self.life.as_raw_fd());
             }
         }
@@ -130,24 +142,6 @@ pub(super) fn own_user_namespace() -> io::Result<()> {
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
     std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
-}
-
-/// What is under `/proc/1` tells of the namespaces that init is in: they are not the node's. What
-/// fails here fails for the task too, which says so.
-fn see_nothing(walls: &Walls) {
-    let leave = || {
-        for (part, flag) in [(Part::Ipc, libc::CLONE_NEWIPC), (Part::Network, libc::CLONE_NEWNET)] {
-            if walls.has(part) {
-                sys::unshare(flag)?;
-            }
-        }
-        if walls.has(Part::Mounts) {
-            sys::unshare(libc::CLONE_NEWNS)?;
-            root::empty()?;
-        }
-        io::Result::Ok(())
-    };
-    let _the_task_says_it = leave();
 }
 
 /// Pid 1: signals that are sent from inside do nothing to it, children it is given vanish when they

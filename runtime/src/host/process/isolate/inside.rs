@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::process::Pid;
 
 use super::root::Failed;
-use super::{Walls, filter, privileges, sys};
+use super::{Walls, filter, privileges};
 use crate::host::process::child::{self, Laid, Plan, Step};
 use crate::model::isolation::Part;
 
@@ -41,16 +41,6 @@ fn named(what: &'static str) -> impl FnOnce(io::Error) -> Failed {
 }
 
 fn set_up(plan: &Plan, walls: &Walls) -> Result<(), Failed> {
-    let flags = [
-        (Part::Mounts, libc::CLONE_NEWNS),
-        (Part::Ipc, libc::CLONE_NEWIPC),
-        (Part::Network, libc::CLONE_NEWNET),
-    ];
-    for (part, flag) in flags {
-        if walls.has(part) {
-            sys::unshare(flag).map_err(named(part.word()))?;
-        }
-    }
     if walls.has(Part::Network) {
         loopback_up().map_err(named("network"))?;
     }

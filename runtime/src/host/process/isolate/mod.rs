@@ -4,9 +4,9 @@
 //! agent                     shim                 helper              task                 init
 //!  parts, view, user,        │ fork ──────────────►│
 //!  directories handed over   │                     │ user namespace where the agent is not root
-//!  ── order ────────────────►│                     │ pid namespace ─ clone ────────────────► pid 1
+//!  ── order ────────────────►│                     │ namespaces ──── clone ────────────────► pid 1
 //!                            │ ◄─ their pids ──────│ clone ────────────►│                    │ reaps,
-//!                            │                     x                    │ namespaces, root,  │ ends with
+//!                            │                     x                    │ root (init's too), │ ends with
 //!                            │ ── go ──────────────────────────────────►│ user, rules, filter│ the shim
 //!                            │                                          ▼ exec               │
 //!                            │ ◄──────────── its end, as of any task ───┘                    │

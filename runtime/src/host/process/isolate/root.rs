@@ -179,16 +179,6 @@ impl Root {
     }
 }
 
-/// Move into a root with nothing in it. In a mount namespace of its own.
-pub(super) fn empty() -> io::Result<()> {
-    sys::make_private()?;
-    let options: [(&CStr, &CStr); 2] = [(c"mode", c"0555"), (c"nr_inodes", c"1")];
-    let root = sys::file_system(c"tmpfs", &options, NO_SUID | NO_DEV | NO_EXEC | READ_ONLY)?;
-    sys::attach(&root, CWD, c"/proc")?;
-    rustix::process::fchdir(&root)?;
-    sys::become_root()
-}
-
 /// Only the root itself: what is mounted in it has rights of its own.
 fn top_read_only(top: &OwnedFd) -> io::Result<()> {
     sys::set_attributes_here(top, READ_ONLY)
