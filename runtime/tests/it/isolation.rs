@@ -2,9 +2,10 @@
 
 use ostler_guests::fixtures::HOSTILE_DRIVER;
 
+use crate::support::agent_process::AgentProcess;
 use crate::support::binary::{Ended, command, ostler};
 use crate::support::jobs::{assert_successful, batch, groups, isolated_shell, shell};
-use crate::support::system::{eventually, processes_of};
+use crate::support::system::{eventually, isolated_processes_of, processes_of};
 use crate::support::{DataDir, OSTLER, PATIENCE, TestAgent, parse};
 
 const RAW_OFF: &str = "plugin \"raw_exec\" {\n enabled = false\n}";
@@ -245,4 +246,45 @@ async fn the_first_command_works_for_a_user_without_privileges() {
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{stdout}{stderr}");
     assert!(stdout.contains("native | hello from process"), "{stdout}{stderr}");
+}
+
+/// Links, modes, pipes and depth are the task's to choose; what is beside its directories is not.
+#[tokio::test]
+async fn what_a_task_left_is_removed_whatever_it_is_and_nothing_that_it_points_to() {
+    let agent = AgentProcess::start().await;
+    let beside = tempfile::tempdir().unwrap();
+    std::fs::write(beside.path().join("kept"), "x").unwrap();
+    let script = format!(
+        "cd /local && mkfifo pipe && ln -s {beside} link && ln -s / root && mkdir -p /alloc/data/d && \
+         ln -s ../../.. /alloc/data/d/up && : > $(printf '%0255d' 0) && mkdir closed && echo x > \
+         closed/x && chmod 0 closed && n=0 && while [ $n -lt 1900 ]; do mkdir d && cd d || exit 1; \
+         n=$((n+1)); done; echo deep",
+        beside = beside.path().display()
+    );
+    agent.submit(&batch(&isolated_shell("t", &script, ""))).await.said(0, &[]);
+    let alloc = agent.alloc("j").await;
+    let dir = agent.data.path().join("allocs").join(&alloc);
+    let printed = || std::fs::read_to_string(dir.join("alloc/logs/t.stdout.0"));
+    eventually("it has left all that", || printed().is_ok_and(|text| text == "deep\n")).await;
+    assert!(dir.join("t/local/link").symlink_metadata().unwrap().is_symlink());
+    agent.ask(&["job", "stop", "--purge", "j"]).await;
+    agent.ask(&["gc"]).await;
+    eventually("its directory is gone", || !dir.exists()).await;
+    assert_eq!(std::fs::read_to_string(beside.path().join("kept")).unwrap(), "x");
+}
+
+/// Whatever it ignores and wherever it forks to: its namespace ends with it.
+#[tokio::test]
+async fn a_task_that_forks_away_and_ignores_everything_ends_when_it_is_stopped() {
+    let agent = AgentProcess::start().await;
+    let script = "trap '' TERM INT HUP QUIT; \
+                  n=0; while [ $n -lt 50 ]; do (trap '' TERM INT HUP; setsid sleep 4000 &) & \
+                  n=$((n+1)); done; kill -STOP 1 2>/dev/null; echo forked; while :; do sleep 1; done";
+    let service = batch(&isolated_shell("t", script, "kill_timeout = \"100ms\""))
+        .replace("type = \"batch\"", "type = \"service\"");
+    agent.run(&service).await.said(0, &["runs"]);
+    let running = || isolated_processes_of(agent.data.path()).len();
+    eventually("it has forked", || running() > 50).await;
+    agent.ask(&["job", "stop", "j"]).await.said(0, &[]);
+    eventually("nothing of it runs", || running() == 0).await;
 }
