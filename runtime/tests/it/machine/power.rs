@@ -12,6 +12,7 @@ use super::rig;
 use super::rig::{Rig, blank};
 use super::vm::Machine;
 use super::writes::{Kept, replay};
+use crate::support::PATIENCE;
 
 /// Cuts in a row of one disk, so that no list grows too long to be looked through.
 const CUTS_OF_A_DISK: usize = 5;
@@ -95,16 +96,26 @@ impl Book {
     /// Everything acknowledged is there, and runs, once.
     async fn holds(&self, machine: &mut Machine) {
         let (taken, stopped) = (self.of(Said::Taken), self.of(Said::Stopped));
+        let missing = std::cell::RefCell::new(Vec::new());
         let wait = async {
             loop {
                 let runs = machine.sleepers().await;
-                if taken.iter().all(|number| runs.contains_key(number)) {
-                    return runs;
+                let mut lacks = taken.clone();
+                lacks.retain(|number| !runs.contains_key(number));
+                if lacks.is_empty() {
+                    return Some(runs);
                 }
+                missing.replace(lacks);
             }
         };
-        let runs = ostler::clock::timeout(crate::support::PATIENCE, wait).await;
-        let runs = runs.unwrap_or_else(|| panic!("not all of {taken:?} run again"));
+        // An emulated processor starts dozens of them one after the other.
+        let Some(runs) = ostler::clock::timeout(5 * PATIENCE, wait).await.flatten() else {
+            let missing = missing.into_inner();
+            let first = missing.first().copied().unwrap_or_default();
+            let ask = format!("ostler job status s{first}; cat /run/agent.log");
+            let status = machine.run(&ask).await.text;
+            panic!("of {taken:?} these do not run: {missing:?}\n{status}");
+        };
         assert!(runs.values().all(|count| *count == 1), "twice: {runs:?}");
         let up = stopped.iter().find(|number| runs.contains_key(number));
         assert_eq!(up, None, "a stopped service runs: {runs:?}");
