@@ -1,11 +1,8 @@
 //! What a restart of the machine makes of allocations on record.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
-use std::sync::Arc;
-
 use super::*;
 use crate::model::job::JobKind;
-use crate::model::saved::{JobOrigin, JobRecord};
 use crate::model::task::TaskState;
 use crate::rng::Rng;
 use crate::task::handle::LocalState;
@@ -36,16 +33,7 @@ async fn recorded(main: TaskStatus, desired: DesiredStatus) -> (StateStore, Allo
     let alloc = fixtures::allocation(JobKind::Service, tasks, &Rng::seeded(1)).unwrap();
     let alloc = Allocation { desired, ..alloc };
     let store = StateStore::in_memory().unwrap();
-    let job = JobRecord {
-        job: Arc::clone(&alloc.job),
-        version: 0,
-        submitted_at: Timestamp::default(),
-        create_index: 1,
-        modify_index: 1,
-        job_modify_index: 1,
-        stopped: false,
-        origin: JobOrigin::Api,
-    };
+    let job = fixtures::job_record(&alloc);
     store.put(&Key::Job(alloc.job.id.clone()), &job).await.unwrap();
     store.put(&Key::Alloc(alloc.id), &alloc).await.unwrap();
     let states = [

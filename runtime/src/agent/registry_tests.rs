@@ -4,7 +4,6 @@
 use super::*;
 use crate::agent::admission::Refusal;
 use crate::model::job::JobKind;
-use crate::model::saved::JobOrigin;
 use crate::rng::Rng;
 use crate::testing::fixtures;
 
@@ -25,16 +24,7 @@ fn enter_over(registry: &mut Registry, alloc: &Arc<Allocation>) {
 }
 
 fn record(alloc: &Allocation) -> Arc<JobRecord> {
-    Arc::new(JobRecord {
-        job: Arc::clone(&alloc.job),
-        version: 0,
-        submitted_at: Timestamp::default(),
-        create_index: 1,
-        modify_index: 1,
-        job_modify_index: 1,
-        stopped: false,
-        origin: JobOrigin::Api,
-    })
+    Arc::new(fixtures::job_record(alloc))
 }
 
 fn garbage(registry: &Registry) -> Vec<AllocId> {

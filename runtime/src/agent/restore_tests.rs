@@ -5,7 +5,6 @@ use super::*;
 use crate::driver::api::ProcessIdentity;
 use crate::model::ids::TaskName;
 use crate::model::job::JobKind;
-use crate::model::saved::JobOrigin;
 use crate::rng::Rng;
 use crate::task::handle::RunRecord;
 use crate::task::restart::RestartTracker;
@@ -27,16 +26,7 @@ fn allocation(seed: u64, job: &str, modify_index: u64) -> Allocation {
 }
 
 fn record(alloc: &Allocation) -> JobRecord {
-    JobRecord {
-        job: Arc::clone(&alloc.job),
-        version: 0,
-        submitted_at: Timestamp::default(),
-        create_index: 1,
-        modify_index: alloc.modify_index,
-        job_modify_index: 1,
-        stopped: false,
-        origin: JobOrigin::Api,
-    }
+    JobRecord { modify_index: alloc.modify_index, ..fixtures::job_record(alloc) }
 }
 
 async fn put(state: &StateStore, alloc: &Allocation) {

@@ -12,6 +12,7 @@ use crate::model::job::{
 };
 use crate::model::json::JsonObject;
 use crate::model::resources::Resources;
+use crate::model::saved::{JobOrigin, JobRecord};
 use crate::model::time::Timestamp;
 use crate::rng::Rng;
 
@@ -37,6 +38,21 @@ pub fn task(name: &str) -> Result<Task, NameError> {
         user: None,
         shutdown_delay: None,
     })
+}
+
+/// The record of an allocation's job, as of its registration over the API.
+#[must_use]
+pub fn job_record(alloc: &Allocation) -> JobRecord {
+    JobRecord {
+        job: Arc::clone(&alloc.job),
+        version: 0,
+        submitted_at: Timestamp::default(),
+        create_index: 1,
+        modify_index: 1,
+        job_modify_index: 1,
+        stopped: false,
+        origin: JobOrigin::Api,
+    }
 }
 
 /// A policy that fails the task after `attempts` restarts within an hour.

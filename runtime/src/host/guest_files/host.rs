@@ -219,10 +219,8 @@ impl HostDescriptor for Files<'_> {
         }
         let done = self.wasi.set_size(again(&fd), size).await;
         let after = self.length(&fd).await;
-        if after < before
-            && let Some(file) = self.own.get(fd.rep())
-        {
-            file.shrunk();
+        if after < before {
+            self.own.shrunk(fd.rep());
         }
         self.resized(before, after);
         done
@@ -317,10 +315,8 @@ impl HostDescriptor for Files<'_> {
             HostDescriptor::drop(&mut self.wasi, opened).map_err(FsError::trap)?;
             return Err(refused.into());
         }
-        if how.contains(OpenFlags::TRUNCATE)
-            && let Some(file) = self.own.get(opened.rep())
-        {
-            file.shrunk();
+        if how.contains(OpenFlags::TRUNCATE) {
+            self.own.shrunk(opened.rep());
         }
         Ok(opened)
     }

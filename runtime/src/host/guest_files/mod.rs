@@ -191,6 +191,13 @@ impl GuestFiles {
         }
     }
 
+    /// The guest made it shorter: who writes into it knows its length no more.
+    pub(super) fn shrunk(&self, number: u32) {
+        if let Some((inode, inodes)) = self.get(number).and_then(|open| open.inode.as_ref()) {
+            inodes.shrunk(*inode);
+        }
+    }
+
     /// The last name of a file of `bytes` bytes is gone: they count until nobody has it open.
     pub(super) fn unlinked(&self, inode: u64, bytes: u64) {
         let Some((disk, inodes)) = &self.disk else { return };
@@ -220,13 +227,6 @@ pub(super) struct OpenFile {
 impl OpenFile {
     pub(super) fn file(&self) -> &File {
         &self.file
-    }
-
-    /// It was made shorter.
-    pub(super) fn shrunk(&self) {
-        if let Some((inode, inodes)) = &self.inode {
-            inodes.shrunk(*inode);
-        }
     }
 
     /// How often it was made shorter.

@@ -120,10 +120,8 @@ fn writes(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
                 }
                 let done = p1::fd_filestat_set_size(&mut task.wasi, &mut memory, fd, size).await;
                 let after = length(task, &mut memory, fd).await.unwrap_or(before);
-                if after < before
-                    && let Some(file) = task.files.get(fd.cast_unsigned())
-                {
-                    file.shrunk();
+                if after < before {
+                    task.files.shrunk(fd.cast_unsigned());
                 }
                 task.disk.resized(before, after);
                 done
@@ -310,10 +308,8 @@ async fn open(caller: &mut Caller<'_, ModuleTask>, words: Open) -> wasmtime::Res
     let opened = task.wasi.ctx().table.get(&entry)?;
     let refused = match task.files.opened(number, opened, permit) {
         Ok(()) => {
-            if oflags & TRUNCATE != 0
-                && let Some(file) = task.files.get(number)
-            {
-                file.shrunk();
+            if oflags & TRUNCATE != 0 {
+                task.files.shrunk(number);
             }
             return done;
         }

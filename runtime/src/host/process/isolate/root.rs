@@ -54,7 +54,7 @@ pub(super) struct Root {
     pub hidden: Vec<PathBuf>,
     /// With a `/proc` of the process's own pid namespace.
     pub proc: bool,
-    /// The process runs as root.
+    /// The process is root, or keeps capabilities: what only root may change in `/proc` is protected.
     pub as_root: bool,
 }
 
