@@ -13,18 +13,20 @@ pub use crate::bindings::driver::exports::ostler::plugin::driver::{
 use crate::error::Error;
 use crate::types::{Health, Milliseconds, StatEntry};
 
+mod exec_context;
 mod runs;
 mod values;
 
+pub use exec_context::ExecContext;
 pub use runs::{DEFAULT_STOP_SIGNAL, Polled, Process, Runs, WasmTask};
 pub use values::EMPTY_SCHEMA;
 
 /// All that a driver usually needs.
 pub mod prelude {
     pub use super::{
-        Driver, DriverInfo, ExecPlan, ExitResult, Fingerprint, FsIsolation, Handle, Network,
-        NetworkMode, Polled, Port, Process, RawExit, RunState, Started, Status, TaskConfig,
-        WasmTask, Workload,
+        Driver, DriverInfo, ExecContext, ExecPlan, ExitResult, Fingerprint, FsIsolation, Handle,
+        Network, NetworkMode, Polled, Port, Process, RawExit, RunState, Started, Status,
+        TaskConfig, WasmTask, Workload,
     };
     pub use crate::error::{Error, Result};
     pub use crate::host::{self, clock, events, log, process, wasm_task};

@@ -5,12 +5,9 @@
 
 use ostler_sdk::driver::prelude::*;
 use process::{Isolation, IsolationPart, PartState, SpawnRequest, part_name};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 const SCHEMA: &str = include_str!("task-config.schema.json");
-
-/// Environments above this size are not remembered: a handle holds at most 64 KiB.
-const ENV_BYTES_MAX: usize = 24 * 1024;
 
 /// What a program expects to find in its environment, where the job does not say.
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -48,15 +45,6 @@ struct JobMount {
     target: String,
     #[serde(default)]
     read_only: bool,
-}
-
-/// What a later `exec` into the task needs to know.
-#[derive(Serialize, Deserialize)]
-struct Surroundings {
-    cwd: String,
-    user: Option<String>,
-    /// Absent when too large to remember.
-    env: Option<Vec<(String, String)>>,
 }
 
 /// What of isolation there is on this node.
@@ -198,13 +186,7 @@ impl Driver for Exec {
             Some(dir) => format!("{own}/{dir}"),
         };
         add_defaults(&mut task.env, &task.task_dir, rooted);
-        let bytes: usize = task.env.iter().map(|var| var.name.len() + var.value.len() + 8).sum();
-        let pairs = || task.env.iter().map(|var| (var.name.clone(), var.value.clone())).collect();
-        let remembered = Surroundings {
-            cwd: cwd.clone(),
-            user: task.user.clone(),
-            env: (bytes <= ENV_BYTES_MAX).then(pairs),
-        };
+        let context = ExecContext::new(&task, cwd.as_str());
         let isolation = here.asked(&config, &task, mounts);
         let without = here.lacking_text(true);
         if !without.is_empty() {
@@ -218,16 +200,11 @@ impl Driver for Exec {
             user: task.user,
         };
         let id = process::spawn_isolated(&request, &isolation)?;
-        Started::remembering::<Self>(id, &remembered)
+        Started::remembering::<Self>(id, &context)
     }
 
     fn exec(handle: Handle, argv: Vec<String>, _tty: bool) -> Result<ExecPlan> {
-        let Surroundings { cwd, user, env } = handle.state()?;
-        let env = env.ok_or_else(|| {
-            Error::unsupported("the task's environment is too large to be remembered for exec")
-        })?;
-        let env = env.into_iter().map(|(name, value)| EnvVar { name, value }).collect();
-        Ok(ExecPlan { argv, env, cwd, user })
+        handle.state::<ExecContext>()?.plan(argv)
     }
 }
 

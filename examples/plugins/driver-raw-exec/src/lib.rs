@@ -6,7 +6,7 @@
 
 use ostler_sdk::driver::prelude::*;
 use process::SpawnRequest;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 const SCHEMA: &str = r#"{
   "type": "object",
@@ -28,9 +28,6 @@ const SCHEMA: &str = r#"{
 /// Where programs are, for a task that does not say.
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Environments above this size are not remembered: a handle holds at most 64 KiB.
-const ENV_BYTES_MAX: usize = 24 * 1024;
-
 /// A task's `config` block.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,15 +36,6 @@ struct Config {
     #[serde(default)]
     args: Vec<String>,
     cwd: Option<String>,
-}
-
-/// What a later `exec` into the task needs to know.
-#[derive(Serialize, Deserialize)]
-struct Surroundings {
-    cwd: String,
-    user: Option<String>,
-    /// Absent when too large to remember.
-    env: Option<Vec<(String, String)>>,
 }
 
 struct RawExec;
@@ -76,17 +64,11 @@ impl Driver for RawExec {
             )));
         }
         let cwd = match config.cwd {
-            None => task.task_dir,
+            None => task.task_dir.clone(),
             Some(dir) if dir.starts_with('/') => dir,
             Some(dir) => format!("{}/{dir}", task.task_dir),
         };
-        let bytes: usize = task.env.iter().map(|var| var.name.len() + var.value.len() + 8).sum();
-        let pairs = || task.env.iter().map(|var| (var.name.clone(), var.value.clone())).collect();
-        let remembered = Surroundings {
-            cwd: cwd.clone(),
-            user: task.user.clone(),
-            env: (bytes <= ENV_BYTES_MAX).then(pairs),
-        };
+        let context = ExecContext::new(&task, cwd.as_str());
         let id = process::spawn(&SpawnRequest {
             command: config.command,
             args: config.args,
@@ -94,16 +76,11 @@ impl Driver for RawExec {
             cwd,
             user: task.user,
         })?;
-        Started::remembering::<Self>(id, &remembered)
+        Started::remembering::<Self>(id, &context)
     }
 
     fn exec(handle: Handle, argv: Vec<String>, _tty: bool) -> Result<ExecPlan> {
-        let Surroundings { cwd, user, env } = handle.state()?;
-        let env = env.ok_or_else(|| {
-            Error::unsupported("the task's environment is too large to be remembered for exec")
-        })?;
-        let env = env.into_iter().map(|(name, value)| EnvVar { name, value }).collect();
-        Ok(ExecPlan { argv, env, cwd, user })
+        handle.state::<ExecContext>()?.plan(argv)
     }
 }
 
@@ -144,17 +121,6 @@ mod tests {
         let plan = RawExec::exec(handle, vec!["ls".to_owned()], false).unwrap();
         assert_eq!(plan.cwd, "/alloc/web/local");
         assert_eq!(plan.env.first(), Some(&EnvVar::new("NOMAD_TASK_NAME", "web")));
-    }
-
-    #[test]
-    fn a_task_with_a_huge_environment_still_starts() {
-        FakeHost::install();
-        let mut task = testing::task(r#"{"command": "sh"}"#);
-        task.env.push(EnvVar::new("BIG", "x".repeat(ENV_BYTES_MAX)));
-        let handle = RawExec::start(task).unwrap().handle;
-        assert!(handle.data.len() < 1024);
-        let plan = RawExec::exec(handle, vec!["ls".to_owned()], false);
-        assert!(matches!(plan, Err(Error::Unsupported(_))));
     }
 
     #[test]
