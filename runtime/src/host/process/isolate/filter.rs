@@ -118,28 +118,77 @@ const AF_VSOCK: u64 = 40;
 
 type Failed = seccompiler::BackendError;
 
-/// What is refused, and what is not there. `alone`: it sees no processes but its own.
-pub(super) fn programs(alone: bool) -> io::Result<[BpfProgram; 2]> {
-    Ok([not_there(), refused(alone).map_err(io::Error::other)?])
+/// What is refused, and what is not there, as one program. `alone`: it sees no processes but its own.
+///
+/// The kernel runs a new filter once for every call it has, and so does every call that it cannot
+/// answer from what it learned. A program that compares with one number after the other is slow at
+/// that: this one looks in which part of the numbers a call is, and compares with those of that part.
+pub(super) fn program(alone: bool) -> io::Result<BpfProgram> {
+    let mut program = known_arch().map_err(io::Error::other)?;
+    program.extend(not_there());
+    let mut rules = refused(alone).map_err(io::Error::other)?;
+    while let Some(next) = rules.keys().nth(RULES_PER_PART).copied() {
+        let later = rules.split_off(&next);
+        let part = part(std::mem::replace(&mut rules, later)).map_err(io::Error::other)?;
+        let (next, over) = (u32::try_from(next), u32::try_from(part.len()));
+        program.push(sock_filter {
+            jt: 0,
+            jf: 1,
+            ..jump(IF_AT_LEAST, next.map_err(io::Error::other)?)
+        });
+        program.push(jump(ALWAYS, over.map_err(io::Error::other)?));
+        program.extend(part);
+    }
+    program.extend(part(rules).map_err(io::Error::other)?);
+    Ok(program)
 }
 
-/// Put them in force, for good.
-pub(super) fn apply(programs: &[BpfProgram; 2]) -> io::Result<()> {
-    programs.iter().try_for_each(|program| apply_filter(program)).map_err(|error| match error {
+/// Put it in force, for good.
+pub(super) fn apply(program: &BpfProgram) -> io::Result<()> {
+    apply_filter(program).map_err(|error| match error {
         seccompiler::Error::Prctl(error) | seccompiler::Error::Seccomp(error) => error,
         other => io::Error::other(other),
     })
 }
 
-fn refused(alone: bool) -> Result<BpfProgram, Failed> {
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// Calls that one part of the program looks at.
+const RULES_PER_PART: usize = 6;
+const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const ALWAYS: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
+const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const IF_GREATER: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
+const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const ANSWER: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+
+const fn jump(code: u16, k: u32) -> sock_filter {
+    sock_filter { code, jt: 0, jf: 0, k }
+}
+
+/// A whole program: these rules, and everything else is allowed.
+fn part(rules: Rules) -> Result<BpfProgram, Failed> {
+    let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let arch = std::env::consts::ARCH.try_into()?;
+    SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?.try_into()
+}
+
+/// Ends the process when it calls as a program of another processor. Goes on with what follows it.
+fn known_arch() -> Result<BpfProgram, Failed> {
+    let mut program = part(Rules::new())?;
+    // Without rules nothing but the check is before the answer.
+    program.pop();
+    Ok(program)
+}
+
+fn refused(alone: bool) -> Result<Rules, Failed> {
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
     let condition = |arg: u8, op: SeccompCmpOp, value: u64| {
         SeccompCondition::new(arg, SeccompCmpArgLen::Dword, op, value)
     };
     let one = |arg, op, value| SeccompRule::new(vec![condition(arg, op, value)?]);
     let others = if alone { &[] } else { OF_OTHERS };
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        REFUSED.iter().chain(others).map(|call| (*call, Vec::new())).collect();
+    let mut rules: Rules = REFUSED.iter().chain(others).map(|call| (*call, Vec::new())).collect();
     if !alone {
         for (call, arg) in CHANGES_OTHERS {
             rules.entry(call).or_default().push(one(arg, Ne, 0)?);
@@ -157,26 +206,20 @@ fn refused(alone: bool) -> Result<BpfProgram, Failed> {
     let other: Result<_, Failed> =
         PERSONALITIES.into_iter().map(|known| condition(0, Ne, known)).collect();
     rules.insert(libc::SYS_personality, vec![SeccompRule::new(other?)?]);
-    let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
-    let arch = std::env::consts::ARCH.try_into()?;
-    SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?.try_into()
+    Ok(rules)
 }
 
 /// What is newer than this list is answered as by a kernel that does not have it, and so is
 /// `clone3`, whose flags no filter can see: programs fall back to `clone`.
 fn not_there() -> BpfProgram {
-    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const IF_GREATER: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
-    const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    const ANSWER: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     const CLONE3: u32 = libc::SYS_clone3 as u32;
     const NO_SUCH_CALL: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs();
     vec![
-        sock_filter { code: LOAD, jt: 0, jf: 0, k: 0 },
-        sock_filter { code: IF_GREATER, jt: 2, jf: 0, k: LAST_KNOWN },
-        sock_filter { code: IF_EQUAL, jt: 1, jf: 0, k: CLONE3 },
-        sock_filter { code: ANSWER, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
-        sock_filter { code: ANSWER, jt: 0, jf: 0, k: NO_SUCH_CALL },
+        // The number of the call.
+        jump(LOAD, 0),
+        sock_filter { jt: 1, ..jump(IF_GREATER, LAST_KNOWN) },
+        sock_filter { jf: 1, ..jump(IF_EQUAL, CLONE3) },
+        jump(ANSWER, NO_SUCH_CALL),
     ]
 }
 
@@ -185,12 +228,125 @@ fn not_there() -> BpfProgram {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_filters_fit_the_kernels_bound_and_no_call_is_named_twice() {
-        for alone in [true, false] {
-            let [first, second] = programs(alone).unwrap();
-            assert!(first.len() + second.len() < 1_000, "{}", second.len());
+    /// What the kernel answers, and after how many steps.
+    fn answer(program: &[sock_filter], nr: u32, args: [u64; 6]) -> (u32, usize) {
+        let arch = match std::env::consts::ARCH {
+            "x86_64" => 0xc000_003e_u32,
+            _ => 0xc000_00b7,
+        };
+        let mut data = Vec::from(nr.to_ne_bytes());
+        data.extend(arch.to_ne_bytes());
+        data.extend([0; 8]);
+        data.extend(args.iter().flat_map(|arg| arg.to_ne_bytes()));
+        run(program, &data)
+    }
+
+    fn run(program: &[sock_filter], data: &[u8]) -> (u32, usize) {
+        let (mut at, mut value) = (0, 0_u32);
+        for steps in 1.. {
+            let one = &program[at];
+            let k = one.k;
+            at += 1;
+            let either = |yes: bool| usize::from(if yes { one.jt } else { one.jf });
+            match one.code {
+                LOAD => {
+                    let at = k as usize;
+                    value = u32::from_ne_bytes(data[at..at + 4].try_into().unwrap());
+                }
+                ALWAYS => at += k as usize,
+                IF_AT_LEAST => at += either(value >= k),
+                IF_GREATER => at += either(value > k),
+                IF_EQUAL => at += either(value == k),
+                ANSWER => return (k, steps),
+                // BPF_ALU | BPF_AND | BPF_K
+                0x54 => value &= k,
+                other => panic!("{other:#x}"),
+            }
         }
+        unreachable!()
+    }
+
+    const ALLOWED: u32 = libc::SECCOMP_RET_ALLOW;
+    const NOT_PERMITTED: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    const NOT_THERE: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+
+    #[test]
+    fn every_call_without_arguments_is_answered_as_the_list_says() {
+        for alone in [true, false] {
+            let program = program(alone).unwrap();
+            for nr in 0..=LAST_KNOWN + 600 {
+                let call = libc::c_long::from(nr);
+                let expected = match call {
+                    _ if nr > LAST_KNOWN || call == libc::SYS_clone3 => NOT_THERE,
+                    _ if REFUSED.contains(&call) => NOT_PERMITTED,
+                    _ if !alone && OF_OTHERS.contains(&call) => NOT_PERMITTED,
+                    _ => ALLOWED,
+                };
+                assert_eq!(answer(&program, nr, [0; 6]).0, expected, "call {nr}, alone: {alone}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_is_refused_by_the_argument_that_makes_it_dangerous() {
+        let (alone, beside) = (program(true).unwrap(), program(false).unwrap());
+        let says = |program, call: libc::c_long, args: &[u64]| {
+            let mut all = [0; 6];
+            all[..args.len()].copy_from_slice(args);
+            answer(program, u32::try_from(call).unwrap(), all).0
+        };
+        for flag in NAMESPACES {
+            let flags = u64::from((flag | libc::SIGCHLD).unsigned_abs());
+            assert_eq!(says(&alone, libc::SYS_clone, &[flags]), NOT_PERMITTED, "{flag:#x}");
+        }
+        let thread = u64::from((libc::CLONE_VM | libc::CLONE_THREAD).unsigned_abs());
+        assert_eq!(says(&alone, libc::SYS_clone, &[thread]), ALLOWED);
+        for (request, expected) in
+            [(TIOCSTI, NOT_PERMITTED), (TIOCLINUX, NOT_PERMITTED), (libc::TIOCGWINSZ, ALLOWED)]
+        {
+            assert_eq!(says(&alone, libc::SYS_ioctl, &[0, request]), expected);
+        }
+        assert_eq!(says(&alone, libc::SYS_socket, &[AF_VSOCK]), NOT_PERMITTED);
+        assert_eq!(says(&alone, libc::SYS_socket, &[libc::AF_UNIX as u64]), ALLOWED);
+        for (asked, expected) in [(8, ALLOWED), (0xffff_ffff, ALLOWED), (0x4_0000, NOT_PERMITTED)] {
+            assert_eq!(says(&alone, libc::SYS_personality, &[asked]), expected, "{asked:#x}");
+        }
+        for (call, arg) in CHANGES_OTHERS {
+            let mut args = [0; 2];
+            args[usize::from(arg)] = 7;
+            assert_eq!(says(&beside, call, &args), NOT_PERMITTED, "call {call} of another");
+            assert_eq!(says(&beside, call, &[0; 2]), ALLOWED, "call {call} of itself");
+            assert_eq!(says(&alone, call, &args), ALLOWED, "call {call} where nobody else is");
+        }
+        for (call, user) in ALL_OF_USER {
+            assert_eq!(says(&beside, call, &[user]), NOT_PERMITTED, "call {call}");
+        }
+    }
+
+    #[test]
+    fn a_program_of_another_processor_is_ended_whatever_it_calls() {
+        let program = program(true).unwrap();
+        for nr in [0_u32, 435, 700] {
+            let mut data = Vec::from(nr.to_ne_bytes());
+            // i386
+            data.extend(0x4000_0003_u32.to_ne_bytes());
+            data.extend([0; 56]);
+            assert_eq!(run(&program, &data).0, libc::SECCOMP_RET_KILL_PROCESS, "call {nr}");
+        }
+    }
+
+    #[test]
+    fn a_call_is_answered_in_few_steps() {
+        for alone in [true, false] {
+            let program = program(alone).unwrap();
+            let most = (0..=LAST_KNOWN).map(|nr| answer(&program, nr, [1; 6]).1).max();
+            assert!(most < Some(90), "{most:?} of {}", program.len());
+            assert!(program.len() < 1_000, "{}", program.len());
+        }
+    }
+
+    #[test]
+    fn no_call_is_named_twice() {
         let mut calls: Vec<_> = REFUSED.iter().chain(OF_OTHERS).collect();
         let all = calls.len();
         calls.sort_unstable();

@@ -54,8 +54,8 @@ fn set_up(plan: &Plan, walls: &Walls) -> Result<(), Failed> {
     let rules = walls.has(Part::Landlock).then(|| walls.rules.prepare());
     let rules = rules.transpose().map_err(named("landlock"))?;
     let alone = walls.has(Part::Pids);
-    let filters = walls.has(Part::Seccomp).then(|| filter::programs(alone));
-    let filters = filters.transpose().map_err(named("seccomp"))?;
+    let filter = walls.has(Part::Seccomp).then(|| filter::program(alone));
+    let filter = filter.transpose().map_err(named("seccomp"))?;
     let drop = walls.has(Part::Privileges);
     privileges::drop_to(plan.ids.as_ref(), walls.capabilities, drop)
         .map_err(named("user and privileges"))?;
@@ -72,8 +72,8 @@ fn set_up(plan: &Plan, walls: &Walls) -> Result<(), Failed> {
         let restricted = rules.restrict_self();
         restricted.map_err(|error| ("landlock".to_owned(), io::Error::other(error)))?;
     }
-    if let Some(filters) = filters {
-        filter::apply(&filters).map_err(named("seccomp"))?;
+    if let Some(filter) = filter {
+        filter::apply(&filter).map_err(named("seccomp"))?;
     }
     Ok(())
 }

@@ -129,7 +129,7 @@ fn own_processes(enter: impl Fn() -> io::Result<()>, mounts: bool) -> Result<(),
 
 fn filter_works() -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
-    filter::apply(&filter::programs(true)?)
+    filter::apply(&filter::program(true)?)
 }
 
 /// Do something in a process of its own; why it cannot be done.
