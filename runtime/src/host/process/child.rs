@@ -210,16 +210,43 @@ pub(super) fn fork(plan: &Plan) -> io::Result<Forked> {
 ///
 /// # Safety
 /// As for `fork`.
-pub(super) unsafe fn fork_in(cgroup: Option<&OwnedFd>) -> io::Result<(libc::pid_t, bool)> {
+unsafe fn fork_in(cgroup: Option<&OwnedFd>) -> io::Result<(libc::pid_t, bool)> {
     // SAFETY: as the caller says.
     let (pid, inside) = unsafe {
-        match cgroup.map(|cgroup| fork_into(cgroup)) {
+        match cgroup.map(|cgroup| fork_into(cgroup, Child::Own)) {
             Some(pid) if pid >= 0 => (pid, true),
             // A kernel before 5.7, or a sandbox that does not let us.
             _ => (libc::fork(), cgroup.is_none()),
         }
     };
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok((pid, inside)) }
+}
+
+/// The same of a sibling: a child of this process's own parent.
+///
+/// # Safety
+/// As for `fork`, in a process with one thread; the C library does not hear of it.
+pub(super) unsafe fn fork_sibling_in(cgroup: Option<&OwnedFd>) -> io::Result<(libc::pid_t, bool)> {
+    // SAFETY: as the caller says; without CLONE_VM the child has its own memory and goes on on a copy
+    // of this stack.
+    let (pid, inside) = unsafe {
+        match cgroup.map(|cgroup| fork_into(cgroup, Child::Sibling)) {
+            Some(pid) if pid >= 0 => (pid, true),
+            _ => {
+                let flags = libc::CLONE_PARENT | libc::SIGCHLD;
+                let pid = libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0);
+                (libc::pid_t::try_from(pid).unwrap_or(-1), cgroup.is_none())
+            }
+        }
+    };
+    if pid < 0 { Err(io::Error::last_os_error()) } else { Ok((pid, inside)) }
+}
+
+/// Whose child is forked.
+#[derive(Clone, Copy)]
+enum Child {
+    Own,
+    Sibling,
 }
 
 /// The kernel's `clone_args`, as far as needed (version 2, Linux 5.7).
@@ -243,12 +270,17 @@ struct CloneArgs {
 ///
 /// # Safety
 /// As for `fork`; the C library does not hear of it, so the child may not even take its locks.
-unsafe fn fork_into(cgroup: &OwnedFd) -> libc::pid_t {
+unsafe fn fork_into(cgroup: &OwnedFd, whose: Child) -> libc::pid_t {
     const CLONE_INTO_CGROUP: u64 = 1 << 33;
     let Ok(cgroup) = u64::try_from(cgroup.as_raw_fd()) else { return -1 };
+    let (flags, exit_signal) = match whose {
+        Child::Own => (0, libc::SIGCHLD.unsigned_abs()),
+        // It signals as its caller does.
+        Child::Sibling => (libc::CLONE_PARENT.unsigned_abs(), 0),
+    };
     let args = CloneArgs {
-        flags: CLONE_INTO_CGROUP,
-        exit_signal: u64::from(libc::SIGCHLD.unsigned_abs()),
+        flags: CLONE_INTO_CGROUP | u64::from(flags),
+        exit_signal: u64::from(exit_signal),
         cgroup,
         ..CloneArgs::default()
     };

@@ -1,18 +1,13 @@
 //! The shim's side: from an order to a held task in its namespaces, with its init beside it.
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::{Walls, inside, sys};
+use super::{Walls, borrowed, inside, sys};
 use crate::host::process::child::{self, Forked, Plan};
 use crate::model::isolation::Part;
-
-/// Bytes of the helper's word: errno, then the pids of init and task.
-const WORD_BYTES: usize = 12;
 
 /// The first process of a task's pid namespace. Everything in there ends with it.
 #[derive(Debug)]
@@ -32,59 +27,50 @@ impl Init {
 /// Fork a child that waits for its go, in its namespaces. Both are children of this process.
 pub(in super::super) fn fork(plan: &Plan, walls: &Walls) -> io::Result<(Forked, Option<Init>)> {
     let (life_end, life) = child::pipe()?;
-    let (word, word_end) = child::pipe()?;
     let child = child::Laid::new(plan)?;
     let shim = rustix::process::getpid();
-    // SAFETY: this process has one thread, so its child may do everything; it never comes back.
-    let (pid, moved) = unsafe { child::fork_in(plan.cgroup.as_ref())? };
-    if pid == 0 {
-        let helper = Helper { walls, plan, child: &child, life: &life_end, shim };
-        let said = match helper.fork_both() {
-            Ok((init, task)) => [0, init, task],
-            Err(error) => [error.raw_os_error().unwrap_or(libc::EIO), 0, 0],
-        };
-        let _gone = rustix::io::write(&word_end, &said.map(i32::to_ne_bytes).concat());
-        // SAFETY: ends the helper without running anything that is the shim's.
-        unsafe { libc::_exit(0) }
+    let helper = Helper { walls, plan, child: &child, life: &life_end, shim };
+    let mut both = Both::default();
+    // SAFETY: a shim has one thread and its signals are blocked; what is forked does not come back.
+    unsafe {
+        borrowed::run(|| {
+            both.failed = helper.fork_both(&mut both).err();
+        })?;
     }
-    drop((life_end, word_end));
-    let helper = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
-    let said = read_word(&word);
-    let _ended = waitpid(Some(helper), WaitOptions::empty());
-    let [errno, init_pid, task] = said?;
-    let init =
-        Pid::from_raw(init_pid).map(|init| pidfd_open(init, PidfdFlags::empty())).transpose();
-    if errno != 0 {
-        return Err(io::Error::from_raw_os_error(errno));
-    }
-    let init = init?.map(|pidfd| Init { pidfd, _life: life });
+    drop(life_end);
+    let Both { init, task, moved, failed } = both;
+    // Before anything is given up, so that it ends with what this returns.
+    let init = init.map(|pid| {
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        Ok::<_, io::Error>((pid, Init { pidfd, _life: life }))
+    });
+    let init = init.transpose()?;
+    let task = match (failed, task) {
+        (None, Some(task)) => task,
+        (Some(error), _) => return Err(error),
+        // Killed before it was done.
+        (None, None) => return Err(io::ErrorKind::UnexpectedEof.into()),
+    };
     // Nobody else reaps our children, so the pid is still this child's.
-    let task = Pid::from_raw(task).ok_or(io::ErrorKind::InvalidData)?;
     let forked = Forked::of(task)?;
     if let (false, Some(cgroup)) = (moved, &plan.cgroup) {
         // Those that are there, not the one that made them: the task waits for its go.
-        for pid in Pid::from_raw(init_pid).into_iter().chain([task]) {
+        for pid in init.as_ref().map(|(pid, _)| *pid).into_iter().chain([task]) {
             super::super::cgroup::move_into(cgroup, pid)?;
         }
     }
-    Ok((forked, init))
+    Ok((forked, init.map(|(_, init)| init)))
 }
 
-fn read_word(from: &OwnedFd) -> io::Result<[i32; 3]> {
-    let mut bytes = [0; WORD_BYTES];
-    let mut filled = 0;
-    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match rustix::io::read(from.as_fd(), rest) {
-            // Killed before it said anything.
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => filled += count,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    let mut words = bytes.chunks_exact(4).filter_map(|word| word.try_into().ok());
-    let mut word = || words.next().map_or(0, i32::from_ne_bytes);
-    Ok([word(), word(), word()])
+/// What the helper leaves.
+#[derive(Default)]
+struct Both {
+    /// Where the task has a pid namespace.
+    init: Option<Pid>,
+    task: Option<Pid>,
+    /// They were forked into their cgroup.
+    moved: bool,
+    failed: Option<io::Error>,
 }
 
 /// The namespaces that parts are made of.
@@ -105,33 +91,33 @@ struct Helper<'a> {
 }
 
 impl Helper<'_> {
-    /// Pids of init, 0 without one, and of the task.
-    fn fork_both(&self) -> io::Result<(i32, i32)> {
+    /// Runs in the shim's memory, beside its descriptors and namespaces.
+    fn fork_both(&self, both: &mut Both) -> io::Result<()> {
         if self.walls.user_namespace {
             own_user_namespace()?;
         }
-        let alone = self.walls.has(Part::Pids);
-        let mut init = 0;
         // Of init and the task together: what is under /proc/1 tells no more than the task's own.
-        for (part, flag) in NAMESPACES {
-            if self.walls.has(part) {
-                sys::unshare(flag)?;
-            }
-        }
+        let flags = NAMESPACES.iter().filter(|(part, _)| self.walls.has(*part));
+        sys::unshare(flags.fold(0, |flags, (_, flag)| flags | flag))?;
+        let cgroup = self.plan.cgroup.as_ref();
+        let alone = self.walls.has(Part::Pids);
         if alone {
             // SAFETY: this process has one thread.
-            init = unsafe { sys::fork_sibling()? };
+            let (init, _moved) = unsafe { child::fork_sibling_in(cgroup)? };
             if init == 0 {
                 be_init(self.life.as_raw_fd());
             }
+            both.init = Pid::from_raw(init);
         }
         // SAFETY: the same.
-        let task = unsafe { sys::fork_sibling()? };
+        let (task, moved) = unsafe { child::fork_sibling_in(cgroup)? };
         if task == 0 {
             let parent = (!alone).then_some(self.shim);
             inside::run(self.plan, self.child, self.walls, parent);
         }
-        Ok((init, task))
+        both.task = Pid::from_raw(task);
+        both.moved = moved;
+        Ok(())
     }
 }
 

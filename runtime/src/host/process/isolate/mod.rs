@@ -21,6 +21,7 @@
 //!   held; nothing is between the agent's own fork and exec.
 //! - Nothing is left out in silence: what the order says is done, or the program does not run.
 
+mod borrowed;
 pub(super) mod enter;
 mod filter;
 mod inside;

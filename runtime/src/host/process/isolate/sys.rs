@@ -1,4 +1,4 @@
-//! The kernel's newer calls on mounts, as far as needed (Linux 5.12), and `clone` for a sibling.
+//! The kernel's newer calls on mounts, as far as needed (Linux 5.12), and namespaces.
 
 use std::ffi::CStr;
 use std::io;
@@ -162,18 +162,4 @@ fn mount(from: Option<&CStr>, to: &CStr, flags: libc::c_ulong) -> io::Result<()>
 pub(super) fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: a system call over a plain number, in a process with one thread.
     if unsafe { libc::unshare(flags) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Fork a child of our own parent: 0 in the child, its pid here.
-///
-/// # Safety
-/// As for `fork`, in a process with one thread.
-pub(super) unsafe fn fork_sibling() -> io::Result<libc::pid_t> {
-    let flags = libc::CLONE_PARENT | libc::SIGCHLD;
-    // SAFETY: without CLONE_VM the child has its own memory and goes on on a copy of this stack.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
-    if pid < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    libc::pid_t::try_from(pid).map_err(io::Error::other)
 }
