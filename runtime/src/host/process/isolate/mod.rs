@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! agent                     shim                 helper              task                 init
-//!  parts, view, user,        │ fork ──────────────►│
+//!  parts, view, user,        │ vfork ─────────────►│
 //!  directories handed over   │                     │ user namespace where the agent is not root
 //!  ── order ────────────────►│                     │ namespaces ──── clone ────────────────► pid 1
 //!                            │ ◄─ their pids ──────│ clone ────────────►│                    │ reaps,
@@ -12,6 +12,8 @@
 //!                            │ ◄──────────── its end, as of any task ───┘                    │
 //!                            │ ── kill: everything in the namespace ends ───────────────────►x
 //! ```
+//! - The helper runs in the shim's memory, which waits for its end ([`borrowed`]): of the memory map two
+//!   copies are made and not three.
 //! - Task and init are the shim's own children (`CLONE_PARENT`): exit code, signals, group and the
 //!   recorded identity, the node's pid and start time, are those of any other task. The shim stays
 //!   outside.
