@@ -12,7 +12,7 @@
 //!                            │ ◄──────────── its end, as of any task ───┘                    │
 //!                            │ ── kill: everything in the namespace ends ───────────────────►x
 //! ```
-//! - The helper runs in the shim's memory, which waits for its end ([`borrowed`]): of the memory map two
+//! - The helper runs in the shim's memory, which waits for its end (`borrowed`): of the memory map two
 //!   copies are made and not three.
 //! - Task and init are the shim's own children (`CLONE_PARENT`): exit code, signals, group and the
 //!   recorded identity, the node's pid and start time, are those of any other task. The shim stays
