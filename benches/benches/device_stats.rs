@@ -14,24 +14,24 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostler::clock::{self, Clock, Stopwatch, Timestamp};
 use ostler::device::manager::{DeviceManager, DeviceOptions};
 use ostler::device::source::DeviceSource;
-use ostler::driver::api::{BoxFuture, Devices as _, PluginCallError};
-use ostler::model::device::{
-    DeviceGroup, DeviceInstance, GroupKey, Health, HealthState, Reservation,
-};
-use ostler::model::ids::{AllocId, NodeId, PluginName, TaskName};
-use ostler::model::resources::AllocatedDevice;
-use ostler::model::stats::{DeviceGroupStats, InstanceStats, StatObject, StatValue};
-use ostler::node::watch::Watcher;
-use ostler::node::{Node, NodeView};
 use ostler::plugin::convert::{DeviceFingerprint, NextCheck};
 use ostler::plugin::refresh::Refresher;
-use ostler::rng::Rng;
 use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
 use ostler_benches::percentiles::{median, number};
 use ostler_benches::promise::Promises;
+use ostler_model::clock::{self, Clock, Stopwatch, Timestamp};
+use ostler_model::device::{
+    DeviceGroup, DeviceInstance, GroupKey, Health, HealthState, Reservation,
+};
+use ostler_model::ids::{AllocId, NodeId, PluginName, TaskName};
+use ostler_model::ports::{BoxFuture, Devices as _, PluginCallError};
+use ostler_model::resources::AllocatedDevice;
+use ostler_model::rng::Rng;
+use ostler_model::stats::{DeviceGroupStats, InstanceStats, StatObject, StatValue};
+use ostler_node::watch::Watcher;
+use ostler_node::{Node, NodeView};
 
 /// Instances of one group.
 const GROUP: usize = 5;

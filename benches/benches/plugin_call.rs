@@ -16,11 +16,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostler::clock::Stopwatch;
-use ostler::limits::PluginLimits;
-use ostler::model::config::{FileGrant, Grants};
-use ostler::model::ids::PluginName;
-use ostler::model::json::JsonObject;
 use ostler_benches::counting::{Allocations, Counting};
 use ostler_benches::live::own_child;
 use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
@@ -31,6 +26,11 @@ use ostler_benches::plugins::{
 };
 use ostler_benches::promise::Promises;
 use ostler_guests::fixtures::HOSTILE_DEVICE;
+use ostler_model::clock::Stopwatch;
+use ostler_model::config::{FileGrant, Grants};
+use ostler_model::ids::PluginName;
+use ostler_model::json::JsonObject;
+use ostler_model::limits::PluginLimits;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use wasmtime::component::{Component, HasSelf, Linker, ResourceTable};
@@ -297,7 +297,7 @@ impl host::config::Host for State {
 
 impl host::clock::Host for State {
     fn now(&mut self) -> u64 {
-        ostler::clock::Clock::system().now().nanos()
+        ostler_model::clock::Clock::system().now().nanos()
     }
 
     fn monotonic(&mut self) -> u64 {

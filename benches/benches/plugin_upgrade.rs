@@ -16,20 +16,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ostler::clock::{Stopwatch, sleep};
 use ostler::device::manager::DeviceManager;
-use ostler::driver::api::Devices as _;
-use ostler::model::device::GroupKey;
-use ostler::model::ids::{AllocId, TaskName};
-use ostler::model::json::JsonObject;
-use ostler::model::resources::AllocatedDevice;
-use ostler::rng::Rng;
 use ostler_benches::live::own_child;
 use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
 use ostler_benches::percentiles::{micros, number, quantile, size};
 use ostler_benches::plugins::{device_manager, load, plugin_runtime, variant};
 use ostler_benches::promise::Promises;
 use ostler_guests::fixtures::HOSTILE_DEVICE;
+use ostler_model::clock::{Stopwatch, sleep};
+use ostler_model::device::GroupKey;
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::json::JsonObject;
+use ostler_model::ports::Devices as _;
+use ostler_model::resources::AllocatedDevice;
+use ostler_model::rng::Rng;
 use serde_json::{Value, json};
 
 /// Tasks that reserve and release without pause.

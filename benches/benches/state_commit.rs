@@ -16,9 +16,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostler::clock::Stopwatch;
-use ostler::model::task::TaskState;
-use ostler::state::{Key, Prefix, Put, StateStore, inspect};
 use ostler_benches::bare_redb::BareRedb;
 use ostler_benches::cost::{Cost, Meter};
 use ostler_benches::counting::Counting;
@@ -27,6 +24,9 @@ use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled, show};
 use ostler_benches::percentiles::{median, micros, number, per, quantile, size};
 use ostler_benches::promise::Promises;
 use ostler_benches::raw_disk::RawDisk;
+use ostler_model::clock::Stopwatch;
+use ostler_model::task::TaskState;
+use ostler_state::{Key, Prefix, Put, StateStore, inspect};
 use tokio::runtime::Runtime;
 
 #[global_allocator]

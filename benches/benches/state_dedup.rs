@@ -10,8 +10,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use criterion::Criterion;
-use ostler::clock::Stopwatch;
-use ostler::state::{StateStore, Stats, StoreOptions};
 use ostler_benches::bare_redb::BareRedb;
 use ostler_benches::cost::{Cost, Meter};
 use ostler_benches::counting::Counting;
@@ -20,6 +18,8 @@ use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
 use ostler_benches::percentiles::{median, micros, number, per};
 use ostler_benches::promise::Promises;
 use ostler_benches::raw_disk::RawDisk;
+use ostler_model::clock::Stopwatch;
+use ostler_state::{StateStore, Stats, StoreOptions};
 use tokio::runtime::Runtime;
 
 /// Writes in a round: the allocation and its task states.

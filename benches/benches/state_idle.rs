@@ -7,13 +7,13 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use ostler::state::{StateStore, StoreOptions};
 use ostler_benches::cost::{Cost, Meter};
 use ostler_benches::counting::Counting;
 use ostler_benches::fixture::{RECORDS, Records};
 use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled, show};
 use ostler_benches::percentiles::{median, number, per, size};
 use ostler_benches::promise::Promises;
+use ostler_state::{StateStore, StoreOptions};
 use tokio::runtime::Runtime;
 
 #[global_allocator]

@@ -17,10 +17,6 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use ostler::clock::Stopwatch;
-use ostler::model::alloc::{AllocState, Allocation};
-use ostler::model::task::TaskState;
-use ostler::state::{Key, Prefix, StateStore};
 use ostler_benches::bare_redb::BareRedb;
 use ostler_benches::cost::Meter;
 use ostler_benches::counting::Counting;
@@ -28,6 +24,10 @@ use ostler_benches::fixture::{LocalRecord, RECORDS, Records, fill};
 use ostler_benches::machine::{BenchDir, print_facts, quick, runtime, scaled};
 use ostler_benches::percentiles::{median, number};
 use ostler_benches::promise::Promises;
+use ostler_model::alloc::{AllocState, Allocation};
+use ostler_model::clock::Stopwatch;
+use ostler_model::task::TaskState;
+use ostler_state::{Key, Prefix, StateStore};
 
 #[global_allocator]
 static COUNTING: Counting = Counting;

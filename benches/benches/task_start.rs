@@ -20,8 +20,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use ostler::clock::{self, Stopwatch};
-use ostler::model::job::Job;
 use ostler_benches::cost::Meter;
 use ostler_benches::counting::{Allocations, Counting};
 use ostler_benches::live::{LiveAgent, first_output, job, judged, own_child, running};
@@ -31,6 +29,8 @@ use ostler_benches::percentiles::{median, micros, number, per, quantile, size};
 use ostler_benches::promise::Promises;
 use ostler_benches::sign::Sign;
 use ostler_guests::fixtures::HELLO;
+use ostler_model::clock::{self, Stopwatch};
+use ostler_model::job::Job;
 use tokio::runtime::Runtime;
 use wasmtime::component::{Component, Linker, ResourceTable};
 use wasmtime::{Engine, Store};

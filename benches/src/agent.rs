@@ -4,11 +4,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ostler::agent::{Agent, AgentConfig, AgentHandle, AgentOptions, JobHandle};
-use ostler::clock::{Clock, Stopwatch};
-use ostler::model::job::Job;
-use ostler::model::task::TaskStatus;
-use ostler::rng::Rng;
+use ostler::agent::{Agent, AgentHandle, AgentOptions, JobHandle};
+use ostler_model::clock::{Clock, Stopwatch};
+use ostler_model::config::AgentConfig;
+use ostler_model::job::Job;
+use ostler_model::rng::Rng;
+use ostler_model::task::TaskStatus;
 use tempfile::TempDir;
 
 /// Benches are their own compile child, as the agent is: call this first in `main`. `Some` when
@@ -104,7 +105,7 @@ pub fn one_task(driver: &str, config: &str) -> Job {
          \"{driver}\"\n      config {{\n{config}\n      }}\n      resources {{\n        cpu = 10\n        memory = \
          32\n      }}\n    }}\n  }}\n}}\n"
     );
-    match ostler::jobspec::parse(text.as_bytes(), Path::new("bench.hcl"), None) {
+    match ostler_jobspec::parse(text.as_bytes(), Path::new("bench.hcl"), None) {
         Ok(job) => job,
         Err(diagnostics) => panic!("{}", diagnostics.render(&text, false)),
     }

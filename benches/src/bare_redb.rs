@@ -8,7 +8,7 @@ type Records = TableDefinition<'static, &'static [u8], &'static [u8]>;
 const STATE: Records = TableDefinition::new("state");
 
 /// Page cache, bytes: as the store's.
-const CACHE: usize = ostler::limits::STATE_CACHE_BYTES;
+const CACHE: usize = ostler_model::limits::STATE_CACHE_BYTES;
 
 /// A database with one table, as a caller without a store would use it.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostler::clock::Stopwatch;
+use ostler_model::clock::Stopwatch;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::counting::Allocations;

@@ -6,19 +6,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostler::model::alloc::{AllocState, Allocation, ClientStatus, DesiredStatus};
-use ostler::model::device::GroupKey;
-use ostler::model::event::{EventKind, TaskEvent};
-use ostler::model::ids::{AllocId, GroupName, JobId, PluginName, RunId, TaskName};
-use ostler::model::job::{
+use ostler_model::alloc::{AllocState, Allocation, ClientStatus, DesiredStatus};
+use ostler_model::device::GroupKey;
+use ostler_model::event::{EventKind, TaskEvent};
+use ostler_model::ids::{AllocId, GroupName, JobId, PluginName, RunId, TaskName};
+use ostler_model::job::{
     Constraint, EphemeralDisk, Job, JobKind, Lifecycle, LifecycleHook, LogConfig, NetworkSpec,
     Operator, PortSpec, RestartPolicy, Task, TaskGroup,
 };
-use ostler::model::json::JsonObject;
-use ostler::model::resources::{AllocatedDevice, AllocatedPort, DeviceRequest, Resources};
-use ostler::model::task::{DriverHandle, TaskState, TaskStatus, Workload};
-use ostler::model::time::Timestamp;
-use ostler::state::{Key, Put, StateError, StateStore};
+use ostler_model::json::JsonObject;
+use ostler_model::resources::{AllocatedDevice, AllocatedPort, DeviceRequest, Resources};
+use ostler_model::task::{DriverHandle, TaskState, TaskStatus, Workload};
+use ostler_model::time::Timestamp;
+use ostler_state::{Key, Put, StateError, StateStore};
 use serde::{Deserialize, Serialize};
 
 /// The tasks of every allocation here.
@@ -136,7 +136,7 @@ impl Records {
 #[must_use]
 pub fn encode<T: Serialize>(key: &Key, value: &T) -> (Vec<u8>, Vec<u8>) {
     let mut record = Vec::new();
-    ostler::state::codec::encode(key.kind(), value, &mut record).expect("the value is encoded");
+    ostler_state::codec::encode(key.kind(), value, &mut record).expect("the value is encoded");
     (key.encode(), record)
 }
 

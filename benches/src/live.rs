@@ -4,16 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ostler::agent::{
-    Agent, AgentConfig, AgentHandle, AgentOptions, AllocView, RegisterOptions, StopOptions,
-};
-use ostler::alloc::AllocHandle;
-use ostler::clock::{self, Clock};
-use ostler::logs::From as Begin;
-use ostler::model::ids::JobId;
-use ostler::model::job::Job;
-use ostler::model::task::TaskStatus;
-use ostler::rng::Rng;
+use ostler::agent::{Agent, AgentHandle, AgentOptions, AllocView, RegisterOptions, StopOptions};
+use ostler_lifecycle::alloc::AllocHandle;
+use ostler_logs::From as Begin;
+use ostler_model::clock::{self, Clock};
+use ostler_model::config::AgentConfig;
+use ostler_model::ids::JobId;
+use ostler_model::job::Job;
+use ostler_model::rng::Rng;
+use ostler_model::task::TaskStatus;
 
 /// Longer than anything here takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -35,7 +34,7 @@ fn config(data: &Path) -> AgentConfig {
         "plugin \"raw_exec\" {{\n enabled = true\n}}\nplugin \"exec\" {{\n grants {{\n process = \
          true\n isolation {{\n mounts = [\"{beside}/*\"]\n }}\n }}\n}}\n"
     );
-    match AgentConfig::parse(text.as_bytes(), Path::new("/bench.hcl")) {
+    match ostler_jobspec::parse_agent_config(text.as_bytes(), Path::new("/bench.hcl")) {
         Ok(config) => config,
         Err(wrong) => panic!("{}", wrong.render(&text, false)),
     }
@@ -130,7 +129,8 @@ impl LiveAgent {
             let done = clock::timeout(PATIENCE, alloc.handle.wait_done()).await;
             drop(done.expect("the allocation ends"));
             let mut phase = alloc.handle.phase();
-            let gone = phase.wait_for(|phase| *phase == ostler::alloc::AllocPhase::Destroyed);
+            let gone =
+                phase.wait_for(|phase| *phase == ostler_lifecycle::alloc::AllocPhase::Destroyed);
             // An error means that the owner is gone.
             drop(clock::timeout(PATIENCE, gone).await.expect("the allocation is removed"));
         }
@@ -171,7 +171,7 @@ pub async fn running(alloc: &AllocHandle) {
 /// When that takes too long.
 pub async fn judged(alloc: &AllocHandle) {
     let mut state = alloc.state();
-    let verdict = |health: &ostler::model::saved::DeploymentStatus| health.healthy.is_some();
+    let verdict = |health: &ostler_model::saved::DeploymentStatus| health.healthy.is_some();
     let judged = state.wait_for(|state| state.health.as_ref().is_some_and(verdict));
     let judged = clock::timeout(PATIENCE, judged).await.expect("the allocation is judged");
     drop(judged.expect("the owner lives"));
@@ -182,7 +182,7 @@ pub async fn judged(alloc: &AllocHandle) {
 /// # Panics
 /// When that takes too long.
 pub async fn first_output(alloc: &AllocHandle) -> Vec<u8> {
-    let task = ostler::model::ids::TaskName::new("t").expect("a name");
+    let task = ostler_model::ids::TaskName::new("t").expect("a name");
     let mut opened = alloc.tasks_logs_changed();
     let printed = async {
         let logs = loop {
@@ -208,7 +208,7 @@ pub fn job(name: &str, kind: &str, count: u64, driver: &str, memory: u64, config
          \"t\" {{\n      driver = \"{driver}\"\n      config {{\n{config}\n      }}\n      \
          resources {{\n        cpu = 1\n        memory = {memory}\n      }}\n    }}\n  }}\n}}\n"
     );
-    match ostler::jobspec::parse(text.as_bytes(), Path::new("bench.hcl"), None) {
+    match ostler_jobspec::parse(text.as_bytes(), Path::new("bench.hcl"), None) {
         Ok(job) => job,
         Err(diagnostics) => panic!("{}", diagnostics.render(&text, false)),
     }

@@ -4,23 +4,22 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostler::clock::Clock;
 use ostler::device::manager::{DeviceManager, DeviceOptions};
 use ostler::host::HostServices;
 use ostler::host::process::{Options, ProcessHost};
 use ostler::host::wasm_task::WasmTaskHost;
-use ostler::limits::PluginLimits;
-use ostler::model::json::JsonObject;
-use ostler::node::watch::Watcher;
-use ostler::node::{Node, NodeId, NodeView};
-use ostler::plugin::capability::Grants;
 use ostler::plugin::device::DevicePlugin;
-use ostler::plugin::manifest::Manifest;
 use ostler::plugin::policy::FailurePolicy;
 use ostler::plugin::refresh::Refresher;
 use ostler::plugin::{Plugin, PluginRuntime, PluginSpec};
-use ostler::rng::Rng;
 use ostler::sandbox::{Sandbox, SandboxConfig};
+use ostler_model::clock::Clock;
+use ostler_model::grants::Grants;
+use ostler_model::json::JsonObject;
+use ostler_model::limits::PluginLimits;
+use ostler_model::rng::Rng;
+use ostler_node::watch::Watcher;
+use ostler_node::{Node, NodeId, NodeView};
 
 /// Loads plugins, with code kept in `code`. To be called on the control runtime.
 ///
@@ -123,7 +122,7 @@ async fn load_with(
     limits: PluginLimits,
     failure: FailurePolicy,
 ) -> DevicePlugin {
-    let manifest = Manifest::read(bytes).expect("a plugin");
+    let manifest = ostler::plugin::manifest::read(bytes).expect("a plugin");
     let spec =
         PluginSpec { name: "bench".to_owned(), config: config.clone(), grants, limits, failure };
     match runtime.load(spec, manifest, Arc::clone(bytes)).await {

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use ostler::clock::Stopwatch;
+use ostler_model::clock::Stopwatch;
 
 const BLOCK: usize = 4096;
 /// Blocks written before a file of overwrites is used, so that they change no metadata.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ostler::clock::Stopwatch;
+use ostler_model::clock::Stopwatch;
 
 /// A named pipe.
 #[derive(Debug)]

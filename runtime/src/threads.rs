@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::runtime::{Builder, Runtime};
 
-use crate::limits::{CONTROL_NICE, CONTROL_THREADS_MIN, GUEST_NICE};
+use ostler_model::limits::{CONTROL_NICE, CONTROL_THREADS_MIN, GUEST_NICE};
 
 /// The runtime an agent runs on: a thread for each core, before all others where that is allowed.
 ///

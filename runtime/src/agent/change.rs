@@ -31,12 +31,12 @@ use super::reconcile::{Action, reason};
 use super::registry::Registry;
 use super::views::{BlockedPlacement, RegisterOptions, Stage};
 use super::{AgentHandle, SubmitError};
-use crate::model::alloc::{Allocation, DesiredStatus};
-use crate::model::ids::{AllocId, JobId};
-use crate::model::job::Job;
-use crate::model::saved::{JobOrigin, JobRecord};
-use crate::model::time::Timestamp;
-use crate::state::{Key, Mark, StateError};
+use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::ids::{AllocId, JobId};
+use ostler_model::job::Job;
+use ostler_model::saved::{JobOrigin, JobRecord};
+use ostler_model::time::Timestamp;
+use ostler_state::{Key, Mark, StateError};
 
 /// How long a change waits for a durable write of somebody else to take its records along (a task's
 /// intent, another change), before it asks for a commit itself.

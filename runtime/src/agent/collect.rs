@@ -12,19 +12,19 @@ use std::sync::{Arc, Weak};
 use futures_util::stream::{self, StreamExt as _};
 use tokio::task::JoinSet;
 
-use super::config::GcConfig;
 use super::gc::choice::{Candidate, GcPolicy};
 use super::gc::{CollectError, FsGauge, Garbage};
 use super::registry::Registry;
 use super::views::Collected;
 use super::{AgentHandle, AllocError, Inner, gc};
-use crate::alloc::AllocPhase;
-use crate::alloc::dir::AllocDir;
-use crate::clock;
-use crate::driver::api::BoxFuture;
-use crate::limits::{GC_ENDING_WALL_MAX, PURGE_PARALLEL};
-use crate::model::causes;
-use crate::model::ids::AllocId;
+use ostler_lifecycle::alloc::AllocPhase;
+use ostler_lifecycle::alloc::dir::AllocDir;
+use ostler_model::causes;
+use ostler_model::clock;
+use ostler_model::config::GcConfig;
+use ostler_model::ids::AllocId;
+use ostler_model::limits::{GC_ENDING_WALL_MAX, PURGE_PARALLEL};
+use ostler_model::ports::BoxFuture;
 
 /// What became of a request. Of one allocation there is nothing to tell but that it is gone.
 fn done(

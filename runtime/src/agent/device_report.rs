@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use super::AgentHandle;
 use crate::device::ledger::{DeviceLedger, Holder};
 use crate::device::manager::{ClaimReport, ClaimState};
-use crate::model::attribute::NamedAttribute;
-use crate::model::device::{DeviceGroup, GroupKey, Health, HealthState, Locality};
-use crate::model::ids::{AllocId, JobId, PluginName, TaskName};
-use crate::model::stats::{DeviceGroupStats, InstanceStats};
+use ostler_model::attribute::NamedAttribute;
+use ostler_model::device::{DeviceGroup, GroupKey, Health, HealthState, Locality};
+use ostler_model::ids::{AllocId, JobId, PluginName, TaskName};
+use ostler_model::stats::{DeviceGroupStats, InstanceStats};
 
 /// A device group and its instances.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -167,8 +167,8 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
     use super::*;
-    use crate::model::device::DeviceInstance;
-    use crate::model::resources::AllocatedDevice;
+    use ostler_model::device::DeviceInstance;
+    use ostler_model::resources::AllocatedDevice;
 
     fn key(name: &str) -> GroupKey {
         GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: name.into() }

@@ -15,18 +15,18 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{AgentHandle, Inner};
-use crate::clock;
 use crate::device::ledger::{DeviceLedger, Holder};
 use crate::device::manager::{ClaimReport, LedgerBook};
-use crate::driver::api::{BoxFuture, PluginCallError};
-use crate::limits::STATE_WRITE_WALL_MAX;
-use crate::model::alloc::Allocation;
-use crate::model::device::GroupKey;
-use crate::model::ids::{AllocId, TaskName};
-use crate::model::resources::AllocatedDevice;
-use crate::model::stats::DeviceGroupStats;
-use crate::model::task::TaskStatus;
-use crate::state::{Key, StateError};
+use ostler_model::alloc::Allocation;
+use ostler_model::clock;
+use ostler_model::device::GroupKey;
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::limits::STATE_WRITE_WALL_MAX;
+use ostler_model::ports::{BoxFuture, PluginCallError};
+use ostler_model::resources::AllocatedDevice;
+use ostler_model::stats::DeviceGroupStats;
+use ostler_model::task::TaskStatus;
+use ostler_state::{Key, StateError};
 
 /// The agent's ledger, as the device manager writes it.
 pub(super) struct AgentBook(Weak<Inner>);

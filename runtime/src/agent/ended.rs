@@ -7,9 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::limits::ENDED_PLACES_PER_RECORD;
-use crate::model::ids::GroupName;
-use crate::model::saved::{EndedPlace, EndedPlaces, JobRecord};
+use ostler_model::ids::GroupName;
+use ostler_model::limits::ENDED_PLACES_PER_RECORD;
+use ostler_model::saved::{EndedPlace, EndedPlaces, JobRecord};
 
 /// What is remembered of the places of one version of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,13 +76,13 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use crate::model::alloc::ClientStatus;
-    use crate::model::ids::{AllocId, JobId};
-    use crate::model::job::{Job, JobKind};
-    use crate::model::saved::JobOrigin;
-    use crate::model::time::Timestamp;
-    use crate::rng::Rng;
-    use crate::testing::fixtures;
+    use ostler_model::alloc::ClientStatus;
+    use ostler_model::ids::{AllocId, JobId};
+    use ostler_model::job::{Job, JobKind};
+    use ostler_model::rng::Rng;
+    use ostler_model::saved::JobOrigin;
+    use ostler_model::time::Timestamp;
+    use ostler_testing::fixtures;
 
     fn record(create_index: u64, version: u64) -> JobRecord {
         let task = fixtures::task("t").unwrap();

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 
 use super::ConfigProblem;
 use super::admission::Refusal;
-use crate::limits::JOB_TASKS_MAX;
-use crate::model::alloc::ClientStatus;
-use crate::model::ids::{AllocId, JobId};
-use crate::model::saved::JobOrigin;
-use crate::model::signal::UnknownSignal;
-use crate::node::NodeIdError;
 use crate::plugin::PluginError;
 use crate::sandbox::{CallError, SandboxError};
-use crate::state::{LockError, StateError};
-use crate::task::RequestError;
+use ostler_lifecycle::task::RequestError;
+use ostler_model::alloc::ClientStatus;
+use ostler_model::ids::{AllocId, JobId};
+use ostler_model::limits::JOB_TASKS_MAX;
+use ostler_model::saved::JobOrigin;
+use ostler_model::signal::UnknownSignal;
+use ostler_node::NodeIdError;
+use ostler_state::{LockError, StateError};
 
 /// Why an agent did not start.
 #[derive(Debug, thiserror::Error)]

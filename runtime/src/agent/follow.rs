@@ -10,8 +10,8 @@
 use std::sync::{Arc, Weak};
 
 use super::{AgentHandle, Inner};
-use crate::alloc::{AllocHandle, AllocPhase};
-use crate::model::ids::AllocId;
+use ostler_lifecycle::alloc::{AllocHandle, AllocPhase};
+use ostler_model::ids::AllocId;
 
 /// Follow an allocation until its owner is gone. Holds neither the agent nor the owner.
 pub(super) fn spawn(agent: &AgentHandle, handle: &AllocHandle) {

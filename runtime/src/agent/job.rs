@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::alloc::{AllocHandle, AllocPhase};
-use crate::clock;
-use crate::limits::RUN_END_WALL_MAX;
-use crate::model::alloc::{AllocState, ClientStatus};
-use crate::model::ids::{AllocId, JobId};
-use crate::model::job::Job;
-use crate::model::task::TaskStatus;
+use ostler_lifecycle::alloc::{AllocHandle, AllocPhase};
+use ostler_model::alloc::{AllocState, ClientStatus};
+use ostler_model::clock;
+use ostler_model::ids::{AllocId, JobId};
+use ostler_model::job::Job;
+use ostler_model::limits::RUN_END_WALL_MAX;
+use ostler_model::task::TaskStatus;
 
 /// The way to a running job. Clones share it.
 #[derive(Clone)]

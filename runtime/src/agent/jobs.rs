@@ -14,11 +14,11 @@ use super::views::{
     Registered, StopOptions, Stopped,
 };
 use super::{AgentHandle, AllocError, JobError, RestartScope, SubmitError};
-use crate::model::ids::{AllocId, GroupName, JobId, TaskName};
-use crate::model::job::Job;
-use crate::model::saved::JobOrigin;
-use crate::model::signal::full_name;
-use crate::model::words::counted;
+use ostler_model::ids::{AllocId, GroupName, JobId, TaskName};
+use ostler_model::job::Job;
+use ostler_model::saved::JobOrigin;
+use ostler_model::signal::full_name;
+use ostler_model::words::counted;
 
 impl AgentHandle {
     /// The index of the last visible change. Grows with each, and over restarts of the agent.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{AgentHandle, SubmitError};
-use crate::clock;
+use ostler_model::clock;
 
 /// How often placements are tried again without a reason.
 const RETRY_WALL: Duration = Duration::from_secs(5);

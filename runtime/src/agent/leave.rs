@@ -17,8 +17,8 @@ use tokio_util::task::TaskTracker;
 use super::AgentHandle;
 use super::proposal::stopped_copy;
 use super::views::{LeaveMode, Stage};
-use crate::clock;
-use crate::state::{Key, StateError};
+use ostler_model::clock;
+use ostler_state::{Key, StateError};
 
 /// How long owners may take to end: they only write down what they know.
 const LEAVE_WALL: Duration = Duration::from_secs(20);

@@ -11,17 +11,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::task::JoinSet;
 
-use crate::alloc::status::client_status;
-use crate::clock::Timestamp;
 use crate::host::process::identity::{end_leftover, is_alive};
-use crate::limits::KILL_GRACE;
-use crate::model::alloc::Allocation;
-use crate::model::event::{EventKind, TaskEvent};
-use crate::model::ids::{AllocId, TaskName};
-use crate::model::saved::SavedAllocState;
-use crate::model::task::{TaskState, TaskStatus};
-use crate::state::{Key, Prefix, StateError, StateStore};
-use crate::task::handle::{LocalState, leftovers};
+use ostler_lifecycle::alloc::status::client_status;
+use ostler_lifecycle::task::handle::{LocalState, leftovers};
+use ostler_model::alloc::Allocation;
+use ostler_model::clock::Timestamp;
+use ostler_model::event::{EventKind, TaskEvent};
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::limits::KILL_GRACE;
+use ostler_model::saved::SavedAllocState;
+use ostler_model::task::{TaskState, TaskStatus};
+use ostler_state::{Key, Prefix, StateError, StateStore};
 
 const REASON: &str = "the agent ended while the task ran";
 

@@ -2,15 +2,15 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use super::*;
-use crate::driver::api::ProcessIdentity;
-use crate::model::alloc::ClientStatus;
-use crate::model::ids::RunId;
-use crate::model::job::JobKind;
-use crate::model::task::{DriverHandle, Workload};
-use crate::rng::Rng;
-use crate::task::handle::{RunRecord, StartedRecord};
-use crate::task::restart::RestartTracker;
-use crate::testing::fixtures;
+use ostler_lifecycle::task::handle::{RunRecord, StartedRecord};
+use ostler_lifecycle::task::restart::RestartTracker;
+use ostler_model::alloc::ClientStatus;
+use ostler_model::ids::RunId;
+use ostler_model::job::JobKind;
+use ostler_model::ports::ProcessIdentity;
+use ostler_model::rng::Rng;
+use ostler_model::task::{DriverHandle, Workload};
+use ostler_testing::fixtures;
 
 #[tokio::test]
 async fn tasks_without_a_state_are_closed_once_and_ended_ones_are_left_alone() {

@@ -17,8 +17,8 @@ use super::catalogue::{self, Came, Late, Loaded, PluginEntry, PluginStatus};
 use super::records::{self, Follower};
 use super::upgrade::{self, Upgrades};
 use super::{AgentConfig, AgentError, AgentHandle, quarantine};
-use crate::clock;
-use crate::model::ids::PluginName;
+use ostler_model::clock;
+use ostler_model::ids::PluginName;
 
 /// How long the start of an embedded agent waits for plugins to say whether they can be used: its
 /// one job comes at once.

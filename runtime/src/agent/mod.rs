@@ -14,7 +14,6 @@ pub mod admission;
 pub mod catalogue;
 mod change;
 mod collect;
-pub mod config;
 mod device_report;
 mod devices;
 pub mod ended;
@@ -60,41 +59,41 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::alloc::{AllocHandle, AllocRunner, AllocRunnerConfig, PreviousAlloc};
-use crate::clock::Clock;
 use crate::device::manager::DeviceManager;
-use crate::driver::api::{Drivers as _, PluginCallError, Workloads};
 use crate::driver::manager::DriverManager;
 use crate::host::HostServices;
-use crate::jobspec::suggest;
-use crate::limits::{JOB_TASKS_MAX, KILL_TIMEOUT_MAX};
-use crate::model::alloc::Allocation;
-use crate::model::ids::{AllocId, PluginName};
-use crate::model::job::Job;
-use crate::node::watch::Watcher;
-use crate::node::{Node, NodeView};
 use crate::plugin::PluginRuntime;
-use crate::rng::Rng;
-use crate::state::{DataDirLock, StateError, StateStore, holder as lock_holder};
-use crate::task::env::NodeFacts;
+use ostler_jobspec::suggest;
+use ostler_lifecycle::alloc::{AllocHandle, AllocRunner, AllocRunnerConfig, PreviousAlloc};
+use ostler_lifecycle::task::env::NodeFacts;
+use ostler_model::alloc::Allocation;
+use ostler_model::clock::Clock;
+use ostler_model::ids::{AllocId, PluginName};
+use ostler_model::job::Job;
+use ostler_model::limits::{JOB_TASKS_MAX, KILL_TIMEOUT_MAX};
+use ostler_model::ports::{Drivers as _, PluginCallError, Workloads};
+use ostler_model::rng::Rng;
+use ostler_node::watch::Watcher;
+use ostler_node::{Node, NodeView};
+use ostler_state::{DataDirLock, StateError, StateStore, holder as lock_holder};
 
-pub use crate::alloc::RestartScope;
 pub use crate::device::matching::{
     AffinityResult as DeviceAffinity, Considered as DeviceCandidate, Outcome as DeviceOutcome,
 };
 pub use crate::plugin::meter::PluginActivity;
 pub use crate::plugin::policy::{PluginState, Quarantine};
-pub use crate::state::{Holder, LockError};
 pub use admission::DeviceExplanation;
 pub use catalogue::RAW_EXEC;
 pub use catalogue::{
     ObtainError, PluginEntry, PluginStatus, PullReport, SignatureReport, VerifyReport, pull, verify,
 };
-pub use config::{AgentConfig, PluginBlock};
 pub use device_report::{DeviceGroupReport, DeviceHolder, DeviceReport};
 pub use error::{AgentError, AllocError, JobError, SubmitError};
 pub use held::{EndRunError, HeldReport, HeldRun};
 pub use job::{AllocResult, JobHandle, JobResult};
+pub use ostler_lifecycle::alloc::RestartScope;
+use ostler_model::config::AgentConfig;
+pub use ostler_state::{Holder, LockError};
 pub use plugin_status::{LiftReport, PluginStatusReport, RecordReport};
 pub use upgrade::{
     Outcome as UpgradeOutcome, Release, UpgradeError, UpgradeOptions, UpgradeReport, UpgradeStatus,
@@ -301,7 +300,7 @@ impl AgentHandle {
 
     /// What the state store did so far.
     #[must_use]
-    pub fn state_stats(&self) -> crate::state::Stats {
+    pub fn state_stats(&self) -> ostler_state::Stats {
         self.0.state.stats()
     }
 

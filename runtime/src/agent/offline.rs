@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::AgentError;
-use crate::clock::Clock;
 use crate::host::HostServices;
 use crate::host::process::{Options as ProcessOptions, ProcessHost, Supervision};
 use crate::host::wasm_task::WasmTaskHost;
 use crate::plugin::check::{self, Bench};
 use crate::plugin::record::{self, ReplayError};
-use crate::rng::Rng;
 use crate::sandbox::{Sandbox, SandboxConfig};
+use ostler_model::clock::Clock;
+use ostler_model::rng::Rng;
 
 pub use crate::plugin::check::{Costs, Finding, Report, Subject, Verdict};
 pub use crate::plugin::record::file::{FileError, decode as recording};

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::AgentHandle;
 use super::catalogue::{PluginEntry, PluginStatus};
 use super::upgrade::UpgradeStatus;
-use crate::model::device::Health;
-use crate::model::ids::PluginName;
-use crate::model::plugin::PluginKind;
-use crate::model::trust::Voucher;
-use crate::node::watch::WatchReport;
 use crate::plugin::meter::PluginActivity;
 use crate::plugin::policy::Quarantine;
+use ostler_model::device::Health;
+use ostler_model::ids::PluginName;
+use ostler_model::plugin::PluginKind;
+use ostler_model::trust::Voucher;
+use ostler_node::watch::WatchReport;
 
 /// One plugin, in use or not.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

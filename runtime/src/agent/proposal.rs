@@ -16,11 +16,11 @@ use super::reconcile::{Action, Existing, Wanted, reason, reconcile};
 use super::registry::Registry;
 use super::views::{BlockedPlacement, GroupPlan, RegisterOptions};
 use super::{AgentHandle, SubmitError, ports};
-use crate::model::alloc::{Allocation, ClientStatus, DesiredStatus};
-use crate::model::ids::{AllocId, GroupName};
-use crate::model::job::{Job, TaskGroup};
-use crate::model::saved::{JobOrigin, JobRecord};
-use crate::model::time::Timestamp;
+use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
+use ostler_model::ids::{AllocId, GroupName};
+use ostler_model::job::{Job, TaskGroup};
+use ostler_model::saved::{JobOrigin, JobRecord};
+use ostler_model::time::Timestamp;
 
 /// What reconciling says, with what it is about.
 pub(super) struct Proposal {

@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use super::AgentHandle;
 use super::catalogue::{Meters, PluginEntry, PluginStatus};
-use crate::limits::{PLUGIN_MESSAGE_BYTES_MAX, QUARANTINE_FILE_BYTES_MAX};
-use crate::model::plugin::PluginKind;
 use crate::plugin::meter::PluginMeter;
 use crate::plugin::policy::Quarantine;
+use ostler_model::limits::{PLUGIN_MESSAGE_BYTES_MAX, QUARANTINE_FILE_BYTES_MAX};
+use ostler_model::plugin::PluginKind;
 
 /// Name in the data directory.
 const FILE: &str = "quarantine.json";
@@ -164,7 +164,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use crate::model::time::Timestamp;
+    use ostler_model::time::Timestamp;
 
     fn kept(name: &str) -> Kept {
         Kept {

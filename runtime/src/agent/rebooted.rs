@@ -11,15 +11,15 @@
 //! more. Poststart tasks are not run again: they follow a start of the allocation, not of its machine.
 
 use super::restore::Found;
-use crate::model::alloc::{Allocation, DesiredStatus};
-use crate::model::ids::TaskName;
-use crate::model::job::{Lifecycle, LifecycleHook};
-use crate::model::saved::NodeBoot;
-use crate::model::task::TaskStatus;
-use crate::model::time::Timestamp;
-use crate::state::{Key, StateError, StateStore};
-use crate::task::RestoredTask;
-use crate::task::events;
+use ostler_lifecycle::task::RestoredTask;
+use ostler_lifecycle::task::events;
+use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::ids::TaskName;
+use ostler_model::job::{Lifecycle, LifecycleHook};
+use ostler_model::saved::NodeBoot;
+use ostler_model::task::TaskStatus;
+use ostler_model::time::Timestamp;
+use ostler_state::{Key, StateError, StateStore};
 
 /// For the tasks' events.
 const REASON: &str = "the machine was restarted";

@@ -2,12 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use super::*;
-use crate::model::job::JobKind;
-use crate::model::task::TaskState;
-use crate::rng::Rng;
-use crate::task::handle::LocalState;
-use crate::task::restart::RestartTracker;
-use crate::testing::fixtures;
+use ostler_lifecycle::task::handle::LocalState;
+use ostler_lifecycle::task::restart::RestartTracker;
+use ostler_model::job::JobKind;
+use ostler_model::rng::Rng;
+use ostler_model::task::TaskState;
+use ostler_testing::fixtures;
 
 const NOW: Timestamp = Timestamp::from_nanos(9);
 

@@ -5,7 +5,7 @@
 //!         catalogue ─► PluginHandle of each plugin in use ─ another digest than last time? ─► notice
 //! then:   Node changes ─► DriverManagerState, DeviceManagerState      (equal ones cost nothing)
 //! ```
-//! The id itself lives in a file of its own ([`crate::node::id`]), so that a node stays the same when
+//! The id itself lives in a file of its own ([`ostler_node::id`]), so that a node stays the same when
 //! its state file is put aside; the registration says since when this state file belongs to it. None
 //! of the other records decides anything while the agent runs: they may lag, and a store that
 //! refuses them is a warning.
@@ -17,16 +17,16 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::catalogue::{PluginEntry, PluginStatus};
-use crate::model::device::HealthState;
-use crate::model::ids::PluginName;
-use crate::model::plugin::PluginKind;
-use crate::model::saved::{
+use ostler_model::device::HealthState;
+use ostler_model::ids::PluginName;
+use ostler_model::plugin::PluginKind;
+use ostler_model::saved::{
     DeviceManagerState, DriverManagerState, NodeRegistration, PluginHandle, SeenDeviceGroup,
     SeenDevicePlugin, SeenDriver,
 };
-use crate::model::time::Timestamp;
-use crate::node::{Node, NodeView};
-use crate::state::{Key, Prefix, StateError, StateStore};
+use ostler_model::time::Timestamp;
+use ostler_node::{Node, NodeView};
+use ostler_state::{Key, Prefix, StateError, StateStore};
 
 /// Digits of a digest that people compare.
 const DIGEST_SHOWN: usize = 12;

@@ -2,11 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use super::*;
-use crate::model::device::{DeviceGroup, DeviceInstance, GroupKey, Health};
-use crate::model::ids::NodeId;
-use crate::node::DriverView;
-use crate::plugin::capability::Grants;
-use crate::rng::Rng;
+use ostler_model::device::{DeviceGroup, DeviceInstance, GroupKey, Health};
+use ostler_model::grants::Grants;
+use ostler_model::ids::NodeId;
+use ostler_model::rng::Rng;
+use ostler_node::DriverView;
 
 fn name(text: &str) -> PluginName {
     PluginName::new(text).unwrap()

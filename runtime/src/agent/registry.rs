@@ -19,12 +19,12 @@ use tokio::sync::watch;
 use super::ended::Ended;
 use super::gc::choice::Candidate;
 use super::views::{AllocView, BlockedPlacement, GroupCounts, JobStatus, JobView, PlaceCounts};
-use crate::alloc::AllocHandle;
-use crate::model::alloc::{Allocation, ClientStatus, DesiredStatus};
-use crate::model::ids::{AllocId, GroupName, JobId};
-use crate::model::saved::{EndedPlace, EndedPlaces, JobRecord, SavedAllocState};
-use crate::model::task::{TaskState, TaskStatus};
-use crate::model::time::Timestamp;
+use ostler_lifecycle::alloc::AllocHandle;
+use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
+use ostler_model::ids::{AllocId, GroupName, JobId};
+use ostler_model::saved::{EndedPlace, EndedPlaces, JobRecord, SavedAllocState};
+use ostler_model::task::{TaskState, TaskStatus};
+use ostler_model::time::Timestamp;
 
 /// A job.
 pub(super) struct JobEntry {

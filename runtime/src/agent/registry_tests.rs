@@ -3,9 +3,9 @@
 
 use super::*;
 use crate::agent::admission::Refusal;
-use crate::model::job::JobKind;
-use crate::rng::Rng;
-use crate::testing::fixtures;
+use ostler_model::job::JobKind;
+use ostler_model::rng::Rng;
+use ostler_testing::fixtures;
 
 fn allocation(seed: u64, previous: Option<AllocId>, desired: DesiredStatus) -> Arc<Allocation> {
     let task = fixtures::task("t").unwrap();

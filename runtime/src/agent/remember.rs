@@ -16,11 +16,11 @@ use tokio::task::JoinSet;
 use super::AgentHandle;
 use super::ended::block_of;
 use super::registry::{AllocEntry, Registry};
-use crate::model::alloc::DesiredStatus;
-use crate::model::ids::{AllocId, JobId};
-use crate::model::saved::{EndedPlaces, JobRecord};
-use crate::state::keys::EndedBlock;
-use crate::state::{Key, Prefix, Put, Record, StateError};
+use ostler_model::alloc::DesiredStatus;
+use ostler_model::ids::{AllocId, JobId};
+use ostler_model::saved::{EndedPlaces, JobRecord};
+use ostler_state::keys::EndedBlock;
+use ostler_state::{Key, Prefix, Put, Record, StateError};
 
 /// Is the place of this allocation over, and not to be filled again?
 fn ends_its_place(entry: &AllocEntry, record: &JobRecord) -> bool {

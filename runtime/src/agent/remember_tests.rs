@@ -9,13 +9,13 @@ use super::*;
 use crate::agent::ended::Ended;
 use crate::agent::proposal::{Proposal, stopped_copy, updated_copy};
 use crate::agent::reconcile::Action;
-use crate::model::alloc::{Allocation, ClientStatus};
-use crate::model::ids::GroupName;
-use crate::model::job::{Job, JobKind, TaskGroup};
-use crate::model::saved::{JobOrigin, SavedAllocState};
-use crate::model::time::Timestamp;
-use crate::rng::Rng;
-use crate::testing::fixtures;
+use ostler_model::alloc::{Allocation, ClientStatus};
+use ostler_model::ids::GroupName;
+use ostler_model::job::{Job, JobKind, TaskGroup};
+use ostler_model::rng::Rng;
+use ostler_model::saved::{JobOrigin, SavedAllocState};
+use ostler_model::time::Timestamp;
+use ostler_testing::fixtures;
 
 const NOW: Timestamp = Timestamp::from_nanos(1_000);
 

@@ -22,18 +22,18 @@ use super::rebooted::Tasks;
 use super::registry::Registry;
 use super::views::Stage;
 use super::{AgentHandle, leftovers};
-use crate::alloc::RestoredAlloc;
 use crate::device::ledger::DeviceLedger;
-use crate::model::alloc::{Allocation, DesiredStatus};
-use crate::model::ids::{AllocId, JobId, RunId, TaskName};
-use crate::model::saved::{DeploymentStatus, EndedPlaces, JobRecord, SavedAllocState};
-use crate::model::task::{TaskState, TaskStatus};
-use crate::model::time::Timestamp;
-use crate::state::Record;
-use crate::state::keys::EndedBlock;
-use crate::state::{Key, Prefix, Quarantined, StateError, StateStore};
-use crate::task::handle::{LocalState, RunRecord};
-use crate::task::restart::RestartTracker;
+use ostler_lifecycle::alloc::RestoredAlloc;
+use ostler_lifecycle::task::handle::{LocalState, RunRecord};
+use ostler_lifecycle::task::restart::RestartTracker;
+use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::ids::{AllocId, JobId, RunId, TaskName};
+use ostler_model::saved::{DeploymentStatus, EndedPlaces, JobRecord, SavedAllocState};
+use ostler_model::task::{TaskState, TaskStatus};
+use ostler_model::time::Timestamp;
+use ostler_state::Record;
+use ostler_state::keys::EndedBlock;
+use ostler_state::{Key, Prefix, Quarantined, StateError, StateStore};
 
 /// Everything about jobs and allocations that an earlier agent left.
 #[derive(Default)]
@@ -219,7 +219,7 @@ impl Found {
                 modify_index: newest.modify_index,
                 job_modify_index: newest.modify_index,
                 stopped: false,
-                origin: crate::model::saved::JobOrigin::default(),
+                origin: ostler_model::saved::JobOrigin::default(),
             };
             self.notices.push(format!(
                 "job {id} is known from its allocations: its own record is lost, and with it what \

@@ -2,13 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 use super::*;
-use crate::driver::api::ProcessIdentity;
-use crate::model::ids::TaskName;
-use crate::model::job::JobKind;
-use crate::rng::Rng;
-use crate::task::handle::RunRecord;
-use crate::task::restart::RestartTracker;
-use crate::testing::fixtures;
+use ostler_lifecycle::task::handle::RunRecord;
+use ostler_lifecycle::task::restart::RestartTracker;
+use ostler_model::ids::TaskName;
+use ostler_model::job::JobKind;
+use ostler_model::ports::ProcessIdentity;
+use ostler_model::rng::Rng;
+use ostler_testing::fixtures;
 
 struct Garbage;
 
@@ -21,7 +21,7 @@ impl serde::Serialize for Garbage {
 fn allocation(seed: u64, job: &str, modify_index: u64) -> Allocation {
     let task = fixtures::task("t").unwrap();
     let alloc = fixtures::allocation(JobKind::Service, vec![task], &Rng::seeded(seed)).unwrap();
-    let job = crate::model::job::Job { id: JobId::new(job).unwrap(), ..(*alloc.job).clone() };
+    let job = ostler_model::job::Job { id: JobId::new(job).unwrap(), ..(*alloc.job).clone() };
     Allocation { job: Arc::new(job), modify_index, create_index: modify_index, ..alloc }
 }
 
@@ -89,7 +89,7 @@ async fn bad_records_are_put_aside_and_halves_removed_and_nothing_else_is_touche
 
 #[tokio::test]
 async fn a_job_whose_record_is_gone_is_known_from_what_an_agent_with_jobs_ran_of_it() {
-    use crate::driver::api::SupervisorIdentity;
+    use ostler_model::ports::SupervisorIdentity;
     let state = StateStore::in_memory().unwrap();
     let supervisor = SupervisorIdentity { pid: 2, start_ticks: 1 };
     let (served, embedded) = (allocation(1, "served", 5), allocation(2, "embedded", 6));

@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 
 use super::AgentHandle;
 use super::change::Change;
-use crate::model::alloc::Allocation;
-use crate::model::ids::AllocId;
-use crate::state::{Key, StateError};
+use ostler_model::alloc::Allocation;
+use ostler_model::ids::AllocId;
+use ostler_state::{Key, StateError};
 
 impl AgentHandle {
     /// Take back a change that could not be made durable, unless something newer came. The job's turn

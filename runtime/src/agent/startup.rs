@@ -27,24 +27,24 @@ use super::{
     AgentConfig, AgentError, AgentHandle, AgentOptions, Inner, OpenState, catalogue, collect,
     jobs_dir, keeper, loading, rebooted, restore, unowned,
 };
-use crate::clock;
 use crate::device::manager::{DeviceManager, DeviceOptions};
-use crate::driver::api::Workloads;
 use crate::driver::manager::DriverManager;
-use crate::durable;
 use crate::host::process::{
     Options as ProcessOptions, ProcessHost, Supervision, descriptors, identity,
 };
 use crate::host::wasm_task::WasmTaskHost;
 use crate::host::{HostServices, HostWorkloads};
-use crate::model::attribute::Scalar;
-use crate::model::time::Timestamp;
-use crate::node::watch::Watcher;
-use crate::node::{Node, NodeView, fingerprint, id, refresh};
 use crate::plugin::PluginRuntime;
 use crate::plugin::refresh::Refresher;
 use crate::sandbox::{EngineKind, Sandbox, SandboxConfig};
-use crate::state::{Age, DataDirLock, OpenReport, StateStore};
+use ostler_model::attribute::Scalar;
+use ostler_model::clock;
+use ostler_model::ports::Workloads;
+use ostler_model::time::Timestamp;
+use ostler_node::watch::Watcher;
+use ostler_node::{Node, NodeView, fingerprint, id, refresh};
+use ostler_state::durable;
+use ostler_state::{Age, DataDirLock, OpenReport, StateStore};
 
 /// How long what earlier agents left waits for plugins before it is restored without them: those whose
 /// code was compiled before are there by then, and the others must not keep jobs from being seen.

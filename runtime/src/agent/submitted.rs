@@ -1,8 +1,8 @@
 //! A submit under way: all of it starts, or nothing of it is left.
 
 use super::AgentHandle;
-use crate::alloc::AllocHandle;
-use crate::model::ids::AllocId;
+use ostler_lifecycle::alloc::AllocHandle;
+use ostler_model::ids::AllocId;
 
 /// Allocations that were placed. Unless they are [kept](Self::keep), they are ended and removed:
 /// what ran of them, what admission lent, and their records, so that the next start does not take

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::OwnedMutexGuard;
 
-use crate::model::ids::JobId;
+use ostler_model::ids::JobId;
 
 /// Whose turn it is, by job. Empty when nothing is being changed.
 #[derive(Default)]

@@ -20,11 +20,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::AgentHandle;
-use crate::alloc::dir::AllocDir;
-use crate::model::ids::AllocId;
-use crate::model::saved::NodeRegistration;
-use crate::model::time::Timestamp;
-use crate::state::{Key, StateStore};
+use ostler_lifecycle::alloc::dir::AllocDir;
+use ostler_model::ids::AllocId;
+use ostler_model::saved::NodeRegistration;
+use ostler_model::time::Timestamp;
+use ostler_state::{Key, StateStore};
 
 /// Directories to remove.
 #[derive(Debug, Default, PartialEq, Eq)]

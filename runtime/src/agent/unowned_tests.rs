@@ -4,10 +4,10 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::model::ids::{NodeId, TaskName};
-use crate::model::task::TaskState;
-use crate::rng::Rng;
-use crate::state::Prefix;
+use ostler_model::ids::{NodeId, TaskName};
+use ostler_model::rng::Rng;
+use ostler_model::task::TaskState;
+use ostler_state::Prefix;
 
 fn id(n: u64) -> AllocId {
     AllocId::new(Rng::seeded(n).uuid())

@@ -11,11 +11,11 @@
 
 use super::change::{Asked, Change};
 use super::{AgentHandle, SubmitError};
-use crate::clock;
-use crate::limits::{STATE_LATER_RETRY_WALL_MAX, STATE_WRITE_WALL_MAX};
-use crate::model::causes::chain;
-use crate::model::ids::{AllocId, JobId};
-use crate::state::{Key, Mark, StateError};
+use ostler_model::causes::chain;
+use ostler_model::clock;
+use ostler_model::ids::{AllocId, JobId};
+use ostler_model::limits::{STATE_LATER_RETRY_WALL_MAX, STATE_WRITE_WALL_MAX};
+use ostler_state::{Key, Mark, StateError};
 
 /// What is to be written of a stop: the newest there is of it.
 struct Stopped {

@@ -16,11 +16,11 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::admission::{DeviceExplanation, Refusal};
-use crate::alloc::{AllocHandle, AllocPhase};
-use crate::model::alloc::{AllocState, Allocation, ClientStatus};
-use crate::model::ids::{AllocId, GroupName, JobId, PluginName};
-use crate::model::saved::{JobOrigin, JobRecord};
-use crate::model::time::Timestamp;
+use ostler_lifecycle::alloc::{AllocHandle, AllocPhase};
+use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
+use ostler_model::ids::{AllocId, GroupName, JobId, PluginName};
+use ostler_model::saved::{JobOrigin, JobRecord};
+use ostler_model::time::Timestamp;
 
 /// How a job is registered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -217,7 +217,7 @@ pub struct Plan {
     /// What differs from the present version, a line for each field: `group web: count 1 -> 3`.
     pub changes: Vec<String>,
     /// Each device request of what would be placed: every candidate, why it fits or not, and the
-    /// choice. At most [`crate::limits::PLAN_DEVICE_REQUESTS_MAX`].
+    /// choice. At most [`ostler_model::limits::PLAN_DEVICE_REQUESTS_MAX`].
     pub devices: Vec<DeviceExplanation>,
     /// What the caller should hear, as sentences.
     pub warnings: Vec<String>,

@@ -14,7 +14,7 @@ use super::params::Params;
 use super::reply;
 use super::router::{Api, Shared};
 use crate::agent::Stage;
-use crate::model::alloc::ClientStatus;
+use ostler_model::alloc::ClientStatus;
 
 /// Name under which the one server, this agent, is known to Nomad's tools.
 const SELF_ADDRESS: &str = "127.0.0.1:4647";

@@ -15,7 +15,7 @@ use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
 use crate::agent::{AllocView, Stopped};
-use crate::model::ids::{AllocId, JobId};
+use ostler_model::ids::{AllocId, JobId};
 
 /// Longest text of a UUID.
 const UUID_BYTES: usize = 36;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::clock;
+use ostler_model::clock;
 
 type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
 

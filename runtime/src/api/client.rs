@@ -16,11 +16,11 @@ use super::params::Params;
 use super::reply;
 use super::router::{Api, Shared};
 use crate::agent::{AllocError, AllocView, Collected, RestartScope};
-use crate::model::attribute::Scalar;
-use crate::model::ids::{AllocId, TaskName};
-use crate::model::task::Usage;
-use crate::model::time::Timestamp;
-use crate::model::words::counted;
+use ostler_model::attribute::Scalar;
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::task::Usage;
+use ostler_model::time::Timestamp;
+use ostler_model::words::counted;
 
 /// What a restart is told as in the events, unless its asker gives another.
 const RESTART_REASON: &str = "User requested restart";

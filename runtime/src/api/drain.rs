@@ -21,8 +21,8 @@ use axum::response::Response;
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, SizeHint};
 
-use crate::clock;
-use crate::limits::{API_DRAIN_BYTES_MAX, API_DRAIN_WALL_MAX};
+use ostler_model::clock;
+use ostler_model::limits::{API_DRAIN_BYTES_MAX, API_DRAIN_WALL_MAX};
 
 /// Answer when the body is read, as far as that is bounded.
 pub(super) async fn drained(request: Request, next: Next) -> Response {

@@ -5,10 +5,10 @@ use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 
 use crate::agent::{AllocError, EndRunError, JobError, SubmitError, UpgradeError};
-use crate::limits::API_BODY_BYTES_MAX;
-use crate::model::ids::{AllocId, JobId, TaskName};
-use crate::model::job::NAMESPACE;
-use crate::task::RequestError;
+use ostler_lifecycle::task::RequestError;
+use ostler_model::ids::{AllocId, JobId, TaskName};
+use ostler_model::job::NAMESPACE;
+use ostler_model::limits::API_BODY_BYTES_MAX;
 
 /// Why a request was not served.
 #[derive(Debug, thiserror::Error)]

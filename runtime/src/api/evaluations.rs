@@ -25,10 +25,10 @@ use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
 use crate::agent::{AllocView, JobView, Registered};
-use crate::model::alloc::DesiredStatus;
-use crate::model::ids::JobId;
-use crate::model::job::Job;
-use crate::model::time::Timestamp;
+use ostler_model::alloc::DesiredStatus;
+use ostler_model::ids::JobId;
+use ostler_model::job::Job;
+use ostler_model::time::Timestamp;
 
 /// What the id of an evaluation is made of, beside the job and the index.
 const SEED: &[u8] = b"ostler evaluation\0";

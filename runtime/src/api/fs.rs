@@ -24,8 +24,8 @@ use super::logs::place;
 use super::params::Params;
 use super::reply;
 use super::router::{Api, Shared};
-use crate::limits::{API_DIR_ENTRIES_MAX, LOG_READ_BYTES};
-use crate::model::time::Timestamp;
+use ostler_model::limits::{API_DIR_ENTRIES_MAX, LOG_READ_BYTES};
+use ostler_model::time::Timestamp;
 
 /// `AllocFileInfo`.
 #[derive(Debug, Serialize)]

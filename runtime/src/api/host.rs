@@ -12,8 +12,8 @@ use super::nodes::check_id;
 use super::params::Params;
 use super::reply;
 use super::router::Shared;
-use crate::model::time::Timestamp;
-use crate::node::usage::{self, CoreShare, CoreTime};
+use ostler_model::time::Timestamp;
+use ostler_node::usage::{self, CoreShare, CoreTime};
 
 /// `GET /v1/client/stats`
 pub(super) async fn stats(State(api): Shared, params: Params) -> Result<Response, Failure> {

@@ -23,12 +23,12 @@ use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
 use crate::agent::{JobView, RegisterOptions, StopOptions, Stopped};
-use crate::clock;
-use crate::jobspec::{self, Format, Parsed};
-use crate::limits::API_START_WAIT;
-use crate::model::ids::JobId;
-use crate::model::job::{Job, NAMESPACE};
-use crate::model::saved::JobOrigin;
+use ostler_jobspec::{Format, Parsed};
+use ostler_model::clock;
+use ostler_model::ids::JobId;
+use ostler_model::job::{Job, NAMESPACE};
+use ostler_model::limits::API_START_WAIT;
+use ostler_model::saved::JobOrigin;
 
 /// A body that arrived whole, or not.
 pub(super) type Body = Result<Bytes, BytesRejection>;
@@ -61,7 +61,7 @@ struct Given {
 }
 
 fn job_of(bytes: &[u8]) -> Result<Given, Failure> {
-    let read = jobspec::read(bytes, Path::new(""), Some(Format::Json));
+    let read = ostler_jobspec::read(bytes, Path::new(""), Some(Format::Json));
     let Parsed { job, warnings, .. } = read.map_err(|diagnostics| {
         let text = std::str::from_utf8(bytes).unwrap_or_default();
         Failure::BadJob(diagnostics.render(text, false))
@@ -180,9 +180,9 @@ async fn take(api: &Api, params: &Params, given: Given) -> Result<Response, Fail
 pub(super) async fn parse(params: Params, body: Body) -> Result<Response, Failure> {
     let request: ParseRequest = serde_json::from_slice(&bytes(body)?).map_err(Failure::BadBody)?;
     let text = &request.job_hcl;
-    let job = jobspec::parse(text.as_bytes(), Path::new(""), Some(Format::Hcl))
+    let job = ostler_jobspec::parse(text.as_bytes(), Path::new(""), Some(Format::Hcl))
         .map_err(|diagnostics| Failure::BadJob(diagnostics.render(text, false)))?;
-    reply::json(&params, &jobspec::nomad_json(&job))
+    reply::json(&params, &ostler_jobspec::nomad_json(&job))
 }
 
 /// `PUT /v1/validate/job`

@@ -28,12 +28,12 @@ use super::error::Failure;
 use super::params::Params;
 use super::router::{Api, Shared};
 use crate::agent::AllocView;
-use crate::alloc::AllocHandle;
-use crate::alloc::dir::AllocDir;
-use crate::clock;
-use crate::limits::{API_HEARTBEAT, LOG_READ_BYTES};
-use crate::logs::{Chunk, Follower, From, LogStream, StreamKind, TaskLogs};
-use crate::model::ids::TaskName;
+use ostler_lifecycle::alloc::AllocHandle;
+use ostler_lifecycle::alloc::dir::AllocDir;
+use ostler_logs::{Chunk, Follower, From, LogStream, StreamKind, TaskLogs};
+use ostler_model::clock;
+use ostler_model::ids::TaskName;
+use ostler_model::limits::{API_HEARTBEAT, LOG_READ_BYTES};
 
 /// Where a stream begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 
 use super::error::Failure;
-use crate::jobspec::units::parse_duration;
-use crate::limits::{API_WAIT_DEFAULT, API_WAIT_MAX};
-use crate::model::job::NAMESPACE;
+use ostler_jobspec::units::parse_duration;
+use ostler_model::job::NAMESPACE;
+use ostler_model::limits::{API_WAIT_DEFAULT, API_WAIT_MAX};
 
 /// Most keys looked at; Nomad's command line sends up to seven.
 const KEYS_MAX: usize = 64;

@@ -20,13 +20,13 @@ use super::index::Table;
 use super::params::Params;
 use super::{agent, allocs, client, evaluations, fs, host, jobs, json, logs, nodes, plugins};
 use crate::agent::AgentHandle;
-use crate::clock::{self, Clock};
-use crate::limits::{
+use ostler_model::clock::{self, Clock};
+use ostler_model::ids::{AllocId, JobId};
+use ostler_model::job::NAMESPACE;
+use ostler_model::limits::{
     API_BODY_BYTES_MAX, API_REQUEST_WALL_MAX, API_START_WAIT, API_STREAMS_MAX, API_WAIT_MAX,
 };
-use crate::model::ids::{AllocId, JobId};
-use crate::model::job::NAMESPACE;
-use crate::rng::Rng;
+use ostler_model::rng::Rng;
 
 /// What the handlers share.
 pub(super) struct Api {

@@ -25,8 +25,8 @@ use tokio_util::sync::CancellationToken;
 use super::ApiError;
 use super::bounded::Bounded;
 use super::drain::drained;
-use crate::clock;
-use crate::limits::{
+use ostler_model::clock;
+use ostler_model::limits::{
     API_ACCEPT_PAUSE, API_CONNECTIONS_MAX, API_HEADER_BYTES_MAX, API_HEADER_WALL_MAX,
     API_REFUSAL_WALL_MAX, API_REFUSALS_MAX, API_STOP_WALL_MAX, API_WRITE_WALL_MAX,
 };
@@ -240,7 +240,7 @@ mod tests {
     async fn a_client_that_reads_nothing_of_a_stream_loses_its_connection() {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         static PART: [u8; 65_536] = [0; 65_536];
-        const FAR_MORE: u64 = 64 * crate::limits::MIB;
+        const FAR_MORE: u64 = 64 * ostler_model::limits::MIB;
         let dir = tempfile::tempdir().unwrap();
         let endless = || async {
             let parts = std::iter::repeat_with(|| Ok::<_, std::io::Error>(&PART[..]));

@@ -13,8 +13,8 @@ use super::error::Failure;
 use super::params::Params;
 use super::reply;
 use super::router::Api;
-use crate::clock;
-use crate::limits::API_LOOK_INTERVAL;
+use ostler_model::clock;
+use ostler_model::limits::API_LOOK_INTERVAL;
 
 /// Something read from the agent.
 pub(super) struct Found<V> {

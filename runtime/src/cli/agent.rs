@@ -25,11 +25,12 @@ use super::output;
 use super::plugin::not_started;
 use super::start::{StartError, absolute};
 use super::terminal::Terminal;
-use crate::agent::{Agent, AgentConfig, AgentHandle, AgentOptions, Begun, LeaveMode};
+use crate::agent::{Agent, AgentHandle, AgentOptions, Begun, LeaveMode};
 use crate::api::{self, ApiServer, SOCKET_NAME};
-use crate::clock::{self, Clock};
-use crate::model::causes;
-use crate::rng::Rng;
+use ostler_model::causes;
+use ostler_model::clock::{self, Clock};
+use ostler_model::config::AgentConfig;
+use ostler_model::rng::Rng;
 
 /// How long an agent that leaves may take beyond the deadline of a drain; what it waits for then
 /// holds up nobody any more.

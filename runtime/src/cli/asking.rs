@@ -18,8 +18,8 @@ use super::exit::Exit;
 use super::interrupt::Interrupts;
 use super::output;
 use super::terminal::{Terminal, one_line};
-use crate::model::ids::AllocId;
-use crate::model::time::Timestamp;
+use ostler_model::ids::AllocId;
+use ostler_model::time::Timestamp;
 
 /// Most candidates that are listed for an id that means several.
 const CANDIDATES_MAX: usize = 10;

@@ -12,8 +12,8 @@ use super::start::{Fallback, Session};
 use super::stat_values;
 use super::terminal::{Terminal, one_line};
 use crate::agent::{DeviceGroupReport, DeviceHolder, DeviceReport};
-use crate::clock::Clock;
-use crate::model::time::Timestamp;
+use ostler_model::clock::Clock;
+use ostler_model::time::Timestamp;
 
 /// Run one of the commands.
 pub(super) async fn run(command: &DeviceCommand, terminal: &Terminal) -> Exit {

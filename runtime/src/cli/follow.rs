@@ -8,9 +8,9 @@ use tokio::task::JoinSet;
 
 use super::progress::Seen;
 use super::report::{Label, Output, Report, Stream};
-use crate::alloc::AllocHandle;
-use crate::logs::{From, LineFollower, LogStream, TaskLogs};
-use crate::model::ids::{AllocId, TaskName};
+use ostler_lifecycle::alloc::AllocHandle;
+use ostler_logs::{From, LineFollower, LogStream, TaskLogs};
+use ostler_model::ids::{AllocId, TaskName};
 
 /// Tell everything of `alloc` until it is done and its output was read to the end. One task per
 /// task of the allocation and one for the states, all on `on`.

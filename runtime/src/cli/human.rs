@@ -3,12 +3,12 @@
 use super::report::{Label, Output, Placed, Rendered, Report, Stream};
 use super::terminal::{Terminal, one_line, paint, plain, task_line};
 use crate::agent::{AllocResult, PluginEntry, PluginStatus};
-use crate::model::alloc::ClientStatus;
-use crate::model::device::{Health, HealthState, Locality};
-use crate::model::event::{self, EventKind, TaskEvent};
-use crate::model::ids::{JobId, PluginName};
-use crate::model::task::{ExitResult, TaskState};
-use crate::node::NodeView;
+use ostler_model::alloc::ClientStatus;
+use ostler_model::device::{Health, HealthState, Locality};
+use ostler_model::event::{self, EventKind, TaskEvent};
+use ostler_model::ids::{JobId, PluginName};
+use ostler_model::task::{ExitResult, TaskState};
+use ostler_node::NodeView;
 
 const DIM: &str = "2";
 const RED: &str = "31";

@@ -5,14 +5,14 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::agent::AgentConfig;
 use crate::agent::ConfigProblem;
-use crate::agent::config::CONFIG_FILE_BYTES_MAX;
-use crate::jobspec::{self, ConfigFault, Diagnostics, JobFile, JobFileError};
-use crate::limits::JOB_FILE_BYTES_MAX;
-use crate::model::causes::chain;
-use crate::model::job::Job;
-use crate::model::words::counted;
+use ostler_jobspec::{ConfigFault, Diagnostics, JobFile, JobFileError};
+use ostler_model::causes::chain;
+use ostler_model::config::AgentConfig;
+use ostler_model::job::Job;
+use ostler_model::limits::CONFIG_FILE_BYTES_MAX;
+use ostler_model::limits::JOB_FILE_BYTES_MAX;
+use ostler_model::words::counted;
 
 /// Why a file could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +104,7 @@ impl JobInput {
 pub(super) fn job(path: &Path) -> Result<JobInput, InputError> {
     let read = |file| JobInput { path: path.to_owned(), file };
     if path != Path::new("-") {
-        return jobspec::read_file(path).map(read).map_err(|error| match error {
+        return ostler_jobspec::read_file(path).map(read).map_err(|error| match error {
             JobFileError::Invalid { path, source_text, diagnostics } => {
                 InputError::Invalid { path, text: source_text, diagnostics }
             }
@@ -113,7 +113,7 @@ pub(super) fn job(path: &Path) -> Result<JobInput, InputError> {
     }
     let bytes = bounded(io::stdin().lock(), path, JOB_FILE_BYTES_MAX)?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    match jobspec::read(&bytes, path, None) {
+    match ostler_jobspec::read(&bytes, path, None) {
         Ok(parsed) => Ok(read(JobFile { parsed, text })),
         Err(diagnostics) => Err(InputError::Invalid { path: path.to_owned(), text, diagnostics }),
     }
@@ -125,7 +125,7 @@ pub(super) fn config(path: Option<&Path>) -> Result<AgentConfig, InputError> {
         return Ok(AgentConfig::default());
     };
     let bytes = file(path, CONFIG_FILE_BYTES_MAX)?;
-    AgentConfig::parse(&bytes, path).map_err(|diagnostics| InputError::Invalid {
+    ostler_jobspec::parse_agent_config(&bytes, path).map_err(|diagnostics| InputError::Invalid {
         path: path.to_owned(),
         text: String::from_utf8_lossy(&bytes).into_owned(),
         diagnostics,

@@ -16,7 +16,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::output;
 use super::terminal::Terminal;
-use crate::limits::{LOG_END_WAIT, LOG_QUEUE_BYTES_MAX};
+use ostler_model::limits::{LOG_END_WAIT, LOG_QUEUE_BYTES_MAX};
 
 /// Variable with a filter that replaces `-v`, in the syntax of `RUST_LOG`.
 const FILTER_VARIABLE: &str = "OSTLER_LOG";

@@ -18,8 +18,8 @@ use super::start::{Fallback, Session};
 use super::state;
 use super::terminal::{Terminal, one_line};
 use crate::agent::HeldReport;
-use crate::model::device::{DeviceGroup, DeviceInstance, HealthState};
-use crate::node::NodeView;
+use ostler_model::device::{DeviceGroup, DeviceInstance, HealthState};
+use ostler_node::NodeView;
 
 /// Show the node.
 pub(super) async fn status(args: &NodeStatusArgs, terminal: &Terminal) -> Exit {

@@ -9,7 +9,7 @@ use super::client::host_shapes::HostStats;
 use super::output::{headline, size, table};
 use super::stat_values;
 use super::terminal::Terminal;
-use crate::model::stats::StatValue;
+use ostler_model::stats::StatValue;
 
 /// Sections for the machine and each group of devices.
 pub(super) fn text(stats: &HostStats, terminal: &Terminal) -> String {

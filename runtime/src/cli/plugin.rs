@@ -13,13 +13,14 @@ use super::input;
 use super::output::{self, headline, size, table};
 use super::start::{Fallback, Session, StartError};
 use super::terminal::{Terminal, one_line, plain};
-use crate::agent::{AgentConfig, PluginEntry, PluginStatus, SignatureReport, verify};
-use crate::limits::PLUGIN_FILE_BYTES_MAX;
-use crate::model::trust::Voucher;
-use crate::model::variables::prefix_of;
-use crate::plugin::capability::{Added, Authority, Grants, grant_lines};
-use crate::plugin::grant_lines::{answer_words, block_lines, granted_words};
-use crate::plugin::manifest::{Manifest, PluginKind};
+use crate::agent::{PluginEntry, PluginStatus, SignatureReport, verify};
+use ostler_model::config::AgentConfig;
+use ostler_model::grants::lines::{answer_words, block_lines, granted_words};
+use ostler_model::grants::{Added, Authority, Grants, grant_lines};
+use ostler_model::limits::PLUGIN_FILE_BYTES_MAX;
+use ostler_model::plugin::{Manifest, PluginKind};
+use ostler_model::trust::Voucher;
+use ostler_model::variables::prefix_of;
 
 /// Hex digits of a digest in a table.
 const DIGEST_CHARS: usize = 12;
@@ -238,7 +239,8 @@ pub(super) fn inspect(args: &InspectArgs, terminal: &Terminal) -> Exit {
     let read = input::file(&args.file, PLUGIN_FILE_BYTES_MAX).map_err(|error| error.to_string());
     let read = read.and_then(|bytes| {
         let name = args.file.display();
-        Manifest::read(&bytes).map_err(|error| format!("{name} is no plugin: {error}"))
+        crate::plugin::manifest::read(&bytes)
+            .map_err(|error| format!("{name} is no plugin: {error}"))
     });
     let manifest = match read {
         Ok(manifest) => manifest,

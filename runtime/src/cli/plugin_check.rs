@@ -10,14 +10,14 @@ use super::input;
 use super::output::{self, headline, size, table};
 use super::start::user_code_dir;
 use super::terminal::{Terminal, one_line, paint, plain};
-use crate::agent::PluginBlock;
 use crate::agent::offline::{self, Costs, Finding, Place, Report, Subject, Verdict};
-use crate::limits::{CONFIG_FILE_BYTES_MAX, PLUGIN_FILE_BYTES_MAX, PluginLimits};
-use crate::model::config::{CommandGrant, FileGrant, Grants};
-use crate::model::json::JsonObject;
-use crate::model::words::took;
-use crate::plugin::capability::Authority;
-use crate::plugin::grant_lines::{answer_words, granted_words};
+use ostler_model::config::PluginBlock;
+use ostler_model::config::{CommandGrant, FileGrant, Grants};
+use ostler_model::grants::Authority;
+use ostler_model::grants::lines::{answer_words, granted_words};
+use ostler_model::json::JsonObject;
+use ostler_model::limits::{CONFIG_FILE_BYTES_MAX, PLUGIN_FILE_BYTES_MAX, PluginLimits};
+use ostler_model::words::took;
 
 /// Pattern of a command grant for any arguments.
 const ANY_ARGUMENTS: &str = "**";
@@ -45,7 +45,7 @@ pub(super) async fn check(args: &PluginCheckArgs, terminal: &Terminal) -> Exit {
     let report = match offline::check(&subject, Place { code_dir, compiler: None }).await {
         Ok(report) => report,
         Err(error) => {
-            output::error(terminal, &crate::model::causes::chain(&error));
+            output::error(terminal, &ostler_model::causes::chain(&error));
             return Exit::Agent;
         }
     };

@@ -45,7 +45,7 @@ fn text(lifted: &[LiftReport]) -> String {
 mod tests {
     use super::*;
     use crate::agent::Quarantine;
-    use crate::model::time::Timestamp;
+    use ostler_model::time::Timestamp;
 
     #[test]
     fn what_was_lifted_is_told_with_its_reason() {

@@ -8,8 +8,9 @@ use super::exit::Exit;
 use super::input;
 use super::output::{self, size};
 use super::terminal::{Terminal, one_line};
-use crate::agent::{AgentConfig, PullReport};
-use crate::model::oci::Reference;
+use crate::agent::PullReport;
+use ostler_model::config::AgentConfig;
+use ostler_model::oci::Reference;
 
 /// Where pins are kept when only a directory for plugins is given.
 const BESIDE: &str = ".ostler";

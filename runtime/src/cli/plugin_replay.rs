@@ -15,10 +15,10 @@ use super::terminal::{Terminal, one_line, plain};
 use crate::agent::offline::{
     self, Again, OfflineError, Outcome, Place, Recording, ReplayVerdict, Replayed,
 };
-use crate::limits::{PLUGIN_FILE_BYTES_MAX, PLUGIN_RECORDING_BYTES_MAX};
-use crate::model::causes::chain;
-use crate::model::time::Timestamp;
-use crate::model::words::{counted, took};
+use ostler_model::causes::chain;
+use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, PLUGIN_RECORDING_BYTES_MAX};
+use ostler_model::time::Timestamp;
+use ostler_model::words::{counted, took};
 
 /// Make a recorded call again, and say how it compares.
 pub(super) async fn replay(args: &PluginReplayArgs, terminal: &Terminal) -> Exit {

@@ -14,10 +14,10 @@ use super::terminal::{Terminal, one_line};
 use crate::agent::{
     PluginActivity, PluginState, PluginStatus, PluginStatusReport, Quarantine, UpgradeStatus,
 };
-use crate::clock::Clock;
-use crate::model::device::HealthState;
-use crate::model::time::Timestamp;
-use crate::model::words::{counted, took};
+use ostler_model::clock::Clock;
+use ostler_model::device::HealthState;
+use ostler_model::time::Timestamp;
+use ostler_model::words::{counted, took};
 
 /// Show how the plugins do, or one of them.
 pub(super) async fn status(args: &PluginStatusArgs, terminal: &Terminal) -> Exit {
@@ -249,7 +249,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::device::Health;
+    use ostler_model::device::Health;
 
     const NOW: Timestamp = Timestamp::from_nanos(100_000_000_000);
 

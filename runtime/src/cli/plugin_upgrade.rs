@@ -91,7 +91,7 @@ pub(super) fn text(report: &UpgradeReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::time::Timestamp;
+    use ostler_model::time::Timestamp;
 
     fn report(outcome: UpgradeOutcome) -> UpgradeReport {
         let release = |version: &str, digest: &str| Release {

@@ -8,8 +8,9 @@ use super::exit::Exit;
 use super::input;
 use super::output::{self, size};
 use super::terminal::{Terminal, one_line, plain};
-use crate::agent::{AgentConfig, SignatureReport, VerifyReport};
-use crate::model::trust::PluginSource;
+use crate::agent::{SignatureReport, VerifyReport};
+use ostler_model::config::AgentConfig;
+use ostler_model::trust::PluginSource;
 
 /// Verify a plugin file.
 pub(super) fn verify(args: &VerifyArgs, terminal: &Terminal) -> Exit {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::report::{Label, Report};
-use crate::model::alloc::{AllocState, Allocation, ClientStatus};
-use crate::model::event::TaskEvent;
-use crate::model::ids::TaskName;
+use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
+use ostler_model::event::TaskEvent;
+use ostler_model::ids::TaskName;
 
 /// Longest label, characters: a longer one would leave no room for the line.
 const LABEL_CHARS_MAX: usize = 40;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 
 use crate::agent::{AllocResult, ConfigProblem, PluginEntry};
-use crate::jobspec::{Diagnostic, Diagnostics};
-use crate::model::alloc::{Allocation, ClientStatus};
-use crate::model::event::TaskEvent;
-use crate::model::ids::{AllocId, GroupName, JobId, TaskName};
-use crate::model::resources::{AllocatedDevice, AllocatedPort};
-use crate::node::NodeView;
+use ostler_jobspec::{Diagnostic, Diagnostics};
+use ostler_model::alloc::{Allocation, ClientStatus};
+use ostler_model::event::TaskEvent;
+use ostler_model::ids::{AllocId, GroupName, JobId, TaskName};
+use ostler_model::resources::{AllocatedDevice, AllocatedPort};
+use ostler_node::NodeView;
 
 /// How a task is called in front of its lines.
 #[derive(Debug, PartialEq, Eq)]

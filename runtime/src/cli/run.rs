@@ -25,11 +25,11 @@ use super::report::{Failure, Report};
 use super::start::{Fallback, Session, StartError};
 use super::terminal::Terminal;
 use crate::agent::{AgentHandle, JobHandle, JobResult, RAW_EXEC, SubmitError};
-use crate::alloc::{AllocHandle, AllocPhase};
-use crate::clock;
-use crate::jobspec::Diagnostics;
-use crate::limits::RUN_END_WALL_MAX;
-use crate::model::causes;
+use ostler_jobspec::Diagnostics;
+use ostler_lifecycle::alloc::{AllocHandle, AllocPhase};
+use ostler_model::causes;
+use ostler_model::clock;
+use ostler_model::limits::RUN_END_WALL_MAX;
 
 /// How long a job killed at once may take; what is left then ends with the program. Who asks a
 /// second time does not want to wait.

@@ -6,10 +6,11 @@ use super::args::AgentArgs;
 use super::exit::Exit;
 use super::input::{self, InputError};
 use super::output;
-use crate::agent::{Agent, AgentConfig, AgentError, AgentHandle, AgentOptions, Holder, LockError};
-use crate::clock::{self, Clock};
-use crate::model::causes;
-use crate::rng::Rng;
+use crate::agent::{Agent, AgentError, AgentHandle, AgentOptions, Holder, LockError};
+use ostler_model::causes;
+use ostler_model::clock::{self, Clock};
+use ostler_model::config::AgentConfig;
+use ostler_model::rng::Rng;
 use std::time::Duration;
 
 /// How long an agent that leaves may take; what it holds is then the kernel's to clean up.

@@ -4,7 +4,7 @@
 //! truth value goes before a text, a text before a fraction, a fraction before a whole number, as in
 //! Nomad. What was not measured is `<none>`, what has no value at all `<unknown>`.
 
-use crate::model::stats::{StatObject, StatValue};
+use ostler_model::stats::{StatObject, StatValue};
 
 /// A measurement, or that there is none.
 pub(super) fn value(value: Option<&StatValue>) -> String {

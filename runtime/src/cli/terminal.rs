@@ -2,8 +2,8 @@
 
 use std::io::IsTerminal as _;
 
-use crate::limits::CLIENT_BODY_BYTES_MAX;
-use crate::model::shown::{hides, shown_lines};
+use ostler_model::limits::CLIENT_BODY_BYTES_MAX;
+use ostler_model::shown::{hides, shown_lines};
 
 /// The two output streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

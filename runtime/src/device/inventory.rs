@@ -13,9 +13,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::device::{DeviceGroup, GroupKey, Health, HealthState};
-use crate::model::ids::PluginName;
-use crate::model::stats::DeviceGroupStats;
+use ostler_model::device::{DeviceGroup, GroupKey, Health, HealthState};
+use ostler_model::ids::PluginName;
+use ostler_model::stats::DeviceGroupStats;
 
 #[derive(Default)]
 struct Answer {

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::device::DeviceInstance;
+use ostler_model::device::DeviceInstance;
 
 fn plugin(name: &str) -> PluginName {
     PluginName::new(name).unwrap()

@@ -14,9 +14,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::device::GroupKey;
-use crate::model::ids::{AllocId, TaskName};
-use crate::model::resources::AllocatedDevice;
+use ostler_model::device::GroupKey;
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::resources::AllocatedDevice;
 
 /// Who holds an instance.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

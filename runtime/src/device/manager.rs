@@ -24,19 +24,19 @@ use super::inventory::{Inventory, Moved};
 use super::ledger::Holder;
 use super::source::DeviceSource;
 use super::stats::StatsIndex;
-use crate::clock::{self, Clock};
-use crate::driver::api::{BoxFuture, Devices, PluginCallError};
-use crate::limits::{
+use crate::plugin::convert::NextCheck;
+use crate::plugin::refresh::{Asked, Refresher};
+use ostler_model::clock::{self, Clock};
+use ostler_model::device::{DeviceGroup, HealthState, Reservation};
+use ostler_model::ids::{AllocId, PluginName, TaskName};
+use ostler_model::limits::{
     DEVICE_CALL_WALL_MAX, DEVICE_CALLS_MAX, DEVICE_STATS_INTERVAL_DEFAULT,
     DEVICE_STATS_INTERVAL_MIN, DEVICE_STATS_OLD_INTERVALS, PLUGIN_CALL_SLACK,
 };
-use crate::model::device::{DeviceGroup, HealthState, Reservation};
-use crate::model::ids::{AllocId, PluginName, TaskName};
-use crate::model::resources::AllocatedDevice;
-use crate::model::stats::DeviceGroupStats;
-use crate::node::Node;
-use crate::plugin::convert::NextCheck;
-use crate::plugin::refresh::{Asked, Refresher};
+use ostler_model::ports::{BoxFuture, Devices, PluginCallError};
+use ostler_model::resources::AllocatedDevice;
+use ostler_model::stats::DeviceGroupStats;
+use ostler_node::Node;
 
 pub use claims::{ClaimReport, ClaimState, LedgerBook};
 

@@ -28,12 +28,12 @@
 
 use std::time::Duration;
 
-use crate::driver::api::PluginCallError;
-use crate::limits::{
+use ostler_model::ids::PluginName;
+use ostler_model::limits::{
     DEVICE_RELEASE_RETRY_FIRST, DEVICE_RELEASE_RETRY_MAX, DEVICE_RELEASE_TRIES_MAX,
 };
-use crate::model::ids::PluginName;
-use crate::model::resources::AllocatedDevice;
+use ostler_model::ports::PluginCallError;
+use ostler_model::resources::AllocatedDevice;
 
 /// Instances of one group that the task holds.
 #[derive(Clone, Debug, PartialEq, Eq)]

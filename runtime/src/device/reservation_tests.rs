@@ -13,8 +13,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::device::ledger::{DeviceLedger, Holder};
-use crate::model::device::GroupKey;
-use crate::model::ids::{AllocId, TaskName};
+use ostler_model::device::GroupKey;
+use ostler_model::ids::{AllocId, TaskName};
 
 fn lent(group: &str, id: &str) -> AllocatedDevice {
     let group = GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: group.into() };

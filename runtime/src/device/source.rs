@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Clock;
-use crate::driver::api::{BoxFuture, PluginCallError};
-use crate::model::device::{GroupKey, Reservation};
-use crate::model::ids::PluginName;
-use crate::model::resources::AllocatedDevice;
-use crate::model::stats::DeviceGroupStats;
 use crate::plugin::convert::DeviceFingerprint;
 use crate::plugin::device::DevicePlugin;
 use crate::plugin::meter::PluginMeter;
 use crate::plugin::policy::FailurePolicy;
+use ostler_model::clock::Clock;
+use ostler_model::device::{GroupKey, Reservation};
+use ostler_model::ids::PluginName;
+use ostler_model::ports::{BoxFuture, PluginCallError};
+use ostler_model::resources::AllocatedDevice;
+use ostler_model::stats::DeviceGroupStats;
 
 /// The calls of a device plugin. Answers are checked: bounded, and each name there once. A call may
 /// take long or never end: [`super::manager`] bounds it.

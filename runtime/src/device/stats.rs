@@ -13,11 +13,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::device::GroupKey;
-use crate::model::ids::PluginName;
-use crate::model::resources::AllocatedDevice;
-use crate::model::stats::{DeviceGroupStats, InstanceStats};
-use crate::model::time::Timestamp;
+use ostler_model::device::GroupKey;
+use ostler_model::ids::PluginName;
+use ostler_model::resources::AllocatedDevice;
+use ostler_model::stats::{DeviceGroupStats, InstanceStats};
+use ostler_model::time::Timestamp;
 
 struct Group {
     plugin: PluginName,

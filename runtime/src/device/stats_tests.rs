@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::stats::StatValue;
+use ostler_model::stats::StatValue;
 
 const OLD_AFTER: Duration = Duration::from_secs(15);
 

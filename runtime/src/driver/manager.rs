@@ -12,15 +12,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::api::{Driver, Drivers, PluginCallError, Workloads};
 use super::proxy::DriverProxy;
 pub use super::proxy::LiveTask;
-use crate::model::device::{Health, HealthState};
-use crate::model::ids::PluginName;
-use crate::node::{DriverView, Node};
 use crate::plugin::convert::DriverFingerprint;
 use crate::plugin::driver::DriverPlugin;
 use crate::plugin::refresh::{Asked, Refresher};
+use ostler_model::device::{Health, HealthState};
+use ostler_model::ids::PluginName;
+use ostler_model::ports::{Driver, Drivers, PluginCallError, Workloads};
+use ostler_node::{DriverView, Node};
 
 struct Inner {
     node: Node,

@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::attribute::{Attribute, NamedAttribute, Scalar};
-use crate::node::watch::Watcher;
-use crate::node::{NodeId, NodeView};
 use crate::plugin::convert::NextCheck;
-use crate::rng::Rng;
-use crate::testing::fake_driver::FakeNode;
+use ostler_model::attribute::{Attribute, NamedAttribute, Scalar};
+use ostler_model::rng::Rng;
+use ostler_node::watch::Watcher;
+use ostler_node::{NodeId, NodeView};
+use ostler_testing::fake_driver::FakeNode;
 
 fn manager() -> (DriverManager, Node) {
     let node = Node::new(NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box"));

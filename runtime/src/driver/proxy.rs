@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use super::api::{
+use crate::plugin::driver::DriverPlugin;
+use ostler_model::ids::RunId;
+use ostler_model::json::JsonObject;
+use ostler_model::ports::{
     BoxFuture, Capabilities, Diagnostic, Driver, Inspected, PluginCallError, Started, TaskConfig,
     TaskContext, Workloads,
 };
-use crate::model::ids::RunId;
-use crate::model::json::JsonObject;
-use crate::model::task::{DriverHandle, ExitResult, RawExit};
-use crate::plugin::driver::DriverPlugin;
+use ostler_model::task::{DriverHandle, ExitResult, RawExit};
 
 /// A task that the driver started or owns again, and has not forgotten.
 #[derive(Clone)]

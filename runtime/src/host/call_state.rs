@@ -16,14 +16,14 @@ use super::imports::Lookup;
 use super::log_meter::LogMeter;
 use super::network::NetworkState;
 use super::tape::Tape;
-use crate::clock::{Clock, Stopwatch};
-use crate::driver::api::TaskContext;
-use crate::limits::{self, PluginLimits};
-use crate::plugin::capability::Grants;
 use crate::sandbox::{
     CallError, CpuMeter, GuestLimiter, GuestOutput, HostCalls, HostcallBudget, StoreLimits,
     StoreState, Tail, new_resource_table, new_wasi_builder,
 };
+use ostler_model::clock::{Clock, Stopwatch};
+use ostler_model::grants::Grants;
+use ostler_model::limits::{self, PluginLimits};
+use ostler_model::ports::TaskContext;
 
 /// What host functions know of the plugin that calls them; the same for all its calls.
 pub struct PluginContext {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::process::descriptors;
-use crate::limits::COMMAND_OUTPUT_BYTES_MAX;
+use ostler_model::limits::COMMAND_OUTPUT_BYTES_MAX;
 
 /// What a program did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub async fn run(
         let (out, err) = tokio::join!(bounded(stdout), bounded(stderr));
         (out, err, child.wait().await)
     };
-    let Some((out, err, status)) = crate::clock::timeout(wall, work).await else {
+    let Some((out, err, status)) = ostler_model::clock::timeout(wall, work).await else {
         return Err(CommandFailure::TimedOut);
     };
     group.reaped();
@@ -158,7 +158,7 @@ mod tests {
         let pid = std::fs::read_to_string(&file).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());
         let alive = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
-        let watch = crate::clock::Stopwatch::start();
+        let watch = ostler_model::clock::Stopwatch::start();
         while alive() {
             assert!(watch.elapsed() < Duration::from_secs(10), "{stat} is still there");
             tokio::task::yield_now().await;

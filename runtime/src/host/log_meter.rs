@@ -1,7 +1,7 @@
 //! How much a plugin may write to the agent's log: bytes per second, the rest dropped and counted.
 //! Pure: time comes in as an argument.
 
-use crate::clock::Timestamp;
+use ostler_model::clock::Timestamp;
 
 /// A bucket of log bytes that fills with time and holds one second's worth.
 #[derive(Debug, Clone)]

@@ -23,9 +23,9 @@ pub mod workloads;
 
 use std::sync::Arc;
 
-use crate::clock::Clock;
-use crate::rng::Rng;
 use crate::sandbox::Sandbox;
+use ostler_model::clock::Clock;
+use ostler_model::rng::Rng;
 
 pub use call_state::{CallState, PluginContext};
 pub use workloads::HostWorkloads;

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use wasmtime_wasi::WasiCtxBuilder;
 use wasmtime_wasi::sockets::SocketAddrUse;
 
-use crate::limits::PLUGIN_ADDRESSES_LEARNED_MAX;
-use crate::model::endpoint::Endpoint;
+use ostler_model::endpoint::Endpoint;
+use ostler_model::limits::PLUGIN_ADDRESSES_LEARNED_MAX;
 
 /// An address that a granted name stood for, and a port of that grant; absent: any.
 type Learned = (IpAddr, Option<u16>);

@@ -3,11 +3,11 @@
 use super::process::left::{self, Known};
 use super::process::{self, ProcessHost, chain, identity};
 use super::wasm_task::WasmTaskHost;
-use crate::clock::Clock;
-use crate::driver::api::{Adoption, BoxFuture, ProcessIdentity, RunNote, Workloads};
-use crate::limits::KILL_GRACE;
-use crate::model::ids::RunId;
-use crate::model::task::{RawExit, Usage, Workload};
+use ostler_model::clock::Clock;
+use ostler_model::ids::RunId;
+use ostler_model::limits::KILL_GRACE;
+use ostler_model::ports::{Adoption, BoxFuture, ProcessIdentity, RunNote, Workloads};
+use ostler_model::task::{RawExit, Usage, Workload};
 
 /// Processes and WASM tasks behind one face.
 #[derive(Clone)]

@@ -12,7 +12,6 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use wasmtime::Store;
 
-use super::authority::Answers;
 use super::bindings::since_0_1::host::types as wit;
 use super::convert::{self, NextCheck};
 use super::failure::Failure;
@@ -22,18 +21,19 @@ use super::record::{Input, Outcome, Recorder};
 use super::slots::{Slots, StartTurn};
 use super::strikes::TaskKey;
 use super::weigh::Weigh;
-use crate::clock::{Stopwatch, Timestamp, timeout};
-use crate::driver::api::{PluginCallError, TaskContext};
 use crate::host::call_state::HostTime;
 use crate::host::tape::{SharedReel, Tape};
 use crate::host::{CallState, HostServices, PluginContext};
-use crate::limits;
-use crate::model::ids::JobId;
-use crate::model::json::JsonObject;
 use crate::sandbox::{
     Blocks, CallError, CpuMeter, EngineKind, GuestLimiter, GuestTask, Pace, StoreLimits,
     StoreState, Tail, classify, meter_host_calls, new_store,
 };
+use ostler_model::clock::{Stopwatch, Timestamp, timeout};
+use ostler_model::grants::answers::Answers;
+use ostler_model::ids::JobId;
+use ostler_model::json::JsonObject;
+use ostler_model::limits;
+use ostler_model::ports::{PluginCallError, TaskContext};
 
 /// How often a call whose guest waits for host work with a deadline of its own is looked at.
 const HOST_WORK_LOOK: Duration = Duration::from_millis(50);

@@ -11,19 +11,19 @@ use std::time::Duration;
 
 use super::bindings::since_0_1::host::types as wit;
 use super::bindings::since_0_1::{device_export as dev, driver_export as drv};
-use crate::driver::api::{Capabilities, Diagnostic, FsIsolation, PluginCallError};
-use crate::limits::{
+use ostler_model::attribute::{Attribute, AttributeError, NamedAttribute, Scalar};
+use ostler_model::device::{
+    DeviceGroup, DeviceInstance, DeviceNode, GroupKey, Health, HealthState, Locality, Mount,
+    Reservation,
+};
+use ostler_model::ids::PluginName;
+use ostler_model::limits::{
     ANSWER_DIAGNOSTIC_BYTES_MAX, ANSWER_DIAGNOSTICS_MAX, ANSWER_NAME_BYTES_MAX,
     ANSWER_TEXT_BYTES_MAX, ATTRIBUTES_MAX, DEVICE_GROUPS_MAX, DEVICE_INSTANCES_MAX, NEXT_CHECK_MIN,
     WATCH_PATHS_MAX, WATCH_SUBSYSTEMS_MAX,
 };
-use crate::model::attribute::{Attribute, AttributeError, NamedAttribute, Scalar};
-use crate::model::device::{
-    DeviceGroup, DeviceInstance, DeviceNode, GroupKey, Health, HealthState, Locality, Mount,
-    Reservation,
-};
-use crate::model::ids::PluginName;
-use crate::model::shown::{has_hidden, shown, shown_lines};
+use ostler_model::ports::{Capabilities, Diagnostic, FsIsolation, PluginCallError};
+use ostler_model::shown::{has_hidden, shown, shown_lines};
 
 pub(super) use stats::device_stats;
 

@@ -11,17 +11,17 @@ use super::bindings::since_0_1::device_export as dev;
 use super::bindings::since_0_1::device_world::DevicePluginPre;
 use super::call::Caller;
 use super::convert::{self, DeviceFingerprint};
-use super::manifest::Manifest;
 use super::meter::PluginMeter;
 use super::schema::{ConfigSchema, Described, aside};
 use super::weigh::Weigh as _;
-use crate::driver::api::PluginCallError;
 use crate::host::CallState;
-use crate::model::device::{GroupKey, Reservation};
-use crate::model::ids::PluginName;
-use crate::model::json::JsonObject;
-use crate::model::resources::AllocatedDevice;
-use crate::model::stats::DeviceGroupStats;
+use ostler_model::device::{GroupKey, Reservation};
+use ostler_model::ids::PluginName;
+use ostler_model::json::JsonObject;
+use ostler_model::plugin::Manifest;
+use ostler_model::ports::PluginCallError;
+use ostler_model::resources::AllocatedDevice;
+use ostler_model::stats::DeviceGroupStats;
 
 /// A loaded device plugin.
 pub struct DevicePlugin {

@@ -11,20 +11,20 @@ use super::bindings::since_0_1::driver_export as drv;
 use super::bindings::since_0_1::driver_world::DriverPluginPre;
 use super::bindings::since_0_1::host::types as wit;
 use super::call::{Ask, Caller};
-use super::capability::Authority;
 use super::convert::{self, AnswerError, DriverFingerprint};
-use super::manifest::Manifest;
 use super::meter::PluginMeter;
 use super::schema::{ConfigSchema, Described, aside};
 use super::weigh::Weigh as _;
-use crate::driver::api::{
+use crate::host::CallState;
+use ostler_model::grants::Authority;
+use ostler_model::ids::PluginName;
+use ostler_model::json::JsonObject;
+use ostler_model::limits::HANDLE_BYTES_MAX;
+use ostler_model::plugin::Manifest;
+use ostler_model::ports::{
     Capabilities, Inspected, PluginCallError, Started, TaskConfig, TaskContext,
 };
-use crate::host::CallState;
-use crate::limits::HANDLE_BYTES_MAX;
-use crate::model::ids::PluginName;
-use crate::model::json::JsonObject;
-use crate::model::task::{DriverHandle, ExitResult, RawExit, Workload};
+use ostler_model::task::{DriverHandle, ExitResult, RawExit, Workload};
 
 /// A loaded driver.
 pub struct DriverPlugin {
@@ -337,7 +337,7 @@ pub(super) fn inspected(status: drv::Status) -> Result<Inspected, AnswerError> {
             signal: exit.signal,
             oom_killed: exit.oom_killed,
             error: exit.error.map(|text| convert::text("error", text)).transpose()?,
-            finished_at: crate::clock::Timestamp::from_nanos(exit.finished_at),
+            finished_at: ostler_model::clock::Timestamp::from_nanos(exit.finished_at),
         })),
         (drv::RunState::Exited, None) => Err(broken("state", "exited without an exit".to_owned())),
     }

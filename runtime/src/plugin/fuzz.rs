@@ -2,9 +2,9 @@
 
 use super::bindings::since_0_1::{device_export as dev, driver_export as drv};
 use super::{convert, driver};
-use crate::clock::Timestamp;
 use crate::host::tape::{Player, Reel};
-use crate::model::ids::PluginName;
+use ostler_model::clock::Timestamp;
+use ostler_model::ids::PluginName;
 
 /// Bytes as answers of a plugin of each kind, checked as the agent checks them.
 pub fn answers(bytes: &[u8]) {

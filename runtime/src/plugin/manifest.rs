@@ -6,17 +6,15 @@
 
 use std::fmt;
 
-use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use wasmparser::{ComponentExternalKind, Encoding, Parser, Payload};
 
-use super::capability::Authority;
-use crate::limits::{
+use ostler_model::limits::{
     ANSWER_DIAGNOSTIC_BYTES_MAX, NAMES_TOLD_MAX, PLUGIN_FILE_BYTES_MAX, PLUGIN_ITEM_NAME_BYTES_MAX,
 };
-use crate::model::shown::{cut, has_hidden, shown, some_of};
+use ostler_model::shown::{cut, has_hidden, shown, some_of};
 
-pub use crate::model::plugin::PluginKind;
+pub use ostler_model::plugin::{Manifest, PluginKind};
 
 /// Imports and exports beyond this are refused: a plugin has about twenty.
 const ITEMS_MAX: usize = 1_000;
@@ -92,52 +90,18 @@ pub enum ManifestError {
 /// Interface versions this agent speaks.
 pub const VERSIONS_SPOKEN: &str = "0.1.0";
 
-/// What a component says of itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Manifest {
-    /// Driver or device plugin.
-    pub kind: PluginKind,
-    /// Version of `ostler:plugin` it was built against.
-    pub interface_version: String,
-    /// Top-level exports, in file order.
-    pub exports: Vec<String>,
-    /// Top-level imports, in file order.
-    pub imports: Vec<String>,
-    /// Bytes of the file.
-    pub size_bytes: u64,
-    /// SHA-256 of the file, hex.
-    pub digest: String,
-}
-
-impl Manifest {
-    /// Read a component's imports and exports without compiling it.
-    ///
-    /// # Errors
-    /// When the bytes are no component of the plugin contract.
-    pub fn read(bytes: &[u8]) -> Result<Self, ManifestError> {
-        let size_bytes = bytes.len() as u64;
-        if size_bytes > PLUGIN_FILE_BYTES_MAX {
-            return Err(ManifestError::TooLarge { size: size_bytes });
-        }
-        let (imports, exports) = top_level(bytes)?;
-        let (kind, interface_version) = contract(&exports)?;
-        Ok(Self { kind, interface_version, exports, imports, size_bytes, digest: digest(bytes) })
+/// Read a component's imports and exports without compiling it.
+///
+/// # Errors
+/// When the bytes are no component of the plugin contract.
+pub fn read(bytes: &[u8]) -> Result<Manifest, ManifestError> {
+    let size_bytes = bytes.len() as u64;
+    if size_bytes > PLUGIN_FILE_BYTES_MAX {
+        return Err(ManifestError::TooLarge { size: size_bytes });
     }
-
-    /// The imports, grouped by what they let the plugin do; no duplicates.
-    #[must_use]
-    pub fn asks(&self) -> Vec<(Authority, Vec<&str>)> {
-        let mut groups: Vec<(Authority, Vec<&str>)> = Vec::new();
-        for import in &self.imports {
-            let authority = Authority::of_import(import);
-            match groups.iter_mut().find(|(known, _)| *known == authority) {
-                Some((_, list)) => list.push(import),
-                None => groups.push((authority, vec![import])),
-            }
-        }
-        groups.sort_by_key(|(authority, _)| *authority);
-        groups
-    }
+    let (imports, exports) = top_level(bytes)?;
+    let (kind, interface_version) = contract(&exports)?;
+    Ok(Manifest { kind, interface_version, exports, imports, size_bytes, digest: digest(bytes) })
 }
 
 /// SHA-256 of some bytes, hex.
@@ -249,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_component_says_what_it_imports_and_exports_without_being_compiled() {
-        let manifest = Manifest::read(&wat(DEVICE)).unwrap();
+        let manifest = read(&wat(DEVICE)).unwrap();
         assert_eq!(manifest.kind, PluginKind::Device);
         assert_eq!(manifest.interface_version, "0.1.0");
         assert_eq!(
@@ -262,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_is_not_a_plugin_is_refused_with_the_reason() {
-        let error = |bytes: &[u8]| Manifest::read(bytes).unwrap_err().to_string();
+        let error = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
         assert!(error(b"").contains("it is empty"));
         assert!(error(b"#!/bin/sh\n").contains("not WebAssembly"));
         assert!(error(&wat("(module)")).contains("core module"));
@@ -270,7 +234,7 @@ mod tests {
         let version = DEVICE.replace("device@0.1.0", "device@9.9.9");
         assert!(error(&wat(&version)).contains("9.9.9"));
         let hidden = DEVICE.replace("ostler:plugin/log", "ostler:plugin/\\u{202e}log");
-        assert!(Manifest::read(&wat(&hidden)).is_err());
+        assert!(read(&wat(&hidden)).is_err());
         let mut cut = wat(DEVICE);
         cut.truncate(cut.len() - 3);
         assert!(error(&cut).contains("damaged"));

@@ -23,8 +23,8 @@ use super::policy::{
     Effect, FailurePolicy, PluginEvent, PluginFailure, PluginHealth, PluginState, Quarantine,
 };
 use super::strikes::TaskKey;
-use crate::clock::{Clock, Timestamp};
-use crate::driver::api::PluginCallError;
+use ostler_model::clock::{Clock, Timestamp};
+use ostler_model::ports::PluginCallError;
 
 /// What a plugin in quarantine is still asked, for what it runs to end in order: how to stop it, what
 /// its exit means, and to forget it.

@@ -8,10 +8,8 @@
 //! A call is a function of its inputs: what one leaves in memory never reaches the next. A trap, a
 //! hang, a memory bomb or a broken answer is a typed error of that one call.
 
-pub mod authority;
 pub mod bindings;
 pub mod call;
-pub mod capability;
 pub mod check;
 pub mod convert;
 pub mod device;
@@ -19,7 +17,6 @@ pub mod driver;
 mod failure;
 #[doc(hidden)]
 pub mod fuzz;
-pub mod grant_lines;
 pub mod manifest;
 pub mod meter;
 pub mod metrics;
@@ -38,21 +35,22 @@ use std::sync::Arc;
 
 use wasmtime::component::Linker;
 
-use crate::driver::api::Diagnostic;
 use crate::host::{CallState, HostServices, PluginContext, imports};
-use crate::limits::{GUEST_ERROR_BYTES_MAX, PluginLimits};
-use crate::model::ids::PluginName;
-use crate::model::json::JsonObject;
-use crate::model::shown::shown;
 use crate::sandbox::{CodeAsk, EngineKind, Format, LoadError, StoreLimits};
+use ostler_model::ids::PluginName;
+use ostler_model::json::JsonObject;
+use ostler_model::limits::{GUEST_ERROR_BYTES_MAX, PluginLimits};
+use ostler_model::ports::Diagnostic;
+use ostler_model::shown::shown;
 
 use bindings::since_0_1::device_world::DevicePluginPre;
 use bindings::since_0_1::driver_world::DriverPluginPre;
 use call::Caller;
-use capability::{Authority, Grants, NotGranted};
 pub use failure::Failure;
-use manifest::{Manifest, ManifestError, PluginKind};
+use manifest::ManifestError;
 use meter::PluginMeter;
+use ostler_model::grants::{Authority, Grants, NotGranted};
+use ostler_model::plugin::{Manifest, PluginKind};
 use policy::FailurePolicy;
 use record::{Recorder, RecordingStore};
 
@@ -185,7 +183,7 @@ impl PluginRuntime {
     pub fn new(services: HostServices) -> Result<Self, PluginError> {
         let mut linker = Linker::new(services.sandbox.engine(EngineKind::Plugin));
         imports::link(&mut linker).map_err(unlinked)?;
-        let calls = crate::limits::PLUGIN_INSTANCES_MAX as usize;
+        let calls = ostler_model::limits::PLUGIN_INSTANCES_MAX as usize;
         Ok(Self {
             services,
             linker: Arc::new(linker),

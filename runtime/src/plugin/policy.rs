@@ -24,10 +24,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::strikes::{Poisoned, Strikes, TaskKey};
-use crate::limits::{PLUGIN_MESSAGE_BYTES_MAX, QUARANTINE_MAX};
-pub use crate::model::config::{FailurePolicy, QuarantineFor};
-use crate::model::shown;
-use crate::model::time::Timestamp;
+pub use ostler_model::config::{FailurePolicy, QuarantineFor};
+use ostler_model::limits::{PLUGIN_MESSAGE_BYTES_MAX, QUARANTINE_MAX};
+use ostler_model::shown;
+use ostler_model::time::Timestamp;
 
 /// Shortest wait for the end of a quarantine: the timers and the clock are not one.
 const PROBE_WAIT_MIN: Duration = Duration::from_millis(100);

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::PLUGIN_STRIKES_KEPT_MAX;
-use crate::model::ids::{GroupName, JobId, TaskName};
-use crate::model::shown::REST_BYTES_MAX;
+use ostler_model::ids::{GroupName, JobId, TaskName};
+use ostler_model::limits::PLUGIN_STRIKES_KEPT_MAX;
+use ostler_model::shown::REST_BYTES_MAX;
 
 fn at(secs: u64) -> Timestamp {
     Timestamp::from_nanos(secs * 1_000_000_000)

@@ -22,13 +22,13 @@ use tokio_util::task::TaskTracker;
 use super::convert::NextCheck;
 use super::meter::{Held, PluginMeter};
 use super::policy::jittered;
-use crate::clock::{sleep, timeout};
-use crate::limits::{
+use ostler_model::clock::{sleep, timeout};
+use ostler_model::limits::{
     DEVICE_UNDETECTED_INTERVAL, FINGERPRINT_WALL_MAX, FIRST_FINGERPRINT_WAIT,
     UNDETECTED_SUBSYSTEMS, WATCH_ASK_GAP, WATCH_ASK_GAP_FAILING,
 };
-use crate::node::watch::{Subscription, Watcher};
-use crate::rng::Rng;
+use ostler_model::rng::Rng;
+use ostler_node::watch::{Subscription, Watcher};
 
 /// How a fingerprint went.
 #[derive(Clone, Debug, PartialEq, Eq)]

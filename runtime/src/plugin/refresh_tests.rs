@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::time::Instant;
 
 use super::*;
-use crate::clock::{Clock, Timestamp};
-use crate::limits::{WATCH_QUIET, WATCH_SETTLE_MAX};
 use crate::plugin::policy::{FailurePolicy, PluginState, QuarantineFor};
+use ostler_model::clock::{Clock, Timestamp};
+use ostler_model::limits::{WATCH_QUIET, WATCH_SETTLE_MAX};
 
 /// When a plugin was asked, since the start, on virtual time.
 #[derive(Clone)]
@@ -47,7 +47,7 @@ fn failed() -> Asked {
 
 /// A plugin that answers so; `answer` is told how often it was asked before.
 async fn asked(answer: impl Fn(usize) -> Asked + Send + Sync + 'static) -> Node {
-    let watcher = Watcher::without_thread();
+    let watcher = Watcher::without_thread().unwrap();
     let refresher = Refresher::new(watcher.clone(), Rng::seeded(1));
     let meter = Arc::new(PluginMeter::new(
         "p",
@@ -208,7 +208,7 @@ async fn a_plugin_that_finds_nothing_and_says_what_to_watch_is_heard() {
 
 #[tokio::test(start_paused = true)]
 async fn a_plugin_that_hangs_at_first_is_waited_for_with_a_bound_and_asked_again() {
-    let refresher = Refresher::new(Watcher::without_thread(), Rng::seeded(1));
+    let refresher = Refresher::new(Watcher::without_thread().unwrap(), Rng::seeded(1));
     let clock = Clock::fixed(Timestamp::from_nanos(1));
     let meter = Arc::new(PluginMeter::new("p", FailurePolicy::default(), clock));
     let count = Arc::new(AtomicUsize::new(0));
@@ -242,7 +242,7 @@ struct Trapping {
 
 impl Trapping {
     async fn new(traps: usize, policy: FailurePolicy) -> Self {
-        let watcher = Watcher::without_thread();
+        let watcher = Watcher::without_thread().unwrap();
         let refresher = Refresher::new(watcher.clone(), Rng::seeded(1));
         let clock = Clock::fixed(Timestamp::from_nanos(1_000_000_000));
         let meter = Arc::new(PluginMeter::new("p", policy, clock.clone()));

@@ -12,15 +12,15 @@ use serde_json::Value;
 use super::schema_cost::affordable;
 use super::schema_patterns::share;
 use super::{PluginError, convert};
-use crate::clock::timeout;
-use crate::driver::api::Diagnostic;
-use crate::jobspec::suggest::nearest;
-use crate::limits::{
+use ostler_jobspec::suggest::nearest;
+use ostler_model::clock::timeout;
+use ostler_model::ids::PluginName;
+use ostler_model::json::JsonObject;
+use ostler_model::limits::{
     ANSWER_DIAGNOSTIC_BYTES_MAX, ANSWER_DIAGNOSTICS_MAX, SCHEMA_BYTES_MAX, SCHEMA_WALL_MAX,
 };
-use crate::model::ids::PluginName;
-use crate::model::json::JsonObject;
-use crate::model::shown::shown;
+use ostler_model::ports::Diagnostic;
+use ostler_model::shown::shown;
 
 /// A compiled schema.
 pub struct ConfigSchema {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::limits::{
+use ostler_model::limits::{
     SCHEMA_AUTOMATA_BYTES_MAX, SCHEMA_AUTOMATON_BYTES_MAX, SCHEMA_PATTERN_BYTES_MAX,
     SCHEMA_PATTERNS_BYTES_MAX, SCHEMA_PATTERNS_MAX,
 };

@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::clock::{Stopwatch, timeout};
-use crate::limits::{PLUGIN_CALLS_MAX, PLUGIN_STARTS_MAX, PLUGIN_STARTS_OF_JOB_MAX};
-use crate::model::ids::JobId;
 use crate::sandbox::CallError;
+use ostler_model::clock::{Stopwatch, timeout};
+use ostler_model::ids::JobId;
+use ostler_model::limits::{PLUGIN_CALLS_MAX, PLUGIN_STARTS_MAX, PLUGIN_STARTS_OF_JOB_MAX};
 
 /// The places of one plugin.
 pub(super) struct Slots {

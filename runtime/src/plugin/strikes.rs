@@ -13,9 +13,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::limits::{PLUGIN_STRIKES_KEPT_MAX, POISONED_TASKS_KEPT_MAX};
-use crate::model::ids::{GroupName, JobId, TaskName};
-use crate::model::time::Timestamp;
+use ostler_model::ids::{GroupName, JobId, TaskName};
+use ostler_model::limits::{PLUGIN_STRIKES_KEPT_MAX, POISONED_TASKS_KEPT_MAX};
+use ostler_model::time::Timestamp;
 
 /// A task, whichever of its allocations.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,15 +14,15 @@ use super::credentials::Credentials;
 use super::error::RegistryError;
 use super::manifest::{Artifact, Descriptor, MANIFEST_TYPE};
 use super::transport::{Address, Answer, Transport, is_local};
-use crate::clock;
-use crate::limits::{
+use ostler_model::clock;
+use ostler_model::digest::Digest;
+use ostler_model::limits::{
     REGISTRY_CONNECT_WALL, REGISTRY_HEAD_WALL, REGISTRY_MANIFEST_BYTES_MAX, REGISTRY_PULL_WALL,
     REGISTRY_REDIRECTS_MAX, REGISTRY_RETRIES_MAX, REGISTRY_RETRY_WAIT_MAX, REGISTRY_SILENCE_WALL,
     REGISTRY_TOKEN_BYTES_MAX,
 };
-use crate::model::digest::Digest;
-use crate::model::oci::Reference;
-use crate::model::shown::shown;
+use ostler_model::oci::Reference;
+use ostler_model::shown::shown;
 
 const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
 /// Wait before a request is sent again when the registry names none.

@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-use crate::limits::CREDENTIALS_FILE_BYTES_MAX;
+use ostler_model::limits::CREDENTIALS_FILE_BYTES_MAX;
 
 /// Which registry the other two are for.
 const REGISTRY: &str = "OSTLER_REGISTRY";

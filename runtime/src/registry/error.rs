@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use super::manifest::ManifestError;
-use crate::model::digest::Digest;
+use ostler_model::digest::Digest;
 
 /// Why a plugin could not be pulled.
 #[derive(Debug, thiserror::Error)]

@@ -6,9 +6,9 @@
 
 use serde::Deserialize;
 
-use crate::limits::{PLUGIN_FILE_BYTES_MAX, SIGNATURE_FILE_BYTES_MAX};
-use crate::model::digest::Digest;
-use crate::model::shown::shown;
+use ostler_model::digest::Digest;
+use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, SIGNATURE_FILE_BYTES_MAX};
+use ostler_model::shown::shown;
 
 /// The manifests that are understood.
 pub(super) const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -152,7 +152,7 @@ impl Layer {
         if self.size > max {
             return Err(ManifestError::TooLarge { what, size: self.size, max });
         }
-        let tagged = self.digest.starts_with(crate::model::digest::PREFIX);
+        let tagged = self.digest.starts_with(ostler_model::digest::PREFIX);
         let digest = self.digest.parse().ok().filter(|_| tagged);
         let digest = digest.ok_or_else(|| ManifestError::Digest(cut(&self.digest)))?;
         Ok(Descriptor { digest, size: self.size })

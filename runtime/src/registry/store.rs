@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::client::{Pulled, Resolved};
-use crate::durable;
-use crate::limits::{PIN_BYTES_MAX, PINS_MAX};
-use crate::model::digest::Digest;
-use crate::model::oci::Reference;
 use crate::trust::{self, Believable, ReadError, signature_path};
+use ostler_model::digest::Digest;
+use ostler_model::limits::{PIN_BYTES_MAX, PINS_MAX};
+use ostler_model::oci::Reference;
+use ostler_state::durable;
 
 /// What a reference meant when it was pulled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

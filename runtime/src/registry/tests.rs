@@ -18,8 +18,8 @@ use std::time::Duration;
 use server::{Reply, Server};
 
 use super::*;
-use crate::model::digest::Digest;
-use crate::model::oci::Reference;
+use ostler_model::digest::Digest;
+use ostler_model::oci::Reference;
 
 const COMPONENT: &[u8] = b"\0asm not really";
 const SIGNATURE: &[u8] = b"a signature, as far as the registry knows\n";

@@ -19,8 +19,8 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
 use super::client::{Options, Walls};
 use super::error::RegistryError;
-use crate::clock;
-use crate::limits::{REGISTRY_HEAD_BYTES_MAX, REGISTRY_HEADERS_MAX};
+use ostler_model::clock;
+use ostler_model::limits::{REGISTRY_HEAD_BYTES_MAX, REGISTRY_HEADERS_MAX};
 
 /// Encrypted or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -38,13 +38,13 @@ use super::compile::{CompileError, Compiler, artefact_bytes_max};
 use super::engine::{EngineKind, Format, compatibility};
 use super::error::SandboxError;
 use super::prescan::prescan;
-use crate::limits::{self, COMPILE_FAILED_KEPT, CompileLimits};
 use disk::Entry;
 use failed::Failed;
+use ostler_model::limits::{self, COMPILE_FAILED_KEPT, CompileLimits};
 use seal::{Meant, Sealer};
 use turns::Turns;
 
-pub use crate::model::digest::Digest;
+pub use ostler_model::digest::Digest;
 
 /// Why a guest could not be loaded.
 #[derive(Debug, thiserror::Error)]

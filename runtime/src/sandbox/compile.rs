@@ -22,9 +22,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
 use super::engine::{EngineKind, Format};
-use crate::limits::CompileLimits;
-use crate::model::shown::shown_end;
-use crate::{clock, limits};
+use ostler_model::limits::CompileLimits;
+use ostler_model::shown::shown_end;
+use ostler_model::{clock, limits};
 
 pub(super) mod child;
 

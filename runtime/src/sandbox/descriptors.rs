@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::limits;
+use ostler_model::limits;
 
 /// Of all guests of one agent. The limit is read when the first guest opens something: the agent raises
 /// its own before.

@@ -10,7 +10,7 @@ use std::num::NonZeroUsize;
 use sha2::{Digest as _, Sha256};
 use wasmtime::{Config, Engine, WasmBacktraceDetails, WasmFeatures};
 
-use crate::limits;
+use ostler_model::limits;
 
 /// Which of the two engines: they have pools and file limits of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

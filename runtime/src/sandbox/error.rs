@@ -11,8 +11,8 @@ use wasmtime_wasi::I32Exit;
 use super::engine::EngineKind;
 use super::limiter::GuestUsage;
 use super::store::StoreLimits;
-use crate::limits;
-use crate::model::shown::shown;
+use ostler_model::limits;
+use ostler_model::shown::shown;
 
 /// Why the sandbox itself could not be set up.
 #[derive(Debug, thiserror::Error)]

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use super::error::CallError;
 use super::running::panic_text;
-use crate::clock::Stopwatch;
-use crate::limits;
+use ostler_model::clock::Stopwatch;
+use ostler_model::limits;
 
 /// Whether the guests of one plugin were quick: only then they may run on their caller's thread.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use wasmtime::ResourceLimiter;
 
 use super::store::StoreLimits;
-use crate::limits::TABLE_ELEMENT_BYTES;
+use ostler_model::limits::TABLE_ELEMENT_BYTES;
 
 /// What a guest holds and held, readable while it runs and after its store is gone.
 #[derive(Debug)]

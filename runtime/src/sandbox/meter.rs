@@ -19,8 +19,8 @@ use wasmtime::Engine;
 
 use super::error::{CallError, SandboxError};
 use super::running::Turns;
-use crate::clock::Stopwatch;
-use crate::limits;
+use ostler_model::clock::Stopwatch;
+use ostler_model::limits;
 
 /// Processor time one guest has used so far; a clone reads the same meter.
 #[derive(Debug, Clone)]

@@ -16,7 +16,7 @@ use wasmtime_wasi::async_trait;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
-use crate::limits;
+use ostler_model::limits;
 
 /// Where a guest's output goes. Called on guest threads.
 pub trait ByteSink: Send + Sync + 'static {

@@ -10,7 +10,7 @@ use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAlloc
 
 use super::engine::{EngineKind, base_config};
 use super::error::SandboxError;
-use crate::limits;
+use ostler_model::limits;
 
 /// How many guests one engine holds at once, and why not as many as wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use wasmparser::{ExternalKind, Parser, Payload};
 
 use super::compile::CompileError;
 use super::engine::Format;
-use crate::limits;
+use ostler_model::limits;
 
 /// Which binary format `bytes` claim to have, from their first eight bytes.
 ///

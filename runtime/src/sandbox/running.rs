@@ -23,8 +23,8 @@ use tokio::sync::oneshot;
 use super::error::CallError;
 use super::meter::{CpuMeter, Metered};
 use super::share::{Member, Shares};
-use crate::limits;
-use crate::model::shown::shown;
+use ostler_model::limits;
+use ostler_model::shown::shown;
 
 /// A running guest. Dropping it aborts the guest.
 #[derive(Debug)]

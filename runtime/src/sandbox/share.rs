@@ -19,7 +19,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use crate::limits::{GUEST_THREADS_PER_PLACE, OVERDUE_TICKS};
+use ostler_model::limits::{GUEST_THREADS_PER_PLACE, OVERDUE_TICKS};
 
 /// A task among the others.
 pub(super) type Member = u64;

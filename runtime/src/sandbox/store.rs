@@ -7,7 +7,7 @@ use wasmtime_wasi::WasiCtxBuilder;
 use super::error::{CallError, HostcallBudgetExceeded};
 use super::limiter::GuestLimiter;
 use super::meter::CpuMeter;
-use crate::limits::{self, PluginLimits, TaskLimits};
+use ostler_model::limits::{self, PluginLimits, TaskLimits};
 
 /// What one store (one guest instance) may use.
 #[derive(Debug, Clone, PartialEq, Eq)]

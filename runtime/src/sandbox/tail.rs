@@ -6,8 +6,8 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use super::output::ByteSink;
-use crate::limits::GUEST_STDERR_TAIL_BYTES;
-use crate::model::shown::shown;
+use ostler_model::limits::GUEST_STDERR_TAIL_BYTES;
+use ostler_model::shown::shown;
 
 /// Keeps the last [`GUEST_STDERR_TAIL_BYTES`] of what is written to it. Holds nothing before the
 /// first byte.

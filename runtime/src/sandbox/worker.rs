@@ -19,7 +19,7 @@ use super::inline::{Pace, Turns as NearTurns, poll_once};
 use super::meter::{CpuMeter, Metered, Ticker};
 use super::pooling::{PoolReport, PoolUse, max_map_count, pooled_engine, share_slots};
 use super::running::{At, Blocks, End, GuestTask, Place, Running, Turns};
-use crate::{clock, limits};
+use ostler_model::{clock, limits};
 
 /// What a [`Sandbox`] is built from.
 #[derive(Debug, Clone)]

@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use super::signature::{Signature, SignatureError};
 use super::verdict::Policy;
-use crate::jobspec;
-use crate::limits::{PLUGIN_FILE_BYTES_MAX, SIGNATURE_FILE_BYTES_MAX, TRUST_FILE_BYTES_MAX};
-use crate::model::trust::{TrustConfig, TrustFile};
+use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, SIGNATURE_FILE_BYTES_MAX, TRUST_FILE_BYTES_MAX};
+use ostler_model::trust::{TrustConfig, TrustFile};
 
 /// Why a file could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +38,7 @@ pub enum ReadError {
     },
     /// A trust file with mistakes.
     #[error("{0}")]
-    Trust(jobspec::Diagnostics),
+    Trust(ostler_jobspec::Diagnostics),
 }
 
 /// A plugin's bytes and what lies beside them, read and not yet believed.
@@ -85,7 +84,7 @@ pub fn policy(config: &TrustConfig) -> Policy {
 
 fn trust_file(path: &Path) -> Result<TrustFile, ReadError> {
     let bytes = bounded(path, TRUST_FILE_BYTES_MAX)?;
-    jobspec::parse_trust_file(&bytes, path).map_err(ReadError::Trust)
+    ostler_jobspec::parse_trust_file(&bytes, path).map_err(ReadError::Trust)
 }
 
 fn bounded(path: &Path, max: u64) -> Result<Vec<u8>, ReadError> {

@@ -3,8 +3,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::limits::SIGNATURE_FILE_BYTES_MAX;
-use crate::model::trust::{KeyId, TrustFile, TrustedKey};
+use ostler_model::limits::SIGNATURE_FILE_BYTES_MAX;
+use ostler_model::trust::{KeyId, TrustFile, TrustedKey};
 
 /// How the line that the signer vouches for begins.
 const COMMENT: &str = "trusted comment: ";

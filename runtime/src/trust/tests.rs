@@ -16,8 +16,8 @@ mod signer;
 use std::path::Path;
 
 use super::*;
-use crate::jobspec::parse_trust_file;
-use crate::model::trust::TrustFile;
+use ostler_jobspec::parse_trust_file;
+use ostler_model::trust::TrustFile;
 use signer::Signer;
 
 fn trust(text: &str) -> TrustFile {

@@ -13,11 +13,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::signature::{SignatureError, Signed};
-use crate::model::digest::Digest;
-use crate::model::oci::SCHEME;
-use crate::model::plugin::PluginKind;
-use crate::model::trust::{KeyId, PluginSource, Scope, TrustFile, Voucher};
-use crate::plugin::capability::wildcard;
+use ostler_model::digest::Digest;
+use ostler_model::grants::wildcard;
+use ostler_model::oci::SCHEME;
+use ostler_model::plugin::PluginKind;
+use ostler_model::trust::{KeyId, PluginSource, Scope, TrustFile, Voucher};
 
 /// What the operator demands of plugins.
 #[derive(Clone, Debug, Default)]

@@ -213,7 +213,7 @@ async fn a_second_signal_ends_it_at_once() {
     agent.signal(Signal::TERM);
     agent.hears("once more ends it at once").await;
     agent.signal(Signal::INT);
-    let begun = ostler::clock::Stopwatch::start();
+    let begun = ostler_model::clock::Stopwatch::start();
     let (ended, _data) = agent.ended().await;
     assert_eq!(ended.code, Some(130), "{ended:#?}");
     assert!(begun.elapsed() < Duration::from_secs(20), "it did not wait for the task");

@@ -123,7 +123,7 @@ async fn followed_logs_go_on_over_a_restart_and_ctrl_c_leaves_the_task() {
     let mut child = command(follow).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut next = async || {
-        ostler::clock::timeout(PATIENCE, lines.next_line()).await.expect("a line").unwrap()
+        ostler_model::clock::timeout(PATIENCE, lines.next_line()).await.expect("a line").unwrap()
     };
     assert_eq!(next().await.as_deref(), Some("begun"));
     agent.ask(&["alloc", "signal", "-s", "SIGUSR1", &alloc, "t"]).await.said(0, &["task t"]);
@@ -147,7 +147,7 @@ async fn followed_logs_end_with_the_allocation() {
     let dir = agent.data.path().to_str().unwrap();
     let child = command(["alloc", "logs", "-f", &alloc, "--data-dir", dir]).spawn().unwrap();
     agent.ask(&["job", "stop", "talk"]).await.said(0, &["is stopped"]);
-    let ended = ostler::clock::timeout(PATIENCE, child.wait_with_output()).await;
+    let ended = ostler_model::clock::timeout(PATIENCE, child.wait_with_output()).await;
     let output = ended.expect("it ends").unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(output.stdout.starts_with(b"begun\n"), "{output:?}");

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use ostler::agent::PluginStatus;
-use ostler::model::device::HealthState;
 use ostler_guests::fixtures::{DRIVER_MOCK, HOSTILE_DEVICE, HOSTILE_DRIVER, HOSTILE_WANTS_SOCKETS};
+use ostler_model::device::HealthState;
 
 use crate::support::TestAgent;
 use crate::support::jobs::{assert_successful, batch, shell, state, wasm};

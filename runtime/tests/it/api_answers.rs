@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use hyper::StatusCode;
-use ostler::limits::{API_BODY_BYTES_MAX, API_DRAIN_BYTES_MAX};
+use ostler_model::limits::{API_BODY_BYTES_MAX, API_DRAIN_BYTES_MAX};
 use serde_json::json;
 
 use crate::support::PATIENCE;

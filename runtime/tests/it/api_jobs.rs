@@ -201,10 +201,11 @@ async fn what_is_wrong_with_a_request_is_said_with_the_right_status() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_or_header_beyond_the_limit_is_refused() {
     let served = Served::start().await;
-    let huge = Bytes::from(vec![b' '; ostler::limits::API_BODY_BYTES_MAX + 1]);
+    let huge = Bytes::from(vec![b' '; ostler_model::limits::API_BODY_BYTES_MAX + 1]);
     let answer = served.client.send("PUT", "/v1/jobs", huge).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE, "{}", answer.text());
-    let long = format!("/v1/jobs?prefix={}", "x".repeat(ostler::limits::API_HEADER_BYTES_MAX));
+    let long =
+        format!("/v1/jobs?prefix={}", "x".repeat(ostler_model::limits::API_HEADER_BYTES_MAX));
     let answer = served.client.get(&long).await;
     assert!(answer.status.is_client_error(), "{}", answer.status);
     served.stop().await;

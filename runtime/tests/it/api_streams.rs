@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
 use hyper::body::Bytes;
-use ostler::limits::{API_CONNECTIONS_MAX, API_STREAMS_MAX};
+use ostler_model::limits::{API_CONNECTIONS_MAX, API_STREAMS_MAX};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ostler::agent::SubmitError;
-use ostler::clock::timeout;
 use ostler_guests::fixtures::{HOSTILE_OTHER_WORLD, TOOLBOX};
+use ostler_model::clock::timeout;
 
 use crate::support::binary::{Ended, ostler, run};
 use crate::support::system::processes_of;

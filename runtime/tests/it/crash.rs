@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use ostler::model::event::EventKind;
-use ostler::model::task::{TaskState, TaskStatus};
-use ostler::state::{Key, Prefix, StateStore};
+use ostler_model::event::EventKind;
+use ostler_model::task::{TaskState, TaskStatus};
+use ostler_state::{Key, Prefix, StateStore};
 
 use crate::support::DataDir;
 use crate::support::binary::{command, run};

@@ -11,8 +11,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ostler::clock::timeout;
-use ostler::node::watch::Watcher;
+use ostler_model::clock::timeout;
+use ostler_node::watch::Watcher;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

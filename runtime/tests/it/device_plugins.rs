@@ -4,8 +4,8 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
 use ostler::agent::PluginStatus;
-use ostler::model::device::{DeviceGroup, HealthState};
 use ostler_guests::fixtures::DEVICE_MOCK;
+use ostler_model::device::{DeviceGroup, HealthState};
 
 use crate::support::TestAgent;
 use crate::support::jobs::{assert_successful, batch, shell};

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use ostler::agent::SubmitError;
-use ostler::model::device::{DeviceGroup, HealthState};
+use ostler_model::device::{DeviceGroup, HealthState};
 use tempfile::TempDir;
 
 use crate::support::jobs::{assert_successful, batch, groups, shell, state, wasm};
@@ -108,7 +108,7 @@ async fn two_tasks_get_different_devices_a_third_is_told_who_holds_them_and_gets
     // What an allocation held is free a moment after it is done.
     let job = parse(&third);
     let mut taken = None;
-    let patience = ostler::clock::timeout(crate::support::PATIENCE, async {
+    let patience = ostler_model::clock::timeout(crate::support::PATIENCE, async {
         while taken.is_none() {
             taken = agent.handle.submit(job.clone()).await.ok();
         }

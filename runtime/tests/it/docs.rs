@@ -16,13 +16,22 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// `path` is a file or directory of the sources, of the tests (`it/…`), or a module.
+/// `path` is a file or directory of the sources (of a crate below `runtime/`: without its `src`), of the
+/// tests (`it/…`), or a module.
 fn is_there(path: &str) -> bool {
     let path = path.trim_end_matches('/');
-    ["runtime/src", "runtime/tests", "runtime", "."].iter().any(|below| {
-        let whole = root().join(below).join(path);
-        whole.exists() || whole.with_extension("rs").exists()
-    })
+    let in_crate = path.split_once('/').map_or_else(
+        || format!("runtime/{path}/src"),
+        |(name, rest)| format!("runtime/{name}/src/{rest}"),
+    );
+    let below = ["runtime/src", "runtime/lifecycle/src", "runtime/tests", "runtime", "."];
+    let in_crate = root().join(in_crate);
+    in_crate.exists()
+        || in_crate.with_extension("rs").exists()
+        || below.iter().any(|below| {
+            let whole = root().join(below).join(path);
+            whole.exists() || whole.with_extension("rs").exists()
+        })
 }
 
 #[test]

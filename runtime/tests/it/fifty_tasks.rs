@@ -3,10 +3,10 @@
 
 use std::fmt::Write as _;
 
-use ostler::model::alloc::ClientStatus;
-use ostler::model::saved::SavedAllocState;
-use ostler::model::task::{TaskState, TaskStatus};
-use ostler::state::{Key, Prefix, StateStore};
+use ostler_model::alloc::ClientStatus;
+use ostler_model::saved::SavedAllocState;
+use ostler_model::task::{TaskState, TaskStatus};
+use ostler_state::{Key, Prefix, StateStore};
 
 use crate::support::TestAgent;
 use crate::support::jobs::{assert_successful, batch, shell, wasm};

@@ -202,7 +202,7 @@ async fn without_namespaces_a_task_is_isolated_by_what_is_left_and_says_what_is_
     );
     let mut command = tokio::process::Command::new("unshare");
     let output = command.args(["--mount", "sh", "-c", &inside]).output();
-    let output = ostler::clock::timeout(PATIENCE, output).await.unwrap();
+    let output = ostler_model::clock::timeout(PATIENCE, output).await.unwrap();
     let Some(output) = output.ok().filter(|_| rustix::process::geteuid().is_root()) else {
         eprintln!("skipped: only root, with unshare and setpriv, can take namespaces away");
         return;
@@ -234,7 +234,7 @@ async fn the_first_command_works_for_a_user_without_privileges() {
         let mut command = tokio::process::Command::new(SETPRIV);
         command.args(as_nobody).args(program).env_clear().current_dir("/");
         command.env("HOME", home.path()).env("TMPDIR", home.path()).env("PATH", "/usr/bin:/bin");
-        ostler::clock::timeout(PATIENCE, command.output()).await.unwrap().unwrap()
+        ostler_model::clock::timeout(PATIENCE, command.output()).await.unwrap().unwrap()
     };
     let reads = ["/bin/sh", "-c", "test -r \"$0\" && test -x \"$1\"", job, OSTLER];
     if !run(&reads).await.status.success() {

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::Stdio;
 
 use ostler::agent::StopOptions;
-use ostler::model::alloc::ClientStatus;
-use ostler::model::ids::JobId;
+use ostler_model::alloc::ClientStatus;
+use ostler_model::ids::JobId;
 
 use crate::agent::Served;
 use crate::support::jobs::{shell, wasm, with_guests};
@@ -120,11 +120,11 @@ async fn eventually_within(before: &Count) {
     let text = format!("as before: {before:?}");
     let settled = async {
         while !Count::now().within(before) {
-            ostler::clock::sleep(std::time::Duration::from_millis(20)).await;
+            ostler_model::clock::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
     let wall = PATIENCE / 6;
-    let settled = ostler::clock::timeout(wall, settled).await;
+    let settled = ostler_model::clock::timeout(wall, settled).await;
     assert!(settled.is_some(), "{text}, now {:?}", Count::now());
 }
 
@@ -142,7 +142,7 @@ async fn a_start_and_a_stop_leave_nothing_behind() {
         .kill_on_drop(true)
         .spawn()
         .unwrap();
-    let ended = ostler::clock::timeout(patience, child.wait_with_output()).await;
+    let ended = ostler_model::clock::timeout(patience, child.wait_with_output()).await;
     let ended = ended.expect("it ends").unwrap();
     let said = String::from_utf8_lossy(&ended.stdout);
     assert!(ended.status.success(), "{said}\n{}", String::from_utf8_lossy(&ended.stderr));

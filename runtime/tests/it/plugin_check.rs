@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ostler::agent::offline::{self, Place, Report, Subject, Verdict};
-use ostler::limits::PluginLimits;
-use ostler::model::config::{FileGrant, Grants};
-use ostler::model::json::JsonObject;
 use ostler_guests::fixtures::{
     DEVICE_FILES, DRIVER_EXEC, DRIVER_MOCK, DRIVER_RAW_EXEC, HOSTILE_DEVICE, HOSTILE_DRIVER,
     HOSTILE_OTHER_WORLD,
 };
+use ostler_model::config::{FileGrant, Grants};
+use ostler_model::json::JsonObject;
+use ostler_model::limits::PluginLimits;
 use serde_json::{Value, json};
 
 use crate::support::OSTLER;

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use ostler::model::device::HealthState;
 use ostler::plugin::meter::PluginActivity;
 use ostler::plugin::policy::PluginState;
+use ostler_model::device::HealthState;
 
 use crate::support::TestAgent;
 use crate::support::system::eventually;

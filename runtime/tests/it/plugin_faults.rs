@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use ostler::agent::{AllocResult, JobResult, PluginStatus};
-use ostler::clock::{Stopwatch, sleep, timeout};
-use ostler::model::device::HealthState;
-use ostler::model::event::EventKind;
 use ostler_guests::fixtures::{HOSTILE_DEVICE, HOSTILE_DRIVER, TOOLBOX, TOOLBOX_P1};
+use ostler_model::clock::{Stopwatch, sleep, timeout};
+use ostler_model::device::HealthState;
+use ostler_model::event::EventKind;
 
 use crate::support::system::{eventually, host_process_id, pid_in, processes_of, runs};
 use crate::support::{PATIENCE, TestAgent, parse};

@@ -3,12 +3,12 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use ostler::agent::{Agent, AgentConfig, PluginStatus};
-use ostler::model::device::HealthState;
+use ostler::agent::{Agent, PluginStatus};
 use ostler_guests::fixtures::{
     DEVICE_FILES, DRIVER_EXEC, DRIVER_MOCK, HELLO_P1, HOSTILE_DEVICE, HOSTILE_DRIVER,
     HOSTILE_OTHER_WORLD, HOSTILE_WANTS_SOCKETS,
 };
+use ostler_model::device::HealthState;
 
 use crate::support::binary::{command, ostler};
 use crate::support::plugins::{entry, refusal};
@@ -316,7 +316,9 @@ async fn a_second_start_compiles_nothing() {
             "plugin \"hostile\" {{\n file = \"{HOSTILE_DRIVER}\"\n grants {{\n process = true\n }}\n}}\n\
              plugin \"mock_device\" {{\n enabled = true\n}}\n"
         );
-        let config = AgentConfig::parse(text.as_bytes(), Path::new("/test/ostler.hcl")).unwrap();
+        let config =
+            ostler_jobspec::parse_agent_config(text.as_bytes(), Path::new("/test/ostler.hcl"))
+                .unwrap();
         let mut options = options(data.path(), config);
         options.compiler = compiler.or(options.compiler);
         options
@@ -372,7 +374,7 @@ async fn without_a_data_directory_code_is_kept_in_the_users_cache() {
     let list = async |caches: &Path| {
         let mut list = command(["plugin", "list"]);
         let output = list.env("XDG_CACHE_HOME", caches).output();
-        let output = ostler::clock::timeout(PATIENCE, output).await.unwrap().unwrap();
+        let output = ostler_model::clock::timeout(PATIENCE, output).await.unwrap().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
     let caches = home.path().join("caches");

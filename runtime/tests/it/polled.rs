@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostler::clock::Stopwatch;
+use ostler_model::clock::Stopwatch;
 use serde_json::Value;
 
 use crate::support::agent_process::AgentProcess;

@@ -1,11 +1,11 @@
 //! Plugins that fail too often: quarantine, its end, and tasks that poison their driver.
 
 use ostler::agent::{Agent, JobHandle, PluginState, Quarantine};
-use ostler::clock::timeout;
-use ostler::model::device::HealthState;
-use ostler::model::event::EventKind;
 use ostler::plugin::meter::PluginActivity;
 use ostler_guests::fixtures::{HOSTILE_DEVICE, HOSTILE_DRIVER};
+use ostler_model::clock::timeout;
+use ostler_model::device::HealthState;
+use ostler_model::event::EventKind;
 
 use crate::support::agent_process::{AgentProcess, Home};
 use crate::support::system::eventually;
@@ -146,7 +146,7 @@ async fn a_quarantine_outlives_the_agent_and_ends_with_another_file() {
     let config = |file: &str| {
         let text =
             device("strikes_max = 2\n quarantine = \"manual\"").replace(HOSTILE_DEVICE, file);
-        ostler::agent::AgentConfig::parse(text.as_bytes(), "/test/ostler.hcl".as_ref()).unwrap()
+        ostler_jobspec::parse_agent_config(text.as_bytes(), "/test/ostler.hcl".as_ref()).unwrap()
     };
     let agent = TestAgent::with_config(&device("strikes_max = 2\n quarantine = \"manual\"")).await;
     eventually("it is in quarantine", || quarantine(&agent.handle).is_some()).await;

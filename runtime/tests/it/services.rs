@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 
 use ostler::agent::JobHandle;
-use ostler::model::task::TaskStatus;
+use ostler_model::task::TaskStatus;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
@@ -21,11 +21,11 @@ async fn connected(address: &str) -> BufReader<TcpStream> {
         loop {
             match TcpStream::connect(address).await {
                 Ok(stream) => return BufReader::new(stream),
-                Err(_) => ostler::clock::sleep(std::time::Duration::from_millis(20)).await,
+                Err(_) => ostler_model::clock::sleep(std::time::Duration::from_millis(20)).await,
             }
         }
     };
-    let stream = ostler::clock::timeout(PATIENCE, wait).await;
+    let stream = ostler_model::clock::timeout(PATIENCE, wait).await;
     stream.unwrap_or_else(|| panic!("nobody listens on {address}"))
 }
 
@@ -36,7 +36,7 @@ async fn ask(stream: &mut BufReader<TcpStream>, line: &str) -> String {
         stream.read_line(&mut answer).await.unwrap();
         answer.trim_end().to_owned()
     };
-    ostler::clock::timeout(PATIENCE, exchange).await.expect("an answer")
+    ostler_model::clock::timeout(PATIENCE, exchange).await.expect("an answer")
 }
 
 fn address(job: &JobHandle) -> String {
@@ -56,7 +56,7 @@ async fn redis_answers_on_its_dynamic_port_and_ctrl_c_stops_it_in_order() {
         binary::command(["run", "--json", "--data-dir", data_dir, &job]).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut stderr = child.stderr.take().unwrap();
-    let placed = ostler::clock::timeout(PATIENCE, async {
+    let placed = ostler_model::clock::timeout(PATIENCE, async {
         loop {
             let line = lines.next_line().await.unwrap().expect("placed before the end");
             let line: Value = serde_json::from_str(&line).unwrap();
@@ -77,7 +77,7 @@ async fn redis_answers_on_its_dynamic_port_and_ctrl_c_stops_it_in_order() {
     let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let mut rest = Vec::new();
-    let ended = ostler::clock::timeout(PATIENCE, async {
+    let ended = ostler_model::clock::timeout(PATIENCE, async {
         while let Some(line) = lines.next_line().await.unwrap() {
             rest.push(serde_json::from_str::<Value>(&line).unwrap());
         }

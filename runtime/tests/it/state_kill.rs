@@ -16,10 +16,10 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Stdio;
 
-use ostler::clock;
-use ostler::model::ids::{AllocId, PluginName, TaskName};
-use ostler::rng::Rng;
-use ostler::state::{Key, Prefix, Put, StateStore};
+use ostler_model::clock;
+use ostler_model::ids::{AllocId, PluginName, TaskName};
+use ostler_model::rng::Rng;
+use ostler_state::{Key, Prefix, Put, StateStore};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::task::JoinSet;
 

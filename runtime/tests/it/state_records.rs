@@ -2,17 +2,17 @@
 
 use std::path::Path;
 
-use ostler::agent::{Agent, AgentConfig, AgentHandle};
+use ostler::agent::{Agent, AgentHandle};
 use ostler::device::ledger::DeviceLedger;
-use ostler::model::alloc::ClientStatus;
-use ostler::model::device::HealthState;
-use ostler::model::ids::{PluginName, TaskName};
-use ostler::model::plugin::PluginKind;
-use ostler::model::saved::{
+use ostler_model::alloc::ClientStatus;
+use ostler_model::device::HealthState;
+use ostler_model::ids::{PluginName, TaskName};
+use ostler_model::plugin::PluginKind;
+use ostler_model::saved::{
     DeviceManagerState, DriverManagerState, NodeRegistration, PluginHandle, SavedAllocState,
 };
-use ostler::model::task::{TaskState, TaskStatus};
-use ostler::state::{Key, Prefix, StateStore};
+use ostler_model::task::{TaskState, TaskStatus};
+use ostler_state::{Key, Prefix, StateStore};
 
 use crate::support::binary::command;
 use crate::support::jobs::{assert_successful, batch, shell, wasm};
@@ -22,7 +22,9 @@ use crate::support::{DataDir, PATIENCE, TestAgent, options, parse};
 const FILE: &str = "state.redb";
 
 async fn agent(data: &DataDir, config: &str) -> AgentHandle {
-    let config = AgentConfig::parse(config.as_bytes(), Path::new("/test/ostler.hcl")).unwrap();
+    let config =
+        ostler_jobspec::parse_agent_config(config.as_bytes(), Path::new("/test/ostler.hcl"))
+            .unwrap();
     Agent::start(options(data.path(), config)).await.unwrap()
 }
 
@@ -196,7 +198,8 @@ async fn a_submit_that_is_given_up_leaves_no_record_and_holds_nothing() {
             tokio::task::yield_now().await;
         }
     };
-    let result = ostler::clock::timeout(PATIENCE, second).await.expect("the device becomes free");
+    let result =
+        ostler_model::clock::timeout(PATIENCE, second).await.expect("the device becomes free");
     assert_successful(&result);
     agent.shutdown().await;
     drop(agent);
@@ -230,7 +233,7 @@ async fn a_native_start_waits_for_the_disk_twice() {
     let job = test.handle.submit(parse(&job)).await.unwrap();
     let mut state = job.allocs()[0].state();
     let running = state.wait_for(|s| s.tasks.values().all(|t| t.status == TaskStatus::Running));
-    ostler::clock::timeout(PATIENCE, running).await.unwrap().unwrap();
+    ostler_model::clock::timeout(PATIENCE, running).await.unwrap().unwrap();
     let now = test.handle.state_stats();
     let waited = (now.puts - now.later) - (before.puts - before.later);
     assert_eq!(waited, 2, "{before:?} {now:?}");

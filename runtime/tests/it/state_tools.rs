@@ -3,16 +3,13 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use ostler::state::backend::{Backend as _, Op};
-use ostler::state::redb_store::RedbBackend;
+use ostler_state::backend::{Backend as _, Op};
+use ostler_state::redb_store::RedbBackend;
 use serde_json::Value;
 
 use crate::support::binary::{Ended, command, ostler, run};
 use crate::support::system::{eventually, pid_in, runs};
 use crate::support::{DataDir, TestAgent};
-
-const OLD: &[u8] = include_bytes!("../fixtures/state/schema-1.redb");
-const OLD_CONTENT: &str = include_str!("../fixtures/state/schema-1.json");
 
 /// A job file with one task of `/bin/sh`.
 fn job_file(dir: &Path, script: &str) -> PathBuf {
@@ -281,60 +278,6 @@ async fn the_state_of_a_killed_agent_is_read_without_being_recovered_on_disk() {
     assert!(std::fs::read(&file).unwrap() == before);
 }
 
-/// Is everything of `old` still in `value`, which may have more members than it had?
-fn holds(value: &Value, old: &Value) -> bool {
-    match (value, old) {
-        (Value::Object(value), Value::Object(old)) => {
-            old.iter().all(|(name, old)| value.get(name).is_some_and(|value| holds(value, old)))
-        }
-        (Value::Array(value), Value::Array(old)) => {
-            value.len() == old.len() && value.iter().zip(old).all(|(value, old)| holds(value, old))
-        }
-        _ => value == old,
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_file_of_an_older_agent_is_shown_as_it_is_and_brought_along_by_the_next_run() {
-    let data = DataDir::new();
-    let file = data.path().join("state.redb");
-    std::fs::write(&file, OLD).unwrap();
-    let report = json(&of_dir("check", &data, &["--json"]).await, 0);
-    assert_eq!((&report["healthy"], &report["schema"]), (&true.into(), &1.into()));
-    let dump = json(&of_dir("dump", &data, &["--json", "--prefix", "allocation/"]).await, 0);
-    let old: Value = serde_json::from_str(OLD_CONTENT).unwrap();
-    for expected in old["records"].as_array().unwrap() {
-        let shown = dump["records"].as_array().unwrap().iter();
-        let shown = shown.clone().find(|record| record["key"] == expected["key"]).unwrap();
-        let (value, mut expected) = (&shown["value"], expected.clone());
-        match expected["kind"].as_str().unwrap() {
-            "TaskState" => {
-                assert_eq!(value["events_total"], value["events"].as_array().unwrap().len());
-            }
-            "AllocState" => drop(expected["value"].as_object_mut().unwrap().remove("tasks")),
-            _ => {}
-        }
-        assert!(holds(value, &expected["value"]), "{}: {value}", expected["key"]);
-    }
-    assert!(std::fs::read(&file).unwrap() == OLD);
-
-    let ended = run(data.path(), &job_file(data.path(), "echo new")).await;
-    let copy = data.path().join("state.redb.schema-1");
-    let brought = "the state was brought from schema 1 to 3; a copy is";
-    ended.said(0, &[brought, "state.redb.schema-1", "job j is complete"]);
-    assert!(std::fs::read(&copy).unwrap() == OLD);
-    let report = json(&of_dir("check", &data, &["--json"]).await, 0);
-    assert_eq!((&report["schema"], &report["quarantined_total"]), (&3.into(), &0.into()));
-    // What ran when the old agent ended is closed, with one more event than it had.
-    let key = "allocation/0f01c0de-1111-4222-8333-444455550001/task/log-shipper/state";
-    let dump = json(&of_dir("dump", &data, &["--json", "--prefix", key]).await, 0);
-    let task = &dump["records"][0]["value"];
-    assert_eq!((&task["status"], &task["events_total"]), (&"dead".into(), &8.into()));
-    let again = run(data.path(), &job_file(data.path(), "echo third")).await;
-    again.said(0, &["job j is complete"]);
-    assert!(!again.stderr.contains("brought"), "{}", again.stderr);
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_there_and_what_is_not_given_are_told_apart_from_damage() {
     let dir = tempfile::tempdir().unwrap();
@@ -354,13 +297,12 @@ async fn what_is_not_there_and_what_is_not_given_are_told_apart_from_damage() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dump_that_nobody_reads_ends_like_a_closed_pipe() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), OLD).unwrap();
+    let (_data, file) = used().await;
     for format in [&["--json"][..], &[]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let mut dump = command(["state", "dump", "--file"]);
-        dump.arg(file.path()).args(format).stdout(writer);
+        dump.arg(&file).args(format).stdout(writer);
         assert_eq!(dump.status().await.unwrap().code(), Some(141));
     }
 }

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ostler::clock::Clock;
-use ostler::driver::api::{Adoption, ByteSink, SinkFiles};
 use ostler::host::process::{Options, ProcessHost, ProcessSpec, Supervision};
-use ostler::model::ids::{AllocId, RunId, TaskName};
+use ostler_model::clock::Clock;
+use ostler_model::ids::{AllocId, RunId, TaskName};
+use ostler_model::ports::{Adoption, ByteSink, SinkFiles};
 
 use crate::support::OSTLER;
 

@@ -6,8 +6,8 @@ mod life;
 
 use std::collections::BTreeMap;
 
-use ostler::model::alloc::ClientStatus;
-use ostler::model::event::EventKind;
+use ostler_model::alloc::ClientStatus;
+use ostler_model::event::EventKind;
 
 use crate::support::TestAgent;
 use crate::support::jobs::{

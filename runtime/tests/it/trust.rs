@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use ostler::agent::{PluginEntry, PluginStatus, UpgradeOptions, UpgradeOutcome};
-use ostler::model::digest::Digest;
-use ostler::model::trust::Voucher;
 use ostler_guests::fixtures::HOSTILE_DEVICE;
+use ostler_model::digest::Digest;
+use ostler_model::trust::Voucher;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 

@@ -5,26 +5,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ostler::agent::{
-    Agent, AgentConfig, AgentHandle, JobHandle, UpgradeError, UpgradeOptions, UpgradeOutcome,
-    UpgradeReport, UpgradeStatus,
+    Agent, AgentHandle, JobHandle, UpgradeError, UpgradeOptions, UpgradeOutcome, UpgradeReport,
+    UpgradeStatus,
 };
-use ostler::clock::{Clock, Stopwatch, timeout};
 use ostler::device::manager::{DeviceManager, DeviceOptions};
-use ostler::driver::api::Devices as _;
-use ostler::limits::PluginLimits;
-use ostler::model::device::{GroupKey, HealthState};
-use ostler::model::ids::{AllocId, TaskName};
-use ostler::model::json::JsonObject;
-use ostler::model::resources::AllocatedDevice;
-use ostler::node::watch::Watcher;
-use ostler::node::{Node, NodeId, NodeView};
 use ostler::plugin::device::DevicePlugin;
-use ostler::plugin::manifest::Manifest;
 use ostler::plugin::policy::FailurePolicy;
 use ostler::plugin::refresh::Refresher;
 use ostler::plugin::{Plugin, PluginRuntime, PluginSpec};
-use ostler::rng::Rng;
 use ostler_guests::fixtures::{DRIVER_RAW_EXEC, HOSTILE_DEVICE, HOSTILE_DRIVER};
+use ostler_model::clock::{Clock, Stopwatch, timeout};
+use ostler_model::device::{GroupKey, HealthState};
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::json::JsonObject;
+use ostler_model::limits::PluginLimits;
+use ostler_model::ports::Devices as _;
+use ostler_model::resources::AllocatedDevice;
+use ostler_model::rng::Rng;
+use ostler_node::watch::Watcher;
+use ostler_node::{Node, NodeId, NodeView};
 use tokio::task::JoinSet;
 
 use crate::support::agent_process::{AgentProcess, Home};
@@ -362,8 +361,10 @@ async fn what_was_accepted_is_what_the_next_agent_loads_until_the_file_is_change
     let data: DataDir = agent.leave().await;
     // The file that was offered may go.
     std::fs::remove_file(dir.path().join("offered.wasm")).unwrap();
-    let config =
-        || AgentConfig::parse(config(&file, "").as_bytes(), "/test/o.hcl".as_ref()).unwrap();
+    let config = || {
+        ostler_jobspec::parse_agent_config(config(&file, "").as_bytes(), "/test/o.hcl".as_ref())
+            .unwrap()
+    };
     let again = Agent::start(options(data.path(), config())).await.unwrap();
     assert_eq!(version(&again), "0.2.0");
     let source = again.plugin_status("hostile")[0].source.clone();
@@ -430,11 +431,11 @@ async fn device(runtime: &PluginRuntime, bytes: Vec<u8>) -> DevicePlugin {
     let spec = PluginSpec {
         name: "hostile".to_owned(),
         config: JsonObject::default(),
-        grants: ostler::plugin::capability::Grants::default(),
+        grants: ostler_model::grants::Grants::default(),
         limits: PluginLimits::default(),
         failure: FailurePolicy::default(),
     };
-    match runtime.load(spec, Manifest::read(&bytes).unwrap(), bytes).await {
+    match runtime.load(spec, ostler::plugin::manifest::read(&bytes).unwrap(), bytes).await {
         Ok(Plugin::Device(plugin)) => plugin,
         Ok(Plugin::Driver(_)) => panic!("a driver"),
         Err(error) => panic!("{error}"),
@@ -454,7 +455,7 @@ async fn under_load_no_call_is_lost_made_twice_or_fails_because_of_a_switch() {
     );
     let old = device(&runtime, std::fs::read(HOSTILE_DEVICE).unwrap()).await;
     manager.add(old).unwrap().await;
-    let name = ostler::model::ids::PluginName::new("hostile-device").unwrap();
+    let name = ostler_model::ids::PluginName::new("hostile-device").unwrap();
 
     // Tasks come and go all the time, each with calls of its own.
     let (stop, made, failed) = (

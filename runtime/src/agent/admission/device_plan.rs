@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::device::matching::Explained;
-use crate::limits::PLAN_DEVICE_REQUESTS_MAX;
-use crate::model::ids::{GroupName, TaskName};
+use ostler_model::ids::{GroupName, TaskName};
+use ostler_model::limits::PLAN_DEVICE_REQUESTS_MAX;
 
 /// One device request of one task of one allocation, explained.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -7,11 +7,11 @@ use super::{Admission, Placing, Problem, Resource, needs};
 use crate::agent::ports::Lending;
 use crate::device::ledger::Holder;
 use crate::device::matching::{self, Wanted};
-use crate::model::alloc::{Allocation, DesiredStatus};
-use crate::model::ids::{AllocId, TaskName};
-use crate::model::job::{Job, TaskGroup};
-use crate::model::resources::{AllocatedDevice, AllocatedPort};
-use crate::node::NodeView;
+use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::job::{Job, TaskGroup};
+use ostler_model::resources::{AllocatedDevice, AllocatedPort};
+use ostler_node::NodeView;
 
 /// One allocation in the making.
 pub(super) struct Instance<'a> {

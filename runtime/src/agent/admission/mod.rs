@@ -24,15 +24,15 @@ use std::sync::Arc;
 
 use super::ports::{PortError, PortLedger};
 use crate::device::ledger::{ClaimError, DeviceLedger, Holder};
-use crate::jobspec::suggest::nearest;
-use crate::limits::JOB_TASKS_MAX;
-use crate::model::alloc::Allocation;
-use crate::model::device::HealthState;
-use crate::model::ids::{AllocId, GroupName};
-use crate::model::job::{Constraint, Job, Task, TaskGroup};
-use crate::model::time::Timestamp;
-use crate::node::{NodeResources, NodeView, constraint};
-use crate::rng::Rng;
+use ostler_jobspec::suggest::nearest;
+use ostler_model::alloc::Allocation;
+use ostler_model::device::HealthState;
+use ostler_model::ids::{AllocId, GroupName};
+use ostler_model::job::{Constraint, Job, Task, TaskGroup};
+use ostler_model::limits::JOB_TASKS_MAX;
+use ostler_model::rng::Rng;
+use ostler_model::time::Timestamp;
+use ostler_node::{NodeResources, NodeView, constraint};
 
 use instance::Instance;
 

@@ -1,7 +1,7 @@
 //! What a task group needs of the node at its busiest moment.
 
-use crate::model::job::{LifecycleHook, Task, TaskGroup};
-use crate::node::NodeResources;
+use ostler_model::job::{LifecycleHook, Task, TaskGroup};
+use ostler_node::NodeResources;
 
 /// Sum of two, stopping at the largest number.
 pub(super) fn add(a: NodeResources, b: NodeResources) -> NodeResources {

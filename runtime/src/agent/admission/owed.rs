@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::Admission;
 use crate::device::ledger::{ClaimError, DeviceLedger, Holder};
-use crate::model::ids::{AllocId, TaskName};
-use crate::model::resources::AllocatedDevice;
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::resources::AllocatedDevice;
 
 impl Admission {
     /// An allocation is over: take back what was lent to it, but for the devices of tasks of which
@@ -66,10 +66,10 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use crate::model::device::GroupKey;
-    use crate::model::job::JobKind;
-    use crate::rng::Rng;
-    use crate::testing::fixtures;
+    use ostler_model::device::GroupKey;
+    use ostler_model::job::JobKind;
+    use ostler_model::rng::Rng;
+    use ostler_testing::fixtures;
 
     fn lent(id: &str) -> Vec<AllocatedDevice> {
         let group = GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: "a".into() };

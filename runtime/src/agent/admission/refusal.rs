@@ -8,10 +8,10 @@ use serde::Serialize;
 use crate::agent::ports::PortError;
 use crate::device::ledger::ClaimError;
 use crate::device::matching::NoDevice;
-use crate::model::device::{Health, HealthState};
-use crate::model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
-use crate::model::words::counted;
-use crate::node::constraint::Unmet;
+use ostler_model::device::{Health, HealthState};
+use ostler_model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
+use ostler_model::words::counted;
+use ostler_node::constraint::Unmet;
 
 /// A job that does not fit on this node. Nothing of it was placed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -112,7 +112,7 @@ pub enum Problem {
     TooManyTasks {
         /// Tasks asked for.
         tasks: u64,
-        /// [`crate::limits::JOB_TASKS_MAX`].
+        /// [`ostler_model::limits::JOB_TASKS_MAX`].
         most: u64,
     },
     /// The job is for other data centers.

@@ -9,12 +9,12 @@
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 
 use super::*;
-use crate::model::device::{DeviceGroup, DeviceInstance, GroupKey, Health};
-use crate::model::ids::{JobId, PluginName, TaskName};
-use crate::model::job::{JobKind, Lifecycle, LifecycleHook, NetworkSpec, Operator, PortSpec};
-use crate::model::resources::{DeviceRequest, Resources};
-use crate::node::{DriverView, NodeId};
-use crate::testing::fixtures;
+use ostler_model::device::{DeviceGroup, DeviceInstance, GroupKey, Health};
+use ostler_model::ids::{JobId, PluginName, TaskName};
+use ostler_model::job::{JobKind, Lifecycle, LifecycleHook, NetworkSpec, Operator, PortSpec};
+use ostler_model::resources::{DeviceRequest, Resources};
+use ostler_node::{DriverView, NodeId};
+use ostler_testing::fixtures;
 
 fn task(name: &str, cpu_mhz: u32, memory_mb: u32) -> Task {
     Task {

@@ -11,14 +11,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::agent::config::AgentConfig;
-use crate::clock;
-use crate::limits::REGISTRY_START_WALL;
-use crate::model::digest::Digest;
-use crate::model::oci::Reference;
-use crate::model::plugin::PluginKind;
-use crate::model::trust::{PluginSource, Voucher};
-use crate::plugin::manifest::{Manifest, ManifestError};
+use crate::plugin::manifest::{self, ManifestError};
 use crate::registry::{
     Client, Credentials, Options, Pinned, RegistryError, Resolved, Store, StoreError,
 };
@@ -26,6 +19,14 @@ use crate::trust::{
     self, Believable, Demand, Policy, ReadError, Refusal, Signature, SignatureError, Signed,
     Subject,
 };
+use ostler_model::clock;
+use ostler_model::config::AgentConfig;
+use ostler_model::digest::Digest;
+use ostler_model::limits::REGISTRY_START_WALL;
+use ostler_model::oci::Reference;
+use ostler_model::plugin::Manifest;
+use ostler_model::plugin::PluginKind;
+use ostler_model::trust::{PluginSource, Voucher};
 
 /// Why a plugin's bytes are not to be had.
 #[derive(Debug, thiserror::Error)]
@@ -221,7 +222,7 @@ impl Whose {
 pub(super) fn examine(content: Believable, whose: &Whose, policy: &Policy) -> Examined {
     let Believable { bytes, signature } = content;
     let digest = Digest::of(&bytes);
-    let manifest = Manifest::read(&bytes);
+    let manifest = manifest::read(&bytes);
     let kind = manifest.as_ref().ok().map(|manifest| manifest.kind);
     let signed = trust::check(&bytes, signature.as_ref(), policy.trust());
     let verdict = whose.judge(&whose.name, (digest, kind), policy, &signed);

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::load::Looked;
 use super::{PluginEntry, PluginStatus};
-use crate::node::Node;
+use ostler_node::Node;
 
 /// Stands for all of them until it is known which there are.
 const LOOKING: &str = "(looking which there are)";

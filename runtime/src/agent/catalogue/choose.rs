@@ -9,8 +9,8 @@
 
 use std::cmp::{Ordering, Reverse};
 
-use crate::model::plugin::PluginKind;
-use crate::model::trust::PluginSource;
+use ostler_model::plugin::PluginKind;
+use ostler_model::trust::PluginSource;
 
 /// A plugin that could be used.
 #[derive(Clone, Debug, PartialEq, Eq)]

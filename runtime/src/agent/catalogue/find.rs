@@ -7,13 +7,13 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::believe::{Place, Whose};
-use crate::agent::config::{AgentConfig, ConfigOrigin, FailurePolicy, PluginBlock, UpgradeMode};
-use crate::limits::PluginLimits;
-use crate::model::config::{AnswerGrants, CommandGrant, FileGrant, Grants, NodeGrant};
-use crate::model::isolation::IsolationGrant;
-use crate::model::json::JsonObject;
-use crate::model::trust::PluginSource;
 use crate::trust::{self, Demand};
+use ostler_model::config::{AgentConfig, ConfigOrigin, FailurePolicy, PluginBlock, UpgradeMode};
+use ostler_model::config::{AnswerGrants, CommandGrant, FileGrant, Grants, NodeGrant};
+use ostler_model::isolation::IsolationGrant;
+use ostler_model::json::JsonObject;
+use ostler_model::limits::PluginLimits;
+use ostler_model::trust::PluginSource;
 
 /// Most files of a plugin directory that are looked at.
 const PLUGIN_DIR_FILES_MAX: usize = 256;

@@ -13,13 +13,13 @@ use tokio::task::JoinSet;
 use super::board::Board;
 use super::load::Looked;
 use super::{InUse, PluginEntry, PluginStatus, admit, refuse_rivals};
-use crate::clock;
 use crate::device::manager::DeviceManager;
 use crate::driver::manager::DriverManager;
-use crate::limits::PLUGIN_LATE_AFTER;
-use crate::model::ids::PluginName;
-use crate::plugin::manifest::PluginKind;
 use crate::plugin::meter::PluginMeter;
+use ostler_model::clock;
+use ostler_model::ids::PluginName;
+use ostler_model::limits::PLUGIN_LATE_AFTER;
+use ostler_model::plugin::PluginKind;
 
 /// Loads still under way, and who waits for them.
 pub(in crate::agent) struct Late {

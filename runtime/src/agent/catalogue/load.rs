@@ -8,14 +8,14 @@ use super::believe::{Examined, ObtainError, Place, Registries, Whose, blocking, 
 use super::choose::Contender;
 use super::find::Candidate;
 use super::{PluginEntry, PluginStatus};
-use crate::agent::config::{ConfigOrigin, UpgradeMode};
 use crate::agent::upgrade::kept::Choice;
-use crate::driver::api::Diagnostic;
-use crate::model::trust::{PluginSource, TrustConfig, Voucher};
-use crate::plugin::authority::Answers;
-use crate::plugin::manifest::{Manifest, PluginKind};
 use crate::plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
 use crate::trust::{self, Policy, Refusal};
+use ostler_model::config::{ConfigOrigin, UpgradeMode};
+use ostler_model::grants::answers::Answers;
+use ostler_model::plugin::{Manifest, PluginKind};
+use ostler_model::ports::Diagnostic;
+use ostler_model::trust::{PluginSource, TrustConfig, Voucher};
 
 /// What every candidate is loaded with.
 pub(super) struct Loader {

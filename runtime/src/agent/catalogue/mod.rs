@@ -27,17 +27,17 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
-use super::config::AgentConfig;
 use crate::device::manager::DeviceManager;
-use crate::driver::api::BoxFuture;
 use crate::driver::manager::DriverManager;
-use crate::model::ids::PluginName;
-use crate::model::trust::Voucher;
-use crate::plugin::capability::{Authority, Grants};
-use crate::plugin::manifest::{Manifest, PluginKind};
 use crate::plugin::meter::PluginMeter;
 use crate::plugin::{Plugin, PluginRuntime};
 use crate::trust;
+use ostler_model::config::AgentConfig;
+use ostler_model::grants::{Authority, Grants};
+use ostler_model::ids::PluginName;
+use ostler_model::plugin::{Manifest, PluginKind};
+use ostler_model::ports::BoxFuture;
+use ostler_model::trust::Voucher;
 
 use super::upgrade::kept::Choice;
 

@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use super::believe::{self, ObtainError, Whose, examine};
 use super::find;
-use crate::agent::config::AgentConfig;
-use crate::model::digest::Digest;
-use crate::model::oci::Reference;
-use crate::model::plugin::PluginKind;
-use crate::model::trust::{PluginSource, Voucher};
 use crate::registry::Store;
 use crate::trust::{self, Signed};
+use ostler_model::config::AgentConfig;
+use ostler_model::digest::Digest;
+use ostler_model::oci::Reference;
+use ostler_model::plugin::PluginKind;
+use ostler_model::trust::{PluginSource, Voucher};
 
 /// What there is of a signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

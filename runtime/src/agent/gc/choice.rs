@@ -27,12 +27,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use crate::limits::{
+use ostler_model::ids::AllocId;
+use ostler_model::limits::{
     GC_BACKOFF_TICKS_MAX, GC_DISK_PERCENT_DEFAULT, GC_INODE_PERCENT_DEFAULT, GC_INTERVAL_DEFAULT,
     GC_MAX_ALLOCS_DEFAULT, GC_PARALLEL_DEFAULT,
 };
-use crate::model::ids::AllocId;
-use crate::model::time::Timestamp;
+use ostler_model::time::Timestamp;
 
 /// When allocations that are over are removed. The defaults are Nomad's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,12 +30,12 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use self::choice::{Candidate, Crowd, FsUse, GcPolicy, GcReason, GcState, GcStep};
-use crate::clock;
-use crate::driver::api::BoxFuture;
-use crate::limits::{
+use ostler_model::clock;
+use ostler_model::ids::AllocId;
+use ostler_model::limits::{
     GC_DESTROY_WALL_MAX, GC_INTERVAL_MIN, GC_MEASURE_WALL_MAX, GC_REQUESTS_QUEUE_MAX,
 };
-use crate::model::ids::AllocId;
+use ostler_model::ports::BoxFuture;
 
 /// The allocations, as far as collecting them goes.
 pub trait Garbage: Send + Sync + 'static {

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::*;
-use crate::model::time::Timestamp;
+use ostler_model::time::Timestamp;
 
 fn id(number: u64) -> AllocId {
     format!("eeeeeeee-0000-4000-8000-{number:012x}").parse().unwrap()

@@ -13,10 +13,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::driver::api::SupervisorIdentity;
 use crate::host::process::live::LiveRun;
-use crate::model::ids::{AllocId, TaskName};
-use crate::task::handle::RunRecord;
+use ostler_lifecycle::task::handle::RunRecord;
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::ports::SupervisorIdentity;
 
 /// What the state file says of an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

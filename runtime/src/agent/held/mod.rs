@@ -26,15 +26,15 @@ use super::AgentHandle;
 use super::admission::{GroupRefusal, Problem, Refusal};
 use super::restore::Found;
 use super::views::BlockedPlacement;
-use crate::alloc::{AllocRunner, RestoredAlloc};
-use crate::clock;
 use crate::host::process::live::{self, LiveRun};
-use crate::limits::{HELD_RUN_POLL, KILL_GRACE};
-use crate::model::alloc::{Allocation, DesiredStatus};
-use crate::model::ids::{AllocId, GroupName, JobId};
-use crate::model::saved::JobRecord;
-use crate::model::time::Timestamp;
-use crate::state::Age;
+use ostler_lifecycle::alloc::{AllocRunner, RestoredAlloc};
+use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::clock;
+use ostler_model::ids::{AllocId, GroupName, JobId};
+use ostler_model::limits::{HELD_RUN_POLL, KILL_GRACE};
+use ostler_model::saved::JobRecord;
+use ostler_model::time::Timestamp;
+use ostler_state::Age;
 
 /// A run that is held back, as people see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -170,7 +170,7 @@ impl LiveRuns {
         now: Timestamp,
     ) -> Result<Self, String> {
         let runs = live::find(&data_dir.join("exits"))
-            .map_err(|error| crate::model::causes::chain(&error))?;
+            .map_err(|error| ostler_model::causes::chain(&error))?;
         let mut this = Self::default();
         let known = found.known(lacks);
         let verdicts = decide::decide(&runs, &known);

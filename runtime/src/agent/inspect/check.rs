@@ -8,11 +8,11 @@ use serde::Serialize;
 
 use super::super::HeldRun;
 use super::{InspectError, KindCount, Kinds, Target, open, values};
-use crate::model::causes;
-use crate::node::id;
-use crate::state::Age;
-use crate::state::inspect::Entry;
-use crate::state::keys::Prefix;
+use ostler_model::causes;
+use ostler_node::id;
+use ostler_state::Age;
+use ostler_state::inspect::Entry;
+use ostler_state::keys::Prefix;
 
 /// Records listed one by one; more are only counted.
 const LISTED_MAX: usize = 1_000;

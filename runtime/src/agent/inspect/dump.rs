@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{InspectError, Opened, Target, open, values};
-use crate::state::inspect::Entry;
-use crate::state::keys::Prefix;
+use ostler_state::inspect::Entry;
+use ostler_state::keys::Prefix;
 
 /// Bytes shown of a record that cannot be read.
 const FIRST_BYTES: usize = 32;

@@ -19,13 +19,13 @@ use serde::Serialize;
 
 use super::EndRunError;
 use crate::host::process::RecordError;
-use crate::state::inspect::{self, Compacted, Inspection};
-use crate::state::lock::LOCK_FILE;
-use crate::state::{DataDirLock, DataDirReading, LockError, StateError};
+use ostler_state::inspect::{self, Compacted, Inspection};
+use ostler_state::lock::LOCK_FILE;
+use ostler_state::{DataDirLock, DataDirReading, LockError, StateError};
 
-pub use crate::state::{Age, Stats as StoreStats};
 pub use check::{BadRecord, CheckReport, check};
 pub use dump::{Dump, DumpRecord};
+pub use ostler_state::{Age, Stats as StoreStats};
 pub use runs::{FoundRun, end_run, runs};
 pub use stats::{BatchClass, Counted, InQuarantine, StatsReport, stats};
 

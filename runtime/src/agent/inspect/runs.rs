@@ -9,11 +9,11 @@ use serde::Serialize;
 use super::super::{EndRunError, HeldRun};
 use super::{InspectError, STATE_FILE};
 use crate::host::process::live::{self, LiveRun};
-use crate::limits::KILL_GRACE;
-use crate::state::inspect::Inspection;
-use crate::state::keys::Prefix;
-use crate::state::{DataDirReading, Key};
-use crate::task::handle::LocalState;
+use ostler_lifecycle::task::handle::LocalState;
+use ostler_model::limits::KILL_GRACE;
+use ostler_state::inspect::Inspection;
+use ostler_state::keys::Prefix;
+use ostler_state::{DataDirReading, Key};
 
 /// A run that lives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -56,7 +56,7 @@ pub(super) fn found(dir: &Path, file: Option<&Inspection>) -> Result<Vec<FoundRu
 /// Pids and start times of the supervisors on record.
 fn on_record(file: &Inspection) -> Result<BTreeSet<(u32, u64)>, InspectError> {
     let mut known = BTreeSet::new();
-    let look = &mut |entry: &crate::state::inspect::Entry<'_>| {
+    let look = &mut |entry: &ostler_state::inspect::Entry<'_>| {
         if matches!(entry.key(), Some(Key::TaskLocal(..)))
             && let Ok(LocalState { run: Some(run), .. }) = entry.decode()
         {

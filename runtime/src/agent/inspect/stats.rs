@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::{InspectError, KindCount, Kinds, Target, open, values};
-use crate::state::keys::{MetaItem, Prefix};
-use crate::state::{EngineStats, Key, Stats};
+use ostler_state::keys::{MetaItem, Prefix};
+use ostler_state::{EngineStats, Key, Stats};
 
 /// Sizes and counts of a state file.
 #[derive(Clone, Debug, PartialEq, Serialize)]

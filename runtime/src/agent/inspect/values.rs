@@ -5,17 +5,17 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::device::ledger::DeviceLedger;
-use crate::model::alloc::Allocation;
-use crate::model::saved::{
+use ostler_lifecycle::task::handle::LocalState;
+use ostler_model::alloc::Allocation;
+use ostler_model::saved::{
     AcknowledgedState, DeploymentStatus, DeviceManagerState, DriverManagerState, EndedPlaces,
     JobRecord, NetworkStatus, NodeBoot, NodeRegistration, PluginHandle, SavedAllocState,
 };
-use crate::model::task::TaskState;
-use crate::state::codec::CodecError;
-use crate::state::inspect::Entry;
-use crate::state::keys::Kind;
-use crate::state::{Key, Stats};
-use crate::task::handle::LocalState;
+use ostler_model::task::TaskState;
+use ostler_state::codec::CodecError;
+use ostler_state::inspect::Entry;
+use ostler_state::keys::Kind;
+use ostler_state::{Key, Stats};
 
 /// Name of a kind, for people and in JSON.
 pub(super) const fn name(kind: Kind) -> &'static str {

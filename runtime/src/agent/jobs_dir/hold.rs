@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use crate::limits::JOBS_DIR_HOLD;
+use ostler_model::limits::JOBS_DIR_HOLD;
 
 /// Tells a directory from one that takes its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,11 +25,11 @@ use tokio::task::JoinSet;
 
 use super::views::{JobsDirEntry, JobsDirReport};
 use super::{AgentHandle, RegisterOptions, StopOptions, SubmitError};
-use crate::clock::{self, Stopwatch};
-use crate::limits::JOBS_DIR_HOLD;
-use crate::model::ids::JobId;
-use crate::model::job::Job;
-use crate::model::saved::JobOrigin;
+use ostler_model::clock::{self, Stopwatch};
+use ostler_model::ids::JobId;
+use ostler_model::job::Job;
+use ostler_model::limits::JOBS_DIR_HOLD;
+use ostler_model::saved::JobOrigin;
 
 use hold::{DirId, Hold, Verdict};
 use scan::Known;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::hold::DirId;
 use super::step::{Content, Scan};
-use crate::jobspec::{self, JobFileError};
+use ostler_jobspec::JobFileError;
 
 /// Most job files that are looked at, and most entries of the directory.
 pub const FILES_MAX: usize = 1_024;
@@ -98,7 +98,7 @@ fn stamp(meta: &std::fs::Metadata) -> Stamp {
 }
 
 fn read(path: &Path) -> Content {
-    let read = jobspec::read_file(path).map(|file| {
+    let read = ostler_jobspec::read_file(path).map(|file| {
         for warning in &file.parsed.warnings {
             tracing::warn!("{warning}");
         }

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::model::ids::JobId;
-use crate::model::job::Job;
+use ostler_model::ids::JobId;
+use ostler_model::job::Job;
 
 /// What a file says: its job, or why it has none.
 pub type Content = Result<Arc<Job>, String>;

@@ -22,7 +22,7 @@ fn text(id: &str) -> String {
 }
 
 fn job(id: &str) -> Arc<Job> {
-    Arc::new(crate::jobspec::parse(text(id).as_bytes(), Path::new(""), None).unwrap())
+    Arc::new(ostler_jobspec::parse(text(id).as_bytes(), Path::new(""), None).unwrap())
 }
 
 fn id(text: &str) -> JobId {

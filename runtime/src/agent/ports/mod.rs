@@ -16,11 +16,11 @@ use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
-use crate::limits::DYNAMIC_PORTS;
-use crate::model::ids::AllocId;
-use crate::model::job::PortSpec;
-use crate::model::resources::AllocatedPort;
-use crate::rng::Rng;
+use ostler_model::ids::AllocId;
+use ostler_model::job::PortSpec;
+use ostler_model::limits::DYNAMIC_PORTS;
+use ostler_model::resources::AllocatedPort;
+use ostler_model::rng::Rng;
 
 /// Who has a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -9,7 +9,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::rng::Rng;
+use ostler_model::rng::Rng;
 
 fn alloc(number: u128) -> AllocId {
     AllocId::new(uuid::Uuid::from_u128(number))

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::model::job::Job;
+use ostler_model::job::Job;
 
 /// Most lines told; a job that is another one altogether is not worth more.
 const LINES_MAX: usize = 200;

@@ -25,9 +25,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::ended::Ended;
-use crate::model::alloc::ClientStatus;
-use crate::model::ids::{AllocId, GroupName};
-use crate::model::job::{Job, LogConfig, NetworkSpec, RestartMode, RestartPolicy, Task, TaskGroup};
+use ostler_model::alloc::ClientStatus;
+use ostler_model::ids::{AllocId, GroupName};
+use ostler_model::job::{Job, LogConfig, NetworkSpec, RestartMode, RestartPolicy, Task, TaskGroup};
 
 pub use diff::differences;
 

@@ -9,14 +9,14 @@
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 
 use super::*;
-use crate::model::ids::{JobId, TaskName};
-use crate::model::job::{
+use ostler_model::ids::{JobId, TaskName};
+use ostler_model::job::{
     Constraint, HealthPolicy, JobKind, Lifecycle, LifecycleHook, Operator, PortSpec, Service,
 };
-use crate::model::resources::DeviceRequest;
-use crate::model::saved::{EndedPlace, JobOrigin, JobRecord};
-use crate::model::time::Timestamp;
-use crate::testing::fixtures;
+use ostler_model::resources::DeviceRequest;
+use ostler_model::saved::{EndedPlace, JobOrigin, JobRecord};
+use ostler_model::time::Timestamp;
+use ostler_testing::fixtures;
 
 fn id(n: u128) -> AllocId {
     AllocId::new(uuid::Uuid::from_u128(n))
@@ -276,7 +276,7 @@ fn each_field_is_on_the_side_the_table_says() {
             group_of(j).network = Some(NetworkSpec { ports: vec![port] });
         }),
         ("ephemeral_disk", |j| group_of(j).ephemeral_disk.sticky = true),
-        ("driver", |j| task_of(j).driver = crate::model::ids::PluginName::new("other").unwrap()),
+        ("driver", |j| task_of(j).driver = ostler_model::ids::PluginName::new("other").unwrap()),
         ("user", |j| task_of(j).user = Some("nobody".into())),
         ("config", |j| {
             let config = serde_json::json!({ "command": "x" });

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use super::{Slot, run, step};
 use crate::agent::AgentHandle;
-use crate::agent::config::UpgradeMode;
-use crate::clock;
-use crate::limits::UPGRADE_LOOK_INTERVAL;
+use ostler_model::clock;
+use ostler_model::config::UpgradeMode;
+use ostler_model::limits::UPGRADE_LOOK_INTERVAL;
 
 /// What tells a file from what it was before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

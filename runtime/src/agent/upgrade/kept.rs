@@ -18,10 +18,12 @@ use serde::{Deserialize, Serialize};
 use super::step::Outcome;
 use super::{Seed, UpgradeReport};
 use crate::agent::{AgentHandle, PluginEntry, PluginStatus, catalogue};
-use crate::durable;
-use crate::limits::{PLUGIN_FILE_BYTES_MAX, QUARANTINE_FILE_BYTES_MAX, SIGNATURE_FILE_BYTES_MAX};
 use crate::plugin::manifest::digest;
 use crate::trust::{self, Believable, signature_path};
+use ostler_model::limits::{
+    PLUGIN_FILE_BYTES_MAX, QUARANTINE_FILE_BYTES_MAX, SIGNATURE_FILE_BYTES_MAX,
+};
+use ostler_state::durable;
 
 const DIR: &str = "plugins";
 const FILE: &str = "kept.json";

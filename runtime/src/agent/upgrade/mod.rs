@@ -25,14 +25,14 @@ use serde::{Deserialize, Serialize};
 
 use super::AgentHandle;
 use super::catalogue::{InUse, PluginEntry, PluginStatus, Seed};
-use super::config::UpgradeMode;
 use crate::device::source::DeviceSource;
-use crate::model::ids::{PluginName, RunId};
-use crate::model::plugin::PluginKind;
-use crate::model::time::Timestamp;
 use crate::plugin::driver::DriverPlugin;
-use crate::plugin::manifest::Manifest;
 use crate::plugin::meter::PluginMeter;
+use ostler_model::config::UpgradeMode;
+use ostler_model::ids::{PluginName, RunId};
+use ostler_model::plugin::Manifest;
+use ostler_model::plugin::PluginKind;
+use ostler_model::time::Timestamp;
 
 pub(super) use auto::spawn as watch;
 pub use step::{Outcome, Release};

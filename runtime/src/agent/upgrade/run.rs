@@ -10,14 +10,14 @@ use super::trial::{self, Tried, Twin};
 use super::{Code, Now, Slot, UpgradeReport, kept};
 use crate::agent::catalogue::{self, Believed, PluginEntry};
 use crate::agent::{AgentHandle, records};
-use crate::clock;
-use crate::driver::api::BoxFuture;
-use crate::limits::UPGRADE_DRY_WALL_MAX;
-use crate::model::ids::RunId;
-use crate::model::trust::Voucher;
 use crate::plugin::Plugin;
-use crate::plugin::capability::Authority;
-use crate::plugin::manifest::Manifest;
+use ostler_model::clock;
+use ostler_model::grants::Authority;
+use ostler_model::ids::RunId;
+use ostler_model::limits::UPGRADE_DRY_WALL_MAX;
+use ostler_model::plugin::Manifest;
+use ostler_model::ports::BoxFuture;
+use ostler_model::trust::Voucher;
 
 /// Everything of one upgrade.
 struct Offer {
@@ -209,8 +209,8 @@ impl Offer {
 fn current(agent: &AgentHandle, slot: &Slot) -> Option<Code> {
     let driver = agent.0.drivers.plugin(&slot.name).map(Code::Driver);
     match slot.kind {
-        crate::model::plugin::PluginKind::Driver => driver,
-        crate::model::plugin::PluginKind::Device => {
+        ostler_model::plugin::PluginKind::Driver => driver,
+        ostler_model::plugin::PluginKind::Device => {
             agent.0.devices.source(&slot.name).map(Code::Device)
         }
     }

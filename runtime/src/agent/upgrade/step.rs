@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::UPGRADES_BARRED_MAX;
-use crate::model::time::Timestamp;
+use ostler_model::limits::UPGRADES_BARRED_MAX;
+use ostler_model::time::Timestamp;
 
 /// A plugin file, for people and to tell it from others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

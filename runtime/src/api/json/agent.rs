@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::node::NodeView;
+use ostler_node::NodeView;
 
 /// What `/v1/agent/self` answers. `stats` is texts by topic, which Nomad's command line prints.
 #[derive(Debug, Serialize)]
@@ -110,7 +110,7 @@ struct Gauge {
 
 impl MetricsJson {
     /// Every number of each object, named `<object>.<member>`.
-    pub fn new(now: crate::model::time::Timestamp, objects: &[(&str, Value)]) -> Self {
+    pub fn new(now: ostler_model::time::Timestamp, objects: &[(&str, Value)]) -> Self {
         let mut gauges = Vec::new();
         for (object, members) in objects {
             for (name, value) in members.as_object().into_iter().flatten() {

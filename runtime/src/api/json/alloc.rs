@@ -9,12 +9,12 @@ use super::task::{TaskStateJson, task_states};
 use super::{Absent, Moment};
 use crate::agent::AllocView;
 use crate::api::evaluations;
-use crate::model::alloc::{AllocState, Allocation, ClientStatus, DesiredStatus};
-use crate::model::ids::AllocId;
-use crate::model::job::JobKind;
-use crate::model::saved::DeploymentStatus;
-use crate::model::time::Timestamp;
-use crate::node::NodeView;
+use ostler_model::alloc::{AllocState, Allocation, ClientStatus, DesiredStatus};
+use ostler_model::ids::AllocId;
+use ostler_model::job::JobKind;
+use ostler_model::saved::DeploymentStatus;
+use ostler_model::time::Timestamp;
+use ostler_node::NodeView;
 
 /// An allocation as the shapes need it.
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Serialize, Serializer};
 
 use super::Moment;
-use crate::model::stats::{DeviceGroupStats, InstanceStats, StatObject, StatValue};
+use ostler_model::stats::{DeviceGroupStats, InstanceStats, StatObject, StatValue};
 
 /// `DeviceGroupStats`.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,8 +123,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::device::GroupKey;
-    use crate::model::time::Timestamp;
+    use ostler_model::device::GroupKey;
+    use ostler_model::time::Timestamp;
 
     #[test]
     fn every_member_has_its_place_and_what_is_unset_has_none() {

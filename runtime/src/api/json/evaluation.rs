@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::Absent;
 use super::metric::Metric;
 use crate::api::evaluations::Evaluation;
-use crate::model::job::JobKind;
+use ostler_model::job::JobKind;
 
 /// What an evaluation was made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

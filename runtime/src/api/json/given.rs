@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::Absent;
-use crate::model::alloc::Allocation;
-use crate::model::job::{LifecycleHook, Task};
-use crate::model::resources::AllocatedDevice;
+use ostler_model::alloc::Allocation;
+use ostler_model::job::{LifecycleHook, Task};
+use ostler_model::resources::AllocatedDevice;
 
 /// `AllocatedResources`: the present form.
 #[derive(Debug, Serialize)]

@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use super::device_stats::DeviceStatsJson;
-use crate::model::stats::DeviceGroupStats;
-use crate::model::time::Timestamp;
-use crate::node::usage::{CoreShare, DiskUse, HostUsage};
+use ostler_model::stats::DeviceGroupStats;
+use ostler_model::time::Timestamp;
+use ostler_node::usage::{CoreShare, DiskUse, HostUsage};
 
 /// `HostStats`.
 #[derive(Debug, Serialize)]
@@ -119,7 +119,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::node::usage::{CoreTime, MemoryUse};
+    use ostler_node::usage::{CoreTime, MemoryUse};
 
     #[test]
     fn the_shape_is_nomads_and_ticks_are_of_what_was_busy() {

@@ -7,11 +7,11 @@ use serde_json::{Map, Value, json};
 
 use super::Absent;
 use crate::agent::{GroupCounts, JobStatus, JobView, PlaceCounts};
-use crate::jobspec::nomad_json;
-use crate::model::alloc::Allocation;
-use crate::model::ids::GroupName;
-use crate::model::job::JobKind;
-use crate::model::saved::JobRecord;
+use ostler_jobspec::nomad_json;
+use ostler_model::alloc::Allocation;
+use ostler_model::ids::GroupName;
+use ostler_model::job::JobKind;
+use ostler_model::saved::JobRecord;
 
 /// `JobListStub`.
 #[derive(Debug, Serialize)]

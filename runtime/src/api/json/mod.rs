@@ -21,7 +21,7 @@ pub(in crate::api) mod write;
 
 use serde::{Serialize, Serializer};
 
-use crate::model::time::Timestamp;
+use ostler_model::time::Timestamp;
 
 /// The region every node of this kind is in.
 pub(in crate::api) const REGION: &str = "global";

@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::given::{Cpu, Memory};
 use super::{Absent, Moment};
-use crate::model::attribute::Attribute;
-use crate::model::device::{DeviceGroup, HealthState};
-use crate::node::{DriverView, NodeView};
+use ostler_model::attribute::Attribute;
+use ostler_model::device::{DeviceGroup, HealthState};
+use ostler_node::{DriverView, NodeView};
 
 /// `NodeListStub`.
 #[derive(Debug, Serialize)]
@@ -245,7 +245,7 @@ fn text(node: &NodeView, name: &str) -> String {
 /// Free space of the data directory, MiB; 0 where the fingerprint does not say.
 fn disk_mb(node: &NodeView) -> u64 {
     let free = node.attributes.get("unique.storage.bytesfree").map(ToString::to_string);
-    free.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) / crate::limits::MIB
+    free.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) / ostler_model::limits::MIB
 }
 
 /// `Resources`: the oldest form.

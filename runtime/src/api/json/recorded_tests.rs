@@ -3,7 +3,7 @@
 //! `recorded.json` has, by answer, the shape of what a single-node Nomad 1.0.18 answered its own
 //! command line: every key with the types its value had. `""` is an object's own type, `"*"` every
 //! key of a map, a list is its type and that of its items. Values are not kept. Jobs inside other
-//! answers are [`crate::jobspec`]'s and compared there.
+//! answers are [`ostler_jobspec`]'s and compared there.
 //!
 //! Every recorded key must be in our answer with one of its types; what we leave out or write
 //! otherwise is listed here with the reason.
@@ -20,19 +20,19 @@ use super::metric::Metric;
 use super::node::{NodeJson, NodeStatus, NodeStub};
 use super::{agent, job, plan, stats, write};
 use crate::agent::{GroupCounts, GroupPlan, JobStatus, PlaceCounts, Plan, Registered};
-use crate::model::alloc::{AllocState, Allocation, ClientStatus};
-use crate::model::attribute::Attribute;
-use crate::model::device::{DeviceGroup, DeviceInstance, GroupKey, Health, HealthState, Locality};
-use crate::model::event::{EventKind, TaskEvent};
-use crate::model::ids::{AllocId, GroupName, NodeId, PluginName};
-use crate::model::job::{JobKind, NetworkSpec, PortSpec};
-use crate::model::resources::{AllocatedDevice, AllocatedPort};
-use crate::model::saved::{DeploymentStatus, JobOrigin, JobRecord};
-use crate::model::task::{ExitResult, TaskState, TaskStatus};
-use crate::model::time::Timestamp;
-use crate::node::{DriverView, NodeView};
-use crate::rng::Rng;
-use crate::testing::fixtures;
+use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
+use ostler_model::attribute::Attribute;
+use ostler_model::device::{DeviceGroup, DeviceInstance, GroupKey, Health, HealthState, Locality};
+use ostler_model::event::{EventKind, TaskEvent};
+use ostler_model::ids::{AllocId, GroupName, NodeId, PluginName};
+use ostler_model::job::{JobKind, NetworkSpec, PortSpec};
+use ostler_model::resources::{AllocatedDevice, AllocatedPort};
+use ostler_model::rng::Rng;
+use ostler_model::saved::{DeploymentStatus, JobOrigin, JobRecord};
+use ostler_model::task::{ExitResult, TaskState, TaskStatus};
+use ostler_model::time::Timestamp;
+use ostler_node::{DriverView, NodeView};
+use ostler_testing::fixtures;
 
 /// Keys we do not write as Nomad does, by the end of their path, and why.
 const OTHERWISE: &[(&str, &str)] = &[
@@ -401,8 +401,8 @@ fn what_does_not_fit_is_told_by_group_with_what_there_is_not_enough_of() {
         lent: 0,
         holders: 0,
     };
-    let task = crate::model::ids::TaskName::new("t").unwrap();
-    let driver = crate::model::ids::PluginName::new("docker").unwrap();
+    let task = ostler_model::ids::TaskName::new("t").unwrap();
+    let driver = ostler_model::ids::PluginName::new("docker").unwrap();
     let (loaded, refused) = (Vec::new(), BTreeMap::new());
     let unknown = Problem::UnknownDriver { task, driver, nearest: None, loaded, refused };
     let blocked = |index, soon, problem: &Problem| BlockedPlacement {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::device_stats::DeviceStatsJson;
-use crate::model::stats::DeviceGroupStats;
+use ostler_model::stats::DeviceGroupStats;
 
 /// `AllocResourceUsage`.
 #[derive(Debug, Serialize)]

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::Moment;
-use crate::jobspec::units::parse_duration;
-use crate::model::event::{EventKind, TaskEvent};
-use crate::model::ids::TaskName;
-use crate::model::task::{TaskState, TaskStatus};
+use ostler_jobspec::units::parse_duration;
+use ostler_model::event::{EventKind, TaskEvent};
+use ostler_model::ids::TaskName;
+use ostler_model::task::{TaskState, TaskStatus};
 
 /// `TaskState` of Nomad.
 #[derive(Debug, Serialize)]
@@ -151,8 +151,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::task::ExitResult;
-    use crate::model::time::Timestamp;
+    use ostler_model::task::ExitResult;
+    use ostler_model::time::Timestamp;
 
     #[test]
     fn every_field_of_a_task_state_is_told() {

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{ConfigProblem, Registered};
-use crate::model::ids::AllocId;
-use crate::model::words::counted;
+use ostler_model::ids::AllocId;
+use ostler_model::words::counted;
 
 /// What stands beside `Job` in a registration or plan. The job itself is read by
-/// [`crate::jobspec`], which also says what is unknown here.
+/// [`ostler_jobspec`], which also says what is unknown here.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(in crate::api) struct Envelope {

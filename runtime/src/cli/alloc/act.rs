@@ -10,9 +10,9 @@ use super::super::exit::Exit;
 use super::super::output::say;
 use super::super::terminal::one_line;
 use super::restarted::{Asked, Progress};
-use crate::clock;
-use crate::limits::CLIENT_RESTART_WALL_MAX;
-use crate::model::signal::full_name;
+use ostler_model::clock;
+use ostler_model::limits::CLIENT_RESTART_WALL_MAX;
+use ostler_model::signal::full_name;
 
 /// Stop an allocation, and wait for its end.
 pub(super) async fn stop(args: &AllocStopArgs) -> Result<Exit, Stop> {

@@ -11,7 +11,7 @@ use super::super::client::shapes::Alloc;
 use super::super::exit::Exit;
 use super::super::output;
 use super::super::terminal::Terminal;
-use crate::model::ids::AllocId;
+use ostler_model::ids::AllocId;
 
 /// Remove allocations that are over.
 pub(in crate::cli) async fn gc(args: &GcArgs, terminal: &Terminal) -> Exit {

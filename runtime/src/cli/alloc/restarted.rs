@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::super::client::shapes::Alloc;
-use crate::model::task::TaskStatus;
+use ostler_model::task::TaskStatus;
 
 /// How far the restart is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,12 +14,12 @@ use super::super::exit::Exit;
 use super::super::output::{self, headline, size, table};
 use super::super::stat_values;
 use super::super::terminal::{Terminal, one_line};
-use crate::clock::Clock;
-use crate::limits::MIB;
-use crate::model::ids::AllocId;
-use crate::model::stats::StatValue;
-use crate::model::task::TaskStatus;
-use crate::model::time::Timestamp;
+use ostler_model::clock::Clock;
+use ostler_model::ids::AllocId;
+use ostler_model::limits::MIB;
+use ostler_model::stats::StatValue;
+use ostler_model::task::TaskStatus;
+use ostler_model::time::Timestamp;
 
 /// How times and ids are shown.
 #[derive(Clone, Copy)]

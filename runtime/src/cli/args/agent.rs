@@ -67,5 +67,5 @@ pub(in crate::cli) struct AgentCommandArgs {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    crate::jobspec::units::parse_duration(text).map_err(|_| "a duration like 90s or 2m".to_owned())
+    ostler_jobspec::units::parse_duration(text).map_err(|_| "a duration like 90s or 2m".to_owned())
 }

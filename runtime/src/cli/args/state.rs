@@ -35,7 +35,7 @@ pub(in crate::cli) enum StateCommand {
         after_long_help = examples!("\
 Examples:
   ostler state check --data-dir /var/lib/ostler
-  ostler state check --file state.redb.schema-1      a copy that an upgrade left
+  ostler state check --file state.redb.schema-3      a copy that an upgrade left
   ostler state check --data-dir ./data --json | jq '.damaged'
 
 What to do when something is damaged: a damaged record costs what it described; the next agent puts

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::shapes::or_empty;
-use crate::model::stats::{StatObject, StatValue};
+use ostler_model::stats::{StatObject, StatValue};
 
 /// Instances of one group.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hyper::Method;
 
 use crate::cli::exit::Exit;
-use crate::limits::CLIENT_START_WALL_MAX;
+use ostler_model::limits::CLIENT_START_WALL_MAX;
 
 /// A request, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use tokio::task::JoinSet;
 
 use super::{Asked, ClientError, Trouble};
-use crate::clock;
-use crate::limits::{CLIENT_FRAME_BYTES_MAX, CLIENT_SILENCE_MAX};
+use ostler_model::clock;
+use ostler_model::limits::{CLIENT_FRAME_BYTES_MAX, CLIENT_SILENCE_MAX};
 
 /// A piece of a file. An empty one is a sign of life.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -33,14 +33,14 @@ use tokio::task::JoinSet;
 use super::output;
 use super::terminal::plain;
 use crate::agent::{Agent, Holder};
-use crate::clock::{self, Stopwatch};
-use crate::limits::{
-    API_REQUEST_WALL_MAX, CLIENT_BODY_BYTES_MAX, CLIENT_CONNECT_WALL_MAX, CLIENT_GRACE,
-    CLIENT_REFUSAL_BYTES_MAX, CLIENT_START_PAUSE, CLIENT_START_WALL_MAX, CLIENT_WAIT,
-};
 use address::Address;
 pub(super) use error::{Asked, ClientError, Trouble};
 pub(super) use frames::{Frame, Frames};
+use ostler_model::clock::{self, Stopwatch};
+use ostler_model::limits::{
+    API_REQUEST_WALL_MAX, CLIENT_BODY_BYTES_MAX, CLIENT_CONNECT_WALL_MAX, CLIENT_GRACE,
+    CLIENT_REFUSAL_BYTES_MAX, CLIENT_START_PAUSE, CLIENT_START_WALL_MAX, CLIENT_WAIT,
+};
 
 /// Header with the index of an answer.
 const INDEX: &str = "x-nomad-index";

@@ -7,11 +7,11 @@ use serde::{Deserialize, Deserializer};
 use super::device_shapes::DeviceStats;
 
 use crate::agent::{ConfigProblem, DeviceExplanation};
-use crate::model::alloc::{ClientStatus, DesiredStatus};
-use crate::model::ids::AllocId;
-use crate::model::saved::JobOrigin;
-use crate::model::task::TaskStatus;
-use crate::model::time::Timestamp;
+use ostler_model::alloc::{ClientStatus, DesiredStatus};
+use ostler_model::ids::AllocId;
+use ostler_model::saved::JobOrigin;
+use ostler_model::task::TaskStatus;
+use ostler_model::time::Timestamp;
 
 /// `null` is the empty value.
 pub(super) fn or_empty<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(

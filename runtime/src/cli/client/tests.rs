@@ -6,7 +6,7 @@ use tokio::net::UnixListener;
 
 use super::super::exit::Exit;
 use super::*;
-use crate::state::DataDirLock;
+use ostler_state::DataDirLock;
 
 /// An agent that answers one request with `answer`, and what it was asked.
 async fn asked<T>(

@@ -6,9 +6,9 @@ use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 
 use super::*;
-use crate::driver::api::ByteSink as _;
-use crate::model::job::LogConfig;
-use crate::rng::Rng;
+use ostler_model::job::LogConfig;
+use ostler_model::ports::ByteSink as _;
+use ostler_model::rng::Rng;
 
 fn logs(dir: &Path) -> TaskLogs {
     let dir = Dir::open_ambient_dir(dir, ambient_authority()).unwrap();

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::model::alloc::AllocState;
-use crate::model::ids::{AllocId, TaskName};
-use crate::model::time::Timestamp;
-use crate::rng::Rng;
+use ostler_model::alloc::AllocState;
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::rng::Rng;
+use ostler_model::time::Timestamp;
 
 const PIPE: Terminal = Terminal { stdout: false, stderr: false, colours: true, columns: None };
 const SCREEN: Terminal = Terminal { stdout: true, stderr: true, colours: true, columns: None };

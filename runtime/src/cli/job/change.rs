@@ -9,7 +9,7 @@ use super::super::client::{Client, segment};
 use super::super::exit::Exit;
 use super::super::output::say;
 use super::super::terminal::{Terminal, one_line};
-use crate::model::ids::AllocId;
+use ostler_model::ids::AllocId;
 
 /// Stop a job, and wait for its end.
 pub(super) async fn stop(args: &JobStopArgs, _terminal: &Terminal) -> Result<Exit, Stop> {

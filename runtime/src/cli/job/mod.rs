@@ -18,7 +18,7 @@ use super::exit::Exit;
 use super::input::{self, JobInput};
 use super::output;
 use super::terminal::Terminal;
-use crate::jobspec::nomad_json;
+use ostler_jobspec::nomad_json;
 
 /// Do what is asked about jobs.
 pub(super) async fn run(command: &JobCommand, terminal: &Terminal) -> Exit {

@@ -13,7 +13,7 @@ use super::super::exit::Exit;
 use super::super::output::{self, headline, table};
 use super::super::terminal::{Terminal, one_line, plain};
 use super::plan_devices;
-use crate::jobspec::nomad_json;
+use ostler_jobspec::nomad_json;
 
 /// Say what a job file would change.
 pub(super) async fn plan(args: &JobPlanArgs, terminal: &Terminal) -> Result<Exit, Stop> {

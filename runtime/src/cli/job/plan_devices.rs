@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 
 use super::super::terminal::one_line;
 use crate::agent::{DeviceCandidate, DeviceExplanation, DeviceOutcome};
-use crate::model::words::counted;
+use ostler_model::words::counted;
 
 /// Groups of other names that are listed; the others are counted.
 const OTHERS_SHOWN: usize = 8;

@@ -22,9 +22,9 @@ use super::super::input::JobInput;
 use super::super::output::{self, say, warning};
 use super::super::terminal::{Terminal, one_line};
 use super::watch::{Verdict, Watch};
-use crate::jobspec::{Diagnostic, nomad_json};
-use crate::model::ids::AllocId;
-use crate::model::job::{self, HealthCheck};
+use ostler_jobspec::{Diagnostic, nomad_json};
+use ostler_model::ids::AllocId;
+use ostler_model::job::{self, HealthCheck};
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]

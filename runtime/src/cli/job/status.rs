@@ -11,9 +11,9 @@ use super::super::client::{Client, segment};
 use super::super::exit::Exit;
 use super::super::output::{self, headline, table};
 use super::super::terminal::{Terminal, one_line};
-use crate::clock::Clock;
-use crate::model::saved::JobOrigin;
-use crate::model::time::Timestamp;
+use ostler_model::clock::Clock;
+use ostler_model::saved::JobOrigin;
+use ostler_model::time::Timestamp;
 
 /// List jobs, or show one.
 pub(super) async fn status(args: &JobStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {

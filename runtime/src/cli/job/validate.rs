@@ -14,9 +14,9 @@ use super::super::output::{self, warning};
 use super::super::start::{Fallback, Session, StartError};
 use super::super::terminal::Terminal;
 use crate::agent::ConfigProblem;
-use crate::jobspec::{Diagnostic, nomad_json};
-use crate::model::job::Job;
-use crate::model::words::counted;
+use ostler_jobspec::{Diagnostic, nomad_json};
+use ostler_model::job::Job;
+use ostler_model::words::counted;
 
 /// The result of a validation, as `--json` prints it.
 #[derive(Debug, Default, Serialize)]
@@ -193,7 +193,7 @@ mod tests {
         }
         let gone = dir.path().join("gone.hcl");
         assert_eq!(validate(&args(&gone), &Terminal::default()).await, Exit::Input);
-        let parsed = crate::jobspec::parse(job.as_bytes(), &file, None).unwrap();
+        let parsed = ostler_jobspec::parse(job.as_bytes(), &file, None).unwrap();
         let text = summary(Path::new("job.hcl"), &parsed);
         assert_eq!(
             text,

@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::client::shapes::{Alloc, Job, TaskEvent, TaskState};
 use super::super::terminal::one_line;
-use crate::model::alloc::{ClientStatus, DesiredStatus};
-use crate::model::event;
-use crate::model::ids::AllocId;
+use ostler_model::alloc::{ClientStatus, DesiredStatus};
+use ostler_model::event;
+use ostler_model::ids::AllocId;
 
 /// How far the job is.
 #[derive(Clone, Debug, PartialEq, Eq)]

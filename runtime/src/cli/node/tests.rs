@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::model::attribute::{Attribute, NamedAttribute};
-use crate::model::device::{GroupKey, Health, Locality};
-use crate::model::ids::PluginName;
-use crate::node::{DriverView, NodeId};
-use crate::rng::Rng;
+use ostler_model::attribute::{Attribute, NamedAttribute};
+use ostler_model::device::{GroupKey, Health, Locality};
+use ostler_model::ids::PluginName;
+use ostler_model::rng::Rng;
+use ostler_node::{DriverView, NodeId};
 
 fn node() -> NodeView {
     let mut node = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");

@@ -3,9 +3,8 @@
 use std::path::Path;
 
 use super::*;
-use crate::agent::AgentConfig;
-use crate::plugin::capability::Grants;
-use crate::plugin::manifest::PluginKind;
+use ostler_model::grants::Grants;
+use ostler_model::plugin::PluginKind;
 
 fn manifest() -> Manifest {
     let imports = [
@@ -52,7 +51,8 @@ fn the_lines_that_grant_all_of_it_are_a_valid_configuration() {
     let manifest = manifest();
     let inspected = inspected("mine.wasm", "mine", &manifest);
     let lines = all_grants("mine", &inspected.asks).unwrap();
-    let config = AgentConfig::parse(lines.as_bytes(), Path::new("ostler.hcl")).unwrap();
+    let config =
+        ostler_jobspec::parse_agent_config(lines.as_bytes(), Path::new("ostler.hcl")).unwrap();
     let grants = config.plugins["mine"].grants.clone().unwrap();
     assert!(grants.process && grants.files.len() == 1 && !grants.wasm_task);
     assert_eq!(all_grants("mine", &[]), None);
@@ -116,7 +116,8 @@ fn what_a_plugin_may_is_what_it_asks_for_as_far_as_it_is_granted() {
     let grants = "files \"/sys\" {}\n files \"/run/x\" { write = true }\n process = true\n \
                   users = [\"nobody\"]\n connect = [\"10.0.0.0/8:443\"]\n wasm_task = true";
     let text = format!("plugin \"x\" {{\n grants {{\n {grants}\n }}\n}}");
-    let config = AgentConfig::parse(text.as_bytes(), Path::new("/etc/ostler.hcl")).unwrap();
+    let config =
+        ostler_jobspec::parse_agent_config(text.as_bytes(), Path::new("/etc/ostler.hcl")).unwrap();
     let grants = config.plugins["x"].grants.clone().unwrap();
     let asks = [Authority::Always, Authority::Files, Authority::Command, Authority::Process];
     let entry = PluginEntry {
@@ -143,7 +144,8 @@ fn the_list_shows_what_answers_may_cause_and_what_is_denied() {
                   }\n device_nodes \"/dev/dri/*\" {}\n task_env = [\"CUDA_*\"]\n groups = \
                   [\"nvidia/gpu/*\"]\n driver = \"d\"\n attributes = [\"version\"]";
     let text = format!("plugin \"x\" {{\n grants {{\n {grants}\n }}\n}}");
-    let config = AgentConfig::parse(text.as_bytes(), Path::new("/etc/ostler.hcl")).unwrap();
+    let config =
+        ostler_jobspec::parse_agent_config(text.as_bytes(), Path::new("/etc/ostler.hcl")).unwrap();
     let entry = PluginEntry {
         name: "x".into(),
         source: "/x.wasm".into(),

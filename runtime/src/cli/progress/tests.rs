@@ -3,15 +3,15 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::TASK_EVENTS_MAX;
-use crate::model::event::EventKind;
-use crate::model::ids::AllocId;
-use crate::model::task::TaskState;
-use crate::model::time::Timestamp;
-use crate::rng::Rng;
+use ostler_model::event::EventKind;
+use ostler_model::ids::AllocId;
+use ostler_model::limits::TASK_EVENTS_MAX;
+use ostler_model::rng::Rng;
+use ostler_model::task::TaskState;
+use ostler_model::time::Timestamp;
 
 fn allocations(job: &str) -> Vec<Allocation> {
-    let job = crate::jobspec::parse(job.as_bytes(), std::path::Path::new("job.hcl"), None);
+    let job = ostler_jobspec::parse(job.as_bytes(), std::path::Path::new("job.hcl"), None);
     let job = Arc::new(job.unwrap());
     let rng = Rng::seeded(1);
     let mut placed = Vec::new();

@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use super::*;
-use crate::model::alloc::AllocState;
-use crate::rng::Rng;
+use ostler_model::alloc::AllocState;
+use ostler_model::rng::Rng;
 
 fn alloc() -> AllocId {
     AllocId::new(Rng::seeded(1).uuid())

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
-use crate::model::ids::JobId;
+use ostler_model::ids::JobId;
 
 const INT: Cause = Cause::Interrupt(Interrupt::Int);
 const TERM: Cause = Cause::Interrupt(Interrupt::Term);

@@ -7,7 +7,7 @@ use super::super::exit::Exit;
 use super::super::output::{self, headline, size, table};
 use super::super::terminal::{Terminal, one_line};
 use crate::agent::inspect::{self, Age, BadRecord, CheckReport, KindCount};
-use crate::model::words::counted;
+use ostler_model::words::counted;
 
 /// Check a state file.
 pub(super) fn check(args: &CheckArgs, terminal: &Terminal) -> Result<Exit, Exit> {

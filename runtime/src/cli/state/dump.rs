@@ -10,7 +10,7 @@ use super::super::exit::Exit;
 use super::super::output;
 use super::super::terminal::{Terminal, one_line};
 use crate::agent::inspect::{Dump, DumpRecord, InspectError};
-use crate::model::words::counted;
+use ostler_model::words::counted;
 
 /// Show a state file's records.
 pub(super) fn dump(args: &DumpArgs, terminal: &Terminal) -> Result<Exit, Exit> {

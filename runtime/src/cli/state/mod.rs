@@ -15,7 +15,7 @@ use super::output::{self, size};
 use super::terminal::{Terminal, one_line};
 use crate::agent::inspect::{self, InspectError, Target};
 use crate::agent::{EndRunError, HeldRun};
-use crate::model::causes;
+use ostler_model::causes;
 
 /// Runs that are held back, as a table.
 pub(super) fn runs_text(held: &[HeldRun], terminal: &Terminal) -> String {

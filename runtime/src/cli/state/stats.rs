@@ -13,7 +13,7 @@ use super::super::output::{self, headline, size, table};
 use super::super::terminal::{Terminal, one_line};
 use super::check::{kinds, schema};
 use crate::agent::inspect::{self, Counted, InspectError, StatsReport, StoreStats, Target};
-use crate::model::words::counted;
+use ostler_model::words::counted;
 
 /// What an agent that runs says of its state.
 #[derive(Debug, Serialize)]

@@ -17,15 +17,15 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::{DeviceManager, bounded, lock};
-use crate::clock;
 use crate::device::ledger::Holder;
 use crate::device::reservation::{Claim, Effect, Event, Phase};
-use crate::driver::api::{BoxFuture, PluginCallError};
-use crate::limits::DEVICE_CALL_WALL_MAX;
-use crate::model::device::Reservation;
-use crate::model::ids::{AllocId, PluginName, TaskName};
-use crate::model::resources::AllocatedDevice;
-use crate::plugin::authority::{PlaceError, places};
+use ostler_model::clock;
+use ostler_model::device::Reservation;
+use ostler_model::grants::answers::{PlaceError, places};
+use ostler_model::ids::{AllocId, PluginName, TaskName};
+use ostler_model::limits::DEVICE_CALL_WALL_MAX;
+use ostler_model::ports::{BoxFuture, PluginCallError};
+use ostler_model::resources::AllocatedDevice;
 
 /// Where it is written who holds what: the agent's ledger.
 pub trait LedgerBook: Send + Sync {

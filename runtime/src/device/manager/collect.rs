@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{DeviceManager, Plugin, bounded, lock};
-use crate::clock;
-use crate::driver::api::PluginCallError;
-use crate::limits::DEVICE_STATS_RETRY_MAX;
-use crate::model::device::HealthState;
-use crate::model::stats::DeviceGroupStats;
+use ostler_model::clock;
+use ostler_model::device::HealthState;
+use ostler_model::limits::DEVICE_STATS_RETRY_MAX;
+use ostler_model::ports::PluginCallError;
+use ostler_model::stats::DeviceGroupStats;
 
 /// Until the manager is stopped, or the plugin says that it does not measure.
 pub(super) async fn run(manager: DeviceManager, plugin: Arc<Plugin>) {

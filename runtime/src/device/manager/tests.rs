@@ -15,8 +15,8 @@ mod watching;
 use std::time::Duration;
 
 use super::*;
-use crate::node::watch::Watcher;
 use fake::{Fake, Reply, group, lent, plugin};
+use ostler_node::watch::Watcher;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -32,7 +32,7 @@ impl Bench {
         let node = fake::node();
         let clock = Clock::fixed(clock::Timestamp::from_nanos(1_000_000_000_000));
         let options = DeviceOptions { clock: clock.clone(), stats_interval: Some(5 * SECOND) };
-        let watcher = Watcher::without_thread();
+        let watcher = Watcher::without_thread().unwrap();
         let manager = DeviceManager::new(node.clone(), options, fake::refresher(&watcher));
         Self { node, clock, watcher, manager }
     }

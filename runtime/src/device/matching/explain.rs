@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{offer, rules, sorted};
 use crate::device::ledger::DeviceLedger;
-use crate::model::device::{DeviceGroup, GroupKey};
-use crate::model::resources::{AllocatedDevice, DeviceRequest};
-use crate::node::constraint::written;
+use ostler_model::device::{DeviceGroup, GroupKey};
+use ostler_model::resources::{AllocatedDevice, DeviceRequest};
+use ostler_node::constraint::written;
 
 /// A request, every group of the node, and what came of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -30,10 +30,10 @@ mod unfit;
 use std::borrow::Cow;
 
 use super::ledger::{DeviceLedger, Holder};
-use crate::limits::DEVICE_REQUESTS_SEARCHED_MAX;
-use crate::model::device::DeviceGroup;
-use crate::model::ids::{AllocId, TaskName};
-use crate::model::resources::{AllocatedDevice, DeviceRequest};
+use ostler_model::device::DeviceGroup;
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::limits::DEVICE_REQUESTS_SEARCHED_MAX;
+use ostler_model::resources::{AllocatedDevice, DeviceRequest};
 
 pub use explain::{AffinityResult, Considered, Explained, Outcome, explain};
 pub use unfit::{Candidate, NoDevice, Unfit};

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::attribute::{Attribute, NamedAttribute};
-use crate::model::device::{DeviceInstance, GroupKey, Health, HealthState, Locality};
-use crate::model::ids::PluginName;
-use crate::model::job::{Affinity, Constraint, Operator};
+use ostler_model::attribute::{Attribute, NamedAttribute};
+use ostler_model::device::{DeviceInstance, GroupKey, Health, HealthState, Locality};
+use ostler_model::ids::PluginName;
+use ostler_model::job::{Affinity, Constraint, Operator};
 
 /// An instance: healthy, held by somebody, NUMA node.
 type Part = (bool, bool, Option<u32>);

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::rules;
 use super::unfit::Unfit;
 use crate::device::ledger::{DeviceLedger, Held};
-use crate::model::device::{DeviceGroup, DeviceInstance, HealthState};
-use crate::model::resources::DeviceRequest;
+use ostler_model::device::{DeviceGroup, DeviceInstance, HealthState};
+use ostler_model::resources::DeviceRequest;
 
 /// A way to serve a request from one group.
 #[derive(Clone, Debug)]

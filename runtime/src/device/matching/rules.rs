@@ -1,10 +1,10 @@
 //! The constraints and affinities of one request, on one group.
 
-use crate::model::attribute::Attribute;
-use crate::model::device::{DeviceGroup, DeviceInstance};
-use crate::model::job::{Affinity, Constraint, Operator};
-use crate::model::resources::DeviceRequest;
-use crate::node::constraint::{self, Unmet};
+use ostler_model::attribute::Attribute;
+use ostler_model::device::{DeviceGroup, DeviceInstance};
+use ostler_model::job::{Affinity, Constraint, Operator};
+use ostler_model::resources::DeviceRequest;
+use ostler_node::constraint::{self, Unmet};
 
 const IDS: &str = "${device.ids}";
 const NODE: &str = "device.numa_node";

@@ -13,8 +13,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::offer::Offer;
-use crate::limits::DEVICE_COMBINATIONS_MAX;
-use crate::model::device::GroupKey;
+use ostler_model::device::GroupKey;
+use ostler_model::limits::DEVICE_COMBINATIONS_MAX;
 
 /// One request and every way to serve it.
 pub(super) struct Choice<'a> {

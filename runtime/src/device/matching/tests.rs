@@ -9,10 +9,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::attribute::{Attribute, NamedAttribute};
-use crate::model::device::{DeviceInstance, GroupKey, Health, HealthState, Locality};
-use crate::model::ids::PluginName;
-use crate::model::job::{Affinity, Constraint, Operator};
+use ostler_model::attribute::{Attribute, NamedAttribute};
+use ostler_model::device::{DeviceInstance, GroupKey, Health, HealthState, Locality};
+use ostler_model::ids::PluginName;
+use ostler_model::job::{Affinity, Constraint, Operator};
 
 fn key(name: &str) -> GroupKey {
     GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: name.into() }

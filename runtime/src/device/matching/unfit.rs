@@ -6,9 +6,9 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::device::ledger::Held;
-use crate::model::device::GroupKey;
-use crate::model::words::counted;
-use crate::node::constraint::Unmet;
+use ostler_model::device::GroupKey;
+use ostler_model::words::counted;
+use ostler_node::constraint::Unmet;
 
 /// No group can serve a request.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -10,7 +10,7 @@
 //! counts as if it were written. A file without a name counts as long as any task has it open. What was
 //! there before the task is not counted, nor what others write meanwhile; the whole of an allocation's
 //! directory is measured every minute besides. One write may lead beyond the bound, by less than
-//! [`GUEST_IO_PIECE_BYTES`](crate::limits::GUEST_IO_PIECE_BYTES).
+//! [`GUEST_IO_PIECE_BYTES`](ostler_model::limits::GUEST_IO_PIECE_BYTES).
 
 use std::collections::HashMap;
 use std::fs::File;

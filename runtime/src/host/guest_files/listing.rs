@@ -16,8 +16,8 @@ use std::vec::IntoIter;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom};
 
 use super::{GuestFiles, Refused};
-use crate::limits::LISTING_BYTES;
 use crate::sandbox::{DescriptorPermit, HostBytes};
+use ostler_model::limits::LISTING_BYTES;
 
 /// Bytes of one piece as the kernel gives it.
 const PIECE: usize = 8 * 1024;

@@ -30,10 +30,10 @@ pub(super) use sockets::{HasGuestFiles, count as count_sockets, create as create
 
 use self::disk::{DiskQuota, OpenInodes, inode};
 use self::places::Place;
-use crate::limits::{
+use crate::sandbox::{DescriptorPermit, Descriptors, GuestUsage, HostBytes};
+use ostler_model::limits::{
     FILE_STREAM_BYTES, GUEST_WAITING_FILES_MAX, GUEST_WAITING_HOLDERS_MAX, SOCKET_BYTES,
 };
-use crate::sandbox::{DescriptorPermit, Descriptors, GuestUsage, HostBytes};
 
 /// What a task, or all calls of a plugin together, may have open.
 #[derive(Debug)]

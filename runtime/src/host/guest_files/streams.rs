@@ -19,8 +19,8 @@ use wasmtime_wasi::p2::{
 
 use super::OpenFile;
 use super::disk::DiskQuota;
-use crate::limits::FILE_STREAM_BYTES;
 use crate::sandbox::HostBytes;
+use ostler_model::limits::FILE_STREAM_BYTES;
 
 fn failed(error: io::Error) -> StreamError {
     StreamError::LastOperationFailed(error.into())

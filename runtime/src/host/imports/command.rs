@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::host::CallState;
 use crate::host::command::{CommandFailure, run};
 use crate::plugin::bindings::since_0_1::host::command::{CommandError, Host, Output};
-use crate::plugin::capability::{Added, Authority};
+use ostler_model::grants::{Added, Authority};
 
 impl Host for CallState {
     async fn run(

@@ -2,21 +2,21 @@
 
 use std::path::Path;
 
-use crate::driver::api::TaskContext;
 use crate::host::CallState;
 use crate::host::process::isolate::capability;
 use crate::host::process::{Abilities, Isolation};
-use crate::limits::ANSWER_NAME_BYTES_MAX;
-use crate::model::device::{DeviceNode, Mount};
-use crate::model::isolation::{IsolationGrant, Part, USER_DEFAULT};
-use crate::model::shown::shown;
 use crate::plugin::bindings::since_0_1::host::process::{
     Isolation as Asked, IsolationPart, PartState, ProcessError as WitError,
 };
 use crate::plugin::bindings::since_0_1::host::types::{
     DeviceNode as WitDeviceNode, Mount as WitMount,
 };
-use crate::plugin::capability::{Added, Authority, wildcard};
+use ostler_model::device::{DeviceNode, Mount};
+use ostler_model::grants::{Added, Authority, wildcard};
+use ostler_model::isolation::{IsolationGrant, Part, USER_DEFAULT};
+use ostler_model::limits::ANSWER_NAME_BYTES_MAX;
+use ostler_model::ports::TaskContext;
+use ostler_model::shown::shown;
 
 impl From<IsolationPart> for Part {
     fn from(part: IsolationPart) -> Self {

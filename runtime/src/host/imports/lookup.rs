@@ -12,7 +12,7 @@ use wasmtime_wasi::sockets::WasiSocketsCtxView;
 
 use crate::host::CallState;
 use crate::host::network::{NetworkState, ports_of};
-use crate::model::endpoint::Endpoint;
+use ostler_model::endpoint::Endpoint;
 
 /// WASI's own look-up, behind the grants.
 pub(in crate::host) struct Lookup<'a> {

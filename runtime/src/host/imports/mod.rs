@@ -15,10 +15,10 @@ use wasmtime::component::Linker;
 
 use super::{CallState, tape};
 use crate::plugin::bindings::since_0_1::host;
-use crate::plugin::capability::{Added, Authority, PUT, grant_lines};
+use ostler_model::grants::{Added, Authority, PUT, grant_lines};
 
 /// Link every host interface and the harmless part of WASI, behind the [`tape`]. What a plugin may
-/// import is decided before (see [`crate::plugin::capability`]); what it may do with it, call by
+/// import is decided before (see [`ostler_model::grants`]); what it may do with it, call by
 /// call.
 ///
 /// # Errors

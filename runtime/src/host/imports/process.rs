@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::driver::api::TaskContext;
 use crate::host::CallState;
 use crate::host::process::{
     Isolation, ProcessError, ProcessSpec, ProcessState as HostState, chain,
 };
-use crate::model::isolation::Part;
 use crate::plugin::bindings::since_0_1::host::process::{
     Host, Isolation as Asked, PartState, ProcessError as WitError, ProcessState, SpawnRequest,
 };
-use crate::plugin::capability::{Added, Authority};
+use ostler_model::grants::{Added, Authority};
+use ostler_model::isolation::Part;
+use ostler_model::ports::TaskContext;
 
 mod surroundings;
 

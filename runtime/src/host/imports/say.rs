@@ -2,12 +2,12 @@
 
 use crate::host::CallState;
 use crate::host::log_meter::Verdict;
-use crate::limits::{
+use crate::plugin::bindings::since_0_1::host::{clock, config, events, log, random, types};
+use ostler_model::limits::{
     ANSWER_NAME_BYTES_MAX, EVENT_ANNOTATION_BYTES_MAX, EVENT_ANNOTATIONS_MAX,
     PLUGIN_MESSAGE_BYTES_MAX,
 };
-use crate::model::shown::shown;
-use crate::plugin::bindings::since_0_1::host::{clock, config, events, log, random, types};
+use ostler_model::shown::shown;
 
 /// Most random bytes of one request; a longer one is cut.
 const RANDOM_BYTES_MAX: u32 = 4096;

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::driver::api::TaskContext;
 use crate::host::CallState;
 use crate::host::wasm_task::{TaskDir, TaskInput, WasmTaskError, WasmTaskSpec};
-use crate::limits::{ANSWER_NAME_BYTES_MAX, TaskLimits};
-use crate::model::shown::shown;
 use crate::plugin::bindings::since_0_1::host::wasm_task::{
     Host, SpawnRequest, TaskInput as Input, TaskLimits as Narrower, TaskState, WasmError,
 };
-use crate::plugin::capability::{Added, Authority};
+use ostler_model::grants::{Added, Authority};
+use ostler_model::limits::{ANSWER_NAME_BYTES_MAX, TaskLimits};
+use ostler_model::ports::TaskContext;
+use ostler_model::shown::shown;
 
 impl From<WasmTaskError> for WasmError {
     fn from(error: WasmTaskError) -> Self {

@@ -19,9 +19,9 @@ use super::left::{self, Known};
 use super::supervise::note::Note;
 use super::supervise::record::RecordError;
 use super::{Process, ProcessHost, Reach, Way, identity, spawn};
-use crate::driver::api::{Adoption, ProcessIdentity, RunNote};
-use crate::model::ids::RunId;
-use crate::model::task::RawExit;
+use ostler_model::ids::RunId;
+use ostler_model::ports::{Adoption, ProcessIdentity, RunNote};
+use ostler_model::task::RawExit;
 
 impl ProcessHost {
     /// Own the process of an earlier agent: from here on it is as one started by this host, under

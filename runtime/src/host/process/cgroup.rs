@@ -24,7 +24,7 @@ use rustix::fs::{Mode, OFlags, fstatfs};
 use rustix::process::Pid;
 
 use super::identity;
-use crate::driver::api::ProcessIdentity;
+use ostler_model::ports::ProcessIdentity;
 
 /// `statfs` type of a version 2 hierarchy.
 const CGROUP2_MAGIC: i64 = 0x6367_7270;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::supervise::record::RecordError;
-use crate::model::signal::UnknownSignal;
+use ostler_model::signal::UnknownSignal;
 
 /// Why the process host did not do what it was asked.
 #[derive(Debug, thiserror::Error)]

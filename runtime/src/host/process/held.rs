@@ -11,8 +11,8 @@ use super::child::{REPORT_BYTES, REPORT_TEXT_BYTES_MAX, Step};
 use super::error::ProcessError;
 use super::supervise::{GIVE_UP, GO};
 use super::{EXEC_WAIT_MAX, Process, ProcessSpec};
-use crate::clock;
-use crate::model::task::RawExit;
+use ostler_model::clock;
+use ostler_model::task::RawExit;
 
 /// The right to let a held process go. Dropped without that, it ends without running.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ pub(super) async fn release_all(held: Vec<(Arc<Process>, Held)>) -> Result<(), P
 pub(super) async fn gone(process: &Process) {
     let mut exit = process.exit.clone();
     let gone = exit.wait_for(Option::<RawExit>::is_some);
-    if clock::timeout(crate::limits::KILL_GRACE, gone).await.is_none() {
+    if clock::timeout(ostler_model::limits::KILL_GRACE, gone).await.is_none() {
         tracing::warn!("a process that was not started has not ended after its kill");
     }
 }

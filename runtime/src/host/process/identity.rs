@@ -17,10 +17,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, p
 
 use super::left::{self, Known};
 use super::{cgroup, supervise};
-use crate::clock::{self, Stopwatch};
-use crate::driver::api::ProcessIdentity;
-use crate::model::causes;
-use crate::model::ids::RunId;
+use ostler_model::causes;
+use ostler_model::clock::{self, Stopwatch};
+use ostler_model::ids::RunId;
+use ostler_model::ports::ProcessIdentity;
 
 /// What [`reap_leftover`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,8 +15,8 @@ use std::io;
 use rustix::process::{Signal, pidfd_send_signal};
 
 use super::identity::{self, Stat};
-use crate::driver::api::ProcessIdentity;
-use crate::model::ids::RunId;
+use ostler_model::ids::RunId;
+use ostler_model::ports::ProcessIdentity;
 
 /// A process that may be of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,7 +183,7 @@ pub fn uncertain(left: &[Left]) -> Option<String> {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::model::ids::{AllocId, TaskName};
+    use ostler_model::ids::{AllocId, TaskName};
 
     #[test]
     fn a_run_is_known_by_its_allocation_and_task() {

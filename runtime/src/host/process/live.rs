@@ -20,8 +20,8 @@ use serde::Serialize;
 use super::identity;
 use super::supervise::note::Note;
 use super::supervise::record::{RecordError, Records};
-use crate::driver::api::{ProcessIdentity, RunNote, SupervisorIdentity};
-use crate::model::ids::RunId;
+use ostler_model::ids::RunId;
+use ostler_model::ports::{ProcessIdentity, RunNote, SupervisorIdentity};
 
 /// Name of a supervisor's process.
 const COMM: &str = "ostler-shim";
@@ -32,13 +32,13 @@ const ENVIRONMENT_BYTES_MAX: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Place {
     /// The allocation.
-    pub alloc: crate::model::ids::AllocId,
+    pub alloc: ostler_model::ids::AllocId,
     /// The task.
-    pub task: crate::model::ids::TaskName,
+    pub task: ostler_model::ids::TaskName,
     /// The job.
-    pub job: crate::model::ids::JobId,
+    pub job: ostler_model::ids::JobId,
     /// The group.
-    pub group: crate::model::ids::GroupName,
+    pub group: ostler_model::ids::GroupName,
     /// Index in the group.
     pub index: u32,
 }

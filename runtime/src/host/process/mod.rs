@@ -68,11 +68,11 @@ use self::child::Spawner;
 use self::held::Held;
 use self::supervise::Line;
 use self::supervise::record::Records;
-use crate::clock::{self, Clock};
-use crate::driver::api::{BoxFuture, ByteSink, IdentityRecorder, ProcessIdentity};
-pub use crate::limits::WORKLOADS_PER_RUN_MAX;
-use crate::model::ids::RunId;
-use crate::model::task::RawExit;
+use ostler_model::clock::{self, Clock};
+use ostler_model::ids::RunId;
+pub use ostler_model::limits::WORKLOADS_PER_RUN_MAX;
+use ostler_model::ports::{BoxFuture, ByteSink, IdentityRecorder, ProcessIdentity};
+use ostler_model::task::RawExit;
 
 /// How long the output of an ended process is waited for while a descendant holds its pipe.
 pub const DRAIN_GRACE: Duration = Duration::from_secs(2);

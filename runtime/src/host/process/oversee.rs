@@ -17,10 +17,10 @@ use super::left::{self, Known, Left};
 use super::reap::{Whose, ended, gone, left_of, remove_cgroup};
 use super::supervise::record::{self, ExitRecord, RecordError, Records};
 use super::{Process, ProcessHost, identity};
-use crate::clock::{self, Stopwatch};
-use crate::limits::{EXIT_READ_WALL_MAX, KILL_GRACE};
-use crate::model::ids::RunId;
-use crate::model::task::RawExit;
+use ostler_model::clock::{self, Stopwatch};
+use ostler_model::ids::RunId;
+use ostler_model::limits::{EXIT_READ_WALL_MAX, KILL_GRACE};
+use ostler_model::task::RawExit;
 
 /// Why an exit is not known; the tasks' events show it.
 const SUPERVISOR_LOST: &str = "the exit is not known: the supervisor of the process was killed";

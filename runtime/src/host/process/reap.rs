@@ -21,10 +21,10 @@ use tokio::task::JoinHandle;
 
 use super::left::{self, Known, Left};
 use super::{DRAIN_GRACE, LAST_OUTPUT_WAIT, Process, Reach, lock};
-use crate::clock::{self, Clock, Stopwatch};
-use crate::limits::KILL_GRACE;
-use crate::model::ids::RunId;
-use crate::model::task::RawExit;
+use ostler_model::clock::{self, Clock, Stopwatch};
+use ostler_model::ids::RunId;
+use ostler_model::limits::KILL_GRACE;
+use ostler_model::task::RawExit;
 
 /// How soon, and how often at least, what was killed is looked for again.
 const LOOK_PAUSE: std::ops::RangeInclusive<Duration> =

@@ -4,7 +4,7 @@
 
 use rustix::process::Signal;
 
-use crate::model::signal::UnknownSignal;
+use ostler_model::signal::UnknownSignal;
 
 /// The signals a task can be sent, by name without the `SIG` prefix.
 const NAMES: [(&str, Signal); 30] = [
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn every_name_is_one_that_job_files_may_write() {
         for (known, _) in NAMES {
-            assert!(crate::model::signal::full_name(known).is_ok(), "{known}");
+            assert!(ostler_model::signal::full_name(known).is_ok(), "{known}");
         }
     }
 }

@@ -26,12 +26,12 @@ use super::{
     Process, ProcessHost, ProcessSpec, RECORD_WAIT_MAX, Reach, RunProcesses, SUPERVISOR_WAIT_MAX,
     WORKLOADS_PER_RUN_MAX, Way, identity, oversee, reap, user,
 };
-use crate::clock;
-use crate::driver::api::{ByteSink, ProcessIdentity, SinkFiles, SupervisorIdentity};
-use crate::limits::TASK_PROCESSES_MAX;
-use crate::logs::pump::pump;
-use crate::model::ids::RunId;
-use crate::model::task::RawExit;
+use ostler_logs::pump::pump;
+use ostler_model::clock;
+use ostler_model::ids::RunId;
+use ostler_model::limits::TASK_PROCESSES_MAX;
+use ostler_model::ports::{ByteSink, ProcessIdentity, SinkFiles, SupervisorIdentity};
+use ostler_model::task::RawExit;
 
 /// Start a process; its id once it is held, or once it runs when its run was released before.
 pub(super) async fn start(host: ProcessHost, spec: ProcessSpec) -> Result<String, ProcessError> {

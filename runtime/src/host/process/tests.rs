@@ -11,8 +11,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::driver::api::SinkFiles;
-use crate::model::ids::{AllocId, TaskName};
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::ports::SinkFiles;
 
 mod crash;
 mod end;
@@ -198,7 +198,7 @@ fn sh(script: &str) -> Case {
         stderr: Arc::clone(&stderr) as Arc<dyn ByteSink>,
         record_identity: recorded(),
         cpu_mhz: 100,
-        memory_bytes_max: 64 * crate::limits::MIB,
+        memory_bytes_max: 64 * ostler_model::limits::MIB,
     };
     Case { spec, stdout, stderr }
 }
@@ -240,7 +240,7 @@ async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 async fn clock_sleep() {
-    crate::clock::sleep(Duration::from_millis(5)).await;
+    ostler_model::clock::sleep(Duration::from_millis(5)).await;
 }
 
 fn exists(pid: u32) -> bool {

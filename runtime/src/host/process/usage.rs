@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{Process, ProcessHost};
-use crate::model::ids::RunId;
-use crate::model::task::Usage;
+use ostler_model::ids::RunId;
+use ostler_model::task::Usage;
 
 /// Most processes of one task looked at.
 const PROCESSES_MAX: usize = 512;

@@ -5,8 +5,8 @@ use wasmtime_wasi::p2::bindings::filesystem::types::ErrorCode;
 use wasmtime_wasi::p2::{FsError, StreamError};
 
 use super::wire::{Reader, Wire, put_counted};
-use crate::limits::GUEST_ERROR_BYTES_MAX;
 use crate::sandbox::HostcallBudgetExceeded;
+use ostler_model::limits::GUEST_ERROR_BYTES_MAX;
 
 /// The answer of a host function, kept and given again.
 pub(in crate::host) trait Answer: Sized {
@@ -147,5 +147,5 @@ fn get_end(reader: &mut Reader<'_>) -> Option<wasmtime::Error> {
 }
 
 fn bounded(text: &str) -> String {
-    crate::model::shown::cut(text.to_owned(), GUEST_ERROR_BYTES_MAX)
+    ostler_model::shown::cut(text.to_owned(), GUEST_ERROR_BYTES_MAX)
 }

@@ -67,7 +67,7 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 };
 use wasmtime_wasi::p2::{FsResult, StreamResult};
 
-use crate::limits::PLUGIN_TAPE_BYTES_MAX;
+use ostler_model::limits::PLUGIN_TAPE_BYTES_MAX;
 use wire::Reader;
 
 /// What a host call is recorded by.

@@ -17,8 +17,8 @@ use rustix::fs::{Mode, OFlags};
 use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
 use super::{TaskDir, WasmTaskError};
-use crate::driver::api::TaskContext;
 use crate::host::guest_files::places::{self, Place};
+use ostler_model::ports::TaskContext;
 
 /// Largest file mount that is copied where it cannot be linked, bytes.
 const COPIED_MOUNT_BYTES_MAX: u64 = 64 * 1024 * 1024;

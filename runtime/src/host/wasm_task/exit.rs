@@ -1,11 +1,11 @@
 //! What the end of a guest says of its task. Pure.
 
 use super::TaskDir;
-use crate::clock::Timestamp;
-use crate::limits::{ANSWER_TEXT_BYTES_MAX, NAMES_TOLD_MAX};
-use crate::model::shown;
-use crate::model::task::{EXIT_TRAPPED, RawExit, out_of_memory};
 use crate::sandbox::{CallError, Said, in_frames};
+use ostler_model::clock::Timestamp;
+use ostler_model::limits::{ANSWER_TEXT_BYTES_MAX, NAMES_TOLD_MAX};
+use ostler_model::shown;
+use ostler_model::task::{EXIT_TRAPPED, RawExit, out_of_memory};
 
 /// Signal number reported for a WASM task that was killed: WASM has no signals of its own.
 const KILLED: u32 = 9;

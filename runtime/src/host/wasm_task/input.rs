@@ -13,8 +13,8 @@ use wasmtime_wasi::cli::InputFile;
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 
 use super::WasmTaskError;
-use crate::driver::api::TaskContext;
 use crate::host::guest_files::places::{self, Place};
+use ostler_model::ports::TaskContext;
 
 /// Standard input of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -11,10 +11,10 @@ use wiggle::{GuestMemory, GuestPtr};
 
 use super::disk_p1::{MODULE, errno, length, parts};
 use super::launch::ModuleTask;
-use crate::clock;
 use crate::host::guest_files::{disk, listing};
-use crate::limits::{GUEST_IO_PIECE_BYTES, GUEST_WAITING_FILES_MAX};
 use crate::sandbox::yield_once;
+use ostler_model::clock;
+use ostler_model::limits::{GUEST_IO_PIECE_BYTES, GUEST_WAITING_FILES_MAX};
 
 /// Pieces of a directory read before others have the thread: some thousand names.
 const PIECES_AT_ONCE: u32 = 8;

@@ -15,18 +15,18 @@ use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use super::dirs::preopen;
 use super::{WasmTaskError, WasmTaskSpec, disk_p1, input};
-use crate::driver::api::{BoxFuture, ByteSink, TaskContext};
 use crate::host::guest_files::disk::{DiskQuota, OpenInodes};
 use crate::host::guest_files::host::{Files, HasFiles, files};
 use crate::host::guest_files::{
     FileShare, GuestFiles, HasGuestFiles, choose_threads, count_sockets,
 };
-use crate::limits::{TASK_MEMORY_BYTES_CEILING, TASK_OPEN_FILES_MAX, TaskLimits};
 use crate::sandbox::{
     ByteSink as GuestSink, CallError, EngineKind, GuestLimiter, GuestOutput, GuestUsage,
     LoadedCode, Sandbox, StoreLimits, StoreState, Tail, classify, new_resource_table, new_store,
     new_wasi_builder,
 };
+use ostler_model::limits::{TASK_MEMORY_BYTES_CEILING, TASK_OPEN_FILES_MAX, TaskLimits};
+use ostler_model::ports::{BoxFuture, ByteSink, TaskContext};
 
 /// A guest ready to run.
 pub(super) struct Guest {

@@ -29,16 +29,16 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::clock::Clock;
-use crate::driver::api::{BoxFuture, TaskContext};
-use crate::limits::{CompileLimits, TASK_FILE_BYTES_MAX, TaskLimits, WORKLOADS_PER_RUN_MAX};
-use crate::model::ids::RunId;
-use crate::model::task::{RawExit, Usage};
-use crate::rng::Rng;
 use crate::sandbox::{
     CallError, CodeAsk, CpuMeter, EngineKind, Format, LoadError, LoadedCode, Sandbox,
     detect_format, missing_entry,
 };
+use ostler_model::clock::Clock;
+use ostler_model::ids::RunId;
+use ostler_model::limits::{CompileLimits, TASK_FILE_BYTES_MAX, TaskLimits, WORKLOADS_PER_RUN_MAX};
+use ostler_model::ports::{BoxFuture, TaskContext};
+use ostler_model::rng::Rng;
+use ostler_model::task::{RawExit, Usage};
 
 /// A directory or file a task sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct WasmTaskSpec {
     pub env: Vec<(String, String)>,
     /// What it sees of the node's files.
     pub dirs: Vec<TaskDir>,
-    /// What it may use; of memory at most [`TASK_MEMORY_BYTES_CEILING`](crate::limits::TASK_MEMORY_BYTES_CEILING).
+    /// What it may use; of memory at most [`TASK_MEMORY_BYTES_CEILING`](ostler_model::limits::TASK_MEMORY_BYTES_CEILING).
     pub limits: TaskLimits,
     /// May listen on the allocation's ports.
     pub listen: bool,

@@ -9,10 +9,10 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::limits::WORKLOADS_PER_RUN_MAX;
-use crate::model::ids::RunId;
-use crate::model::task::RawExit;
 use crate::sandbox::{CpuMeter, GuestUsage};
+use ostler_model::ids::RunId;
+use ostler_model::limits::WORKLOADS_PER_RUN_MAX;
+use ostler_model::task::RawExit;
 
 /// Ended runs remembered. A call that was given up is over within a tick or two, long before this
 /// many others end.
@@ -99,9 +99,9 @@ impl Registry {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::model::ids::{AllocId, TaskName};
-    use crate::rng::Rng;
     use crate::sandbox::{GuestLimiter, StoreLimits};
+    use ostler_model::ids::{AllocId, TaskName};
+    use ostler_model::rng::Rng;
 
     fn run(number: u32) -> RunId {
         let alloc = AllocId::new(Rng::seeded(1).uuid());

@@ -1,16 +1,16 @@
 //! Where plugins are loaded for the suite: one sandbox, several surroundings.
 
 use super::Subject;
-use crate::clock::{Clock, Timestamp};
-use crate::driver::api::PluginCallError;
 use crate::host::HostServices;
-use crate::limits::PluginLimits;
-use crate::model::json::JsonObject;
-use crate::plugin::capability::Grants;
-use crate::plugin::manifest::Manifest;
 use crate::plugin::policy::FailurePolicy;
 use crate::plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
-use crate::rng::Rng;
+use ostler_model::clock::{Clock, Timestamp};
+use ostler_model::grants::Grants;
+use ostler_model::json::JsonObject;
+use ostler_model::limits::PluginLimits;
+use ostler_model::plugin::Manifest;
+use ostler_model::ports::PluginCallError;
+use ostler_model::rng::Rng;
 
 /// Time of day in the other surroundings: 2001-09-09.
 const LONG_AGO: Timestamp = Timestamp::from_nanos(1_000_000_000_000_000_000);

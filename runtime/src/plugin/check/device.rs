@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use super::bench::{Bench, Said, Surroundings, said};
 use super::report::Findings;
 use super::{Subject, rules};
-use crate::driver::api::PluginCallError;
-use crate::model::device::GroupKey;
-use crate::model::resources::AllocatedDevice;
 use crate::plugin::Plugin;
-use crate::plugin::authority::Answers;
 use crate::plugin::convert::DeviceFingerprint;
 use crate::plugin::device::DevicePlugin;
-use crate::plugin::manifest::Manifest;
+use ostler_model::device::GroupKey;
+use ostler_model::grants::answers::Answers;
+use ostler_model::plugin::Manifest;
+use ostler_model::ports::PluginCallError;
+use ostler_model::resources::AllocatedDevice;
 
 /// Groups whose reservation is looked at.
 const GROUPS_TRIED: usize = 16;
@@ -74,7 +74,7 @@ async fn out_of_order(plugin: &DevicePlugin) -> Result<String, String> {
 type Ids = BTreeSet<(String, String)>;
 
 fn ids(found: &DeviceFingerprint) -> Ids {
-    let of = |group: &crate::model::device::DeviceGroup| {
+    let of = |group: &ostler_model::device::DeviceGroup| {
         let key = group.key.to_string();
         group.instances.iter().map(move |one| (key.clone(), one.id.clone())).collect::<Vec<_>>()
     };

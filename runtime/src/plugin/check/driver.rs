@@ -9,17 +9,17 @@ use super::bench::{Bench, Said, Surroundings, said};
 use super::report::Findings;
 use super::settings::object;
 use super::{Subject, rules};
-use crate::clock;
-use crate::driver::api::{ByteSink, PluginCallError, Started, TaskConfig, TaskContext};
-use crate::limits::{HANDLE_BYTES_MAX, MIB};
-use crate::model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
-use crate::model::json::JsonObject;
-use crate::model::task::{DriverHandle, RawExit};
 use crate::plugin::Plugin;
-use crate::plugin::authority::Answers;
 use crate::plugin::convert::DriverFingerprint;
 use crate::plugin::driver::DriverPlugin;
-use crate::plugin::manifest::Manifest;
+use ostler_model::clock;
+use ostler_model::grants::answers::Answers;
+use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
+use ostler_model::json::JsonObject;
+use ostler_model::limits::{HANDLE_BYTES_MAX, MIB};
+use ostler_model::plugin::Manifest;
+use ostler_model::ports::{ByteSink, PluginCallError, Started, TaskConfig, TaskContext};
+use ostler_model::task::{DriverHandle, RawExit};
 
 /// How long a start goes on before it is given up for the rule on cancelled tasks.
 const GIVEN_UP_AFTER: Duration = Duration::from_micros(200);

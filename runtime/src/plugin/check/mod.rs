@@ -21,11 +21,12 @@ pub use bench::Bench;
 pub use report::{Costs, Finding, Report, Verdict};
 pub use rules::Rule;
 
-use super::capability::Grants;
-use super::manifest::{Manifest, ManifestError};
+use super::manifest::{self, ManifestError};
 use super::{Plugin, PluginError};
-use crate::limits::PluginLimits;
-use crate::model::json::JsonObject;
+use ostler_model::grants::Grants;
+use ostler_model::json::JsonObject;
+use ostler_model::limits::PluginLimits;
+use ostler_model::plugin::Manifest;
 use report::Findings;
 
 /// What is checked, and with what.
@@ -48,7 +49,7 @@ pub struct Subject {
 /// Check a plugin by every rule. Never fails: what goes wrong is in the report.
 pub async fn check(bench: &Bench, subject: &Subject) -> Report {
     let mut findings = Findings::default();
-    let manifest = match Manifest::read(&subject.bytes) {
+    let manifest = match manifest::read(&subject.bytes) {
         Ok(manifest) => manifest,
         Err(error) => return not_a_plugin(&error, subject, findings),
     };

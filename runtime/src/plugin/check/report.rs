@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use super::Subject;
 use super::rules::{self, Rule};
-use crate::limits::{PLUGIN_CHECK_DETAIL_BYTES_MAX, PluginLimits};
-use crate::model::plugin::PluginKind;
-use crate::model::shown::shown_lines;
-use crate::model::words::{counted, took};
-use crate::plugin::capability::{Authority, Grants};
-use crate::plugin::manifest::Manifest;
 use crate::plugin::meter::PluginActivity;
 use crate::plugin::metrics::FunctionStats;
+use ostler_model::grants::{Authority, Grants};
+use ostler_model::limits::{PLUGIN_CHECK_DETAIL_BYTES_MAX, PluginLimits};
+use ostler_model::plugin::Manifest;
+use ostler_model::plugin::PluginKind;
+use ostler_model::shown::shown_lines;
+use ostler_model::words::{counted, took};
 
 /// What became of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

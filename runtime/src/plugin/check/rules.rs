@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::model::plugin::PluginKind;
+use ostler_model::plugin::PluginKind;
 
 /// One rule of the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use super::bench::{Bench, Said, Surroundings, said};
 use super::report::Findings;
 use super::{Subject, rules};
-use crate::model::json::JsonObject;
 use crate::plugin::Plugin;
-use crate::plugin::manifest::Manifest;
 use crate::plugin::schema::ConfigSchema;
+use ostler_model::json::JsonObject;
+use ostler_model::plugin::Manifest;
 
 /// Fresh instances that must describe themselves alike, in each of the surroundings.
 const DESCRIPTIONS: usize = 3;

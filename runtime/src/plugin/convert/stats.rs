@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Checked, at_most, broken, dev, group_key, name, text, wit};
-use crate::limits::{
+use ostler_model::limits::{
     DEVICE_GROUPS_MAX, DEVICE_INSTANCES_MAX, STAT_DEPTH_MAX, STAT_ENTRIES_MAX, STATS_AHEAD_MAX,
 };
-use crate::model::stats::{DeviceGroupStats, InstanceStats, StatObject, StatValue};
-use crate::model::time::Timestamp;
+use ostler_model::stats::{DeviceGroupStats, InstanceStats, StatObject, StatValue};
+use ostler_model::time::Timestamp;
 
 /// The newest measurements of a device plugin. `now` is the host's time: a measurement may be old,
 /// but not from the future.

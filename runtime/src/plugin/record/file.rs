@@ -4,7 +4,7 @@ use serde::Deserialize as _;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Recording;
-use crate::limits::PLUGIN_RECORDING_BYTES_MAX;
+use ostler_model::limits::PLUGIN_RECORDING_BYTES_MAX;
 
 /// First bytes of every recording.
 const MAGIC: &[u8; 8] = b"ostlerec";

@@ -23,10 +23,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::PluginLimits;
-use crate::model::plugin::PluginKind;
 use crate::plugin::Failure;
 use crate::sandbox::CallError;
+use ostler_model::limits::PluginLimits;
+use ostler_model::plugin::PluginKind;
 
 pub(super) use input::Input;
 pub use replay::{ReplayError, Replayed, Verdict, replay};

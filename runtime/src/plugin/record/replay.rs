@@ -7,23 +7,23 @@ use serde::de::DeserializeOwned;
 
 use super::input::Start;
 use super::{Outcome, RecordedCall, Recording};
-use crate::clock::Timestamp;
 use crate::host::tape::{Departure, Player, Reel, Tape};
 use crate::host::{CallState, HostServices};
-use crate::model::ids::PluginName;
-use crate::model::json::JsonObject;
 use crate::plugin::Failure;
 use crate::plugin::bindings::since_0_1::device_world::DevicePluginPre;
 use crate::plugin::bindings::since_0_1::driver_world::DriverPluginPre;
 use crate::plugin::bindings::since_0_1::host::types as wit;
 use crate::plugin::bindings::since_0_1::{device_export as dev, driver_export as drv};
 use crate::plugin::call::{Called, Caller};
-use crate::plugin::capability::Grants;
-use crate::plugin::manifest::{Manifest, ManifestError};
+use crate::plugin::manifest::{self, ManifestError};
 use crate::plugin::policy::FailurePolicy;
 use crate::plugin::schema::{ConfigSchema, Described};
 use crate::plugin::{Linked, PluginError, PluginRuntime, PluginSpec, convert, driver};
 use crate::sandbox::without_last_words;
+use ostler_model::clock::Timestamp;
+use ostler_model::grants::Grants;
+use ostler_model::ids::PluginName;
+use ostler_model::json::JsonObject;
 
 /// Why a call could not be made again at all.
 #[derive(Debug, thiserror::Error)]
@@ -120,7 +120,7 @@ pub async fn replay(
     any_component: bool,
 ) -> Result<Replayed, ReplayError> {
     let call = choose(recording, wanted)?;
-    let manifest = Manifest::read(&component).map_err(ReplayError::Component)?;
+    let manifest = manifest::read(&component).map_err(ReplayError::Component)?;
     if manifest.digest != recording.digest && !any_component {
         let recorded = recording.digest.clone();
         return Err(ReplayError::OtherComponent { recorded, given: manifest.digest });

@@ -12,10 +12,10 @@ use super::input::{self, Input};
 use super::redact::Secrets;
 use super::store::RecordingStore;
 use super::{Bounds, Outcome, RecordedCall, Recording};
-use crate::clock::Timestamp;
 use crate::host::tape::{Reel, SharedReel, Tape};
-use crate::limits::{PLUGIN_RING_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PluginLimits};
-use crate::model::plugin::PluginKind;
+use ostler_model::clock::Timestamp;
+use ostler_model::limits::{PLUGIN_RING_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PluginLimits};
+use ostler_model::plugin::PluginKind;
 
 /// Which plugin it is.
 #[derive(Clone, Debug)]

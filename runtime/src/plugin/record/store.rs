@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Recording, file};
-use crate::clock::{Clock, Timestamp};
-use crate::limits::{PLUGIN_RECORDING_PAUSE, PLUGIN_RECORDINGS_MAX};
+use ostler_model::clock::{Clock, Timestamp};
+use ostler_model::limits::{PLUGIN_RECORDING_PAUSE, PLUGIN_RECORDINGS_MAX};
 
 /// End of the names of recordings.
 const SUFFIX: &str = "rec";

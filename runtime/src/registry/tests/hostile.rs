@@ -1,7 +1,9 @@
 //! Registries that lie, stop, never stop, and lead astray.
 
 use super::*;
-use crate::limits::{REGISTRY_MANIFEST_BYTES_MAX, REGISTRY_REDIRECTS_MAX, REGISTRY_RETRIES_MAX};
+use ostler_model::limits::{
+    REGISTRY_MANIFEST_BYTES_MAX, REGISTRY_REDIRECTS_MAX, REGISTRY_RETRIES_MAX,
+};
 
 const SHORT: Duration = Duration::from_millis(200);
 /// For what is to come in time on any machine before the rest does not.

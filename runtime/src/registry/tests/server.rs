@@ -9,8 +9,8 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::manifest;
-use crate::model::digest::Digest;
-use crate::model::oci::Reference;
+use ostler_model::digest::Digest;
+use ostler_model::oci::Reference;
 
 /// A request as it came.
 #[derive(Clone, Debug)]

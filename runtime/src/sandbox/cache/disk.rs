@@ -17,9 +17,9 @@ use wasmtime::{Engine, Module};
 use super::own_file;
 use super::seal::{Meant, SEAL_BYTES, Sealer};
 use super::{Code, LoadError};
-use crate::limits;
 use crate::sandbox::engine::Format;
 use crate::sandbox::error::SandboxError;
+use ostler_model::limits;
 
 const ENTRY_SUFFIX: &str = ".code";
 const TEMPORARY_SUFFIX: &str = ".part";

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use super::Key;
-use crate::clock::Stopwatch;
-use crate::limits::{COMPILE_FAILED_KEPT, COMPILE_FAILED_KEPT_MAX, CompileLimits};
 use crate::sandbox::compile::CompileError;
+use ostler_model::clock::Stopwatch;
+use ostler_model::limits::{COMPILE_FAILED_KEPT, COMPILE_FAILED_KEPT_MAX, CompileLimits};
 
 struct One {
     key: Key,

@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::limits::{COMPILE_OWNER_QUEUE_MAX, COMPILE_OWNERS_KEPT_MAX};
+use ostler_model::limits::{COMPILE_OWNER_QUEUE_MAX, COMPILE_OWNERS_KEPT_MAX};
 
 /// One who waits or compiles.
 pub(super) type Ticket = u64;

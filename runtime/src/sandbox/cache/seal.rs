@@ -13,8 +13,8 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 
 use ring::{digest, hmac};
 
-use crate::model::digest::Digest;
 use crate::sandbox::engine::{EngineKind, Format};
+use ostler_model::digest::Digest;
 
 const MAGIC: &[u8; 8] = b"OSTLERC2";
 /// Bytes that follow the artefact.

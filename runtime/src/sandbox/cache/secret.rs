@@ -7,8 +7,8 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::own_file;
-use crate::rng::Rng;
 use crate::sandbox::error::SandboxError;
+use ostler_model::rng::Rng;
 
 const SECRET_BYTES: usize = 32;
 

@@ -5,9 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use super::queue::{Full, Queue, Ticket};
-use crate::clock::{Stopwatch, sleep};
-use crate::limits::COMPILE_TRY;
-use crate::model::words::counted;
+use ostler_model::clock::{Stopwatch, sleep};
+use ostler_model::limits::COMPILE_TRY;
+use ostler_model::words::counted;
 
 /// Hears what becomes of a load that takes long, in words that follow its name.
 pub(super) type Say<'a> = Option<&'a (dyn Fn(&str) + Send + Sync)>;

@@ -8,8 +8,8 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use wasmtime::WasmFeatures;
 
 use super::{ChildArgs, CompileError, signal_of};
-use crate::limits::{self, CompileLimits};
 use crate::sandbox::engine::{EngineKind, Format, compiler_engine, forbidden_features};
+use ostler_model::limits::{self, CompileLimits};
 
 const USAGE: u8 = 64;
 const INVALID: u8 = 10;

@@ -1,9 +1,9 @@
 //! Compile children and the code cache.
 
 use super::*;
-use crate::limits::CompileLimits;
 use crate::sandbox::compile::Compiler;
 use crate::sandbox::engine::{compatibility, compiler_engine};
+use ostler_model::limits::CompileLimits;
 
 fn stats(bench: &Bench) -> CacheStats {
     bench.sandbox.code().stats()
@@ -63,10 +63,10 @@ async fn code_of_the_tasks_used_last_is_kept_and_older_code_goes() {
         bench.sandbox.code().load(wasm, EngineKind::Task, Format::Module)
     };
     let module = |number: usize| format!("(module (func (export \"f{number}\")))");
-    for number in 0..=crate::limits::TASK_CODE_KEPT_MAX {
+    for number in 0..=ostler_model::limits::TASK_CODE_KEPT_MAX {
         drop(load(module(number)).await.unwrap());
     }
-    drop(load(module(crate::limits::TASK_CODE_KEPT_MAX)).await.unwrap());
+    drop(load(module(ostler_model::limits::TASK_CODE_KEPT_MAX)).await.unwrap());
     assert_eq!((stats(&bench).memory_hits, stats(&bench).disk_hits), (1, 0));
     drop(load(module(0)).await.unwrap());
     assert_eq!((stats(&bench).memory_hits, stats(&bench).disk_hits), (1, 1));
@@ -256,7 +256,7 @@ async fn compile_after(before: &str, wasm: Arc<[u8]>, wall: Duration) -> Compile
 }
 
 fn within_defaults() -> CompileLimits {
-    CompileLimits::of_file(crate::limits::TASK_FILE_BYTES_MAX)
+    CompileLimits::of_file(ostler_model::limits::TASK_FILE_BYTES_MAX)
 }
 
 async fn compile_within(before: &str, wasm: Arc<[u8]>, within: CompileLimits) -> CompileError {
@@ -310,7 +310,7 @@ async fn a_compile_child_may_open_few_files_however_many_its_agent_may() {
     let output = tempfile::NamedTempFile::new_in(dir.path()).unwrap();
     let (wasm, kind, within) = (many_functions(100), EngineKind::Task, within_defaults());
     compiler.compile(wasm, kind, Format::Module, &within, output.path()).await.unwrap();
-    let few = Some(crate::limits::COMPILE_OPEN_FILES_MAX);
+    let few = Some(ostler_model::limits::COMPILE_OPEN_FILES_MAX);
     assert_eq!(std::fs::read_to_string(told).unwrap(), format!("{few:?} {few:?}"));
 }
 
@@ -329,7 +329,7 @@ async fn what_a_failing_compiler_complains_is_kept_but_bounded() {
         CompileError::CompileFailed { status, stderr } => {
             assert_eq!(status.code(), Some(3));
             assert!(stderr.ends_with("the last word"), "{stderr}");
-            assert!(stderr.len() <= crate::limits::COMPILE_STDERR_BYTES_MAX);
+            assert!(stderr.len() <= ostler_model::limits::COMPILE_STDERR_BYTES_MAX);
         }
         other => panic!("{other}"),
     }

@@ -1,7 +1,7 @@
 //! Every way a guest can go wrong becomes one typed error of that call.
 
 use super::*;
-use crate::limits::MIB;
+use ostler_model::limits::MIB;
 
 #[tokio::test]
 async fn the_module_that_aborts_an_unmasked_host_is_refused_as_unsupported() {
@@ -43,7 +43,7 @@ async fn endless_recursion_is_a_stack_overflow() {
     match bench.error(&plain(core)).await {
         CallError::StackOverflow { frames, .. } => {
             assert!(!frames.is_empty());
-            assert!(frames.len() <= crate::limits::GUEST_BACKTRACE_FRAMES_MAX);
+            assert!(frames.len() <= ostler_model::limits::GUEST_BACKTRACE_FRAMES_MAX);
         }
         other => panic!("{other:?}"),
     }
@@ -178,7 +178,7 @@ async fn a_call_ends_when_its_processor_time_is_used_up_however_far_its_deadline
         "{error:?}"
     );
     // A tick of wall time is at most a tick of processor time.
-    assert!(cpu.guest() <= limit + 2 * crate::limits::EPOCH_TICK, "{cpu:?}");
+    assert!(cpu.guest() <= limit + 2 * ostler_model::limits::EPOCH_TICK, "{cpu:?}");
 }
 
 #[tokio::test]

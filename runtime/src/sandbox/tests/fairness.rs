@@ -1,7 +1,7 @@
 //! Busy guests neither hold up other guests nor the control runtime; idle ones cost nothing.
 
 use super::*;
-use crate::clock::Stopwatch;
+use ostler_model::clock::Stopwatch;
 
 #[tokio::test]
 async fn spinning_guests_on_every_thread_hold_up_neither_calls_nor_timers() {
@@ -171,7 +171,8 @@ async fn a_call_that_spins_leaves_the_threads_of_short_calls_within_a_tick() {
     };
     tokio::time::timeout(PATIENCE, left).await.expect("they go on among the busy");
     let computing = async {
-        while spinners.iter().any(|task| task.cpu().total() < 10 * crate::limits::EPOCH_TICK) {
+        while spinners.iter().any(|task| task.cpu().total() < 10 * ostler_model::limits::EPOCH_TICK)
+        {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

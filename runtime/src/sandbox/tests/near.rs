@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::clock::Stopwatch;
-use crate::limits::{INLINE_REST, INLINE_TRIAL_CALLS};
+use ostler_model::clock::Stopwatch;
+use ostler_model::limits::{INLINE_REST, INLINE_TRIAL_CALLS};
 
 /// Of a plugin whose calls were quick so far.
 fn quick() -> Pace {
@@ -54,7 +54,7 @@ async fn a_guest_that_spins_leaves_its_callers_thread_and_ends_at_its_deadline()
     assert_eq!(began.load(Ordering::SeqCst), 1, "it began here");
     assert!(task.cpu().total() > Duration::ZERO, "its time here is counted");
     assert!(task.ended_near().is_none());
-    let answer = crate::clock::timeout(Duration::from_millis(50), task.join()).await;
+    let answer = ostler_model::clock::timeout(Duration::from_millis(50), task.join()).await;
     assert!(answer.is_none(), "{answer:?}");
     task.abort();
     assert!(matches!(task.join().await, Err(CallError::Cancelled)));

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::limits::{self, CompileLimits};
+use ostler_model::limits::{self, CompileLimits};
 
 /// A compiler that hangs on every file that is not small: such a file may have a larger artefact.
 fn hangs_on_large_files(bench: &Bench) {
@@ -37,10 +37,10 @@ async fn waiting(said: &Said, count: usize) {
     let wait = async {
         let waits = |text: &String| text.contains(" waits for its turn");
         while said.lock().unwrap().iter().filter(|text| waits(text)).count() < count {
-            crate::clock::sleep(Duration::from_millis(5)).await;
+            ostler_model::clock::sleep(Duration::from_millis(5)).await;
         }
     };
-    crate::clock::timeout(PATIENCE, wait).await.expect("they wait");
+    ostler_model::clock::timeout(PATIENCE, wait).await.expect("they wait");
 }
 
 #[tokio::test]
@@ -55,7 +55,7 @@ async fn whatever_came_before_a_quick_guest_waits_a_few_tries_and_hears_of_it() 
     let slow = futures_util::future::join_all(slow);
     let honest = async {
         waiting(&said, 4).await;
-        let watch = crate::clock::Stopwatch::start();
+        let watch = ostler_model::clock::Stopwatch::start();
         load(&bench, module(0, 10), "honest", &said).await.unwrap();
         watch.elapsed()
     };
@@ -164,7 +164,10 @@ async fn guests_that_hold_their_threads_for_good_hold_nobody_else() {
     let mut stuck: Vec<_> =
         (0..2 * threads).map(|_| spawn(Blocks::Maybe, Some(Arc::clone(&held)))).collect();
     for _ in 0..100 {
-        crate::clock::timeout(PATIENCE, spawn(Blocks::Never, None).join()).await.unwrap().unwrap();
+        ostler_model::clock::timeout(PATIENCE, spawn(Blocks::Never, None).join())
+            .await
+            .unwrap()
+            .unwrap();
     }
     assert!(bench.sandbox.calls_alive() >= stuck.len());
     drop(let_go);

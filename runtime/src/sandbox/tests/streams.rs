@@ -89,7 +89,7 @@ async fn run_writer(sink: Arc<dyn ByteSink>) -> CallError {
     let code = bench.sandbox.code().load(wasm, EngineKind::Task, Format::Module).await.unwrap();
     let engine = bench.sandbox.engine(EngineKind::Task).clone();
     let guest = async move {
-        let limits = StoreLimits::from(&crate::limits::TaskLimits::default());
+        let limits = StoreLimits::from(&ostler_model::limits::TaskLimits::default());
         let limiter = GuestLimiter::new(&limits);
         let usage = limiter.usage();
         let wasi = new_wasi_builder(&limits).stdout(GuestOutput::new(sink)).build_p1();
@@ -146,7 +146,7 @@ fn a_permit_is_bounded_and_a_larger_write_is_refused() {
     let kept: Arc<dyn ByteSink> = Arc::new(Kept::default());
     let mut stream = GuestOutput::new(kept);
     let permit = stream.check_write().unwrap();
-    assert_eq!(permit, crate::limits::GUEST_OUTPUT_PERMIT_BYTES);
+    assert_eq!(permit, ostler_model::limits::GUEST_OUTPUT_PERMIT_BYTES);
     let refused = stream.write(vec![0; permit + 1].into());
     assert!(matches!(refused, Err(StreamError::Trap(_))), "{refused:?}");
 }

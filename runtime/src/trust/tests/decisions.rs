@@ -6,9 +6,9 @@ use std::sync::{Arc, LazyLock};
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::digest::Digest;
-use crate::model::plugin::PluginKind;
-use crate::model::trust::{ListedDigest, PluginSource, PublicKey, Scope, TrustedKey, Voucher};
+use ostler_model::digest::Digest;
+use ostler_model::plugin::PluginKind;
+use ostler_model::trust::{ListedDigest, PluginSource, PublicKey, Scope, TrustedKey, Voucher};
 
 static KEY: LazyLock<PublicKey> =
     LazyLock::new(|| PublicKey::parse(&Signer::new(1).public_key()).unwrap());

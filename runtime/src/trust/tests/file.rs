@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::digest::Digest;
-use crate::model::plugin::PluginKind;
-use crate::model::trust::PublicKey;
+use ostler_model::digest::Digest;
+use ostler_model::plugin::PluginKind;
+use ostler_model::trust::PublicKey;
 
 const KEY: &str = "RWQBAgMEBQYHCOpKbGPinFIKvvVQexMuxfmVR3auvr57kkIe6mkURtIs";
 
@@ -88,7 +88,7 @@ fn a_key_given_again_under_another_number_is_found() {
 fn too_many_keys_and_too_many_bytes_are_refused() {
     let many: String = (0..300).map(|n| format!("key \"k{n}\" {{}}\n")).collect();
     assert!(!problems(&many).is_empty());
-    let large = " ".repeat(crate::limits::TRUST_FILE_BYTES_MAX as usize + 1);
+    let large = " ".repeat(ostler_model::limits::TRUST_FILE_BYTES_MAX as usize + 1);
     assert!(problems(&large)[0].contains("the trust file has"), "{:?}", problems(&large));
     let not_text = parse_trust_file(b"key \xff", Path::new("t")).unwrap_err();
     assert!(not_text.to_string().contains("not UTF-8"), "{not_text}");

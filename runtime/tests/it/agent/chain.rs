@@ -1,7 +1,7 @@
 //! One place, filled again and again: never by two at a time, and its data goes along.
 
 use ostler::agent::{AllocView, LeaveMode, RegisterOptions, StopOptions};
-use ostler::model::alloc::DesiredStatus;
+use ostler_model::alloc::DesiredStatus;
 
 use super::{Served, job_id};
 use crate::support::agent_process::AgentProcess;
@@ -115,7 +115,7 @@ async fn one_that_failed_before_does_not_hide_the_one_that_is_on_its_way_out() {
     let restart = "restart {\n attempts = 0\n mode = \"fail\"\n }\n ephemeral_disk";
     let failing = diary.job(1).replace("exec sleep", "").replace("cd ", "exit 1; cd ");
     let first = served.register(&failing.replace("ephemeral_disk", restart)).await.placed[0];
-    served.until(first, ostler::model::alloc::ClientStatus::Failed).await;
+    served.until(first, ostler_model::alloc::ClientStatus::Failed).await;
     served.register(&diary.job(2)).await;
     diary.begun(2).await;
     stop_alloc(&served).await;
@@ -131,7 +131,7 @@ async fn the_agent_leaves_in_the_middle_and_the_next_one_waits_on() {
     diary.begun(1).await;
     served.register(&diary.job(2)).await;
     served.register(&diary.job(3)).await;
-    let began = ostler::clock::Stopwatch::start();
+    let began = ostler_model::clock::Stopwatch::start();
     let served = served.restart().await;
     assert!(began.elapsed().as_secs() < 15, "it does not wait for what waits");
     diary.begun(3).await;
@@ -219,7 +219,7 @@ async fn a_replacement_of_what_is_only_being_made_waits_for_it() {
     assert_eq!(second.len(), 200);
     eventually("the second ones run", || {
         second.iter().all(|id| {
-            served.view(*id).state.client_status == ostler::model::alloc::ClientStatus::Running
+            served.view(*id).state.client_status == ostler_model::alloc::ClientStatus::Running
         })
     })
     .await;

@@ -1,7 +1,7 @@
 //! Devices of an agent that serves: measured, released late, and released by the next agent.
 
 use ostler::agent::StopOptions;
-use ostler::model::stats::DeviceGroupStats;
+use ostler_model::stats::DeviceGroupStats;
 
 use super::*;
 

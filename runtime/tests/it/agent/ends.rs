@@ -1,7 +1,7 @@
 //! What goes when something is over, and what is left of an agent that left.
 
 use ostler::agent::StopOptions;
-use ostler::model::alloc::ClientStatus;
+use ostler_model::alloc::ClientStatus;
 use tokio::runtime::Handle;
 
 use super::{Served, job_id, service};

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use ostler::agent::{Agent, JobStatus, StopOptions, SubmitError};
-use ostler::model::alloc::{Allocation, ClientStatus, DesiredStatus};
-use ostler::model::ids::AllocId;
-use ostler::model::saved::JobRecord;
-use ostler::state::redb_store::RedbBackend;
-use ostler::state::testing::{Fault, FaultyBackend};
-use ostler::state::{Key, Prefix, StateStore};
+use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
+use ostler_model::ids::AllocId;
+use ostler_model::saved::JobRecord;
+use ostler_state::redb_store::RedbBackend;
+use ostler_state::testing::{Fault, FaultyBackend};
+use ostler_state::{Key, Prefix, StateStore};
 
 use super::{Served, holder, job_id, service, serving};
 use crate::support::DataDir;
@@ -246,13 +246,13 @@ async fn a_change_that_is_taken_back_holds_up_no_other_job() {
     let other = service("count = 0", "").replace("job \"web\"", "job \"other\"");
     let other = crate::support::parse(&other);
     let registered = tokio::spawn(async move { agent.register(other, Default::default()).await });
-    let id = ostler::model::ids::JobId::new("other").unwrap();
+    let id = ostler_model::ids::JobId::new("other").unwrap();
     let seen = async {
         while served.agent.job(&id).is_none() {
             tokio::task::yield_now().await;
         }
     };
-    let decided = ostler::clock::timeout(std::time::Duration::from_secs(10), seen).await;
+    let decided = ostler_model::clock::timeout(std::time::Duration::from_secs(10), seen).await;
     assert!(decided.is_some(), "it waits for the other change");
     faulty.disk.forget_plan();
     drop(held);
@@ -308,9 +308,9 @@ async fn a_task_is_ended_whatever_the_disk_says_and_the_answer_says_what_is_not_
         }
         eventually("its end is on record", || {
             let alloc: Allocation = faulty.store.get(&Key::Alloc(id)).unwrap().unwrap();
-            let task = ostler::model::ids::TaskName::new("t").unwrap();
+            let task = ostler_model::ids::TaskName::new("t").unwrap();
             let key = Key::TaskState(id, task);
-            let state: ostler::model::task::TaskState = faulty.store.get(&key).unwrap().unwrap();
+            let state: ostler_model::task::TaskState = faulty.store.get(&key).unwrap().unwrap();
             alloc.desired == DesiredStatus::Stop
                 && state.last_exit.is_some_and(|exit| exit.signal == 2)
         })

@@ -4,10 +4,10 @@ use ostler::agent::{
     AllocError, AllocView, JobError, JobStatus, RegisterOptions, RestartScope, StopOptions,
     SubmitError,
 };
-use ostler::clock::Clock;
-use ostler::model::alloc::{ClientStatus, DesiredStatus};
-use ostler::model::ids::JobId;
-use ostler::model::time::Timestamp;
+use ostler_model::alloc::{ClientStatus, DesiredStatus};
+use ostler_model::clock::Clock;
+use ostler_model::ids::JobId;
+use ostler_model::time::Timestamp;
 
 use super::{Served, holder, job_id, service, serving};
 use crate::support::parse;

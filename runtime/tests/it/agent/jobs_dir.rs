@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use ostler::agent::{JobError, JobsDirEntry, StopOptions, SubmitError};
-use ostler::model::alloc::ClientStatus;
-use ostler::model::ids::JobId;
-use ostler::model::saved::JobOrigin;
+use ostler_model::alloc::ClientStatus;
+use ostler_model::ids::JobId;
+use ostler_model::saved::JobOrigin;
 
 use super::{Served, job_id, service};
 use crate::support::DataDir;

@@ -30,11 +30,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use ostler::agent::{
-    Agent, AgentConfig, AgentHandle, AgentOptions, AllocView, JobStatus, LeaveMode,
-    RegisterOptions, Registered, StopOptions, SubmitError,
+    Agent, AgentHandle, AgentOptions, AllocView, JobStatus, LeaveMode, RegisterOptions, Registered,
+    StopOptions, SubmitError,
 };
-use ostler::model::alloc::{ClientStatus, DesiredStatus};
-use ostler::model::ids::{AllocId, JobId};
+use ostler_model::alloc::{ClientStatus, DesiredStatus};
+use ostler_model::ids::{AllocId, JobId};
 
 use crate::support::jobs::{shell, wasm, with_guests};
 use crate::support::system::eventually;
@@ -47,7 +47,9 @@ pub struct Served {
 }
 
 pub fn serving(data: &Path, config: &str) -> AgentOptions {
-    let config = AgentConfig::parse(config.as_bytes(), Path::new("/test/ostler.hcl")).unwrap();
+    let config =
+        ostler_jobspec::parse_agent_config(config.as_bytes(), Path::new("/test/ostler.hcl"))
+            .unwrap();
     AgentOptions { kill_with_agent: false, ..options(data, config) }
 }
 

@@ -1,13 +1,13 @@
 //! The agent leaves and another one starts on the same directory.
 
 use ostler::agent::{Agent, LeaveMode, StopOptions};
-use ostler::alloc::dir::AllocDir;
 use ostler::device::ledger::DeviceLedger;
-use ostler::model::alloc::{Allocation, ClientStatus, DesiredStatus};
-use ostler::model::event::EventKind;
-use ostler::model::ids::{AllocId, TaskName};
-use ostler::model::task::TaskState;
-use ostler::state::{Key, Prefix, StateStore};
+use ostler_lifecycle::alloc::dir::AllocDir;
+use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
+use ostler_model::event::EventKind;
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::task::TaskState;
+use ostler_state::{Key, Prefix, StateStore};
 
 use super::{Served, holder, job_id, service, serving};
 use crate::support::DataDir;
@@ -70,7 +70,7 @@ async fn a_drained_agent_starts_its_jobs_again_and_a_stopped_job_stays_stopped()
     let stopped = served.register(&other).await.placed[0];
     let view = served.until_running(2).await.remove(0);
     let pid = pid_in(&view.handle.dir().join("t/local/pid")).await;
-    let other = ostler::model::ids::JobId::new("other").unwrap();
+    let other = ostler_model::ids::JobId::new("other").unwrap();
     served.agent.deregister(&other, StopOptions::default()).await.unwrap();
     served.until(stopped, ClientStatus::Complete).await;
     let deadline = std::time::Duration::from_secs(30);
@@ -160,7 +160,7 @@ async fn half_an_allocation_is_removed_and_stops_nothing() {
 }
 
 fn uuid(n: u64) -> uuid::Uuid {
-    ostler::rng::Rng::seeded(n).uuid()
+    ostler_model::rng::Rng::seeded(n).uuid()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use ostler::rng::Rng;
+use ostler_model::rng::Rng;
 
 use super::model::{Change, Life, Shape};
 

@@ -21,8 +21,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostler::clock::Stopwatch;
-use ostler::rng::Rng;
+use ostler_model::clock::Stopwatch;
+use ostler_model::rng::Rng;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 

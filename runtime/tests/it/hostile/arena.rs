@@ -6,20 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ostler::clock::{Stopwatch, sleep};
-use ostler::driver::api::{ByteSink, TaskConfig, TaskContext};
 use ostler::host::HostServices;
-use ostler::limits::PluginLimits;
-use ostler::model::config::AnswerGrants;
-use ostler::model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
-use ostler::model::json::JsonObject;
-use ostler::plugin::capability::Grants;
 use ostler::plugin::device::DevicePlugin;
-use ostler::plugin::manifest::Manifest;
 use ostler::plugin::policy::FailurePolicy;
 use ostler::plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
 use ostler::sandbox::{EngineKind, PoolUse};
 use ostler_guests::fixtures::HOSTILE_DEVICE;
+use ostler_model::clock::{Stopwatch, sleep};
+use ostler_model::config::AnswerGrants;
+use ostler_model::grants::Grants;
+use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
+use ostler_model::json::JsonObject;
+use ostler_model::limits::PluginLimits;
+use ostler_model::ports::{ByteSink, TaskConfig, TaskContext};
 use serde_json::Value;
 
 use super::soon;
@@ -214,7 +213,7 @@ pub async fn load_bytes(
     spec: PluginSpec,
     bytes: Vec<u8>,
 ) -> Result<Plugin, PluginError> {
-    plugins.load(spec, Manifest::read(&bytes)?, bytes.into()).await
+    plugins.load(spec, ostler::plugin::manifest::read(&bytes)?, bytes.into()).await
 }
 
 /// What a driver is told of a task with this configuration.

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ostler::clock::Stopwatch;
-use ostler::limits::PluginLimits;
-use ostler::model::config::AnswerGrants;
-use ostler::model::device::GroupKey;
-use ostler::model::resources::AllocatedDevice;
 use ostler::plugin::Plugin;
-use ostler::plugin::capability::{CommandGrant, FileGrant, Grants};
 use ostler::plugin::device::DevicePlugin;
 use ostler_guests::fixtures::{HOSTILE_BURGLAR, HOSTILE_DEVICE, HOSTILE_WANTS_SOCKETS};
+use ostler_model::clock::Stopwatch;
+use ostler_model::config::AnswerGrants;
+use ostler_model::device::GroupKey;
+use ostler_model::grants::{CommandGrant, FileGrant, Grants};
+use ostler_model::limits::PluginLimits;
+use ostler_model::resources::AllocatedDevice;
 use serde_json::{Value, json};
 
 use super::arena::{Arena, Outcome, load, spec};

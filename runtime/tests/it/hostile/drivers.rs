@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostler::driver::api::TaskContext;
 use ostler::host::process::ProcessSpec;
-use ostler::limits::PluginLimits;
-use ostler::model::task::Workload;
 use ostler::plugin::Plugin;
-use ostler::plugin::capability::Grants;
 use ostler::plugin::driver::DriverPlugin;
 use ostler_guests::fixtures::HOSTILE_DRIVER;
+use ostler_model::grants::Grants;
+use ostler_model::limits::PluginLimits;
+use ostler_model::ports::TaskContext;
+use ostler_model::task::Workload;
 use serde_json::{Value, json};
 
 use super::arena::{Arena, Outcome, load, spec, task_config};
@@ -56,7 +56,7 @@ pub async fn storm(arena: &Arena) -> Outcome {
     let said = start(arena, &context, config).await;
     let spawned = processes_of(&dir).len();
     end(arena, &context).await;
-    let escaped = (spawned > 2 * ostler::limits::WORKLOADS_PER_RUN_MAX)
+    let escaped = (spawned > 2 * ostler_model::limits::WORKLOADS_PER_RUN_MAX)
         .then(|| format!("{spawned} processes"));
     Outcome { escaped, ..Outcome::of(said.unwrap_or_else(|error| error)) }
 }
@@ -76,7 +76,7 @@ pub async fn fork_storm(arena: &Arena) -> Outcome {
     };
     arena.services.processes.release(&context.run_id).await.unwrap();
     soon("they are many", || processes_of(&dir).len() > 30).await;
-    let watch = ostler::clock::Stopwatch::start();
+    let watch = ostler_model::clock::Stopwatch::start();
     arena.services.processes.kill(&context.run_id, &id).unwrap();
     soon("all are gone", || processes_of(&dir).is_empty()).await;
     let past = Some(watch.elapsed());

@@ -102,7 +102,7 @@ async fn every_attack_is_stopped_in_time_harms_nobody_and_leaves_nothing_behind(
         .spawn()
         .unwrap();
     let patience = 5 * PATIENCE;
-    let ended = ostler::clock::timeout(patience, child.wait_with_output()).await;
+    let ended = ostler_model::clock::timeout(patience, child.wait_with_output()).await;
     let ended = ended.expect("it ends").unwrap();
     let said = String::from_utf8_lossy(&ended.stdout);
     let complaints = String::from_utf8_lossy(&ended.stderr);

@@ -59,7 +59,7 @@ impl Machine {
                 assert!(["pending", "running"].contains(&now), "{id} is {now}: {alloc:#?}");
             }
         };
-        let found = ostler::clock::timeout(PATIENCE, wait).await;
+        let found = ostler_model::clock::timeout(PATIENCE, wait).await;
         found.unwrap_or_else(|| panic!("{id} is never {status}"))
     }
 

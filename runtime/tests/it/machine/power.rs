@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use ostler::rng::Rng;
+use ostler_model::rng::Rng;
 
 use super::jobs::{job, sleeper, starts, task};
 
@@ -109,7 +109,7 @@ impl Book {
             }
         };
         // An emulated processor starts dozens of them one after the other.
-        let Some(runs) = ostler::clock::timeout(5 * PATIENCE, wait).await.flatten() else {
+        let Some(runs) = ostler_model::clock::timeout(5 * PATIENCE, wait).await.flatten() else {
             let missing = missing.into_inner();
             let first = missing.first().copied().unwrap_or_default();
             let ask = format!("ostler job status s{first}; cat /run/agent.log");
@@ -153,7 +153,7 @@ async fn one_cut(
     // And then at any moment of what is done next.
     let when = Duration::from_micros(rng.below(CUT_WITHIN.as_micros() as u64));
     let _until_the_cut =
-        ostler::clock::timeout(when, book.work(&mut machine, rng, usize::MAX)).await;
+        ostler_model::clock::timeout(when, book.work(&mut machine, rng, usize::MAX)).await;
     machine.cut().await;
     let kept = match rng.below(4) {
         _ if first => Kept::Nothing,

@@ -74,7 +74,7 @@ async fn tool(program: &str, args: &[&str]) -> Result<String, String> {
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();
-    let ended = ostler::clock::timeout(PATIENCE, run).await;
+    let ended = ostler_model::clock::timeout(PATIENCE, run).await;
     let output = ended.ok_or_else(|| format!("{program} does not end"))?;
     let output = output.map_err(|error| format!("{program} is not installed ({error})"))?;
     match output.status.success() {

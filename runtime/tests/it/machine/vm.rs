@@ -56,14 +56,14 @@ impl Machine {
             }
             (from, to)
         };
-        let up = ostler::clock::timeout(PATIENCE, come_up).await;
+        let up = ostler_model::clock::timeout(PATIENCE, come_up).await;
         let (from, to) = up.unwrap_or_else(|| panic!("it does not come up: {}", tail(&console)));
         Self { child, from, to, console, number: 0 }
     }
 
     /// Run a script in it.
     pub async fn run(&mut self, script: &str) -> Said {
-        let said = ostler::clock::timeout(PATIENCE, self.ask(script)).await;
+        let said = ostler_model::clock::timeout(PATIENCE, self.ask(script)).await;
         said.unwrap_or_else(|| panic!("no answer to {script:?}: {}", tail(&self.console)))
     }
 
@@ -107,7 +107,7 @@ impl Machine {
                 last.replace(said.text);
             }
         };
-        let said = ostler::clock::timeout(patience, wait).await;
+        let said = ostler_model::clock::timeout(patience, wait).await;
         said.unwrap_or_else(|| panic!("never: {what}: {}", last.borrow()))
     }
 
@@ -131,7 +131,7 @@ impl Machine {
     pub async fn off(mut self) {
         let script = STANDARD.encode("killall5 -9; sync; umount /data; poweroff -f");
         self.to.write_all(format!("0 {script}\n").as_bytes()).await.unwrap();
-        let ended = ostler::clock::timeout(PATIENCE, self.child.wait()).await;
+        let ended = ostler_model::clock::timeout(PATIENCE, self.child.wait()).await;
         ended.unwrap_or_else(|| panic!("it does not end: {}", tail(&self.console))).unwrap();
     }
 

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use ostler::rng::Rng;
+use ostler_model::rng::Rng;
 
 const SECTOR: u64 = 512;
 const MAGIC: u64 = 0x6a_7366_7773_6872;

@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
-use ostler::rng::Rng;
-use ostler::state::backend::{Backend as _, Op};
-use ostler::state::redb_store::RedbBackend;
-use ostler::state::{Key, MetaItem};
+use ostler_model::rng::Rng;
+use ostler_state::backend::{Backend as _, Op};
+use ostler_state::redb_store::RedbBackend;
+use ostler_state::{Key, MetaItem};
 
 use super::scene::Copies;
 
@@ -377,17 +377,10 @@ pub const KINDS: &[Kind] = &[
             records(f, |k, r| {
                 let mut record = r.to_vec();
                 if matches!(k, Key::Meta(MetaItem::SchemaVersion)) {
-                    ostler::state::codec::encode(k.kind(), &999_u16, &mut record).unwrap();
+                    ostler_state::codec::encode(k.kind(), &999_u16, &mut record).unwrap();
                 }
                 Some(record)
             })
-        },
-    },
-    Kind {
-        name: "of an older agent",
-        said: Said::Something,
-        damage: |f, _, _| {
-            fs::write(f, include_bytes!("../../fixtures/state/schema-1.redb")).unwrap()
         },
     },
     Kind {

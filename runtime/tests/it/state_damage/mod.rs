@@ -15,7 +15,7 @@ mod scene;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use ostler::rng::Rng;
+use ostler_model::rng::Rng;
 use tokio::task::JoinSet;
 
 use kinds::{KINDS, Kind, Said};
@@ -66,7 +66,7 @@ async fn case(kind: &Kind, mut scene: Scene, rng: &Rng) -> Result<(Start, Option
     let checked = ostler(check).await;
     let started = scene.start().await;
     // What must not happen would happen now.
-    ostler::clock::sleep(2 * A_MOMENT).await;
+    ostler_model::clock::sleep(2 * A_MOMENT).await;
     let mut said = format!("{}{}{}", checked.stdout, checked.stderr, scene.said());
     if started == Start::Ready {
         let status = scene.ask(&["node", "status"]).await;
@@ -104,7 +104,7 @@ async fn put_back(scene: &mut Scene) -> Result<(), String> {
     if scene.start().await != Start::Ready {
         return Err(format!("the whole file put back does not do: {}", scene.said()));
     }
-    ostler::clock::sleep(A_MOMENT).await;
+    ostler_model::clock::sleep(A_MOMENT).await;
     match scene.wrong() {
         wrong if wrong.is_empty() => Ok(()),
         wrong => Err(format!("put back: {}", wrong.join("\n"))),
@@ -134,9 +134,9 @@ async fn orderly(scene: &mut Scene, said: &str) -> Result<(), String> {
     }
     let pids: Vec<u32> = scene.live.iter().map(|run| run.pid).collect();
     let mut left = scene.alive();
-    let all_end = ostler::clock::timeout(std::time::Duration::from_secs(30), async {
+    let all_end = ostler_model::clock::timeout(std::time::Duration::from_secs(30), async {
         while !left.is_empty() {
-            ostler::clock::sleep(std::time::Duration::from_millis(50)).await;
+            ostler_model::clock::sleep(std::time::Duration::from_millis(50)).await;
             left = scene.alive();
         }
     });

@@ -306,7 +306,7 @@ impl Scene {
         let pid = i32::try_from(agent.id().unwrap()).unwrap();
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        let ended = ostler::clock::timeout(Duration::from_secs(60), agent.wait()).await;
+        let ended = ostler_model::clock::timeout(Duration::from_secs(60), agent.wait()).await;
         assert_eq!(ended.expect("it ends").unwrap().code(), Some(0));
     }
 }

@@ -86,7 +86,7 @@ impl AgentProcess {
             }
             false
         };
-        ostler::clock::timeout(PATIENCE, lines).await.expect("it says so or ends")
+        ostler_model::clock::timeout(PATIENCE, lines).await.expect("it says so or ends")
     }
 
     /// Wait until it says a line with `text`.
@@ -101,7 +101,7 @@ impl AgentProcess {
             }
             None
         };
-        let heard = ostler::clock::timeout(PATIENCE, lines).await;
+        let heard = ostler_model::clock::timeout(PATIENCE, lines).await;
         heard.flatten().unwrap_or_else(|| panic!("{text:?} was not said:\n{}", self.said))
     }
 
@@ -123,7 +123,7 @@ impl AgentProcess {
             }
             self.child.wait().await.unwrap()
         };
-        let status = ostler::clock::timeout(PATIENCE, rest).await.expect("the agent ends");
+        let status = ostler_model::clock::timeout(PATIENCE, rest).await.expect("the agent ends");
         let said = std::mem::take(&mut self.said);
         let data = std::mem::replace(&mut self.data, Home::new());
         (Ended { code: status.code(), stdout: String::new(), stderr: said }, data)

@@ -48,7 +48,7 @@ pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> tokio::pro
 
 /// Run it to its end.
 pub async fn ostler<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ended {
-    let ended = ostler::clock::timeout(PATIENCE, command(args).output()).await;
+    let ended = ostler_model::clock::timeout(PATIENCE, command(args).output()).await;
     let output = ended.expect("the binary ends").unwrap();
     Ended {
         code: output.status.code(),

@@ -213,7 +213,7 @@ impl Stream {
 }
 
 pub async fn within<F: Future>(future: F) -> F::Output {
-    ostler::clock::timeout(PATIENCE, future).await.expect("it happens in time")
+    ostler_model::clock::timeout(PATIENCE, future).await.expect("it happens in time")
 }
 
 /// Long for what must not happen.

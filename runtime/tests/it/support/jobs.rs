@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use ostler::agent::JobResult;
-use ostler::model::event::EventKind;
-use ostler::model::ids::TaskName;
-use ostler::model::task::{ExitResult, TaskState};
 use ostler_guests::fixtures;
+use ostler_model::event::EventKind;
+use ostler_model::ids::TaskName;
+use ostler_model::task::{ExitResult, TaskState};
 
 /// `"guest:toolbox"` becomes the path of that compiled guest.
 pub fn with_guests(job: &str) -> String {

@@ -12,10 +12,11 @@ pub mod system;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ostler::agent::{Agent, AgentConfig, AgentHandle, AgentOptions, AllocResult, JobResult};
-use ostler::clock::Clock;
-use ostler::model::job::Job;
-use ostler::rng::Rng;
+use ostler::agent::{Agent, AgentHandle, AgentOptions, AllocResult, JobResult};
+use ostler_model::clock::Clock;
+use ostler_model::config::AgentConfig;
+use ostler_model::job::Job;
+use ostler_model::rng::Rng;
 use tempfile::TempDir;
 
 /// The binary under test; also the compile child of agents inside this process.
@@ -102,7 +103,9 @@ impl TestAgent {
     /// An agent with an HCL configuration.
     pub async fn with_config(config: &str) -> Self {
         let data = DataDir::new();
-        let config = AgentConfig::parse(config.as_bytes(), Path::new("/test/ostler.hcl")).unwrap();
+        let config =
+            ostler_jobspec::parse_agent_config(config.as_bytes(), Path::new("/test/ostler.hcl"))
+                .unwrap();
         let handle = Agent::start(options(data.path(), config)).await.unwrap();
         Self { handle, data }
     }
@@ -110,7 +113,7 @@ impl TestAgent {
     /// Run a job to its end.
     pub async fn run(&self, job: &str) -> JobResult {
         let job = self.handle.submit(parse(job)).await.unwrap_or_else(|e| panic!("{e}"));
-        ostler::clock::timeout(PATIENCE, job.wait()).await.expect("the job ends")
+        ostler_model::clock::timeout(PATIENCE, job.wait()).await.expect("the job ends")
     }
 
     pub async fn stop(self) {
@@ -169,7 +172,7 @@ pub fn options(data_dir: &Path, mut config: AgentConfig) -> AgentOptions {
 
 /// A job from HCL.
 pub fn parse(job: &str) -> Job {
-    match ostler::jobspec::parse(job.as_bytes(), Path::new("/test/job.hcl"), None) {
+    match ostler_jobspec::parse(job.as_bytes(), Path::new("/test/job.hcl"), None) {
         Ok(job) => job,
         Err(diagnostics) => panic!("{}", diagnostics.render(job, false)),
     }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use ostler::agent::{PluginEntry, PluginStatus};
-use ostler::clock::Clock;
 use ostler::host::HostServices;
 use ostler::host::process::{Options, ProcessHost, Supervision};
 use ostler::host::wasm_task::WasmTaskHost;
-use ostler::rng::Rng;
 use ostler::sandbox::{Sandbox, SandboxConfig};
+use ostler_model::clock::Clock;
+use ostler_model::rng::Rng;
 
 use super::{DataDir, OSTLER, TestAgent};
 

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use ostler::clock::Stopwatch;
+use ostler_model::clock::Stopwatch;
 
 pub const WASIP1: &str = "wasm32-wasip1";
 pub const WASIP2: &str = "wasm32-wasip2";

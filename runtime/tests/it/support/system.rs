@@ -9,16 +9,16 @@ use super::PATIENCE;
 pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let wait = async {
         while !condition() {
-            ostler::clock::sleep(Duration::from_millis(20)).await;
+            ostler_model::clock::sleep(Duration::from_millis(20)).await;
         }
     };
-    ostler::clock::timeout(PATIENCE, wait).await.unwrap_or_else(|| panic!("never: {what}"));
+    ostler_model::clock::timeout(PATIENCE, wait).await.unwrap_or_else(|| panic!("never: {what}"));
 }
 
 /// The same for a condition that is asked for.
 pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let wait = async { while !condition().await {} };
-    ostler::clock::timeout(PATIENCE, wait).await.unwrap_or_else(|| panic!("never: {what}"));
+    ostler_model::clock::timeout(PATIENCE, wait).await.unwrap_or_else(|| panic!("never: {what}"));
 }
 
 /// Does a process with this id run? A zombie does not.

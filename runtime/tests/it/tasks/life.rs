@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use ostler::agent::JobHandle;
-use ostler::model::event::EventKind;
-use ostler::model::ids::TaskName;
-use ostler::model::task::TaskStatus;
+use ostler_model::event::EventKind;
+use ostler_model::ids::TaskName;
+use ostler_model::task::TaskStatus;
 
 use super::mock;
 use crate::support::jobs::{assert_successful, batch, events, exit, lifecycle, shell, state, wasm};
@@ -30,7 +30,7 @@ async fn until_running(job: &JobHandle, task: &str) {
 }
 
 async fn ended(job: &JobHandle) -> ostler::agent::JobResult {
-    ostler::clock::timeout(PATIENCE, job.wait()).await.expect("the job ends")
+    ostler_model::clock::timeout(PATIENCE, job.wait()).await.expect("the job ends")
 }
 
 #[tokio::test(flavor = "multi_thread")]

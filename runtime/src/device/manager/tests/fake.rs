@@ -4,24 +4,24 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::clock::Timestamp;
 use crate::device::source::DeviceSource;
-use crate::driver::api::{BoxFuture, PluginCallError};
-use crate::model::device::{
-    DeviceGroup, DeviceInstance, GroupKey, Health, HealthState, Mount, Reservation,
-};
-use crate::model::ids::PluginName;
-use crate::model::resources::AllocatedDevice;
-use crate::model::stats::{DeviceGroupStats, InstanceStats, StatValue};
-use crate::node::Node;
-use crate::node::watch::Watcher;
 use crate::plugin::convert::{DeviceFingerprint, NextCheck};
 use crate::plugin::refresh::Refresher;
-use crate::rng::Rng;
+use ostler_model::clock::Timestamp;
+use ostler_model::device::{
+    DeviceGroup, DeviceInstance, GroupKey, Health, HealthState, Mount, Reservation,
+};
+use ostler_model::ids::PluginName;
+use ostler_model::ports::{BoxFuture, PluginCallError};
+use ostler_model::resources::AllocatedDevice;
+use ostler_model::rng::Rng;
+use ostler_model::stats::{DeviceGroupStats, InstanceStats, StatValue};
+use ostler_node::Node;
+use ostler_node::watch::Watcher;
 
 pub(super) fn node() -> Node {
-    let id = crate::node::NodeId::new(uuid::Uuid::from_u128(1));
-    Node::new(crate::node::NodeView::new(id, "box"))
+    let id = ostler_node::NodeId::new(uuid::Uuid::from_u128(1));
+    Node::new(ostler_node::NodeView::new(id, "box"))
 }
 
 pub(super) fn refresher(watcher: &Watcher) -> Refresher {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex as StdMutex;
 
 use super::*;
-use crate::model::device::Health;
+use ostler_model::device::Health;
 
 /// Notes what is settled.
 #[derive(Default)]

@@ -42,8 +42,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::privileges::capability;
 pub use self::probe::Abilities;
-use crate::model::device::{DeviceNode, Mount};
-use crate::model::isolation::Part;
+use ostler_model::device::{DeviceNode, Mount};
+use ostler_model::isolation::Part;
 
 /// What a process is kept apart from, as its driver asked and the host allowed.
 #[derive(Clone, Debug)]

@@ -14,8 +14,8 @@ use crate::host::process::ProcessSpec;
 use crate::host::process::command::{self, PATH_DEFAULT, Texts};
 use crate::host::process::error::ProcessError;
 use crate::host::process::user::{self, Ids};
-use crate::limits::USER_PROCESSES_MAX;
-use crate::model::isolation::Part;
+use ostler_model::isolation::Part;
+use ostler_model::limits::USER_PROCESSES_MAX;
 
 /// Directories that all tasks of an allocation may write, whoever they run as.
 const LENT: Mode = Mode::from_raw_mode(0o777);

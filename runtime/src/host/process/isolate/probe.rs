@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{enter, filter, root, rules, sys};
 use crate::host::process::child;
-use crate::model::isolation::Part;
+use ostler_model::isolation::Part;
 
 /// What is possible on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use super::root::{DEV_LINKS, HARMLESS};
-use crate::model::device::Mount;
+use ostler_model::device::Mount;
 
 /// The task's own places in its root, and their names below its directory.
 pub(super) const OWN: [(&str, &str); 3] =

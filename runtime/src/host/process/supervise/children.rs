@@ -6,8 +6,8 @@ use std::path::Path;
 
 use rustix::process::Pid;
 
-use crate::clock::{Clock, Timestamp};
 use crate::host::process::identity;
+use ostler_model::clock::{Clock, Timestamp};
 
 /// How a child ended.
 #[derive(Clone, Copy)]

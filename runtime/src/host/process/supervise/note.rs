@@ -14,8 +14,8 @@ use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 use serde::{Deserialize, Serialize};
 
 use super::record::{Records, name};
-use crate::driver::api::{ProcessIdentity, RunNote};
-use crate::limits::RUN_NOTE_BYTES_MAX;
+use ostler_model::limits::RUN_NOTE_BYTES_MAX;
+use ostler_model::ports::{ProcessIdentity, RunNote};
 
 /// The version written.
 const VERSION: u32 = 1;
@@ -123,7 +123,7 @@ impl Records {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
+    use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
 
     fn note() -> (RunId, Note) {
         let (alloc, task) = (AllocId::new(uuid::Uuid::from_u128(7)), TaskName::new("t").unwrap());

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 
 use super::StreamOrder;
-use crate::logs::OutsideWriter;
+use ostler_logs::OutsideWriter;
 
 /// Bytes read from a pipe at once; on the stack, so a silent task costs none of it.
 const READ_BYTES: usize = 16 * 1024;

@@ -28,9 +28,9 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::clock::Timestamp;
-use crate::model::ids::RunId;
-use crate::model::task::RawExit;
+use ostler_model::clock::Timestamp;
+use ostler_model::ids::RunId;
+use ostler_model::task::RawExit;
 
 /// The version written.
 const VERSION: u32 = 1;
@@ -395,7 +395,7 @@ impl Room {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::model::ids::{AllocId, TaskName};
+    use ostler_model::ids::{AllocId, TaskName};
 
     fn run(number: u32) -> RunId {
         RunId::new(AllocId::new(uuid::Uuid::from_u128(7)), &TaskName::new("t").unwrap(), number)

@@ -24,12 +24,12 @@ use super::children::{Ended, children, ended_child, reap};
 use super::output::{Stream, streams_of};
 use super::record::{self, ExitRecord, Room};
 use super::{Answer, GIVE_UP, GO, Order, SIGNAL, ShimStep, read_order, zygote};
-use crate::clock::Stopwatch;
 use crate::host::process::cgroup::{Leaf, open_leaf};
 use crate::host::process::child::{self, Plan};
 use crate::host::process::isolate::enter::{self, Init};
 use crate::host::process::{DRAIN_GRACE, LAST_OUTPUT_WAIT, identity};
-use crate::limits::EXIT_KEPT_WALL_MAX;
+use ostler_model::clock::Stopwatch;
+use ostler_model::limits::EXIT_KEPT_WALL_MAX;
 
 /// How long descendants that may not be signalled (another user's) may take to end before the record
 /// says that they did not.

@@ -55,7 +55,7 @@ async fn killing_the_task_kills_its_grandchildren(mode: Mode) {
 
 async fn a_grandchild_that_holds_the_pipe_delays_the_exit_only_by_the_grace(mode: Mode) {
     let (host, case) = (mode.host(), sh("sleep 1000 & echo $!; exit 5"));
-    let watch = crate::clock::Stopwatch::start();
+    let watch = ostler_model::clock::Stopwatch::start();
     let exit = to_end(&host, &case.spec).await;
     assert_eq!(exit.exit_code, Some(5));
     let took = watch.elapsed();

@@ -1,8 +1,8 @@
 //! Isolated programs, and what they try.
 
 use super::*;
-use crate::model::device::Mount;
-use crate::model::isolation::{BASE_DEFAULT, HIDDEN_DEFAULT, Part};
+use ostler_model::device::Mount;
+use ostler_model::isolation::{BASE_DEFAULT, HIDDEN_DEFAULT, Part};
 
 /// A task's directories, and the host that starts it.
 struct Scene {

@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::crash::{FILE, again, role};
 use super::*;
-use crate::driver::api::Adoption;
+use ostler_model::ports::Adoption;
 
 /// What an agent that plays its part tells the test.
 #[derive(Serialize, Deserialize)]
@@ -215,7 +215,7 @@ async fn who_has_the_pid_of_a_supervisor_or_task_now_is_never_touched() {
     // As recorded by an agent before the numbers were used again.
     let shim = theirs.supervisor.unwrap();
     let before =
-        crate::driver::api::SupervisorIdentity { start_ticks: shim.start_ticks - 1, ..shim };
+        ostler_model::ports::SupervisorIdentity { start_ticks: shim.start_ticks - 1, ..shim };
     let ours = ProcessIdentity {
         start_ticks: theirs.start_ticks - 1,
         supervisor: Some(before),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::outlive::{kill, state_of, supervisor, without_cgroups_at};
 use super::*;
-use crate::driver::api::Adoption;
+use ostler_model::ports::Adoption;
 
 /// Processes that do not end although they are killed, as in uninterruptible sleep: the version 1
 /// freezer holds them until it is dropped. `None` where a machine has no such freezer.
@@ -49,7 +49,10 @@ async fn the_end_of_a_task_whose_supervisor_was_killed_is_told_when_it_is_dead()
     kill(supervisor(&identity), Signal::KILL);
     until("the supervisor is gone", || !exists(supervisor(&identity))).await;
     let told = host.wait(run, &id);
-    assert!(crate::clock::timeout(Duration::from_secs(1), told).await.is_none(), "told too early");
+    assert!(
+        ostler_model::clock::timeout(Duration::from_secs(1), told).await.is_none(),
+        "told too early"
+    );
     assert!(exists(identity.pid));
     drop(frozen);
     let exit = host.wait(run, &id).await;
@@ -74,7 +77,7 @@ async fn what_a_task_started_is_waited_for_before_its_end_is_told() {
         let Some(frozen) = Frozen::new(child) else { return forget(&host, run, &id).await };
         host.kill_run(run);
         let told = host.wait(run, &id);
-        let early = crate::clock::timeout(Duration::from_secs(7), told).await;
+        let early = ostler_model::clock::timeout(Duration::from_secs(7), told).await;
         assert!(early.is_none(), "{mode:?}: told too early: {early:?}");
         assert!(exists(child));
         drop(frozen);

@@ -7,7 +7,7 @@ use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use ostler::clock::{self, Stopwatch};
+use ostler_model::clock::{self, Stopwatch};
 use rustix::process::Signal;
 use serde_json::Value;
 

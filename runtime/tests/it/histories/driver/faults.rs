@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostler::clock;
+use ostler_model::clock;
 use rustix::process::Signal;
 use tokio::process::Child;
 

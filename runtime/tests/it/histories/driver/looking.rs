@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ostler::clock::{self, Stopwatch};
+use ostler_model::clock::{self, Stopwatch};
 use serde_json::Value;
 
 use super::super::model::{JobModel, JobState};

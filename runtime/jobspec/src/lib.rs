@@ -1,0 +1,187 @@
+//! Job files and the agent's configuration: text → [`Job`] or [`AgentConfig`], or everything that is
+//! wrong with it.
+//!
+//! ```text
+//! bytes ─ UTF-8, size ─┬─ hcl:  scan ─► hcl-edit ─► expressions evaluated ─┐
+//!                      └─ json: reader with places ─► names of HCL ────────┴─► tree
+//!                                                                               │ schema: what may stand where
+//!                                                    Job, or Diagnostics ◄─── decode
+//! ```
+//! [`nomad_json`] goes the other way. Start with [`read`] and `decode/job.rs`.
+//!
+//! Everything here is untrusted: sizes, nesting and what expressions may produce are bounded, nothing
+//! panics and nothing is skipped in silence. What Nomad has and Ostler does not is an error that says so.
+
+mod agent_config;
+pub mod suggest;
+pub mod units;
+
+mod decode;
+mod diagnostic;
+mod encode;
+mod file;
+mod hcl;
+mod json;
+mod places;
+mod schema;
+mod tree;
+
+use std::path::{Path, PathBuf};
+
+pub use agent_config::parse_agent_config;
+pub use decode::parse_trust_file;
+pub use diagnostic::{Diagnostic, Diagnostics, Severity};
+use diagnostic::{Sink, Span};
+pub use encode::nomad_json;
+pub use file::{JobFile, JobFileError, parse_file, read_file};
+#[cfg(doc)]
+use ostler_model::config::AgentConfig;
+use ostler_model::job::Job;
+use ostler_model::limits::JOB_FILE_BYTES_MAX;
+pub use places::{ConfigFault, ConfigPlaces};
+use tree::{Block, Body, Item};
+
+/// Syntax of a job file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Nomad's job files.
+    Hcl,
+    /// What Nomad's API takes: `{"Job": {"ID": …}}` or the inner object alone.
+    Json,
+}
+
+impl Format {
+    /// By the name, else by the first character: no HCL file starts with a bracket.
+    fn guess(text: &str, file: &Path) -> Self {
+        let named_json = file.extension().is_some_and(|end| end.eq_ignore_ascii_case("json"));
+        if named_json || text.trim_start().starts_with(['{', '[']) { Self::Json } else { Self::Hcl }
+    }
+}
+
+/// A job that was read, and what goes with it.
+#[derive(Clone, Debug)]
+pub struct Parsed {
+    /// The job.
+    pub job: Job,
+    /// What is accepted and not done, or not as it is written.
+    pub warnings: Diagnostics,
+    /// Where the tasks' `config` stands.
+    pub places: ConfigPlaces,
+}
+
+/// As [`read`], without what goes with the job.
+///
+/// # Errors
+/// As [`read`].
+pub fn parse(input: &[u8], file: &Path, format: Option<Format>) -> Result<Job, Diagnostics> {
+    read(input, file, format).map(|parsed| parsed.job)
+}
+
+/// Read a job from `input`. `file` is for messages, and its directory is what `${job.dir}` means;
+/// empty or `-` when there is none. Without `format` it is found out.
+///
+/// # Errors
+/// Everything that is wrong, with places; never empty.
+pub fn read(input: &[u8], file: &Path, format: Option<Format>) -> Result<Parsed, Diagnostics> {
+    let name = file.display().to_string();
+    let mut sink = Sink::default();
+    let text = match std::str::from_utf8(input) {
+        _ if u64::try_from(input.len()).is_ok_and(|bytes| bytes > JOB_FILE_BYTES_MAX) => {
+            let message =
+                format!("the job has {} bytes; at most {JOB_FILE_BYTES_MAX} are read", input.len());
+            sink.error(Span::default(), message);
+            return Err(sink.finish("", &name));
+        }
+        Ok(text) => text,
+        Err(error) => {
+            // Everything before the first wrong byte is text: enough to say where it is.
+            let at = error.valid_up_to();
+            let before = input.get(..at).and_then(|bytes| std::str::from_utf8(bytes).ok());
+            sink.error(Span::new(at, at + 1), "not a text file: this byte is not UTF-8");
+            return Err(sink.finish(before.unwrap_or_default(), &name));
+        }
+    };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let job = parse_text(text, file, format, &mut sink);
+    match job {
+        Some((job, places)) if sink.is_empty() => {
+            Ok(Parsed { job, places, warnings: sink.finish(text, &name) })
+        }
+        _ => {
+            if sink.is_empty() {
+                sink.error(Span::default(), "the job cannot be used");
+            }
+            Err(sink.finish(text, &name))
+        }
+    }
+}
+
+fn parse_text(
+    text: &str,
+    file: &Path,
+    format: Option<Format>,
+    sink: &mut Sink,
+) -> Option<(Job, ConfigPlaces)> {
+    if let Some(at) = text.find('\0') {
+        sink.error(Span::new(at, at + 1), "not a text file: it contains the character NUL");
+        return None;
+    }
+    if text.trim().is_empty() {
+        sink.error(Span::default(), "the file is empty; write job \"name\" { … }");
+        return None;
+    }
+    let format = format.unwrap_or_else(|| Format::guess(text, file));
+    let block = match format {
+        Format::Hcl => {
+            let body = hcl::read(text, sink)?;
+            job_block(body, sink)?
+        }
+        Format::Json => json::read(text, sink)?,
+    };
+    let mut cx = decode::Context::new(sink, format);
+    let job = decode::job(block, source_dir(file), &mut cx)?;
+    Some((job, cx.places))
+}
+
+/// The one job of an HCL file.
+fn job_block(body: Body, sink: &mut Sink) -> Option<Block> {
+    let mut job: Option<Block> = None;
+    for item in body.items {
+        let key = item.key();
+        let span = key.span;
+        match item {
+            Item::Block(block) if block.key.name == "job" => match (&job, block.labels.get(1)) {
+                (Some(_), _) => sink.error(span, "a file holds one job; put this one into another"),
+                (None, Some(second)) => sink.error(second.span, "job takes one label"),
+                (None, None) => job = Some(block),
+            },
+            Item::Attribute(attribute) if attribute.key.name == "job" => {
+                sink.error(span, "job is a block; write job \"name\" { … }");
+            }
+            other => {
+                let name = &other.key().name;
+                let instead = sink.nearest(name, ["job", "variable", "locals"]);
+                let name = diagnostic::shown(name);
+                let message = format!("{name} is unknown at the top of a job file");
+                sink.suggest(span, message, instead);
+            }
+        }
+    }
+    if job.is_none() && sink.is_empty() {
+        sink.error(Span::default(), "there is no job in this file; write job \"name\" { … }");
+    }
+    job
+}
+
+fn source_dir(file: &Path) -> Option<PathBuf> {
+    if file.as_os_str().is_empty() || file == Path::new("-") {
+        return None;
+    }
+    match file.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Some(PathBuf::from(".")),
+        parent => parent.map(Path::to_path_buf),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! Whole files: what is accepted, what is refused, and that nothing panics.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod bad;
+mod good;
+mod health;
+mod hostile;
+mod services;
+mod warnings;
+
+use std::path::Path;
+
+use super::{Diagnostics, Format, parse};
+use ostler_model::job::{Job, Task};
+
+/// A job with one group and one task around what is tested.
+fn in_task(body: &str) -> String {
+    format!("job \"j\" {{\ngroup \"g\" {{\ntask \"t\" {{\ndriver = \"mock\"\n{body}\n}}\n}}\n}}\n")
+}
+
+fn in_group(body: &str) -> String {
+    format!("job \"j\" {{\ngroup \"g\" {{\ntask \"t\" {{ driver = \"mock\" }}\n{body}\n}}\n}}\n")
+}
+
+fn in_job(body: &str) -> String {
+    format!("job \"j\" {{\ngroup \"g\" {{\ntask \"t\" {{ driver = \"mock\" }}\n}}\n{body}\n}}\n")
+}
+
+fn read(text: &str) -> Result<Job, Diagnostics> {
+    parse(text.as_bytes(), Path::new("dir/job.hcl"), None)
+}
+
+fn good(text: &str) -> Job {
+    match read(text) {
+        Ok(job) => job,
+        Err(found) => panic!("{}", found.render(text, false)),
+    }
+}
+
+fn task(body: &str) -> Task {
+    good(&in_task(body)).groups[0].tasks[0].clone()
+}
+
+/// `line:column message (did you mean x?)` for each problem.
+fn problems(text: &str) -> Vec<String> {
+    let found = read(text).expect_err("the file is accepted");
+    check_places(text, &found);
+    let short = |d: &super::Diagnostic| d.to_string().replacen("dir/job.hcl:", "", 1);
+    found.iter().map(short).collect()
+}
+
+/// Every problem is somewhere in the file.
+fn check_places(text: &str, found: &Diagnostics) {
+    assert!(!found.is_empty());
+    let lines: Vec<&str> = text.trim_start_matches('\u{feff}').split('\n').collect();
+    for problem in found {
+        assert!(problem.line >= 1 && problem.column >= 1 && problem.length >= 1, "{problem}");
+        let line = lines.get(problem.line as usize - 1).unwrap_or_else(|| panic!("{problem}"));
+        let width = line.chars().count();
+        assert!(problem.column as usize <= width + 1, "{problem} in {line:?}");
+        assert!(!problem.message.is_empty());
+    }
+    let _ = found.render(text, true);
+}
+
+#[test]
+fn the_syntax_is_found_out() {
+    assert_eq!(Format::guess("\n  {", Path::new("x")), Format::Json);
+    assert_eq!(Format::guess("# {\njob", Path::new("x")), Format::Hcl);
+    assert_eq!(Format::guess("job", Path::new("x.JSON")), Format::Json);
+}
+
+#[test]
+fn the_directory_of_the_file_is_kept() {
+    let text = in_task("");
+    let dir = |name: &str| parse(text.as_bytes(), Path::new(name), None).unwrap().source_dir;
+    assert_eq!(dir("a/b/job.hcl").unwrap(), Path::new("a/b"));
+    assert_eq!(dir("job.hcl").unwrap(), Path::new("."));
+    assert_eq!(dir("-"), None);
+    assert_eq!(dir(""), None);
+}

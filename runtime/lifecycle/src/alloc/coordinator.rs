@@ -1,0 +1,214 @@
+//! Which tasks of an allocation may start: the lifecycle coordinator.
+//!
+//! Every task runner waits at a gate before each run. The coordinator reads the states of all
+//! tasks and opens the gates phase by phase:
+//!
+//! ```text
+//! phase        gates open                                     left when
+//! Init         none                                           every task is pending
+//! Prestart     prestart                                       one-shots succeeded, sidecars run¹
+//! Main         prestart sidecars, mains                       no main is pending
+//! Poststart    prestart sidecars, mains, poststart            one-shots succeeded, sidecars run
+//! WaitAlloc    prestart sidecars, mains, poststart sidecars   (only by the rule below)
+//! Poststop     poststop                                       never
+//!
+//! ¹ or ended well
+//! any phase ── every task but the poststop ones is dead ──► Poststop
+//! ```
+//! Gates of running tasks that close stay without effect until the task would run again. Pure:
+//! level-triggered on the states, so a missed intermediate state does no harm.
+
+use std::collections::BTreeMap;
+
+use ostler_model::ids::TaskName;
+use ostler_model::job::{Lifecycle, LifecycleHook, TaskGroup};
+use ostler_model::task::{TaskState, TaskStatus};
+
+/// May a task start?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// It may.
+    Open,
+    /// It waits.
+    Closed,
+}
+
+/// Where an allocation is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Nothing has begun; leftovers of an earlier life may still be on their way out.
+    Init,
+    /// Prestart tasks run.
+    Prestart,
+    /// Main tasks start.
+    Main,
+    /// Poststart tasks start.
+    Poststart,
+    /// Everything that was to start has started.
+    WaitAlloc,
+    /// Poststop tasks run.
+    Poststop,
+}
+
+/// What kind a task is, for its gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    PrestartOnce,
+    PrestartSidecar,
+    Main,
+    PoststartOnce,
+    PoststartSidecar,
+    Poststop,
+}
+
+impl Role {
+    fn of(lifecycle: Option<Lifecycle>) -> Self {
+        match lifecycle.map(|l| (l.hook, l.sidecar)) {
+            None => Self::Main,
+            Some((LifecycleHook::Prestart, false)) => Self::PrestartOnce,
+            Some((LifecycleHook::Prestart, true)) => Self::PrestartSidecar,
+            Some((LifecycleHook::Poststart, false)) => Self::PoststartOnce,
+            Some((LifecycleHook::Poststart, true)) => Self::PoststartSidecar,
+            Some((LifecycleHook::Poststop, _)) => Self::Poststop,
+        }
+    }
+
+    fn gate_in(self, phase: Phase) -> Gate {
+        use Phase::{Main, Poststart, Poststop, Prestart, WaitAlloc};
+        let open = match self {
+            Self::PrestartOnce => phase == Prestart,
+            Self::PrestartSidecar => matches!(phase, Prestart | Main | Poststart | WaitAlloc),
+            Self::Main => matches!(phase, Main | Poststart | WaitAlloc),
+            Self::PoststartOnce => phase == Poststart,
+            Self::PoststartSidecar => matches!(phase, Poststart | WaitAlloc),
+            Self::Poststop => phase == Poststop,
+        };
+        if open { Gate::Open } else { Gate::Closed }
+    }
+}
+
+/// The gates of one allocation.
+#[derive(Clone, Debug)]
+pub struct Coordinator {
+    phase: Phase,
+    roles: BTreeMap<TaskName, Role>,
+    gates: BTreeMap<TaskName, Gate>,
+}
+
+impl Coordinator {
+    /// All gates closed; nothing has begun.
+    #[must_use]
+    pub fn new(group: &TaskGroup) -> Self {
+        Self::starting_at(group, Phase::Init)
+    }
+
+    /// For an allocation that was there before the agent: the first [`Coordinator::step`] goes
+    /// forward to where the stored states are.
+    #[must_use]
+    pub fn restored(group: &TaskGroup) -> Self {
+        Self::starting_at(group, Phase::Prestart)
+    }
+
+    fn starting_at(group: &TaskGroup, phase: Phase) -> Self {
+        let roles: BTreeMap<_, _> =
+            group.tasks.iter().map(|t| (t.name.clone(), Role::of(t.lifecycle))).collect();
+        let gates = roles.keys().map(|name| (name.clone(), Gate::Closed)).collect();
+        Self { phase, roles, gates }
+    }
+
+    /// The phase reached.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The gate of a task; closed for one the group does not have.
+    #[must_use]
+    pub fn gate(&self, task: &TaskName) -> Gate {
+        self.gates.get(task).copied().unwrap_or(Gate::Closed)
+    }
+
+    /// Go forward as far as the states allow, and say which gates changed. A task absent from
+    /// `states` counts as pending. Call once at the start and after each change.
+    pub fn step(&mut self, states: &BTreeMap<TaskName, TaskState>) -> Vec<(TaskName, Gate)> {
+        while let Some(next) = self.next_phase(states) {
+            self.phase = next;
+        }
+        self.apply()
+    }
+
+    /// Tasks may have other roles from here on; the tasks themselves are the same.
+    pub fn update(&mut self, group: &TaskGroup) {
+        for task in &group.tasks {
+            if let Some(role) = self.roles.get_mut(&task.name) {
+                *role = Role::of(task.lifecycle);
+            }
+        }
+    }
+
+    /// Begin a new life, for a restart of the whole allocation: closes all gates. Feed the next
+    /// [`Coordinator::step`] with states taken after the tasks were asked to run again: the old
+    /// ones (all dead) would read as the end.
+    pub fn reset(&mut self) -> Vec<(TaskName, Gate)> {
+        self.phase = Phase::Init;
+        self.apply()
+    }
+
+    /// The next phase, later than this one; so the walk ends.
+    fn next_phase(&self, states: &BTreeMap<TaskName, TaskState>) -> Option<Phase> {
+        if self.phase == Phase::Poststop {
+            return None;
+        }
+        // A group of poststop tasks alone is at its end at once.
+        if self.every(states, |role| role != Role::Poststop, |s| s.status == TaskStatus::Dead) {
+            return Some(Phase::Poststop);
+        }
+        let succeeded = |s: &TaskState| s.successful();
+        // A sidecar that ended well (in a batch job it is not started again) has had its turn;
+        // waiting for it to run would wait for ever.
+        let runs = |s: &TaskState| s.status == TaskStatus::Running || s.successful();
+        match self.phase {
+            Phase::Init => self
+                .every(states, |_| true, |s| s.status == TaskStatus::Pending)
+                .then_some(Phase::Prestart),
+            Phase::Prestart => (self.every(states, |r| r == Role::PrestartOnce, succeeded)
+                && self.every(states, |r| r == Role::PrestartSidecar, runs))
+            .then_some(Phase::Main),
+            Phase::Main => self
+                .every(states, |r| r == Role::Main, |s| s.status != TaskStatus::Pending)
+                .then_some(Phase::Poststart),
+            Phase::Poststart => (self.every(states, |r| r == Role::PoststartOnce, succeeded)
+                && self.every(states, |r| r == Role::PoststartSidecar, runs))
+            .then_some(Phase::WaitAlloc),
+            Phase::WaitAlloc | Phase::Poststop => None,
+        }
+    }
+
+    /// Does `holds` hold for every task of the chosen roles?
+    fn every(
+        &self,
+        states: &BTreeMap<TaskName, TaskState>,
+        chosen: impl Fn(Role) -> bool,
+        holds: impl Fn(&TaskState) -> bool,
+    ) -> bool {
+        let pending = TaskState::default();
+        self.roles
+            .iter()
+            .filter(|(_, role)| chosen(**role))
+            .all(|(name, _)| holds(states.get(name).unwrap_or(&pending)))
+    }
+
+    fn apply(&mut self) -> Vec<(TaskName, Gate)> {
+        let mut changes = Vec::new();
+        for (name, role) in &self.roles {
+            let wanted = role.gate_in(self.phase);
+            if self.gates.insert(name.clone(), wanted) != Some(wanted) {
+                changes.push((name.clone(), wanted));
+            }
+        }
+        changes
+    }
+}
+
+#[cfg(test)]
+mod tests;

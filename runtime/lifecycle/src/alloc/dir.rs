@@ -1,0 +1,249 @@
+//! The directory of an allocation.
+//!
+//! ```text
+//! <root>/<alloc id>/            0755
+//!   alloc/                      0755  shared by the tasks of the allocation
+//!     data/ logs/ tmp/          0755
+//!   <task>/                     0755
+//!     local/ tmp/               0755
+//!     secrets/                  0700
+//! ```
+//! Nomad makes the shared and local directories 0777 so that tasks under other users can write.
+//! Here that is done when the first such task starts: its own directories become its user's, and
+//! `data` and `tmp` 0777 (the process host does it). The data directory above is the agent's
+//! alone, which keeps other users of the node from planting files.
+//!
+//! Tasks write in these directories, so everything below the root is hostile: each level is opened
+//! by one name relative to its parent without following links, and a link in the place of a
+//! directory is refused. Whoever changes a directory holds it meanwhile, so that building, moving
+//! ([`crate::alloc::migrate`]) and removing never mix; looking at it needs no lock. Everything here
+//! blocks on the disk; call it from a blocking thread.
+//!
+//! | may happen to a directory | what keeps it harmless |
+//! |---|---|
+//! | links out, links swapped in between two steps | open relative to the parent, never follow |
+//! | devices, named pipes, sockets | only directories are ever opened; the others are unlinked |
+//! | 100,000 levels | removal flattens, measuring goes up by `..` and checks where it is |
+//! | rights taken from the owner | put right while removing |
+//! | files that cannot be removed | the rest is removed; they are named ([`AllocDirError::Left`]) |
+//! | mount points | never entered; named as left |
+
+pub(super) mod at;
+mod error;
+pub(super) mod lock;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use cap_std::fs::Dir;
+use rustix::fs::Mode;
+
+use self::at::{ensure, ensure_lent, io_error, open_child, open_root};
+pub use self::error::AllocDirError;
+pub(super) use self::error::hint;
+use self::lock::Held;
+use super::remove::remove_tree;
+pub use super::remove::{Left, LeftEntry, Why};
+use ostler_model::ids::{AllocId, TaskName};
+
+/// Name of the shared directory; no task can have it.
+pub(super) const SHARED: &str = "alloc";
+/// What of it tasks write, whoever they run as.
+const LENT: [&str; 2] = ["data", "tmp"];
+pub(super) const PUBLIC: Mode = Mode::from_raw_mode(0o755);
+const PRIVATE: Mode = Mode::from_raw_mode(0o700);
+
+/// The directory of one allocation, made or found.
+#[derive(Debug)]
+pub struct AllocDir {
+    alloc: AllocId,
+    path: PathBuf,
+    dir: OwnedFd,
+}
+
+/// Host paths of one task's directories.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskDir {
+    /// `<alloc dir>/<task>`
+    pub path: PathBuf,
+    /// The task's own files; its `NOMAD_TASK_DIR`.
+    pub local: PathBuf,
+    /// Readable by the owner alone.
+    pub secrets: PathBuf,
+    /// Temporary files.
+    pub tmp: PathBuf,
+}
+
+impl AllocDir {
+    /// Make the directory with its shared part, `root` included. What is there already stays;
+    /// modes are put right.
+    ///
+    /// # Errors
+    /// [`AllocDirError::NotDirectory`] for a link or file in the place of a directory;
+    /// [`AllocDirError::Io`] when the operating system refuses.
+    pub fn create(root: &Path, alloc: AllocId) -> Result<Self, AllocDirError> {
+        let _held = Held::take(&[alloc])?;
+        std::fs::create_dir_all(root).map_err(io_error("create", root))?;
+        let root = absolute(root)?;
+        let root_fd = open_root(&root)?;
+        let name = alloc.to_string();
+        let path = root.join(&name);
+        let dir = ensure(root_fd.as_fd(), &name, PUBLIC, &path)?;
+        let shared_path = path.join(SHARED);
+        let shared = ensure(dir.as_fd(), SHARED, PUBLIC, &shared_path)?;
+        ensure(shared.as_fd(), "logs", PUBLIC, &shared_path.join("logs"))?;
+        for name in LENT {
+            ensure_lent(shared.as_fd(), name, PUBLIC, &shared_path.join(name))?;
+        }
+        Ok(Self { alloc, path, dir })
+    }
+
+    /// Open the directory of an allocation that was there before.
+    ///
+    /// # Errors
+    /// [`AllocDirError::Missing`] when it is gone; else as [`AllocDir::create`].
+    pub fn open(root: &Path, alloc: AllocId) -> Result<Self, AllocDirError> {
+        let root = absolute(root)?;
+        let name = alloc.to_string();
+        let path = root.join(&name);
+        let missing = |error| match error {
+            error if is_missing(&error) => AllocDirError::Missing { path: path.clone() },
+            other => other,
+        };
+        let root_fd = open_root(&root).map_err(missing)?;
+        let dir = open_child(root_fd.as_fd(), &name, &path).map_err(missing)?;
+        Ok(Self { alloc, path, dir })
+    }
+
+    /// Allocations that have a directory below `root`, sorted; none when there is no `root`. What
+    /// is not named like an allocation is left out.
+    ///
+    /// # Errors
+    /// [`AllocDirError::Io`] when `root` cannot be read.
+    pub fn list(root: &Path) -> Result<Vec<AllocId>, AllocDirError> {
+        let root = absolute(root)?;
+        let dir = match open_root(&root) {
+            Ok(dir) => dir,
+            Err(error) if is_missing(&error) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let failed = |error: rustix::io::Errno| io_error("read", &root)(error.into());
+        let mut allocs = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            let id = name.to_str().ok().and_then(|name| name.parse::<AllocId>().ok());
+            // Other ways to write the id are not how a directory of ours is named.
+            let ours = id.filter(|id| id.to_string().as_bytes() == name.to_bytes());
+            allocs.extend(ours);
+        }
+        allocs.sort_unstable();
+        Ok(allocs)
+    }
+
+    /// Remove the directory of an allocation with everything in it. Links are removed, not
+    /// followed; other file systems mounted in it are not entered. Success when there is none.
+    ///
+    /// # Errors
+    /// [`AllocDirError::Left`] when something could not be removed: what could be is gone, and
+    /// calling again goes on. [`AllocDirError::Io`] when not even the root can be opened.
+    pub fn destroy(root: &Path, alloc: AllocId) -> Result<(), AllocDirError> {
+        let _held = Held::take(&[alloc])?;
+        let root = absolute(root)?;
+        let root_fd = match open_root(&root) {
+            Ok(root_fd) => root_fd,
+            Err(error) if is_missing(&error) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let name = alloc.to_string();
+        remove_tree(root_fd.as_fd(), &name)
+            .map_err(|left| AllocDirError::Left { path: root.join(&name), left })
+    }
+
+    /// `<root>/<alloc id>`, absolute.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory the tasks share: `NOMAD_ALLOC_DIR`.
+    #[must_use]
+    pub fn shared(&self) -> PathBuf {
+        self.path.join(SHARED)
+    }
+
+    /// Shared data that outlives the allocation when it moves.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.shared().join("data")
+    }
+
+    /// Output of the tasks.
+    #[must_use]
+    pub fn logs(&self) -> PathBuf {
+        self.shared().join("logs")
+    }
+
+    /// Shared temporary files.
+    #[must_use]
+    pub fn tmp(&self) -> PathBuf {
+        self.shared().join("tmp")
+    }
+
+    /// The log directory as a capability: names opened in it cannot lead out of it, whatever links
+    /// a task puts there.
+    ///
+    /// # Errors
+    /// [`AllocDirError::NotDirectory`] when a task put a link in its place.
+    pub fn logs_dir(&self) -> Result<Dir, AllocDirError> {
+        let shared = open_child(self.dir.as_fd(), SHARED, &self.shared())?;
+        let logs = open_child(shared.as_fd(), "logs", &self.logs())?;
+        Ok(Dir::from_std_file(logs.into()))
+    }
+
+    /// Make the directories of a task. What is there already stays; modes are put right.
+    ///
+    /// # Errors
+    /// [`AllocDirError::ReservedTaskName`] for a task named `alloc`; else as [`AllocDir::create`].
+    pub fn create_task(&self, task: &TaskName) -> Result<TaskDir, AllocDirError> {
+        if task.as_str() == SHARED {
+            return Err(AllocDirError::ReservedTaskName { name: task.clone() });
+        }
+        let _held = Held::take(&[self.alloc])?;
+        let paths = self.task(task);
+        let dir = ensure(self.dir.as_fd(), task.as_str(), PUBLIC, &paths.path)?;
+        ensure(dir.as_fd(), "local", PUBLIC, &paths.local)?;
+        ensure(dir.as_fd(), "secrets", PRIVATE, &paths.secrets)?;
+        ensure(dir.as_fd(), "tmp", PUBLIC, &paths.tmp)?;
+        Ok(paths)
+    }
+
+    /// The open directory.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// Where a task's directories are, made or not.
+    #[must_use]
+    pub fn task(&self, task: &TaskName) -> TaskDir {
+        let path = self.path.join(task.as_str());
+        TaskDir {
+            local: path.join("local"),
+            secrets: path.join("secrets"),
+            tmp: path.join("tmp"),
+            path,
+        }
+    }
+}
+
+fn is_missing(error: &AllocDirError) -> bool {
+    matches!(error, AllocDirError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+}
+
+fn absolute(root: &Path) -> Result<PathBuf, AllocDirError> {
+    std::path::absolute(root).map_err(io_error("resolve", root))
+}
+
+#[cfg(test)]
+mod tests;

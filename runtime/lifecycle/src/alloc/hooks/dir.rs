@@ -1,0 +1,116 @@
+//! Builds the allocation's directory; removes it when the allocation is removed.
+
+use std::sync::Arc;
+
+use super::{AllocHook, AllocScope, HookFailure, HookResult, News};
+use crate::alloc::dir::{AllocDir, AllocDirError};
+use ostler_model::event::{EventKind, TaskEvent};
+
+/// Said to every task.
+const GONE: &str = "the allocation's directory was gone and is made again: what was written there, \
+                    output included, is lost";
+
+pub(super) struct DirHook;
+
+impl AllocHook for DirHook {
+    fn name(&self) -> &'static str {
+        "alloc_dir"
+    }
+
+    /// A task that was started before had its data there. While a run of it lives, an empty directory
+    /// in the place of one that is gone would let it go on as if it had never written anything
+    /// (nomad #27933). Where none lives (a power cut took what was not on the disk yet), the task
+    /// starts anew, and is told what is lost.
+    fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
+        let (root, id) = (scope.alloc_root.clone(), scope.allocation.id);
+        let (started, lives) = (scope.started_before, Arc::clone(&scope.lives));
+        Box::pin(async move {
+            let make = move || {
+                let gone = match started.then(|| AllocDir::open(&root, id)) {
+                    Some(Err(AllocDirError::Missing { .. })) if !lives() => true,
+                    Some(opened) => opened.map(|_| false)?,
+                    None => false,
+                };
+                AllocDir::create(&root, id).map(|_| gone)
+            };
+            let gone = scope.on_disk(make).await?.map_err(|e: AllocDirError| failure(&e))?;
+            if gone {
+                let event = TaskEvent::new(EventKind::HookMessage, scope.clock.now(), GONE);
+                scope.tell(News::Say(event)).await;
+            }
+            Ok(())
+        })
+    }
+
+    fn destroy<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
+        let (root, id) = (scope.alloc_root.clone(), scope.allocation.id);
+        Box::pin(async move {
+            scope.on_disk(move || AllocDir::destroy(&root, id)).await?.map_err(|e| failure(&e))
+        })
+    }
+}
+
+fn failure(error: &AllocDirError) -> HookFailure {
+    let failure = HookFailure::of(error);
+    let busy = matches!(error, AllocDirError::Busy { .. });
+    HookFailure { node: failure.node || busy, ..failure }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::sync::mpsc;
+
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::alloc::hooks::{Background, HookTimes};
+    use ostler_model::alloc::AllocState;
+    use ostler_model::clock::Clock;
+    use ostler_model::job::JobKind;
+    use ostler_model::rng::Rng;
+    use ostler_state::StateStore;
+    use ostler_testing::fixtures;
+
+    #[tokio::test]
+    async fn a_directory_that_was_being_made_when_its_hook_was_dropped_is_removed_all_the_same() {
+        let root = tempfile::tempdir().unwrap();
+        let tasks = vec![fixtures::task("web").unwrap()];
+        let allocation = fixtures::allocation(JobKind::Batch, tasks, &Rng::seeded(1)).unwrap();
+        let id = allocation.id;
+        let scope = AllocScope {
+            allocation: Arc::new(allocation),
+            alloc_root: root.path().to_owned(),
+            clock: Clock::default(),
+            previous: None,
+            started_before: false,
+            lives: Arc::new(|| false),
+            state: watch::channel(AllocState::default()).1,
+            owner: tokio::sync::mpsc::channel(1).0,
+            background: Background::default(),
+            times: HookTimes::default(),
+            disk: Arc::default(),
+            store: StateStore::in_memory().unwrap(),
+        };
+        // A making that is slow, abandoned as a stop abandons it.
+        let (go, went) = mpsc::channel::<()>();
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let slow = {
+            let (scope, root) = (scope.clone(), root.path().to_owned());
+            tokio::spawn(async move {
+                let make = move || {
+                    begun.send(()).unwrap();
+                    went.recv().unwrap();
+                    AllocDir::create(&root, id).map(drop)
+                };
+                drop(scope.on_disk(make).await);
+            })
+        };
+        begins.await.unwrap();
+        slow.abort();
+        let (removed, ()) = tokio::join!(DirHook.destroy(&scope), async { go.send(()).unwrap() });
+        removed.unwrap();
+        assert!(!root.path().join(id.to_string()).exists());
+    }
+}

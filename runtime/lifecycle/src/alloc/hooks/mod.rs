@@ -1,0 +1,240 @@
+//! What happens around the run of an allocation, in a fixed order.
+//!
+//! ```text
+//!   before any task      prerun       first error stops, every task fails; again after a restart of
+//!                                     the agent, while the tasks are owned again: an error is then
+//!                                     tried again while a task runs, or while the node is in trouble
+//!   newer copy           update       all of them, one after the other; not when it is also a stop
+//!   restart of all       pre_restart  first error stops, the restart does not begin
+//!   before kills         pre_kill     all of them; also when the last task ended by itself
+//!   after all tasks      postrun      all of them, whatever one says; not when the agent leaves
+//!   on removal           destroy      all of them, idempotent
+//! ```
+//! | hook | prerun | later |
+//! |---|---|---|
+//! | `alloc_dir` | builds the directory; one that is gone is made again, unless a run lives in it | destroy: removes it |
+//! | `await_previous` | waits until the previous allocation runs nothing | post-run: the same, for who waits for this one |
+//! | `disk_migration` | takes over its data, or that of the one before it if it never started; never fails the allocation | |
+//! | `health` | begins to watch, unless it was judged | update: anew; pre-kill: ends |
+//! | `max_run_duration` | sets the deadline | update: anew |
+//! | `disk_size` | begins to measure | update: anew |
+//!
+//! The list is the same for every allocation: a hook that has nothing to do for one decides so each
+//! time, so that an update may give it something to do (nomad #9707). Hooks hold no state: what one
+//! leaves running lies in [`Background`], which the allocation's owner ends with itself, also when
+//! the agent leaves. What a hook has to say goes to the owner as [`News`].
+//!
+//! There is no hook for a network: allocations have the node's own, so nothing of it is to be set up,
+//! saved or restored.
+
+pub(super) mod background;
+mod dir;
+mod disk_size;
+mod health;
+mod max_run;
+mod migrate;
+mod previous;
+mod run;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, mpsc, watch};
+
+use super::PreviousAlloc;
+use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
+use ostler_model::causes;
+use ostler_model::clock::Clock;
+use ostler_model::event::TaskEvent;
+use ostler_model::ids::TaskName;
+use ostler_model::limits::HOOK_WALL_MAX;
+use ostler_model::ports::BoxFuture;
+use ostler_state::StateStore;
+
+pub use self::background::Background;
+pub use self::run::{
+    HookKind, HookTime, HookTimes, destroy, postrun, pre_kill, pre_restart, prerun, update,
+};
+
+/// What hooks of an allocation may use.
+#[derive(Clone)]
+pub struct AllocScope {
+    /// What was asked: the newest copy in effect when the hook is called.
+    pub allocation: Arc<Allocation>,
+    /// Directory of all allocations.
+    pub alloc_root: PathBuf,
+    /// Time.
+    pub clock: Clock,
+    /// Whose place it takes, when this node runs it.
+    pub previous: Option<PreviousAlloc>,
+    /// An earlier agent started some task of it, or may have.
+    pub started_before: bool,
+    /// Does a run of an earlier agent live? Looked at when it is asked.
+    pub lives: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// What is, as it changes.
+    pub state: watch::Receiver<AllocState>,
+    /// The allocation's owner. It always listens; gone only when it has ended.
+    pub owner: mpsc::Sender<Box<News>>,
+    /// What runs on when a hook has returned.
+    pub background: Background,
+    /// How long hooks took.
+    pub times: HookTimes,
+    /// Held by whoever changes the allocation's directory, to the end of the change: what was
+    /// abandoned half-way must not make a directory again after it was removed.
+    pub disk: Arc<Mutex<()>>,
+    /// What is on record of other allocations.
+    pub store: StateStore,
+}
+
+impl AllocScope {
+    /// Tell the owner; nobody needs it any more when the owner is gone.
+    pub async fn tell(&self, news: News) {
+        let _gone = self.owner.send(Box::new(news)).await;
+    }
+
+    /// Change the allocation's directory on a blocking thread, one change after the other. A caller
+    /// that goes away does not end a change that has begun.
+    ///
+    /// # Errors
+    /// When `change` panicked.
+    pub async fn on_disk<T: Send + 'static>(
+        &self,
+        change: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, String> {
+        let held = Arc::clone(&self.disk).lock_owned().await;
+        let change = move || {
+            let _held = held;
+            change()
+        };
+        tokio::task::spawn_blocking(change).await.map_err(|e| e.to_string())
+    }
+}
+
+/// What a hook tells the allocation's owner.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// The allocation waits for this, or for nothing any more.
+    Waiting(Option<String>),
+    /// An event for every task.
+    Say(TaskEvent),
+    /// The allocation ends with this status.
+    Force {
+        /// The status.
+        status: ClientStatus,
+        /// A sentence on it.
+        description: String,
+        /// Said to each task first.
+        event: Option<TaskEvent>,
+    },
+    /// It was judged.
+    Verdict {
+        /// The verdict.
+        healthy: bool,
+        /// Why not, by task.
+        reasons: Vec<(TaskName, String)>,
+    },
+}
+
+/// Why a hook failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{hook}: {failure}")]
+pub struct AllocHookError {
+    /// Its name.
+    pub hook: &'static str,
+    /// What went wrong.
+    pub failure: HookFailure,
+}
+
+/// What went wrong in a hook.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct HookFailure {
+    text: String,
+    /// It is the node's: short of descriptors, memory or space, a disk that fails. A later try may
+    /// work.
+    pub node: bool,
+}
+
+impl HookFailure {
+    /// From an error and its causes.
+    #[must_use]
+    pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self { text: causes::chain(error), node: causes::is_of_the_node(error) }
+    }
+
+    /// The node's.
+    #[must_use]
+    pub fn of_the_node(text: String) -> Self {
+        Self { text, node: true }
+    }
+}
+
+impl From<String> for HookFailure {
+    fn from(text: String) -> Self {
+        Self { text, node: false }
+    }
+}
+
+/// How a call of a hook ends.
+pub type HookResult<'a> = BoxFuture<'a, Result<(), HookFailure>>;
+
+fn nothing<'a>() -> HookResult<'a> {
+    Box::pin(async { Ok(()) })
+}
+
+/// One concern of an allocation. Every call is bounded by [`AllocHook::wall`]; `prerun` may be
+/// dropped half-way by a stop and is run again after a restart of the agent, `postrun` runs in any
+/// case, and all but `prerun` may come more than once.
+pub trait AllocHook: Send + Sync {
+    /// For logs and events.
+    fn name(&self) -> &'static str;
+    /// Longest run of one call. `None`: as long as it takes, which only a hook may say whose waiting
+    /// people see, and which does nothing that a stop could break off.
+    fn wall(&self) -> Option<Duration> {
+        Some(HOOK_WALL_MAX)
+    }
+    /// Before any task.
+    fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
+        let _ = scope;
+        nothing()
+    }
+    /// What is asked changed. May come before `prerun` did, or while it runs.
+    fn update<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
+        let _ = scope;
+        nothing()
+    }
+    /// Before every task is started again.
+    fn pre_restart<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
+        let _ = scope;
+        nothing()
+    }
+    /// Before tasks are killed, or after the last one ended by itself.
+    fn pre_kill<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
+        let _ = scope;
+        nothing()
+    }
+    /// After all tasks.
+    fn postrun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
+        let _ = scope;
+        nothing()
+    }
+    /// When the allocation is removed.
+    fn destroy<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
+        let _ = scope;
+        nothing()
+    }
+}
+
+/// The hooks of every allocation, in order.
+#[must_use]
+pub fn standard() -> Vec<Arc<dyn AllocHook>> {
+    vec![
+        Arc::new(dir::DirHook),
+        Arc::new(previous::PreviousHook),
+        Arc::new(migrate::MigrateHook),
+        Arc::new(health::HealthHook),
+        Arc::new(max_run::MaxRunHook),
+        Arc::new(disk_size::DiskSizeHook),
+    ]
+}

@@ -1,0 +1,77 @@
+//! What the states of the tasks, and what is done so far, ask for now.
+
+use super::plan::KillPlan;
+use super::{AllocEffect, AllocMachine, AllocPhase, Hooks, Restart};
+use crate::alloc::coordinator::Gate;
+use crate::alloc::status::{is_poststop, kill_order, kill_reason};
+use ostler_model::time::Timestamp;
+
+impl AllocMachine {
+    /// Look at the states: gates, reasons to stop, next stage of a stop, the end.
+    pub(super) fn look(&mut self, now: Timestamp) {
+        if !matches!(self.phase, AllocPhase::Preparing | AllocPhase::Running) {
+            return;
+        }
+        if matches!(self.restart, Some(Restart::Asking)) && !self.gone {
+            return;
+        }
+        if self.plan.is_none()
+            && let Some(reason) = kill_reason(&self.group, &self.states)
+        {
+            let order = kill_order(&self.group);
+            self.begin(KillPlan::new(Some(reason.event(now)), &reason.to_string(), order));
+        }
+        self.advance_plan();
+        if self.prepared {
+            self.coordinator.step(&self.states);
+        }
+        self.set_gates();
+        self.end_if_over(now);
+    }
+
+    /// Tell the tasks whose gate changed. While a stop is under way only poststop tasks may start.
+    pub(super) fn set_gates(&mut self) {
+        let mut changes = Vec::new();
+        for task in &self.group.tasks {
+            let allowed = self.prepared && (self.plan.is_none() || is_poststop(task));
+            let wanted = if allowed { self.coordinator.gate(&task.name) } else { Gate::Closed };
+            if self.gates.insert(task.name.clone(), wanted) != Some(wanted) {
+                changes.push((task.name.clone(), wanted));
+            }
+        }
+        if !changes.is_empty() {
+            self.effects.push(AllocEffect::Gates(changes));
+        }
+    }
+
+    pub(super) fn run_pre_kill(&mut self) {
+        self.pre_kill = Hooks::Running;
+        self.effects.push(AllocEffect::PreKillHooks);
+    }
+
+    fn end_if_over(&mut self, now: Timestamp) {
+        let all_dead = self.group.tasks.iter().all(|t| self.is_dead(&t.name));
+        if !all_dead && !self.gone {
+            return;
+        }
+        if self.pre_kill == Hooks::NotRun {
+            self.run_pre_kill();
+        }
+        if self.pre_kill != Hooks::Done {
+            return;
+        }
+        if self.gone {
+            if self.phase == AllocPhase::Preparing {
+                self.effects.push(AllocEffect::AbandonPreHooks);
+            }
+            self.judge_failure(now);
+            self.waiting = None;
+            self.phase = AllocPhase::Cleaning;
+            self.effects.push(AllocEffect::PostHooks);
+        } else if !self.finishing && self.verdict.is_none() {
+            // Not before a verdict is told: a task that is gone hears nothing any more.
+            self.finishing = true;
+            self.effects.push(AllocEffect::FinishTasks);
+        }
+    }
+}

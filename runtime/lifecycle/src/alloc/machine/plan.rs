@@ -1,0 +1,200 @@
+//! Ending the tasks of an allocation: stage after stage, hooks and delay before the first.
+//!
+//! ```text
+//!   pre-kill hooks ─► [group shutdown_delay] ─► leader ─► mains ─► sidecars ─► (poststop: when forced)
+//! ```
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use super::types::AllocEffect;
+use super::{AllocMachine, AllocPhase, Hooks};
+use crate::alloc::status::{kill_order, poststop_tasks};
+use crate::task::events::is_undead;
+use ostler_model::event::TaskEvent;
+use ostler_model::ids::TaskName;
+use ostler_model::task::TaskStatus;
+
+/// A stop under way. Never taken back.
+#[derive(Clone, Debug)]
+pub(super) struct KillPlan {
+    event: Option<TaskEvent>,
+    reason: String,
+    /// Stages not begun.
+    rest: VecDeque<Vec<TaskName>>,
+    /// Tasks of the stages begun.
+    begun: BTreeSet<TaskName>,
+    /// Tasks that were told.
+    asked: BTreeSet<TaskName>,
+    /// The group's `shutdown_delay`, before it begins.
+    delay: Option<Duration>,
+    /// It is running.
+    delayed: bool,
+    /// Do not wait for hooks.
+    hurry: bool,
+    /// Nor for the delays of tasks.
+    skip: bool,
+}
+
+impl KillPlan {
+    pub(super) fn new(
+        event: Option<TaskEvent>,
+        reason: &str,
+        stages: impl IntoIterator<Item = Vec<TaskName>>,
+    ) -> Self {
+        Self {
+            event,
+            reason: reason.to_owned(),
+            rest: stages.into_iter().collect(),
+            begun: BTreeSet::new(),
+            asked: BTreeSet::new(),
+            delay: None,
+            delayed: false,
+            hurry: false,
+            skip: false,
+        }
+    }
+
+    pub(super) fn timer_fired(&mut self) {
+        self.delayed = false;
+    }
+
+    /// Do not wait for the group's delay.
+    fn end_delay(&mut self) {
+        self.delay = None;
+        self.delayed = false;
+    }
+}
+
+impl AllocMachine {
+    pub(super) fn begin(&mut self, plan: KillPlan) {
+        self.restart = None;
+        self.plan = Some(plan);
+    }
+
+    /// Take the plan as far as the states allow.
+    pub(super) fn advance_plan(&mut self) {
+        let Some(mut plan) = self.plan.take() else {
+            return;
+        };
+        if self.pre_kill == Hooks::NotRun && self.started {
+            self.run_pre_kill();
+        }
+        if self.pre_kill != Hooks::Running || plan.hurry {
+            if let Some(delay) = plan.delay.take() {
+                plan.delayed = true;
+                self.effects.push(AllocEffect::Timer(delay));
+            }
+            self.advance_stages(&mut plan);
+        }
+        self.plan = Some(plan);
+    }
+
+    fn advance_stages(&mut self, plan: &mut KillPlan) {
+        while !plan.delayed {
+            let due = self.live(plan.begun.iter());
+            // A task that was dead when its stage began may have been started again by a restart
+            // that was on its way.
+            let not_asked: Vec<_> = due.iter().filter(|t| !plan.asked.contains(*t)).collect();
+            if !not_asked.is_empty() {
+                let tasks: Vec<TaskName> = not_asked.into_iter().cloned().collect();
+                plan.asked.extend(tasks.iter().cloned());
+                self.effects.push(AllocEffect::Kill {
+                    tasks,
+                    event: plan.event.clone(),
+                    reason: plan.reason.clone(),
+                    skip_shutdown_delay: plan.skip,
+                });
+            }
+            // One that does not end keeps the others from being ended no longer.
+            if due.iter().any(|task| !self.states.get(task).is_some_and(is_undead)) {
+                return;
+            }
+            let Some(next) = plan.rest.pop_front() else {
+                return;
+            };
+            plan.begun.extend(next);
+        }
+    }
+
+    pub(super) fn live<'a>(&self, tasks: impl Iterator<Item = &'a TaskName>) -> Vec<TaskName> {
+        tasks.filter(|t| !self.is_dead(t)).cloned().collect()
+    }
+
+    pub(super) fn is_dead(&self, task: &TaskName) -> bool {
+        self.states.get(task).is_some_and(|s| s.status == TaskStatus::Dead)
+    }
+
+    /// Somebody wants it to end.
+    pub(super) fn stop(&mut self, reason: &str, skip: bool) {
+        if self.plan.is_some() {
+            self.stop_again(reason, skip);
+            return;
+        }
+        if self.phase == AllocPhase::Preparing && !self.started {
+            self.effects.push(AllocEffect::AbandonPreHooks);
+            self.phase = AllocPhase::Running;
+            self.end_all(None, reason);
+            return;
+        }
+        let order = kill_order(&self.group);
+        let any_live = order.iter().any(|stage| !self.live(stage.iter()).is_empty());
+        let mut plan = KillPlan::new(None, reason, order);
+        plan.skip = skip;
+        plan.delay = self.group.shutdown_delay.filter(|d| any_live && !skip && !d.is_zero());
+        self.begin(plan);
+    }
+
+    /// Asked again: no more waiting, and poststop tasks need not run to their end.
+    fn stop_again(&mut self, reason: &str, skip: bool) {
+        let poststop = poststop_tasks(&self.group);
+        let live = self.live(poststop.iter());
+        let others_dead =
+            self.group.tasks.iter().all(|t| poststop.contains(&t.name) || self.is_dead(&t.name));
+        let Some(mut plan) = self.plan.take() else {
+            return;
+        };
+        plan.hurry = true;
+        plan.end_delay();
+        let mut told = Vec::new();
+        if skip && !plan.skip {
+            plan.skip = true;
+            told = self.live(plan.asked.iter());
+        }
+        if others_dead {
+            // One that is being killed already is not killed again.
+            told.extend(live.into_iter().filter(|t| !plan.asked.contains(t)));
+            plan.asked.extend(told.iter().cloned());
+        }
+        if !told.is_empty() {
+            self.effects.push(AllocEffect::Kill {
+                tasks: told,
+                event: None,
+                reason: reason.to_owned(),
+                skip_shutdown_delay: plan.skip,
+            });
+        }
+        self.plan = Some(plan);
+    }
+
+    /// End every task, poststop tasks too, and open no gate any more. What runs ends in order; where
+    /// nothing can run, all end at once.
+    pub(super) fn end_all(&mut self, event: Option<TaskEvent>, reason: &str) {
+        self.prepared = false;
+        let poststop = poststop_tasks(&self.group);
+        if let Some(plan) = &mut self.plan {
+            plan.end_delay();
+            plan.rest.push_back(poststop);
+            return;
+        }
+        let stages = if self.started {
+            let mut stages = kill_order(&self.group);
+            stages.push(poststop);
+            stages
+        } else {
+            let all: BTreeSet<TaskName> = self.group.tasks.iter().map(|t| t.name.clone()).collect();
+            vec![all.into_iter().collect()]
+        };
+        self.begin(KillPlan::new(event, reason, stages));
+    }
+}

@@ -1,0 +1,322 @@
+//! Removing a tree a task wrote, without trusting it.
+//!
+//! A recursive removal needs a stack frame and an open directory per level, and a task can nest a
+//! hundred thousand levels. So the tree is flattened while it is removed: a directory that is not
+//! empty has its non-empty children moved up to the top of the tree, and goes. Two directories are
+//! open at a time. Links are removed, never followed; each name is looked up relative to an open
+//! directory.
+//!
+//! ```text
+//! top/a/b/c/file    a: c is not known yet, b moves up      top/.removing-0/c/file
+//!                   a is empty and goes; the next pass      top/.removing-1/file
+//!                   does the same with .removing-0          top/
+//! ```
+//! What cannot be removed is left where it is, and everything else goes: a directory is read again
+//! until a pass over it changes nothing. A directory that cannot be moved up either (it is
+//! immutable, or in one that is) is emptied in its place. Mount points are left, never entered.
+
+use std::ffi::{CStr, OsStr};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::dir::at::{DIRECTORY_FLAGS, is_dots, open_same_mount};
+use ostler_model::limits::{REMOVE_ENTRIES_MAX, REMOVE_NAMES_MAX, REMOVE_PINNED_DEPTH_MAX};
+
+/// Owner may do everything: a task may have taken the right to write from its own directories.
+const OWNER: Mode = Mode::from_raw_mode(0o700);
+
+/// What of a tree could not be removed.
+#[derive(Debug, Default)]
+pub struct Left {
+    /// The first few, at most [`REMOVE_NAMES_MAX`].
+    pub entries: Vec<LeftEntry>,
+    /// How many they are in all; what is below a directory that could not be read is not counted.
+    pub count: u64,
+}
+
+/// One thing that could not be removed.
+#[derive(Debug)]
+pub struct LeftEntry {
+    /// Where it is now, beginning with the name of the tree. Directories around it may have been
+    /// moved up and renamed.
+    pub path: PathBuf,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why something could not be removed.
+#[derive(Debug)]
+pub enum Why {
+    /// The operating system refused.
+    System(io::Error),
+    /// Something is mounted on it, or it is in use otherwise.
+    MountPoint,
+    /// It lies in too many directories that can be neither removed nor moved.
+    Pinned,
+    /// [`REMOVE_ENTRIES_MAX`] is reached: somebody goes on writing.
+    StillWritten,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                write!(f, "{error}; if it is immutable, make it mutable (chattr -i)")
+            }
+            Self::System(error) => write!(f, "{}", super::dir::hint(error)),
+            Self::MountPoint => f.write_str("something is mounted there; unmount it"),
+            Self::Pinned => write!(
+                f,
+                "it is in more than {REMOVE_PINNED_DEPTH_MAX} directories that cannot be changed"
+            ),
+            Self::StillWritten => write!(
+                f,
+                "not empty after {REMOVE_ENTRIES_MAX} removals; end the process that writes there"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, LeftEntry { path, why }) in self.entries.iter().enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            write!(f, "{comma}{} ({why})", path.display())?;
+        }
+        let named = u64::try_from(self.entries.len()).unwrap_or(u64::MAX);
+        match self.count.saturating_sub(named) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+/// Remove `name` in `parent` and everything below it. A file or link of this name is removed too.
+pub(super) fn remove_tree(parent: BorrowedFd<'_>, name: &str) -> Result<(), Left> {
+    let mut removal = Removal { left: Left::default(), moved: 0, budget: REMOVE_ENTRIES_MAX };
+    let at = Path::new(name);
+    let gone = match unlink(parent, name) {
+        Unlinked::Gone => true,
+        Unlinked::Directory => removal.clear(parent, name, at, 0),
+        Unlinked::Refused(error) => removal.refuse(at, error),
+    };
+    if gone { Ok(()) } else { Err(removal.left) }
+}
+
+struct Removal {
+    left: Left,
+    /// Directories moved up so far; the number of the next one's name.
+    moved: u64,
+    budget: u64,
+}
+
+/// How an entry is dealt with; true: it is gone, or changed so that another look is worth it.
+type Deal<'a> = &'a mut dyn FnMut(&mut Removal, &CStr) -> bool;
+
+impl Removal {
+    /// Empty a directory without moving it, and remove it.
+    fn clear<P>(&mut self, parent: BorrowedFd<'_>, name: P, at: &Path, pinned: usize) -> bool
+    where
+        P: rustix::path::Arg + Copy,
+    {
+        if pinned > REMOVE_PINNED_DEPTH_MAX {
+            return self.leave(at, Why::Pinned);
+        }
+        let top = match open_writable(parent, name) {
+            Ok(top) => top,
+            Err(error) => return self.not_opened(at, error),
+        };
+        self.drain(&top, at, &mut |removal, entry| removal.flatten(&top, entry, at, pinned))
+            && self.remove_empty(parent, name, at)
+    }
+
+    /// Remove an entry of the top directory; subdirectories of it that are not empty move up.
+    fn flatten(&mut self, top: &OwnedFd, name: &CStr, at: &Path, pinned: usize) -> bool {
+        let at = join(at, name);
+        match unlink(top.as_fd(), name) {
+            Unlinked::Gone => return true,
+            Unlinked::Refused(error) => return self.refuse(&at, error),
+            Unlinked::Directory => {}
+        }
+        let child = match open_writable(top.as_fd(), name) {
+            Ok(child) => child,
+            Err(error) => return self.not_opened(&at, error),
+        };
+        let moved = self.moved;
+        let emptied =
+            self.drain(&child, &at, &mut |removal, entry| match unlink(child.as_fd(), entry) {
+                Unlinked::Gone => true,
+                Unlinked::Refused(error) => removal.refuse(&join(&at, entry), error),
+                Unlinked::Directory => {
+                    removal.move_up(child.as_fd(), entry, top.as_fd())
+                        || removal.clear(child.as_fd(), entry, &join(&at, entry), pinned + 1)
+                }
+            });
+        let gone = emptied && self.remove_empty(top.as_fd(), name, &at);
+        gone || self.moved != moved
+    }
+
+    /// Deal with every entry of a directory, again and again until a pass changes nothing. True
+    /// when nothing is left; else what is left is noted once.
+    fn drain(&mut self, dir: &OwnedFd, at: &Path, deal: Deal<'_>) -> bool {
+        let (names, count) = (self.left.entries.len(), self.left.count);
+        loop {
+            self.left.entries.truncate(names);
+            self.left.count = count;
+            let (mut changed, mut stuck) = (false, false);
+            let entries = match Dir::read_from(dir) {
+                Ok(entries) => entries,
+                Err(error) => return self.refuse(at, error),
+            };
+            for entry in entries {
+                let entry = match entry {
+                    Ok(entry) => entry,
+                    Err(error) => return self.refuse(at, error),
+                };
+                if is_dots(entry.file_name()) {
+                    continue;
+                }
+                if self.budget == 0 {
+                    return self.leave(at, Why::StillWritten);
+                }
+                self.budget -= 1;
+                let dealt = deal(self, entry.file_name());
+                changed |= dealt;
+                stuck |= !dealt;
+            }
+            if !changed {
+                return !stuck;
+            }
+        }
+    }
+
+    fn move_up(&mut self, from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>) -> bool {
+        while self.budget > 0 {
+            self.budget -= 1;
+            let to = format!(".removing-{}", self.moved);
+            self.moved += 1;
+            let mut renamed = rustix::fs::renameat(from, name, top, &to);
+            if renamed == Err(Errno::ACCESS) {
+                // Moving a directory changes its `..`: it must be writable itself.
+                drop(open_writable(from, name));
+                renamed = rustix::fs::renameat(from, name, top, &to);
+            }
+            match renamed {
+                // What the rename replaced, an empty directory at most, was to go as well.
+                Ok(()) | Err(Errno::NOENT) => return true,
+                // A task, or a removal that was cut short, left such a name: take the next.
+                Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR) => {}
+                Err(_) => break,
+            }
+        }
+        // Not moved: what changed is for whoever empties it in its place to say.
+        self.moved -= 1;
+        false
+    }
+
+    /// Remove a directory that was empty a moment ago.
+    fn remove_empty<P>(&mut self, parent: BorrowedFd<'_>, name: P, at: &Path) -> bool
+    where
+        P: rustix::path::Arg + Copy,
+    {
+        match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => true,
+            Err(error) => self.refuse(at, error),
+        }
+    }
+
+    /// A directory could not be opened. One that is none any more is worth another look.
+    fn not_opened(&mut self, at: &Path, error: Errno) -> bool {
+        match error {
+            Errno::NOENT => true,
+            Errno::XDEV => self.leave(at, Why::MountPoint),
+            other => self.refuse(at, other),
+        }
+    }
+
+    fn refuse(&mut self, at: &Path, error: Errno) -> bool {
+        let why = match error {
+            Errno::BUSY => Why::MountPoint,
+            other => Why::System(other.into()),
+        };
+        self.leave(at, why)
+    }
+
+    /// Note what is left; false, for whoever returns it.
+    fn leave(&mut self, at: &Path, why: Why) -> bool {
+        self.left.count = self.left.count.saturating_add(1);
+        if self.left.entries.len() < REMOVE_NAMES_MAX {
+            self.left.entries.push(LeftEntry { path: at.to_owned(), why });
+        }
+        false
+    }
+}
+
+enum Unlinked {
+    /// It is not there any more.
+    Gone,
+    /// It is a directory that did not go at once: not empty, most often.
+    Directory,
+    Refused(Errno),
+}
+
+/// Unlink a file or an empty directory.
+fn unlink<P: rustix::path::Arg + Copy>(dir: BorrowedFd<'_>, name: P) -> Unlinked {
+    let file_error = match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Unlinked::Gone,
+        // A directory: Linux says ISDIR, POSIX PERM. PERM is also an immutable file.
+        Err(error @ (Errno::ISDIR | Errno::PERM)) => error,
+        Err(error) => return Unlinked::Refused(error),
+    };
+    match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Unlinked::Gone,
+        Err(Errno::NOTDIR) => Unlinked::Refused(file_error),
+        // A mount point, found before anything in it is looked at.
+        Err(Errno::BUSY) => Unlinked::Refused(Errno::BUSY),
+        Err(_) if is_directory(dir, name) => Unlinked::Directory,
+        Err(error) => Unlinked::Refused(error),
+    }
+}
+
+/// An immutable file is refused like a directory.
+fn is_directory<P: rustix::path::Arg>(dir: BorrowedFd<'_>, name: P) -> bool {
+    rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
+}
+
+/// Open a directory and make it writable for its owner.
+fn open_writable<P: rustix::path::Arg + Copy>(
+    dir: BorrowedFd<'_>,
+    name: P,
+) -> Result<OwnedFd, Errno> {
+    let child = match open_same_mount(dir, name, DIRECTORY_FLAGS) {
+        // Not even readable. Through /proc the mode changes on what is open, not on a name.
+        Err(Errno::ACCESS) => {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let place = open_same_mount(dir, name, flags)?;
+            rustix::fs::chmod(format!("/proc/self/fd/{}", place.as_raw_fd()), OWNER)?;
+            open_same_mount(dir, name, DIRECTORY_FLAGS)?
+        }
+        other => other?,
+    };
+    let writable = |mode: u32| mode & OWNER.bits() == OWNER.bits();
+    // A change for each of many levels would take most of the time.
+    if !rustix::fs::fstat(&child).is_ok_and(|stat| writable(stat.st_mode)) {
+        // Best effort: where it fails, the removal itself says what is wrong.
+        let _ = rustix::fs::fchmod(&child, OWNER);
+    }
+    Ok(child)
+}
+
+fn join(at: &Path, name: &CStr) -> PathBuf {
+    at.join(OsStr::from_bytes(name.to_bytes()))
+}
+
+#[cfg(test)]
+mod tests;

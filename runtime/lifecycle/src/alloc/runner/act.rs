@@ -1,0 +1,168 @@
+//! Effects of the machine, as calls beside the owner.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+
+use super::{Call, Failed, Runner, Turn};
+use crate::alloc::hooks::{self, AllocHook, AllocScope};
+use crate::alloc::machine::AllocEffect;
+use crate::task::handle::durable;
+use crate::task::{KillRequest, TaskHandle};
+use ostler_model::clock;
+use ostler_model::event::TaskEvent;
+use ostler_model::ids::TaskName;
+use ostler_state::StateStore;
+
+impl Runner {
+    /// Do what the machine says.
+    pub(super) fn act(&mut self, effect: AllocEffect) {
+        match effect {
+            AllocEffect::AbandonPreHooks => self.abort(Call::Pre),
+            AllocEffect::AbandonPostHooks => self.abort(Call::Post),
+            AllocEffect::UpdateHooks => match self.update_hooks {
+                Turn::Idle => self.run_update_hooks(),
+                Turn::Running | Turn::Again => self.update_hooks = Turn::Again,
+            },
+            AllocEffect::PreHooks
+            | AllocEffect::PreHooksAfter(_)
+            | AllocEffect::RestartHooks
+            | AllocEffect::PreKillHooks
+            | AllocEffect::PostHooks
+            | AllocEffect::DestroyHooks => self.run_hooks(&effect),
+            AllocEffect::Timer(after) => self.timer = Some(Box::pin(clock::sleep(after))),
+            AllocEffect::SaveHealth(verdict) => self.save_health(verdict),
+            AllocEffect::Gates(changes) => {
+                for (task, gate) in changes {
+                    if let Some(seen) = self.gates.get(&task) {
+                        seen.send_replace(gate);
+                    }
+                }
+            }
+            AllocEffect::Kill { tasks, event, reason, skip_shutdown_delay } => {
+                for task in tasks {
+                    let kill = KillRequest {
+                        event: event.clone(),
+                        reason: reason.clone(),
+                        skip_shutdown_delay,
+                    };
+                    self.send(&task, |handle| async move { handle.kill_with(kill).await });
+                }
+            }
+            AllocEffect::ForceRestart { reason } => self.force_restart(reason),
+            AllocEffect::FinishTasks => {
+                for task in self.task_names() {
+                    self.send(&task, |handle| async move { handle.finish().await });
+                }
+            }
+            AllocEffect::Notes(notes) => self.note(notes),
+            AllocEffect::LeaveTasks => {
+                self.scope.background.close();
+                for task in self.task_names() {
+                    self.send(&task, |handle| async move { handle.shutdown().await });
+                }
+            }
+        }
+    }
+
+    fn run_hooks(&mut self, effect: &AllocEffect) {
+        let (hooks, scope) = (self.hooks.clone(), self.scope.clone());
+        match effect {
+            AllocEffect::PreHooks => self.call(Call::Pre, async move {
+                hooks::prerun(&hooks, &scope).await.map_err(Failed::from)
+            }),
+            AllocEffect::PreHooksAfter(pause) => {
+                let pause = clock::sleep(*pause);
+                self.call(Call::Pre, async move {
+                    pause.await;
+                    hooks::prerun(&hooks, &scope).await.map_err(Failed::from)
+                });
+            }
+            AllocEffect::RestartHooks => self.call(Call::RestartHooks, async move {
+                hooks::pre_restart(&hooks, &scope).await.map_err(Failed::from)
+            }),
+            AllocEffect::PreKillHooks => self.call(Call::PreKill, async move {
+                hooks::pre_kill(&hooks, &scope).await;
+                Ok(())
+            }),
+            AllocEffect::PostHooks => self.call(Call::Post, async move {
+                hooks::postrun(&hooks, &scope).await;
+                Ok(())
+            }),
+            AllocEffect::DestroyHooks => {
+                let store = self.store.clone();
+                self.call(Call::Destroy, async move {
+                    destroy(&hooks, &scope, &store).await;
+                    Ok(())
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// One call of the update hooks at a time, with the newest copy.
+    pub(super) fn run_update_hooks(&mut self) {
+        self.update_hooks = Turn::Running;
+        let (hooks, scope) = (self.hooks.clone(), self.scope.clone());
+        self.call(Call::Update, async move {
+            hooks::update(&hooks, &scope).await;
+            Ok(())
+        });
+    }
+
+    pub(super) fn note(&mut self, notes: Vec<(TaskName, TaskEvent)>) {
+        for (task, event) in notes {
+            self.send(&task, |handle| async move { handle.note(event).await });
+        }
+    }
+
+    fn task_names(&self) -> Vec<TaskName> {
+        self.tasks.keys().cloned().collect()
+    }
+
+    /// Send something to a task, beside the owner: its queue may be full.
+    fn send<F>(&mut self, task: &TaskName, send: impl FnOnce(TaskHandle) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let Some(handle) = self.tasks.get(task) else {
+            return;
+        };
+        let sending = send((**handle).clone());
+        self.call(Call::Request, async move {
+            sending.await;
+            Ok(())
+        });
+    }
+
+    pub(super) fn call(
+        &mut self,
+        call: Call,
+        future: impl Future<Output = Result<(), Failed>> + Send + 'static,
+    ) {
+        // Not an async block around it, which would have room for the future twice.
+        let abort = self.calls.spawn(future.map(move |result| (call, result)));
+        self.kinds.insert(abort.id(), (call, abort));
+    }
+
+    fn abort(&mut self, call: Call) {
+        for (known, abort) in self.kinds.values() {
+            if *known == call {
+                abort.abort();
+            }
+        }
+    }
+}
+
+/// Remove what is left of an allocation: directory, then records. The records go last, so that a
+/// crash in between leaves something to find the directory by. No record can come back: the store
+/// drops every later write of the allocation.
+async fn destroy(hooks: &[Arc<dyn AllocHook>], scope: &AllocScope, store: &StateStore) {
+    hooks::destroy(hooks, scope).await;
+    let id = scope.allocation.id;
+    match durable(store.destroy_alloc(id)).await {
+        Some(Ok(())) => {}
+        Some(Err(error)) => tracing::error!(alloc = %id, %error, "records not removed"),
+        None => tracing::error!(alloc = %id, "records not removed in time"),
+    }
+}

@@ -1,0 +1,108 @@
+//! The saved state of an allocation: follows the task states while it lives, and is durable before
+//! its end is told. The verdict on its health is durable before it is told. Where the store refuses,
+//! both are written again until they are: an end that only this agent knows would be none for the
+//! next one, which would run the allocation again, perhaps beside the one that has its place by then.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use super::{Call, Failed, Runner};
+use crate::alloc::machine::AllocPhase;
+use crate::task::handle::durable;
+use ostler_model::clock;
+use ostler_model::limits::STATE_LASTING_PAUSES;
+use ostler_model::saved::{DeploymentStatus, SavedAllocState};
+use ostler_state::{Key, StateError, StateStore};
+
+impl Runner {
+    /// Write the saved state when it differs from the one written last, one write at a time, so
+    /// that an older one never follows a newer one.
+    pub(super) fn save_if_due(&mut self) {
+        let phase = self.machine.phase();
+        // Whatever is told of the end is durable by then, and what is removed is not written again.
+        if phase.finished() {
+            return;
+        }
+        let last = self.cleaned && phase == AllocPhase::Cleaning && !self.last_saved;
+        let public = self.machine.public();
+        let now = SavedAllocState {
+            client_status: public.client_status,
+            client_description: public.client_description.clone(),
+            forced: self.machine.forced(),
+            finished: self.cleaned,
+        };
+        if self.saving || !last && self.saved.as_ref() == Some(&now) {
+            return;
+        }
+        // Derived from nothing: a crash must not take it back.
+        let newly_forced = now.forced && !self.saved.as_ref().is_some_and(|saved| saved.forced);
+        self.saving = true;
+        self.saved = Some(now.clone());
+        let (store, id) = (self.store.clone(), self.scope.allocation.id);
+        let key = Key::AllocState(id);
+        if last {
+            let closing = self.closing.clone();
+            self.call(Call::SaveLast, async move {
+                until_durable(&store, &key, &now, &closing).await.map_err(Failed::from)
+            });
+        } else {
+            self.call(Call::Save, async move {
+                let written = async {
+                    if newly_forced {
+                        store.put(&key, &now).await
+                    } else {
+                        store.put_later(&key, &now).await
+                    }
+                };
+                match durable(written).await {
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => tracing::error!(%key, %error, "state not written"),
+                    None => tracing::error!(%key, "state not written in time"),
+                }
+                Ok(())
+            });
+        }
+    }
+
+    /// Write the verdict on the health.
+    pub(super) fn save_health(&mut self, verdict: DeploymentStatus) {
+        let key = Key::DeploymentStatus(self.scope.allocation.id);
+        let (store, closing) = (self.store.clone(), self.closing.clone());
+        self.call(Call::SaveHealth, async move {
+            until_durable(&store, &key, &verdict, &closing).await.map_err(Failed::from)
+        });
+    }
+}
+
+/// Write until it is durable; a store that refuses is asked again, until `closing` or until it is
+/// closed itself. An error: it is not durable.
+async fn until_durable<T: Serialize + Sync>(
+    store: &StateStore,
+    key: &Key,
+    value: &T,
+    closing: &CancellationToken,
+) -> Result<(), String> {
+    let mut pauses = STATE_LASTING_PAUSES.into_iter();
+    let mut pause = Duration::ZERO;
+    loop {
+        // Seen before the try: one more is made when it comes during the pause.
+        let last = closing.is_cancelled();
+        let (error, closed) = match durable(store.put(key, value)).await {
+            Some(Ok(_)) => return Ok(()),
+            Some(Err(error)) => (error.to_string(), matches!(error, StateError::Closed { .. })),
+            None => ("the disk did not answer in time".to_owned(), false),
+        };
+        if last || closed {
+            tracing::error!(%key, %error, "not written: what it says of the allocation's end is lost with the agent");
+            return Err(error);
+        }
+        pause = pauses.next().unwrap_or(pause);
+        tracing::error!(%key, %error, "not written, and not told as done before it is; tried again in {pause:?}");
+        tokio::select! {
+            () = clock::sleep(pause) => {}
+            () = closing.cancelled() => {}
+        }
+    }
+}

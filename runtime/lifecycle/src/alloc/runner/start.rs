@@ -1,0 +1,271 @@
+//! Making an owner: of a new allocation, or of one of an earlier agent.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{Inbox, Runner, Turn};
+use crate::alloc::coordinator::Gate;
+use crate::alloc::hooks::background::CloseOnDrop;
+use crate::alloc::hooks::{AllocHook, AllocScope, Background, HookTimes};
+use crate::alloc::machine::{AllocEffect, AllocInput, AllocMachine, Known};
+use crate::alloc::{AllocHandle, AllocRunnerConfig, AllocRunnerError, RestoredAlloc};
+use crate::task::hooks::TaskHook;
+use crate::task::{LogSlot, RestoredTask, TaskHandle, TaskScope};
+use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::ids::TaskName;
+use ostler_model::job::TaskGroup;
+use ostler_model::limits::RUNNER_QUEUE_MAX;
+use ostler_model::ports::Adoption;
+use ostler_model::task::{TaskState, TaskStatus, Workload};
+
+/// Start the owner of a new allocation with these hooks.
+///
+/// # Errors
+/// When the allocation's group is not in its job.
+pub fn spawn(
+    config: AllocRunnerConfig,
+    alloc_hooks: Vec<Arc<dyn AllocHook>>,
+    task_hooks: &[Arc<dyn TaskHook>],
+) -> Result<AllocHandle, AllocRunnerError> {
+    start(config, None, alloc_hooks, task_hooks)
+}
+
+/// Start the owner of an allocation of an earlier agent.
+///
+/// # Errors
+/// As [`spawn`].
+pub fn restore(
+    config: AllocRunnerConfig,
+    restored: RestoredAlloc,
+    alloc_hooks: Vec<Arc<dyn AllocHook>>,
+    task_hooks: &[Arc<dyn TaskHook>],
+) -> Result<AllocHandle, AllocRunnerError> {
+    start(config, Some(restored), alloc_hooks, task_hooks)
+}
+
+/// Why an allocation that is to stop is.
+pub(super) fn stop_reason(allocation: &Allocation) -> String {
+    match allocation.desired_description.as_str() {
+        "" => "allocation stopped".to_owned(),
+        reason => reason.to_owned(),
+    }
+}
+
+fn start(
+    config: AllocRunnerConfig,
+    restored: Option<RestoredAlloc>,
+    alloc_hooks: Vec<Arc<dyn AllocHook>>,
+    task_hooks: &[Arc<dyn TaskHook>],
+) -> Result<AllocHandle, AllocRunnerError> {
+    let allocation = Arc::clone(&config.allocation);
+    let Some(group) = allocation.task_group().cloned() else {
+        return Err(AllocRunnerError::UnknownGroup {
+            alloc: allocation.id,
+            group: allocation.group.clone(),
+            job: allocation.job.id.clone(),
+        });
+    };
+    let members = Members::start(&config, &group, restored.as_ref(), task_hooks);
+    let saved = restored.as_ref().and_then(|restored| restored.saved.clone());
+    let started_before = restored.as_ref().is_some_and(was_started);
+    let lives = lives(&config, restored.as_ref());
+    let (machine, first) = machine(&config, group, &members, restored);
+    let (requests, requests_inbox) = mpsc::channel(RUNNER_QUEUE_MAX);
+    let (owner, news) = mpsc::channel(RUNNER_QUEUE_MAX);
+    let (newest, updates) = watch::channel(Arc::clone(&allocation));
+    let (state, state_seen) = watch::channel(machine.public().clone());
+    let (phase, phase_seen) = watch::channel(machine.phase());
+    let background = Background::default();
+    let times = HookTimes::default();
+    let handle = AllocHandle {
+        id: allocation.id,
+        dir: config.alloc_root.join(allocation.id.to_string()),
+        newest,
+        requests,
+        state: state_seen.clone(),
+        phase: phase_seen,
+        tasks: Arc::downgrade(&members.tasks),
+        logs: Arc::new(members.logs),
+        logs_changed: members.logs_changed,
+        times: times.clone(),
+    };
+    let close = CloseOnDrop(background.clone());
+    let scope = AllocScope {
+        allocation,
+        alloc_root: config.alloc_root,
+        clock: config.clock.clone(),
+        previous: config.previous,
+        started_before,
+        lives,
+        state: state_seen,
+        owner,
+        background,
+        times,
+        disk: Arc::default(),
+        store: config.state.clone(),
+    };
+    let runner = Box::new(Runner {
+        scope,
+        hooks: alloc_hooks,
+        machine,
+        tasks: members.tasks,
+        gates: members.gates,
+        tick: members.tick,
+        timer: None,
+        calls: JoinSet::new(),
+        kinds: BTreeMap::new(),
+        tasks_gone: false,
+        update_hooks: Turn::Idle,
+        restart: None,
+        state,
+        phase,
+        store: config.state,
+        saved,
+        saving: false,
+        cleaned: false,
+        last_saved: false,
+        removed: false,
+        closing: CancellationToken::new(),
+        clock: config.clock,
+        _close: close,
+    });
+    runner.begin(first, Inbox { requests: requests_inbox, updates, news });
+    Ok(handle)
+}
+
+impl Runner {
+    fn begin(mut self: Box<Self>, first: Vec<AllocEffect>, inbox: Inbox) {
+        for effect in first {
+            self.act(effect);
+        }
+        self.save_if_due();
+        tokio::spawn(self.own(inbox));
+    }
+}
+
+/// The owners of the tasks, and the ways to them.
+struct Members {
+    /// Boxed: a node of the map has room for eleven.
+    tasks: Arc<BTreeMap<TaskName, Box<TaskHandle>>>,
+    /// Of all tasks, also of those that need no owner any more.
+    states: BTreeMap<TaskName, TaskState>,
+    gates: BTreeMap<TaskName, watch::Sender<Gate>>,
+    logs: BTreeMap<TaskName, LogSlot>,
+    logs_changed: watch::Receiver<u64>,
+    tick: Arc<Notify>,
+}
+
+impl Members {
+    fn start(
+        config: &AllocRunnerConfig,
+        group: &TaskGroup,
+        restored: Option<&RestoredAlloc>,
+        hooks: &[Arc<dyn TaskHook>],
+    ) -> Self {
+        let tick = Arc::new(Notify::new());
+        let (logs_tick, logs_changed) = watch::channel(0);
+        let finished = restored.and_then(|r| r.saved.as_ref()).is_some_and(|saved| saved.finished);
+        let (mut tasks, mut states) = (BTreeMap::new(), BTreeMap::new());
+        let (mut gates, mut logs) = (BTreeMap::new(), BTreeMap::new());
+        for task in &group.tasks {
+            let name = &task.name;
+            let slot = LogSlot::new(logs_tick.clone());
+            logs.insert(name.clone(), slot.clone());
+            let known = restored.map(|r| r.tasks.get(name).cloned().unwrap_or_default());
+            if finished {
+                let state = known.and_then(|known| known.state).unwrap_or_default();
+                states.insert(name.clone(), state);
+                continue;
+            }
+            let (gate, gate_seen) = watch::channel(Gate::Closed);
+            let scope = TaskScope {
+                allocation: Arc::clone(&config.allocation),
+                task: task.clone(),
+                node: Arc::clone(&config.node),
+                alloc_root: config.alloc_root.clone(),
+                drivers: Arc::clone(&config.drivers),
+                workloads: Arc::clone(&config.workloads),
+                devices: Arc::clone(&config.devices),
+                state: config.state.clone(),
+                clock: config.clock.clone(),
+                rng: config.rng.clone(),
+                kill_timeout_max: config.kill_timeout_max,
+                hooks: hooks.to_vec(),
+                logs: slot,
+                restartable: true,
+            };
+            let handle = match known {
+                Some(known) => TaskHandle::restore(scope, gate_seen, Arc::clone(&tick), known),
+                None => TaskHandle::spawn(scope, gate_seen, Arc::clone(&tick)),
+            };
+            states.insert(name.clone(), handle.state());
+            tasks.insert(name.clone(), Box::new(handle));
+            gates.insert(name.clone(), gate);
+        }
+        Self { tasks: Arc::new(tasks), states, gates, logs, logs_changed, tick }
+    }
+}
+
+fn machine(
+    config: &AllocRunnerConfig,
+    group: TaskGroup,
+    members: &Members,
+    restored: Option<RestoredAlloc>,
+) -> (AllocMachine, Vec<AllocEffect>) {
+    let now = config.clock.now();
+    let states = members.states.clone();
+    let stop =
+        (config.allocation.desired == DesiredStatus::Stop).then(|| stop_reason(&config.allocation));
+    match restored {
+        None => {
+            let (mut machine, mut first) = AllocMachine::new(group, states);
+            if let Some(reason) = stop {
+                let stop = AllocInput::Stop { reason, skip_shutdown_delay: false };
+                first.extend(machine.step(now, stop));
+            }
+            (machine, first)
+        }
+        Some(restored) => {
+            let started = was_started(&restored);
+            let RestoredAlloc { saved, health, trouble, .. } = restored;
+            let known = Known { saved, health, started, stop, trouble };
+            AllocMachine::restore(now, group, states, known)
+        }
+    }
+}
+
+/// A look at the runs on record: does one live?
+fn lives(
+    config: &AllocRunnerConfig,
+    restored: Option<&RestoredAlloc>,
+) -> Arc<dyn Fn() -> bool + Send + Sync> {
+    let tasks = restored.into_iter().flat_map(|restored| restored.tasks.values());
+    let runs = tasks.filter_map(|task| task.local.as_ref()?.run.clone());
+    let runs: Vec<_> = runs.filter(|run| run.started.is_some()).collect();
+    let workloads = Arc::clone(&config.workloads);
+    Arc::new(move || {
+        runs.iter().any(|run| {
+            let Some(workload) = run.started.as_ref().map(|started| &started.workload) else {
+                return false;
+            };
+            match workloads.adopt(&run.id, &run.identities, workload) {
+                Adoption::Running | Adoption::NotNow(_) => true,
+                // Not the host's: only the driver can tell.
+                Adoption::Unknown => matches!(workload, Workload::Poll(_)),
+                _ => false,
+            }
+        })
+    })
+}
+
+/// Was some task of it started, or may have been?
+fn was_started(restored: &RestoredAlloc) -> bool {
+    restored.tasks.values().any(|RestoredTask { state, local }| {
+        let begun = |s: &TaskState| s.status == TaskStatus::Running || s.started_at.is_some();
+        state.as_ref().is_some_and(begun) || local.as_ref().is_some_and(|l| l.run.is_some())
+    })
+}

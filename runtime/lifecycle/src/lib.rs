@@ -1,0 +1,13 @@
+//! The life of an allocation and of its tasks: what is done when, and what is remembered of it.
+//!
+//! ```text
+//! AllocRunner ── events ─► alloc::machine (pure) ─► hooks, health, updates, saves
+//!      │ one TaskRunner for each task
+//!      ▼
+//! TaskRunner ─── events ─► task::machine (pure) ─► drivers and workloads, by the traits of the model
+//! ```
+//! Knows no plugin, no sandbox and no WebAssembly: drivers are [`ostler_model::ports`]. Start with
+//! [`task::machine`] and [`alloc::machine`], then their runners.
+
+pub mod alloc;
+pub mod task;

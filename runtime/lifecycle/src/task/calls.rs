@@ -1,0 +1,425 @@
+//! The acts of a task runner that take time: each is a future of its own, bounded, that ends in
+//! a typed answer. None touches the machine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::TaskScope;
+use super::handle::{LocalRecord, RunRecord, StartedRecord};
+use super::hooks;
+pub use super::notes::DriverNote;
+pub use super::run::Run;
+use ostler_model::clock;
+use ostler_model::ids::RunId;
+use ostler_model::limits::{
+    DRIVER_CALL_WALL_MAX, KILL_GRACE, PLUGIN_CALL_SLACK, POLL_INTERVAL_MIN, START_WALL_MAX,
+};
+use ostler_model::ports::{
+    Adoption, BoxFuture, Driver, Inspected, PluginCallError, RunNote, Started, TaskContext,
+};
+use ostler_model::task::{DriverHandle, ExitResult, RawExit, Workload, out_of_memory};
+use ostler_state::Expected;
+
+/// What ends a task where neither job nor driver says anything else; as the drivers do.
+const KILL_SIGNAL_DEFAULT: &str = "SIGINT";
+/// Signal number shown for a polled task that its driver killed.
+const KILLED: u32 = 9;
+
+/// Why a start failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartError {
+    /// For the event.
+    pub error: String,
+    /// May it go better next time?
+    pub recoverable: bool,
+}
+
+/// A start with the runner's own bound around it.
+async fn bounded_start(
+    scope: &TaskScope,
+    future: BoxFuture<'_, Result<Started, PluginCallError>>,
+) -> Result<Started, PluginCallError> {
+    let late = || no_answer(scope, "start", START_WALL_MAX);
+    clock::timeout(START_WALL_MAX, future).await.unwrap_or_else(|| Err(late()))
+}
+
+/// Any other driver call about a task, with the runner's own bound around it: longer than the
+/// driver's deadline, so that only what hangs is given up. That counts against the driver.
+pub(super) async fn bounded<T>(
+    scope: &TaskScope,
+    (driver, task): (&dyn Driver, &TaskContext),
+    call: &'static str,
+    future: BoxFuture<'_, Result<T, PluginCallError>>,
+) -> Result<T, PluginCallError> {
+    let own = driver.call_wall().saturating_mul(2).saturating_add(PLUGIN_CALL_SLACK);
+    let bound = DRIVER_CALL_WALL_MAX.max(own);
+    match clock::timeout(bound, future).await {
+        Some(answer) => answer,
+        None => {
+            driver.given_up(call, task, bound);
+            Err(no_answer(scope, call, bound))
+        }
+    }
+}
+
+fn no_answer(scope: &TaskScope, call: &'static str, bound: Duration) -> PluginCallError {
+    let (plugin, reason) = (scope.task.driver.to_string(), format!("no answer within {bound:?}"));
+    PluginCallError::CallFailed { plugin, call, reason }
+}
+
+/// What a request to end a run came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// It is on its way out; who waits for the workload sees its end.
+    Taken,
+    /// It has ended, by what its driver says: there is nothing of the host's to wait for.
+    Ended,
+}
+
+/// Write the intent, start, write what identifies the run and how to reach it, let it go. After an
+/// error nothing of it is left.
+///
+/// # Errors
+/// When the intent or the handle cannot be written, the driver fails, or the program does not run.
+pub async fn start(scope: &TaskScope, record: &LocalRecord, run: &Run) -> Result<(), StartError> {
+    // From here until its identity is written, or it failed.
+    let coming = scope.state.expect();
+    let intent = RunRecord { id: run.id.clone(), identities: Vec::new(), started: None };
+    let begun = record.update(|local| {
+        local.run = Some(intent);
+        local.delayed_until = None;
+    });
+    begun.await.map_err(|e| StartError { error: e.text(), recoverable: true })?;
+    let (Some(config), Some((driver, context))) = (run.take_config(), parts(run)) else {
+        let error = format!("{} was started before", run.id);
+        return Err(StartError { error, recoverable: false });
+    };
+    let call = driver.start(context, config);
+    let begun = match bounded_start(scope, call).await {
+        Ok(started) => go(scope, record, run, started, coming).await,
+        Err(error) => {
+            Err(StartError { recoverable: error.recoverable(), error: error.to_string() })
+        }
+    };
+    if begun.is_err() {
+        undo(scope, record, run).await;
+    }
+    begun
+}
+
+/// Until here the processes of the run are held: not one instruction of the task has run. They are
+/// let go when the record has all that a later agent needs to own them.
+async fn go(
+    scope: &TaskScope,
+    record: &LocalRecord,
+    run: &Run,
+    started: Started,
+    coming: Expected,
+) -> Result<(), StartError> {
+    run.set_started(started.clone());
+    let identities = run.release();
+    // A WASM task does not outlive this agent: its handle is worth nothing to the next one.
+    let may_lag = identities.is_empty() && matches!(started.workload, Workload::WasmTask(_));
+    let change = |local: &mut super::handle::LocalState| {
+        if let Some(now) = local.run.as_mut() {
+            now.identities = identities;
+            now.started = Some(StartedRecord::from(started));
+        }
+        // Also when a plan made before this start was written after its intent.
+        local.delayed_until = None;
+    };
+    drop(coming);
+    let written = if may_lag {
+        record.update_later(change).await
+    } else {
+        record.update_with_other_starts(change).await
+    };
+    written.map_err(|e| StartError { error: e.text(), recoverable: true })?;
+    note(scope, record, run).await;
+    let released = scope.workloads.release(&run.id).await;
+    released.map_err(|error| StartError { error, recoverable: true })
+}
+
+/// Keep what the run is of where an agent finds it whose state file does not know it. Only processes
+/// outlive their agent.
+pub(super) async fn note(scope: &TaskScope, record: &LocalRecord, run: &Run) {
+    if !matches!(run.workload(), Some(Workload::Process(_))) {
+        return;
+    }
+    let Some(known) = record.run().await.filter(|known| known.id == run.id) else { return };
+    let alloc = &scope.allocation;
+    let about = RunNote {
+        alloc: alloc.id,
+        task: scope.task.name.clone(),
+        job: alloc.job.id.clone(),
+        group: alloc.group.clone(),
+        index: alloc.index,
+        record: serde_json::to_value(&known).unwrap_or_default(),
+    };
+    scope.workloads.note(&run.id, about).await;
+}
+
+/// Leave nothing of a start that failed.
+async fn undo(scope: &TaskScope, record: &LocalRecord, run: &Run) {
+    run.abandon();
+    end_polled(scope, run).await;
+    run.clear_started();
+    scope.workloads.kill_run(&run.id);
+    scope.workloads.forget_run(&run.id);
+    let _said = forget(record, &run.id).await;
+}
+
+/// Driver and context, once both are at hand.
+fn parts(run: &Run) -> Option<(Arc<dyn Driver>, Arc<TaskContext>)> {
+    Some((Arc::clone(run.driver()?), run.context()?))
+}
+
+/// What a call into the driver about a started run needs.
+fn call_parts(run: &Run) -> Option<(Arc<dyn Driver>, Arc<TaskContext>, DriverHandle)> {
+    let (driver, context) = parts(run)?;
+    Some((driver, context, run.handle()?))
+}
+
+/// Whether it is durable that there is no run.
+async fn forget(record: &LocalRecord, run: &RunId) -> bool {
+    let written = record.update(|local| local.run = None).await;
+    if let Err(error) = &written {
+        tracing::error!(%run, error = %error.text(), "end of run not recorded");
+    }
+    written.is_ok()
+}
+
+/// Wait until the workload is gone; its exit stays in the run. Not bounded: the machine's timers
+/// are the second way out.
+pub async fn watch(scope: &TaskScope, run: &Run) {
+    let Some(started) = run.started() else {
+        return;
+    };
+    let exit = match &started.workload {
+        Workload::Poll(millis) => poll(scope, run, &started.handle, *millis).await,
+        workload => scope.workloads.wait(&run.id, workload).await,
+    };
+    run.set_exit(exit);
+}
+
+async fn poll(scope: &TaskScope, run: &Run, handle: &DriverHandle, millis: u64) -> RawExit {
+    let interval = Duration::from_millis(millis).max(POLL_INTERVAL_MIN);
+    loop {
+        clock::sleep(interval).await;
+        let Some((driver, context)) = parts(run) else {
+            // A run of an earlier agent whose driver is not at hand yet.
+            continue;
+        };
+        let call = driver.inspect(Arc::clone(&context), handle.clone());
+        match bounded(scope, (&*driver, &*context), "inspect", call).await {
+            Ok(Inspected::Exited(exit)) => return exit,
+            Ok(Inspected::Running | Inspected::Unknown) => {}
+            Err(PluginCallError::NotFound(what)) => {
+                return unknown_to_driver(scope, &what);
+            }
+            Err(error) => tracing::warn!(run = %run.id, %error, "inspect failed, asking again"),
+        }
+    }
+}
+
+/// The exit of a polled run of which its driver says that there is none.
+fn unknown_to_driver(scope: &TaskScope, what: &str) -> RawExit {
+    RawExit {
+        error: Some(format!("the driver no longer knows the task: {what}")),
+        finished_at: scope.clock.now(),
+        ..RawExit::default()
+    }
+}
+
+/// Is it a workload whose end only its driver can tell?
+pub(super) fn is_polled(run: &Run) -> bool {
+    matches!(run.workload(), Some(Workload::Poll(_)))
+}
+
+/// Ask the driver to stop the task, or, while it cannot be asked, signal the task's process. A task
+/// that is not found is stopped.
+///
+/// # Errors
+/// The text for the event.
+pub async fn stop(scope: &TaskScope, run: &Run, timeout: Duration) -> Result<Asked, String> {
+    let signal = scope.task.kill_signal.clone();
+    let Some((driver, context, handle)) = call_parts(run) else {
+        let workload = run.workload().ok_or("no driver and handle to stop by")?;
+        let signal = signal.as_deref().unwrap_or(KILL_SIGNAL_DEFAULT);
+        return scope.workloads.signal(&run.id, &workload, signal).map(|()| Asked::Taken);
+    };
+    let call = driver.stop(Arc::clone(&context), handle, signal, timeout);
+    match bounded(scope, (&*driver, &*context), "stop", call).await {
+        Ok(()) => Ok(Asked::Taken),
+        Err(error) => gone(scope, run, error),
+    }
+}
+
+/// Ask the driver to kill the task. Of a polled one, success is its end.
+///
+/// # Errors
+/// The text for the event.
+pub async fn kill(scope: &TaskScope, run: &Run) -> Result<Asked, String> {
+    let Some((driver, context, handle)) = call_parts(run) else {
+        return Err("no driver and handle to kill by".to_owned());
+    };
+    let call = driver.kill(Arc::clone(&context), handle);
+    match bounded(scope, (&*driver, &*context), "kill", call).await {
+        Ok(()) if is_polled(run) => {
+            let finished_at = scope.clock.now();
+            run.set_exit(RawExit { signal: Some(KILLED), finished_at, ..RawExit::default() });
+            Ok(Asked::Ended)
+        }
+        Ok(()) => Ok(Asked::Taken),
+        Err(error) => gone(scope, run, error),
+    }
+}
+
+/// What a driver does not know has ended. The end of its own workloads the host sees by itself.
+fn gone(scope: &TaskScope, run: &Run, error: PluginCallError) -> Result<Asked, String> {
+    match error {
+        PluginCallError::NotFound(what) if is_polled(run) => {
+            run.set_exit(unknown_to_driver(scope, &what));
+            Ok(Asked::Ended)
+        }
+        PluginCallError::NotFound(_) => Ok(Asked::Taken),
+        error => Err(error.to_string()),
+    }
+}
+
+/// End a polled run of which no record will be left: the host's own kill does not reach it.
+async fn end_polled(scope: &TaskScope, run: &Run) {
+    if !is_polled(run) || run.exit().is_some() {
+        return;
+    }
+    if let Err(error) = kill(scope, run).await {
+        tracing::error!(run = %run.id, %error, "a task that was started in vain may still run");
+    }
+    destroy(scope, run).await;
+}
+
+/// Send a signal; by the host's own means while the driver cannot be asked.
+///
+/// # Errors
+/// The driver's, or the host's.
+pub async fn signal(scope: &TaskScope, run: &Run, signal: String) -> Result<(), PluginCallError> {
+    let Some((driver, context, handle)) = call_parts(run) else {
+        let gone = || PluginCallError::NotFound(run.id.to_string());
+        let workload = run.workload().ok_or_else(gone)?;
+        let sent = scope.workloads.signal(&run.id, &workload, &signal);
+        return sent.map_err(PluginCallError::Recoverable);
+    };
+    let call = driver.signal(Arc::clone(&context), handle, signal);
+    bounded(scope, (&*driver, &*context), "signal", call).await
+}
+
+/// Did the run end before its program was let go? The host knows it of a run of an earlier agent
+/// that was killed in between.
+#[must_use]
+pub fn never_ran(scope: &TaskScope, run: &Run) -> bool {
+    let Some(workload) = run.workload().filter(|_| run.is_restored()) else { return false };
+    scope.workloads.adopt(&run.id, &run.identities(), &workload) == Adoption::NotRun
+}
+
+/// The exit of a run that nobody saw end.
+pub(super) fn not_known(error: String) -> ExitResult {
+    RawExit { error: Some(error), ..RawExit::default() }.into()
+}
+
+/// What of a run does not end although it was killed, for people.
+#[must_use]
+pub fn undead(scope: &TaskScope, run: &Run) -> String {
+    let left = scope.workloads.left(&run.id, &run.identities());
+    match left.len() {
+        0 => "the task".to_owned(),
+        1 => format!("process {}", left.join("")),
+        _ => format!("processes {}", left.join(", ")),
+    }
+}
+
+/// A polled run counts as over although its driver does not end it: nobody else could tell. Why.
+pub(super) fn give_up(scope: &TaskScope, run: &Run) -> String {
+    let error = "the workload did not end after it was killed".to_owned();
+    let finished_at = scope.clock.now();
+    run.set_exit(RawExit { error: Some(error.clone()), finished_at, ..RawExit::default() });
+    error
+}
+
+/// Read the exit, run the exited hooks.
+pub async fn settle(scope: &TaskScope, run: &Run) -> (ExitResult, Option<String>) {
+    let (exit, trouble) = read_exit(scope, run).await;
+    hooks::exited(scope).await;
+    (exit, trouble)
+}
+
+/// Make driver and host forget the run, and the record. What follows it is durable already.
+pub async fn forget_run(scope: &TaskScope, record: &LocalRecord, run: &Run) {
+    destroy(scope, run).await;
+    // Last: while the record names the run, a later agent asks the host how it ended.
+    if forget(record, &run.id).await {
+        scope.workloads.forget_run(&run.id);
+    }
+}
+
+/// Make the driver forget the run. One that it does not know is forgotten.
+async fn destroy(scope: &TaskScope, run: &Run) {
+    let Some((driver, context, handle)) = call_parts(run) else { return };
+    let call = driver.destroy(Arc::clone(&context), handle, true);
+    match bounded(scope, (&*driver, &*context), "destroy", call).await {
+        Ok(()) | Err(PluginCallError::NotFound(_)) => {}
+        Err(error) => tracing::warn!(run = %run.id, %error, "driver did not forget the run"),
+    }
+}
+
+/// How the run ended, and what kept its driver from reading it.
+async fn read_exit(scope: &TaskScope, run: &Run) -> (ExitResult, Option<String>) {
+    let lost = || RawExit {
+        error: Some("the exit of the workload was lost".to_owned()),
+        ..RawExit::default()
+    };
+    let raw = run.exit().unwrap_or_else(lost).said();
+    let (exit, trouble) = match call_parts(run) {
+        None => (raw.clone().into(), None),
+        Some((driver, context, handle)) => {
+            let call = driver.exited(Arc::clone(&context), handle, raw.clone());
+            match bounded(scope, (&*driver, &*context), "exited", call).await {
+                Ok(exit) => (exit, None),
+                Err(error) => {
+                    let trouble = format!("exit taken as the host saw it: {error}");
+                    (raw.clone().into(), Some(trouble))
+                }
+            }
+        }
+    };
+    let mut exit = exit.coded(&raw);
+    if exit.oom_killed && !exit.successful() && exit.error.is_none() {
+        exit.error = Some(out_of_memory(scope.task.resources.memory_limit_bytes()));
+    }
+    (exit, trouble)
+}
+
+/// Stop hooks, and what an abandoned start may have left. Then the record says complete.
+pub async fn end(scope: &TaskScope, record: &LocalRecord, run: Option<&Run>) {
+    if let Some(run) = run {
+        // A start that was dropped is first waited for: what it spawns last must be killed too.
+        if clock::timeout(KILL_GRACE, run.start_over()).await.is_none() {
+            tracing::error!(run = %run.id, "the start call did not end after it was dropped");
+        }
+        end_polled(scope, run).await;
+        scope.workloads.kill_run(&run.id);
+    }
+    hooks::stop(scope).await;
+    let written = record.update(|local| {
+        local.run = None;
+        local.run_complete = true;
+    });
+    match (written.await, run) {
+        (Ok(()), Some(run)) => scope.workloads.forget_run(&run.id),
+        (Ok(()), None) => {}
+        // The host remembers how the run ended: a later agent that finds it on record asks there.
+        (Err(error), _) => {
+            tracing::error!(task = %scope.task.name, error = %error.text(), "end of task not recorded");
+            let _kept = record.update_later(|_| {}).await;
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! The environment of a task: built from the allocation, the task, the node and the hooks.
+//!
+//! ```text
+//! later wins:  NOMAD_* built here  <  the task's `env` block  <  hooks (devices)
+//!
+//! a value of the `env` block may refer to: NOMAD_*, hook variables, attr.*, meta.*, node.*, job.dir
+//! the task's `config` may refer to:        all of these and the `env` block
+//! ```
+//! Nothing of the agent's own environment reaches a task. Values of an `env` block do not see each
+//! other, so their order means nothing. Pure.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::interpolate::{InterpolateError, Scope, interpolate, interpolate_json};
+use ostler_model::alloc::Allocation;
+use ostler_model::ids::GroupName;
+use ostler_model::job::{Task, TaskGroup};
+use ostler_model::json::JsonObject;
+use ostler_model::limits::MIB;
+use ostler_model::ports::FsIsolation;
+use ostler_model::resources::AllocatedPort;
+
+/// Largest environment, names and values together, bytes: the kernel takes 2 MiB of arguments and
+/// environment together (a quarter of the stack limit).
+pub const ENV_BYTES_MAX: usize = MIB as usize;
+
+/// The region every node is in: Ostler has one.
+const REGION: &str = "global";
+
+/// What is known of this node, as text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// `${node.unique.id}`
+    pub id: String,
+    /// `${node.unique.name}`
+    pub name: String,
+    /// `${node.datacenter}`, `NOMAD_DC`
+    pub datacenter: String,
+    /// `${node.class}`
+    pub class: String,
+    /// `${node.region}`, `NOMAD_REGION`; `global` when empty
+    pub region: String,
+    /// `${node.pool}`
+    pub pool: String,
+    /// `${attr.*}`, names without `attr.`.
+    pub attributes: BTreeMap<String, String>,
+    /// `${meta.*}`, names without `meta.`.
+    pub meta: BTreeMap<String, String>,
+}
+
+impl NodeFacts {
+    fn region(&self) -> &str {
+        if self.region.is_empty() { REGION } else { &self.region }
+    }
+}
+
+/// The allocation's directories as the task sees them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskDirs {
+    /// `NOMAD_ALLOC_DIR`: shared by the tasks of the allocation.
+    pub alloc: String,
+    /// `NOMAD_TASK_DIR`: the task's `local`.
+    pub task: String,
+    /// `NOMAD_SECRETS_DIR`
+    pub secrets: String,
+}
+
+impl TaskDirs {
+    /// From the host paths of the shared directory (`…/<alloc id>/alloc`) and of the task's
+    /// (`…/<alloc id>/<task>`).
+    ///
+    /// # Errors
+    /// [`EnvError::PathNotText`] when the task sees host paths and one is not UTF-8.
+    pub fn new(
+        isolation: FsIsolation,
+        alloc_dir: &Path,
+        task_dir: &Path,
+    ) -> Result<Self, EnvError> {
+        match isolation {
+            FsIsolation::None => Ok(Self {
+                alloc: path_text(alloc_dir)?,
+                task: path_text(&task_dir.join("local"))?,
+                secrets: path_text(&task_dir.join("secrets"))?,
+            }),
+            FsIsolation::Chroot | FsIsolation::Preopen => Ok(Self {
+                alloc: "/alloc".to_owned(),
+                task: "/local".to_owned(),
+                secrets: "/secrets".to_owned(),
+            }),
+        }
+    }
+}
+
+fn path_text(path: &Path) -> Result<String, EnvError> {
+    path.to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| EnvError::PathNotText { path: path.to_path_buf() })
+}
+
+/// Why an environment could not be built. Trying again does not help.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EnvError {
+    /// A value of the `env` block has a reference that cannot be replaced.
+    #[error("env {name}: {source}")]
+    Value {
+        /// The variable.
+        name: String,
+        /// What is wrong with it.
+        #[source]
+        source: InterpolateError,
+    },
+    /// A name or value no process can be given.
+    #[error("environment variable {name:?} {problem}")]
+    Variable {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// All variables together are too large.
+    #[error("the environment has {bytes} bytes; the largest allowed is {max}")]
+    TooLarge {
+        /// Bytes of all names and values.
+        bytes: usize,
+        /// Largest allowed.
+        max: usize,
+    },
+    /// The allocation names a group its job does not have.
+    #[error("the job has no task group {group}")]
+    UnknownGroup {
+        /// The group.
+        group: GroupName,
+    },
+    /// An environment is text.
+    #[error("path {path:?} is not UTF-8; choose another data directory")]
+    PathNotText {
+        /// The path.
+        path: PathBuf,
+    },
+}
+
+/// What an environment is built from.
+#[derive(Clone, Copy, Debug)]
+pub struct EnvInput<'a> {
+    /// The allocation: job, group, index, ports.
+    pub alloc: &'a Allocation,
+    /// The task, one of the allocation's group.
+    pub task: &'a Task,
+    /// This node.
+    pub node: &'a Arc<NodeFacts>,
+    /// Directories as this task sees them.
+    pub dirs: &'a TaskDirs,
+    /// Variables from hooks, in hook order; the last of a name wins.
+    pub hook_env: &'a [(String, String)],
+}
+
+/// The environment of one start of one task, and what its texts may refer to.
+#[derive(Clone, Debug)]
+pub struct TaskEnv {
+    /// The variables.
+    pub vars: BTreeMap<String, String>,
+    node: Arc<NodeFacts>,
+    facts: BTreeMap<&'static str, String>,
+}
+
+impl TaskEnv {
+    /// Build it.
+    ///
+    /// # Errors
+    /// [`EnvError`]: a reference nobody knows, a name or value no process can be given, too much.
+    pub fn build(input: &EnvInput<'_>) -> Result<Self, EnvError> {
+        let group = input
+            .alloc
+            .task_group()
+            .ok_or_else(|| EnvError::UnknownGroup { group: input.alloc.group.clone() })?;
+        let mut vars = BTreeMap::new();
+        add_identity(&mut vars, input, group);
+        add_limits(&mut vars, input.task);
+        for port in &input.alloc.ports {
+            add_port(&mut vars, port);
+        }
+        add_meta(&mut vars, input, group);
+        vars.extend(input.hook_env.iter().cloned());
+
+        let mut env =
+            Self { vars, node: Arc::clone(input.node), facts: facts(input.node, input.alloc)? };
+        let mut own = Vec::with_capacity(input.task.env.len());
+        for (name, value) in &input.task.env {
+            let value = env
+                .interpolate(value)
+                .map_err(|source| EnvError::Value { name: name.clone(), source })?;
+            own.push((name.clone(), value));
+        }
+        env.vars.extend(own);
+        env.vars.extend(input.hook_env.iter().cloned());
+        check(&env.vars)?;
+        Ok(env)
+    }
+
+    /// Replace the references in a text.
+    ///
+    /// # Errors
+    /// See [`interpolate`].
+    pub fn interpolate(&self, text: &str) -> Result<String, InterpolateError> {
+        interpolate(text, self.scope())
+    }
+
+    /// Replace the references in every string of an object.
+    ///
+    /// # Errors
+    /// See [`interpolate_json`].
+    pub fn interpolate_json(&self, object: &JsonObject) -> Result<JsonObject, InterpolateError> {
+        interpolate_json(object, self.scope())
+    }
+
+    /// The variables in order of their names.
+    #[must_use]
+    pub fn pairs(&self) -> Vec<(String, String)> {
+        self.vars.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    fn scope(&self) -> Scope<'_> {
+        Scope {
+            env: &self.vars,
+            attributes: &self.node.attributes,
+            meta: &self.node.meta,
+            facts: &self.facts,
+        }
+    }
+}
+
+fn facts(node: &NodeFacts, alloc: &Allocation) -> Result<BTreeMap<&'static str, String>, EnvError> {
+    let mut facts = BTreeMap::from([
+        ("node.unique.id", node.id.clone()),
+        ("node.unique.name", node.name.clone()),
+        ("node.datacenter", node.datacenter.clone()),
+        ("node.class", node.class.clone()),
+        ("node.region", node.region().to_owned()),
+        ("node.pool", node.pool.clone()),
+    ]);
+    if let Some(dir) = &alloc.job.source_dir {
+        facts.insert("job.dir", path_text(dir)?);
+    }
+    Ok(facts)
+}
+
+fn add_identity(vars: &mut BTreeMap<String, String>, input: &EnvInput<'_>, group: &TaskGroup) {
+    let EnvInput { alloc, task, node, dirs, .. } = input;
+    let mut set = |name: &str, value: String| vars.insert(format!("NOMAD_{name}"), value);
+    set("ALLOC_DIR", dirs.alloc.clone());
+    set("TASK_DIR", dirs.task.clone());
+    set("SECRETS_DIR", dirs.secrets.clone());
+    set("ALLOC_ID", alloc.id.to_string());
+    set("SHORT_ALLOC_ID", alloc.id.short());
+    set("ALLOC_NAME", alloc.name.clone());
+    set("ALLOC_INDEX", alloc.index.to_string());
+    set("TASK_NAME", task.name.to_string());
+    set("GROUP_NAME", group.name.to_string());
+    set("JOB_ID", alloc.job.id.to_string());
+    set("JOB_NAME", alloc.job.name.clone());
+    set("NAMESPACE", alloc.job.namespace.clone());
+    set("DC", node.datacenter.clone());
+    set("REGION", node.region().to_owned());
+}
+
+fn add_limits(vars: &mut BTreeMap<String, String>, task: &Task) {
+    let resources = &task.resources;
+    vars.insert("NOMAD_CPU_LIMIT".to_owned(), resources.cpu_mhz.to_string());
+    vars.insert("NOMAD_MEMORY_LIMIT".to_owned(), resources.memory_mb.to_string());
+    if let Some(max) = resources.memory_max_mb {
+        vars.insert("NOMAD_MEMORY_MAX_LIMIT".to_owned(), max.to_string());
+    }
+}
+
+/// In host mode the task's own addresses are the node's, so both families have the same values;
+/// only `ALLOC_PORT` shows `to`.
+fn add_port(vars: &mut BTreeMap<String, String>, port: &AllocatedPort) {
+    let label = clean(&port.label);
+    let address = socket_address(&port.host_ip, port.value);
+    let mut set = |kind: &str, value: &str| {
+        vars.insert(format!("NOMAD_{kind}_{label}"), value.to_owned());
+    };
+    let value = port.value.to_string();
+    for (ip, number, addr) in [("IP", "PORT", "ADDR"), ("HOST_IP", "HOST_PORT", "HOST_ADDR")] {
+        set(ip, &port.host_ip);
+        set(number, &value);
+        set(addr, &address);
+    }
+    set("ALLOC_PORT", &port.to.to_string());
+}
+
+fn socket_address(ip: &str, port: u16) -> String {
+    if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
+}
+
+fn add_meta(vars: &mut BTreeMap<String, String>, input: &EnvInput<'_>, group: &TaskGroup) {
+    let mut meta: BTreeMap<&String, &String> = BTreeMap::new();
+    for level in [&input.alloc.job.meta, &group.meta, &input.task.meta] {
+        meta.extend(level);
+    }
+    // A key written just so wins over one that only becomes so: `FOO` over `foo`, `a_b` over `a-b`.
+    for (key, value) in &meta {
+        vars.insert(format!("NOMAD_META_{}", clean(key).to_uppercase()), (*value).clone());
+    }
+    for (key, value) in &meta {
+        vars.insert(format!("NOMAD_META_{}", clean(key)), (*value).clone());
+    }
+    for (key, value) in meta.into_iter().filter(|(key, _)| clean(key) == **key) {
+        vars.insert(format!("NOMAD_META_{key}"), value.clone());
+    }
+}
+
+/// A name part without characters a shell cannot say.
+fn clean(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+}
+
+fn check(vars: &BTreeMap<String, String>) -> Result<(), EnvError> {
+    let mut bytes = 0_usize;
+    for (name, value) in vars {
+        let problem = if name.is_empty() {
+            "has no name"
+        } else if name.contains(['=', '\0']) {
+            "has a name with '=' or a zero byte"
+        } else if value.contains('\0') {
+            "has a value with a zero byte"
+        } else {
+            bytes = bytes.saturating_add(name.len()).saturating_add(value.len()).saturating_add(2);
+            continue;
+        };
+        return Err(EnvError::Variable { name: name.clone(), problem });
+    }
+    if bytes > ENV_BYTES_MAX {
+        return Err(EnvError::TooLarge { bytes, max: ENV_BYTES_MAX });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

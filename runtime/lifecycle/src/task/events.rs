@@ -1,0 +1,288 @@
+//! The texts of task events. Pure.
+//!
+//! Kinds, texts and detail keys are Nomad's, so that its tools show them as their users know them.
+
+use std::time::Duration;
+
+use ostler_model::event::{EventKind, TaskEvent};
+use ostler_model::task::{ExitResult, TaskState, TaskStatus};
+use ostler_model::time::Timestamp;
+
+/// A duration as Nomad's users read it: `5s`, `1m30s`, `2h0m0s`, `250ms`.
+#[must_use]
+pub fn short_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    if seconds == 0 {
+        return match duration.subsec_nanos() {
+            0 => "0s".to_owned(),
+            nanos if nanos < 1_000 => format!("{nanos}ns"),
+            nanos if nanos < 1_000_000 => format!("{}µs", nanos / 1_000),
+            nanos => format!("{}ms", nanos / 1_000_000),
+        };
+    }
+    let fraction = match duration.subsec_millis() {
+        0 => String::new(),
+        millis => format!(".{millis:03}").trim_end_matches('0').to_owned(),
+    };
+    match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, s) => format!("{s}{fraction}s"),
+        (0, m, s) => format!("{m}m{s}{fraction}s"),
+        (h, m, s) => format!("{h}h{m}m{s}{fraction}s"),
+    }
+}
+
+/// The runner was made for the first time.
+#[must_use]
+pub fn received(now: Timestamp) -> TaskEvent {
+    TaskEvent::new(EventKind::Received, now, "Task received by client")
+}
+
+/// The first preparation begins.
+#[must_use]
+pub fn task_setup(now: Timestamp) -> TaskEvent {
+    TaskEvent::new(EventKind::TaskSetup, now, "Building Task Directory")
+}
+
+/// The driver is not ready; the task waits.
+#[must_use]
+pub fn waiting_for_driver(now: Timestamp, reason: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::Driver, now, format!("Waiting for driver: {reason}"))
+        .detail("driver_message", reason)
+}
+
+/// The task cannot be set up.
+#[must_use]
+pub fn setup_failure(now: Timestamp, error: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::SetupFailure, now, error).detail("setup_error", error)
+}
+
+/// The task's configuration is wrong.
+#[must_use]
+pub fn failed_validation(now: Timestamp, error: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::FailedValidation, now, error).detail("validation_error", error)
+}
+
+/// A hook failed.
+#[must_use]
+pub fn hook_failed(now: Timestamp, hook: &str, error: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::HookFailed, now, format!("{hook}: {error}"))
+        .detail("hook", hook)
+        .detail("message", error)
+}
+
+/// A hook of the allocation failed while the task goes on.
+#[must_use]
+pub fn preparing_again(now: Timestamp, error: &str) -> TaskEvent {
+    let text = format!("{error}; what runs is left alone, and this is tried again");
+    TaskEvent::new(EventKind::HookMessage, now, text).detail("message", error)
+}
+
+/// A driver call failed.
+#[must_use]
+pub fn driver_failure(now: Timestamp, error: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::DriverFailure, now, error).detail("driver_error", error)
+}
+
+/// The task runs.
+#[must_use]
+pub fn started(now: Timestamp) -> TaskEvent {
+    TaskEvent::new(EventKind::Started, now, "Task started by client")
+}
+
+/// The task ended. Parts that say nothing are left out.
+#[must_use]
+pub fn terminated(now: Timestamp, exit: &ExitResult) -> TaskEvent {
+    let mut text = format!("Exit Code: {}", exit.exit_code);
+    if exit.signal != 0 {
+        text.push_str(&format!(", Signal: {}", exit.signal));
+    }
+    let cause = exit.cause();
+    if let Some(cause) = &cause {
+        text.push_str(&format!(", Exit Message: \"{cause}\""));
+    }
+    let event = TaskEvent::new(EventKind::Terminated, now, text)
+        .detail("exit_code", exit.exit_code)
+        .detail("signal", exit.signal)
+        .detail("oom_killed", exit.oom_killed);
+    match cause {
+        Some(cause) => event.detail("exit_message", cause),
+        None => event,
+    }
+}
+
+/// The task will be started again after `delay`.
+#[must_use]
+pub fn restarting(now: Timestamp, reason: &str, delay: Duration) -> TaskEvent {
+    let wait = short_duration(delay);
+    let text = if reason.is_empty() {
+        format!("Task restarting in {wait}")
+    } else {
+        format!("{reason} - Task restarting in {wait}")
+    };
+    TaskEvent::new(EventKind::Restarting, now, text)
+        .detail("restart_reason", reason)
+        .detail("start_delay", delay.as_nanos())
+}
+
+/// The task will not be started again and counts as failed.
+#[must_use]
+pub fn not_restarting(now: Timestamp, reason: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::NotRestarting, now, reason).detail("restart_reason", reason).failing()
+}
+
+/// Somebody asked for a restart.
+#[must_use]
+pub fn restart_signaled(now: Timestamp, reason: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::RestartSignaled, now, reason).detail("restart_reason", reason)
+}
+
+/// A signal is sent to the task.
+#[must_use]
+pub fn signaling(now: Timestamp, signal: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::Signaling, now, format!("Task being sent signal {signal}"))
+        .detail("task_signal", signal)
+}
+
+/// The task is being stopped.
+#[must_use]
+pub fn killing(now: Timestamp, reason: &str, kill_timeout: Duration) -> TaskEvent {
+    let wait = short_duration(kill_timeout);
+    TaskEvent::new(
+        EventKind::Killing,
+        now,
+        format!("Sent interrupt. Waiting {wait} before force killing"),
+    )
+    .detail("kill_reason", reason)
+    .detail("kill_timeout", wait)
+}
+
+/// The task is ended while nothing of it runs.
+#[must_use]
+pub fn killing_idle(now: Timestamp, reason: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::Killing, now, "Task was not running").detail("kill_reason", reason)
+}
+
+/// A restarted agent owns the task again.
+#[must_use]
+pub fn recovered(now: Timestamp) -> TaskEvent {
+    TaskEvent::new(EventKind::Recovered, now, "Task owned again by a restarted agent")
+}
+
+/// A run of an earlier agent could not be owned again.
+#[must_use]
+pub fn failed_restoring(now: Timestamp, reason: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::FailedRestoring, now, format!("Task not owned again: {reason}"))
+        .detail("message", reason)
+}
+
+/// The stop signal does not wait for `shutdown_delay`.
+#[must_use]
+pub fn skipping_shutdown_delay(now: Timestamp) -> TaskEvent {
+    TaskEvent::new(EventKind::SkippingShutdownDelay, now, "Skipping shutdown_delay")
+}
+
+/// The task was stopped.
+#[must_use]
+pub fn killed(now: Timestamp) -> TaskEvent {
+    TaskEvent::new(EventKind::Killed, now, "Task successfully killed")
+}
+
+/// The task was to be stopped, and nobody saw it end.
+#[must_use]
+pub fn not_killed(now: Timestamp, error: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::Killed, now, error).detail("kill_error", error)
+}
+
+/// The task was killed and does not end: `what` of it.
+#[must_use]
+pub fn undead(now: Timestamp, what: &str) -> TaskEvent {
+    let text = format!(
+        "{what} did not end when it was killed; waiting for it, nothing is started in its place"
+    );
+    TaskEvent::new(EventKind::Killing, now, text.clone()).detail("kill_error", text)
+}
+
+/// Was it killed, and does it not end?
+#[must_use]
+pub fn is_undead(state: &TaskState) -> bool {
+    let killing = state.events.iter().rev().find(|event| event.kind == EventKind::Killing);
+    state.status == TaskStatus::Running
+        && killing.is_some_and(|event| event.details.contains_key("kill_error"))
+}
+
+/// The stop signal waits.
+#[must_use]
+pub fn waiting_shutdown_delay(now: Timestamp, delay: Duration) -> TaskEvent {
+    let wait = short_duration(delay);
+    TaskEvent::new(
+        EventKind::WaitingShutdownDelay,
+        now,
+        format!("Waiting for shutdown_delay of {wait} before killing the task."),
+    )
+}
+
+/// Something a driver says about a task.
+#[must_use]
+pub fn driver_note(now: Timestamp, message: &str, details: Vec<(String, String)>) -> TaskEvent {
+    let mut event = TaskEvent::new(EventKind::Driver, now, message);
+    event.details = details.into_iter().collect();
+    event.detail("driver_message", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_as_in_nomad() {
+        for (millis, text) in [
+            (0, "0s"),
+            (250, "250ms"),
+            (5_000, "5s"),
+            (1_500, "1.5s"),
+            (15_250, "15.25s"),
+            (90_000, "1m30s"),
+            (7_200_000, "2h0m0s"),
+        ] {
+            assert_eq!(short_duration(Duration::from_millis(millis)), text);
+        }
+        assert_eq!(short_duration(Duration::from_nanos(1)), "1ns");
+    }
+
+    #[test]
+    fn driver_notes_keep_their_details() {
+        let details = vec![("done".to_owned(), "40%".to_owned())];
+        let note = driver_note(Timestamp::from_nanos(1), "pulling", details);
+        assert_eq!(note.details.get("done").map(String::as_str), Some("40%"));
+        assert_eq!(note.details.get("driver_message").map(String::as_str), Some("pulling"));
+    }
+
+    #[test]
+    fn an_exit_says_only_what_there_is_to_say() {
+        let now = Timestamp::from_nanos(1);
+        let plain = ExitResult { exit_code: 3, ..ExitResult::default() };
+        assert_eq!(terminated(now, &plain).message, "Exit Code: 3");
+        let signalled = ExitResult { exit_code: 143, signal: 15, ..ExitResult::default() };
+        let told = terminated(now, &signalled);
+        assert_eq!(
+            told.message,
+            "Exit Code: 143, Signal: 15, Exit Message: \"killed by signal 15\""
+        );
+        let message = told.details.get("exit_message");
+        assert_eq!(message.map(String::as_str), Some("killed by signal 15"));
+        let full = ExitResult {
+            exit_code: 137,
+            signal: 9,
+            oom_killed: true,
+            error: Some("OOM Killed".to_owned()),
+        };
+        assert_eq!(
+            terminated(now, &full).message,
+            "Exit Code: 137, Signal: 9, Exit Message: \"OOM Killed\""
+        );
+        assert_eq!(
+            terminated(now, &full).details.get("oom_killed").map(String::as_str),
+            Some("true")
+        );
+    }
+}

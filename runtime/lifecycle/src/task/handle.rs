@@ -1,0 +1,294 @@
+//! What must survive a crash of the agent to own a task again.
+//!
+//! ```text
+//!   intent (run id) ─► durable ─► driver.start ─► processes held, identities collected (recorder)
+//!                                     └─► handle, workload + identities ─► durable, in one
+//!                                                └─► Workloads::release ─► their code runs
+//!   a process started later, by a run that was let go: identity ─► durable ─► its code runs
+//!   exit ─► what follows ─► durable ─► driver.destroy ─► record without a run ─► durable ─► forget_run
+//! ```
+//! Whatever the moment of a crash, the record says which run there may be and which processes it
+//! may have: at most one run per task, so nothing is orphaned and nothing started twice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
+
+use super::restart::RestartTracker;
+use ostler_model::clock;
+use ostler_model::ids::{AllocId, RunId, TaskName};
+use ostler_model::limits::STATE_WRITE_WALL_MAX;
+use ostler_model::ports::{ProcessIdentity, Started};
+use ostler_model::task::{DriverHandle, Workload};
+use ostler_model::time::Timestamp;
+use ostler_state::{Key, Prefix, StateError, StateStore};
+
+/// How long what identifies a run waits for others that are being started, before it is committed
+/// alone. Tasks that start together are ready about a millisecond apart.
+const STARTS_LINGER: Duration = Duration::from_millis(8);
+
+/// One start of a task, as far as it is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// Written before the driver is asked.
+    pub id: RunId,
+    /// Written before each process runs its first instruction.
+    pub identities: Vec<ProcessIdentity>,
+    /// Written when the driver has answered.
+    pub started: Option<StartedRecord>,
+}
+
+/// What the driver answered to a start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartedRecord {
+    /// The driver's own.
+    pub handle: DriverHandle,
+    /// Who runs the task.
+    pub workload: Workload,
+}
+
+impl From<Started> for StartedRecord {
+    fn from(started: Started) -> Self {
+        Self { handle: started.handle, workload: started.workload }
+    }
+}
+
+/// The private record of a task, under [`Key::TaskLocal`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocalState {
+    /// The run there may be.
+    pub run: Option<RunRecord>,
+    /// Restarts used, so that a new agent does not hand out a fresh budget.
+    pub tracker: RestartTracker,
+    /// The task ended for good and its stop hooks ran.
+    pub run_complete: bool,
+    /// The next start waits until then (restart delay).
+    pub delayed_until: Option<Timestamp>,
+}
+
+/// Why a record was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The store refused.
+    #[error("the record of task {task} could not be written; look at the data directory")]
+    State {
+        /// The task.
+        task: TaskName,
+        /// The store's word.
+        #[source]
+        source: Box<StateError>,
+    },
+    /// The disk did not answer.
+    #[error(
+        "the record of task {task} was not written within {STATE_WRITE_WALL_MAX:?}; look at the data directory's disk"
+    )]
+    TimedOut {
+        /// The task.
+        task: TaskName,
+    },
+}
+
+impl RecordError {
+    /// The whole chain in one line, for an event.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Self::State { source, .. } => format!("{self}: {source}"),
+            Self::TimedOut { .. } => self.to_string(),
+        }
+    }
+}
+
+/// The record of one task and the way to its file. Clones share it.
+#[derive(Clone)]
+pub struct LocalRecord {
+    alloc: AllocId,
+    task: TaskName,
+    store: StateStore,
+    value: Arc<Mutex<LocalState>>,
+}
+
+impl LocalRecord {
+    /// A record that is not written yet.
+    #[must_use]
+    pub fn new(alloc: AllocId, task: TaskName, store: StateStore, value: LocalState) -> Self {
+        Self { alloc, task, store, value: Arc::new(Mutex::new(value)) }
+    }
+
+    /// Change the record; durable when this returns. Changes of one task are written in order.
+    ///
+    /// # Errors
+    /// When the store refuses or does not answer in time. The change stays in memory and goes with
+    /// the next one.
+    pub async fn update(
+        &self,
+        change: impl FnOnce(&mut LocalState) + Send,
+    ) -> Result<(), RecordError> {
+        self.write(How::AtOnce, always(change)).await
+    }
+
+    /// Change the record; durable when this returns. It shares the commit of other tasks that are
+    /// being started, when they come within `STARTS_LINGER`.
+    ///
+    /// # Errors
+    /// As [`LocalRecord::update`].
+    pub async fn update_with_other_starts(
+        &self,
+        change: impl FnOnce(&mut LocalState) + Send,
+    ) -> Result<(), RecordError> {
+        self.write(How::WithOtherStarts, always(change)).await
+    }
+
+    /// Change the record; the change may lag, but never behind a later one.
+    ///
+    /// # Errors
+    /// As [`LocalRecord::update`].
+    pub async fn update_later(
+        &self,
+        change: impl FnOnce(&mut LocalState) + Send,
+    ) -> Result<(), RecordError> {
+        self.write(How::Later, always(change)).await
+    }
+
+    /// Keep the restarts used and when the next start may come. Nothing is written when both are
+    /// the same, or when a delay is only over: a task that was never restarted gets its first
+    /// record with its first run.
+    ///
+    /// # Errors
+    /// As [`LocalRecord::update`].
+    pub async fn set_plan(
+        &self,
+        tracker: RestartTracker,
+        delayed_until: Option<Timestamp>,
+    ) -> Result<(), RecordError> {
+        self.write(How::AtOnce, |local| {
+            let counted = std::mem::replace(&mut local.tracker, tracker) != tracker;
+            let delayed = delayed_until.is_some() && local.delayed_until != delayed_until;
+            if delayed {
+                local.delayed_until = delayed_until;
+            }
+            counted || delayed
+        })
+        .await
+    }
+
+    /// The run on record.
+    pub async fn run(&self) -> Option<RunRecord> {
+        self.value.lock().await.run.clone()
+    }
+
+    /// Change the record and write it when `change` says so.
+    async fn write(
+        &self,
+        how: How,
+        change: impl FnOnce(&mut LocalState) -> bool + Send,
+    ) -> Result<(), RecordError> {
+        let write = async {
+            let mut value = self.value.lock().await;
+            if !change(&mut value) {
+                return Ok(());
+            }
+            let key = Key::TaskLocal(self.alloc, self.task.clone());
+            let put = match how {
+                How::AtOnce => self.store.put(&key, &*value).await,
+                How::WithOtherStarts => {
+                    self.store.put_with_expected(&key, &*value, STARTS_LINGER).await
+                }
+                How::Later => self.store.put_later(&key, &*value).await,
+            };
+            put.map(drop)
+        };
+        self.told(durable(write).await)
+    }
+
+    fn told(&self, written: Option<Result<(), StateError>>) -> Result<(), RecordError> {
+        match written {
+            None => Err(RecordError::TimedOut { task: self.task.clone() }),
+            Some(Err(source)) => {
+                Err(RecordError::State { task: self.task.clone(), source: Box::new(source) })
+            }
+            Some(Ok(())) => Ok(()),
+        }
+    }
+}
+
+/// When a change of a record is durable.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    /// When the write returns.
+    AtOnce,
+    /// When the write returns, with those of other starts.
+    WithOtherStarts,
+    /// With some later write.
+    Later,
+}
+
+/// A change that is always written.
+fn always(
+    change: impl FnOnce(&mut LocalState) + Send,
+) -> impl FnOnce(&mut LocalState) -> bool + Send {
+    |local| {
+        change(local);
+        true
+    }
+}
+
+/// Wait for a state write, bounded. `None`: the disk did not answer.
+pub(crate) async fn durable<T>(write: impl Future<Output = T>) -> Option<T> {
+    #[cfg(test)]
+    let _hold = hold_virtual_time();
+    clock::timeout(STATE_WRITE_WALL_MAX, write).await
+}
+
+/// The store commits on a thread that tokio's paused clock does not see: without this, virtual time
+/// would run on to the bound while the commit is made. Blocking tasks hold the clock.
+#[cfg(test)]
+fn hold_virtual_time() -> std::sync::mpsc::Sender<()> {
+    let (hold, released) = std::sync::mpsc::channel::<()>();
+    tokio::task::spawn_blocking(move || released.recv());
+    hold
+}
+
+/// Processes a former agent may have left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leftover {
+    /// Of this allocation.
+    pub alloc: AllocId,
+    /// Of this task.
+    pub task: TaskName,
+    /// Of this start.
+    pub run: RunId,
+    /// May be alive; compare start time and boot id before touching them.
+    pub identities: Vec<ProcessIdentity>,
+}
+
+/// What agents before this one may have left running, for the start of the agent. A record that
+/// cannot be read is logged and skipped: one bad record must not keep the others from being reaped.
+///
+/// # Errors
+/// When the state file cannot be read at all.
+pub fn leftovers(store: &StateStore) -> Result<Vec<Leftover>, StateError> {
+    let mut found = Vec::new();
+    for record in store.scan(&Prefix::All)? {
+        let Key::TaskLocal(alloc, task) = &record.key else {
+            continue;
+        };
+        match record.decode::<LocalState>() {
+            Ok(LocalState { run: Some(run), .. }) if !run.identities.is_empty() => {
+                found.push(Leftover {
+                    alloc: *alloc,
+                    task: task.clone(),
+                    run: run.id,
+                    identities: run.identities,
+                });
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%alloc, %task, %error, "task record unreadable, its processes are unknown");
+            }
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,67 @@
+//! Builds the environment, replaces `${…}`, and checks the result against the driver's schema.
+//! Runs last: the variables of devices are part of the environment, and what is checked is what
+//! the driver will get.
+
+use super::{HookError, Preparation, TaskHook};
+use crate::task::TaskScope;
+use crate::task::env::{EnvInput, TaskDirs, TaskEnv};
+use ostler_model::causes;
+use ostler_model::ports::{BoxFuture, Diagnostic};
+
+pub(super) struct ConfigHook;
+
+impl TaskHook for ConfigHook {
+    fn name(&self) -> &'static str {
+        "config"
+    }
+
+    fn prestart<'a>(
+        &'a self,
+        scope: &'a TaskScope,
+        preparation: &'a mut Preparation,
+    ) -> BoxFuture<'a, Result<(), HookError>> {
+        Box::pin(async move {
+            let (Some(driver), Some(task_dir)) = (&preparation.driver, &preparation.task_dir)
+            else {
+                return Err(HookError::setup("driver and task directory come before config"));
+            };
+            let isolation = driver.capabilities().fs_isolation;
+            let dirs = TaskDirs::new(isolation, &preparation.alloc_dir, &task_dir.path)
+                .map_err(|e| HookError::setup(causes::chain(&e)))?;
+            let env = TaskEnv::build(&EnvInput {
+                alloc: &scope.allocation,
+                task: &scope.task,
+                node: &scope.node,
+                dirs: &dirs,
+                hook_env: &preparation.reservation.env,
+            })
+            .map_err(|e| HookError::setup(causes::chain(&e)))?;
+            preparation.config = env
+                .interpolate_json(&scope.task.config)
+                .map_err(|e| HookError::setup(causes::chain(&e)))?;
+            preparation.user = match &scope.task.user {
+                Some(user) => {
+                    Some(env.interpolate(user).map_err(|e| HookError::setup(causes::chain(&e)))?)
+                }
+                None => None,
+            };
+            let problems = driver.validate(&preparation.config);
+            if !problems.is_empty() {
+                return Err(HookError::Invalid(text(&scope.task.driver, &problems)));
+            }
+            preparation.env = Some(env);
+            Ok(())
+        })
+    }
+}
+
+fn text(driver: &ostler_model::ids::PluginName, problems: &[Diagnostic]) -> String {
+    let lines: Vec<String> = problems
+        .iter()
+        .map(|p| match p.path.as_str() {
+            "" => p.to_string(),
+            _ => format!("config.{p}"),
+        })
+        .collect();
+    format!("the config of this task does not fit driver {driver}: {}", lines.join("; "))
+}

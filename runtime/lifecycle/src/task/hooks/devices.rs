@@ -1,0 +1,44 @@
+//! Asks how the task uses the devices lent to it, before each run; gives them back at the end.
+//!
+//! A run is not begun on a device that its plugin calls unhealthy: the task is told which and why,
+//! and its restart policy says what becomes of it. A run that goes on keeps what it holds.
+
+use super::{HookError, Preparation, TaskHook};
+use crate::task::TaskScope;
+use ostler_model::ports::BoxFuture;
+
+pub(super) struct DevicesHook;
+
+impl TaskHook for DevicesHook {
+    fn name(&self) -> &'static str {
+        "devices"
+    }
+
+    fn prestart<'a>(
+        &'a self,
+        scope: &'a TaskScope,
+        preparation: &'a mut Preparation,
+    ) -> BoxFuture<'a, Result<(), HookError>> {
+        Box::pin(async move {
+            let Some(lent) = scope.allocation.devices.get(&scope.task.name) else {
+                return Ok(());
+            };
+            if lent.is_empty() {
+                return Ok(());
+            }
+            if !preparation.goes_on {
+                scope.devices.fit(lent).map_err(|error| HookError::plugin(&error))?;
+            }
+            preparation.reservation = scope
+                .devices
+                .reserve(scope.allocation.id, &scope.task.name, lent)
+                .await
+                .map_err(|error| HookError::plugin(&error))?;
+            Ok(())
+        })
+    }
+
+    fn stop<'a>(&'a self, scope: &'a TaskScope) -> BoxFuture<'a, ()> {
+        scope.devices.release(scope.allocation.id, &scope.task.name)
+    }
+}

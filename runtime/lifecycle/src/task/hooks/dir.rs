@@ -1,0 +1,35 @@
+//! Builds the task's directories, on a thread that may block.
+
+use super::{HookError, Preparation, TaskHook};
+use crate::alloc::dir::AllocDir;
+use crate::task::TaskScope;
+use ostler_model::ports::BoxFuture;
+
+pub(super) struct DirHook;
+
+impl TaskHook for DirHook {
+    fn name(&self) -> &'static str {
+        "task_dir"
+    }
+
+    fn prestart<'a>(
+        &'a self,
+        scope: &'a TaskScope,
+        preparation: &'a mut Preparation,
+    ) -> BoxFuture<'a, Result<(), HookError>> {
+        Box::pin(async move {
+            let (root, id, task) =
+                (scope.alloc_root.clone(), scope.allocation.id, scope.task.name.clone());
+            let build = tokio::task::spawn_blocking(move || {
+                let dir = AllocDir::open(&root, id)?;
+                let task_dir = dir.create_task(&task)?;
+                Ok::<_, crate::alloc::dir::AllocDirError>((dir.shared(), task_dir))
+            });
+            let (shared, task_dir) =
+                build.await.map_err(HookError::passing)?.map_err(|e| HookError::on_disk(&e))?;
+            preparation.alloc_dir = shared;
+            preparation.task_dir = Some(task_dir);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,242 @@
+//! What happens around the runs of a task, in a fixed order.
+//!
+//! ```text
+//!   before each run   driver ─► dir ─► logs ─► devices ─► config     first error stops
+//!   after each run    exited, all of them, whatever one says
+//!   at the end        stop, all of them; idempotent
+//! ```
+//! The list never changes after construction; a hook with nothing to do for a task does nothing.
+//! No hook is "done" beyond the run it prepared: each leaves its effects in the [`Preparation`],
+//! which is made anew for each run, so that no effect can be lost between two runs.
+
+mod config;
+mod devices;
+mod dir;
+mod driver;
+mod logs;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::TaskScope;
+use super::env::TaskEnv;
+use super::events;
+use crate::alloc::dir::TaskDir;
+use ostler_logs::TaskLogs;
+use ostler_model::causes;
+use ostler_model::clock;
+use ostler_model::device::Reservation;
+use ostler_model::event::TaskEvent;
+use ostler_model::json::JsonObject;
+use ostler_model::limits::HOOK_WALL_MAX;
+use ostler_model::ports::{BoxFuture, Driver, PluginCallError};
+use ostler_model::time::Timestamp;
+
+/// What the prestart hooks made for one run.
+#[derive(Default)]
+pub struct Preparation {
+    /// The run is there already, of an earlier agent: nothing that it holds is refused now.
+    pub goes_on: bool,
+    /// From `driver`.
+    pub driver: Option<Arc<dyn Driver>>,
+    /// From `dir`.
+    pub task_dir: Option<TaskDir>,
+    /// From `dir`: the shared directory.
+    pub alloc_dir: PathBuf,
+    /// From `logs`.
+    pub logs: Option<Arc<TaskLogs>>,
+    /// From `devices`.
+    pub reservation: Reservation,
+    /// From `config`.
+    pub env: Option<TaskEnv>,
+    /// From `config`: the task's `config` block, interpolated and checked.
+    pub config: JsonObject,
+    /// From `config`: interpolated.
+    pub user: Option<String>,
+}
+
+/// Why a run cannot be prepared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HookError {
+    /// The driver exists and cannot be used now: wait, do not fail.
+    #[error("driver not ready: {reason}")]
+    DriverNotReady {
+        /// Its health text.
+        reason: String,
+    },
+    /// The configuration is wrong.
+    #[error("{0}")]
+    Invalid(String),
+    /// Something needed for the task cannot be had.
+    #[error("{error}")]
+    Setup {
+        /// What failed.
+        error: String,
+        /// May it go better next time?
+        recoverable: bool,
+    },
+    /// The node is short of something, or its disk fails.
+    #[error("{error}")]
+    Node {
+        /// What failed.
+        error: String,
+    },
+    /// The hook did not end.
+    #[error("hook {hook} did not end within {HOOK_WALL_MAX:?}")]
+    TimedOut {
+        /// Its name.
+        hook: &'static str,
+    },
+}
+
+impl HookError {
+    /// A set-up failure that stays one.
+    pub(super) fn setup(error: impl std::fmt::Display) -> Self {
+        Self::Setup { error: error.to_string(), recoverable: false }
+    }
+
+    /// A set-up failure that may pass.
+    pub(super) fn passing(error: impl std::fmt::Display) -> Self {
+        Self::Setup { error: error.to_string(), recoverable: true }
+    }
+
+    /// A set-up failure on the disk, which may pass.
+    pub(super) fn on_disk(error: &(dyn std::error::Error + 'static)) -> Self {
+        let text = causes::chain(error);
+        if causes::is_of_the_node(error) { Self::Node { error: text } } else { Self::passing(text) }
+    }
+
+    /// From a plugin that was asked by a hook.
+    pub(super) fn plugin(error: &PluginCallError) -> Self {
+        Self::Setup { error: error.to_string(), recoverable: error.recoverable() }
+    }
+
+    /// May the next attempt go better?
+    #[must_use]
+    pub fn recoverable(&self) -> bool {
+        match self {
+            Self::DriverNotReady { .. } | Self::TimedOut { .. } | Self::Node { .. } => true,
+            Self::Invalid(_) => false,
+            Self::Setup { recoverable, .. } => *recoverable,
+        }
+    }
+
+    /// The event that tells it.
+    #[must_use]
+    pub fn event(&self, now: Timestamp) -> TaskEvent {
+        let text = self.to_string();
+        match self {
+            Self::Invalid(_) => events::failed_validation(now, &text),
+            Self::TimedOut { hook } => events::hook_failed(now, hook, &text),
+            Self::DriverNotReady { .. } | Self::Setup { .. } | Self::Node { .. } => {
+                events::setup_failure(now, &text)
+            }
+        }
+    }
+}
+
+/// One concern of a task. Every call is bounded by [`HOOK_WALL_MAX`] and may be dropped half-way
+/// by a kill; `stop` runs in any case.
+pub trait TaskHook: Send + Sync {
+    /// For logs and events.
+    fn name(&self) -> &'static str;
+    /// Before each run.
+    fn prestart<'a>(
+        &'a self,
+        scope: &'a TaskScope,
+        preparation: &'a mut Preparation,
+    ) -> BoxFuture<'a, Result<(), HookError>> {
+        let _ = (scope, preparation);
+        Box::pin(async { Ok(()) })
+    }
+    /// After each run.
+    fn exited<'a>(&'a self, scope: &'a TaskScope) -> BoxFuture<'a, ()> {
+        let _ = scope;
+        Box::pin(async {})
+    }
+    /// When the task ended for good, also when it never ran.
+    fn stop<'a>(&'a self, scope: &'a TaskScope) -> BoxFuture<'a, ()> {
+        let _ = scope;
+        Box::pin(async {})
+    }
+}
+
+/// The hooks of every task, in order.
+#[must_use]
+pub fn standard() -> Vec<Arc<dyn TaskHook>> {
+    vec![
+        Arc::new(driver::DriverHook),
+        Arc::new(dir::DirHook),
+        Arc::new(logs::LogsHook),
+        Arc::new(devices::DevicesHook),
+        Arc::new(config::ConfigHook),
+    ]
+}
+
+/// Run all prestart hooks.
+///
+/// # Errors
+/// The first hook's that fails.
+pub async fn prestart(scope: &TaskScope) -> Result<Preparation, HookError> {
+    let mut preparation = Preparation::default();
+    for hook in &scope.hooks {
+        let watch = clock::Stopwatch::start();
+        let result = clock::timeout(HOOK_WALL_MAX, hook.prestart(scope, &mut preparation))
+            .await
+            .unwrap_or(Err(HookError::TimedOut { hook: hook.name() }));
+        tracing::trace!(task = %scope.task.name, hook = hook.name(), elapsed = ?watch.elapsed(), ok = result.is_ok(), "prestart hook");
+        result?;
+    }
+    Ok(preparation)
+}
+
+/// What a replay of the prestart hooks left.
+#[derive(Default)]
+pub struct Replayed {
+    /// What they made.
+    pub preparation: Preparation,
+    /// All went well.
+    pub whole: bool,
+    /// What the node was short of: a later replay may go better.
+    pub trouble: Option<String>,
+}
+
+/// Run all prestart hooks for a run that goes on: each leaves its effects again (directories, logs,
+/// devices, environment). One that fails leaves its part out; the run is not touched for that, and
+/// the next start asks again.
+pub async fn replay(scope: &TaskScope) -> Replayed {
+    let mut preparation = Preparation { goes_on: true, ..Preparation::default() };
+    let (mut whole, mut trouble) = (true, None);
+    for hook in &scope.hooks {
+        let done = clock::timeout(HOOK_WALL_MAX, hook.prestart(scope, &mut preparation)).await;
+        let error = match done {
+            Some(Ok(())) => continue,
+            Some(Err(error)) => error,
+            None => HookError::TimedOut { hook: hook.name() },
+        };
+        tracing::info!(task = %scope.task.name, hook = hook.name(), %error, "prestart hook not replayed");
+        whole = false;
+        if let HookError::Node { error } = error {
+            trouble.get_or_insert(error);
+        }
+    }
+    Replayed { preparation, whole, trouble }
+}
+
+/// Run all exited hooks.
+pub async fn exited(scope: &TaskScope) {
+    for hook in &scope.hooks {
+        if clock::timeout(HOOK_WALL_MAX, hook.exited(scope)).await.is_none() {
+            tracing::warn!(task = %scope.task.name, hook = hook.name(), "exited hook did not end in time");
+        }
+    }
+}
+
+/// Run all stop hooks.
+pub async fn stop(scope: &TaskScope) {
+    for hook in &scope.hooks {
+        if clock::timeout(HOOK_WALL_MAX, hook.stop(scope)).await.is_none() {
+            tracing::warn!(task = %scope.task.name, hook = hook.name(), "stop hook did not end in time");
+        }
+    }
+}

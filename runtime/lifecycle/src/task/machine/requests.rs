@@ -1,0 +1,183 @@
+//! What others ask of a task: kill, restart, finish, newer rules, the agent's leaving.
+//!
+//! ```text
+//!              nothing runs         starting        runs                 ended, being forgotten    Idle
+//! kill         Ending               its answer      stop ─► kill ─► host nothing follows           Ending
+//! restart      no                   no              stop, start again    no                        no
+//! force        at once, undelayed   starts anyway   stop, start again    starts again              starts
+//! finish       remembered           remembered      remembered           Ending                    Ending
+//! ```
+//! A run that is being recovered is there but its driver may not be: a restart of it is kept until the
+//! driver has it; in a kill the host sends the signal when the recovery takes too long.
+
+use super::super::events;
+use super::end::Next;
+use super::{At, Effect, Intent, Rules, State, TaskMachine};
+use ostler_model::event::TaskEvent;
+use ostler_model::limits::KILL_GRACE;
+use ostler_model::task::TaskStatus;
+
+impl TaskMachine {
+    pub(super) fn kill(
+        &mut self,
+        at: At,
+        event: Option<TaskEvent>,
+        reason: &str,
+        skip_delay: bool,
+    ) {
+        if self.is_final() || self.state == State::Ending {
+            return;
+        }
+        self.skip_delay |= skip_delay;
+        if self.intent.is_some_and(Intent::kills) {
+            if skip_delay && self.state == State::ShutdownDelay {
+                self.stop_run(at);
+            }
+            return;
+        }
+        match self.state {
+            // Dead: nothing to say, it is only no longer kept for a restart.
+            State::Idle => return self.end(),
+            // It ended by itself.
+            State::Settling if self.intent.is_none() => {
+                self.intent = Some(Intent::KillLate);
+                return;
+            }
+            State::Forgetting | State::Clearing
+                if self.public.status == TaskStatus::Dead || self.next == Some(Next::End) =>
+            {
+                self.intent = Some(Intent::KillLate);
+                self.next = Some(Next::End);
+                return;
+            }
+            _ => {}
+        }
+        self.intent = Some(Intent::Kill);
+        if let Some(event) = event {
+            self.public.push_event(event);
+        }
+        self.public.push_event(if self.runs() {
+            events::killing(at.now, reason, self.rules.kill_timeout)
+        } else {
+            events::killing_idle(at.now, reason)
+        });
+        match self.state {
+            State::Gated | State::AwaitingDriver | State::Delaying => self.killed(at),
+            State::Preparing => {
+                self.effects.push(Effect::AbandonPrepare);
+                self.killed(at);
+            }
+            State::Starting => {
+                self.go(State::StoppingStart);
+                self.set_timer(self.rules.kill_timeout);
+            }
+            State::Running => self.stop_run(at),
+            // On its way; it is not waited for as long as its hooks may take. Long enough for the
+            // host to have the run.
+            State::Recovering => self.set_timer(KILL_GRACE),
+            // The driver is not there to be asked; the host sends the signal.
+            State::AwaitingRecovery => self.stop_unrecovered(at),
+            // What is waited for may be given up now that nothing is to follow.
+            State::Reaping if self.undead => self.effects.push(Effect::TellUndead),
+            // Already being ended for a restart: the ending goes on, the restart is off.
+            _ => {}
+        }
+    }
+
+    /// May something of the task run now?
+    fn runs(&self) -> bool {
+        !matches!(
+            self.state,
+            State::Gated
+                | State::Preparing
+                | State::AwaitingDriver
+                | State::Delaying
+                | State::Forgetting
+                | State::Clearing
+        )
+    }
+
+    pub(super) fn restart(&mut self, at: At, reason: &str) {
+        match self.state {
+            State::Running => {
+                self.intent = Some(Intent::Restart);
+                self.public.push_event(events::restart_signaled(at.now, reason));
+                self.stop_run(at);
+            }
+            State::AwaitingRecovery => self.force_restart(at, reason),
+            _ => {}
+        }
+    }
+
+    pub(super) fn force_restart(&mut self, at: At, reason: &str) {
+        if self.intent.is_some() {
+            // Being killed, or ended for a restart already.
+            return;
+        }
+        match (self.state, self.next) {
+            (State::Running, _) => return self.restart(at, reason),
+            (State::Settling | State::Recovering | State::AwaitingRecovery, _) => {
+                self.intent = Some(Intent::Restart);
+            }
+            (State::Forgetting | State::Clearing, Some(Next::Restart(_))) => {
+                self.next = Some(Next::Again);
+            }
+            (State::Forgetting | State::Clearing, Some(Next::End)) if self.stays() => {
+                self.next = Some(Next::Revive);
+            }
+            (State::Delaying, _) => self.go(State::Gated),
+            (State::Idle, _) => self.revive(at),
+            // It starts anyway, or is over.
+            _ => return,
+        }
+        self.public.push_event(events::restart_signaled(at.now, reason));
+    }
+
+    pub(super) fn finish(&mut self) {
+        self.finished = true;
+        if self.next == Some(Next::Revive) {
+            self.next = Some(Next::End);
+        }
+        if self.state == State::Idle {
+            self.end();
+        }
+    }
+
+    pub(super) fn rules_changed(&mut self, at: At, rules: Rules) {
+        let before = std::mem::replace(&mut self.rules, rules).shutdown_delay;
+        if self.state != State::ShutdownDelay || before == rules.shutdown_delay {
+            return;
+        }
+        let waited = at.now.since(self.delay_since);
+        let rest = rules.shutdown_delay.unwrap_or_default().saturating_sub(waited);
+        if rest.is_zero() {
+            self.stop_now();
+        } else {
+            self.set_timer(rest);
+        }
+    }
+
+    pub(super) fn shutdown(&mut self) {
+        match self.state {
+            State::Gated
+            | State::AwaitingDriver
+            | State::AwaitingRecovery
+            | State::Delaying
+            | State::Idle
+            | State::Running => self.leave(),
+            State::Preparing => {
+                self.effects.push(Effect::AbandonPrepare);
+                self.leave();
+            }
+            State::Recovering => {
+                self.effects.push(Effect::AbandonRecover);
+                self.leave();
+            }
+            // What does not end is the next agent's to wait for, by the record of the run.
+            State::Reaping if self.undead => self.leave(),
+            State::Clearing if self.timer => self.leave(),
+            // What is on its way is finished first, all of it bounded.
+            _ => self.leaving = true,
+        }
+    }
+}

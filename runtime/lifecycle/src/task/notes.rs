@@ -1,0 +1,101 @@
+//! What a driver says of a task, on the way to the task's owner.
+//!
+//! ```text
+//! events.emit ─► sink of this run ─► queue of this task ─► runner ─► event `Driver`
+//!                  │ full: dropped, counted; told with the next that fits
+//! ```
+//! Each task has a queue of its own and a sink never waits: an owner that does not read delays no
+//! driver and no other task. After the owner has gone nothing is taken.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::mpsc;
+
+use ostler_model::ports::DriverEventSink;
+
+/// A message and its annotations; boxed, as requests are.
+pub type DriverNote = Box<(String, Vec<(String, String)>)>;
+
+/// Annotation of the first message after some were dropped: how many.
+pub const LOST: &str = "driver_messages_lost";
+
+/// Where the driver of one run says things.
+#[must_use]
+pub fn sink(notes: mpsc::Sender<DriverNote>) -> DriverEventSink {
+    let lost = AtomicU64::new(0);
+    Arc::new(move |message, mut details| {
+        let before = lost.swap(0, Ordering::SeqCst);
+        if before > 0 {
+            details.push((LOST.to_owned(), before.to_string()));
+        }
+        if notes.try_send(Box::new((message, details))).is_err() {
+            lost.fetch_add(before + 1, Ordering::SeqCst);
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    const ROOM: usize = 4;
+
+    fn say(sink: &DriverEventSink, number: usize) {
+        sink(number.to_string(), Vec::new());
+    }
+
+    fn read(queue: &mut mpsc::Receiver<DriverNote>) -> Vec<DriverNote> {
+        std::iter::from_fn(|| queue.try_recv().ok()).collect()
+    }
+
+    fn messages(notes: &[DriverNote]) -> Vec<&str> {
+        notes.iter().map(|note| note.0.as_str()).collect()
+    }
+
+    #[test]
+    fn messages_come_in_order_and_a_task_that_does_not_read_delays_no_other() {
+        let (stuck, mut stuck_queue) = mpsc::channel(ROOM);
+        let (reading, mut reading_queue) = mpsc::channel(ROOM);
+        let (stuck, reading) = (sink(stuck), sink(reading));
+        let mut heard = Vec::new();
+        for number in 0..100 {
+            say(&stuck, number);
+            say(&reading, number);
+            heard.extend(read(&mut reading_queue));
+        }
+        let all: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+        assert_eq!(messages(&heard), all);
+        assert_eq!(messages(&read(&mut stuck_queue)), ["0", "1", "2", "3"]);
+    }
+
+    #[test]
+    fn how_many_were_dropped_is_told_with_the_next_that_fits() {
+        let (sender, mut queue) = mpsc::channel(ROOM);
+        let sink = sink(sender);
+        for number in 0..10 {
+            say(&sink, number);
+        }
+        assert!(read(&mut queue).iter().all(|note| note.1.is_empty()));
+        say(&sink, 10);
+        say(&sink, 11);
+        let later = read(&mut queue);
+        assert_eq!(messages(&later), ["10", "11"]);
+        assert_eq!(later[0].1, [(LOST.to_owned(), "6".to_owned())]);
+        assert!(later[1].1.is_empty());
+    }
+
+    #[test]
+    fn who_has_gone_takes_nothing_that_is_said_afterwards() {
+        let (sender, mut queue) = mpsc::channel(ROOM);
+        let sink = sink(sender);
+        say(&sink, 0);
+        queue.close();
+        say(&sink, 1);
+        assert_eq!(messages(&read(&mut queue)), ["0"]);
+        drop(queue);
+        say(&sink, 2);
+    }
+}

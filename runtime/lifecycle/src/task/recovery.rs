@@ -1,0 +1,216 @@
+//! A run of an earlier agent: owned again, or ended and forgotten.
+//!
+//! ```text
+//!   host: is it there? ── never let go ─► NeverRan       cannot tell ─► NotReady: asked again
+//!      │ yes, or it ended │ no ─► Failed
+//!      ▼
+//!   replay the prestart hooks: directories, logs, devices, environment are effects, not marks
+//!      ▼
+//!   driver.recover ── not ready, broken ─► NotReady: asked again; the run goes on meanwhile
+//!      │ ok             │ does not know it ─► Failed: what still runs is killed by `clear`
+//!      ▼
+//!   Owned
+//! ```
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::TaskScope;
+use super::calls::{self, DriverNote, Run};
+use super::handle::{LocalRecord, StartedRecord};
+use super::hooks;
+use super::machine::TaskInput;
+use ostler_model::clock;
+use ostler_model::limits::KILL_GRACE;
+use ostler_model::ports::{Adoption, Driver, PluginCallError};
+use ostler_model::task::Workload;
+
+/// What became of a recovery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// Owned again.
+    Owned {
+        /// It ended while nobody looked.
+        ended: bool,
+    },
+    /// The driver cannot be asked now.
+    NotReady {
+        /// Its health text, or why the host cannot tell.
+        reason: String,
+        /// The host has the run.
+        held: bool,
+    },
+    /// Its processes were never let go.
+    NeverRan,
+    /// It is lost.
+    Failed {
+        /// For the event.
+        reason: String,
+    },
+}
+
+impl From<Recovery> for TaskInput {
+    fn from(recovery: Recovery) -> Self {
+        match recovery {
+            Recovery::Owned { ended } => Self::Recovered { ended },
+            Recovery::NotReady { reason, held } => Self::RecoveryNotReady { reason, held },
+            Recovery::NeverRan => Self::NeverRan,
+            Recovery::Failed { reason } => Self::RecoveryFailed { reason },
+        }
+    }
+}
+
+/// Own the run again. May be called again after `NotReady`.
+pub async fn recover(
+    scope: &TaskScope,
+    record: &LocalRecord,
+    run: &Run,
+    notes: mpsc::Sender<DriverNote>,
+) -> Recovery {
+    let Some(workload) = run.workload() else {
+        return unfinished(scope);
+    };
+    let failed = |reason: &str| Recovery::Failed { reason: reason.to_owned() };
+    let ended = match scope.workloads.adopt(&run.id, &run.identities(), &workload) {
+        Adoption::Running => false,
+        Adoption::Ended(_) => true,
+        Adoption::NotRun => return Recovery::NeverRan,
+        Adoption::Rebooted => return failed("the machine was restarted"),
+        // Not the host's: only the driver can tell.
+        Adoption::Unknown if matches!(workload, Workload::Poll(_)) => false,
+        Adoption::Unknown => return failed("it ended with the agent that ran it"),
+        Adoption::NotNow(reason) => return Recovery::NotReady { reason, held: false },
+    };
+    let driver = scope.drivers.dispense(&scope.task.driver);
+    if !run.has_context() {
+        let hooks::Replayed { preparation, whole, trouble } = hooks::replay(scope).await;
+        if let Some(reason) = trouble.filter(|_| !ended) {
+            // The run goes on; what the node is short of may come back.
+            return Recovery::NotReady { reason, held: true };
+        }
+        // Made once: while the driver cannot be asked yet, a hook that failed gets another try.
+        if whole || driver.is_ok() {
+            run.set_context(scope, record, notes, preparation);
+        }
+    }
+    match driver {
+        Ok(driver) if ended => {
+            run.set_driver(driver);
+            Recovery::Owned { ended }
+        }
+        // It comes, and only it knows what the exit means.
+        Err(error @ PluginCallError::StillLoading { .. }) if ended => {
+            Recovery::NotReady { reason: error.to_string(), held: false }
+        }
+        // The exit is known; what it means is then read without the driver.
+        Err(_) if ended => Recovery::Owned { ended },
+        Ok(driver) => ask(scope, record, run, driver).await,
+        Err(error) => Recovery::NotReady { reason: error.to_string(), held: true },
+    }
+}
+
+/// A run without a handle: what its driver may do tells whether anything of it can have run.
+fn unfinished(scope: &TaskScope) -> Recovery {
+    match scope.drivers.dispense(&scope.task.driver) {
+        Ok(driver) if driver.starts_held() => Recovery::NeverRan,
+        Ok(_) => Recovery::Failed {
+            reason: "the agent ended while the task was being started".to_owned(),
+        },
+        Err(error) => Recovery::NotReady { reason: error.to_string(), held: false },
+    }
+}
+
+async fn ask(
+    scope: &TaskScope,
+    record: &LocalRecord,
+    run: &Run,
+    driver: Arc<dyn Driver>,
+) -> Recovery {
+    let (Some(context), Some(handle)) = (run.context(), run.handle()) else {
+        return Recovery::NeverRan;
+    };
+    let call = driver.recover(Arc::clone(&context), handle.clone());
+    match calls::bounded(scope, (&*driver, &*context), "recover", call).await {
+        Ok(started) => {
+            // Not before: until it has answered it may say that it knows no such task.
+            run.set_driver(driver);
+            // One of an older agent has none.
+            calls::note(scope, record, run).await;
+            if run.set_started(started.clone()) {
+                let written = record.update(|local| {
+                    if let Some(now) = local.run.as_mut() {
+                        now.started = Some(StartedRecord::from(started));
+                    }
+                });
+                if let Err(error) = written.await {
+                    tracing::error!(run = %run.id, error = %error.text(), "handle not recorded");
+                }
+            }
+            Recovery::Owned { ended: false }
+        }
+        Err(error) if waits(&error) => Recovery::NotReady { reason: error.to_string(), held: true },
+        Err(error) => {
+            let reason = error.to_string();
+            let polled = matches!(run.workload(), Some(Workload::Poll(_)));
+            if polled && !matches!(error, PluginCallError::NotFound(_)) {
+                // Nobody else can end it: only when it is dead may another run begin.
+                let call = driver.kill(Arc::clone(&context), handle);
+                let killed = calls::bounded(scope, (&*driver, &*context), "kill", call).await;
+                if let Err(alive) = killed.or_else(not_found_is_dead) {
+                    let reason = format!("{reason}; and it cannot be killed: {alive}");
+                    return Recovery::NotReady { reason, held: true };
+                }
+            }
+            Recovery::Failed { reason }
+        }
+    }
+}
+
+fn not_found_is_dead(error: PluginCallError) -> Result<(), PluginCallError> {
+    if matches!(error, PluginCallError::NotFound(_)) { Ok(()) } else { Err(error) }
+}
+
+/// A driver that is broken now may work later; the run itself is not touched for that.
+fn waits(error: &PluginCallError) -> bool {
+    error.recoverable() || matches!(error, PluginCallError::UnknownPlugin { .. })
+}
+
+/// End what is left of a run, make driver and host forget it. Bounded. `false` when a process did
+/// not end, or may not have: nothing is forgotten then, and it may be called again.
+pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
+    run.abandon();
+    let identities = run.identities();
+    let known = run.workload();
+    let workload = known.clone().unwrap_or_else(|| Workload::Process(String::new()));
+    let mut ended = true;
+    if !identities.is_empty() {
+        // Owned for as long as it takes to end them, those that can be.
+        let _adopted = scope.workloads.adopt(&run.id, &identities, &workload);
+        scope.workloads.kill_run(&run.id);
+        for identity in &identities {
+            let id = format!("{}-{}", identity.pid, identity.start_ticks);
+            let gone = scope.workloads.wait(&run.id, &Workload::Process(id));
+            if clock::timeout(KILL_GRACE, gone).await.is_none() {
+                tracing::error!(run = %run.id, pid = identity.pid, "a process did not end after its kill");
+                ended = false;
+            }
+        }
+        // What the host could not own has no end to wait for: looked at by what identifies it.
+        ended &= scope.workloads.end_leftovers(&run.id, &identities).await;
+    }
+    if !ended {
+        return false;
+    }
+    if run.driver().is_none()
+        && let Ok(driver) = scope.drivers.dispense(&scope.task.driver)
+    {
+        run.set_driver(driver);
+    }
+    if known.is_some() && !run.has_context() {
+        let (notes, _) = mpsc::channel(1);
+        run.set_context(scope, record, notes, hooks::Preparation::default());
+    }
+    calls::forget_run(scope, record, run).await;
+    true
+}

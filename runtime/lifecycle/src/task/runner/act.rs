@@ -1,0 +1,184 @@
+//! Effects of the machine, as calls beside the owner.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+
+use super::Runner;
+use super::answer::{Answer, Call};
+use crate::task::calls::{self, Run, StartError};
+use crate::task::hooks;
+use crate::task::machine::Effect;
+use crate::task::recovery::{self, Recovery};
+use ostler_model::clock;
+
+impl Runner {
+    /// Do what the machine says.
+    pub(super) fn act(&mut self, effect: Effect) {
+        let scope = Arc::clone(&self.scope);
+        match effect {
+            Effect::Prepare => {
+                self.number += 1;
+                self.call(Call::Prepare, async move {
+                    Answer::Prepared(Box::new(hooks::prestart(&scope).await))
+                });
+            }
+            Effect::AbandonPrepare => self.abort(Call::Prepare),
+            Effect::Start => self.start(),
+            Effect::AbandonStart => {
+                if let Some(run) = &self.run {
+                    run.abandon();
+                }
+                self.abort(Call::Start);
+            }
+            Effect::KillRun => {
+                if let Some(run) = &self.run {
+                    scope.workloads.kill_run(&run.id);
+                }
+            }
+            Effect::Timer(after) => self.timer = Some(Box::pin(clock::sleep(after))),
+            Effect::CancelTimer => self.timer = None,
+            Effect::End => {
+                let (record, run) = (self.record.clone(), self.run.take());
+                self.call(Call::End, async move {
+                    calls::end(&scope, &record, run.as_deref()).await;
+                    Answer::Ended
+                });
+            }
+            // A run that is not forgotten yet is the next agent's.
+            Effect::Leave => self.forget_due = false,
+            Effect::Recover => self.recover(),
+            Effect::AbandonRecover => self.abort(Call::Recover),
+            // Taken up when the public state is durable.
+            Effect::Forget => self.forget_due = true,
+            Effect::Clear => self.clear(),
+            Effect::Watch
+            | Effect::Stop(_)
+            | Effect::Kill
+            | Effect::Settle
+            | Effect::TellUndead => {
+                self.act_on_run(effect);
+            }
+        }
+    }
+
+    fn start(&mut self) {
+        let run = self.preparation.take().and_then(|preparation| {
+            Run::new(&self.scope, &self.record, self.notes.clone(), preparation)
+        });
+        let Some(run) = run.map(Arc::new) else {
+            // Not reached with the standard hooks: each fails rather than leave a part out.
+            let error = "the prestart hooks left the preparation incomplete".to_owned();
+            let failed = Answer::Started(Err(StartError { error, recoverable: false }));
+            self.call(Call::Start, async move { failed });
+            return;
+        };
+        self.run = Some(Arc::clone(&run));
+        let (scope, record, guard) =
+            (Arc::clone(&self.scope), self.record.clone(), run.start_guard());
+        self.call(Call::Start, async move {
+            let answer = calls::start(&scope, &record, &run).await;
+            drop(guard);
+            Answer::Started(answer)
+        });
+    }
+
+    fn act_on_run(&mut self, effect: Effect) {
+        let Some(run) = self.run.clone() else { return };
+        let scope = Arc::clone(&self.scope);
+        match effect {
+            Effect::Watch => self.call(Call::Watch, async move {
+                calls::watch(&scope, &run).await;
+                Answer::WorkloadEnded
+            }),
+            Effect::Stop(timeout) => self.call(Call::Stop, async move {
+                Answer::Stopped(calls::stop(&scope, &run, timeout).await)
+            }),
+            Effect::Kill => self
+                .call(Call::Kill, async move { Answer::Killed(calls::kill(&scope, &run).await) }),
+            Effect::Settle => self.call(Call::Settle, async move {
+                if calls::never_ran(&scope, &run) {
+                    return Answer::Recovered(Recovery::NeverRan);
+                }
+                let (exit, trouble) = calls::settle(&scope, &run).await;
+                Answer::Settled(exit, trouble)
+            }),
+            Effect::TellUndead if self.machine.killed_for_good() && calls::is_polled(&run) => {
+                let error = calls::give_up(&scope, &run);
+                self.call(Call::Tell, async move { Answer::GivenUp(error) });
+            }
+            Effect::TellUndead => {
+                let what = calls::undead(&scope, &run);
+                tracing::warn!(task = %scope.task.name, run = %run.id, what, "killed and not ended");
+                self.call(Call::Tell, async move { Answer::Undead(what) });
+            }
+            _ => {}
+        }
+    }
+
+    fn recover(&mut self) {
+        let Some(run) = self.run.clone() else {
+            // Not reached: only a task with a recorded run is recovered.
+            self.call(Call::Recover, async { Answer::Recovered(Recovery::NeverRan) });
+            return;
+        };
+        let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
+        let notes = self.notes.clone();
+        self.call(Call::Recover, async move {
+            Answer::Recovered(recovery::recover(&scope, &record, &run, notes).await)
+        });
+    }
+
+    fn clear(&mut self) {
+        let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
+        // Kept until nothing is left of it.
+        let run = self.run.clone();
+        self.call(Call::Clear, async move {
+            Answer::Cleared(match run {
+                Some(run) => recovery::clear(&scope, &record, &run).await,
+                None => true,
+            })
+        });
+    }
+
+    /// Make driver and host forget the run, once what follows it is durable.
+    pub(super) fn forget_if_due(&mut self) {
+        if !self.forget_due {
+            return;
+        }
+        if self.writing || self.dirty {
+            // Nothing follows a kill: what was written before says enough of it.
+            if !(self.refused && self.machine.killed_for_good()) {
+                return;
+            }
+        }
+        self.forget_due = false;
+        let (scope, record, run) = (Arc::clone(&self.scope), self.record.clone(), self.run.clone());
+        self.call(Call::Forget, async move {
+            if let Some(run) = run {
+                calls::forget_run(&scope, &record, &run).await;
+            }
+            Answer::Forgotten
+        });
+    }
+
+    /// Run a call beside the owner; its answer carries the number of the present run.
+    pub(super) fn call(
+        &mut self,
+        call: Call,
+        future: impl Future<Output = Answer> + Send + 'static,
+    ) {
+        let number = self.number;
+        // Not an async block around it, which would have room for the future twice.
+        let abort = self.calls.spawn(future.map(move |answer| (number, answer)));
+        self.kinds.insert(abort.id(), (number, call, abort));
+    }
+
+    pub(super) fn abort(&mut self, call: Call) {
+        for (_, known, abort) in self.kinds.values() {
+            if *known == call {
+                abort.abort();
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What the calls beside the owner answer.
+
+use super::save::Lasting;
+use crate::task::calls::{self, Asked, StartError};
+use crate::task::hooks::{HookError, Preparation};
+use crate::task::recovery::Recovery;
+use ostler_model::task::ExitResult;
+
+/// What a call beside the owner ended with.
+pub(super) enum Answer {
+    Prepared(Box<Result<Preparation, HookError>>),
+    Started(Result<(), StartError>),
+    WorkloadEnded,
+    Stopped(Result<Asked, String>),
+    Killed(Result<Asked, String>),
+    Settled(ExitResult, Option<String>),
+    Forgotten,
+    Recovered(Recovery),
+    /// Nothing is left, or something that did not end.
+    Cleared(bool),
+    /// This of the run does not end.
+    Undead(String),
+    /// Nobody can tell that it ends, for this reason.
+    GivenUp(String),
+    Ended,
+    /// A signal was delivered or not; the asker has its answer already.
+    Signaled,
+    /// What of the public state is durable now; absent when the write failed.
+    Written(Option<Lasting>),
+}
+
+/// Which call; what is made of one that panicked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Prepare,
+    Start,
+    Watch,
+    Stop,
+    Kill,
+    Settle,
+    Forget,
+    Recover,
+    Clear,
+    End,
+    Signal,
+    Tell,
+    Write,
+}
+
+impl Call {
+    /// The answer of a call that panicked: that call's failure, not the owner's end.
+    pub(super) fn panicked(self) -> Answer {
+        let error = format!("internal error: the call {self:?} panicked");
+        match self {
+            Self::Prepare => {
+                Answer::Prepared(Box::new(Err(HookError::Setup { error, recoverable: false })))
+            }
+            Self::Start => Answer::Started(Err(StartError { error, recoverable: false })),
+            Self::Watch => Answer::WorkloadEnded,
+            Self::Stop => Answer::Stopped(Err(error)),
+            Self::Kill => Answer::Killed(Err(error)),
+            Self::Settle => Answer::Settled(calls::not_known(error), None),
+            Self::Forget => Answer::Forgotten,
+            Self::Recover => Answer::Recovered(Recovery::NotReady { reason: error, held: false }),
+            Self::Clear => Answer::Cleared(false),
+            Self::End => Answer::Ended,
+            Self::Signal | Self::Tell => Answer::Signaled,
+            Self::Write => Answer::Written(None),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! How an owner comes to be: for a new task, or for one of an earlier agent.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::super::calls::Run;
+use super::super::handle::{LocalRecord, LocalState};
+use super::super::machine::{Effect, KnownRun, Restored, Rules, TaskMachine};
+use super::super::{PresentRun, RestoredTask, TaskHandle, TaskScope};
+use super::save::Lasting;
+use super::{Farewell, Runner};
+use crate::alloc::coordinator::Gate;
+use ostler_model::limits::{DRIVER_EVENTS_QUEUE_MAX, RUNNER_QUEUE_MAX};
+
+/// Start the owner of a task never seen before.
+pub(in super::super) fn spawn(
+    scope: TaskScope,
+    gate: watch::Receiver<Gate>,
+    tick: Arc<Notify>,
+) -> TaskHandle {
+    let machine = TaskMachine::new(rules(&scope), scope.clock.now());
+    let local = LocalState {
+        run: None,
+        tracker: machine.tracker(),
+        run_complete: false,
+        delayed_until: None,
+    };
+    start(scope, gate, tick, Born { machine, first: Vec::new(), local, run: None, known: None })
+}
+
+/// Start the owner of a task an earlier agent had.
+pub(in super::super) fn restore(
+    scope: TaskScope,
+    gate: watch::Receiver<Gate>,
+    tick: Arc<Notify>,
+    restored: RestoredTask,
+) -> TaskHandle {
+    let RestoredTask { state, local } = restored;
+    let record = local.as_ref().and_then(|local| local.run.clone());
+    let known = match &record {
+        None => KnownRun::None,
+        Some(run) if run.started.is_some() => KnownRun::Started,
+        Some(_) => KnownRun::Unfinished,
+    };
+    let lasting = state.as_ref().map(Lasting::of);
+    let what = Restored {
+        state,
+        tracker: local.as_ref().map(|local| local.tracker),
+        run: known,
+        complete: local.as_ref().is_some_and(|local| local.run_complete),
+        delayed_until: local.as_ref().and_then(|local| local.delayed_until),
+    };
+    let (machine, first) = TaskMachine::restore(rules(&scope), scope.clock.now(), what);
+    let local = local.unwrap_or_else(|| LocalState {
+        run: None,
+        tracker: machine.tracker(),
+        run_complete: false,
+        delayed_until: None,
+    });
+    let run = record.map(|record| Arc::new(Run::restored(record)));
+    start(scope, gate, tick, Born { machine, first, local, run, known: lasting })
+}
+
+fn rules(scope: &TaskScope) -> Rules {
+    let kind = scope.allocation.job.kind;
+    Rules::of(&scope.task, kind, scope.kill_timeout_max, scope.restartable)
+}
+
+struct Born {
+    machine: TaskMachine,
+    first: Vec<Effect>,
+    local: LocalState,
+    run: Option<Arc<Run>>,
+    known: Option<Lasting>,
+}
+
+fn start(
+    scope: TaskScope,
+    gate: watch::Receiver<Gate>,
+    tick: Arc<Notify>,
+    born: Born,
+) -> TaskHandle {
+    let Born { machine, first, local, run, known } = born;
+    let (requests, inbox) = mpsc::channel(RUNNER_QUEUE_MAX);
+    let (notes, notes_inbox) = mpsc::channel(DRIVER_EVENTS_QUEUE_MAX);
+    let (published, state) = watch::channel(machine.public().clone());
+    let gone = CancellationToken::new();
+    let task = scope.task.name.clone();
+    let logs = scope.logs.clone();
+    let newest = watch::Sender::new(Arc::clone(&scope.allocation));
+    let newer = newest.subscribe();
+    let present = PresentRun::default();
+    let workloads = Arc::clone(&scope.workloads);
+    let record = LocalRecord::new(scope.allocation.id, task.clone(), scope.state.clone(), local);
+    let mut runner = Box::new(Runner {
+        scope: Arc::new(scope),
+        machine,
+        record,
+        number: 0,
+        preparation: None,
+        run,
+        calls: JoinSet::new(),
+        kinds: HashMap::new(),
+        timer: None,
+        notes,
+        published,
+        tick,
+        writing: false,
+        dirty: true,
+        forget_due: false,
+        refused: false,
+        closing: CancellationToken::new(),
+        present: Arc::clone(&present),
+        lasting: known.unwrap_or_default(),
+    });
+    let farewell = Farewell { gone: gone.clone(), tick: Arc::clone(&runner.tick) };
+    let owner = tokio::spawn(async move {
+        for effect in first {
+            runner.act(effect);
+        }
+        runner.own(inbox, gate, notes_inbox, newer).await;
+        drop(farewell);
+    });
+    #[cfg(not(test))]
+    drop(owner);
+    TaskHandle {
+        task,
+        requests,
+        newest,
+        state,
+        logs,
+        gone,
+        present,
+        workloads,
+        #[cfg(test)]
+        owner: owner.abort_handle(),
+    }
+}

@@ -1,0 +1,172 @@
+//! Streams whose writer is another process: the writer's side, and the agent's look at the files.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::Weak;
+use std::time::Duration;
+
+use rustix::fs::inotify;
+use tokio::io::unix::AsyncFd;
+
+use super::files::{LogError, LogFiles};
+use super::rotate::{Kept, RotatingWriter};
+use super::stream::{Shared, Standing};
+use ostler_model::clock;
+
+/// How often the files are looked at besides the kernel's notices, which network file systems and
+/// a full event queue keep back.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often they are looked at where the kernel gives no notices.
+const LOOK_INTERVAL_ALONE: Duration = Duration::from_millis(100);
+/// Bytes of notices taken at once.
+const NOTICES_BYTES: usize = 4096;
+
+/// Writes one stream in a process that is not the agent. Synchronous; shares its files with other
+/// writers of the same stream.
+#[derive(Debug)]
+pub struct OutsideWriter(RotatingWriter);
+
+impl OutsideWriter {
+    /// Go on with the files `<prefix>N` of `dir`: at most `files_max`, each left at
+    /// `file_bytes_max` bytes.
+    ///
+    /// # Errors
+    /// When the directory cannot be read or the file not be made.
+    pub fn open(
+        dir: OwnedFd,
+        prefix: String,
+        files_max: u32,
+        file_bytes_max: u64,
+    ) -> Result<Self, LogError> {
+        let files = LogFiles::handed_over(dir, prefix);
+        RotatingWriter::open_shared(files, files_max, file_bytes_max).map(Self)
+    }
+
+    /// Append. Never fails: what cannot be written is counted.
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+    }
+
+    /// Bytes that could not be written since opening.
+    #[must_use]
+    pub const fn dropped_bytes(&self) -> u64 {
+        self.0.dropped_bytes()
+    }
+}
+
+/// What is known of files that another process writes.
+#[derive(Debug, Default)]
+pub(super) struct Outside {
+    /// Oldest first, as found by the last look.
+    kept: Vec<Kept>,
+    /// End of the newest file, as far as it was seen.
+    position: u64,
+}
+
+impl Outside {
+    /// Look at the files. What cannot be read is taken as unchanged.
+    pub(super) fn look(&mut self, files: &LogFiles) -> Standing {
+        match files.indices() {
+            Ok(indices) => self.found(files, &indices),
+            Err(error) => tracing::debug!(%error, "the logs of a task cannot be looked at"),
+        }
+        let none = Kept { index: 0, start: 0 };
+        let first = self.kept.first().copied().unwrap_or(none);
+        let current = self.kept.last().copied().unwrap_or(none);
+        Standing {
+            first: (first.index, first.start),
+            current: (current.index, current.start),
+            position: self.position,
+            closed: false,
+        }
+    }
+
+    /// A file begins where the one before it ends; one whose predecessors are all gone, where the
+    /// last look ended (what came and went unseen since is not counted).
+    fn found(&mut self, files: &LogFiles, indices: &[u64]) {
+        let mut kept = Vec::with_capacity(indices.len());
+        let mut end = None;
+        for index in indices {
+            let known = self.kept.iter().find(|known| known.index == *index);
+            let Some(size) = files.size(*index) else { continue };
+            let begin = end.unwrap_or(self.position);
+            let start = known.map_or(begin, |known| known.start);
+            kept.push(Kept { index: *index, start });
+            end = Some(start.saturating_add(size));
+        }
+        if let Some(end) = end {
+            self.kept = kept;
+            self.position = self.position.max(end);
+        }
+    }
+}
+
+/// Look at the files of a stream whenever they may have changed, for as long as somebody follows.
+pub(super) async fn watch(stream: Weak<Shared>) {
+    let notices = stream.upgrade().and_then(|stream| Notices::of(stream.files()));
+    let interval = if notices.is_some() { LOOK_INTERVAL } else { LOOK_INTERVAL_ALONE };
+    loop {
+        let Some(looked) = stream.upgrade() else { return };
+        // Files are looked at on a thread that may be held up.
+        let looked = tokio::task::spawn_blocking(move || looked.look_for_followers());
+        if !looked.await.unwrap_or(false) {
+            return;
+        }
+        let notice = async {
+            match &notices {
+                Some(notices) => notices.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        // Over time: looked at all the same.
+        if clock::timeout(interval, notice).await == Some(false) {
+            clock::sleep(LOOK_INTERVAL_ALONE).await;
+        }
+    }
+}
+
+/// The kernel's notices that something in a directory changed.
+struct Notices(AsyncFd<OwnedFd>);
+
+impl Notices {
+    /// `None` where there are none to be had: each user may only have so many (`inotify(7)`).
+    fn of(files: &LogFiles) -> Option<Self> {
+        let fd = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK);
+        let fd = fd
+            .inspect_err(|errno| {
+                tracing::debug!(%errno, "logs are looked at without notices of the kernel");
+            })
+            .ok()?;
+        let what = inotify::WatchFlags::MODIFY
+            | inotify::WatchFlags::CREATE
+            | inotify::WatchFlags::DELETE
+            | inotify::WatchFlags::MOVE
+            | inotify::WatchFlags::ONLYDIR;
+        // By descriptor: the path may lead elsewhere by now.
+        let path = format!("/proc/self/fd/{}", files.dir().as_raw_fd());
+        inotify::add_watch(&fd, path, what).ok()?;
+        // SAFETY: the descriptor is owned here, never changes, and is closed only with the `AsyncFd`.
+        unsafe { AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE) }.ok().map(Self)
+    }
+
+    /// Wait for notices and take those that are there; `false` when that is not possible.
+    async fn next(&self) -> bool {
+        let Ok(mut ready) = self.0.readable().await else {
+            return false;
+        };
+        let taken = ready.try_io(|fd| {
+            let mut buffer = [0; NOTICES_BYTES];
+            loop {
+                match rustix::io::read(fd.get_ref(), &mut buffer) {
+                    Ok(NOTICES_BYTES) => {}
+                    // Fewer than fit: those were all, and the next wait would say so itself.
+                    Ok(_) | Err(rustix::io::Errno::AGAIN) => {
+                        return Err(io::ErrorKind::WouldBlock.into());
+                    }
+                    Err(errno) => return Err::<(), io::Error>(errno.into()),
+                }
+            }
+        });
+        !matches!(taken, Ok(Err(_)))
+    }
+}

@@ -1,0 +1,108 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cap_std::ambient_authority;
+use cap_std::fs::Dir;
+
+use super::super::OutsideWriter;
+use super::super::tail::Follower;
+use super::*;
+
+fn logs(path: &Path) -> TaskLogs {
+    let dir = Dir::open_ambient_dir(path, ambient_authority()).unwrap();
+    TaskLogs::open(&dir, &TaskName::new("web").unwrap(), &LogConfig::default()).unwrap()
+}
+
+/// A writer as another process has it, with files of `limit` bytes.
+fn writer(stream: &LogStream, files_max: u32, limit: u64) -> OutsideWriter {
+    let files = stream.files().unwrap();
+    let dir = files.dir.try_clone().unwrap();
+    OutsideWriter::open(dir, files.prefix, files_max, limit).unwrap()
+}
+
+async fn read(follower: &mut Follower, count: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < count {
+        let next = ostler_model::clock::timeout(Duration::from_secs(20), follower.next(100)).await;
+        bytes.extend(next.expect("seen in time").expect("open").bytes);
+    }
+    bytes
+}
+
+#[tokio::test]
+async fn a_follower_sees_what_another_process_writes_over_rotations_and_ends_at_the_close() {
+    let path = tempfile::tempdir().unwrap();
+    let logs = logs(path.path());
+    let mut follower = logs.stdout.follow(From::Start);
+    let mut writer = writer(&logs.stdout, 10, 8);
+    for line in ["one\n", "two, and long\n", "three\n", "4\n", "five is long\n"] {
+        writer.write(line.as_bytes());
+        assert_eq!(read(&mut follower, line.len()).await, line.as_bytes());
+    }
+    writer.write(b"last");
+    logs.close();
+    assert_eq!(read(&mut follower, 4).await, b"last");
+    assert_eq!(follower.next(10).await, None);
+    assert_eq!(logs.stdout.written_bytes(), 39 + 4);
+    assert!(fs::read_dir(path.path()).unwrap().count() > 3);
+}
+
+#[tokio::test]
+async fn a_follower_that_comes_later_is_served_too_and_one_from_now_sees_only_what_comes() {
+    let path = tempfile::tempdir().unwrap();
+    let logs = logs(path.path());
+    let mut writer = writer(&logs.stderr, 10, 8);
+    writer.write(b"before\n");
+    let mut first = logs.stderr.follow(From::Start);
+    assert_eq!(read(&mut first, 7).await, b"before\n");
+    drop(first);
+    let (mut now, mut start) = (logs.stderr.follow(From::Now), logs.stderr.follow(From::Start));
+    writer.write(b"after\n");
+    assert_eq!(read(&mut now, 6).await, b"after\n");
+    assert_eq!(read(&mut start, 13).await, b"before\nafter\n");
+    let shared = Arc::downgrade(&logs.stderr.shared);
+    writer.write(b"end");
+    drop(logs);
+    assert_eq!(read(&mut now, 3).await, b"end");
+    assert_eq!(now.next(10).await, None);
+    assert_eq!(shared.upgrade().map(drop), None, "who looks does not keep the stream open");
+}
+
+#[tokio::test]
+async fn files_pruned_between_two_looks_are_told_as_skipped_as_far_as_they_were_seen() {
+    let path = tempfile::tempdir().unwrap();
+    let logs = logs(path.path());
+    let mut writer = writer(&logs.stdout, 3, 4);
+    for line in ["0aa\n", "1aa\n", "2aa\n"] {
+        writer.write(line.as_bytes());
+    }
+    let mut follower = logs.stdout.follow(From::Start);
+    assert_eq!(follower.next(4).await.unwrap().bytes, b"0aa\n");
+    for line in ["3aa\n", "4aa\n", "5aa\n", "6aa\n"] {
+        writer.write(line.as_bytes());
+        logs.stdout.shared.look();
+    }
+    logs.close();
+    let (mut bytes, mut skipped) = (Vec::new(), 0);
+    while let Some(chunk) = follower.next(100).await {
+        bytes.extend(chunk.bytes);
+        skipped += chunk.skipped_bytes;
+    }
+    assert_eq!((bytes, skipped), (b"4aa\n5aa\n6aa\n".to_vec(), 12));
+}
+
+#[tokio::test]
+async fn a_stream_written_here_is_no_stream_of_another_process_any_more() {
+    let path = tempfile::tempdir().unwrap();
+    let logs = logs(path.path());
+    let mut follower = logs.stdout.follow(From::Start);
+    logs.stdout.write(b"here\n");
+    assert!(logs.stdout.files().is_none());
+    assert_eq!(read(&mut follower, 5).await, b"here\n");
+    logs.close();
+    assert_eq!(follower.next(10).await, None);
+}

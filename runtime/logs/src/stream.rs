@@ -1,0 +1,255 @@
+//! The logs of one task while it may still print.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cap_std::fs::Dir;
+use tokio::sync::watch;
+
+use super::files::{LogError, LogFiles, StreamKind};
+use super::outside::{self, Outside};
+use super::rotate::RotatingWriter;
+use super::tail::{Follower, From};
+use ostler_model::ids::TaskName;
+use ostler_model::job::LogConfig;
+use ostler_model::limits::MIB;
+use ostler_model::ports::{ByteSink, SinkFiles};
+
+/// Both streams of one task; they stay open over its restarts.
+#[derive(Clone, Debug)]
+pub struct TaskLogs {
+    /// Standard output.
+    pub stdout: Arc<LogStream>,
+    /// Standard error.
+    pub stderr: Arc<LogStream>,
+}
+
+impl TaskLogs {
+    /// Open the files of a task in the allocation's log directory, going on where they end. With
+    /// `config.disabled` nothing is opened and all output is discarded.
+    ///
+    /// # Errors
+    /// When the directory cannot be read or a file not be made.
+    pub fn open(dir: &Dir, task: &TaskName, config: &LogConfig) -> Result<Self, LogError> {
+        let stream = |kind| LogStream::open(LogFiles::new(dir, task, kind)?, config);
+        Ok(Self {
+            stdout: Arc::new(stream(StreamKind::Stdout)?),
+            stderr: Arc::new(stream(StreamKind::Stderr)?),
+        })
+    }
+
+    /// Nothing more will be written: followers end after the last byte.
+    pub fn close(&self) {
+        self.stdout.close();
+        self.stderr.close();
+    }
+}
+
+/// What followers need to know: where the stream stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// Lowest index kept, and the stream position of its first byte.
+    pub first: (u64, u64),
+    /// Index being written, and the stream position of its first byte.
+    pub current: (u64, u64),
+    /// Bytes of the stream so far.
+    pub position: u64,
+    /// No more will come.
+    pub closed: bool,
+}
+
+/// One stream of a task. Writing appends to the files at once and wakes followers; what another
+/// process writes is seen by followers a moment later.
+#[derive(Debug)]
+pub struct LogStream {
+    shared: Arc<Shared>,
+}
+
+/// What a stream and whoever looks at its files for it have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    files: LogFiles,
+    writer: Mutex<Writer>,
+    standing: watch::Sender<Standing>,
+    /// Somebody looks at the files.
+    watched: AtomicBool,
+}
+
+/// Who writes.
+#[derive(Debug)]
+enum Writer {
+    /// Logs are disabled.
+    Nobody,
+    /// Another process, or nobody yet.
+    Outside { seen: Outside, files_max: u32, file_bytes_max: u64, dropped_bytes: u64 },
+    /// This one.
+    Here(RotatingWriter),
+}
+
+impl LogStream {
+    fn open(files: LogFiles, config: &LogConfig) -> Result<Self, LogError> {
+        if config.disabled {
+            return Ok(Self::new(files, None));
+        }
+        let file_bytes_max = u64::from(config.max_file_size_mb.max(1)) * MIB;
+        // Says now what is wrong, and makes the first file. Not kept: another process may write.
+        drop(RotatingWriter::open(files.clone(), config.max_files, file_bytes_max)?);
+        let (seen, files_max) = (Outside::default(), config.max_files);
+        let writer = Writer::Outside { seen, files_max, file_bytes_max, dropped_bytes: 0 };
+        Ok(Self::with(files, writer, Standing::default()))
+    }
+
+    pub(super) fn new(files: LogFiles, writer: Option<RotatingWriter>) -> Self {
+        let standing = writer.as_ref().map_or_else(Standing::default, standing);
+        Self::with(files, writer.map_or(Writer::Nobody, Writer::Here), standing)
+    }
+
+    fn with(files: LogFiles, writer: Writer, standing: Standing) -> Self {
+        let (writer, standing) = (Mutex::new(writer), watch::Sender::new(standing));
+        Self { shared: Arc::new(Shared { files, writer, standing, watched: false.into() }) }
+    }
+
+    /// Read the stream from its oldest kept byte or from now on, until it is closed and all was
+    /// read. The follower does not keep the stream open: dropping the last `Arc` closes it.
+    /// To be called in a tokio runtime.
+    #[must_use]
+    pub fn follow(&self, from: From) -> Follower {
+        let shared = &self.shared;
+        let outside = shared.look();
+        let follower = Follower::live(shared.files.clone(), shared.standing.subscribe(), from);
+        if outside
+            && !shared.standing.borrow().closed
+            && !shared.watched.swap(true, Ordering::SeqCst)
+        {
+            match tokio::runtime::Handle::try_current() {
+                Ok(runtime) => drop(runtime.spawn(outside::watch(Arc::downgrade(shared)))),
+                Err(_) => shared.watched.store(false, Ordering::SeqCst),
+            }
+        }
+        follower
+    }
+
+    /// Nothing more will be written, here or by another process. Later writes are discarded.
+    pub fn close(&self) {
+        self.shared.look();
+        // Under the lock: no write may come between the last byte and the mark.
+        let _writer = self.shared.lock();
+        self.shared.standing.send_modify(|standing| standing.closed = true);
+    }
+
+    /// Bytes that could not be written here.
+    #[must_use]
+    pub fn dropped_bytes(&self) -> u64 {
+        match &*self.shared.lock() {
+            Writer::Nobody => 0,
+            Writer::Outside { dropped_bytes, .. } => *dropped_bytes,
+            Writer::Here(writer) => writer.dropped_bytes(),
+        }
+    }
+
+    /// Bytes of the stream so far, those found at opening included.
+    #[must_use]
+    pub fn written_bytes(&self) -> u64 {
+        self.shared.look();
+        self.shared.standing.borrow().position
+    }
+}
+
+impl Drop for LogStream {
+    /// Followers end at what is there now: they have something left as long as it is looked for.
+    fn drop(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(move || shared.look())),
+            Err(_) => drop(shared.look()),
+        }
+    }
+}
+
+impl Shared {
+    pub(super) const fn files(&self) -> &LogFiles {
+        &self.files
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tell followers how the files stand that another process writes; `false` when none does.
+    fn look(&self) -> bool {
+        let mut writer = self.lock();
+        let Writer::Outside { seen, .. } = &mut *writer else {
+            return false;
+        };
+        if !self.standing.borrow().closed {
+            let now = seen.look(&self.files);
+            self.standing.send_if_modified(|before| std::mem::replace(before, now) != now);
+        }
+        true
+    }
+
+    /// As `look`, unless nobody follows any more or nothing more will come: then `false`, and the
+    /// next follower needs somebody new to look.
+    pub(super) fn look_for_followers(&self) -> bool {
+        let wanted =
+            self.look() && !self.standing.borrow().closed && self.standing.receiver_count() > 0;
+        if !wanted {
+            self.watched.store(false, Ordering::SeqCst);
+            // One that came while the mark still stood has counted on us.
+            let came = self.standing.receiver_count() > 0 && !self.standing.borrow().closed;
+            let outside = matches!(*self.lock(), Writer::Outside { .. });
+            return came && outside && !self.watched.swap(true, Ordering::SeqCst);
+        }
+        true
+    }
+}
+
+impl ByteSink for LogStream {
+    fn write(&self, bytes: &[u8]) {
+        let mut writer = self.shared.lock();
+        if self.shared.standing.borrow().closed || bytes.is_empty() {
+            return;
+        }
+        if let Writer::Outside { files_max, file_bytes_max, dropped_bytes, .. } = &mut *writer {
+            match RotatingWriter::open(self.shared.files.clone(), *files_max, *file_bytes_max) {
+                Ok(opened) => *writer = Writer::Here(opened),
+                Err(error) => {
+                    if *dropped_bytes == 0 {
+                        tracing::warn!(%error, "output of a task is dropped: its log cannot be opened");
+                    }
+                    *dropped_bytes = dropped_bytes.saturating_add(bytes.len() as u64);
+                }
+            }
+        }
+        if let Writer::Here(here) = &mut *writer {
+            here.write(bytes);
+            self.shared.standing.send_replace(standing(here));
+        }
+    }
+
+    fn files(&self) -> Option<SinkFiles> {
+        let Writer::Outside { files_max, file_bytes_max, .. } = &*self.shared.lock() else {
+            return None;
+        };
+        let (files_max, file_bytes_max) = (*files_max, *file_bytes_max);
+        let handed = self.shared.files.hand_over().inspect_err(|error| {
+            tracing::warn!(%error, "output of a task is dropped: its logs cannot be handed over");
+        });
+        let (dir, prefix) = handed.ok()?;
+        Some(SinkFiles { dir: Arc::new(dir), prefix, files_max, file_bytes_max })
+    }
+}
+
+fn standing(writer: &RotatingWriter) -> Standing {
+    let (first, current) = writer.bounds();
+    Standing {
+        first: (first.index, first.start),
+        current: (current.index, current.start),
+        position: writer.position(),
+        closed: false,
+    }
+}
+
+#[cfg(test)]
+#[path = "outside_tests.rs"]
+mod tests;

@@ -1,0 +1,385 @@
+//! Ask ∧ grant: what a plugin imports against what the configuration allows. Pure.
+//!
+//! Deny by default. Each import maps to an [`Authority`]; harmless ones are always granted, the
+//! others need a grant in the plugin's block of the configuration. A missing grant is an error
+//! that prints the block that would add it ([`grant_lines`]).
+//!
+//! Patterns: `*` stands for any run of characters. In the arguments of a command it never stands
+//! for the start of an option (`-…`), unless the pattern itself begins with `-`; `**` as the last
+//! of a list is any further arguments, options among them.
+
+pub mod answers;
+pub mod lines;
+
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::config::{CommandGrant, FileGrant, Grants};
+use crate::isolation::Part;
+use crate::limits::NAMES_TOLD_MAX;
+use crate::plugin::Manifest;
+use crate::shown::some_of;
+pub use lines::grant_lines;
+
+/// As the last pattern of a list: any further arguments.
+pub(super) const ANY_MORE: &str = "**";
+
+/// What a group of imports lets a plugin do, harmless first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Authority {
+    /// Log, read its own configuration, say events.
+    Always,
+    /// Read the time.
+    Clock,
+    /// Get random numbers.
+    Random,
+    /// WASI standard streams, arguments, exit: connected to nothing.
+    Stdio,
+    /// Read (or write) granted directories.
+    Files,
+    /// Run granted programs to completion.
+    Command,
+    /// Start and control task processes.
+    Process,
+    /// Start and control WASM tasks.
+    WasmTask,
+    /// Open TCP connections to granted places.
+    Network,
+    /// An interface this agent does not have.
+    Unknown,
+}
+
+impl Authority {
+    /// The authority an import asks for.
+    #[must_use]
+    pub fn of_import(import: &str) -> Self {
+        let (package, interface) = import.split_once('/').unwrap_or((import, ""));
+        let interface = interface.split('@').next().unwrap_or_default();
+        match (package, interface) {
+            ("ostler:plugin", "types" | "log" | "config" | "events") => Self::Always,
+            ("ostler:plugin", "clock") => Self::Clock,
+            ("ostler:plugin", "random") => Self::Random,
+            ("ostler:plugin", "command") => Self::Command,
+            ("ostler:plugin", "process") => Self::Process,
+            ("ostler:plugin", "wasm-task") => Self::WasmTask,
+            ("wasi:cli", _) | ("wasi:io", _) => Self::Stdio,
+            ("wasi:clocks", _) => Self::Clock,
+            ("wasi:random", _) => Self::Random,
+            ("wasi:filesystem", _) => Self::Files,
+            ("wasi:sockets", _) => Self::Network,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// What it lets a plugin do, for people.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Always => "log, read its own configuration, report events",
+            Self::Clock => "read the time",
+            Self::Random => "get random numbers",
+            Self::Stdio => "standard streams, arguments and exit, connected to nothing",
+            Self::Files => "read or write directories that are granted",
+            Self::Command => "run granted programs to completion",
+            Self::Process => "start and control task processes",
+            Self::WasmTask => "start and control WASM tasks",
+            Self::Network => "open TCP connections to granted places",
+            Self::Unknown => "interfaces this agent does not have",
+        }
+    }
+
+    /// Is there a grant for it?
+    #[must_use]
+    pub const fn can_be_granted(self) -> bool {
+        !matches!(self, Self::Unknown)
+    }
+
+    /// As the configuration and tables call it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::Clock => "clock",
+            Self::Random => "random",
+            Self::Stdio => "stdio",
+            Self::Files => "files",
+            Self::Command => "command",
+            Self::Process => "process",
+            Self::WasmTask => "wasm_task",
+            Self::Network => "connect",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Given to every plugin that asks.
+    #[must_use]
+    pub const fn harmless(self) -> bool {
+        matches!(self, Self::Always | Self::Clock | Self::Random | Self::Stdio)
+    }
+}
+
+/// An ask without its grant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("imports {} ({}), which is not granted", names(.imports), .authority.meaning())]
+pub struct MissingGrant {
+    /// What is missing.
+    pub authority: Authority,
+    /// The imports that ask for it.
+    pub imports: Vec<String>,
+}
+
+/// Everything a plugin asks for and was not granted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("{}{}", .missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "), add_lines(.missing, .lines))]
+pub struct NotGranted {
+    /// What is missing; not empty.
+    pub missing: Vec<MissingGrant>,
+    /// The plugin's block of the configuration with all of it added to what is granted already;
+    /// empty when nothing can be granted.
+    pub lines: String,
+}
+
+/// The first of them: a component may import a thousand.
+fn names(imports: &[String]) -> String {
+    some_of(imports.iter().map(String::as_str), NAMES_TOLD_MAX)
+}
+
+fn add_lines(missing: &[MissingGrant], lines: &str) -> String {
+    let no_grant = missing.iter().any(|one| !one.authority.can_be_granted());
+    match (no_grant, lines.is_empty()) {
+        (true, _) => {
+            "; no grant exists for it; if it can do without, refuse it with deny".to_owned()
+        }
+        (false, true) => String::new(),
+        (false, false) => format!("; to grant it {PUT}:\n{lines}"),
+    }
+}
+
+/// What an operator does with the lines of [`grant_lines`].
+pub const PUT: &str = "put this into the agent's configuration";
+
+/// Something to add to what a plugin was granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// What an import asks for; with an example where only the plugin knows more.
+    Ask(Authority),
+    /// To run a program with these very arguments.
+    Command {
+        /// Absolute path; a bare name is looked for nowhere, and its directory is to be filled in.
+        program: String,
+        /// Its arguments.
+        args: Vec<String>,
+    },
+    /// That tasks run as this user.
+    User(String),
+    /// That this program is started as a task.
+    Program(String),
+    /// That it is started there.
+    Dir(String),
+    /// That tasks are shown this path.
+    Mount {
+        /// Absolute path on the node.
+        path: String,
+        /// Tasks write it.
+        write: bool,
+    },
+    /// That tasks are lent this device node.
+    Node {
+        /// Absolute path on the node.
+        path: String,
+        /// Of `r`, `w`, `m`.
+        permissions: String,
+    },
+    /// That it sets this variable of tasks.
+    TaskEnv(String),
+    /// That it announces groups of this pattern.
+    Group(String),
+    /// That it takes this name.
+    Driver(String),
+    /// That it publishes this attribute.
+    Attribute(String),
+    /// That tasks run without these parts of isolation.
+    Without(Vec<Part>),
+    /// That jobs mount this path.
+    MountOf(String),
+    /// That jobs ask for this capability.
+    Capability(String),
+}
+
+impl Grants {
+    /// Does the configuration grant this at all? Arguments are narrowed call by call.
+    #[must_use]
+    pub fn allow(&self, authority: Authority) -> bool {
+        match authority {
+            Authority::Files => !self.files.is_empty(),
+            Authority::Command => !self.commands.is_empty(),
+            Authority::Process => self.process,
+            Authority::WasmTask => self.wasm_task,
+            Authority::Network => !self.connect.is_empty(),
+            Authority::Unknown => false,
+            _ => true,
+        }
+    }
+
+    /// Is what this import asks for denied: the plugin loads without it, and the function refuses?
+    #[must_use]
+    pub fn denies(&self, import: &str) -> bool {
+        let authority = Authority::of_import(import);
+        let named = import.split('@').next().unwrap_or(import);
+        let same = |denied: &String| {
+            *denied == authority.word()
+                || named.strip_prefix(denied.as_str()).is_some_and(|rest| {
+                    rest.is_empty() || rest.starts_with('/') || denied.ends_with('/')
+                })
+        };
+        !authority.harmless() && self.deny.iter().any(same)
+    }
+
+    /// Does it deny this authority by its word?
+    #[must_use]
+    pub fn denies_all_of(&self, authority: Authority) -> bool {
+        self.deny.iter().any(|denied| denied == authority.word())
+    }
+
+    /// Does nothing of it let a plugin call what could block or reach outside?
+    #[must_use]
+    pub fn opens_nothing(&self) -> bool {
+        let Self { files, commands, process, wasm_task, connect, env, .. } = self;
+        let lists_empty =
+            files.is_empty() && commands.is_empty() && connect.is_empty() && env.is_empty();
+        lists_empty && !process && !wasm_task
+    }
+
+    /// May a task run as this user? Without a name: as the agent's own.
+    #[must_use]
+    pub fn allow_user(&self, user: Option<&str>) -> bool {
+        user.is_none_or(|user| self.users.iter().any(|pattern| wildcard(pattern, user)))
+    }
+
+    /// May this be started as a task process? Where programs are named, one that is not given by
+    /// its full path could be any.
+    #[must_use]
+    pub fn allow_program(&self, command: &str) -> bool {
+        let Some(programs) = &self.programs else { return true };
+        let plain = command.starts_with('/') && !command.split('/').any(|part| part == "..");
+        plain && programs.iter().any(|pattern| wildcard(pattern, command))
+    }
+
+    /// Could something else that is shown at `path` of a task's root be taken for a granted program, or
+    /// for what one loads from the `base` of the system? The pattern, or the part of the base.
+    #[must_use]
+    pub fn replaced_program(&self, path: &Path, base: &[PathBuf]) -> Option<String> {
+        let programs = self.programs.as_ref()?;
+        let meets = |other: &Path| path.starts_with(other) || other.starts_with(path);
+        // Without what its wildcards stand for; a pattern of nothing else is for all there is.
+        let start = |pattern: &String| {
+            let start = pattern.split(['*', '?', '[']).next().unwrap_or_default();
+            let dir = start.rfind('/').and_then(|at| start.get(..=at)).unwrap_or("/");
+            PathBuf::from(if start.len() == pattern.len() { start } else { dir })
+        };
+        let program = programs.iter().find(|pattern| meets(&start(pattern))).cloned();
+        program
+            .or_else(|| base.iter().find(|base| meets(base)).map(|base| base.display().to_string()))
+    }
+
+    /// May what `programs` allows be started there? Its own directories it always may.
+    #[must_use]
+    pub fn allow_dir(&self, dir: &str) -> bool {
+        let plain = dir.starts_with('/') && !dir.split('/').any(|part| part == "..");
+        plain && self.dirs.iter().any(|pattern| wildcard(pattern, dir))
+    }
+
+    /// May it be told when this path changes? What it may read, and no other.
+    #[must_use]
+    pub fn allow_watch(&self, path: &Path) -> bool {
+        let plain = !path.components().any(|part| matches!(part, Component::ParentDir));
+        plain && self.files.iter().any(|grant| path.starts_with(&grant.path))
+    }
+
+    /// Those of the agent's variables that the plugin sees.
+    pub fn environment<'a>(
+        &'a self,
+        of_agent: impl Iterator<Item = (String, String)> + 'a,
+    ) -> impl Iterator<Item = (String, String)> + 'a {
+        of_agent.filter(|(name, _)| self.env.iter().any(|pattern| wildcard(pattern, name)))
+    }
+
+    /// The asks of a plugin that are not granted; none: it may run.
+    #[must_use]
+    pub fn missing(&self, plugin: &str, manifest: &Manifest) -> Option<NotGranted> {
+        let missing: Vec<MissingGrant> = manifest
+            .asks()
+            .into_iter()
+            .filter(|(authority, _)| !self.allow(*authority))
+            .map(|(authority, mut imports)| {
+                imports.retain(|import| !self.denies(import));
+                (authority, imports)
+            })
+            .filter(|(_, imports)| !imports.is_empty())
+            .map(|(authority, imports)| MissingGrant {
+                authority,
+                imports: imports.into_iter().map(str::to_owned).collect(),
+            })
+            .collect();
+        if missing.is_empty() {
+            return None;
+        }
+        let added: Vec<Added> = missing.iter().map(|one| Added::Ask(one.authority)).collect();
+        Some(NotGranted { missing, lines: grant_lines(plugin, self, &added) })
+    }
+}
+
+impl CommandGrant {
+    /// May this program be run with these arguments?
+    #[must_use]
+    pub fn allows(&self, program: &str, args: &[String]) -> bool {
+        let path = self.program.as_path();
+        let named =
+            path == Path::new(program) || path.file_name().is_some_and(|name| name == program);
+        named && self.args.iter().any(|patterns| arguments(patterns, args))
+    }
+}
+
+/// Does a list of patterns fit all of the arguments?
+fn arguments(patterns: &[String], args: &[String]) -> bool {
+    match (patterns.split_first(), args.split_first()) {
+        (Some((last, [])), _) if last == ANY_MORE => true,
+        (Some((pattern, patterns)), Some((arg, args))) => {
+            argument(pattern, arg) && arguments(patterns, args)
+        }
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// A pattern for a value must not let an option in: `*` is no `--output=/etc/passwd`.
+fn argument(pattern: &str, arg: &str) -> bool {
+    (pattern.starts_with('-') || !arg.starts_with('-')) && wildcard(pattern, arg)
+}
+
+/// `*` stands for any run of characters; everything else for itself.
+#[must_use]
+pub fn wildcard(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(first) = parts.next() else { return text.is_empty() };
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        match rest.find(part) {
+            Some(at) => rest = rest.get(at + part.len()..).unwrap_or_default(),
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests;

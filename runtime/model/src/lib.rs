@@ -1,0 +1,39 @@
+//! Plain data: what a job asks for, what an allocation is, what a task does; the limits of the agent;
+//! the traits by which task runners know drivers and devices ([`ports`]); and the one door each to
+//! time ([`clock`]) and randomness ([`rng`]).
+//!
+//! No I/O, no state, no plugins. Data is cheap to clone or behind an `Arc`, is written to the state
+//! file with postcard (so: no untagged or flattened fields) and shown to people as JSON.
+//!
+//! Start with [`job::Job`], then [`alloc`]: [`alloc::Allocation`] is what was asked (static),
+//! [`alloc::AllocState`] is what is (dynamic). They are never merged.
+
+pub mod alloc;
+pub mod attribute;
+pub mod causes;
+pub mod clock;
+pub mod config;
+pub mod device;
+pub mod digest;
+pub mod endpoint;
+pub mod event;
+pub mod grants;
+pub mod ids;
+pub mod isolation;
+pub mod job;
+pub mod json;
+pub mod limits;
+pub mod oci;
+pub mod plugin;
+pub mod ports;
+pub mod resources;
+pub mod rng;
+pub mod saved;
+pub mod shown;
+pub mod signal;
+pub mod stats;
+pub mod task;
+pub mod time;
+pub mod trust;
+pub mod variables;
+pub mod words;

@@ -1,0 +1,60 @@
+//! Plugins, as plain data.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::grants::Authority;
+
+/// Which contract a component fulfils.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PluginKind {
+    /// Exports `ostler:plugin/driver`.
+    Driver,
+    /// Exports `ostler:plugin/device`.
+    Device,
+}
+
+impl fmt::Display for PluginKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Driver => "driver",
+            Self::Device => "device",
+        })
+    }
+}
+
+/// What a component says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Manifest {
+    /// Driver or device plugin.
+    pub kind: PluginKind,
+    /// Version of `ostler:plugin` it was built against.
+    pub interface_version: String,
+    /// Top-level exports, in file order.
+    pub exports: Vec<String>,
+    /// Top-level imports, in file order.
+    pub imports: Vec<String>,
+    /// Bytes of the file.
+    pub size_bytes: u64,
+    /// SHA-256 of the file, hex.
+    pub digest: String,
+}
+
+impl Manifest {
+    /// The imports, grouped by what they let the plugin do; no duplicates.
+    #[must_use]
+    pub fn asks(&self) -> Vec<(Authority, Vec<&str>)> {
+        let mut groups: Vec<(Authority, Vec<&str>)> = Vec::new();
+        for import in &self.imports {
+            let authority = Authority::of_import(import);
+            match groups.iter_mut().find(|(known, _)| *known == authority) {
+                Some((_, list)) => list.push(import),
+                None => groups.push((authority, vec![import])),
+            }
+        }
+        groups.sort_by_key(|(authority, _)| *authority);
+        groups
+    }
+}

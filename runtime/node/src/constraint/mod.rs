@@ -1,0 +1,281 @@
+//! Does a constraint hold?
+//!
+//! ```text
+//! left ─ resolve ${…} ─┐
+//!                      ├─► operator ─► holds, or Unmet: both values and why
+//! right ─ resolve ${…} ┘
+//! ```
+//! A side is `${name}` (the typed value of that name), text around `${name}`s (text), or plain
+//! text. Plain text is read as a number, a truth value or a text, whichever the other side is.
+//! What cannot be compared does not hold, `!=` included; `!=` holds when exactly one side is
+//! unset. Pure; the resolver says what names mean.
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::version::{self, Style, VersionError};
+use ostler_model::attribute::{Attribute, Comparison, Scalar};
+use ostler_model::job::{Constraint, Operator};
+
+/// Memory of one compiled regular expression, bytes: a hostile pattern is refused, not compiled.
+const REGEXP_BYTES_MAX: usize = 1024 * 1024;
+
+/// Longest side as written in a job, bytes: sets and patterns are searched for many devices.
+const SIDE_BYTES_MAX: usize = 4 * 1024;
+
+/// What a name between `${` and `}` stands for; `None` when nothing is set.
+pub type Resolver<'a> = &'a dyn Fn(&str) -> Option<Attribute>;
+
+/// A constraint that does not hold.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Unmet {
+    /// The constraint.
+    pub constraint: Constraint,
+    /// Value of its left side; `None` when unset.
+    pub left: Option<Attribute>,
+    /// Value of its right side; `None` when unset.
+    pub right: Option<Attribute>,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why a constraint does not hold.
+#[derive(Clone, Debug, PartialEq, Serialize, thiserror::Error)]
+pub enum Why {
+    /// Both sides have values and the relation is not true of them.
+    #[error("it is not true")]
+    False,
+    /// A side has no value on this node.
+    #[error("it has no value")]
+    Unset,
+    /// The values are of different kinds, or have units that measure different things.
+    #[error("the two cannot be compared; check kinds and units")]
+    NotComparable,
+    /// A side is longer than anybody would write it.
+    #[error("a side is longer than {SIDE_BYTES_MAX} bytes")]
+    TooLong,
+    /// A version or a requirement cannot be read.
+    #[error(transparent)]
+    Version(#[from] VersionError),
+    /// The regular expression is broken or too large.
+    #[error("bad regular expression: {reason}")]
+    Regexp {
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl std::error::Error for Unmet {}
+
+impl fmt::Display for Unmet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Constraint { left, operator: _, right } = &self.constraint;
+        write!(f, "{} is false", written(&self.constraint))?;
+        let mut joint = ": ";
+        for (text, value) in [(left, &self.left), (right, &self.right)] {
+            if text.contains("${") {
+                match value {
+                    Some(value) => write!(f, "{joint}{text} is {value}")?,
+                    None => write!(f, "{joint}{text} is not set")?,
+                }
+                joint = ", ";
+            }
+        }
+        match &self.why {
+            Why::False | Why::Unset => Ok(()),
+            why => write!(f, "{joint}{why}"),
+        }
+    }
+}
+
+/// How an operator is written in a job file.
+#[must_use]
+pub const fn sign(operator: Operator) -> &'static str {
+    match operator {
+        Operator::Equal => "=",
+        Operator::NotEqual => "!=",
+        Operator::Less => "<",
+        Operator::LessOrEqual => "<=",
+        Operator::Greater => ">",
+        Operator::GreaterOrEqual => ">=",
+        Operator::Version => "version",
+        Operator::Semver => "semver",
+        Operator::Regexp => "regexp",
+        Operator::SetContainsAll => "set_contains",
+        Operator::SetContainsAny => "set_contains_any",
+        Operator::IsSet => "is_set",
+        Operator::IsNotSet => "is_not_set",
+    }
+}
+
+/// A rule on one line: `${device.attr.memory} >= 40 GiB`.
+#[must_use]
+pub fn written(rule: &Constraint) -> String {
+    let Constraint { left, operator, right } = rule;
+    match operator {
+        Operator::IsSet | Operator::IsNotSet => format!("{left} {}", sign(*operator)),
+        _ => format!("{left} {} {right}", sign(*operator)),
+    }
+}
+
+/// Check one constraint.
+///
+/// # Errors
+/// [`Unmet`] when it does not hold, with both values and the reason.
+pub fn evaluate(constraint: &Constraint, resolve: Resolver<'_>) -> Result<(), Box<Unmet>> {
+    let left = side(&constraint.left, resolve);
+    let right = side(&constraint.right, resolve);
+    let longest = constraint.left.len().max(constraint.right.len());
+    let result = if longest > SIDE_BYTES_MAX {
+        Err(Why::TooLong)
+    } else {
+        relation(constraint.operator, left.as_ref(), right.as_ref())
+    };
+    match result {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Why::False),
+        Err(why) => Err(why),
+    }
+    .map_err(|why| {
+        Box::new(Unmet {
+            constraint: constraint.clone(),
+            left: left.map(|side| side.value),
+            right: right.map(|side| side.value),
+            why,
+        })
+    })
+}
+
+struct Side {
+    value: Attribute,
+    /// Written out in the job file: its kind follows the other side.
+    plain: bool,
+}
+
+fn side(text: &str, resolve: Resolver<'_>) -> Option<Side> {
+    if !text.contains("${") {
+        return Some(Side { value: Attribute::from(text), plain: true });
+    }
+    if let Some(name) = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'))
+        && !name.contains("${")
+    {
+        return resolve(name.trim()).map(|value| Side { value, plain: false });
+    }
+    replace(text, resolve).map(|text| Side { value: Attribute::from(text), plain: false })
+}
+
+/// Text with every `${name}` replaced; `None` when one of them is unset.
+fn replace(text: &str, resolve: Resolver<'_>) -> Option<String> {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        let (name, tail) = after.split_once('}')?;
+        out.push_str(before);
+        out.push_str(&resolve(name.trim())?.to_string());
+        rest = tail;
+    }
+    out.push_str(rest);
+    Some(out)
+}
+
+fn relation(operator: Operator, left: Option<&Side>, right: Option<&Side>) -> Result<bool, Why> {
+    match operator {
+        Operator::IsSet => return left.is_some().then_some(true).ok_or(Why::Unset),
+        Operator::IsNotSet => return Ok(left.is_none()),
+        Operator::NotEqual if left.is_some() != right.is_some() => return Ok(true),
+        _ => {}
+    }
+    let (Some(left), Some(right)) = (left, right) else {
+        return Err(Why::Unset);
+    };
+    let (left_text, right_text) = (left.value.to_string(), right.value.to_string());
+    match operator {
+        Operator::Version => Ok(version::satisfies(&left_text, &right_text, Style::Lenient)?),
+        Operator::Semver => Ok(version::satisfies(&left_text, &right_text, Style::Strict)?),
+        Operator::Regexp => regexp(&left_text, &right_text),
+        Operator::SetContainsAll | Operator::SetContainsAny => {
+            let has: BTreeSet<&str> = members(&left_text).collect();
+            let mut wanted = members(&right_text);
+            Ok(match operator {
+                Operator::SetContainsAll => wanted.all(|one| has.contains(one)),
+                _ => wanted.any(|one| has.contains(one)),
+            })
+        }
+        Operator::Equal | Operator::NotEqual => {
+            let equal = compare(left, right, false).equal().ok_or(Why::NotComparable)?;
+            Ok(equal == (operator == Operator::Equal))
+        }
+        Operator::Less
+        | Operator::LessOrEqual
+        | Operator::Greater
+        | Operator::GreaterOrEqual
+        | Operator::IsSet
+        | Operator::IsNotSet => {
+            let order = compare(left, right, true).order().ok_or(Why::NotComparable)?;
+            Ok(order_holds(operator, order))
+        }
+    }
+}
+
+fn order_holds(operator: Operator, order: Ordering) -> bool {
+    match operator {
+        Operator::Less => order.is_lt(),
+        Operator::LessOrEqual => order.is_le(),
+        Operator::Greater => order.is_gt(),
+        Operator::GreaterOrEqual => order.is_ge(),
+        _ => false,
+    }
+}
+
+/// Two texts are equal when they are the same text (`1.10` is not `1.1`), but are ordered as
+/// numbers when both are numbers (`10` is after `9`). A plain side takes the kind of the other.
+fn compare(left: &Side, right: &Side, ordered: bool) -> Comparison {
+    let text = |side: &Side| matches!(side.value.value, Scalar::Text(_));
+    if !(text(left) || text(right)) {
+        return left.value.compare(&right.value);
+    }
+    if text(left) && text(right) {
+        let exact = left.value.compare(&right.value);
+        if !ordered {
+            return exact;
+        }
+        return match parsed(left).compare(&parsed(right)) {
+            Comparison::NotComparable if either_unit(left, right) => Comparison::NotComparable,
+            Comparison::NotComparable => exact,
+            as_numbers => as_numbers,
+        };
+    }
+    parsed(left).compare(&parsed(right))
+}
+
+/// A text side as what it reads as; a side with a kind of its own as it is.
+fn parsed(side: &Side) -> Attribute {
+    match &side.value.value {
+        Scalar::Text(text) => Attribute::parse(text),
+        _ => side.value.clone(),
+    }
+}
+
+fn either_unit(left: &Side, right: &Side) -> bool {
+    (left.plain || right.plain) && (parsed(left).unit.is_some() || parsed(right).unit.is_some())
+}
+
+fn regexp(text: &str, pattern: &str) -> Result<bool, Why> {
+    regex::RegexBuilder::new(pattern)
+        .size_limit(REGEXP_BYTES_MAX)
+        .dfa_size_limit(REGEXP_BYTES_MAX)
+        .build()
+        .map(|expression| expression.is_match(text))
+        .map_err(|error| Why::Regexp { reason: error.to_string() })
+}
+
+/// Members of a comma-separated list, without the spaces around them.
+pub fn members(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|member| !member.is_empty())
+}
+
+#[cfg(test)]
+mod tests;

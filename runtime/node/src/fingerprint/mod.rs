@@ -1,0 +1,86 @@
+//! What this machine is, found by reading files.
+//!
+//! Each fingerprinter reads below a root directory (`/`; a made-up tree in tests) and adds facts
+//! under Nomad's names; what Nomad has no name for is marked as ours where it is made. None of them
+//! fails: what cannot be read is absent. Every read is bounded.
+//!
+//! What moves by itself all the time is told coarsely ([`settle`]): a view of the node that changes
+//! with every written byte tells nobody anything.
+
+mod cgroup;
+mod cpu;
+mod host;
+mod kernel;
+mod memory;
+mod network;
+mod numa;
+mod settle;
+mod storage;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use ostler_model::attribute::Attribute;
+
+pub use settle::settle;
+
+/// Facts by name.
+pub type Facts = BTreeMap<String, Attribute>;
+
+/// Most bytes read of one file: `/proc/cpuinfo` of a thousand processors has 1.5 MB.
+const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Longest text taken as a fact, bytes.
+const TEXT_BYTES_MAX: usize = 256;
+
+/// Run every fingerprinter. Reads files, a few milliseconds: not for a thread with timers.
+///
+/// `root` is `/`; `data_dir` is where allocations will live, for the storage facts.
+#[must_use]
+pub fn all(root: &Path, data_dir: &Path) -> Facts {
+    let mut facts = Facts::new();
+    cgroup::fingerprint(root, &mut facts);
+    cpu::fingerprint(root, &mut facts);
+    host::fingerprint(root, &mut facts);
+    kernel::fingerprint(root, &mut facts);
+    memory::fingerprint(root, &mut facts);
+    network::fingerprint(root, &mut facts);
+    numa::fingerprint(root, &mut facts);
+    storage::fingerprint(root, data_dir, &mut facts);
+    facts
+}
+
+/// The file as text, at most [`FILE_BYTES_MAX`] of it; `None` when it cannot be read.
+pub(super) fn read(root: &Path, path: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    File::open(root.join(path)).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The file's text without the space around it; `None` when it is empty or cannot be read.
+fn read_line(root: &Path, path: &str) -> Option<String> {
+    let text = read(root, path)?;
+    let line = text.trim();
+    (!line.is_empty()).then(|| line.to_owned())
+}
+
+/// Add a text fact, cut to a bounded length; nothing when it is empty or absent.
+fn add_text(facts: &mut Facts, name: &str, text: Option<impl AsRef<str>>) {
+    let Some(text) = text else { return };
+    let text = text.as_ref();
+    let end = text.floor_char_boundary(TEXT_BYTES_MAX);
+    if let Some(kept) = text.get(..end).filter(|kept| !kept.is_empty()) {
+        facts.insert(name.to_owned(), Attribute::from(kept));
+    }
+}
+
+/// Add a number; nothing when it is absent or does not fit.
+fn add_number(facts: &mut Facts, name: &str, number: Option<u64>) {
+    if let Some(number) = number.and_then(|number| i64::try_from(number).ok()) {
+        facts.insert(name.to_owned(), Attribute::from(number));
+    }
+}
+
+#[cfg(test)]
+mod tests;

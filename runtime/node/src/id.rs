@@ -1,0 +1,138 @@
+//! The node's id: made once, kept in the data directory for ever.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+pub use ostler_model::ids::{NodeId, NotNodeId};
+use ostler_model::rng::Rng;
+
+/// Name of the file in the data directory.
+pub const FILE: &str = "node-id";
+/// More than a UUID and a line end is not an id.
+const FILE_BYTES_MAX: u64 = 64;
+
+/// Why the node's id could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeIdError {
+    /// The file is there and is not an id. It is not replaced: state on the disk belongs to it.
+    #[error("{} does not contain a node id; restore it, or remove it to make this a new node", path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        #[source]
+        source: NotNodeId,
+    },
+    /// The file could not be read.
+    #[error("cannot read {}; make it readable for the agent's user", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The file could not be made.
+    #[error("cannot write {}; check that the data directory is writable and not full", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The id in `data_dir`, made there when there is none. The new file appears whole or not at all,
+/// and is on the disk when this returns. The caller holds the lock of the data directory.
+///
+/// # Errors
+/// [`NodeIdError`] when the file is corrupt, or cannot be read or written.
+pub fn load_or_create(data_dir: &Path, rng: &Rng) -> Result<NodeId, NodeIdError> {
+    if let Some(id) = load(data_dir)? {
+        return Ok(id);
+    }
+    let path = data_dir.join(FILE);
+    let id = NodeId::new(rng.uuid());
+    write(data_dir, &path, id).map_err(|source| NodeIdError::Write { path, source })?;
+    Ok(id)
+}
+
+/// The id in `data_dir`, when there is one. Changes nothing.
+///
+/// # Errors
+/// [`NodeIdError`] when the file is corrupt, or cannot be read.
+pub fn load(data_dir: &Path) -> Result<Option<NodeId>, NodeIdError> {
+    let path = data_dir.join(FILE);
+    match read(&path) {
+        Ok(text) => match text.trim().parse() {
+            Ok(id) => Ok(Some(id)),
+            Err(source) => Err(NodeIdError::Corrupt { path, source }),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(NodeIdError::Read { path, source }),
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn write(data_dir: &Path, path: &Path, id: NodeId) -> io::Result<()> {
+    let temporary = data_dir.join(format!("{FILE}.new"));
+    let mut file = File::create(&temporary)?;
+    writeln!(file, "{id}")?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    File::open(data_dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn an_id_is_made_once_and_then_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = load_or_create(dir.path(), &Rng::seeded(1)).unwrap();
+        let read = load_or_create(dir.path(), &Rng::seeded(2)).unwrap();
+        assert_eq!(made, read);
+        let names: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, [FILE]);
+    }
+
+    #[test]
+    fn a_temporary_file_left_by_a_crash_is_no_obstacle() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("node-id.new"), "half").unwrap();
+        let made = load_or_create(dir.path(), &Rng::seeded(1)).unwrap();
+        assert_eq!(load_or_create(dir.path(), &Rng::seeded(2)).unwrap(), made);
+    }
+
+    #[test]
+    fn a_corrupt_file_is_an_error_and_stays_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        for text in ["", "not an id", &"0".repeat(10_000)] {
+            fs::write(&path, text).unwrap();
+            let error = load_or_create(dir.path(), &Rng::seeded(1)).unwrap_err();
+            assert!(matches!(error, NodeIdError::Corrupt { .. }), "{error:?}");
+            assert!(error.to_string().contains("remove it"), "{error}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_missing_data_directory_is_an_error_that_names_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = load_or_create(&dir.path().join("gone"), &Rng::seeded(1)).unwrap_err();
+        assert!(matches!(error, NodeIdError::Write { .. }), "{error:?}");
+        assert!(error.to_string().contains("gone/node-id"), "{error}");
+    }
+}

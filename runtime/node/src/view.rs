@@ -1,0 +1,219 @@
+//! A snapshot of the node.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use serde::{Deserialize, Serialize};
+
+use super::fingerprint::Facts;
+use super::id::NodeId;
+use ostler_model::attribute::{Attribute, Scalar};
+use ostler_model::device::{DeviceGroup, Health, HealthState};
+use ostler_model::ids::PluginName;
+
+/// What the node has to give, in whole units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeResources {
+    /// MHz of processor time: cores times frequency.
+    pub cpu_mhz: u64,
+    /// MiB of memory.
+    pub memory_mb: u64,
+}
+
+/// A driver as the node sees it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DriverView {
+    /// Only healthy drivers get new tasks.
+    pub health: Health,
+    /// Version of the plugin.
+    pub version: String,
+    /// What its fingerprint says, by names without a prefix or with `driver.<name>.`.
+    pub attributes: BTreeMap<String, Attribute>,
+    /// What it can do, for people.
+    pub capabilities: String,
+}
+
+/// Everything known about this node at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeView {
+    /// Stable over restarts.
+    pub id: NodeId,
+    /// Name people see; the host name unless configured.
+    pub name: String,
+    /// The agent's data center.
+    pub datacenter: String,
+    /// Address lent with ports.
+    pub host_ip: IpAddr,
+    /// Facts, by Nomad's names: `cpu.arch`, `unique.hostname` …
+    pub attributes: BTreeMap<String, Attribute>,
+    /// Configured key-value pairs.
+    pub meta: BTreeMap<String, String>,
+    /// Totals.
+    pub resources: NodeResources,
+    /// Loaded drivers.
+    pub drivers: BTreeMap<PluginName, DriverView>,
+    /// Loaded device plugins, and whether their last fingerprint succeeded.
+    pub device_plugins: BTreeMap<PluginName, Health>,
+    /// Devices found by all device plugins.
+    pub devices: Vec<DeviceGroup>,
+    /// Plugins that are still being loaded, by their blocks: what they bring is not here yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loading: Vec<String>,
+    /// Plugins that were found and are not used, and why: what they would offer is not known.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub refused_plugins: BTreeMap<String, String>,
+}
+
+impl NodeView {
+    /// A node of which nothing is known yet: data center `dc1`, address 127.0.0.1, no resources.
+    #[must_use]
+    pub fn new(id: NodeId, name: impl Into<String>) -> Self {
+        Self {
+            id,
+            name: name.into(),
+            datacenter: "dc1".to_owned(),
+            host_ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            attributes: BTreeMap::new(),
+            meta: BTreeMap::new(),
+            resources: NodeResources::default(),
+            drivers: BTreeMap::new(),
+            device_plugins: BTreeMap::new(),
+            devices: Vec::new(),
+            loading: Vec::new(),
+            refused_plugins: BTreeMap::new(),
+        }
+    }
+
+    /// Devices by group and plugin, their instances by id: whoever reports them in another order
+    /// says the same.
+    pub(super) fn sort_devices(&mut self) {
+        self.devices.sort_by(|a, b| (&a.key, &a.plugin).cmp(&(&b.key, &b.plugin)));
+        for group in &mut self.devices {
+            group.instances.sort_by(|a, b| a.id.cmp(&b.id));
+        }
+    }
+
+    /// Take the result of a fingerprint: it replaces all attributes and the totals. A total that
+    /// could not be found out is 0, so that nothing is placed against it.
+    pub fn apply_facts(&mut self, facts: Facts) {
+        let number = |name: &str| match facts.get(name).map(|fact| &fact.value) {
+            Some(Scalar::Int(number)) => u64::try_from(*number).unwrap_or(0),
+            _ => 0,
+        };
+        self.resources = NodeResources {
+            cpu_mhz: number("cpu.totalcompute"),
+            memory_mb: number("memory.totalbytes") / ostler_model::limits::MIB,
+        };
+        self.attributes = facts;
+    }
+
+    /// What `${target}` stands for on this node: `attr.…`, `meta.…`, `node.unique.id`,
+    /// `node.unique.name`, `node.datacenter`, `node.region`, `node.class`, `node.pool`.
+    /// `attr.driver.<name>` is `1` for a healthy driver, `attr.driver.<name>.<x>` what its
+    /// fingerprint says. `None` for anything else and for what is not set.
+    #[must_use]
+    pub fn lookup(&self, target: &str) -> Option<Attribute> {
+        if let Some(name) = target.strip_prefix("attr.") {
+            return self.attributes.get(name).cloned().or_else(|| self.driver_attribute(name));
+        }
+        if let Some(name) = target.strip_prefix("meta.") {
+            return self.meta.get(name).map(|value| Attribute::from(value.as_str()));
+        }
+        let text = match target {
+            "node.unique.id" => self.id.to_string(),
+            "node.unique.name" => self.name.clone(),
+            "node.datacenter" => self.datacenter.clone(),
+            "node.region" => "global".to_owned(),
+            "node.pool" => "default".to_owned(),
+            _ => return None,
+        };
+        Some(Attribute::from(text))
+    }
+
+    /// Every attribute as text, those of drivers included: what `${attr.…}` may name in the texts
+    /// of a task.
+    #[must_use]
+    pub fn attribute_texts(&self) -> BTreeMap<String, String> {
+        let mut texts: BTreeMap<String, String> =
+            self.attributes.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
+        for (driver, view) in &self.drivers {
+            let own = view.attributes.keys().map(|name| {
+                let prefix = format!("driver.{driver}.");
+                if name.starts_with(&prefix) { name.clone() } else { prefix + name }
+            });
+            let names = [format!("driver.{driver}"), format!("driver.{driver}.version")];
+            for name in names.into_iter().chain(own) {
+                if let Some(value) = self.driver_attribute(&name) {
+                    texts.entry(name).or_insert_with(|| value.to_string());
+                }
+            }
+        }
+        texts
+    }
+
+    fn driver_attribute(&self, name: &str) -> Option<Attribute> {
+        let rest = name.strip_prefix("driver.")?;
+        let (driver, attribute) = match rest.split_once('.') {
+            Some((driver, attribute)) => (driver, Some(attribute)),
+            None => (rest, None),
+        };
+        let view = self.drivers.get(driver)?;
+        match attribute {
+            None => (view.health.state == HealthState::Healthy).then(|| Attribute::from("1")),
+            Some(attribute) => {
+                let found = view.attributes.get(name).or_else(|| view.attributes.get(attribute));
+                let version = || (attribute == "version").then(|| view.version.as_str().into());
+                found.cloned().or_else(version)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use ostler_model::rng::Rng;
+
+    fn view() -> NodeView {
+        let mut view = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
+        view.apply_facts(Facts::from([
+            ("cpu.totalcompute".to_owned(), Attribute::from(5_000)),
+            ("memory.totalbytes".to_owned(), Attribute::from(2 * 1024 * 1024 * 1024 + 5)),
+        ]));
+        view.meta.insert("rack".into(), "r1".into());
+        let health = Health { state: HealthState::Healthy, reason: String::new() };
+        let attributes = BTreeMap::from([("driver.exec.cgroup".to_owned(), Attribute::from(true))]);
+        let exec = DriverView { health, version: "1.2.0".into(), attributes, ..Default::default() };
+        view.drivers.insert(PluginName::new("exec").unwrap(), exec);
+        view.drivers.insert(PluginName::new("gone").unwrap(), DriverView::default());
+        view
+    }
+
+    #[test]
+    fn totals_come_from_the_facts() {
+        assert_eq!(view().resources, NodeResources { cpu_mhz: 5_000, memory_mb: 2_048 });
+    }
+
+    #[test]
+    fn every_kind_of_name_is_looked_up() {
+        let view = view();
+        let text = |target: &str| view.lookup(target).map(|value| value.to_string());
+        assert_eq!(text("attr.cpu.totalcompute").as_deref(), Some("5000"));
+        assert_eq!(text("meta.rack").as_deref(), Some("r1"));
+        assert_eq!(text("node.unique.name").as_deref(), Some("box"));
+        assert_eq!(text("node.unique.id"), Some(view.id.to_string()));
+        assert_eq!(text("attr.driver.exec").as_deref(), Some("1"));
+        assert_eq!(text("attr.driver.exec.version").as_deref(), Some("1.2.0"));
+        assert_eq!(text("attr.driver.exec.cgroup").as_deref(), Some("true"));
+        let texts = view.attribute_texts();
+        for (name, value) in &texts {
+            assert_eq!(text(&format!("attr.{name}")).as_ref(), Some(value), "{name}");
+        }
+        assert_eq!(texts.get("driver.exec.cgroup").map(String::as_str), Some("true"));
+        for absent in ["attr.driver.gone", "attr.nope", "meta.nope", "node.nope", "", "attr."] {
+            assert_eq!(text(absent), None, "{absent}");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! What is known to be durable. Pure.
+//!
+//! ```text
+//!              begin            settle(Put)
+//!  unknown ───────────► busy ───────────────► durable(digest) ──┐ begin
+//!     ▲                  ▲ │ settle(Unknown, Removed)           │
+//!     └──────────────────┼─┘                                    │
+//!                        └──────────────────────────────────────┘
+//! ```
+//!
+//! Only a key that is *durable* with the same digest and has nothing on its way may be skipped.
+//! While a write is on its way the outcome is open: it may replace what is durable now, or fail
+//! after it was applied, so the next write of that key is real.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::keys::alloc_of;
+use ostler_model::ids::AllocId;
+
+/// Destroyed allocations remembered; the oldest is forgotten first. A late persist comes within
+/// seconds of the destroy, and ids are never used again; 65,536 of them are about 2 MiB.
+pub const TOMBSTONES_MAX: usize = 65_536;
+
+/// Stands for a record's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digest {
+    /// Not a `u128`, which is aligned to 16 bytes: each record has an entry with one of these.
+    hash: [u8; 16],
+    len: usize,
+}
+
+impl Digest {
+    /// The digest of a record without its checksum ([`super::codec::unsealed`]).
+    #[must_use]
+    pub fn of(unsealed: &[u8]) -> Self {
+        Self { hash: xxh3_128(unsealed).to_le_bytes(), len: unsealed.len() }
+    }
+}
+
+/// What to do with a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The same content is durable and nothing is on its way: nothing to do.
+    Unchanged,
+    /// Write it.
+    Write,
+    /// Its allocation is destroyed: drop it.
+    Destroyed,
+}
+
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// This content is durable.
+    Put(Digest),
+    /// The record is durably gone.
+    Removed,
+    /// The commit failed: either content may be there.
+    Unknown,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    durable: Option<Digest>,
+    /// Writes on their way.
+    busy: u32,
+}
+
+type Entries = BTreeMap<Box<[u8]>, Entry>;
+
+/// A write that may lag, while it is the newest of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Later {
+    /// Its place in the queue, see [`super::queue::Queue`].
+    pub ticket: u64,
+    /// Its content.
+    pub digest: Digest,
+}
+
+/// Digests of all durable records, writes on their way, destroyed allocations.
+#[derive(Debug, Default)]
+pub struct Dedup {
+    /// By allocation first: most keys are of one, each has a few, and all go together.
+    allocs: HashMap<AllocId, Entries>,
+    others: Entries,
+    later: HashMap<Box<[u8]>, Later>,
+    destroyed: HashSet<AllocId>,
+    destroyed_order: VecDeque<AllocId>,
+}
+
+impl Dedup {
+    /// Learn of a record that was durable at the start.
+    pub fn warm(&mut self, key: &[u8], digest: Digest) {
+        self.entry(key).durable = Some(digest);
+    }
+
+    /// What to do with a write of `digest` to `key`.
+    #[must_use]
+    pub fn decide(&self, key: &[u8], digest: Digest) -> Decision {
+        let entries = match alloc_of(key) {
+            Some(id) if !self.destroyed.is_empty() && self.destroyed.contains(&id) => {
+                return Decision::Destroyed;
+            }
+            Some(id) => self.allocs.get(&id),
+            None => Some(&self.others),
+        };
+        match entries.and_then(|entries| entries.get(key)) {
+            Some(Entry { durable: Some(durable), busy: 0 }) if *durable == digest => {
+                Decision::Unchanged
+            }
+            _ => Decision::Write,
+        }
+    }
+
+    /// A write of `key` is on its way. Each is followed by one [`Dedup::settle`], in order.
+    pub fn begin(&mut self, key: &[u8]) {
+        self.later.remove(key);
+        let entry = self.entry(key);
+        entry.busy = entry.busy.saturating_add(1);
+    }
+
+    /// As [`Dedup::begin`], of a write that may lag and so may be replaced while it waits.
+    pub fn begin_later(&mut self, key: &[u8], later: Later) {
+        self.begin(key);
+        self.later.insert(key.into(), later);
+    }
+
+    /// The newest change of `key` that is on its way, if that is a write that may lag.
+    #[must_use]
+    pub fn later(&self, key: &[u8]) -> Option<Later> {
+        self.later.get(key).copied()
+    }
+
+    /// The waiting write of `key` that may lag has another content now.
+    pub fn replaced(&mut self, key: &[u8], later: Later) {
+        if let Some(waiting) = self.later.get_mut(key) {
+            *waiting = later;
+        }
+    }
+
+    /// A removal of everything under `prefix` is on its way: what waits before it is not to be
+    /// replaced by something newer.
+    pub fn bar_prefix(&mut self, prefix: &[u8]) {
+        self.later.retain(|key, _| !key.starts_with(prefix));
+    }
+
+    /// Whether a write of `key` is on its way.
+    #[must_use]
+    pub fn is_busy(&self, key: &[u8]) -> bool {
+        let entries = alloc_of(key).map_or(Some(&self.others), |id| self.allocs.get(&id));
+        entries.and_then(|entries| entries.get(key)).is_some_and(|entry| entry.busy > 0)
+    }
+
+    /// A write of `key` ended.
+    pub fn settle(&mut self, key: &[u8], settled: Settled) {
+        let alloc = alloc_of(key);
+        let entries = alloc.map_or(Some(&mut self.others), |id| self.allocs.get_mut(&id));
+        let Some(entries) = entries else { return };
+        let Some(entry) = entries.get_mut(key) else { return };
+        entry.busy = entry.busy.saturating_sub(1);
+        entry.durable = match settled {
+            Settled::Put(digest) => Some(digest),
+            Settled::Removed | Settled::Unknown => None,
+        };
+        if entry.busy > 0 {
+            return;
+        }
+        let unknown = entry.durable.is_none();
+        if unknown {
+            entries.remove(key);
+        }
+        let empty = entries.is_empty();
+        self.later.remove(key);
+        if let Some(id) = alloc.filter(|_| empty) {
+            self.allocs.remove(&id);
+        }
+    }
+
+    /// Forget what is durable under `prefix`: its removal ended, well or not.
+    pub fn forget_prefix(&mut self, prefix: &[u8]) {
+        match alloc_of(prefix) {
+            Some(id) => {
+                if let Some(entries) = self.allocs.get_mut(&id) {
+                    forget(entries, prefix);
+                    if entries.is_empty() {
+                        self.allocs.remove(&id);
+                    }
+                }
+            }
+            None => {
+                forget(&mut self.others, prefix);
+                self.allocs.retain(|_, entries| {
+                    forget(entries, prefix);
+                    !entries.is_empty()
+                });
+            }
+        }
+    }
+
+    /// From here on every write of this allocation is dropped.
+    pub fn destroy(&mut self, id: AllocId) {
+        if !self.destroyed.insert(id) {
+            return;
+        }
+        self.destroyed_order.push_back(id);
+        if self.destroyed_order.len() > TOMBSTONES_MAX
+            && let Some(oldest) = self.destroyed_order.pop_front()
+        {
+            self.destroyed.remove(&oldest);
+        }
+    }
+
+    /// Keys known here.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let of_allocs: usize = self.allocs.values().map(Entries::len).sum();
+        of_allocs.saturating_add(self.others.len())
+    }
+
+    /// No keys are known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.allocs.is_empty() && self.others.is_empty()
+    }
+
+    fn entry(&mut self, key: &[u8]) -> &mut Entry {
+        let entries = match alloc_of(key) {
+            Some(id) => self.allocs.entry(id).or_default(),
+            None => &mut self.others,
+        };
+        entries.entry(key.into()).or_default()
+    }
+}
+
+fn forget(entries: &mut Entries, prefix: &[u8]) {
+    entries.retain(|key, entry| {
+        if key.starts_with(prefix) {
+            entry.durable = None;
+        }
+        entry.busy > 0 || entry.durable.is_some()
+    });
+}
+
+#[cfg(test)]
+#[path = "dedup_tests.rs"]
+mod tests;

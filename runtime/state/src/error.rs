@@ -1,0 +1,338 @@
+//! What can go wrong with the state, and what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::codec::{CodecError, SCHEMA};
+use super::keys::Key;
+
+/// Why a backend could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The disk or the quota is full. Later writes work again once there is room.
+    #[error("no space left on the disk")]
+    DiskFull {
+        /// The refusal.
+        #[source]
+        source: io::Error,
+    },
+    /// The operating system refused.
+    #[error("input or output failed")]
+    Io {
+        /// The refusal.
+        #[source]
+        source: io::Error,
+    },
+    /// The file's content is not what was written.
+    #[error("the content is damaged: {detail}")]
+    Damaged {
+        /// What the storage engine says.
+        detail: String,
+    },
+    /// Another process, or this one, has the file open.
+    #[error("the file is already open")]
+    InUse,
+    /// No copy could be made of a file that is about to be migrated.
+    #[error("cannot make the copy {backup}")]
+    Backup {
+        /// The copy.
+        backup: PathBuf,
+        /// Schema of the file.
+        from: u16,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Any other failure of the storage engine.
+    #[error("the storage engine failed")]
+    Engine {
+        /// What it says.
+        #[source]
+        source: Box<redb::Error>,
+    },
+    /// The storage engine gave up by a panic; contained to this call.
+    #[error("the storage engine panicked: {message}")]
+    Panicked {
+        /// The panic's text.
+        message: String,
+    },
+    /// A fault a test asked for.
+    #[error("injected fault in commit {commit}")]
+    Injected {
+        /// Number of the commit, from 1.
+        commit: u64,
+    },
+}
+
+/// The disk or the quota is full.
+fn no_room(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
+impl From<io::Error> for BackendError {
+    fn from(source: io::Error) -> Self {
+        match source.kind() {
+            _ if no_room(&source) => Self::DiskFull { source },
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+                Self::Damaged { detail: source.to_string() }
+            }
+            _ => Self::Io { source },
+        }
+    }
+}
+
+impl From<redb::Error> for BackendError {
+    fn from(error: redb::Error) -> Self {
+        match error {
+            redb::Error::Io(source) => source.into(),
+            redb::Error::Corrupted(detail) => Self::Damaged { detail },
+            redb::Error::DatabaseAlreadyOpen => Self::InUse,
+            other => Self::Engine { source: Box::new(other) },
+        }
+    }
+}
+
+/// Why the state could not be opened, read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// The file is not a state file or its content is broken beyond single records.
+    #[error(
+        "state file {path} is damaged or not a state file: {detail}; it was left as it is: \
+         `ostler state check --file {path}` says more. Put back the newest copy there is, or keep the \
+         file under another name to start with an empty state: what a copy does not know is not done \
+         again by itself, and jobs whose tasks still run are held back until these are ended \
+         (`ostler state runs`)"
+    )]
+    Damaged {
+        /// The state file.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+    /// Another process has the file open.
+    #[error(
+        "state file {path} is in use by another process; stop it or use another data directory"
+    )]
+    InUse {
+        /// The state file.
+        path: PathBuf,
+    },
+    /// The file or its directory cannot be read or written.
+    #[error(
+        "state file {path} cannot be opened; check the owner, the mode and the mount of it and of its \
+         directory"
+    )]
+    ReadOnly {
+        /// The state file.
+        path: PathBuf,
+        /// The refusal.
+        #[source]
+        source: io::Error,
+    },
+    /// No room to open or create the file.
+    #[error("no space left for state file {path}; make room on its disk and start again")]
+    DiskFull {
+        /// The state file.
+        path: PathBuf,
+        /// The refusal.
+        #[source]
+        source: io::Error,
+    },
+    /// Opening failed otherwise.
+    #[error("cannot open state file {path}")]
+    Open {
+        /// The state file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: BackendError,
+    },
+    /// Written by a newer agent.
+    #[error(
+        "state file {path} has schema {found}, this agent knows up to {supported}; \
+         use the agent that wrote it or a newer one"
+    )]
+    Schema {
+        /// The state file.
+        path: PathBuf,
+        /// Schema in the file.
+        found: u16,
+        /// Newest schema known here.
+        supported: u16,
+    },
+    /// Written by an agent from before the first release.
+    #[error(
+        "state file {path} has schema {found}, this agent reads {oldest} and later; \
+         use the agent that wrote it, or move the file away to begin with an empty one"
+    )]
+    TooOld {
+        /// The state file.
+        path: PathBuf,
+        /// Schema in the file.
+        found: u16,
+        /// Oldest schema known here.
+        oldest: u16,
+    },
+    /// No copy of a file of an older schema could be made, so it was not migrated.
+    #[error(
+        "cannot copy state file {path} to {backup} before bringing it from schema {from} to {SCHEMA}; \
+         nothing was changed: make room in its directory or check its mode, and start again"
+    )]
+    Backup {
+        /// The state file.
+        path: PathBuf,
+        /// The copy.
+        backup: PathBuf,
+        /// Schema of the file.
+        from: u16,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file of an older schema could not be migrated.
+    #[error(
+        "cannot bring state file {path} from schema {from} to {to}; nothing of it is lost: start \
+         again when the cause is gone"
+    )]
+    Migrate {
+        /// The state file.
+        path: PathBuf,
+        /// Schema of the file.
+        from: u16,
+        /// Schema of this agent.
+        to: u16,
+        /// Why.
+        #[source]
+        source: BackendError,
+    },
+    /// A file could not be made smaller.
+    #[error("cannot compact state file {path}; its records are as they were")]
+    Compact {
+        /// The state file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: BackendError,
+    },
+    /// A value cannot be stored.
+    #[error("cannot encode {key}")]
+    Encode {
+        /// What was to be written.
+        key: Key,
+        /// Why.
+        #[source]
+        source: CodecError,
+    },
+    /// The write's commit failed; it is not known to be durable and may be tried again.
+    #[error("write to state file {path} failed")]
+    Commit {
+        /// The state file.
+        path: PathBuf,
+        /// Why; one for all writes of the batch.
+        #[source]
+        source: Arc<BackendError>,
+    },
+    /// A read failed.
+    #[error("cannot read state file {path}")]
+    Read {
+        /// The state file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: BackendError,
+    },
+    /// One record cannot be used; others can.
+    #[error("record {key} in state file {path} cannot be used; it can be quarantined")]
+    Record {
+        /// The state file.
+        path: PathBuf,
+        /// The record.
+        key: Key,
+        /// Why.
+        #[source]
+        source: CodecError,
+    },
+    /// The store was closed before this write.
+    #[error("state file {path} is closed: the agent is shutting down")]
+    Closed {
+        /// The state file.
+        path: PathBuf,
+    },
+    /// The writer thread could not be started.
+    #[error("cannot start the state writer thread")]
+    Thread {
+        /// The refusal.
+        #[source]
+        source: io::Error,
+    },
+    /// The file could not be moved aside.
+    #[error("cannot move state file {path} aside")]
+    MoveAside {
+        /// The state file.
+        path: PathBuf,
+        /// The refusal.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl StateError {
+    /// The failure of opening `path`, told apart by cause.
+    #[must_use]
+    pub fn opening(path: PathBuf, error: BackendError) -> Self {
+        match error {
+            BackendError::Damaged { detail } => Self::Damaged { path, detail },
+            BackendError::Panicked { message } => Self::Damaged { path, detail: message },
+            BackendError::InUse => Self::InUse { path },
+            BackendError::DiskFull { source } => Self::DiskFull { path, source },
+            BackendError::Backup { backup, from, source } => {
+                Self::Backup { path, backup, from, source }
+            }
+            BackendError::Io { source }
+                if matches!(
+                    source.kind(),
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                ) =>
+            {
+                Self::ReadOnly { path, source }
+            }
+            source => Self::Open { path, source },
+        }
+    }
+
+    /// What is wrong with a file that is damaged as a whole.
+    #[must_use]
+    pub fn damage(&self) -> Option<&str> {
+        match self {
+            Self::Damaged { detail, .. } => Some(detail),
+            _ => None,
+        }
+    }
+
+    /// To look at the file without changing it takes more memory than is allowed.
+    #[must_use]
+    pub(super) fn too_large(&self) -> bool {
+        matches!(
+            self,
+            Self::Open { source: BackendError::Io { source }, .. }
+                if source.kind() == io::ErrorKind::OutOfMemory
+        )
+    }
+
+    /// Whether the cause is a full disk or quota.
+    #[must_use]
+    pub fn disk_full(&self) -> bool {
+        match self {
+            Self::DiskFull { .. } => true,
+            Self::Backup { source, .. } => no_room(source),
+            Self::Commit { source, .. } => matches!(**source, BackendError::DiskFull { .. }),
+            Self::Open { source, .. }
+            | Self::Read { source, .. }
+            | Self::Compact { source, .. }
+            | Self::Migrate { source, .. } => matches!(source, BackendError::DiskFull { .. }),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! Typed keys and their bytes.
+//!
+//! ```text
+//! meta              01 01                                 schema version
+//!                   01 02                                 counters
+//! allocation        10 id[16] 01                          what was asked
+//!                   10 id[16] 02                          what became of it
+//!                   10 id[16] 03                          deployment status
+//!                   10 id[16] 04                          network status
+//!                   10 id[16] 05                          acknowledged state
+//!   its tasks       10 id[16] 80 name… 00 01              local state
+//!                   10 id[16] 80 name… 00 02              public state
+//! device ledger     20
+//! plugin handles    30 name…
+//! node              40 01                                 registration
+//!                   40 02                                 boot it last ran in
+//! managers          50 01                                 of drivers
+//!                   50 02                                 of devices
+//! jobs              60 id…
+//!   ended places    60 id… 00 group… 00 block[4]
+//! ```
+//!
+//! Bytes sort as keys do within an allocation (names hold no NUL byte), every group of keys that is
+//! read or removed together shares a prefix, and each key parses back from its bytes, and from its
+//! text ([`text`]). Numbers in between are free for later items; a number is never used again for
+//! something else.
+
+use uuid::Uuid;
+
+use ostler_model::ids::{AllocId, GroupName, JobId, NameError, PluginName, TaskName};
+
+pub mod text;
+
+const META: u8 = 0x01;
+const ALLOC: u8 = 0x10;
+const LEDGER: u8 = 0x20;
+const PLUGIN: u8 = 0x30;
+const NODE: u8 = 0x40;
+const MANAGER: u8 = 0x50;
+const JOB: u8 = 0x60;
+
+const META_SCHEMA: u8 = 0x01;
+const META_COUNTERS: u8 = 0x02;
+const ALLOC_SPEC: u8 = 0x01;
+const ALLOC_STATE: u8 = 0x02;
+const ALLOC_DEPLOYMENT: u8 = 0x03;
+const ALLOC_NETWORK: u8 = 0x04;
+const ALLOC_ACKNOWLEDGED: u8 = 0x05;
+const ALLOC_TASK: u8 = 0x80;
+const TASK_END: u8 = 0x00;
+const TASK_LOCAL: u8 = 0x01;
+const TASK_STATE: u8 = 0x02;
+const NODE_REGISTRATION: u8 = 0x01;
+const NODE_BOOT: u8 = 0x02;
+const MANAGER_DRIVER: u8 = 0x01;
+const MANAGER_DEVICE: u8 = 0x02;
+const JOB_END: u8 = 0x00;
+const GROUP_END: u8 = 0x00;
+
+/// Facts about the state file itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MetaItem {
+    /// Version of the record schema, a `u16`.
+    SchemaVersion,
+    /// What was done since the file was made: `state::stats::Stats`.
+    Counters,
+}
+
+/// Name of a record. Each names the type of the record's value.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// About the file.
+    Meta(MetaItem),
+    /// What was asked: [`ostler_model::alloc::Allocation`].
+    Alloc(AllocId),
+    /// What became of it: [`ostler_model::saved::SavedAllocState`].
+    AllocState(AllocId),
+    /// Whether the allocation counts as healthy:
+    /// [`ostler_model::saved::DeploymentStatus`].
+    DeploymentStatus(AllocId),
+    /// The network the allocation was given: [`ostler_model::saved::NetworkStatus`].
+    NetworkStatus(AllocId),
+    /// What whoever placed the allocation last accepted of its state:
+    /// [`ostler_model::saved::AcknowledgedState`].
+    AcknowledgedState(AllocId),
+    /// What the task runner needs to own the task again: `task::handle::LocalState`.
+    TaskLocal(AllocId, TaskName),
+    /// The task's public state: [`ostler_model::task::TaskState`].
+    TaskState(AllocId, TaskName),
+    /// Which device instances are lent to whom: `device::ledger::DeviceLedger`.
+    DeviceLedger,
+    /// What the agent remembers of a plugin: [`ostler_model::saved::PluginHandle`].
+    PluginHandle(PluginName),
+    /// The node's identity and registration: [`ostler_model::saved::NodeRegistration`].
+    NodeRegistration,
+    /// The boot of the machine that the agent last restored its allocations in:
+    /// [`ostler_model::saved::NodeBoot`].
+    NodeBoot,
+    /// Which plugin serves which driver: [`ostler_model::saved::DriverManagerState`].
+    DriverManager,
+    /// Which plugin serves which devices: [`ostler_model::saved::DeviceManagerState`].
+    DeviceManager,
+    /// A job that is to run: [`ostler_model::saved::JobRecord`].
+    Job(JobId),
+    /// How allocations of a group that were collected had ended, by place, a block of places each:
+    /// [`ostler_model::saved::EndedPlaces`].
+    EndedPlaces(Box<EndedBlock>),
+}
+
+/// Neighbouring places of a task group. Boxed in a [`Key`], which is in every error of the store.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndedBlock {
+    /// The job.
+    pub job: JobId,
+    /// The group.
+    pub group: GroupName,
+    /// Which block of the group, from 0.
+    pub block: u32,
+}
+
+/// Which record type a key holds; part of every record, so that a record under the wrong key is
+/// noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// [`MetaItem::SchemaVersion`].
+    Meta = 1,
+    /// [`Key::Alloc`].
+    Alloc = 2,
+    /// [`Key::AllocState`].
+    AllocState = 3,
+    /// [`Key::TaskLocal`].
+    TaskLocal = 4,
+    /// [`Key::TaskState`].
+    TaskState = 5,
+    /// [`Key::DeviceLedger`].
+    DeviceLedger = 6,
+    /// [`Key::PluginHandle`].
+    PluginHandle = 7,
+    /// [`Key::NodeRegistration`].
+    NodeRegistration = 8,
+    /// [`MetaItem::Counters`].
+    Counters = 9,
+    /// [`Key::DeploymentStatus`].
+    DeploymentStatus = 10,
+    /// [`Key::NetworkStatus`].
+    NetworkStatus = 11,
+    /// [`Key::AcknowledgedState`].
+    AcknowledgedState = 12,
+    /// [`Key::DriverManager`].
+    DriverManager = 13,
+    /// [`Key::DeviceManager`].
+    DeviceManager = 14,
+    /// [`Key::Job`].
+    Job = 15,
+    /// [`Key::EndedPlaces`].
+    EndedPlaces = 16,
+    /// [`Key::NodeBoot`].
+    NodeBoot = 17,
+}
+
+/// Keys that are read together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Prefix {
+    /// Everything.
+    All,
+    /// About the file.
+    Meta,
+    /// All records of all allocations.
+    Allocs,
+    /// All records of one allocation, its tasks included.
+    Alloc(AllocId),
+    /// All records of the tasks of one allocation.
+    Tasks(AllocId),
+    /// All records of one task.
+    Task(AllocId, TaskName),
+    /// The handles of all plugins.
+    Plugins,
+    /// The node's own records.
+    Node,
+    /// The managers' records.
+    Managers,
+    /// All jobs, with their ended places.
+    Jobs,
+    /// The ended places of one job.
+    EndedPlaces(JobId),
+}
+
+/// Why bytes are not a key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// Too short, or with bytes after its end.
+    #[error("key has the wrong length")]
+    Length,
+    /// A number no key uses.
+    #[error("key has the unknown part {tag:#04x}")]
+    Unknown {
+        /// The number.
+        tag: u8,
+    },
+    /// A name is not UTF-8.
+    #[error("name in key is not UTF-8")]
+    NotUtf8,
+    /// A name no job could have had.
+    #[error("name in key is not allowed")]
+    Name(#[source] NameError),
+}
+
+impl Key {
+    /// The record type under this key.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Meta(MetaItem::SchemaVersion) => Kind::Meta,
+            Self::Meta(MetaItem::Counters) => Kind::Counters,
+            Self::Alloc(_) => Kind::Alloc,
+            Self::AllocState(_) => Kind::AllocState,
+            Self::DeploymentStatus(_) => Kind::DeploymentStatus,
+            Self::NetworkStatus(_) => Kind::NetworkStatus,
+            Self::AcknowledgedState(_) => Kind::AcknowledgedState,
+            Self::TaskLocal(..) => Kind::TaskLocal,
+            Self::TaskState(..) => Kind::TaskState,
+            Self::DeviceLedger => Kind::DeviceLedger,
+            Self::PluginHandle(_) => Kind::PluginHandle,
+            Self::NodeRegistration => Kind::NodeRegistration,
+            Self::NodeBoot => Kind::NodeBoot,
+            Self::DriverManager => Kind::DriverManager,
+            Self::DeviceManager => Kind::DeviceManager,
+            Self::Job(_) => Kind::Job,
+            Self::EndedPlaces(_) => Kind::EndedPlaces,
+        }
+    }
+
+    /// The allocation this record dies with.
+    #[must_use]
+    pub fn alloc(&self) -> Option<AllocId> {
+        match self {
+            Self::Alloc(id)
+            | Self::AllocState(id)
+            | Self::DeploymentStatus(id)
+            | Self::NetworkStatus(id)
+            | Self::AcknowledgedState(id)
+            | Self::TaskLocal(id, _)
+            | Self::TaskState(id, _) => Some(*id),
+            Self::Meta(_)
+            | Self::DeviceLedger
+            | Self::PluginHandle(_)
+            | Self::NodeRegistration
+            | Self::NodeBoot
+            | Self::DriverManager
+            | Self::DeviceManager
+            | Self::Job(_)
+            | Self::EndedPlaces(_) => None,
+        }
+    }
+
+    /// Replace `out` by the key's bytes.
+    pub fn encode_into(&self, out: &mut Vec<u8>) {
+        out.clear();
+        match self {
+            Self::Meta(MetaItem::SchemaVersion) => out.extend([META, META_SCHEMA]),
+            Self::Meta(MetaItem::Counters) => out.extend([META, META_COUNTERS]),
+            Self::Alloc(id) => push_item(out, *id, ALLOC_SPEC),
+            Self::AllocState(id) => push_item(out, *id, ALLOC_STATE),
+            Self::DeploymentStatus(id) => push_item(out, *id, ALLOC_DEPLOYMENT),
+            Self::NetworkStatus(id) => push_item(out, *id, ALLOC_NETWORK),
+            Self::AcknowledgedState(id) => push_item(out, *id, ALLOC_ACKNOWLEDGED),
+            Self::TaskLocal(id, task) => {
+                push_task(out, *id, task);
+                out.push(TASK_LOCAL);
+            }
+            Self::TaskState(id, task) => {
+                push_task(out, *id, task);
+                out.push(TASK_STATE);
+            }
+            Self::DeviceLedger => out.push(LEDGER),
+            Self::PluginHandle(name) => {
+                out.push(PLUGIN);
+                out.extend_from_slice(name.as_str().as_bytes());
+            }
+            Self::NodeRegistration => out.extend([NODE, NODE_REGISTRATION]),
+            Self::NodeBoot => out.extend([NODE, NODE_BOOT]),
+            Self::DriverManager => out.extend([MANAGER, MANAGER_DRIVER]),
+            Self::DeviceManager => out.extend([MANAGER, MANAGER_DEVICE]),
+            Self::Job(id) => {
+                out.push(JOB);
+                out.extend_from_slice(id.as_str().as_bytes());
+            }
+            Self::EndedPlaces(of) => {
+                let EndedBlock { job, group, block } = &**of;
+                push_ended(out, job);
+                out.extend_from_slice(group.as_str().as_bytes());
+                out.push(GROUP_END);
+                out.extend_from_slice(&block.to_be_bytes());
+            }
+        }
+    }
+
+    /// The key's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.encode_into(&mut out);
+        out
+    }
+
+    /// The key of these bytes.
+    ///
+    /// # Errors
+    /// When no key has these bytes.
+    pub fn parse(bytes: &[u8]) -> Result<Self, KeyError> {
+        let (area, rest) = bytes.split_first().ok_or(KeyError::Length)?;
+        match (*area, rest) {
+            (META, [META_SCHEMA]) => Ok(Self::Meta(MetaItem::SchemaVersion)),
+            (META, [META_COUNTERS]) => Ok(Self::Meta(MetaItem::Counters)),
+            (ALLOC, _) => parse_alloc(rest),
+            (LEDGER, []) => Ok(Self::DeviceLedger),
+            (PLUGIN, name) => {
+                PluginName::new(utf8(name)?).map(Self::PluginHandle).map_err(KeyError::Name)
+            }
+            (NODE, [NODE_REGISTRATION]) => Ok(Self::NodeRegistration),
+            (NODE, [NODE_BOOT]) => Ok(Self::NodeBoot),
+            (MANAGER, [MANAGER_DRIVER]) => Ok(Self::DriverManager),
+            (MANAGER, [MANAGER_DEVICE]) => Ok(Self::DeviceManager),
+            (JOB, rest) => parse_job(rest),
+            (META | NODE | MANAGER, [tag]) => Err(KeyError::Unknown { tag: *tag }),
+            (META | NODE | MANAGER | LEDGER, _) => Err(KeyError::Length),
+            (tag, _) => Err(KeyError::Unknown { tag }),
+        }
+    }
+}
+
+impl Prefix {
+    /// The first bytes of every key of the group.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Self::All => {}
+            Self::Meta => out.push(META),
+            Self::Allocs => out.push(ALLOC),
+            Self::Alloc(id) => push_alloc(&mut out, *id),
+            Self::Tasks(id) => push_item(&mut out, *id, ALLOC_TASK),
+            Self::Task(id, task) => push_task(&mut out, *id, task),
+            Self::Plugins => out.push(PLUGIN),
+            Self::Node => out.push(NODE),
+            Self::Managers => out.push(MANAGER),
+            Self::Jobs => out.push(JOB),
+            Self::EndedPlaces(job) => push_ended(&mut out, job),
+        }
+        out
+    }
+}
+
+fn push_alloc(out: &mut Vec<u8>, id: AllocId) {
+    out.push(ALLOC);
+    out.extend_from_slice(id.as_bytes());
+}
+
+fn push_item(out: &mut Vec<u8>, id: AllocId, item: u8) {
+    push_alloc(out, id);
+    out.push(item);
+}
+
+fn push_task(out: &mut Vec<u8>, id: AllocId, task: &TaskName) {
+    push_alloc(out, id);
+    out.push(ALLOC_TASK);
+    out.extend_from_slice(task.as_str().as_bytes());
+    out.push(TASK_END);
+}
+
+fn push_ended(out: &mut Vec<u8>, job: &JobId) {
+    out.push(JOB);
+    out.extend_from_slice(job.as_str().as_bytes());
+    out.push(JOB_END);
+}
+
+/// The allocation whose record these bytes name, or whose records they begin; looked at before the
+/// key as a whole is.
+#[must_use]
+pub fn alloc_of(key: &[u8]) -> Option<AllocId> {
+    let (area, rest) = key.split_first()?;
+    let (id, _) = rest.split_first_chunk::<16>()?;
+    (*area == ALLOC).then(|| AllocId::new(Uuid::from_bytes(*id)))
+}
+
+fn parse_alloc(rest: &[u8]) -> Result<Key, KeyError> {
+    let (id, rest) = rest.split_first_chunk::<16>().ok_or(KeyError::Length)?;
+    let id = AllocId::new(Uuid::from_bytes(*id));
+    match rest {
+        [ALLOC_SPEC] => Ok(Key::Alloc(id)),
+        [ALLOC_STATE] => Ok(Key::AllocState(id)),
+        [ALLOC_DEPLOYMENT] => Ok(Key::DeploymentStatus(id)),
+        [ALLOC_NETWORK] => Ok(Key::NetworkStatus(id)),
+        [ALLOC_ACKNOWLEDGED] => Ok(Key::AcknowledgedState(id)),
+        [ALLOC_TASK, name @ .., TASK_END, item] => {
+            let task = TaskName::new(utf8(name)?).map_err(KeyError::Name)?;
+            match *item {
+                TASK_LOCAL => Ok(Key::TaskLocal(id, task)),
+                TASK_STATE => Ok(Key::TaskState(id, task)),
+                tag => Err(KeyError::Unknown { tag }),
+            }
+        }
+        [] | [ALLOC_SPEC..=ALLOC_ACKNOWLEDGED | ALLOC_TASK, ..] => Err(KeyError::Length),
+        [tag, ..] => Err(KeyError::Unknown { tag: *tag }),
+    }
+}
+
+fn parse_job(rest: &[u8]) -> Result<Key, KeyError> {
+    let id = |bytes| JobId::new(utf8(bytes)?).map_err(KeyError::Name);
+    // Names hold no NUL byte.
+    let Some(end) = rest.iter().position(|byte| *byte == JOB_END) else {
+        return id(rest).map(Key::Job);
+    };
+    let (job, more) = rest.split_at(end);
+    let job = id(job)?;
+    match more.split_last_chunk::<4>() {
+        Some(([JOB_END, group @ .., GROUP_END], block)) => {
+            let group = GroupName::new(utf8(group)?).map_err(KeyError::Name)?;
+            let block = u32::from_be_bytes(*block);
+            Ok(Key::EndedPlaces(Box::new(EndedBlock { job, group, block })))
+        }
+        _ => Err(KeyError::Length),
+    }
+}
+
+fn utf8(bytes: &[u8]) -> Result<&str, KeyError> {
+    std::str::from_utf8(bytes).map_err(|_| KeyError::NotUtf8)
+}
+
+#[cfg(test)]
+#[path = "keys_tests.rs"]
+mod tests;

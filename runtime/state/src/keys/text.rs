@@ -1,0 +1,142 @@
+//! Keys as people write them: the inverse of each other are `Display` and [`Key::from_str`].
+//!
+//! ```text
+//! meta/schema                             allocation/ID/task/NAME/local
+//! meta/counters                           allocation/ID/task/NAME/state
+//! allocation/ID                           device/ledger
+//! allocation/ID/state                     plugin/NAME
+//! allocation/ID/deployment                node/registration, node/boot
+//! allocation/ID/network                   manager/driver
+//! allocation/ID/acknowledged              manager/device
+//!                                         job/ID
+//!                                         job/ID/ended/GROUP/BLOCK
+//! ```
+//!
+//! Names hold no slash, so the parts are never ambiguous.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{EndedBlock, Key, MetaItem, Prefix};
+use ostler_model::ids::{AllocId, GroupName, JobId, NameError, PluginName, TaskName};
+
+/// Why a text is not a key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyTextError {
+    /// No key is written so.
+    #[error("no record is called {given:?}; a dump of the state lists those there are")]
+    Unknown {
+        /// The text, cut to a hundred characters.
+        given: String,
+    },
+    /// The id or the name in it cannot be one.
+    #[error("no record is called so")]
+    Name(#[source] NameError),
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Meta(MetaItem::SchemaVersion) => f.write_str("meta/schema"),
+            Self::Meta(MetaItem::Counters) => f.write_str("meta/counters"),
+            Self::Alloc(id) => write!(f, "allocation/{id}"),
+            Self::AllocState(id) => write!(f, "allocation/{id}/state"),
+            Self::DeploymentStatus(id) => write!(f, "allocation/{id}/deployment"),
+            Self::NetworkStatus(id) => write!(f, "allocation/{id}/network"),
+            Self::AcknowledgedState(id) => write!(f, "allocation/{id}/acknowledged"),
+            Self::TaskLocal(id, task) => write!(f, "allocation/{id}/task/{task}/local"),
+            Self::TaskState(id, task) => write!(f, "allocation/{id}/task/{task}/state"),
+            Self::DeviceLedger => f.write_str("device/ledger"),
+            Self::PluginHandle(name) => write!(f, "plugin/{name}"),
+            Self::NodeRegistration => f.write_str("node/registration"),
+            Self::NodeBoot => f.write_str("node/boot"),
+            Self::DriverManager => f.write_str("manager/driver"),
+            Self::DeviceManager => f.write_str("manager/device"),
+            Self::Job(id) => write!(f, "job/{id}"),
+            Self::EndedPlaces(of) => {
+                write!(f, "job/{}/ended/{}/{}", of.job, of.group, of.block)
+            }
+        }
+    }
+}
+
+impl FromStr for Key {
+    type Err = KeyTextError;
+
+    fn from_str(text: &str) -> Result<Self, KeyTextError> {
+        // One more than any key has, so that a key with something after it is none.
+        let parts: Vec<&str> = text.splitn(6, '/').collect();
+        match parts.as_slice() {
+            ["meta", "schema"] => Ok(Self::Meta(MetaItem::SchemaVersion)),
+            ["meta", "counters"] => Ok(Self::Meta(MetaItem::Counters)),
+            ["allocation", id] => Ok(Self::Alloc(alloc(id)?)),
+            ["allocation", id, "state"] => Ok(Self::AllocState(alloc(id)?)),
+            ["allocation", id, "deployment"] => Ok(Self::DeploymentStatus(alloc(id)?)),
+            ["allocation", id, "network"] => Ok(Self::NetworkStatus(alloc(id)?)),
+            ["allocation", id, "acknowledged"] => Ok(Self::AcknowledgedState(alloc(id)?)),
+            ["allocation", id, "task", name, "local"] => {
+                Ok(Self::TaskLocal(alloc(id)?, task(name)?))
+            }
+            ["allocation", id, "task", name, "state"] => {
+                Ok(Self::TaskState(alloc(id)?, task(name)?))
+            }
+            ["device", "ledger"] => Ok(Self::DeviceLedger),
+            ["plugin", name] => {
+                PluginName::new(*name).map(Self::PluginHandle).map_err(KeyTextError::Name)
+            }
+            ["node", "registration"] => Ok(Self::NodeRegistration),
+            ["node", "boot"] => Ok(Self::NodeBoot),
+            ["manager", "driver"] => Ok(Self::DriverManager),
+            ["manager", "device"] => Ok(Self::DeviceManager),
+            ["job", id] => job(id).map(Self::Job),
+            ["job", id, "ended", group, block] => ended(id, group, block),
+            _ => Err(KeyTextError::Unknown { given: text.chars().take(100).collect() }),
+        }
+    }
+}
+
+impl Prefix {
+    /// A group that holds every key whose text starts with `text`, as small as is easily told: read
+    /// it instead of everything, then compare the texts.
+    #[must_use]
+    pub fn around(text: &str) -> Self {
+        let Some((area, rest)) = text.split_once('/') else { return Self::All };
+        match area {
+            "meta" => Self::Meta,
+            "allocation" => match rest.get(..UUID_TEXT).map(AllocId::from_str) {
+                Some(Ok(id)) => Self::Alloc(id),
+                _ => Self::Allocs,
+            },
+            "plugin" => Self::Plugins,
+            "node" => Self::Node,
+            "manager" => Self::Managers,
+            "job" => Self::Jobs,
+            _ => Self::All,
+        }
+    }
+}
+
+/// Characters of an id as it is written.
+const UUID_TEXT: usize = 36;
+
+fn alloc(text: &str) -> Result<AllocId, KeyTextError> {
+    text.parse().map_err(KeyTextError::Name)
+}
+
+fn job(text: &str) -> Result<JobId, KeyTextError> {
+    JobId::new(text).map_err(KeyTextError::Name)
+}
+
+fn ended(id: &str, group: &str, block: &str) -> Result<Key, KeyTextError> {
+    let group = GroupName::new(group).map_err(KeyTextError::Name)?;
+    let number: Option<u32> = block.parse().ok();
+    // Only as it is written: `+1` and `01` are other texts of the same number.
+    let number = number.filter(|number| number.to_string() == block);
+    let unknown = || KeyTextError::Unknown { given: block.chars().take(100).collect() };
+    let (job, block) = (job(id)?, number.ok_or_else(unknown)?);
+    Ok(Key::EndedPlaces(Box::new(EndedBlock { job, group, block })))
+}
+
+fn task(text: &str) -> Result<TaskName, KeyTextError> {
+    TaskName::new(text).map_err(KeyTextError::Name)
+}

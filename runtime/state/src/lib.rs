@@ -1,0 +1,55 @@
+//! The state store: what the agent must still know after a restart or a crash.
+//!
+//! ```text
+//! runner ─ put(key, value) ─► encode ─► same as the last COMMITTED bytes? ─ yes ─► Put::Unchanged
+//!                             (codec)    (dedup)  │ no
+//!                                                 ▼ bounded queue, the caller waits when it is full
+//!                              writer thread: everything waiting ─► one transaction ─► fsync
+//!                                                 ─► publish digests ─► wake the batch's waiters
+//! ```
+//! A write is either *durable* (`put`, `delete`, `destroy_alloc`: returns when it is on disk) or *may
+//! lag* (`put_later`: goes with the next durable write or within 200 ms). Only this crate knows redb;
+//! it knows nothing of what its values mean. Start with [`store`] and its rules, then [`writer`].
+
+pub mod age;
+pub mod backend;
+pub mod codec;
+pub mod dedup;
+pub mod durable;
+pub mod error;
+mod expect;
+mod files;
+pub mod inspect;
+pub mod keys;
+pub mod load;
+pub mod lock;
+pub mod mem_store;
+pub mod migrate;
+pub mod overlay;
+mod peek;
+pub mod queue;
+pub mod read;
+pub mod redb_store;
+pub mod rewrite;
+pub mod stats;
+pub mod store;
+pub mod testing;
+pub mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use age::Age;
+pub use backend::Backend;
+pub use error::{BackendError, StateError};
+pub use expect::Expected;
+pub use files::move_aside;
+pub use keys::{Key, MetaItem, Prefix};
+pub use load::{OpenReport, Quarantined};
+pub use lock::{DataDirLock, DataDirReading, Holder, LockError, holder};
+pub use migrate::Migration;
+pub use read::Record;
+pub use redb_store::EngineStats;
+pub use stats::Stats;
+pub use store::{Put, StateStore, StoreOptions};
+pub use writer::Mark;

@@ -1,0 +1,58 @@
+//! A migration on a disk that fails, or loses power, at every one of its operations.
+
+use super::*;
+use crate::tests::disk::{Disk, Fault as DiskFault};
+use ostler_model::limits::STATE_CACHE_BYTES;
+
+/// Schemas in the envelopes of all records, the file's own included.
+fn schemas(backend: &RedbBackend) -> Vec<u16> {
+    let mut schemas = Vec::new();
+    let visit = &mut |_: &[u8], record: &[u8]| {
+        schemas.push(Envelope::open(record).unwrap().schema);
+        ControlFlow::Continue(())
+    };
+    backend.scan(&[], visit).unwrap();
+    schemas
+}
+
+fn open(path: &Path, disk: &Disk) -> Result<RedbBackend, BackendError> {
+    RedbBackend::open_with(path, disk.opener(STATE_CACHE_BYTES))
+}
+
+#[test]
+fn a_crash_anywhere_leaves_the_old_file_or_the_new_one() {
+    let (_dir, path) = old_file();
+    let untroubled = Disk::new(&BEFORE.file, 0);
+    drop(StateStore::with_backend(&path, Arc::new(open(&path, &untroubled).unwrap())).unwrap());
+    let operations = untroubled.journal().len();
+    assert!(operations > 20, "{operations}");
+    let expected = &BEFORE.content;
+    let (mut old, mut new, mut missed) = (0, 0, 0);
+    for fault in [DiskFault::PowerCut, DiskFault::TornWrite, DiskFault::Error, DiskFault::Full] {
+        for operation in 1..=operations {
+            let disk = Disk::new(&BEFORE.file, operation as u64);
+            disk.plan(operation, fault);
+            // Fails or not; what counts is what is there afterwards.
+            let opened = open(&path, &disk)
+                .map(|backend| StateStore::with_backend(&path, Arc::new(backend)).is_ok());
+            drop(opened);
+            if !disk.happened() {
+                missed += 1;
+            }
+            disk.power_cycle();
+            let at = format!("{fault:?} at operation {operation}");
+            let backend = open(&path, &disk).unwrap_or_else(|error| panic!("{at}: {error:?}"));
+            let found = schemas(&backend);
+            assert_eq!(found.len() as u64, BEFORE.records() + 1, "{at}");
+            match found[0] == SCHEMA_BEFORE {
+                true => old += 1,
+                false => new += 1,
+            }
+            assert!(found.iter().all(|schema| *schema == found[0]), "{at}: half done: {found:?}");
+            let store = StateStore::with_backend(&path, Arc::new(backend)).unwrap();
+            assert!(store.opened().quarantined.is_empty(), "{at}");
+            assert_eq!(&content(&store), expected, "{at}");
+        }
+    }
+    assert!(old > 0 && new > 0 && missed < operations, "{old} old, {new} new, {missed} missed");
+}

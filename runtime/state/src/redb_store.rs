@@ -1,0 +1,445 @@
+//! Records in a redb file.
+//!
+//! One-phase durable commits: half the fsyncs of two-phase ones; after a crash redb checks the
+//! last commit's checksums and falls back to the one before, which for a commit nobody was told of
+//! is right. A failed commit closes the file, because redb refuses further work after an I/O error;
+//! the next use opens it again, so that an agent lives through a full disk.
+//!
+//! After any failed commit but for a full disk the file is first written again ([`rewrite`]).
+//!
+//! A new file is made under another name and renamed when complete: a state file that is there but
+//! empty is damage, never a fresh start.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
+
+use redb::{
+    Builder, Database, DatabaseError, Durability, ReadTransaction, ReadableDatabase as _,
+    ReadableTable as _, ReadableTableMetadata as _, Table, TableDefinition, TableError,
+};
+use serde::Serialize;
+
+use super::age::{Age, Witness};
+use super::backend::{Backend, Op, Visit, prefix_bounds};
+use super::codec::{OLDEST, SCHEMA};
+use super::error::BackendError;
+use super::rewrite::{self, Shown};
+use super::writer::panic_text;
+use super::{files, peek};
+use crate::durable::sync_parent;
+use ostler_model::limits::STATE_CACHE_BYTES;
+
+type Records = TableDefinition<'static, &'static [u8], &'static [u8]>;
+pub(super) const STATE: Records = TableDefinition::new("state");
+pub(super) const QUARANTINE: Records = TableDefinition::new("quarantine");
+/// How many commits the file has seen: see [`super::age`]. Not there in files of older agents.
+const COMMITS: TableDefinition<'static, (), u64> = TableDefinition::new("commits");
+
+/// How an existing file is opened; tests put faults underneath.
+pub type Opener = Box<dyn Fn(&Path, Shown) -> Result<Database, DatabaseError> + Send + Sync>;
+
+/// What the storage engine says of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct EngineStats {
+    /// Bytes in pages that hold something; the rest of the file is free for later writes.
+    pub allocated_bytes: u64,
+    /// Bytes of keys and records.
+    pub stored_bytes: u64,
+    /// Bytes of the trees that lead to them.
+    pub metadata_bytes: u64,
+    /// Bytes of the file that hold nothing: free pages, and the gaps in used ones.
+    pub fragmented_bytes: u64,
+    /// Pages from the root to a record.
+    pub tree_height: u32,
+}
+
+/// Keeps records in one file, mode 0600.
+pub struct RedbBackend {
+    path: PathBuf,
+    opener: Opener,
+    /// Absent after a failed commit, until the next use.
+    database: RwLock<Option<Database>>,
+    /// What is shown is not trusted until it was written again.
+    doubted: AtomicBool,
+    repaired: bool,
+    age: Age,
+    compared: bool,
+    /// The number of commits goes on above this one.
+    commits_before: u64,
+    witness: Mutex<Witness>,
+    /// Copy made before the engine touched the file.
+    backup: Option<PathBuf>,
+}
+
+/// How much is known of a file that is about to be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Checked {
+    /// The engine has found it consistent.
+    Whole,
+    /// Nothing, or it is not consistent.
+    No,
+}
+
+impl RedbBackend {
+    /// Open the file, or make it when there is none. Reads the whole file once to check it. A file
+    /// of an older schema that was closed in order is copied first: the engine changes bytes of
+    /// every file that it opens.
+    ///
+    /// # Errors
+    /// When it is damaged, in use, or cannot be read, written, copied or made.
+    pub fn open(path: &Path) -> Result<Self, BackendError> {
+        Self::open_checked(path, Checked::No)
+    }
+
+    /// As [`RedbBackend::open`], for a file that was looked at before.
+    pub(super) fn open_checked(path: &Path, checked: Checked) -> Result<Self, BackendError> {
+        let older = peek::schema(path).filter(|from| (OLDEST..SCHEMA).contains(from));
+        let backup =
+            older.map(|from| files::back_up(path, from, peek::same_records)).transpose()?;
+        let opened = Self::open_as(path, Box::new(open_file), checked)?;
+        Ok(Self { backup, ..opened })
+    }
+
+    /// As [`RedbBackend::open`], with another way to open and no copy.
+    ///
+    /// # Errors
+    /// As [`RedbBackend::open`].
+    pub fn open_with(path: &Path, opener: Opener) -> Result<Self, BackendError> {
+        Self::open_as(path, opener, Checked::No)
+    }
+
+    fn open_as(path: &Path, opener: Opener, checked: Checked) -> Result<Self, BackendError> {
+        let there = path.try_exists()?;
+        if !there {
+            create(path)?;
+        }
+        // The engine may meet content it never wrote; a panic there is damage, not our end.
+        let (database, repaired, commits) = contained(|| {
+            let mut database = opener(path, Shown::Trusted).map_err(engine)?;
+            let clean = match checked {
+                Checked::Whole => true,
+                Checked::No => database.check_integrity().map_err(engine)?,
+            };
+            // Without its tables it is somebody else's file.
+            let read = database.begin_read().map_err(engine)?;
+            read.open_table(STATE).map_err(engine)?;
+            read.open_table(QUARANTINE).map_err(engine)?;
+            let commits = commits_of(&read)?;
+            drop(read);
+            Ok((database, !clean, commits))
+        })?;
+        let database = RwLock::new(Some(database));
+        let doubted = AtomicBool::new(false);
+        let witness = Witness::of(path);
+        let beside = witness.read();
+        Ok(Self {
+            path: path.to_owned(),
+            opener,
+            database,
+            doubted,
+            repaired,
+            age: Age::of(there, commits, beside),
+            compared: beside.is_some(),
+            commits_before: commits.max(beside).unwrap_or_default(),
+            witness: Mutex::new(witness),
+            backup: None,
+        })
+    }
+
+    /// Its directory knew something to compare it with.
+    #[must_use]
+    pub fn compared(&self) -> bool {
+        self.compared
+    }
+
+    /// How the file compares with what its directory knew when it was opened.
+    #[must_use]
+    pub fn age(&self) -> Age {
+        self.age
+    }
+
+    /// The file was found inconsistent when it was opened and repaired, perhaps to an older commit.
+    #[must_use]
+    pub fn repaired(&self) -> bool {
+        self.repaired
+    }
+
+    /// Visit every record in quarantine, in key order.
+    ///
+    /// # Errors
+    /// When the file cannot be read; records visited before stay visited.
+    pub fn scan_quarantine(&self, visit: Visit<'_>) -> Result<(), BackendError> {
+        self.with(|database| scan(database, QUARANTINE, &[], visit))
+    }
+
+    /// What the engine says of the file as it is now.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn engine_stats(&self) -> Result<EngineStats, BackendError> {
+        self.with(|database| {
+            let transaction = database.begin_write().map_err(engine)?;
+            let stats = transaction.stats().map_err(engine)?;
+            transaction.abort().map_err(engine)?;
+            let page = u64::try_from(stats.page_size()).unwrap_or(u64::MAX);
+            Ok(EngineStats {
+                allocated_bytes: stats.allocated_pages().saturating_mul(page),
+                stored_bytes: stats.stored_bytes(),
+                metadata_bytes: stats.metadata_bytes(),
+                fragmented_bytes: stats.fragmented_bytes(),
+                tree_height: stats.tree_height(),
+            })
+        })
+    }
+
+    /// Give free room in the file back to the file system. Every step is a commit of its own, so a
+    /// crash leaves all records. Returns whether anything was moved.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written.
+    pub fn compact(&self) -> Result<bool, BackendError> {
+        let mut slot = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        let mut database = match slot.take() {
+            Some(database) => database,
+            None => self.reopen()?,
+        };
+        // Put back only when it went well: the engine takes no more work after a failure.
+        let moved = contained(|| database.compact().map_err(engine));
+        let moved = moved.inspect_err(|error| self.doubt(error))?;
+        *slot = Some(database);
+        Ok(moved)
+    }
+
+    /// Work on the open file. It is closed when that fails: the engine latches an I/O error.
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&Database) -> Result<T, BackendError>,
+    ) -> Result<T, BackendError> {
+        let result = self.attempt(work);
+        if result.is_err() {
+            self.close();
+        }
+        result
+    }
+
+    fn attempt<T>(
+        &self,
+        work: impl FnOnce(&Database) -> Result<T, BackendError>,
+    ) -> Result<T, BackendError> {
+        let open = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(database) = &*open {
+            return contained(|| work(database));
+        }
+        drop(open);
+        let mut slot = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        let database = match slot.take() {
+            Some(database) => database,
+            None => self.reopen()?,
+        };
+        contained(|| work(slot.insert(database)))
+    }
+
+    fn reopen(&self) -> Result<Database, BackendError> {
+        let doubted = self.doubted.load(Ordering::SeqCst);
+        let shown = if doubted { Shown::Doubted } else { Shown::Trusted };
+        let opened = contained(|| (self.opener)(&self.path, shown).map_err(engine));
+        match &opened {
+            Ok(_) => self.doubted.store(false, Ordering::SeqCst),
+            // Opening syncs too.
+            Err(error) => self.doubt(error),
+        }
+        opened
+    }
+
+    /// A full disk refuses the write, and what was written before still reaches the disk.
+    fn doubt(&self, error: &BackendError) {
+        if !matches!(error, BackendError::DiskFull { .. }) {
+            self.doubted.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn close(&self) {
+        let mut slot = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        let database = slot.take();
+        // Closing writes; after an I/O error it may fail in ways of its own.
+        let _ = contained(|| {
+            drop(database);
+            Ok(())
+        });
+    }
+}
+
+impl Backend for RedbBackend {
+    fn commit(&self, batch: &[Op]) -> Result<(), BackendError> {
+        let result = self.with(|database| {
+            let mut transaction = database.begin_write().map_err(engine)?;
+            transaction.set_durability(Durability::Immediate).map_err(engine)?;
+            {
+                let mut state = transaction.open_table(STATE).map_err(engine)?;
+                for op in batch {
+                    if let Some((key, record)) = apply(&mut state, op).map_err(engine)? {
+                        // Opened only when it is needed, which is hardly ever.
+                        let mut quarantine = transaction.open_table(QUARANTINE).map_err(engine)?;
+                        quarantine.insert(key, &*record).map_err(engine)?;
+                    }
+                }
+            }
+            let commits = {
+                let mut table = transaction.open_table(COMMITS).map_err(engine)?;
+                let last = table.get(()).map_err(engine)?.map(|last| last.value());
+                let next = last.unwrap_or_default().max(self.commits_before).saturating_add(1);
+                table.insert((), next).map_err(engine)?;
+                next
+            };
+            transaction.commit().map_err(engine)?;
+            Ok(commits)
+        });
+        if let Ok(commits) = &result {
+            self.witness.lock().unwrap_or_else(PoisonError::into_inner).note(*commits);
+        }
+        if let Err(error) = &result {
+            self.doubt(error);
+            if self.doubted.load(Ordering::SeqCst) {
+                // At once: who opens the file next may be another process, which does not doubt it.
+                let _ = self.attempt(|_| Ok(()));
+            }
+        }
+        result.map(drop)
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, BackendError> {
+        self.with(|database| {
+            let read = database.begin_read().map_err(engine)?;
+            let table = read.open_table(STATE).map_err(engine)?;
+            let value = table.get(key).map_err(engine)?;
+            Ok(value.map(|value| value.value().to_vec()))
+        })
+    }
+
+    fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), BackendError> {
+        self.with(|database| scan(database, STATE, prefix, visit))
+    }
+
+    /// A file whose writer died is copied as the engine recovered it. It is closed meanwhile: a copy
+    /// of an open one would look as if its writer had died.
+    fn backup(&self, from: u16) -> Result<Option<PathBuf>, BackendError> {
+        if self.backup.is_some() {
+            return Ok(self.backup.clone());
+        }
+        let mut slot = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        let database = slot.take();
+        contained(|| {
+            drop(database);
+            Ok(())
+        })?;
+        let backup = files::back_up(&self.path, from, peek::same_records)?;
+        *slot = Some(self.reopen()?);
+        Ok(Some(backup))
+    }
+
+    fn quarantined(&self) -> Result<u64, BackendError> {
+        self.with(|database| {
+            let read = database.begin_read().map_err(engine)?;
+            read.open_table(QUARANTINE).map_err(engine)?.len().map_err(engine)
+        })
+    }
+}
+
+pub(super) fn scan(
+    database: &Database,
+    table: Records,
+    prefix: &[u8],
+    visit: Visit<'_>,
+) -> Result<(), BackendError> {
+    let read = database.begin_read().map_err(engine)?;
+    let table = read.open_table(table).map_err(engine)?;
+    let (from, to) = prefix_bounds(prefix);
+    let bounds = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
+    for record in table.range::<&[u8]>(bounds).map_err(engine)? {
+        let (key, value) = record.map_err(engine)?;
+        if visit(key.value(), value.value()).is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A record and its key.
+type Removed<'a> = (&'a [u8], Vec<u8>);
+
+/// Apply a change; returns the record that is to be put into quarantine.
+fn apply<'a>(
+    state: &mut Table<'_, &'static [u8], &'static [u8]>,
+    op: &'a Op,
+) -> Result<Option<Removed<'a>>, redb::StorageError> {
+    match op {
+        Op::Put { key, value } => {
+            state.insert(&**key, &**value)?;
+        }
+        Op::Delete { key } => {
+            state.remove(&**key)?;
+        }
+        Op::DeletePrefix { prefix } => {
+            let (from, to) = prefix_bounds(prefix);
+            let bounds = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
+            state.retain_in::<&[u8], _>(bounds, |_, _| false)?;
+        }
+        Op::Quarantine { key } => {
+            let record = state.remove(&**key)?.map(|record| record.value().to_vec());
+            return Ok(record.map(|record| (&**key, record)));
+        }
+    }
+    Ok(None)
+}
+
+/// The number of commits in a file; `None` in one of an older agent.
+fn commits_of(read: &ReadTransaction) -> Result<Option<u64>, BackendError> {
+    match read.open_table(COMMITS) {
+        Ok(table) => Ok(table.get(()).map_err(engine)?.map(|commits| commits.value())),
+        Err(TableError::TableDoesNotExist(_)) => Ok(None),
+        Err(error) => Err(engine(error)),
+    }
+}
+
+pub(super) fn open_file(path: &Path, shown: Shown) -> Result<Database, DatabaseError> {
+    if shown == Shown::Doubted {
+        rewrite::file(path)?;
+    }
+    builder().open(path)
+}
+
+/// Make a complete, empty state file and give it its name.
+fn create(path: &Path) -> Result<(), BackendError> {
+    let unfinished = files::with_suffix(path, ".new");
+    // One left by an agent that died here holds nothing anybody was promised.
+    let file = files::private(&unfinished)?;
+    let database = builder().create_file(file).map_err(engine)?;
+    let transaction = database.begin_write().map_err(engine)?;
+    transaction.open_table(STATE).map_err(engine)?;
+    transaction.open_table(QUARANTINE).map_err(engine)?;
+    transaction.commit().map_err(engine)?;
+    drop(database);
+    std::fs::rename(&unfinished, path)?;
+    sync_parent(path)?;
+    Ok(())
+}
+
+pub(super) fn builder() -> Builder {
+    let mut builder = Builder::new();
+    builder.set_cache_size(STATE_CACHE_BYTES);
+    builder
+}
+
+pub(super) fn engine(error: impl Into<redb::Error>) -> BackendError {
+    error.into().into()
+}
+
+/// A panic of the engine is this call's failure.
+pub(super) fn contained<T>(
+    work: impl FnOnce() -> Result<T, BackendError>,
+) -> Result<T, BackendError> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|panic| Err(BackendError::Panicked { message: panic_text(&*panic) }))
+}

@@ -1,0 +1,85 @@
+//! Writing a whole file again, as it is shown.
+//!
+//! After a failed sync the system may take what it could not write for written: it shows it from
+//! memory, and no later sync brings it to the disk. What is built on top is lost with the next power
+//! cut. Written again, it is on its way again, and the next sync tells the truth.
+
+use std::fs::{OpenOptions, TryLockError};
+use std::io;
+use std::path::Path;
+
+use redb::backends::FileBackend;
+use redb::{DatabaseError, StorageBackend};
+
+/// Bytes written at once.
+const PAGE: usize = 4096;
+
+/// Whether what the system shows of a file can be taken to be on its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// Yes, up to what a crash loses.
+    Trusted,
+    /// No, a sync may have failed: it must be written again before it is used.
+    Doubted,
+}
+
+/// Write a file again that no process has open. Its content stays the same.
+///
+/// # Errors
+/// When it is open somewhere, or cannot be opened, written or synced.
+pub fn file(path: &Path) -> Result<(), DatabaseError> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    // The storage engine takes this lock too; it goes with the file handle.
+    match file.try_lock() {
+        Ok(()) => Ok(storage(&FileBackend::new(file)?)?),
+        Err(TryLockError::WouldBlock) => Err(DatabaseError::DatabaseAlreadyOpen),
+        Err(TryLockError::Error(error)) => Err(error.into()),
+    }
+}
+
+/// Write every byte of a storage again and sync it. A crash meanwhile leaves what one during the
+/// failed sync could have left.
+///
+/// # Errors
+/// When it cannot be written or synced; nothing of it can be trusted then.
+pub fn storage(storage: &dyn StorageBackend) -> io::Result<()> {
+    let len = storage.len()?;
+    let mut page = vec![0; PAGE];
+    for offset in (0..len).step_by(PAGE) {
+        page.truncate(usize::try_from(len.saturating_sub(offset)).unwrap_or(PAGE));
+        // What the system shows from memory it can read; what it cannot, it has only on the disk.
+        if storage.read(offset, &mut page).is_ok() {
+            storage.write(offset, &page)?;
+        }
+    }
+    storage.sync_data()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::redb_store::RedbBackend;
+
+    #[test]
+    fn a_file_written_again_is_the_same_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let content: Vec<u8> = (0..3 * PAGE + 100).map(|n| (n % 251) as u8).collect();
+        std::fs::write(&path, &content).unwrap();
+        file(&path).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), content);
+    }
+
+    #[test]
+    fn a_file_that_is_open_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.redb");
+        let open = RedbBackend::open(&path).unwrap();
+        assert!(matches!(file(&path), Err(DatabaseError::DatabaseAlreadyOpen)));
+        drop(open);
+        file(&path).unwrap();
+        RedbBackend::open(&path).unwrap();
+    }
+}

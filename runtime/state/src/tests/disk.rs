@@ -1,0 +1,347 @@
+//! A disk in memory under redb: it forgets, tears and fails at the operation it is told to.
+//!
+//! ```text
+//!              write, set_len                      sync
+//!   redb ───────────────────► as read (page cache) ─────► durable
+//!                                    │
+//!                                    └─ power cut: of each sector of 512 bytes written since the
+//!                                       last sync, any one version or the durable one is kept
+//! ```
+//!
+//! Everything is decided by a seed, so that a failure can be run again. Operations are the reads,
+//! writes, changes of length and syncs, counted from 1 and through all openings.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::redb_store::{Opener, RedbBackend};
+use crate::rewrite::{self, Shown};
+use ostler_model::rng::Rng;
+use redb::StorageBackend;
+
+/// What a disk writes whole or not at all, bytes.
+const SECTOR: usize = 512;
+
+/// What an operation did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Read,
+    Write,
+    SetLen,
+    Sync,
+}
+
+/// What goes wrong at an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails, the disk works on. A write may have happened in part; after a failed sync what was
+    /// not durable is still on its way.
+    Error,
+    /// As `Error`, but after a failed sync the system takes what it could not write for written: it
+    /// is read back until the power goes, and no later sync makes it durable.
+    ErrorForgets,
+    /// No room for any write or growth until [`Disk::lift`].
+    Full,
+    /// A sync says it is done and did nothing; a later one works.
+    LostSync,
+    /// As `LostSync`, and the power goes up to thirty operations later.
+    LostSyncThenCut,
+    /// The power goes before it.
+    PowerCut,
+    /// A write happens in part, and the power goes.
+    TornWrite,
+}
+
+/// A disk; clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Disk(Arc<Mutex<Inner>>);
+
+struct Inner {
+    /// What is read.
+    seen: Vec<u8>,
+    /// What is certain to be there after a power cut.
+    durable: Vec<u8>,
+    /// Versions of each sector since the last sync, oldest first.
+    unsynced: BTreeMap<usize, Vec<[u8; SECTOR]>>,
+    /// Lengths since the last sync.
+    lengths: Vec<usize>,
+    journal: Vec<Operation>,
+    fault: Option<(usize, Fault)>,
+    happened: bool,
+    powered: bool,
+    full: bool,
+    rng: Rng,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner").field("len", &self.seen.len()).finish_non_exhaustive()
+    }
+}
+
+/// The content of a new, empty state file.
+pub fn empty_state_file() -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.redb");
+    drop(RedbBackend::open(&path).unwrap());
+    std::fs::read(path).unwrap()
+}
+
+impl Disk {
+    /// A disk that holds `image`, a whole number of sectors.
+    pub fn new(image: &[u8], seed: u64) -> Self {
+        assert_eq!(image.len() % SECTOR, 0);
+        Self(Arc::new(Mutex::new(Inner {
+            seen: image.to_vec(),
+            durable: image.to_vec(),
+            unsynced: BTreeMap::new(),
+            lengths: Vec::new(),
+            journal: Vec::new(),
+            fault: None,
+            happened: false,
+            powered: true,
+            full: false,
+            rng: Rng::seeded(seed),
+        })))
+    }
+
+    /// How the store opens it, with so many bytes of cache. The path is only for messages, but must
+    /// be that of some file.
+    pub fn opener(&self, cache: usize) -> Opener {
+        let disk = self.clone();
+        Box::new(move |_: &Path, shown| {
+            if shown == Shown::Doubted {
+                rewrite::storage(&disk)?;
+            }
+            redb::Builder::new().set_cache_size(cache).create_with_backend(disk.clone())
+        })
+    }
+
+    /// What goes wrong at the operation of this number, once.
+    pub fn plan(&self, number: usize, fault: Fault) {
+        let mut inner = self.inner();
+        inner.fault = Some((number, fault));
+        inner.happened = false;
+    }
+
+    /// The planned fault took place.
+    pub fn happened(&self) -> bool {
+        self.inner().happened
+    }
+
+    /// There is no power.
+    pub fn off(&self) -> bool {
+        !self.inner().powered
+    }
+
+    /// Whether there is no room.
+    pub fn full(&self) -> bool {
+        self.inner().full
+    }
+
+    /// There is room again.
+    pub fn lift(&self) {
+        self.inner().full = false;
+    }
+
+    /// What was done so far, one entry for each operation.
+    pub fn journal(&self) -> Vec<Operation> {
+        self.inner().journal.clone()
+    }
+
+    /// Lose power.
+    pub fn cut(&self) {
+        self.inner().powered = false;
+    }
+
+    /// Lose power, if there is any, and come back with what is durable and some of what is not.
+    pub fn power_cycle(&self) {
+        self.inner().power_cycle();
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn fails(kind: io::ErrorKind) -> io::Error {
+    io::Error::new(kind, "injected")
+}
+
+impl Inner {
+    /// Count an operation; the fault that is to happen with it.
+    fn begin(&mut self, operation: Operation) -> Result<Option<Fault>, io::Error> {
+        if !self.powered {
+            return Err(fails(io::ErrorKind::BrokenPipe));
+        }
+        self.journal.push(operation);
+        let planned = self.fault.filter(|(number, _)| *number == self.journal.len());
+        let Some((_, fault)) = planned else { return Ok(None) };
+        self.happened = true;
+        match fault {
+            Fault::PowerCut => {
+                self.powered = false;
+                Err(fails(io::ErrorKind::BrokenPipe))
+            }
+            Fault::Full => {
+                self.full = true;
+                Ok(Some(fault))
+            }
+            _ => Ok(Some(fault)),
+        }
+    }
+
+    fn write(&mut self, offset: usize, data: &[u8]) {
+        let end = offset + data.len();
+        if end > self.seen.len() {
+            self.resize(end.next_multiple_of(SECTOR));
+        }
+        self.seen[offset..end].copy_from_slice(data);
+        for sector in offset / SECTOR..end.div_ceil(SECTOR) {
+            let start = sector * SECTOR;
+            let version = self.seen[start..start + SECTOR].try_into().unwrap();
+            self.unsynced.entry(sector).or_default().push(version);
+        }
+    }
+
+    /// Some of `data`, from its start, as a write that fails midway leaves it.
+    fn write_in_part(&mut self, offset: usize, data: &[u8]) {
+        let sectors = data.len().div_ceil(SECTOR);
+        let kept = usize::try_from(self.rng.below(sectors as u64)).unwrap() * SECTOR;
+        self.write(offset, &data[..kept.min(data.len())]);
+    }
+
+    fn resize(&mut self, len: usize) {
+        assert_eq!(len % SECTOR, 0);
+        for sector in len / SECTOR..self.seen.len() / SECTOR {
+            self.unsynced.entry(sector).or_default().push([0; SECTOR]);
+        }
+        self.seen.resize(len, 0);
+        self.lengths.push(len);
+    }
+
+    fn sync(&mut self) {
+        self.durable.resize(self.seen.len(), 0);
+        for (sector, versions) in std::mem::take(&mut self.unsynced) {
+            if let Some(version) = versions.last() {
+                keep(&mut self.durable, sector, version);
+            }
+        }
+        self.lengths.clear();
+    }
+
+    /// Bring part of what is not durable onto the disk and forget the rest.
+    fn settle_in_part(&mut self) {
+        let lengths = std::mem::take(&mut self.lengths);
+        let pick = usize::try_from(self.rng.below(lengths.len() as u64 + 1)).unwrap();
+        if let Some(len) = lengths.get(pick) {
+            self.durable.resize(*len, 0);
+        }
+        // All, nothing, and several shares between.
+        let share = [0, 8, 8, 32, 32, 56, 56, 64][usize::try_from(self.rng.below(8)).unwrap()];
+        for (sector, versions) in std::mem::take(&mut self.unsynced) {
+            if self.rng.below(64) < share {
+                let newest = versions.len() as u64 - 1;
+                let pick = if self.rng.below(2) == 0 { newest } else { self.rng.below(newest + 1) };
+                keep(&mut self.durable, sector, &versions[usize::try_from(pick).unwrap()]);
+            }
+        }
+    }
+
+    fn power_cycle(&mut self) {
+        self.settle_in_part();
+        self.seen = self.durable.clone();
+        self.fault = None;
+        self.powered = true;
+        self.full = false;
+    }
+}
+
+/// A sector beyond the end is nowhere.
+fn keep(image: &mut [u8], sector: usize, version: &[u8; SECTOR]) {
+    let start = sector * SECTOR;
+    if let Some(target) = image.get_mut(start..start + SECTOR) {
+        target.copy_from_slice(version);
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> Result<u64, io::Error> {
+        Ok(self.inner().seen.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
+        let mut inner = self.inner();
+        if let Some(Fault::Error | Fault::ErrorForgets) = inner.begin(Operation::Read)? {
+            return Err(fails(io::ErrorKind::Other));
+        }
+        let start = usize::try_from(offset).unwrap();
+        let found = inner.seen.get(start..start.saturating_add(out.len()));
+        out.copy_from_slice(found.ok_or_else(|| fails(io::ErrorKind::UnexpectedEof))?);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> Result<(), io::Error> {
+        let mut inner = self.inner();
+        let (fault, len) = (inner.begin(Operation::SetLen)?, usize::try_from(len).unwrap());
+        if let Some(Fault::Error | Fault::ErrorForgets) = fault {
+            return Err(fails(io::ErrorKind::Other));
+        }
+        if inner.full && len > inner.seen.len() {
+            return Err(fails(io::ErrorKind::StorageFull));
+        }
+        inner.resize(len);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> Result<(), io::Error> {
+        let mut inner = self.inner();
+        match inner.begin(Operation::Sync)? {
+            Some(Fault::Error) => Err(fails(io::ErrorKind::Other)),
+            Some(Fault::ErrorForgets) => {
+                // The length is the file system's own; it does not get lost alone.
+                let len = inner.seen.len();
+                inner.durable.resize(len, 0);
+                inner.lengths.clear();
+                inner.settle_in_part();
+                Err(fails(io::ErrorKind::Other))
+            }
+            Some(Fault::LostSync) => Ok(()),
+            Some(Fault::LostSyncThenCut) => {
+                let later = usize::try_from(inner.rng.below(30)).unwrap();
+                inner.fault = Some((inner.journal.len() + 1 + later, Fault::PowerCut));
+                Ok(())
+            }
+            _ => {
+                inner.sync();
+                Ok(())
+            }
+        }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
+        let mut inner = self.inner();
+        let (fault, offset) = (inner.begin(Operation::Write)?, usize::try_from(offset).unwrap());
+        match fault {
+            Some(Fault::Error | Fault::ErrorForgets) => {
+                inner.write_in_part(offset, data);
+                Err(fails(io::ErrorKind::Other))
+            }
+            Some(Fault::TornWrite) => {
+                inner.write_in_part(offset, data);
+                inner.powered = false;
+                Err(fails(io::ErrorKind::BrokenPipe))
+            }
+            _ if inner.full => {
+                inner.write_in_part(offset, data);
+                Err(fails(io::ErrorKind::StorageFull))
+            }
+            _ => {
+                inner.write(offset, data);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! One workload over a [`Disk`] with one fault, for every operation of it and every kind of fault.
+//!
+//! ```text
+//! script ─► StateStore ─► RedbBackend ─► Disk, fault at operation N
+//!   │ acknowledged or not, batch by batch
+//!   ▼
+//! [`Model`]: every content the file may have ◄─ must be one of them ─ power cycle ─► opened again
+//! ```
+//!
+//! Normally some workloads meet a fault only at every n-th operation, counted from another one each
+//! time; with `OSTLER_SOAK=1` all do at every one, with several seeds. A failure prints what [`run`]
+//! must be given to see it again.
+
+use std::sync::LazyLock;
+
+use super::disk::{Disk, Fault, Operation, empty_state_file};
+use super::model::*;
+use super::*;
+use crate::backend::{Backend as _, Op};
+use crate::redb_store::RedbBackend;
+use crate::{Put, StateError};
+use ostler_model::limits::STATE_CACHE_BYTES;
+use ostler_model::rng::Rng;
+
+#[derive(Clone, Debug)]
+enum Step {
+    One(Change),
+    /// All at once: the first is a commit of its own, the rest share the next one.
+    Together(Vec<Change>),
+    /// May lag; goes with the next commit.
+    Later(usize, u16),
+    Flush,
+    Read(usize),
+    /// Close the store and open it again, with the power on.
+    Restart,
+}
+
+struct Workload {
+    name: &'static str,
+    script: fn() -> Vec<Step>,
+    /// Bytes.
+    cache: usize,
+    /// Normally a fault happens at one of so many operations.
+    stride: usize,
+}
+
+static WORKLOADS: [Workload; 3] = [
+    Workload { name: "usual", script: usual, cache: STATE_CACHE_BYTES, stride: 1 },
+    // Pages are written before the commit and read back from the disk.
+    Workload { name: "without cache", script: usual, cache: 0, stride: 11 },
+    Workload { name: "growing", script: growing, cache: STATE_CACHE_BYTES, stride: 5 },
+];
+
+/// The file grows and shrinks. On its own, because such values make each run several times slower.
+fn growing() -> Vec<Step> {
+    use Change::{Delete, Put};
+    let steps = [Put(0, 1), Put(LARGE, 1), Put(1, 1), Delete(LARGE), Put(2, 1), Put(1, 2)];
+    steps.map(Step::One).into()
+}
+
+fn usual() -> Vec<Step> {
+    use Change::{Delete, Destroy, Put, Quarantine};
+    use Step::{Flush, Later, One, Read, Restart, Together};
+    vec![
+        One(Put(11, 1)),
+        One(Put(0, 1)),
+        One(Put(2, 1)),
+        Together(vec![Put(1, 1), Put(3, 1), Put(4, 1), Put(5, 1), Put(6, 1), Put(7, 1)]),
+        Later(10, 3),
+        Later(2, 3),
+        One(Put(1, 2)),
+        One(Put(1, 2)),
+        Read(10),
+        One(Put(10, 1)),
+        One(Put(9, 3)),
+        One(Put(2, 2)),
+        One(Delete(10)),
+        One(Put(10, 1)),
+        Later(1, 4),
+        One(Destroy(1)),
+        One(Put(1, 3)),
+        One(Put(8, 1)),
+        Read(8),
+        Later(9, 4),
+        Restart,
+        One(Quarantine(11)),
+        Later(11, 2),
+        Later(11, 1),
+        Later(8, 3),
+        Flush,
+        Together(vec![Put(10, 2), Put(9, 1), Delete(8), Put(6, 2), Destroy(2), Put(11, 2)]),
+        One(Delete(9)),
+        One(Put(8, 2)),
+        One(Put(9, 2)),
+        One(Put(8, 2)),
+    ]
+}
+
+/// How a change ended; `None` when it failed.
+type Ended = Option<Put>;
+
+/// One run: a disk, a store over it, what is known of it.
+struct Run {
+    disk: Disk,
+    path: std::path::PathBuf,
+    model: Model,
+    workload: &'static Workload,
+    fault: Fault,
+    rng: Rng,
+    /// Calls that failed.
+    failures: u32,
+    /// Steps of which one did.
+    failed: u32,
+}
+
+impl Run {
+    fn open(&self) -> Result<(StateStore, Arc<FaultyBackend>), StateError> {
+        let path = &self.path;
+        let backend = RedbBackend::open_with(path, self.disk.opener(self.workload.cache))
+            .map_err(|error| StateError::opening(path.clone(), error))?;
+        let gate = FaultyBackend::new(Arc::new(backend));
+        Ok((StateStore::with_backend(path, gate.clone())?, gate))
+    }
+
+    /// An error is told with the path, and as what it is.
+    fn judge(&mut self, error: &StateError) -> Check {
+        self.failures += 1;
+        let told = error.to_string();
+        ensure(told.contains(self.path.to_str().unwrap()), || format!("no path in: {told}"))?;
+        ensure(!matches!(error, StateError::Damaged { .. }), || {
+            format!("an input or output error is told as damage: {told}")
+        })?;
+        if self.disk.full() {
+            ensure(error.disk_full(), || format!("not told that the disk is full: {error:?}"))?;
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, result: Result<Put, StateError>) -> Result<Ended, String> {
+        ensure(result.is_ok() || self.disk.happened(), || {
+            format!("failed without a fault: {result:?}")
+        })?;
+        match result {
+            Ok(put) => Ok(Some(put)),
+            Err(error) => self.judge(&error).map(|()| None),
+        }
+    }
+
+    async fn step(&mut self, store: &StateStore, gate: &Arc<FaultyBackend>, step: &Step) -> Check {
+        let before = self.failures;
+        self.take(store, gate, step).await?;
+        self.failed += u32::from(self.failures > before);
+        Ok(())
+    }
+
+    async fn take(&mut self, store: &StateStore, gate: &Arc<FaultyBackend>, step: &Step) -> Check {
+        match step {
+            Step::One(change) => {
+                self.model.announce(*change);
+                let ended = self.ended(perform(store, *change).await)?;
+                self.model.one(*change, ended)
+            }
+            Step::Later(n, version) => {
+                let result = store.put_later(&key(*n), &value(*n, *version)).await;
+                match result.map_err(|error| format!("refused to queue: {error:?}"))? {
+                    Put::Queued => self.model.queued(*n, *version),
+                    put => self.model.one(Change::Put(*n, *version), Some(put))?,
+                }
+                Ok(())
+            }
+            Step::Flush => {
+                let flushed = self.ended(store.flush().await.map(|()| Put::Written))?;
+                self.model.batch(&[], flushed.is_some());
+                Ok(())
+            }
+            Step::Restart => Err("done elsewhere".to_owned()),
+            Step::Together(changes) => self.together(store, gate, changes).await,
+            Step::Read(n) => match store.get::<String>(&key(*n)) {
+                Ok(found) => self.model.saw(*n, version_of(*n, found.as_deref())?),
+                Err(error) => self.judge(&error),
+            },
+        }
+    }
+
+    async fn together(
+        &mut self,
+        store: &StateStore,
+        gate: &Arc<FaultyBackend>,
+        changes: &[Change],
+    ) -> Check {
+        changes.iter().for_each(|change| self.model.announce(*change));
+        let mut ended = Vec::new();
+        for (share, result) in together(store, gate, changes).await {
+            ended.push((share, self.ended(result)?));
+        }
+        self.model.together(changes, &ended)
+    }
+
+    /// Open, if need be a second time; `None` when the power is gone.
+    fn start(&mut self) -> Result<Option<(StateStore, Arc<FaultyBackend>)>, String> {
+        let error = match self.open() {
+            Ok(opened) => return Ok(Some(opened)),
+            Err(error) => error,
+        };
+        self.judge(&error)?;
+        self.failed += 1;
+        self.disk.lift();
+        if self.disk.off() {
+            return Ok(None);
+        }
+        self.open().map(Some).map_err(|error| format!("not opened after one error: {error:?}"))
+    }
+
+    /// The script until its end or the power's.
+    async fn work(&mut self) -> Check {
+        let mut started = self.start()?;
+        for step in (self.workload.script)() {
+            let Some((store, gate)) = started.clone() else { return Ok(()) };
+            match step {
+                // A sync that fails while the store is closed is nobody's to hear of.
+                Step::Restart if self.fault == Fault::ErrorForgets => {}
+                Step::Restart => {
+                    drop((store, gate, started.take()));
+                    self.model.batch(&[], !self.disk.happened());
+                    self.model.later.clear();
+                    self.model.destroyed.clear();
+                    started = self.start()?;
+                }
+                step => self.step(&store, &gate, &step).await?,
+            }
+            if self.disk.off() {
+                break;
+            }
+            if self.failures >= 3 {
+                self.disk.lift();
+            }
+        }
+        let excused = match self.fault {
+            Fault::LostSync => 0,
+            Fault::Error | Fault::ErrorForgets => 1,
+            _ => u32::MAX,
+        };
+        ensure(self.failed <= excused, || format!("one fault failed {} steps", self.failed))?;
+        // A lost sync is made good by a later one: those of a close. Else the end is rough or not.
+        if self.fault != Fault::LostSync && self.rng.below(2) == 0 {
+            self.disk.cut();
+        }
+        drop(started);
+        Ok(())
+    }
+
+    /// Power fails again while the first opening repairs.
+    fn interrupt_a_repair(&self) {
+        if self.rng.below(2) == 0 {
+            return;
+        }
+        let number = self.disk.journal().len() + 1 + usize::try_from(self.rng.below(80)).unwrap();
+        self.disk.plan(number, Fault::PowerCut);
+        drop(self.open());
+        self.disk.power_cycle();
+    }
+
+    async fn verify(&mut self) -> Check {
+        self.disk.power_cycle();
+        let may_be_damaged = self.fault == Fault::LostSyncThenCut;
+        if may_be_damaged {
+            self.model.possible.append(&mut self.model.ever);
+        } else {
+            self.interrupt_a_repair();
+        }
+        let (store, gate) = match self.open() {
+            Ok(opened) => opened,
+            Err(StateError::Damaged { path, .. }) if may_be_damaged && path == self.path => {
+                return Ok(());
+            }
+            Err(error) => return Err(format!("does not open: {error:?}")),
+        };
+        // What is there is known to be there, and the store works on.
+        self.model.later.clear();
+        self.model.destroyed.clear();
+        let found = self.look(&store)?;
+        let commits = gate.commits();
+        if let Some(n) = (0..KEYS).find(|n| found[*n] != 0) {
+            self.step(&store, &gate, &Step::One(Change::Put(n, found[n]))).await?;
+            ensure(gate.commits() == commits, || "a value that is there was written".to_owned())?;
+        }
+        for step in [Change::Put(0, 6), Change::Put(4, 5), Change::Destroy(2), Change::Delete(10)] {
+            let failures = self.failures;
+            self.step(&store, &gate, &Step::One(step)).await?;
+            ensure(self.failures == failures, || format!("{step:?} failed afterwards"))?;
+        }
+        drop((store, gate));
+        let (store, _) = self.open().map_err(|error| format!("does not open again: {error:?}"))?;
+        self.look(&store).map(drop)
+    }
+
+    /// What the store that was just opened holds; it must be allowed.
+    fn look(&mut self, store: &StateStore) -> Result<[u16; KEYS], String> {
+        let report = store.opened();
+        ensure(report.quarantined.is_empty(), || format!("damaged: {:?}", report.quarantined))?;
+        let found = records(store)?;
+        self.model.found(found, report.in_quarantine)?;
+        Ok(found)
+    }
+}
+
+static EMPTY: LazyLock<Vec<u8>> = LazyLock::new(empty_state_file);
+
+/// A run with one fault, or none at 0. Tells what the disk did.
+fn run(
+    workload: &'static Workload,
+    fault: Fault,
+    number: usize,
+    seed: u64,
+) -> Result<Vec<Operation>, String> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let disk = Disk::new(&EMPTY, seed);
+    disk.plan(number, fault);
+    let (path, model, rng) = (file.path().to_owned(), Model::new(), Rng::seeded(!seed));
+    let mut run = Run { disk, path, model, workload, fault, rng, failures: 0, failed: 0 };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        run.work().await?;
+        let journal = run.disk.journal();
+        run.verify().await?;
+        Ok(journal)
+    })
+}
+
+/// The runs of one kind of fault: at each operation it can happen to, or each n-th.
+fn at_every_operation(fault: Fault, can: fn(Operation) -> bool) {
+    for workload in &WORKLOADS {
+        let journal = run(workload, fault, 0, 0).unwrap();
+        let numbers = journal.iter().enumerate().filter(|(_, op)| can(**op)).map(|(n, _)| n + 1);
+        let numbers: Vec<usize> = numbers.collect();
+        assert!(numbers.len() > 8, "{} operations", numbers.len());
+        let (stride, seeds) = match (soak(), numbers.len()) {
+            (true, _) => (1, 4),
+            // The few syncs there are each decide over much.
+            (false, ..50) => (workload.stride, 4),
+            (false, _) => (workload.stride, 1),
+        };
+        let offset = usize::try_from(Rng::system().below(stride as u64)).unwrap();
+        let chosen = numbers.iter().skip(offset).step_by(stride);
+        let seeded = chosen.flat_map(|n| (0..seeds).map(|seed| (*n, *n as u64 + (seed << 32))));
+        let rounds: Vec<(usize, u64)> = seeded.collect();
+        let failed = rounds.iter().filter_map(|(number, seed)| {
+            let what = run(workload, fault, *number, *seed).err()?;
+            Some(format!("{}, {fault:?} at {number}, seed {seed}: {what}", workload.name))
+        });
+        let failed: Vec<String> = failed.collect();
+        let (name, runs, of) = (workload.name, rounds.len(), journal.len());
+        println!("{name}, {fault:?}: {runs} runs over {of} operations");
+        assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n"));
+    }
+}
+
+fn changes(operation: Operation) -> bool {
+    operation != Operation::Read
+}
+
+#[test]
+fn an_error_at_any_operation_loses_nothing_that_was_acknowledged() {
+    at_every_operation(Fault::Error, |_| true);
+}
+
+#[test]
+fn a_sync_that_fails_and_forgets_loses_nothing_that_was_acknowledged() {
+    at_every_operation(Fault::ErrorForgets, |op| op == Operation::Sync);
+}
+
+#[test]
+fn a_disk_full_from_any_operation_on_loses_nothing_that_was_acknowledged() {
+    at_every_operation(Fault::Full, changes);
+}
+
+#[test]
+fn a_lost_sync_is_made_good_by_a_later_one() {
+    at_every_operation(Fault::LostSync, |op| op == Operation::Sync);
+}
+
+#[test]
+fn a_power_cut_after_a_lost_sync_goes_back_to_some_commit_or_is_told_as_damage() {
+    at_every_operation(Fault::LostSyncThenCut, |op| op == Operation::Sync);
+}
+
+#[test]
+fn a_power_cut_at_any_operation_loses_nothing_that_was_acknowledged() {
+    at_every_operation(Fault::PowerCut, changes);
+}
+
+#[test]
+fn a_torn_write_at_any_operation_loses_nothing_that_was_acknowledged() {
+    at_every_operation(Fault::TornWrite, |op| op == Operation::Write);
+}
+
+#[test]
+fn the_same_run_does_the_same_operations() {
+    for workload in &WORKLOADS {
+        let clean = || run(workload, Fault::Error, 0, 1).unwrap();
+        assert_eq!(clean(), clean(), "{}", workload.name);
+    }
+}
+
+#[test]
+fn a_sync_that_fails_and_forgets_is_made_good_before_another_process_opens_the_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let open =
+        |disk: &Disk| RedbBackend::open_with(file.path(), disk.opener(STATE_CACHE_BYTES)).unwrap();
+    let key = |n: u8| [n; 3];
+    let put = |n| Op::Put { key: key(n).into(), value: vec![n; 3_000].into() };
+    let before = |disk: &Disk| {
+        let backend = open(disk);
+        (0..10).for_each(|n| backend.commit(&[put(n)]).unwrap());
+        backend
+    };
+    let disk = Disk::new(&EMPTY, 0);
+    let backend = before(&disk);
+    let begin = disk.journal().len();
+    backend.commit(&[put(10)]).unwrap();
+    let sync = disk.journal()[begin..].iter().position(|op| *op == Operation::Sync).unwrap();
+    for seed in 0..60 {
+        let disk = Disk::new(&EMPTY, seed);
+        let backend = before(&disk);
+        disk.plan(begin + sync + 1, Fault::ErrorForgets);
+        backend.commit(&[put(10)]).unwrap_err();
+        // Killed here: nothing more is done through it.
+        std::mem::forget(backend);
+        let other = open(&disk);
+        (20..25).for_each(|n| other.commit(&[put(n)]).unwrap());
+        std::mem::forget(other);
+        disk.power_cycle();
+        let found = open(&disk);
+        for n in (0..10).chain(20..25) {
+            let value = found.get(&key(n)).unwrap();
+            assert_eq!(value, Some(vec![n; 3_000]), "seed {seed}, record {n}");
+        }
+    }
+}

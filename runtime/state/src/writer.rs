@@ -1,0 +1,443 @@
+//! The one thread that commits.
+//!
+//! ```text
+//! put, put_later, delete, destroy ─► queue (STATE_QUEUE_MAX) ─► [ oldest … at most STATE_BATCH_MAX ]
+//!                                        ▲                         │ one transaction
+//!                                        │         ┌───────────────┴───────────────┐
+//!                                        │         ▼ durable                       ▼ failed
+//!                                        │  publish digests, wake waiters   forget digests, fail
+//!                                        │                                  these waiters
+//!                                        └── what may lag and nothing newer replaces ◄──┘
+//! ```
+//!
+//! Writes queued while a commit is in flight share the next one: the more writers, the fewer
+//! fsyncs per write, with no added delay for a single one. The thread ends when the store is closed
+//! or its last handle is dropped, after everything queued is committed.
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, oneshot, watch};
+
+use super::backend::{Backend, Op};
+use super::dedup::{Dedup, Digest, Later, Settled};
+use super::error::BackendError;
+use super::queue::{Due, Outcome, Queue, Request};
+use super::stats::{Counters, Stats, count};
+use ostler_model::limits::{
+    STATE_COUNTERS_COMMITS, STATE_LATER_RETRY_WALL_MAX, STATE_LATER_WALL_MAX, STATE_QUEUE_MAX,
+};
+
+/// What the handles and the writer thread have in common.
+pub struct Shared {
+    /// The state file, for messages.
+    pub path: PathBuf,
+    /// Where records are kept.
+    pub backend: Arc<dyn Backend>,
+    /// Places in the queue.
+    pub room: Semaphore,
+    core: Mutex<Core>,
+    /// Wakes the thread.
+    wake: Condvar,
+    /// What happened so far.
+    pub counters: Counters,
+    /// Durable writes known to come, see [`super::StateStore::expect`].
+    pub expected: AtomicUsize,
+    /// Changes after each batch, however it ended.
+    pub settled: watch::Sender<()>,
+}
+
+/// How far writes are on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Some wait in the queue.
+    Waiting,
+    /// None waits, and some are being committed.
+    Committing,
+    /// All are durable.
+    Durable,
+    /// A commit failed since, so their places may have changed.
+    Unknown,
+}
+
+/// A point in the order of writes, see [`super::StateStore::mark`].
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    /// Ticket of the next write.
+    ticket: u64,
+    /// Commits failed by then.
+    failed: u64,
+}
+
+/// What changes together: the order in the queue is the order in which keys became busy.
+pub struct Core {
+    /// What is known to be durable.
+    pub dedup: Dedup,
+    /// What is on its way.
+    pub queue: Queue,
+    /// Ticket of the first write of the batch that is being committed.
+    committing: Option<u64>,
+    /// Commits that failed.
+    failed: u64,
+    /// The thread waits to be woken.
+    asleep: bool,
+    ended: bool,
+    closers: Vec<oneshot::Sender<()>>,
+}
+
+impl Shared {
+    /// Over a backend, knowing what `dedup` was warmed with and what was counted before.
+    #[must_use]
+    pub fn new(path: PathBuf, backend: Arc<dyn Backend>, dedup: Dedup, before: Stats) -> Self {
+        let core = Core {
+            dedup,
+            queue: Queue::default(),
+            committing: None,
+            failed: 0,
+            asleep: false,
+            ended: false,
+            closers: Vec::new(),
+        };
+        Self {
+            path,
+            backend,
+            room: Semaphore::new(STATE_QUEUE_MAX),
+            core: Mutex::new(core),
+            wake: Condvar::new(),
+            counters: Counters::new(before),
+            expected: AtomicUsize::new(0),
+            settled: watch::Sender::new(()),
+        }
+    }
+
+    /// Held for microseconds, never across a wait or a commit.
+    pub fn core(&self) -> MutexGuard<'_, Core> {
+        // Each change of it is complete in itself, so a panic elsewhere leaves it usable.
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Let the thread look at the queue, if it is not about to do so anyway.
+    pub fn wake(&self, core: &mut Core) {
+        // The thread sets it again before it sleeps; a wake-up costs a system call.
+        if std::mem::take(&mut core.asleep) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Take no more writes; `told` hears when everything queued is committed.
+    pub fn close(&self, told: Option<oneshot::Sender<()>>) {
+        self.room.close();
+        let mut core = self.core();
+        core.queue.close();
+        if !core.ended {
+            core.closers.extend(told);
+        }
+        self.wake(&mut core);
+    }
+
+    /// Wait for the next batch. `false`: there is none any more.
+    fn next(&self, lag: Duration, batch: &mut Vec<Request>) -> bool {
+        let mut core = self.core();
+        loop {
+            let limit = match core.queue.due(lag) {
+                Due::Now => break,
+                Due::Ended => return false,
+                Due::In(left) => Some(left),
+                Due::Never => None,
+            };
+            core.asleep = true;
+            core = match limit {
+                None => self.wake.wait(core).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    let waited = self.wake.wait_timeout(core, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            core.asleep = false;
+        }
+        core.committing = Some(core.queue.first());
+        let taken = core.queue.take(batch);
+        drop(core);
+        self.room.add_permits(taken);
+        true
+    }
+}
+
+impl Core {
+    /// The point reached now.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark { ticket: self.queue.next(), failed: self.failed }
+    }
+
+    /// How far the writes before `mark` are.
+    #[must_use]
+    pub fn reach(&self, mark: Mark) -> Reach {
+        if self.failed != mark.failed {
+            // What was put back waits at other tickets than before.
+            Reach::Unknown
+        } else if self.queue.first() < mark.ticket {
+            Reach::Waiting
+        } else if self.committing.is_some_and(|first| first < mark.ticket) {
+            Reach::Committing
+        } else {
+            Reach::Durable
+        }
+    }
+
+    /// Put `record` in the place of the write of `key` that may lag and still waits, if that is the
+    /// newest of its key.
+    pub fn replace_waiting(&mut self, key: &[u8], record: &[u8], digest: Digest) -> bool {
+        let Some(Later { ticket, digest: waiting }) = self.dedup.later(key) else {
+            return false;
+        };
+        if waiting == digest && self.queue.holds(ticket) {
+            return true;
+        }
+        let replaced = self.queue.replace(ticket, record, digest);
+        if replaced {
+            self.dedup.replaced(key, Later { ticket, digest });
+        }
+        replaced
+    }
+}
+
+/// Commit what comes until the store is closed and everything is committed.
+pub fn run(shared: &Shared) {
+    let mut batch = Batch::default();
+    let mut failures = 0;
+    while shared.next(lag(failures), &mut batch.requests) {
+        failures = if batch.commit(shared) { 0 } else { failures.saturating_add(1) };
+    }
+    save_counters(shared);
+    let mut core = shared.core();
+    core.ended = true;
+    for told in core.closers.drain(..) {
+        // Whoever asked may have stopped waiting.
+        let _ = told.send(());
+    }
+}
+
+/// How long a write may lag after so many failed commits in a row: a disk that is full is not asked
+/// five times a second.
+fn lag(failures: u32) -> Duration {
+    let doubled = STATE_LATER_WALL_MAX.saturating_mul(1 << failures.min(16));
+    doubled.min(STATE_LATER_RETRY_WALL_MAX)
+}
+
+#[derive(Default)]
+struct Batch {
+    requests: Vec<Request>,
+    ops: Vec<Op>,
+    waiters: Vec<Waiter>,
+}
+
+struct Waiter {
+    digest: Option<Digest>,
+    done: Option<oneshot::Sender<Outcome>>,
+}
+
+impl Batch {
+    /// Whether it went well.
+    fn commit(&mut self, shared: &Shared) -> bool {
+        let mut flushes = Vec::new();
+        for Request { op, digest, done } in self.requests.drain(..) {
+            match op {
+                Some(op) => {
+                    self.ops.push(op);
+                    self.waiters.push(Waiter { digest, done });
+                }
+                None => flushes.extend(done),
+            }
+        }
+        let outcome = self.write(shared);
+        if let Err(error) = &outcome {
+            tracing::warn!(
+                path = %shared.path.display(), writes = self.waiters.len(),
+                error = &**error as &dyn std::error::Error, "state commit failed"
+            );
+        }
+        // Published before anyone is woken: a caller that was told "durable" and writes the same
+        // again finds it unchanged.
+        self.settle(shared, outcome.is_ok());
+        self.ops.clear();
+        let dones = self.waiters.drain(..).filter_map(|waiter| waiter.done).chain(flushes);
+        for done in dones {
+            // Whoever wrote may have stopped waiting.
+            let _ = done.send(outcome.clone());
+        }
+        outcome.is_ok()
+    }
+
+    fn write(&mut self, shared: &Shared) -> Outcome {
+        if self.ops.is_empty() {
+            return Ok(());
+        }
+        let (counters, size) = (&shared.counters, self.ops.len());
+        let bytes = self.ops.iter().map(Op::bytes).sum();
+        if counters.commits.load(Ordering::Relaxed) % STATE_COUNTERS_COMMITS
+            == STATE_COUNTERS_COMMITS - 1
+        {
+            self.ops.extend(counters.record());
+        }
+        let outcome = commit_contained(shared.backend.as_ref(), &self.ops).map_err(Arc::new);
+        self.ops.truncate(size);
+        match outcome {
+            Ok(()) => counters.committed(size, bytes),
+            Err(_) => count(&counters.commits_failed, 1),
+        }
+        outcome
+    }
+
+    fn settle(&mut self, shared: &Shared, committed: bool) {
+        let mut core = shared.core();
+        for (op, waiter) in self.ops.iter().zip(&self.waiters) {
+            settle(&mut core.dedup, op, waiter.digest, committed);
+        }
+        core.committing = None;
+        if committed {
+            drop(core);
+        } else {
+            core.failed = core.failed.saturating_add(1);
+            let (again, lost) = self.put_back(shared, &mut core);
+            drop(core);
+            count(&shared.counters.later_retried, again);
+            count(&shared.counters.later_lost, lost);
+            if lost > 0 {
+                tracing::warn!(
+                    path = %shared.path.display(), writes = lost,
+                    "state writes that may lag given up: too many wait; the next ones are written"
+                );
+            }
+        }
+        shared.settled.send_replace(());
+    }
+
+    /// Queue again what may lag and has nothing newer behind it. How many, and how many there was
+    /// no room for.
+    fn put_back(&mut self, shared: &Shared, core: &mut Core) -> (u64, u64) {
+        let (mut again, mut lost) = (0, 0);
+        let mut newer: HashSet<&[u8]> = HashSet::new();
+        let mut gone: Vec<&[u8]> = Vec::new();
+        let mut late = Vec::new();
+        for (op, waiter) in self.ops.iter().zip(&self.waiters).rev() {
+            match (op, waiter.digest) {
+                (Op::Put { key, .. }, Some(digest)) if waiter.done.is_none() => {
+                    let newest = !newer.contains(&**key)
+                        && !gone.iter().any(|prefix| key.starts_with(prefix))
+                        && !core.dedup.is_busy(key);
+                    if newest {
+                        late.push((op, digest));
+                    }
+                    newer.insert(key);
+                }
+                (Op::DeletePrefix { prefix }, _) => gone.push(prefix),
+                (Op::Put { key, .. } | Op::Delete { key } | Op::Quarantine { key }, _) => {
+                    newer.insert(key);
+                }
+            }
+        }
+        // Newest first: each goes before the one put back before it.
+        for (op, digest) in late {
+            let Ok(permit) = shared.room.try_acquire() else {
+                lost += 1;
+                continue;
+            };
+            permit.forget();
+            let request = Request { op: Some(op.clone()), digest: Some(digest), done: None };
+            let ticket = core.queue.put_back(request);
+            if let Op::Put { key, .. } = op {
+                core.dedup.begin_later(key, Later { ticket, digest });
+            }
+            again += 1;
+        }
+        (again, lost)
+    }
+}
+
+fn settle(dedup: &mut Dedup, op: &Op, digest: Option<Digest>, committed: bool) {
+    match op {
+        Op::Put { key, .. } => {
+            let settled = match digest {
+                Some(digest) if committed => Settled::Put(digest),
+                _ => Settled::Unknown,
+            };
+            dedup.settle(key, settled);
+        }
+        Op::Delete { key } | Op::Quarantine { key } => {
+            dedup.settle(key, if committed { Settled::Removed } else { Settled::Unknown });
+        }
+        Op::DeletePrefix { prefix } => dedup.forget_prefix(prefix),
+    }
+}
+
+/// Leave the counts for `ostler state stats`; not worth an error.
+fn save_counters(shared: &Shared) {
+    if !shared.counters.worth_saving() {
+        return;
+    }
+    let Some(op) = shared.counters.record() else { return };
+    if let Err(error) = commit_contained(shared.backend.as_ref(), &[op]) {
+        tracing::debug!(path = %shared.path.display(), %error, "state counters not saved");
+    }
+}
+
+/// Commit; a panic of the storage engine is this batch's failure, not the thread's end.
+fn commit_contained(backend: &dyn Backend, ops: &[Op]) -> Result<(), BackendError> {
+    catch_unwind(AssertUnwindSafe(|| backend.commit(ops)))
+        .unwrap_or_else(|panic| Err(BackendError::Panicked { message: panic_text(&*panic) }))
+}
+
+/// The text of a caught panic.
+pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&'static str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("no message").chars().take(512).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::testing::ErrorBackend;
+
+    fn put(value: u8, done: Option<oneshot::Sender<Outcome>>) -> Request {
+        let op = Op::Put { key: b"k".as_slice().into(), value: [value].into() };
+        Request { op: Some(op), digest: Some(Digest::of(&[value])), done }
+    }
+
+    #[test]
+    fn a_write_that_may_lag_is_not_put_back_before_a_newer_one_of_its_key() {
+        let shared = Shared::new(
+            PathBuf::from("(test)"),
+            ErrorBackend::failing(),
+            Dedup::default(),
+            Stats::default(),
+        );
+        let mut batch = Batch::default();
+        {
+            let mut core = shared.core();
+            let ticket = core.queue.push(put(1, None));
+            core.dedup.begin_later(b"k", Later { ticket, digest: Digest::of(&[1]) });
+        }
+        assert!(shared.next(Duration::ZERO, &mut batch.requests));
+        {
+            // Queued while the first is being committed.
+            let mut core = shared.core();
+            core.queue.push(put(2, Some(oneshot::channel().0)));
+            core.dedup.begin(b"k");
+        }
+        assert!(!batch.commit(&shared));
+        // Put back, a third value would take the first one's place and be undone by the second.
+        let mut core = shared.core();
+        assert_eq!(core.queue.len(), 1);
+        assert!(!core.replace_waiting(b"k", &[3], Digest::of(&[3])));
+    }
+}
