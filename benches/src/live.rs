@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 #[must_use]
 pub fn own_child() -> Option<ExitCode> {
     if std::env::args_os().nth(1).is_some_and(|first| first == "__supervise") {
-        return Some(ostler::host::process::supervise::main());
+        return Some(ostler_process::supervise::main());
     }
     crate::compile_child()
 }

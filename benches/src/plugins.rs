@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use ostler::device::manager::{DeviceManager, DeviceOptions};
 use ostler::host::HostServices;
-use ostler::host::process::{Options, ProcessHost};
 use ostler::host::wasm_task::WasmTaskHost;
 use ostler::plugin::device::DevicePlugin;
 use ostler::plugin::policy::FailurePolicy;
@@ -20,6 +19,7 @@ use ostler_model::limits::PluginLimits;
 use ostler_model::rng::Rng;
 use ostler_node::watch::Watcher;
 use ostler_node::{Node, NodeId, NodeView};
+use ostler_process::{Options, ProcessHost};
 
 /// Loads plugins, with code kept in `code`. To be called on the control runtime.
 ///

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use crate::plugin::record::file;
 use crate::plugin::schema::ConfigSchema;
-use crate::registry::Artifact;
 use crate::sandbox::{detect_format, prescan};
-use crate::trust::{Signature, Signed, check};
+use ostler_artifact::registry::Artifact;
+use ostler_artifact::trust::{Signature, Signed, check};
 use ostler_model::ids::RunId;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, TASK_FILE_BYTES_MAX};

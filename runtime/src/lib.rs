@@ -4,7 +4,8 @@
 //! [`agent`] is the process and its one handle; it places jobs ([`ostler_node`], [`device`]) and gives each
 //! allocation an owner ([`ostler_lifecycle::alloc`]), which gives each task an owner ([`ostler_lifecycle::task`]). Tasks are started
 //! through drivers ([`driver`]), which are plugins ([`plugin`]) in a sandbox ([`sandbox`]); what
-//! they may ask of the machine is in [`host`]; whether their bytes are believed [`trust`] says. Output goes to [`ostler_logs`], what must survive to
+//! they may ask of the machine is in [`host`]; whether their bytes are believed [`ostler_artifact::trust`]
+//! says. Output goes to [`ostler_logs`], what must survive to
 //! [`ostler_state`]. [`api`] is the agent over HTTP, [`cli`] the face of the binary. Time, randomness and
 //! limits each have one door: [`ostler_model::clock`], [`ostler_model::rng`],
 //! [`ostler_model::limits`].
@@ -20,7 +21,5 @@ pub mod driver;
 pub mod fuzz;
 pub mod host;
 pub mod plugin;
-pub mod registry;
 pub mod sandbox;
 pub mod threads;
-pub mod trust;

@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::task::JoinSet;
 
-use crate::host::process::identity::{end_leftover, is_alive};
 use ostler_lifecycle::alloc::status::client_status;
 use ostler_lifecycle::task::handle::{LocalState, leftovers};
 use ostler_model::alloc::Allocation;
@@ -21,6 +20,7 @@ use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::KILL_GRACE;
 use ostler_model::saved::SavedAllocState;
 use ostler_model::task::{TaskState, TaskStatus};
+use ostler_process::identity::{end_leftover, is_alive};
 use ostler_state::{Key, Prefix, StateError, StateStore};
 
 const REASON: &str = "the agent ended while the task ran";

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::AgentError;
 use crate::host::HostServices;
-use crate::host::process::{Options as ProcessOptions, ProcessHost, Supervision};
 use crate::host::wasm_task::WasmTaskHost;
 use crate::plugin::check::{self, Bench};
 use crate::plugin::record::{self, ReplayError};
 use crate::sandbox::{Sandbox, SandboxConfig};
 use ostler_model::clock::Clock;
 use ostler_model::rng::Rng;
+use ostler_process::{Options as ProcessOptions, ProcessHost, Supervision};
 
 pub use crate::plugin::check::{Costs, Finding, Report, Subject, Verdict};
 pub use crate::plugin::record::file::{FileError, decode as recording};

@@ -29,9 +29,6 @@ use super::{
 };
 use crate::device::manager::{DeviceManager, DeviceOptions};
 use crate::driver::manager::DriverManager;
-use crate::host::process::{
-    Options as ProcessOptions, ProcessHost, Supervision, descriptors, identity,
-};
 use crate::host::wasm_task::WasmTaskHost;
 use crate::host::{HostServices, HostWorkloads};
 use crate::plugin::PluginRuntime;
@@ -43,6 +40,7 @@ use ostler_model::ports::Workloads;
 use ostler_model::time::Timestamp;
 use ostler_node::watch::Watcher;
 use ostler_node::{Node, NodeView, fingerprint, id, refresh};
+use ostler_process::{Options as ProcessOptions, ProcessHost, Supervision, descriptors, identity};
 use ostler_state::durable;
 use ostler_state::{Age, DataDirLock, OpenReport, StateStore};
 

@@ -76,7 +76,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         return crate::sandbox::compile_child_main(args.into_iter().skip(2));
     }
     if args.get(1).is_some_and(|first| first == SUPERVISE) {
-        return crate::host::process::supervise::main();
+        return ostler_process::supervise::main();
     }
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,

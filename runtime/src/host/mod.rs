@@ -11,12 +11,10 @@
 //! that are only good together with the run they were made for. Only this module starts processes.
 
 pub mod call_state;
-pub mod command;
 pub mod guest_files;
 pub mod imports;
 pub mod log_meter;
 mod network;
-pub mod process;
 pub mod tape;
 pub mod wasm_task;
 pub mod workloads;
@@ -36,7 +34,7 @@ pub struct HostServices {
     /// Engines and guest threads.
     pub sandbox: Arc<Sandbox>,
     /// Native task processes.
-    pub processes: process::ProcessHost,
+    pub processes: ostler_process::ProcessHost,
     /// WASM tasks.
     pub wasm_tasks: wasm_task::WasmTaskHost,
     /// The time.

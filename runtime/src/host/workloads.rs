@@ -1,13 +1,13 @@
 //! The host's workloads as the task runners see them.
 
-use super::process::left::{self, Known};
-use super::process::{self, ProcessHost, chain, identity};
 use super::wasm_task::WasmTaskHost;
 use ostler_model::clock::Clock;
 use ostler_model::ids::RunId;
 use ostler_model::limits::KILL_GRACE;
 use ostler_model::ports::{Adoption, BoxFuture, ProcessIdentity, RunNote, Workloads};
 use ostler_model::task::{RawExit, Usage, Workload};
+use ostler_process::left::{self, Known};
+use ostler_process::{ProcessHost, chain, identity};
 
 /// Processes and WASM tasks behind one face.
 #[derive(Clone)]
@@ -62,7 +62,7 @@ impl Workloads for HostWorkloads {
         let mut not_now = None;
         for identity in identities {
             match self.processes.adopt(run, identity) {
-                Ok(adopted) if process::id_of(identity) == *id => answer = adopted,
+                Ok(adopted) if ostler_process::id_of(identity) == *id => answer = adopted,
                 Ok(_) => {}
                 Err(error) => {
                     let (pid, error) = (identity.pid, chain(&error));

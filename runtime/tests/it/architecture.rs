@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 
 /// Crates below `runtime/` beside the agent's own. What they may import is in their manifests.
-const CRATES: &[&str] = &["jobspec", "lifecycle", "logs", "model", "node", "state", "testing"];
+const CRATES: &[&str] =
+    &["artifact", "jobspec", "lifecycle", "logs", "model", "node", "process", "state", "testing"];
 
 /// A source file: its path under the agent's `src`, or under that of a crate with its name before it;
 /// and its code without comments and tests.
@@ -159,15 +160,15 @@ const PURE: &[&str] = &[
     "plugin/record/redact.rs",
     "plugin/schema_cost.rs",
     "plugin/strikes.rs",
-    "registry/auth.rs",
-    "registry/manifest.rs",
+    "artifact/registry/auth.rs",
+    "artifact/registry/manifest.rs",
     "sandbox/prescan.rs",
     "sandbox/share.rs",
     "state/dedup.rs",
     "state/keys",
     "state/keys.rs",
-    "trust/signature.rs",
-    "trust/verdict.rs",
+    "artifact/trust/signature.rs",
+    "artifact/trust/verdict.rs",
 ];
 
 #[test]
@@ -219,9 +220,9 @@ fn only_rng_reads_randomness() {
 }
 
 #[test]
-fn only_host_starts_processes_and_the_sandbox_its_compile_child() {
+fn only_the_process_crate_starts_processes_and_the_sandbox_its_compile_child() {
     let starts = ["Command::new", "Command::from", "posix_spawn", "libc::fork", "vfork"];
-    let allowed = |s: &Source| s.top() == "host" || s.path == "sandbox/compile.rs";
+    let allowed = |s: &Source| s.top() == "process" || s.path == "sandbox/compile.rs";
     assert_eq!(lines_with(&starts, allowed), NOTHING);
 }
 
@@ -250,7 +251,7 @@ fn the_command_line_touches_the_agent_only_through_its_handle_and_plain_data() {
         "agent",
         "api",
         "cli",
-        "host::process::supervise::main",
+        "process::supervise::main",
         "plugin::manifest",
         "sandbox::compile_child_main",
         "threads",
@@ -290,8 +291,6 @@ fn imports_beyond(module: &str, allowed: &[&str]) -> Vec<String> {
 const ORDER: &[&str] = &[
     "threads",
     "plugin::manifest",
-    "trust",
-    "registry",
     "sandbox",
     "plugin::bindings",
     "host",

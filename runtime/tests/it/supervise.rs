@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ostler::host::process::{Options, ProcessHost, ProcessSpec, Supervision};
 use ostler_model::clock::Clock;
 use ostler_model::ids::{AllocId, RunId, TaskName};
 use ostler_model::ports::{Adoption, ByteSink, SinkFiles};
+use ostler_process::{Options, ProcessHost, ProcessSpec, Supervision};
 
 use crate::support::OSTLER;
 

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::plugin::manifest::{self, ManifestError};
-use crate::registry::{
+use ostler_artifact::registry::{
     Client, Credentials, Options, Pinned, RegistryError, Resolved, Store, StoreError,
 };
-use crate::trust::{
+use ostler_artifact::trust::{
     self, Believable, Demand, Policy, ReadError, Refusal, Signature, SignatureError, Signed,
     Subject,
 };

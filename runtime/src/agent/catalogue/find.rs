@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::believe::{Place, Whose};
-use crate::trust::{self, Demand};
+use ostler_artifact::trust::{self, Demand};
 use ostler_model::config::{AgentConfig, ConfigOrigin, FailurePolicy, PluginBlock, UpgradeMode};
 use ostler_model::config::{AnswerGrants, CommandGrant, FileGrant, Grants, NodeGrant};
 use ostler_model::isolation::IsolationGrant;

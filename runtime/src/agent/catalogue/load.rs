@@ -10,7 +10,7 @@ use super::find::Candidate;
 use super::{PluginEntry, PluginStatus};
 use crate::agent::upgrade::kept::Choice;
 use crate::plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
-use crate::trust::{self, Policy, Refusal};
+use ostler_artifact::trust::{self, Policy, Refusal};
 use ostler_model::config::{ConfigOrigin, UpgradeMode};
 use ostler_model::grants::answers::Answers;
 use ostler_model::plugin::{Manifest, PluginKind};

@@ -31,7 +31,7 @@ use crate::device::manager::DeviceManager;
 use crate::driver::manager::DriverManager;
 use crate::plugin::meter::PluginMeter;
 use crate::plugin::{Plugin, PluginRuntime};
-use crate::trust;
+use ostler_artifact::trust;
 use ostler_model::config::AgentConfig;
 use ostler_model::grants::{Authority, Grants};
 use ostler_model::ids::PluginName;

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::believe::{self, ObtainError, Whose, examine};
 use super::find;
-use crate::registry::Store;
-use crate::trust::{self, Signed};
+use ostler_artifact::registry::Store;
+use ostler_artifact::trust::{self, Signed};
 use ostler_model::config::AgentConfig;
 use ostler_model::digest::Digest;
 use ostler_model::oci::Reference;

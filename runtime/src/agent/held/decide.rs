@@ -13,10 +13,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::host::process::live::LiveRun;
 use ostler_lifecycle::task::handle::RunRecord;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::ports::SupervisorIdentity;
+use ostler_process::live::LiveRun;
 
 /// What the state file says of an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use super::*;
-use crate::host::process::live::Place;
 use ostler_lifecycle::task::handle::StartedRecord;
 use ostler_model::ids::RunId;
 use ostler_model::ports::ProcessIdentity;
 use ostler_model::task::{DriverHandle, Workload};
+use ostler_process::live::Place;
 
 fn task() -> TaskName {
     TaskName::new("web").unwrap()

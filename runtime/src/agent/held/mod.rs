@@ -26,7 +26,6 @@ use super::AgentHandle;
 use super::admission::{GroupRefusal, Problem, Refusal};
 use super::restore::Found;
 use super::views::BlockedPlacement;
-use crate::host::process::live::{self, LiveRun};
 use ostler_lifecycle::alloc::{AllocRunner, RestoredAlloc};
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::clock;
@@ -34,6 +33,7 @@ use ostler_model::ids::{AllocId, GroupName, JobId};
 use ostler_model::limits::{HELD_RUN_POLL, KILL_GRACE};
 use ostler_model::saved::JobRecord;
 use ostler_model::time::Timestamp;
+use ostler_process::live::{self, LiveRun};
 use ostler_state::Age;
 
 /// A run that is held back, as people see it.

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::EndRunError;
-use crate::host::process::RecordError;
+use ostler_process::RecordError;
 use ostler_state::inspect::{self, Compacted, Inspection};
 use ostler_state::lock::LOCK_FILE;
 use ostler_state::{DataDirLock, DataDirReading, LockError, StateError};

@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use super::super::{EndRunError, HeldRun};
 use super::{InspectError, STATE_FILE};
-use crate::host::process::live::{self, LiveRun};
 use ostler_lifecycle::task::handle::LocalState;
 use ostler_model::limits::KILL_GRACE;
+use ostler_process::live::{self, LiveRun};
 use ostler_state::inspect::Inspection;
 use ostler_state::keys::Prefix;
 use ostler_state::{DataDirReading, Key};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::host::CallState;
-use crate::host::command::{CommandFailure, run};
 use crate::plugin::bindings::since_0_1::host::command::{CommandError, Host, Output};
 use ostler_model::grants::{Added, Authority};
+use ostler_process::program::{CommandFailure, run};
 
 impl Host for CallState {
     async fn run(

@@ -3,8 +3,6 @@
 use std::path::Path;
 
 use crate::host::CallState;
-use crate::host::process::isolate::capability;
-use crate::host::process::{Abilities, Isolation};
 use crate::plugin::bindings::since_0_1::host::process::{
     Isolation as Asked, IsolationPart, PartState, ProcessError as WitError,
 };
@@ -17,6 +15,8 @@ use ostler_model::isolation::{IsolationGrant, Part, USER_DEFAULT};
 use ostler_model::limits::ANSWER_NAME_BYTES_MAX;
 use ostler_model::ports::TaskContext;
 use ostler_model::shown::shown;
+use ostler_process::isolate::capability;
+use ostler_process::{Abilities, Isolation};
 
 impl From<IsolationPart> for Part {
     fn from(part: IsolationPart) -> Self {

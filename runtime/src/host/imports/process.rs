@@ -4,15 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::host::CallState;
-use crate::host::process::{
-    Isolation, ProcessError, ProcessSpec, ProcessState as HostState, chain,
-};
 use crate::plugin::bindings::since_0_1::host::process::{
     Host, Isolation as Asked, PartState, ProcessError as WitError, ProcessState, SpawnRequest,
 };
 use ostler_model::grants::{Added, Authority};
 use ostler_model::isolation::Part;
 use ostler_model::ports::TaskContext;
+use ostler_process::{Isolation, ProcessError, ProcessSpec, ProcessState as HostState, chain};
 
 mod surroundings;
 

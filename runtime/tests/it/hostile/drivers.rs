@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostler::host::process::ProcessSpec;
 use ostler::plugin::Plugin;
 use ostler::plugin::driver::DriverPlugin;
 use ostler_guests::fixtures::HOSTILE_DRIVER;
@@ -11,6 +10,7 @@ use ostler_model::grants::Grants;
 use ostler_model::limits::PluginLimits;
 use ostler_model::ports::TaskContext;
 use ostler_model::task::Workload;
+use ostler_process::ProcessSpec;
 use serde_json::{Value, json};
 
 use super::arena::{Arena, Outcome, load, spec, task_config};

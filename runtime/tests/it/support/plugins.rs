@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use ostler::agent::{PluginEntry, PluginStatus};
 use ostler::host::HostServices;
-use ostler::host::process::{Options, ProcessHost, Supervision};
 use ostler::host::wasm_task::WasmTaskHost;
 use ostler::sandbox::{Sandbox, SandboxConfig};
 use ostler_model::clock::Clock;
 use ostler_model::rng::Rng;
+use ostler_process::{Options, ProcessHost, Supervision};
 
 use super::{DataDir, OSTLER, TestAgent};
 

@@ -10,13 +10,13 @@
 
 use std::path::Path;
 
-use crate::host::process::Isolation;
 use crate::plugin::bindings::since_0_1::host::process::SpawnRequest;
 use crate::plugin::bindings::since_0_1::host::types::EnvVar;
 use ostler_model::grants::{Added, Grants, wildcard};
 use ostler_model::isolation::Part;
 use ostler_model::ports::TaskContext;
 use ostler_model::variables::{is_reserved, loads_code, prefix_of};
+use ostler_process::Isolation;
 
 /// Where programs of the system are.
 const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

@@ -24,10 +24,10 @@ use super::children::{Ended, children, ended_child, reap};
 use super::output::{Stream, streams_of};
 use super::record::{self, ExitRecord, Room};
 use super::{Answer, GIVE_UP, GO, Order, SIGNAL, ShimStep, read_order, zygote};
-use crate::host::process::cgroup::{Leaf, open_leaf};
-use crate::host::process::child::{self, Plan};
-use crate::host::process::isolate::enter::{self, Init};
-use crate::host::process::{DRAIN_GRACE, LAST_OUTPUT_WAIT, identity};
+use crate::cgroup::{Leaf, open_leaf};
+use crate::child::{self, Plan};
+use crate::isolate::enter::{self, Init};
+use crate::{DRAIN_GRACE, LAST_OUTPUT_WAIT, identity};
 use ostler_model::clock::Stopwatch;
 use ostler_model::limits::EXIT_KEPT_WALL_MAX;
 

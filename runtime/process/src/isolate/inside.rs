@@ -10,7 +10,7 @@ use rustix::process::Pid;
 
 use super::root::Failed;
 use super::{Walls, filter, privileges};
-use crate::host::process::child::{self, Laid, Plan, Step};
+use crate::child::{self, Laid, Plan, Step};
 use ostler_model::isolation::Part;
 
 /// Set up, wait for the go, run the program. `shim`: whose end is looked for, where there is no init

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use super::process::descriptors;
+use crate::descriptors;
 use ostler_model::limits::COMMAND_OUTPUT_BYTES_MAX;
 
 /// What a program did.

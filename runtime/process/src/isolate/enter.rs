@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{Walls, borrowed, inside, sys};
-use crate::host::process::child::{self, Forked, Plan};
+use crate::child::{self, Forked, Plan};
 use ostler_model::isolation::Part;
 
 /// The first process of a task's pid namespace. Everything in there ends with it.

@@ -10,10 +10,10 @@ use super::root::{Device, Place, Root};
 use super::rules::Rules;
 use super::view::{self, OWN, SHARED, Shown};
 use super::{Isolation, Walls};
-use crate::host::process::ProcessSpec;
-use crate::host::process::command::{self, PATH_DEFAULT, Texts};
-use crate::host::process::error::ProcessError;
-use crate::host::process::user::{self, Ids};
+use crate::ProcessSpec;
+use crate::command::{self, PATH_DEFAULT, Texts};
+use crate::error::ProcessError;
+use crate::user::{self, Ids};
 use ostler_model::isolation::Part;
 use ostler_model::limits::USER_PROCESSES_MAX;
 

@@ -7,7 +7,7 @@ use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
 use super::{enter, filter, root, rules, sys};
-use crate::host::process::child;
+use crate::child;
 use ostler_model::isolation::Part;
 
 /// What is possible on this node.

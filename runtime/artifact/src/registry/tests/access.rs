@@ -10,9 +10,9 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs
 use super::server::Asked;
 use super::*;
 
-const AUTHORITY: &[u8] = include_bytes!("../../../tests/fixtures/tls/authority.der");
-const CERTIFICATE: &[u8] = include_bytes!("../../../tests/fixtures/tls/server.der");
-const KEY: &[u8] = include_bytes!("../../../tests/fixtures/tls/server-key.der");
+const AUTHORITY: &[u8] = include_bytes!("../../../fixtures/tls/authority.der");
+const CERTIFICATE: &[u8] = include_bytes!("../../../fixtures/tls/server.der");
+const KEY: &[u8] = include_bytes!("../../../fixtures/tls/server-key.der");
 
 /// A client that knows a password for `host`.
 fn known_at(host: &str) -> Client {

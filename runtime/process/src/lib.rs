@@ -37,6 +37,7 @@ pub mod isolate;
 pub mod left;
 pub mod live;
 mod oversee;
+pub mod program;
 mod reap;
 pub mod signals;
 mod spawn;
@@ -539,7 +540,8 @@ async fn probed(line: Option<Line>) -> Abilities {
 }
 
 /// The id of a process: its pid and start time.
-pub(super) fn id_of(identity: &ProcessIdentity) -> String {
+#[must_use]
+pub fn id_of(identity: &ProcessIdentity) -> String {
     format!("{}-{}", identity.pid, identity.start_ticks)
 }
 

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::sys::{self, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
-use crate::host::process::user::Ids;
+use crate::user::Ids;
 
 /// Bytes and files of the root itself: directories and links to mount on.
 const ROOT_SIZE: &CStr = c"1m";

@@ -11,8 +11,8 @@ use rustix::net::{
 };
 
 use super::{Answer, ORDER, ORDER_FDS_MAX, PROBE, ShimStep, shim};
-use crate::host::process::child;
-use crate::host::process::isolate::probe;
+use crate::child;
+use crate::isolate::probe;
 
 /// The `__supervise` program: standard input is a socket of the agent that started it. Ends when
 /// the agent does.

@@ -10,7 +10,7 @@ mod decisions;
 mod file;
 mod signatures;
 
-#[path = "../../tests/it/support/signer.rs"]
+#[path = "../../../tests/it/support/signer.rs"]
 mod signer;
 
 use std::path::Path;

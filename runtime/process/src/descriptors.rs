@@ -31,7 +31,7 @@ pub fn raise() -> io::Result<Option<u64>> {
 }
 
 /// Start the command with the limit from before [`raise`].
-pub(in crate::host) fn as_before(command: &mut Command) {
+pub(crate) fn as_before(command: &mut Command) {
     let Some(before) = BEFORE.get().copied() else { return };
     if before.current == before.maximum {
         // Nothing was raised: without this a command starts without a copy of the agent's memory map.

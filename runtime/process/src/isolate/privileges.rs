@@ -9,7 +9,7 @@ use rustix::thread::{
     set_keep_capabilities, set_no_new_privs,
 };
 
-use crate::host::process::user::Ids;
+use crate::user::Ids;
 
 /// The kernel's bit of a capability by its name: `net_bind_service`, `CAP_NET_BIND_SERVICE`.
 #[must_use]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::process::Pid;
 
-use crate::host::process::identity;
+use crate::identity;
 use ostler_model::clock::{Clock, Timestamp};
 
 /// How a child ended.

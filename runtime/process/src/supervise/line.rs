@@ -32,7 +32,7 @@ const SEND_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// The way to the zygote. Clones share it.
 #[derive(Clone, Debug)]
-pub(in crate::host::process) struct Line {
+pub(crate) struct Line {
     inner: Arc<Inner>,
 }
 
@@ -51,7 +51,7 @@ struct Zygote {
 }
 
 /// Descriptors that go with an order, by name.
-pub(in crate::host::process) struct OrderEnds<'a> {
+pub(crate) struct OrderEnds<'a> {
     pub go: BorrowedFd<'a>,
     pub status: BorrowedFd<'a>,
     pub answer: BorrowedFd<'a>,

@@ -339,7 +339,7 @@ async fn play_raised(dir: &Path) {
     assert_ne!(most, Some(300), "there is room to raise it");
     let script = vec!["-c".to_owned(), "ulimit -Sn; ulimit -Hn".to_owned()];
     let command =
-        crate::host::command::run("/bin/sh".into(), script, Duration::from_secs(60)).await.unwrap();
+        crate::program::run("/bin/sh".into(), script, Duration::from_secs(60)).await.unwrap();
     let hard = most.map_or("unlimited".to_owned(), |most| most.to_string());
     assert_eq!(String::from_utf8(command.stdout).unwrap(), format!("300\n{hard}\n"));
     let host = supervised_host(&dir.join("exits"));
