@@ -17,13 +17,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ostler::host::call_state::HostTime;
-use ostler::host::wasm_task::{TaskInput, WasmTaskSpec};
-use ostler::host::{CallState, HostServices, PluginContext, imports};
-use ostler::plugin::PluginRuntime;
-use ostler::plugin::bindings::since_0_1::device_world::DevicePluginPre;
-use ostler::plugin::device::DevicePlugin;
-use ostler::sandbox::{CpuMeter, EngineKind, StoreLimits, meter_host_calls, new_store};
 use ostler_benches::live::own_child;
 use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
 use ostler_benches::percentiles::{micros, quantile};
@@ -36,6 +29,13 @@ use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
 use ostler_model::json::JsonObject;
 use ostler_model::limits::{EPOCH_TICK, PluginLimits, TaskLimits};
 use ostler_model::ports::{ByteSink, PluginCallError, TaskContext};
+use ostler_plugin::PluginRuntime;
+use ostler_plugin::bindings::since_0_1::device_world::DevicePluginPre;
+use ostler_plugin::device::DevicePlugin;
+use ostler_plugin::host::call_state::HostTime;
+use ostler_plugin::host::wasm_task::{TaskInput, WasmTaskSpec};
+use ostler_plugin::host::{CallState, HostServices, PluginContext, imports};
+use ostler_sandbox::{CpuMeter, EngineKind, StoreLimits, meter_host_calls, new_store};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use wasmtime::component::{Component, Linker};
@@ -163,7 +163,7 @@ impl Side {
     /// The agent's own engine and code.
     async fn epochs(services: &HostServices, bytes: &Arc<[u8]>) -> Self {
         let code = services.sandbox.code();
-        let format = ostler::sandbox::Format::Component;
+        let format = ostler_sandbox::Format::Component;
         let loaded = code.load(Arc::clone(bytes), EngineKind::Plugin, format).await;
         let loaded = loaded.expect("the plugin loads");
         let engine = services.sandbox.engine(EngineKind::Plugin).clone();

@@ -14,13 +14,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostler::device::manager::{DeviceManager, DeviceOptions};
-use ostler::device::source::DeviceSource;
-use ostler::plugin::convert::{DeviceFingerprint, NextCheck};
-use ostler::plugin::refresh::Refresher;
 use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
 use ostler_benches::percentiles::{median, number};
 use ostler_benches::promise::Promises;
+use ostler_device::manager::{DeviceManager, DeviceOptions};
+use ostler_device::source::DeviceSource;
 use ostler_model::clock::{self, Clock, Stopwatch, Timestamp};
 use ostler_model::device::{
     DeviceGroup, DeviceInstance, GroupKey, Health, HealthState, Reservation,
@@ -32,6 +30,8 @@ use ostler_model::rng::Rng;
 use ostler_model::stats::{DeviceGroupStats, InstanceStats, StatObject, StatValue};
 use ostler_node::watch::Watcher;
 use ostler_node::{Node, NodeView};
+use ostler_plugin::convert::{DeviceFingerprint, NextCheck};
+use ostler_plugin::refresh::Refresher;
 
 /// Instances of one group.
 const GROUP: usize = 5;

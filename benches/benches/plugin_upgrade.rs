@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ostler::device::manager::DeviceManager;
 use ostler_benches::live::own_child;
 use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
 use ostler_benches::percentiles::{micros, number, quantile, size};
 use ostler_benches::plugins::{device_manager, load, plugin_runtime, variant};
 use ostler_benches::promise::Promises;
+use ostler_device::manager::DeviceManager;
 use ostler_guests::fixtures::HOSTILE_DEVICE;
 use ostler_model::clock::{Stopwatch, sleep};
 use ostler_model::device::GroupKey;

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 pub fn compile_child() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     let child = args.next().is_some_and(|first| first == "__compile");
-    child.then(|| ostler::sandbox::compile_child_main(args))
+    child.then(|| ostler_sandbox::compile_child_main(args))
 }
 
 /// A running agent, its control runtime and its directory.

@@ -64,7 +64,7 @@ pub fn scaled<T>(full: T, small: T) -> T {
 /// When it does not start.
 #[must_use]
 pub fn runtime() -> tokio::runtime::Runtime {
-    ostler::threads::control_runtime().expect("a runtime")
+    ostler_sandbox::threads::control_runtime().expect("a runtime")
 }
 
 fn cores() -> usize {

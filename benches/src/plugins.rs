@@ -4,14 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostler::device::manager::{DeviceManager, DeviceOptions};
-use ostler::host::HostServices;
-use ostler::host::wasm_task::WasmTaskHost;
-use ostler::plugin::device::DevicePlugin;
-use ostler::plugin::policy::FailurePolicy;
-use ostler::plugin::refresh::Refresher;
-use ostler::plugin::{Plugin, PluginRuntime, PluginSpec};
-use ostler::sandbox::{Sandbox, SandboxConfig};
+use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_model::clock::Clock;
 use ostler_model::grants::Grants;
 use ostler_model::json::JsonObject;
@@ -19,7 +12,14 @@ use ostler_model::limits::PluginLimits;
 use ostler_model::rng::Rng;
 use ostler_node::watch::Watcher;
 use ostler_node::{Node, NodeId, NodeView};
+use ostler_plugin::device::DevicePlugin;
+use ostler_plugin::host::HostServices;
+use ostler_plugin::host::wasm_task::WasmTaskHost;
+use ostler_plugin::policy::FailurePolicy;
+use ostler_plugin::refresh::Refresher;
+use ostler_plugin::{Plugin, PluginRuntime, PluginSpec};
 use ostler_process::{Options, ProcessHost};
+use ostler_sandbox::{Sandbox, SandboxConfig};
 
 /// Loads plugins, with code kept in `code`. To be called on the control runtime.
 ///
@@ -122,7 +122,7 @@ async fn load_with(
     limits: PluginLimits,
     failure: FailurePolicy,
 ) -> DevicePlugin {
-    let manifest = ostler::plugin::manifest::read(bytes).expect("a plugin");
+    let manifest = ostler_plugin::manifest::read(bytes).expect("a plugin");
     let spec =
         PluginSpec { name: "bench".to_owned(), config: config.clone(), grants, limits, failure };
     match runtime.load(spec, manifest, Arc::clone(bytes)).await {

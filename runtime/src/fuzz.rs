@@ -6,16 +6,16 @@
 
 use std::path::Path;
 
-use crate::plugin::record::file;
-use crate::plugin::schema::ConfigSchema;
-use crate::sandbox::{detect_format, prescan};
 use ostler_artifact::registry::Artifact;
 use ostler_artifact::trust::{Signature, Signed, check};
 use ostler_model::ids::RunId;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, TASK_FILE_BYTES_MAX};
+use ostler_plugin::record::file;
+use ostler_plugin::schema::ConfigSchema;
+use ostler_sandbox::{detect_format, prescan};
 
-pub use crate::plugin::fuzz::{answers, handles, tape};
+pub use ostler_plugin::fuzz::{answers, handles, tape};
 
 /// A target: its name, and the function.
 pub type Target = (&'static str, fn(&[u8]));
@@ -38,7 +38,7 @@ pub const TARGETS: [Target; 12] = [
 
 /// Bytes of a component, looked at before anything is compiled.
 pub fn plugin(bytes: &[u8]) {
-    let _manifest = crate::plugin::manifest::read(bytes).map(|manifest| manifest.asks().len());
+    let _manifest = ostler_plugin::manifest::read(bytes).map(|manifest| manifest.asks().len());
     if let Ok(format) = detect_format(bytes) {
         for max in [PLUGIN_FILE_BYTES_MAX, TASK_FILE_BYTES_MAX] {
             let _fine = prescan(bytes, max, format);
@@ -116,7 +116,7 @@ mod tests {
     use proptest::sample::Index;
 
     use super::*;
-    use crate::plugin::record::{Outcome, RecordedCall, Recording};
+    use ostler_plugin::record::{Outcome, RecordedCall, Recording};
 
     const COMPONENT: &str = r#"(component
         (import "ostler:plugin/log@0.1.0" (instance))
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_seeds_are_valid() {
-        assert!(crate::plugin::manifest::read(&wat::parse_str(COMPONENT).unwrap()).is_ok());
+        assert!(ostler_plugin::manifest::read(&wat::parse_str(COMPONENT).unwrap()).is_ok());
         assert!(
             ostler_jobspec::parse_agent_config(CONFIG.as_bytes(), Path::new("/fuzz/ostler.hcl"))
                 .is_ok()

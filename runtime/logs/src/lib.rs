@@ -5,20 +5,11 @@
 //! WASM stdio ──────────┘      │                                     ▲
 //!                             └─ watch: position ─► Follower ───────┘ ─► LineFollower ─► terminal
 //! ```
-//! A supervised native task is written by its supervisor ([`OutsideWriter`], in another process);
-//! the agent then looks at the files while somebody follows (inotify, with a slow poll besides):
-//!
-//! ```text
-//! pipe ─ supervisor ─► OutsideWriter ─► <task>.stdout.N ─ inotify ─► Outside::look ─► position ─► Follower
-//! ```
-//! A stream is taken for one written outside until the first byte is written to it here.
-//!
-//! Nothing here ever blocks or fails a task: bytes that cannot be written are counted and said once
-//! in the agent's log. Followers read the files, not a copy in memory: a slow reader costs nothing,
-//! and what was pruned before it came by is reported as skipped.
-//!
-//! The directory may be writable by the task, so every name in it is untrusted: links are never
+//! Never blocks or fails a task: bytes that cannot be written are counted and said once in the agent's
+//! log. The directory may be writable by the task, so every name in it is untrusted: links are never
 //! followed, and only plain files that the agent alone names are appended to.
+//!
+//! Start with `stream.rs`; `plan.rs` decides (pure), `rotate.rs` writes.
 
 mod files;
 mod outside;

@@ -1,4 +1,15 @@
 //! The logs of one task while it may still print.
+//!
+//! A supervised native task is written by its supervisor ([`OutsideWriter`](crate::OutsideWriter), in
+//! another process); the agent then looks at the files while somebody follows (inotify, with a slow poll
+//! besides):
+//!
+//! ```text
+//! pipe ─ supervisor ─► OutsideWriter ─► <task>.stdout.N ─ inotify ─► Outside::look ─► position ─► Follower
+//! ```
+//! A stream is taken for one written outside until the first byte is written to it here. Followers read
+//! the files, not a copy in memory: a slow reader costs nothing, and what was pruned before it came by is
+//! reported as skipped.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! What the operator configures, as data. Read by [`crate::jobspec`], checked and made absolute by
-//! [`crate::agent::config`].
+//! What the operator configures, as data. Read, checked and made absolute by
+//! `ostler_jobspec::parse_agent_config`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -274,7 +274,7 @@ pub struct FileGrant {
 pub struct CommandGrant {
     /// Absolute path.
     pub program: PathBuf,
-    /// Allowed argument lists; see [`crate::plugin::capability`] for what matches.
+    /// Allowed argument lists; see [`crate::grants`] for what matches.
     pub args: Vec<Vec<String>>,
 }
 

@@ -1,5 +1,5 @@
 //! Whom the operator believes, as data: the `trust` block of the configuration and the trust file.
-//! Read by [`crate::jobspec`], decided on by [`crate::trust`].
+//! Read by `ostler_jobspec`, decided on by `ostler_artifact::trust`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

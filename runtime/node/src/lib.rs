@@ -10,6 +10,7 @@
 //! ```
 //! [`NodeView`] is a plain snapshot; [`Node`] publishes it; [`constraint`] decides whether a
 //! condition of a job holds on it; [`watch`] hears what changes on the machine.
+//! Knows no plugin: drivers and devices are told to it. Start with [`Node`].
 
 pub mod constraint;
 pub mod fingerprint;

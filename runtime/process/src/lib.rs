@@ -9,21 +9,9 @@
 //!  wait ◄── RawExit, every time ◄── Exited ◄── reaped ◄── group and cgroup killed
 //!  forget_run: drops it, kills what runs
 //! ```
-//! Who does the lower half depends on the agent. An embedded one does it itself: its tasks end
-//! with it. Otherwise each task has a supervisor that goes on without the agent ([`supervise`]),
-//! and the next agent owns the task again by its recorded identity ([`ProcessHost::adopt`]).
-//!
-//! - A process belongs to a run; its id is good only together with that run's id.
-//! - The leader stays a zombie until everything else of its group was killed, and every signal is
-//!   sent under the lock that guards the reaping: no pid is signalled that may be another's.
-//! - A task ends with its leader: what is left of the group and cgroup is killed then.
-//! - A run is over when everything of it has ended, not when it was killed: one in uninterruptible
-//!   sleep is waited for.
-//! - With `kill_with_agent`, the kernel kills leaders when the agent is gone. Their descendants are
-//!   then found through the cgroup, and by what [`left`] goes by.
-//! - Tasks of this module: one to start and one to reap each process, two pumps, all on the
-//!   control runtime whoever calls; and one thread that forks (`child.rs`). With supervisors only
-//!   one that waits for each.
+//! Knows no driver and no WebAssembly. Start with [`ProcessHost`] and its rules, then `spawn.rs`;
+//! [`isolate`] keeps a task apart, [`supervise`] lets it outlive the agent, [`program`] runs a command to
+//! its end.
 
 mod adopt;
 mod cgroup;
@@ -154,6 +142,22 @@ pub enum ProcessState {
 }
 
 /// Starts, signals, waits for and ends native processes. Cheap to clone.
+///
+/// Who does the lower half depends on the agent. An embedded one does it itself: its tasks end
+/// with it. Otherwise each task has a supervisor that goes on without the agent ([`supervise`]),
+/// and the next agent owns the task again by its recorded identity ([`ProcessHost::adopt`]).
+///
+/// - A process belongs to a run; its id is good only together with that run's id.
+/// - The leader stays a zombie until everything else of its group was killed, and every signal is
+///   sent under the lock that guards the reaping: no pid is signalled that may be another's.
+/// - A task ends with its leader: what is left of the group and cgroup is killed then.
+/// - A run is over when everything of it has ended, not when it was killed: one in uninterruptible
+///   sleep is waited for.
+/// - With `kill_with_agent`, the kernel kills leaders when the agent is gone. Their descendants are
+///   then found through the cgroup, and by what [`left`] goes by.
+/// - Tasks of this crate: one to start and one to reap each process, two pumps, all on the
+///   control runtime whoever calls; and one thread that forks (`child.rs`). With supervisors only
+///   one that waits for each.
 #[derive(Clone, Debug)]
 pub struct ProcessHost {
     inner: Arc<Inner>,

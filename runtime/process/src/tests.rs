@@ -138,7 +138,7 @@ fn supervise_script() -> PathBuf {
         let binary = std::env::current_exe().unwrap();
         let script = format!(
             "#!/bin/sh\nOSTLER_TEST_SUPERVISE=\"$1\" exec '{}' --exact \
-             host::process::tests::the_zygote --ignored --nocapture --test-threads=1\n",
+             tests::the_zygote --ignored --nocapture --test-threads=1\n",
             binary.display()
         );
         // Whole before it has its name, and never open for writing in this process: a child forked

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::AgentHandle;
-use crate::device::ledger::{DeviceLedger, Holder};
-use crate::device::manager::{ClaimReport, ClaimState};
+use ostler_device::ledger::{DeviceLedger, Holder};
+use ostler_device::manager::{ClaimReport, ClaimState};
 use ostler_model::attribute::NamedAttribute;
 use ostler_model::device::{DeviceGroup, GroupKey, Health, HealthState, Locality};
 use ostler_model::ids::{AllocId, JobId, PluginName, TaskName};

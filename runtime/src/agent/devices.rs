@@ -15,8 +15,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{AgentHandle, Inner};
-use crate::device::ledger::{DeviceLedger, Holder};
-use crate::device::manager::{ClaimReport, LedgerBook};
+use ostler_device::ledger::{DeviceLedger, Holder};
+use ostler_device::manager::{ClaimReport, LedgerBook};
 use ostler_model::alloc::Allocation;
 use ostler_model::clock;
 use ostler_model::device::GroupKey;

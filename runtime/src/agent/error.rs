@@ -4,8 +4,6 @@ use std::path::PathBuf;
 
 use super::ConfigProblem;
 use super::admission::Refusal;
-use crate::plugin::PluginError;
-use crate::sandbox::{CallError, SandboxError};
 use ostler_lifecycle::task::RequestError;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::ids::{AllocId, JobId};
@@ -13,6 +11,8 @@ use ostler_model::limits::JOB_TASKS_MAX;
 use ostler_model::saved::JobOrigin;
 use ostler_model::signal::UnknownSignal;
 use ostler_node::NodeIdError;
+use ostler_plugin::PluginError;
+use ostler_sandbox::{CallError, SandboxError};
 use ostler_state::{LockError, StateError};
 
 /// Why an agent did not start.

@@ -59,10 +59,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::device::manager::DeviceManager;
-use crate::driver::manager::DriverManager;
-use crate::host::HostServices;
-use crate::plugin::PluginRuntime;
+use ostler_device::manager::DeviceManager;
 use ostler_jobspec::suggest;
 use ostler_lifecycle::alloc::{AllocHandle, AllocRunner, AllocRunnerConfig, PreviousAlloc};
 use ostler_lifecycle::task::env::NodeFacts;
@@ -75,13 +72,11 @@ use ostler_model::ports::{Drivers as _, PluginCallError, Workloads};
 use ostler_model::rng::Rng;
 use ostler_node::watch::Watcher;
 use ostler_node::{Node, NodeView};
+use ostler_plugin::PluginRuntime;
+use ostler_plugin::drivers::manager::DriverManager;
+use ostler_plugin::host::HostServices;
 use ostler_state::{DataDirLock, StateError, StateStore, holder as lock_holder};
 
-pub use crate::device::matching::{
-    AffinityResult as DeviceAffinity, Considered as DeviceCandidate, Outcome as DeviceOutcome,
-};
-pub use crate::plugin::meter::PluginActivity;
-pub use crate::plugin::policy::{PluginState, Quarantine};
 pub use admission::DeviceExplanation;
 pub use catalogue::RAW_EXEC;
 pub use catalogue::{
@@ -91,8 +86,13 @@ pub use device_report::{DeviceGroupReport, DeviceHolder, DeviceReport};
 pub use error::{AgentError, AllocError, JobError, SubmitError};
 pub use held::{EndRunError, HeldReport, HeldRun};
 pub use job::{AllocResult, JobHandle, JobResult};
+pub use ostler_device::matching::{
+    AffinityResult as DeviceAffinity, Considered as DeviceCandidate, Outcome as DeviceOutcome,
+};
 pub use ostler_lifecycle::alloc::RestartScope;
 use ostler_model::config::AgentConfig;
+pub use ostler_plugin::meter::PluginActivity;
+pub use ostler_plugin::policy::{PluginState, Quarantine};
 pub use ostler_state::{Holder, LockError};
 pub use plugin_status::{LiftReport, PluginStatusReport, RecordReport};
 pub use upgrade::{

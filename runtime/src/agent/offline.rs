@@ -4,18 +4,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::AgentError;
-use crate::host::HostServices;
-use crate::host::wasm_task::WasmTaskHost;
-use crate::plugin::check::{self, Bench};
-use crate::plugin::record::{self, ReplayError};
-use crate::sandbox::{Sandbox, SandboxConfig};
 use ostler_model::clock::Clock;
 use ostler_model::rng::Rng;
+use ostler_plugin::check::{self, Bench};
+use ostler_plugin::host::HostServices;
+use ostler_plugin::host::wasm_task::WasmTaskHost;
+use ostler_plugin::record::{self, ReplayError};
 use ostler_process::{Options as ProcessOptions, ProcessHost, Supervision};
+use ostler_sandbox::{Sandbox, SandboxConfig};
 
-pub use crate::plugin::check::{Costs, Finding, Report, Subject, Verdict};
-pub use crate::plugin::record::file::{FileError, decode as recording};
-pub use crate::plugin::record::{
+pub use ostler_plugin::check::{Costs, Finding, Report, Subject, Verdict};
+pub use ostler_plugin::record::file::{FileError, decode as recording};
+pub use ostler_plugin::record::{
     Outcome, RecordedCall, Recording, Replayed, Verdict as ReplayVerdict,
 };
 

@@ -22,7 +22,7 @@ use super::rebooted::Tasks;
 use super::registry::Registry;
 use super::views::Stage;
 use super::{AgentHandle, leftovers};
-use crate::device::ledger::DeviceLedger;
+use ostler_device::ledger::DeviceLedger;
 use ostler_lifecycle::alloc::RestoredAlloc;
 use ostler_lifecycle::task::handle::{LocalState, RunRecord};
 use ostler_lifecycle::task::restart::RestartTracker;

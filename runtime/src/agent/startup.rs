@@ -27,20 +27,20 @@ use super::{
     AgentConfig, AgentError, AgentHandle, AgentOptions, Inner, OpenState, catalogue, collect,
     jobs_dir, keeper, loading, rebooted, restore, unowned,
 };
-use crate::device::manager::{DeviceManager, DeviceOptions};
-use crate::driver::manager::DriverManager;
-use crate::host::wasm_task::WasmTaskHost;
-use crate::host::{HostServices, HostWorkloads};
-use crate::plugin::PluginRuntime;
-use crate::plugin::refresh::Refresher;
-use crate::sandbox::{EngineKind, Sandbox, SandboxConfig};
+use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_model::attribute::Scalar;
 use ostler_model::clock;
 use ostler_model::ports::Workloads;
 use ostler_model::time::Timestamp;
 use ostler_node::watch::Watcher;
 use ostler_node::{Node, NodeView, fingerprint, id, refresh};
+use ostler_plugin::PluginRuntime;
+use ostler_plugin::drivers::manager::DriverManager;
+use ostler_plugin::host::wasm_task::WasmTaskHost;
+use ostler_plugin::host::{HostServices, HostWorkloads};
+use ostler_plugin::refresh::Refresher;
 use ostler_process::{Options as ProcessOptions, ProcessHost, Supervision, descriptors, identity};
+use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
 use ostler_state::durable;
 use ostler_state::{Age, DataDirLock, OpenReport, StateStore};
 

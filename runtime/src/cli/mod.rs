@@ -73,7 +73,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     // Before anything else is set up: the child limits itself first of all.
     if args.get(1).is_some_and(|first| first == COMPILE_CHILD) {
-        return crate::sandbox::compile_child_main(args.into_iter().skip(2));
+        return ostler_sandbox::compile_child_main(args.into_iter().skip(2));
     }
     if args.get(1).is_some_and(|first| first == SUPERVISE) {
         return ostler_process::supervise::main();
@@ -88,7 +88,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let terminal = Terminal::detect();
     let _log = logging::start(log_level(&cli), &terminal);
-    let runtime = match crate::threads::control_runtime() {
+    let runtime = match ostler_sandbox::threads::control_runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
             output::error(&terminal, &format!("cannot start threads: {error}"));

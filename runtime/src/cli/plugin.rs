@@ -239,7 +239,7 @@ pub(super) fn inspect(args: &InspectArgs, terminal: &Terminal) -> Exit {
     let read = input::file(&args.file, PLUGIN_FILE_BYTES_MAX).map_err(|error| error.to_string());
     let read = read.and_then(|bytes| {
         let name = args.file.display();
-        crate::plugin::manifest::read(&bytes)
+        ostler_plugin::manifest::read(&bytes)
             .map_err(|error| format!("{name} is no plugin: {error}"))
     });
     let manifest = match read {

@@ -1,11 +1,11 @@
 //! How plugins do, as the agent tells: watches, counts, strikes, and drivers that come and go.
 
 use ostler::agent::{PluginStatus, PluginStatusReport};
-use ostler::plugin::meter::PluginActivity;
-use ostler::plugin::policy::PluginState;
 use ostler_guests::fixtures::HOSTILE_DEVICE;
 use ostler_model::clock::timeout;
 use ostler_model::device::HealthState;
+use ostler_plugin::meter::PluginActivity;
+use ostler_plugin::policy::PluginState;
 
 use crate::support::system::eventually;
 use crate::support::{PATIENCE, TestAgent};

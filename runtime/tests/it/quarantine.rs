@@ -1,11 +1,11 @@
 //! Plugins that fail too often: quarantine, its end, and tasks that poison their driver.
 
 use ostler::agent::{Agent, JobHandle, PluginState, Quarantine};
-use ostler::plugin::meter::PluginActivity;
 use ostler_guests::fixtures::{HOSTILE_DEVICE, HOSTILE_DRIVER};
 use ostler_model::clock::timeout;
 use ostler_model::device::HealthState;
 use ostler_model::event::EventKind;
+use ostler_plugin::meter::PluginActivity;
 
 use crate::support::agent_process::{AgentProcess, Home};
 use crate::support::system::eventually;

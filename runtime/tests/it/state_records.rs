@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ostler::agent::{Agent, AgentHandle};
-use ostler::device::ledger::DeviceLedger;
+use ostler_device::ledger::DeviceLedger;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::device::HealthState;
 use ostler_model::ids::{PluginName, TaskName};

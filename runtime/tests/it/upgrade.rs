@@ -8,11 +8,7 @@ use ostler::agent::{
     Agent, AgentHandle, JobHandle, UpgradeError, UpgradeOptions, UpgradeOutcome, UpgradeReport,
     UpgradeStatus,
 };
-use ostler::device::manager::{DeviceManager, DeviceOptions};
-use ostler::plugin::device::DevicePlugin;
-use ostler::plugin::policy::FailurePolicy;
-use ostler::plugin::refresh::Refresher;
-use ostler::plugin::{Plugin, PluginRuntime, PluginSpec};
+use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_guests::fixtures::{DRIVER_RAW_EXEC, HOSTILE_DEVICE, HOSTILE_DRIVER};
 use ostler_model::clock::{Clock, Stopwatch, timeout};
 use ostler_model::device::{GroupKey, HealthState};
@@ -24,6 +20,10 @@ use ostler_model::resources::AllocatedDevice;
 use ostler_model::rng::Rng;
 use ostler_node::watch::Watcher;
 use ostler_node::{Node, NodeId, NodeView};
+use ostler_plugin::device::DevicePlugin;
+use ostler_plugin::policy::FailurePolicy;
+use ostler_plugin::refresh::Refresher;
+use ostler_plugin::{Plugin, PluginRuntime, PluginSpec};
 use tokio::task::JoinSet;
 
 use crate::support::agent_process::{AgentProcess, Home};
@@ -435,7 +435,7 @@ async fn device(runtime: &PluginRuntime, bytes: Vec<u8>) -> DevicePlugin {
         limits: PluginLimits::default(),
         failure: FailurePolicy::default(),
     };
-    match runtime.load(spec, ostler::plugin::manifest::read(&bytes).unwrap(), bytes).await {
+    match runtime.load(spec, ostler_plugin::manifest::read(&bytes).unwrap(), bytes).await {
         Ok(Plugin::Device(plugin)) => plugin,
         Ok(Plugin::Driver(_)) => panic!("a driver"),
         Err(error) => panic!("{error}"),

@@ -50,7 +50,7 @@ async fn play(role: &str) {
 
 /// An agent that was killed without warning after it started a counting task.
 fn killed_agent(test: &str, role: &str, dir: &Path) -> Told {
-    let mut agent = again(&format!("host::process::tests::outlive::{test}"), role, dir);
+    let mut agent = again(&format!("tests::outlive::{test}"), role, dir);
     let lines = BufReader::new(agent.stdout.take().unwrap()).lines();
     let told = lines.map(Result::unwrap).find_map(|line| {
         line.strip_prefix("told ").map(|json| serde_json::from_str::<Told>(json).unwrap())
@@ -358,7 +358,7 @@ async fn an_agent_may_have_more_files_open_than_it_was_started_with_and_what_it_
         return play_raised(&PathBuf::from(std::env::var(FILE).unwrap())).await;
     }
     let dir = tempfile::tempdir().unwrap();
-    let name = format!("host::process::tests::outlive::{NAME}");
+    let name = format!("tests::outlive::{NAME}");
     let ended = again(&name, "raised", dir.path()).wait_with_output().unwrap();
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
     assert_eq!(printed(dir.path()).trim(), "300");

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::device::matching::Explained;
+use ostler_device::matching::Explained;
 use ostler_model::ids::{GroupName, TaskName};
 use ostler_model::limits::PLAN_DEVICE_REQUESTS_MAX;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::{Admission, Placing, Problem, Resource, needs};
 use crate::agent::ports::Lending;
-use crate::device::ledger::Holder;
-use crate::device::matching::{self, Wanted};
+use ostler_device::ledger::Holder;
+use ostler_device::matching::{self, Wanted};
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::job::{Job, TaskGroup};

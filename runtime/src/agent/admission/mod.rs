@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::ports::{PortError, PortLedger};
-use crate::device::ledger::{ClaimError, DeviceLedger, Holder};
+use ostler_device::ledger::{ClaimError, DeviceLedger, Holder};
 use ostler_jobspec::suggest::nearest;
 use ostler_model::alloc::Allocation;
 use ostler_model::device::HealthState;

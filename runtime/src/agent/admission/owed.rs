@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Admission;
-use crate::device::ledger::{ClaimError, DeviceLedger, Holder};
+use ostler_device::ledger::{ClaimError, DeviceLedger, Holder};
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::resources::AllocatedDevice;
 

@@ -6,8 +6,8 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::agent::ports::PortError;
-use crate::device::ledger::ClaimError;
-use crate::device::matching::NoDevice;
+use ostler_device::ledger::ClaimError;
+use ostler_device::matching::NoDevice;
 use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
 use ostler_model::words::counted;

@@ -11,7 +11,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::plugin::manifest::{self, ManifestError};
 use ostler_artifact::registry::{
     Client, Credentials, Options, Pinned, RegistryError, Resolved, Store, StoreError,
 };
@@ -27,6 +26,7 @@ use ostler_model::oci::Reference;
 use ostler_model::plugin::Manifest;
 use ostler_model::plugin::PluginKind;
 use ostler_model::trust::{PluginSource, Voucher};
+use ostler_plugin::manifest::{self, ManifestError};
 
 /// Why a plugin's bytes are not to be had.
 #[derive(Debug, thiserror::Error)]

@@ -9,13 +9,13 @@ use super::choose::Contender;
 use super::find::Candidate;
 use super::{PluginEntry, PluginStatus};
 use crate::agent::upgrade::kept::Choice;
-use crate::plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
 use ostler_artifact::trust::{self, Policy, Refusal};
 use ostler_model::config::{ConfigOrigin, UpgradeMode};
 use ostler_model::grants::answers::Answers;
 use ostler_model::plugin::{Manifest, PluginKind};
 use ostler_model::ports::Diagnostic;
 use ostler_model::trust::{PluginSource, TrustConfig, Voucher};
+use ostler_plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
 
 /// What every candidate is loaded with.
 pub(super) struct Loader {

@@ -27,17 +27,17 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
-use crate::device::manager::DeviceManager;
-use crate::driver::manager::DriverManager;
-use crate::plugin::meter::PluginMeter;
-use crate::plugin::{Plugin, PluginRuntime};
 use ostler_artifact::trust;
+use ostler_device::manager::DeviceManager;
 use ostler_model::config::AgentConfig;
 use ostler_model::grants::{Authority, Grants};
 use ostler_model::ids::PluginName;
 use ostler_model::plugin::{Manifest, PluginKind};
 use ostler_model::ports::BoxFuture;
 use ostler_model::trust::Voucher;
+use ostler_plugin::drivers::manager::DriverManager;
+use ostler_plugin::meter::PluginMeter;
+use ostler_plugin::{Plugin, PluginRuntime};
 
 use super::upgrade::kept::Choice;
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::device::ledger::DeviceLedger;
+use ostler_device::ledger::DeviceLedger;
 use ostler_lifecycle::task::handle::LocalState;
 use ostler_model::alloc::Allocation;
 use ostler_model::saved::{

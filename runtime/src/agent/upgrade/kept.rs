@@ -18,11 +18,11 @@ use serde::{Deserialize, Serialize};
 use super::step::Outcome;
 use super::{Seed, UpgradeReport};
 use crate::agent::{AgentHandle, PluginEntry, PluginStatus, catalogue};
-use crate::plugin::manifest::digest;
 use ostler_artifact::trust::{self, Believable, signature_path};
 use ostler_model::limits::{
     PLUGIN_FILE_BYTES_MAX, QUARANTINE_FILE_BYTES_MAX, SIGNATURE_FILE_BYTES_MAX,
 };
+use ostler_plugin::manifest::digest;
 use ostler_state::durable;
 
 const DIR: &str = "plugins";

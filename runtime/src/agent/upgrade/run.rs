@@ -10,7 +10,6 @@ use super::trial::{self, Tried, Twin};
 use super::{Code, Now, Slot, UpgradeReport, kept};
 use crate::agent::catalogue::{self, Believed, PluginEntry};
 use crate::agent::{AgentHandle, records};
-use crate::plugin::Plugin;
 use ostler_model::clock;
 use ostler_model::grants::Authority;
 use ostler_model::ids::RunId;
@@ -18,6 +17,7 @@ use ostler_model::limits::UPGRADE_DRY_WALL_MAX;
 use ostler_model::plugin::Manifest;
 use ostler_model::ports::BoxFuture;
 use ostler_model::trust::Voucher;
+use ostler_plugin::Plugin;
 
 /// Everything of one upgrade.
 struct Offer {

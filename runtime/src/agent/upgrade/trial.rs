@@ -14,15 +14,15 @@ use futures_util::FutureExt as _;
 use tokio::task::JoinSet;
 
 use super::super::{AgentHandle, depends_on_variables};
-use crate::driver::manager::LiveTask;
-use crate::plugin::Plugin;
-use crate::plugin::device::DevicePlugin;
-use crate::plugin::driver::DriverPlugin;
 use ostler_model::device::HealthState;
 use ostler_model::ids::{PluginName, RunId};
 use ostler_model::limits::UPGRADE_DRY_CALLS;
 use ostler_model::ports::{PluginCallError, TaskContext};
 use ostler_model::task::Workload;
+use ostler_plugin::Plugin;
+use ostler_plugin::device::DevicePlugin;
+use ostler_plugin::driver::DriverPlugin;
+use ostler_plugin::drivers::manager::LiveTask;
 
 /// Things that are named of what is new.
 const ANNOUNCED_MAX: usize = 16;

@@ -1,7 +1,7 @@
 //! The agent leaves and another one starts on the same directory.
 
 use ostler::agent::{Agent, LeaveMode, StopOptions};
-use ostler::device::ledger::DeviceLedger;
+use ostler_device::ledger::DeviceLedger;
 use ostler_lifecycle::alloc::dir::AllocDir;
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::event::EventKind;

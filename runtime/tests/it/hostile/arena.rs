@@ -6,11 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ostler::host::HostServices;
-use ostler::plugin::device::DevicePlugin;
-use ostler::plugin::policy::FailurePolicy;
-use ostler::plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
-use ostler::sandbox::{EngineKind, PoolUse};
 use ostler_guests::fixtures::HOSTILE_DEVICE;
 use ostler_model::clock::{Stopwatch, sleep};
 use ostler_model::config::AnswerGrants;
@@ -19,6 +14,11 @@ use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
 use ostler_model::json::JsonObject;
 use ostler_model::limits::PluginLimits;
 use ostler_model::ports::{ByteSink, TaskConfig, TaskContext};
+use ostler_plugin::device::DevicePlugin;
+use ostler_plugin::host::HostServices;
+use ostler_plugin::policy::FailurePolicy;
+use ostler_plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
+use ostler_sandbox::{EngineKind, PoolUse};
 use serde_json::Value;
 
 use super::soon;
@@ -213,7 +213,7 @@ pub async fn load_bytes(
     spec: PluginSpec,
     bytes: Vec<u8>,
 ) -> Result<Plugin, PluginError> {
-    plugins.load(spec, ostler::plugin::manifest::read(&bytes)?, bytes.into()).await
+    plugins.load(spec, ostler_plugin::manifest::read(&bytes)?, bytes.into()).await
 }
 
 /// What a driver is told of a task with this configuration.

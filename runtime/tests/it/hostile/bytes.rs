@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use ostler::sandbox::{CodeAsk, EngineKind, detect_format};
 use ostler_model::clock::Stopwatch;
 use ostler_model::grants::Grants;
 use ostler_model::limits::{CompileLimits, PluginLimits, TASK_FILE_BYTES_MAX};
+use ostler_sandbox::{CodeAsk, EngineKind, detect_format};
 
 use super::arena::{Arena, Outcome, load_bytes, spec};
 

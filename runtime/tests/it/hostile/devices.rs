@@ -4,8 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ostler::plugin::Plugin;
-use ostler::plugin::device::DevicePlugin;
 use ostler_guests::fixtures::{HOSTILE_BURGLAR, HOSTILE_DEVICE, HOSTILE_WANTS_SOCKETS};
 use ostler_model::clock::Stopwatch;
 use ostler_model::config::AnswerGrants;
@@ -13,6 +11,8 @@ use ostler_model::device::GroupKey;
 use ostler_model::grants::{CommandGrant, FileGrant, Grants};
 use ostler_model::limits::PluginLimits;
 use ostler_model::resources::AllocatedDevice;
+use ostler_plugin::Plugin;
+use ostler_plugin::device::DevicePlugin;
 use serde_json::{Value, json};
 
 use super::arena::{Arena, Outcome, load, spec};

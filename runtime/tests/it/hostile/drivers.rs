@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostler::plugin::Plugin;
-use ostler::plugin::driver::DriverPlugin;
 use ostler_guests::fixtures::HOSTILE_DRIVER;
 use ostler_model::grants::Grants;
 use ostler_model::limits::PluginLimits;
 use ostler_model::ports::TaskContext;
 use ostler_model::task::Workload;
+use ostler_plugin::Plugin;
+use ostler_plugin::driver::DriverPlugin;
 use ostler_process::ProcessSpec;
 use serde_json::{Value, json};
 

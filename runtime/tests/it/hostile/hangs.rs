@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostler::plugin::Plugin;
-use ostler::plugin::device::DevicePlugin;
 use ostler_guests::fixtures::{HOSTILE_BURGLAR, HOSTILE_DEVICE};
 use ostler_model::clock::Stopwatch;
 use ostler_model::config::AnswerGrants;
 use ostler_model::grants::{CommandGrant, FileGrant, Grants};
 use ostler_model::limits::{PLUGIN_CALLS_MAX, PluginLimits};
+use ostler_plugin::Plugin;
+use ostler_plugin::device::DevicePlugin;
 use serde_json::{Value, json};
 
 use super::arena::{Arena, Outcome, load, spec};

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ostler::host::wasm_task::TaskDir;
 use ostler_guests::fixtures::{HOSTILE_TASK, HOSTILE_TASK_P1};
 use ostler_model::clock::{Stopwatch, sleep};
 use ostler_model::device::Mount;
 use ostler_model::grants::{FileGrant, Grants};
 use ostler_model::ports::TaskContext;
+use ostler_plugin::host::wasm_task::TaskDir;
 use serde_json::json;
 
 use super::arena::{Arena, DISK, Outcome};

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostler::host::wasm_task::{TaskDir, TaskInput, WasmTaskSpec};
 use ostler_guests::fixtures::{HOSTILE_TASK, HOSTILE_TASK_P1};
 use ostler_model::clock::{Stopwatch, sleep, timeout};
 use ostler_model::limits::TaskLimits;
 use ostler_model::ports::TaskContext;
 use ostler_model::task::RawExit;
+use ostler_plugin::host::wasm_task::{TaskDir, TaskInput, WasmTaskSpec};
 
 use super::arena::{Arena, DISK, Outcome, Printed};
 use crate::support::PATIENCE;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use ostler::agent::{PluginEntry, PluginStatus};
-use ostler::host::HostServices;
-use ostler::host::wasm_task::WasmTaskHost;
-use ostler::sandbox::{Sandbox, SandboxConfig};
 use ostler_model::clock::Clock;
 use ostler_model::rng::Rng;
+use ostler_plugin::host::HostServices;
+use ostler_plugin::host::wasm_task::WasmTaskHost;
 use ostler_process::{Options, ProcessHost, Supervision};
+use ostler_sandbox::{Sandbox, SandboxConfig};
 
 use super::{DataDir, OSTLER, TestAgent};
 

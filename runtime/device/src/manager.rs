@@ -1,0 +1,367 @@
+//! All device plugins of the node.
+//!
+//! ```text
+//! DeviceSource ─ fingerprint loop ─► inventory (whose group is it) ─► Node
+//!              ─ statistics loop ──► index ─► of a task, of an allocation, of all
+//!              ◄─ reserve, release ─ claims ◄── task runner          claims ─► the agent's ledger
+//! ```
+//! A plugin that fails, hangs or lies turns its own devices and statistics bad, with the reason, and
+//! is asked again; tasks keep what they hold. Each has loops of its own, every call has a bound, and
+//! no more than [`DEVICE_CALLS_MAX`] reserves and releases of one wait for it: it delays no other.
+
+mod claims;
+mod collect;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::inventory::{Inventory, Moved};
+use super::ledger::Holder;
+use super::source::DeviceSource;
+use super::stats::StatsIndex;
+use ostler_model::clock::{self, Clock};
+use ostler_model::device::{DeviceGroup, HealthState, Reservation};
+use ostler_model::ids::{AllocId, PluginName, TaskName};
+use ostler_model::limits::{
+    DEVICE_CALL_WALL_MAX, DEVICE_CALLS_MAX, DEVICE_STATS_INTERVAL_DEFAULT,
+    DEVICE_STATS_INTERVAL_MIN, DEVICE_STATS_OLD_INTERVALS, PLUGIN_CALL_SLACK,
+};
+use ostler_model::ports::{BoxFuture, Devices, PluginCallError};
+use ostler_model::resources::AllocatedDevice;
+use ostler_model::stats::DeviceGroupStats;
+use ostler_node::Node;
+use ostler_plugin::convert::NextCheck;
+use ostler_plugin::refresh::{Asked, Refresher};
+
+pub use claims::{ClaimReport, ClaimState, LedgerBook};
+
+/// How devices are managed.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceOptions {
+    /// Time.
+    pub clock: Clock,
+    /// From one collection of a plugin's statistics to the next; 5 s unless given, at least
+    /// [`DEVICE_STATS_INTERVAL_MIN`].
+    pub stats_interval: Option<Duration>,
+}
+
+/// A plugin with what keeps it from taking too much.
+struct Plugin {
+    source: Arc<dyn DeviceSource>,
+    /// One that takes its place has no more of them.
+    slots: Arc<Semaphore>,
+}
+
+struct Inner {
+    node: Node,
+    clock: Clock,
+    stats_interval: Duration,
+    plugins: Mutex<BTreeMap<PluginName, Arc<Plugin>>>,
+    inventory: Mutex<Inventory>,
+    stats: Mutex<StatsIndex>,
+    claims: Mutex<BTreeMap<Holder, Arc<claims::Entry>>>,
+    book: OnceLock<Arc<dyn LedgerBook>>,
+    refresher: Refresher,
+    stop: CancellationToken,
+    running: TaskTracker,
+}
+
+/// See the module. Clones share it.
+#[derive(Clone)]
+pub struct DeviceManager(Arc<Inner>);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl DeviceManager {
+    /// A manager without plugins; `refresher` asks them.
+    #[must_use]
+    pub fn new(node: Node, options: DeviceOptions, refresher: Refresher) -> Self {
+        let stats_interval = options
+            .stats_interval
+            .unwrap_or(DEVICE_STATS_INTERVAL_DEFAULT)
+            .max(DEVICE_STATS_INTERVAL_MIN);
+        let old_after = stats_interval.saturating_mul(DEVICE_STATS_OLD_INTERVALS);
+        Self(Arc::new(Inner {
+            node,
+            clock: options.clock,
+            stats_interval,
+            plugins: Mutex::default(),
+            inventory: Mutex::default(),
+            stats: Mutex::new(StatsIndex::new(old_after)),
+            claims: Mutex::default(),
+            book: OnceLock::new(),
+            refresher,
+            stop: CancellationToken::new(),
+            running: TaskTracker::new(),
+        }))
+    }
+
+    /// Where it is written who holds what. Before the first reserve; a second one is ignored.
+    pub fn set_book(&self, book: Arc<dyn LedgerBook>) {
+        let _second = self.0.book.set(book);
+    }
+
+    /// Take a plugin. The future asks for the first fingerprint (bounded wait), then goes on
+    /// asking, and measuring, in the background. `None` when a plugin of that name is already
+    /// there.
+    pub fn add<S: DeviceSource + 'static>(
+        &self,
+        source: S,
+    ) -> Option<impl Future<Output = ()> + use<S>> {
+        let name = source.name().clone();
+        let slots = Arc::new(Semaphore::new(DEVICE_CALLS_MAX));
+        let plugin = Arc::new(Plugin { source: Arc::new(source), slots });
+        {
+            let mut plugins = lock(&self.0.plugins);
+            if plugins.contains_key(&name) {
+                return None;
+            }
+            plugins.insert(name, Arc::clone(&plugin));
+        }
+        Some(self.clone().keep_asking(plugin))
+    }
+
+    /// Put a plugin in the place of the one of its name, between two calls: those in flight end on
+    /// the old one, all later ones go to the new. It is asked for a fingerprint by the future, and
+    /// again and again, and measured, in the background; until it answers, the last answer of the
+    /// old one stands. `None` when there is none of that name.
+    pub fn switch(
+        &self,
+        source: Arc<dyn DeviceSource>,
+    ) -> Option<impl Future<Output = ()> + use<>> {
+        let plugin = {
+            let mut plugins = lock(&self.0.plugins);
+            let old = plugins.get_mut(source.name())?;
+            let plugin = Arc::new(Plugin { source, slots: Arc::clone(&old.slots) });
+            // Its loop looks, and ends.
+            std::mem::replace(old, Arc::clone(&plugin)).source.meter().ask_now();
+            plugin
+        };
+        Some(self.clone().keep_asking(plugin))
+    }
+
+    /// The plugin of this name that is asked now.
+    #[must_use]
+    pub fn source(&self, name: &PluginName) -> Option<Arc<dyn DeviceSource>> {
+        lock(&self.0.plugins).get(name).map(|plugin| Arc::clone(&plugin.source))
+    }
+
+    /// Devices of this plugin that tasks hold.
+    #[must_use]
+    pub fn lent(&self, name: &PluginName) -> Vec<AllocatedDevice> {
+        let inventory = lock(&self.0.inventory);
+        let own = |device: &AllocatedDevice| inventory.owner(&device.group) == Some(name);
+        self.claims().into_iter().flat_map(|claim| claim.devices).filter(own).collect()
+    }
+
+    async fn keep_asking(self, plugin: Arc<Plugin>) {
+        let (meter, asking) = (plugin.source.meter(), (self.clone(), Arc::clone(&plugin)));
+        let ask = move || {
+            let (manager, plugin) = asking.clone();
+            async move { manager.fingerprint(&plugin).await }
+        };
+        self.0.refresher.add(meter, ask).await;
+        if self.current(&plugin) {
+            self.0.running.spawn(collect::run(self.clone(), plugin));
+        }
+    }
+
+    /// Has no other taken its place?
+    fn current(&self, plugin: &Arc<Plugin>) -> bool {
+        let plugins = lock(&self.0.plugins);
+        plugins.get(plugin.source.name()).is_some_and(|now| Arc::ptr_eq(now, plugin))
+    }
+
+    /// Ask a plugin now, beside its own turns, and publish what it says. `false` when there is none
+    /// of that name.
+    pub async fn ask(&self, name: &PluginName) -> bool {
+        let plugin = lock(&self.0.plugins).get(name).cloned();
+        let Some(plugin) = plugin else { return false };
+        self.fingerprint(&plugin).await;
+        true
+    }
+
+    async fn fingerprint(&self, plugin: &Arc<Plugin>) -> Asked {
+        let name = plugin.source.name();
+        if !self.current(plugin) {
+            return Asked::Over;
+        }
+        let found = bounded(&*plugin.source, "fingerprint", plugin.source.fingerprint()).await;
+        if !self.current(plugin) {
+            return Asked::Over;
+        }
+        match found {
+            Ok(found) => {
+                // Nearly always: compared in place, nothing is copied.
+                let same = lock(&self.0.inventory).says(name, &found.groups);
+                if !same {
+                    let source = &plugin.source;
+                    self.publish(name, |inventory| {
+                        inventory.found_with(name, found.groups, |group| source.claim(group))
+                    });
+                }
+                Asked::Answered(found.next)
+            }
+            // Nothing for it on this node: no failure, and perhaps later there is.
+            Err(PluginCallError::NotFound(reason)) => {
+                tracing::debug!(plugin = %name, reason, "nothing for the device plugin here");
+                // Some say once more what the state says.
+                let reason = reason.strip_prefix("undetected: ").unwrap_or(&reason);
+                self.publish(name, |inventory| inventory.undetected(name, reason));
+                // An error says nothing of when to ask again.
+                Asked::Undetected(NextCheck::default())
+            }
+            Err(error) => {
+                tracing::warn!(plugin = %name, %error, "device fingerprint failed");
+                let reason = error.to_string();
+                self.publish(name, |inventory| {
+                    inventory.failed(name, &reason);
+                    Moved::default()
+                });
+                lock(&self.0.stats).mark_stale(name, &reason);
+                Asked::Failed(reason)
+            }
+        }
+    }
+
+    /// Change the inventory and show it. Under one lock: a later answer is never shown before an
+    /// earlier one.
+    fn publish(&self, plugin: &PluginName, change: impl FnOnce(&mut Inventory) -> Moved) {
+        let mut inventory = lock(&self.0.inventory);
+        let moved = change(&mut inventory);
+        for (group, owner) in &moved.left_out {
+            tracing::warn!(%group, %plugin, %owner, "device group left out: another plugin has it");
+        }
+        for (group, owner) in &moved.passed_on {
+            tracing::info!(%group, %plugin, %owner, "device group goes to the other plugin that has it");
+        }
+        if !moved.passed_on.is_empty() || !moved.gone.is_empty() {
+            lock(&self.0.stats).retain(|owner, group| inventory.owner(group) == Some(owner));
+        }
+        let (groups, plugins): (Vec<DeviceGroup>, _) = (inventory.groups(), inventory.plugins());
+        self.0.node.update(|node| {
+            node.devices = groups;
+            node.device_plugins = plugins;
+        });
+    }
+
+    /// The plugin that has these instances now.
+    fn owner(&self, device: &AllocatedDevice) -> Result<Arc<Plugin>, PluginCallError> {
+        let inventory = lock(&self.0.inventory);
+        let group = &device.group;
+        let name = match inventory.owner_with(group, &device.ids) {
+            Ok(name) => name.clone(),
+            Err(None) => {
+                return Err(PluginCallError::Recoverable(format!(
+                    "no plugin reports the device group {group} now"
+                )));
+            }
+            Err(Some(instance)) => {
+                return Err(PluginCallError::Recoverable(format!(
+                    "no plugin reports instance {instance} of the device group {group} now"
+                )));
+            }
+        };
+        drop(inventory);
+        self.plugin(&name)
+    }
+
+    fn plugin(&self, name: &PluginName) -> Result<Arc<Plugin>, PluginCallError> {
+        lock(&self.0.plugins).get(name).cloned().ok_or_else(|| PluginCallError::NotReady {
+            name: name.to_string(),
+            reason: "the plugin is not loaded".to_owned(),
+        })
+    }
+
+    /// Newest statistics of these devices, by group: of a task, or of several. Requests served by
+    /// one group come as one.
+    #[must_use]
+    pub fn stats_of<'a>(
+        &self,
+        devices: impl IntoIterator<Item = &'a AllocatedDevice>,
+    ) -> Vec<DeviceGroupStats> {
+        let now = self.0.clock.now();
+        lock(&self.0.stats).of(devices, now)
+    }
+
+    /// Newest statistics of all devices, by group.
+    #[must_use]
+    pub fn all_stats(&self) -> Vec<DeviceGroupStats> {
+        let now = self.0.clock.now();
+        lock(&self.0.stats).all(now)
+    }
+
+    /// Stop asking. A call in flight is waited for: it has its bound. A release that is still to be
+    /// tried again stays in the ledger for the next start.
+    pub async fn shutdown(&self) {
+        self.0.stop.cancel();
+        self.0.running.close();
+        self.0.refresher.shutdown().await;
+        self.0.running.wait().await;
+    }
+}
+
+/// An answer within the bound, or that there was none.
+async fn bounded<T>(
+    source: &dyn DeviceSource,
+    call: &'static str,
+    answer: BoxFuture<'_, Result<T, PluginCallError>>,
+) -> Result<T, PluginCallError> {
+    let own = source.call_wall().saturating_mul(2).saturating_add(PLUGIN_CALL_SLACK);
+    let bound = DEVICE_CALL_WALL_MAX.max(own);
+    match clock::timeout(bound, answer).await {
+        Some(answer) => answer,
+        None => {
+            source.given_up(call, bound);
+            Err(PluginCallError::CallFailed {
+                plugin: source.name().to_string(),
+                call,
+                reason: format!("no answer within {bound:?}"),
+            })
+        }
+    }
+}
+
+impl Devices for DeviceManager {
+    fn fit(&self, devices: &[AllocatedDevice]) -> Result<(), PluginCallError> {
+        let inventory = lock(&self.0.inventory);
+        let ailing = devices.iter().find_map(|device| {
+            inventory.ailing(&device.group, &device.ids).map(|found| (&device.group, found))
+        });
+        drop(inventory);
+        let Some((group, (id, health))) = ailing else { return Ok(()) };
+        let state = match health.state {
+            HealthState::Undetected => "not detected",
+            HealthState::Unhealthy | HealthState::Healthy => "unhealthy",
+        };
+        let reason = if health.reason.is_empty() { "no reason given" } else { &health.reason };
+        Err(PluginCallError::Recoverable(format!(
+            "device {group} instance {id}, which the task holds, is {state}: {reason}"
+        )))
+    }
+
+    fn reserve<'a>(
+        &'a self,
+        alloc: AllocId,
+        task: &'a TaskName,
+        devices: &'a [AllocatedDevice],
+    ) -> BoxFuture<'a, Result<Reservation, PluginCallError>> {
+        let holder = Holder { alloc, task: task.clone() };
+        Box::pin(self.reserve_claim(holder, devices))
+    }
+
+    fn release<'a>(&'a self, alloc: AllocId, task: &'a TaskName) -> BoxFuture<'a, ()> {
+        let holder = Holder { alloc, task: task.clone() };
+        Box::pin(self.release_claim(holder))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! Why a request gets no device, in data and in words.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::ledger::Held;
+use ostler_model::device::GroupKey;
+use ostler_model::words::counted;
+use ostler_node::constraint::Unmet;
+
+/// No group can serve a request.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NoDevice {
+    /// The name asked for.
+    pub request: String,
+    /// Instances asked for.
+    pub count: u32,
+    /// Every group of the node and why not that one, by name.
+    pub candidates: Vec<Candidate>,
+}
+
+impl NoDevice {
+    /// Is there a group of the name that was asked for?
+    #[must_use]
+    pub fn offered(&self) -> bool {
+        self.candidates.iter().any(|candidate| candidate.why != Unfit::Name)
+    }
+}
+
+/// A group that was looked at.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Candidate {
+    /// The group.
+    pub group: GroupKey,
+    /// Why it cannot serve the request.
+    pub why: Unfit,
+}
+
+/// Why a group cannot serve a request.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Unfit {
+    /// The request names another vendor, type or model.
+    Name,
+    /// Constraints that do not hold, all of them.
+    Constraints(Vec<Box<Unmet>>),
+    /// Fewer usable instances than asked for.
+    TooFew {
+        /// Instances that are healthy and that the constraints admit, held ones included.
+        healthy: usize,
+        /// Of those, free ones.
+        free: usize,
+        /// Of those, held ones and their holders.
+        held: Vec<Held>,
+        /// Instances that are not healthy: id and reason.
+        unhealthy: Vec<(String, String)>,
+    },
+    /// Enough usable instances, but not on a NUMA node that will do.
+    Locality {
+        /// Free instances by NUMA node.
+        free: BTreeMap<u32, usize>,
+        /// Free instances of which nobody says where they are.
+        elsewhere: usize,
+        /// The node another request of the task is on already.
+        task_node: Option<u32>,
+        /// The rules on `${device.numa_node}` that do not hold for instances of several nodes.
+        unmet: Vec<Box<Unmet>>,
+    },
+}
+
+impl std::error::Error for NoDevice {}
+
+impl fmt::Display for NoDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.candidates.is_empty() && !self.offered() {
+            let groups: Vec<String> =
+                self.candidates.iter().map(|one| one.group.to_string()).collect();
+            let (request, groups) = (&self.request, groups.join(", "));
+            return write!(f, "no plugin offers {request}; there is {groups}");
+        }
+        write!(f, "no device {:?} for {}", self.request, counted(self.count, "instance"))?;
+        if self.candidates.is_empty() {
+            return write!(
+                f,
+                ": the node has no devices; `ostler plugin list` shows device plugins"
+            );
+        }
+        for Candidate { group, why } in &self.candidates {
+            write!(f, "\n- {group}: {why}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name => f.write_str("not what was asked for"),
+            Self::Constraints(unmet) => {
+                let texts: Vec<String> = unmet.iter().map(ToString::to_string).collect();
+                f.write_str(&texts.join("; "))
+            }
+            Self::TooFew { healthy, free, held, unhealthy } => {
+                write!(f, "{healthy} healthy, {free} free")?;
+                for held in held {
+                    write!(f, "; {} is held by {}", held.instance, held.holder)?;
+                }
+                for (id, reason) in unhealthy {
+                    write!(f, "; {id} is not healthy: {reason}")?;
+                }
+                Ok(())
+            }
+            Self::Locality { free, elsewhere, task_node, unmet } => {
+                let mut places: Vec<String> =
+                    free.iter().map(|(node, count)| format!("{count} on node {node}")).collect();
+                if *elsewhere > 0 {
+                    places.push(format!("{elsewhere} on no known node"));
+                }
+                write!(f, "no NUMA node that will do has enough; free are {}", places.join(", "))?;
+                if let Some(node) = task_node {
+                    write!(f, "; another device of the task is on node {node}")?;
+                }
+                for unmet in unmet {
+                    write!(f, "; {unmet}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Bindings generated from `wit/`, one frozen module per released interface version.
+//!
+//! A component built against an older version keeps its own module and an adapter that converts
+//! upward; only [`crate::driver`] and [`crate::device`] use these types.
+
+pub mod since_0_1;

@@ -1,0 +1,450 @@
+//! One call of a plugin: a new store, one function, the store dropped.
+
+use std::fmt::Display;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use wasmtime::Store;
+
+use super::bindings::since_0_1::host::types as wit;
+use super::convert::{self, NextCheck};
+use super::failure::Failure;
+use super::meter::PluginMeter;
+use super::metrics::Moved;
+use super::record::{Input, Outcome, Recorder};
+use super::slots::{Slots, StartTurn};
+use super::strikes::TaskKey;
+use super::weigh::Weigh;
+use crate::host::call_state::HostTime;
+use crate::host::tape::{SharedReel, Tape};
+use crate::host::{CallState, HostServices, PluginContext};
+use ostler_model::clock::{Stopwatch, Timestamp, timeout};
+use ostler_model::grants::answers::Answers;
+use ostler_model::ids::JobId;
+use ostler_model::json::JsonObject;
+use ostler_model::limits;
+use ostler_model::ports::{PluginCallError, TaskContext};
+use ostler_sandbox::{
+    Blocks, CallError, CpuMeter, EngineKind, GuestLimiter, GuestTask, Pace, StoreLimits,
+    StoreState, Tail, classify, meter_host_calls, new_store,
+};
+
+/// How often a call whose guest waits for host work with a deadline of its own is looked at.
+const HOST_WORK_LOOK: Duration = Duration::from_millis(50);
+
+/// A future inside a store.
+pub(super) type InStore<'a, T> = Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>;
+
+/// How a call ended and what it cost. To be given to [`Caller::answer`] or [`Caller::done`], which
+/// count it.
+pub(super) struct Called<T> {
+    result: Result<T, Failure>,
+    at: Timestamp,
+    took: Duration,
+    cpu: Duration,
+    moved: Moved,
+    /// Its arguments and what the host answered, when they are kept.
+    input: Input,
+    reel: Option<SharedReel>,
+}
+
+impl<T> Called<T> {
+    /// Keep its arguments for the recording.
+    pub(super) fn asked(mut self, input: Input) -> Self {
+        self.input = input;
+        self
+    }
+
+    /// How it ended, counted by nobody.
+    pub(super) fn into_result(self) -> Result<T, Failure> {
+        self.result
+    }
+
+    /// Count the bytes of its arguments.
+    pub(super) fn given(mut self, bytes: u64) -> Self {
+        self.moved.bytes_in += bytes;
+        self
+    }
+}
+
+/// One question to a plugin: the function, and whom its failure counts against.
+pub(super) struct Ask {
+    call: &'static str,
+    task: Option<Arc<TaskContext>>,
+    /// Fingerprint of the task's configuration, of a start.
+    config: Option<u64>,
+    /// Number of the call among the recorded ones.
+    kept: AtomicU64,
+}
+
+impl Ask {
+    fn task_key(&self) -> Option<TaskKey> {
+        self.task.as_deref().map(task_key)
+    }
+}
+
+fn task_key(task: &TaskContext) -> TaskKey {
+    let (job, group, task) = (&task.job_id, &task.group, &task.task);
+    TaskKey { job: job.clone(), group: group.clone(), task: task.clone() }
+}
+
+/// Calls into one plugin. `P` is the pre-linked code of its world.
+pub(super) struct Caller<P> {
+    pre: Arc<P>,
+    context: Arc<PluginContext>,
+    limits: StoreLimits,
+    services: HostServices,
+    slots: Slots,
+    meter: Arc<PluginMeter>,
+    /// Absent where a host function could block: its calls stay off the caller's thread.
+    pace: Option<Pace>,
+    /// May its host functions hold a thread?
+    blocks: Blocks,
+    recorder: Arc<Recorder>,
+    /// The last call computed long: the next begins among the busy guests.
+    slow: AtomicBool,
+}
+
+impl<P: Send + Sync + 'static> Caller<P> {
+    pub(super) fn new(
+        pre: P,
+        context: Arc<PluginContext>,
+        limits: StoreLimits,
+        services: HostServices,
+        slots: Arc<Semaphore>,
+        meter: Arc<PluginMeter>,
+        recorder: Arc<Recorder>,
+    ) -> Self {
+        // What no plugin needs a grant for never blocks; whatever is granted might.
+        let near = context.grants.opens_nothing()
+            && context.limits.call_wall_max >= limits::INLINE_DEADLINE_MIN;
+        let slots = Slots::new(slots);
+        let pace = near.then(Pace::default);
+        // Directories are opened and files read on the thread of the call, also those of a WASM task.
+        let opens = !context.grants.files.is_empty() || context.grants.wasm_task;
+        let blocks = if opens { Blocks::Maybe } else { Blocks::Never };
+        let (pre, slow) = (Arc::new(pre), AtomicBool::new(false));
+        Self { pre, context, limits, services, slots, meter, pace, blocks, recorder, slow }
+    }
+
+    /// Keeps the last calls.
+    pub(super) fn recorder(&self) -> &Arc<Recorder> {
+        &self.recorder
+    }
+
+    /// A question about no task, when the plugin may be asked it now.
+    pub(super) fn ask(&self, call: &'static str) -> Result<Ask, PluginCallError> {
+        self.meter.admit(call, None)?;
+        Ok(Ask { call, task: None, config: None, kept: AtomicU64::new(0) })
+    }
+
+    /// A question about a task that is there, when the plugin may be asked it now.
+    pub(super) fn ask_about(
+        &self,
+        call: &'static str,
+        task: &Arc<TaskContext>,
+    ) -> Result<Ask, PluginCallError> {
+        self.meter.admit(call, None)?;
+        Ok(Ask { call, task: Some(Arc::clone(task)), config: None, kept: AtomicU64::new(0) })
+    }
+
+    /// The question to start a task, when the plugin may be asked it with this configuration now.
+    pub(super) fn ask_to_start(
+        &self,
+        task: &Arc<TaskContext>,
+        config: &JsonObject,
+    ) -> Result<Ask, PluginCallError> {
+        let mut hasher = DefaultHasher::new();
+        config.text().hash(&mut hasher);
+        let config = hasher.finish();
+        let (task, kept) = (Some(Arc::clone(task)), AtomicU64::new(0));
+        let ask = Ask { call: "start", task, config: Some(config), kept };
+        if self.meter.suspect() {
+            let key = ask.task_key();
+            self.meter.admit("start", key.as_ref().map(|key| (key, config)))?;
+        }
+        Ok(ask)
+    }
+
+    /// The error for a call that did not answer, or answered against the rules: a strike.
+    pub(super) fn failed(&self, ask: &Ask, reason: impl Display) -> PluginCallError {
+        let broken = || Outcome::broken(reason.to_string());
+        self.recorder.failed(ask.kept.load(Ordering::Relaxed), broken);
+        self.strike(ask, reason)
+    }
+
+    fn strike(&self, ask: &Ask, reason: impl Display) -> PluginCallError {
+        let task = ask.task_key().map(|key| (key, ask.config));
+        let plugin = self.context.name.as_str();
+        tracing::warn!(plugin, call = ask.call, "a call of the plugin failed: {reason}");
+        self.meter.failed(ask.call, task, &reason);
+        self.call_failed(ask, &reason)
+    }
+
+    /// A call that the plugin did not answer for: no strike when it was not its fault.
+    fn unanswered(&self, ask: &Ask, failure: &Failure) -> PluginCallError {
+        if failure.of_the_plugin() {
+            self.strike(ask, failure)
+        } else {
+            self.call_failed(ask, failure)
+        }
+    }
+
+    /// Who asked gave a call up after so long: a strike, as of one that ran into its own deadline.
+    pub(super) fn given_up(&self, call: &'static str, task: Option<&TaskContext>, after: Duration) {
+        self.meter.ended(call, after, Duration::ZERO, Moved::default());
+        let task = task.map(|task| (task_key(task), None));
+        self.meter.failed(call, task, &format!("no answer within {after:?}"));
+    }
+
+    /// The deadline of one call.
+    pub(super) fn call_wall(&self) -> Duration {
+        self.context.limits.call_wall_max
+    }
+
+    /// The turn of a start of this job; to be held until it has answered.
+    pub(super) async fn start_turn(&self, job: &JobId) -> StartTurn {
+        self.slots.start(job).await
+    }
+
+    fn call_failed(&self, ask: &Ask, reason: &impl Display) -> PluginCallError {
+        let plugin = self.context.name.clone();
+        PluginCallError::CallFailed { plugin, call: ask.call, reason: reason.to_string() }
+    }
+
+    /// Count a call; what it gave.
+    pub(super) fn done<T>(&self, call: &'static str, called: Called<T>) -> Result<T, Failure> {
+        let (result, _kept) = self.ended(call, called, |_answer| Outcome::answered());
+        result
+    }
+
+    /// Count and keep a call; what it gave, and its number among the kept ones.
+    fn ended<T>(
+        &self,
+        call: &'static str,
+        called: Called<T>,
+        outcome: impl FnOnce(&T) -> Outcome,
+    ) -> (Result<T, Failure>, u64) {
+        let Called { result, at, took, cpu, moved, input, reel } = called;
+        self.meter.ended(call, took, cpu, moved);
+        let outcome = match &result {
+            Ok(answer) => {
+                self.meter.answered();
+                outcome(answer)
+            }
+            Err(failure) => Outcome::from(failure),
+        };
+        let kept = self.recorder.keep(call, at, took, input, reel, outcome);
+        if let Err(failure) = &result
+            && failure.of_the_plugin()
+        {
+            self.recorder.write(kept);
+        }
+        (result, kept)
+    }
+
+    /// The answer, or the plugin's own error, or that the call failed. Counted.
+    pub(super) fn answer<T: Weigh>(
+        &self,
+        ask: &Ask,
+        mut called: Called<Result<T, wit::PluginError>>,
+    ) -> Result<T, PluginCallError> {
+        if let Ok(Ok(answer)) = &called.result {
+            called.moved.bytes_out += answer.weigh();
+        }
+        let (answer, kept) = self.ended(ask.call, called, |answer| match answer {
+            Ok(_) => Outcome::answered(),
+            Err(error) => Outcome::refused(convert::plugin_error(error.clone()).to_string()),
+        });
+        ask.kept.store(kept, Ordering::Relaxed);
+        let answer = answer.map_err(|e| self.unanswered(ask, &e))?;
+        answer.map_err(convert::plugin_error)
+    }
+
+    /// Write its last calls to a file. `None`: nothing is recorded of it.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(super) async fn record(&self) -> io::Result<Option<PathBuf>> {
+        self.recorder.write_now().await
+    }
+
+    /// What of a plugin's watches is granted: a path that it may not read tells it nothing.
+    pub(super) fn narrowed(&self, mut next: NextCheck) -> NextCheck {
+        let asked = next.paths.len();
+        next.paths.retain(|path| self.context.grants.allow_watch(Path::new(path)));
+        let dropped = asked - next.paths.len();
+        if dropped > 0 {
+            let plugin = self.context.name.as_str();
+            tracing::warn!(plugin, dropped, "it asks to watch paths outside its files grants");
+        }
+        next
+    }
+
+    /// What its answers may cause.
+    pub(super) fn answers(&self) -> Answers<'_> {
+        Answers { name: &self.context.name, grants: &self.context.grants }
+    }
+
+    /// The host's time, against which an answer is checked.
+    pub(super) fn now(&self) -> Timestamp {
+        self.services.clock.now()
+    }
+
+    pub(super) fn meter(&self) -> &Arc<PluginMeter> {
+        &self.meter
+    }
+
+    /// Run `body` on a new instance within the plugin's deadline. It begins with the guest: the wait
+    /// for a place does not count, nor does host work with a deadline of its own.
+    pub(super) async fn call<T, F>(&self, task: Option<Arc<TaskContext>>, body: F) -> Called<T>
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
+    {
+        let (tape, reel) = self.recorder.tape();
+        Called { reel, ..self.taped(task, tape, body).await }
+    }
+
+    /// Run `body` likewise with recorded answers of the host.
+    pub(super) async fn play<T, F>(&self, tape: Tape, body: F) -> Called<T>
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
+    {
+        self.taped(None, tape, body).await
+    }
+
+    async fn taped<T, F>(&self, task: Option<Arc<TaskContext>>, tape: Tape, body: F) -> Called<T>
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
+    {
+        let (watch, at) = (Stopwatch::start(), self.now());
+        let (mut cpu, tail) = (Duration::ZERO, Arc::new(Tail::default()));
+        let ended = self.bounded(&mut cpu, (task, tape, Arc::clone(&tail)), body).await;
+        let (result, moved) = match ended {
+            Ok((answer, moved)) => (Ok(answer), moved),
+            Err(error) => (Err(Failure { error, said: tail.said() }), Moved::default()),
+        };
+        let took = watch.elapsed();
+        Called { result, at, took, cpu, moved, input: Input::default(), reel: None }
+    }
+
+    async fn bounded<T, F>(
+        &self,
+        cpu: &mut Duration,
+        about: (Option<Arc<TaskContext>>, Tape, Arc<Tail>),
+        body: F,
+    ) -> Result<(T, Moved), CallError>
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
+    {
+        let limit = self.context.limits.call_wall_max;
+        let slot = self.slots.take(limit).await?;
+        let (host_time, meter) = (Arc::new(HostTime::default()), CpuMeter::default());
+        let guest = self.guest(about, Arc::clone(&host_time), meter.clone(), body);
+        let guest = async move {
+            let _slot = slot;
+            guest.await
+        };
+        let cpu_max = self.context.limits.call_cpu_max;
+        let sandbox = &self.services.sandbox;
+        let blocks = self.blocks;
+        let mut guest = match &self.pace {
+            _ if self.slow.load(Ordering::Relaxed) => {
+                sandbox.spawn_slow(guest, meter, cpu_max, blocks)
+            }
+            Some(pace) => sandbox.spawn_near(pace, guest, meter, cpu_max),
+            None => sandbox.spawn_bounded(guest, meter, cpu_max, blocks),
+        };
+        if let Some(result) = guest.ended_near() {
+            *cpu = guest.cpu().total();
+            return result;
+        }
+        let result = within(limit, &host_time, &mut guest).await;
+        *cpu = guest.cpu().total();
+        self.slow.store(*cpu > limits::CALL_SLOW, Ordering::Relaxed);
+        if let Some(pace) = &self.pace {
+            pace.ended(*cpu);
+        }
+        result
+    }
+
+    fn guest<T, F>(
+        &self,
+        (task, tape, tail): (Option<Arc<TaskContext>>, Tape, Arc<Tail>),
+        host_time: Arc<HostTime>,
+        cpu: CpuMeter,
+        body: F,
+    ) -> impl Future<Output = Result<(T, Moved), CallError>> + Send + 'static
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
+    {
+        let pre = Arc::clone(&self.pre);
+        let context = Arc::clone(&self.context);
+        let services = self.services.clone();
+        let limits = self.limits.clone();
+        let meter = Arc::clone(&self.meter);
+        async move {
+            host_time.begin();
+            let sandbox = Arc::clone(&services.sandbox);
+            let mut state = CallState::new(context, task, services, host_time, cpu, &limits, tail)?;
+            state.tape = tape;
+            let mut store = new_store(sandbox.engine(EngineKind::Plugin), &limits, state)?;
+            meter_host_calls(&mut store, &limits);
+            let limiter: &mut GuestLimiter = store.data_mut().limiter();
+            let usage = limiter.usage();
+            let answer = body(&pre, &mut store).await;
+            if usage.peak_memory_bytes() > limits::INLINE_MEMORY_BYTES_MAX {
+                // To a guest thread, if it is not on one.
+                tokio::task::yield_now().await;
+            }
+            meter.used(usage.peak_memory_bytes(), store.data().budget.calls());
+            let answer = answer.map_err(|error| classify(error, &limits, &usage))?;
+            let (bytes_in, bytes_out) = store.data().budget.moved();
+            Ok((answer, Moved { bytes_in, bytes_out }))
+        }
+    }
+}
+
+async fn within<T>(
+    limit: Duration,
+    host_time: &HostTime,
+    guest: &mut GuestTask<T>,
+) -> Result<T, CallError> {
+    let waiting = Stopwatch::start();
+    loop {
+        let Some(ran) = host_time.ran() else {
+            // Nothing of this plugin has run yet: whatever holds it up, it is not the plugin.
+            let left = limit.saturating_sub(waiting.elapsed());
+            if left.is_zero() {
+                guest.abort();
+                let message = format!("no thread was free for it within {limit:?}");
+                return Err(CallError::PoolExhausted { message });
+            }
+            if let Some(result) = timeout(left, guest.join()).await {
+                return result;
+            }
+            continue;
+        };
+        let host_works = host_time.running();
+        let left = (limit + host_time.spent()).saturating_sub(ran);
+        if left.is_zero() && !host_works {
+            guest.abort();
+            return Err(CallError::DeadlineExceeded { limit });
+        }
+        let wait = if host_works { HOST_WORK_LOOK } else { left };
+        if let Some(result) = timeout(wait, guest.join()).await {
+            return result;
+        }
+    }
+}

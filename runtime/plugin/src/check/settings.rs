@@ -1,0 +1,138 @@
+//! Rules for both kinds: descriptions, schemas, configurations, grants.
+
+use serde_json::{Value, json};
+
+use super::bench::{Bench, Said, Surroundings, said};
+use super::report::Findings;
+use super::{Subject, rules};
+use crate::Plugin;
+use crate::schema::ConfigSchema;
+use ostler_model::json::JsonObject;
+use ostler_model::plugin::Manifest;
+
+/// Fresh instances that must describe themselves alike, in each of the surroundings.
+const DESCRIPTIONS: usize = 3;
+
+pub(super) async fn check(
+    bench: &Bench,
+    subject: &Subject,
+    manifest: &Manifest,
+    plugin: &Plugin,
+    findings: &mut Findings,
+) {
+    findings.outcome(rules::DETERMINISM, same_description(bench, subject, manifest, plugin).await);
+    schemas(plugin, findings);
+    findings.outcome(rules::NO_GRANTS, without_grants(bench, subject, manifest).await);
+    findings.outcome(rules::OTHER_CONFIG, other_configs(bench, subject, manifest).await);
+}
+
+/// All that a plugin says of itself.
+fn description(plugin: &Plugin) -> String {
+    match plugin {
+        Plugin::Driver(driver) => format!(
+            "{} {} {:?} {} {}",
+            driver.name,
+            driver.version,
+            driver.capabilities,
+            driver.config_schema.text(),
+            driver.task_schema.text()
+        ),
+        Plugin::Device(device) => {
+            format!("{} {} {}", device.name, device.version, device.config_schema.text())
+        }
+    }
+}
+
+async fn same_description(
+    bench: &Bench,
+    subject: &Subject,
+    manifest: &Manifest,
+    plugin: &Plugin,
+) -> Result<String, String> {
+    let first = description(plugin);
+    for surroundings in [Surroundings::Here, Surroundings::Elsewhere] {
+        for _ in 0..DESCRIPTIONS {
+            let again = bench.load(subject, manifest, surroundings).await;
+            let again = again.map_err(|error| format!("described itself once, then: {error}"))?;
+            let again = description(&again);
+            if again != first {
+                return Err(format!("described itself as {first}, then as {again}"));
+            }
+        }
+    }
+    Ok(format!("{} descriptions, in two surroundings, are the same", 2 * DESCRIPTIONS + 1))
+}
+
+fn schemas(plugin: &Plugin, findings: &mut Findings) {
+    let schemas: Vec<(&str, &ConfigSchema)> = match plugin {
+        Plugin::Driver(driver) => {
+            vec![("plugin", &driver.config_schema), ("task", &driver.task_schema)]
+        }
+        Plugin::Device(device) => vec![("plugin", &device.config_schema)],
+    };
+    let unknown = object(json!({ "ostler check: no plugin has this key": 1 }));
+    let open: Vec<&str> = schemas
+        .iter()
+        .filter(|(_, schema)| schema.check(&unknown).is_empty())
+        .map(|(which, _)| *which)
+        .collect();
+    match open.is_empty() {
+        true => findings.pass(rules::SCHEMA, "its schemas are valid and refuse unknown keys"),
+        false => findings.warn(
+            rules::SCHEMA,
+            format!("the schema of the {} configuration allows unknown keys", open.join(" and ")),
+        ),
+    }
+}
+
+async fn fingerprint(what: &str, plugin: &Plugin) -> Result<Said<()>, String> {
+    match plugin {
+        Plugin::Driver(driver) => said(what, driver.fingerprint().await.map(drop)),
+        Plugin::Device(device) => said(what, device.found().await.map(drop)),
+    }
+}
+
+async fn without_grants(
+    bench: &Bench,
+    subject: &Subject,
+    manifest: &Manifest,
+) -> Result<String, String> {
+    let bare = bench.load_bare(subject, manifest).await;
+    let bare = bare.ok_or("does not load without its grants, which describe must not need")?;
+    Ok(match fingerprint("without any grant", &bare).await? {
+        Said::Yes(()) => "without any grant, fingerprint answers".to_owned(),
+        Said::No(error) => format!("without any grant, fingerprint is refused: {error}"),
+    })
+}
+
+/// Configurations that have little to do with the given one.
+fn odd() -> [Value; 4] {
+    let deep = (0..64).fold(json!({}), |inner, _| json!({ "a": inner }));
+    [json!({}), json!({ "unexpected": null }), json!({ "dir": 1, "mode": [] }), deep]
+}
+
+async fn other_configs(
+    bench: &Bench,
+    subject: &Subject,
+    manifest: &Manifest,
+) -> Result<String, String> {
+    let (mut tried, mut refused) = (0, 0);
+    for config in odd() {
+        let what = format!("with the configuration {config}");
+        match bench.load_with(subject, manifest, object(config)).await {
+            Some(plugin) => {
+                fingerprint(&what, &plugin).await?;
+                tried += 1;
+            }
+            None => refused += 1,
+        }
+    }
+    Ok(format!("{refused} odd configurations are refused by its schema, {tried} by itself or not"))
+}
+
+pub(super) fn object(value: Value) -> JsonObject {
+    match value {
+        Value::Object(map) => JsonObject::from(map),
+        _ => JsonObject::default(),
+    }
+}

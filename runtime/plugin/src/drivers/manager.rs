@@ -1,0 +1,217 @@
+//! All drivers of the node: health, attributes, dispense by name.
+//!
+//! ```text
+//! DriverPlugin ─ fingerprint loop (interval, watches; back-off after a failure) ─► Node
+//! task runner ─ dispense(name) ─► DriverProxy, when detected and healthy
+//! ```
+//! A plugin that takes the place of another is put behind the same proxy, which task runners keep.
+//! The newest answer always replaces the one before: a driver that starts unhealthy becomes
+//! healthy, vanished attributes vanish.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::proxy::DriverProxy;
+pub use super::proxy::LiveTask;
+use crate::convert::DriverFingerprint;
+use crate::driver::DriverPlugin;
+use crate::refresh::{Asked, Refresher};
+use ostler_model::device::{Health, HealthState};
+use ostler_model::ids::PluginName;
+use ostler_model::ports::{Driver, Drivers, PluginCallError, Workloads};
+use ostler_node::{DriverView, Node};
+
+struct Inner {
+    node: Node,
+    workloads: Arc<dyn Workloads>,
+    drivers: Mutex<BTreeMap<PluginName, Arc<DriverProxy>>>,
+    /// Whose turn it is to be asked.
+    asked: Mutex<BTreeMap<PluginName, u64>>,
+    turns: AtomicU64,
+    refresher: Refresher,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// See the module. Clones share it.
+#[derive(Clone)]
+pub struct DriverManager(Arc<Inner>);
+
+impl DriverManager {
+    /// A manager without drivers; `refresher` asks them.
+    #[must_use]
+    pub fn new(node: Node, workloads: Arc<dyn Workloads>, refresher: Refresher) -> Self {
+        Self(Arc::new(Inner {
+            node,
+            workloads,
+            drivers: Mutex::default(),
+            asked: Mutex::default(),
+            turns: AtomicU64::new(0),
+            refresher,
+        }))
+    }
+
+    fn drivers(&self) -> MutexGuard<'_, BTreeMap<PluginName, Arc<DriverProxy>>> {
+        lock(&self.0.drivers)
+    }
+
+    /// Take a driver. The future asks for the first fingerprint (bounded wait), then goes on
+    /// asking in the background. `None` when a driver of that name is already there.
+    pub fn add(&self, plugin: DriverPlugin) -> Option<impl Future<Output = ()> + use<>> {
+        let plugin = Arc::new(plugin);
+        let proxy = DriverProxy::new(Arc::clone(&plugin), Arc::clone(&self.0.workloads));
+        {
+            let mut drivers = self.drivers();
+            if drivers.contains_key(&plugin.name) {
+                return None;
+            }
+            drivers.insert(plugin.name.clone(), Arc::new(proxy));
+        }
+        Some(self.clone().keep_asking(plugin))
+    }
+
+    /// The plugin of this name that is asked now.
+    #[must_use]
+    pub fn plugin(&self, name: &PluginName) -> Option<Arc<DriverPlugin>> {
+        self.drivers().get(name).map(|proxy| proxy.plugin())
+    }
+
+    /// The tasks of this driver that may be called about.
+    #[must_use]
+    pub fn live(&self, name: &PluginName) -> Vec<LiveTask> {
+        let proxy = self.drivers().get(name).cloned();
+        proxy.map(|proxy| proxy.live()).unwrap_or_default()
+    }
+
+    /// Put a plugin in the place of the one of its name, between two calls: those in flight end on
+    /// the old one, all later ones go to the new. It is asked for a fingerprint by the future, and
+    /// again and again in the background; until it answers, the last answer of the old one stands.
+    /// `None` when there is none of that name.
+    pub fn switch(&self, plugin: Arc<DriverPlugin>) -> Option<impl Future<Output = ()> + use<>> {
+        let proxy = self.drivers().get(&plugin.name).cloned()?;
+        let old = proxy.switch(Arc::clone(&plugin));
+        // Its loop looks, and ends.
+        old.meter().ask_now();
+        Some(self.clone().keep_asking(plugin))
+    }
+
+    async fn keep_asking(self, plugin: Arc<DriverPlugin>) {
+        let (meter, asking) = (Arc::clone(plugin.meter()), self.clone());
+        // One that comes back after another is asked by a loop of its own: the one before may not
+        // have seen that it was away.
+        let turn = self.0.turns.fetch_add(1, Ordering::SeqCst);
+        lock(&self.0.asked).insert(plugin.name.clone(), turn);
+        let ask = move || {
+            let (manager, plugin) = (asking.clone(), Arc::clone(&plugin));
+            async move { manager.fingerprint(&plugin, turn).await }
+        };
+        self.0.refresher.add(meter, ask).await;
+    }
+
+    /// Ask once and publish, unless another plugin is asked in its place meanwhile.
+    async fn fingerprint(&self, plugin: &DriverPlugin, turn: u64) -> Asked {
+        let current = || lock(&self.0.asked).get(&plugin.name) == Some(&turn);
+        if !current() {
+            return Asked::Over;
+        }
+        let found = plugin.fingerprint().await;
+        if !current() {
+            return Asked::Over;
+        }
+        self.publish(&Described::of(plugin), found)
+    }
+
+    /// Put the newest answer in place of the one before, whatever that was.
+    fn publish(
+        &self,
+        driver: &Described,
+        found: Result<DriverFingerprint, PluginCallError>,
+    ) -> Asked {
+        let (health, attributes, asked) = match found {
+            Ok(found) => {
+                let named = found.attributes.into_iter().map(|a| (a.name, a.attribute));
+                let nothing_here = found.health.state == HealthState::Undetected;
+                let asked = if nothing_here { Asked::Undetected } else { Asked::Answered };
+                (found.health, named.collect(), asked(found.next))
+            }
+            Err(error) => {
+                tracing::warn!(driver = %driver.name, %error, "driver fingerprint failed");
+                let reason = error.to_string();
+                let health = Health { state: HealthState::Unhealthy, reason: reason.clone() };
+                (health, BTreeMap::new(), Asked::Failed(reason))
+            }
+        };
+        let view = DriverView {
+            health,
+            version: driver.version.clone(),
+            attributes,
+            capabilities: driver.capabilities.clone(),
+        };
+        self.0.node.update(|node| {
+            node.drivers.insert(driver.name.clone(), view);
+        });
+        asked
+    }
+
+    /// Stop asking.
+    pub async fn shutdown(&self) {
+        self.0.refresher.shutdown().await;
+    }
+}
+
+/// What a driver said of itself when it was loaded.
+struct Described {
+    name: PluginName,
+    version: String,
+    /// As words.
+    capabilities: String,
+}
+
+impl Described {
+    fn of(plugin: &DriverPlugin) -> Self {
+        let can = &plugin.capabilities;
+        let mut capabilities = vec![format!("fs-isolation={:?}", can.fs_isolation).to_lowercase()];
+        if can.send_signals {
+            capabilities.push("signals".to_owned());
+        }
+        if can.exec {
+            capabilities.push("exec".to_owned());
+        }
+        let (name, version) = (plugin.name.clone(), plugin.version.clone());
+        Self { name, version, capabilities: capabilities.join(" ") }
+    }
+}
+
+impl Drivers for DriverManager {
+    fn dispense(&self, name: &PluginName) -> Result<Arc<dyn Driver>, PluginCallError> {
+        let drivers = self.drivers();
+        let Some(proxy) = drivers.get(name) else {
+            let loading = self.0.node.current().loading.join(", ");
+            if !loading.is_empty() {
+                let name = name.to_string();
+                return Err(PluginCallError::StillLoading { name, loading });
+            }
+            let known: Vec<&str> = drivers.keys().map(PluginName::as_str).collect();
+            return Err(PluginCallError::UnknownPlugin {
+                name: name.to_string(),
+                known: known.join(", "),
+            });
+        };
+        let view = self.0.node.current();
+        let health = view.drivers.get(name).map(|driver| driver.health.clone()).unwrap_or_default();
+        if health.state == HealthState::Healthy {
+            return Ok(Arc::clone(proxy) as Arc<dyn Driver>);
+        }
+        let state = format!("{:?}", health.state).to_lowercase();
+        let reason =
+            if health.reason.is_empty() { state } else { format!("{state}: {}", health.reason) };
+        Err(PluginCallError::NotReady { name: name.to_string(), reason })
+    }
+}
+
+#[cfg(test)]
+#[path = "manager_tests.rs"]
+mod tests;

@@ -1,0 +1,201 @@
+//! A loaded driver plugin behind the face that task runners know.
+//!
+//! ```text
+//! task runner ─ call ─► DriverProxy ─ the plugin of this moment ─► its answer
+//!                           ▲ switch: calls in flight end where they began, later ones go to the new
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use crate::driver::DriverPlugin;
+use ostler_model::ids::RunId;
+use ostler_model::json::JsonObject;
+use ostler_model::ports::{
+    BoxFuture, Capabilities, Diagnostic, Driver, Inspected, PluginCallError, Started, TaskConfig,
+    TaskContext, Workloads,
+};
+use ostler_model::task::{DriverHandle, ExitResult, RawExit};
+
+/// A task that the driver started or owns again, and has not forgotten.
+#[derive(Clone)]
+pub struct LiveTask {
+    /// What its driver is told of it.
+    pub context: Arc<TaskContext>,
+    /// The driver's handle, and who runs it.
+    pub started: Started,
+}
+
+/// See the module.
+pub struct DriverProxy {
+    plugin: RwLock<Arc<DriverPlugin>>,
+    workloads: Arc<dyn Workloads>,
+    /// A run whose start failed after all is dropped with its context.
+    live: Mutex<BTreeMap<RunId, (Weak<TaskContext>, Started)>>,
+}
+
+impl DriverProxy {
+    /// A proxy for a plugin whose workloads live in `workloads`.
+    #[must_use]
+    pub fn new(plugin: Arc<DriverPlugin>, workloads: Arc<dyn Workloads>) -> Self {
+        Self { plugin: RwLock::new(plugin), workloads, live: Mutex::default() }
+    }
+
+    /// The plugin behind it now. Who asks it ends with it, whatever takes its place meanwhile.
+    #[must_use]
+    pub fn plugin(&self) -> Arc<DriverPlugin> {
+        Arc::clone(&self.plugin.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Put another plugin behind it: calls from now on go there. The one before.
+    pub(super) fn switch(&self, plugin: Arc<DriverPlugin>) -> Arc<DriverPlugin> {
+        let mut now = self.plugin.write().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut now, plugin)
+    }
+
+    /// The tasks that the driver started or owns again, and has not forgotten.
+    #[must_use]
+    pub fn live(&self) -> Vec<LiveTask> {
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = |(context, started): &(Weak<TaskContext>, Started)| {
+            Some(LiveTask { context: context.upgrade()?, started: started.clone() })
+        };
+        live.values().filter_map(there).collect()
+    }
+
+    fn keep(&self, context: &Arc<TaskContext>, started: &Started) {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.retain(|_, (context, _)| context.strong_count() > 0);
+        live.insert(context.run_id.clone(), (Arc::downgrade(context), started.clone()));
+    }
+
+    fn forget(&self, run: &RunId) {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
+    }
+}
+
+impl Driver for DriverProxy {
+    fn capabilities(&self) -> Capabilities {
+        self.plugin().capabilities.clone()
+    }
+
+    fn starts_held(&self) -> bool {
+        self.plugin().starts_held()
+    }
+
+    fn call_wall(&self) -> Duration {
+        self.plugin().call_wall()
+    }
+
+    fn given_up(&self, call: &'static str, task: &TaskContext, after: Duration) {
+        self.plugin().given_up(call, task, after);
+    }
+
+    fn validate(&self, config: &JsonObject) -> Vec<Diagnostic> {
+        self.plugin().task_schema.check(config)
+    }
+
+    fn start(
+        &self,
+        context: Arc<TaskContext>,
+        config: TaskConfig,
+    ) -> BoxFuture<'_, Result<Started, PluginCallError>> {
+        Box::pin(async move {
+            // Also when the runner gives up waiting and drops this future.
+            let guard = KillUnlessStarted { run: Some(&context.run_id), host: &*self.workloads };
+            let started = self.plugin().start(Arc::clone(&context), config).await?;
+            guard.disarm();
+            self.keep(&context, &started);
+            Ok(started)
+        })
+    }
+
+    fn recover(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+    ) -> BoxFuture<'_, Result<Started, PluginCallError>> {
+        Box::pin(async move {
+            let started = self.plugin().recover(Arc::clone(&context), handle).await?;
+            self.keep(&context, &started);
+            Ok(started)
+        })
+    }
+
+    fn exited(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+        exit: RawExit,
+    ) -> BoxFuture<'_, Result<ExitResult, PluginCallError>> {
+        Box::pin(async move { self.plugin().exited(context, handle, exit).await })
+    }
+
+    fn stop(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+        signal: Option<String>,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<(), PluginCallError>> {
+        Box::pin(async move { self.plugin().stop(context, handle, signal, timeout).await })
+    }
+
+    fn kill(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+    ) -> BoxFuture<'_, Result<(), PluginCallError>> {
+        Box::pin(async move { self.plugin().kill(context, handle).await })
+    }
+
+    fn destroy(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+        force: bool,
+    ) -> BoxFuture<'_, Result<(), PluginCallError>> {
+        Box::pin(async move {
+            self.forget(&context.run_id);
+            self.plugin().destroy(context, handle, force).await
+        })
+    }
+
+    fn inspect(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+    ) -> BoxFuture<'_, Result<Inspected, PluginCallError>> {
+        Box::pin(async move { self.plugin().inspect(context, handle).await })
+    }
+
+    fn signal(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+        signal: String,
+    ) -> BoxFuture<'_, Result<(), PluginCallError>> {
+        Box::pin(async move { self.plugin().signal(context, handle, signal).await })
+    }
+}
+
+/// A start that did not succeed leaves nothing behind.
+struct KillUnlessStarted<'a> {
+    run: Option<&'a RunId>,
+    host: &'a dyn Workloads,
+}
+
+impl KillUnlessStarted<'_> {
+    fn disarm(mut self) {
+        self.run = None;
+    }
+}
+
+impl Drop for KillUnlessStarted<'_> {
+    fn drop(&mut self) {
+        if let Some(run) = self.run {
+            self.host.kill_run(run);
+        }
+    }
+}

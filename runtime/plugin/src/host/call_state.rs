@@ -1,0 +1,264 @@
+//! The data of a store that runs one plugin call.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use wasmtime::component::ResourceTable;
+use wasmtime_wasi::filesystem::WasiFilesystemCtxView;
+use wasmtime_wasi::sockets::WasiSocketsCtxView;
+use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
+
+use super::HostServices;
+use super::guest_files::host::Files;
+use super::guest_files::{FileShare, GuestFiles, HasGuestFiles, choose_threads};
+use super::imports::Lookup;
+use super::log_meter::LogMeter;
+use super::network::NetworkState;
+use super::tape::Tape;
+use ostler_model::clock::{Clock, Stopwatch};
+use ostler_model::grants::Grants;
+use ostler_model::limits::{self, PluginLimits};
+use ostler_model::ports::TaskContext;
+use ostler_sandbox::{
+    CallError, CpuMeter, GuestLimiter, GuestOutput, HostCalls, HostcallBudget, StoreLimits,
+    StoreState, Tail, new_resource_table, new_wasi_builder,
+};
+
+/// What host functions know of the plugin that calls them; the same for all its calls.
+pub struct PluginContext {
+    /// Name, for log lines and errors.
+    pub name: String,
+    /// Its configuration as JSON text.
+    pub config: String,
+    /// What it may do.
+    pub grants: Grants,
+    /// What one call may use.
+    pub limits: PluginLimits,
+    /// It is tried before it takes the place of another: it sees all and changes nothing.
+    pub dry: bool,
+    /// Zero point of the monotonic clock: the same for all calls, so that it never goes back.
+    pub started: Stopwatch,
+    log: Mutex<LogMeter>,
+    /// What all its calls together have open.
+    files: OnceLock<Arc<FileShare>>,
+}
+
+impl PluginContext {
+    /// Context of a plugin.
+    #[must_use]
+    pub fn new(
+        name: String,
+        config: String,
+        grants: Grants,
+        limits: PluginLimits,
+        clock: &Clock,
+    ) -> Self {
+        let log = Mutex::new(LogMeter::new(limits.log_bytes_per_second, clock.now()));
+        let (started, files) = (Stopwatch::start(), OnceLock::new());
+        Self { name, config, grants, limits, dry: false, started, log, files }
+    }
+
+    /// The same for a dry run: host functions answer questions truthfully and refuse to start,
+    /// signal or end anything; granted directories are read-only.
+    #[must_use]
+    pub fn for_dry_run(self) -> Self {
+        Self { dry: true, ..self }
+    }
+
+    /// Why a host function does nothing now, if so.
+    pub(super) fn refuses(&self) -> Option<String> {
+        let refused = || "refused: a dry run before an upgrade changes nothing".to_owned();
+        self.dry.then(refused)
+    }
+
+    fn file_share(&self, services: &HostServices) -> Arc<FileShare> {
+        let share = || {
+            Arc::new(FileShare::new(services.sandbox.descriptors(limits::PLUGIN_OPEN_FILES_MAX)))
+        };
+        Arc::clone(self.files.get_or_init(share))
+    }
+
+    pub(super) fn log_meter(&self) -> std::sync::MutexGuard<'_, LogMeter> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Time a call spent in host work that has a deadline of its own (compiling a task, running a
+/// command, recording a process). It is not charged to the guest's wall deadline.
+#[derive(Debug, Default)]
+pub struct HostTime {
+    began: OnceLock<Stopwatch>,
+    nanos: AtomicU64,
+    running: AtomicU64,
+}
+
+impl HostTime {
+    /// The guest begins: from here its deadline runs.
+    pub fn begin(&self) {
+        self.began.get_or_init(Stopwatch::start);
+    }
+
+    /// How long ago it began, if it did.
+    #[must_use]
+    pub fn ran(&self) -> Option<Duration> {
+        self.began.get().map(Stopwatch::elapsed)
+    }
+
+    /// Do host work off the guest's clock.
+    pub async fn off_the_clock<F: Future>(&self, work: F) -> F::Output {
+        struct Guard<'a>(&'a HostTime, Stopwatch);
+        impl Drop for Guard<'_> {
+            fn drop(&mut self) {
+                let nanos = u64::try_from(self.1.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                self.0.nanos.fetch_add(nanos, Ordering::SeqCst);
+                self.0.running.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        self.running.fetch_add(1, Ordering::SeqCst);
+        let _guard = Guard(self, Stopwatch::start());
+        work.await
+    }
+
+    /// Finished host work so far.
+    #[must_use]
+    pub fn spent(&self) -> Duration {
+        Duration::from_nanos(self.nanos.load(Ordering::SeqCst))
+    }
+
+    /// Is such work going on now?
+    #[must_use]
+    pub fn running(&self) -> bool {
+        self.running.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// The data of a store that runs one plugin call.
+pub struct CallState {
+    wasi: WasiCtx,
+    table: ResourceTable,
+    network: NetworkState,
+    limiter: GuestLimiter,
+    /// What is left of host calls and bytes.
+    pub budget: HostcallBudget,
+    /// Who calls.
+    pub plugin: Arc<PluginContext>,
+    /// The task the call is about, if any.
+    pub task: Option<Arc<TaskContext>>,
+    /// What host functions stand on.
+    pub services: HostServices,
+    /// See [`HostTime`].
+    pub host_time: Arc<HostTime>,
+    /// What the host answers, recorded or played.
+    pub tape: Tape,
+    cpu: CpuMeter,
+    // After the table, whose files it counts.
+    files: GuestFiles,
+}
+
+impl CallState {
+    /// State for one call: granted directories opened, everything else closed. What the guest writes
+    /// to standard error goes to `stderr`.
+    ///
+    /// # Errors
+    /// [`CallError::Host`] when a granted directory exists and cannot be opened. One that does not
+    /// exist is left out: a plugin for absent hardware finds nothing, which is not an error.
+    pub fn new(
+        plugin: Arc<PluginContext>,
+        task: Option<Arc<TaskContext>>,
+        services: HostServices,
+        host_time: Arc<HostTime>,
+        cpu: CpuMeter,
+        limits: &StoreLimits,
+        stderr: Arc<Tail>,
+    ) -> Result<Self, CallError> {
+        let mut wasi = new_wasi_builder(limits);
+        wasi.stderr(GuestOutput::new(stderr));
+        let granted = plugin.grants.files.iter().map(|grant| grant.path.as_path());
+        let waits = choose_threads(&mut wasi, granted);
+        for grant in &plugin.grants.files {
+            let perms =
+                if grant.write && !plugin.dry { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
+            if !grant.path.exists() {
+                continue;
+            }
+            let guest = grant.path.to_string_lossy();
+            wasi.preopened_dir(&grant.path, &*guest, perms).map_err(|error| CallError::Host {
+                message: format!("cannot open the granted directory {guest}: {error:#}"),
+            })?;
+        }
+        // Nearly always none is granted, and copying the agent's takes a tenth of a call.
+        if !plugin.grants.env.is_empty() {
+            let of_agent = std::env::vars_os().filter_map(|(name, value)| {
+                Some((name.into_string().ok()?, value.into_string().ok()?))
+            });
+            let granted: Vec<_> = plugin.grants.environment(of_agent).collect();
+            wasi.envs(&granted);
+        }
+        let network = NetworkState::default();
+        // About the node it may ask others in a dry run too; about a task it might tell them to act.
+        if !plugin.dry || task.is_none() {
+            network.open(&mut wasi, &plugin.grants.connect);
+        }
+        let limiter = GuestLimiter::new(limits);
+        let files = GuestFiles::new(limiter.usage(), plugin.file_share(&services), waits);
+        Ok(Self {
+            wasi: wasi.build(),
+            network,
+            table: new_resource_table(limits),
+            limiter,
+            files,
+            budget: HostcallBudget::for_plugin(&plugin.limits),
+            plugin,
+            task,
+            services,
+            host_time,
+            tape: Tape::Off,
+            cpu,
+        })
+    }
+}
+
+impl CallState {
+    /// Name look-ups as far as they are granted.
+    pub(super) fn lookup(&mut self) -> Lookup<'_> {
+        Lookup {
+            sockets: WasiSocketsCtxView { ctx: self.wasi.sockets(), table: &mut self.table },
+            network: &mut self.network,
+            granted: &self.plugin.grants.connect,
+        }
+    }
+}
+
+impl HasGuestFiles for CallState {
+    fn guest_files(&mut self) -> &mut GuestFiles {
+        &mut self.files
+    }
+
+    fn files(&mut self) -> Files<'_> {
+        let wasi = WasiFilesystemCtxView { ctx: self.wasi.filesystem(), table: &mut self.table };
+        Files { wasi, own: &mut self.files }
+    }
+}
+
+impl StoreState for CallState {
+    fn limiter(&mut self) -> &mut GuestLimiter {
+        &mut self.limiter
+    }
+}
+
+impl HostCalls for CallState {
+    fn budget(&mut self) -> &mut HostcallBudget {
+        &mut self.budget
+    }
+
+    fn cpu(&self) -> &CpuMeter {
+        &self.cpu
+    }
+}
+
+impl WasiView for CallState {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}

@@ -1,0 +1,200 @@
+//! `process`: task processes, for drivers with the grant and only for the task of the call.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::bindings::since_0_1::host::process::{
+    Host, Isolation as Asked, PartState, ProcessError as WitError, ProcessState, SpawnRequest,
+};
+use crate::host::CallState;
+use ostler_model::grants::{Added, Authority};
+use ostler_model::isolation::Part;
+use ostler_model::ports::TaskContext;
+use ostler_process::{Isolation, ProcessError, ProcessSpec, ProcessState as HostState, chain};
+
+mod surroundings;
+
+use surroundings::Wrong;
+
+impl From<ProcessError> for WitError {
+    fn from(error: ProcessError) -> Self {
+        match error {
+            ProcessError::CommandNotFound { .. }
+            | ProcessError::WorkingDirectory { .. }
+            | ProcessError::UnknownUser { .. } => Self::NotFound(error.to_string()),
+            ProcessError::UserNotPermitted { .. }
+            | ProcessError::RootNotPermitted { .. }
+            | ProcessError::ProcessesNotBounded { .. }
+            | ProcessError::Mount { .. } => Self::Denied(error.to_string()),
+            ProcessError::UnknownProcess { .. } => Self::UnknownProcess,
+            ProcessError::UnknownSignal(_) => Self::UnknownSignal(error.to_string()),
+            // The cause is what an operator looks for.
+            other @ ProcessError::System { .. } => Self::Failed(chain(&other)),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+impl CallState {
+    fn process_task(&self) -> Result<Arc<TaskContext>, WitError> {
+        if !self.plugin.grants.process {
+            let added = Added::Ask(Authority::Process);
+            let text = "starting processes is not granted";
+            return Err(WitError::Denied(self.denied(text, Authority::Process, added)));
+        }
+        self.task.clone().ok_or(WitError::UnknownProcess)
+    }
+
+    /// The same for what changes something.
+    fn process_task_to_change(&self) -> Result<Arc<TaskContext>, WitError> {
+        let task = self.process_task()?;
+        self.plugin.refuses().map_or(Ok(task), |why| Err(WitError::Denied(why)))
+    }
+
+    /// The user is the job's to say and the operator's to allow; the driver only passes it on.
+    fn narrow(
+        &self,
+        task: &TaskContext,
+        request: &SpawnRequest,
+        isolation: Option<&Isolation>,
+    ) -> Result<(), WitError> {
+        let grants = &self.plugin.grants;
+        let user = request.user.as_deref();
+        if user != task.user.as_deref() {
+            let named = |user: Option<&str>| user.unwrap_or("the agent's own user").to_owned();
+            return Err(WitError::Denied(format!(
+                "the job says {}, not {}: a driver starts a task as the user its job names",
+                named(task.user.as_deref()),
+                named(user),
+            )));
+        }
+        let lacks = |text: String, added| {
+            Err(WitError::Denied(self.denied(&text, Authority::Process, added)))
+        };
+        if !grants.allow_user(user) {
+            let user = user.unwrap_or_default().to_owned();
+            return lacks(format!("running tasks as {user} is not granted"), Added::User(user));
+        }
+        if !grants.allow_program(&request.command) {
+            let program = request.command.clone();
+            let text = format!("running {program} is not granted");
+            return lacks(text, Added::Program(program));
+        }
+        if grants.programs.is_none() {
+            return Ok(());
+        }
+        match surroundings::wrong(&self.plugin.name, grants, task, request, isolation) {
+            None => Ok(()),
+            Some(Wrong::Lacks(text, added)) => lacks(text, added),
+            Some(Wrong::Never(text)) => Err(WitError::Denied(text)),
+        }
+    }
+
+    async fn spawn_process(
+        &mut self,
+        mut request: SpawnRequest,
+        asked: Option<Asked>,
+    ) -> Result<String, WitError> {
+        let task = self.process_task_to_change()?;
+        let isolation = match asked {
+            None => {
+                self.refuse_bare()?;
+                None
+            }
+            Some(asked) => {
+                let processes = self.services.processes.clone();
+                let abilities = self.host_time.off_the_clock(processes.abilities()).await;
+                // Where nothing is possible and nothing is demanded, nothing is done.
+                Some(self.isolation(&task, asked, abilities)?)
+                    .filter(|isolation| !isolation.parts.is_empty())
+            }
+        };
+        let rooted = isolation.as_ref().is_some_and(|isolation| isolation.has(Part::Mounts));
+        if self.plugin.grants.programs.is_some() && !rooted {
+            // Where it is looked at is where it is started, whatever becomes of a link meanwhile.
+            surroundings::without_links(&mut request.cwd);
+        }
+        self.narrow(&task, &request, isolation.as_ref())?;
+        let spec = ProcessSpec {
+            run_id: task.run_id.clone(),
+            command: request.command,
+            args: request.args,
+            env: request.env.into_iter().map(|var| (var.name, var.value)).collect(),
+            cwd: PathBuf::from(request.cwd),
+            user: request.user,
+            isolation,
+            stdout: task.stdout.clone(),
+            stderr: task.stderr.clone(),
+            record_identity: task.record_identity.clone(),
+            cpu_mhz: task.cpu_mhz,
+            memory_bytes_max: task.memory_bytes_max,
+        };
+        let start = self.services.processes.spawn(spec);
+        Ok(self.host_time.off_the_clock(start).await?)
+    }
+}
+
+impl CallState {
+    fn charge_process(&mut self, request: &SpawnRequest) -> wasmtime::Result<()> {
+        let vars: usize = request.env.iter().map(|v| v.name.len() + v.value.len()).sum();
+        self.budget.charge(vars + request.args.iter().map(String::len).sum::<usize>())?;
+        Ok(())
+    }
+}
+
+impl Host for CallState {
+    async fn spawn(&mut self, request: SpawnRequest) -> wasmtime::Result<Result<String, WitError>> {
+        self.charge_process(&request)?;
+        Ok(self.spawn_process(request, None).await)
+    }
+
+    async fn spawn_isolated(
+        &mut self,
+        request: SpawnRequest,
+        isolation: Asked,
+    ) -> wasmtime::Result<Result<String, WitError>> {
+        self.charge_process(&request)?;
+        Ok(self.spawn_process(request, Some(isolation)).await)
+    }
+
+    async fn isolation_parts(&mut self) -> wasmtime::Result<Result<Vec<PartState>, WitError>> {
+        self.budget.charge(0)?;
+        if !self.plugin.grants.process {
+            let added = Added::Ask(Authority::Process);
+            let denied =
+                self.denied("starting processes is not granted", Authority::Process, added);
+            return Ok(Err(WitError::Denied(denied)));
+        }
+        let processes = self.services.processes.clone();
+        let abilities = self.host_time.off_the_clock(processes.abilities()).await;
+        Ok(Ok(self.part_states(abilities)))
+    }
+
+    async fn signal(
+        &mut self,
+        id: String,
+        signal: String,
+    ) -> wasmtime::Result<Result<(), WitError>> {
+        self.budget.charge(id.len() + signal.len())?;
+        Ok(self
+            .process_task_to_change()
+            .and_then(|task| Ok(self.services.processes.signal(&task.run_id, &id, &signal)?)))
+    }
+
+    async fn kill(&mut self, id: String) -> wasmtime::Result<Result<(), WitError>> {
+        self.budget.charge(id.len())?;
+        Ok(self
+            .process_task_to_change()
+            .and_then(|task| Ok(self.services.processes.kill(&task.run_id, &id)?)))
+    }
+
+    async fn state(&mut self, id: String) -> wasmtime::Result<Result<ProcessState, WitError>> {
+        self.budget.charge(id.len())?;
+        Ok(self.process_task().and_then(|task| {
+            Ok(match self.services.processes.state(&task.run_id, &id)? {
+                HostState::Running => ProcessState::Running,
+                HostState::Exited => ProcessState::Exited,
+            })
+        }))
+    }
+}

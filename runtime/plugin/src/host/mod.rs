@@ -1,0 +1,46 @@
+//! Host functions and what they stand on: processes, WASM tasks, commands.
+//!
+//! ```text
+//! plugin (guest) ── import ─► imports/<interface>.rs ─► ProcessHost · WasmTaskHost · command
+//!                                 │ asks the grants and the task of the current call first
+//!                                 ▼
+//!                             CallState: lives as long as one call
+//! ```
+//! The host holds mechanism, the plugin holds policy: everything that lives longer than a call
+//! (processes, WASM tasks, their output and exits) belongs to [`HostServices`] and is named by ids
+//! that are only good together with the run they were made for. Only this module starts processes.
+
+pub mod call_state;
+pub mod guest_files;
+pub mod imports;
+pub mod log_meter;
+mod network;
+pub mod tape;
+pub mod wasm_task;
+pub mod workloads;
+
+use std::sync::Arc;
+
+use ostler_model::clock::Clock;
+use ostler_model::rng::Rng;
+use ostler_sandbox::Sandbox;
+
+pub use call_state::{CallState, PluginContext};
+pub use workloads::HostWorkloads;
+
+/// What host functions stand on; one per agent.
+#[derive(Clone)]
+pub struct HostServices {
+    /// Engines and guest threads.
+    pub sandbox: Arc<Sandbox>,
+    /// Native task processes.
+    pub processes: ostler_process::ProcessHost,
+    /// WASM tasks.
+    pub wasm_tasks: wasm_task::WasmTaskHost,
+    /// The time.
+    pub clock: Clock,
+    /// Randomness.
+    pub rng: Rng,
+    /// The runtime that drives timers and I/O.
+    pub control: tokio::runtime::Handle,
+}

@@ -1,0 +1,311 @@
+//! How core modules of WASI preview 1 read, write, list and wait: piece by piece, so that others have the
+//! thread in between, without a copy of what is listed, and without a thread that sleeps.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use wasmtime::{Caller, Linker};
+use wasmtime_wasi::p1::types::{Errno, Filetype};
+use wasmtime_wasi::p1::wasi_snapshot_preview1 as p1;
+use wiggle::{GuestMemory, GuestPtr};
+
+use super::disk_p1::{MODULE, errno, length, parts};
+use super::launch::ModuleTask;
+use crate::host::guest_files::{disk, listing};
+use ostler_model::clock;
+use ostler_model::limits::{GUEST_IO_PIECE_BYTES, GUEST_WAITING_FILES_MAX};
+use ostler_sandbox::yield_once;
+
+/// Pieces of a directory read before others have the thread: some thousand names.
+const PIECES_AT_ONCE: u32 = 8;
+
+pub(super) fn bound(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
+    linker.func_wrap_async(MODULE, "poll_oneoff", |mut caller, words: (i32, i32, i32, i32)| {
+        Box::new(async move { poll(&mut caller, words).await })
+    })?;
+    linker.func_wrap_async(
+        MODULE,
+        "fd_readdir",
+        |mut caller: Caller<'_, ModuleTask>, words: (i32, i32, i32, i64, i32)| {
+            Box::new(async move { list(&mut caller, words).await })
+        },
+    )?;
+    linker.func_wrap_async(
+        MODULE,
+        "fd_read",
+        |mut caller: Caller<'_, ModuleTask>, (fd, at, count, moved): (i32, i32, i32, i32)| {
+            Box::new(async move {
+                in_pieces(&mut caller, Move { fd, how: How::Read, at, count, moved }).await
+            })
+        },
+    )?;
+    linker.func_wrap_async(
+        MODULE,
+        "fd_write",
+        |mut caller: Caller<'_, ModuleTask>, (fd, at, count, moved): (i32, i32, i32, i32)| {
+            Box::new(async move {
+                in_pieces(&mut caller, Move { fd, how: How::Write, at, count, moved }).await
+            })
+        },
+    )?;
+    linker.func_wrap_async(
+        MODULE,
+        "fd_pwrite",
+        |mut caller: Caller<'_, ModuleTask>,
+         (fd, at, count, offset, moved): (i32, i32, i32, i64, i32)| {
+            let how = How::WriteAt(offset.cast_unsigned());
+            Box::new(
+                async move { in_pieces(&mut caller, Move { fd, how, at, count, moved }).await },
+            )
+        },
+    )?;
+    Ok(())
+}
+
+#[derive(Clone, Copy)]
+enum How {
+    Read,
+    Write,
+    WriteAt(u64),
+}
+
+/// Reading or writing: `count` buffers are named at `at`, and the number of bytes goes to `moved`.
+#[derive(Clone, Copy)]
+struct Move {
+    fd: i32,
+    how: How,
+    at: i32,
+    count: i32,
+    moved: i32,
+}
+
+fn number(memory: &GuestMemory<'_>, place: u32) -> wasmtime::Result<u32> {
+    Ok(memory.read(GuestPtr::<u32>::new(place))?)
+}
+
+fn put(memory: &mut GuestMemory<'_>, place: u32, value: u32) -> wasmtime::Result<()> {
+    Ok(memory.write(GuestPtr::<u32>::new(place), value)?)
+}
+
+/// The first buffer with anything in it, if that is more than a piece: where it is named, where it is,
+/// and its length.
+fn long(memory: &GuestMemory<'_>, at: u32, count: u32) -> Option<(u32, u32, u32)> {
+    for nth in 0..count {
+        let place = at.checked_add(nth.checked_mul(8)?)?;
+        let length = number(memory, place.checked_add(4)?).ok()?;
+        if length > 0 {
+            let start = number(memory, place).ok()?;
+            return (length > GUEST_IO_PIECE_BYTES).then_some((place, start, length));
+        }
+    }
+    None
+}
+
+/// A long buffer takes the disk and the memory long: others have the thread between its pieces, and what
+/// a task may add to its directories is looked at before each.
+async fn in_pieces(caller: &mut Caller<'_, ModuleTask>, whole: Move) -> wasmtime::Result<i32> {
+    let (memory, _) = parts(caller)?;
+    let buffer = long(&memory, whole.at.cast_unsigned(), whole.count.cast_unsigned());
+    let Some((place, start, length)) = buffer else { return at_once(caller, whole).await };
+    let mut done: u32 = 0;
+    let last = loop {
+        let bytes = length.saturating_sub(done).min(GUEST_IO_PIECE_BYTES);
+        let (mut memory, _) = parts(caller)?;
+        put(&mut memory, place, start.wrapping_add(done))?;
+        put(&mut memory, place.wrapping_add(4), bytes)?;
+        let how = match whole.how {
+            How::WriteAt(offset) => How::WriteAt(offset.saturating_add(done.into())),
+            how => how,
+        };
+        let piece = Move { how, at: place.cast_signed(), count: 1, ..whole };
+        let moved = at_once(caller, piece).await;
+        if !matches!(moved, Ok(0)) {
+            break moved;
+        }
+        let (memory, _) = parts(caller)?;
+        let moved = number(&memory, whole.moved.cast_unsigned())?.min(bytes);
+        done = done.saturating_add(moved);
+        if moved < bytes || done >= length {
+            break Ok(0);
+        }
+        yield_once().await;
+    };
+    let (mut memory, _) = parts(caller)?;
+    put(&mut memory, place, start)?;
+    put(&mut memory, place.wrapping_add(4), length)?;
+    // What went wrong after a part of it, the guest meets at its next try.
+    if done > 0 && last.is_ok() {
+        put(&mut memory, whole.moved.cast_unsigned(), done)?;
+        return Ok(0);
+    }
+    last
+}
+
+async fn at_once(caller: &mut Caller<'_, ModuleTask>, what: Move) -> wasmtime::Result<i32> {
+    let (mut memory, task) = parts(caller)?;
+    let Move { fd, how, at, count, moved } = what;
+    if matches!(how, How::Read) {
+        return p1::fd_read(&mut task.wasi, &mut memory, fd, at, count, moved).await;
+    }
+    let before = length(task, &mut memory, fd).await;
+    // A write far behind the end makes the file as long.
+    let refused = before.is_some_and(|before| match how {
+        How::WriteAt(offset) => task.disk.full() || !task.disk.fits(before, offset),
+        _ => task.disk.full(),
+    });
+    if refused {
+        return Ok(errno(Errno::Nospc));
+    }
+    let wasi = &mut task.wasi;
+    let done = match how {
+        How::WriteAt(offset) => {
+            let offset = offset.cast_signed();
+            p1::fd_pwrite(wasi, &mut memory, fd, at, count, offset, moved).await
+        }
+        _ => p1::fd_write(wasi, &mut memory, fd, at, count, moved).await,
+    };
+    if let Some(before) = before {
+        let after = length(task, &mut memory, fd).await.unwrap_or(before);
+        task.disk.resized(before, after);
+    }
+    done
+}
+
+const fn kind(kind: rustix::fs::FileType) -> Filetype {
+    use rustix::fs::FileType;
+    match kind {
+        FileType::RegularFile => Filetype::RegularFile,
+        FileType::Directory => Filetype::Directory,
+        FileType::Symlink => Filetype::SymbolicLink,
+        FileType::CharacterDevice => Filetype::CharacterDevice,
+        FileType::BlockDevice => Filetype::BlockDevice,
+        _ => Filetype::Unknown,
+    }
+}
+
+/// An entry as `fd_readdir` writes it: where the next is, its number, the length of its name, its kind.
+fn dirent(device: u64, entry: &listing::Entry) -> Vec<u8> {
+    let name = entry.name.as_bytes();
+    let length = u32::try_from(name.len()).unwrap_or(u32::MAX);
+    let mut bytes = Vec::with_capacity(24 + name.len());
+    bytes.extend(entry.next.to_le_bytes());
+    bytes.extend(disk::identity(device, entry.inode).to_le_bytes());
+    bytes.extend(length.to_le_bytes());
+    bytes.extend([kind(entry.kind) as u8, 0, 0, 0]);
+    bytes.extend(name);
+    bytes
+}
+
+fn failed(error: &std::io::Error) -> i32 {
+    use std::io::ErrorKind;
+    errno(match error.kind() {
+        ErrorKind::NotADirectory => Errno::Notdir,
+        ErrorKind::PermissionDenied => Errno::Acces,
+        ErrorKind::NotFound => Errno::Noent,
+        ErrorKind::InvalidInput => Errno::Inval,
+        _ => Errno::Io,
+    })
+}
+
+/// `fd_readdir`: as many bytes as fit from a place on, the last entry cut; fewer say that it is the end.
+async fn list(
+    caller: &mut Caller<'_, ModuleTask>,
+    (fd, buffer, room, place, used): (i32, i32, i32, i64, i32),
+) -> wasmtime::Result<i32> {
+    let (_, task) = parts(caller)?;
+    let Some(open) = task.files.get(fd.cast_unsigned()).map(Arc::clone) else {
+        return Ok(errno(Errno::Badf));
+    };
+    let waits = task.files.waits();
+    let Ok(_permit) = task.files.permit() else { return Ok(errno(Errno::Mfile)) };
+    let (at, room) = (buffer.cast_unsigned(), room.cast_unsigned());
+    let opened = listing::open(open.file()).and_then(|dir| {
+        if place != 0 {
+            listing::seek(&dir, place.cast_unsigned())?;
+        }
+        Ok((Arc::new(dir), std::os::unix::fs::MetadataExt::dev(&open.file().metadata()?)))
+    });
+    let (dir, device) = match opened {
+        Ok(opened) => opened,
+        Err(error) => return Ok(failed(&error)),
+    };
+    let mut written: u32 = 0;
+    for nth in 1_u32.. {
+        let piece = match listing::next_piece(&dir, waits).await {
+            Ok(piece) => piece,
+            Err(error) => return Ok(failed(&error)),
+        };
+        let (mut memory, _) = parts(caller)?;
+        for entry in &piece {
+            let bytes = dirent(device, entry);
+            let left = room.saturating_sub(written);
+            let part = bytes.get(..left as usize).unwrap_or(&bytes);
+            let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
+            let to = GuestPtr::<[u8]>::new((at.saturating_add(written), length));
+            memory.copy_from_slice(part, to)?;
+            written = written.saturating_add(length);
+            if written == room {
+                break;
+            }
+        }
+        if piece.is_empty() || written == room {
+            break;
+        }
+        if nth % PIECES_AT_ONCE == 0 {
+            yield_once().await;
+        }
+    }
+    let (mut memory, _) = parts(caller)?;
+    put(&mut memory, used.cast_unsigned(), written)?;
+    Ok(0)
+}
+
+/// Offsets in a subscription: what for, and of a clock its timeout and flags.
+const TAG: usize = 8;
+const TIMEOUT: usize = 24;
+const FLAGS: usize = 40;
+
+/// A single wait for a time is waited for here: wasmtime-wasi lets the thread sleep, because the
+/// context allows files to hold it. Two such tasks would hold all guest threads, and no kill ends
+/// them.
+async fn poll(
+    caller: &mut Caller<'_, ModuleTask>,
+    (subscriptions, events, count, written): (i32, i32, i32, i32),
+) -> wasmtime::Result<i32> {
+    let at = |offset| (subscriptions.cast_unsigned() as usize).checked_add(offset);
+    let number = |memory: &GuestMemory<'_>, offset: usize| {
+        let at = at(offset)?;
+        let GuestMemory::Unshared(bytes) = memory else { return None };
+        bytes.get(at..at.checked_add(8)?)?.try_into().ok().map(u64::from_le_bytes)
+    };
+    let (memory, task) = parts(caller)?;
+    // Each is two entries of the table and a future on the host.
+    let of_files = count.cast_unsigned() as usize > GUEST_WAITING_FILES_MAX;
+    if count.cast_unsigned() > task.handles || (task.files.waits() && of_files) {
+        return Ok(errno(Errno::Inval));
+    }
+    let of_clock = number(&memory, TAG).is_some_and(|tag| tag & 0xff == 0);
+    let relative = number(&memory, FLAGS).is_some_and(|flags| flags & 1 == 0);
+    let timeout = number(&memory, TIMEOUT).filter(|_| count == 1 && of_clock && relative);
+    if let Some(timeout) = timeout {
+        clock::sleep(Duration::from_nanos(timeout)).await;
+    }
+    let (mut memory, task) = parts(caller)?;
+    let set = |memory: &mut GuestMemory<'_>, value: u64| {
+        let place = at(TIMEOUT).and_then(|at| Some(at..at.checked_add(8)?));
+        if let (GuestMemory::Unshared(bytes), Some(place)) = (memory, place)
+            && let Some(place) = bytes.get_mut(place)
+        {
+            place.copy_from_slice(&value.to_le_bytes());
+        }
+    };
+    if timeout.is_some() {
+        set(&mut memory, 0);
+    }
+    let wasi = &mut task.wasi;
+    let done = p1::poll_oneoff(wasi, &mut memory, subscriptions, events, count, written).await;
+    if let Some(timeout) = timeout {
+        set(&mut memory, timeout);
+    }
+    done
+}

@@ -1,0 +1,358 @@
+//! From compiled code to a running guest: one path for components, one for core modules.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use wasmtime::component::{Linker as ComponentLinker, ResourceTable};
+use wasmtime::{InstancePre, Linker as ModuleLinker, Store};
+use wasmtime_wasi::filesystem::WasiFilesystemCtxView;
+use wasmtime_wasi::p1::WasiP1Ctx;
+use wasmtime_wasi::p2::bindings::CommandPre;
+use wasmtime_wasi::p2::bindings::filesystem;
+use wasmtime_wasi::sockets::SocketAddrUse;
+use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
+
+use super::dirs::preopen;
+use super::{WasmTaskError, WasmTaskSpec, disk_p1, input};
+use crate::host::guest_files::disk::{DiskQuota, OpenInodes};
+use crate::host::guest_files::host::{Files, HasFiles, files};
+use crate::host::guest_files::{
+    FileShare, GuestFiles, HasGuestFiles, choose_threads, count_sockets,
+};
+use ostler_model::limits::{TASK_MEMORY_BYTES_CEILING, TASK_OPEN_FILES_MAX, TaskLimits};
+use ostler_model::ports::{BoxFuture, ByteSink, TaskContext};
+use ostler_sandbox::{
+    ByteSink as GuestSink, CallError, EngineKind, GuestLimiter, GuestOutput, GuestUsage,
+    LoadedCode, Sandbox, StoreLimits, StoreState, Tail, classify, new_resource_table, new_store,
+    new_wasi_builder,
+};
+
+/// A guest ready to run.
+pub(super) struct Guest {
+    /// Runs it; its value is the exit code.
+    pub run: BoxFuture<'static, Result<i32, CallError>>,
+    /// What it holds, while it runs.
+    pub memory: Arc<GuestUsage>,
+    /// It complained that a file is not there.
+    pub missed: Arc<AtomicBool>,
+    /// What it wrote last to standard error.
+    pub tail: Arc<Tail>,
+}
+
+/// Linkers for both formats, made once.
+pub(super) struct Launcher {
+    components: ComponentLinker<ComponentTask>,
+    modules: ModuleLinker<ModuleTask>,
+    inodes: Arc<OpenInodes>,
+}
+
+pub(super) struct ComponentTask {
+    wasi: WasiCtx,
+    table: ResourceTable,
+    limiter: GuestLimiter,
+    // After the table, whose files it counts.
+    files: GuestFiles,
+}
+
+impl HasGuestFiles for ComponentTask {
+    fn guest_files(&mut self) -> &mut GuestFiles {
+        &mut self.files
+    }
+
+    fn files(&mut self) -> Files<'_> {
+        let wasi = WasiFilesystemCtxView { ctx: self.wasi.filesystem(), table: &mut self.table };
+        Files { wasi, own: &mut self.files }
+    }
+}
+
+impl StoreState for ComponentTask {
+    fn limiter(&mut self) -> &mut GuestLimiter {
+        &mut self.limiter
+    }
+}
+
+impl WasiView for ComponentTask {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+pub(super) struct ModuleTask {
+    pub(super) wasi: WasiP1Ctx,
+    limiter: GuestLimiter,
+    pub(super) disk: Arc<DiskQuota>,
+    // After what it counts.
+    pub(super) files: GuestFiles,
+    /// Handles alive at once.
+    pub(super) handles: u32,
+}
+
+impl StoreState for ModuleTask {
+    fn limiter(&mut self) -> &mut GuestLimiter {
+        &mut self.limiter
+    }
+}
+
+/// A task's output stream as the sandbox wants it.
+struct Output(Arc<dyn ByteSink>);
+
+impl GuestSink for Output {
+    fn write(&self, bytes: &[u8]) -> std::io::Result<()> {
+        self.0.write(bytes);
+        Ok(())
+    }
+}
+
+/// A task's error stream, and whether it said that it did not find a file: libraries look up names
+/// that no directory holds by themselves, so the host sees no call that fails. The end of it is kept.
+struct Complaints {
+    sink: Output,
+    missed: Arc<AtomicBool>,
+    tail: Arc<Tail>,
+}
+
+/// As C libraries and Rust say it; the last is of a name outside of all directories.
+const MISSED: [&[u8]; 3] = [b"No such file", b"no such file", b"Capabilities insufficient"];
+
+impl GuestSink for Complaints {
+    fn write(&self, bytes: &[u8]) -> std::io::Result<()> {
+        let says = |words: &&[u8]| bytes.windows(words.len()).any(|part| part == *words);
+        if !self.missed.load(Ordering::Relaxed) && MISSED.iter().any(says) {
+            self.missed.store(true, Ordering::Relaxed);
+        }
+        self.tail.push(bytes);
+        self.sink.write(bytes)
+    }
+}
+
+fn host_error(error: &wasmtime::Error) -> CallError {
+    CallError::Host { message: format!("{error:#}") }
+}
+
+impl Launcher {
+    pub(super) fn new(sandbox: &Sandbox) -> Result<Self, CallError> {
+        let engine = sandbox.engine(EngineKind::Task);
+        let mut components = ComponentLinker::new(engine);
+        wasmtime_wasi::p2::add_to_linker_async(&mut components).map_err(|e| host_error(&e))?;
+        let mut modules = ModuleLinker::new(engine);
+        wasmtime_wasi::p1::add_to_linker_async(&mut modules, |task: &mut ModuleTask| {
+            &mut task.wasi
+        })
+        .map_err(|e| host_error(&e))?;
+        bound(&mut components).map_err(|e| host_error(&e))?;
+        disk_p1::bound(&mut modules).map_err(|e| host_error(&e))?;
+        Ok(Self { components, modules, inodes: Arc::default() })
+    }
+
+    /// Check imports and exports, build the store, and return what runs the guest.
+    pub(super) fn prepare(
+        &self,
+        sandbox: &Sandbox,
+        context: &TaskContext,
+        spec: &WasmTaskSpec,
+        code: &LoadedCode,
+    ) -> Result<Guest, WasmTaskError> {
+        let memory_bytes_max = spec.limits.memory_bytes_max.min(TASK_MEMORY_BYTES_CEILING);
+        let limits = StoreLimits::from(&TaskLimits { memory_bytes_max, ..spec.limits.clone() });
+        let (missed, tail) = (Arc::new(AtomicBool::new(false)), Arc::new(Tail::default()));
+        let (wasi, waits) = wasi(context, spec, &limits, (&missed, &tail))?;
+        let limiter = GuestLimiter::new(&limits);
+        let memory = limiter.usage();
+        let disk = Arc::new(DiskQuota::new(spec.limits.disk_bytes_max));
+        let share = Arc::new(FileShare::new(sandbox.descriptors(TASK_OPEN_FILES_MAX)));
+        let files = GuestFiles::new(limiter.usage(), share, waits)
+            .bounded(Arc::clone(&disk), Arc::clone(&self.inodes));
+        let engine = sandbox.engine(EngineKind::Task);
+        let other = |e: wasmtime::Error| WasmTaskError::OtherWorld {
+            path: spec.path.clone(),
+            reason: format!("{e:#}"),
+        };
+        if let Some(component) = code.component() {
+            let pre = self.components.instantiate_pre(component).map_err(other)?;
+            let pre = CommandPre::new(pre).map_err(other)?;
+            let state = ComponentTask {
+                wasi: { wasi }.build(),
+                table: new_resource_table(&limits),
+                limiter,
+                files,
+            };
+            let store = new_store(engine, &limits, state)?;
+            let run = Box::pin(run_component(pre, store, limits));
+            return Ok(Guest { run, memory, missed, tail });
+        }
+        let module = code.module().ok_or_else(|| WasmTaskError::OtherWorld {
+            path: spec.path.clone(),
+            reason: "it is neither a component nor a module".to_owned(),
+        })?;
+        if module.get_export("_start").is_none() {
+            return Err(WasmTaskError::OtherWorld {
+                path: spec.path.clone(),
+                reason: "it does not export _start".to_owned(),
+            });
+        }
+        let pre = self.modules.instantiate_pre(module).map_err(other)?;
+        // A buffer beyond this is refused, not read short, and programs read whole files at once.
+        // The host's copy of one buffer is never larger than the memory that holds the buffer.
+        let hostcall_bytes = limits.hostcall_bytes.max(memory_bytes_max);
+        // The store is made with the second, which for a task is the same.
+        let limits = StoreLimits { hostcall_bytes, answer_bytes: hostcall_bytes, ..limits };
+        let handles = limits.handles;
+        let mut state = ModuleTask { wasi: { wasi }.build_p1(), limiter, disk, files, handles };
+        disk_p1::given(&mut state).map_err(|e| host_error(&e))?;
+        let store = new_store(engine, &limits, state)?;
+        Ok(Guest { run: Box::pin(run_module(pre, store, limits)), memory, missed, tail })
+    }
+}
+
+/// Put a check and a count around what opens, keeps, or changes how much there is.
+fn bound(linker: &mut ComponentLinker<ComponentTask>) -> wasmtime::Result<()> {
+    linker.allow_shadowing(true);
+    filesystem::types::add_to_linker::<_, HasFiles>(linker, files::<ComponentTask>)?;
+    linker.allow_shadowing(false);
+    count_sockets(linker, false)
+}
+
+async fn run_component(
+    pre: CommandPre<ComponentTask>,
+    mut store: Store<ComponentTask>,
+    limits: StoreLimits,
+) -> Result<i32, CallError> {
+    let usage = store.data().limiter.usage();
+    let run = async {
+        let command = pre.instantiate_async(&mut store).await?;
+        command.wasi_cli_run().call_run(&mut store).await
+    };
+    match run.await {
+        // WASI 0.2 knows success and failure only: a Rust program's exit code other than 0 is 1.
+        Ok(ended) => Ok(if ended.is_ok() { 0 } else { 1 }),
+        Err(error) => Err(classify(error, &limits, &usage)),
+    }
+}
+
+async fn run_module(
+    pre: InstancePre<ModuleTask>,
+    mut store: Store<ModuleTask>,
+    limits: StoreLimits,
+) -> Result<i32, CallError> {
+    let usage = store.data().limiter.usage();
+    let run = async {
+        let instance = pre.instantiate_async(&mut store).await?;
+        let start = instance.get_typed_func::<(), ()>(&mut store, "_start")?;
+        start.call_async(&mut store, ()).await
+    };
+    match run.await {
+        Ok(()) => Ok(0),
+        Err(error) => Err(classify(error, &limits, &usage)),
+    }
+}
+
+/// What WASI shows of the node, and whether its calls run on threads that can be given up.
+fn wasi(
+    context: &TaskContext,
+    spec: &WasmTaskSpec,
+    limits: &StoreLimits,
+    (missed, tail): (&Arc<AtomicBool>, &Arc<Tail>),
+) -> Result<(WasiCtxBuilder, bool), WasmTaskError> {
+    let mut wasi = new_wasi_builder(limits);
+    let waits = choose_threads(&mut wasi, spec.dirs.iter().map(|dir| dir.host_path.as_path()));
+    wasi.args(&spec.args)
+        .envs(&spec.env)
+        .stdout(GuestOutput::new(Arc::new(Output(Arc::clone(&context.stdout)))))
+        .stderr(GuestOutput::new(Arc::new(Complaints {
+            sink: Output(Arc::clone(&context.stderr)),
+            missed: Arc::clone(missed),
+            tail: Arc::clone(tail),
+        })));
+    input::connect(&mut wasi, context, &spec.input)?;
+    preopen(&mut wasi, context, &spec.dirs)?;
+    if spec.listen || !spec.connect.is_empty() {
+        let connect = spec
+            .connect
+            .iter()
+            .map(|text| {
+                text.parse::<SocketAddr>()
+                    .map_err(|_| WasmTaskError::Address { given: text.chars().take(64).collect() })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let ports = if spec.listen {
+            context
+                .ports
+                .iter()
+                .map(|port| (port.host_ip.parse::<IpAddr>().ok(), port.value))
+                .collect()
+        } else {
+            Vec::new()
+        };
+        wasi.allow_tcp(true).socket_addr_check(move |address, purpose| {
+            let allowed = allowed(&ports, &connect, address, purpose);
+            Box::pin(std::future::ready(allowed))
+        });
+    }
+    Ok((wasi, waits))
+}
+
+/// May a task use this address? Listening: the allocation's ports, on their address, and whoever
+/// connects to them. Connecting: what was asked. A socket that connects is bound to no address
+/// first; that is allowed when anything may be connected to, and listening on it is not.
+fn allowed(
+    ports: &[(Option<IpAddr>, u16)],
+    connect: &[SocketAddr],
+    address: SocketAddr,
+    purpose: SocketAddrUse,
+) -> bool {
+    let lent = || {
+        ports
+            .iter()
+            .any(|(ip, port)| *port == address.port() && ip.is_none_or(|ip| ip == address.ip()))
+    };
+    let any = address.ip().is_unspecified() && address.port() == 0;
+    match purpose {
+        SocketAddrUse::TcpBind => lent() || (any && !connect.is_empty()),
+        SocketAddrUse::TcpListen => lent(),
+        SocketAddrUse::TcpAccept => !ports.is_empty(),
+        SocketAddrUse::TcpConnect => connect.contains(&address),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_task_listens_on_the_ports_of_its_allocation_and_on_no_other() {
+        let ports = [(Some("127.0.0.1".parse().unwrap()), 6379)];
+        let bind = |text| allowed(&ports, &[], address(text), SocketAddrUse::TcpBind);
+        assert!(bind("127.0.0.1:6379"));
+        assert!(!bind("127.0.0.1:6380"));
+        assert!(!bind("0.0.0.0:6379"), "an address that was not lent");
+        assert!(!bind("127.0.0.1:0"));
+        let listen = |text| allowed(&ports, &[], address(text), SocketAddrUse::TcpListen);
+        assert!(listen("127.0.0.1:6379"));
+        assert!(!listen("127.0.0.1:40000"), "a port the system chose");
+        let accept =
+            |ports| allowed(ports, &[], address("10.0.0.9:41000"), SocketAddrUse::TcpAccept);
+        assert!(accept(&ports));
+        assert!(!accept(&[]));
+    }
+
+    #[test]
+    fn a_task_connects_to_what_it_asked_for_and_to_nothing_else() {
+        let connect = [address("127.0.0.1:80")];
+        let to = |text, purpose| allowed(&[], &connect, address(text), purpose);
+        assert!(to("127.0.0.1:80", SocketAddrUse::TcpConnect));
+        assert!(!to("127.0.0.1:81", SocketAddrUse::TcpConnect));
+        assert!(!to("127.0.0.1:80", SocketAddrUse::UdpSend));
+        assert!(!to("127.0.0.1:80", SocketAddrUse::TcpBind));
+        assert!(to("0.0.0.0:0", SocketAddrUse::TcpBind), "before the connect");
+        assert!(!to("0.0.0.0:0", SocketAddrUse::TcpListen));
+        let nothing = |text| allowed(&[], &[], address(text), SocketAddrUse::TcpBind);
+        assert!(!nothing("0.0.0.0:0"));
+    }
+}

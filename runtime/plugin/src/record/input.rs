@@ -1,0 +1,62 @@
+//! Arguments of a call, as they are kept and as a replay reads them.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::redact::Secrets;
+use crate::bindings::since_0_1::driver_export as drv;
+
+/// Arguments of a call in their compact form. Empty: there are none, or they are not kept.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Input(pub(super) Vec<u8>);
+
+impl Input {
+    /// Keep these (a tuple).
+    pub(crate) fn of(arguments: &impl Serialize) -> Self {
+        // Into memory, of plain data: it does not fail. Were it to, the replay says so.
+        Self(postcard::to_stdvec(arguments).unwrap_or_default())
+    }
+}
+
+/// The arguments of `start`.
+pub(super) type Start = (drv::TaskConfig,);
+
+/// Take the secrets out of the arguments of a call and learn them.
+pub(super) fn redact(
+    function: &str,
+    input: &mut Vec<u8>,
+    task_schema: Option<&Value>,
+    secrets: &mut Secrets,
+) {
+    if function == "start" {
+        let Ok((mut task,)) = postcard::from_bytes::<Start>(input) else {
+            // What cannot be read cannot be cleaned.
+            input.clear();
+            return;
+        };
+        task.config_json = secrets.config(&task.config_json, task_schema);
+        for variable in &mut task.env {
+            secrets.variable(&variable.name, &mut variable.value);
+        }
+        *input = postcard::to_stdvec(&(task,)).unwrap_or_default();
+    } else if let Some((mut handle, rest)) = handle(function, input) {
+        if let Ok(text) = std::str::from_utf8(&handle.data) {
+            let clean = secrets.config(text, None);
+            handle.data = clean.into_bytes();
+        }
+        let mut bytes = postcard::to_stdvec(&handle).unwrap_or_default();
+        bytes.extend_from_slice(&rest);
+        *input = bytes;
+    }
+}
+
+/// The handle that a call about a task begins with, and the bytes after it.
+fn handle(function: &str, input: &[u8]) -> Option<(drv::Handle, Vec<u8>)> {
+    const WITH_HANDLE: [&str; 7] =
+        ["recover", "exited", "stop", "kill", "destroy", "inspect", "signal"];
+    if !WITH_HANDLE.contains(&function) {
+        return None;
+    }
+    let (handle, rest) = postcard::take_from_bytes::<drv::Handle>(input).ok()?;
+    Some((handle, rest.to_vec()))
+}

@@ -1,0 +1,237 @@
+//! The last calls of one plugin, in memory.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::input::{self, Input};
+use super::redact::Secrets;
+use super::store::RecordingStore;
+use super::{Bounds, Outcome, RecordedCall, Recording};
+use crate::host::tape::{Reel, SharedReel, Tape};
+use ostler_model::clock::Timestamp;
+use ostler_model::limits::{PLUGIN_RING_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PluginLimits};
+use ostler_model::plugin::PluginKind;
+
+/// Which plugin it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub plugin: String,
+    pub kind: PluginKind,
+    pub interface_version: String,
+    pub digest: String,
+    pub config: String,
+}
+
+/// Keeps the last calls of a plugin, and writes them down when one failed.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    identity: Identity,
+    bounds: Bounds,
+    calls_max: usize,
+    /// Schemas of the plugin's own configuration and of its tasks', once it described itself.
+    schemas: OnceLock<(String, String)>,
+    ring: Mutex<Ring>,
+    store: Option<Arc<RecordingStore>>,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    calls: VecDeque<(u64, RecordedCall)>,
+    bytes: usize,
+    /// Number of the newest call; the first has 1.
+    newest: u64,
+    /// Of starts that are no longer in the ring: their handles may still hold them.
+    secrets: Secrets,
+}
+
+impl Recorder {
+    /// A recorder that keeps as many calls as the limits say; none, and nothing is recorded.
+    pub(crate) fn new(
+        identity: Identity,
+        limits: &PluginLimits,
+        store: Option<Arc<RecordingStore>>,
+    ) -> Self {
+        Self {
+            identity,
+            bounds: Bounds::from(limits),
+            calls_max: (limits.recorded_calls_max as usize).min(PLUGIN_RING_CALLS_MAX),
+            schemas: OnceLock::new(),
+            ring: Mutex::default(),
+            store,
+        }
+    }
+
+    /// The plugin described itself.
+    pub(crate) fn described(&self, own: &str, task: &str) {
+        let _first_stays = self.schemas.set((own.to_owned(), task.to_owned()));
+    }
+
+    /// A tape for a call, and the reel it will be on.
+    pub(crate) fn tape(&self) -> (Tape, Option<SharedReel>) {
+        if self.calls_max == 0 {
+            return (Tape::Off, None);
+        }
+        let (tape, reel) = Tape::recording();
+        (tape, Some(reel))
+    }
+
+    /// The arguments of a call, when they are kept.
+    pub(crate) fn input(&self, arguments: &impl serde::Serialize) -> Input {
+        if self.calls_max == 0 { Input::default() } else { Input::of(arguments) }
+    }
+
+    /// Keep a call that ended. Its number, for [`Recorder::write`]; 0 when nothing is recorded.
+    pub(crate) fn keep(
+        &self,
+        function: &str,
+        at: Timestamp,
+        took: Duration,
+        input: Input,
+        reel: Option<SharedReel>,
+        outcome: Outcome,
+    ) -> u64 {
+        let Some(reel) = reel else { return 0 };
+        let Reel { bytes, calls, cut, secrets } =
+            std::mem::take(&mut *reel.lock().unwrap_or_else(PoisonError::into_inner));
+        let call = RecordedCall {
+            function: function.to_owned(),
+            at: at.nanos(),
+            took: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+            input: input.0,
+            reel: bytes,
+            host_calls: calls,
+            cut,
+            outcome,
+        };
+        let mut ring = self.ring();
+        secrets.iter().for_each(|text| ring.secrets.granted(text));
+        ring.newest += 1;
+        let number = ring.newest;
+        ring.bytes += size(&call);
+        ring.calls.push_back((number, call));
+        while ring.calls.len() > self.calls_max
+            || (ring.bytes > PLUGIN_RING_BYTES_MAX && ring.calls.len() > 1)
+        {
+            let Some((_, gone)) = ring.calls.pop_front() else { break };
+            ring.bytes -= size(&gone);
+            if gone.function == "start" {
+                self.remember(&mut ring.secrets, gone);
+            }
+        }
+        number
+    }
+
+    /// A kept call turned out to have been answered against the rules: write it down.
+    pub(crate) fn failed(&self, number: u64, outcome: impl FnOnce() -> Outcome) {
+        if number == 0 {
+            return;
+        }
+        {
+            let mut ring = self.ring();
+            let Some((_, call)) = ring.calls.iter_mut().find(|(kept, _)| *kept == number) else {
+                return;
+            };
+            call.outcome = outcome();
+        }
+        self.write(number);
+    }
+
+    /// Write down a kept call, with those before it.
+    pub(crate) fn write(&self, number: u64) {
+        if number > 0
+            && let Some(store) = &self.store
+            && let Some(recording) = self.recording(Some(number))
+        {
+            store.write(recording);
+        }
+    }
+
+    /// Write down all that is kept, because somebody asks. Its file; `None`: nothing is kept.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) async fn write_now(&self) -> io::Result<Option<PathBuf>> {
+        let Some(store) = &self.store else { return Ok(None) };
+        match self.recording(None) {
+            Some(recording) => store.write_now(recording).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// What is kept, redacted: up to this call, or all. `None`: nothing is.
+    pub(crate) fn recording(&self, upto: Option<u64>) -> Option<Recording> {
+        let (calls, mut secrets) = {
+            let ring = self.ring();
+            let wanted =
+                ring.calls.iter().filter(|(number, _)| upto.is_none_or(|max| *number <= max));
+            let calls: Vec<RecordedCall> = wanted.map(|(_, call)| call.clone()).collect();
+            (calls, ring.secrets.clone())
+        };
+        if calls.is_empty() {
+            return None;
+        }
+        secrets.redacted = 0;
+        let mut recording = Recording {
+            agent: env!("CARGO_PKG_VERSION").to_owned(),
+            plugin: self.identity.plugin.clone(),
+            kind: Some(self.identity.kind),
+            interface_version: self.identity.interface_version.clone(),
+            digest: self.identity.digest.clone(),
+            config: self.identity.config.clone(),
+            limits: self.bounds,
+            redacted: 0,
+            calls,
+        };
+        self.clean(&mut recording, secrets);
+        Some(recording)
+    }
+
+    /// Take every secret out of a recording.
+    fn clean(&self, recording: &mut Recording, mut secrets: Secrets) {
+        let (own, task) = self.parsed_schemas();
+        recording.config = secrets.config(&recording.config, own.as_ref());
+        for call in &mut recording.calls {
+            input::redact(&call.function, &mut call.input, task.as_ref(), &mut secrets);
+        }
+        let mut found = secrets.redacted;
+        for call in &mut recording.calls {
+            found = found.saturating_add(secrets.scrub(&mut call.input));
+            found = found.saturating_add(secrets.scrub(&mut call.reel));
+            found = found.saturating_add(secrets.scrub_text(&mut call.outcome.text));
+        }
+        recording.redacted = found;
+    }
+
+    /// Learn the secrets of a start that leaves the ring.
+    fn remember(&self, secrets: &mut Secrets, mut start: RecordedCall) {
+        let (_, task) = self.parsed_schemas();
+        input::redact("start", &mut start.input, task.as_ref(), secrets);
+    }
+
+    fn parsed_schemas(&self) -> (Option<Value>, Option<Value>) {
+        let parsed = |text: &str| serde_json::from_str(text).ok();
+        match self.schemas.get() {
+            Some((own, task)) => (parsed(own), parsed(task)),
+            None => (None, None),
+        }
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a call takes in memory, about.
+fn size(call: &RecordedCall) -> usize {
+    const RECORD: usize = 256;
+    RECORD + call.input.len() + call.reel.len() + call.outcome.text.len()
+}
+
+#[cfg(test)]
+#[path = "ring_tests.rs"]
+mod tests;

@@ -1,0 +1,190 @@
+//! Cache entries as files.
+//!
+//! An entry is wasmtime's artefact and its seal (`seal`). The file is opened once: what is checked
+//! is what is mapped.
+
+use std::fs::{DirBuilder, File, Permissions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use tempfile::NamedTempFile;
+use wasmtime::component::Component;
+use wasmtime::{Engine, Module};
+
+use super::own_file;
+use super::seal::{Meant, SEAL_BYTES, Sealer};
+use super::{Code, LoadError};
+use crate::engine::Format;
+use crate::error::SandboxError;
+use ostler_model::limits;
+
+const ENTRY_SUFFIX: &str = ".code";
+const TEMPORARY_SUFFIX: &str = ".part";
+/// Write permission of group and others.
+const SHARED_WRITE: u32 = 0o022;
+/// Only the owner of a name may remove it.
+const STICKY: u32 = 0o1000;
+
+/// What was found at an entry's path.
+pub(super) enum Entry {
+    Sound(Code),
+    Missing,
+    Refused(String),
+}
+
+/// Create the directory for this user alone, or check that it is so; then tidy up.
+pub(super) fn prepare_dir(dir: &Path) -> Result<(), SandboxError> {
+    let failed = |source| SandboxError::CacheDir { path: dir.to_owned(), source };
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+    check_parent(dir)?;
+    let found = std::fs::symlink_metadata(dir).map_err(failed)?;
+    let reason = if !found.is_dir() {
+        Some("it is not a directory of its own")
+    } else if found.uid() != rustix::process::geteuid().as_raw() {
+        Some("it belongs to another user")
+    } else if found.mode() & SHARED_WRITE != 0 {
+        Some("group or others may write there")
+    } else {
+        None
+    };
+    if let Some(reason) = reason {
+        return Err(SandboxError::UnsafeCacheDir { path: dir.to_owned(), reason });
+    }
+    if found.mode() & 0o777 != 0o700 {
+        std::fs::set_permissions(dir, Permissions::from_mode(0o700)).map_err(failed)?;
+    }
+    tidy(dir).map_err(failed)
+}
+
+/// Who may write to the directory above could put another cache, and another secret, in place of
+/// this one.
+fn check_parent(dir: &Path) -> Result<(), SandboxError> {
+    let failed = |source| SandboxError::CacheDir { path: dir.to_owned(), source };
+    let real = dir.canonicalize().map_err(failed)?;
+    let Some(parent) = real.parent() else { return Ok(()) };
+    let found = std::fs::metadata(parent).map_err(failed)?;
+    let own = [rustix::process::geteuid().as_raw(), 0].contains(&found.uid());
+    let shared = found.mode() & SHARED_WRITE != 0 && found.mode() & STICKY == 0;
+    match own && !shared {
+        true => Ok(()),
+        false => Err(SandboxError::SharedDataDir { path: parent.to_owned() }),
+    }
+}
+
+/// Remove leftovers of killed agents, and the least recently used entries beyond the limit.
+fn tidy(dir: &Path) -> io::Result<()> {
+    /// Far longer than any compile child lives; another agent may be at work here.
+    const ABANDONED_AFTER: Duration = Duration::from_secs(3_600);
+    // Proves that the directory is writable, and tells the file system's time.
+    let now = temporary(dir)?.as_file().metadata()?.modified()?;
+    let mut entries: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
+    for item in std::fs::read_dir(dir)? {
+        let item = item?;
+        // Another agent may be removing files at the same time.
+        let Ok(found) = item.metadata() else { continue };
+        let (name, used) = (item.file_name(), found.modified()?);
+        let name = name.to_string_lossy();
+        if name.ends_with(ENTRY_SUFFIX) {
+            entries.push((used, found.len(), item.path()));
+        } else if name.ends_with(TEMPORARY_SUFFIX)
+            && now.duration_since(used).is_ok_and(|age| age > ABANDONED_AFTER)
+        {
+            let _ = std::fs::remove_file(item.path());
+        }
+    }
+    entries.sort();
+    let mut total: u64 = entries.iter().map(|(_, size, _)| size).sum();
+    for (_, size, path) in entries {
+        if total <= limits::CODE_CACHE_BYTES_MAX {
+            break;
+        }
+        // Code that is mapped stays usable after its file is gone.
+        let _ = std::fs::remove_file(path);
+        total = total.saturating_sub(size);
+    }
+    Ok(())
+}
+
+/// A new file, mode 0600, removed again unless published.
+pub(super) fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
+    tempfile::Builder::new().prefix("compiling-").suffix(TEMPORARY_SUFFIX).tempfile_in(dir)
+}
+
+/// Seal what the compile child wrote and give it its name.
+pub(super) fn publish(
+    file: NamedTempFile,
+    sealer: &Sealer,
+    meant: &Meant,
+    dir: &Path,
+    to: &Path,
+) -> io::Result<()> {
+    sealer.seal(file.as_file(), meant)?;
+    file.persist(to).map_err(|error| error.error)?;
+    File::open(dir)?.sync_all()
+}
+
+/// Map the entry at `path` if it is ours, whole, and the code of what is meant.
+pub(super) fn read(
+    engine: &Engine,
+    sealer: &Sealer,
+    meant: &Meant,
+    path: &Path,
+) -> Result<Entry, LoadError> {
+    let file = match check(path, sealer, meant) {
+        Ok(Ok(file)) => file,
+        Ok(Err(reason)) => return Ok(Entry::Refused(reason.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entry::Missing),
+        Err(source) => {
+            return Err(LoadError::Cache { path: path.to_owned(), source });
+        }
+    };
+    // Not the path: another file may stand there by now.
+    let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    // SAFETY: `deserialize_file` runs whatever the file says it compiled. `check` has just found
+    // that the file, which is still open, is a regular one of this user that nobody else may touch,
+    // and that it carries the seal of this cache's secret for this wasm and this engine. All
+    // writers (this module) create such files under another name and rename them, so the mapped
+    // content never changes.
+    let code = unsafe {
+        match meant.format {
+            Format::Component => Component::deserialize_file(engine, opened).map(Code::Component),
+            Format::Module => Module::deserialize_file(engine, opened).map(Code::Module),
+        }
+    };
+    drop(file);
+    match code {
+        Ok(code) => Ok(Entry::Sound(code)),
+        Err(error) => {
+            let message = format!("{error:#}");
+            // Wasmtime has no type for this; a test keeps the words in step.
+            if message.contains("pooling allocator") {
+                return Err(LoadError::DoesNotFit { message });
+            }
+            Ok(Entry::Refused(message))
+        }
+    }
+}
+
+/// The open file, or what makes it unfit to be mapped.
+fn check(path: &Path, sealer: &Sealer, meant: &Meant) -> io::Result<Result<File, &'static str>> {
+    let (file, found) = match own_file::open(path)? {
+        Ok(opened) => opened,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    if found.len() < SEAL_BYTES as u64 {
+        return Ok(Err("it is too short"));
+    }
+    if !sealer.is_sealed(&file, meant)? {
+        return Ok(Err(
+            "it is damaged, of an older agent, or this cache did not make it of this wasm",
+        ));
+    }
+    // Its age decides what goes when the cache is too large. A failure only makes it go earlier.
+    let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+    let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+    let _ = rustix::fs::futimens(&file, &times);
+    Ok(Ok(file))
+}

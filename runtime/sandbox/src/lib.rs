@@ -1,0 +1,53 @@
+//! Guests: engines, the threads they run on, limits, compiled code. Nothing else configures wasmtime.
+//!
+//! ```text
+//!  untrusted bytes ── cache ── pre-scan ── compile child (limits of its own) ──► finished code on disk
+//!                       │                                                           │ mapped
+//!                       └──────────────────────────► LoadedCode ◄───────────────────┘
+//!                                                        │ instantiate
+//!  caller (control runtime)                              ▼
+//!    run_with_deadline ── spawn ──► call threads, then busy ones (niced): Meter( guest: Store )
+//!        │ deadline, cancellation                   │ yields at every epoch tick
+//!        └── abort: drops the store                 └── GuestLimiter: memory and tables in total
+//! ```
+//! Knows neither plugins nor tasks. Start with [`Sandbox`] and its rule, then `running.rs`.
+
+mod cache;
+mod compile;
+mod descriptors;
+mod engine;
+mod error;
+mod inline;
+mod limiter;
+mod meter;
+mod output;
+mod pooling;
+mod prescan;
+mod running;
+mod share;
+mod store;
+mod tail;
+pub mod threads;
+mod worker;
+
+#[cfg(test)]
+mod tests;
+
+pub use cache::{CacheStats, CodeAsk, CodeCache, Digest, LoadError, LoadedCode};
+pub use compile::{CompileError, Compiler, compile_child_main};
+pub use descriptors::{DescriptorPermit, Descriptors};
+pub use engine::{EngineKind, Format};
+pub use error::{CallError, HostcallBudgetExceeded, SandboxError, TrapKind, classify, in_frames};
+pub use inline::Pace;
+pub use limiter::{GuestLimiter, GuestUsage, HostBytes};
+pub use meter::CpuMeter;
+pub use output::{ByteSink, GuestOutput};
+pub use pooling::{PoolLowered, PoolReport, PoolUse};
+pub use prescan::{detect_format, missing_entry, prescan};
+pub use running::{Blocks, GuestTask, yield_once};
+pub use store::{
+    HostCalls, HostcallBudget, StoreLimits, StoreState, meter_host_calls, new_resource_table,
+    new_store, new_wasi_builder,
+};
+pub use tail::{Said, Tail, without_last_words};
+pub use worker::{GuestRun, Sandbox, SandboxConfig};

@@ -1,0 +1,374 @@
+//! The guest threads, and the ways of running a guest on them.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use wasmtime::Engine;
+
+use super::cache::CodeCache;
+use super::compile::Compiler;
+use super::descriptors::{AllDescriptors, Descriptors};
+use super::engine::EngineKind;
+use super::error::{CallError, SandboxError};
+use super::inline::{Pace, Turns as NearTurns, poll_once};
+use super::meter::{CpuMeter, Metered, Ticker};
+use super::pooling::{PoolReport, PoolUse, max_map_count, pooled_engine, share_slots};
+use super::running::{At, Blocks, End, GuestTask, Place, Running, Turns};
+use ostler_model::{clock, limits};
+
+/// What a [`Sandbox`] is built from.
+#[derive(Debug, Clone)]
+pub struct SandboxConfig {
+    /// Where compiled code is kept. Created with mode 0700; nobody else may write there.
+    pub cache_dir: PathBuf,
+    /// The program that answers `__compile`: this one, except in tests.
+    pub compiler: PathBuf,
+    /// Plugin instances alive at once.
+    pub plugin_instances: u32,
+    /// WASM tasks alive at once.
+    pub task_instances: u32,
+    /// Threads that run busy guests; `None` for one per core, at least
+    /// [`limits::GUEST_THREADS_MIN`].
+    pub guest_threads: Option<usize>,
+}
+
+impl SandboxConfig {
+    /// The defaults of [`limits`], with this program as compiler.
+    ///
+    /// # Errors
+    /// [`SandboxError::NoCompiler`] when the path of this program cannot be found.
+    pub fn new(cache_dir: PathBuf) -> Result<Self, SandboxError> {
+        let compiler =
+            std::env::current_exe().map_err(|source| SandboxError::NoCompiler { source })?;
+        Ok(Self {
+            cache_dir,
+            compiler,
+            plugin_instances: limits::PLUGIN_INSTANCES_MAX,
+            task_instances: limits::TASK_INSTANCES_MAX,
+            guest_threads: None,
+        })
+    }
+}
+
+/// Engines, guest threads, epoch ticker and compiled code of one agent.
+///
+/// Guest code must run inside [`Sandbox::spawn`], its like or [`Sandbox::run_with_deadline`] and nowhere
+/// else: only there does the epoch ticker run, without which a spinning guest keeps its thread for ever.
+///
+/// A failed call is a [`CallError`](crate::CallError) (made by [`classify`](crate::classify)); its store
+/// is dead and is dropped. What concerns bytes that are not (yet) running is a
+/// [`LoadError`](crate::LoadError); what concerns the machine is a [`SandboxError`](crate::SandboxError).
+///
+/// Dropping it stops the guest threads in the background and aborts what still runs there; that is
+/// allowed inside asynchronous code.
+pub struct Sandbox {
+    plugin: (Engine, PoolReport),
+    task: (Engine, PoolReport),
+    code: CodeCache,
+    ticker: Ticker,
+    guest_threads: usize,
+    /// Of calls and of busy guests. `None` only while being dropped.
+    runtimes: Option<[Runtime; 2]>,
+    calls: tokio::runtime::Handle,
+    busy: tokio::runtime::Handle,
+    turns: Arc<Turns>,
+    near: NearTurns,
+    descriptors: Arc<AllDescriptors>,
+}
+
+impl Sandbox {
+    /// Reserve the pools, start the threads and open the code cache. Takes some 20 ms.
+    ///
+    /// # Errors
+    /// [`SandboxError`] when an engine, a thread or the cache directory cannot be had. A pool that
+    /// is merely smaller than wanted is no error: see [`Sandbox::pool`].
+    pub fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
+        let map_count = max_map_count();
+        let (plugins, tasks) =
+            share_slots(map_count, config.plugin_instances, config.task_instances);
+        let plugin =
+            pooled_engine(EngineKind::Plugin, config.plugin_instances, plugins, map_count)?;
+        let task = pooled_engine(EngineKind::Task, config.task_instances, tasks, map_count)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let guest_threads = config.guest_threads.unwrap_or(cores).max(limits::GUEST_THREADS_MIN);
+        let compiler = Compiler::new(config.compiler);
+        let code = CodeCache::open(config.cache_dir, compiler, plugin.0.clone(), task.0.clone())?;
+        let turns = Turns::new(guest_threads);
+        let ticker = Ticker::start(&[&plugin.0, &task.0], Arc::downgrade(&turns))?;
+        let failed = |source| SandboxError::Thread { what: "guest threads", source };
+        let call_threads = (cores * limits::CALL_THREADS_PER_CORE).max(limits::CALL_THREADS_MIN);
+        let calling = guest_runtime("ostler-call", call_threads, false).map_err(failed)?;
+        // A task that holds its thread for long lends its place to another: see `Turns`.
+        let busy_threads = guest_threads * limits::GUEST_THREADS_PER_PLACE;
+        let computing = guest_runtime("ostler-guest", busy_threads, true);
+        let computing = computing.map_err(failed)?;
+        let (calls, busy) = (calling.handle().clone(), computing.handle().clone());
+        let runtimes = Some([calling, computing]);
+        let (near, descriptors) = (NearTurns::default(), Arc::default());
+        Ok(Self {
+            plugin,
+            task,
+            code,
+            ticker,
+            guest_threads,
+            runtimes,
+            calls,
+            busy,
+            turns,
+            near,
+            descriptors,
+        })
+    }
+
+    /// The engine for guests of `kind`.
+    #[must_use]
+    pub fn engine(&self, kind: EngineKind) -> &Engine {
+        match kind {
+            EngineKind::Plugin => &self.plugin.0,
+            EngineKind::Task => &self.task.0,
+        }
+    }
+
+    /// How many guests of `kind` there is room for. To be said aloud when it was lowered.
+    #[must_use]
+    pub fn pool(&self, kind: EngineKind) -> &PoolReport {
+        match kind {
+            EngineKind::Plugin => &self.plugin.1,
+            EngineKind::Task => &self.task.1,
+        }
+    }
+
+    /// What guests of `kind` hold now.
+    #[must_use]
+    pub fn pool_use(&self, kind: EngineKind) -> PoolUse {
+        PoolUse::of(self.engine(kind))
+    }
+
+    /// What a new task, or plugin, may have open: at most `max` files, directories and sockets, and no
+    /// more than its part of what there is for guests.
+    #[must_use]
+    pub fn descriptors(&self, max: u32) -> Arc<Descriptors> {
+        Arc::new(Descriptors::new(max.into(), Arc::clone(&self.descriptors)))
+    }
+
+    /// Places for busy guests: so many WASM tasks compute at once.
+    #[must_use]
+    pub const fn guest_threads(&self) -> usize {
+        self.guest_threads
+    }
+
+    /// The compiled code.
+    #[must_use]
+    pub const fn code(&self) -> &CodeCache {
+        &self.code
+    }
+
+    /// Start a call of a guest. Everything that runs guest code belongs inside `guest`: making the
+    /// store, instantiating, calling.
+    ///
+    /// The guest runs until it ends or the returned handle is aborted or dropped.
+    pub fn spawn<T, F>(&self, guest: F) -> GuestTask<T>
+    where
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.spawn_metered(guest, CpuMeter::default(), None, Blocks::Never)
+    }
+
+    /// [`Sandbox::spawn`] of a call that may compute for so long, host functions not counted where
+    /// the store tells `meter` of them (see [`meter_host_calls`](super::meter_host_calls)).
+    pub fn spawn_bounded<T, F>(
+        &self,
+        guest: F,
+        meter: CpuMeter,
+        cpu_max: Duration,
+        blocks: Blocks,
+    ) -> GuestTask<T>
+    where
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.spawn_metered(guest, meter, Some(cpu_max), blocks)
+    }
+
+    fn spawn_metered<T, F>(
+        &self,
+        guest: F,
+        cpu: CpuMeter,
+        cpu_max: Option<Duration>,
+        blocks: Blocks,
+    ) -> GuestTask<T>
+    where
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let metered = Metered::new(guest, cpu.clone(), self.ticker.pulse(), cpu_max);
+        self.start(metered, cpu, Place::Call(self.busy.clone()), blocks)
+    }
+
+    /// As [`Sandbox::spawn_bounded`], among the busy guests from the beginning.
+    pub fn spawn_slow<T, F>(
+        &self,
+        guest: F,
+        cpu: CpuMeter,
+        cpu_max: Duration,
+        blocks: Blocks,
+    ) -> GuestTask<T>
+    where
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let metered = Metered::new(guest, cpu.clone(), self.ticker.pulse(), Some(cpu_max));
+        self.start(metered, cpu, Place::Busy, blocks)
+    }
+
+    /// As [`Sandbox::spawn_bounded`], but where guests of this `pace` were quick, `guest` begins (and
+    /// nearly always ends) on the caller's thread, which it keeps until the next epoch tick at the
+    /// latest. Only for guests whose host functions do not block.
+    pub fn spawn_near<T, F>(
+        &self,
+        pace: &Pace,
+        guest: F,
+        cpu: CpuMeter,
+        cpu_max: Duration,
+    ) -> GuestTask<T>
+    where
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let Some(turn) = self.near.take(pace) else {
+            return self.spawn_bounded(guest, cpu, cpu_max, Blocks::Never);
+        };
+        let pulse = self.ticker.pulse();
+        let mut metered = Metered::new(guest, cpu.clone(), pulse, Some(cpu_max));
+        // What host functions start or wait for belongs to the guest runtime, here as there.
+        let inside = self.calls.enter();
+        let ended = poll_once(&mut metered);
+        drop(inside);
+        drop(turn);
+        match ended {
+            Some(result) => GuestTask { at: At::End(Some(result)), cpu },
+            None if metered.last_poll() >= limits::CALL_BUSY => {
+                self.start(metered, cpu, Place::Busy, Blocks::Never)
+            }
+            None => self.start(metered, cpu, Place::Call(self.busy.clone()), Blocks::Never),
+        }
+    }
+
+    /// Start a WASM task. Of those that compute at the same time each gets processor time by its
+    /// weight, in MHz as it reserved them.
+    pub fn spawn_task<T, F>(&self, guest: F, weight: u32) -> GuestTask<T>
+    where
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let cpu = CpuMeter::default();
+        let metered = Metered::new(guest, cpu.clone(), self.ticker.pulse(), None);
+        self.start(metered, cpu, Place::Task(self.turns.join(weight)), Blocks::Never)
+    }
+
+    fn start<T, F>(
+        &self,
+        guest: Metered<F>,
+        cpu: CpuMeter,
+        place: Place,
+        blocks: Blocks,
+    ) -> GuestTask<T>
+    where
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let (answers, answer) = oneshot::channel();
+        let end = Arc::new(End::default());
+        let runtime = if matches!(place, Place::Call(_)) { &self.calls } else { &self.busy };
+        runtime.spawn(Running::new(guest, answers, Arc::clone(&end), place, blocks));
+        GuestTask { at: At::Thread { answer, end }, cpu }
+    }
+
+    /// Run one call of a guest to its end, its deadline or its cancellation, whichever is first.
+    ///
+    /// The deadline is a timer of the *calling* runtime, so that no number of busy guests delays
+    /// it. After a deadline or a cancellation the store is dropped on a guest thread, at the latest
+    /// when the guest yields next; the caller does not wait for that.
+    pub async fn run_with_deadline<T, F>(
+        &self,
+        deadline: Duration,
+        cancel: &CancellationToken,
+        guest: F,
+    ) -> GuestRun<T>
+    where
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let mut task = self.spawn(guest);
+        let answer = clock::timeout(deadline, async {
+            tokio::select! {
+                biased;
+                result = task.join() => result,
+                () = cancel.cancelled() => Err(CallError::Cancelled),
+            }
+        });
+        let result = answer.await.unwrap_or(Err(CallError::DeadlineExceeded { limit: deadline }));
+        GuestRun { result, cpu: task.cpu().total() }
+    }
+
+    /// Guests on the call threads.
+    #[cfg(test)]
+    pub(super) fn calls_alive(&self) -> usize {
+        self.calls.metrics().num_alive_tasks()
+    }
+
+    #[cfg(test)]
+    pub(super) fn ticker_asleep(&self) -> bool {
+        self.ticker.asleep()
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        for runtime in self.runtimes.take().into_iter().flatten() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl std::fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sandbox")
+            .field("plugin", &self.plugin.1)
+            .field("task", &self.task.1)
+            .field("guest_threads", &self.guest_threads)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How one call ended and what it cost.
+#[derive(Debug)]
+pub struct GuestRun<T> {
+    /// The answer, or why there is none.
+    pub result: Result<T, CallError>,
+    /// Processor time used up to now.
+    pub cpu: Duration,
+}
+
+fn guest_runtime(name: &str, threads: usize, busy: bool) -> io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_name(name)
+        // Timers and sockets are looked at after every poll, not after 61 as by default: with
+        // polls of one tick (10 ms) that would be every half second.
+        .event_interval(1)
+        // New guests wait in the shared queue: every second poll starts there, else a busy thread
+        // would only look after the same 61 polls.
+        .global_queue_interval(2)
+        .on_thread_start(move || {
+            crate::threads::go_behind(busy);
+        })
+        .enable_all()
+        .build()
+}
