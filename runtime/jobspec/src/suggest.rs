@@ -6,55 +6,28 @@ const LENGTH_MAX: usize = 64;
 /// The name of `valid` that `given` is most likely a slip of: same but for case, or at most a third
 /// of its letters wrong, missing, extra or swapped. The first of equals.
 pub fn nearest<'a>(given: &str, valid: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let given: Vec<char> =
-        given.chars().take(LENGTH_MAX + 1).flat_map(char::to_lowercase).collect();
-    if given.is_empty() || given.len() > LENGTH_MAX {
+    let lower = |name: &str| name.chars().flat_map(char::to_lowercase).collect::<String>();
+    let letters = |name: &str| name.chars().count();
+    if given.is_empty() || given.chars().nth(LENGTH_MAX).is_some() {
         return None;
     }
+    let given = lower(given);
     let mut best: Option<(usize, &str)> = None;
-    for name in valid {
-        let letters: Vec<char> =
-            name.chars().take(LENGTH_MAX).flat_map(char::to_lowercase).collect();
-        let allowed = (given.len().max(letters.len()) / 3).max(1);
-        if given.len().abs_diff(letters.len()) > allowed {
-            continue;
-        }
+    for name in valid.into_iter().filter(|name| letters(name) <= LENGTH_MAX) {
+        let known = lower(name);
+        let (most, least) =
+            (letters(&given).max(letters(&known)), letters(&given).min(letters(&known)));
+        let allowed = (most / 3).max(1);
         // One letter for another is no likeness when there is only one.
-        if given.len().min(letters.len()) < 2 && given != letters {
+        if most - least > allowed || (least < 2 && given != known) {
             continue;
         }
-        let cost = distance(&given, &letters);
+        let cost = strsim::osa_distance(&given, &known);
         if cost <= allowed && best.is_none_or(|(least, _)| cost < least) {
             best = Some((cost, name));
         }
     }
     best.map(|(_, name)| name)
-}
-
-/// Edits (insert, delete, replace, swap of neighbours) from `a` to `b`.
-fn distance(a: &[char], b: &[char]) -> usize {
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    let mut previous_a = None;
-    for (i, x) in a.iter().enumerate() {
-        let mut row = Vec::with_capacity(b.len() + 1);
-        row.push(i + 1);
-        let mut previous_b = None;
-        for (j, y) in b.iter().enumerate() {
-            let at =
-                |row: &[usize], index: usize| row.get(index).copied().unwrap_or(usize::MAX / 2);
-            let mut cost =
-                (at(&last, j) + usize::from(x != y)).min(at(&last, j + 1) + 1).min(at(&row, j) + 1);
-            if previous_a == Some(y) && previous_b == Some(x) && j > 0 {
-                cost = cost.min(at(&before, j - 1) + 1);
-            }
-            row.push(cost);
-            previous_b = Some(y);
-        }
-        before = std::mem::replace(&mut last, row);
-        previous_a = Some(x);
-    }
-    last.last().copied().unwrap_or(0)
 }
 
 #[cfg(test)]

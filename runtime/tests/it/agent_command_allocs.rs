@@ -7,6 +7,7 @@ use crate::support::PATIENCE;
 use crate::support::agent_process::AgentProcess;
 use crate::support::binary::command;
 use crate::support::jobs::{lifecycle, shell};
+use crate::support::needs::{Need, skipped};
 use crate::support::system::{eventually, pid_in, runs, until};
 
 fn job(id: &str, tasks: &str) -> String {
@@ -240,7 +241,7 @@ async fn what_cannot_be_removed_is_not_said_to_be_gone() {
     agent.ask(&["job", "stop", "talk"]).await.said(0, &["is stopped"]);
     let held = [&first, &second].map(|alloc| Immutable::make(&dir(alloc).join("alloc/logs")));
     if held.iter().any(Option::is_none) {
-        println!("skipped: no file here can be made immutable");
+        skipped(Need::Immutable, "no file here can be made immutable");
         return;
     }
     let one = agent.ask(&["gc", &first]).await;

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use crate::devices::{granted, plug_in, pull_out, sysfs};
 use crate::support::agent_process::{AgentProcess, Home};
 use crate::support::jobs::{shell, with_guests};
-use crate::support::programs::skipped;
+use crate::support::needs::{Need, skipped};
 use crate::support::system::{pid_in, runs, until};
 use crate::support::{KEEPS, PATIENCE};
 
@@ -74,7 +74,7 @@ impl World {
         let kernel = match Kernel::heard().await {
             Ok(kernel) => kernel,
             Err(why) => {
-                skipped(&format!("devices that come and go: {why}"));
+                skipped(Need::DeviceEvents, format!("devices that come and go: {why}"));
                 return None;
             }
         };

@@ -6,6 +6,7 @@ use ostler_guests::fixtures::{HOSTILE_DRIVER, HOSTILE_WANTS_SOCKETS};
 
 use crate::support::TestAgent;
 use crate::support::jobs::{assert_successful, groups};
+use crate::support::needs::{Need, skipped};
 
 /// What the tasks of a job were told about their failed start.
 async fn refusal(agent: &TestAgent, job: &str) -> String {
@@ -53,7 +54,7 @@ async fn a_plugin_connects_to_granted_places_only_and_sees_granted_variables_onl
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_run_as_granted_users_from_granted_programs() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can run tasks as another user");
+        skipped(Need::Root, "only root can run tasks as another user");
         return;
     }
     let job = |user: &str, program: &str| {
@@ -79,7 +80,7 @@ async fn tasks_run_as_granted_users_from_granted_programs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_granted_program_runs_with_the_environment_directory_and_user_that_are_granted() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can run tasks as another user");
+        skipped(Need::Root, "only root can run tasks as another user");
         return;
     }
     let job = |user: &str, config: &str, env: &str| {

@@ -5,6 +5,7 @@ use ostler_guests::fixtures::HOSTILE_DRIVER;
 use crate::support::agent_process::AgentProcess;
 use crate::support::binary::{Ended, command, ostler};
 use crate::support::jobs::{assert_successful, batch, groups, isolated_shell, shell};
+use crate::support::needs::{Need, not_asked, skipped};
 use crate::support::system::{eventually, isolated_processes_of, processes_of};
 use crate::support::{DataDir, OSTLER, PATIENCE, TestAgent, parse};
 
@@ -20,7 +21,7 @@ fn lacking(agent: &TestAgent) -> bool {
     };
     let lacking: Vec<_> = all.iter().filter(|part| lacks(part)).collect();
     if !lacking.is_empty() {
-        eprintln!("skipped: this node cannot isolate tasks by {lacking:?}");
+        skipped(Need::Isolation, format!("this node cannot isolate tasks by {lacking:?}"));
     }
     !lacking.is_empty()
 }
@@ -204,7 +205,7 @@ async fn without_namespaces_a_task_is_isolated_by_what_is_left_and_says_what_is_
     let output = command.args(["--mount", "sh", "-c", &inside]).output();
     let output = ostler_model::clock::timeout(PATIENCE, output).await.unwrap();
     let Some(output) = output.ok().filter(|_| rustix::process::geteuid().is_root()) else {
-        eprintln!("skipped: only root, with unshare and setpriv, can take namespaces away");
+        skipped(Need::Root, "only root, with unshare and setpriv, can take namespaces away");
         return;
     };
     let (stdout, stderr) =
@@ -224,7 +225,7 @@ async fn the_first_command_works_for_a_user_without_privileges() {
     const SETPRIV: &str = "/usr/bin/setpriv";
     let job = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/jobs/hello.hcl");
     if !rustix::process::geteuid().is_root() || !std::path::Path::new(SETPRIV).exists() {
-        eprintln!("skipped: only root can become somebody without privileges, with setpriv");
+        skipped(Need::Root, "only root can become somebody without privileges, with setpriv");
         return;
     }
     let home = tempfile::tempdir().unwrap();
@@ -238,7 +239,7 @@ async fn the_first_command_works_for_a_user_without_privileges() {
     };
     let reads = ["/bin/sh", "-c", "test -r \"$0\" && test -x \"$1\"", job, OSTLER];
     if !run(&reads).await.status.success() {
-        eprintln!("skipped: nobody reaches this checkout");
+        not_asked("nobody reaches this checkout");
         return;
     }
     let output = run(&[OSTLER, "run", job]).await;

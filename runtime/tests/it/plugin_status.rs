@@ -7,6 +7,7 @@ use ostler_model::device::HealthState;
 use ostler_plugin::meter::PluginActivity;
 use ostler_plugin::policy::PluginState;
 
+use crate::support::needs::{Need, skipped};
 use crate::support::system::eventually;
 use crate::support::{PATIENCE, TestAgent};
 
@@ -112,24 +113,24 @@ async fn a_plugin_that_watches_is_asked_again_when_its_watch_is_in_place_and_whe
         eventually("asked again", || fingerprints(&agent, "pci") >= 2).await;
     });
     if !agent.handle.watches().degraded.is_empty() {
-        println!("skipped: {:?}", agent.handle.watches().degraded);
+        skipped(Need::DeviceEvents, format!("{:?}", agent.handle.watches().degraded));
         return;
     }
     assert!(again.await.is_some());
     let device = std::fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten().next();
     let Some(device) = device.map(|device| device.path().join("uevent")) else {
-        println!("skipped: no PCI device here");
+        skipped(Need::DeviceEvents, "no PCI device here");
         return;
     };
     if let Err(error) = std::fs::write(&device, "change") {
-        println!("skipped: {}: {error}", device.display());
+        skipped(Need::DeviceEvents, format!("{}: {error}", device.display()));
         return;
     }
     let fired = timeout(std::time::Duration::from_secs(40), async {
         eventually("asked once more", || fingerprints(&agent, "pci") >= 3).await;
     });
     if fired.await.is_none() {
-        println!("skipped: the kernel does not tell this network namespace of devices");
+        skipped(Need::DeviceEvents, "the kernel does not tell this network namespace of devices");
     }
     agent.stop().await;
 }

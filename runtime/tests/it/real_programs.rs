@@ -11,16 +11,15 @@ use ostler::agent::JobResult;
 
 use crate::support::TestAgent;
 use crate::support::jobs::{assert_successful, batch, exit, groups, lifecycle, shell, wasm};
-use crate::support::programs::{
-    COREUTILS, HEXYL, HTMLQ, JAQ, Program, RIPGREP, SD, WASIP1, all, skipped,
-};
+use crate::support::needs::{Need, not_asked, skipped};
+use crate::support::programs::{COREUTILS, HEXYL, HTMLQ, JAQ, Program, RIPGREP, SD, WASIP1, all};
 
 /// The paths of programs, or an early end of the test.
 macro_rules! programs {
     ($($program:expr),*) => {
         ($(match $program.path() {
             Ok(path) => path,
-            Err(why) => return skipped(&why),
+            Err(why) => return skipped(Need::Programs, &why),
         }),*,)
     };
 }
@@ -196,7 +195,7 @@ async fn preview_1_programs_keep_their_exit_codes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sd_refuses_a_wrong_pattern_with_its_code_and_message() {
     if !all() {
-        return skipped("sd is built with OSTLER_REAL_PROGRAMS=all");
+        return not_asked("sd is built with OSTLER_REAL_PROGRAMS=all");
     }
     let (sd,) = programs!(SD);
     let agent = TestAgent::start().await;
@@ -209,7 +208,7 @@ async fn sd_refuses_a_wrong_pattern_with_its_code_and_message() {
 #[tokio::test(flavor = "multi_thread")]
 async fn uutils_sort_count_and_sum_as_the_tools_of_this_machine() {
     if !all() {
-        return skipped("coreutils takes minutes to build; OSTLER_REAL_PROGRAMS=all runs it");
+        return not_asked("coreutils takes minutes to build; OSTLER_REAL_PROGRAMS=all runs it");
     }
     let (coreutils,) = programs!(COREUTILS);
     let corpus = Corpus::new();
@@ -241,7 +240,7 @@ async fn uutils_sort_count_and_sum_as_the_tools_of_this_machine() {
 async fn same_as_its_native_twin(program: Program, args: &[&str], files: &[(&str, &[u8])]) {
     let (ours, theirs) = match (program.path(), program.native().path()) {
         (Ok(ours), Ok(theirs)) => (ours, theirs),
-        (Err(why), _) | (_, Err(why)) => return skipped(&why),
+        (Err(why), _) | (_, Err(why)) => return skipped(Need::Programs, &why),
     };
     let dir = tempfile::tempdir().unwrap();
     for (name, content) in files {
@@ -265,7 +264,7 @@ async fn same_as_its_native_twin(program: Program, args: &[&str], files: &[(&str
 #[tokio::test(flavor = "multi_thread")]
 async fn hexyl_dumps_a_binary_as_natively() {
     if !all() {
-        return skipped("hexyl and its native twin are built with OSTLER_REAL_PROGRAMS=all");
+        return not_asked("hexyl and its native twin are built with OSTLER_REAL_PROGRAMS=all");
     }
     let binary = std::fs::read(ostler_guests::fixtures::TOOLBOX_P1).unwrap();
     let binary: Vec<u8> = binary.into_iter().cycle().take(1 << 20).collect();
@@ -276,7 +275,7 @@ async fn hexyl_dumps_a_binary_as_natively() {
 #[tokio::test(flavor = "multi_thread")]
 async fn htmlq_selects_as_natively() {
     if !all() {
-        return skipped("htmlq and its native twin are built with OSTLER_REAL_PROGRAMS=all");
+        return not_asked("htmlq and its native twin are built with OSTLER_REAL_PROGRAMS=all");
     }
     let mut page = String::from("<html><body>");
     for number in 0..40_000 {
@@ -291,7 +290,7 @@ async fn htmlq_selects_as_natively() {
 fn the_programs_are_of_both_kinds() {
     let path = |program: Program| program.path();
     let (Ok(component), Ok(module)) = (path(RIPGREP), path(JAQ)) else {
-        return skipped("the programs are not built");
+        return skipped(Need::Programs, "the programs are not built");
     };
     let layer = |file: PathBuf| std::fs::read(file).unwrap()[6];
     assert_eq!((layer(component), layer(module)), (1, 0), "a component, and a module of {WASIP1}");

@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::TcpStream;
 
 use crate::support::jobs::{assert_successful, exit, groups, wasm, with_guests};
-use crate::support::programs::skipped;
+use crate::support::needs::{Need, skipped};
 use crate::support::system::{processes_of, runs};
 use crate::support::{DataDir, PATIENCE, TestAgent, binary, parse};
 
@@ -47,7 +47,7 @@ fn address(job: &JobHandle) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_answers_on_its_dynamic_port_and_ctrl_c_stops_it_in_order() {
     if !std::path::Path::new("/usr/bin/redis-server").exists() {
-        return skipped("redis-server is not installed (Debian package redis-server)");
+        return skipped(Need::Redis, "redis-server is not installed (Debian package redis-server)");
     }
     let data = DataDir::new();
     let job = format!("{JOBS}/redis.hcl");

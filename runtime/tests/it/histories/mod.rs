@@ -17,6 +17,7 @@ pub mod model;
 pub mod oracle;
 pub mod place;
 
+use crate::support::needs::{Need, skipped};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +81,7 @@ fn the_same_seed_draws_the_same_history() {
 async fn nothing_runs_twice_or_is_lost_whatever_happens_to_the_agent() {
     let mounts = place::mounts();
     if !mounts {
-        crate::support::programs::skipped("full disks of histories: no file system can be mounted");
+        skipped(Need::Mounts, "full disks of histories: no file system can be mounted");
     }
     let length = number("OSTLER_HISTORIES_LENGTH").and_then(|length| usize::try_from(length).ok());
     if let Some(seed) = number("OSTLER_HISTORIES_SEED") {

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use rig::Rig;
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::support::programs::skipped;
+use crate::support::needs::{Need, skipped};
 
 /// The rig, for one test at a time: each machine takes a processor.
 async fn rig() -> Option<(Rig, MutexGuard<'static, ()>)> {
@@ -31,7 +31,7 @@ async fn rig() -> Option<(Rig, MutexGuard<'static, ()>)> {
     match Rig::assemble().await {
         Ok(rig) => Some((rig, turn)),
         Err(missing) => {
-            skipped(&missing);
+            skipped(Need::Machine, &missing);
             None
         }
     }

@@ -4,6 +4,7 @@ pub mod agent_process;
 pub mod binary;
 pub mod http;
 pub mod jobs;
+pub mod needs;
 pub mod plugins;
 pub mod programs;
 pub mod signer;

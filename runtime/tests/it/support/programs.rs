@@ -10,7 +10,6 @@
 //! that wanted the program is skipped aloud.
 
 use std::fs::File;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -60,11 +59,6 @@ pub const COREUTILS: Program = Program {
 /// Are those built that take long? `OSTLER_REAL_PROGRAMS=all` asks for it.
 pub fn all() -> bool {
     std::env::var("OSTLER_REAL_PROGRAMS").is_ok_and(|which| which == "all")
-}
-
-/// Say that a test does nothing, and why; also where the output of tests that pass is not shown.
-pub fn skipped(why: &str) {
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }
 
 impl Program {

@@ -112,7 +112,7 @@ fn the_drawing_lists_the_same_edges_as_the_code() {
             if to.phase() != from.phase() {
                 found.insert(format!("{:?} -> {:?}", from.phase(), to.phase()));
             }
-            if depth < 7 && seen.insert(format!("{to:?}")) {
+            if depth < 6 && seen.insert(format!("{to:?}")) {
                 open.push_back((to, depth + 1));
             }
         }

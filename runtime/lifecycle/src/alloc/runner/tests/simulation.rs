@@ -5,6 +5,8 @@
 //! 200 seeds; 10,000 with `OSTLER_SOAK=1`. A seed that fails is printed; `OSTLER_TEST_SEED=N` runs it
 //! alone.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::restoring::restored;
 use super::*;
 use crate::task::handle::leftovers;
@@ -185,6 +187,9 @@ async fn simulate(seed: u64) {
     }
 }
 
+/// Seeds played at once.
+const PLAYERS: usize = 8;
+
 #[test]
 fn whatever_happens_no_task_runs_twice_and_everything_ends() {
     let soak = std::env::var_os("OSTLER_SOAK").is_some();
@@ -192,16 +197,32 @@ fn whatever_happens_no_task_runs_twice_and_everything_ends() {
         Ok(seed) => vec![seed.parse().unwrap()],
         Err(_) => (0..if soak { 10_000 } else { 200 }).collect(),
     };
-    for seed in seeds {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        let simulated = std::panic::AssertUnwindSafe(|| runtime.block_on(simulate(seed)));
-        if let Err(panic) = std::panic::catch_unwind(simulated) {
-            eprintln!("again with: OSTLER_TEST_SEED={seed} cargo test -p ostler --lib simulation");
-            std::panic::resume_unwind(panic);
+    // A life waits for threads more than it computes: several at once.
+    let next = AtomicUsize::new(0);
+    let play = || {
+        while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
+            again_when_it_fails(*seed);
         }
+    };
+    std::thread::scope(|scope| {
+        let players: Vec<_> = (0..PLAYERS).map(|_| scope.spawn(play)).collect();
+        for player in players {
+            player.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    });
+}
+
+fn again_when_it_fails(seed: u64) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    let simulated = std::panic::AssertUnwindSafe(|| runtime.block_on(simulate(seed)));
+    if let Err(panic) = std::panic::catch_unwind(simulated) {
+        eprintln!(
+            "again with: OSTLER_TEST_SEED={seed} cargo test -p ostler-lifecycle --lib simulation"
+        );
+        std::panic::resume_unwind(panic);
     }
 }
