@@ -66,3 +66,17 @@ fn the_test_that_the_list_of_attacks_is_about_is_there() {
         assert!(suite.contains(&format!("fn {name}(")), "{name}");
     }
 }
+
+#[test]
+fn the_readme_links_to_every_page() {
+    let readme = read("README.md");
+    let mut pages = 0;
+    for entry in std::fs::read_dir(root().join("docs")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name.ends_with(".md") {
+            pages += 1;
+            assert!(readme.contains(&format!("](docs/{name})")), "no link to docs/{name}");
+        }
+    }
+    assert!(pages > 3, "{pages}");
+}
