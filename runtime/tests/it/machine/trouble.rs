@@ -76,6 +76,10 @@ async fn a_full_disk_a_jumping_clock_a_read_only_disk_and_a_reboot_lose_nothing(
     machine.off().await;
     let mut machine = Machine::boot(&rig, &disk, None).await;
     machine.start_agent().await;
+    // Its status is that of before until its tasks say another: what is waited for is the program.
+    let runs =
+        format!("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -q 'slee[p] {STEADY}'");
+    machine.until("the service runs again", &runs).await;
     let alloc = machine.alloc_when("steady", "running").await;
     assert_eq!(machine.sleepers().await.get(&STEADY), Some(&1));
     assert_eq!((starts(&alloc, "prepare"), starts(&alloc, "main")), (2, 2), "{alloc:#?}");
