@@ -12,11 +12,11 @@ pub fn nearest<'a>(given: &str, valid: impl IntoIterator<Item = &'a str>) -> Opt
         return None;
     }
     let given = lower(given);
+    let length = letters(&given);
     let mut best: Option<(usize, &str)> = None;
     for name in valid.into_iter().filter(|name| letters(name) <= LENGTH_MAX) {
         let known = lower(name);
-        let (most, least) =
-            (letters(&given).max(letters(&known)), letters(&given).min(letters(&known)));
+        let (most, least) = (length.max(letters(&known)), length.min(letters(&known)));
         let allowed = (most / 3).max(1);
         // One letter for another is no likeness when there is only one.
         if most - least > allowed || (least < 2 && given != known) {

@@ -192,7 +192,7 @@ pub(super) fn fork(plan: &Plan) -> io::Result<Forked> {
     let agent = rustix::process::getpid();
     // SAFETY: the child calls only async-signal-safe functions (see `child`) and never returns;
     // everything it reads was made above.
-    let (pid, inside) = unsafe { fork_in(plan.cgroup.as_ref())? };
+    let (pid, inside) = unsafe { fork_in(plan.cgroup.as_ref(), Child::Own)? };
     if pid == 0 {
         // SAFETY: we are the only thread of a fresh child; `laid` points into `plan`, which is alive.
         unsafe { child(plan, &laid, agent) }
@@ -209,34 +209,17 @@ pub(super) fn fork(plan: &Plan) -> io::Result<Forked> {
 /// Fork into a cgroup, where that is possible: 0 in the child; and whether it is inside.
 ///
 /// # Safety
-/// As for `fork`.
-unsafe fn fork_in(cgroup: Option<&OwnedFd>) -> io::Result<(libc::pid_t, bool)> {
+/// As for `fork`. Of a sibling the C library does not hear: only in a process with one thread.
+pub(super) unsafe fn fork_in(
+    cgroup: Option<&OwnedFd>,
+    whose: Child,
+) -> io::Result<(libc::pid_t, bool)> {
     // SAFETY: as the caller says.
     let (pid, inside) = unsafe {
-        match cgroup.map(|cgroup| fork_into(cgroup, Child::Own)) {
+        match cgroup.map(|cgroup| fork_into(cgroup, whose)) {
             Some(pid) if pid >= 0 => (pid, true),
             // A kernel before 5.7, or a sandbox that does not let us.
-            _ => (libc::fork(), cgroup.is_none()),
-        }
-    };
-    if pid < 0 { Err(io::Error::last_os_error()) } else { Ok((pid, inside)) }
-}
-
-/// The same of a sibling: a child of this process's own parent.
-///
-/// # Safety
-/// As for `fork`, in a process with one thread; the C library does not hear of it.
-pub(super) unsafe fn fork_sibling_in(cgroup: Option<&OwnedFd>) -> io::Result<(libc::pid_t, bool)> {
-    // SAFETY: as the caller says; without CLONE_VM the child has its own memory and goes on on a copy
-    // of this stack.
-    let (pid, inside) = unsafe {
-        match cgroup.map(|cgroup| fork_into(cgroup, Child::Sibling)) {
-            Some(pid) if pid >= 0 => (pid, true),
-            _ => {
-                let flags = libc::CLONE_PARENT | libc::SIGCHLD;
-                let pid = libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0);
-                (libc::pid_t::try_from(pid).unwrap_or(-1), cgroup.is_none())
-            }
+            _ => (fork_plainly(whose), cgroup.is_none()),
         }
     };
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok((pid, inside)) }
@@ -244,9 +227,29 @@ pub(super) unsafe fn fork_sibling_in(cgroup: Option<&OwnedFd>) -> io::Result<(li
 
 /// Whose child is forked.
 #[derive(Clone, Copy)]
-enum Child {
+pub(super) enum Child {
+    /// This process's.
     Own,
+    /// Its parent's.
     Sibling,
+}
+
+/// Fork where this process is: negative when the kernel refuses.
+///
+/// # Safety
+/// As for [`fork_in`].
+unsafe fn fork_plainly(whose: Child) -> libc::pid_t {
+    // SAFETY: as the caller says; without CLONE_VM the child has its own memory and goes on on a copy
+    // of this stack.
+    let pid = unsafe {
+        match whose {
+            Child::Own => return libc::fork(),
+            Child::Sibling => {
+                libc::syscall(libc::SYS_clone, libc::CLONE_PARENT | libc::SIGCHLD, 0, 0, 0, 0)
+            }
+        }
+    };
+    libc::pid_t::try_from(pid).unwrap_or(-1)
 }
 
 /// The kernel's `clone_args`, as far as needed (version 2, Linux 5.7).

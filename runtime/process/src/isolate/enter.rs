@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{Walls, borrowed, inside, sys};
-use crate::child::{self, Forked, Plan};
+use crate::child::{self, Child, Forked, Plan};
 use ostler_model::isolation::Part;
 
 /// The first process of a task's pid namespace. Everything in there ends with it.
@@ -103,14 +103,14 @@ impl Helper<'_> {
         let alone = self.walls.has(Part::Pids);
         if alone {
             // SAFETY: this process has one thread.
-            let (init, _moved) = unsafe { child::fork_sibling_in(cgroup)? };
+            let (init, _moved) = unsafe { child::fork_in(cgroup, Child::Sibling)? };
             if init == 0 {
                 be_init(self.life.as_raw_fd());
             }
             both.init = Pid::from_raw(init);
         }
         // SAFETY: the same.
-        let (task, moved) = unsafe { child::fork_sibling_in(cgroup)? };
+        let (task, moved) = unsafe { child::fork_in(cgroup, Child::Sibling)? };
         if task == 0 {
             let parent = (!alone).then_some(self.shim);
             inside::run(self.plan, self.child, self.walls, parent);
