@@ -33,7 +33,7 @@ use ostler_plugin::PluginRuntime;
 use ostler_plugin::bindings::since_0_1::device_world::DevicePluginPre;
 use ostler_plugin::device::DevicePlugin;
 use ostler_plugin::host::call_state::HostTime;
-use ostler_plugin::host::wasm_task::{TaskInput, WasmTaskSpec};
+use ostler_plugin::host::wasm_task::{TaskStdin, WasmTaskSpec};
 use ostler_plugin::host::{CallState, HostServices, PluginContext, imports};
 use ostler_sandbox::{CpuMeter, EngineKind, StoreLimits, meter_host_calls, new_store};
 use serde_json::{Value, json};
@@ -396,7 +396,7 @@ impl Arena {
                 limits: TaskLimits { memory_bytes_max: 32 << 20, ..TaskLimits::default() },
                 listen: false,
                 connect: vec![],
-                input: TaskInput::Nothing,
+                input: TaskStdin::Nothing,
             };
             let host = &self.services.wasm_tasks;
             let id = host.spawn(Arc::clone(&context), spec).await.expect("it starts");

@@ -18,7 +18,10 @@ use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
 use ostler_benches::percentiles::{median, number};
 use ostler_benches::promise::Promises;
 use ostler_device::manager::{DeviceManager, DeviceOptions};
+use ostler_device::source::DeviceFingerprint;
 use ostler_device::source::DeviceSource;
+use ostler_health::refresh::NextCheck;
+use ostler_health::refresh::Refresher;
 use ostler_model::clock::{self, Clock, Stopwatch, Timestamp};
 use ostler_model::device::{
     DeviceGroup, DeviceInstance, GroupKey, Health, HealthState, Reservation,
@@ -30,8 +33,6 @@ use ostler_model::rng::Rng;
 use ostler_model::stats::{DeviceGroupStats, InstanceStats, StatObject, StatValue};
 use ostler_node::watch::Watcher;
 use ostler_node::{Node, NodeView};
-use ostler_plugin::convert::{DeviceFingerprint, NextCheck};
-use ostler_plugin::refresh::Refresher;
 
 /// Instances of one group.
 const GROUP: usize = 5;
@@ -73,7 +74,8 @@ impl DeviceSource for Measuring {
                 .collect(),
             attributes: vec![],
         });
-        let found = DeviceFingerprint { groups: groups.collect(), next: NextCheck::default() };
+        let groups = groups.collect();
+        let found = DeviceFingerprint { health: healthy, groups, next: NextCheck::default() };
         Box::pin(async move { Ok(found) })
     }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostler_device::manager::{DeviceManager, DeviceOptions};
+use ostler_health::policy::FailurePolicy;
+use ostler_health::refresh::Refresher;
 use ostler_model::clock::Clock;
 use ostler_model::grants::Grants;
 use ostler_model::json::JsonObject;
@@ -15,10 +17,8 @@ use ostler_node::{Node, NodeId, NodeView};
 use ostler_plugin::device::DevicePlugin;
 use ostler_plugin::host::HostServices;
 use ostler_plugin::host::wasm_task::WasmTaskHost;
-use ostler_plugin::policy::FailurePolicy;
-use ostler_plugin::refresh::Refresher;
 use ostler_plugin::{Plugin, PluginRuntime, PluginSpec};
-use ostler_process::{Options, ProcessHost};
+use ostler_process::{ProcessHost, ProcessOptions};
 use ostler_sandbox::{Sandbox, SandboxConfig};
 
 /// Loads plugins, with code kept in `code`. To be called on the control runtime.
@@ -40,7 +40,7 @@ pub fn host_services(code: &Path) -> HostServices {
     let config = SandboxConfig::new(code.to_owned()).expect("the path of this program");
     let sandbox = Arc::new(Sandbox::new(config).expect("a sandbox"));
     let (clock, rng) = (Clock::system(), Rng::system());
-    let processes = ProcessHost::new(Options {
+    let processes = ProcessHost::new(ProcessOptions {
         control: control.clone(),
         kill_with_agent: true,
         supervision: None,

@@ -4,13 +4,13 @@
 #
 #   ostler run examples/jobs/devices.hcl
 #   ostler run --data-dir data examples/jobs/devices.hcl    (the devices are in data/devices)
-#   ostler node status                                      (what this node has to lend)
+#   ostler node status                                      (what this node has to assign)
 #
 # A GPU is asked for in the same way: device "nvidia/gpu" { … }
 job "devices" {
   type = "batch"
 
-  group "lent" {
+  group "assigned" {
     task "show" {
       driver = "wasm"
 

@@ -5,7 +5,7 @@ job "hello" {
   type = "batch"
 
   group "greeters" {
-    # A component of wasi:cli/command. It sees its own directories and the device it was lent,
+    # A component of wasi:cli/command. It sees its own directories and the device it was assigned,
     # and nothing else of this machine.
     task "wasm" {
       driver = "wasm"

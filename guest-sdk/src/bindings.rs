@@ -15,7 +15,7 @@
 
 pub mod driver {
     wit_bindgen::generate!({
-        path: "../wit/since-0.1",
+        path: "wit/since-0.1",
         world: "ostler:plugin/driver-plugin",
         pub_export_macro: true,
         default_bindings_module: "ostler_sdk::bindings::driver",
@@ -27,7 +27,7 @@ pub mod driver {
 
 pub mod device {
     wit_bindgen::generate!({
-        path: "../wit/since-0.1",
+        path: "wit/since-0.1",
         world: "ostler:plugin/device-plugin",
         pub_export_macro: true,
         default_bindings_module: "ostler_sdk::bindings::device",

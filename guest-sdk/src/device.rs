@@ -30,7 +30,8 @@ pub trait DevicePlugin {
     /// Which devices are here: all of them, not a difference.
     ///
     /// # Errors
-    /// The devices cannot be looked for. None being there is not an error.
+    /// Looking failed. Nothing being here that the plugin stands for is not an error, but
+    /// [`Health::undetected`].
     fn fingerprint() -> Result<Fingerprint, Error>;
 
     /// How a task uses the claimed instances. Must give the same answer twice.
@@ -96,9 +97,15 @@ impl DeviceInfo {
 }
 
 impl Fingerprint {
-    /// These groups, looked at again only when a watch fires.
-    pub fn new(groups: Vec<Group>) -> Self {
-        Self { groups, next_check: None, watch: Watches::none() }
+    /// This health, no groups yet, looked at again only when a watch fires.
+    pub fn new(health: Health) -> Self {
+        Self { health, groups: vec![], next_check: None, watch: Watches::none() }
+    }
+
+    /// Add groups.
+    pub fn groups(mut self, groups: impl IntoIterator<Item = Group>) -> Self {
+        self.groups.extend(groups);
+        self
     }
 
     /// Ask again after this time.
@@ -185,7 +192,7 @@ impl Reservation {
         self
     }
 
-    /// Lend a device node to the task.
+    /// Assign a device node to the task.
     pub fn device_node(mut self, node: DeviceNode) -> Self {
         self.device_nodes.push(node);
         self

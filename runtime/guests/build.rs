@@ -104,6 +104,7 @@ fn build() -> Result<(), String> {
     let out = PathBuf::from(variable("OUT_DIR")?);
     let examples = repository.join("examples");
     let target_dir = nested_target_dir(&out, repository);
+    println!("cargo::rustc-env=OSTLER_GUESTS_TARGET={}", target_dir.display());
 
     add_missing_targets()?;
     let mut wanted: Vec<&Guest> = ALWAYS.iter().collect();

@@ -15,7 +15,7 @@ use ostler_plugin::record::file;
 use ostler_plugin::schema::ConfigSchema;
 use ostler_sandbox::{detect_format, prescan};
 
-pub use ostler_plugin::fuzz::{answers, handles, tape};
+pub use ostler_plugin::fuzz::{answers, handles, trace};
 
 /// A target: its name, and the function.
 pub type Target = (&'static str, fn(&[u8]));
@@ -25,7 +25,7 @@ pub const TARGETS: [Target; 12] = [
     ("plugin", plugin),
     ("answers", answers),
     ("handles", handles),
-    ("tape", tape),
+    ("trace", trace),
     ("recording", recording),
     ("config", config),
     ("job", job),
@@ -50,7 +50,7 @@ pub fn plugin(bytes: &[u8]) {
 pub fn recording(bytes: &[u8]) {
     if let Ok(recording) = file::decode(bytes) {
         for call in &recording.calls {
-            tape(&call.reel);
+            trace(&call.trace);
         }
         let again = file::encode(&recording).map(|bytes| file::decode(&bytes));
         debug_assert!(again.is_err() || again == Ok(Ok(recording)), "written is not what is read");
@@ -116,7 +116,7 @@ mod tests {
     use proptest::sample::Index;
 
     use super::*;
-    use ostler_plugin::record::{Outcome, RecordedCall, Recording};
+    use ostler_plugin::record::{CallOutcome, RecordedCall, Recording};
 
     const COMPONENT: &str = r#"(component
         (import "ostler:plugin/log@0.1.0" (instance))
@@ -173,8 +173,8 @@ mod tests {
     fn recorded() -> Vec<u8> {
         let call = RecordedCall {
             function: "start".to_owned(),
-            reel: vec![0; 40],
-            outcome: Outcome::answered(),
+            trace: vec![0; 40],
+            outcome: CallOutcome::answered(),
             ..RecordedCall::default()
         };
         file::encode(&Recording { calls: vec![call], ..Recording::default() }).unwrap()

@@ -1,4 +1,4 @@
-//! Where the bytes of plugins come from, and whether they are believed.
+//! Where the bytes of plugins come from, and whether they are trusted.
 //!
 //! ```text
 //! oci://… ─► registry::Client ─► registry::Store: pinned by digest ─► bytes

@@ -6,14 +6,15 @@
 //!  plugin p failed        ┘  failed                   c ─► q
 //! ```
 //! Pure. A plugin that fails keeps its groups, every instance unhealthy with the reason: it may come
-//! back, and tasks may hold them. A group that two plugins report belongs to one: two owners of one
-//! name could not be told apart in a reservation. That is the one to whom the configuration grants it
-//! most narrowly, and of two equals the first.
+//! back, and tasks may hold them. So are the instances of one that says itself that it is unhealthy. A
+//! group that two plugins report belongs to one: two owners of one name could not be told apart in a
+//! reservation. That is the one to whom the configuration grants it most narrowly, and of two equals
+//! the first.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use ostler_model::device::{DeviceGroup, GroupKey, Health, HealthState};
+use ostler_model::device::{DeviceGroup, DeviceInstance, GroupKey, Health, HealthState};
 use ostler_model::ids::PluginName;
 use ostler_model::stats::DeviceGroupStats;
 
@@ -23,11 +24,18 @@ struct Answer {
     /// How narrowly each of them is granted to the plugin, where that is known.
     claims: BTreeMap<GroupKey, u32>,
     health: Health,
+    /// It did not answer when it was last asked, or wrongly.
+    failed: bool,
 }
 
 impl Answer {
     fn healthy(&self) -> bool {
         self.health.state == HealthState::Healthy
+    }
+
+    /// Of an instance: what is said of the plugin goes before.
+    fn health_of<'a>(&'a self, instance: &'a DeviceInstance) -> &'a Health {
+        if self.healthy() { &instance.health } else { &self.health }
     }
 }
 
@@ -40,7 +48,7 @@ pub struct Inventory {
 
 /// What an answer changed of who owns what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct GroupChanges {
     /// Groups of the answer that another plugin has, and which.
     pub left_out: Vec<(GroupKey, PluginName)>,
     /// Groups that are no longer the plugin's, and whose they are now.
@@ -50,58 +58,38 @@ pub struct Moved {
 }
 
 impl Inventory {
-    /// A plugin answered: this is all it sees now.
-    pub fn found(&mut self, plugin: &PluginName, groups: Vec<DeviceGroup>) -> Moved {
-        self.found_with(plugin, groups, |_| 0)
-    }
-
-    /// The same, with how narrowly each group is granted to it.
-    pub fn found_with(
-        &mut self,
-        plugin: &PluginName,
-        groups: Vec<DeviceGroup>,
-        claim: impl Fn(&GroupKey) -> u32,
-    ) -> Moved {
-        let health = Health { state: HealthState::Healthy, reason: String::new() };
-        let claims = groups.iter().map(|group| (group.key.clone(), claim(&group.key))).collect();
-        self.replace(plugin, groups, claims, health)
-    }
-
     /// Is this what the plugin said last? Then nothing is to be done.
     #[must_use]
-    pub fn says(&self, plugin: &PluginName, groups: &[DeviceGroup]) -> bool {
+    pub fn says(&self, plugin: &PluginName, health: &Health, groups: &[DeviceGroup]) -> bool {
         self.answers.get(plugin).is_some_and(|answer| {
-            answer.health.state == HealthState::Healthy
+            !answer.failed
+                && answer.health == *health
                 && answer.groups.len() == groups.len()
                 && groups.iter().all(|group| answer.groups.get(&group.key) == Some(group))
         })
     }
 
-    /// A plugin answered that there is nothing for it on this node, and why: not a failure.
-    pub fn undetected(&mut self, plugin: &PluginName, reason: &str) -> Moved {
-        let health = Health { state: HealthState::Undetected, reason: reason.to_owned() };
-        self.replace(plugin, Vec::new(), BTreeMap::new(), health)
-    }
-
-    fn replace(
+    /// A plugin answered: how it is, all it sees now, and how narrowly each group is granted to it.
+    pub fn found(
         &mut self,
         plugin: &PluginName,
-        groups: Vec<DeviceGroup>,
-        claims: BTreeMap<GroupKey, u32>,
         health: Health,
-    ) -> Moved {
+        groups: Vec<DeviceGroup>,
+        claim: impl Fn(&GroupKey) -> u32,
+    ) -> GroupChanges {
+        let claims = groups.iter().map(|group| (group.key.clone(), claim(&group.key))).collect();
         let groups = groups.into_iter().map(|group| (group.key.clone(), group)).collect();
-        self.answers.insert(plugin.clone(), Answer { groups, claims, health });
-        let mut moved = Moved::default();
+        self.answers.insert(plugin.clone(), Answer { groups, claims, health, failed: false });
+        let mut moved = GroupChanges::default();
         let own = self.owners.iter().filter(|(_, owner)| *owner == plugin);
         let lost: Vec<GroupKey> =
             own.map(|(key, _)| key).filter(|key| !self.reports(plugin, key)).cloned().collect();
         for key in lost {
             self.owners.remove(&key);
-            match self.heir(&key) {
-                Some(heir) => {
-                    self.owners.insert(key.clone(), heir.clone());
-                    moved.passed_on.push((key, heir));
+            match self.next_owner(&key) {
+                Some(next) => {
+                    self.owners.insert(key.clone(), next.clone());
+                    moved.passed_on.push((key, next));
                 }
                 None => moved.gone.push(key),
             }
@@ -129,7 +117,9 @@ impl Inventory {
 
     /// A plugin did not answer, or wrongly.
     pub fn failed(&mut self, plugin: &PluginName, reason: &str) {
-        self.answers.entry(plugin.clone()).or_default().health = unhealthy(reason);
+        let answer = self.answers.entry(plugin.clone()).or_default();
+        answer.health = Health { state: HealthState::Unhealthy, reason: reason.to_owned() };
+        answer.failed = true;
     }
 
     fn reports(&self, plugin: &PluginName, key: &GroupKey) -> bool {
@@ -138,11 +128,11 @@ impl Inventory {
 
     /// Who gets a group that its owner lost: one to whom it is granted more narrowly, then one that
     /// works.
-    fn heir(&self, key: &GroupKey) -> Option<PluginName> {
+    fn next_owner(&self, key: &GroupKey) -> Option<PluginName> {
         let candidates = self.answers.iter().filter(|(_, a)| a.groups.contains_key(key));
         let claim = |answer: &Answer| answer.claims.get(key).copied().unwrap_or_default();
-        let heir = candidates.min_by_key(|(_, answer)| (Reverse(claim(answer)), !answer.healthy()));
-        heir.map(|(name, _)| name.clone())
+        let next = candidates.min_by_key(|(_, answer)| (Reverse(claim(answer)), !answer.healthy()));
+        next.map(|(name, _)| name.clone())
     }
 
     /// Whose group this is.
@@ -171,12 +161,16 @@ impl Inventory {
     /// The first of these instances that its owner's newest answer does not call healthy. While the
     /// owner fails nothing is known of them: its own answer to a reserve then counts.
     #[must_use]
-    pub fn ailing(&self, key: &GroupKey, instances: &[String]) -> Option<(String, Health)> {
+    pub fn first_unhealthy(
+        &self,
+        key: &GroupKey,
+        instances: &[String],
+    ) -> Option<(String, Health)> {
         let answer = self.answers.get(self.owners.get(key)?)?;
-        let group = answer.groups.get(key).filter(|_| answer.healthy())?;
-        let mut ill = group.instances.iter().filter(|one| one.health.state != HealthState::Healthy);
-        let found = ill.find(|one| instances.contains(&one.id))?;
-        Some((found.id.clone(), found.health.clone()))
+        let group = answer.groups.get(key).filter(|_| !answer.failed)?;
+        let mut held = group.instances.iter().filter(|one| instances.contains(&one.id));
+        let ill = held.find(|one| answer.health_of(one).state != HealthState::Healthy)?;
+        Some((ill.id.clone(), answer.health_of(ill).clone()))
     }
 
     fn instances(&self, plugin: &PluginName, key: &GroupKey) -> BTreeSet<&str> {
@@ -218,10 +212,8 @@ impl Inventory {
         let groups = self.owners.iter().filter_map(|(key, owner)| {
             let answer = self.answers.get(owner)?;
             let mut group = answer.groups.get(key)?.clone();
-            if !answer.healthy() {
-                for instance in &mut group.instances {
-                    instance.health.clone_from(&answer.health);
-                }
+            for instance in &mut group.instances {
+                instance.health = answer.health_of(instance).clone();
             }
             Some(group)
         });
@@ -233,10 +225,6 @@ impl Inventory {
     pub fn plugins(&self) -> BTreeMap<PluginName, Health> {
         self.answers.iter().map(|(name, answer)| (name.clone(), answer.health.clone())).collect()
     }
-}
-
-fn unhealthy(reason: &str) -> Health {
-    Health { state: HealthState::Unhealthy, reason: reason.to_owned() }
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use ostler_model::device::DeviceInstance;
 
 fn plugin(name: &str) -> PluginName {
     PluginName::new(name).unwrap()
@@ -15,13 +14,25 @@ fn key(name: &str) -> GroupKey {
 }
 
 fn group(owner: &str, name: &str) -> DeviceGroup {
-    let health = Health { state: HealthState::Healthy, reason: String::new() };
     DeviceGroup {
         key: key(name),
         plugin: plugin(owner),
-        instances: vec![DeviceInstance { id: "0".into(), health, locality: None }],
+        instances: vec![DeviceInstance { id: "0".into(), health: healthy(), locality: None }],
         attributes: vec![],
     }
+}
+
+fn healthy() -> Health {
+    Health { state: HealthState::Healthy, reason: String::new() }
+}
+
+fn unhealthy(reason: &str) -> Health {
+    Health { state: HealthState::Unhealthy, reason: reason.to_owned() }
+}
+
+/// A healthy plugin to whom nothing is granted more narrowly than to others.
+fn found(inventory: &mut Inventory, who: &str, groups: Vec<DeviceGroup>) -> GroupChanges {
+    inventory.found(&plugin(who), healthy(), groups, |_| 0)
 }
 
 fn owners(inventory: &Inventory) -> Vec<(String, String)> {
@@ -36,32 +47,32 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 #[test]
 fn a_group_of_two_plugins_is_the_first_ones_until_it_no_longer_reports_it() {
     let mut inventory = Inventory::default();
-    inventory.found(&plugin("q"), vec![group("q", "a")]);
-    let moved = inventory.found(&plugin("p"), vec![group("p", "a"), group("p", "b")]);
+    found(&mut inventory, "q", vec![group("q", "a")]);
+    let moved = found(&mut inventory, "p", vec![group("p", "a"), group("p", "b")]);
     assert_eq!(moved.left_out, [(key("a"), plugin("q"))]);
     assert_eq!(owners(&inventory), pairs(&[("a", "q"), ("b", "p")]));
-    inventory.found(&plugin("q"), vec![group("q", "a")]);
+    found(&mut inventory, "q", vec![group("q", "a")]);
     assert_eq!(owners(&inventory), pairs(&[("a", "q"), ("b", "p")]), "it stays with q");
-    let moved = inventory.found(&plugin("q"), vec![]);
+    let moved = found(&mut inventory, "q", vec![]);
     assert_eq!(moved.passed_on, [(key("a"), plugin("p"))]);
     assert_eq!(owners(&inventory), pairs(&[("a", "p"), ("b", "p")]), "at once, p is not asked");
-    let moved = inventory.found(&plugin("q"), vec![group("q", "a")]);
+    let moved = found(&mut inventory, "q", vec![group("q", "a")]);
     assert_eq!(moved.left_out, [(key("a"), plugin("p"))], "now p was first");
 }
 
 #[test]
 fn a_group_belongs_to_the_plugin_to_whom_it_is_granted_most_narrowly_whoever_comes_first() {
     let mut inventory = Inventory::default();
-    inventory.found_with(&plugin("any"), vec![group("any", "a"), group("any", "b")], |_| 1);
-    let moved = inventory.found_with(&plugin("own"), vec![group("own", "a")], |_| 9);
+    inventory.found(&plugin("any"), healthy(), vec![group("any", "a"), group("any", "b")], |_| 1);
+    let moved = inventory.found(&plugin("own"), healthy(), vec![group("own", "a")], |_| 9);
     assert_eq!(moved.passed_on, [(key("a"), plugin("own"))]);
     assert_eq!(owners(&inventory), pairs(&[("a", "own"), ("b", "any")]));
     let again = vec![group("any", "a"), group("any", "b")];
-    let moved = inventory.found_with(&plugin("any"), again, |_| 1);
+    let moved = inventory.found(&plugin("any"), healthy(), again, |_| 1);
     assert_eq!(moved.left_out, [(key("a"), plugin("own"))]);
     inventory.failed(&plugin("own"), "it trapped");
     assert_eq!(owners(&inventory), pairs(&[("a", "own"), ("b", "any")]), "it may come back");
-    inventory.found(&plugin("own"), vec![]);
+    found(&mut inventory, "own", vec![]);
     assert_eq!(owners(&inventory), pairs(&[("a", "any"), ("b", "any")]));
 }
 
@@ -69,24 +80,28 @@ fn a_group_belongs_to_the_plugin_to_whom_it_is_granted_most_narrowly_whoever_com
 fn only_an_answer_that_is_the_last_one_again_is_no_news() {
     let mut inventory = Inventory::default();
     let answer = [group("p", "a"), group("p", "b")];
-    assert!(!inventory.says(&plugin("p"), &answer), "it has said nothing");
-    assert!(!inventory.says(&plugin("p"), &[]), "not even that it has none");
-    inventory.found(&plugin("p"), answer.to_vec());
-    assert!(inventory.says(&plugin("p"), &answer));
-    assert!(!inventory.says(&plugin("q"), &answer), "another one");
-    assert!(!inventory.says(&plugin("p"), &answer[..1]), "one is gone");
+    assert!(!inventory.says(&plugin("p"), &healthy(), &answer), "it has said nothing");
+    assert!(!inventory.says(&plugin("p"), &healthy(), &[]), "not even that it has none");
+    found(&mut inventory, "p", answer.to_vec());
+    assert!(inventory.says(&plugin("p"), &healthy(), &answer));
+    assert!(!inventory.says(&plugin("q"), &healthy(), &answer), "another one");
+    assert!(!inventory.says(&plugin("p"), &healthy(), &answer[..1]), "one is gone");
     let mut ill = answer.to_vec();
     ill[1].instances[0].health.state = HealthState::Unhealthy;
-    assert!(!inventory.says(&plugin("p"), &ill), "one is ill");
+    assert!(!inventory.says(&plugin("p"), &healthy(), &ill), "one is ill");
     inventory.failed(&plugin("p"), "it trapped");
-    assert!(!inventory.says(&plugin("p"), &answer), "it comes back");
+    assert!(!inventory.says(&plugin("p"), &healthy(), &answer), "it comes back");
+    assert!(!inventory.says(&plugin("p"), &unhealthy("it trapped"), &answer), "it says so itself");
+    inventory.found(&plugin("p"), unhealthy("hot"), answer.to_vec(), |_| 0);
+    assert!(inventory.says(&plugin("p"), &unhealthy("hot"), &answer));
+    assert!(!inventory.says(&plugin("p"), &unhealthy("wet"), &answer), "for another reason");
 }
 
 #[test]
 fn a_plugin_that_fails_keeps_its_groups_unhealthy_and_touches_no_others() {
     let mut inventory = Inventory::default();
-    inventory.found(&plugin("p"), vec![group("p", "a")]);
-    inventory.found(&plugin("q"), vec![group("q", "a"), group("q", "b")]);
+    found(&mut inventory, "p", vec![group("p", "a")]);
+    found(&mut inventory, "q", vec![group("q", "a"), group("q", "b")]);
     inventory.failed(&plugin("p"), "it trapped");
     let groups = inventory.groups();
     assert_eq!(owners(&inventory), pairs(&[("a", "p"), ("b", "q")]));
@@ -95,19 +110,34 @@ fn a_plugin_that_fails_keeps_its_groups_unhealthy_and_touches_no_others() {
     assert_eq!(groups[1].instances[0].health.state, HealthState::Healthy);
     let states: Vec<_> = inventory.plugins().into_values().map(|health| health.state).collect();
     assert_eq!(states, [HealthState::Unhealthy, HealthState::Healthy]);
-    inventory.found(&plugin("p"), vec![group("p", "a")]);
+    found(&mut inventory, "p", vec![group("p", "a")]);
     assert_eq!(inventory.groups()[0].instances[0].health.state, HealthState::Healthy);
     inventory.failed(&plugin("never-answered"), "it hangs");
     assert_eq!(inventory.groups().len(), 2);
 }
 
 #[test]
+fn a_plugin_that_says_it_is_unhealthy_says_so_of_each_of_its_instances() {
+    let mut inventory = Inventory::default();
+    let held = (key("a"), ["0".to_owned()]);
+    inventory.found(&plugin("p"), unhealthy("being updated"), vec![group("p", "a")], |_| 0);
+    assert_eq!(inventory.groups()[0].instances[0].health, unhealthy("being updated"));
+    let first = inventory.first_unhealthy(&held.0, &held.1);
+    assert_eq!(first, Some(("0".to_owned(), unhealthy("being updated"))));
+    inventory.failed(&plugin("p"), "it trapped");
+    assert_eq!(inventory.first_unhealthy(&held.0, &held.1), None, "nothing is known of them now");
+    found(&mut inventory, "p", vec![group("p", "a")]);
+    assert_eq!(inventory.first_unhealthy(&held.0, &held.1), None);
+    assert_eq!(inventory.groups()[0].instances[0].health, healthy());
+}
+
+#[test]
 fn a_changed_vendor_is_another_group_and_the_old_one_is_gone() {
     let mut inventory = Inventory::default();
-    inventory.found(&plugin("p"), vec![group("p", "a")]);
+    found(&mut inventory, "p", vec![group("p", "a")]);
     let mut renamed = group("p", "a");
     renamed.key.vendor = "other".into();
-    let moved = inventory.found(&plugin("p"), vec![renamed]);
+    let moved = found(&mut inventory, "p", vec![renamed]);
     assert_eq!(moved.gone, [key("a")]);
     assert_eq!(inventory.owner(&key("a")), None);
     assert_eq!(inventory.owner_with(&key("a"), &["0".to_owned()]), Err(None));
@@ -117,8 +147,9 @@ fn a_changed_vendor_is_another_group_and_the_old_one_is_gone() {
 #[test]
 fn nothing_for_a_plugin_on_this_node_is_no_failure() {
     let mut inventory = Inventory::default();
-    inventory.found(&plugin("p"), vec![group("p", "a")]);
-    let moved = inventory.undetected(&plugin("p"), "no card");
+    found(&mut inventory, "p", vec![group("p", "a")]);
+    let undetected = Health { state: HealthState::Undetected, reason: "no card".into() };
+    let moved = inventory.found(&plugin("p"), undetected, vec![], |_| 0);
     assert_eq!(moved.gone, [key("a")]);
     assert_eq!(inventory.groups(), vec![]);
     let health = inventory.health(&plugin("p")).unwrap();
@@ -129,7 +160,7 @@ fn nothing_for_a_plugin_on_this_node_is_no_failure() {
 #[test]
 fn an_instance_is_its_owners_while_the_newest_answer_has_it() {
     let mut inventory = Inventory::default();
-    inventory.found(&plugin("p"), vec![group("p", "a")]);
+    found(&mut inventory, "p", vec![group("p", "a")]);
     let ids = ["0".to_owned(), "1".to_owned()];
     assert_eq!(inventory.owner_with(&key("a"), &ids[..1]), Ok(&plugin("p")));
     assert_eq!(inventory.owner_with(&key("a"), &ids), Err(Some("1")));
@@ -140,8 +171,8 @@ fn an_instance_is_its_owners_while_the_newest_answer_has_it() {
 #[test]
 fn a_plugin_measures_only_what_is_its_own() {
     let mut inventory = Inventory::default();
-    inventory.found(&plugin("p"), vec![group("p", "a")]);
-    inventory.found(&plugin("q"), vec![group("q", "b")]);
+    found(&mut inventory, "p", vec![group("p", "a")]);
+    found(&mut inventory, "q", vec![group("q", "b")]);
     let measured = |name: &str, ids: &[&str]| DeviceGroupStats {
         key: key(name),
         instances: ids.iter().map(|id| ((*id).to_owned(), std::sync::Arc::default())).collect(),
@@ -182,7 +213,7 @@ proptest! {
             let speaker = match said {
                 Said::Found(p, groups) => {
                     let answer = groups.iter().map(|name| group(names[p], name)).collect();
-                    inventory.found(&plugin(names[p]), answer);
+                    found(&mut inventory, names[p], answer);
                     reported[p] = groups;
                     p
                 }

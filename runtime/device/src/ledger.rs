@@ -20,14 +20,14 @@ use ostler_model::resources::AllocatedDevice;
 
 /// Who holds an instance.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Holder {
+pub struct InstanceHolder {
     /// The allocation.
     pub alloc: AllocId,
     /// Its task.
     pub task: TaskName,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for InstanceHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "task {} of allocation {}", self.task, self.alloc.short())
     }
@@ -35,13 +35,13 @@ impl fmt::Display for Holder {
 
 /// One instance and its holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct HeldInstance {
     /// Group of the instance.
     pub group: GroupKey,
     /// Id of the instance in its group.
     pub instance: String,
     /// Who has it.
-    pub holder: Holder,
+    pub holder: InstanceHolder,
 }
 
 /// An instance asked for is not free: which, and who has it (another task, or the asker itself when
@@ -51,13 +51,13 @@ pub struct Held {
     "device {} instance {} is held by {}; stop that allocation to free it",
     .0.group, .0.instance, .0.holder
 )]
-pub struct ClaimError(pub Box<Held>);
+pub struct ClaimError(pub Box<HeldInstance>);
 
-/// The ledger. As data it is a list of [`Held`].
+/// The ledger. As data it is a list of [`HeldInstance`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "Vec<Held>", try_from = "Vec<Held>")]
+#[serde(into = "Vec<HeldInstance>", try_from = "Vec<HeldInstance>")]
 pub struct DeviceLedger {
-    held: BTreeMap<GroupKey, BTreeMap<String, Holder>>,
+    held: BTreeMap<GroupKey, BTreeMap<String, InstanceHolder>>,
 }
 
 impl DeviceLedger {
@@ -68,7 +68,7 @@ impl DeviceLedger {
     /// [`ClaimError`] with the first instance that is not free and its holder.
     pub fn claim(
         &mut self,
-        holder: &Holder,
+        holder: &InstanceHolder,
         devices: &[AllocatedDevice],
     ) -> Result<(), ClaimError> {
         let mut asked = BTreeSet::new();
@@ -76,7 +76,7 @@ impl DeviceLedger {
             let taken_by =
                 if asked.insert((group, id)) { self.holder(group, id) } else { Some(holder) };
             if let Some(taken_by) = taken_by {
-                return Err(ClaimError(Box::new(Held {
+                return Err(ClaimError(Box::new(HeldInstance {
                     group: group.clone(),
                     instance: id.clone(),
                     holder: taken_by.clone(),
@@ -90,19 +90,19 @@ impl DeviceLedger {
     }
 
     /// Free what a task holds. Returns what was freed; nothing the second time.
-    pub fn release(&mut self, holder: &Holder) -> Vec<Held> {
+    pub fn release(&mut self, holder: &InstanceHolder) -> Vec<HeldInstance> {
         self.release_where(|candidate| candidate == holder)
     }
 
     /// Free what all the tasks of an allocation hold. Returns what was freed; nothing the second
     /// time.
-    pub fn release_alloc(&mut self, alloc: AllocId) -> Vec<Held> {
+    pub fn release_alloc(&mut self, alloc: AllocId) -> Vec<HeldInstance> {
         self.release_where(|candidate| candidate.alloc == alloc)
     }
 
     /// Free what the holders of whom `goes` is true hold. Returns what was freed.
-    pub fn release_where(&mut self, goes: impl Fn(&Holder) -> bool) -> Vec<Held> {
-        let freed: Vec<Held> = self.holders().filter(|held| goes(&held.holder)).collect();
+    pub fn release_where(&mut self, goes: impl Fn(&InstanceHolder) -> bool) -> Vec<HeldInstance> {
+        let freed: Vec<HeldInstance> = self.holders().filter(|held| goes(&held.holder)).collect();
         self.held.retain(|_, instances| {
             instances.retain(|_, holder| !goes(holder));
             !instances.is_empty()
@@ -112,20 +112,20 @@ impl DeviceLedger {
 
     /// Who holds this instance; `None` when it is free.
     #[must_use]
-    pub fn holder(&self, group: &GroupKey, instance: &str) -> Option<&Holder> {
+    pub fn holder(&self, group: &GroupKey, instance: &str) -> Option<&InstanceHolder> {
         self.held.get(group)?.get(instance)
     }
 
     /// Does this one hold any of these instances?
     #[must_use]
-    pub fn holds(&self, holder: &Holder, devices: &[AllocatedDevice]) -> bool {
+    pub fn holds(&self, holder: &InstanceHolder, devices: &[AllocatedDevice]) -> bool {
         each(devices).any(|(group, instance)| self.holder(group, instance) == Some(holder))
     }
 
     /// Everything held, by group and instance.
-    pub fn holders(&self) -> impl Iterator<Item = Held> + '_ {
+    pub fn holders(&self) -> impl Iterator<Item = HeldInstance> + '_ {
         self.held.iter().flat_map(|(group, instances)| {
-            instances.iter().map(|(instance, holder)| Held {
+            instances.iter().map(|(instance, holder)| HeldInstance {
                 group: group.clone(),
                 instance: instance.clone(),
                 holder: holder.clone(),
@@ -138,17 +138,17 @@ fn each(devices: &[AllocatedDevice]) -> impl Iterator<Item = (&GroupKey, &String
     devices.iter().flat_map(|device| device.ids.iter().map(move |id| (&device.group, id)))
 }
 
-impl From<DeviceLedger> for Vec<Held> {
+impl From<DeviceLedger> for Vec<HeldInstance> {
     fn from(ledger: DeviceLedger) -> Self {
         ledger.holders().collect()
     }
 }
 
-impl TryFrom<Vec<Held>> for DeviceLedger {
+impl TryFrom<Vec<HeldInstance>> for DeviceLedger {
     type Error = ClaimError;
-    fn try_from(list: Vec<Held>) -> Result<Self, ClaimError> {
+    fn try_from(list: Vec<HeldInstance>) -> Result<Self, ClaimError> {
         let mut ledger = Self::default();
-        for Held { group, instance, holder } in list {
+        for HeldInstance { group, instance, holder } in list {
             ledger.claim(&holder, &[AllocatedDevice { group, ids: vec![instance] }])?;
         }
         Ok(ledger)
@@ -173,8 +173,8 @@ mod tests {
         GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: name.into() }
     }
 
-    fn holder(alloc: u128, task: &str) -> Holder {
-        Holder {
+    fn holder(alloc: u128, task: &str) -> InstanceHolder {
+        InstanceHolder {
             alloc: AllocId::new(uuid::Uuid::from_u128(alloc)),
             task: TaskName::new(task).unwrap(),
         }
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<DeviceLedger>(&json).unwrap(), ledger);
         let bytes = postcard::to_stdvec(&ledger).unwrap();
         assert_eq!(postcard::from_bytes::<DeviceLedger>(&bytes).unwrap(), ledger);
-        let mut list: Vec<Held> = ledger.into();
+        let mut list: Vec<HeldInstance> = ledger.into();
         list.push(list[0].clone());
         let doubled = serde_json::to_string(&list).unwrap();
         assert!(serde_json::from_str::<DeviceLedger>(&doubled).is_err());

@@ -20,10 +20,12 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::inventory::{Inventory, Moved};
-use super::ledger::Holder;
+use super::inventory::{GroupChanges, Inventory};
+use super::ledger::InstanceHolder;
 use super::source::DeviceSource;
 use super::stats::StatsIndex;
+use crate::source::DeviceFingerprint;
+use ostler_health::refresh::{FingerprintOutcome, Refresher};
 use ostler_model::clock::{self, Clock};
 use ostler_model::device::{DeviceGroup, HealthState, Reservation};
 use ostler_model::ids::{AllocId, PluginName, TaskName};
@@ -35,8 +37,6 @@ use ostler_model::ports::{BoxFuture, Devices, PluginCallError};
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::stats::DeviceGroupStats;
 use ostler_node::Node;
-use ostler_plugin::convert::NextCheck;
-use ostler_plugin::refresh::{Asked, Refresher};
 
 pub use claims::{ClaimReport, ClaimState, LedgerBook};
 
@@ -64,7 +64,7 @@ struct Inner {
     plugins: Mutex<BTreeMap<PluginName, Arc<Plugin>>>,
     inventory: Mutex<Inventory>,
     stats: Mutex<StatsIndex>,
-    claims: Mutex<BTreeMap<Holder, Arc<claims::Entry>>>,
+    claims: Mutex<BTreeMap<InstanceHolder, Arc<claims::Entry>>>,
     book: OnceLock<Arc<dyn LedgerBook>>,
     refresher: Refresher,
     stop: CancellationToken,
@@ -155,7 +155,7 @@ impl DeviceManager {
 
     /// Devices of this plugin that tasks hold.
     #[must_use]
-    pub fn lent(&self, name: &PluginName) -> Vec<AllocatedDevice> {
+    pub fn assigned(&self, name: &PluginName) -> Vec<AllocatedDevice> {
         let inventory = lock(&self.0.inventory);
         let own = |device: &AllocatedDevice| inventory.owner(&device.group) == Some(name);
         self.claims().into_iter().flat_map(|claim| claim.devices).filter(own).collect()
@@ -188,52 +188,45 @@ impl DeviceManager {
         true
     }
 
-    async fn fingerprint(&self, plugin: &Arc<Plugin>) -> Asked {
+    async fn fingerprint(&self, plugin: &Arc<Plugin>) -> FingerprintOutcome {
         let name = plugin.source.name();
         if !self.current(plugin) {
-            return Asked::Over;
+            return FingerprintOutcome::Over;
         }
         let found = bounded(&*plugin.source, "fingerprint", plugin.source.fingerprint()).await;
         if !self.current(plugin) {
-            return Asked::Over;
+            return FingerprintOutcome::Over;
         }
         match found {
-            Ok(found) => {
+            Ok(DeviceFingerprint { health, groups, next }) => {
+                let asked = FingerprintOutcome::of(&health, next);
                 // Nearly always: compared in place, nothing is copied.
-                let same = lock(&self.0.inventory).says(name, &found.groups);
+                let same = lock(&self.0.inventory).says(name, &health, &groups);
                 if !same {
-                    let source = &plugin.source;
-                    self.publish(name, |inventory| {
-                        inventory.found_with(name, found.groups, |group| source.claim(group))
-                    });
+                    if health.state == HealthState::Unhealthy {
+                        lock(&self.0.stats).mark_stale(name, &health.reason);
+                    }
+                    let claim = |group: &_| plugin.source.claim(group);
+                    self.publish(name, |inventory| inventory.found(name, health, groups, claim));
                 }
-                Asked::Answered(found.next)
-            }
-            // Nothing for it on this node: no failure, and perhaps later there is.
-            Err(PluginCallError::NotFound(reason)) => {
-                tracing::debug!(plugin = %name, reason, "nothing for the device plugin here");
-                // Some say once more what the state says.
-                let reason = reason.strip_prefix("undetected: ").unwrap_or(&reason);
-                self.publish(name, |inventory| inventory.undetected(name, reason));
-                // An error says nothing of when to ask again.
-                Asked::Undetected(NextCheck::default())
+                asked
             }
             Err(error) => {
                 tracing::warn!(plugin = %name, %error, "device fingerprint failed");
                 let reason = error.to_string();
                 self.publish(name, |inventory| {
                     inventory.failed(name, &reason);
-                    Moved::default()
+                    GroupChanges::default()
                 });
                 lock(&self.0.stats).mark_stale(name, &reason);
-                Asked::Failed(reason)
+                FingerprintOutcome::Failed(reason)
             }
         }
     }
 
     /// Change the inventory and show it. Under one lock: a later answer is never shown before an
     /// earlier one.
-    fn publish(&self, plugin: &PluginName, change: impl FnOnce(&mut Inventory) -> Moved) {
+    fn publish(&self, plugin: &PluginName, change: impl FnOnce(&mut Inventory) -> GroupChanges) {
         let mut inventory = lock(&self.0.inventory);
         let moved = change(&mut inventory);
         for (group, owner) in &moved.left_out {
@@ -332,11 +325,13 @@ async fn bounded<T>(
 impl Devices for DeviceManager {
     fn fit(&self, devices: &[AllocatedDevice]) -> Result<(), PluginCallError> {
         let inventory = lock(&self.0.inventory);
-        let ailing = devices.iter().find_map(|device| {
-            inventory.ailing(&device.group, &device.ids).map(|found| (&device.group, found))
+        let unhealthy = devices.iter().find_map(|device| {
+            inventory
+                .first_unhealthy(&device.group, &device.ids)
+                .map(|found| (&device.group, found))
         });
         drop(inventory);
-        let Some((group, (id, health))) = ailing else { return Ok(()) };
+        let Some((group, (id, health))) = unhealthy else { return Ok(()) };
         let state = match health.state {
             HealthState::Undetected => "not detected",
             HealthState::Unhealthy | HealthState::Healthy => "unhealthy",
@@ -353,12 +348,12 @@ impl Devices for DeviceManager {
         task: &'a TaskName,
         devices: &'a [AllocatedDevice],
     ) -> BoxFuture<'a, Result<Reservation, PluginCallError>> {
-        let holder = Holder { alloc, task: task.clone() };
+        let holder = InstanceHolder { alloc, task: task.clone() };
         Box::pin(self.reserve_claim(holder, devices))
     }
 
     fn release<'a>(&'a self, alloc: AllocId, task: &'a TaskName) -> BoxFuture<'a, ()> {
-        let holder = Holder { alloc, task: task.clone() };
+        let holder = InstanceHolder { alloc, task: task.clone() };
         Box::pin(self.release_claim(holder))
     }
 }

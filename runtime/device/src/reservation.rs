@@ -8,22 +8,22 @@
 //!     └──────────────────────────────── undoing                                  nothing
 //!
 //!            End                     Released                     Again
-//!  any of these ──────► releasing ───────────────► settled    waiting ───► releasing
-//!                          └── a plugin is not there ──► waiting ─┘ (up to a bound, then settled)
+//!  any of these ──────► releasing ───────────────► released    waiting ───► releasing
+//!                          └── a plugin is not there ──► waiting ─┘ (up to a bound, then released)
 //! ```
 //! Pure. The claim itself is in the [`super::ledger`], and the ledger's entry is what a crash leaves:
 //! an entry on disk means that a release may be owed. So it is there before the first plugin is
-//! asked ([`Effect::Keep`]) and goes when none is owed any more ([`Effect::Settled`]); whoever starts
+//! asked ([`ClaimEffect::Keep`]) and goes when none is owed any more ([`ClaimEffect::Done`]); whoever starts
 //! after a crash begins with [`Claim::restored`] and owes all of it.
 //!
 //! Each reserve that may have had an effect is released once: one that was answered, and one of which
 //! it is not known (the call trapped, hung or was dropped). A crash between a plugin's answer to a
-//! release and the ledger's entry going repeats that one release; the instance is lent to nobody in
+//! release and the ledger's entry going repeats that one release; the instance is assigned to nobody in
 //! between.
 //!
-//! An instance whose plugin cannot be reached is not lent again while its release is tried: the next
+//! An instance whose plugin cannot be reached is not assigned again while its release is tried: the next
 //! holder would find it as the last one left it. After [`DEVICE_RELEASE_TRIES_MAX`] rounds it is
-//! given up and lent again, for a plugin that never comes back must not take the device with it:
+//! given up and assigned again, for a plugin that never comes back must not take the device with it:
 //! each start reserves anew, and a plugin has to make a device usable whatever was before.
 
 use std::time::Duration;
@@ -37,7 +37,7 @@ use ostler_model::resources::AllocatedDevice;
 
 /// Instances of one group that the task holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
+pub struct ClaimItem {
     /// Which instances.
     pub device: AllocatedDevice,
     /// The plugin that answered, where one did: it gets the release, whoever has the group by then.
@@ -48,7 +48,7 @@ pub struct Item {
 
 /// Where a claim is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Phase {
+pub enum ClaimPhase {
     /// No plugin is being asked.
     #[default]
     Idle,
@@ -81,12 +81,12 @@ pub enum Phase {
         tries: u32,
     },
     /// Nothing is owed and the task needs nothing any more.
-    Settled,
+    Done,
 }
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ClaimEvent {
     /// The task is about to start, or goes on after the agent was away, with these instances.
     Reserve(Vec<AllocatedDevice>),
     /// The entry in the ledger is durable, or could not be made so.
@@ -107,28 +107,28 @@ pub enum Event {
 
 /// What is to be done. Each is answered by the event in parentheses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// See that the ledger's entry is on disk ([`Event::Kept`]).
+pub enum ClaimEffect {
+    /// See that the ledger's entry is on disk ([`ClaimEvent::Kept`]).
     Keep,
-    /// Ask the plugin how these instances are used ([`Event::Reserved`], [`Event::Refused`]).
+    /// Ask the plugin how these instances are used ([`ClaimEvent::Reserved`], [`ClaimEvent::Refused`]).
     Reserve(AllocatedDevice),
-    /// Tell the plugin that they are no longer ([`Event::Released`]).
+    /// Tell the plugin that they are no longer ([`ClaimEvent::Released`]).
     Release(AllocatedDevice, Option<PluginName>),
     /// All plugins answered (none).
     Granted,
     /// Not all did; nothing was changed, or all was undone (none).
     Denied(PluginCallError),
-    /// Come back after this time ([`Event::Again`]).
+    /// Come back after this time ([`ClaimEvent::Again`]).
     Wait(Duration),
     /// Free the ledger's entry; these were given up (none).
-    Settled(Vec<Item>),
+    Done(Vec<ClaimItem>),
 }
 
 /// The claim of one task. See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    items: Vec<Item>,
-    phase: Phase,
+    items: Vec<ClaimItem>,
+    phase: ClaimPhase,
     /// The entry in the ledger is durable.
     kept: bool,
     /// All plugins answered at once since the claim began: the task may run with it.
@@ -141,21 +141,24 @@ impl Claim {
     /// was answered is not known, so that all of it is owed.
     #[must_use]
     pub fn restored(devices: &[AllocatedDevice]) -> Self {
-        let item =
-            |device: &AllocatedDevice| Item { device: device.clone(), plugin: None, owed: true };
+        let item = |device: &AllocatedDevice| ClaimItem {
+            device: device.clone(),
+            plugin: None,
+            owed: true,
+        };
         let items = devices.iter().map(item).collect();
         Self { items, kept: true, committed: true, ..Self::default() }
     }
 
     /// Where it is.
     #[must_use]
-    pub const fn phase(&self) -> &Phase {
+    pub const fn phase(&self) -> &ClaimPhase {
         &self.phase
     }
 
     /// What it has.
     #[must_use]
-    pub fn items(&self) -> &[Item] {
+    pub fn items(&self) -> &[ClaimItem] {
         &self.items
     }
 
@@ -165,10 +168,10 @@ impl Claim {
         self.last_error.as_deref()
     }
 
-    /// Somebody has to answer an effect. When nobody does any more, [`Event::Dropped`] says so.
+    /// Somebody has to answer an effect. When nobody does any more, [`ClaimEvent::Dropped`] says so.
     #[must_use]
     pub const fn in_flight(&self) -> bool {
-        !matches!(self.phase, Phase::Idle | Phase::Waiting { .. } | Phase::Settled)
+        !matches!(self.phase, ClaimPhase::Idle | ClaimPhase::Waiting { .. } | ClaimPhase::Done)
     }
 
     /// The ledger's entry is still needed.
@@ -179,39 +182,42 @@ impl Claim {
 
     /// Take an event; what is to be done about it. One that does not fit the phase (a late answer,
     /// a wait that is over after the task was started again) changes nothing.
-    pub fn step(&mut self, event: Event) -> Option<Effect> {
+    pub fn step(&mut self, event: ClaimEvent) -> Option<ClaimEffect> {
         match (std::mem::take(&mut self.phase), event) {
-            (Phase::Idle | Phase::Waiting { .. } | Phase::Settled, Event::Reserve(devices)) => {
-                self.begin(devices)
-            }
-            (Phase::Keeping, Event::Kept(Ok(()))) => {
+            (
+                ClaimPhase::Idle | ClaimPhase::Waiting { .. } | ClaimPhase::Done,
+                ClaimEvent::Reserve(devices),
+            ) => self.begin(devices),
+            (ClaimPhase::Keeping, ClaimEvent::Kept(Ok(()))) => {
                 self.kept = true;
                 self.ask(0)
             }
-            (Phase::Keeping, Event::Kept(Err(error))) => self.denied(error),
-            (Phase::Reserving { at, .. }, Event::Reserved(plugin)) => {
+            (ClaimPhase::Keeping, ClaimEvent::Kept(Err(error))) => self.denied(error),
+            (ClaimPhase::Reserving { at, .. }, ClaimEvent::Reserved(plugin)) => {
                 if let Some(item) = self.items.get_mut(at) {
                     item.plugin = Some(plugin);
                 }
                 self.ask(at + 1)
             }
-            (Phase::Reserving { at, before }, Event::Refused(error)) => {
+            (ClaimPhase::Reserving { at, before }, ClaimEvent::Refused(error)) => {
                 self.refused(at, before, error)
             }
-            (Phase::Undoing { at, error }, Event::Released(answer)) => {
+            (ClaimPhase::Undoing { at, error }, ClaimEvent::Released(answer)) => {
                 self.answered(at, answer);
                 self.undo(at, error)
             }
-            (Phase::Releasing { at, tries }, Event::Released(answer)) => {
+            (ClaimPhase::Releasing { at, tries }, ClaimEvent::Released(answer)) => {
                 self.answered(at, answer);
                 self.release(at, tries)
             }
-            (phase, Event::Dropped) => {
+            (phase, ClaimEvent::Dropped) => {
                 self.dropped(phase);
                 None
             }
-            (Phase::Idle, Event::End) => self.release(self.items.len(), 0),
-            (Phase::Waiting { tries }, Event::Again) => self.release(self.items.len(), tries),
+            (ClaimPhase::Idle, ClaimEvent::End) => self.release(self.items.len(), 0),
+            (ClaimPhase::Waiting { tries }, ClaimEvent::Again) => {
+                self.release(self.items.len(), tries)
+            }
             (phase, _) => {
                 self.phase = phase;
                 None
@@ -219,35 +225,35 @@ impl Claim {
         }
     }
 
-    fn begin(&mut self, devices: Vec<AllocatedDevice>) -> Option<Effect> {
+    fn begin(&mut self, devices: Vec<AllocatedDevice>) -> Option<ClaimEffect> {
         for device in devices {
             if !self.items.iter().any(|item| item.device == device) {
-                self.items.push(Item { device, plugin: None, owed: false });
+                self.items.push(ClaimItem { device, plugin: None, owed: false });
             }
         }
         if self.items.is_empty() {
-            return Some(Effect::Granted);
+            return Some(ClaimEffect::Granted);
         }
         if self.kept {
             return self.ask(0);
         }
-        self.phase = Phase::Keeping;
-        Some(Effect::Keep)
+        self.phase = ClaimPhase::Keeping;
+        Some(ClaimEffect::Keep)
     }
 
-    fn ask(&mut self, at: usize) -> Option<Effect> {
+    fn ask(&mut self, at: usize) -> Option<ClaimEffect> {
         let Some(item) = self.items.get_mut(at) else {
             self.committed = true;
             self.last_error = None;
-            return Some(Effect::Granted);
+            return Some(ClaimEffect::Granted);
         };
         // From here on: whatever becomes of the question, it may have had an effect.
         let before = std::mem::replace(&mut item.owed, true);
-        self.phase = Phase::Reserving { at, before };
-        Some(Effect::Reserve(item.device.clone()))
+        self.phase = ClaimPhase::Reserving { at, before };
+        Some(ClaimEffect::Reserve(item.device.clone()))
     }
 
-    fn refused(&mut self, at: usize, before: bool, error: PluginCallError) -> Option<Effect> {
+    fn refused(&mut self, at: usize, before: bool, error: PluginCallError) -> Option<ClaimEffect> {
         if let Some(item) = self.items.get_mut(at) {
             // A call that failed may have reserved, one whose answer is not taken has; a plugin that
             // said no has not.
@@ -261,36 +267,36 @@ impl Claim {
         if self.committed { self.denied(error) } else { self.undo(self.items.len(), error) }
     }
 
-    fn denied(&mut self, error: PluginCallError) -> Option<Effect> {
+    fn denied(&mut self, error: PluginCallError) -> Option<ClaimEffect> {
         self.last_error = Some(error.to_string());
-        Some(Effect::Denied(error))
+        Some(ClaimEffect::Denied(error))
     }
 
     /// Release the last item before `end` that is owed.
-    fn undo(&mut self, end: usize, error: PluginCallError) -> Option<Effect> {
+    fn undo(&mut self, end: usize, error: PluginCallError) -> Option<ClaimEffect> {
         let Some((at, effect)) = self.last_owed(end) else { return self.denied(error) };
-        self.phase = Phase::Undoing { at, error };
+        self.phase = ClaimPhase::Undoing { at, error };
         Some(effect)
     }
 
-    fn release(&mut self, end: usize, tries: u32) -> Option<Effect> {
+    fn release(&mut self, end: usize, tries: u32) -> Option<ClaimEffect> {
         if let Some((at, effect)) = self.last_owed(end) {
-            self.phase = Phase::Releasing { at, tries };
+            self.phase = ClaimPhase::Releasing { at, tries };
             return Some(effect);
         }
-        let left: Vec<Item> = self.items.iter().filter(|item| item.owed).cloned().collect();
+        let left: Vec<ClaimItem> = self.items.iter().filter(|item| item.owed).cloned().collect();
         let tries = tries.saturating_add(1);
         if !left.is_empty() && tries < DEVICE_RELEASE_TRIES_MAX {
-            self.phase = Phase::Waiting { tries };
-            return Some(Effect::Wait(back_off(tries)));
+            self.phase = ClaimPhase::Waiting { tries };
+            return Some(ClaimEffect::Wait(back_off(tries)));
         }
-        *self = Self { phase: Phase::Settled, ..Self::default() };
-        Some(Effect::Settled(left))
+        *self = Self { phase: ClaimPhase::Done, ..Self::default() };
+        Some(ClaimEffect::Done(left))
     }
 
-    fn last_owed(&self, end: usize) -> Option<(usize, Effect)> {
+    fn last_owed(&self, end: usize) -> Option<(usize, ClaimEffect)> {
         let owed = self.items.iter().enumerate().take(end).rev().find(|(_, item)| item.owed);
-        owed.map(|(at, item)| (at, Effect::Release(item.device.clone(), item.plugin.clone())))
+        owed.map(|(at, item)| (at, ClaimEffect::Release(item.device.clone(), item.plugin.clone())))
     }
 
     fn answered(&mut self, at: usize, answer: Result<(), PluginCallError>) {
@@ -305,13 +311,14 @@ impl Claim {
     }
 
     /// Nobody waits for the answer. What was asked may have had an effect: it stays owed.
-    fn dropped(&mut self, phase: Phase) {
+    fn dropped(&mut self, phase: ClaimPhase) {
         self.phase = match phase {
-            Phase::Releasing { tries, .. } => Phase::Waiting { tries },
-            Phase::Waiting { .. } | Phase::Settled => phase,
-            Phase::Idle | Phase::Keeping | Phase::Reserving { .. } | Phase::Undoing { .. } => {
-                Phase::Idle
-            }
+            ClaimPhase::Releasing { tries, .. } => ClaimPhase::Waiting { tries },
+            ClaimPhase::Waiting { .. } | ClaimPhase::Done => phase,
+            ClaimPhase::Idle
+            | ClaimPhase::Keeping
+            | ClaimPhase::Reserving { .. }
+            | ClaimPhase::Undoing { .. } => ClaimPhase::Idle,
         };
     }
 }

@@ -12,18 +12,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::ledger::{DeviceLedger, Holder};
+use crate::ledger::{DeviceLedger, InstanceHolder};
 use ostler_model::device::GroupKey;
 use ostler_model::ids::{AllocId, TaskName};
 
-fn lent(group: &str, id: &str) -> AllocatedDevice {
+fn assigned(group: &str, id: &str) -> AllocatedDevice {
     let group = GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: group.into() };
     AllocatedDevice { group, ids: vec![id.into()] }
 }
 
-fn holder(number: u128) -> Holder {
+fn holder(number: u128) -> InstanceHolder {
     let alloc = AllocId::new(uuid::Uuid::from_u128(number));
-    Holder { alloc, task: TaskName::new("t").unwrap() }
+    InstanceHolder { alloc, task: TaskName::new("t").unwrap() }
 }
 
 fn failed() -> PluginCallError {
@@ -55,16 +55,16 @@ struct Cut;
 
 /// A node: what is in memory goes with a crash, what is on disk and in the plugins does not.
 struct World {
-    claims: BTreeMap<Holder, Claim>,
+    claims: BTreeMap<InstanceHolder, Claim>,
     ledger: DeviceLedger,
     // What stays.
     disk: DeviceLedger,
-    /// Allocations on record, with what they were lent.
-    placed: BTreeMap<Holder, Vec<AllocatedDevice>>,
+    /// Allocations on record, with what they were assigned.
+    placed: BTreeMap<InstanceHolder, Vec<AllocatedDevice>>,
     /// Of those, the ones whose stop hooks ran, by the task's local record.
-    ended: BTreeSet<Holder>,
+    ended: BTreeSet<InstanceHolder>,
     /// By instance: for whom the plugin prepared it.
-    prepared: BTreeMap<(GroupKey, String), Holder>,
+    prepared: BTreeMap<(GroupKey, String), InstanceHolder>,
     /// How often something prepared was undone, and prepared.
     undone: usize,
     done: usize,
@@ -72,7 +72,7 @@ struct World {
     /// Steps until the agent is cut off.
     fuel: usize,
     log: Vec<String>,
-    given_up: Vec<Item>,
+    given_up: Vec<ClaimItem>,
 }
 
 impl World {
@@ -102,7 +102,7 @@ impl World {
         if self.script.is_empty() { Takes::Well } else { self.script.remove(0) }
     }
 
-    fn place(&mut self, who: &Holder, devices: &[AllocatedDevice]) -> Result<bool, Cut> {
+    fn place(&mut self, who: &InstanceHolder, devices: &[AllocatedDevice]) -> Result<bool, Cut> {
         self.burn()?;
         if self.ledger.claim(who, devices).is_err() {
             return Ok(false);
@@ -111,7 +111,7 @@ impl World {
         Ok(true)
     }
 
-    fn reserve(&mut self, who: &Holder, device: &AllocatedDevice) -> Event {
+    fn reserve(&mut self, who: &InstanceHolder, device: &AllocatedDevice) -> ClaimEvent {
         assert!(self.disk.holders().any(|held| &held.holder == who), "asked before it was kept");
         let takes = self.takes();
         self.log.push(format!("reserve {} {takes:?}", device.group.name));
@@ -119,17 +119,17 @@ impl World {
             let key = (device.group.clone(), device.ids[0].clone());
             match self.prepared.insert(key, who.clone()) {
                 None => self.done += 1,
-                Some(before) => assert_eq!(&before, who, "lent again before it was released"),
+                Some(before) => assert_eq!(&before, who, "assigned again before it was released"),
             }
         }
         match takes {
-            Takes::Well => Event::Reserved(name()),
-            Takes::No => Event::Refused(no()),
-            Takes::Traps | Takes::TrapsAfter => Event::Refused(failed()),
+            Takes::Well => ClaimEvent::Reserved(name()),
+            Takes::No => ClaimEvent::Refused(no()),
+            Takes::Traps | Takes::TrapsAfter => ClaimEvent::Refused(failed()),
         }
     }
 
-    fn release(&mut self, who: &Holder, device: &AllocatedDevice) -> Event {
+    fn release(&mut self, who: &InstanceHolder, device: &AllocatedDevice) -> ClaimEvent {
         let takes = self.takes();
         self.log.push(format!("release {} {takes:?}", device.group.name));
         if matches!(takes, Takes::Well | Takes::TrapsAfter) {
@@ -139,7 +139,7 @@ impl World {
                 self.undone += 1;
             }
         }
-        Event::Released(match takes {
+        ClaimEvent::Released(match takes {
             Takes::Well => Ok(()),
             Takes::No => Err(no()),
             Takes::Traps | Takes::TrapsAfter => Err(failed()),
@@ -147,7 +147,7 @@ impl World {
     }
 
     /// Drive a claim until it needs nothing at once. Whether it was granted, where it was asked.
-    fn drive(&mut self, who: &Holder, event: Event) -> Result<Option<bool>, Cut> {
+    fn drive(&mut self, who: &InstanceHolder, event: ClaimEvent) -> Result<Option<bool>, Cut> {
         let mut event = event;
         loop {
             self.burn()?;
@@ -156,16 +156,16 @@ impl World {
             // Cut after the decision, before anything was done about it.
             self.burn()?;
             event = match effect {
-                Effect::Keep => {
+                ClaimEffect::Keep => {
                     self.disk = self.ledger.clone();
-                    Event::Kept(Ok(()))
+                    ClaimEvent::Kept(Ok(()))
                 }
-                Effect::Reserve(device) => self.reserve(who, &device),
-                Effect::Release(device, _) => self.release(who, &device),
-                Effect::Granted => return Ok(Some(true)),
-                Effect::Denied(_) => return Ok(Some(false)),
-                Effect::Wait(_) => return Ok(None),
-                Effect::Settled(left) => {
+                ClaimEffect::Reserve(device) => self.reserve(who, &device),
+                ClaimEffect::Release(device, _) => self.release(who, &device),
+                ClaimEffect::Granted => return Ok(Some(true)),
+                ClaimEffect::Denied(_) => return Ok(Some(false)),
+                ClaimEffect::Wait(_) => return Ok(None),
+                ClaimEffect::Done(left) => {
                     for item in &left {
                         let key = (item.device.group.clone(), item.device.ids[0].clone());
                         self.undone += usize::from(self.prepared.remove(&key).is_some());
@@ -181,8 +181,8 @@ impl World {
         }
     }
 
-    fn end(&mut self, who: &Holder) -> Result<(), Cut> {
-        self.drive(who, Event::End)?;
+    fn end(&mut self, who: &InstanceHolder) -> Result<(), Cut> {
+        self.drive(who, ClaimEvent::End)?;
         self.burn()?;
         self.ended.insert(who.clone());
         Ok(())
@@ -207,15 +207,15 @@ impl World {
 
     /// Every task goes on, if it can, and ends; every wait is over at once.
     fn finish(&mut self) {
-        let all: Vec<Holder> = self.placed.keys().cloned().collect();
+        let all: Vec<InstanceHolder> = self.placed.keys().cloned().collect();
         for who in all {
             if !self.ended.contains(&who) {
                 let devices = self.placed[&who].clone();
-                self.drive(&who, Event::Reserve(devices)).unwrap();
+                self.drive(&who, ClaimEvent::Reserve(devices)).unwrap();
             }
             self.end(&who).unwrap();
             for _ in 0..DEVICE_RELEASE_TRIES_MAX {
-                self.drive(&who, Event::Again).unwrap();
+                self.drive(&who, ClaimEvent::Again).unwrap();
             }
         }
     }
@@ -225,16 +225,16 @@ impl World {
 /// of the instances.
 fn scenario(world: &mut World) -> Result<(), Cut> {
     let (first, second) = (holder(1), holder(2));
-    let both = vec![lent("a", "0"), lent("b", "0")];
+    let both = vec![assigned("a", "0"), assigned("b", "0")];
     if world.place(&first, &both)? {
-        world.drive(&first, Event::Reserve(both.clone()))?;
-        world.drive(&first, Event::Reserve(both))?;
+        world.drive(&first, ClaimEvent::Reserve(both.clone()))?;
+        world.drive(&first, ClaimEvent::Reserve(both))?;
         world.end(&first)?;
-        world.drive(&first, Event::Again)?;
+        world.drive(&first, ClaimEvent::Again)?;
     }
-    let one = vec![lent("b", "0")];
+    let one = vec![assigned("b", "0")];
     if world.place(&second, &one)? {
-        world.drive(&second, Event::Reserve(one))?;
+        world.drive(&second, ClaimEvent::Reserve(one))?;
         world.end(&second)?;
     }
     Ok(())
@@ -243,9 +243,9 @@ fn scenario(world: &mut World) -> Result<(), Cut> {
 #[test]
 fn a_refusal_releases_what_was_reserved_before_it_last_first() {
     let mut world = World::new(vec![Takes::Well, Takes::Well, Takes::No], usize::MAX);
-    let devices = vec![lent("a", "0"), lent("b", "0"), lent("c", "0")];
+    let devices = vec![assigned("a", "0"), assigned("b", "0"), assigned("c", "0")];
     world.place(&holder(1), &devices).unwrap();
-    assert_eq!(world.drive(&holder(1), Event::Reserve(devices)), Ok(Some(false)));
+    assert_eq!(world.drive(&holder(1), ClaimEvent::Reserve(devices)), Ok(Some(false)));
     let expected =
         ["reserve a Well", "reserve b Well", "reserve c No", "release b Well", "release a Well"];
     assert_eq!(world.log, expected);
@@ -257,9 +257,9 @@ fn a_refusal_releases_what_was_reserved_before_it_last_first() {
 #[test]
 fn a_question_that_trapped_may_have_had_an_effect_and_is_released_too() {
     let mut world = World::new(vec![Takes::Well, Takes::TrapsAfter], usize::MAX);
-    let devices = vec![lent("a", "0"), lent("b", "0")];
+    let devices = vec![assigned("a", "0"), assigned("b", "0")];
     world.place(&holder(1), &devices).unwrap();
-    assert_eq!(world.drive(&holder(1), Event::Reserve(devices)), Ok(Some(false)));
+    assert_eq!(world.drive(&holder(1), ClaimEvent::Reserve(devices)), Ok(Some(false)));
     assert_eq!(world.log[2..], ["release b Well", "release a Well"]);
     assert!(world.prepared.is_empty());
 }
@@ -267,10 +267,10 @@ fn a_question_that_trapped_may_have_had_an_effect_and_is_released_too() {
 #[test]
 fn a_refusal_before_a_later_start_takes_nothing_from_the_task() {
     let mut world = World::new(vec![Takes::Well, Takes::Well, Takes::Well, Takes::No], usize::MAX);
-    let devices = vec![lent("a", "0"), lent("b", "0")];
+    let devices = vec![assigned("a", "0"), assigned("b", "0")];
     world.place(&holder(1), &devices).unwrap();
-    assert_eq!(world.drive(&holder(1), Event::Reserve(devices.clone())), Ok(Some(true)));
-    assert_eq!(world.drive(&holder(1), Event::Reserve(devices)), Ok(Some(false)));
+    assert_eq!(world.drive(&holder(1), ClaimEvent::Reserve(devices.clone())), Ok(Some(true)));
+    assert_eq!(world.drive(&holder(1), ClaimEvent::Reserve(devices)), Ok(Some(false)));
     assert_eq!(world.prepared.len(), 2);
     world.end(&holder(1)).unwrap();
     assert_eq!(world.log[4..], ["release b Well", "release a Well"]);
@@ -278,26 +278,26 @@ fn a_refusal_before_a_later_start_takes_nothing_from_the_task() {
 
 #[test]
 fn a_restored_claim_that_is_refused_keeps_its_devices_until_the_task_ends() {
-    let devices = vec![lent("a", "0")];
+    let devices = vec![assigned("a", "0")];
     let mut claim = Claim::restored(&devices);
-    assert!(matches!(claim.step(Event::Reserve(devices)), Some(Effect::Reserve(_))));
-    assert!(matches!(claim.step(Event::Refused(no())), Some(Effect::Denied(_))));
-    assert!(matches!(claim.step(Event::End), Some(Effect::Release(..))));
+    assert!(matches!(claim.step(ClaimEvent::Reserve(devices)), Some(ClaimEffect::Reserve(_))));
+    assert!(matches!(claim.step(ClaimEvent::Refused(no())), Some(ClaimEffect::Denied(_))));
+    assert!(matches!(claim.step(ClaimEvent::End), Some(ClaimEffect::Release(..))));
 }
 
 #[test]
 fn a_release_without_an_answer_is_tried_again_and_given_up_after_a_bound() {
     let mut world = World::new(vec![Takes::Well], usize::MAX);
-    let devices = vec![lent("a", "0")];
+    let devices = vec![assigned("a", "0")];
     world.place(&holder(1), &devices).unwrap();
-    world.drive(&holder(1), Event::Reserve(devices.clone())).unwrap();
+    world.drive(&holder(1), ClaimEvent::Reserve(devices.clone())).unwrap();
     world.script = vec![Takes::Traps; 100];
-    world.drive(&holder(1), Event::End).unwrap();
+    world.drive(&holder(1), ClaimEvent::End).unwrap();
     for tries in 1..DEVICE_RELEASE_TRIES_MAX {
-        assert_eq!(world.claims[&holder(1)].phase(), &Phase::Waiting { tries });
-        assert!(!world.place(&holder(2), &devices).unwrap(), "not lent while it is tried");
-        assert!(world.drive(&holder(1), Event::End).is_ok(), "told twice, tried once");
-        world.drive(&holder(1), Event::Again).unwrap();
+        assert_eq!(world.claims[&holder(1)].phase(), &ClaimPhase::Waiting { tries });
+        assert!(!world.place(&holder(2), &devices).unwrap(), "not assigned while it is tried");
+        assert!(world.drive(&holder(1), ClaimEvent::End).is_ok(), "told twice, tried once");
+        world.drive(&holder(1), ClaimEvent::Again).unwrap();
     }
     assert_eq!(world.log.len(), 1 + DEVICE_RELEASE_TRIES_MAX as usize);
     assert_eq!(world.given_up.len(), 1);
@@ -316,44 +316,44 @@ fn the_waits_double_up_to_their_bound() {
 fn a_plugin_that_knows_nothing_of_it_has_nothing_to_release() {
     for answer in [PluginCallError::NotFound("x".into()), PluginCallError::Unsupported("x".into())]
     {
-        let mut claim = Claim::restored(&[lent("a", "0")]);
-        assert!(matches!(claim.step(Event::End), Some(Effect::Release(..))));
-        let settled = claim.step(Event::Released(Err(answer)));
-        assert_eq!(settled, Some(Effect::Settled(vec![])));
+        let mut claim = Claim::restored(&[assigned("a", "0")]);
+        assert!(matches!(claim.step(ClaimEvent::End), Some(ClaimEffect::Release(..))));
+        let released = claim.step(ClaimEvent::Released(Err(answer)));
+        assert_eq!(released, Some(ClaimEffect::Done(vec![])));
     }
 }
 
 #[test]
 fn a_release_that_nobody_waits_for_any_more_is_still_owed() {
-    let mut claim = Claim::restored(&[lent("a", "0")]);
-    claim.step(Event::End);
-    assert_eq!(claim.step(Event::Dropped), None);
-    assert!(matches!(claim.step(Event::Again), Some(Effect::Release(..))));
+    let mut claim = Claim::restored(&[assigned("a", "0")]);
+    claim.step(ClaimEvent::End);
+    assert_eq!(claim.step(ClaimEvent::Dropped), None);
+    assert!(matches!(claim.step(ClaimEvent::Again), Some(ClaimEffect::Release(..))));
 }
 
 #[test]
 fn a_late_answer_or_a_late_timer_changes_nothing() {
-    let devices = vec![lent("a", "0")];
+    let devices = vec![assigned("a", "0")];
     let mut claim = Claim::restored(&devices);
-    claim.step(Event::Reserve(devices.clone()));
-    claim.step(Event::Dropped);
+    claim.step(ClaimEvent::Reserve(devices.clone()));
+    claim.step(ClaimEvent::Dropped);
     let before = claim.clone();
-    assert_eq!(claim.step(Event::Reserved(name())), None);
-    assert_eq!(claim.step(Event::Released(Ok(()))), None);
-    assert_eq!(claim.step(Event::Again), None);
+    assert_eq!(claim.step(ClaimEvent::Reserved(name())), None);
+    assert_eq!(claim.step(ClaimEvent::Released(Ok(()))), None);
+    assert_eq!(claim.step(ClaimEvent::Again), None);
     assert_eq!(claim, before);
 }
 
 #[test]
 fn a_task_that_is_started_again_after_its_release_is_kept_anew_before_it_is_reserved() {
     let mut world = World::new(vec![], usize::MAX);
-    let devices = vec![lent("a", "0")];
+    let devices = vec![assigned("a", "0")];
     world.place(&holder(1), &devices).unwrap();
-    world.drive(&holder(1), Event::Reserve(devices.clone())).unwrap();
-    world.drive(&holder(1), Event::End).unwrap();
+    world.drive(&holder(1), ClaimEvent::Reserve(devices.clone())).unwrap();
+    world.drive(&holder(1), ClaimEvent::End).unwrap();
     assert_eq!(world.disk, DeviceLedger::default());
     world.ledger.claim(&holder(1), &devices).unwrap();
-    assert_eq!(world.drive(&holder(1), Event::Reserve(devices)), Ok(Some(true)));
+    assert_eq!(world.drive(&holder(1), ClaimEvent::Reserve(devices)), Ok(Some(true)));
     world.end(&holder(1)).unwrap();
     assert_eq!((world.done, world.undone), (2, 2));
 }
@@ -424,7 +424,7 @@ impl World {
     fn random(
         &mut self,
         number: &mut u128,
-        alive: &mut BTreeMap<u128, Holder>,
+        alive: &mut BTreeMap<u128, InstanceHolder>,
         step: Step,
     ) -> Result<(), Cut> {
         let known = |slot: u128| alive.get(&slot).cloned();
@@ -432,8 +432,10 @@ impl World {
             Step::Place(slot, devices) => {
                 *number += 1;
                 let who = holder(*number);
-                let devices: Vec<_> =
-                    devices.iter().map(|d| lent(&(d / 2).to_string(), &d.to_string())).collect();
+                let devices: Vec<_> = devices
+                    .iter()
+                    .map(|d| assigned(&(d / 2).to_string(), &d.to_string()))
+                    .collect();
                 if !alive.contains_key(&slot) && self.place(&who, &devices)? {
                     alive.insert(slot, who);
                 }
@@ -441,7 +443,7 @@ impl World {
             Step::Start(slot) => {
                 if let Some(who) = known(slot) {
                     let devices = self.placed[&who].clone();
-                    self.drive(&who, Event::Reserve(devices))?;
+                    self.drive(&who, ClaimEvent::Reserve(devices))?;
                 }
             }
             Step::End(slot) => {
@@ -454,14 +456,14 @@ impl World {
                 }
             }
             Step::Again(slot) => {
-                let waiting: Vec<Holder> = self.claims.keys().cloned().collect();
+                let waiting: Vec<InstanceHolder> = self.claims.keys().cloned().collect();
                 if let Some(who) = waiting.get(slot as usize) {
-                    self.drive(who, Event::Again)?;
+                    self.drive(who, ClaimEvent::Again)?;
                 }
             }
             Step::Dropped(slot) => {
                 if let Some(who) = known(slot) {
-                    self.drive(&who, Event::Dropped)?;
+                    self.drive(&who, ClaimEvent::Dropped)?;
                 }
             }
             Step::Crash => return Err(Cut),
@@ -487,10 +489,10 @@ proptest! {
             if world.random(&mut number, &mut alive, step).is_err() {
                 world.restart();
                 alive.retain(|_, who| !world.ended.contains(who));
-                let ended: Vec<Holder> = world.claims.keys()
+                let ended: Vec<InstanceHolder> = world.claims.keys()
                     .filter(|who| world.ended.contains(who)).cloned().collect();
                 for who in ended {
-                    prop_assert!(world.drive(&who, Event::End).is_ok());
+                    prop_assert!(world.drive(&who, ClaimEvent::End).is_ok());
                 }
                 world.fuel = cuts.next().unwrap_or(usize::MAX);
             }

@@ -5,16 +5,26 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostler_health::meter::PluginMeter;
+use ostler_health::policy::FailurePolicy;
+use ostler_health::refresh::NextCheck;
 use ostler_model::clock::Clock;
-use ostler_model::device::{GroupKey, Reservation};
+use ostler_model::device::{DeviceGroup, GroupKey, Health, Reservation};
 use ostler_model::ids::PluginName;
 use ostler_model::ports::{BoxFuture, PluginCallError};
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::stats::DeviceGroupStats;
-use ostler_plugin::convert::DeviceFingerprint;
-use ostler_plugin::device::DevicePlugin;
-use ostler_plugin::meter::PluginMeter;
-use ostler_plugin::policy::FailurePolicy;
+
+/// What a device plugin found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceFingerprint {
+    /// Of the plugin; one that is undetected has no groups.
+    pub health: Health,
+    /// All groups, sorted.
+    pub groups: Vec<DeviceGroup>,
+    /// When to ask again.
+    pub next: NextCheck,
+}
 
 /// The calls of a device plugin. Answers are checked: bounded, and each name there once. A call may
 /// take long or never end: [`super::manager`] bounds it.
@@ -52,53 +62,5 @@ pub trait DeviceSource: Send + Sync {
     /// Write its last calls to a file: nothing, unless they are kept.
     fn record(&self) -> BoxFuture<'_, io::Result<Option<PathBuf>>> {
         Box::pin(std::future::ready(Ok(None)))
-    }
-}
-
-impl DeviceSource for DevicePlugin {
-    fn name(&self) -> &PluginName {
-        &self.name
-    }
-
-    fn meter(&self) -> Arc<PluginMeter> {
-        Arc::clone(Self::meter(self))
-    }
-
-    fn claim(&self, group: &GroupKey) -> u32 {
-        Self::claim(self, group)
-    }
-
-    fn call_wall(&self) -> Duration {
-        Self::call_wall(self)
-    }
-
-    fn given_up(&self, call: &'static str, after: Duration) {
-        Self::given_up(self, call, after);
-    }
-
-    fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>> {
-        Box::pin(Self::fingerprint(self))
-    }
-
-    fn reserve<'a>(
-        &'a self,
-        device: &'a AllocatedDevice,
-    ) -> BoxFuture<'a, Result<Reservation, PluginCallError>> {
-        Box::pin(Self::reserve(self, device))
-    }
-
-    fn release<'a>(
-        &'a self,
-        device: &'a AllocatedDevice,
-    ) -> BoxFuture<'a, Result<(), PluginCallError>> {
-        Box::pin(Self::release(self, device))
-    }
-
-    fn stats(&self) -> BoxFuture<'_, Result<Vec<DeviceGroupStats>, PluginCallError>> {
-        Box::pin(Self::stats(self))
-    }
-
-    fn record(&self) -> BoxFuture<'_, io::Result<Option<PathBuf>>> {
-        Box::pin(Self::record(self))
     }
 }

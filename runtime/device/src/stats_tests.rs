@@ -27,7 +27,7 @@ fn measured(name: &str, ids: &[&str], value: i64) -> DeviceGroupStats {
     DeviceGroupStats { key: key(name), instances, stale: None }
 }
 
-fn lent(name: &str, ids: &[&str]) -> AllocatedDevice {
+fn assigned(name: &str, ids: &[&str]) -> AllocatedDevice {
     let ids = ids.iter().map(|id| (*id).to_owned()).collect();
     AllocatedDevice { group: key(name), ids }
 }
@@ -40,7 +40,7 @@ fn ids(stats: &DeviceGroupStats) -> Vec<&str> {
 fn two_requests_served_by_one_group_both_show_in_one_group() {
     let mut index = StatsIndex::new(OLD_AFTER);
     index.replace(&plugin("p"), vec![measured("a", &["0", "1", "2"], 7)], at(1));
-    let shown = index.of_task(&[lent("a", &["0"]), lent("a", &["2"])], at(1));
+    let shown = index.of_task(&[assigned("a", &["0"]), assigned("a", &["2"])], at(1));
     assert_eq!(shown.len(), 1);
     assert_eq!(ids(&shown[0]), ["0", "2"]);
     assert_eq!(shown[0].stale, None);
@@ -51,8 +51,8 @@ fn what_was_not_measured_is_absent_and_a_measured_group_shows_even_when_empty() 
     let mut index = StatsIndex::new(OLD_AFTER);
     index.replace(&plugin("p"), vec![measured("a", &["0"], 7)], at(1));
     assert_eq!(index.of_task(&[], at(1)), vec![]);
-    assert_eq!(index.of_task(&[lent("b", &["0"])], at(1)), vec![]);
-    let shown = index.of_task(&[lent("a", &["9"])], at(1));
+    assert_eq!(index.of_task(&[assigned("b", &["0"])], at(1)), vec![]);
+    let shown = index.of_task(&[assigned("a", &["9"])], at(1));
     assert_eq!((shown.len(), shown[0].instances.len()), (1, 0));
 }
 
@@ -62,7 +62,7 @@ fn values_are_shared_with_the_index() {
     let given = measured("a", &["0"], 7);
     let value = Arc::clone(&given.instances["0"]);
     index.replace(&plugin("p"), vec![given], at(1));
-    let shown = index.of_task(&[lent("a", &["0"])], at(1));
+    let shown = index.of_task(&[assigned("a", &["0"])], at(1));
     assert!(Arc::ptr_eq(&shown[0].instances["0"], &value));
 }
 

@@ -40,6 +40,9 @@ pub fn builtin_plugins() -> &'static [Guest] {
 /// Paths of guests that tests run. Valid on the machine that compiled them.
 #[cfg(feature = "fixtures")]
 pub mod fixtures {
+    /// Where cargo compiled the guests: what else is compiled for WebAssembly finds the SDK there.
+    pub const TARGET_DIR: &str = env!("OSTLER_GUESTS_TARGET");
+
     macro_rules! paths {
         ($($(#[$doc:meta])* $constant:ident = $name:literal;)*) => {
             $($(#[$doc])* pub const $constant: &str =

@@ -63,7 +63,7 @@ impl Severity {
 
 /// One problem of a job file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Diagnostic {
+pub struct FileDiagnostic {
     /// How bad it is.
     pub severity: Severity,
     /// The file as it was named by the user.
@@ -80,7 +80,7 @@ pub struct Diagnostic {
     pub suggestion: Option<String>,
 }
 
-impl fmt::Display for Diagnostic {
+impl fmt::Display for FileDiagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)?;
         match &self.suggestion {
@@ -94,7 +94,7 @@ impl fmt::Display for Diagnostic {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Diagnostics {
     /// The problems.
-    pub diagnostics: Vec<Diagnostic>,
+    pub diagnostics: Vec<FileDiagnostic>,
     /// Problems found beyond the bound, further down in the file.
     pub omitted: usize,
 }
@@ -119,7 +119,7 @@ impl Diagnostics {
     }
 
     /// The problems, sorted by position.
-    pub fn iter(&self) -> std::slice::Iter<'_, Diagnostic> {
+    pub fn iter(&self) -> std::slice::Iter<'_, FileDiagnostic> {
         self.diagnostics.iter()
     }
 
@@ -140,8 +140,8 @@ impl Diagnostics {
 }
 
 impl<'a> IntoIterator for &'a Diagnostics {
-    type Item = &'a Diagnostic;
-    type IntoIter = std::slice::Iter<'a, Diagnostic>;
+    type Item = &'a FileDiagnostic;
+    type IntoIter = std::slice::Iter<'a, FileDiagnostic>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
@@ -184,6 +184,12 @@ impl Sink {
     /// Report a problem.
     pub(super) fn error(&mut self, at: Span, message: impl Into<String>) {
         self.push(at, message.into(), None);
+    }
+
+    /// Report a problem of what cannot be used then.
+    pub(super) fn refuse<T>(&mut self, at: Span, message: impl Into<String>) -> Option<T> {
+        self.error(at, message);
+        None
     }
 
     /// Report a problem and what may have been meant.
@@ -245,7 +251,7 @@ impl Sink {
             .into_iter()
             .map(|(at, severity, message, suggestion)| {
                 let (line, column, length) = lines.locate(at);
-                Diagnostic {
+                FileDiagnostic {
                     severity,
                     file: file.to_owned(),
                     line,

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! bytes ─ UTF-8, size ─┬─ hcl:  scan ─► hcl-edit ─► expressions evaluated ─┐
-//!                      └─ json: reader with places ─► names of HCL ────────┴─► tree
-//!                                                                               │ schema: what may stand where
+//!                      └─ json: reader with places ────────────────────────┴─► tree
+//!                                                                               │ keys: what may stand where
 //!                                                    Job, or Diagnostics ◄─── decode
 //! ```
 //! [`nomad_json`] goes the other way. Start with [`read`] and `decode/job.rs`.
@@ -22,18 +22,20 @@ mod encode;
 mod file;
 mod hcl;
 mod json;
+mod keys;
 mod places;
-mod schema;
+mod text;
 mod tree;
 
 use std::path::{Path, PathBuf};
 
 pub use agent_config::parse_agent_config;
 pub use decode::parse_trust_file;
-pub use diagnostic::{Diagnostic, Diagnostics, Severity};
+pub use diagnostic::{Diagnostics, FileDiagnostic, Severity};
 use diagnostic::{Sink, Span};
 pub use encode::nomad_json;
 pub use file::{JobFile, JobFileError, parse_file, read_file};
+use keys::Context;
 #[cfg(doc)]
 use ostler_model::config::AgentConfig;
 use ostler_model::job::Job;
@@ -43,14 +45,14 @@ use tree::{Block, Body, Item};
 
 /// Syntax of a job file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum Syntax {
     /// Nomad's job files.
     Hcl,
     /// What Nomad's API takes: `{"Job": {"ID": …}}` or the inner object alone.
     Json,
 }
 
-impl Format {
+impl Syntax {
     /// By the name, else by the first character: no HCL file starts with a bracket.
     fn guess(text: &str, file: &Path) -> Self {
         let named_json = file.extension().is_some_and(|end| end.eq_ignore_ascii_case("json"));
@@ -73,72 +75,41 @@ pub struct Parsed {
 ///
 /// # Errors
 /// As [`read`].
-pub fn parse(input: &[u8], file: &Path, format: Option<Format>) -> Result<Job, Diagnostics> {
-    read(input, file, format).map(|parsed| parsed.job)
+pub fn parse(input: &[u8], file: &Path, syntax: Option<Syntax>) -> Result<Job, Diagnostics> {
+    read(input, file, syntax).map(|parsed| parsed.job)
 }
 
 /// Read a job from `input`. `file` is for messages, and its directory is what `${job.dir}` means;
-/// empty or `-` when there is none. Without `format` it is found out.
+/// empty or `-` when there is none. Without `syntax` it is found out.
 ///
 /// # Errors
 /// Everything that is wrong, with places; never empty.
-pub fn read(input: &[u8], file: &Path, format: Option<Format>) -> Result<Parsed, Diagnostics> {
-    let name = file.display().to_string();
-    let mut sink = Sink::default();
-    let text = match std::str::from_utf8(input) {
-        _ if u64::try_from(input.len()).is_ok_and(|bytes| bytes > JOB_FILE_BYTES_MAX) => {
-            let message =
-                format!("the job has {} bytes; at most {JOB_FILE_BYTES_MAX} are read", input.len());
-            sink.error(Span::default(), message);
-            return Err(sink.finish("", &name));
-        }
-        Ok(text) => text,
-        Err(error) => {
-            // Everything before the first wrong byte is text: enough to say where it is.
-            let at = error.valid_up_to();
-            let before = input.get(..at).and_then(|bytes| std::str::from_utf8(bytes).ok());
-            sink.error(Span::new(at, at + 1), "not a text file: this byte is not UTF-8");
-            return Err(sink.finish(before.unwrap_or_default(), &name));
-        }
-    };
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let job = parse_text(text, file, format, &mut sink);
-    match job {
-        Some((job, places)) if sink.is_empty() => {
-            Ok(Parsed { job, places, warnings: sink.finish(text, &name) })
-        }
-        _ => {
-            if sink.is_empty() {
-                sink.error(Span::default(), "the job cannot be used");
-            }
-            Err(sink.finish(text, &name))
-        }
-    }
+pub fn read(input: &[u8], file: &Path, syntax: Option<Syntax>) -> Result<Parsed, Diagnostics> {
+    let ((job, places), _, warnings) =
+        text::whole(input, file, JOB_FILE_BYTES_MAX, "the job", |text, sink| {
+            parse_text(text, file, syntax, sink)
+        })?;
+    Ok(Parsed { job, places, warnings })
 }
 
 fn parse_text(
     text: &str,
     file: &Path,
-    format: Option<Format>,
+    syntax: Option<Syntax>,
     sink: &mut Sink,
 ) -> Option<(Job, ConfigPlaces)> {
-    if let Some(at) = text.find('\0') {
-        sink.error(Span::new(at, at + 1), "not a text file: it contains the character NUL");
-        return None;
-    }
     if text.trim().is_empty() {
-        sink.error(Span::default(), "the file is empty; write job \"name\" { … }");
-        return None;
+        return sink.refuse(Span::default(), "the file is empty; write job \"name\" { … }");
     }
-    let format = format.unwrap_or_else(|| Format::guess(text, file));
-    let block = match format {
-        Format::Hcl => {
+    let syntax = syntax.unwrap_or_else(|| Syntax::guess(text, file));
+    let block = match syntax {
+        Syntax::Hcl => {
             let body = hcl::read(text, sink)?;
             job_block(body, sink)?
         }
-        Format::Json => json::read(text, sink)?,
+        Syntax::Json => json::read(text, sink)?,
     };
-    let mut cx = decode::Context::new(sink, format);
+    let mut cx = Context::new(sink, syntax);
     let job = decode::job(block, source_dir(file), &mut cx)?;
     Some((job, cx.places))
 }

@@ -17,7 +17,7 @@ mod warnings;
 
 use std::path::Path;
 
-use super::{Diagnostics, Format, parse};
+use super::{Diagnostics, Syntax, parse};
 use ostler_model::job::{Job, Task};
 
 /// A job with one group and one task around what is tested.
@@ -52,7 +52,7 @@ fn task(body: &str) -> Task {
 fn problems(text: &str) -> Vec<String> {
     let found = read(text).expect_err("the file is accepted");
     check_places(text, &found);
-    let short = |d: &super::Diagnostic| d.to_string().replacen("dir/job.hcl:", "", 1);
+    let short = |d: &super::FileDiagnostic| d.to_string().replacen("dir/job.hcl:", "", 1);
     found.iter().map(short).collect()
 }
 
@@ -72,9 +72,9 @@ fn check_places(text: &str, found: &Diagnostics) {
 
 #[test]
 fn the_syntax_is_found_out() {
-    assert_eq!(Format::guess("\n  {", Path::new("x")), Format::Json);
-    assert_eq!(Format::guess("# {\njob", Path::new("x")), Format::Hcl);
-    assert_eq!(Format::guess("job", Path::new("x.JSON")), Format::Json);
+    assert_eq!(Syntax::guess("\n  {", Path::new("x")), Syntax::Json);
+    assert_eq!(Syntax::guess("# {\njob", Path::new("x")), Syntax::Hcl);
+    assert_eq!(Syntax::guess("job", Path::new("x.JSON")), Syntax::Json);
 }
 
 #[test]

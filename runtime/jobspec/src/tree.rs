@@ -1,32 +1,24 @@
 //! The form both syntaxes are read into before anything is checked: blocks, attributes, values,
 //! each with its place in the file.
 //!
-//! Names in the tree are those of HCL (`kill_timeout`); [`Key::written`] is what the file says
-//! (`KillTimeout` in JSON), and what messages repeat.
+//! Names are those of the file: `kill_timeout` in HCL, `KillTimeout` in JSON.
 
 use serde_json::{Map, Number};
 
 use super::diagnostic::Span;
 
 /// A name and where it stands.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Key {
-    /// The name in the terms of HCL.
+    /// The name as the file has it.
     pub name: String,
-    /// The name as the file has it, when that is another.
-    pub original: Option<String>,
     /// Where.
     pub span: Span,
 }
 
 impl Key {
     pub(super) fn new(name: impl Into<String>, span: Span) -> Self {
-        Self { name: name.into(), original: None, span }
-    }
-
-    /// The name as the file has it.
-    pub(super) fn written(&self) -> &str {
-        self.original.as_deref().unwrap_or(&self.name)
+        Self { name: name.into(), span }
     }
 }
 
@@ -119,6 +111,26 @@ pub(super) struct Body {
     pub items: Vec<Item>,
 }
 
+impl Block {
+    /// A whole file.
+    pub(super) fn of_file(body: Body) -> Self {
+        Self { key: Key::new("", Span::default()), labels: Vec::new(), body }
+    }
+}
+
+impl Body {
+    /// Does something stand at this name?
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.items.iter().any(|item| item.key().name == name)
+    }
+
+    /// The members of an object, each an attribute.
+    pub(super) fn of(members: Vec<(Key, Value)>) -> Self {
+        let attribute = |(key, value)| Item::Attribute(Attribute { key, value });
+        Self { items: members.into_iter().map(attribute).collect() }
+    }
+}
+
 /// See [`Body`].
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Item {
@@ -127,6 +139,14 @@ pub(super) enum Item {
 }
 
 impl Item {
+    /// The value of an attribute.
+    pub(super) fn value(&self) -> Option<&Value> {
+        match self {
+            Self::Attribute(attribute) => Some(&attribute.value),
+            Self::Block(_) => None,
+        }
+    }
+
     pub(super) fn key(&self) -> &Key {
         match self {
             Self::Attribute(attribute) => &attribute.key,

@@ -108,7 +108,7 @@ pub(super) async fn watch(stream: Weak<Shared>) {
     loop {
         let Some(looked) = stream.upgrade() else { return };
         // Files are looked at on a thread that may be held up.
-        let looked = tokio::task::spawn_blocking(move || looked.look_for_followers());
+        let looked = ostler_model::clock::blocking(move || looked.look_for_followers());
         if !looked.await.unwrap_or(false) {
             return;
         }

@@ -219,7 +219,7 @@ impl Follower {
             return Ok(Vec::new());
         };
         let offset = self.offset;
-        let read = tokio::task::spawn_blocking(move || {
+        let read = ostler_model::clock::blocking(move || {
             let mut buffer = vec![0; max];
             let count = file.read_at(&mut buffer, offset)?;
             buffer.truncate(count);

@@ -41,9 +41,9 @@ pub struct Allocation {
     pub created_at: Timestamp,
     /// Run or stop.
     pub desired: DesiredStatus,
-    /// Ports lent to it.
+    /// Ports assigned to it.
     pub ports: Vec<AllocatedPort>,
-    /// Devices lent to its tasks.
+    /// Devices assigned to its tasks.
     pub devices: BTreeMap<TaskName, Vec<AllocatedDevice>>,
     /// Grows with each update; a lower one is stale.
     pub modify_index: u64,

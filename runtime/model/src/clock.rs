@@ -15,11 +15,22 @@ pub use crate::time::Timestamp;
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Source);
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 enum Source {
     #[default]
     System,
     Fixed(Arc<AtomicU64>),
+    Given(Arc<dyn Fn() -> Timestamp + Send + Sync>),
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::System => "System",
+            Self::Fixed(_) => "Fixed",
+            Self::Given(_) => "Given",
+        })
+    }
 }
 
 impl Clock {
@@ -35,10 +46,17 @@ impl Clock {
         Self(Source::Fixed(Arc::new(AtomicU64::new(at.nanos()))))
     }
 
+    /// A clock that says what `now` says: that of a simulation.
+    #[must_use]
+    pub fn given(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(Source::Given(Arc::new(now)))
+    }
+
     /// The time of day.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
+            Source::Given(now) => now(),
             Source::System => system_now(),
             Source::Fixed(at) => Timestamp::from_nanos(at.load(Ordering::SeqCst)),
         }
@@ -61,22 +79,34 @@ fn system_now() -> Timestamp {
     Timestamp::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// A point of monotonic time, for measuring how long something took.
+/// A point of monotonic time, for measuring how long something took. Virtual time in a simulation.
 #[derive(Clone, Copy, Debug)]
-pub struct Stopwatch(std::time::Instant);
+pub struct Stopwatch(Since);
+
+#[derive(Clone, Copy, Debug)]
+enum Since {
+    Real(std::time::Instant),
+    Virtual(tokio::time::Instant),
+}
 
 impl Stopwatch {
     /// Start measuring.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the one place that reads monotonic time")]
     pub fn start() -> Self {
-        Self(std::time::Instant::now())
+        Self(match SIMULATED.get() {
+            true => Since::Virtual(tokio::time::Instant::now()),
+            false => Since::Real(std::time::Instant::now()),
+        })
     }
 
     /// Time since the start.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
-        self.0.elapsed()
+        match self.0 {
+            Since::Real(since) => since.elapsed(),
+            Since::Virtual(since) => since.elapsed(),
+        }
     }
 }
 
@@ -90,4 +120,27 @@ pub async fn sleep(duration: Duration) {
 #[expect(clippy::disallowed_methods, reason = "the one door to timers")]
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Option<F::Output> {
     tokio::time::timeout(duration, future).await.ok()
+}
+
+thread_local! {
+    static SIMULATED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// This thread plays a simulation: what blocks runs at once and time is that of its runtime, so that
+/// the same seed plays the same.
+pub fn simulate() {
+    SIMULATED.set(true);
+}
+
+/// Run `work` that blocks on a thread for it; at once in a simulation.
+///
+/// # Errors
+/// When the work panicked, or the runtime ends.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, tokio::task::JoinError> {
+    if SIMULATED.get() {
+        return Ok(work());
+    }
+    tokio::task::spawn_blocking(work).await
 }

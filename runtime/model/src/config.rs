@@ -37,11 +37,11 @@ pub struct AgentConfig {
     pub node_name: Option<String>,
     /// The node's data center; `dc1` unless given.
     pub datacenter: Option<String>,
-    /// Address lent with ports; 127.0.0.1 unless given.
+    /// Address assigned with ports; 127.0.0.1 unless given.
     pub host_ip: Option<IpAddr>,
     /// What `${meta.…}` stands for on this node.
     pub node_meta: BTreeMap<String, String>,
-    /// Whose plugins are believed.
+    /// Whose plugins are trusted.
     pub trust: TrustConfig,
     /// `registry "host" { … }`, by host and port.
     pub registries: BTreeMap<String, RegistryConfig>,
@@ -278,7 +278,7 @@ pub struct CommandGrant {
     pub args: Vec<Vec<String>>,
 }
 
-/// Device nodes that a plugin may lend.
+/// Device nodes that a plugin may assign.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeGrant {
     /// Absolute path on the node, or a pattern.
@@ -294,7 +294,7 @@ pub struct NodeGrant {
 pub struct AnswerGrants {
     /// Paths of the node that tasks may be shown: these and what is below.
     pub mounts: Option<Vec<FileGrant>>,
-    /// Device nodes that tasks may be lent.
+    /// Device nodes that tasks may be assigned.
     pub device_nodes: Option<Vec<NodeGrant>>,
     /// Variables of tasks that it may set, by name or pattern, besides those with its prefix.
     pub task_env: Option<Vec<String>>,

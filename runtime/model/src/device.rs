@@ -76,7 +76,7 @@ pub struct Locality {
 pub struct DeviceInstance {
     /// Unique in its group.
     pub id: String,
-    /// Only healthy instances are lent.
+    /// Only healthy instances are assigned.
     pub health: Health,
     /// Where it sits.
     pub locality: Option<Locality>,
@@ -102,7 +102,7 @@ pub struct Reservation {
     pub env: Vec<(String, String)>,
     /// Directories and files shown to the task.
     pub mounts: Vec<Mount>,
-    /// Device nodes lent to the task.
+    /// Device nodes assigned to the task.
     pub device_nodes: Vec<DeviceNode>,
 }
 
@@ -117,7 +117,7 @@ pub struct Mount {
     pub read_only: bool,
 }
 
-/// A device node lent to a task.
+/// A device node assigned to a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceNode {
     /// Absolute path on the node.

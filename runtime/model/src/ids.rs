@@ -152,8 +152,8 @@ names! {
     PluginName = "plugin name";
 }
 
-/// An allocation's id (a UUID).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+/// An allocation's id (a UUID). The default, the nil UUID, is that of none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct AllocId(uuid::Uuid);
 

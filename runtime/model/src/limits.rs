@@ -5,9 +5,11 @@
 
 use std::time::Duration;
 
+mod control;
 mod engines;
 mod guest;
 
+pub use control::*;
 pub use engines::*;
 pub use guest::*;
 
@@ -106,14 +108,14 @@ pub const PLUGIN_CHECK_DETAIL_BYTES_MAX: usize = 2 * 1024;
 
 /// Largest record of what the host answered during one call, bytes; a longer one is cut. Listing the
 /// devices of a large node is below 200 KiB.
-pub const PLUGIN_TAPE_BYTES_MAX: usize = 512 * 1024;
+pub const PLUGIN_TRACE_BYTES_MAX: usize = 512 * 1024;
 
 /// Most calls of one plugin kept in memory.
 pub const PLUGIN_RING_CALLS_MAX: usize = 64;
 /// Most bytes of those, arguments and answers of the host together: of calls larger than this only the
 /// last is kept.
 pub const PLUGIN_RING_BYTES_MAX: usize = 256 * 1024;
-/// Largest recording, bytes: one call of [`PLUGIN_TAPE_BYTES_MAX`] with its arguments, and the ring.
+/// Largest recording, bytes: one call of [`PLUGIN_TRACE_BYTES_MAX`] with its arguments, and the ring.
 pub const PLUGIN_RECORDING_BYTES_MAX: u64 = 8 * MIB;
 /// Recordings kept in a data directory; the oldest goes first.
 pub const PLUGIN_RECORDINGS_MAX: usize = 64;
@@ -128,7 +130,7 @@ pub const TASK_MEMORY_BYTES_CEILING: u64 = 4 * 1024 * MIB;
 
 /// Largest trust file read, bytes: ten thousand digests with a pattern each are below it.
 pub const TRUST_FILE_BYTES_MAX: u64 = 2 * MIB;
-/// Most keys of a trust file. A node believes a handful of signers.
+/// Most keys of a trust file. A node trusts a handful of signers.
 pub const TRUST_KEYS_MAX: usize = 256;
 /// Most digests of a trust file, revoked ones among them.
 pub const TRUST_DIGESTS_MAX: usize = 10_000;
@@ -248,7 +250,7 @@ pub const WATCH_NOTES_MAX: usize = 64;
 /// Silence after a change before it is told: a device that is plugged in makes a dozen events.
 pub const WATCH_QUIET: Duration = Duration::from_millis(100);
 /// Longest wait for that silence.
-pub const WATCH_SETTLE_MAX: Duration = Duration::from_secs(1);
+pub const WATCH_DEBOUNCE_MAX: Duration = Duration::from_secs(1);
 /// Pause after changes were read: at most fifty rounds of reading a second, however busy a path is.
 pub const WATCH_READ_PAUSE: Duration = Duration::from_millis(20);
 /// Shortest from the end of one fingerprint to the next that a change asks for.
@@ -379,34 +381,6 @@ pub const MIGRATE_JOURNAL_BYTES_MAX: u64 = 512 * KIB;
 pub const MEASURE_ENTRIES_MAX: u64 = 1_000_000;
 /// Levels of an allocation directory kept open while it is measured; deeper ones are left by `..`.
 pub const MEASURE_OPEN_LEVELS_MAX: usize = 32;
-
-// ---- garbage collection ----------------------------------------------------------------------
-
-/// Default of `gc.interval`.
-pub const GC_INTERVAL_DEFAULT: Duration = Duration::from_secs(60);
-/// Shortest interval honoured: each look asks the file system.
-pub const GC_INTERVAL_MIN: Duration = Duration::from_secs(1);
-/// Default of `gc.disk_usage_threshold`, percent.
-pub const GC_DISK_PERCENT_DEFAULT: u8 = 80;
-/// Default of `gc.inode_usage_threshold`, percent.
-pub const GC_INODE_PERCENT_DEFAULT: u8 = 70;
-/// Default of `gc.max_allocs`.
-pub const GC_MAX_ALLOCS_DEFAULT: u32 = 50;
-/// Default of `gc.parallel_destroys`.
-pub const GC_PARALLEL_DEFAULT: u32 = 2;
-/// Longest that an allocation which cannot be removed is left alone, in intervals.
-pub const GC_BACKOFF_TICKS_MAX: u64 = 64;
-/// Longest wait for one removal: hooks of [`HOOK_WALL_MAX`] and a directory of some million files.
-pub const GC_DESTROY_WALL_MAX: Duration = Duration::from_secs(300);
-/// Longest wait for the file system to say how full it is, what it has to write included.
-pub const GC_MEASURE_WALL_MAX: Duration = Duration::from_secs(60);
-/// Longest wait of a request to collect for allocations that are on their way to be over: most tasks
-/// end at once when they are told to, and whoever asks waits.
-pub const GC_ENDING_WALL_MAX: Duration = Duration::from_secs(5);
-/// Allocations of one purged job that are removed at the same time: more only wait for the same disk.
-pub const PURGE_PARALLEL: usize = 8;
-/// Requests to collect that wait for their turn; more wait at the sender.
-pub const GC_REQUESTS_QUEUE_MAX: usize = 16;
 
 // ---- logs ------------------------------------------------------------------------------------
 

@@ -250,15 +250,15 @@ pub struct TaskContext {
     /// Bytes one start may add to its directories, as far as the host sees it write: what the
     /// allocation's directory may hold.
     pub disk_bytes_max: u64,
-    /// Ports lent to the allocation.
+    /// Ports assigned to the allocation.
     pub ports: Vec<AllocatedPort>,
     /// Absolute host directories the task may see read-write: its task directory and the shared one.
     pub task_dir: PathBuf,
     /// See `task_dir`.
     pub alloc_dir: PathBuf,
-    /// Host paths lent by reservations, with their read-only flag.
+    /// Host paths assigned by reservations, with their read-only flag.
     pub mounts: Vec<Mount>,
-    /// Device nodes lent by reservations; known while its driver starts it.
+    /// Device nodes assigned by reservations; known while its driver starts it.
     pub device_nodes: Vec<DeviceNode>,
     /// User its job names, interpolated; known while its driver starts it.
     pub user: Option<String>,
@@ -499,7 +499,7 @@ pub trait Devices: Send + Sync {
     /// # Errors
     /// An instance that is not healthy, and why; it may be so later.
     fn fit(&self, devices: &[AllocatedDevice]) -> Result<(), PluginCallError>;
-    /// How the task uses the instances lent to it; asked before each start.
+    /// How the task uses the instances assigned to it; asked before each start.
     fn reserve<'a>(
         &'a self,
         alloc: AllocId,

@@ -45,7 +45,7 @@ pub struct DeviceRequest {
     pub affinities: Vec<Affinity>,
 }
 
-/// A port lent to an allocation.
+/// A port assigned to an allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocatedPort {
     /// Name in `NOMAD_PORT_<label>`.
@@ -58,7 +58,7 @@ pub struct AllocatedPort {
     pub host_ip: String,
 }
 
-/// Device instances lent to a task.
+/// Device instances assigned to a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocatedDevice {
     /// The group they are of.

@@ -109,6 +109,8 @@ pub enum JobOrigin {
     Api,
     /// A file of the jobs directory: the job follows the file.
     File(PathBuf),
+    /// `ostler run`: it ends with its agent, and is never on record.
+    Run,
 }
 
 /// The verdict on an allocation that belongs to a deployment. Given once, never taken back: it must

@@ -1,4 +1,4 @@
-//! Whom the operator believes, as data: the `trust` block of the configuration and the trust file.
+//! Whom the operator trusts, as data: the `trust` block of the configuration and the trust file.
 //! Read by `ostler_jobspec`, decided on by `ostler_artifact::trust`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -133,7 +133,7 @@ impl fmt::Debug for PublicKey {
 
 /// For which plugins somebody may vouch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Scope {
+pub struct TrustScope {
     /// Names, each a literal or a pattern with `*`; empty: any.
     pub plugins: Vec<String>,
     /// Kinds; empty: any.
@@ -148,8 +148,8 @@ pub struct TrustedKey {
     /// The key.
     pub key: PublicKey,
     /// What it may sign.
-    pub scope: Scope,
-    /// It is never believed any more, and why.
+    pub scope: TrustScope,
+    /// It is never trusted any more, and why.
     pub revoked: Option<String>,
     /// Line of the block.
     pub line: u32,
@@ -158,15 +158,15 @@ pub struct TrustedKey {
 /// A `digest` block of the trust file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedDigest {
-    /// For which plugins these bytes are believed.
-    pub scope: Scope,
-    /// These bytes are never believed, and why.
+    /// For which plugins these bytes are trusted.
+    pub scope: TrustScope,
+    /// These bytes are never trusted, and why.
     pub revoked: Option<String>,
     /// Line of the block.
     pub line: u32,
 }
 
-/// A trust file: whose signatures are believed, and which bytes are believed or never.
+/// A trust file: whose signatures are trusted, and which bytes are trusted or never.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustFile {
     /// The file, as it was named.

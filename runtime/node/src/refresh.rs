@@ -1,7 +1,7 @@
 //! Looks at the machine again and again.
 //!
 //! ```text
-//! every REFRESH ─► fingerprint (on a thread for slow work) ─► settle against what is known ─► Node
+//! every REFRESH ─► fingerprint (on a thread for slow work) ─► dampen against what is known ─► Node
 //!       ▲                      │ failed: told, and tried again at the next turn                │
 //!       └──────────────────────┴───────────────────────────────────────────────────────────────┘
 //! ```
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::fingerprint::{Facts, settle};
+use super::fingerprint::{Facts, dampen};
 use super::publish::Node;
 use ostler_model::clock::sleep;
 
@@ -42,8 +42,8 @@ where
         match found {
             Ok(facts) => {
                 node.update(|view| {
-                    let settled = settle(&view.attributes, facts);
-                    view.apply_facts(settled);
+                    let dampened = dampen(&view.attributes, facts);
+                    view.apply_facts(dampened);
                 });
             }
             Err(error) => tracing::warn!(%error, "node fingerprint failed"),

@@ -42,7 +42,7 @@ pub struct NodeView {
     pub name: String,
     /// The agent's data center.
     pub datacenter: String,
-    /// Address lent with ports.
+    /// Address assigned with ports.
     pub host_ip: IpAddr,
     /// Facts, by Nomad's names: `cpu.arch`, `unique.hostname` …
     pub attributes: BTreeMap<String, Attribute>,

@@ -13,17 +13,18 @@ use tokio::sync::Semaphore;
 use wasmtime::Store;
 
 use super::bindings::since_0_1::host::types as wit;
-use super::convert::{self, NextCheck};
+use super::convert;
 use super::failure::Failure;
-use super::meter::PluginMeter;
-use super::metrics::Moved;
-use super::record::{Input, Outcome, Recorder};
+use super::record::{CallOutcome, Input, Recorder};
 use super::slots::{Slots, StartTurn};
-use super::strikes::TaskKey;
 use super::weigh::Weigh;
 use crate::host::call_state::HostTime;
-use crate::host::tape::{SharedReel, Tape};
+use crate::host::trace::{SharedTrace, Tracer};
 use crate::host::{CallState, HostServices, PluginContext};
+use ostler_health::meter::PluginMeter;
+use ostler_health::metrics::BytesMoved;
+use ostler_health::refresh::NextCheck;
+use ostler_health::strikes::TaskKey;
 use ostler_model::clock::{Stopwatch, Timestamp, timeout};
 use ostler_model::grants::answers::Answers;
 use ostler_model::ids::JobId;
@@ -31,7 +32,7 @@ use ostler_model::json::JsonObject;
 use ostler_model::limits;
 use ostler_model::ports::{PluginCallError, TaskContext};
 use ostler_sandbox::{
-    Blocks, CallError, CpuMeter, EngineKind, GuestLimiter, GuestTask, Pace, StoreLimits,
+    Blocks, CallError, CallPace, CpuMeter, EngineKind, GuestLimiter, GuestTask, StoreLimits,
     StoreState, Tail, classify, meter_host_calls, new_store,
 };
 
@@ -48,10 +49,10 @@ pub(super) struct Called<T> {
     at: Timestamp,
     took: Duration,
     cpu: Duration,
-    moved: Moved,
+    moved: BytesMoved,
     /// Its arguments and what the host answered, when they are kept.
     input: Input,
-    reel: Option<SharedReel>,
+    trace: Option<SharedTrace>,
 }
 
 impl<T> Called<T> {
@@ -103,7 +104,7 @@ pub(super) struct Caller<P> {
     slots: Slots,
     meter: Arc<PluginMeter>,
     /// Absent where a host function could block: its calls stay off the caller's thread.
-    pace: Option<Pace>,
+    pace: Option<CallPace>,
     /// May its host functions hold a thread?
     blocks: Blocks,
     recorder: Arc<Recorder>,
@@ -125,7 +126,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         let near = context.grants.opens_nothing()
             && context.limits.call_wall_max >= limits::INLINE_DEADLINE_MIN;
         let slots = Slots::new(slots);
-        let pace = near.then(Pace::default);
+        let pace = near.then(CallPace::default);
         // Directories are opened and files read on the thread of the call, also those of a WASM task.
         let opens = !context.grants.files.is_empty() || context.grants.wasm_task;
         let blocks = if opens { Blocks::Maybe } else { Blocks::Never };
@@ -174,7 +175,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
 
     /// The error for a call that did not answer, or answered against the rules: a strike.
     pub(super) fn failed(&self, ask: &Ask, reason: impl Display) -> PluginCallError {
-        let broken = || Outcome::broken(reason.to_string());
+        let broken = || CallOutcome::broken(reason.to_string());
         self.recorder.failed(ask.kept.load(Ordering::Relaxed), broken);
         self.strike(ask, reason)
     }
@@ -198,7 +199,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
 
     /// Who asked gave a call up after so long: a strike, as of one that ran into its own deadline.
     pub(super) fn given_up(&self, call: &'static str, task: Option<&TaskContext>, after: Duration) {
-        self.meter.ended(call, after, Duration::ZERO, Moved::default());
+        self.meter.ended(call, after, Duration::ZERO, BytesMoved::default());
         let task = task.map(|task| (task_key(task), None));
         self.meter.failed(call, task, &format!("no answer within {after:?}"));
     }
@@ -220,7 +221,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
 
     /// Count a call; what it gave.
     pub(super) fn done<T>(&self, call: &'static str, called: Called<T>) -> Result<T, Failure> {
-        let (result, _kept) = self.ended(call, called, |_answer| Outcome::answered());
+        let (result, _kept) = self.ended(call, called, |_answer| CallOutcome::answered());
         result
     }
 
@@ -229,18 +230,18 @@ impl<P: Send + Sync + 'static> Caller<P> {
         &self,
         call: &'static str,
         called: Called<T>,
-        outcome: impl FnOnce(&T) -> Outcome,
+        outcome: impl FnOnce(&T) -> CallOutcome,
     ) -> (Result<T, Failure>, u64) {
-        let Called { result, at, took, cpu, moved, input, reel } = called;
+        let Called { result, at, took, cpu, moved, input, trace } = called;
         self.meter.ended(call, took, cpu, moved);
         let outcome = match &result {
             Ok(answer) => {
                 self.meter.answered();
                 outcome(answer)
             }
-            Err(failure) => Outcome::from(failure),
+            Err(failure) => CallOutcome::from(failure),
         };
-        let kept = self.recorder.keep(call, at, took, input, reel, outcome);
+        let kept = self.recorder.keep(call, at, took, input, trace, outcome);
         if let Err(failure) = &result
             && failure.of_the_plugin()
         {
@@ -259,8 +260,8 @@ impl<P: Send + Sync + 'static> Caller<P> {
             called.moved.bytes_out += answer.weigh();
         }
         let (answer, kept) = self.ended(ask.call, called, |answer| match answer {
-            Ok(_) => Outcome::answered(),
-            Err(error) => Outcome::refused(convert::plugin_error(error.clone()).to_string()),
+            Ok(_) => CallOutcome::answered(),
+            Err(error) => CallOutcome::refused(convert::plugin_error(error.clone()).to_string()),
         });
         ask.kept.store(kept, Ordering::Relaxed);
         let answer = answer.map_err(|e| self.unanswered(ask, &e))?;
@@ -308,41 +309,46 @@ impl<P: Send + Sync + 'static> Caller<P> {
         T: Send + 'static,
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
     {
-        let (tape, reel) = self.recorder.tape();
-        Called { reel, ..self.taped(task, tape, body).await }
+        let (tracer, trace) = self.recorder.tracer();
+        Called { trace, ..self.traced(task, tracer, body).await }
     }
 
     /// Run `body` likewise with recorded answers of the host.
-    pub(super) async fn play<T, F>(&self, tape: Tape, body: F) -> Called<T>
+    pub(super) async fn play<T, F>(&self, tracer: Tracer, body: F) -> Called<T>
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
     {
-        self.taped(None, tape, body).await
+        self.traced(None, tracer, body).await
     }
 
-    async fn taped<T, F>(&self, task: Option<Arc<TaskContext>>, tape: Tape, body: F) -> Called<T>
+    async fn traced<T, F>(
+        &self,
+        task: Option<Arc<TaskContext>>,
+        tracer: Tracer,
+        body: F,
+    ) -> Called<T>
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
     {
         let (watch, at) = (Stopwatch::start(), self.now());
         let (mut cpu, tail) = (Duration::ZERO, Arc::new(Tail::default()));
-        let ended = self.bounded(&mut cpu, (task, tape, Arc::clone(&tail)), body).await;
+        let ended = self.bounded(&mut cpu, (task, tracer, Arc::clone(&tail)), body).await;
         let (result, moved) = match ended {
             Ok((answer, moved)) => (Ok(answer), moved),
-            Err(error) => (Err(Failure { error, said: tail.said() }), Moved::default()),
+            Err(error) => (Err(Failure { error, said: tail.said() }), BytesMoved::default()),
         };
         let took = watch.elapsed();
-        Called { result, at, took, cpu, moved, input: Input::default(), reel: None }
+        Called { result, at, took, cpu, moved, input: Input::default(), trace: None }
     }
 
     async fn bounded<T, F>(
         &self,
         cpu: &mut Duration,
-        about: (Option<Arc<TaskContext>>, Tape, Arc<Tail>),
+        about: (Option<Arc<TaskContext>>, Tracer, Arc<Tail>),
         body: F,
-    ) -> Result<(T, Moved), CallError>
+    ) -> Result<(T, BytesMoved), CallError>
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
@@ -380,11 +386,11 @@ impl<P: Send + Sync + 'static> Caller<P> {
 
     fn guest<T, F>(
         &self,
-        (task, tape, tail): (Option<Arc<TaskContext>>, Tape, Arc<Tail>),
+        (task, tracer, tail): (Option<Arc<TaskContext>>, Tracer, Arc<Tail>),
         host_time: Arc<HostTime>,
         cpu: CpuMeter,
         body: F,
-    ) -> impl Future<Output = Result<(T, Moved), CallError>> + Send + 'static
+    ) -> impl Future<Output = Result<(T, BytesMoved), CallError>> + Send + 'static
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
@@ -398,7 +404,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
             host_time.begin();
             let sandbox = Arc::clone(&services.sandbox);
             let mut state = CallState::new(context, task, services, host_time, cpu, &limits, tail)?;
-            state.tape = tape;
+            state.tracer = tracer;
             let mut store = new_store(sandbox.engine(EngineKind::Plugin), &limits, state)?;
             meter_host_calls(&mut store, &limits);
             let limiter: &mut GuestLimiter = store.data_mut().limiter();
@@ -411,7 +417,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
             meter.used(usage.peak_memory_bytes(), store.data().budget.calls());
             let answer = answer.map_err(|error| classify(error, &limits, &usage))?;
             let (bytes_in, bytes_out) = store.data().budget.moved();
-            Ok((answer, Moved { bytes_in, bytes_out }))
+            Ok((answer, BytesMoved { bytes_in, bytes_out }))
         }
     }
 }

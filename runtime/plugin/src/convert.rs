@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use super::bindings::since_0_1::host::types as wit;
 use super::bindings::since_0_1::{device_export as dev, driver_export as drv};
+use ostler_device::source::DeviceFingerprint;
+use ostler_health::refresh::NextCheck;
 use ostler_model::attribute::{Attribute, AttributeError, NamedAttribute, Scalar};
 use ostler_model::device::{
     DeviceGroup, DeviceInstance, DeviceNode, GroupKey, Health, HealthState, Locality, Mount,
@@ -132,17 +134,6 @@ fn twice<T, K: PartialEq + ?Sized>(sorted: &[T], key: impl Fn(&T) -> &K) -> Opti
     pairs.find(|(a, b)| key(a) == key(b)).map(|(_, b)| b)
 }
 
-/// What a plugin wants to be asked again for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NextCheck {
-    /// After this time; never shorter than [`NEXT_CHECK_MIN`].
-    pub after: Option<Duration>,
-    /// When these paths change; absolute.
-    pub paths: Vec<String>,
-    /// When the kernel has news of these subsystems.
-    pub subsystems: Vec<String>,
-}
-
 pub(super) fn next_check(after: Option<u64>, watch: wit::Watches) -> Checked<NextCheck> {
     at_most("watch.paths", watch.paths.len(), WATCH_PATHS_MAX)?;
     at_most("watch.subsystems", watch.subsystems.len(), WATCH_SUBSYSTEMS_MAX)?;
@@ -186,20 +177,15 @@ pub(super) fn capabilities(given: &drv::Capabilities) -> Capabilities {
     }
 }
 
-/// What a device plugin found.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DeviceFingerprint {
-    /// All groups, sorted.
-    pub groups: Vec<DeviceGroup>,
-    /// When to ask again.
-    pub next: NextCheck,
-}
-
 pub(super) fn device_fingerprint(
     plugin: &PluginName,
     given: dev::DeviceFingerprint,
 ) -> Checked<DeviceFingerprint> {
+    let health = health("health", given.health)?;
     at_most("groups", given.groups.len(), DEVICE_GROUPS_MAX)?;
+    if health.state == HealthState::Undetected && !given.groups.is_empty() {
+        return broken("groups", "are there, and health is undetected");
+    }
     let mut groups: Vec<DeviceGroup> = Vec::with_capacity(given.groups.len());
     for group in given.groups {
         groups.push(device_group(plugin, group)?);
@@ -208,7 +194,7 @@ pub(super) fn device_fingerprint(
     if let Some(group) = twice(&groups, |group| &group.key) {
         return broken("groups", format!("{} is there twice", group.key));
     }
-    Ok(DeviceFingerprint { groups, next: next_check(given.next_check, given.watch)? })
+    Ok(DeviceFingerprint { health, groups, next: next_check(given.next_check, given.watch)? })
 }
 
 fn group_key(vendor: String, kind: String, group: String) -> Checked<GroupKey> {

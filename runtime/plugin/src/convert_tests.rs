@@ -23,8 +23,14 @@ fn group(name: &str, ids: &[&str]) -> dev::Group {
 }
 
 fn check(groups: Vec<dev::Group>) -> Checked<DeviceFingerprint> {
-    let watch = wit::Watches { paths: vec![], subsystems: vec![] };
-    device_fingerprint(&plugin(), dev::DeviceFingerprint { groups, next_check: Some(0), watch })
+    check_with(wit::HealthState::Healthy, groups)
+}
+
+fn check_with(state: wit::HealthState, groups: Vec<dev::Group>) -> Checked<DeviceFingerprint> {
+    let health = wit::Health { state, reason: "why\n".into() };
+    let watch = wit::Watches { paths: vec!["/dev/card".into()], subsystems: vec![] };
+    let given = dev::DeviceFingerprint { health, groups, next_check: Some(0), watch };
+    device_fingerprint(&plugin(), given)
 }
 
 fn number(name: &str, value: wit::Scalar, unit: Option<&str>) -> wit::NamedAttribute {
@@ -38,6 +44,18 @@ fn a_good_answer_is_taken_and_a_zero_interval_is_raised_to_the_least_allowed() {
     assert_eq!(found.next.after, Some(NEXT_CHECK_MIN));
     assert_eq!(found.groups[0].key.name, "a", "groups are sorted");
     assert_eq!(found.groups[1].instances.len(), 2);
+}
+
+#[test]
+fn an_undetected_plugin_says_why_and_when_to_ask_again_and_has_no_groups() {
+    let found = check_with(wit::HealthState::Undetected, vec![]).unwrap();
+    assert_eq!(found.health.state, HealthState::Undetected);
+    assert_eq!(found.health.reason, "why\\n", "what does not show is made visible");
+    assert_eq!(found.next.paths, ["/dev/card"]);
+    let refused = check_with(wit::HealthState::Undetected, vec![group("a", &["1"])]).unwrap_err();
+    assert!(refused.to_string().contains("groups: are there, and health is undetected"));
+    let found = check_with(wit::HealthState::Unhealthy, vec![group("a", &["1"])]).unwrap();
+    assert_eq!((found.health.state, found.groups.len()), (HealthState::Unhealthy, 1));
 }
 
 #[test]

@@ -10,16 +10,17 @@ use super::PluginError;
 use super::bindings::since_0_1::device_export as dev;
 use super::bindings::since_0_1::device_world::DevicePluginPre;
 use super::call::Caller;
-use super::convert::{self, DeviceFingerprint};
-use super::meter::PluginMeter;
+use super::convert;
 use super::schema::{ConfigSchema, Described, aside};
 use super::weigh::Weigh as _;
 use crate::host::CallState;
+use ostler_device::source::{DeviceFingerprint, DeviceSource};
+use ostler_health::meter::PluginMeter;
 use ostler_model::device::{GroupKey, Reservation};
 use ostler_model::ids::PluginName;
 use ostler_model::json::JsonObject;
 use ostler_model::plugin::Manifest;
-use ostler_model::ports::PluginCallError;
+use ostler_model::ports::{BoxFuture, PluginCallError};
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::stats::DeviceGroupStats;
 
@@ -236,5 +237,53 @@ fn claim(device: &AllocatedDevice) -> dev::Claim {
         type_: device.group.kind.clone(),
         name: device.group.name.clone(),
         ids: device.ids.clone(),
+    }
+}
+
+impl DeviceSource for DevicePlugin {
+    fn name(&self) -> &PluginName {
+        &self.name
+    }
+
+    fn meter(&self) -> Arc<PluginMeter> {
+        Arc::clone(Self::meter(self))
+    }
+
+    fn claim(&self, group: &GroupKey) -> u32 {
+        Self::claim(self, group)
+    }
+
+    fn call_wall(&self) -> Duration {
+        Self::call_wall(self)
+    }
+
+    fn given_up(&self, call: &'static str, after: Duration) {
+        Self::given_up(self, call, after);
+    }
+
+    fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>> {
+        Box::pin(Self::fingerprint(self))
+    }
+
+    fn reserve<'a>(
+        &'a self,
+        device: &'a AllocatedDevice,
+    ) -> BoxFuture<'a, Result<Reservation, PluginCallError>> {
+        Box::pin(Self::reserve(self, device))
+    }
+
+    fn release<'a>(
+        &'a self,
+        device: &'a AllocatedDevice,
+    ) -> BoxFuture<'a, Result<(), PluginCallError>> {
+        Box::pin(Self::release(self, device))
+    }
+
+    fn stats(&self) -> BoxFuture<'_, Result<Vec<DeviceGroupStats>, PluginCallError>> {
+        Box::pin(Self::stats(self))
+    }
+
+    fn record(&self) -> BoxFuture<'_, io::Result<Option<PathBuf>>> {
+        Box::pin(Self::record(self))
     }
 }

@@ -23,16 +23,11 @@ mod failure;
 pub mod fuzz;
 pub mod host;
 pub mod manifest;
-pub mod meter;
-pub mod metrics;
-pub mod policy;
 pub mod record;
-pub mod refresh;
 pub mod schema;
 mod schema_cost;
 mod schema_patterns;
 mod slots;
-pub mod strikes;
 mod weigh;
 
 use std::path::PathBuf;
@@ -53,10 +48,10 @@ use bindings::since_0_1::driver_world::DriverPluginPre;
 use call::Caller;
 pub use failure::Failure;
 use manifest::ManifestError;
-use meter::PluginMeter;
+use ostler_health::meter::PluginMeter;
+use ostler_health::policy::FailurePolicy;
 use ostler_model::grants::{Authority, Grants, NotGranted};
 use ostler_model::plugin::{Manifest, PluginKind};
-use policy::FailurePolicy;
 use record::{Recorder, RecordingStore};
 
 /// What the configuration says of a plugin.

@@ -101,7 +101,7 @@ records! {
     dev::Locality { pci_bus_id, numa_node }
     dev::Instance { id, health, locality }
     dev::Group { vendor, type_, name, instances, attributes }
-    dev::DeviceFingerprint { groups, next_check, watch }
+    dev::DeviceFingerprint { health, groups, next_check, watch }
     dev::Claim { vendor, type_, name, ids }
     dev::Reservation { env, mounts, device_nodes }
     dev::InstanceStats { id, summary, stats, taken_at }

@@ -15,9 +15,9 @@ use tokio::sync::watch;
 
 use super::cgroup::Leaf;
 use super::error::ProcessError;
-use super::left::{self, Known};
+use super::left::{self, Certainty};
 use super::supervise::note::Note;
-use super::supervise::record::RecordError;
+use super::supervise::record::ExitRecordError;
 use super::{Process, ProcessHost, Reach, Way, identity, spawn};
 use ostler_model::ids::RunId;
 use ostler_model::ports::{Adoption, ProcessIdentity, RunNote};
@@ -75,11 +75,11 @@ impl ProcessHost {
                 record.into_exit()
             }
             // Not a word about the record.
-            Err(error @ RecordError::Directory { .. }) => return Err(error.into()),
+            Err(error @ ExitRecordError::Directory { .. }) => return Err(error.into()),
             // A record that the crash of the machine has torn is none.
             _ if !same_boot => return Ok(Adoption::Rebooted),
             missing => {
-                let left = left::of(run, identity, Known::Recorded).map_err(|source| {
+                let left = left::of(run, identity, Certainty::Recorded).map_err(|source| {
                     ProcessError::system("looking for what a supervisor left", source)
                 })?;
                 let why = missing.err().map(ProcessError::from);

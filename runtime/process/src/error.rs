@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::supervise::record::RecordError;
+use super::supervise::record::ExitRecordError;
 use ostler_model::signal::UnknownSignal;
 
 /// Why the process host did not do what it was asked.
@@ -146,7 +146,7 @@ pub enum ProcessError {
     },
     /// The directory of the exit records.
     #[error(transparent)]
-    Record(#[from] RecordError),
+    Record(#[from] ExitRecordError),
     /// The agent is shutting down.
     #[error("the process host has stopped; no process is started any more")]
     Stopped,

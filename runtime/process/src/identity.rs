@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 
-use super::left::{self, Known};
+use super::left::{self, Certainty};
 use super::{cgroup, supervise};
 use ostler_model::causes;
 use ostler_model::clock::{self, Stopwatch};
@@ -24,7 +24,7 @@ use ostler_model::ports::ProcessIdentity;
 
 /// What [`reap_leftover`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leftover {
+pub enum ReapOutcome {
     /// It does not run any more, or its pid belongs to another process now.
     Gone,
     /// It still ran and was killed, with its process group.
@@ -71,9 +71,9 @@ pub fn is_alive(identity: &ProcessIdentity) -> bool {
 ///
 /// # Errors
 /// When the kernel refuses the signal.
-pub fn reap_leftover(identity: &ProcessIdentity) -> io::Result<Leftover> {
+pub fn reap_leftover(identity: &ProcessIdentity) -> io::Result<ReapOutcome> {
     if boot_id()? != identity.boot_id {
-        return Ok(Leftover::Gone);
+        return Ok(ReapOutcome::Gone);
     }
     // Its supervisor ends it, with every descendant.
     if let Some(supervisor) = identity.supervisor
@@ -81,11 +81,11 @@ pub fn reap_leftover(identity: &ProcessIdentity) -> io::Result<Leftover> {
         && !has_ended(&pidfd)
     {
         supervise::ask_to_kill(pidfd.as_fd())?;
-        return Ok(Leftover::Killed);
+        return Ok(ReapOutcome::Killed);
     }
     let killed = kill_same(identity)?;
     let emptied = identity.cgroup.as_deref().is_some_and(kill_cgroup);
-    Ok(if killed || emptied { Leftover::Killed } else { Leftover::Gone })
+    Ok(if killed || emptied { ReapOutcome::Killed } else { ReapOutcome::Gone })
 }
 
 /// How often what was killed is looked for again.
@@ -122,7 +122,7 @@ async fn end(run: Option<RunId>, identity: ProcessIdentity, bound: Duration) -> 
                 return Ok(Some(format!("process {}", identity.pid)));
             }
             let left = match &run {
-                Some(run) => left::of(run, &identity, Known::Recorded)?,
+                Some(run) => left::of(run, &identity, Certainty::Recorded)?,
                 None => left::unnamed(&identity)?,
             };
             left::kill(&left);

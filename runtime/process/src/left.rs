@@ -20,7 +20,7 @@ use ostler_model::ports::ProcessIdentity;
 
 /// A process that may be of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct RemainingProcess {
     /// Its pid.
     pub pid: u32,
     start_ticks: u64,
@@ -30,14 +30,14 @@ pub struct Left {
     pub certain: bool,
 }
 
-impl Left {
+impl RemainingProcess {
     fn new(pid: u32, stat: Stat, certain: bool) -> Self {
         let Stat { start_ticks, state, name, .. } = stat;
         Self { pid, start_ticks, state, name, certain }
     }
 }
 
-impl std::fmt::Display for Left {
+impl std::fmt::Display for RemainingProcess {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { pid, name, state, .. } = self;
         match state {
@@ -49,7 +49,7 @@ impl std::fmt::Display for Left {
 
 /// How well the task is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum Certainty {
     /// It, or something of it, was there a moment ago: its numbers are nobody else's.
     Now,
     /// From a record.
@@ -60,7 +60,11 @@ pub enum Known {
 ///
 /// # Errors
 /// When it cannot be found out: no file descriptor is left, for example.
-pub fn of(run: &RunId, identity: &ProcessIdentity, known: Known) -> io::Result<Vec<Left>> {
+pub fn of(
+    run: &RunId,
+    identity: &ProcessIdentity,
+    known: Certainty,
+) -> io::Result<Vec<RemainingProcess>> {
     look(marks(run).as_ref(), identity, known)
 }
 
@@ -68,15 +72,15 @@ pub fn of(run: &RunId, identity: &ProcessIdentity, known: Known) -> io::Result<V
 ///
 /// # Errors
 /// As [`of`].
-pub fn unnamed(identity: &ProcessIdentity) -> io::Result<Vec<Left>> {
-    look(None, identity, Known::Recorded)
+pub fn unnamed(identity: &ProcessIdentity) -> io::Result<Vec<RemainingProcess>> {
+    look(None, identity, Certainty::Recorded)
 }
 
 fn look(
     marks: Option<&[String; 2]>,
     identity: &ProcessIdentity,
-    known: Known,
-) -> io::Result<Vec<Left>> {
+    known: Certainty,
+) -> io::Result<Vec<RemainingProcess>> {
     if identity::boot_id()? != identity.boot_id {
         return Ok(Vec::new());
     }
@@ -101,10 +105,10 @@ fn look(
         let own = pid == identity.pid || supervisor.is_some_and(|shim| stat.parent == shim);
         let member = !reused && is_member(&stat, identity.pid);
         let certain = own && !(reused && pid == identity.pid)
-            || member && known == Known::Now
+            || member && known == Certainty::Now
             || is_marked(pid, marks)?;
         if certain || member {
-            found.push(Left::new(pid, stat, certain));
+            found.push(RemainingProcess::new(pid, stat, certain));
         }
     }
     Ok(found)
@@ -114,7 +118,7 @@ fn look(
 ///
 /// # Errors
 /// As [`of`].
-pub fn group(leader: u32) -> io::Result<Vec<Left>> {
+pub fn group(leader: u32) -> io::Result<Vec<RemainingProcess>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
@@ -123,7 +127,7 @@ pub fn group(leader: u32) -> io::Result<Vec<Left>> {
         };
         let Some(stat) = identity::stat_of(pid)? else { continue };
         if pid != leader && stat.group == leader && stat.is_alive() {
-            found.push(Left::new(pid, stat, true));
+            found.push(RemainingProcess::new(pid, stat, true));
         }
     }
     Ok(found)
@@ -155,8 +159,8 @@ fn is_marked(pid: u32, marks: Option<&[String; 2]>) -> io::Result<bool> {
 }
 
 /// Kill what is certain.
-pub fn kill(left: &[Left]) {
-    for Left { pid, start_ticks, .. } in left.iter().filter(|left| left.certain) {
+pub fn kill(left: &[RemainingProcess]) {
+    for RemainingProcess { pid, start_ticks, .. } in left.iter().filter(|left| left.certain) {
         match identity::open_same(*pid, *start_ticks) {
             Ok(Some(pidfd)) => {
                 let _gone = pidfd_send_signal(&pidfd, Signal::KILL);
@@ -168,7 +172,7 @@ pub fn kill(left: &[Left]) {
 }
 
 /// What to say of processes that may be of a task and are left alone; `None` when there are none.
-pub fn uncertain(left: &[Left]) -> Option<String> {
+pub fn uncertain(left: &[RemainingProcess]) -> Option<String> {
     let names: Vec<String> =
         left.iter().filter(|left| !left.certain).map(ToString::to_string).collect();
     (!names.is_empty()).then(|| {
@@ -198,6 +202,6 @@ mod tests {
         let run = RunId::new(AllocId::new(uuid::Uuid::nil()), &TaskName::new("t").unwrap(), 1);
         let me = identity::read(std::process::id()).unwrap();
         let before = ProcessIdentity { boot_id: "an earlier boot".to_owned(), ..me };
-        assert_eq!(of(&run, &before, Known::Now).unwrap(), []);
+        assert_eq!(of(&run, &before, Certainty::Now).unwrap(), []);
     }
 }

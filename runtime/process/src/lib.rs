@@ -50,7 +50,7 @@ use tokio::sync::{OnceCell, watch};
 pub use self::cgroup::{CgroupStatus, Unavailable};
 pub use self::error::{ProcessError, chain};
 pub use self::isolate::{Abilities, Isolation};
-pub use self::supervise::record::RecordError;
+pub use self::supervise::record::ExitRecordError;
 
 use self::cgroup::Leaf;
 use self::child::Spawner;
@@ -78,7 +78,7 @@ pub const EXEC_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// How a [`ProcessHost`] works.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ProcessOptions {
     /// The control runtime: starts, pumps and reaping run here.
     pub control: Handle,
     /// Children die with the agent (embedded mode) instead of being found again by the next one.
@@ -235,7 +235,7 @@ impl ProcessHost {
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn new(options: Options) -> Result<Self, ProcessError> {
+    pub fn new(options: ProcessOptions) -> Result<Self, ProcessError> {
         let cgroups = cgroup::prepare(options.cgroup_parent.as_deref());
         if let Some(why) = &cgroups.unavailable {
             tracing::info!(reason = %why, "cgroups are not fully available for native tasks");

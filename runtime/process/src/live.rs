@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use super::identity;
 use super::supervise::note::Note;
-use super::supervise::record::{RecordError, Records};
+use super::supervise::record::{ExitRecordError, Records};
 use ostler_model::ids::RunId;
 use ostler_model::ports::{ProcessIdentity, RunNote, SupervisorIdentity};
 
@@ -30,7 +30,7 @@ const ENVIRONMENT_BYTES_MAX: usize = 1 << 20;
 
 /// Where a run belongs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Place {
+pub struct RunPlace {
     /// The allocation.
     pub alloc: ostler_model::ids::AllocId,
     /// The task.
@@ -53,7 +53,7 @@ pub struct LiveRun {
     /// The run's id, from its note.
     pub run: Option<String>,
     /// Where it belongs; `None`: nothing says so.
-    pub place: Option<Place>,
+    pub place: Option<RunPlace>,
     /// What an agent had on record of it, from its note.
     pub record: Option<serde_json::Value>,
 }
@@ -65,7 +65,7 @@ impl LiveRun {
             supervisor,
             identity: note.identity,
             run: Some(note.run),
-            place: Some(Place { alloc, task, job, group, index }),
+            place: Some(RunPlace { alloc, task, job, group, index }),
             record: (!record.is_null()).then_some(record),
         }
     }
@@ -101,8 +101,8 @@ impl LiveRun {
 ///
 /// # Errors
 /// When the directory or `/proc` cannot be read.
-pub fn find(records: &Path) -> Result<Vec<LiveRun>, RecordError> {
-    let failed = |source| RecordError::Directory { path: records.to_owned(), source };
+pub fn find(records: &Path) -> Result<Vec<LiveRun>, ExitRecordError> {
+    let failed = |source| ExitRecordError::Directory { path: records.to_owned(), source };
     let boot = identity::boot_id().map_err(failed)?;
     let opened = if records.is_dir() { Some(Records::open(records)?) } else { None };
     let mut found = BTreeMap::new();
@@ -207,7 +207,7 @@ fn is_copy_of(supervisor: u32, child: u32) -> bool {
 }
 
 /// Where a task belongs by its environment.
-fn place_of(task: u32) -> Option<Place> {
+fn place_of(task: u32) -> Option<RunPlace> {
     let mut environment = fs::read(format!("/proc/{task}/environ")).ok()?;
     environment.truncate(ENVIRONMENT_BYTES_MAX);
     let values: BTreeMap<&str, &str> = environment
@@ -215,7 +215,7 @@ fn place_of(task: u32) -> Option<Place> {
         .filter_map(|line| std::str::from_utf8(line).ok()?.split_once('='))
         .collect();
     let value = |name: &str| values.get(name).copied();
-    Some(Place {
+    Some(RunPlace {
         alloc: value("NOMAD_ALLOC_ID")?.parse().ok()?,
         task: value("NOMAD_TASK_NAME")?.parse().ok()?,
         job: value("NOMAD_JOB_ID")?.parse().ok()?,

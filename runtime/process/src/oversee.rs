@@ -13,9 +13,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::error::{ProcessError, chain};
-use super::left::{self, Known, Left};
+use super::left::{self, Certainty, RemainingProcess};
 use super::reap::{Whose, ended, gone, left_of, remove_cgroup};
-use super::supervise::record::{self, ExitRecord, RecordError, Records};
+use super::supervise::record::{self, ExitRecord, ExitRecordError, Records};
 use super::{Process, ProcessHost, identity};
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::RunId;
@@ -64,7 +64,7 @@ pub(super) async fn watch_over(
         }
         missing => {
             process.end_without_supervisor();
-            lost(&host, &run, &process, Known::Now, missing.err().map(ProcessError::from)).await
+            lost(&host, &run, &process, Certainty::Now, missing.err().map(ProcessError::from)).await
         }
     };
     publish(&host, &run, &process, raw, &exit).await;
@@ -78,7 +78,7 @@ pub(super) async fn end_left(
     why: Option<ProcessError>,
     exit: watch::Sender<Option<RawExit>>,
 ) {
-    let raw = lost(&host, &run, &process, Known::Recorded, why).await;
+    let raw = lost(&host, &run, &process, Certainty::Recorded, why).await;
     publish(&host, &run, &process, raw, &exit).await;
 }
 
@@ -87,7 +87,7 @@ async fn lost(
     host: &ProcessHost,
     run: &RunId,
     process: &Arc<Process>,
-    known: Known,
+    known: Certainty,
     why: Option<ProcessError>,
 ) -> RawExit {
     let left = gone(process, || left_of(run, process, known)).await;
@@ -133,7 +133,7 @@ async fn until_over(run: &RunId, process: &Arc<Process>) -> Option<ExitRecord> {
             return Some(record);
         }
         if watch.elapsed() > KILL_GRACE && !std::mem::replace(&mut said, true) {
-            let left = left_of(run, process, Known::Now).await.unwrap_or_default();
+            let left = left_of(run, process, Certainty::Now).await.unwrap_or_default();
             let left: Vec<String> = left.iter().map(ToString::to_string).collect();
             tracing::warn!(%run, left = left.join(", "), "a task has ended, what it started has not; it is over when that is");
         }
@@ -168,7 +168,7 @@ async fn read(
     run: &RunId,
     process: &Process,
     records: &Records,
-) -> Result<Option<ExitRecord>, RecordError> {
+) -> Result<Option<ExitRecord>, ExitRecordError> {
     let (watch, mut pauses) = (Stopwatch::start(), Pauses::new());
     loop {
         let (records, key, identity) = (records.clone(), run.clone(), process.identity.clone());
@@ -176,7 +176,9 @@ async fn read(
             records.read(&key, identity.pid, identity.start_ticks)
         });
         match read.await.unwrap_or(Ok(None)) {
-            Err(error @ RecordError::Directory { .. }) if watch.elapsed() < EXIT_READ_WALL_MAX => {
+            Err(error @ ExitRecordError::Directory { .. })
+                if watch.elapsed() < EXIT_READ_WALL_MAX =>
+            {
                 tracing::warn!(%run, error = chain(&error), "an exit record cannot be read now");
                 clock::sleep(pauses.next()).await;
             }
@@ -188,7 +190,11 @@ async fn read(
 impl ProcessHost {
     /// The exit of a process whose supervisor left no record that can be read. `left`: what may be of
     /// it and was not touched.
-    pub(super) fn lost_exit(&self, why: Option<ProcessError>, left: &[Left]) -> RawExit {
+    pub(super) fn lost_exit(
+        &self,
+        why: Option<ProcessError>,
+        left: &[RemainingProcess],
+    ) -> RawExit {
         let removed = self.line().is_some_and(|line| line.records().is_removed());
         let mut text = match why {
             Some(error) => format!("the exit is not known: {}", chain(&error)),

@@ -19,7 +19,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::left::{self, Known, Left};
+use super::left::{self, Certainty, RemainingProcess};
 use super::{DRAIN_GRACE, LAST_OUTPUT_WAIT, Process, Reach, lock};
 use ostler_model::clock::{self, Clock, Stopwatch};
 use ostler_model::ids::RunId;
@@ -116,9 +116,9 @@ impl Process {
 
 /// Wait until `look` finds nothing alive that is certainly of the process, and nothing is in its
 /// cgroup; what it finds is killed again and again. What it found at last.
-pub(super) async fn gone<F>(process: &Arc<Process>, look: impl Fn() -> F) -> Vec<Left>
+pub(super) async fn gone<F>(process: &Arc<Process>, look: impl Fn() -> F) -> Vec<RemainingProcess>
 where
-    F: Future<Output = io::Result<Vec<Left>>>,
+    F: Future<Output = io::Result<Vec<RemainingProcess>>>,
 {
     let (watch, mut pause) = (Stopwatch::start(), *LOOK_PAUSE.start());
     let mut said = false;
@@ -152,7 +152,7 @@ where
 }
 
 /// The group of a leader that is a zombie, without it: its number is nobody else's.
-async fn group_of_zombie(process: &Arc<Process>) -> io::Result<Vec<Left>> {
+async fn group_of_zombie(process: &Arc<Process>) -> io::Result<Vec<RemainingProcess>> {
     if process.leaf.is_some() {
         // All of it is in there.
         return Ok(Vec::new());
@@ -166,8 +166,8 @@ async fn group_of_zombie(process: &Arc<Process>) -> io::Result<Vec<Left>> {
 pub(super) async fn left_of(
     run: &RunId,
     process: &Arc<Process>,
-    known: Known,
-) -> io::Result<Vec<Left>> {
+    known: Certainty,
+) -> io::Result<Vec<RemainingProcess>> {
     let (run, process) = (run.clone(), Arc::clone(process));
     let looked = tokio::task::spawn_blocking(move || left::of(&run, &process.identity, known));
     looked.await.map_err(io::Error::other)?

@@ -121,7 +121,7 @@ fn supervised_host(records: &std::path::Path) -> ProcessHost {
 }
 
 fn host_of(kill_with_agent: bool, supervision: Option<Supervision>) -> ProcessHost {
-    ProcessHost::new(Options {
+    ProcessHost::new(ProcessOptions {
         control: Handle::current(),
         kill_with_agent,
         supervision,

@@ -10,18 +10,18 @@
 //! Requests for the same code wait for one another, so that it is compiled once. Those for different
 //! code wait for a compile child, in an order that is fair to their owners (`queue`); what cannot be
 //! compiled within its limits is remembered (`failed`). Whoever drops a load gives up its place. Mapping finished
-//! code is as good as running it, so an entry is believed only when nobody but this user can have
+//! code is as good as running it, so an entry is trusted only when nobody but this user can have
 //! written it, and when it carries a seal made with the secret of this cache for just this wasm and
 //! this engine (`seal`, `secret`). Entries are never changed in place, because a mapped file must
 //! not change.
 
+mod compile_slots;
 mod disk;
 mod failed;
 mod own_file;
 mod queue;
 mod seal;
 mod secret;
-mod turns;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -38,11 +38,11 @@ use super::compile::{CompileError, Compiler, artefact_bytes_max};
 use super::engine::{EngineKind, Format, compatibility};
 use super::error::SandboxError;
 use super::prescan::prescan;
+use compile_slots::CompileSlots;
 use disk::Entry;
 use failed::Failed;
 use ostler_model::limits::{self, COMPILE_FAILED_KEPT, CompileLimits};
 use seal::{Meant, Sealer};
-use turns::Turns;
 
 pub use ostler_model::digest::Digest;
 
@@ -216,7 +216,7 @@ pub struct CodeCache {
     compiler: Compiler,
     plugin: (Engine, String),
     task: (Engine, String),
-    turns: Turns,
+    slots: CompileSlots,
     failed: Failed,
     /// Nothing is compiled any more.
     closed: CancellationToken,
@@ -248,7 +248,7 @@ impl CodeCache {
             compiler,
             plugin: with_hash(plugin),
             task: with_hash(task),
-            turns: Turns::new(limits::COMPILE_CHILDREN_MAX),
+            slots: CompileSlots::new(limits::COMPILE_CHILDREN_MAX),
             failed: Failed::default(),
             closed: CancellationToken::new(),
             loaded: Mutex::default(),
@@ -332,16 +332,16 @@ impl CodeCache {
         path: &Path,
     ) -> Result<(), LoadError> {
         let CodeAsk { within, owner, say, .. } = *ask;
-        let mut place = self.turns.join(owner, say).map_err(|_full| LoadError::OwnerBusy {
+        let mut slot = self.slots.join(owner, say).map_err(|_full| LoadError::OwnerBusy {
             owner: owner.to_owned(),
             limit: limits::COMPILE_OWNER_QUEUE_MAX,
         })?;
         loop {
-            place.granted().await;
+            slot.granted().await;
             tokio::select! {
                 biased;
                 compiled = self.compile(bytes, key, &within, path) => return compiled,
-                () = place.set_back() => {}
+                () = slot.set_back() => {}
             }
         }
     }
@@ -445,7 +445,7 @@ impl CodeCache {
         let limit = artefact_bytes_max(bytes.len());
         let compiled =
             self.compiler.compile(Arc::clone(bytes), key.kind, key.format, within, output).await;
-        // The child limits itself; it is not believed.
+        // The child limits itself; it is not trusted.
         let compiled = compiled.and_then(|()| {
             let bytes = temporary.as_file().metadata().map_or(0, |found| found.len());
             if bytes > limit { Err(CompileError::ArtefactTooLarge { limit }) } else { Ok(()) }

@@ -3,7 +3,7 @@
 //! ```text
 //!  Pace of the plugin: quick so far? ─ no ──────────────────────────────► guest threads
 //!        │ yes
-//!  Turn of the sandbox: nobody else now, none was slow just before? ─ no ─► guest threads
+//!  InlinePermit of the sandbox: nobody else now, none was slow just before? ─ no ─► guest threads
 //!        │ yes
 //!  polled once on the caller's thread ─ ends ─► the answer, no thread was woken
 //!        └─ does not: it waits, or the epoch tick made it yield ──────────► guest threads
@@ -26,18 +26,18 @@ use ostler_model::limits;
 
 /// Whether the guests of one plugin were quick: only then they may run on their caller's thread.
 #[derive(Debug)]
-pub struct Pace {
+pub struct CallPace {
     /// Calls that still have to be quick on a guest thread.
     trial: AtomicU32,
 }
 
-impl Default for Pace {
+impl Default for CallPace {
     fn default() -> Self {
         Self { trial: AtomicU32::new(1) }
     }
 }
 
-impl Pace {
+impl CallPace {
     fn quick(&self) -> bool {
         self.trial.load(Ordering::Relaxed) == 0
     }
@@ -59,29 +59,29 @@ impl Pace {
 
 /// Lets one guest at a time run on a caller's thread.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct InlineGate {
     busy: AtomicBool,
     began: Stopwatch,
-    /// After `began`, nanoseconds: until then nobody gets a turn.
+    /// After `began`, nanoseconds: until then nobody gets a permit.
     rest_until: AtomicU64,
 }
 
-impl Default for Turns {
+impl Default for InlineGate {
     fn default() -> Self {
         let (busy, rest_until) = (AtomicBool::new(false), AtomicU64::new(0));
         Self { busy, began: Stopwatch::start(), rest_until }
     }
 }
 
-impl Turns {
-    /// A turn for a guest of this plugin, if it may have one now.
-    pub(super) fn take<'a>(&'a self, pace: &'a Pace) -> Option<Turn<'a>> {
+impl InlineGate {
+    /// A permit for a guest of this plugin, if it may have one now.
+    pub(super) fn take<'a>(&'a self, pace: &'a CallPace) -> Option<InlinePermit<'a>> {
         if !pace.quick() || self.busy.swap(true, Ordering::Acquire) {
             return None;
         }
-        let turn = Turn { turns: self, pace, began: self.nanos() };
-        // The turn is given back by its destructor. That must not count as slow.
-        (self.rest_until.load(Ordering::Relaxed) <= turn.began).then_some(turn)
+        let permit = InlinePermit { gate: self, pace, began: self.nanos() };
+        // The permit is given back by its destructor. That must not count as slow.
+        (self.rest_until.load(Ordering::Relaxed) <= permit.began).then_some(permit)
     }
 
     fn nanos(&self) -> u64 {
@@ -89,22 +89,22 @@ impl Turns {
     }
 }
 
-/// See [`Turns::take`]. Measures how long it is held.
-pub(super) struct Turn<'a> {
-    turns: &'a Turns,
-    pace: &'a Pace,
+/// See [`InlineGate::take`]. Measures how long it is held.
+pub(super) struct InlinePermit<'a> {
+    gate: &'a InlineGate,
+    pace: &'a CallPace,
     began: u64,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for InlinePermit<'_> {
     fn drop(&mut self) {
-        let now = self.turns.nanos();
+        let now = self.gate.nanos();
         if Duration::from_nanos(now.saturating_sub(self.began)) > limits::INLINE_TIME_MAX {
             self.pace.slow();
             let rest = u64::try_from(limits::INLINE_REST.as_nanos()).unwrap_or(u64::MAX);
-            self.turns.rest_until.store(now.saturating_add(rest), Ordering::Relaxed);
+            self.gate.rest_until.store(now.saturating_add(rest), Ordering::Relaxed);
         }
-        self.turns.busy.store(false, Ordering::Release);
+        self.gate.busy.store(false, Ordering::Release);
     }
 }
 
@@ -130,66 +130,66 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
 
-    fn quick() -> Pace {
-        let pace = Pace::default();
+    fn quick() -> CallPace {
+        let pace = CallPace::default();
         pace.ended(Duration::ZERO);
         pace
     }
 
     /// Held for no time at all, whatever else this machine does.
-    fn give_back(mut turn: Turn<'_>) {
-        turn.began = u64::MAX;
+    fn give_back(mut permit: InlinePermit<'_>) {
+        permit.began = u64::MAX;
     }
 
     #[test]
     fn the_first_guest_of_a_plugin_runs_on_a_guest_thread_and_the_next_may_have_a_turn() {
-        let (turns, pace) = (Turns::default(), Pace::default());
-        assert!(turns.take(&pace).is_none());
+        let (gate, pace) = (InlineGate::default(), CallPace::default());
+        assert!(gate.take(&pace).is_none());
         pace.ended(limits::INLINE_TIME_MAX);
-        give_back(turns.take(&pace).unwrap());
-        assert!(turns.take(&pace).is_some(), "the turn was given back");
+        give_back(gate.take(&pace).unwrap());
+        assert!(gate.take(&pace).is_some(), "the permit was given back");
     }
 
     #[test]
     fn only_one_has_the_turn() {
-        let (turns, pace, other) = (Turns::default(), quick(), quick());
-        let turn = turns.take(&pace).unwrap();
-        assert!(turns.take(&other).is_none());
-        give_back(turn);
-        assert!(turns.take(&other).is_some());
+        let (gate, pace, other) = (InlineGate::default(), quick(), quick());
+        let permit = gate.take(&pace).unwrap();
+        assert!(gate.take(&other).is_none());
+        give_back(permit);
+        assert!(gate.take(&other).is_some());
     }
 
     #[test]
     fn after_a_slow_turn_nobody_has_one_and_the_plugin_is_on_trial() {
-        let (turns, pace, other) = (Turns::default(), quick(), quick());
-        let turn = turns.take(&pace).unwrap();
+        let (gate, pace, other) = (InlineGate::default(), quick(), quick());
+        let permit = gate.take(&pace).unwrap();
         let began = Stopwatch::start();
         while began.elapsed() <= limits::INLINE_TIME_MAX {
             std::hint::spin_loop();
         }
-        drop(turn);
-        let rest_until = turns.rest_until.load(Ordering::Relaxed);
+        drop(permit);
+        let rest_until = gate.rest_until.load(Ordering::Relaxed);
         assert!(u128::from(rest_until) > limits::INLINE_REST.as_nanos(), "a rest was set");
-        let next = turns.take(&other);
-        let rest_is_over = turns.nanos() > rest_until;
+        let next = gate.take(&other);
+        let rest_is_over = gate.nanos() > rest_until;
         assert!(next.is_none() || rest_is_over);
         drop(next);
-        turns.rest_until.store(0, Ordering::Relaxed);
+        gate.rest_until.store(0, Ordering::Relaxed);
         for _ in 0..limits::INLINE_TRIAL_CALLS {
-            assert!(turns.take(&pace).is_none());
+            assert!(gate.take(&pace).is_none());
             pace.ended(Duration::ZERO);
         }
-        assert!(turns.take(&pace).is_some());
+        assert!(gate.take(&pace).is_some());
     }
 
     #[test]
     fn a_slow_call_on_a_guest_thread_begins_the_trial_again() {
-        let (turns, pace) = (Turns::default(), quick());
+        let (gate, pace) = (InlineGate::default(), quick());
         pace.ended(limits::INLINE_TIME_MAX + Duration::from_nanos(1));
-        assert!(turns.take(&pace).is_none());
+        assert!(gate.take(&pace).is_none());
         (1..limits::INLINE_TRIAL_CALLS).for_each(|_| pace.ended(Duration::ZERO));
-        assert!(turns.take(&pace).is_none());
+        assert!(gate.take(&pace).is_none());
         pace.ended(Duration::ZERO);
-        assert!(turns.take(&pace).is_some());
+        assert!(gate.take(&pace).is_some());
     }
 }

@@ -18,7 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 use wasmtime::Engine;
 
 use super::error::{CallError, SandboxError};
-use super::running::Turns;
+use super::running::TaskScheduler;
 use ostler_model::clock::Stopwatch;
 use ostler_model::limits;
 
@@ -234,7 +234,10 @@ pub(super) struct Ticker {
 }
 
 impl Ticker {
-    pub(super) fn start(engines: &[&Engine], turns: Weak<Turns>) -> Result<Self, SandboxError> {
+    pub(super) fn start(
+        engines: &[&Engine],
+        scheduler: Weak<TaskScheduler>,
+    ) -> Result<Self, SandboxError> {
         let pulse = Arc::new(Pulse::default());
         // Weak, so that the thread never keeps a pool of guest memory alive.
         let engines: Vec<_> = engines.iter().map(|engine| engine.weak()).collect();
@@ -248,8 +251,8 @@ impl Ticker {
                     for engine in engines.iter().filter_map(wasmtime::EngineWeak::upgrade) {
                         engine.increment_epoch();
                     }
-                    if let Some(turns) = turns.upgrade() {
-                        turns.tick();
+                    if let Some(scheduler) = scheduler.upgrade() {
+                        scheduler.tick();
                     }
                     let busy = shared.polling.load(Ordering::SeqCst) > 0;
                     idle = if busy { 0 } else { idle.saturating_add(1) };

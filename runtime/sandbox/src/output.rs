@@ -1,7 +1,7 @@
 //! What a guest writes to its standard streams, handed to the host synchronously.
 //!
 //! The stock stream sends every write through a task and a channel: 67 µs a line. This one calls a
-//! [`ByteSink`] on the guest's thread: 0.3 to 0.5 µs a line. It serves both interfaces: a component's
+//! [`GuestSink`] on the guest's thread: 0.3 to 0.5 µs a line. It serves both interfaces: a component's
 //! streams directly, and preview 1's `fd_write`, which wasmtime-wasi implements on top of them.
 
 use std::future::Future;
@@ -19,7 +19,7 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 use ostler_model::limits;
 
 /// Where a guest's output goes. Called on guest threads.
-pub trait ByteSink: Send + Sync + 'static {
+pub trait GuestSink: Send + Sync + 'static {
     /// Take all of `bytes`, soon: a slow sink holds up a guest thread. Never more than 64 KiB at
     /// once; that many must be taken even when there is less room by now, since two streams of one
     /// guest may have been told of the same room.
@@ -30,12 +30,12 @@ pub trait ByteSink: Send + Sync + 'static {
     fn write(&self, bytes: &[u8]) -> io::Result<()>;
 
     /// Bytes that may be written now; zero holds the guest back until
-    /// [`ByteSink::wait_for_room`]. Sinks that never fill up keep this default.
+    /// [`GuestSink::wait_for_room`]. Sinks that never fill up keep this default.
     fn room(&self) -> usize {
         limits::GUEST_OUTPUT_PERMIT_BYTES
     }
 
-    /// Wait until [`ByteSink::room`] is not zero. Must also end when the sink is closed.
+    /// Wait until [`GuestSink::room`] is not zero. Must also end when the sink is closed.
     fn wait_for_room(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(std::future::ready(()))
     }
@@ -44,13 +44,13 @@ pub trait ByteSink: Send + Sync + 'static {
 /// A guest's standard output or error: pass it to `WasiCtxBuilder::stdout` or `stderr`.
 #[derive(Clone)]
 pub struct GuestOutput {
-    sink: Arc<dyn ByteSink>,
+    sink: Arc<dyn GuestSink>,
 }
 
 impl GuestOutput {
     /// Output that goes to `sink`. All streams a guest opens write to the same sink, in order.
     #[must_use]
-    pub fn new(sink: Arc<dyn ByteSink>) -> Self {
+    pub fn new(sink: Arc<dyn GuestSink>) -> Self {
         Self { sink }
     }
 

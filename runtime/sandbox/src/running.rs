@@ -133,7 +133,7 @@ pub(super) enum Place {
     /// A call among the busy.
     Busy,
     /// A WASM task: its turn among the others.
-    Task(Turn),
+    Task(TaskSlot),
 }
 
 /// A guest, polled until it has answered.
@@ -190,12 +190,12 @@ where
         };
         let polled = match &mut this.place {
             Place::Call(_) | Place::Busy => this.blocks.while_others_run(|| poll(guest, context)),
-            Place::Task(turn) => {
-                if !turn.comes(context.waker()) {
+            Place::Task(slot) => {
+                if !slot.comes(context.waker()) {
                     return Poll::Pending;
                 }
-                let polled = poll(guest, &mut Context::from_waker(&turn.waker()));
-                turn.over(guest.last_poll());
+                let polled = poll(guest, &mut Context::from_waker(&slot.waker()));
+                slot.over(guest.last_poll());
                 polled
             }
         };
@@ -243,24 +243,25 @@ pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
     shown(text.unwrap_or_else(|| "no message".to_owned()), limits::GUEST_ERROR_BYTES_MAX)
 }
 
-/// The turns of all WASM tasks.
-pub(super) struct Turns(Mutex<(Shares, std::collections::HashMap<Member, Arc<Called>>)>);
+/// Schedules all WASM tasks by their weights.
+pub(super) struct TaskScheduler(Mutex<(Shares, std::collections::HashMap<Member, Arc<Called>>)>);
 
-impl Turns {
+impl TaskScheduler {
     /// So many may compute at once.
     pub(super) fn new(places: usize) -> Arc<Self> {
         Arc::new(Self(Mutex::new((Shares::new(places), std::collections::HashMap::new()))))
     }
 
     /// One more task.
-    pub(super) fn join(self: &Arc<Self>, weight: u32) -> Turn {
+    pub(super) fn join(self: &Arc<Self>, weight: u32) -> TaskSlot {
         let called = Arc::new(Called::default());
-        let mut turns = self.lock();
-        let member =
-            turns.0.join(weight.clamp(*limits::TASK_WEIGHT.start(), *limits::TASK_WEIGHT.end()));
-        turns.1.insert(member, Arc::clone(&called));
-        drop(turns);
-        Turn { turns: Arc::clone(self), member, called }
+        let mut scheduler = self.lock();
+        let member = scheduler
+            .0
+            .join(weight.clamp(*limits::TASK_WEIGHT.start(), *limits::TASK_WEIGHT.end()));
+        scheduler.1.insert(member, Arc::clone(&called));
+        drop(scheduler);
+        TaskSlot { scheduler: Arc::clone(self), member, called }
     }
 
     /// An epoch tick passed: whoever kept its thread through several does not keep its place as well.
@@ -274,27 +275,27 @@ impl Turns {
 
     /// Change something and wake those who are granted a place by it.
     fn change(&self, change: impl FnOnce(&mut Shares) -> Vec<Member>) {
-        let mut turns = self.lock();
-        let granted = change(&mut turns.0);
-        let called: Vec<_> = granted.iter().filter_map(|m| turns.1.get(m).cloned()).collect();
-        drop(turns);
+        let mut scheduler = self.lock();
+        let granted = change(&mut scheduler.0);
+        let called: Vec<_> = granted.iter().filter_map(|m| scheduler.1.get(m).cloned()).collect();
+        drop(scheduler);
         called.iter().for_each(|called| called.task.wake());
     }
 }
 
 /// One task's place among the others; given back when dropped.
-pub(super) struct Turn {
-    turns: Arc<Turns>,
+pub(super) struct TaskSlot {
+    scheduler: Arc<TaskScheduler>,
     member: Member,
     called: Arc<Called>,
 }
 
-impl Turn {
+impl TaskSlot {
     /// May it be polled now? If not, `waker` is woken when it may.
     fn comes(&self, waker: &Waker) -> bool {
         self.called.task.register(waker);
         self.called.woken.store(false, Ordering::SeqCst);
-        self.turns.lock().0.ask(self.member)
+        self.scheduler.lock().0.ask(self.member)
     }
 
     /// Tells whether the guest asked to be polled again, as one does that a tick interrupted.
@@ -304,14 +305,14 @@ impl Turn {
 
     fn over(&self, used: std::time::Duration) {
         let goes_on = self.called.woken.load(Ordering::SeqCst);
-        self.turns.change(|shares| shares.polled(self.member, used, goes_on));
+        self.scheduler.change(|shares| shares.polled(self.member, used, goes_on));
     }
 }
 
-impl Drop for Turn {
+impl Drop for TaskSlot {
     fn drop(&mut self) {
-        self.turns.lock().1.remove(&self.member);
-        self.turns.change(|shares| shares.leave(self.member));
+        self.scheduler.lock().1.remove(&self.member);
+        self.scheduler.change(|shares| shares.leave(self.member));
     }
 }
 

@@ -14,7 +14,7 @@
 //!
 //! A task that runs through [`OVERDUE_TICKS`] without yielding is in an operation that no tick
 //! interrupts: one instruction may fill all its memory, a file may be on a slow disk. It keeps its thread
-//! and lends its place to the next, as long as there is a spare thread for that one.
+//! and gives its place to the next, as long as there is a spare thread for that one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;

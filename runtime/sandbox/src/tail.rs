@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use super::output::ByteSink;
+use super::output::GuestSink;
 use ostler_model::limits::GUEST_STDERR_TAIL_BYTES;
 use ostler_model::shown::shown;
 
@@ -36,7 +36,7 @@ impl Tail {
     }
 }
 
-impl ByteSink for Tail {
+impl GuestSink for Tail {
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
         self.push(bytes);
         Ok(())

@@ -15,10 +15,10 @@ use super::compile::Compiler;
 use super::descriptors::{AllDescriptors, Descriptors};
 use super::engine::EngineKind;
 use super::error::{CallError, SandboxError};
-use super::inline::{Pace, Turns as NearTurns, poll_once};
+use super::inline::{CallPace, InlineGate, poll_once};
 use super::meter::{CpuMeter, Metered, Ticker};
 use super::pooling::{PoolReport, PoolUse, max_map_count, pooled_engine, share_slots};
-use super::running::{At, Blocks, End, GuestTask, Place, Running, Turns};
+use super::running::{At, Blocks, End, GuestTask, Place, Running, TaskScheduler};
 use ostler_model::{clock, limits};
 
 /// What a [`Sandbox`] is built from.
@@ -76,8 +76,8 @@ pub struct Sandbox {
     runtimes: Option<[Runtime; 2]>,
     calls: tokio::runtime::Handle,
     busy: tokio::runtime::Handle,
-    turns: Arc<Turns>,
-    near: NearTurns,
+    scheduler: Arc<TaskScheduler>,
+    near: InlineGate,
     descriptors: Arc<AllDescriptors>,
 }
 
@@ -98,18 +98,18 @@ impl Sandbox {
         let guest_threads = config.guest_threads.unwrap_or(cores).max(limits::GUEST_THREADS_MIN);
         let compiler = Compiler::new(config.compiler);
         let code = CodeCache::open(config.cache_dir, compiler, plugin.0.clone(), task.0.clone())?;
-        let turns = Turns::new(guest_threads);
-        let ticker = Ticker::start(&[&plugin.0, &task.0], Arc::downgrade(&turns))?;
+        let scheduler = TaskScheduler::new(guest_threads);
+        let ticker = Ticker::start(&[&plugin.0, &task.0], Arc::downgrade(&scheduler))?;
         let failed = |source| SandboxError::Thread { what: "guest threads", source };
         let call_threads = (cores * limits::CALL_THREADS_PER_CORE).max(limits::CALL_THREADS_MIN);
         let calling = guest_runtime("ostler-call", call_threads, false).map_err(failed)?;
-        // A task that holds its thread for long lends its place to another: see `Turns`.
+        // A task that holds its thread for long gives its place to another: see `TaskScheduler`.
         let busy_threads = guest_threads * limits::GUEST_THREADS_PER_PLACE;
         let computing = guest_runtime("ostler-guest", busy_threads, true);
         let computing = computing.map_err(failed)?;
         let (calls, busy) = (calling.handle().clone(), computing.handle().clone());
         let runtimes = Some([calling, computing]);
-        let (near, descriptors) = (NearTurns::default(), Arc::default());
+        let (near, descriptors) = (InlineGate::default(), Arc::default());
         Ok(Self {
             plugin,
             task,
@@ -119,7 +119,7 @@ impl Sandbox {
             runtimes,
             calls,
             busy,
-            turns,
+            scheduler,
             near,
             descriptors,
         })
@@ -232,7 +232,7 @@ impl Sandbox {
     /// latest. Only for guests whose host functions do not block.
     pub fn spawn_near<T, F>(
         &self,
-        pace: &Pace,
+        pace: &CallPace,
         guest: F,
         cpu: CpuMeter,
         cpu_max: Duration,
@@ -241,7 +241,7 @@ impl Sandbox {
         F: Future<Output = Result<T, CallError>> + Send + 'static,
         T: Send + 'static,
     {
-        let Some(turn) = self.near.take(pace) else {
+        let Some(permit) = self.near.take(pace) else {
             return self.spawn_bounded(guest, cpu, cpu_max, Blocks::Never);
         };
         let pulse = self.ticker.pulse();
@@ -250,7 +250,7 @@ impl Sandbox {
         let inside = self.calls.enter();
         let ended = poll_once(&mut metered);
         drop(inside);
-        drop(turn);
+        drop(permit);
         match ended {
             Some(result) => GuestTask { at: At::End(Some(result)), cpu },
             None if metered.last_poll() >= limits::CALL_BUSY => {
@@ -269,7 +269,7 @@ impl Sandbox {
     {
         let cpu = CpuMeter::default();
         let metered = Metered::new(guest, cpu.clone(), self.ticker.pulse(), None);
-        self.start(metered, cpu, Place::Task(self.turns.join(weight)), Blocks::Never)
+        self.start(metered, cpu, Place::Task(self.scheduler.join(weight)), Blocks::Never)
     }
 
     fn start<T, F>(

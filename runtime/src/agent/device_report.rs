@@ -5,7 +5,7 @@
 //! ledger ───── holders ──────────────────┼─► DeviceGroupReport ─► API, CLI
 //! managers ─── statistics, staleness ────┘
 //! ```
-//! A device that is lent stays in the list when no plugin reports it any longer: whoever holds it
+//! A device that is assigned stays in the list when no plugin reports it any longer: whoever holds it
 //! still does.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::AgentHandle;
-use ostler_device::ledger::{DeviceLedger, Holder};
+use ostler_device::ledger::{DeviceLedger, InstanceHolder};
 use ostler_device::manager::{ClaimReport, ClaimState};
 use ostler_model::attribute::NamedAttribute;
 use ostler_model::device::{DeviceGroup, GroupKey, Health, HealthState, Locality};
@@ -41,7 +41,7 @@ pub struct DeviceGroupReport {
 pub struct DeviceReport {
     /// Unique in its group.
     pub id: String,
-    /// Only healthy instances are lent.
+    /// Only healthy instances are assigned.
     pub health: Health,
     /// Where it sits in the machine.
     pub locality: Option<Locality>,
@@ -71,9 +71,9 @@ impl AgentHandle {
     pub fn devices(&self) -> Vec<DeviceGroupReport> {
         let (node, ledger) = (self.node(), self.device_holders());
         let (stats, claims) = (self.device_stats(), self.device_claims());
-        let registry = self.registry();
-        let holder = |Holder { alloc, task }: Holder| {
-            let job = registry.alloc(alloc).map(|entry| entry.allocation.job.id.clone());
+        let holder = |InstanceHolder { alloc, task }: InstanceHolder| {
+            let job_of = |entry: &ostler_control::AllocEntry| entry.allocation.job.id.clone();
+            let job = self.0.control.look(|tables| tables.alloc(alloc).map(job_of));
             let mut claims = claims.iter();
             let claim = claims.find(|claim| claim.alloc == alloc && claim.task == task);
             DeviceHolder { alloc, task, job, note: claim.and_then(note) }
@@ -82,7 +82,7 @@ impl AgentHandle {
     }
 }
 
-/// Where a claim is that is neither settled nor simply held.
+/// Where a claim is that is neither released nor simply held.
 fn note(claim: &ClaimReport) -> Option<String> {
     let because = |text: &str| match &claim.last_error {
         Some(error) => format!("{text}: {error}"),
@@ -104,7 +104,7 @@ fn report(
     groups: &[DeviceGroup],
     ledger: &DeviceLedger,
     stats: &[DeviceGroupStats],
-    holder: impl Fn(Holder) -> DeviceHolder,
+    holder: impl Fn(InstanceHolder) -> DeviceHolder,
 ) -> Vec<DeviceGroupReport> {
     let mut reports: BTreeMap<&GroupKey, DeviceGroupReport> = BTreeMap::new();
     for group in groups {
@@ -207,7 +207,7 @@ mod tests {
             attributes: vec![],
         };
         let alloc = AllocId::new(uuid::Uuid::from_u128(7));
-        let holder = Holder { alloc, task: TaskName::new("train").unwrap() };
+        let holder = InstanceHolder { alloc, task: TaskName::new("train").unwrap() };
         let mut ledger = DeviceLedger::default();
         let held =
             |name: &str, id: &str| AllocatedDevice { group: key(name), ids: vec![id.into()] };
@@ -218,7 +218,7 @@ mod tests {
             instances: BTreeMap::from([("1".to_owned(), Arc::clone(&measured))]),
             stale: Some("late".into()),
         };
-        let reports = report(&[group], &ledger, &[stats], |Holder { alloc, task }| {
+        let reports = report(&[group], &ledger, &[stats], |InstanceHolder { alloc, task }| {
             let job = JobId::new("web").ok();
             DeviceHolder { alloc, task, job, note: None }
         });

@@ -1,62 +1,55 @@
 //! The agent's handle for jobs and allocations: register, plan, stop, restart, look.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::watch;
 
-use super::admission::DevicePlan;
-use super::change::{Asked, Change};
-use super::proposal::{Proposal, next_version};
-use super::reconcile::differences;
-use super::views::{
-    AllocView, BlockedPlacement, JobView, JobsDirReport, Plan, Readiness, RegisterOptions,
-    Registered, StopOptions, Stopped,
+use super::views::{JobsDirReport, Readiness};
+use super::{
+    AgentHandle, AllocError, AllocView, Collected, JobError, JobView, Plan, RegisterOptions,
+    Registered, RestartScope, Stage, StopOptions, Stopped, SubmitError,
 };
-use super::{AgentHandle, AllocError, JobError, RestartScope, SubmitError};
-use ostler_model::ids::{AllocId, GroupName, JobId, TaskName};
+use ostler_model::ids::{AllocId, JobId, TaskName};
 use ostler_model::job::Job;
 use ostler_model::saved::JobOrigin;
 use ostler_model::signal::full_name;
-use ostler_model::words::counted;
 
 impl AgentHandle {
     /// The index of the last visible change. Grows with each, and over restarts of the agent.
     #[must_use]
     pub fn index(&self) -> u64 {
-        self.registry().index()
+        self.0.control.index()
     }
 
     /// The index as it grows, for blocking queries: wait until it is above the last one seen, then
     /// look again.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
-        self.registry().changes()
+        self.0.control.changes()
     }
 
     /// Every registered job, by id.
     #[must_use]
     pub fn jobs(&self) -> Vec<JobView> {
-        let registry = self.registry();
-        registry.jobs.keys().filter_map(|id| registry.job_view(id)).collect()
+        self.0.control.jobs()
     }
 
     /// One registered job.
     #[must_use]
     pub fn job(&self, id: &JobId) -> Option<JobView> {
-        self.registry().job_view(id)
+        self.0.control.job(id)
     }
 
     /// Every allocation, by id; those that are over until they are collected.
     #[must_use]
     pub fn allocs(&self) -> Vec<AllocView> {
-        self.registry().alloc_views()
+        self.0.control.allocs()
     }
 
     /// One allocation.
     #[must_use]
     pub fn alloc(&self, id: AllocId) -> Option<AllocView> {
-        self.registry().alloc_view(id)
+        self.0.control.alloc(id)
     }
 
     /// Make a job run as it says: start what is missing, change what differs, stop what is too
@@ -72,34 +65,7 @@ impl AgentHandle {
         options: RegisterOptions,
     ) -> Result<Registered, SubmitError> {
         self.check_all(&job)?;
-        // Also when the caller gives up: a change is made as a whole.
-        let agent = self.clone();
-        let task = self
-            .0
-            .beside
-            .spawn(async move { agent.register_checked(Arc::new(job), options).await });
-        let ended = task.await;
-        ended.unwrap_or_else(|_| Err(SubmitError::Runner("the registration was given up".into())))
-    }
-
-    async fn register_checked(
-        &self,
-        job: Arc<Job>,
-        options: RegisterOptions,
-    ) -> Result<Registered, SubmitError> {
-        let id = job.id.clone();
-        let change = self.change(&id, Asked::Version(job, options)).await?;
-        let warnings = waits(change.blocked());
-        let record = change.record.as_ref().or(change.before.as_ref());
-        Ok(Registered {
-            job_modify_index: record.map_or(change.index, |record| record.job_modify_index),
-            version: record.map_or(0, |record| record.version),
-            index: change.done_at(),
-            placed: change.placed.iter().map(|alloc| alloc.id).collect(),
-            updated: change.updated(),
-            stopped: change.stopped(),
-            warnings,
-        })
+        self.0.control.register(Arc::new(job), options).await
     }
 
     /// What [`AgentHandle::register`] would do; nothing is changed.
@@ -108,40 +74,7 @@ impl AgentHandle {
     /// When the job's configuration is wrong. That it does not fit is part of the plan.
     pub fn plan(&self, job: &Job) -> Result<Plan, SubmitError> {
         self.check_all(job)?;
-        let registry = self.registry();
-        let known = registry.jobs.get(&job.id).map(|entry| Arc::clone(&entry.record));
-        let mut plan = Plan::default();
-        let record = match &known {
-            Some(known) if *known.job == *job && !known.stopped => (**known).clone(),
-            _ => {
-                let now = self.0.clock.now();
-                next_version(&Arc::new(job.clone()), known.as_deref(), JobOrigin::Api, now)
-            }
-        };
-        plan.version = record.version;
-        if let Some(known) = &known {
-            plan.job_modify_index = known.job_modify_index;
-            plan.changes = differences(&known.job, job);
-            if known.stopped {
-                plan.changes.push("the job is stopped and would run again".to_owned());
-            }
-        }
-        let proposal = Proposal::new(&registry, &record);
-        let admission = self.admission();
-        let mut devices = DevicePlan::default();
-        plan.waiting = self.unfit(&admission, &record, &proposal, Some(&mut devices));
-        drop(admission);
-        if devices.left_out > 0 {
-            let more = devices.left_out;
-            let more = counted(more, "more request");
-            plan.warnings.push(format!("the devices of {more} are not explained"));
-        }
-        plan.devices = devices.requests;
-        for group in &job.groups {
-            plan.groups.entry(group.name.clone()).or_default();
-        }
-        proposal.count(&mut plan.groups);
-        Ok(plan)
+        Ok(self.0.control.plan(job))
     }
 
     /// Stop a job. Returns the index of the stop, which is durable; the allocations end later.
@@ -150,27 +83,7 @@ impl AgentHandle {
     /// When there is no such job, a file of the jobs directory gives it, or the stop cannot be
     /// made durable.
     pub async fn deregister(&self, id: &JobId, options: StopOptions) -> Result<Stopped, JobError> {
-        self.deregister_as(id, options, &JobOrigin::Api).await
-    }
-
-    /// As [`AgentHandle::deregister`], by whoever gave the job.
-    pub(super) async fn deregister_as(
-        &self,
-        id: &JobId,
-        options: StopOptions,
-        origin: &JobOrigin,
-    ) -> Result<Stopped, JobError> {
-        let (agent, id, origin) = (self.clone(), id.clone(), origin.clone());
-        let task = self.0.beside.spawn(async move {
-            let StopOptions { purge, skip_shutdown_delay, reason } = options;
-            let asked = Asked::Stop { origin, reason, purge };
-            let change = agent.change_with(&id, asked, skip_shutdown_delay).await?;
-            if change.before.is_none() {
-                return Err(JobError::Unknown { job: id });
-            }
-            Ok(Stopped { index: change.index, unwritten: change.unwritten })
-        });
-        task.await.unwrap_or(Err(JobError::Leaving))
+        self.0.control.deregister(id, options, JobOrigin::Api).await
     }
 
     /// Stop one allocation. Its registered job puts a new one in its place, which starts when this
@@ -184,30 +97,23 @@ impl AgentHandle {
         skip_shutdown_delay: bool,
     ) -> Result<Stopped, AllocError> {
         let view = self.not_over(id).await?;
-        let (agent, job) = (self.clone(), view.allocation.job.id.clone());
-        let task = self.0.beside.spawn(async move {
-            let reason = "alloc was stopped by the operator".to_owned();
-            let asked = Asked::StopAlloc { alloc: id, reason };
-            agent.change_with(&job, asked, skip_shutdown_delay).await
-        });
-        let change = task.await.map_err(|_| AllocError::Leaving)?;
-        let stopped = |change: Change| Stopped { index: change.index, unwritten: change.unwritten };
-        change.map(stopped).map_err(AllocError::from)
+        let (job, reason) = (view.allocation.job.id.clone(), "alloc was stopped by the operator");
+        self.0.control.stop_alloc(job, id, reason, skip_shutdown_delay).await
     }
 
-    /// An allocation with its owner, also when it is only being entered: its job tells its id by then.
-    pub(super) async fn entered(&self, id: AllocId) -> Option<AllocView> {
-        if let Some(view) = self.alloc(id) {
-            return Some(view);
-        }
-        self.registry().alloc(id)?;
-        drop(self.0.order.lock().await);
-        self.alloc(id)
+    /// Remove directory and records of one allocation that is over, or of all of them.
+    ///
+    /// # Errors
+    /// When there is no such allocation, it is not over, another one waits for its data, or the one
+    /// that was named could not be removed. Of all of them those that stay are in
+    /// [`Collected::failed`].
+    pub async fn collect(&self, alloc: Option<AllocId>) -> Result<Collected, AllocError> {
+        self.0.control.collect(alloc).await
     }
 
     /// An allocation that can be asked for something.
     async fn not_over(&self, id: AllocId) -> Result<AllocView, AllocError> {
-        let view = self.entered(id).await.ok_or(AllocError::Unknown { alloc: id })?;
+        let view = self.0.control.entered(id).await.ok_or(AllocError::Unknown { alloc: id })?;
         let status = view.state.client_status;
         if status.terminal() || view.phase.finished() {
             return Err(AllocError::Ended { alloc: id, status });
@@ -248,7 +154,7 @@ impl AgentHandle {
     /// How far the agent is, and which plugins have not answered yet.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
-        let stage = *self.0.stage.borrow();
+        let stage = self.0.control.stage();
         let waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let loading = self.0.node.current().loading.clone();
         Readiness { stage, waiting: waiting.iter().cloned().collect(), loading }
@@ -279,8 +185,8 @@ impl AgentHandle {
 
     /// Changes whenever [`AgentHandle::readiness`] has another stage.
     #[must_use]
-    pub fn stages(&self) -> watch::Receiver<super::views::Stage> {
-        self.0.stage.subscribe()
+    pub fn stages(&self) -> watch::Receiver<Stage> {
+        self.0.control.stages()
     }
 
     /// Look at the jobs directory now instead of at its next change. Nothing happens without one.
@@ -293,38 +199,4 @@ impl AgentHandle {
     pub fn jobs_dir(&self) -> Option<JobsDirReport> {
         self.0.jobs_dir.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
-
-impl Plan {
-    /// What would wait and why, a sentence for each group.
-    #[must_use]
-    pub fn waits(&self) -> Vec<String> {
-        waits(&self.waiting)
-    }
-}
-
-/// What of a job waits, a sentence for each group.
-fn waits(blocked: &[BlockedPlacement]) -> Vec<String> {
-    let mut said = Vec::new();
-    let soon = blocked.iter().filter(|place| place.soon).count();
-    if soon > 0 {
-        let they = if soon == 1 { "it replaces" } else { "they replace" };
-        let waiting = allocations(soon, "waits", "wait");
-        said.push(format!("{waiting} until what {they} is over: there is no room beside it"));
-    }
-    let mut groups: BTreeMap<&GroupName, Vec<&BlockedPlacement>> = BTreeMap::new();
-    for place in blocked.iter().filter(|place| !place.soon) {
-        groups.entry(&place.group).or_default().push(place);
-    }
-    for (group, places) in groups {
-        let waiting = allocations(places.len(), "waits", "wait");
-        // Places of a group are alike: the first one's reason is that of all.
-        let problems = places.first().map(|place| place.refusal.problems()).unwrap_or_default();
-        said.push(format!("group {group}: {waiting} until there is room: {problems}"));
-    }
-    said
-}
-
-fn allocations(count: usize, one: &str, many: &str) -> String {
-    format!("{} {}", counted(count, "allocation"), if count == 1 { one } else { many })
 }

@@ -10,66 +10,49 @@
 //! ```
 //! `cli` and `api` touch only [`AgentHandle`] and what it hands out.
 
-pub mod admission;
 pub mod catalogue;
-mod change;
-mod collect;
 mod device_report;
 mod devices;
-pub mod ended;
 mod error;
-mod follow;
-pub mod gc;
 mod held;
 pub mod inspect;
 mod job;
 mod jobs;
 mod jobs_dir;
-mod keeper;
 mod leave;
 mod leftovers;
 mod loading;
 pub mod offline;
 mod plugin_status;
-pub mod ports;
-mod proposal;
 mod quarantine;
 mod rebooted;
-pub mod reconcile;
 mod records;
-mod registry;
-mod remember;
 mod restore;
-mod revert;
 mod startup;
-mod submitted;
-mod turns;
 mod unowned;
-mod unwritten;
 pub mod upgrade;
 pub mod views;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use serde::{Deserialize, Serialize};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use ostler_control::ControlHandle;
 use ostler_device::manager::DeviceManager;
 use ostler_jobspec::suggest;
-use ostler_lifecycle::alloc::{AllocHandle, AllocRunner, AllocRunnerConfig, PreviousAlloc};
-use ostler_lifecycle::task::env::NodeFacts;
-use ostler_model::alloc::Allocation;
 use ostler_model::clock::Clock;
-use ostler_model::ids::{AllocId, PluginName};
+use ostler_model::config::AgentConfig;
+use ostler_model::ids::{JobId, PluginName};
 use ostler_model::job::Job;
-use ostler_model::limits::{JOB_TASKS_MAX, KILL_TIMEOUT_MAX};
+use ostler_model::limits::JOB_TASKS_MAX;
 use ostler_model::ports::{Drivers as _, PluginCallError, Workloads};
 use ostler_model::rng::Rng;
+use ostler_model::saved::JobOrigin;
 use ostler_node::watch::Watcher;
 use ostler_node::{Node, NodeView};
 use ostler_plugin::PluginRuntime;
@@ -77,41 +60,32 @@ use ostler_plugin::drivers::manager::DriverManager;
 use ostler_plugin::host::HostServices;
 use ostler_state::{DataDirLock, StateError, StateStore, holder as lock_holder};
 
-pub use admission::DeviceExplanation;
-pub use catalogue::RAW_EXEC;
 pub use catalogue::{
     ObtainError, PluginEntry, PluginStatus, PullReport, SignatureReport, VerifyReport, pull, verify,
 };
 pub use device_report::{DeviceGroupReport, DeviceHolder, DeviceReport};
-pub use error::{AgentError, AllocError, JobError, SubmitError};
+pub use error::AgentError;
 pub use held::{EndRunError, HeldReport, HeldRun};
 pub use job::{AllocResult, JobHandle, JobResult};
-pub use ostler_device::matching::{
-    AffinityResult as DeviceAffinity, Considered as DeviceCandidate, Outcome as DeviceOutcome,
+pub use ostler_control::{
+    AllocError, AllocView, BlockedPlacement, Collected, ConfigProblem, DeviceExplanation,
+    GroupCounts, GroupPlan, JobError, JobStatus, JobView, PlaceCounts, Plan, RAW_EXEC,
+    RegisterOptions, Registered, Stage, StopOptions, Stopped, SubmitError,
 };
+pub use ostler_device::matching::{DeviceAffinity, DeviceCandidate, DeviceOutcome};
+pub use ostler_health::meter::PluginActivity;
+pub use ostler_health::policy::{PluginState, Quarantine};
 pub use ostler_lifecycle::alloc::RestartScope;
-use ostler_model::config::AgentConfig;
-pub use ostler_plugin::meter::PluginActivity;
-pub use ostler_plugin::policy::{PluginState, Quarantine};
 pub use ostler_state::{Holder, LockError};
 pub use plugin_status::{LiftReport, PluginStatusReport, RecordReport};
+pub use startup::Begun;
 pub use upgrade::{
     Outcome as UpgradeOutcome, Release, UpgradeError, UpgradeOptions, UpgradeReport, UpgradeStatus,
 };
-pub use views::{
-    AllocView, BlockedPlacement, Collected, GroupCounts, GroupPlan, JobStatus, JobView,
-    JobsDirEntry, JobsDirReport, LeaveMode, PlaceCounts, Plan, Readiness, RegisterOptions,
-    Registered, Stage, StopOptions, Stopped,
-};
+pub use views::{JobsDirEntry, JobsDirReport, LeaveMode, Readiness};
 
-pub use startup::Begun;
-
-use admission::{Admission, Placing};
 use loading::InUse;
 use records::Follower;
-use registry::Registry;
-use submitted::Submitted;
-use turns::Turns;
 
 /// How an agent is started.
 #[derive(Clone, Debug)]
@@ -175,34 +149,6 @@ impl Agent {
     }
 }
 
-/// A `config` that does not fit its driver's schema.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConfigProblem {
-    /// Task group.
-    pub group: String,
-    /// Task.
-    pub task: String,
-    /// Dotted path inside `config`; empty for the whole.
-    pub path: String,
-    /// What is wrong.
-    pub message: String,
-    /// What may have been meant instead of the last name of the path.
-    #[serde(default)]
-    pub suggestion: Option<String>,
-}
-
-impl std::fmt::Display for ConfigProblem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { group, task, path, message, suggestion } = self;
-        let dot = if path.is_empty() { "" } else { "." };
-        write!(f, "group {group}, task {task}, config{dot}{path}: {message}")?;
-        match suggestion {
-            Some(name) => write!(f, "; did you mean {name}?"),
-            None => Ok(()),
-        }
-    }
-}
-
 /// Everything a running agent consists of.
 struct Inner {
     data_dir: PathBuf,
@@ -221,15 +167,12 @@ struct Inner {
     workloads: Arc<dyn Workloads>,
     services: HostServices,
     state: StateStore,
-    /// Absent in an embedded agent.
-    gc: OnceLock<gc::GcHandle>,
+    /// The owner of jobs and allocations.
+    control: ControlHandle,
+    /// Its task.
+    owner: Mutex<Option<JoinHandle<()>>>,
     /// Once plugins have said what they are.
     follower: OnceLock<Follower>,
-    admission: Mutex<Admission>,
-    registry: Mutex<Registry>,
-    /// The node as its allocations see it, and the view it was read off.
-    facts: Mutex<Option<(Arc<NodeView>, Arc<NodeFacts>)>>,
-    stage: watch::Sender<Stage>,
     /// Of the jobs directory; absent without one.
     jobs_dir: Mutex<Option<JobsDirReport>>,
     /// Look at the jobs directory now.
@@ -238,31 +181,16 @@ struct Inner {
     waiting: Mutex<BTreeSet<PluginName>>,
     /// Runs that are alive and not owned.
     holds: Mutex<held::Holds>,
-    /// Changes of one job.
-    turns: Turns,
-    /// Held while a change is decided, its records are queued and its owners are made: an older record
-    /// never follows a newer one, and every allocation that the next one decides on has an owner.
-    order: tokio::sync::Mutex<()>,
     /// Removes directories without a record; see [`unowned`].
     unowned: Mutex<Option<JoinHandle<()>>>,
-    /// Held while the device ledger is read and queued. Inside `order`, never the other way: a task
-    /// that ends writes it, and `order` may be held while a task ends.
-    ledger: tokio::sync::Mutex<()>,
-    /// Held while records of ended places are made and queued; inside no other.
-    places: tokio::sync::Mutex<()>,
     /// Something about a quarantine changed.
     quarantined: Arc<Notify>,
-    /// Something became free, or may be placed now.
-    wake: Arc<Notify>,
     /// Ends what runs beside the agent.
     ended: CancellationToken,
     /// What does; see [`AgentHandle::beside`].
     beside: TaskTracker,
-    /// What follows owners of allocations; each ends with its owner.
-    followers: TaskTracker,
     kill_with_agent: bool,
     clock: Clock,
-    rng: Rng,
     // Last: the directory is free when all else is gone.
     _lock: DataDirLock,
 }
@@ -356,27 +284,35 @@ impl AgentHandle {
         sentences
     }
 
-    /// Place a job on this node and start its allocations.
+    /// Run a job: all of it is placed now, or nothing of it. It ends with this agent and is not on
+    /// record; when it is over, a job of its name may be run again.
     ///
     /// # Errors
     /// When it does not fit, its configuration is wrong, or an allocation cannot be made durable;
     /// then nothing of it runs and nothing is held.
     pub async fn submit(&self, job: Job) -> Result<JobHandle, SubmitError> {
         self.check_all(&job)?;
-        if *self.0.stage.borrow() == Stage::Leaving {
-            return Err(SubmitError::Leaving);
-        }
-        let job = Arc::new(job);
-        let placed = self.place(&job)?;
-        let mut submitted = Submitted::new(self.clone(), placed.iter().map(|alloc| alloc.id));
-        match self.begin(placed, &mut submitted).await {
-            Ok(handles) => {
-                submitted.keep();
-                Ok(JobHandle::new(job, handles))
-            }
-            Err(error) => {
-                submitted.undo().await;
-                Err(error)
+        self.run_seen(&job.id).await;
+        let (origin, job) = (JobOrigin::Run, Arc::new(job));
+        let options = RegisterOptions { origin, all_or_nothing: true, ..Default::default() };
+        let given_up = GivenUp { agent: Some(self), job: &job };
+        let registered = self.0.control.register(Arc::clone(&job), options).await;
+        given_up.not();
+        let registered = registered?;
+        let owners = registered.placed.iter().filter_map(|id| Some(self.alloc(*id)?.handle));
+        Ok(JobHandle::new(job, owners.collect()))
+    }
+
+    /// The end of a run may be known to whoever waited for it before the node has seen it.
+    async fn run_seen(&self, id: &JobId) {
+        let mut changes = self.0.control.changes();
+        loop {
+            changes.borrow_and_update();
+            let over = |entry: &ostler_control::AllocEntry| entry.client_status().terminal();
+            let seen = self.0.control.look(|tables| tables.allocs_of(id).all(over));
+            let dead = self.0.control.job(id).is_none_or(|job| job.status == JobStatus::Dead);
+            if seen || !dead || changes.changed().await.is_err() {
+                return;
             }
         }
     }
@@ -395,124 +331,37 @@ impl AgentHandle {
         if problems.is_empty() { Ok(()) } else { Err(SubmitError::Config(problems)) }
     }
 
-    /// Queue allocations with the devices they hold, start them, and see that they are durable.
-    async fn begin(
-        &self,
-        placed: Vec<Allocation>,
-        submitted: &mut Submitted,
-    ) -> Result<Vec<AllocHandle>, SubmitError> {
-        let order = self.in_order().await?;
-        let change = self.enter(placed);
-        let mark = self.queue(&change).await.map_err(SubmitError::State)?;
-        let mut handles = Vec::with_capacity(change.placed.len());
-        for alloc in &change.placed {
-            let handle = self.run(Arc::clone(alloc))?;
-            submitted.started(handle.clone());
-            handles.push(handle);
-        }
-        drop(order);
-        self.durable(&change, mark).await?;
-        Ok(handles)
-    }
-
-    /// Free what an allocation holds; its devices once their plugins were told. The record may lag:
-    /// at worst a device counts as held by an allocation that is over, which the next start sees.
-    async fn release(&self, alloc: AllocId) {
-        let _order = self.0.order.lock().await;
-        let owing = self.0.devices.end_alloc(alloc);
-        self.admission().end_alloc(alloc, &owing);
-        match self.put_ledger().await {
-            // Closed: the agent has left.
-            Ok(()) | Err(StateError::Closed { .. }) => {}
-            Err(error) => tracing::warn!(%alloc, %error, "release of devices not written"),
-        }
-    }
-
-    fn place(&self, job: &Arc<Job>) -> Result<Vec<Allocation>, SubmitError> {
-        let view = self.node();
-        let rng = &self.0.rng;
-        let mut new_id = || AllocId::new(rng.uuid());
-        let mut placing = Placing {
-            new_id: &mut new_id,
-            now: self.0.clock.now(),
-            rng,
-            port_in_use: &ports::port_in_use,
-            explain: None,
-        };
-        let placed = self.admission().place(job, &view, &mut placing);
-        placed.map_err(|refusal| SubmitError::Refused(Box::new(refusal)))
-    }
-
-    /// Start the owner of an allocation that is entered and queued.
-    fn run(&self, allocation: Arc<Allocation>) -> Result<AllocHandle, SubmitError> {
-        let spawned = AllocRunner::spawn(self.runner_config(allocation));
-        let handle = spawned.map_err(|error| SubmitError::Runner(error.to_string()))?;
-        self.own(&handle);
-        Ok(handle)
-    }
-
-    /// What the owner of an allocation needs.
-    fn runner_config(&self, allocation: Arc<Allocation>) -> AllocRunnerConfig {
-        let inner = &self.0;
-        let previous = allocation.previous.and_then(|id| {
-            let registry = self.registry();
-            registry.alloc(id)?.handle.as_ref().map(PreviousAlloc::of)
-        });
-        AllocRunnerConfig {
-            allocation,
-            node: self.node_facts(),
-            alloc_root: inner.data_dir.join("allocs"),
-            drivers: Arc::new(inner.drivers.clone()),
-            workloads: Arc::clone(&inner.workloads),
-            devices: Arc::new(inner.devices.clone()),
-            state: inner.state.clone(),
-            clock: inner.clock.clone(),
-            rng: inner.rng.clone(),
-            kill_timeout_max: KILL_TIMEOUT_MAX,
-            previous,
-        }
-    }
-
-    /// The node as tasks see it: one copy for all allocations, as long as the node is the same.
-    fn node_facts(&self) -> Arc<NodeFacts> {
-        let view = self.node();
-        let mut known = self.0.facts.lock().unwrap_or_else(PoisonError::into_inner);
-        let facts = match &*known {
-            Some((of, facts)) if Arc::ptr_eq(of, &view) => return Arc::clone(facts),
-            Some((_, facts)) => {
-                let new = node_facts(&view);
-                if **facts == new { Arc::clone(facts) } else { Arc::new(new) }
-            }
-            None => Arc::new(node_facts(&view)),
-        };
-        *known = Some((view, Arc::clone(&facts)));
-        facts
-    }
-
-    /// Enter and follow the owner of a known allocation.
-    fn own(&self, handle: &AllocHandle) {
-        let newest = self.registry().alloc_mut(handle.id()).map(|entry| {
-            entry.handle = Some(handle.clone());
-            Arc::clone(&entry.allocation)
-        });
-        // What was asked while there was no owner to be told.
-        if let Some(newest) = newest {
-            handle.update(newest);
-        }
-        follow::spawn(self, handle);
-    }
-
     /// Do something beside the agent that ends soon, or with [`Inner::ended`]; who leaves waits for it.
     fn beside(&self, work: impl Future<Output = ()> + Send + 'static) {
         drop(self.0.beside.spawn(work));
     }
+}
 
-    fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
-        self.0.registry.lock().unwrap_or_else(PoisonError::into_inner)
+/// A run that is given up before it was placed is stopped, and nothing of it is left.
+struct GivenUp<'a> {
+    agent: Option<&'a AgentHandle>,
+    job: &'a Job,
+}
+
+impl GivenUp<'_> {
+    fn not(mut self) {
+        self.agent = None;
     }
+}
 
-    fn admission(&self) -> std::sync::MutexGuard<'_, Admission> {
-        self.0.admission.lock().unwrap_or_else(PoisonError::into_inner)
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        let Some(agent) = self.agent else { return };
+        let (control, id) = (agent.0.control.clone(), self.job.id.clone());
+        let stop = async move {
+            let options = StopOptions { purge: true, ..StopOptions::default() };
+            // An error: it was refused, or the agent leaves and ends it.
+            drop(control.deregister(&id, options, JobOrigin::Run).await);
+        };
+        // Outside of the runtime, at the end of the process, the next start closes it.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            drop(agent.0.beside.spawn_on(stop, &runtime));
+        }
     }
 }
 
@@ -526,17 +375,4 @@ fn depends_on_variables(config: &serde_json::Map<String, serde_json::Value>, pat
         });
     }
     at.and_then(serde_json::Value::as_str).is_some_and(|text| text.contains("${"))
-}
-
-fn node_facts(view: &NodeView) -> NodeFacts {
-    NodeFacts {
-        id: view.id.to_string(),
-        name: view.name.clone(),
-        datacenter: view.datacenter.clone(),
-        class: String::new(),
-        region: "global".to_owned(),
-        pool: "default".to_owned(),
-        attributes: view.attribute_texts(),
-        meta: view.meta.clone(),
-    }
 }

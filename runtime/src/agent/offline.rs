@@ -10,14 +10,12 @@ use ostler_plugin::check::{self, Bench};
 use ostler_plugin::host::HostServices;
 use ostler_plugin::host::wasm_task::WasmTaskHost;
 use ostler_plugin::record::{self, ReplayError};
-use ostler_process::{Options as ProcessOptions, ProcessHost, Supervision};
+use ostler_process::{ProcessHost, ProcessOptions, Supervision};
 use ostler_sandbox::{Sandbox, SandboxConfig};
 
 pub use ostler_plugin::check::{Costs, Finding, Report, Subject, Verdict};
 pub use ostler_plugin::record::file::{FileError, decode as recording};
-pub use ostler_plugin::record::{
-    Outcome, RecordedCall, Recording, Replayed, Verdict as ReplayVerdict,
-};
+pub use ostler_plugin::record::{CallOutcome, RecordedCall, Recording, ReplayVerdict, Replayed};
 
 /// Plugin calls at once; each command makes one after the other.
 const INSTANCES: u32 = 16;

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::AgentHandle;
 use super::catalogue::{PluginEntry, PluginStatus};
 use super::upgrade::UpgradeStatus;
+use ostler_health::meter::PluginActivity;
+use ostler_health::policy::Quarantine;
 use ostler_model::device::Health;
 use ostler_model::ids::PluginName;
 use ostler_model::plugin::PluginKind;
 use ostler_model::trust::Voucher;
 use ostler_node::watch::WatchReport;
-use ostler_plugin::meter::PluginActivity;
-use ostler_plugin::policy::Quarantine;
 
 /// One plugin, in use or not.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use super::AgentHandle;
 use super::catalogue::{Meters, PluginEntry, PluginStatus};
+use ostler_health::meter::PluginMeter;
+use ostler_health::policy::Quarantine;
 use ostler_model::limits::{PLUGIN_MESSAGE_BYTES_MAX, QUARANTINE_FILE_BYTES_MAX};
 use ostler_model::plugin::PluginKind;
-use ostler_plugin::meter::PluginMeter;
-use ostler_plugin::policy::Quarantine;
 
 /// Name in the data directory.
 const FILE: &str = "quarantine.json";

@@ -10,8 +10,7 @@
 //! that is started again must find it prepared again. A crash before the boot is on record does it once
 //! more. Poststart tasks are not run again: they follow a start of the allocation, not of its machine.
 
-use super::restore::Found;
-use ostler_lifecycle::task::RestoredTask;
+use ostler_control::recorded::{Recorded, Tasks};
 use ostler_lifecycle::task::events;
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::TaskName;
@@ -30,7 +29,7 @@ const REASON: &str = "the machine was restarted";
 /// When the state cannot be read or written.
 pub(super) async fn prepare(
     state: &StateStore,
-    found: &mut Found,
+    found: &mut Recorded,
     boot_id: &str,
     now: Timestamp,
 ) -> Result<(), StateError> {
@@ -59,9 +58,6 @@ pub(super) async fn prepare(
     state.put(&Key::NodeBoot, &NodeBoot { boot_id: boot_id.to_owned() }).await?;
     Ok(())
 }
-
-/// What is recorded of the tasks of an allocation.
-pub(super) type Tasks = std::collections::BTreeMap<TaskName, RestoredTask>;
 
 /// Make the prestart tasks pending that had succeeded, if a main task is to run. Their names.
 fn begin_again(alloc: &Allocation, tasks: &mut Tasks, now: Timestamp) -> Vec<TaskName> {

@@ -61,7 +61,7 @@ async fn pending_after(
 ) -> Vec<(String, bool)> {
     let (store, alloc) = recorded(main, desired).await;
     for boot in boots {
-        let mut found = Found::read(&store).unwrap();
+        let mut found = Recorded::read(&store).unwrap();
         prepare(&store, &mut found, boot, NOW).await.unwrap();
     }
     store.flush().await.unwrap();
@@ -106,7 +106,7 @@ async fn where_no_main_task_is_to_run_nothing_is_prepared() {
 async fn a_boot_on_record_that_cannot_be_read_is_written_anew() {
     let store = StateStore::in_memory().unwrap();
     store.put(&Key::NodeBoot, &[0xffu8; 3][..]).await.unwrap();
-    let mut found = Found::read(&store).unwrap();
+    let mut found = Recorded::read(&store).unwrap();
     prepare(&store, &mut found, "two", NOW).await.unwrap();
     let known: Option<NodeBoot> = store.get(&Key::NodeBoot).unwrap();
     assert_eq!(known, Some(NodeBoot { boot_id: "two".to_owned() }));

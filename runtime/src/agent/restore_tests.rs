@@ -1,13 +1,17 @@
-//! What is found in a state file, and what becomes of it.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+//! What becomes of what is found in a state file.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::*;
-use ostler_lifecycle::task::handle::RunRecord;
-use ostler_lifecycle::task::restart::RestartTracker;
-use ostler_model::ids::TaskName;
+use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::ids::{JobId, TaskName};
 use ostler_model::job::JobKind;
-use ostler_model::ports::ProcessIdentity;
 use ostler_model::rng::Rng;
+use ostler_model::saved::{JobRecord, SavedAllocState};
+use ostler_model::task::TaskState;
+use ostler_state::Key;
 use ostler_testing::fixtures;
 
 struct Garbage;
@@ -45,7 +49,7 @@ async fn allocations_of_jobs_are_kept_and_those_of_crashed_runs_closed() {
         put(&state, alloc).await;
     }
     state.put(&Key::Job(of_job.job.id.clone()), &record(&of_job)).await.unwrap();
-    let found = Found::read(&state).unwrap();
+    let found = Recorded::read(&state).unwrap();
     assert_eq!(found.kept(), BTreeSet::from([of_job.id, stopping.id]));
     assert_eq!(found.index(), 7);
     let said = clear(&state, &found, false, Timestamp::from_nanos(7)).await.unwrap();
@@ -56,97 +60,22 @@ async fn allocations_of_jobs_are_kept_and_those_of_crashed_runs_closed() {
     };
     assert!(task(&of_run).failed);
     assert_eq!(task(&of_job), TaskState::default(), "untouched");
-    let again = Found::read(&state).unwrap();
+    let again = Recorded::read(&state).unwrap();
     assert!(again.kept().contains(&of_run.id), "it is over: kept until it is collected");
-    let allocs: Vec<_> = again.kept_allocs().into_iter().map(|(a, _, over)| (a.id, over)).collect();
+    let (restored, owners) = again.into_restored(true);
+    let over = |saved: &Option<SavedAllocState>| saved.as_ref().is_some_and(|s| s.finished);
+    let allocs: Vec<_> = restored.allocs.iter().map(|(a, saved)| (a.id, over(saved))).collect();
     assert_eq!(allocs, [(of_job.id, false), (of_run.id, true), (stopping.id, false)]);
+    assert_eq!(owners.len(), 3);
 }
 
 #[tokio::test]
-async fn bad_records_are_put_aside_and_halves_removed_and_nothing_else_is_touched() {
+async fn an_embedded_agent_leaves_records_that_it_cannot_read_to_another() {
     let state = StateStore::in_memory().unwrap();
     let good = allocation(1, "kept", 5);
     put(&state, &good).await;
     state.put(&Key::Job(good.job.id.clone()), &Garbage).await.unwrap();
-    let half = allocation(2, "half", 5);
-    let task = TaskName::new("t").unwrap();
-    state.put(&Key::TaskState(half.id, task.clone()), &TaskState::default()).await.unwrap();
-    state.put(&Key::TaskLocal(good.id, task), &Garbage).await.unwrap();
-    let mut found = Found::read(&state).unwrap();
-    assert_eq!(found.take_notices().len(), 3);
-    assert_eq!(found.kept(), BTreeSet::from([good.id]), "its job is known from it");
+    let found = Recorded::read(&state).unwrap();
     clear(&state, &found, true, Timestamp::from_nanos(7)).await.unwrap();
     assert!(state.get::<JobRecord>(&Key::Job(good.job.id.clone())).is_err(), "left as it is");
-
-    clear(&state, &found, false, Timestamp::from_nanos(7)).await.unwrap();
-    assert!(state.get::<JobRecord>(&Key::Job(good.job.id.clone())).unwrap().is_none());
-    assert!(state.scan(&Prefix::Alloc(half.id)).unwrap().is_empty());
-    let allocs = found.kept_allocs();
-    let [(alloc, restored, over)] = &allocs[..] else { panic!("one allocation") };
-    assert_eq!((alloc.id, *over), (good.id, false));
-    assert!(restored.trouble.as_ref().is_some_and(|text| text.contains("task t")));
-}
-
-#[tokio::test]
-async fn a_job_whose_record_is_gone_is_known_from_what_an_agent_with_jobs_ran_of_it() {
-    use ostler_model::ports::SupervisorIdentity;
-    let state = StateStore::in_memory().unwrap();
-    let supervisor = SupervisorIdentity { pid: 2, start_ticks: 1 };
-    let (served, embedded) = (allocation(1, "served", 5), allocation(2, "embedded", 6));
-    for (alloc, supervisor) in [(&served, Some(supervisor)), (&embedded, None)] {
-        put(&state, alloc).await;
-        // Of another boot, so that nothing of this machine is touched.
-        let identity = ProcessIdentity {
-            pid: 1,
-            start_ticks: 1,
-            boot_id: "another boot".to_owned(),
-            cgroup: None,
-            supervisor,
-        };
-        let task = TaskName::new("t").unwrap();
-        let id = RunId::new(alloc.id, &task, 7);
-        let run = Some(RunRecord { id, identities: vec![identity], started: None });
-        let tracker = RestartTracker::new(Timestamp::default());
-        let local = LocalState { run, tracker, run_complete: false, delayed_until: None };
-        state.put(&Key::TaskLocal(alloc.id, task), &local).await.unwrap();
-    }
-    let mut found = Found::read(&state).unwrap();
-    assert_eq!(found.kept(), BTreeSet::from([served.id]));
-    let said = found.take_notices();
-    assert!(said.len() == 1 && said[0].contains("job served is known from"), "{said:?}");
-}
-
-#[tokio::test]
-async fn only_the_exit_records_of_runs_with_a_process_are_kept() {
-    let state = StateStore::in_memory().unwrap();
-    let process = ProcessIdentity {
-        pid: 1,
-        start_ticks: 1,
-        boot_id: String::new(),
-        cgroup: None,
-        supervisor: None,
-    };
-    let mut ids = Vec::new();
-    for (seed, identities) in [(1, vec![process]), (2, Vec::new())] {
-        let alloc = allocation(seed, "kept", 5);
-        put(&state, &alloc).await;
-        let task = TaskName::new("t").unwrap();
-        let id = RunId::new(alloc.id, &task, 7);
-        let run = Some(RunRecord { id: id.clone(), identities, started: None });
-        let tracker = RestartTracker::new(Timestamp::default());
-        let local = LocalState { run, tracker, run_complete: false, delayed_until: None };
-        state.put(&Key::TaskLocal(alloc.id, task), &local).await.unwrap();
-        ids.push(id);
-    }
-    assert_eq!(Found::read(&state).unwrap().runs(), ids[..1]);
-}
-
-#[tokio::test]
-async fn the_ledger_is_what_is_on_disk_and_unknown_where_it_is_not_readable() {
-    let state = StateStore::in_memory().unwrap();
-    assert_eq!(Found::read(&state).unwrap().ledger, None, "never written");
-    state.put(&Key::DeviceLedger, &DeviceLedger::default()).await.unwrap();
-    assert_eq!(Found::read(&state).unwrap().ledger, Some(DeviceLedger::default()));
-    state.put(&Key::DeviceLedger, &Garbage).await.unwrap();
-    assert_eq!(Found::read(&state).unwrap().ledger, None);
 }

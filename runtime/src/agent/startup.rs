@@ -10,26 +10,29 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::admission::Admission;
-use super::devices::AgentBook;
 use super::held::{Holds, LiveRuns};
 use super::inspect::STATE_FILE;
 use super::records;
-use super::restore::Found;
-use super::turns::Turns;
+use super::restore::Left;
 use super::unowned::Unowned;
-use super::views::{JobsDirReport, Stage};
+use super::views::JobsDirReport;
 use super::{
-    AgentConfig, AgentError, AgentHandle, AgentOptions, Inner, OpenState, catalogue, collect,
-    jobs_dir, keeper, loading, rebooted, restore, unowned,
+    AgentConfig, AgentError, AgentHandle, AgentOptions, Inner, OpenState, catalogue, jobs_dir,
+    loading, rebooted, restore, unowned,
 };
+use ostler_control::gc::choice::GcPolicy;
+use ostler_control::gc::gauge::FsGauge;
+use ostler_control::recorded::Recorded;
+use ostler_control::{ControlOptions, ports};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
+use ostler_health::refresh::Refresher;
 use ostler_model::attribute::Scalar;
 use ostler_model::clock;
+use ostler_model::config::GcConfig;
 use ostler_model::ports::Workloads;
 use ostler_model::time::Timestamp;
 use ostler_node::watch::Watcher;
@@ -38,8 +41,7 @@ use ostler_plugin::PluginRuntime;
 use ostler_plugin::drivers::manager::DriverManager;
 use ostler_plugin::host::wasm_task::WasmTaskHost;
 use ostler_plugin::host::{HostServices, HostWorkloads};
-use ostler_plugin::refresh::Refresher;
-use ostler_process::{Options as ProcessOptions, ProcessHost, Supervision, descriptors, identity};
+use ostler_process::{ProcessHost, ProcessOptions, Supervision, descriptors, identity};
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
 use ostler_state::durable;
 use ostler_state::{Age, DataDirLock, OpenReport, StateStore};
@@ -55,7 +57,7 @@ const READY_WALL: Duration = Duration::from_secs(60);
 pub struct Begun {
     agent: AgentHandle,
     config: AgentConfig,
-    found: Found,
+    left: Left,
     notices: Vec<String>,
 }
 
@@ -69,7 +71,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     }
     seed_devices(&data_dir)?;
     let state = open_state(&data_dir, open, &mut notices).await?;
-    let mut found = Found::read(&state)?;
+    let mut found = Recorded::read(&state)?;
     notices.extend(found.take_notices());
     notices.extend(restore::clear(&state, &found, embedded, options.clock.now()).await?);
     // Before anything is removed or started.
@@ -88,7 +90,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
             Err(error) => tracing::warn!(%error, "whether the machine was restarted is not known"),
         }
     }
-    found.sweep = (!lacks && !live.nameless()).then(|| live.processes().to_vec());
+    let sweep = (!lacks && !live.nameless()).then(|| live.processes().to_vec());
     let unowned = unowned_dirs(&data_dir, &found, &live, &state).await?;
     let node = Node::new(view);
     let board = catalogue::Board::new(node.clone());
@@ -110,6 +112,26 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let runtime = runtime.recording_into(data_dir.join("recordings"));
     let jobs_dir = options.config.jobs_dir.clone().filter(|_| !embedded);
     let state_age = state.opened().age;
+    let kill = services.clone();
+    let (control, owner) = ostler_control::spawn(ControlOptions {
+        data_dir: data_dir.clone(),
+        node: node.clone(),
+        drivers: Arc::new(drivers.clone()),
+        workloads: Arc::clone(&workloads),
+        devices: devices.clone(),
+        state: state.clone(),
+        gauge: Arc::new(FsGauge { root: data_dir.clone() }),
+        port_in_use: Arc::new(ports::port_in_use),
+        kill_tasks: Arc::new(move || {
+            kill.processes.kill_all();
+            kill.wasm_tasks.kill_all();
+        }),
+        clock: options.clock.clone(),
+        rng: options.rng.clone(),
+        recorded_index: found.index(),
+        holds: live.holds(&data_dir),
+    });
+    devices.set_book(control.ledger_book());
     let agent = AgentHandle(Arc::new(Inner {
         data_dir,
         node,
@@ -124,38 +146,28 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         workloads,
         services,
         state,
+        control,
+        owner: Mutex::new(Some(owner)),
         follower: OnceLock::new(),
-        gc: OnceLock::new(),
-        admission: Mutex::new(Admission::default()),
         holds: Mutex::new(Holds::new(state_age, live)),
-        registry: Mutex::new(found.registry(options.clock.now())),
-        facts: Mutex::default(),
-        stage: watch::Sender::new(Stage::Starting),
         waiting: Mutex::default(),
         jobs_dir: Mutex::new(jobs_dir.map(|dir| JobsDirReport { dir, ..Default::default() })),
-        turns: Turns::default(),
-        order: tokio::sync::Mutex::new(()),
         unowned: Mutex::default(),
-        ledger: tokio::sync::Mutex::new(()),
-        places: tokio::sync::Mutex::new(()),
         quarantined: Arc::default(),
-        wake: Arc::default(),
         rescan: Arc::default(),
         ended: CancellationToken::new(),
         beside: TaskTracker::new(),
-        followers: TaskTracker::new(),
         kill_with_agent: options.kill_with_agent,
         clock: options.clock,
-        rng: options.rng,
         _lock: lock,
     }));
     agent.remove_unowned(unowned);
-    agent.0.devices.set_book(AgentBook::of(&agent));
-    Ok(Begun { agent, config: options.config, found, notices })
+    let left = Left { records: found, sweep };
+    Ok(Begun { agent, config: options.config, left, notices })
 }
 
 impl Begun {
-    /// The agent. What it tells of jobs and allocations counts from [`Stage::restored`] on, and
+    /// The agent. What it tells of jobs and allocations counts from [`ostler_control::Stage::restored`] on, and
     /// nothing is to be changed before.
     #[must_use]
     pub const fn agent(&self) -> &AgentHandle {
@@ -178,7 +190,7 @@ impl Begun {
     }
 
     async fn finish(self) -> Result<(), AgentError> {
-        let Self { agent, config, found, mut notices } = self;
+        let Self { agent, config, left, mut notices } = self;
         let embedded = agent.0.kill_with_agent;
         for notice in &notices {
             tracing::info!("{notice}");
@@ -189,15 +201,13 @@ impl Begun {
         if embedded {
             // An error is told by the end of the loading.
             let _in_use = in_use.await;
-            agent.adopt(found).await?;
+            agent.restore(left).await?;
         } else {
             let _late = clock::timeout(RESTORE_WALL, in_use).await;
-            agent.restore(found).await?;
+            agent.restore(left).await?;
             agent.watch_held();
-            collect::spawn(&agent, config.gc);
-            agent.0.stage.send_replace(Stage::Ready);
+            agent.0.control.ready(Some(policy(config.gc))).await;
         }
-        keeper::spawn(&agent);
         refresh_node(&agent);
         let loaded = match embedded {
             true => Some(loading.await),
@@ -214,11 +224,24 @@ impl Begun {
         }
         // Nobody set them before.
         let _second = agent.0.notices.set(notices);
-        agent.0.stage.send_replace(Stage::Ready);
+        if embedded {
+            agent.0.control.ready(None).await;
+        }
         if let Some(dir) = config.jobs_dir.filter(|_| !embedded) {
             jobs_dir::spawn(&agent, dir);
         }
         Ok(())
+    }
+}
+
+fn policy(config: GcConfig) -> GcPolicy {
+    let default = GcPolicy::default();
+    GcPolicy {
+        interval: config.interval.unwrap_or(default.interval),
+        disk_usage_percent: config.disk_usage_percent.unwrap_or(default.disk_usage_percent),
+        inode_usage_percent: config.inode_usage_percent.unwrap_or(default.inode_usage_percent),
+        max_allocs: config.max_allocs.unwrap_or(default.max_allocs),
+        parallel: config.parallel.unwrap_or(default.parallel),
     }
 }
 
@@ -274,10 +297,10 @@ async fn open_state(
 /// Runs that are alive, compared with what is on record.
 async fn live_runs(
     data_dir: &Path,
-    mut found: Found,
+    mut found: Recorded,
     lacks: bool,
     now: Timestamp,
-) -> Result<(LiveRuns, Found), AgentError> {
+) -> Result<(LiveRuns, Recorded), AgentError> {
     let dir = data_dir.to_owned();
     let looked = tokio::task::spawn_blocking(move || {
         LiveRuns::find(&dir, &mut found, lacks, now).map(|live| (live, found))
@@ -314,7 +337,7 @@ fn behind(opened: &OpenReport, data_dir: &Path) -> Option<String> {
 /// Directories of allocations without a record; read before anything is placed.
 async fn unowned_dirs(
     data_dir: &Path,
-    found: &Found,
+    found: &Recorded,
     live: &LiveRuns,
     state: &StateStore,
 ) -> Result<Unowned, AgentError> {
@@ -408,7 +431,7 @@ fn host_services(
 /// one file in it: a device to try requests with. An existing directory is left as it is.
 fn seed_devices(data_dir: &Path) -> Result<(), AgentError> {
     const SAMPLE: &str = "Every file in this directory is a device of the group \
-                          ostler/file/files.\nThis one is here so that there is something to lend; \
+                          ostler/file/files.\nThis one is here so that there is something to assign; \
                           put your own files here\nand remove it when you like.\n";
     let dir = data_dir.join("devices");
     let failed = |source| AgentError::DataDir { path: dir.clone(), source };

@@ -1,23 +1,36 @@
 //! The agent as a whole: how it is, what it has, and what Nomad's tools ask of any agent.
 
-use axum::extract::{Path, State};
+use std::future::ready;
+use std::sync::Arc;
+
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use axum::routing::{MethodRouter, get};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::client::collected;
 use super::error::Failure;
-use super::json::REGION;
-use super::json::agent::{HealthJson, MetricsJson, OwnJson};
+use super::json;
 use super::nodes::told;
-use super::params::Params;
+use super::params::{Asked, Params};
 use super::reply;
 use super::router::{Api, Shared};
 use crate::agent::Stage;
 use ostler_model::alloc::ClientStatus;
+use ostler_model::job::NAMESPACE;
+use ostler_wire::Namespace;
 
 /// Name under which the one server, this agent, is known to Nomad's tools.
-const SELF_ADDRESS: &str = "127.0.0.1:4647";
+pub(super) const SELF_ADDRESS: &str = "127.0.0.1:4647";
+
+/// `GET` of something that the agent knows at once.
+pub(super) fn shown<T: Serialize>(
+    look: impl Fn(&Api) -> T + Clone + Send + Sync + 'static,
+) -> MethodRouter<Arc<Api>> {
+    get(move |State(api): Shared, params: Params| ready(reply::json(&params, &look(&api))))
+}
 
 /// Lists of what a node without a cluster does not have.
 pub(super) async fn nothing(State(api): Shared, params: Params) -> Result<Response, Failure> {
@@ -30,7 +43,7 @@ pub(super) async fn health(State(api): Shared, params: Params) -> Result<Respons
     let told = told(&readiness);
     let ready = readiness.stage == Stage::Ready;
     let message = if told.is_empty() { "ok" } else { &told };
-    let mut response = reply::json(&params, &HealthJson::new(ready, message))?;
+    let mut response = reply::json(&params, &json::agent::health(ready, message))?;
     if !ready {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
@@ -44,7 +57,7 @@ pub(super) async fn own(State(api): Shared, params: Params) -> Result<Response, 
     // Before all is restored there is nothing to count.
     let restored = api.agent.readiness().stage.restored();
     let counts = if restored { counts(&api) } else { json!({}) };
-    reply::json(&params, &OwnJson::new(&node, &data_dir, counts, state))
+    reply::json(&params, &json::agent::own(&node, &data_dir, counts, state))
 }
 
 fn counts(api: &Api) -> Value {
@@ -61,48 +74,27 @@ fn counts(api: &Api) -> Value {
     })
 }
 
-/// `GET /v1/status/leader`
-pub(super) async fn leader(params: Params) -> Result<Response, Failure> {
-    reply::json(&params, SELF_ADDRESS)
-}
-
-/// `GET /v1/status/peers`
-pub(super) async fn peers(params: Params) -> Result<Response, Failure> {
-    reply::json(&params, &[SELF_ADDRESS])
-}
-
-/// `GET /v1/regions`
-pub(super) async fn regions(params: Params) -> Result<Response, Failure> {
-    reply::json(&params, &[REGION])
-}
-
 /// The one namespace there is.
-fn default_namespace() -> Value {
-    json!({
-        "Name": DEFAULT_NAMESPACE,
-        "Description": "Default shared namespace",
-        "CreateIndex": 1,
-        "ModifyIndex": 1,
-    })
+fn default_namespace() -> Namespace<'static> {
+    Namespace {
+        name: NAMESPACE.into(),
+        description: "Default shared namespace".into(),
+        create_index: 1,
+        modify_index: 1,
+    }
 }
-
-const DEFAULT_NAMESPACE: &str = "default";
 
 /// `GET /v1/namespaces`
 pub(super) async fn namespaces(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    let begins = DEFAULT_NAMESPACE.starts_with(params.prefix());
-    let all: Vec<Value> = begins.then(default_namespace).into_iter().collect();
+    let begins = NAMESPACE.starts_with(params.prefix());
+    let all: Vec<_> = begins.then(default_namespace).into_iter().collect();
     Ok(reply::read_at(api.began_at, reply::json(&params, &all)?))
 }
 
 /// `GET /v1/namespace/NAME`
-pub(super) async fn namespace(
-    State(api): Shared,
-    Path(name): Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
-    if name != DEFAULT_NAMESPACE {
-        return Err(Failure::NoNamespace);
+pub(super) async fn namespace(Asked { api, id: name, params }: Asked) -> Result<Response, Failure> {
+    if name != NAMESPACE {
+        return Err(Failure::NotThere("namespace"));
     }
     Ok(reply::read_at(api.began_at, reply::json(&params, &default_namespace())?))
 }
@@ -115,62 +107,12 @@ pub(super) async fn collect(State(api): Shared) -> Result<Response, Failure> {
 /// `GET /v1/metrics`
 pub(super) async fn metrics(State(api): Shared, params: Params) -> Result<Response, Failure> {
     let objects = [("client", counts(&api)), ("state", json!(api.agent.state_stats()))];
-    reply::json(&params, &MetricsJson::new(api.clock.now(), &objects))
-}
-
-/// `GET /v1/ostler/node`: everything known about the node.
-pub(super) async fn node(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    reply::json(&params, &*api.agent.node())
-}
-
-/// `GET /v1/ostler/plugins`
-pub(super) async fn plugins(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    reply::json(&params, &api.agent.plugins_now())
-}
-
-/// `GET /v1/ostler/plugins/status`: how every plugin does, and what its calls cost.
-pub(super) async fn plugins_status(
-    State(api): Shared,
-    params: Params,
-) -> Result<Response, Failure> {
-    reply::json(&params, &api.agent.plugins_status())
-}
-
-/// `GET /v1/ostler/watches`: what wakes fingerprints, and what of it does not work.
-pub(super) async fn watches(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    reply::json(&params, &api.agent.watches())
-}
-
-/// `GET /v1/ostler/devices`: every device with its holder and what it measures.
-pub(super) async fn devices(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    reply::json(&params, &api.agent.devices())
-}
-
-/// `GET /v1/ostler/state`: what the state store did so far.
-pub(super) async fn state(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    reply::json(&params, &api.agent.state_stats())
-}
-
-/// `GET /v1/ostler/runs`: what lives and is held back.
-pub(super) async fn runs(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    reply::json(&params, &api.agent.held())
+    reply::json(&params, &json::agent::metrics(api.clock.now(), &objects))
 }
 
 /// `PUT /v1/ostler/run/SUPERVISOR/end`: end one of them.
 pub(super) async fn end_run(
-    State(api): Shared,
-    Path(supervisor): Path<u32>,
-    params: Params,
+    Asked { api, id: supervisor, params }: Asked<u32>,
 ) -> Result<Response, Failure> {
     reply::json(&params, &api.agent.end_run(supervisor).await?)
-}
-
-/// `GET /v1/ostler/readiness`
-pub(super) async fn readiness(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    reply::json(&params, &api.agent.readiness())
-}
-
-/// `GET /v1/ostler/jobs-dir`: `null` without one.
-pub(super) async fn jobs_dir(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    reply::json(&params, &api.agent.jobs_dir())
 }

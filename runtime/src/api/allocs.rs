@@ -2,20 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 
 use super::error::Failure;
 use super::evaluations;
 use super::index::Reading;
-use super::json::alloc::{AllocJson, AllocStub, Seen};
-use super::json::write::StopAnswer;
-use super::params::Params;
+use super::json::alloc::{Seen, full, stub};
+use super::params::{Asked, Params};
 use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
 use crate::agent::{AllocView, Stopped};
 use ostler_model::ids::{AllocId, JobId};
+use ostler_wire as wire;
 
 /// Longest text of a UUID.
 const UUID_BYTES: usize = 36;
@@ -59,8 +59,7 @@ pub(super) fn look(api: &Api, wanted: impl Fn(&AllocView) -> bool) -> Found<Vec<
 
 pub(super) fn stubs(api: &Api, params: &Params, allocs: &[AllocView]) -> Result<Response, Failure> {
     let (node, resources) = (api.agent.node(), params.flag("resources")?);
-    let stubs: Vec<AllocStub<'_>> =
-        allocs.iter().map(|view| AllocStub::new(Seen::new(view, &node), resources)).collect();
+    let stubs: Vec<_> = allocs.iter().map(|view| stub(Seen::new(view, &node), resources)).collect();
     reply::json(params, &stubs)
 }
 
@@ -75,12 +74,8 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
 }
 
 /// `GET /v1/job/ID/allocations`. Of a job that is not there: none, as in Nomad.
-pub(super) async fn of_job(
-    State(api): Shared,
-    Path(id): Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
-    let Ok(id) = JobId::new(id) else { return Err(Failure::NoJob) };
+pub(super) async fn of_job(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    let Ok(id) = JobId::new(id) else { return Err(Failure::NotThere("job")) };
     // Without a namespace any will do: an id is unique on the node.
     let any = params.text("namespace").is_none();
     let wanted = |view: &AllocView| {
@@ -91,11 +86,7 @@ pub(super) async fn of_job(
 }
 
 /// `GET /v1/node/ID/allocations`: the full form.
-pub(super) async fn of_node(
-    State(api): Shared,
-    Path(id): Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
+pub(super) async fn of_node(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     super::nodes::check_id(&api, &id)?;
     wait::answer(
         &api,
@@ -103,43 +94,36 @@ pub(super) async fn of_node(
         || look(&api, |_| true),
         |found| {
             let node = api.agent.node();
-            let full: Vec<AllocJson<'_>> =
-                found.iter().map(|view| AllocJson::new(Seen::new(view, &node))).collect();
-            reply::json(&params, &full)
+            let all: Vec<_> = found.iter().map(|view| full(Seen::new(view, &node))).collect();
+            reply::json(&params, &all)
         },
     )
     .await
 }
 
 /// `GET /v1/allocation/ID`
-pub(super) async fn read(
-    State(api): Shared,
-    Path(id): Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
+pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let id = alloc_id(&id)?;
     let look = || match api.agent.alloc(id) {
         Some(view) => Found { index: view.modify_index, value: Ok(view) },
-        None => Found { index: look(&api, |_| false).index, value: Err(Failure::NoAlloc) },
+        None => {
+            Found { index: look(&api, |_| false).index, value: Err(Failure::NotThere("alloc")) }
+        }
     };
     wait::answer(&api, &params, look, |view| {
         let node = api.agent.node();
-        reply::json(&params, &AllocJson::new(Seen::new(&view, &node)))
+        reply::json(&params, &full(Seen::new(&view, &node)))
     })
     .await
 }
 
 /// `PUT /v1/allocation/ID/stop`
-pub(super) async fn stop(
-    State(api): Shared,
-    Path(id): Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
+pub(super) async fn stop(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let id = alloc_id(&id)?;
-    let view = api.agent.alloc(id).ok_or(Failure::NoAlloc)?;
+    let view = api.agent.alloc(id).ok_or(Failure::NotThere("alloc"))?;
     let stopped = api.agent.stop_alloc(id, params.flag("no_shutdown_delay")?).await?;
     let Stopped { index, unwritten: warnings } = stopped;
     let eval_id = evaluations::id(&view.allocation.job.id, index);
-    let answer = StopAnswer { eval_id, index, warnings };
+    let answer = wire::Stopped { eval_id, index, warnings };
     Ok(reply::at_index(index, reply::json(&params, &answer)?))
 }

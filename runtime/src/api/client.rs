@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 
 use super::allocs::alloc_id;
 use super::error::Failure;
 use super::jobs::{Body, read_body};
-use super::json::stats::{AllocUsage, ResourceUsage, TaskUsage};
-use super::json::write::{DoneAnswer, RestartRequest, SignalRequest};
-use super::params::Params;
+use super::json::stats;
+use super::params::Asked;
 use super::reply;
 use super::router::{Api, Shared};
 use crate::agent::{AllocError, AllocView, Collected, RestartScope};
@@ -21,6 +20,7 @@ use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::task::Usage;
 use ostler_model::time::Timestamp;
 use ostler_model::words::counted;
+use ostler_wire::{AllocUsage, Done, RestartRequest, SignalRequest, TaskUsage, Text};
 
 /// What a restart is told as in the events, unless its asker gives another.
 const RESTART_REASON: &str = "User requested restart";
@@ -49,15 +49,13 @@ fn unknown_alloc(error: AllocError) -> Failure {
 }
 
 /// Nothing named means nothing, as an empty text does.
-fn given(text: Option<String>) -> Option<String> {
+fn given(text: Option<Text<'_>>) -> Option<Text<'_>> {
     text.filter(|text| !text.is_empty())
 }
 
 /// `PUT /v1/client/allocation/ID/restart`
 pub(super) async fn restart(
-    State(api): Shared,
-    Path(id): Path<String>,
-    params: Params,
+    Asked { api, id, params }: Asked,
     body: Body,
 ) -> Result<Response, Failure> {
     let view = known(&api, &id)?;
@@ -69,31 +67,26 @@ pub(super) async fn restart(
     };
     let id = view.allocation.id;
     api.agent.restart_alloc(id, scope, RESTART_REASON).await.map_err(unknown_alloc)?;
-    reply::json(&params, &DoneAnswer { index: 0 })
+    reply::json(&params, &Done::default())
 }
 
 /// `PUT /v1/client/allocation/ID/signal`
 pub(super) async fn signal(
-    State(api): Shared,
-    Path(id): Path<String>,
-    params: Params,
+    Asked { api, id, params }: Asked,
     body: Body,
 ) -> Result<Response, Failure> {
     let view = known(&api, &id)?;
     let request: SignalRequest = read_body(body)?;
     let task = given(request.task).map(|name| task_of(&view, &name)).transpose()?;
     // As Nomad's command line: SIGKILL unless given.
-    let signal = given(request.signal).unwrap_or_else(|| "SIGKILL".to_owned());
+    let signal = given(request.signal).unwrap_or("SIGKILL".into());
     let id = view.allocation.id;
     api.agent.signal_alloc(id, task.as_ref(), &signal).await.map_err(unknown_alloc)?;
-    reply::json(&params, &DoneAnswer { index: 0 })
+    reply::json(&params, &Done::default())
 }
 
 /// `GET /v1/client/allocation/ID/gc`
-pub(super) async fn collect_one(
-    State(api): Shared,
-    Path(id): Path<String>,
-) -> Result<Response, Failure> {
+pub(super) async fn collect_one(Asked { api, id, .. }: Asked) -> Result<Response, Failure> {
     let id = known(&api, &id)?.allocation.id;
     api.agent.collect(Some(id)).await.map_err(unknown_alloc)?;
     Ok(reply::done())
@@ -128,52 +121,43 @@ pub(super) fn collected(collected: Collected) -> Result<Response, Failure> {
 const STAYING_SHOWN: usize = 10;
 
 /// `GET /v1/client/allocation/ID/stats`
-pub(super) async fn stats(
-    State(api): Shared,
-    Path(id): Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
+pub(super) async fn stats(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let view = known(&api, &id)?;
     let only = params.text("task").map(|name| task_of(&view, name)).transpose()?;
+    let wanted = |task: &TaskName| only.as_ref().is_none_or(|only| only == task);
     let core_mhz = core_mhz(&api);
-    let mut sum = ResourceUsage::default();
-    let mut tasks = BTreeMap::new();
     let alloc = view.allocation.id;
     let devices_of = |task: &TaskName| api.agent.task_device_stats(alloc, task).unwrap_or_default();
+    let with_devices = view.allocation.devices.keys().filter(|task| wanted(task));
+    let devices: BTreeMap<_, _> = with_devices.map(|task| (task, devices_of(task))).collect();
+    let all_devices = match &only {
+        Some(task) => devices_of(task),
+        None => api.agent.alloc_device_stats(alloc).unwrap_or_default(),
+    };
+    let now = api.clock.now();
+    let mut answer = AllocUsage { timestamp: now, ..AllocUsage::default() };
     let mut processor = api.processor();
     for (task, usage) in view.handle.usage() {
-        if only.as_ref().is_some_and(|only| *only != task) {
+        if !wanted(&task) {
             continue;
         }
         let started = view.state.tasks.get(&task).and_then(|task| task.started_at);
         let percent = processor.percent((alloc, task.clone()), &usage, started);
-        let measured = ResourceUsage::new(usage.memory_bytes, percent, core_mhz);
-        sum.add(&measured);
-        let measured = measured.with_devices(devices_of(&task));
-        let timestamp = usage.taken_at.nanos();
-        let usage = TaskUsage { resource_usage: measured, timestamp, pids: BTreeMap::new() };
-        tasks.insert(task.to_string(), usage);
+        let resource_usage = stats::usage(usage.memory_bytes, percent, core_mhz);
+        stats::add(&mut answer.resource_usage, &resource_usage);
+        let timestamp = usage.taken_at;
+        let usage = TaskUsage { resource_usage, timestamp, ..TaskUsage::default() };
+        answer.tasks.insert(task.to_string().into(), usage);
     }
     drop(processor);
-    let now = api.clock.now().nanos();
     // A task whose driver measures nothing may have devices that do.
-    for task in view.allocation.devices.keys() {
-        let wanted = only.as_ref().is_none_or(|only| only == task);
-        if !wanted || tasks.contains_key(task.as_str()) {
-            continue;
-        }
-        let devices = devices_of(task);
-        if !devices.is_empty() {
-            let resource_usage = ResourceUsage::default().with_devices(devices);
-            let usage = TaskUsage { resource_usage, timestamp: now, pids: BTreeMap::new() };
-            tasks.insert(task.to_string(), usage);
-        }
+    for (task, measured) in devices.iter().filter(|(_, measured)| !measured.is_empty()) {
+        let unmeasured = || TaskUsage { timestamp: now, ..TaskUsage::default() };
+        let usage = answer.tasks.entry(task.as_str().into()).or_insert_with(unmeasured);
+        usage.resource_usage.device_stats = stats::devices(measured);
     }
-    let sum = sum.with_devices(match &only {
-        Some(task) => devices_of(task),
-        None => api.agent.alloc_device_stats(alloc).unwrap_or_default(),
-    });
-    reply::json(&params, &AllocUsage { resource_usage: sum, tasks, timestamp: now })
+    answer.resource_usage.device_stats = stats::devices(&all_devices);
+    reply::json(&params, &answer)
 }
 
 /// Speed of one core; 0 when it is not known.

@@ -49,27 +49,15 @@ pub(super) enum Failure {
         /// Id in the body.
         body: JobId,
     },
-    /// There is no such job.
-    #[error("job not found")]
-    NoJob,
-    /// There is no such allocation.
-    #[error("alloc not found")]
-    NoAlloc,
-    /// Nothing on record was changed by it.
-    #[error("eval not found")]
-    NoEvaluation,
+    /// There is no such thing.
+    #[error("{0} not found")]
+    NotThere(&'static str),
     /// There is no such allocation, at the endpoints of Nomad's client.
     #[error("Unknown allocation \"{0}\"")]
     UnknownAlloc(AllocId),
     /// Neither an id nor the beginning of one.
     #[error("{0:?} is not an allocation id: a UUID has 36 hex digits and dashes")]
     NotAllocId(String),
-    /// There is no such node.
-    #[error("node not found")]
-    NoNode,
-    /// There is no such namespace.
-    #[error("namespace not found")]
-    NoNamespace,
     /// No plugin in use has this name.
     #[error("no plugin in use is called {0:?}; `ostler plugin status` lists them")]
     NoPlugin(String),
@@ -163,14 +151,9 @@ impl Failure {
             | Self::OtherNamespace(_)
             | Self::UnknownTask(_) => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::NoJob
-            | Self::NoAlloc
-            | Self::NoEvaluation
-            | Self::UnknownAlloc(_)
-            | Self::NoNode
-            | Self::NoNamespace
-            | Self::NoPlugin(_)
-            | Self::NoPath => StatusCode::NOT_FOUND,
+            Self::NotThere(_) | Self::UnknownAlloc(_) | Self::NoPlugin(_) | Self::NoPath => {
+                StatusCode::NOT_FOUND
+            }
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Submit(error) => submit_status(error),
             Self::Job(error) => job_status(error),
@@ -208,6 +191,7 @@ fn submit_status(error: &SubmitError) -> StatusCode {
         SubmitError::Refused(_) | SubmitError::Index { .. } | SubmitError::Origin { .. } => {
             StatusCode::CONFLICT
         }
+        SubmitError::Busy => StatusCode::TOO_MANY_REQUESTS,
         SubmitError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
         SubmitError::State(_) | SubmitError::Runner(_) => StatusCode::INTERNAL_SERVER_ERROR,
     }
@@ -217,6 +201,7 @@ fn job_status(error: &JobError) -> StatusCode {
     match error {
         JobError::Unknown { .. } => StatusCode::NOT_FOUND,
         JobError::Origin { .. } => StatusCode::CONFLICT,
+        JobError::Busy => StatusCode::TOO_MANY_REQUESTS,
         JobError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
         JobError::State(_) => StatusCode::INTERNAL_SERVER_ERROR,
     }
@@ -237,6 +222,7 @@ fn alloc_status(error: &AllocError) -> StatusCode {
             | RequestError::Gone,
         ) => StatusCode::CONFLICT,
         AllocError::Request(RequestError::NoAnswer { .. }) => StatusCode::GATEWAY_TIMEOUT,
+        AllocError::Busy => StatusCode::TOO_MANY_REQUESTS,
         AllocError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
         AllocError::Request(_) | AllocError::State(_) | AllocError::Stays { .. } => {
             StatusCode::INTERNAL_SERVER_ERROR

@@ -9,18 +9,18 @@
 //! job is on record with that index. A registration that found nothing to do has one too, without
 //! allocations; and so has what waits of a job, which is blocked.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 use sha2::{Digest as _, Sha256};
 
 use super::allocs::{self, stubs};
 use super::error::Failure;
-use super::json::evaluation::{EvaluationJson, Trigger};
-use super::json::metric::Metric;
-use super::params::Params;
+use super::json::{metric, word};
+use super::params::{Asked, Params};
 use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
@@ -29,6 +29,7 @@ use ostler_model::alloc::DesiredStatus;
 use ostler_model::ids::JobId;
 use ostler_model::job::Job;
 use ostler_model::time::Timestamp;
+use ostler_wire::{self as wire, AllocMetric, Trigger};
 
 /// What the id of an evaluation is made of, beside the job and the index.
 const SEED: &[u8] = b"ostler evaluation\0";
@@ -84,7 +85,7 @@ pub(super) struct Evaluation {
     /// Places by group that wait to be filled.
     pub queued: BTreeMap<String, u32>,
     /// Why.
-    pub failed: Option<BTreeMap<String, Metric>>,
+    pub failed: Option<BTreeMap<String, AllocMetric>>,
     /// Id of the evaluation of what waits since this one; or empty.
     pub blocked: String,
     /// Id of the evaluation that left this one's places empty; or empty.
@@ -105,24 +106,24 @@ impl Evaluation {
             blocked: String::new(),
             previous: String::new(),
         };
-        let mut newest = of(record.job_modify_index, Trigger::Register);
-        newest.failed = Metric::of(&view.blocked, datacenter);
+        let mut newest = of(record.job_modify_index, Trigger::JobRegister);
+        newest.failed = metric::failed(&view.blocked, datacenter);
         let mut blocked = None;
         if newest.failed.is_some() {
             let waits = of(record.job_modify_index, Trigger::QueuedAllocs);
-            let failed = Metric::of(&view.blocked, datacenter);
+            let failed = metric::failed(&view.blocked, datacenter);
             let waits = Self { of: Of::Blocked, previous: newest.id(), failed, ..waits };
             newest.blocked = waits.id();
             blocked = Some(waits);
         }
-        let failed = Metric::of(&view.blocked, datacenter);
-        let unchanged = of(record.job_modify_index, Trigger::Register);
+        let failed = metric::failed(&view.blocked, datacenter);
+        let unchanged = of(record.job_modify_index, Trigger::JobRegister);
         let unchanged =
             Self { of: Of::Unchanged, failed, blocked: newest.blocked.clone(), ..unchanged };
         let mut all = vec![newest, unchanged];
         all.extend(blocked);
         if record.stopped && record.modify_index != record.job_modify_index {
-            all.push(of(record.modify_index, Trigger::Deregister));
+            all.push(of(record.modify_index, Trigger::JobDeregister));
         }
         all
     }
@@ -135,7 +136,7 @@ impl Evaluation {
             of: Of::Change,
             job: Arc::clone(&alloc.job),
             index: if made { alloc.create_index } else { alloc.modify_index },
-            trigger: if stopped { Trigger::AllocStop } else { Trigger::Register },
+            trigger: if stopped { Trigger::AllocStop } else { Trigger::JobRegister },
             created_at: alloc.created_at,
             queued: BTreeMap::new(),
             failed: None,
@@ -153,8 +154,27 @@ impl Evaluation {
         id_of(seed, &self.job.id, self.index)
     }
 
-    fn json(&self) -> EvaluationJson<'_> {
-        EvaluationJson::new(self, self.id())
+    fn json(&self) -> wire::Evaluation<'_> {
+        wire::Evaluation {
+            id: self.id().into(),
+            priority: self.job.priority,
+            kind: word(self.job.kind),
+            triggered_by: self.trigger,
+            namespace: (&self.job.namespace).into(),
+            job_id: self.job.id.as_str().into(),
+            job_modify_index: self.index,
+            status: if self.of == Of::Blocked { "blocked" } else { "complete" }.into(),
+            previous_eval: (&self.previous).into(),
+            blocked_eval: (&self.blocked).into(),
+            failed_tg_allocs: self.failed.as_ref().map(Cow::Borrowed),
+            queued_allocations: Cow::Borrowed(&self.queued),
+            snapshot_index: self.index,
+            create_index: self.index,
+            modify_index: self.index,
+            create_time: self.created_at,
+            modify_time: self.created_at,
+            ..wire::Evaluation::default()
+        }
     }
 }
 
@@ -184,15 +204,14 @@ fn all(api: &Api, wanted: impl Fn(&JobId) -> bool) -> Vec<Evaluation> {
 
 fn find(api: &Api, wanted: &str) -> Result<Evaluation, Failure> {
     let wanted = wanted.to_ascii_lowercase();
-    all(api, |_| true).into_iter().find(|known| known.id() == wanted).ok_or(Failure::NoEvaluation)
+    all(api, |_| true)
+        .into_iter()
+        .find(|known| known.id() == wanted)
+        .ok_or(Failure::NotThere("eval"))
 }
 
 /// `GET /v1/evaluation/ID`
-pub(super) async fn read(
-    State(api): Shared,
-    Path(id): Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
+pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let look = || {
         let value = find(&api, &id);
         Found { index: value.as_ref().map_or_else(|_| api.agent.index(), |e| e.index), value }
@@ -201,11 +220,7 @@ pub(super) async fn read(
 }
 
 /// `GET /v1/evaluation/ID/allocations`: those that the change made, changed or stopped.
-pub(super) async fn allocations(
-    State(api): Shared,
-    Path(id): Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
+pub(super) async fn allocations(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let evaluation = find(&api, &id)?;
     let wanted = |view: &AllocView| {
         let alloc = &view.allocation;
@@ -224,13 +239,9 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
 }
 
 /// `GET /v1/job/ID/evaluations`
-pub(super) async fn of_job(
-    State(api): Shared,
-    Path(id): Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
-    let id = JobId::new(id).map_err(|_| Failure::NoJob)?;
-    api.agent.job(&id).ok_or(Failure::NoJob)?;
+pub(super) async fn of_job(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    let id = JobId::new(id).map_err(|_| Failure::NotThere("job"))?;
+    api.agent.job(&id).ok_or(Failure::NotThere("job"))?;
     // Of a job in another namespace: none, as in Nomad.
     listed(&api, &params, |job| *job == id)
 }

@@ -10,49 +10,32 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Path as UrlPath, State};
 use axum::response::{IntoResponse as _, Response};
 use cap_std::fs::{Dir, FileType, Metadata, MetadataExt as _, OpenOptions, OpenOptionsExt as _};
 use futures_util::stream;
-use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::client::known;
 use super::error::Failure;
-use super::json::Moment;
+use super::json::moment;
 use super::logs::place;
-use super::params::Params;
+use super::params::{Asked, Params};
 use super::reply;
-use super::router::{Api, Shared};
+use super::router::Api;
 use ostler_model::limits::{API_DIR_ENTRIES_MAX, LOG_READ_BYTES};
 use ostler_model::time::Timestamp;
+use ostler_wire::FileInfo;
 
-/// `AllocFileInfo`.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct FileJson {
-    name: String,
-    is_dir: bool,
-    size: u64,
-    file_mode: String,
-    mod_time: Moment,
-    content_type: &'static str,
-}
-
-impl FileJson {
-    fn new(name: String, metadata: &Metadata, content_type: &'static str) -> Self {
-        let since = |seconds: i64, nanos: i64| {
-            let nanos = i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
-            Timestamp::from_nanos(u64::try_from(nanos).unwrap_or(0))
-        };
-        Self {
-            name,
-            is_dir: metadata.is_dir(),
-            size: metadata.size(),
-            file_mode: mode_text(metadata.file_type(), metadata.mode()),
-            mod_time: Moment(since(metadata.mtime(), metadata.mtime_nsec())),
-            content_type,
-        }
+fn info(name: String, metadata: &Metadata, content_type: &'static str) -> FileInfo<'static> {
+    let (seconds, nanos) = (i128::from(metadata.mtime()), i128::from(metadata.mtime_nsec()));
+    let changed = u64::try_from(seconds * 1_000_000_000 + nanos).unwrap_or(0);
+    FileInfo {
+        name: name.into(),
+        is_dir: metadata.is_dir(),
+        size: metadata.size(),
+        file_mode: mode_text(metadata.file_type(), metadata.mode()).into(),
+        mod_time: moment(Timestamp::from_nanos(changed)),
+        content_type: content_type.into(),
     }
 }
 
@@ -120,11 +103,7 @@ fn is_secret(path: &Path) -> bool {
 }
 
 /// `GET /v1/client/fs/ls/ID`
-pub(super) async fn list(
-    State(api): Shared,
-    UrlPath(id): UrlPath<String>,
-    params: Params,
-) -> Result<Response, Failure> {
+pub(super) async fn list(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let files = in_dir(&api, &id, inside(&params), |dir, path| {
         let entries =
             if path.as_os_str().is_empty() { dir.entries()? } else { dir.read_dir(path)? };
@@ -134,7 +113,7 @@ pub(super) async fn list(
             // One that went in between is not there.
             let Ok(metadata) = entry.metadata() else { continue };
             let name = entry.file_name().to_string_lossy().into_owned();
-            files.push(FileJson::new(name, &metadata, ""));
+            files.push(info(name, &metadata, ""));
         }
         files.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(files)
@@ -143,36 +122,24 @@ pub(super) async fn list(
 }
 
 /// `GET /v1/client/fs/stat/ID`
-pub(super) async fn stat(
-    State(api): Shared,
-    UrlPath(id): UrlPath<String>,
-    params: Params,
-) -> Result<Response, Failure> {
+pub(super) async fn stat(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let own_name = id.clone();
     let file = in_dir(&api, &id, inside(&params), move |dir, path| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         let metadata =
             if name.is_none() { dir.dir_metadata()? } else { dir.symlink_metadata(path)? };
-        Ok(FileJson::new(name.unwrap_or(own_name), &metadata, "application/octet-stream"))
+        Ok(info(name.unwrap_or(own_name), &metadata, "application/octet-stream"))
     });
     reply::json(&params, &file.await?)
 }
 
 /// `GET /v1/client/fs/cat/ID`
-pub(super) async fn cat(
-    State(api): Shared,
-    UrlPath(id): UrlPath<String>,
-    params: Params,
-) -> Result<Response, Failure> {
+pub(super) async fn cat(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     send(&api, &id, &params, 0, None).await
 }
 
 /// `GET /v1/client/fs/readat/ID`
-pub(super) async fn read_at(
-    State(api): Shared,
-    UrlPath(id): UrlPath<String>,
-    params: Params,
-) -> Result<Response, Failure> {
+pub(super) async fn read_at(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let offset = params.number("offset")?.unwrap_or(0);
     let limit = params.number::<i64>("limit")?.and_then(|limit| u64::try_from(limit).ok());
     send(&api, &id, &params, offset, limit).await

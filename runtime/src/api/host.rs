@@ -7,7 +7,7 @@ use axum::response::Response;
 
 use super::client::{SPAN_MIN, core_mhz};
 use super::error::Failure;
-use super::json::host::HostStatsJson;
+use super::json;
 use super::nodes::check_id;
 use super::params::Params;
 use super::reply;
@@ -26,7 +26,7 @@ pub(super) async fn stats(State(api): Shared, params: Params) -> Result<Response
     let now = api.clock.now();
     let shares = api.cores().shares(&usage.cores, now);
     let devices = api.agent.device_stats();
-    reply::json(&params, &HostStatsJson::new(usage, &shares, core_mhz(&api), now, devices))
+    reply::json(&params, &json::stats::host(usage, &shares, core_mhz(&api), now, &devices))
 }
 
 /// Processor time at two moments makes a percentage: what was seen last.

@@ -7,28 +7,25 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::response::Response;
-use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::error::Failure;
 use super::evaluations;
 use super::index::Reading;
-use super::json::job::{JobStub, JobSummary, Seen, full, waits_for};
-use super::json::plan::PlanAnswer;
-use super::json::write::{
-    DeregisterAnswer, Envelope, ParseRequest, RegisterAnswer, ValidateAnswer, warnings_text,
-};
-use super::params::Params;
+use super::json::change::{self, warnings_text};
+use super::json::job::{self, Seen, full, waits_for};
+use super::params::{Asked, Params};
 use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
 use crate::agent::{JobView, RegisterOptions, StopOptions, Stopped};
-use ostler_jobspec::{Format, Parsed};
+use ostler_jobspec::{Parsed, Syntax};
 use ostler_model::clock;
 use ostler_model::ids::JobId;
 use ostler_model::job::{Job, NAMESPACE};
 use ostler_model::limits::API_START_WAIT;
 use ostler_model::saved::JobOrigin;
+use ostler_wire::{Absent, JobRequest, JobVersions, ParseRequest, Validated};
 
 /// A body that arrived whole, or not.
 pub(super) type Body = Result<Bytes, BytesRejection>;
@@ -56,17 +53,17 @@ pub(super) fn read_body<T: DeserializeOwned + Default>(body: Body) -> Result<T, 
 /// The job of a body, what stands beside it, and what is accepted of it and not done.
 struct Given {
     job: Job,
-    envelope: Envelope,
+    envelope: JobRequest<IgnoredAny>,
     warnings: Vec<String>,
 }
 
 fn job_of(bytes: &[u8]) -> Result<Given, Failure> {
-    let read = ostler_jobspec::read(bytes, Path::new(""), Some(Format::Json));
+    let read = ostler_jobspec::read(bytes, Path::new(""), Some(Syntax::Json));
     let Parsed { job, warnings, .. } = read.map_err(|diagnostics| {
         let text = std::str::from_utf8(bytes).unwrap_or_default();
         Failure::BadJob(diagnostics.render(text, false))
     })?;
-    let envelope: Envelope = serde_json::from_slice(bytes).map_err(Failure::BadBody)?;
+    let envelope: JobRequest<_> = serde_json::from_slice(bytes).map_err(Failure::BadBody)?;
     if let Some(other) = &envelope.namespace
         && !matches!(other.as_str(), "" | NAMESPACE)
     {
@@ -88,20 +85,20 @@ fn job_named(id: &str, bytes: &[u8]) -> Result<Given, Failure> {
 
 /// What cannot be a job's id is the id of none.
 fn job_id(id: &str) -> Result<JobId, Failure> {
-    JobId::new(id).map_err(|_| Failure::NoJob)
+    JobId::new(id).map_err(|_| Failure::NotThere("job"))
 }
 
 /// A job and the index of its last change, those of its allocations included. Without the job the
 /// index is that of the list, so that one can wait for a job to come.
 fn look(api: &Api, params: &Params, id: &str) -> Found<JobView> {
-    let found = job_id(id).and_then(|id| api.agent.job(&id).ok_or(Failure::NoJob));
+    let found = job_id(id).and_then(|id| api.agent.job(&id).ok_or(Failure::NotThere("job")));
     // Without a namespace any will do: an id is unique on the node.
     let named = params.text("namespace").is_some();
     match found {
         Ok(job) if !named || params.means_namespace(&job.record.job.namespace) => {
             Found { index: job.modify_index, value: Ok(job) }
         }
-        _ => Found { index: look_at_all(api).index, value: Err(Failure::NoJob) },
+        _ => Found { index: look_at_all(api).index, value: Err(Failure::NotThere("job")) },
     }
 }
 
@@ -125,8 +122,8 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
         };
         let jobs = jobs.iter().filter(|job| wanted(job));
         let jobs: Vec<_> = jobs.map(|job| (job, waits_for(job))).collect();
-        let stubs: Vec<JobStub<'_>> =
-            jobs.iter().map(|(job, waits_for)| Seen::new(job, waits_for).into()).collect();
+        let stubs: Vec<_> =
+            jobs.iter().map(|(job, waits_for)| job::stub(Seen::new(job, waits_for))).collect();
         reply::json(&params, &stubs)
     })
     .await
@@ -144,9 +141,7 @@ pub(super) async fn register(
 
 /// `PUT /v1/job/ID`
 pub(super) async fn update(
-    State(api): Shared,
-    axum::extract::Path(id): axum::extract::Path<String>,
-    params: Params,
+    Asked { api, id, params }: Asked,
     body: Body,
 ) -> Result<Response, Failure> {
     let given = job_named(&id, &bytes(body)?)?;
@@ -166,13 +161,14 @@ async fn take(api: &Api, params: &Params, given: Given) -> Result<Response, Fail
     let options = RegisterOptions {
         enforce_job_modify_index: enforced.then_some(expected),
         origin: JobOrigin::Api,
+        all_or_nothing: false,
     };
     drivers(api, &job).await;
     let id = job.id.clone();
     let registered = api.agent.register(job, options).await?;
     let index = registered.index.unwrap_or(registered.job_modify_index);
     let evaluation = evaluations::of_registration(&id, &registered);
-    let answer = RegisterAnswer::new(registered, index, evaluation, warnings);
+    let answer = change::registered(registered, index, evaluation, warnings);
     Ok(reply::at_index(index, reply::json(params, &answer)?))
 }
 
@@ -180,7 +176,7 @@ async fn take(api: &Api, params: &Params, given: Given) -> Result<Response, Fail
 pub(super) async fn parse(params: Params, body: Body) -> Result<Response, Failure> {
     let request: ParseRequest = serde_json::from_slice(&bytes(body)?).map_err(Failure::BadBody)?;
     let text = &request.job_hcl;
-    let job = ostler_jobspec::parse(text.as_bytes(), Path::new(""), Some(Format::Hcl))
+    let job = ostler_jobspec::parse(text.as_bytes(), Path::new(""), Some(Syntax::Hcl))
         .map_err(|diagnostics| Failure::BadJob(diagnostics.render(text, false)))?;
     reply::json(&params, &ostler_jobspec::nomad_json(&job))
 }
@@ -204,78 +200,52 @@ pub(super) async fn validate(
         Err(other) => return Err(other),
     };
     warnings.extend_from_slice(&agent_warnings);
-    let answer = ValidateAnswer {
+    let answer = Validated {
         driver_config_validated: true,
         error: problems.join("\n"),
         validation_errors: (!problems.is_empty()).then_some(problems),
         warnings: warnings_text(&warnings),
-        config_problems: config_problems.into_iter().map(Into::into).collect(),
+        config_problems: config_problems.into_iter().map(change::config_problem).collect(),
         agent_warnings,
     };
     reply::json(&params, &answer)
 }
 
-/// `GET /v1/job/ID`
-pub(super) async fn read(
-    State(api): Shared,
-    axum::extract::Path(id): axum::extract::Path<String>,
-    params: Params,
+/// Answer a query of one job.
+async fn shown(
+    api: &Api,
+    params: &Params,
+    id: &str,
+    show: impl FnOnce(JobView) -> Result<Response, Failure>,
 ) -> Result<Response, Failure> {
-    wait::answer(
-        &api,
-        &params,
-        || look(&api, &params, &id),
-        |job| {
-            let waits_for = waits_for(&job);
-            reply::json(&params, &full(Seen::new(&job, &waits_for)))
-        },
-    )
-    .await
+    wait::answer(api, params, || look(api, params, id), show).await
+}
+
+/// `GET /v1/job/ID`
+pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    let show = |job: JobView| reply::json(&params, &full(Seen::new(&job, &waits_for(&job))));
+    shown(&api, &params, &id, show).await
 }
 
 /// `GET /v1/job/ID/summary`
-pub(super) async fn summary(
-    State(api): Shared,
-    axum::extract::Path(id): axum::extract::Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
-    wait::answer(
-        &api,
-        &params,
-        || look(&api, &params, &id),
-        |job| {
-            let seen = Seen::new(&job, "");
-            reply::json(&params, &JobSummary::from(seen))
-        },
-    )
-    .await
+pub(super) async fn summary(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    let show = |job: JobView| reply::json(&params, &job::summary(Seen::new(&job, "")));
+    shown(&api, &params, &id, show).await
 }
 
 /// `GET /v1/job/ID/versions`: the newest; older ones are not kept.
-pub(super) async fn versions(
-    State(api): Shared,
-    axum::extract::Path(id): axum::extract::Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
-    wait::answer(
-        &api,
-        &params,
-        || look(&api, &params, &id),
-        |job| {
-            let waits_for = waits_for(&job);
-            let newest = full(Seen::new(&job, &waits_for));
-            let diffs = params.flag("diffs")?.then(Vec::<()>::new);
-            reply::json(&params, &json!({ "Versions": [newest], "Diffs": diffs }))
-        },
-    )
-    .await
+pub(super) async fn versions(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    let diffs = params.flag("diffs")?.then(Vec::new);
+    let show = |job: JobView| {
+        let newest = full(Seen::new(&job, &waits_for(&job)));
+        reply::json(&params, &JobVersions { versions: vec![newest], diffs })
+    };
+    shown(&api, &params, &id, show).await
 }
 
 /// `PUT /v1/job/ID/plan`
 pub(super) async fn plan(
-    State(api): Shared,
-    axum::extract::Path(id): axum::extract::Path<String>,
-    params: Params,
+    Asked { api, id, params }: Asked,
     body: Body,
 ) -> Result<Response, Failure> {
     let Given { job, envelope, warnings } = job_named(&id, &bytes(body)?)?;
@@ -283,16 +253,12 @@ pub(super) async fn plan(
     let plan = api.agent.plan(&job)?;
     let (index, node) = (plan.job_modify_index, api.agent.node());
     let diff = envelope.diff.unwrap_or(false);
-    let answer = PlanAnswer::new(&plan, job.id.as_str(), &node.datacenter, diff, &warnings);
+    let answer = change::plan(&plan, job.id.as_str(), &node.datacenter, diff, &warnings);
     Ok(reply::at_index(index, reply::json(&params, &answer)?))
 }
 
 /// `DELETE /v1/job/ID`
-pub(super) async fn stop(
-    State(api): Shared,
-    axum::extract::Path(id): axum::extract::Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
+pub(super) async fn stop(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let options = StopOptions {
         purge: params.flag("purge")?,
         skip_shutdown_delay: params.flag("no_shutdown_delay")?,
@@ -303,31 +269,26 @@ pub(super) async fn stop(
     let Stopped { index, unwritten } = api.agent.deregister(id, options).await?;
     // Of a job that is forgotten soon nothing has the index: nobody is to wait for it.
     let evaluation = if purge { String::new() } else { evaluations::id(id, index) };
-    let answer = DeregisterAnswer::new(index, evaluation, unwritten);
+    let answer = change::deregistered(index, evaluation, unwritten);
     Ok(reply::at_index(index, reply::json(&params, &answer)?))
 }
 
-/// What belongs to a cluster's jobs: deployments. None, of a job that is there.
-pub(super) async fn nothing_of(
-    State(api): Shared,
-    axum::extract::Path(id): axum::extract::Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
-    // Of a job in another namespace: none, as in Nomad.
-    if params.other_namespace().is_none() {
-        look(&api, &params, &id).value?;
+/// Of a job in another namespace there is nothing, as in Nomad; of one that is not there, an error.
+fn is_there(api: &Api, params: &Params, id: &str) -> Result<(), Failure> {
+    match params.other_namespace() {
+        Some(_) => Ok(()),
+        None => look(api, params, id).value.map(drop),
     }
+}
+
+/// What belongs to a cluster's jobs: deployments. None, of a job that is there.
+pub(super) async fn nothing_of(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    is_there(&api, &params, &id)?;
     Ok(reply::read_at(api.began_at, reply::json(&params, &[(); 0])?))
 }
 
 /// `GET /v1/job/ID/deployment`: the newest deployment, which there is not.
-pub(super) async fn no_deployment(
-    State(api): Shared,
-    axum::extract::Path(id): axum::extract::Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
-    if params.other_namespace().is_none() {
-        look(&api, &params, &id).value?;
-    }
-    Ok(reply::read_at(api.began_at, reply::json(&params, &json!(null))?))
+pub(super) async fn no_deployment(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    is_there(&api, &params, &id)?;
+    Ok(reply::read_at(api.began_at, reply::json(&params, &Absent)?))
 }

@@ -13,20 +13,18 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::stream;
-use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use super::client::{known, task_of};
 use super::error::Failure;
-use super::params::Params;
-use super::router::{Api, Shared};
+use super::params::{Asked, Params};
+use super::router::Api;
 use crate::agent::AllocView;
 use ostler_lifecycle::alloc::AllocHandle;
 use ostler_lifecycle::alloc::dir::AllocDir;
@@ -34,6 +32,7 @@ use ostler_logs::{Chunk, Follower, From, LogStream, StreamKind, TaskLogs};
 use ostler_model::clock;
 use ostler_model::ids::TaskName;
 use ostler_model::limits::{API_HEARTBEAT, LOG_READ_BYTES};
+use ostler_wire as wire;
 
 /// Where a stream begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,11 +80,7 @@ impl Wanted {
 }
 
 /// `GET /v1/client/fs/logs/ID`
-pub(super) async fn read(
-    State(api): Shared,
-    Path(id): Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
+pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let view = known(&api, &id)?;
     let wanted = Wanted::read(&params, &view)?;
     let place = place(&api)?;
@@ -165,24 +160,6 @@ enum Source {
     Reading(Reader),
 }
 
-/// `StreamFrame` of Nomad.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Frame<'a> {
-    data: String,
-    file: &'a str,
-    /// In the file, after the data.
-    offset: u64,
-    /// Ours: bytes lost to pruning before the data.
-    #[serde(skip_serializing_if = "is_zero")]
-    skipped: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
-const fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
-
 struct Frames {
     source: Source,
     wanted: Wanted,
@@ -220,9 +197,9 @@ impl Frames {
     fn frame(&self, chunk: &Chunk) -> Option<Bytes> {
         let Source::Reading(reader) = &self.source else { return None };
         let (name, offset) = reader.follower.place();
-        let frame = Frame {
-            data: STANDARD.encode(&chunk.bytes),
-            file: &format!("alloc/logs/{name}"),
+        let frame = wire::Frame {
+            data: STANDARD.encode(&chunk.bytes).into(),
+            file: format!("alloc/logs/{name}").into(),
             offset,
             skipped: chunk.skipped_bytes,
         };

@@ -1,11 +1,11 @@
 //! The one node.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 
 use super::error::Failure;
-use super::json::node::{NodeJson, NodeStatus, NodeStub};
-use super::params::Params;
+use super::json::node::{NodeStatus, full, stub};
+use super::params::{Asked, Params};
 use super::reply;
 use super::router::{Api, Shared};
 use crate::agent::{Readiness, Stage};
@@ -16,7 +16,7 @@ pub(super) fn check_id(api: &Api, id: &str) -> Result<(), Failure> {
     if !id.is_empty() && own.starts_with(&id.to_ascii_lowercase()) {
         Ok(())
     } else {
-        Err(Failure::NoNode)
+        Err(Failure::NotThere("node"))
     }
 }
 
@@ -55,21 +55,17 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
     let (node, readiness) = (api.agent.node(), api.agent.readiness());
     let description = told(&readiness);
     let status = status(&api, &readiness, &description);
-    let stub = NodeStub::new(&node, status, params.flag("resources")?);
+    let stub = stub(&node, status, params.flag("resources")?);
     let wanted = node.id.to_string().starts_with(params.prefix());
-    let stubs: Vec<NodeStub<'_>> = wanted.then_some(stub).into_iter().collect();
+    let stubs: Vec<_> = wanted.then_some(stub).into_iter().collect();
     Ok(reply::read_at(status.index, reply::json(&params, &stubs)?))
 }
 
 /// `GET /v1/node/ID`
-pub(super) async fn read(
-    State(api): Shared,
-    Path(id): Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
+pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     check_id(&api, &id)?;
     let (node, readiness) = (api.agent.node(), api.agent.readiness());
     let description = told(&readiness);
     let status = status(&api, &readiness, &description);
-    Ok(reply::read_at(status.index, reply::json(&params, &NodeJson::new(&node, status))?))
+    Ok(reply::read_at(status.index, reply::json(&params, &full(&node, status))?))
 }

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::FromRequestParts;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
 
 use super::error::Failure;
+use super::router::Api;
 use ostler_jobspec::units::parse_duration;
 use ostler_model::job::NAMESPACE;
 use ostler_model::limits::{API_WAIT_DEFAULT, API_WAIT_MAX};
@@ -109,6 +113,23 @@ impl Wait {
     pub(super) fn with_jitter(self, draw: u64) -> Duration {
         let most = u64::try_from(self.wait.as_nanos()).unwrap_or(u64::MAX) / 16;
         self.wait + Duration::from_nanos(draw % most.saturating_add(1))
+    }
+}
+
+/// What a handler is given whose path names something: the agent, that name and the query.
+pub(super) struct Asked<P = String> {
+    pub api: Arc<Api>,
+    pub id: P,
+    pub params: Params,
+}
+
+impl<P: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for Asked<P> {
+    type Rejection = PathRejection;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, PathRejection> {
+        let Path(id) = Path::from_request_parts(parts, api).await?;
+        let params = Params::parse(parts.uri.query().unwrap_or_default());
+        Ok(Self { api: Arc::clone(api), id, params })
     }
 }
 

@@ -1,21 +1,15 @@
 //! What is done to plugins.
 
-use axum::extract::{Path, State};
 use axum::response::Response;
 
 use super::error::Failure;
 use super::jobs::{Body, read_body};
-use super::params::Params;
+use super::params::Asked;
 use super::reply;
-use super::router::Shared;
 use crate::agent::UpgradeOptions;
 
 /// `PUT /v1/ostler/plugin/NAME/lift`: end a quarantine.
-pub(super) async fn lift(
-    State(api): Shared,
-    Path(name): Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
+pub(super) async fn lift(Asked { api, id: name, params }: Asked) -> Result<Response, Failure> {
     let lifted = api.agent.lift_plugin(&name);
     if lifted.is_empty() {
         return Err(Failure::NoPlugin(name.chars().take(64).collect()));
@@ -24,11 +18,7 @@ pub(super) async fn lift(
 }
 
 /// `PUT /v1/ostler/plugin/NAME/record`: write down its last calls.
-pub(super) async fn record(
-    State(api): Shared,
-    Path(name): Path<String>,
-    params: Params,
-) -> Result<Response, Failure> {
+pub(super) async fn record(Asked { api, id: name, params }: Asked) -> Result<Response, Failure> {
     let recorded = api.agent.record_plugin(&name).await;
     if recorded.is_empty() {
         return Err(Failure::NoPlugin(name.chars().take(64).collect()));
@@ -39,9 +29,7 @@ pub(super) async fn record(
 /// `PUT /v1/ostler/plugin/NAME/upgrade`: put another version in its place. That it is refused, or
 /// needs consent, is an answer.
 pub(super) async fn upgrade(
-    State(api): Shared,
-    Path(name): Path<String>,
-    params: Params,
+    Asked { api, id: name, params }: Asked,
     body: Body,
 ) -> Result<Response, Failure> {
     let options: UpgradeOptions = read_body(body)?;

@@ -12,6 +12,7 @@ use axum::routing::{get, post, put};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use super::agent::shown;
 use super::client::Processor;
 use super::drain::drained;
 use super::error::Failure;
@@ -135,21 +136,21 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/client/stats", get(host::stats))
         .route("/v1/agent/self", get(agent::own))
         .route("/v1/agent/health", get(agent::health))
-        .route("/v1/status/leader", get(agent::leader))
-        .route("/v1/status/peers", get(agent::peers))
-        .route("/v1/regions", get(agent::regions))
+        .route("/v1/status/leader", shown(|_| agent::SELF_ADDRESS))
+        .route("/v1/status/peers", shown(|_| [agent::SELF_ADDRESS]))
+        .route("/v1/regions", shown(|_| [json::REGION]))
         .route("/v1/namespaces", get(agent::namespaces))
         .route("/v1/namespace/{name}", get(agent::namespace))
-        .route("/v1/ostler/node", get(agent::node))
-        .route("/v1/ostler/plugins", get(agent::plugins))
-        .route("/v1/ostler/plugins/status", get(agent::plugins_status))
-        .route("/v1/ostler/watches", get(agent::watches))
-        .route("/v1/ostler/devices", get(agent::devices))
-        .route("/v1/ostler/state", get(agent::state))
-        .route("/v1/ostler/runs", get(agent::runs))
+        .route("/v1/ostler/node", shown(|api| api.agent.node()))
+        .route("/v1/ostler/plugins", shown(|api| api.agent.plugins_now()))
+        .route("/v1/ostler/plugins/status", shown(|api| api.agent.plugins_status()))
+        .route("/v1/ostler/watches", shown(|api| api.agent.watches()))
+        .route("/v1/ostler/devices", shown(|api| api.agent.devices()))
+        .route("/v1/ostler/state", shown(|api| api.agent.state_stats()))
+        .route("/v1/ostler/runs", shown(|api| api.agent.held()))
         .route("/v1/ostler/run/{supervisor}/end", put(agent::end_run).post(agent::end_run))
-        .route("/v1/ostler/readiness", get(agent::readiness))
-        .route("/v1/ostler/jobs-dir", get(agent::jobs_dir));
+        .route("/v1/ostler/readiness", shown(|api| api.agent.readiness()))
+        .route("/v1/ostler/jobs-dir", shown(|api| api.agent.jobs_dir()));
     jobs.merge(allocs)
         .route_layer(middleware::from_fn(in_this_namespace))
         .merge(plugins)

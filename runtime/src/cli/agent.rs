@@ -16,15 +16,14 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::args::agent::AgentCommandArgs;
+use super::asking::Stop;
 use super::client::default_data_dir;
 use super::exit::Exit;
 use super::input;
 use super::interrupt::{Interrupt, Interrupts};
 use super::notify;
 use super::output;
-use super::plugin::not_started;
 use super::start::{StartError, absolute};
-use super::terminal::Terminal;
 use crate::agent::{Agent, AgentHandle, AgentOptions, Begun, LeaveMode};
 use crate::api::{self, ApiServer, SOCKET_NAME};
 use ostler_model::causes;
@@ -37,18 +36,10 @@ use ostler_model::rng::Rng;
 const LEAVE_WAIT: Duration = Duration::from_secs(30);
 
 /// Run the agent until a signal ends it.
-pub(super) async fn run(args: &AgentCommandArgs, terminal: &Terminal) -> Exit {
-    let mut interrupts = match Interrupts::new() {
-        Ok(interrupts) => interrupts,
-        Err(error) => {
-            output::error(terminal, &format!("cannot wait for signals: {error}"));
-            return Exit::Agent;
-        }
-    };
-    let (agent, api) = match started(args, &mut interrupts, terminal).await {
-        Ok(started) => started,
-        Err(exit) => return exit,
-    };
+pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
+    let mut interrupts = Interrupts::new()
+        .map_err(|error| Stop::Cannot(format!("cannot wait for signals: {error}")))?;
+    let (agent, api) = started(args, &mut interrupts).await?;
     notify::tell("READY=1\nSTATUS=ready");
     output::say(&format!("ready: the agent answers at {}", api.socket().display()));
     let signal = ending(&mut interrupts, || agent.rescan_jobs_dir()).await;
@@ -62,9 +53,9 @@ pub(super) async fn run(args: &AgentCommandArgs, terminal: &Terminal) -> Exit {
     tokio::select! {
         () = leave(agent, api, mode) => {
             output::say("the agent has ended");
-            Exit::Success
+            Ok(Exit::Success)
         }
-        signal = ending(&mut interrupts, || {}) => signal.exit(),
+        signal = ending(&mut interrupts, || {}) => Ok(signal.exit()),
     }
 }
 
@@ -72,24 +63,23 @@ pub(super) async fn run(args: &AgentCommandArgs, terminal: &Terminal) -> Exit {
 async fn started(
     args: &AgentCommandArgs,
     interrupts: &mut Interrupts,
-    terminal: &Terminal,
-) -> Result<(AgentHandle, ApiServer), Exit> {
+) -> Result<(AgentHandle, ApiServer), Stop> {
     let given_up = |signal: Interrupt| {
         output::say(&format!("{}: given up before the agent was ready", signal.name()));
-        signal.exit()
+        Stop::Exit(signal.exit())
     };
     let begun = tokio::select! {
         begun = begin(args) => begun,
         signal = ending(interrupts, || {}) => return Err(given_up(signal)),
     };
-    let (begun, api) = begun.map_err(|error| not_started(&error, terminal))?;
+    let (begun, api) = begun?;
     let agent = begun.agent().clone();
     let signal = tokio::select! {
         ready = begun.ready() => match ready {
             Ok(agent) => return Ok((agent, api)),
             Err(error) => {
                 api.stop().await;
-                return Err(not_started(&StartError::Agent(causes::chain(&error)), terminal));
+                return Err(Stop::Cannot(causes::chain(&error)));
             }
         },
         signal = ending(interrupts, || {}) => signal,

@@ -237,12 +237,8 @@ pub(super) struct PluginListArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Ask the agent at this socket, as unix:///path/of/ostler.sock
-    #[arg(long, value_name = "ADDRESS", env = "OSTLER_ADDR", hide_env_values = true)]
-    pub address: Option<String>,
-
     #[command(flatten)]
-    pub agent: AgentArgs,
+    pub of: OfAgent,
 }
 
 /// `ostler plugin status`.
@@ -320,12 +316,8 @@ pub(super) struct NodeStatusArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Ask the agent at this socket, as unix:///path/of/ostler.sock
-    #[arg(long, value_name = "ADDRESS", env = "OSTLER_ADDR", hide_env_values = true)]
-    pub address: Option<String>,
-
     #[command(flatten)]
-    pub agent: AgentArgs,
+    pub of: OfAgent,
 }
 
 /// `ostler completions`.

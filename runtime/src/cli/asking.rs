@@ -9,17 +9,23 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
+
 use super::args::AgentArgs;
 use super::args::client::AddressArgs;
+use super::args::device::OfAgent;
 use super::client::address::{Address, AddressError};
-use super::client::shapes::{Alloc, JobStub};
 use super::client::{Client, ClientError, query};
 use super::exit::Exit;
+use super::input::InputError;
 use super::interrupt::Interrupts;
 use super::output;
+use super::start::{Fallback, Session, StartError};
 use super::terminal::{Terminal, one_line};
+use crate::agent::AgentHandle;
 use ostler_model::ids::AllocId;
 use ostler_model::time::Timestamp;
+use ostler_wire::{Alloc, JobStub};
 
 /// Most candidates that are listed for an id that means several.
 const CANDIDATES_MAX: usize = 10;
@@ -29,10 +35,14 @@ const CANDIDATES_MAX: usize = 10;
 pub(super) enum Stop {
     /// The agent did not do it.
     Client(ClientError),
+    /// A file is wrong: said with the places, exit 2.
+    Input(InputError),
     /// What was given is wrong: said, exit 2.
     Wrong(String),
     /// The agent cannot do it: said, exit 3.
     Cannot(String),
+    /// Something else: said, and how the program ends.
+    Failed(String, Exit),
     /// All is said.
     Exit(Exit),
 }
@@ -49,6 +59,21 @@ impl From<Exit> for Stop {
     }
 }
 
+impl From<InputError> for Stop {
+    fn from(error: InputError) -> Self {
+        Self::Input(error)
+    }
+}
+
+impl From<StartError> for Stop {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Input(error) => Self::Input(error),
+            StartError::Agent(message) => Self::Cannot(message),
+        }
+    }
+}
+
 impl From<AddressError> for Stop {
     fn from(error: AddressError) -> Self {
         Self::Wrong(error.to_string())
@@ -59,9 +84,14 @@ impl From<AddressError> for Stop {
 pub(super) fn ended(result: Result<Exit, Stop>, terminal: &Terminal) -> Exit {
     let (message, exit) = match result {
         Ok(exit) | Err(Stop::Exit(exit)) => return exit,
+        Err(Stop::Input(error)) => {
+            output::input_error(terminal, &error);
+            return Exit::Input;
+        }
         Err(Stop::Client(error)) => (error.to_string(), error.exit()),
         Err(Stop::Wrong(message)) => (message, Exit::Input),
         Err(Stop::Cannot(message)) => (message, Exit::Agent),
+        Err(Stop::Failed(message, exit)) => (message, exit),
     };
     output::error(terminal, &message);
     exit
@@ -74,22 +104,38 @@ pub(super) fn connect(args: &AddressArgs) -> Result<Client, Stop> {
 
 /// The agent to ask in place of one that is started for the command alone; none when none runs, or
 /// when another configuration is wanted than it has. That there is none is said.
-pub(super) async fn running(
-    args: &AgentArgs,
-    address: Option<&str>,
-) -> Result<Option<Client>, Stop> {
-    let at = AddressArgs { address: address.map(str::to_owned), data_dir: args.data_dir.clone() };
-    if address.is_some() {
+pub(super) async fn running(of: &OfAgent) -> Result<Option<Client>, Stop> {
+    if of.address.is_some() {
         // It was named: without it there is nothing to show.
-        return connect(&at).map(Some);
+        return connect(&of.at()).map(Some);
     }
-    let Some(client) = meant(args) else { return Ok(None) };
+    let Some(client) = meant(&of.agent) else { return Ok(None) };
     if client.is_there().await {
         return Ok(Some(client));
     }
     let socket = client.socket().display();
     output::say(&format!("no agent runs at {socket}: one is started for this command alone"));
     Ok(None)
+}
+
+/// What the agent answers at `path`, or `own` says of one that is started for this command alone.
+pub(super) async fn ask<T: DeserializeOwned>(
+    of: &OfAgent,
+    path: &str,
+    own: impl FnOnce(&AgentHandle) -> T,
+) -> Result<T, Stop> {
+    match running(of).await? {
+        Some(client) => Ok(client.get(path).await?),
+        None => alone(of, own).await,
+    }
+}
+
+/// What there is to say of an agent that is started for this command alone.
+pub(super) async fn alone<T>(of: &OfAgent, own: impl FnOnce(&AgentHandle) -> T) -> Result<T, Stop> {
+    let session = Session::start_and_say(&of.agent, Fallback::Temporary).await?;
+    let told = own(&session.agent);
+    session.end().await;
+    Ok(told)
 }
 
 /// As [`running`], for a command that needs an agent for a part of its work: nothing is said.
@@ -136,16 +182,13 @@ pub(super) async fn find_alloc(client: &Client, given: &str) -> Result<AllocId, 
     }
     let path = format!("/v1/allocations?namespace=*&prefix={}", query(&prefix));
     let found: Vec<Alloc> = client.get(&path).await?;
-    match found.as_slice() {
-        [one] => Ok(one.id),
-        [] => Err(Stop::Wrong(format!(
-            "no allocation's id begins with {prefix}; `ostler alloc status` lists them"
-        ))),
-        several => Err(Stop::Wrong(ambiguous(
-            &format!("{} allocations' ids begin with {prefix}", several.len()),
-            several.iter().map(|a| format!("{} {} ({})", a.id, a.name, a.client_status)),
-        ))),
-    }
+    let one = only(
+        found,
+        &format!("no allocation's id begins with {prefix}; `ostler alloc status` lists them"),
+        &format!("allocations' ids begin with {prefix}"),
+        |alloc| format!("{} {} ({})", alloc.id, alloc.name, alloc.client_status),
+    )?;
+    Ok(one.id)
 }
 
 /// The job called `given`, else the one whose id begins with it.
@@ -160,18 +203,34 @@ pub(super) async fn find_job(client: &Client, given: &str) -> Result<String, Sto
     if found.iter().any(|job| job.id == given) {
         return Ok(given.to_owned());
     }
-    match found.as_slice() {
-        [one] => Ok(one.id.clone()),
-        [] => Err(Stop::Wrong(format!("there is no job {given}; `ostler job status` lists them"))),
-        several => Err(Stop::Wrong(ambiguous(
-            &format!("{} jobs' ids begin with {given}", several.len()),
-            several.iter().map(|job| format!("{} ({})", job.id, job.status)),
-        ))),
+    let one = only(
+        found,
+        &format!("there is no job {given}; `ostler job status` lists them"),
+        &format!("jobs' ids begin with {given}"),
+        |job| format!("{} ({})", job.id, job.status),
+    )?;
+    Ok(one.id.into_owned())
+}
+
+/// The one that was found. Otherwise `none` is said, or how many `several` are and which.
+pub(super) fn only<T>(
+    found: Vec<T>,
+    none: &str,
+    several: &str,
+    name: impl Fn(&T) -> String,
+) -> Result<T, Stop> {
+    match <[T; 1]>::try_from(found) {
+        Ok([one]) => Ok(one),
+        Err(found) if found.is_empty() => Err(Stop::Wrong(none.to_owned())),
+        Err(found) => {
+            let what = format!("{} {several}", found.len());
+            Err(Stop::Wrong(ambiguous(&what, found.iter().map(name))))
+        }
     }
 }
 
 /// A message that lists what could be meant.
-pub(super) fn ambiguous(what: &str, candidates: impl ExactSizeIterator<Item = String>) -> String {
+fn ambiguous(what: &str, candidates: impl ExactSizeIterator<Item = String>) -> String {
     let mut text = format!("{what}; say more of the one that is meant:");
     let more = candidates.len().saturating_sub(CANDIDATES_MAX);
     for candidate in candidates.take(CANDIDATES_MAX) {

@@ -1,48 +1,33 @@
 //! `ostler device …`
 
-use std::fmt::Write as _;
-
 use super::args::device::{DeviceCommand, DeviceListArgs, DeviceStatusArgs, OfAgent};
-use super::asking::{self, Stop, ago, ended, running};
+use super::asking::{self, Stop, ago};
 use super::exit::Exit;
 use super::human;
-use super::output::{self, headline, table};
-use super::plugin::not_started;
-use super::start::{Fallback, Session};
+use super::output::{self, table};
 use super::stat_values;
 use super::terminal::{Terminal, one_line};
-use crate::agent::{DeviceGroupReport, DeviceHolder, DeviceReport};
+use crate::agent::{AgentHandle, DeviceGroupReport, DeviceHolder, DeviceReport};
 use ostler_model::clock::Clock;
 use ostler_model::time::Timestamp;
+use ostler_wire::StatValue;
 
 /// Run one of the commands.
-pub(super) async fn run(command: &DeviceCommand, terminal: &Terminal) -> Exit {
-    let result = match command {
+pub(super) async fn run(command: &DeviceCommand, terminal: &Terminal) -> Result<Exit, Stop> {
+    match command {
         DeviceCommand::List(args) => list(args, terminal).await,
         DeviceCommand::Status(args) => status(args, terminal).await,
-    };
-    ended(result, terminal)
+    }
 }
 
 /// Every device, from the agent that runs or one of this command's own.
-async fn devices(of: &OfAgent, terminal: &Terminal) -> Result<Vec<DeviceGroupReport>, Stop> {
-    if let Some(client) = running(&of.agent, of.address.as_deref()).await? {
-        return Ok(client.get("/v1/ostler/devices").await?);
-    }
-    let session = Session::start_and_say(&of.agent, Fallback::Temporary)
-        .await
-        .map_err(|error| Stop::Exit(not_started(&error, terminal)))?;
-    let devices = session.agent.devices();
-    session.end().await;
-    Ok(devices)
+async fn devices(of: &OfAgent) -> Result<Vec<DeviceGroupReport>, Stop> {
+    asking::ask(of, "/v1/ostler/devices", AgentHandle::devices).await
 }
 
 async fn list(args: &DeviceListArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let groups = devices(&args.of, terminal).await?;
-    match args.json {
-        true => output::print_json(&groups, terminal)?,
-        false => output::print(&list_text(&groups, terminal), terminal)?,
-    }
+    let groups = devices(&args.of).await?;
+    output::show(args.json, &groups, || list_text(&groups, terminal), terminal)?;
     Ok(Exit::Success)
 }
 
@@ -60,7 +45,8 @@ fn list_text(groups: &[DeviceGroupReport], terminal: &Terminal) -> String {
 
 fn row(group: &DeviceGroupReport, device: &DeviceReport) -> [String; 7] {
     let measured = device.stats.as_ref().map_or_else(String::new, |stats| {
-        let value = stat_values::value(stats.summary.as_ref());
+        let summary = stats.summary.as_ref().map(StatValue::from);
+        let value = stat_values::value(summary.as_ref());
         if group.stale.is_some() { format!("{value} (stale)") } else { value }
     });
     [
@@ -83,15 +69,11 @@ fn holder(holder: &DeviceHolder) -> String {
 }
 
 async fn status(args: &DeviceStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let groups = devices(&args.of, terminal).await?;
+    let groups = devices(&args.of).await?;
     let (group, device) = find(&groups, &args.device)?;
-    if args.json {
-        let one = DeviceGroupReport { instances: vec![device.clone()], ..group.clone() };
-        output::print_json(&one, terminal)?;
-    } else {
-        let now = Clock::system().now();
-        output::print(&status_text(group, device, now, terminal), terminal)?;
-    }
+    let one = DeviceGroupReport { instances: vec![device.clone()], ..group.clone() };
+    let text = || status_text(group, device, Clock::system().now(), terminal);
+    output::show(args.json, &one, text, terminal)?;
     Ok(Exit::Success)
 }
 
@@ -106,19 +88,15 @@ fn find<'a>(groups: &'a [DeviceGroupReport], given: &str) -> Result<Found<'a>, S
     let begins = |one: &DeviceReport| !given.is_empty() && one.id.starts_with(given);
     let ways: [&dyn Fn(&Found<'a>) -> bool; 3] =
         [&|found| full(found) == given, &|(_, one)| one.id == given, &|(_, one)| begins(one)];
-    for way in ways {
-        let found: Vec<_> = all().filter(|one| way(one)).collect();
-        match found.as_slice() {
-            [] => {}
-            [one] => return Ok(*one),
-            several => {
-                let what = format!("{} devices are called {}", several.len(), one_line(given));
-                return Err(Stop::Wrong(asking::ambiguous(&what, several.iter().map(full))));
-            }
-        }
-    }
+    let found = ways.iter().map(|way| all().filter(way).collect::<Vec<_>>());
+    let found = found.into_iter().find(|found| !found.is_empty()).unwrap_or_default();
     let given = one_line(given);
-    Err(Stop::Wrong(format!("there is no device {given}; `ostler device list` lists them")))
+    asking::only(
+        found,
+        &format!("there is no device {given}; `ostler device list` lists them"),
+        &format!("devices are called {given}"),
+        full,
+    )
 }
 
 fn status_text(
@@ -128,11 +106,7 @@ fn status_text(
     terminal: &Terminal,
 ) -> String {
     let mut text = String::new();
-    let mut line = |name: &str, value: &str| {
-        if !value.is_empty() {
-            let _ = writeln!(text, "{name:<12}{}", one_line(value));
-        }
-    };
+    let mut line = |name: &str, value: &str| output::fact(&mut text, 12, name, value);
     line("device", &device.id);
     line("group", &group.group.to_string());
     line("plugin", &group.plugin.as_ref().map(ToString::to_string).unwrap_or_default());
@@ -153,16 +127,18 @@ fn status_text(
     line("stale", group.stale.as_deref().filter(|_| device.stats.is_some()).unwrap_or_default());
     let mut section = |title: &str, rows: Vec<[String; 2]>| {
         if !rows.is_empty() {
-            let _ = write!(text, "\n{}\n", headline(title, terminal));
-            text.push_str(&table(["NAME", "VALUE"], rows, terminal));
+            let rows = table(["NAME", "VALUE"], rows, terminal);
+            text.push_str(&output::section(title, &rows, terminal));
         }
     };
     let attributes = group.attributes.iter().map(|a| [a.name.clone(), a.attribute.to_string()]);
     section("attributes of the group", attributes.collect());
     if let Some(stats) = &device.stats {
-        let summary = stats.summary.as_ref();
-        let summary = summary.map(|one| ["summary".to_owned(), stat_values::value(Some(one))]);
-        let rows = summary.into_iter().chain(stat_values::rows(&stats.stats));
+        let summary = stats
+            .summary
+            .as_ref()
+            .map(|one| ["summary".to_owned(), stat_values::value(Some(&StatValue::from(one)))]);
+        let rows = summary.into_iter().chain(stat_values::rows(&(&stats.stats).into()));
         section("statistics", rows.collect());
     }
     text

@@ -1,7 +1,7 @@
 //! The command line.
 //!
 //! ```text
-//! args ─► clap ─► command ─┬► client ─ HTTP on the agent's socket ─► shapes ─► output
+//! args ─► clap ─► command ─┬► client ─ HTTP on the agent's socket ─► ostler_wire ─► output
 //!                    │     ├► agent: the process that keeps jobs, and its API
 //!                    │     └► start (config, data directory, embedded agent) ─► AgentHandle
 //!                    │                                                            │
@@ -58,6 +58,7 @@ use std::time::Duration;
 use clap::Parser as _;
 
 use args::{Cli, Command, NodeCommand, PluginCommand};
+use asking::Stop;
 pub use exit::Exit;
 use terminal::Terminal;
 
@@ -111,35 +112,34 @@ fn log_level(cli: &Cli) -> u8 {
 }
 
 async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
-    let verbose = cli.verbose > 0;
-    match cli.command {
-        Command::Agent(args) => agent::run(&args, &terminal).await,
-        Command::Run(args) => run::run(args, terminal).await,
-        Command::Job(command) => job::run(&command, &terminal).await,
-        Command::Alloc(command) => alloc::run(&command, verbose, &terminal).await,
-        Command::Gc(args) => alloc::gc::gc(&args, &terminal).await,
-        Command::Plugin(PluginCommand::List(args)) => plugin::list(&args, &terminal).await,
-        Command::Plugin(PluginCommand::Lift(args)) => plugin_lift::lift(&args, &terminal).await,
-        Command::Plugin(PluginCommand::Record(args)) => {
-            plugin_record::record(&args, &terminal).await
-        }
-        Command::Plugin(PluginCommand::Upgrade(args)) => {
-            plugin_upgrade::upgrade(&args, &terminal).await
-        }
-        Command::Plugin(PluginCommand::Inspect(args)) => plugin::inspect(&args, &terminal),
-        Command::Plugin(PluginCommand::Replay(args)) => {
-            plugin_replay::replay(&args, &terminal).await
-        }
-        Command::Plugin(PluginCommand::Check(args)) => plugin_check::check(&args, &terminal).await,
-        Command::Plugin(PluginCommand::Verify(args)) => plugin_verify::verify(&args, &terminal),
-        Command::Plugin(PluginCommand::Pull(args)) => plugin_pull::pull(&args, &terminal).await,
-        Command::Plugin(PluginCommand::Status(args)) => {
-            plugin_status::status(&args, &terminal).await
-        }
-        Command::Device(command) => device::run(&command, &terminal).await,
-        Command::Node(NodeCommand::Status(args)) => node::status(&args, &terminal).await,
-        Command::State(command) => state::run(&command, &terminal).await,
-        Command::Completions(args) => shell::completions(args.shell, &terminal),
-        Command::Man(args) => shell::manual(args.dir.as_deref(), &terminal),
+    let (verbose, terminal) = (cli.verbose > 0, &terminal);
+    let result = match cli.command {
+        Command::Agent(args) => agent::run(&args).await,
+        Command::Run(args) => Ok(run::run(args, *terminal).await),
+        Command::Job(command) => job::run(&command, terminal).await,
+        Command::Alloc(command) => alloc::run(&command, verbose, terminal).await,
+        Command::Gc(args) => alloc::gc::gc(&args, terminal).await,
+        Command::Plugin(command) => of_plugins(&command, terminal).await,
+        Command::Device(command) => device::run(&command, terminal).await,
+        Command::Node(NodeCommand::Status(args)) => node::status(&args, terminal).await,
+        Command::State(command) => state::run(&command, terminal).await,
+        Command::Completions(args) => shell::completions(args.shell, terminal),
+        Command::Man(args) => shell::manual(args.dir.as_deref(), terminal),
+    };
+    asking::ended(result, terminal)
+}
+
+async fn of_plugins(command: &PluginCommand, terminal: &Terminal) -> Result<Exit, Stop> {
+    match command {
+        PluginCommand::List(args) => plugin::list(args, terminal).await,
+        PluginCommand::Lift(args) => plugin_lift::lift(args, terminal).await,
+        PluginCommand::Record(args) => plugin_record::record(args, terminal).await,
+        PluginCommand::Upgrade(args) => plugin_upgrade::upgrade(args, terminal).await,
+        PluginCommand::Inspect(args) => plugin::inspect(args, terminal),
+        PluginCommand::Replay(args) => plugin_replay::replay(args, terminal).await,
+        PluginCommand::Check(args) => plugin_check::check(args, terminal).await,
+        PluginCommand::Verify(args) => plugin_verify::verify(args, terminal),
+        PluginCommand::Pull(args) => plugin_pull::pull(args, terminal).await,
+        PluginCommand::Status(args) => plugin_status::status(args, terminal).await,
     }
 }

@@ -5,79 +5,54 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::args::NodeStatusArgs;
-use super::args::client::AddressArgs;
-use super::asking::{Stop, connect, ended, running};
-use super::client::Client;
-use super::client::host_shapes::HostStats;
+use super::asking::{self, Stop};
 use super::exit::Exit;
 use super::human;
 use super::node_stats;
-use super::output::{self, headline, table};
-use super::plugin::not_started;
-use super::start::{Fallback, Session};
+use super::output::{self, section, table};
 use super::state;
 use super::terminal::{Terminal, one_line};
 use crate::agent::HeldReport;
 use ostler_model::device::{DeviceGroup, DeviceInstance, HealthState};
 use ostler_node::NodeView;
+use ostler_wire::HostStats;
+
+/// Where the node is told.
+const NODE: &str = "/v1/ostler/node";
 
 /// Show the node.
-pub(super) async fn status(args: &NodeStatusArgs, terminal: &Terminal) -> Exit {
+pub(super) async fn status(args: &NodeStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     if args.stats {
-        return ended(with_stats(args, terminal).await, terminal);
+        return with_stats(args, terminal).await;
     }
-    match running(&args.agent, args.address.as_deref()).await {
-        Err(stop) => ended(Err(stop), terminal),
-        Ok(Some(client)) => ended(of_agent(&client, args, terminal).await, terminal),
-        Ok(None) => {
-            let session = match Session::start_and_say(&args.agent, Fallback::Temporary).await {
-                Ok(session) => session,
-                Err(error) => return not_started(&error, terminal),
-            };
-            let node = session.agent.node();
-            session.end().await;
-            tell(&node, args, terminal).map_or_else(|failed| failed, |()| Exit::Success)
-        }
-    }
-}
-
-/// What is used now is asked of an agent that runs: one started for this would measure itself.
-async fn with_stats(args: &NodeStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let (address, data_dir) = (args.address.clone(), args.agent.data_dir.clone());
-    let client = connect(&AddressArgs { address, data_dir })?;
-    const STATS: &str = "/v1/client/stats";
-    if args.json {
-        let node: Value = client.get("/v1/ostler/node").await?;
-        let stats: Value = client.get(STATS).await?;
-        output::print_json(&json!({ "node": node, "stats": stats }), terminal)?;
-        return Ok(Exit::Success);
-    }
-    let node: NodeView = client.get("/v1/ostler/node").await?;
-    let stats: HostStats = client.get(STATS).await?;
-    let text = status_text(&node, terminal) + &node_stats::text(&stats, terminal);
-    output::print(&text, terminal)?;
-    Ok(Exit::Success)
-}
-
-async fn of_agent(
-    client: &Client,
-    args: &NodeStatusArgs,
-    terminal: &Terminal,
-) -> Result<Exit, Stop> {
-    let node: NodeView = client.get("/v1/ostler/node").await?;
-    tell(&node, args, terminal)?;
-    if !args.json {
+    let client = asking::running(&args.of).await?;
+    let node: NodeView = match &client {
+        Some(client) => client.get(NODE).await?,
+        None => asking::alone(&args.of, |agent| (*agent.node()).clone()).await?,
+    };
+    output::show(args.json, &node, || status_text(&node, terminal), terminal)?;
+    if let Some(client) = client.filter(|_| !args.json) {
         let held: HeldReport = client.get("/v1/ostler/runs").await?;
         output::print(&held_text(&held, terminal), terminal)?;
     }
     Ok(Exit::Success)
 }
 
-fn tell(node: &NodeView, args: &NodeStatusArgs, terminal: &Terminal) -> Result<(), Exit> {
-    match args.json {
-        true => output::print_json(node, terminal),
-        false => output::print(&status_text(node, terminal), terminal),
+/// What is used now is asked of an agent that runs: one started for this would measure itself.
+async fn with_stats(args: &NodeStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = asking::connect(&args.of.at())?;
+    const STATS: &str = "/v1/client/stats";
+    if args.json {
+        let node: Value = client.get(NODE).await?;
+        let stats: Value = client.get(STATS).await?;
+        output::print_json(&json!({ "node": node, "stats": stats }), terminal)?;
+        return Ok(Exit::Success);
     }
+    let node: NodeView = client.get(NODE).await?;
+    let stats: HostStats = client.get(STATS).await?;
+    let text = status_text(&node, terminal) + &node_stats::text(&stats, terminal);
+    output::print(&text, terminal)?;
+    Ok(Exit::Success)
 }
 
 fn status_text(node: &NodeView, terminal: &Terminal) -> String {
@@ -87,9 +62,8 @@ fn status_text(node: &NodeView, terminal: &Terminal) -> String {
     let _ = writeln!(text, "address      {}", node.host_ip);
     let (cpu, memory) = (node.resources.cpu_mhz, node.resources.memory_mb);
     let _ = writeln!(text, "resources    {cpu} MHz, {memory} MiB memory");
-    let mut section = |title: &str, body: String| {
-        let _ = write!(text, "\n{}\n{body}", headline(title, terminal));
-    };
+    let mut section =
+        |title: &str, body: String| text.push_str(&output::section(title, &body, terminal));
     section("drivers", drivers(node, terminal) + &still_loading(node));
     section("devices", devices(node, terminal) + &failing_device_plugins(node));
     for group in node.devices.iter().filter(|group| !group.attributes.is_empty()) {
@@ -121,11 +95,11 @@ fn status_text(node: &NodeView, terminal: &Terminal) -> String {
 fn held_text(held: &HeldReport, terminal: &Terminal) -> String {
     let mut text = String::new();
     if let Some(lacks) = held.lacks() {
-        let _ = write!(text, "\n{}\n{lacks}\n", headline("state", terminal));
+        text.push_str(&section("state", &format!("{lacks}\n"), terminal));
     }
     if !held.runs.is_empty() {
         let runs = state::runs_text(&held.runs, terminal);
-        let _ = write!(text, "\n{}\n{runs}", headline("runs held back", terminal));
+        text.push_str(&section("runs held back", &runs, terminal));
     }
     text
 }

@@ -1,34 +1,36 @@
 //! What `ostler node status --stats` adds: what the machine and its devices measure.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::asking::span;
-use super::client::device_shapes::DeviceStats;
-use super::client::host_shapes::HostStats;
-use super::output::{headline, size, table};
+use super::output::{self, size, table};
 use super::stat_values;
 use super::terminal::Terminal;
-use ostler_model::stats::StatValue;
+use ostler_wire::{DeviceGroupStats, HostStats};
 
 /// Sections for the machine and each group of devices.
 pub(super) fn text(stats: &HostStats, terminal: &Terminal) -> String {
     let mut text = String::new();
-    let mut section = |title: &str, body: String| {
-        let _ = write!(text, "\n{}\n{body}", headline(title, terminal));
-    };
+    let mut section =
+        |title: &str, body: String| text.push_str(&output::section(title, &body, terminal));
     let (used, total) = (size(stats.memory.used), size(stats.memory.total));
     let up = span(Duration::from_secs(stats.uptime));
     section("in use", format!("memory       {used} of {total}\nup           {up}\n"));
     let percent = |share: f64| format!("{share:.1} %");
     let cores = stats.cpu.iter().map(|core| {
-        [core.name.clone(), percent(core.user), percent(core.system), percent(core.idle)]
+        [core.name.to_string(), percent(core.user), percent(core.system), percent(core.idle)]
     });
     section("processors", table(["CORE", "USER", "SYSTEM", "IDLE"], cores, terminal));
     let disks = stats.disk_stats.iter().map(|disk| {
         let used = format!("{} of {}", size(disk.used), size(disk.size));
         let inodes = percent(disk.inodes_used_percent);
-        [disk.device.clone(), disk.mountpoint.clone(), used, percent(disk.used_percent), inodes]
+        [
+            disk.device.to_string(),
+            disk.mountpoint.to_string(),
+            used,
+            percent(disk.used_percent),
+            inodes,
+        ]
     });
     section("disks", table(["DEVICE", "MOUNTED AT", "USED", "", "INODES"], disks, terminal));
     let devices: Vec<_> = stats.device_stats.iter().flat_map(rows).collect();
@@ -40,13 +42,12 @@ pub(super) fn text(stats: &HostStats, terminal: &Terminal) -> String {
 }
 
 /// Everything the devices of a group measure.
-fn rows(group: &DeviceStats) -> Vec<[String; 5]> {
+fn rows(group: &DeviceGroupStats) -> Vec<[String; 5]> {
     let stale = group.stale.as_ref().map(|why| format!("stale: {why}")).unwrap_or_default();
     let of_instance = group.instance_stats.iter().flat_map(|(id, instance)| {
-        let summary = instance.summary.clone().map(StatValue::from);
-        let summary = ["summary".to_owned(), stat_values::value(summary.as_ref())];
-        let all = stat_values::rows(&instance.stats.clone().into());
-        [summary].into_iter().chain(all).map(move |[name, value]| (id.clone(), name, value))
+        let summary = ["summary".to_owned(), stat_values::value(instance.summary.as_ref())];
+        let all = stat_values::rows(&instance.stats);
+        [summary].into_iter().chain(all).map(move |[name, value]| (id.to_string(), name, value))
     });
     of_instance.map(|(id, name, value)| [group.group(), id, name, value, stale.clone()]).collect()
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::exit::Exit;
 use super::input::{InputError, JobInput};
 pub(super) use super::table::table;
-use super::terminal::{Terminal, paint, plain};
+use super::terminal::{Terminal, one_line, paint, plain};
 
 const BOLD: &str = "1";
 const RED: &str = "1;31";
@@ -21,7 +21,10 @@ pub(super) fn print(text: &str, terminal: &Terminal) -> Result<(), Exit> {
 }
 
 /// Print a value as JSON, indented for people.
-pub(super) fn print_json(value: &impl Serialize, terminal: &Terminal) -> Result<(), Exit> {
+pub(super) fn print_json<T: Serialize + ?Sized>(
+    value: &T,
+    terminal: &Terminal,
+) -> Result<(), Exit> {
     match serde_json::to_string_pretty(value) {
         Ok(text) => print(&(text + "\n"), terminal),
         Err(cause) => {
@@ -29,6 +32,16 @@ pub(super) fn print_json(value: &impl Serialize, terminal: &Terminal) -> Result<
             Err(Exit::Agent)
         }
     }
+}
+
+/// Print a value: as JSON where that is asked for, else as a text for people.
+pub(super) fn show<T: Serialize + ?Sized>(
+    json: bool,
+    value: &T,
+    text: impl FnOnce() -> String,
+    terminal: &Terminal,
+) -> Result<(), Exit> {
+    if json { print_json(value, terminal) } else { print(&text(), terminal) }
 }
 
 /// What a failure to write standard output means; said unless the reader just left.
@@ -73,6 +86,19 @@ pub(super) fn job_warnings(terminal: &Terminal, job: &JobInput) {
 /// A headline on standard output.
 pub(super) fn headline(text: &str, terminal: &Terminal) -> String {
     paint(text, BOLD, terminal.stdout_colours())
+}
+
+/// What stands below a headline, after an empty line.
+pub(super) fn section(title: &str, body: &str, terminal: &Terminal) -> String {
+    format!("\n{}\n{body}", headline(title, terminal))
+}
+
+/// A line with a name and a value; none where there is no value.
+pub(super) fn fact(text: &mut String, width: usize, name: &str, value: &str) {
+    if !value.is_empty() {
+        let _ =
+            std::fmt::Write::write_fmt(text, format_args!("{name:<width$}{}\n", one_line(value)));
+    }
 }
 
 /// Bytes as people read them.

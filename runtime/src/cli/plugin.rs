@@ -6,12 +6,10 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::args::{InspectArgs, PluginListArgs};
-use super::asking::{Stop, ended, running};
-use super::client::Client;
+use super::asking::{self, Stop};
 use super::exit::Exit;
 use super::input;
 use super::output::{self, headline, size, table};
-use super::start::{Fallback, Session, StartError};
 use super::terminal::{Terminal, one_line, plain};
 use crate::agent::{PluginEntry, PluginStatus, SignatureReport, verify};
 use ostler_model::config::AgentConfig;
@@ -26,46 +24,11 @@ use ostler_model::variables::prefix_of;
 const DIGEST_CHARS: usize = 12;
 
 /// List the plugins of an agent.
-pub(super) async fn list(args: &PluginListArgs, terminal: &Terminal) -> Exit {
-    match running(&args.agent, args.address.as_deref()).await {
-        Err(stop) => ended(Err(stop), terminal),
-        Ok(Some(client)) => ended(of_agent(&client, args, terminal).await, terminal),
-        Ok(None) => {
-            let session = match Session::start_and_say(&args.agent, Fallback::Temporary).await {
-                Ok(session) => session,
-                Err(error) => return not_started(&error, terminal),
-            };
-            let entries = session.agent.plugins().to_vec();
-            session.end().await;
-            tell(&entries, args, terminal).map_or_else(|failed| failed, |()| Exit::Success)
-        }
-    }
-}
-
-async fn of_agent(
-    client: &Client,
-    args: &PluginListArgs,
-    terminal: &Terminal,
-) -> Result<Exit, Stop> {
-    let entries: Vec<PluginEntry> = client.get("/v1/ostler/plugins").await?;
-    tell(&entries, args, terminal)?;
+pub(super) async fn list(args: &PluginListArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let entries: Vec<PluginEntry> =
+        asking::ask(&args.of, "/v1/ostler/plugins", |agent| agent.plugins().to_vec()).await?;
+    output::show(args.json, &entries, || list_text(&entries, terminal), terminal)?;
     Ok(Exit::Success)
-}
-
-fn tell(entries: &[PluginEntry], args: &PluginListArgs, terminal: &Terminal) -> Result<(), Exit> {
-    match args.json {
-        true => output::print_json(&entries, terminal),
-        false => output::print(&list_text(entries, terminal), terminal),
-    }
-}
-
-/// Say why no agent started.
-pub(super) fn not_started(error: &StartError, terminal: &Terminal) -> Exit {
-    match error {
-        StartError::Input(error) => output::input_error(terminal, error),
-        StartError::Agent(message) => output::error(terminal, message),
-    }
-    error.exit()
 }
 
 fn list_text(entries: &[PluginEntry], terminal: &Terminal) -> String {
@@ -235,31 +198,19 @@ struct Inspected<'a> {
 }
 
 /// Say what a plugin could do.
-pub(super) fn inspect(args: &InspectArgs, terminal: &Terminal) -> Exit {
-    let read = input::file(&args.file, PLUGIN_FILE_BYTES_MAX).map_err(|error| error.to_string());
-    let read = read.and_then(|bytes| {
-        let name = args.file.display();
-        ostler_plugin::manifest::read(&bytes)
-            .map_err(|error| format!("{name} is no plugin: {error}"))
-    });
-    let manifest = match read {
-        Ok(manifest) => manifest,
-        Err(message) => {
-            output::error(terminal, &message);
-            return Exit::Input;
-        }
-    };
+pub(super) fn inspect(args: &InspectArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let bytes = input::file(&args.file, PLUGIN_FILE_BYTES_MAX)?;
+    let manifest = ostler_plugin::manifest::read(&bytes)
+        .map_err(|error| Stop::Wrong(format!("{} is no plugin: {error}", args.file.display())))?;
     let stem = args.file.file_stem().unwrap_or_default().to_string_lossy();
     // Without a trust file no key is known: this says only what is there.
     let signature = verify(&AgentConfig::default(), &args.file);
     let signature = signature.map_or(SignatureReport::None, |report| report.signature);
     let inspected =
         Inspected { signature, ..inspected(&args.file.display().to_string(), &stem, &manifest) };
-    let printed = match args.json {
-        true => output::print_json(&inspected, terminal),
-        false => output::print(&inspect_text(&inspected, &stem, terminal), terminal),
-    };
-    printed.map_or_else(|failed| failed, |()| Exit::Success)
+    let text = || inspect_text(&inspected, &stem, terminal);
+    output::show(args.json, &inspected, text, terminal)?;
+    Ok(Exit::Success)
 }
 
 fn inspected<'a>(file: &str, name: &str, manifest: &'a Manifest) -> Inspected<'a> {
@@ -278,24 +229,25 @@ fn inspected<'a>(file: &str, name: &str, manifest: &'a Manifest) -> Inspected<'a
 fn inspect_text(inspected: &Inspected<'_>, name: &str, terminal: &Terminal) -> String {
     let Inspected { file, manifest, signature, asks, answers } = inspected;
     let mut text = String::new();
+    let mut fact = |name: &str, value: &str| output::fact(&mut text, 11, name, value);
+    fact("file", file);
+    fact("kind", &format!("{} plugin", manifest.kind));
+    fact("interface", &format!("ostler:plugin@{}", manifest.interface_version));
+    fact("size", &format!("{} ({} bytes)", size(manifest.size_bytes), manifest.size_bytes));
+    fact("digest", &format!("sha256:{}", manifest.digest));
+    match signature {
+        SignatureReport::None => fact("signature", "none"),
+        SignatureReport::Damaged { reason } => fact("signature", &format!("damaged: {reason}")),
+        SignatureReport::UnknownKey { key_id }
+        | SignatureReport::Wrong { key_id, .. }
+        | SignatureReport::Good { key_id, .. } => {
+            fact("signature", &format!("by the key {key_id}; `ostler plugin verify` checks it"));
+        }
+    }
     let mut line = |line: &str| {
         text.push_str(line);
         text.push('\n');
     };
-    line(&format!("file       {}", one_line(file)));
-    line(&format!("kind       {} plugin", manifest.kind));
-    line(&format!("interface  ostler:plugin@{}", one_line(&manifest.interface_version)));
-    line(&format!("size       {} ({} bytes)", size(manifest.size_bytes), manifest.size_bytes));
-    line(&format!("digest     sha256:{}", manifest.digest));
-    match signature {
-        SignatureReport::None => line("signature  none"),
-        SignatureReport::Damaged { reason } => line(&format!("signature  damaged: {reason}")),
-        SignatureReport::UnknownKey { key_id }
-        | SignatureReport::Wrong { key_id, .. }
-        | SignatureReport::Good { key_id, .. } => {
-            line(&format!("signature  by the key {key_id}; `ostler plugin verify` checks it"));
-        }
-    }
     line(&format!("\n{}", headline("exports", terminal)));
     for export in &manifest.exports {
         line(&format!("  {}", one_line(export)));

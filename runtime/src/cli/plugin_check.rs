@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::args::plugin_check::PluginCheckArgs;
+use super::asking::Stop;
 use super::exit::Exit;
 use super::input;
-use super::output::{self, headline, size, table};
+use super::output::{self, section, size, table};
 use super::start::user_code_dir;
 use super::terminal::{Terminal, one_line, paint, plain};
 use crate::agent::offline::{self, Costs, Finding, Place, Report, Subject, Verdict};
+use ostler_model::causes;
 use ostler_model::config::PluginBlock;
 use ostler_model::config::{CommandGrant, FileGrant, Grants};
 use ostler_model::grants::Authority;
@@ -27,45 +29,22 @@ const RED: &str = "1;31";
 const DIM: &str = "2";
 
 /// Check a plugin, and say what was found.
-pub(super) async fn check(args: &PluginCheckArgs, terminal: &Terminal) -> Exit {
-    let subject = match subject(args) {
-        Ok(subject) => subject,
-        Err(message) => {
-            output::error(terminal, &message);
-            return Exit::Input;
-        }
-    };
-    let (code_dir, _temporary) = match code_dir() {
-        Ok(dirs) => dirs,
-        Err(error) => {
-            output::error(terminal, &format!("cannot make a temporary directory: {error}"));
-            return Exit::Agent;
-        }
-    };
-    let report = match offline::check(&subject, Place { code_dir, compiler: None }).await {
-        Ok(report) => report,
-        Err(error) => {
-            output::error(terminal, &ostler_model::causes::chain(&error));
-            return Exit::Agent;
-        }
-    };
-    let printed = match args.json {
-        true => output::print_json(&report, terminal),
-        false => output::print(&text(&report, &args.file, terminal), terminal),
-    };
-    match (printed, report.conforms) {
-        (Err(failed), _) => failed,
-        (Ok(()), true) => Exit::Success,
-        (Ok(()), false) => Exit::Failed,
-    }
+pub(super) async fn check(args: &PluginCheckArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let subject = subject(args).map_err(Stop::Wrong)?;
+    let (code_dir, _temporary) = code_dir()?;
+    let checked = offline::check(&subject, Place { code_dir, compiler: None }).await;
+    let report = checked.map_err(|error| Stop::Cannot(causes::chain(&error)))?;
+    output::show(args.json, &report, || text(&report, &args.file, terminal), terminal)?;
+    Ok(if report.conforms { Exit::Success } else { Exit::Failed })
 }
 
 /// Where compiled code is kept; a temporary directory where the user has none.
-pub(super) fn code_dir() -> std::io::Result<(PathBuf, Option<tempfile::TempDir>)> {
+pub(super) fn code_dir() -> Result<(PathBuf, Option<tempfile::TempDir>), Stop> {
     if let Some(dir) = user_code_dir() {
         return Ok((dir, None));
     }
-    let dir = tempfile::tempdir()?;
+    let dir = tempfile::tempdir()
+        .map_err(|error| Stop::Cannot(format!("cannot make a temporary directory: {error}")))?;
     Ok((dir.path().to_owned(), Some(dir)))
 }
 
@@ -129,21 +108,18 @@ fn object(option: &str, given: &str) -> Result<JsonObject, String> {
 
 fn text(report: &Report, file: &Path, terminal: &Terminal) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "file    {}", one_line(&file.display().to_string()));
-    if let Some(kind) = report.kind {
-        let _ = writeln!(text, "kind    {kind} plugin");
-    }
-    if let Some(digest) = &report.digest {
-        let _ = writeln!(text, "digest  sha256:{digest}");
-    }
-    let _ = writeln!(text, "grants  {}", grants(&report.grants));
+    let mut line = |name: &str, value: &str| output::fact(&mut text, 8, name, value);
+    line("file", &file.display().to_string());
+    line("kind", &report.kind.map(|kind| format!("{kind} plugin")).unwrap_or_default());
+    line("digest", &report.digest.as_ref().map(|d| format!("sha256:{d}")).unwrap_or_default());
+    line("grants", &grants(&report.grants));
     text.push('\n');
     for finding in &report.findings {
         tell(finding, &mut text, terminal);
     }
     if let Some(costs) = &report.costs {
-        let _ = writeln!(text, "\n{}", headline("what its calls cost", terminal));
-        text.push_str(&costs_text(costs, terminal));
+        let costs = costs_text("CALL", costs, terminal);
+        text.push_str(&section("what its calls cost", &costs, terminal));
     }
     let count = |verdict| report.count(verdict);
     let _ = writeln!(
@@ -187,7 +163,8 @@ fn tell(finding: &Finding, text: &mut String, terminal: &Terminal) {
     }
 }
 
-fn costs_text(costs: &Costs, terminal: &Terminal) -> String {
+/// What calls cost, by function, which stands under `head`.
+pub(super) fn costs_text(head: &str, costs: &Costs, terminal: &Terminal) -> String {
     let rows = costs.calls.iter().map(|(name, call)| {
         [
             name.clone(),
@@ -199,5 +176,5 @@ fn costs_text(costs: &Costs, terminal: &Terminal) -> String {
             size(call.bytes_out),
         ]
     });
-    table(["CALL", "CALLS", "FAILED", "P50", "P99", "IN", "OUT"], rows, terminal)
+    table([head, "CALLS", "FAILED", "P50", "P99", "IN", "OUT"], rows, terminal)
 }

@@ -1,9 +1,7 @@
 //! `ostler plugin lift`
 
-use serde_json::json;
-
 use super::args::plugin::PluginLiftArgs;
-use super::asking::{self, Stop, ended};
+use super::asking::{self, Stop};
 use super::client::segment;
 use super::exit::Exit;
 use super::output;
@@ -11,18 +9,11 @@ use super::terminal::{Terminal, one_line};
 use crate::agent::LiftReport;
 
 /// End a quarantine.
-pub(super) async fn lift(args: &PluginLiftArgs, terminal: &Terminal) -> Exit {
-    ended(tell(args, terminal).await, terminal)
-}
-
-async fn tell(args: &PluginLiftArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn lift(args: &PluginLiftArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = asking::connect(&args.agent)?;
     let path = format!("/v1/ostler/plugin/{}/lift", segment(&args.plugin));
-    let lifted: Vec<LiftReport> = client.put(&path, &json!({})).await?;
-    match args.json {
-        true => output::print_json(&lifted, terminal)?,
-        false => output::print(&text(&lifted), terminal)?,
-    }
+    let lifted: Vec<LiftReport> = client.put(&path, &()).await?;
+    output::show(args.json, &lifted, || text(&lifted), terminal)?;
     Ok(Exit::Success)
 }
 

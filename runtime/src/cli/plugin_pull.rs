@@ -1,13 +1,13 @@
 //! `ostler plugin pull`: a plugin out of a registry, pinned.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use super::args::trust::PullArgs;
+use super::asking::Stop;
 use super::exit::Exit;
 use super::input;
 use super::output::{self, size};
-use super::terminal::{Terminal, one_line};
+use super::terminal::Terminal;
 use crate::agent::PullReport;
 use ostler_model::config::AgentConfig;
 use ostler_model::oci::Reference;
@@ -16,39 +16,20 @@ use ostler_model::oci::Reference;
 const BESIDE: &str = ".ostler";
 
 /// Pull a plugin.
-pub(super) async fn pull(args: &PullArgs, terminal: &Terminal) -> Exit {
-    let config = match input::config(args.config.as_deref()) {
-        Ok(config) => config,
-        Err(error) => {
-            output::input_error(terminal, &error);
-            return Exit::Input;
-        }
-    };
-    let wrong = |message: &str| {
-        output::error(terminal, message);
-        Exit::Input
-    };
-    let reference: Reference = match args.reference.parse() {
-        Ok(reference) => reference,
-        Err(error) => return wrong(&format!("{}: {error}", args.reference)),
-    };
-    let Some(store) = store(args, &config) else {
-        return wrong("nowhere to keep it: give --data-dir DIR, --config FILE or --to DIR");
-    };
+pub(super) async fn pull(args: &PullArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let config = input::config(args.config.as_deref())?;
+    let reference: Result<Reference, _> = args.reference.parse();
+    let reference =
+        reference.map_err(|error| Stop::Wrong(format!("{}: {error}", args.reference)))?;
+    let store = store(args, &config).ok_or_else(|| {
+        let message = "nowhere to keep it: give --data-dir DIR, --config FILE or --to DIR";
+        Stop::Wrong(message.to_owned())
+    })?;
     let to = args.to.as_deref();
-    match crate::agent::pull(&config, &store, &reference, args.update, to).await {
-        Ok(report) => {
-            let printed = match args.json {
-                true => output::print_json(&report, terminal),
-                false => output::print(&text(&report), terminal),
-            };
-            printed.map_or_else(|failed| failed, |()| Exit::Success)
-        }
-        Err(error) => {
-            output::error(terminal, &error.to_string());
-            Exit::Failed
-        }
-    }
+    let pulled = crate::agent::pull(&config, &store, &reference, args.update, to).await;
+    let report = pulled.map_err(|error| Stop::Failed(error.to_string(), Exit::Failed))?;
+    output::show(args.json, &report, || text(&report), terminal)?;
+    Ok(Exit::Success)
 }
 
 /// The directory with the pins.
@@ -59,9 +40,7 @@ fn store(args: &PullArgs, config: &AgentConfig) -> Option<PathBuf> {
 
 fn text(report: &PullReport) -> String {
     let mut text = String::new();
-    let mut line = |name: &str, value: &str| {
-        let _ = writeln!(text, "{name:<11}{}", one_line(value));
-    };
+    let mut line = |name: &str, value: &str| output::fact(&mut text, 11, name, value);
     let news = if report.new { "pulled" } else { "unchanged" };
     line(news, &report.reference);
     line("manifest", &report.manifest.tagged());

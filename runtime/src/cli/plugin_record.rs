@@ -1,9 +1,7 @@
 //! `ostler plugin record`
 
-use serde_json::json;
-
 use super::args::plugin::PluginRecordArgs;
-use super::asking::{self, Stop, ended};
+use super::asking::{self, Stop};
 use super::client::segment;
 use super::exit::Exit;
 use super::output;
@@ -11,18 +9,11 @@ use super::terminal::{Terminal, one_line};
 use crate::agent::RecordReport;
 
 /// Have a plugin's last calls written down.
-pub(super) async fn record(args: &PluginRecordArgs, terminal: &Terminal) -> Exit {
-    ended(tell(args, terminal).await, terminal)
-}
-
-async fn tell(args: &PluginRecordArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn record(args: &PluginRecordArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = asking::connect(&args.agent)?;
     let path = format!("/v1/ostler/plugin/{}/record", segment(&args.plugin));
-    let recorded: Vec<RecordReport> = client.put(&path, &json!({})).await?;
-    match args.json {
-        true => output::print_json(&recorded, terminal)?,
-        false => output::print(&text(&recorded), terminal)?,
-    }
+    let recorded: Vec<RecordReport> = client.put(&path, &()).await?;
+    output::show(args.json, &recorded, || text(&recorded), terminal)?;
     let all = recorded.iter().all(|one| one.file.is_some());
     Ok(if all { Exit::Success } else { Exit::Failed })
 }

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::args::plugin_check::PluginReplayArgs;
+use super::asking::Stop;
 use super::exit::Exit;
 use super::input;
 use super::output::{self, table};
 use super::plugin_check::code_dir;
 use super::terminal::{Terminal, one_line, plain};
 use crate::agent::offline::{
-    self, Again, OfflineError, Outcome, Place, Recording, ReplayVerdict, Replayed,
+    self, Again, CallOutcome, OfflineError, Place, Recording, ReplayVerdict, Replayed,
 };
 use ostler_model::causes::chain;
 use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, PLUGIN_RECORDING_BYTES_MAX};
@@ -21,54 +22,30 @@ use ostler_model::time::Timestamp;
 use ostler_model::words::{counted, took};
 
 /// Make a recorded call again, and say how it compares.
-pub(super) async fn replay(args: &PluginReplayArgs, terminal: &Terminal) -> Exit {
-    let wrong = |message: String| {
-        output::error(terminal, &message);
-        Exit::Input
-    };
-    let recording = match recording(&args.file) {
-        Ok(recording) => recording,
-        Err(message) => return wrong(message),
-    };
+pub(super) async fn replay(args: &PluginReplayArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let recording = recording(&args.file)?;
     let Some(component) = args.component.as_ref().filter(|_| !args.list) else {
-        return list(&recording, args.json, terminal)
-            .map_or_else(|failed| failed, |()| Exit::Success);
+        list(&recording, args.json, terminal)?;
+        return Ok(Exit::Success);
     };
-    let component = match input::file(component, PLUGIN_FILE_BYTES_MAX) {
-        Ok(bytes) => Arc::from(bytes),
-        Err(error) => return wrong(error.to_string()),
-    };
-    let (code_dir, _temporary) = match code_dir() {
-        Ok(dirs) => dirs,
-        Err(error) => {
-            output::error(terminal, &format!("cannot make a temporary directory: {error}"));
-            return Exit::Agent;
-        }
-    };
+    let component = Arc::from(input::file(component, PLUGIN_FILE_BYTES_MAX)?);
+    let (code_dir, _temporary) = code_dir()?;
     let again = Again { call: args.call, any_component: args.any_component };
     let place = Place { code_dir, compiler: None };
-    let replayed = match offline::replay(&recording, component, again, place).await {
-        Ok(replayed) => replayed,
-        Err(OfflineError::Replay(error)) => return wrong(chain(&error)),
-        Err(error @ OfflineError::Place(_)) => {
-            output::error(terminal, &chain(&error));
-            return Exit::Agent;
-        }
-    };
-    let printed = match args.json {
-        true => output::print_json(&replayed, terminal),
-        false => output::print(&text(&recording, &replayed), terminal),
-    };
-    match (printed, replayed.verdict) {
-        (Err(failed), _) => failed,
-        (Ok(()), ReplayVerdict::Same) => Exit::Success,
-        (Ok(()), _) => Exit::Failed,
-    }
+    let replayed = offline::replay(&recording, component, again, place).await;
+    let replayed = replayed.map_err(|error| match error {
+        OfflineError::Replay(error) => Stop::Wrong(chain(&error)),
+        error @ OfflineError::Place(_) => Stop::Cannot(chain(&error)),
+    })?;
+    output::show(args.json, &replayed, || text(&recording, &replayed), terminal)?;
+    let same = replayed.verdict == ReplayVerdict::Same;
+    Ok(if same { Exit::Success } else { Exit::Failed })
 }
 
-fn recording(path: &Path) -> Result<Recording, String> {
-    let bytes = input::file(path, PLUGIN_RECORDING_BYTES_MAX).map_err(|error| error.to_string())?;
-    offline::recording(&bytes).map_err(|error| format!("{}: {error}", path.display()))
+fn recording(path: &Path) -> Result<Recording, Stop> {
+    let bytes = input::file(path, PLUGIN_RECORDING_BYTES_MAX)?;
+    let read = offline::recording(&bytes);
+    read.map_err(|error| Stop::Wrong(format!("{}: {error}", path.display())))
 }
 
 /// A call of a recording, as it is listed.
@@ -80,7 +57,7 @@ struct Listed<'a> {
     took_nanos: u64,
     host_calls: u32,
     #[serde(flatten)]
-    outcome: &'a Outcome,
+    outcome: &'a CallOutcome,
 }
 
 /// A recording, as it is listed.
@@ -134,14 +111,15 @@ fn list(recording: &Recording, json: bool, terminal: &Terminal) -> Result<(), Ex
 
 fn of(recording: &Recording) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "plugin    {}", one_line(&recording.plugin));
-    let _ = writeln!(text, "digest    sha256:{}", one_line(&recording.digest));
-    let _ = writeln!(text, "agent     {}", one_line(&recording.agent));
-    let _ = writeln!(text, "redacted  {}", counted(recording.redacted, "value"));
+    let mut line = |name: &str, value: &str| output::fact(&mut text, 10, name, value);
+    line("plugin", &recording.plugin);
+    line("digest", &format!("sha256:{}", recording.digest));
+    line("agent", &recording.agent);
+    line("redacted", &counted(recording.redacted, "value"));
     text
 }
 
-fn ended(outcome: &Outcome) -> String {
+fn ended(outcome: &CallOutcome) -> String {
     match outcome.text.is_empty() {
         true => outcome.end.clone(),
         false => format!("{}: {}", outcome.end, outcome.text),

@@ -1,18 +1,17 @@
 //! `ostler plugin status`
 
-use std::fmt::Write as _;
-
 use super::args::PluginStatusArgs;
-use super::asking::{self, Stop, ago, ended, running, span};
+use super::asking::{self, Stop, ago, span};
 use super::exit::Exit;
 use super::human;
-use super::output::{self, headline, size, table};
-use super::plugin::not_started;
+use super::output::{self, section, size, table};
+use super::plugin_check::costs_text;
 use super::plugin_upgrade;
-use super::start::{Fallback, Session};
 use super::terminal::{Terminal, one_line};
+use crate::agent::offline::Costs;
 use crate::agent::{
-    PluginActivity, PluginState, PluginStatus, PluginStatusReport, Quarantine, UpgradeStatus,
+    AgentHandle, PluginActivity, PluginState, PluginStatus, PluginStatusReport, Quarantine,
+    UpgradeStatus,
 };
 use ostler_model::clock::Clock;
 use ostler_model::device::HealthState;
@@ -20,41 +19,18 @@ use ostler_model::time::Timestamp;
 use ostler_model::words::{counted, took};
 
 /// Show how the plugins do, or one of them.
-pub(super) async fn status(args: &PluginStatusArgs, terminal: &Terminal) -> Exit {
-    ended(tell(args, terminal).await, terminal)
-}
-
-async fn tell(args: &PluginStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let all = reports(args, terminal).await?;
+pub(super) async fn status(args: &PluginStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let all: Vec<PluginStatusReport> =
+        asking::ask(&args.of, "/v1/ostler/plugins/status", AgentHandle::plugins_status).await?;
     let now = Clock::system().now();
-    let Some(name) = &args.plugin else {
-        match args.json {
-            true => output::print_json(&all, terminal)?,
-            false => output::print(&list_text(&all, now, terminal), terminal)?,
+    match &args.plugin {
+        None => output::show(args.json, &all, || list_text(&all, now, terminal), terminal)?,
+        Some(name) => {
+            let one = find(&all, name)?;
+            output::show(args.json, one, || one_text(one, now, terminal), terminal)?;
         }
-        return Ok(Exit::Success);
-    };
-    let one = find(&all, name)?;
-    match args.json {
-        true => output::print_json(one, terminal)?,
-        false => output::print(&one_text(one, now, terminal), terminal)?,
     }
     Ok(Exit::Success)
-}
-
-async fn reports(
-    args: &PluginStatusArgs,
-    terminal: &Terminal,
-) -> Result<Vec<PluginStatusReport>, Stop> {
-    if let Some(client) = running(&args.of.agent, args.of.address.as_deref()).await? {
-        return Ok(client.get("/v1/ostler/plugins/status").await?);
-    }
-    let session = Session::start_and_say(&args.of.agent, Fallback::Temporary)
-        .await
-        .map_err(|error| Stop::Exit(not_started(&error, terminal)))?;
-    let reports = session.agent.plugins_status();
-    session.end().await;
-    Ok(reports)
 }
 
 /// The plugin of this name or block; one in use rather than others.
@@ -64,17 +40,13 @@ fn find<'a>(all: &'a [PluginStatusReport], name: &str) -> Result<&'a PluginStatu
     if found.iter().any(|one| one.activity.is_some()) {
         found.retain(|one| one.activity.is_some());
     }
-    match found.as_slice() {
-        [one] => Ok(one),
-        [] => Err(Stop::Wrong(format!(
-            "there is no plugin {}; `ostler plugin status` lists them",
-            one_line(name)
-        ))),
-        several => Err(Stop::Wrong(asking::ambiguous(
-            &format!("{} plugins are called {}", several.len(), one_line(name)),
-            several.iter().map(|one| format!("{} (block {}, {})", one.name, one.block, one.source)),
-        ))),
-    }
+    let name = one_line(name);
+    asking::only(
+        found,
+        &format!("there is no plugin {name}; `ostler plugin status` lists them"),
+        &format!("plugins are called {name}"),
+        |one| format!("{} (block {}, {})", one.name, one.block, one.source),
+    )
 }
 
 /// In use or not, and then how it does.
@@ -181,11 +153,7 @@ fn quarantined(quarantine: &Quarantine, name: &str, now: Timestamp) -> String {
 
 fn one_text(report: &PluginStatusReport, now: Timestamp, terminal: &Terminal) -> String {
     let mut text = String::new();
-    let mut line = |name: &str, value: &str| {
-        if !value.is_empty() {
-            let _ = writeln!(text, "{name:<12}{}", one_line(value));
-        }
-    };
+    let mut line = |name: &str, value: &str| output::fact(&mut text, 12, name, value);
     line("plugin", &report.name);
     line("block", &report.block);
     let version = report.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
@@ -226,20 +194,10 @@ fn one_text(report: &PluginStatusReport, now: Timestamp, terminal: &Terminal) ->
     if activity.calls.is_empty() {
         return text;
     }
-    let rows = activity.calls.iter().map(|(function, call)| {
-        [
-            function.clone(),
-            call.calls.to_string(),
-            call.failed.to_string(),
-            took(call.p50_nanos),
-            took(call.p99_nanos),
-            size(call.bytes_in),
-            size(call.bytes_out),
-        ]
-    });
-    let header = ["FUNCTION", "CALLS", "FAILED", "P50", "P99", "IN", "OUT"];
-    let _ = write!(text, "\n{}\n{}", headline("calls", terminal), table(header, rows, terminal));
-    text
+    let (peak_memory_bytes, peak_host_calls) =
+        (activity.peak_memory_bytes, activity.peak_host_calls);
+    let costs = Costs { peak_memory_bytes, peak_host_calls, calls: activity.calls.clone() };
+    text + &section("calls", &costs_text("FUNCTION", &costs, terminal), terminal)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::args::plugin::PluginUpgradeArgs;
-use super::asking::{self, Stop, ended};
+use super::asking::{self, Stop};
 use super::client::segment;
 use super::exit::Exit;
 use super::output;
@@ -14,11 +14,7 @@ use crate::agent::{Release, UpgradeOptions, UpgradeOutcome, UpgradeReport};
 const DIGEST_SHOWN: usize = 12;
 
 /// Put another version in a plugin's place.
-pub(super) async fn upgrade(args: &PluginUpgradeArgs, terminal: &Terminal) -> Exit {
-    ended(tell(args, terminal).await, terminal)
-}
-
-async fn tell(args: &PluginUpgradeArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn upgrade(args: &PluginUpgradeArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = asking::connect(&args.agent)?;
     // The agent has another working directory.
     let absolute = |file: &std::path::PathBuf| {
@@ -28,10 +24,7 @@ async fn tell(args: &PluginUpgradeArgs, terminal: &Terminal) -> Result<Exit, Sto
     let path = format!("/v1/ostler/plugin/{}/upgrade", segment(&args.plugin));
     let options = UpgradeOptions { file, consents: args.yes };
     let report: UpgradeReport = client.put(&path, &options).await?;
-    match args.json {
-        true => output::print_json(&report, terminal)?,
-        false => output::print(&text(&report), terminal)?,
-    }
+    output::show(args.json, &report, || text(&report), terminal)?;
     Ok(exit(&report.outcome))
 }
 

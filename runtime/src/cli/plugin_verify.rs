@@ -4,42 +4,25 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::args::trust::VerifyArgs;
+use super::asking::Stop;
 use super::exit::Exit;
 use super::input;
 use super::output::{self, size};
-use super::terminal::{Terminal, one_line, plain};
+use super::terminal::{Terminal, plain};
 use crate::agent::{SignatureReport, VerifyReport};
 use ostler_model::config::AgentConfig;
 use ostler_model::trust::PluginSource;
 
 /// Verify a plugin file.
-pub(super) fn verify(args: &VerifyArgs, terminal: &Terminal) -> Exit {
-    let mut config = match input::config(args.config.as_deref()) {
-        Ok(config) => config,
-        Err(error) => {
-            output::input_error(terminal, &error);
-            return Exit::Input;
-        }
-    };
+pub(super) fn verify(args: &VerifyArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let mut config = input::config(args.config.as_deref())?;
     if let Some(trust) = &args.trust {
         believe(&mut config, trust, args.config.is_none());
     }
-    let report = match crate::agent::verify(&config, &args.file) {
-        Ok(report) => report,
-        Err(error) => {
-            output::error(terminal, &error.to_string());
-            return Exit::Input;
-        }
-    };
-    let printed = match args.json {
-        true => output::print_json(&report, terminal),
-        false => output::print(&text(&report), terminal),
-    };
-    match (printed, report.trusted) {
-        (Err(failed), _) => failed,
-        (Ok(()), true) => Exit::Success,
-        (Ok(()), false) => Exit::Failed,
-    }
+    let report = crate::agent::verify(&config, &args.file);
+    let report = report.map_err(|error| Stop::Wrong(error.to_string()))?;
+    output::show(args.json, &report, || text(&report), terminal)?;
+    Ok(if report.trusted { Exit::Success } else { Exit::Failed })
 }
 
 /// Take the trust file of the command line. `alone`: no configuration says what is required.
@@ -52,9 +35,7 @@ fn believe(config: &mut AgentConfig, trust: &Path, alone: bool) {
 
 fn text(report: &VerifyReport) -> String {
     let mut text = String::new();
-    let mut line = |name: &str, value: &str| {
-        let _ = writeln!(text, "{name:<11}{}", one_line(value));
-    };
+    let mut line = |name: &str, value: &str| output::fact(&mut text, 11, name, value);
     line("file", &report.file.display().to_string());
     line("plugin", &report.name);
     let kind = report.kind.map_or_else(|| "no plugin".to_owned(), |kind| format!("{kind} plugin"));

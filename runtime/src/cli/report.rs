@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 
 use crate::agent::{AllocResult, ConfigProblem, PluginEntry};
-use ostler_jobspec::{Diagnostic, Diagnostics};
+use ostler_jobspec::{Diagnostics, FileDiagnostic};
 use ostler_model::alloc::{Allocation, ClientStatus};
 use ostler_model::event::TaskEvent;
 use ostler_model::ids::{AllocId, GroupName, JobId, TaskName};
@@ -100,7 +100,7 @@ pub(super) enum Report {
     Warning {
         /// Where, and what happens instead.
         #[serde(flatten)]
-        warning: Diagnostic,
+        warning: FileDiagnostic,
         /// The same with the line it is about, for people.
         #[serde(skip)]
         rendered: String,
@@ -171,7 +171,7 @@ pub(super) struct Failure {
     pub exit_code: u8,
     /// Problems of the job file or the configuration.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub diagnostics: Vec<Diagnostic>,
+    pub diagnostics: Vec<FileDiagnostic>,
     /// Task configurations that do not fit their drivers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub config_problems: Vec<ConfigProblem>,

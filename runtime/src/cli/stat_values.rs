@@ -4,7 +4,7 @@
 //! truth value goes before a text, a text before a fraction, a fraction before a whole number, as in
 //! Nomad. What was not measured is `<none>`, what has no value at all `<unknown>`.
 
-use ostler_model::stats::{StatObject, StatValue};
+use ostler_wire::{StatObject, StatValue};
 
 /// A measurement, or that there is none.
 pub(super) fn value(value: Option<&StatValue>) -> String {
@@ -13,17 +13,17 @@ pub(super) fn value(value: Option<&StatValue>) -> String {
         None | Some("") => String::new(),
         Some(unit) => format!(" {unit}"),
     };
-    if let Some(truth) = value.boolean {
+    if let Some(truth) = value.bool_val {
         return truth.to_string();
     }
-    if let Some(text) = &value.text {
-        return text.clone();
+    if let Some(text) = &value.string_val {
+        return text.to_string();
     }
     let fraction = |number: f64| format!("{number:.3}");
-    let number = match (value.float_numerator, value.int_numerator) {
-        (Some(number), _) => Some((fraction(number), value.float_denominator.map(fraction))),
+    let number = match (value.float_numerator_val, value.int_numerator_val) {
+        (Some(number), _) => Some((fraction(number), value.float_denominator_val.map(fraction))),
         (None, Some(number)) => {
-            Some((number.to_string(), value.int_denominator.map(|of| of.to_string())))
+            Some((number.to_string(), value.int_denominator_val.map(|of| of.to_string())))
         }
         (None, None) => None,
     };
@@ -51,9 +51,10 @@ pub(super) fn rows(object: &StatObject) -> Vec<[String; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ostler_model::stats as model;
 
-    fn int(number: i64) -> StatValue {
-        StatValue { int_numerator: Some(number), ..StatValue::default() }
+    fn int(number: i64) -> model::StatValue {
+        model::StatValue { int_numerator: Some(number), ..model::StatValue::default() }
     }
 
     #[test]
@@ -61,28 +62,32 @@ mod tests {
         let unit = Some("MiB".to_owned());
         for (given, shown) in [
             (int(5), "5"),
-            (StatValue { unit: unit.clone(), ..int(5) }, "5 MiB"),
-            (StatValue { unit: unit.clone(), int_denominator: Some(0), ..int(0) }, "0 / 0 MiB"),
-            (StatValue { float_numerator: Some(0.5), ..int(1) }, "0.500"),
-            (StatValue { text: Some("idle".into()), unit: unit.clone(), ..int(1) }, "idle"),
-            (StatValue { text: Some(String::new()), ..int(1) }, ""),
-            (StatValue { boolean: Some(false), text: Some("x".into()), ..int(1) }, "false"),
-            (StatValue { unit: Some(String::new()), ..int(-1) }, "-1"),
-            (StatValue { unit, ..StatValue::default() }, "<unknown>"),
+            (model::StatValue { unit: unit.clone(), ..int(5) }, "5 MiB"),
+            (
+                model::StatValue { unit: unit.clone(), int_denominator: Some(0), ..int(0) },
+                "0 / 0 MiB",
+            ),
+            (model::StatValue { float_numerator: Some(0.5), ..int(1) }, "0.500"),
+            (model::StatValue { text: Some("idle".into()), unit: unit.clone(), ..int(1) }, "idle"),
+            (model::StatValue { text: Some(String::new()), ..int(1) }, ""),
+            (model::StatValue { boolean: Some(false), text: Some("x".into()), ..int(1) }, "false"),
+            (model::StatValue { unit: Some(String::new()), ..int(-1) }, "-1"),
+            (model::StatValue { unit, ..model::StatValue::default() }, "<unknown>"),
         ] {
-            assert_eq!(value(Some(&given)), shown);
+            assert_eq!(value(Some(&StatValue::from(&given))), shown);
         }
         assert_eq!(value(None), "<none>");
     }
 
     #[test]
     fn values_are_listed_by_path() {
-        let mut object = StatObject::default();
+        let mut object = model::StatObject::default();
         let path = |text: &str| text.split('.').map(str::to_owned).collect::<Vec<_>>();
         for name in ["b.x.y", "b.a", "z", "a.q"] {
             assert!(object.insert(&path(name), int(1)));
         }
-        let names: Vec<String> = rows(&object).into_iter().map(|[name, _]| name).collect();
+        let names: Vec<String> =
+            rows(&StatObject::from(&object)).into_iter().map(|[name, _]| name).collect();
         assert_eq!(names, ["z", "a.q", "b.a", "b.x.y"]);
     }
 }

@@ -54,7 +54,7 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Errors
     /// When the batch is not known to be durable. It may have been applied nevertheless (a lost
-    /// acknowledgement), so the caller must not believe in either content.
+    /// acknowledgement), so the caller must assume neither content.
     fn commit(&self, batch: &[Op]) -> Result<(), BackendError>;
 
     /// The value of a key as of the last commit.

@@ -1,9 +1,9 @@
 //! What is known to be durable. Pure.
 //!
 //! ```text
-//!              begin            settle(Put)
+//!              begin            finish(Put)
 //!  unknown ───────────► busy ───────────────► durable(digest) ──┐ begin
-//!     ▲                  ▲ │ settle(Unknown, Removed)           │
+//!     ▲                  ▲ │ finish(Unknown, Removed)           │
 //!     └──────────────────┼─┘                                    │
 //!                        └──────────────────────────────────────┘
 //! ```
@@ -25,13 +25,13 @@ pub const TOMBSTONES_MAX: usize = 65_536;
 
 /// Stands for a record's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Digest {
+pub struct ValueDigest {
     /// Not a `u128`, which is aligned to 16 bytes: each record has an entry with one of these.
     hash: [u8; 16],
     len: usize,
 }
 
-impl Digest {
+impl ValueDigest {
     /// The digest of a record without its checksum ([`super::codec::unsealed`]).
     #[must_use]
     pub fn of(unsealed: &[u8]) -> Self {
@@ -41,7 +41,7 @@ impl Digest {
 
 /// What to do with a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum WriteDecision {
     /// The same content is durable and nothing is on its way: nothing to do.
     Unchanged,
     /// Write it.
@@ -52,9 +52,9 @@ pub enum Decision {
 
 /// How a write ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settled {
+pub enum WriteEnd {
     /// This content is durable.
-    Put(Digest),
+    Put(ValueDigest),
     /// The record is durably gone.
     Removed,
     /// The commit failed: either content may be there.
@@ -63,7 +63,7 @@ pub enum Settled {
 
 #[derive(Debug, Default)]
 struct Entry {
-    durable: Option<Digest>,
+    durable: Option<ValueDigest>,
     /// Writes on their way.
     busy: u32,
 }
@@ -76,7 +76,7 @@ pub struct Later {
     /// Its place in the queue, see [`super::queue::Queue`].
     pub ticket: u64,
     /// Its content.
-    pub digest: Digest,
+    pub digest: ValueDigest,
 }
 
 /// Digests of all durable records, writes on their way, destroyed allocations.
@@ -92,29 +92,29 @@ pub struct Dedup {
 
 impl Dedup {
     /// Learn of a record that was durable at the start.
-    pub fn warm(&mut self, key: &[u8], digest: Digest) {
+    pub fn warm(&mut self, key: &[u8], digest: ValueDigest) {
         self.entry(key).durable = Some(digest);
     }
 
     /// What to do with a write of `digest` to `key`.
     #[must_use]
-    pub fn decide(&self, key: &[u8], digest: Digest) -> Decision {
+    pub fn decide(&self, key: &[u8], digest: ValueDigest) -> WriteDecision {
         let entries = match alloc_of(key) {
             Some(id) if !self.destroyed.is_empty() && self.destroyed.contains(&id) => {
-                return Decision::Destroyed;
+                return WriteDecision::Destroyed;
             }
             Some(id) => self.allocs.get(&id),
             None => Some(&self.others),
         };
         match entries.and_then(|entries| entries.get(key)) {
             Some(Entry { durable: Some(durable), busy: 0 }) if *durable == digest => {
-                Decision::Unchanged
+                WriteDecision::Unchanged
             }
-            _ => Decision::Write,
+            _ => WriteDecision::Write,
         }
     }
 
-    /// A write of `key` is on its way. Each is followed by one [`Dedup::settle`], in order.
+    /// A write of `key` is on its way. Each is followed by one [`Dedup::finish`], in order.
     pub fn begin(&mut self, key: &[u8]) {
         self.later.remove(key);
         let entry = self.entry(key);
@@ -154,15 +154,15 @@ impl Dedup {
     }
 
     /// A write of `key` ended.
-    pub fn settle(&mut self, key: &[u8], settled: Settled) {
+    pub fn finish(&mut self, key: &[u8], ended: WriteEnd) {
         let alloc = alloc_of(key);
         let entries = alloc.map_or(Some(&mut self.others), |id| self.allocs.get_mut(&id));
         let Some(entries) = entries else { return };
         let Some(entry) = entries.get_mut(key) else { return };
         entry.busy = entry.busy.saturating_sub(1);
-        entry.durable = match settled {
-            Settled::Put(digest) => Some(digest),
-            Settled::Removed | Settled::Unknown => None,
+        entry.durable = match ended {
+            WriteEnd::Put(digest) => Some(digest),
+            WriteEnd::Removed | WriteEnd::Unknown => None,
         };
         if entry.busy > 0 {
             return;

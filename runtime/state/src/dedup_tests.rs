@@ -95,16 +95,18 @@ impl Model {
                     if reported {
                         self.certain.insert(k.clone(), content);
                     }
-                    let digest = Digest::of(&[content]);
-                    dedup
-                        .settle(&k, if reported { Settled::Put(digest) } else { Settled::Unknown });
+                    let digest = ValueDigest::of(&[content]);
+                    dedup.finish(
+                        &k,
+                        if reported { WriteEnd::Put(digest) } else { WriteEnd::Unknown },
+                    );
                 }
                 Change::Delete(k) => {
                     if applied {
                         self.durable.remove(&k);
                     }
                     self.certain.remove(&k);
-                    dedup.settle(&k, if reported { Settled::Removed } else { Settled::Unknown });
+                    dedup.finish(&k, if reported { WriteEnd::Removed } else { WriteEnd::Unknown });
                 }
                 Change::Destroy(prefix) => {
                     if applied {
@@ -130,15 +132,15 @@ proptest! {
             match step {
                 Step::Put { key: n, content } => {
                     let (key, alloc) = (key(n).encode(), key(n).alloc());
-                    let decision = dedup.decide(&key, Digest::of(&[content]));
+                    let decision = dedup.decide(&key, ValueDigest::of(&[content]));
                     let destroyed = model.destroyed.contains(&alloc.unwrap());
-                    prop_assert_eq!(decision == Decision::Destroyed, destroyed);
+                    prop_assert_eq!(decision == WriteDecision::Destroyed, destroyed);
                     if destroyed {
                         continue;
                     }
                     let sure = !model.busy(&key) && model.certain.get(&key) == Some(&content);
-                    prop_assert_eq!(decision == Decision::Unchanged, sure);
-                    if decision == Decision::Unchanged {
+                    prop_assert_eq!(decision == WriteDecision::Unchanged, sure);
+                    if decision == WriteDecision::Unchanged {
                         prop_assert_eq!(model.durable.get(&key), Some(&content));
                     } else {
                         dedup.begin(&key);
@@ -168,14 +170,14 @@ proptest! {
 #[test]
 fn a_key_with_another_value_on_its_way_is_never_unchanged() {
     let mut dedup = Dedup::default();
-    let (a, b) = (Digest::of(b"a"), Digest::of(b"b"));
+    let (a, b) = (ValueDigest::of(b"a"), ValueDigest::of(b"b"));
     dedup.warm(b"k", a);
-    assert_eq!(dedup.decide(b"k", a), Decision::Unchanged);
+    assert_eq!(dedup.decide(b"k", a), WriteDecision::Unchanged);
     dedup.begin(b"k");
-    assert_eq!(dedup.decide(b"k", a), Decision::Write, "b is on its way");
-    dedup.settle(b"k", Settled::Put(b));
-    assert_eq!(dedup.decide(b"k", a), Decision::Write);
-    assert_eq!(dedup.decide(b"k", b), Decision::Unchanged);
+    assert_eq!(dedup.decide(b"k", a), WriteDecision::Write, "b is on its way");
+    dedup.finish(b"k", WriteEnd::Put(b));
+    assert_eq!(dedup.decide(b"k", a), WriteDecision::Write);
+    assert_eq!(dedup.decide(b"k", b), WriteDecision::Unchanged);
 }
 
 #[test]
@@ -186,9 +188,9 @@ fn the_oldest_tombstone_goes_when_there_are_too_many() {
         dedup.destroy(tomb(n));
         dedup.destroy(tomb(n));
     }
-    let digest = Digest::of(b"");
+    let digest = ValueDigest::of(b"");
     let decide = |n| dedup.decide(&Key::Alloc(tomb(n)).encode(), digest);
-    assert_eq!(decide(0), Decision::Write);
-    assert_eq!(decide(1), Decision::Destroyed);
-    assert_eq!(decide(TOMBSTONES_MAX), Decision::Destroyed);
+    assert_eq!(decide(0), WriteDecision::Write);
+    assert_eq!(decide(1), WriteDecision::Destroyed);
+    assert_eq!(decide(TOMBSTONES_MAX), WriteDecision::Destroyed);
 }

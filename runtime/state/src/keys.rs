@@ -87,7 +87,7 @@ pub enum Key {
     TaskLocal(AllocId, TaskName),
     /// The task's public state: [`ostler_model::task::TaskState`].
     TaskState(AllocId, TaskName),
-    /// Which device instances are lent to whom: `device::ledger::DeviceLedger`.
+    /// Which device instances are assigned to whom: `device::ledger::DeviceLedger`.
     DeviceLedger,
     /// What the agent remembers of a plugin: [`ostler_model::saved::PluginHandle`].
     PluginHandle(PluginName),

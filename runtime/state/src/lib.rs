@@ -51,5 +51,5 @@ pub use migrate::Migration;
 pub use read::Record;
 pub use redb_store::EngineStats;
 pub use stats::Stats;
-pub use store::{Put, StateStore, StoreOptions};
-pub use writer::Mark;
+pub use store::{CommitPace, Put, StateStore, StoreOptions};
+pub use writer::WriteMark;

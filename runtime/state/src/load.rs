@@ -7,7 +7,7 @@ use std::path::Path;
 use super::age::Age;
 use super::backend::{Backend, Op};
 use super::codec::{self, CodecError, SCHEMA};
-use super::dedup::{Dedup, Digest};
+use super::dedup::{Dedup, ValueDigest};
 use super::error::StateError;
 use super::keys::{Key, MetaItem};
 use super::migrate::{self, Migration};
@@ -83,7 +83,7 @@ pub fn load(path: &Path, backend: &dyn Backend) -> Result<Loaded, StateError> {
         // A new file, or one whose own record was damaged: every record carries its schema too.
         let own = migrate::own_record()?;
         if let Op::Put { key, value } = &own {
-            dedup.warm(key, Digest::of(codec::unsealed(value)));
+            dedup.warm(key, ValueDigest::of(codec::unsealed(value)));
         }
         ops.push(own);
     }
@@ -131,7 +131,7 @@ impl Found {
             Ok(())
         });
         match checked {
-            Ok(()) => self.dedup.warm(bytes, Digest::of(codec::unsealed(record))),
+            Ok(()) => self.dedup.warm(bytes, ValueDigest::of(codec::unsealed(record))),
             Err(cause) => {
                 self.report.quarantined.push(Quarantined { key: shown_key(bytes), cause });
                 self.ops.push(Op::Quarantine { key: bytes.into() });

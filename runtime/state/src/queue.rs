@@ -18,22 +18,22 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::backend::Op;
-use super::dedup::Digest;
+use super::dedup::ValueDigest;
 use super::error::BackendError;
 use ostler_model::clock::Stopwatch;
 use ostler_model::limits::STATE_BATCH_MAX;
 
 /// How a batch ended, told to each of its waiters.
-pub type Outcome = Result<(), Arc<BackendError>>;
+pub type CommitResult = Result<(), Arc<BackendError>>;
 
 /// One write on its way.
 pub struct Request {
     /// The change; none when only the ones before it are waited for.
     pub op: Option<Op>,
     /// Digest of the record of a put.
-    pub digest: Option<Digest>,
+    pub digest: Option<ValueDigest>,
     /// Told when the batch ended; the waiter may be gone. None: the write may lag.
-    pub done: Option<oneshot::Sender<Outcome>>,
+    pub done: Option<oneshot::Sender<CommitResult>>,
 }
 
 /// When the next batch is due.
@@ -76,7 +76,7 @@ impl Queue {
     }
 
     /// Give the write that waits at `ticket` another content. `false`: it is not here any more.
-    pub fn replace(&mut self, ticket: u64, record: &[u8], new: Digest) -> bool {
+    pub fn replace(&mut self, ticket: u64, record: &[u8], new: ValueDigest) -> bool {
         let Some(place) = ticket.checked_sub(self.first).and_then(|n| usize::try_from(n).ok())
         else {
             return false;
@@ -183,9 +183,9 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(3_600);
 
-    fn put(n: u8, done: Option<oneshot::Sender<Outcome>>) -> Request {
+    fn put(n: u8, done: Option<oneshot::Sender<CommitResult>>) -> Request {
         let op = Op::Put { key: [n].into(), value: [n].into() };
-        Request { op: Some(op), digest: Some(Digest::of(&[n])), done }
+        Request { op: Some(op), digest: Some(ValueDigest::of(&[n])), done }
     }
 
     fn values(batch: &[Request]) -> Vec<u8> {
@@ -242,16 +242,16 @@ mod tests {
     fn only_what_still_waits_is_replaced_whatever_was_taken_or_put_back() {
         let mut queue = Queue::default();
         let (first, second) = (queue.push(put(1, None)), queue.push(put(2, None)));
-        assert!(queue.holds(first) && queue.replace(first, &[11], Digest::of(&[11])));
+        assert!(queue.holds(first) && queue.replace(first, &[11], ValueDigest::of(&[11])));
         let mut batch = Vec::new();
         queue.take(&mut batch);
         assert_eq!(values(&batch), [11, 2]);
-        assert_eq!(batch[0].digest, Some(Digest::of(&[11])));
-        assert!(!queue.holds(second) && !queue.replace(second, &[9], Digest::of(&[9])));
+        assert_eq!(batch[0].digest, Some(ValueDigest::of(&[11])));
+        assert!(!queue.holds(second) && !queue.replace(second, &[9], ValueDigest::of(&[9])));
         let third = queue.push(put(3, None));
         let back: Vec<u64> = batch.drain(..).rev().map(|put| queue.put_back(put)).collect();
-        assert!(queue.replace(back[0], &[22], Digest::of(&[22])));
-        assert!(queue.replace(third, &[33], Digest::of(&[33])));
+        assert!(queue.replace(back[0], &[22], ValueDigest::of(&[22])));
+        assert!(queue.replace(third, &[33], ValueDigest::of(&[33])));
         queue.take(&mut batch);
         assert_eq!(values(&batch), [11, 22, 33]);
     }

@@ -1,7 +1,7 @@
 //! The handle everybody uses. Rules, each kept by a test:
 //!
 //! * A write is acknowledged only after its commit; a failed commit fails exactly its waiters and
-//!   makes the store forget what it believed about their keys, so that the next write is real.
+//!   makes the store forget what it knew of their keys, so that the next write is real.
 //! * A key with a write on its way is never taken as unchanged.
 //! * Writes of one key keep their order; a durable write takes everything queued before it along.
 //! * `destroy_alloc` beats every later persist of that allocation ([`Put::Destroyed`]).
@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::backend::{Backend, Op};
 use super::codec::{self, CodecError};
-use super::dedup::{Decision, Digest, Later};
+use super::dedup::{Later, ValueDigest, WriteDecision};
 use super::error::StateError;
 use super::inspect::Inspection;
 use super::keys::{Key, Prefix};
@@ -28,7 +28,7 @@ use super::mem_store::MemBackend;
 use super::queue::Request;
 use super::redb_store::{Checked, RedbBackend};
 use super::stats::{Stats, count};
-use super::writer::{self, Core, Mark, Reach, Shared};
+use super::writer::{self, Core, Reach, Shared, WriteMark};
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::AllocId;
 
@@ -120,9 +120,12 @@ fn look(path: &Path) -> Result<(Checked, bool), StateError> {
     }
 }
 
+/// How long a commit takes.
+pub type CommitPace = Box<dyn Fn() -> Duration + Send + Sync>;
+
 enum Prepared {
     Done(Put),
-    Write { key: Box<[u8]>, record: Box<[u8]>, digest: Digest },
+    Write { key: Box<[u8]>, record: Box<[u8]>, digest: ValueDigest },
 }
 
 impl StateStore {
@@ -151,6 +154,7 @@ impl StateStore {
             Arc::new(backend),
             OpenReport { repaired, age, ..Default::default() },
             options,
+            None,
         )
     }
 
@@ -179,7 +183,22 @@ impl StateStore {
         backend: Arc<dyn Backend>,
         options: StoreOptions,
     ) -> Result<Self, StateError> {
-        Self::start(path, backend, OpenReport::default(), options)
+        Self::start(path, backend, OpenReport::default(), options, None)
+    }
+
+    /// Over any backend, without a thread: the writer is a task of the runtime of one thread, which a
+    /// simulation has. What is not committed when the runtime ends is lost, as by a crash. `pace`: how
+    /// long the disk takes for a commit.
+    ///
+    /// # Errors
+    /// When the backend's content cannot be read.
+    pub fn simulated(
+        path: &Path,
+        backend: Arc<dyn Backend>,
+        pace: CommitPace,
+    ) -> Result<Self, StateError> {
+        let (file, options) = (OpenReport::default(), StoreOptions::default());
+        Self::start(path, backend, file, options, Some(pace))
     }
 
     fn start(
@@ -187,6 +206,7 @@ impl StateStore {
         backend: Arc<dyn Backend>,
         file: OpenReport,
         options: StoreOptions,
+        inline: Option<CommitPace>,
     ) -> Result<Self, StateError> {
         let Loaded { dedup, report, counted } = load::load(path, backend.as_ref())?;
         let OpenReport { repaired, age, .. } = file;
@@ -195,6 +215,12 @@ impl StateStore {
             tracing::warn!(path = %path.display(), "state file was inconsistent and has been repaired");
         }
         let shared = Arc::new(Shared::new(path.to_owned(), backend, dedup, counted));
+        if let Some(pace) = inline {
+            let writer = Arc::clone(&shared);
+            drop(tokio::spawn(async move { writer.run_inline(&*pace).await }));
+            let inner = Inner { shared, options, thread: None, report };
+            return Ok(Self { inner: Arc::new(inner) });
+        }
         let for_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("ostler-state".to_owned())
@@ -266,7 +292,7 @@ impl StateStore {
 
     /// The point in the order of writes that is reached now.
     #[must_use]
-    pub fn mark(&self) -> Mark {
+    pub fn mark(&self) -> WriteMark {
         self.inner.shared.core().mark()
     }
 
@@ -276,15 +302,15 @@ impl StateStore {
     ///
     /// # Errors
     /// When the commit asked for failed or the store is closed.
-    pub async fn durable_to(&self, mark: Mark, linger: Duration) -> Result<(), StateError> {
+    pub async fn durable_to(&self, mark: WriteMark, linger: Duration) -> Result<(), StateError> {
         let shared = &self.inner.shared;
-        let mut settled = shared.settled.subscribe();
+        let mut ended = shared.ended.subscribe();
         let since = Stopwatch::start();
         loop {
-            settled.borrow_and_update();
+            ended.borrow_and_update();
             // Bound to a name: the lock must not be held over the waits.
             let reach = shared.core().reach(mark);
-            let changed = settled.changed();
+            let changed = ended.changed();
             match reach {
                 Reach::Durable => return Ok(()),
                 Reach::Unknown => return self.flush().await,
@@ -377,7 +403,7 @@ impl StateStore {
         let encoded = codec::encode_unsealed(key.kind(), value, &mut scratch.record);
         let prepared = encoded.map(|()| {
             key.encode_into(&mut scratch.key);
-            let digest = Digest::of(&scratch.record);
+            let digest = ValueDigest::of(&scratch.record);
             let decision = shared.core().dedup.decide(&scratch.key, digest);
             match self.decided(decision) {
                 Some(put) => Prepared::Done(put),
@@ -395,16 +421,16 @@ impl StateStore {
     }
 
     /// How a put ends that need not be written.
-    fn decided(&self, decision: Decision) -> Option<Put> {
+    fn decided(&self, decision: WriteDecision) -> Option<Put> {
         match decision {
-            Decision::Destroyed => Some(Put::Destroyed),
-            Decision::Unchanged if self.inner.options.deduplicate => Some(Put::Unchanged),
-            Decision::Unchanged | Decision::Write => None,
+            WriteDecision::Destroyed => Some(Put::Destroyed),
+            WriteDecision::Unchanged if self.inner.options.deduplicate => Some(Put::Unchanged),
+            WriteDecision::Unchanged | WriteDecision::Write => None,
         }
     }
 
     /// Queue one change and wait for its commit.
-    async fn write(&self, op: Op, digest: Option<Digest>) -> Result<Put, StateError> {
+    async fn write(&self, op: Op, digest: Option<ValueDigest>) -> Result<Put, StateError> {
         // Decided again, because time has passed, and queued under the same lock: the order in the
         // queue is the order in which keys became busy.
         self.push(|core| {
@@ -428,7 +454,7 @@ impl StateStore {
     /// Queue what `decide` gives, unless it ends the put, and wait for the commit.
     async fn push(
         &self,
-        decide: impl FnOnce(&mut Core) -> Result<(Option<Op>, Option<Digest>), Put>,
+        decide: impl FnOnce(&mut Core) -> Result<(Option<Op>, Option<ValueDigest>), Put>,
     ) -> Result<Put, StateError> {
         let shared = &self.inner.shared;
         let permit = shared.room.acquire().await.map_err(|_| self.closed())?;
@@ -457,7 +483,7 @@ impl StateStore {
         &self,
         key: Box<[u8]>,
         record: Box<[u8]>,
-        digest: Digest,
+        digest: ValueDigest,
     ) -> Result<Put, StateError> {
         let shared = &self.inner.shared;
         if shared.core().replace_waiting(&key, &record, digest) {

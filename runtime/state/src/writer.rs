@@ -21,13 +21,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
 use super::backend::{Backend, Op};
-use super::dedup::{Dedup, Digest, Later, Settled};
+use super::dedup::{Dedup, Later, ValueDigest, WriteEnd};
 use super::error::BackendError;
-use super::queue::{Due, Outcome, Queue, Request};
+use super::queue::{CommitResult, Due, Queue, Request};
 use super::stats::{Counters, Stats, count};
+use ostler_model::clock;
 use ostler_model::limits::{
     STATE_COUNTERS_COMMITS, STATE_LATER_RETRY_WALL_MAX, STATE_LATER_WALL_MAX, STATE_QUEUE_MAX,
 };
@@ -43,12 +44,14 @@ pub struct Shared {
     core: Mutex<Core>,
     /// Wakes the thread.
     wake: Condvar,
+    /// Wakes what stands for it in a simulation.
+    inline: Notify,
     /// What happened so far.
     pub counters: Counters,
     /// Durable writes known to come, see [`super::StateStore::expect`].
     pub expected: AtomicUsize,
     /// Changes after each batch, however it ended.
-    pub settled: watch::Sender<()>,
+    pub ended: watch::Sender<()>,
 }
 
 /// How far writes are on their way.
@@ -66,7 +69,7 @@ pub enum Reach {
 
 /// A point in the order of writes, see [`super::StateStore::mark`].
 #[derive(Clone, Copy, Debug)]
-pub struct Mark {
+pub struct WriteMark {
     /// Ticket of the next write.
     ticket: u64,
     /// Commits failed by then.
@@ -108,9 +111,10 @@ impl Shared {
             room: Semaphore::new(STATE_QUEUE_MAX),
             core: Mutex::new(core),
             wake: Condvar::new(),
+            inline: Notify::new(),
             counters: Counters::new(before),
             expected: AtomicUsize::new(0),
-            settled: watch::Sender::new(()),
+            ended: watch::Sender::new(()),
         }
     }
 
@@ -125,6 +129,7 @@ impl Shared {
         // The thread sets it again before it sleeps; a wake-up costs a system call.
         if std::mem::take(&mut core.asleep) {
             self.wake.notify_one();
+            self.inline.notify_one();
         }
     }
 
@@ -143,13 +148,15 @@ impl Shared {
     fn next(&self, lag: Duration, batch: &mut Vec<Request>) -> bool {
         let mut core = self.core();
         loop {
-            let limit = match core.queue.due(lag) {
-                Due::Now => break,
-                Due::Ended => return false,
-                Due::In(left) => Some(left),
-                Due::Never => None,
+            let limit = match core.take_due(lag, batch) {
+                Taken::Some(taken) => {
+                    drop(core);
+                    self.room.add_permits(taken);
+                    return true;
+                }
+                Taken::Ended => return false,
+                Taken::Wait(limit) => limit,
             };
-            core.asleep = true;
             core = match limit {
                 None => self.wake.wait(core).unwrap_or_else(PoisonError::into_inner),
                 Some(left) => {
@@ -159,24 +166,76 @@ impl Shared {
             };
             core.asleep = false;
         }
-        core.committing = Some(core.queue.first());
-        let taken = core.queue.take(batch);
-        drop(core);
-        self.room.add_permits(taken);
-        true
+    }
+
+    /// As [`run`], on the runtime of one thread of a simulation; `pace` is how long the disk takes.
+    pub async fn run_inline(&self, pace: &(dyn Fn() -> Duration + Send + Sync)) {
+        let mut batch = Batch::default();
+        let mut failures = 0;
+        loop {
+            let taken = self.core().take_due(lag(failures), &mut batch.requests);
+            let limit = match taken {
+                Taken::Some(taken) => {
+                    self.room.add_permits(taken);
+                    clock::sleep(pace()).await;
+                    failures = if batch.commit(self) { 0 } else { failures.saturating_add(1) };
+                    continue;
+                }
+                Taken::Ended => break,
+                Taken::Wait(limit) => limit.unwrap_or(Duration::MAX),
+            };
+            let _woken = clock::timeout(limit, self.inline.notified()).await;
+            self.core().asleep = false;
+        }
+        self.end();
+    }
+
+    fn end(&self) {
+        save_counters(self);
+        let mut core = self.core();
+        core.ended = true;
+        for told in core.closers.drain(..) {
+            // Whoever asked may have stopped waiting.
+            let _ = told.send(());
+        }
     }
 }
 
+/// What there is of a batch.
+enum Taken {
+    /// So many writes.
+    Some(usize),
+    /// There is none any more.
+    Ended,
+    /// None yet: wait to be woken, or at most so long.
+    Wait(Option<Duration>),
+}
+
 impl Core {
+    /// Take the batch that is due, or go to sleep.
+    fn take_due(&mut self, lag: Duration, batch: &mut Vec<Request>) -> Taken {
+        let limit = match self.queue.due(lag) {
+            Due::Now => {
+                self.committing = Some(self.queue.first());
+                return Taken::Some(self.queue.take(batch));
+            }
+            Due::Ended => return Taken::Ended,
+            Due::In(left) => Some(left),
+            Due::Never => None,
+        };
+        self.asleep = true;
+        Taken::Wait(limit)
+    }
+
     /// The point reached now.
     #[must_use]
-    pub fn mark(&self) -> Mark {
-        Mark { ticket: self.queue.next(), failed: self.failed }
+    pub fn mark(&self) -> WriteMark {
+        WriteMark { ticket: self.queue.next(), failed: self.failed }
     }
 
     /// How far the writes before `mark` are.
     #[must_use]
-    pub fn reach(&self, mark: Mark) -> Reach {
+    pub fn reach(&self, mark: WriteMark) -> Reach {
         if self.failed != mark.failed {
             // What was put back waits at other tickets than before.
             Reach::Unknown
@@ -191,7 +250,7 @@ impl Core {
 
     /// Put `record` in the place of the write of `key` that may lag and still waits, if that is the
     /// newest of its key.
-    pub fn replace_waiting(&mut self, key: &[u8], record: &[u8], digest: Digest) -> bool {
+    pub fn replace_waiting(&mut self, key: &[u8], record: &[u8], digest: ValueDigest) -> bool {
         let Some(Later { ticket, digest: waiting }) = self.dedup.later(key) else {
             return false;
         };
@@ -213,13 +272,7 @@ pub fn run(shared: &Shared) {
     while shared.next(lag(failures), &mut batch.requests) {
         failures = if batch.commit(shared) { 0 } else { failures.saturating_add(1) };
     }
-    save_counters(shared);
-    let mut core = shared.core();
-    core.ended = true;
-    for told in core.closers.drain(..) {
-        // Whoever asked may have stopped waiting.
-        let _ = told.send(());
-    }
+    shared.end();
 }
 
 /// How long a write may lag after so many failed commits in a row: a disk that is full is not asked
@@ -237,8 +290,8 @@ struct Batch {
 }
 
 struct Waiter {
-    digest: Option<Digest>,
-    done: Option<oneshot::Sender<Outcome>>,
+    digest: Option<ValueDigest>,
+    done: Option<oneshot::Sender<CommitResult>>,
 }
 
 impl Batch {
@@ -263,7 +316,7 @@ impl Batch {
         }
         // Published before anyone is woken: a caller that was told "durable" and writes the same
         // again finds it unchanged.
-        self.settle(shared, outcome.is_ok());
+        self.finish(shared, outcome.is_ok());
         self.ops.clear();
         let dones = self.waiters.drain(..).filter_map(|waiter| waiter.done).chain(flushes);
         for done in dones {
@@ -273,7 +326,7 @@ impl Batch {
         outcome.is_ok()
     }
 
-    fn write(&mut self, shared: &Shared) -> Outcome {
+    fn write(&mut self, shared: &Shared) -> CommitResult {
         if self.ops.is_empty() {
             return Ok(());
         }
@@ -293,10 +346,10 @@ impl Batch {
         outcome
     }
 
-    fn settle(&mut self, shared: &Shared, committed: bool) {
+    fn finish(&mut self, shared: &Shared, committed: bool) {
         let mut core = shared.core();
         for (op, waiter) in self.ops.iter().zip(&self.waiters) {
-            settle(&mut core.dedup, op, waiter.digest, committed);
+            finish(&mut core.dedup, op, waiter.digest, committed);
         }
         core.committing = None;
         if committed {
@@ -314,7 +367,7 @@ impl Batch {
                 );
             }
         }
-        shared.settled.send_replace(());
+        shared.ended.send_replace(());
     }
 
     /// Queue again what may lag and has nothing newer behind it. How many, and how many there was
@@ -359,17 +412,17 @@ impl Batch {
     }
 }
 
-fn settle(dedup: &mut Dedup, op: &Op, digest: Option<Digest>, committed: bool) {
+fn finish(dedup: &mut Dedup, op: &Op, digest: Option<ValueDigest>, committed: bool) {
     match op {
         Op::Put { key, .. } => {
-            let settled = match digest {
-                Some(digest) if committed => Settled::Put(digest),
-                _ => Settled::Unknown,
+            let ended = match digest {
+                Some(digest) if committed => WriteEnd::Put(digest),
+                _ => WriteEnd::Unknown,
             };
-            dedup.settle(key, settled);
+            dedup.finish(key, ended);
         }
         Op::Delete { key } | Op::Quarantine { key } => {
-            dedup.settle(key, if committed { Settled::Removed } else { Settled::Unknown });
+            dedup.finish(key, if committed { WriteEnd::Removed } else { WriteEnd::Unknown });
         }
         Op::DeletePrefix { prefix } => dedup.forget_prefix(prefix),
     }
@@ -408,9 +461,9 @@ mod tests {
     use super::*;
     use crate::testing::ErrorBackend;
 
-    fn put(value: u8, done: Option<oneshot::Sender<Outcome>>) -> Request {
+    fn put(value: u8, done: Option<oneshot::Sender<CommitResult>>) -> Request {
         let op = Op::Put { key: b"k".as_slice().into(), value: [value].into() };
-        Request { op: Some(op), digest: Some(Digest::of(&[value])), done }
+        Request { op: Some(op), digest: Some(ValueDigest::of(&[value])), done }
     }
 
     #[test]
@@ -425,7 +478,7 @@ mod tests {
         {
             let mut core = shared.core();
             let ticket = core.queue.push(put(1, None));
-            core.dedup.begin_later(b"k", Later { ticket, digest: Digest::of(&[1]) });
+            core.dedup.begin_later(b"k", Later { ticket, digest: ValueDigest::of(&[1]) });
         }
         assert!(shared.next(Duration::ZERO, &mut batch.requests));
         {
@@ -438,6 +491,6 @@ mod tests {
         // Put back, a third value would take the first one's place and be undone by the second.
         let mut core = shared.core();
         assert_eq!(core.queue.len(), 1);
-        assert!(!core.replace_waiting(b"k", &[3], Digest::of(&[3])));
+        assert!(!core.replace_waiting(b"k", &[3], ValueDigest::of(&[3])));
     }
 }

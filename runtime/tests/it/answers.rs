@@ -86,10 +86,10 @@ async fn what_the_refusal_says_is_what_grants_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_in_a_granted_directory_shows_a_task_nothing_else() {
-    let (lent, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (assigned, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     std::fs::write(other.path().join("secret"), "of the node").unwrap();
-    std::os::unix::fs::symlink(other.path(), lent.path().join("link")).unwrap();
-    let at = path_of(lent.path());
+    std::os::unix::fs::symlink(other.path(), assigned.path().join("link")).unwrap();
+    let at = path_of(assigned.path());
     let answer = format!("{{ mounts = [[\"{at}/link\", \"/local/x\"]] }}");
     let grants = format!("mounts \"{at}\" {{ write = true }}");
     let agent = TestAgent::with_config(&device("hostile", &answer, &grants)).await;

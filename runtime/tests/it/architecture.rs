@@ -2,12 +2,15 @@
 //!
 //! Comments, test modules and the `testing` module are left out: what counts is what is shipped.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Crates below `runtime/` beside the agent's own. What they may import is in their manifests.
 const CRATES: &[&str] = &[
     "artifact",
+    "control",
     "device",
+    "health",
     "jobspec",
     "lifecycle",
     "logs",
@@ -18,6 +21,7 @@ const CRATES: &[&str] = &[
     "sandbox",
     "state",
     "testing",
+    "wire",
 ];
 
 /// A source file: its path under the agent's `src`, or under that of a crate with its name before it;
@@ -125,15 +129,21 @@ const NOTHING: [String; 0] = [];
 
 /// Files and directories that only compute: same input, same output.
 const PURE: &[&str] = &[
-    "agent/admission",
-    "agent/ended.rs",
-    "agent/gc/choice.rs",
     "agent/held/decide.rs",
     "agent/jobs_dir/hold.rs",
     "agent/jobs_dir/step.rs",
-    "agent/ports/mod.rs",
-    "agent/reconcile",
     "agent/upgrade/step.rs",
+    "control/admission",
+    "control/ended.rs",
+    "control/gc/choice.rs",
+    "control/held.rs",
+    "control/machine",
+    "control/ports",
+    "control/proposal.rs",
+    "control/reconcile",
+    "control/tables",
+    "control/tables.rs",
+    "control/views.rs",
     "device/inventory.rs",
     "device/ledger.rs",
     "device/matching",
@@ -144,6 +154,9 @@ const PURE: &[&str] = &[
     "jobspec/encode.rs",
     "jobspec/hcl",
     "jobspec/json",
+    "jobspec/keys",
+    "jobspec/keys.rs",
+    "jobspec/text.rs",
     "lifecycle/alloc/coordinator.rs",
     "lifecycle/alloc/health",
     "lifecycle/alloc/health.rs",
@@ -160,18 +173,18 @@ const PURE: &[&str] = &[
     "logs/plan.rs",
     "model",
     "node/constraint",
-    "node/fingerprint/settle.rs",
+    "node/fingerprint/dampen.rs",
     "node/version.rs",
     "node/watch/uevent.rs",
     "plugin/convert",
     "plugin/convert.rs",
     "plugin/manifest.rs",
-    "plugin/metrics.rs",
-    "plugin/policy.rs",
+    "health/metrics.rs",
+    "health/policy.rs",
     "plugin/record/file.rs",
     "plugin/record/redact.rs",
     "plugin/schema_cost.rs",
-    "plugin/strikes.rs",
+    "health/strikes.rs",
     "artifact/registry/auth.rs",
     "artifact/registry/manifest.rs",
     "sandbox/prescan.rs",
@@ -181,6 +194,7 @@ const PURE: &[&str] = &[
     "state/keys.rs",
     "artifact/trust/signature.rs",
     "artifact/trust/verdict.rs",
+    "wire",
 ];
 
 #[test]
@@ -241,6 +255,48 @@ fn only_the_process_crate_starts_processes_and_the_sandbox_its_compile_child() {
 #[test]
 fn nothing_but_tests_uses_the_testing_module() {
     assert_eq!(lines_with(&["ostler_testing", "proptest"], |_| false), NOTHING);
+}
+
+/// Where names need not be of one meaning, and why.
+const NAMES_OF_OTHERS: &[(&str, &str)] = &[
+    ("cli", "nothing can import it"),
+    ("wire", "its types have the names that Nomad's API gives them"),
+];
+
+#[test]
+fn a_public_types_name_means_one_thing() {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let sources = shipped_sources();
+    for (top, why) in NAMES_OF_OTHERS {
+        assert!(sources.iter().any(|source| source.top() == *top), "{top} is gone: {why}");
+    }
+    let own = |source: &&Source| NAMES_OF_OTHERS.iter().all(|(top, _)| source.top() != *top);
+    for source in sources.iter().filter(own) {
+        for name in source.code.lines().filter_map(public_type) {
+            places.entry(name.to_owned()).or_default().push(source.path.clone());
+        }
+    }
+    assert!(places.len() > 500, "the types are read");
+    let shared: Vec<_> = places.into_iter().filter(|(_, paths)| paths.len() > 1).collect();
+    assert_eq!(shared, [], "give each the name of what it is, as `ClaimEvent`");
+}
+
+/// The type that a line at the left margin makes public.
+fn public_type(line: &str) -> Option<&str> {
+    let (kind, name) = line.strip_prefix("pub ")?.split_once(' ')?;
+    let end = name.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(name.len());
+    ["struct", "enum", "union", "trait", "type"].contains(&kind).then(|| &name[..end])
+}
+
+#[test]
+fn only_types_that_are_public_for_other_modules_are_looked_at() {
+    assert_eq!(public_type("pub struct Claim<'a> {"), Some("Claim"));
+    assert_eq!(public_type("pub type CommitResult = Result<(), ()>;"), Some("CommitResult"));
+    for line in
+        ["    pub struct Claim;", "pub(super) enum Event {", "pub fn claim() {", "struct A;"]
+    {
+        assert_eq!(public_type(line), None, "{line}");
+    }
 }
 
 #[test]

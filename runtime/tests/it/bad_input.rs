@@ -178,7 +178,7 @@ async fn a_device_that_does_not_exist_is_refused_with_the_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_that_is_lent_is_refused_with_its_holder_and_free_again_after_it() {
+async fn a_device_that_is_assigned_is_refused_with_its_holder_and_free_again_after_it() {
     let agent = TestAgent::start().await;
     let device = "device \"ostler/file\" {\n count = 1\n }";
     let holder = job("mock_driver", "run_for = \"1h\"", device).replace("\"bad\"", "\"holder\"");
@@ -186,7 +186,7 @@ async fn a_device_that_is_lent_is_refused_with_its_holder_and_free_again_after_i
     let holder_id = holder.allocs()[0].id().short().to_string();
 
     let second = || parse(&job("mock_driver", "run_for = \"1ms\"", device));
-    let Err(refused) = agent.handle.submit(second()).await else { panic!("lent twice") };
+    let Err(refused) = agent.handle.submit(second()).await else { panic!("assigned twice") };
     assert!(matches!(refused, SubmitError::Refused(_)), "{refused:?}");
     let text = refused.to_string();
     assert!(text.contains("ostler/file") && text.contains(&holder_id), "{text}");

@@ -18,7 +18,7 @@ use crate::support::agent_process::{AgentProcess, Home};
 use crate::support::jobs::{shell, with_guests};
 use crate::support::system::{eventually, pid_in, runs, until};
 
-/// The mock plugin's two devices, the agent that lends them, and the directory for what is told.
+/// The mock plugin's two devices, the agent that assigns them, and the directory for what is told.
 struct World {
     dir: TempDir,
     agent: AgentProcess,

@@ -63,7 +63,7 @@ fn instance<'a>(groups: &'a Value, id: &str) -> &'a Value {
 }
 
 #[tokio::test]
-async fn a_lent_device_is_shown_with_its_holder_by_the_command_line_and_the_api() {
+async fn a_assigned_device_is_shown_with_its_holder_by_the_command_line_and_the_api() {
     let (agent, _root) = agent().await;
     let groups = agent.json(&["device", "list", "--json"]).await;
     assert_eq!(instance(&groups, FIRST)["holder"], Value::Null);
@@ -117,7 +117,7 @@ async fn a_plan_says_of_every_device_group_why_it_is_taken_or_not() {
     assert_eq!((&taken["outcome"], &taken["score"]), (&json!("chosen"), &json!(80)));
     let other = told["candidates"].as_array().unwrap().iter();
     assert!(other.clone().any(|one| one["outcome"] == "other-name"), "{told:#}");
-    let line = format!("lends {FIRST}, NUMA node 0 (score 80 of 80)");
+    let line = format!("assigns {FIRST}, NUMA node 0 (score 80 of 80)");
     for part in ["group g[0], task t: nvidia/display, 1 instance", &line, "not asked for:"] {
         assert!(text.stdout.contains(part), "no {part:?} in\n{}", text.stdout);
     }
@@ -168,7 +168,7 @@ async fn every_plugin_says_how_it_does_and_what_its_calls_cost() {
 }
 
 #[tokio::test]
-async fn what_lent_devices_measure_is_told_for_the_task_the_node_and_each_of_them() {
+async fn what_assigned_devices_measure_is_told_for_the_task_the_node_and_each_of_them() {
     let (dir, data) = (tempfile::tempdir().unwrap(), Home::new());
     for (name, size) in [("one", 11), ("two", 22), ("three", 33)] {
         std::fs::write(dir.path().join(name), "x".repeat(size)).unwrap();

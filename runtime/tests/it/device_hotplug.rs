@@ -1,4 +1,4 @@
-//! Devices that come and go while an agent runs: told of by the kernel, found by a plugin, lent, kept.
+//! Devices that come and go while an agent runs: told of by the kernel, found by a plugin, assigned, kept.
 //!
 //! ```text
 //! the tree of the test changes ─┐
@@ -150,7 +150,8 @@ fn wants(name: &str, count: u32, pid: &Path) -> String {
 }
 
 #[tokio::test]
-async fn a_device_that_is_plugged_in_is_lent_and_one_that_is_pulled_out_stays_with_its_holder() {
+async fn a_device_that_is_plugged_in_is_assigned_and_one_that_is_pulled_out_stays_with_its_holder()
+{
     let Some(world) = World::new().await else { return };
     assert_eq!(world.device(SECOND).await, None);
     world.change(|root| plug_in(root, SECOND));

@@ -113,7 +113,7 @@ async fn every_plugin_checks_its_configuration_before_it_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_usb_device_of_a_fixture_tree_is_lent_with_its_node() {
+async fn a_usb_device_of_a_fixture_tree_is_assigned_with_its_node() {
     let tree = tempfile::tempdir().unwrap();
     let root = tree.path();
     let device = "devices/pci0000:00/0000:00:14.0/usb1/1-4";
@@ -142,7 +142,7 @@ async fn a_usb_device_of_a_fixture_tree_is_lent_with_its_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sensor_of_a_fixture_tree_is_lent_with_its_directory() {
+async fn a_sensor_of_a_fixture_tree_is_assigned_with_its_directory() {
     let tree = tempfile::tempdir().unwrap();
     let root = tree.path();
     let chip = "devices/platform/coretemp.0/hwmon/hwmon2";
@@ -186,7 +186,7 @@ fn nvidia_smi(dir: &Path) -> std::path::PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cards_told_of_by_a_granted_program_are_found_lent_and_gone_with_their_driver() {
+async fn cards_told_of_by_a_granted_program_are_found_assigned_and_gone_with_their_driver() {
     let tree = tempfile::tempdir().unwrap();
     let root = tree.path();
     let program = nvidia_smi(root);
@@ -229,8 +229,8 @@ async fn cards_told_of_by_a_granted_program_are_found_lent_and_gone_with_their_d
          value = \"79 GiB\"\n }\n }\n }";
     let result = agent.run(&batch(&shell("t", "echo $NVIDIA_VISIBLE_DEVICES", wants))).await;
     assert_successful(&result);
-    let lent = agent.stdout(&result, "t");
-    assert_eq!(lent, format!("{}\n", cards.instances[0].id));
+    let assigned = agent.stdout(&result, "t");
+    assert_eq!(assigned, format!("{}\n", cards.instances[0].id));
 
     std::fs::write(root.join("state"), "no driver").unwrap();
     let plugin = || agent.handle.node().device_plugins["nvidia"].clone();
@@ -279,6 +279,7 @@ const FAULTS: &[(&str, &str)] = &[
     ("sleep", "did not answer within"),
     ("memory_bomb", "memory limit of 64 MiB"),
     ("host_call_flood", "host calls in one call"),
+    ("undetected_groups", "are there, and health is undetected"),
     ("duplicate_ids", "is there twice"),
     ("duplicate_groups", "is there twice"),
     ("duplicate_attributes", "is there twice"),

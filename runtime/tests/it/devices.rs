@@ -1,4 +1,4 @@
-//! Devices are found by plugins, lent to tasks, shown to them, and given back.
+//! Devices are found by plugins, assigned to tasks, shown to them, and given back.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn file_devices(count: u32) -> String {
     resources(&format!("device \"ostler/file\" {{\n count = {count}\n }}"))
 }
 
-/// A greeter that shows the content of what it was lent.
+/// A greeter that shows the content of what it was assigned.
 fn greeter(name: &str, count: u32) -> String {
     wasm(name, "guest:hello", &[], &file_devices(count))
 }
@@ -51,7 +51,7 @@ fn refusal(refused: Result<ostler::agent::JobHandle, SubmitError>) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_reads_the_devices_it_was_lent() {
+async fn a_task_reads_the_devices_it_was_assigned() {
     let (_dir, config) = files(&["left", "right"]);
     let agent = TestAgent::with_config(&config).await;
     let result = agent.run(&batch(&greeter("t", 2))).await;
@@ -64,7 +64,7 @@ async fn a_task_reads_the_devices_it_was_lent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lent_device_cannot_be_written_by_the_task() {
+async fn a_assigned_device_cannot_be_written_by_the_task() {
     let (dir, config) = files(&["one"]);
     let agent = TestAgent::with_config(&config).await;
     let args = ["write", "/local/devices/one", "changed"];
@@ -93,11 +93,11 @@ async fn two_tasks_get_different_devices_a_third_is_told_who_holds_them_and_gets
     let holder = |name: &str| wasm(name, "guest:toolbox", &["spin"], &file_devices(1));
     let held = agent.handle.submit(parse(&batch(&[holder("a"), holder("b")].concat()))).await;
     let held = held.unwrap_or_else(|e| panic!("{e}"));
-    let lent = held.allocs()[0].allocation().devices.clone();
-    let ids: Vec<&String> = lent.values().flatten().flat_map(|device| &device.ids).collect();
+    let assigned = held.allocs()[0].allocation().devices.clone();
+    let ids: Vec<&String> = assigned.values().flatten().flat_map(|device| &device.ids).collect();
     assert_eq!(ids, ["left", "right"]);
 
-    let third = batch(&greeter("c", 1));
+    let third = batch(&greeter("c", 1)).replacen("job \"j\"", "job \"later\"", 1);
     let said = refusal(agent.handle.submit(parse(&third)).await);
     for text in ["ostler/file", "2 healthy, 0 free", "left is held by", "right is held by"] {
         assert!(said.contains(text), "nothing of {text:?} in:\n{said}");
@@ -195,7 +195,7 @@ fn pci_groups(agent: &TestAgent) -> Vec<DeviceGroup> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pci_devices_of_a_fake_tree_are_found_described_and_lent() {
+async fn pci_devices_of_a_fake_tree_are_found_described_and_assigned() {
     let root = sysfs();
     let agent = TestAgent::with_config(&granted("pci", "root", root.path())).await;
     let found = pci_groups(&agent);

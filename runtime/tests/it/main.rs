@@ -33,6 +33,7 @@ mod docs;
 mod ended_places;
 mod exits;
 mod fifty_tasks;
+mod golden;
 mod grants;
 mod histories;
 mod hostile;

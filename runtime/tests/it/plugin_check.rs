@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ostler::agent::offline::{self, Place, Report, Subject, Verdict};
 use ostler_guests::fixtures::{
-    DEVICE_FILES, DRIVER_EXEC, DRIVER_MOCK, DRIVER_RAW_EXEC, HOSTILE_DEVICE, HOSTILE_DRIVER,
-    HOSTILE_OTHER_WORLD,
+    DEVICE_FILES, DEVICE_MOCK, DRIVER_EXEC, DRIVER_MOCK, DRIVER_RAW_EXEC, HOSTILE_DEVICE,
+    HOSTILE_DRIVER, HOSTILE_OTHER_WORLD,
 };
 use ostler_model::config::{FileGrant, Grants};
 use ostler_model::json::JsonObject;
@@ -130,6 +130,22 @@ async fn who_breaks_a_rule_is_told_which() {
         let rules: Vec<&str> = report.findings.iter().map(|finding| finding.rule.id).collect();
         let once: std::collections::BTreeSet<&str> = rules.iter().copied().collect();
         assert_eq!(rules.len(), once.len(), "each rule once: {rules:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_plugin_that_finds_nothing_is_to_say_that_it_is_undetected_and_why() {
+    let says = |does| json!({ "fingerprint": [{ "do": does, "message": "no card" }] });
+    for (config, verdict, text) in [
+        (says("undetected"), Verdict::Pass, "Undetected: no card"),
+        (json!({}), Verdict::Warn, "healthy, and finds nothing"),
+        (says("error"), Verdict::Warn, "cannot: no card"),
+        (says("undetected_groups"), Verdict::Fail, "health is undetected"),
+    ] {
+        let report = checked(&subject(std::fs::read(DEVICE_MOCK).unwrap(), config.clone())).await;
+        let told = with(&report, verdict);
+        let told = told.iter().find(|(rule, _)| *rule == "fingerprint");
+        assert!(told.is_some_and(|(_, told)| told.contains(text)), "{config}: {report:#?}");
     }
 }
 

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
+use ostler_health::meter::PluginActivity;
+use ostler_health::policy::PluginState;
 use ostler_model::device::HealthState;
-use ostler_plugin::meter::PluginActivity;
-use ostler_plugin::policy::PluginState;
 
 use crate::support::TestAgent;
 use crate::support::system::eventually;

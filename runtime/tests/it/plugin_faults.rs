@@ -105,8 +105,8 @@ fn events(alloc: &AllocResult) -> String {
 
 #[track_caller]
 fn of_group<'a>(result: &'a JobResult, group: &str) -> &'a AllocResult {
-    let name = format!("j.{group}[0]");
-    result.allocs.iter().find(|alloc| alloc.name == name).expect("the group was placed")
+    let name = format!(".{group}[0]");
+    result.allocs.iter().find(|alloc| alloc.name.ends_with(&name)).expect("the group was placed")
 }
 
 #[track_caller]

@@ -2,10 +2,10 @@
 
 use ostler::agent::{PluginStatus, PluginStatusReport};
 use ostler_guests::fixtures::HOSTILE_DEVICE;
+use ostler_health::meter::PluginActivity;
+use ostler_health::policy::PluginState;
 use ostler_model::clock::timeout;
 use ostler_model::device::HealthState;
-use ostler_plugin::meter::PluginActivity;
-use ostler_plugin::policy::PluginState;
 
 use crate::support::needs::{Need, skipped};
 use crate::support::system::eventually;

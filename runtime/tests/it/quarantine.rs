@@ -2,10 +2,10 @@
 
 use ostler::agent::{Agent, JobHandle, PluginState, Quarantine};
 use ostler_guests::fixtures::{HOSTILE_DEVICE, HOSTILE_DRIVER};
+use ostler_health::meter::PluginActivity;
 use ostler_model::clock::timeout;
 use ostler_model::device::HealthState;
 use ostler_model::event::EventKind;
-use ostler_plugin::meter::PluginActivity;
 
 use crate::support::agent_process::{AgentProcess, Home};
 use crate::support::system::eventually;

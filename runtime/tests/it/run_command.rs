@@ -100,7 +100,7 @@ async fn the_example_of_a_lifecycle_runs_in_order() {
 }
 
 #[tokio::test]
-async fn the_example_of_devices_lends_them() {
+async fn the_example_of_devices_assigns_them() {
     let data = DataDir::new();
     let ended = run(data.path(), &example("devices.hcl")).await;
     ended.said(0, &["job devices is complete"]);

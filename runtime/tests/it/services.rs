@@ -122,7 +122,7 @@ fn free_port() -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wasm_task_binds_the_ports_it_was_lent_and_no_other() {
+async fn a_wasm_task_binds_the_ports_it_was_assigned_and_no_other() {
     let agent = TestAgent::start().await;
     let other = format!("127.0.0.1:{}", free_port());
     let job = |args: &[&str], network: &str| {

@@ -150,7 +150,7 @@ async fn make(store: &StateStore, writer: u64, call: Call) -> Put {
     }
 }
 
-/// What a writer believes to be durable, to write it again.
+/// What a writer takes to be durable, to write it again.
 fn mine(store: &StateStore, writer: u64) -> BTreeMap<Slot, u64> {
     let records = store.scan(&Prefix::All).unwrap();
     let records = records.iter().filter(|record| !matches!(record.key, Key::Meta(_)));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ostler_model::clock::Clock;
 use ostler_model::ids::{AllocId, RunId, TaskName};
 use ostler_model::ports::{Adoption, ByteSink, SinkFiles};
-use ostler_process::{Options, ProcessHost, ProcessSpec, Supervision};
+use ostler_process::{ProcessHost, ProcessOptions, ProcessSpec, Supervision};
 
 use crate::support::OSTLER;
 
@@ -30,7 +30,7 @@ impl ByteSink for Files {
 }
 
 fn host(dir: &Path) -> ProcessHost {
-    ProcessHost::new(Options {
+    ProcessHost::new(ProcessOptions {
         control: tokio::runtime::Handle::current(),
         kill_with_agent: false,
         supervision: Some(Supervision { program: OSTLER.into(), records: dir.join("exits") }),

@@ -315,7 +315,7 @@ impl Drop for Registry {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_of_a_registry_is_pulled_once_pinned_and_believed_like_any_other() {
+async fn a_plugin_of_a_registry_is_pulled_once_pinned_and_trusted_like_any_other() {
     let (registry, signer) = (Registry::new().await, Signer::new(1));
     registry.push(&plugin(), &signer.sign(&plugin(), "release 7"));
     let bench = Bench::new(&key(&signer, ""));

@@ -10,6 +10,8 @@ use ostler::agent::{
 };
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_guests::fixtures::{DRIVER_RAW_EXEC, HOSTILE_DEVICE, HOSTILE_DRIVER};
+use ostler_health::policy::FailurePolicy;
+use ostler_health::refresh::Refresher;
 use ostler_model::clock::{Clock, Stopwatch, timeout};
 use ostler_model::device::{GroupKey, HealthState};
 use ostler_model::ids::{AllocId, TaskName};
@@ -21,8 +23,6 @@ use ostler_model::rng::Rng;
 use ostler_node::watch::Watcher;
 use ostler_node::{Node, NodeId, NodeView};
 use ostler_plugin::device::DevicePlugin;
-use ostler_plugin::policy::FailurePolicy;
-use ostler_plugin::refresh::Refresher;
 use ostler_plugin::{Plugin, PluginRuntime, PluginSpec};
 use tokio::task::JoinSet;
 
@@ -469,7 +469,7 @@ async fn under_load_no_call_is_lost_made_twice_or_fails_because_of_a_switch() {
         let (made, failed) = (Arc::clone(&made), Arc::clone(&failed));
         load.spawn(async move {
             let task = TaskName::new("t").unwrap();
-            let lent = [AllocatedDevice {
+            let assigned = [AllocatedDevice {
                 group: GroupKey {
                     vendor: "hostile".to_owned(),
                     kind: "thing".to_owned(),
@@ -481,7 +481,7 @@ async fn under_load_no_call_is_lost_made_twice_or_fails_because_of_a_switch() {
             while !stop.load(Ordering::SeqCst) {
                 turn += 1;
                 let alloc = AllocId::new(uuid::Uuid::from_u64_pair(worker.into(), turn));
-                match manager.reserve(alloc, &task, &lent).await {
+                match manager.reserve(alloc, &task, &assigned).await {
                     Ok(reservation) if reservation.env.len() == 1 => {
                         made.fetch_add(1, Ordering::SeqCst)
                     }

@@ -90,7 +90,7 @@ impl DevicePlugin for Hostile {
                 Group::new(vendor, kind, name).instances([Instance::healthy("a")])
             };
             let groups = answer.groups.into_iter().map(group);
-            return Ok(Fingerprint::new(groups.collect()).check_after(100));
+            return Ok(Fingerprint::new(Health::healthy()).groups(groups).check_after(100));
         }
         let group = Group::new("hostile", "thing", "one");
         let two = group.clone().instances(["a", "b"].map(Instance::healthy));
@@ -135,7 +135,7 @@ impl DevicePlugin for Hostile {
             "cards" => (0..8).map(card).collect(),
             _ => vec![two.clone()],
         };
-        Ok(Fingerprint::new(groups).check_after(100))
+        Ok(Fingerprint::new(Health::healthy()).groups(groups).check_after(100))
     }
 
     fn reserve(claim: Claim) -> Result<Reservation> {

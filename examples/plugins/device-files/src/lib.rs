@@ -17,7 +17,7 @@ const SCHEMA: &str = r#"{
   "properties": {
     "dir": {"type": "string", "minLength": 1, "description": "Granted directory, absolute."},
     "name": {"type": "string", "minLength": 1, "default": "files", "description": "Name of the device group."},
-    "writable": {"type": "boolean", "default": false, "description": "Tasks may write the files they are lent."},
+    "writable": {"type": "boolean", "default": false, "description": "Tasks may write the files they are assigned."},
     "task_dir": {
       "type": "string", "pattern": "^/", "default": "/local/devices",
       "description": "Where a task sees its files; the value of dir shows them to native tasks too."
@@ -64,8 +64,9 @@ impl DevicePlugin for Files {
         let files = list(&config)?.into_iter().map(Instance::healthy);
         let group = Group::new("ostler", "file", config.name).instances(files);
         let group = group.attributes([NamedAttribute::new("writable", config.writable)]);
-        let groups = if group.instances.is_empty() { vec![] } else { vec![group] };
-        Ok(Fingerprint::new(groups).check_after(5_000).watch_path(config.dir))
+        let group = Some(group).filter(|group| !group.instances.is_empty());
+        let found = Fingerprint::new(Health::healthy()).groups(group);
+        Ok(found.check_after(5_000).watch_path(config.dir))
     }
 
     fn reserve(claim: Claim) -> Result<Reservation> {

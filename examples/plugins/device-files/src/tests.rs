@@ -68,7 +68,7 @@ fn a_reservation_mounts_each_file_and_names_them_in_the_environment() {
 }
 
 #[test]
-fn files_can_be_lent_for_writing_and_shown_elsewhere() {
+fn files_can_be_assigned_for_writing_and_shown_elsewhere() {
     let _tree = dir("writable", r#", "writable": true, "task_dir": "/data/""#);
     let reserved = Files::reserve(claim(&["a"])).unwrap();
     assert!(!reserved.mounts[0].read_only);

@@ -1,8 +1,8 @@
 //! Device plugin `hwmon`: the sensors of the node as the kernel's hardware monitoring shows them.
 //! Temperatures, fans, power, voltages and currents are statistics.
 //!
-//! A chip can be lent like any device: a task that steers fans or exports measurements asks for it
-//! by `sensor`, has it to itself, and is shown its directory. A sensor that could not be lent would
+//! A chip can be assigned like any device: a task that steers fans or exports measurements asks for it
+//! by `sensor`, has it to itself, and is shown its directory. A sensor that could not be assigned would
 //! have to be told as unhealthy, which it is not.
 
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ impl DevicePlugin for Hwmon {
                 .attributes(groups::shared(chips.iter().map(Chip::attributes)))
                 .instances(chips.into_iter().map(|chip| chip.instance(&config.root)))
         });
-        let found = Fingerprint::new(groups.collect());
+        let found = Fingerprint::new(Health::healthy()).groups(groups);
         Ok(found.check_after(60_000).watch_subsystem("hwmon"))
     }
 

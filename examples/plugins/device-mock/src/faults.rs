@@ -65,12 +65,22 @@ const HUGE: usize = 1_100_000;
 /// Over the limit of a name.
 const LONG: usize = 5_000;
 
-/// Break a rule of the contract in a fingerprint. A broken first group is made where none is.
-pub fn spoil_fingerprint(what: What, groups: &mut Vec<Group>) {
-    if what == What::NoGroups {
-        groups.clear();
+/// Break a rule of the contract in a fingerprint, or let the plugin itself not be healthy. A broken
+/// first group is made where none is.
+pub fn spoil_fingerprint(fault: &Fault, found: &mut Fingerprint) {
+    let (what, groups) = (fault.what, &mut found.groups);
+    match what {
+        What::Nothing => return,
+        What::NoGroups => return groups.clear(),
+        What::Unhealthy => return found.health = Health::unhealthy(&fault.message),
+        What::Undetected => {
+            found.health = Health::undetected(&fault.message);
+            return groups.clear();
+        }
+        What::UndetectedGroups => found.health = Health::undetected(&fault.message),
+        _ => {}
     }
-    if !matches!(what, What::Nothing | What::NoGroups) && groups.is_empty() {
+    if groups.is_empty() {
         groups.push(Group::new("mock", "device", "mock").instances([Instance::healthy("0")]));
     }
     let Some(group) = groups.first_mut() else {

@@ -40,15 +40,16 @@ impl DevicePlugin for Mock {
         let script = script()?;
         let fault = begin(&script, &script.fingerprint, "fingerprint", None)?;
         let now = clock::now();
-        let mut groups = script.groups.iter().filter_map(|group| found(group, now)).collect();
-        if let Some(fault) = fault {
-            faults::spoil_fingerprint(fault.what, &mut groups);
-        }
-        Ok(Fingerprint {
-            groups,
+        let mut answer = Fingerprint {
+            health: Health::healthy(),
+            groups: script.groups.iter().filter_map(|group| found(group, now)).collect(),
             next_check: script.check_after_ms,
             watch: Watches { paths: script.watch_paths, subsystems: script.watch_subsystems },
-        })
+        };
+        if let Some(fault) = fault {
+            faults::spoil_fingerprint(fault, &mut answer);
+        }
+        Ok(answer)
     }
 
     fn reserve(claim: Claim) -> Result<Reservation> {
@@ -61,7 +62,7 @@ impl DevicePlugin for Mock {
         if let Some(gone) = claim.ids.iter().find(|id| there.iter().all(|one| one.id != **id)) {
             return Err(Error::not_found(format!("no instance {gone:?} now")));
         }
-        let given = lend(group, &claim.ids);
+        let given = assign(group, &claim.ids);
         Ok(match fault {
             Some(fault) => faults::spoil_reservation(fault.what, given),
             None => given,
@@ -136,7 +137,7 @@ fn found(group: &GroupScript, now: Timestamp) -> Option<Group> {
     Some(found.instances(group.instances().filter_map(|one| one.at(now))))
 }
 
-fn lend(group: &GroupScript, ids: &[String]) -> Reservation {
+fn assign(group: &GroupScript, ids: &[String]) -> Reservation {
     let mut given = Reservation::empty().env("MOCK_DEVICES", ids.join(","));
     for (name, value) in &group.env {
         given = given.env(name, value);

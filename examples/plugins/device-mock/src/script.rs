@@ -78,7 +78,7 @@ pub struct Fault {
     /// Variant of the error for `error`; `recoverable` if absent.
     #[serde(default)]
     pub kind: ErrorKind,
-    /// Text of the error.
+    /// Text of the error, reason of the health.
     #[serde(default = "as_scripted")]
     pub message: String,
     /// Milliseconds for `sleep` and `spin`; absent: for ever.
@@ -137,6 +137,9 @@ pub enum What {
     HugeText,
     HugeAnswer,
     NoGroups,
+    Undetected,
+    UndetectedGroups,
+    Unhealthy,
     EmptyAnswer,
     EmptyPath,
     RelativePath,

@@ -63,7 +63,7 @@ impl Drop for Dir {
 fn without_a_script_there_are_no_devices_and_no_faults() {
     host("{}");
     assert_eq!(Mock::describe().name, "mock_device");
-    assert_eq!(Mock::fingerprint().unwrap(), Fingerprint::new(vec![]));
+    assert_eq!(Mock::fingerprint().unwrap(), Fingerprint::new(Health::healthy()));
     assert_eq!(Mock::stats().unwrap(), []);
 }
 
@@ -81,16 +81,16 @@ fn the_schema_and_the_script_know_the_same_faults() {
 }
 
 #[test]
-fn the_scripted_devices_are_found_lent_and_measured() {
+fn the_scripted_devices_are_found_assigned_and_measured() {
     host(&format!("{{{TWO}}}"));
     let found = Mock::fingerprint().unwrap();
     assert_eq!(ids(), ["0", "b"]);
     let memory = NamedAttribute::new("memory", 2_i64).unit("GiB");
     assert_eq!(found.groups[0].attributes, [memory]);
     assert_eq!(found.groups[0].instances[1].locality.as_ref().unwrap().numa_node, Some(1));
-    let lent = Mock::reserve(claim(&["0", "b"])).unwrap();
-    assert_eq!(lent.env, [EnvVar::new("MOCK_DEVICES", "0,b")]);
-    assert_eq!(lent.mounts[1].host_path, "/dev/shm/b");
+    let assigned = Mock::reserve(claim(&["0", "b"])).unwrap();
+    assert_eq!(assigned.env, [EnvVar::new("MOCK_DEVICES", "0,b")]);
+    assert_eq!(assigned.mounts[1].host_path, "/dev/shm/b");
     let stats = Mock::stats().unwrap();
     assert_eq!(stats[0].instances[0].stats[0].path, ["load", "now"]);
     assert_eq!(stats[0].instances[0].summary.as_ref().unwrap().int_numerator, Some(0));
@@ -127,11 +127,24 @@ fn each_spoiled_fingerprint_differs_from_the_sound_one() {
         "duplicate_ids duplicate_groups duplicate_attributes empty_vendor empty_type \
          empty_name empty_id long_id control_characters too_many_groups \
          too_many_instances too_many_attributes nan infinite unknown_unit \
-         unit_on_text huge_text huge_answer no_groups",
+         unit_on_text huge_text huge_answer no_groups undetected undetected_groups \
+         unhealthy",
     ) {
         failing("fingerprint", &format!(r#"{{"do": "{what}"}}"#));
         assert_ne!(Mock::fingerprint().unwrap(), sound, "{what}");
     }
+}
+
+#[test]
+fn the_plugin_itself_is_not_healthy_as_the_script_says() {
+    let found = |what: &str| {
+        failing("fingerprint", &format!(r#"{{"do": "{what}", "message": "why"}}"#));
+        let found = Mock::fingerprint().unwrap();
+        (found.health, found.groups.len())
+    };
+    assert_eq!(found("undetected"), (Health::undetected("why"), 0));
+    assert_eq!(found("undetected_groups"), (Health::undetected("why"), 1));
+    assert_eq!(found("unhealthy"), (Health::unhealthy("why"), 1));
 }
 
 #[test]

@@ -6,8 +6,7 @@
 //! /sys/bus/pci/devices/ADDRESS/numa_node       ─► place in the machine
 //! ```
 //!
-//! Where there is no program, driver or card, a fingerprint ends with the error `not-found`: the
-//! agent shows the plugin as undetected, which is no failure.
+//! Where there is no program, driver or card, the plugin is undetected, which is no failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,6 +15,7 @@ use std::time::Duration;
 use card::{Card, Information};
 use ostler_sdk::device::prelude::*;
 use plugin_support::groups;
+use query::Refused;
 use serde::Deserialize;
 
 mod card;
@@ -44,7 +44,7 @@ const SCHEMA: &str = r#"{
     },
     "nodes": {
       "enum": ["minor", "index", "none"], "default": "minor",
-      "description": "Device nodes lent with a card: the one the driver's directory in /proc names, the one of the index that nvidia-smi counts by, or none."
+      "description": "Device nodes assigned with a card: the one the driver's directory in /proc names, the one of the index that nvidia-smi counts by, or none."
     },
     "proc": {
       "type": "string", "pattern": "^/", "default": "/proc/driver/nvidia",
@@ -103,7 +103,11 @@ impl DevicePlugin for Nvidia {
     fn fingerprint() -> Result<Fingerprint> {
         let config: Config = host::config()?;
         let mut models: BTreeMap<String, Vec<Found>> = BTreeMap::new();
-        for (card, found) in look(&config)? {
+        let cards = match look(&config) {
+            Err(Refused::Undetected(why)) => return Ok(Fingerprint::new(Health::undetected(why))),
+            cards => cards?,
+        };
+        for (card, found) in cards {
             models.entry(card.model).or_default().push(found);
         }
         let groups = models.into_iter().map(|(model, found)| {
@@ -114,8 +118,8 @@ impl DevicePlugin for Nvidia {
             group.instances(found.into_iter().map(|found| found.instance))
         });
         let period = u64::try_from(config.fingerprint_period.as_millis()).unwrap_or(u64::MAX);
-        let fingerprint = Fingerprint::new(groups.collect()).check_after(period);
-        Ok(fingerprint.watch_subsystem("pci"))
+        let found = Fingerprint::new(Health::healthy()).groups(groups);
+        Ok(found.check_after(period).watch_subsystem("pci"))
     }
 
     fn reserve(claim: Claim) -> Result<Reservation> {
@@ -157,7 +161,7 @@ impl DevicePlugin for Nvidia {
         let config: Config = host::config()?;
         let answer = match query::run(&config.program, &query::STATS) {
             // Nothing there, nothing to measure.
-            Err(Error::NotFound(_)) => return Ok(vec![]),
+            Err(Refused::Undetected(_)) => return Ok(vec![]),
             answer => answer?,
         };
         let mut models: BTreeMap<String, Vec<InstanceStats>> = BTreeMap::new();
@@ -188,7 +192,7 @@ struct Found {
 
 /// All cards that the configuration leaves in, those that are lost included where it can be told
 /// who they were.
-fn look(config: &Config) -> Result<Vec<(Card, Found)>> {
+fn look(config: &Config) -> Result<Vec<(Card, Found)>, Refused> {
     let answer = query::run(&config.program, &query::FINGERPRINT)?;
     let table = answer.table()?;
     let mut cards: Vec<(Card, Found)> = vec![];
@@ -198,7 +202,7 @@ fn look(config: &Config) -> Result<Vec<(Card, Found)>> {
             continue;
         };
         if cards.iter().any(|(other, _)| other.uuid == card.uuid) {
-            return Err(row.error(&format!("{} is there twice", card.uuid)));
+            return Err(row.error(&format!("{} is there twice", card.uuid)).into());
         }
         let health = card::health(row, config)?;
         let place = card.place(config);
@@ -221,7 +225,7 @@ fn look(config: &Config) -> Result<Vec<(Card, Found)>> {
     Ok(cards)
 }
 
-/// Name of the device node of a card. A wrong one would lend somebody else's card.
+/// Name of the device node of a card. A wrong one would assign somebody else's card.
 fn node_of(card: &Card, config: &Config) -> Result<Option<String>> {
     let bus = card.bus.as_deref().unwrap_or("its address, which is not known");
     let number = match config.nodes {

@@ -91,13 +91,37 @@ impl Answer {
     }
 }
 
+/// Why there is no answer.
+pub enum Refused {
+    /// There is no program, driver or card, and which of them: nothing to be assigned, no failure.
+    Undetected(String),
+    /// It could not be asked, or not be understood.
+    Failed(Error),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// For who needs a card: that there is none is an error.
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Undetected(why) => Self::not_found(why),
+            Refused::Failed(error) => error,
+        }
+    }
+}
+
 /// Ask for these columns: one run of the program, and a second one with fewer columns where the
 /// driver is too old for the newer ones.
 ///
 /// # Errors
-/// [`Error::NotFound`] where there is no program, driver or card: nothing to be lent, and not a
-/// failure. [`Error::PermissionDenied`] when the program is not granted. Anything else may pass.
-pub fn run(program: &str, columns: &Columns) -> Result<Answer> {
+/// [`Refused::Undetected`], and [`Error::PermissionDenied`] when the program is not granted. Anything
+/// else may pass.
+pub fn run(program: &str, columns: &Columns) -> Result<Answer, Refused> {
     let asked = columns.all(true);
     let output = invoke(program, &asked)?;
     let said = heard(&output.stdout) + &heard(&output.stderr);
@@ -108,16 +132,16 @@ pub fn run(program: &str, columns: &Columns) -> Result<Answer> {
     judge(output, asked)
 }
 
-fn invoke(program: &str, columns: &[&str]) -> Result<Output> {
+fn invoke(program: &str, columns: &[&str]) -> Result<Output, Refused> {
     let query = format!("--query-gpu={}", columns.join(","));
     let args = [query, "--format=csv,noheader,nounits".to_owned()];
     command::run(program, &args, TIMEOUT).map_err(|error| match error {
-        CommandError::NotFound(_) => Error::not_found(format!("{program} is missing")),
-        CommandError::TimedOut => Error::recoverable(format!(
+        CommandError::NotFound(_) => Refused::Undetected(format!("{program} is missing")),
+        CommandError::TimedOut => Refused::Failed(Error::recoverable(format!(
             "{program} did not end in time; persistence mode makes it quicker, or give it more \
              time: limits {{ call_wall = \"15s\" }}"
-        )),
-        other => other.into(),
+        ))),
+        other => Refused::Failed(other.into()),
     })
 }
 
@@ -126,37 +150,38 @@ fn heard(bytes: &[u8]) -> String {
 }
 
 /// The exit codes are those of the program's manual.
-fn judge(output: Output, columns: Vec<&'static str>) -> Result<Answer> {
+fn judge(output: Output, columns: Vec<&'static str>) -> Result<Answer, Refused> {
+    let failed = |why: String| Err(Refused::Failed(Error::recoverable(why)));
     let (text, errors) = (heard(&output.stdout), heard(&output.stderr));
     let said = text.lines().chain(errors.lines()).find(|line| !line.trim().is_empty());
     let said = cut(said.unwrap_or("it says nothing"));
     let cards = text.contains("GPU-");
     if output.truncated {
         let last = text.lines().count();
-        return Err(Error::recoverable(format!(
+        return failed(format!(
             "nvidia-smi printed more than is kept; line {last} is the last of it"
-        )));
+        ));
     }
     match output.exit_code {
         Some(0 | 6) if !cards && (text.trim().is_empty() || said.starts_with("No devices")) => {
-            Err(Error::not_found(format!("nvidia-smi finds no card: {said}")))
+            Err(Refused::Undetected(format!("nvidia-smi finds no card: {said}")))
         }
         // Cards that do not answer, a damaged memory of one card: the others are told of.
         Some(0 | 10 | 14 | 15 | 255) if cards || output.exit_code == Some(0) => {
             if !text.is_empty() && !text.ends_with('\n') {
                 let last = text.lines().count();
-                return Err(Error::recoverable(format!(
+                return failed(format!(
                     "line {last} of nvidia-smi is cut off: {:?}",
                     cut(text.lines().last().unwrap_or_default())
-                )));
+                ));
             }
             // What is said of lost cards may be on either stream.
             Ok(Answer { text: text + &errors_of_cards(&errors), columns })
         }
-        Some(9) => Err(Error::not_found(format!("the driver is not loaded: {said}"))),
-        Some(12) => Err(Error::not_found(format!("the driver's library is not there: {said}"))),
-        Some(code) => Err(Error::recoverable(format!("nvidia-smi ended with code {code}: {said}"))),
-        None => Err(Error::recoverable(format!("nvidia-smi was killed: {said}"))),
+        Some(9) => Err(Refused::Undetected(format!("the driver is not loaded: {said}"))),
+        Some(12) => Err(Refused::Undetected(format!("the driver's library is not there: {said}"))),
+        Some(code) => failed(format!("nvidia-smi ended with code {code}: {said}")),
+        None => failed(format!("nvidia-smi was killed: {said}")),
     }
 }
 

@@ -277,9 +277,10 @@ fn a_driver_that_refuses_newer_columns_is_asked_for_those_it_knows() {
 
 #[test]
 fn where_there_is_no_card_the_plugin_is_undetected_and_measures_nothing() {
-    let said = |result: Result<Fingerprint>| match result {
-        Err(Error::NotFound(said)) => said,
-        other => unreachable!("{other:?}"),
+    let said = |result: Result<Fingerprint>| {
+        let found = result.unwrap();
+        assert_eq!((found.health.state, found.groups), (HealthState::Undetected, vec![]));
+        found.health.reason
     };
     FakeHost::install();
     let absent = said(Nvidia::fingerprint());
@@ -377,7 +378,7 @@ fn any_bytes_are_an_answer_or_an_error_and_never_a_trap() {
 }
 
 #[test]
-fn a_reservation_names_the_cards_and_lends_exactly_their_nodes() {
+fn a_reservation_names_the_cards_and_assigns_exactly_their_nodes() {
     let tree = machine("reserve", 0, fixture!("h100.fingerprint.csv"));
     let paths = |reservation: &Reservation| {
         let nodes = reservation.device_nodes.iter();
@@ -423,7 +424,7 @@ fn a_card_whose_node_is_not_known_is_refused_and_the_way_out_named() {
 }
 
 #[test]
-fn an_ignored_card_is_neither_found_nor_lent_nor_measured() {
+fn an_ignored_card_is_neither_found_nor_assigned_nor_measured() {
     let config = format!(r#"{{"ignored_gpu_ids": ["{FIRST}"], "fingerprint_period": "5s"}}"#);
     prints(0, fixture!("h100.fingerprint.csv")).set_config(&config);
     let found = Nvidia::fingerprint().unwrap();

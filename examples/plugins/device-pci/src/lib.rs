@@ -32,7 +32,7 @@ const SCHEMA: &str = r#"{
     },
     "nodes": {
       "type": "boolean", "default": true,
-      "description": "Lend the device nodes of graphics cards, accelerators, RDMA adapters and VFIO groups."
+      "description": "Assign the device nodes of graphics cards, accelerators, RDMA adapters and VFIO groups."
     }
   }
 }"#;
@@ -76,8 +76,8 @@ impl DevicePlugin for Pci {
                 .attributes(attributes)
                 .instances(devices.into_iter().map(|one| one.instance(&dir)))
         });
-        let found = found.collect();
-        Ok(Fingerprint::new(found).check_after(60_000).watch_subsystem("pci"))
+        let found = Fingerprint::new(Health::healthy()).groups(found);
+        Ok(found.check_after(60_000).watch_subsystem("pci"))
     }
 
     fn reserve(claim: Claim) -> Result<Reservation> {

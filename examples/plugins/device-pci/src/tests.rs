@@ -104,7 +104,7 @@ fn a_node_without_pci_has_no_devices() {
 }
 
 #[test]
-fn classes_and_ignored_ids_narrow_what_is_found_and_what_is_lent() {
+fn classes_and_ignored_ids_narrow_what_is_found_and_what_is_assigned() {
     let one_of_each = |tree: &Tree| {
         add_card(tree, "0000:3b:00.0", None, "0");
         add_card(tree, "0000:af:00.0", None, "0");
@@ -120,8 +120,8 @@ fn classes_and_ignored_ids_narrow_what_is_found_and_what_is_lent() {
         let tree = sysfs("narrow", more);
         one_of_each(&tree);
         assert_eq!(ids(), left, "{more}");
-        let lent = Pci::reserve(claim(&["0000:3b:00.0"])).is_ok();
-        assert_eq!(lent, left.contains(&"0000:3b:00.0"), "{more}");
+        let assigned = Pci::reserve(claim(&["0000:3b:00.0"])).is_ok();
+        assert_eq!(assigned, left.contains(&"0000:3b:00.0"), "{more}");
     }
 }
 
@@ -142,7 +142,7 @@ fn a_reservation_names_the_addresses_and_refuses_what_is_gone_or_of_another_grou
 }
 
 #[test]
-fn the_nodes_of_a_graphics_card_are_lent_and_those_of_a_disk_are_not() {
+fn the_nodes_of_a_graphics_card_are_assigned_and_those_of_a_disk_are_not() {
     let tree = sysfs("nodes", "");
     add_card(&tree, "0000:3b:00.0", Some("amdgpu"), "0");
     let card = |file: &str| at("0000:3b:00.0", file);
@@ -160,14 +160,14 @@ fn the_nodes_of_a_graphics_card_are_lent_and_those_of_a_disk_are_not() {
 }
 
 #[test]
-fn a_device_of_vfio_is_lent_with_its_group_once() {
+fn a_device_of_vfio_is_assigned_with_its_group_once() {
     let tree = sysfs("vfio", "");
     for address in ["0000:3b:00.0", "0000:3b:00.1"] {
         add_card(&tree, address, Some("vfio-pci"), "0");
         tree.link(&at(address, "iommu_group"), "../../../kernel/iommu_groups/42");
     }
-    let lent = Pci::reserve(claim(&["0000:3b:00.0", "0000:3b:00.1"])).unwrap();
-    let paths: Vec<_> = lent.device_nodes.iter().map(|node| node.host_path.as_str()).collect();
+    let assigned = Pci::reserve(claim(&["0000:3b:00.0", "0000:3b:00.1"])).unwrap();
+    let paths: Vec<_> = assigned.device_nodes.iter().map(|node| node.host_path.as_str()).collect();
     assert_eq!(paths, ["/dev/vfio/vfio", "/dev/vfio/42"]);
 }
 

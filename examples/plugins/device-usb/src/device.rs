@@ -159,7 +159,7 @@ fn is_path(text: &str) -> bool {
         || text.strip_prefix("usb").is_some_and(|n| n.chars().all(|c| c.is_ascii_digit()))
 }
 
-/// `bus/usb/001/004`: nothing else is lent as the node of a USB device.
+/// `bus/usb/001/004`: nothing else is assigned as the node of a USB device.
 fn is_node(text: &str) -> bool {
     let digits = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit());
     text.strip_prefix("bus/usb/")

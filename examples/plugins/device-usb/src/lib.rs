@@ -33,7 +33,7 @@ const SCHEMA: &str = r#"{
     "hubs": {"type": "boolean", "default": false, "description": "Hubs are devices too."},
     "driver_nodes": {
       "type": "boolean", "default": true,
-      "description": "Lend what drivers made of a device too: tty, hidraw, video4linux and usbmisc nodes."
+      "description": "Assign what drivers made of a device too: tty, hidraw, video4linux and usbmisc nodes."
     }
   }
 }"#;
@@ -83,7 +83,7 @@ impl DevicePlugin for Usb {
                 .attributes(groups::shared(devices.iter().map(|one| one.attributes(&bus))))
                 .instances(devices.iter().map(|one| one.instance(root, &bus)))
         });
-        let found = Fingerprint::new(groups.collect());
+        let found = Fingerprint::new(Health::healthy()).groups(groups);
         Ok(found.check_after(60_000).watch_subsystem("usb"))
     }
 
@@ -101,7 +101,7 @@ impl DevicePlugin for Usb {
                 .filter(|_| claim.type_ == "usb")
                 .ok_or_else(|| Error::not_found(format!("no USB device {id:?} of this group")))?;
             for node in nodes::of(&bus, device, config.driver_nodes)? {
-                reservation = reservation.device_node(nodes::lent(&node));
+                reservation = reservation.device_node(nodes::assigned(&node));
             }
             own.push(format!("/dev/{}", device.node));
         }

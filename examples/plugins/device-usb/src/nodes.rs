@@ -7,7 +7,7 @@ use plugin_support::sysfs::{self, Uevent};
 
 use crate::device::Device;
 
-/// Classes whose nodes are lent with the device. Disks are not among them.
+/// Classes whose nodes are assigned with the device. Disks are not among them.
 const CLASSES: [&str; 4] = ["hidraw", "tty", "usbmisc", "video4linux"];
 /// Directories below an interface that are looked into.
 const DEPTH: usize = 4;
@@ -48,8 +48,8 @@ fn below(dir: &Path, depth: usize, looks: &mut usize, nodes: &mut Vec<String>) -
     Ok(())
 }
 
-/// A node, lent for reading and writing where it is.
-pub fn lent(name: &str) -> DeviceNode {
+/// A node, assigned for reading and writing where it is.
+pub fn assigned(name: &str) -> DeviceNode {
     let path = format!("/dev/{name}");
     DeviceNode { host_path: path.clone(), task_path: path, permissions: "rw".to_owned() }
 }

@@ -101,7 +101,7 @@ fn twins_and_devices_without_a_serial_number_are_known_by_their_place() {
     add_adapter(&tree, "1-5.2", Some("0001"), 5);
     add_adapter(&tree, "1-6", None, 6);
     add_adapter(&tree, "1-7", Some("own"), 7);
-    // What looks like a place is not believed.
+    // What looks like a place is not trusted.
     add_adapter(&tree, "1-8", Some("1-4"), 8);
     assert_eq!(ids(), ["1-4", "1-5.2", "1-6", "own", "1-8"]);
 }
@@ -129,28 +129,28 @@ fn a_device_keeps_its_id_in_another_port_and_goes_when_it_is_pulled_out() {
     assert!(matches!(Usb::reserve(claim(&["A50285BI"])), Err(Error::NotFound(_))));
     add_adapter(&tree, "1-9", Some("A50285BI"), 11);
     assert_eq!(ids(), ["A50285BI"]);
-    let lent = Usb::reserve(claim(&["A50285BI"])).unwrap();
-    assert_eq!(lent.device_nodes[0].host_path, "/dev/bus/usb/001/011");
+    let assigned = Usb::reserve(claim(&["A50285BI"])).unwrap();
+    assert_eq!(assigned.device_nodes[0].host_path, "/dev/bus/usb/001/011");
 }
 
 #[test]
-fn a_reservation_lends_the_node_and_what_drivers_made_of_the_device() {
+fn a_reservation_assigns_the_node_and_what_drivers_made_of_the_device() {
     let tree = sysfs("reserve", "");
     add_adapter(&tree, "1-4", Some("A50285BI"), 4);
     tree.file(&at("1-4:1.0", "ttyUSB0/tty/ttyUSB0/uevent"), "DEVNAME=ttyUSB0")
         .file(&at("1-4:1.0", "0003:0403:6001.0001/hidraw/hidraw2/uevent"), "DEVNAME=hidraw2")
         .file(&at("1-4:1.0", "host0/target0/0:0:0:0/block/sda/uevent"), "DEVNAME=sda")
         .link(&at("1-4:1.0", "ttyUSB0/back"), "../..");
-    let lent = Usb::reserve(claim(&["A50285BI"])).unwrap();
-    let paths: Vec<_> = lent.device_nodes.iter().map(|node| node.host_path.as_str()).collect();
+    let assigned = Usb::reserve(claim(&["A50285BI"])).unwrap();
+    let paths: Vec<_> = assigned.device_nodes.iter().map(|node| node.host_path.as_str()).collect();
     assert_eq!(paths, ["/dev/bus/usb/001/004", "/dev/hidraw2", "/dev/ttyUSB0"]);
-    assert!(lent.device_nodes.iter().all(|node| node.permissions == "rw"));
+    assert!(assigned.device_nodes.iter().all(|node| node.permissions == "rw"));
     let env = [
         EnvVar::new("USB_DEVICES", "A50285BI"),
         EnvVar::new("USB_DEVICE_NODES", "/dev/bus/usb/001/004"),
     ];
-    assert_eq!(lent.env, env);
-    assert_eq!(lent, Usb::reserve(claim(&["A50285BI"])).unwrap(), "same answer twice");
+    assert_eq!(assigned.env, env);
+    assert_eq!(assigned, Usb::reserve(claim(&["A50285BI"])).unwrap(), "same answer twice");
     configure(&tree, r#", "driver_nodes": false"#);
     assert_eq!(Usb::reserve(claim(&["A50285BI"])).unwrap().device_nodes.len(), 1);
     for (type_, id) in [("usb", "1-4"), ("usb", "../1-4"), ("other", "A50285BI")] {

@@ -1,4 +1,4 @@
-//! Greets, says which task it is, and prints the content of each file device it was lent.
+//! Greets, says which task it is, and prints the content of each file device it was assigned.
 
 use std::env;
 use std::fs;

@@ -56,7 +56,7 @@ impl Default for Walls {
 
 /// What a client may do, and as whom.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct ClientOptions {
     /// Registries, host and port, that are asked over plain HTTP. This machine always is.
     pub insecure: BTreeSet<String>,
     /// Names and passwords.
@@ -89,7 +89,7 @@ pub struct Pulled {
 #[derive(Debug)]
 pub struct Client {
     transport: Transport,
-    options: Options,
+    options: ClientOptions,
     /// What the registry gave or wants as authorization.
     authorization: Mutex<Option<String>>,
 }
@@ -97,7 +97,7 @@ pub struct Client {
 impl Client {
     /// Nothing is asked yet.
     #[must_use]
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: ClientOptions) -> Self {
         let transport = Transport::new(options.clone());
         Self { transport, options, authorization: Mutex::default() }
     }

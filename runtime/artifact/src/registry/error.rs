@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::manifest::ManifestError;
+use super::manifest::OciManifestError;
 use ostler_model::digest::Digest;
 
 /// Why a plugin could not be pulled.
@@ -159,7 +159,7 @@ pub enum RegistryError {
         /// Host and port.
         host: String,
         /// Why not.
-        source: ManifestError,
+        source: OciManifestError,
     },
     /// A token that cannot be used.
     #[error("{host} gave no token that can be used")]

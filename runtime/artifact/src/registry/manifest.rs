@@ -26,7 +26,7 @@ const MESSAGE_BYTES: usize = 256;
 
 /// Why a manifest is not one of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ManifestError {
+pub enum OciManifestError {
     /// No JSON of the right shape.
     #[error("its manifest cannot be read: {0}")]
     Malformed(String),
@@ -105,42 +105,43 @@ impl Artifact {
     ///
     /// # Errors
     /// When it is not one of a plugin.
-    pub fn read(bytes: &[u8], content_type: Option<&str>) -> Result<Self, ManifestError> {
-        let manifest: Manifest = serde_json::from_slice(bytes)
-            .map_err(|error| ManifestError::Malformed(shown(error.to_string(), MESSAGE_BYTES)))?;
+    pub fn read(bytes: &[u8], content_type: Option<&str>) -> Result<Self, OciManifestError> {
+        let manifest: Manifest = serde_json::from_slice(bytes).map_err(|error| {
+            OciManifestError::Malformed(shown(error.to_string(), MESSAGE_BYTES))
+        })?;
         let content_type = content_type.and_then(|text| text.split(';').next()).map(str::trim);
         let said = manifest.media_type.as_deref().or(content_type);
         if manifest.manifests.is_some() || said == Some(INDEX_TYPE) {
-            return Err(ManifestError::Index);
+            return Err(OciManifestError::Index);
         }
         if let Some(other) = said.filter(|said| *said != MANIFEST_TYPE) {
-            return Err(ManifestError::OtherType(cut(other)));
+            return Err(OciManifestError::OtherType(cut(other)));
         }
         if manifest.schema_version != 2 {
-            return Err(ManifestError::OtherType(format!("schema {}", manifest.schema_version)));
+            return Err(OciManifestError::OtherType(format!("schema {}", manifest.schema_version)));
         }
         let config = manifest.config.map(|config| config.media_type).unwrap_or_default();
         if !CONFIG_TYPES.contains(&config.as_str()) {
-            return Err(ManifestError::OtherConfig(cut(&config)));
+            return Err(OciManifestError::OtherConfig(cut(&config)));
         }
         Self::of_layers(&manifest.layers)
     }
 
-    fn of_layers(layers: &[Layer]) -> Result<Self, ManifestError> {
+    fn of_layers(layers: &[Layer]) -> Result<Self, OciManifestError> {
         if layers.len() > LAYERS_MAX {
-            return Err(ManifestError::Layers(layers.len()));
+            return Err(OciManifestError::Layers(layers.len()));
         }
         let of_type = |wanted: &str| -> Vec<&Layer> {
             layers.iter().filter(|layer| layer.media_type == wanted).collect()
         };
         let components = of_type(COMPONENT_TYPE);
         let [component] = components.as_slice() else {
-            return Err(ManifestError::Components(components.len()));
+            return Err(OciManifestError::Components(components.len()));
         };
         let signature = match of_type(SIGNATURE_TYPE).as_slice() {
             [] => None,
             [one] => Some(one.descriptor("signature", SIGNATURE_FILE_BYTES_MAX)?),
-            several => return Err(ManifestError::Signatures(several.len())),
+            several => return Err(OciManifestError::Signatures(several.len())),
         };
         let component = component.descriptor("component", PLUGIN_FILE_BYTES_MAX)?;
         Ok(Self { component, signature })
@@ -148,13 +149,13 @@ impl Artifact {
 }
 
 impl Layer {
-    fn descriptor(&self, what: &'static str, max: u64) -> Result<Descriptor, ManifestError> {
+    fn descriptor(&self, what: &'static str, max: u64) -> Result<Descriptor, OciManifestError> {
         if self.size > max {
-            return Err(ManifestError::TooLarge { what, size: self.size, max });
+            return Err(OciManifestError::TooLarge { what, size: self.size, max });
         }
         let tagged = self.digest.starts_with(ostler_model::digest::PREFIX);
         let digest = self.digest.parse().ok().filter(|_| tagged);
-        let digest = digest.ok_or_else(|| ManifestError::Digest(cut(&self.digest)))?;
+        let digest = digest.ok_or_else(|| OciManifestError::Digest(cut(&self.digest)))?;
         Ok(Descriptor { digest, size: self.size })
     }
 }

@@ -24,10 +24,10 @@ mod manifest;
 mod store;
 mod transport;
 
-pub use client::{Client, Options, Pulled, Resolved, Walls};
+pub use client::{Client, ClientOptions, Pulled, Resolved, Walls};
 pub use credentials::Credentials;
 pub use error::RegistryError;
-pub use manifest::{Artifact, Descriptor, ManifestError};
+pub use manifest::{Artifact, Descriptor, OciManifestError};
 pub use store::{Pin, Pinned, Store, StoreError};
 
 #[cfg(test)]

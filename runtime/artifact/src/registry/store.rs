@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::client::{Pulled, Resolved};
-use crate::trust::{self, Believable, ReadError, signature_path};
+use crate::trust::{self, ReadError, Unverified, signature_path};
 use ostler_model::digest::Digest;
 use ostler_model::limits::{PIN_BYTES_MAX, PINS_MAX};
 use ostler_model::oci::Reference;
@@ -43,7 +43,7 @@ pub struct Pinned {
     /// Where the component is.
     pub path: PathBuf,
     /// What is there.
-    pub content: Believable,
+    pub content: Unverified,
 }
 
 /// Why the store could not be used.
@@ -205,7 +205,7 @@ impl Store {
             self.forget(&before.manifest);
         }
         let signature = pulled.signature.as_deref().map(trust::Signature::parse);
-        let content = Believable { bytes: pulled.component.clone(), signature };
+        let content = Unverified { bytes: pulled.component.clone(), signature };
         Ok(Pinned { pin, path, content })
     }
 

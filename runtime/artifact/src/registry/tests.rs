@@ -26,13 +26,13 @@ const SIGNATURE: &[u8] = b"a signature, as far as the registry knows\n";
 
 /// A client with patience, and no credentials.
 fn client() -> Client {
-    Client::new(Options::default())
+    Client::new(ClientOptions::default())
 }
 
 /// A client that waits only this long for anything.
 fn hurried(wall: Duration) -> Client {
     let walls = Walls { head: wall, silence: wall, ..Walls::default() };
-    Client::new(Options { walls, ..Options::default() })
+    Client::new(ClientOptions { walls, ..ClientOptions::default() })
 }
 
 async fn pull(client: &Client, reference: &Reference) -> Result<Pulled, RegistryError> {

@@ -17,7 +17,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
-use super::client::{Options, Walls};
+use super::client::{ClientOptions, Walls};
 use super::error::RegistryError;
 use ostler_model::clock;
 use ostler_model::limits::{REGISTRY_HEAD_BYTES_MAX, REGISTRY_HEADERS_MAX};
@@ -175,7 +175,7 @@ impl Answer {
 
 /// Sends requests.
 pub(super) struct Transport {
-    options: Options,
+    options: ClientOptions,
     tls: OnceLock<TlsConnector>,
 }
 
@@ -183,7 +183,7 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Transport {
-    pub(super) const fn new(options: Options) -> Self {
+    pub(super) const fn new(options: ClientOptions) -> Self {
         Self { options, tls: OnceLock::new() }
     }
 

@@ -1,4 +1,4 @@
-//! Whether a plugin's bytes are believed: signatures and digests against the operator's trust file.
+//! Whether a plugin's bytes are trusted: signatures and digests against the operator's trust file.
 //!
 //! ```text
 //! plugin bytes ─► digest ───────────────────────────────┐
@@ -14,9 +14,9 @@ mod read;
 mod signature;
 mod verdict;
 
-pub use read::{Believable, ReadError, component, policy, signature_path};
+pub use read::{ReadError, Unverified, component, policy, signature_path};
 pub use signature::{Signature, SignatureError, Signed, check};
-pub use verdict::{Demand, Policy, Refusal, Subject, verdict};
+pub use verdict::{Demand, PluginOrigin, Policy, TrustRefusal, verdict};
 
 #[cfg(test)]
 mod tests;

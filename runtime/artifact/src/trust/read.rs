@@ -41,9 +41,9 @@ pub enum ReadError {
     Trust(ostler_jobspec::Diagnostics),
 }
 
-/// A plugin's bytes and what lies beside them, read and not yet believed.
+/// A plugin's bytes and what lies beside them, read and not yet trusted.
 #[derive(Clone, Debug)]
-pub struct Believable {
+pub struct Unverified {
     /// The component.
     pub bytes: Arc<[u8]>,
     /// Its signature; `None` when there is none.
@@ -62,14 +62,14 @@ pub fn signature_path(plugin: &Path) -> PathBuf {
 ///
 /// # Errors
 /// When the plugin cannot be read. A signature that cannot be is an error inside.
-pub fn component(path: &Path) -> Result<Believable, ReadError> {
+pub fn component(path: &Path) -> Result<Unverified, ReadError> {
     let bytes = bounded(path, PLUGIN_FILE_BYTES_MAX)?;
     let signature = match bounded(&signature_path(path), SIGNATURE_FILE_BYTES_MAX) {
         Ok(text) => Some(Signature::parse(&text)),
         Err(ReadError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
         Err(error) => Some(Err(SignatureError::Unread { reason: error.to_string() })),
     };
-    Ok(Believable { bytes: bytes.into(), signature })
+    Ok(Unverified { bytes: bytes.into(), signature })
 }
 
 /// What the configuration demands, its trust file read.

@@ -86,7 +86,7 @@ impl Signature {
         self.key
     }
 
-    /// What the signer wrote beside it. Not to be believed before [`check`] says so.
+    /// What the signer wrote beside it. Not to be trusted before [`check`] says so.
     #[must_use]
     pub fn comment(&self) -> &str {
         &self.comment

@@ -17,7 +17,7 @@ use ostler_model::digest::Digest;
 use ostler_model::grants::wildcard;
 use ostler_model::oci::SCHEME;
 use ostler_model::plugin::PluginKind;
-use ostler_model::trust::{KeyId, PluginSource, Scope, TrustFile, Voucher};
+use ostler_model::trust::{KeyId, PluginSource, TrustFile, TrustScope, Voucher};
 
 /// What the operator demands of plugins.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +48,7 @@ pub struct Demand {
 
 /// What is decided about.
 #[derive(Clone, Debug)]
-pub struct Subject<'a> {
+pub struct PluginOrigin<'a> {
     /// Name of its block, or the name it gives itself.
     pub name: &'a str,
     /// Where the bytes come from.
@@ -61,9 +61,9 @@ pub struct Subject<'a> {
     pub digest: Digest,
 }
 
-/// Why a plugin is not believed; each says what would mend it.
+/// Why a plugin is not trusted; each says what would mend it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum TrustRefusal {
     /// The trust file cannot be used.
     #[error("nothing can be said about its trust: {reason}; correct the trust file")]
     NoTrustFile {
@@ -120,7 +120,7 @@ pub enum Refusal {
         /// The plugin.
         place: String,
     },
-    /// Signed, but nothing by that key is believed any more.
+    /// Signed, but nothing by that key is trusted any more.
     #[error(
         "it is signed by {key} (key {key_id}), which is revoked at {place}: {reason}; have it \
          signed with another key"
@@ -158,7 +158,7 @@ pub enum Refusal {
     /// Signed by a key that nobody named.
     #[error(
         "a signature is required, and it is signed by the key {key_id}, which is not in the trust \
-         file; if that key is to be believed, add to {trust}\nkey \"{name}\" {{\n  public_key = \
+         file; if that key is to be trusted, add to {trust}\nkey \"{name}\" {{\n  public_key = \
          \"second line of the signer's .pub file\"\n  plugins    = [\"{name}\"]\n}}"
     )]
     UnknownKey {
@@ -171,7 +171,7 @@ pub enum Refusal {
     },
     /// Nobody signed it.
     #[error(
-        "a signature is required of plugins from {from}, and it has none; {}\nor believe exactly \
+        "a signature is required of plugins from {from}, and it has none; {}\nor trust exactly \
          these bytes by adding to {trust}\n{}",
         signing(place), digest_lines(*digest)
     )]
@@ -212,7 +212,7 @@ fn signing(place: &str) -> String {
     }
 }
 
-/// The lines of a trust file that believe these bytes.
+/// The lines of a trust file that trust these bytes.
 fn digest_lines(digest: Digest) -> String {
     format!("digest \"{}\" {{}}", digest.tagged())
 }
@@ -225,15 +225,15 @@ fn digest_lines(digest: Digest) -> String {
 pub fn verdict(
     policy: &Policy,
     demand: &Demand,
-    subject: &Subject<'_>,
+    subject: &PluginOrigin<'_>,
     signed: &Signed<'_>,
-) -> Result<Voucher, Refusal> {
+) -> Result<Voucher, TrustRefusal> {
     if subject.source == PluginSource::BuiltIn {
         // A block may pin what comes with the agent too, or rule it out by pinning a file.
         return pinned(demand, subject).map(|()| Voucher::Agent);
     }
     if let Some(Err(reason)) = &policy.file {
-        return Err(Refusal::NoTrustFile { reason: reason.clone() });
+        return Err(TrustRefusal::NoTrustFile { reason: reason.clone() });
     }
     let trust = policy.trust();
     never(trust, demand, subject, signed)?;
@@ -251,27 +251,27 @@ pub fn verdict(
 fn never(
     trust: Option<&TrustFile>,
     demand: &Demand,
-    subject: &Subject<'_>,
+    subject: &PluginOrigin<'_>,
     signed: &Signed<'_>,
-) -> Result<(), Refusal> {
+) -> Result<(), TrustRefusal> {
     let place = |line| trust.map(|trust| trust.place(line)).unwrap_or_default();
     let (digest, file) = (subject.digest, subject.place.to_owned());
     let listed = trust.and_then(|trust| trust.digests.get(&digest));
     if let Some((listed, reason)) = listed.and_then(|l| Some((l, l.revoked.clone()?))) {
-        return Err(Refusal::RevokedDigest { digest, place: place(listed.line), reason });
+        return Err(TrustRefusal::RevokedDigest { digest, place: place(listed.line), reason });
     }
     pinned(demand, subject)?;
     match signed {
         Signed::Unreadable(error) => {
-            Err(Refusal::DamagedSignature { place: file, error: error.clone() })
+            Err(TrustRefusal::DamagedSignature { place: file, error: error.clone() })
         }
-        Signed::Wrong { key } => Err(Refusal::WrongSignature {
+        Signed::Wrong { key } => Err(TrustRefusal::WrongSignature {
             key: key.name.clone(),
             key_id: key.key.id(),
             place: file,
         }),
         Signed::By { key, .. } => match &key.revoked {
-            Some(reason) => Err(Refusal::RevokedKey {
+            Some(reason) => Err(TrustRefusal::RevokedKey {
                 key: key.name.clone(),
                 key_id: key.key.id(),
                 place: place(key.line),
@@ -284,10 +284,10 @@ fn never(
 }
 
 /// Are these the bytes that the block pins, if it does?
-fn pinned(demand: &Demand, subject: &Subject<'_>) -> Result<(), Refusal> {
+fn pinned(demand: &Demand, subject: &PluginOrigin<'_>) -> Result<(), TrustRefusal> {
     let (name, found) = (subject.name.to_owned(), subject.digest);
     match demand.digest {
-        Some(pinned) if pinned != found => Err(Refusal::OtherDigest { name, pinned, found }),
+        Some(pinned) if pinned != found => Err(TrustRefusal::OtherDigest { name, pinned, found }),
         _ => Ok(()),
     }
 }
@@ -295,7 +295,7 @@ fn pinned(demand: &Demand, subject: &Subject<'_>) -> Result<(), Refusal> {
 /// Who of the trust file vouches, if anybody.
 fn voucher(
     trust: Option<&TrustFile>,
-    subject: &Subject<'_>,
+    subject: &PluginOrigin<'_>,
     signed: &Signed<'_>,
 ) -> Option<Voucher> {
     if let Signed::By { key, comment } = signed
@@ -313,7 +313,7 @@ fn voucher(
 }
 
 /// A kind that could not be told is covered by none that is named.
-fn covers(scope: &Scope, subject: &Subject<'_>) -> bool {
+fn covers(scope: &TrustScope, subject: &PluginOrigin<'_>) -> bool {
     let named = |pattern: &String| wildcard(pattern, subject.name);
     let kind = |kind: &PluginKind| Some(*kind) == subject.kind;
     (scope.plugins.is_empty() || scope.plugins.iter().any(named))
@@ -321,15 +321,19 @@ fn covers(scope: &Scope, subject: &Subject<'_>) -> bool {
 }
 
 /// Why nobody vouches.
-fn missing(trust: Option<&TrustFile>, subject: &Subject<'_>, signed: &Signed<'_>) -> Refusal {
+fn missing(
+    trust: Option<&TrustFile>,
+    subject: &PluginOrigin<'_>,
+    signed: &Signed<'_>,
+) -> TrustRefusal {
     let name = subject.name.to_owned();
     let file = match trust {
         Some(trust) => trust.file.clone(),
         None => "a trust file (trust { file = \"…\" } in the configuration)".to_owned(),
     };
     match signed {
-        Signed::Unknown { key } => Refusal::UnknownKey { name, key_id: *key, trust: file },
-        Signed::By { key, .. } => Refusal::BeyondScope {
+        Signed::Unknown { key } => TrustRefusal::UnknownKey { name, key_id: *key, trust: file },
+        Signed::By { key, .. } => TrustRefusal::BeyondScope {
             key: key.name.clone(),
             key_id: key.key.id(),
             place: trust.map(|trust| trust.place(key.line)).unwrap_or_default(),
@@ -337,7 +341,7 @@ fn missing(trust: Option<&TrustFile>, subject: &Subject<'_>, signed: &Signed<'_>
             kind: subject.kind,
             digest: subject.digest,
         },
-        Signed::Not | Signed::Unreadable(_) | Signed::Wrong { .. } => Refusal::Unsigned {
+        Signed::Not | Signed::Unreadable(_) | Signed::Wrong { .. } => TrustRefusal::Unsigned {
             name,
             from: subject.source,
             place: subject.place.to_owned(),

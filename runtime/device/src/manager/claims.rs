@@ -3,7 +3,7 @@
 //! ```text
 //!  reserve ─► lock of the claim ─► step ─► effect ─► answer ─► step … ─► granted or denied
 //!  release ─► a task of its own: the same; the asker waits for the first round only
-//!                 └─► wait, next round … ─► settled ─► LedgerBook
+//!                 └─► wait, next round … ─► released ─► LedgerBook
 //! ```
 //! A reserve is dropped with its asker (a kill); the claim then knows that something may have been
 //! reserved. A release is never dropped but by the end of the agent, which leaves it in the ledger.
@@ -17,8 +17,8 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::{DeviceManager, bounded, lock};
-use crate::ledger::Holder;
-use crate::reservation::{Claim, Effect, Event, Phase};
+use crate::ledger::InstanceHolder;
+use crate::reservation::{Claim, ClaimEffect, ClaimEvent, ClaimPhase};
 use ostler_model::clock;
 use ostler_model::device::Reservation;
 use ostler_model::grants::answers::{PlaceError, places};
@@ -33,9 +33,10 @@ pub trait LedgerBook: Send + Sync {
     ///
     /// # Errors
     /// Why it is not; the task may try again.
-    fn keep<'a>(&'a self, holder: &'a Holder) -> BoxFuture<'a, Result<(), PluginCallError>>;
+    fn keep<'a>(&'a self, holder: &'a InstanceHolder)
+    -> BoxFuture<'a, Result<(), PluginCallError>>;
     /// No release is owed for the holder any more: its entry may go.
-    fn settled<'a>(&'a self, holder: &'a Holder) -> BoxFuture<'a, ()>;
+    fn released<'a>(&'a self, holder: &'a InstanceHolder) -> BoxFuture<'a, ()>;
 }
 
 /// Where a claim is, for people.
@@ -76,7 +77,7 @@ pub(super) struct Entry {
     shown: Mutex<Claim>,
     /// The ledger's entry is needed.
     owes: AtomicBool,
-    /// The allocation is over: gone when it is settled.
+    /// The allocation is over: gone when it is released.
     over: AtomicBool,
 }
 
@@ -94,22 +95,22 @@ enum Driven {
     Granted,
     Denied(PluginCallError),
     Wait(Duration),
-    Settled,
+    Done,
     Nothing,
 }
 
 impl DeviceManager {
     /// A task of an earlier agent holds these devices; plugins may have been asked for them.
-    pub fn restore_claim(&self, holder: Holder, devices: &[AllocatedDevice]) {
+    pub fn restore_claim(&self, holder: InstanceHolder, devices: &[AllocatedDevice]) {
         lock(&self.0.claims).insert(holder, Entry::new(Claim::restored(devices)));
     }
 
     /// The allocation is over: release what its tasks still hold. The tasks for which that is not
-    /// done yet: their instances must not be lent until [`LedgerBook::settled`].
+    /// done yet: their instances must not be assigned until [`LedgerBook::released`].
     pub fn end_alloc(&self, alloc: AllocId) -> BTreeSet<TaskName> {
         let claims = lock(&self.0.claims);
         let of_alloc = claims.iter().filter(|(holder, _)| holder.alloc == alloc);
-        let entries: Vec<(Holder, Arc<Entry>)> =
+        let entries: Vec<(InstanceHolder, Arc<Entry>)> =
             of_alloc.map(|(holder, entry)| (holder.clone(), Arc::clone(entry))).collect();
         drop(claims);
         let mut owing = BTreeSet::new();
@@ -134,7 +135,7 @@ impl DeviceManager {
 
     pub(super) async fn reserve_claim(
         &self,
-        holder: Holder,
+        holder: InstanceHolder,
         devices: &[AllocatedDevice],
     ) -> Result<Reservation, PluginCallError> {
         let entry = Arc::clone(
@@ -144,28 +145,28 @@ impl DeviceManager {
         );
         let mut claim = entry.claim.lock().await;
         let mut whole = Reservation::default();
-        let asked = Event::Reserve(devices.to_vec());
+        let asked = ClaimEvent::Reserve(devices.to_vec());
         match self.drive(&holder, &entry, &mut claim, asked, &mut whole).await {
             Driven::Granted => Ok(whole),
             Driven::Denied(error) => Err(error),
-            Driven::Wait(_) | Driven::Settled | Driven::Nothing => {
+            Driven::Wait(_) | Driven::Done | Driven::Nothing => {
                 Err(PluginCallError::Recoverable("the devices are still being released".to_owned()))
             }
         }
     }
 
-    pub(super) async fn release_claim(&self, holder: Holder) {
+    pub(super) async fn release_claim(&self, holder: InstanceHolder) {
         let Some(entry) = lock(&self.0.claims).get(&holder).cloned() else { return };
         // An error: the agent ends.
         let _first_round = self.spawn_release(holder, entry).await;
     }
 
-    /// Release until it is settled. The receiver hears of the end of the first round.
-    fn spawn_release(&self, holder: Holder, entry: Arc<Entry>) -> oneshot::Receiver<()> {
+    /// Release until it is released. The receiver hears of the end of the first round.
+    fn spawn_release(&self, holder: InstanceHolder, entry: Arc<Entry>) -> oneshot::Receiver<()> {
         let (first, heard) = oneshot::channel();
         let manager = self.clone();
         self.0.running.spawn(async move {
-            let (mut event, mut first) = (Event::End, Some(first));
+            let (mut event, mut first) = (ClaimEvent::End, Some(first));
             loop {
                 let mut claim = entry.claim.lock().await;
                 let mut nothing = Reservation::default();
@@ -176,10 +177,11 @@ impl DeviceManager {
                 }
                 let Driven::Wait(wait) = driven else { break };
                 tokio::select! {
+                    biased;
                     () = manager.0.stop.cancelled() => return,
                     () = clock::sleep(wait) => {}
                 }
-                event = Event::Again;
+                event = ClaimEvent::Again;
             }
             if entry.over.load(Ordering::SeqCst) && !entry.owes.load(Ordering::SeqCst) {
                 manager.forget(&holder, &entry);
@@ -188,7 +190,7 @@ impl DeviceManager {
         heard
     }
 
-    fn forget(&self, holder: &Holder, entry: &Arc<Entry>) {
+    fn forget(&self, holder: &InstanceHolder, entry: &Arc<Entry>) {
         let mut claims = lock(&self.0.claims);
         if claims.get(holder).is_some_and(|known| Arc::ptr_eq(known, entry)) {
             claims.remove(holder);
@@ -198,15 +200,15 @@ impl DeviceManager {
     /// Take an event and do what follows from it. `whole` gets what plugins answer to reserves.
     async fn drive(
         &self,
-        holder: &Holder,
+        holder: &InstanceHolder,
         entry: &Entry,
         claim: &mut Claim,
-        event: Event,
+        event: ClaimEvent,
         whole: &mut Reservation,
     ) -> Driven {
         if claim.in_flight() {
             // Whoever drove it last was dropped over a question.
-            claim.step(Event::Dropped);
+            claim.step(ClaimEvent::Dropped);
         }
         let mut event = event;
         loop {
@@ -214,54 +216,54 @@ impl DeviceManager {
             lock(&entry.shown).clone_from(claim);
             event = match effect {
                 None => return Driven::Nothing,
-                Some(Effect::Keep) => {
+                Some(ClaimEffect::Keep) => {
                     entry.owes.store(true, Ordering::SeqCst);
-                    Event::Kept(self.keep(holder).await)
+                    ClaimEvent::Kept(self.keep(holder).await)
                 }
-                Some(Effect::Reserve(device)) => match self.reserve_one(&device).await {
+                Some(ClaimEffect::Reserve(device)) => match self.reserve_one(&device).await {
                     Ok((plugin, part)) => match add(whole, part) {
-                        Ok(()) => Event::Reserved(plugin),
-                        Err(error) => Event::Refused(PluginCallError::NotGranted(format!(
+                        Ok(()) => ClaimEvent::Reserved(plugin),
+                        Err(error) => ClaimEvent::Refused(PluginCallError::NotGranted(format!(
                             "what plugin {plugin} answers for {} cannot be given to the task: {error}",
                             device.group
                         ))),
                     },
-                    Err(error) => Event::Refused(error),
+                    Err(error) => ClaimEvent::Refused(error),
                 },
-                Some(Effect::Release(device, plugin)) => {
+                Some(ClaimEffect::Release(device, plugin)) => {
                     let answer = self.release_one(&device, plugin.as_ref()).await;
                     if let Err(error) = &answer {
                         tracing::debug!(%holder, group = %device.group, %error, "release refused");
                     }
-                    Event::Released(answer)
+                    ClaimEvent::Released(answer)
                 }
-                Some(Effect::Granted) => return Driven::Granted,
-                Some(Effect::Denied(error)) => return Driven::Denied(error),
-                Some(Effect::Wait(wait)) => {
+                Some(ClaimEffect::Granted) => return Driven::Granted,
+                Some(ClaimEffect::Denied(error)) => return Driven::Denied(error),
+                Some(ClaimEffect::Wait(wait)) => {
                     tracing::warn!(
                         %holder, ?wait, error = claim.last_error(),
                         "a device plugin was not told of the end of the task, tried again"
                     );
                     return Driven::Wait(wait);
                 }
-                Some(Effect::Settled(left)) => {
+                Some(ClaimEffect::Done(left)) => {
                     for item in left {
                         tracing::error!(
                             %holder, group = %item.device.group, instances = ?item.device.ids,
-                            "release given up: the devices are lent again as they are"
+                            "release given up: the devices are assigned again as they are"
                         );
                     }
                     if let Some(book) = self.0.book.get() {
-                        book.settled(holder).await;
+                        book.released(holder).await;
                     }
                     entry.owes.store(false, Ordering::SeqCst);
-                    return Driven::Settled;
+                    return Driven::Done;
                 }
             };
         }
     }
 
-    async fn keep(&self, holder: &Holder) -> Result<(), PluginCallError> {
+    async fn keep(&self, holder: &InstanceHolder) -> Result<(), PluginCallError> {
         match self.0.book.get() {
             Some(book) => book.keep(holder).await,
             None => Ok(()),
@@ -333,15 +335,15 @@ fn add(whole: &mut Reservation, part: Reservation) -> Result<(), PlaceError> {
     places(whole)
 }
 
-fn report(holder: &Holder, claim: &Claim) -> Option<ClaimReport> {
+fn report(holder: &InstanceHolder, claim: &Claim) -> Option<ClaimReport> {
     let (state, tries) = match claim.phase() {
-        Phase::Settled => return None,
-        Phase::Idle if claim.items().iter().all(|item| item.owed) => (ClaimState::Reserved, 0),
-        Phase::Idle => (ClaimState::Claimed, 0),
-        Phase::Keeping | Phase::Reserving { .. } | Phase::Undoing { .. } => {
+        ClaimPhase::Done => return None,
+        ClaimPhase::Idle if claim.items().iter().all(|item| item.owed) => (ClaimState::Reserved, 0),
+        ClaimPhase::Idle => (ClaimState::Claimed, 0),
+        ClaimPhase::Keeping | ClaimPhase::Reserving { .. } | ClaimPhase::Undoing { .. } => {
             (ClaimState::Reserving, 0)
         }
-        Phase::Releasing { tries, .. } | Phase::Waiting { tries } => {
+        ClaimPhase::Releasing { tries, .. } | ClaimPhase::Waiting { tries } => {
             (ClaimState::Releasing, *tries)
         }
     };

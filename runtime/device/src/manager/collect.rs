@@ -24,6 +24,7 @@ pub(super) async fn run(manager: DeviceManager, plugin: Arc<Plugin>) {
     let stop = collector.manager.0.stop.clone();
     while let Some(wait) = collector.collect().await {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = clock::sleep(wait) => {}
         }

@@ -15,7 +15,7 @@ mod watching;
 use std::time::Duration;
 
 use super::*;
-use fake::{Fake, Reply, group, lent, plugin};
+use fake::{Fake, Reply, assigned, group, healthy, plugin, undetected};
 use ostler_node::watch::Watcher;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -65,14 +65,14 @@ impl Bench {
 
     /// Value and staleness of the statistics of one instance.
     fn stat(&self, group: &str, id: &str) -> Option<(i64, Option<String>)> {
-        let stats = self.manager.stats_of(&[lent(group, &[id])]).pop()?;
+        let stats = self.manager.stats_of(&[assigned(group, &[id])]).pop()?;
         let value = stats.instances.get(id)?.summary.as_ref()?.int_numerator?;
         Some((value, stats.stale))
     }
 }
 
-fn holder(number: u128, task: &str) -> Holder {
-    Holder {
+fn holder(number: u128, task: &str) -> InstanceHolder {
+    InstanceHolder {
         alloc: AllocId::new(uuid::Uuid::from_u128(number)),
         task: TaskName::new(task).unwrap(),
     }

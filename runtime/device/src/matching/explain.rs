@@ -22,31 +22,31 @@ pub struct Explained {
     /// Sum of the sizes of all affinity weights: the score lies between minus this and this.
     pub score_max: i64,
     /// Every group of the node, by name.
-    pub candidates: Vec<Considered>,
+    pub candidates: Vec<DeviceCandidate>,
 }
 
 /// A group that was looked at.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Considered {
+pub struct DeviceCandidate {
     /// The group.
     pub group: GroupKey,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: DeviceOutcome,
     /// Why, for people.
     pub why: String,
     /// Sum of the weights of the affinities that hold; absent for a group that does not fit.
     pub score: Option<i64>,
-    /// Instances it could lend, before other requests of the allocation are thought of; absent for
+    /// Instances it could assign, before other requests of the allocation are thought of; absent for
     /// a group that does not fit.
     pub free: Option<usize>,
     /// Each affinity of the request; empty for a group that does not fit.
-    pub affinities: Vec<AffinityResult>,
+    pub affinities: Vec<DeviceAffinity>,
 }
 
 /// What came of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum DeviceOutcome {
     /// The instances come from it.
     Chosen,
     /// It could serve the request, and another does.
@@ -59,7 +59,7 @@ pub enum Outcome {
 
 /// Whether an affinity holds for a group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AffinityResult {
+pub struct DeviceAffinity {
     /// As in the job file: `${device.attr.memory} >= 40 GiB`.
     pub rule: String,
     /// -100 to 100.
@@ -118,7 +118,7 @@ fn taken(
     request: &DeviceRequest,
     device: &AllocatedDevice,
     (node, score): (Option<u32>, i64),
-) -> Considered {
+) -> DeviceCandidate {
     let asked = rules::asks_for_node(request);
     let place = match node {
         Some(node) if asked || device.ids.len() > 1 => format!(", NUMA node {node}"),
@@ -126,10 +126,10 @@ fn taken(
         _ => String::new(),
     };
     let free = offer::of_group(group, ledger, request, None).ok();
-    Considered {
+    DeviceCandidate {
         group: group.key.clone(),
-        outcome: Outcome::Chosen,
-        why: format!("lends {}{place}", device.ids.join(", ")),
+        outcome: DeviceOutcome::Chosen,
+        why: format!("assigns {}{place}", device.ids.join(", ")),
         score: Some(score),
         free: free.and_then(|offers| offers.iter().map(|offer| offer.free.len()).max()),
         affinities: affinities(group, node.filter(|_| asked), request),
@@ -141,17 +141,17 @@ fn not_taken(
     ledger: &DeviceLedger,
     request: &DeviceRequest,
     winner: Option<(&AllocatedDevice, i64)>,
-) -> Considered {
+) -> DeviceCandidate {
     let key = group.key.clone();
     let offers = match offer::of_group(group, ledger, request, None) {
         Ok(offers) => offers,
         Err(why) => {
             let outcome = match why {
-                super::Unfit::Name => Outcome::OtherName,
-                _ => Outcome::Unfit,
+                super::Unfit::Name => DeviceOutcome::OtherName,
+                _ => DeviceOutcome::Unfit,
             };
             let why = why.to_string();
-            return Considered {
+            return DeviceCandidate {
                 group: key,
                 outcome,
                 why,
@@ -176,15 +176,22 @@ fn not_taken(
     };
     let affinities = affinities(group, best.and_then(|offer| offer.node), request);
     let free = offers.iter().map(|offer| offer.free.len()).max();
-    Considered { group: key, outcome: Outcome::Fits, why, score: Some(score), free, affinities }
+    DeviceCandidate {
+        group: key,
+        outcome: DeviceOutcome::Fits,
+        why,
+        score: Some(score),
+        free,
+        affinities,
+    }
 }
 
 fn affinities(
     group: &DeviceGroup,
     node: Option<u32>,
     request: &DeviceRequest,
-) -> Vec<AffinityResult> {
-    let results = rules::affinities(group, node, request).map(|(affinity, unmet)| AffinityResult {
+) -> Vec<DeviceAffinity> {
+    let results = rules::affinities(group, node, request).map(|(affinity, unmet)| DeviceAffinity {
         rule: written(&affinity.rule),
         weight: affinity.weight,
         holds: unmet.is_none(),

@@ -6,17 +6,17 @@
 //!            each refusal is kept, with its reason                         ▼ requests at once
 //!                                                                  instances, first by id
 //! ```
-//! All instances of one request come from one group, and no instance is lent twice. All requests of
+//! All instances of one request come from one group, and no instance is assigned twice. All requests of
 //! an allocation are thought of together ([`choose_all`]): they are refused only when there is no
 //! way to serve them all, not because the first took what only the second can use. Among the ways
 //! that remain the highest sum of affinity weights wins, then the first by name. Pure.
 //!
 //! Names in constraints and affinities: `${device.vendor}`, `${device.type}`, `${device.model}`,
 //! `${device.attr.<name>}`, `${device.ids}`, `${device.numa_node}`. A constraint on `${device.ids}`
-//! also narrows which instances may be lent: `set_contains` and `set_contains_any` to those listed,
+//! also narrows which instances may be assigned: `set_contains` and `set_contains_any` to those listed,
 //! any other operator to those whose own id meets it.
 //!
-//! `${device.numa_node}` is the NUMA node that all instances lent to the request are on; unset when
+//! `${device.numa_node}` is the NUMA node that all instances assigned to the request are on; unset when
 //! they are on several or nobody knows. A request that names it gets instances of one node where
 //! that meets a constraint (`is_set`: it must be one) or adds to the score (an affinity with
 //! `is_set`: it should). All requests of a task that name it and are on one node are on the same.
@@ -29,21 +29,21 @@ mod unfit;
 
 use std::borrow::Cow;
 
-use super::ledger::{DeviceLedger, Holder};
+use super::ledger::{DeviceLedger, InstanceHolder};
 use ostler_model::device::DeviceGroup;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::DEVICE_REQUESTS_SEARCHED_MAX;
 use ostler_model::resources::{AllocatedDevice, DeviceRequest};
 
-pub use explain::{AffinityResult, Considered, Explained, Outcome, explain};
-pub use unfit::{Candidate, NoDevice, Unfit};
+pub use explain::{DeviceAffinity, DeviceCandidate, DeviceOutcome, Explained, explain};
+pub use unfit::{NoDevice, Unfit, UnfitGroup};
 
 use offer::Offer;
 use solve::Choice;
 
 /// One device request of a task.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct TaskRequest<'a> {
     /// The task.
     pub task: &'a TaskName,
     /// What it asks for.
@@ -74,7 +74,7 @@ pub fn choose_all(
     groups: &[DeviceGroup],
     ledger: &DeviceLedger,
     alloc: AllocId,
-    wanted: &[Wanted<'_>],
+    wanted: &[TaskRequest<'_>],
 ) -> Vec<Result<AllocatedDevice, NoDevice>> {
     let groups = sorted(groups);
     let turns = in_turn(&groups, ledger, alloc, wanted);
@@ -129,7 +129,7 @@ fn first(
                     (best, offer) => best.or(offer),
                 };
             }
-            Err(why) => candidates.push(Candidate { group: group.key.clone(), why }),
+            Err(why) => candidates.push(UnfitGroup { group: group.key.clone(), why }),
         }
     }
     let Some(mut best) = best else {
@@ -145,19 +145,19 @@ fn in_turn(
     groups: &[&DeviceGroup],
     ledger: &DeviceLedger,
     alloc: AllocId,
-    wanted: &[Wanted<'_>],
+    wanted: &[TaskRequest<'_>],
 ) -> Vec<Result<Pick, NoDevice>> {
     // Most allocations have one request, and need no copy.
     let mut ledger = Cow::Borrowed(ledger);
     let mut nodes: Vec<(&TaskName, u32)> = Vec::new();
     let mut picks = Vec::with_capacity(wanted.len());
-    for (at, Wanted { task, request }) in wanted.iter().enumerate() {
+    for (at, TaskRequest { task, request }) in wanted.iter().enumerate() {
         let of_task = nodes.iter().find(|(other, _)| other == task).map(|(_, node)| *node);
         let pick = first(groups, &ledger, request, of_task);
         let more = at + 1 < wanted.len();
         if let Some(pick) = pick.as_ref().ok().filter(|_| more) {
             nodes.extend(pick.node.map(|node| (*task, node)));
-            let holder = Holder { alloc, task: (*task).clone() };
+            let holder = InstanceHolder { alloc, task: (*task).clone() };
             // Chosen as free from this very ledger, so it is.
             let _claimed = ledger.to_mut().claim(&holder, std::slice::from_ref(&pick.device));
         }
@@ -169,10 +169,10 @@ fn in_turn(
 fn choices<'a>(
     groups: &[&'a DeviceGroup],
     ledger: &DeviceLedger,
-    wanted: &[Wanted<'_>],
+    wanted: &[TaskRequest<'_>],
 ) -> Vec<Choice<'a>> {
     let mut tasks: Vec<&TaskName> = Vec::new();
-    let choices = wanted.iter().map(|Wanted { task, request }| {
+    let choices = wanted.iter().map(|TaskRequest { task, request }| {
         let at = tasks.iter().position(|known| known == task).unwrap_or_else(|| {
             tasks.push(*task);
             tasks.len() - 1

@@ -143,7 +143,7 @@ fn key(at: usize) -> GroupKey {
 fn real_ledger(groups: &[Vec<Part>]) -> DeviceLedger {
     let mut ledger = DeviceLedger::default();
     let other = AllocId::new(uuid::Uuid::from_u128(9));
-    let holder = Holder { alloc: other, task: TaskName::new("other").unwrap() };
+    let holder = InstanceHolder { alloc: other, task: TaskName::new("other").unwrap() };
     for (at, parts) in groups.iter().enumerate() {
         let held = parts.iter().enumerate().filter(|(_, part)| part.1);
         let ids = held.map(|(id, _)| id.to_string()).collect();
@@ -228,10 +228,10 @@ proptest! {
     ) {
         let tasks = [TaskName::new("x").unwrap(), TaskName::new("y").unwrap()];
         let requests: Vec<DeviceRequest> = plain.iter().map(real_request).collect();
-        let wanted: Vec<Wanted<'_>> = plain
+        let wanted: Vec<TaskRequest<'_>> = plain
             .iter()
             .zip(&requests)
-            .map(|(plain, request)| Wanted { task: &tasks[plain.task], request })
+            .map(|(plain, request)| TaskRequest { task: &tasks[plain.task], request })
             .collect();
         let alloc = AllocId::new(uuid::Uuid::from_u128(7));
         let mut ledger = real_ledger(&groups);
@@ -250,7 +250,7 @@ proptest! {
             }
             prop_assert_eq!(best(&all), most, "{:?}", &served);
             for (wanted, device) in wanted.iter().zip(served) {
-                let holder = Holder { alloc, task: wanted.task.clone() };
+                let holder = InstanceHolder { alloc, task: wanted.task.clone() };
                 prop_assert!(ledger.claim(&holder, &[device]).is_ok());
             }
         }

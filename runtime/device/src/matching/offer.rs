@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::rules;
 use super::unfit::Unfit;
-use crate::ledger::{DeviceLedger, Held};
+use crate::ledger::{DeviceLedger, HeldInstance};
 use ostler_model::device::{DeviceGroup, DeviceInstance, HealthState};
 use ostler_model::resources::DeviceRequest;
 
@@ -14,7 +14,7 @@ pub(super) struct Offer<'a> {
     pub group: &'a DeviceGroup,
     /// The NUMA node of all of `free`; `None` where it was not asked for, or they are of several.
     pub node: Option<u32>,
-    /// Ids that may be lent: at least as many as asked for, sorted, each once.
+    /// Ids that may be assigned: at least as many as asked for, sorted, each once.
     pub free: Vec<&'a str>,
     /// Sum of the weights of the affinities that hold.
     pub score: i64,
@@ -95,7 +95,7 @@ fn by_node<'a>(
 struct Survey<'a> {
     /// Healthy and free, with the NUMA node where it is known.
     free: BTreeSet<(&'a str, Option<u32>)>,
-    held: Vec<Held>,
+    held: Vec<HeldInstance>,
     unhealthy: Vec<(String, String)>,
 }
 
@@ -121,7 +121,7 @@ fn survey<'a>(
             found.unhealthy.push((instance.id.clone(), instance.health.reason.clone()));
         } else if let Some(holder) = ledger.holder(&group.key, &instance.id) {
             let (group, id) = (group.key.clone(), instance.id.clone());
-            found.held.push(Held { group, instance: id, holder: holder.clone() });
+            found.held.push(HeldInstance { group, instance: id, holder: holder.clone() });
         } else {
             found.free.insert((&instance.id, node(instance)));
         }

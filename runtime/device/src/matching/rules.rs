@@ -14,9 +14,9 @@ const NODE: &str = "device.numa_node";
 enum About {
     /// The group as a whole.
     Group,
-    /// Which instances may be lent.
+    /// Which instances may be assigned.
     Instances,
-    /// The NUMA node of the instances lent.
+    /// The NUMA node of the instances assigned.
     Node,
 }
 
@@ -73,7 +73,7 @@ fn is_set_rule(rule: &Constraint) -> bool {
     matches!(rule.operator, Operator::SetContainsAll | Operator::SetContainsAny)
 }
 
-/// May this instance be lent under the rules on `${device.ids}`?
+/// May this instance be assigned under the rules on `${device.ids}`?
 pub(super) fn admits(
     group: &DeviceGroup,
     request: &DeviceRequest,

@@ -1,4 +1,4 @@
-//! Several requests at once: which offer each takes, so that no instance is lent twice.
+//! Several requests at once: which offer each takes, so that no instance is assigned twice.
 //!
 //! ```text
 //!   request 1: offers, best first ─┐

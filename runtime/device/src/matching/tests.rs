@@ -43,8 +43,11 @@ fn rule(left: &str, operator: Operator, right: &str) -> Constraint {
     Constraint { left: left.into(), operator, right: right.into() }
 }
 
-fn holder() -> Holder {
-    Holder { alloc: AllocId::new(uuid::Uuid::from_u128(7)), task: TaskName::new("train").unwrap() }
+fn holder() -> InstanceHolder {
+    InstanceHolder {
+        alloc: AllocId::new(uuid::Uuid::from_u128(7)),
+        task: TaskName::new("train").unwrap(),
+    }
 }
 
 fn ids(result: Result<AllocatedDevice, NoDevice>) -> Vec<String> {
@@ -163,8 +166,11 @@ fn together(
 ) -> Vec<Result<Vec<String>, NoDevice>> {
     let tasks: Vec<TaskName> =
         requests.iter().map(|(task, _)| TaskName::new(*task).unwrap()).collect();
-    let wanted: Vec<Wanted<'_>> =
-        tasks.iter().zip(requests).map(|(task, (_, request))| Wanted { task, request }).collect();
+    let wanted: Vec<TaskRequest<'_>> = tasks
+        .iter()
+        .zip(requests)
+        .map(|(task, (_, request))| TaskRequest { task, request })
+        .collect();
     let chosen = choose_all(groups, &DeviceLedger::default(), holder().alloc, &wanted);
     chosen.into_iter().map(|one| one.map(|device| device.ids)).collect()
 }
@@ -192,10 +198,10 @@ fn a_request_that_can_go_elsewhere_leaves_what_only_another_can_use() {
     let wanted = [("x", request("gpu", 1)), ("y", picky)];
     let groups_of = |groups: &[DeviceGroup]| {
         let tasks = [TaskName::new("x").unwrap(), TaskName::new("y").unwrap()];
-        let wanted: Vec<Wanted<'_>> = tasks
+        let wanted: Vec<TaskRequest<'_>> = tasks
             .iter()
             .zip(&wanted)
-            .map(|(task, (_, request))| Wanted { task, request })
+            .map(|(task, (_, request))| TaskRequest { task, request })
             .collect();
         let chosen = choose_all(groups, &DeviceLedger::default(), holder().alloc, &wanted);
         chosen.into_iter().map(|one| one.unwrap().group.name).collect::<Vec<_>>()
@@ -217,9 +223,9 @@ fn an_instance_moves_on_when_only_that_lets_all_have_one() {
         request
     };
     let wanted = [("x", of("[12]")), ("y", of("[13]")), ("z", of("[13]"))];
-    let lent = all(together(&groups, &wanted));
-    assert_eq!(lent[0], ["2"]);
-    assert_ne!(lent[1], lent[2]);
+    let assigned = all(together(&groups, &wanted));
+    assert_eq!(assigned[0], ["2"]);
+    assert_ne!(assigned[1], assigned[2]);
 }
 
 #[test]
@@ -233,8 +239,10 @@ fn the_sum_of_all_scores_decides_who_gets_what_both_want() {
     };
     let tasks = [TaskName::new("x").unwrap(), TaskName::new("y").unwrap()];
     let (little, much) = (wants(10), wants(90));
-    let wanted =
-        [Wanted { task: &tasks[0], request: &little }, Wanted { task: &tasks[1], request: &much }];
+    let wanted = [
+        TaskRequest { task: &tasks[0], request: &little },
+        TaskRequest { task: &tasks[1], request: &much },
+    ];
     let chosen = choose_all(&groups, &DeviceLedger::default(), holder().alloc, &wanted);
     let names: Vec<String> = chosen.into_iter().map(|one| one.unwrap().group.name).collect();
     assert_eq!(names, ["b", "a"]);
@@ -298,12 +306,12 @@ fn an_explanation_names_every_group_with_score_and_reason() {
     assert_eq!((told.score_max, told.numa_node), (30, Some(1)));
     let seen: Vec<_> =
         told.candidates.iter().map(|c| (c.outcome, c.score, c.free, c.why.as_str())).collect();
-    assert_eq!(seen[0], (Outcome::Chosen, Some(30), Some(2), "lends 0, 1, NUMA node 1"));
+    assert_eq!(seen[0], (DeviceOutcome::Chosen, Some(30), Some(2), "assigns 0, 1, NUMA node 1"));
     let better = "fits; acme/gpu/a has the higher score";
-    assert_eq!(seen[1], (Outcome::Fits, Some(0), Some(2), better));
-    assert_eq!((seen[2].0, seen[2].1), (Outcome::Unfit, None));
+    assert_eq!(seen[1], (DeviceOutcome::Fits, Some(0), Some(2), better));
+    assert_eq!((seen[2].0, seen[2].1), (DeviceOutcome::Unfit, None));
     assert!(seen[2].3.contains("${device.attr.memory} is 16 GiB"), "{}", seen[2].3);
-    assert_eq!(seen[3].0, Outcome::OtherName);
+    assert_eq!(seen[3].0, DeviceOutcome::OtherName);
     assert!(told.candidates[0].affinities[0].holds);
     assert!(told.candidates[1].affinities[0].why.contains("${device.model} is b"));
 }
@@ -336,7 +344,7 @@ proptest! {
                     prop_assert!(ledger.claim(&holder(), &[device]).is_ok());
                 }
                 Err(refusal) => {
-                    let small = |candidate: &Candidate| {
+                    let small = |candidate: &UnfitGroup| {
                         matches!(candidate.why, Unfit::TooFew { free, .. } if free < count as usize)
                     };
                     prop_assert!(refusal.candidates.iter().all(small), "a group had enough");

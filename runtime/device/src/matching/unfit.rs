@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::ledger::Held;
+use crate::ledger::HeldInstance;
 use ostler_model::device::GroupKey;
 use ostler_model::words::counted;
 use ostler_node::constraint::Unmet;
@@ -18,7 +18,7 @@ pub struct NoDevice {
     /// Instances asked for.
     pub count: u32,
     /// Every group of the node and why not that one, by name.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<UnfitGroup>,
 }
 
 impl NoDevice {
@@ -31,7 +31,7 @@ impl NoDevice {
 
 /// A group that was looked at.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Candidate {
+pub struct UnfitGroup {
     /// The group.
     pub group: GroupKey,
     /// Why it cannot serve the request.
@@ -52,7 +52,7 @@ pub enum Unfit {
         /// Of those, free ones.
         free: usize,
         /// Of those, held ones and their holders.
-        held: Vec<Held>,
+        held: Vec<HeldInstance>,
         /// Instances that are not healthy: id and reason.
         unhealthy: Vec<(String, String)>,
     },
@@ -86,7 +86,7 @@ impl fmt::Display for NoDevice {
                 ": the node has no devices; `ostler plugin list` shows device plugins"
             );
         }
-        for Candidate { group, why } in &self.candidates {
+        for UnfitGroup { group, why } in &self.candidates {
             write!(f, "\n- {group}: {why}")?;
         }
         Ok(())

@@ -2,19 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::super::diagnostic::{Diagnostics, Sink, Span, shown};
-use super::super::schema::{Field, Schema, Shape};
-use super::super::tree::{Block, Body};
-use super::super::units::parse_duration;
-use super::super::{Format, hcl};
-use super::grants::{GRANTS, grants};
-use super::job::checked;
-use super::trust::{REGISTRY, TRUST, digest_at, registries, source, trust};
-use super::{Context, Reader};
+use super::grants::GrantKeys;
+use super::trust::{RegistryKeys, TrustKeys, registries, trust};
+use super::{named, offset};
+use crate::diagnostic::{Diagnostics, shown};
+use crate::keys::Bounds::{Time, Whole};
+#[cfg(test)]
+use crate::keys::tests::reference::{gc_defaults, limit_defaults};
+use crate::keys::{Context, Field, Free, Given, Keys as _, Scalar, Shape, hint, keys, text};
+use crate::tree::{Block, Value};
+use crate::units::parse_duration;
+use crate::{Syntax, hcl};
 use ostler_model::config::{
     AgentConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock, QuarantineFor,
     UpgradeMode,
@@ -24,292 +25,244 @@ use ostler_model::limits::{
     CONFIG_FILE_BYTES_MAX, GUEST_CORE_INSTANCES_MAX, GUEST_MEMORIES_MAX, GUEST_TABLES_MAX, MIB,
     PLUGIN_FILE_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PLUGIN_STRIKES_KEPT_MAX, QUARANTINE_MAX,
 };
+use ostler_model::oci::Reference;
+use serde_json::Value as Json;
 
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// Deadline of a call: below it no guest can answer, above it nobody waits for a plugin.
-const CALL_WALL: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(120);
-/// Processor time of a compile child: the kernel counts seconds.
-const COMPILE_CPU: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(600);
-/// Wall time of a compile child.
-const COMPILE_WALL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(900);
-/// Below this the compiler itself does not start.
-const COMPILE_MEMORY_MB: RangeInclusive<i64> = 256..=64 * 1_024;
-/// Parts of a component: the pool of instances has a place for so many.
-const INSTANCES: RangeInclusive<i64> = 1..=GUEST_CORE_INSTANCES_MAX as i64;
-const MEMORIES: RangeInclusive<i64> = 1..=GUEST_MEMORIES_MAX as i64;
-const TABLES: RangeInclusive<i64> = 1..=GUEST_TABLES_MAX as i64;
-/// Files are read up to here.
-const FILE_MB: RangeInclusive<i64> = 1..=(PLUGIN_FILE_BYTES_MAX / MIB) as i64;
-/// Ranges of the other limits. The upper ends keep one plugin from taking the whole machine.
-const HOST_CALL_KB: RangeInclusive<i64> = 1..=64 * 1_024;
-const MEMORY_MB: RangeInclusive<i64> = 1..=4_096;
-const TABLE_ELEMENTS: RangeInclusive<i64> = 1..=40_000;
-const TRANSFER_KB: RangeInclusive<i64> = 1..=256 * 1_024;
-const HOST_CALLS: RangeInclusive<i64> = 1..=100_000_000;
-const ANSWER_KB: RangeInclusive<i64> = 1..=64 * 1_024;
-const LOG_KB_PER_SECOND: RangeInclusive<i64> = 1..=64 * 1_024;
-const HANDLES: RangeInclusive<i64> = 1..=100_000;
-const RANDOM_KB: RangeInclusive<i64> = 1..=1_024;
-const RECORDED_CALLS: RangeInclusive<i64> = 0..=PLUGIN_RING_CALLS_MAX as i64;
-/// How often something may be done again and again.
-const INTERVAL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
-/// Ranges of the failure policy: no plugin is asked without pause, and none is as good as given up.
-const RETRY: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3_600);
-const STRIKE_WINDOW: RangeInclusive<Duration> =
-    Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
+const CALL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(120));
+/// No plugin is asked without pause, and none is as good as given up.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), HOUR);
 /// Up to what is kept of them.
-const STRIKES: RangeInclusive<i64> = 1..=PLUGIN_STRIKES_KEPT_MAX as i64;
-const QUARANTINE: RangeInclusive<Duration> = Duration::from_secs(1)..=QUARANTINE_MAX;
-/// Ranges of the garbage collection.
-const PERCENT: RangeInclusive<i64> = 1..=100;
-const GC_ALLOCS: RangeInclusive<i64> = 1..=100_000;
-const GC_PARALLEL: RangeInclusive<i64> = 1..=64;
+const STRIKES: i64 = PLUGIN_STRIKES_KEPT_MAX as i64;
 
-pub(super) const fn field(name: &'static str, shape: Shape) -> Field {
-    Field { hcl: name, json: "", shape }
+keys! {
+    struct AgentKeys: "the agent's configuration" {
+        /// Name of the node that people see.
+        name: Given<String>, "the host name";
+        /// Data center of the node.
+        datacenter: Given<String>, "`dc1`";
+        /// Address that is assigned with ports.
+        host_ip: Given<String>, "`127.0.0.1`";
+        /// Directory of state, allocations and compiled code.
+        data_dir: Given<PathBuf>, "`/var/lib/ostler` for root, else a directory of the user's";
+        /// Directory whose `*.wasm` files are plugins, each named by its file.
+        plugin_dir: Given<PathBuf>, "none";
+        /// Directory whose job files run, with `ostler agent`.
+        jobs_dir: Given<PathBuf>, "none";
+        /// From one collection of a device plugin's statistics to the next.
+        device_stats_interval: Given<Duration> [Time(SECOND, DAY)], "`5s`";
+        /// When allocations that are over are removed, oldest first.
+        gc: Option<GcKeys>;
+        /// What `${meta.…}` stands for on this node.
+        meta: BTreeMap<String, String>;
+        /// Whose plugins are trusted.
+        trust: Option<TrustKeys>;
+        /// An OCI registry, by host and port.
+        registries "registry": Vec<RegistryKeys>;
+        /// A plugin that is loaded, or one that is built in and changed.
+        plugins "plugin": Vec<PluginKeys>;
+    }
+    not_yet {
+        "client" [hint("write meta at the top; the agent is always a client")];
+        "bind_addr" [hint("host_ip is the address assigned with ports")];
+        "region"; "server"; "log_level" [hint("use -v or OSTLER_LOG")]; "ports"; "addresses";
+        "advertise"; "telemetry"; "tls"; "acl"; "consul"; "vault";
+        "limits" [hint("limits of a plugin stand in its plugin block")];
+    }
 }
 
-pub(super) const fn once(name: &'static str, schema: &'static Schema) -> Field {
-    field(name, Shape::Block { schema, label: None, many: false })
+keys! {
+    struct GcKeys: "gc", for GcConfig (gc_defaults()) {
+        /// From one look for what can be removed to the next.
+        interval: Given<Duration> [Time(SECOND, DAY)];
+        /// Percent of the file system in use above which allocations that are over are removed.
+        disk_usage_percent "disk_usage_threshold": Given<u8> [Whole(1, 100)];
+        /// The same of inodes.
+        inode_usage_percent "inode_usage_threshold": Given<u8> [Whole(1, 100)];
+        /// Number of allocations, live ones too, above which those that are over are removed.
+        max_allocs: Given<u32> [Whole(1, 100_000)];
+        /// How many allocations are removed at the same time.
+        parallel "parallel_destroys": Given<u32> [Whole(1, 64)];
+    }
 }
 
-pub(super) const fn labelled(name: &'static str, schema: &'static Schema) -> Field {
-    field(name, Shape::Block { schema, label: Some("Name"), many: true })
+keys! {
+    struct PluginKeys: "a plugin block", label Name {
+        /// The component; without it and `source`, one that is built in or in `plugin_dir`.
+        file: Given<PathBuf>, "none";
+        /// The component in a registry: `oci://host/path:tag`.
+        source: Given<String>, "none";
+        /// The only bytes that will do: `sha256:…`.
+        digest: Given<String>, "any";
+        /// Whether somebody of the trust file must vouch for it.
+        require_signature: Given<bool>, "what `trust` says of its source";
+        /// Whether it is loaded.
+        enabled: Given<bool>, "`true`; of `raw_exec` and `mock_device`, `false`";
+        /// Given to the plugin; replaces the built-in one as a whole.
+        config: Free;
+        /// What the plugin may do; replaces the built-in grants as a whole.
+        grants: Option<GrantKeys>;
+        /// What one call may use.
+        limits: Option<LimitKeys>;
+        /// What happens when the plugin fails.
+        failure: Option<FailureKeys>;
+        /// Who puts a changed file in use: a person, by `ostler plugin upgrade`, or the agent.
+        upgrade: Given<String>, "`manual`";
+    }
+    not_yet {
+        "args" [hint("a plugin is no program; use config")];
+    }
 }
 
-const fn hinted(name: &'static str, hint: &'static str) -> Field {
-    field(name, Shape::Unsupported { hint, neutral: &[], missed: None })
+// The upper ends keep one plugin from taking the whole machine.
+keys! {
+    struct LimitKeys: "limits", for LimitOverrides (limit_defaults()) {
+        /// Wall time of one call.
+        call_wall: Given<Duration> [Time(CALL.0, CALL.1)];
+        /// Processor time of one call.
+        call_cpu: Given<Duration> [Time(CALL.0, CALL.1)];
+        /// Linear memory and tables, MiB.
+        memory_mb: Given<u64> [Whole(1, 4_096)];
+        /// Table elements.
+        table_elements: Given<u64> [Whole(1, 40_000)];
+        /// Core instances.
+        instances: Given<u32> [Whole(1, GUEST_CORE_INSTANCES_MAX as i64)];
+        /// Linear memories.
+        memories: Given<u32> [Whole(1, GUEST_MEMORIES_MAX as i64)];
+        /// Tables.
+        tables: Given<u32> [Whole(1, GUEST_TABLES_MAX as i64)];
+        /// The plugin's file, MiB.
+        file_mb: Given<u64> [Whole(1, (PLUGIN_FILE_BYTES_MAX / MIB) as i64)];
+        /// Memory of its compiler, MiB.
+        compile_memory_mb: Given<u64> [Whole(256, 64 * 1_024)];
+        /// Processor time of its compiler, in whole seconds.
+        compile_cpu: Given<Duration> [Time(SECOND, Duration::from_secs(600))];
+        /// Wall time of its compiler.
+        compile_wall: Given<Duration> [Time(SECOND, Duration::from_secs(900))];
+        /// Bytes handed over in one host call, KiB.
+        host_call_kb: Given<u64> [Whole(1, 64 * 1_024)];
+        /// Bytes between plugin and host in one call, KiB.
+        transfer_kb: Given<u64> [Whole(1, 256 * 1_024)];
+        /// Host functions called in one call.
+        host_calls: Given<u64> [Whole(1, 100_000_000)];
+        /// One answer, KiB.
+        answer_kb: Given<u64> [Whole(1, 64 * 1_024)];
+        /// Log text, KiB per second.
+        log_kb_per_second: Given<u64> [Whole(1, 64 * 1_024)];
+        /// Component resources alive at once.
+        handles: Given<u32> [Whole(1, 100_000)];
+        /// One request for random bytes, KiB.
+        random_kb: Given<u64> [Whole(1, 1_024)];
+        /// Last calls that are kept for a recording; 0 records nothing.
+        recorded_calls: Given<u32> [Whole(0, PLUGIN_RING_CALLS_MAX as i64)];
+    }
 }
 
-static AGENT: Schema = Schema {
-    what: "the agent's configuration",
-    fields: &[
-        field("name", Shape::Text),
-        field("datacenter", Shape::Text),
-        field("host_ip", Shape::Text),
-        field("data_dir", Shape::Text),
-        field("plugin_dir", Shape::Text),
-        field("jobs_dir", Shape::Text),
-        field("device_stats_interval", Shape::Duration),
-        once("gc", &GC),
-        field("meta", Shape::TextMap),
-        once("trust", &TRUST),
-        labelled("registry", &REGISTRY),
-        labelled("plugin", &PLUGIN),
-        hinted("client", "write meta at the top; the agent is always a client"),
-        hinted("bind_addr", "host_ip is the address lent with ports"),
-        hinted("region", ""),
-        hinted("server", ""),
-        hinted("log_level", "use -v or OSTLER_LOG"),
-        hinted("ports", ""),
-        hinted("addresses", ""),
-        hinted("advertise", ""),
-        hinted("telemetry", ""),
-        hinted("tls", ""),
-        hinted("acl", ""),
-        hinted("consul", ""),
-        hinted("vault", ""),
-        hinted("limits", "limits of a plugin stand in its plugin block"),
-    ],
-};
+keys! {
+    struct FailureKeys: "failure", for FailurePolicy (FailurePolicy::default()) {
+        /// Wait after the first failed fingerprint; doubles with each further one.
+        retry_first: Given<Duration> [Time(RETRY.0, RETRY.1)];
+        /// Longest such wait; at least `retry_first`.
+        retry_max: Given<Duration> [Time(RETRY.0, RETRY.1)];
+        /// How long a failed call counts as a strike.
+        strike_window: Given<Duration> [Time(SECOND, DAY)];
+        /// Strikes after which the plugin is put into quarantine.
+        strikes_max: Given<u32> [Whole(1, STRIKES)];
+        /// How long the first quarantine lasts, or `manual`: until a person lifts it.
+        quarantine: Given<QuarantineFor>;
+        /// Failed calls of a plugin just upgraded after which the one before comes back.
+        upgrade_strikes: Given<u32> [Whole(1, STRIKES)];
+        /// For how long it is watched so.
+        upgrade_window: Given<Duration> [Time(SECOND, DAY)];
+    }
+}
 
-static GC: Schema = Schema {
-    what: "gc",
-    fields: &[
-        field("interval", Shape::Duration),
-        field("disk_usage_threshold", Shape::Integer),
-        field("inode_usage_threshold", Shape::Integer),
-        field("max_allocs", Shape::Integer),
-        field("parallel_destroys", Shape::Integer),
-    ],
-};
+impl Scalar for QuarantineFor {
+    const SHAPE: Shape = Shape::Text;
 
-static PLUGIN: Schema = Schema {
-    what: "a plugin block",
-    fields: &[
-        field("file", Shape::Text),
-        field("source", Shape::Text),
-        field("digest", Shape::Text),
-        field("require_signature", Shape::Bool),
-        field("enabled", Shape::Bool),
-        field("config", Shape::Free),
-        once("grants", &GRANTS),
-        once("limits", &LIMITS),
-        once("failure", &FAILURE),
-        field("upgrade", Shape::Text),
-        hinted("args", "a plugin is no program; use config"),
-    ],
-};
+    fn read(value: Value, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
+        let at = value.span;
+        match text(value, field, cx)? {
+            text if text == "manual" => Some(Self::Manual),
+            text => {
+                let given = parse_duration(&text).ok();
+                let given = given.filter(|time| (SECOND..=QUARANTINE_MAX).contains(time));
+                if given.is_none() {
+                    let [least, most] = [SECOND, QUARANTINE_MAX].map(humantime::format_duration);
+                    cx.error(at, format!("quarantine must be {least} to {most}, or \"manual\""));
+                }
+                given.map(Self::Time)
+            }
+        }
+    }
 
-static LIMITS: Schema = Schema {
-    what: "limits",
-    fields: &[
-        field("call_wall", Shape::Duration),
-        field("call_cpu", Shape::Duration),
-        field("memory_mb", Shape::Integer),
-        field("table_elements", Shape::Integer),
-        field("instances", Shape::Integer),
-        field("memories", Shape::Integer),
-        field("tables", Shape::Integer),
-        field("file_mb", Shape::Integer),
-        field("compile_memory_mb", Shape::Integer),
-        field("compile_cpu", Shape::Duration),
-        field("compile_wall", Shape::Duration),
-        field("host_call_kb", Shape::Integer),
-        field("transfer_kb", Shape::Integer),
-        field("host_calls", Shape::Integer),
-        field("answer_kb", Shape::Integer),
-        field("log_kb_per_second", Shape::Integer),
-        field("handles", Shape::Integer),
-        field("random_kb", Shape::Integer),
-        field("recorded_calls", Shape::Integer),
-    ],
-};
-
-static FAILURE: Schema = Schema {
-    what: "failure",
-    fields: &[
-        field("retry_first", Shape::Duration),
-        field("retry_max", Shape::Duration),
-        field("strike_window", Shape::Duration),
-        field("strikes_max", Shape::Integer),
-        field("quarantine", Shape::Text),
-        field("upgrade_strikes", Shape::Integer),
-        field("upgrade_window", Shape::Duration),
-    ],
-};
+    fn json(&self) -> Json {
+        match self {
+            Self::Time(time) => humantime::format_duration(*time).to_string().into(),
+            Self::Manual => "manual".into(),
+        }
+    }
+}
 
 /// Read an agent's configuration, paths as they are written. An empty file is the default.
 ///
 /// # Errors
 /// Everything that is wrong, with places; never empty.
 pub fn agent_config(input: &[u8], file: &Path) -> Result<AgentConfig, Diagnostics> {
-    let name = file.display().to_string();
-    let mut sink = Sink::default();
-    let text = match text_of(input, CONFIG_FILE_BYTES_MAX, "the configuration", &mut sink) {
-        Ok(text) => text,
-        Err(before) => return Err(sink.finish(before, &name)),
-    };
-    let config = hcl::read(text, &mut sink)
-        .map(|body| agent(body, &mut Context::new(&mut sink, Format::Hcl)));
-    match config {
-        Some(mut config) if sink.is_empty() => {
-            let origins = config.plugins.values_mut().filter_map(|block| block.origin.as_mut());
-            origins.for_each(|origin| in_lines(origin, &name, text));
-            Ok(config)
-        }
-        _ => {
-            if sink.is_empty() {
-                sink.error(Span::default(), "the configuration cannot be used");
-            }
-            Err(sink.finish(text, &name))
-        }
+    let (mut config, text, _) = crate::text::whole(
+        input,
+        file,
+        CONFIG_FILE_BYTES_MAX,
+        "the configuration",
+        |text, sink| {
+            let body = hcl::read(text, sink)?;
+            Some(agent(Block::of_file(body), &mut Context::new(sink, Syntax::Hcl)))
+        },
+    )?;
+    let line = crate::text::lines_of(text);
+    for origin in config.plugins.values_mut().filter_map(|block| block.origin.as_mut()) {
+        origin.file = file.display().to_string();
+        line(&mut origin.line);
+        origin.lines.values_mut().for_each(&line);
     }
+    Ok(config)
 }
 
-/// What makes of a position in the text its line.
-pub(super) fn lines_of(text: &str) -> impl Fn(&mut u32) {
-    let breaks: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
-    move |at: &mut u32| {
-        let before = breaks.partition_point(|end| *end < *at as usize);
-        *at = u32::try_from(before + 1).unwrap_or(u32::MAX);
-    }
-}
-
-/// Positions in the text become lines of the file.
-fn in_lines(origin: &mut ConfigOrigin, file: &str, text: &str) {
-    let line = lines_of(text);
-    file.clone_into(&mut origin.file);
-    line(&mut origin.line);
-    origin.lines.values_mut().for_each(line);
-}
-
-/// The text, or what of it stands before the reported problem.
-pub(super) fn text_of<'a>(
-    input: &'a [u8],
-    max: u64,
-    what: &str,
-    sink: &mut Sink,
-) -> Result<&'a str, &'a str> {
-    if u64::try_from(input.len()).is_ok_and(|bytes| bytes > max) {
-        let message = format!("{what} has {} bytes; at most {max} are read", input.len());
-        sink.error(Span::default(), message);
-        return Err("");
-    }
-    let text = std::str::from_utf8(input).map_err(|error| {
-        let at = error.valid_up_to();
-        sink.error(Span::new(at, at + 1), "not a text file: this byte is not UTF-8");
-        let before = input.get(..at).and_then(|bytes| std::str::from_utf8(bytes).ok());
-        before.unwrap_or_default()
-    })?;
-    if let Some(at) = text.find('\0') {
-        sink.error(Span::new(at, at + 1), "not a text file: it contains the character NUL");
-        return Err(text);
-    }
-    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
-}
-
-fn agent(body: Body, cx: &mut Context<'_>) -> AgentConfig {
-    let mut reader = Reader::new(body, &AGENT, cx);
-    let node_name = not_empty("name", &mut reader, cx).map(|(name, _)| name);
-    let datacenter = not_empty("datacenter", &mut reader, cx).map(|(name, _)| name);
-    let host_ip = not_empty("host_ip", &mut reader, cx).and_then(|(text, at)| {
-        let address = text.parse::<IpAddr>();
-        let message =
-            || format!("{} is no IP address; write for example \"127.0.0.1\"", shown(&text));
-        address.map_err(|_| cx.error(at, message())).ok()
-    });
-    let data_dir = path("data_dir", &mut reader, cx);
-    let plugin_dir = path("plugin_dir", &mut reader, cx);
-    let jobs_dir = path("jobs_dir", &mut reader, cx);
-    let device_stats_interval = duration("device_stats_interval", INTERVAL, &mut reader, cx);
-    let gc = reader.block("gc").map(|block| gc(block, cx)).unwrap_or_default();
-    let node_meta = reader.text_map("meta", cx);
-    let trust = reader.block("trust").map(|block| trust(block, cx)).unwrap_or_default();
-    let registries = registries(reader.blocks("registry"), cx);
-    let plugins = plugins(reader.blocks("plugin"), cx);
-    reader.finish();
+fn agent(file: Block, cx: &mut Context<'_>) -> AgentConfig {
+    let keys = AgentKeys::read(file, cx);
     AgentConfig {
-        data_dir,
-        plugin_dir,
-        jobs_dir,
-        gc,
-        device_stats_interval,
-        node_name,
-        datacenter,
-        host_ip,
-        node_meta,
-        trust,
-        registries,
-        plugins,
+        node_name: keys.name.filled(cx),
+        datacenter: keys.datacenter.filled(cx),
+        host_ip: host_ip(keys.host_ip, cx),
+        data_dir: keys.data_dir.value,
+        plugin_dir: keys.plugin_dir.value,
+        jobs_dir: keys.jobs_dir.value,
+        device_stats_interval: keys.device_stats_interval.value,
+        gc: keys.gc.unwrap_or_default().over(GcConfig::default()),
+        node_meta: keys.meta,
+        trust: keys.trust.map(|block| trust(block, cx)).unwrap_or_default(),
+        registries: registries(keys.registries, cx),
+        plugins: plugins(keys.plugins, cx),
     }
 }
 
-fn gc(block: Block, cx: &mut Context<'_>) -> GcConfig {
-    let mut reader = Reader::new(block.body, &GC, cx);
-    let interval = duration("interval", INTERVAL, &mut reader, cx);
-    let config = GcConfig {
-        interval,
-        disk_usage_percent: reader.number("disk_usage_threshold", PERCENT, cx),
-        inode_usage_percent: reader.number("inode_usage_threshold", PERCENT, cx),
-        max_allocs: reader.number("max_allocs", GC_ALLOCS, cx),
-        parallel: reader.number("parallel_destroys", GC_PARALLEL, cx),
-    };
-    reader.finish();
-    config
+fn host_ip(given: Given<String>, cx: &mut Context<'_>) -> Option<IpAddr> {
+    let at = given.at;
+    let text = given.filled(cx)?;
+    let message = || format!("{} is no IP address; write for example \"127.0.0.1\"", shown(&text));
+    text.parse().map_err(|_| cx.error(at, message())).ok()
 }
 
-fn plugins(blocks: Vec<Block>, cx: &mut Context<'_>) -> BTreeMap<String, PluginBlock> {
+fn plugins(blocks: Vec<PluginKeys>, cx: &mut Context<'_>) -> BTreeMap<String, PluginBlock> {
     let mut plugins = BTreeMap::new();
     let mut names = BTreeSet::new();
-    for mut block in blocks {
-        let Some(label) = block.labels.drain(..).next() else {
-            continue;
-        };
-        if !names.insert(label.name.clone()) {
-            cx.error(label.span, format!("a plugin {} is here already", shown(&label.name)));
-        }
-        let name = checked(PluginName::new(label.name), label.span, cx);
-        let plugin = plugin(block, cx);
+    for keys in blocks {
+        cx.unique(&mut names, "a plugin", &keys.label);
+        let name = named(PluginName::new(&keys.label.name), keys.label.span, cx);
+        let plugin = plugin(keys, cx);
         if let Some(name) = name {
             plugins.entry(name.into()).or_insert(plugin);
         }
@@ -317,161 +270,41 @@ fn plugins(blocks: Vec<Block>, cx: &mut Context<'_>) -> BTreeMap<String, PluginB
     plugins
 }
 
-fn plugin(block: Block, cx: &mut Context<'_>) -> PluginBlock {
-    let offset = |span: Span| u32::try_from(span.start).unwrap_or(u32::MAX);
-    let line = offset(block.key.span);
-    let mut reader = Reader::new(block.body, &PLUGIN, cx);
-    let file = path("file", &mut reader, cx);
-    let source = source(&mut reader, cx);
-    let digest = digest_at("digest", &mut reader, cx);
-    let require_signature = reader.boolean("require_signature", cx);
-    let enabled = reader.boolean("enabled", cx);
-    let configured = reader.was_given("config");
-    let (config, places) = reader.free_with_places("config", cx);
-    let granted = reader.block("grants").map(|block| grants(block, cx));
-    let limited = reader.block("limits").map(|block| limits(block, cx));
-    let failing = reader.block("failure").map(|block| failure(block, cx));
-    let upgrade = upgrade(&mut reader, cx);
-    reader.finish();
-    let lines = places.into_iter().map(|(path, at)| (path, offset(at))).collect();
-    PluginBlock {
-        file,
-        source,
-        digest,
-        require_signature,
-        enabled,
-        config: configured.then_some(config),
-        grants: granted,
-        limits: limited.unwrap_or_default(),
-        failure: failing.unwrap_or_default(),
-        upgrade,
-        origin: Some(ConfigOrigin { file: String::new(), line, lines }),
+fn plugin(keys: PluginKeys, cx: &mut Context<'_>) -> PluginBlock {
+    if let (true, Some(at)) = (keys.file.was_given, keys.source.place()) {
+        cx.error(at, "file and source are two places; give one");
     }
-}
-
-fn limits(block: Block, cx: &mut Context<'_>) -> LimitOverrides {
-    let mut reader = Reader::new(block.body, &LIMITS, cx);
-    let call_wall = duration("call_wall", CALL_WALL, &mut reader, cx);
-    let limits = LimitOverrides {
-        call_wall,
-        call_cpu: duration("call_cpu", CALL_WALL, &mut reader, cx),
-        instances: reader.number("instances", INSTANCES, cx),
-        memories: reader.number("memories", MEMORIES, cx),
-        tables: reader.number("tables", TABLES, cx),
-        file_mb: reader.number("file_mb", FILE_MB, cx),
-        compile_memory_mb: reader.number("compile_memory_mb", COMPILE_MEMORY_MB, cx),
-        compile_cpu: duration("compile_cpu", COMPILE_CPU, &mut reader, cx),
-        compile_wall: duration("compile_wall", COMPILE_WALL, &mut reader, cx),
-        host_call_kb: reader.number("host_call_kb", HOST_CALL_KB, cx),
-        memory_mb: reader.number("memory_mb", MEMORY_MB, cx),
-        table_elements: reader.number("table_elements", TABLE_ELEMENTS, cx),
-        transfer_kb: reader.number("transfer_kb", TRANSFER_KB, cx),
-        host_calls: reader.number("host_calls", HOST_CALLS, cx),
-        answer_kb: reader.number("answer_kb", ANSWER_KB, cx),
-        log_kb_per_second: reader.number("log_kb_per_second", LOG_KB_PER_SECOND, cx),
-        handles: reader.number("handles", HANDLES, cx),
-        random_kb: reader.number("random_kb", RANDOM_KB, cx),
-        recorded_calls: reader.number("recorded_calls", RECORDED_CALLS, cx),
+    let digest = |text: String| text.parse().map_err(|error| format!("digest: {error}"));
+    let upgrade = |text: String| match text.as_str() {
+        "manual" => Ok(UpgradeMode::Manual),
+        "auto" => Ok(UpgradeMode::Auto),
+        _ => Err("upgrade must be \"manual\" or \"auto\""),
     };
-    reader.finish();
-    limits
+    let lines = keys.config.places.into_iter().map(|(path, at)| (path, offset(at))).collect();
+    PluginBlock {
+        file: keys.file.value,
+        source: keys.source.parsed(cx, |text| text.parse::<Reference>()),
+        digest: keys.digest.parsed(cx, digest),
+        require_signature: keys.require_signature.value,
+        enabled: keys.enabled.value,
+        config: keys.config.was_given.then_some(keys.config.members),
+        grants: keys.grants.map(|grants| grants.grants(cx)),
+        limits: keys.limits.unwrap_or_default().over(LimitOverrides::default()),
+        failure: failure(keys.failure.unwrap_or_default(), cx),
+        upgrade: keys.upgrade.parsed(cx, upgrade).unwrap_or_default(),
+        origin: Some(ConfigOrigin { file: String::new(), line: offset(keys.at), lines }),
+    }
 }
 
-fn failure(block: Block, cx: &mut Context<'_>) -> FailurePolicy {
-    let mut reader = Reader::new(block.body, &FAILURE, cx);
-    let default = FailurePolicy::default();
-    let mut given = |name, range| duration(name, range, &mut reader, cx);
-    let retry_first = given("retry_first", RETRY).unwrap_or(default.retry_first);
+fn failure(keys: FailureKeys, cx: &mut Context<'_>) -> FailurePolicy {
+    let mut base = FailurePolicy::default();
     // A long first wait without a bound of its own is its own bound.
-    let retry_max = given("retry_max", RETRY).unwrap_or(default.retry_max.max(retry_first));
-    let strike_window = given("strike_window", STRIKE_WINDOW).unwrap_or(default.strike_window);
-    if retry_max < retry_first {
-        let shown = humantime::format_duration(retry_first);
-        cx.error(block.key.span, format!("retry_max must be at least retry_first, {shown}"));
+    base.retry_max = base.retry_max.max(keys.retry_first.value.unwrap_or_default());
+    let at = keys.at;
+    let policy = keys.over(base);
+    if policy.retry_max < policy.retry_first {
+        let shown = humantime::format_duration(policy.retry_first);
+        cx.error(at, format!("retry_max must be at least retry_first, {shown}"));
     }
-    let strikes_max = reader.number("strikes_max", STRIKES, cx).unwrap_or(default.strikes_max);
-    let quarantine = quarantine(&mut reader, cx).unwrap_or(default.quarantine);
-    let upgrade_strikes =
-        reader.number("upgrade_strikes", STRIKES, cx).unwrap_or(default.upgrade_strikes);
-    let upgrade_window = duration("upgrade_window", STRIKE_WINDOW, &mut reader, cx)
-        .unwrap_or(default.upgrade_window);
-    reader.finish();
-    FailurePolicy {
-        retry_first,
-        retry_max,
-        strike_window,
-        strikes_max,
-        quarantine,
-        upgrade_strikes,
-        upgrade_window,
-    }
-}
-
-/// `upgrade`: who does it.
-fn upgrade(reader: &mut Reader, cx: &mut Context<'_>) -> UpgradeMode {
-    match reader.text("upgrade", cx) {
-        None => UpgradeMode::default(),
-        Some((text, _)) if text == "manual" => UpgradeMode::Manual,
-        Some((text, _)) if text == "auto" => UpgradeMode::Auto,
-        Some((_, at)) => {
-            cx.error(at, "upgrade must be \"manual\" or \"auto\"");
-            UpgradeMode::default()
-        }
-    }
-}
-
-/// `quarantine`: a duration, or `manual`.
-fn quarantine(reader: &mut Reader, cx: &mut Context<'_>) -> Option<QuarantineFor> {
-    let (text, at) = reader.text("quarantine", cx)?;
-    if text == "manual" {
-        return Some(QuarantineFor::Manual);
-    }
-    let given = parse_duration(&text).ok().filter(|time| QUARANTINE.contains(time));
-    if given.is_none() {
-        let (least, most) = (
-            humantime::format_duration(*QUARANTINE.start()),
-            humantime::format_duration(*QUARANTINE.end()),
-        );
-        cx.error(at, format!("quarantine must be {least} to {most}, or \"manual\""));
-    }
-    given.map(QuarantineFor::Time)
-}
-
-/// A duration within `range`.
-fn duration(
-    name: &'static str,
-    range: RangeInclusive<Duration>,
-    reader: &mut Reader,
-    cx: &mut Context<'_>,
-) -> Option<Duration> {
-    let (duration, at) = reader.duration(name, cx)?;
-    if range.contains(&duration) {
-        return Some(duration);
-    }
-    let (least, most) =
-        (humantime::format_duration(*range.start()), humantime::format_duration(*range.end()));
-    cx.error(at, format!("{name} must be {least} to {most}"));
-    None
-}
-
-/// A text that must say something.
-fn not_empty(
-    name: &'static str,
-    reader: &mut Reader,
-    cx: &mut Context<'_>,
-) -> Option<(String, Span)> {
-    let (text, at) = reader.text(name, cx)?;
-    if text.trim().is_empty() || text.contains('\0') {
-        cx.error(at, format!("{name} must not be empty; leave it out for the default"));
-        return None;
-    }
-    Some((text, at))
-}
-
-pub(super) fn path(
-    name: &'static str,
-    reader: &mut Reader,
-    cx: &mut Context<'_>,
-) -> Option<PathBuf> {
-    not_empty(name, reader, cx).map(|(text, _)| PathBuf::from(text))
+    policy
 }

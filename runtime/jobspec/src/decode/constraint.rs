@@ -1,12 +1,11 @@
 //! Constraints and affinities, with the short forms `version = "…"`, `regexp = "…"` and so on.
 
-use super::super::diagnostic::{Span, shown};
-use super::super::schema::Schema;
-use super::super::tree::Block;
-use super::group::inner;
-use super::{Context, Reader};
+use crate::diagnostic::{Span, shown};
+use crate::keys::Bounds::Whole;
+use crate::keys::{Context, Given, keys};
 use ostler_model::job::{Affinity, Constraint, Operator};
 
+/// All words of operators; of one with several, the first is written.
 const OPERATORS: [(&str, Operator); 18] = [
     ("=", Operator::Equal),
     ("==", Operator::Equal),
@@ -28,117 +27,148 @@ const OPERATORS: [(&str, Operator); 18] = [
     ("", Operator::Equal),
 ];
 
-/// Operators that may stand as a key: `regexp = "…"`.
-const SHORT: [(&str, Operator); 6] = [
-    ("version", Operator::Version),
-    ("semver", Operator::Semver),
-    ("regexp", Operator::Regexp),
-    ("set_contains", Operator::SetContainsAll),
-    ("set_contains_all", Operator::SetContainsAll),
-    ("set_contains_any", Operator::SetContainsAny),
-];
-
 /// Nomad's operators on other allocations of the job.
 const LATER: [&str; 2] = ["distinct_hosts", "distinct_property"];
 
-/// Decode `constraint` blocks.
-pub(super) fn constraints(blocks: Vec<Block>, cx: &mut Context<'_>) -> Vec<Constraint> {
-    let Some(schema) = inner(&super::super::schema::JOB, "constraint") else {
-        return Vec::new();
-    };
-    let mut constraints = Vec::with_capacity(blocks.len());
-    for block in blocks {
-        let header = block.key.span;
-        let mut reader = Reader::new(block.body, schema, cx);
-        constraints.extend(rule(&mut reader, header, "a constraint", cx));
-        reader.finish();
-    }
-    constraints
-}
+/// Weight of an affinity without one.
+pub(super) const PREFERRED: i8 = 50;
 
-/// Decode `affinity` blocks.
-pub(super) fn affinities(blocks: Vec<Block>, cx: &mut Context<'_>) -> Vec<Affinity> {
-    let Some(schema) = affinity_schema() else {
-        return Vec::new();
-    };
-    let mut affinities = Vec::with_capacity(blocks.len());
-    for block in blocks {
-        let header = block.key.span;
-        let mut reader = Reader::new(block.body, schema, cx);
-        let weight = reader.integer("weight", -100..=100, cx);
-        if let Some((0, at)) = weight {
-            cx.error(at, "an affinity of weight 0 has no effect; use −100 to 100 without 0");
+/// The keys of a constraint and of an affinity, which has a weight beside them.
+macro_rules! rule_keys {
+    ($name:ident: $what:literal { $($weight:tt)* } not_yet { $($later:tt)* }) => {
+        keys! {
+            struct $name: $what {
+                /// What is looked at: `${attr.…}`, `${meta.…}`, `${node.…}`, `${device.…}`.
+                left "attribute" / LTarget: Given<String>, "needed";
+                /// How it is compared: `=`, `!=`, `<`, `<=`, `>`, `>=`, `version`, `semver`, `regexp`,
+                /// `set_contains`, `set_contains_any`, `is_set`, `is_not_set`.
+                operator / Operand: Given<String>, "`=`";
+                /// What with; not needed by `is_set` and `is_not_set`.
+                right "value" / RTarget: Given<String>, "needed";
+                $($weight)*
+                /// Short for the operator and the value.
+                version: Given<String>, "none";
+                /// Short for the operator and the value.
+                semver: Given<String>, "none";
+                /// Short for the operator and the value.
+                regexp: Given<String>, "none";
+                /// Short for the operator and the value.
+                set_contains: Given<String>, "none";
+                /// Short for the operator `set_contains` and the value.
+                set_contains_all: Given<String>, "none";
+                /// Short for the operator and the value.
+                set_contains_any: Given<String>, "none";
+            }
+            not_yet { $($later)* }
         }
-        let rule = rule(&mut reader, header, "an affinity", cx);
-        reader.finish();
-        // Nomad's default.
-        let weight = weight.map_or(50, |(weight, _)| i8::try_from(weight).unwrap_or(50));
-        affinities.extend(rule.map(|rule| Affinity { rule, weight }));
-    }
-    affinities
-}
 
-fn affinity_schema() -> Option<&'static Schema> {
-    let mut schema = &super::super::schema::JOB;
-    for name in ["group", "task", "resources", "device", "affinity"] {
-        schema = inner(schema, name)?;
-    }
-    Some(schema)
-}
-
-fn rule(reader: &mut Reader, header: Span, what: &str, cx: &mut Context<'_>) -> Option<Constraint> {
-    let left = reader.text("attribute", cx);
-    let operator_text = reader.text("operator", cx);
-    let value = reader.text("value", cx);
-    let mut short: Option<(Operator, String)> = None;
-    for (key, operator) in SHORT {
-        let Some((text, at)) = reader.text(key, cx) else {
-            continue;
-        };
-        if short.is_some() || operator_text.is_some() || value.is_some() {
-            cx.error(at, format!("{what} compares once; use {key} or operator and value"));
+        impl $name {
+            fn rule(self, cx: &mut Context<'_>) -> Option<Constraint> {
+                let short = [
+                    (Operator::Version, self.version),
+                    (Operator::Semver, self.semver),
+                    (Operator::Regexp, self.regexp),
+                    (Operator::SetContainsAll, self.set_contains),
+                    (Operator::SetContainsAll, self.set_contains_all),
+                    (Operator::SetContainsAny, self.set_contains_any),
+                ];
+                rule($what, self.at, [self.left, self.right], self.operator, short, cx)
+            }
         }
-        short = Some((operator, text));
-    }
-    let (operator, right) = match short {
-        Some((operator, right)) => (operator, right),
-        None => {
-            let operator = operator(operator_text, cx)?;
-            let unary = matches!(operator, Operator::IsSet | Operator::IsNotSet);
-            match value {
-                Some((right, _)) => (operator, right),
-                None if unary || reader.was_given("value") => (operator, String::new()),
-                None => {
-                    let value = cx.name("value", "RTarget");
-                    cx.error(header, format!("{what} needs a {value} to compare with"));
-                    return None;
+
+        impl From<&Constraint> for $name {
+            fn from(rule: &Constraint) -> Self {
+                Self {
+                    left: rule.left.clone().into(),
+                    operator: word(rule.operator).to_owned().into(),
+                    right: rule.right.clone().into(),
+                    ..Self::default()
                 }
             }
         }
     };
-    let Some((left, _)) = left else {
-        if !reader.was_given("attribute") {
-            let attribute = cx.name("attribute", "LTarget");
-            cx.error(header, format!("{what} needs an {attribute} to look at"));
-        }
-        return None;
-    };
-    Some(Constraint { left, operator, right })
 }
 
-fn operator(given: Option<(String, Span)>, cx: &mut Context<'_>) -> Option<Operator> {
-    let Some((text, at)) = given else {
-        return Some(Operator::Equal);
+rule_keys! {
+    ConstraintKeys: "a constraint" {} not_yet { "distinct_hosts"; "distinct_property"; }
+}
+rule_keys! {
+    AffinityKeys: "an affinity" {
+        /// How much is preferred what fits; below 0, what does not. Not 0.
+        weight / Weight: Given<i8> [Whole(-100, 100)] = PREFERRED;
+    } not_yet {}
+}
+
+/// How an operator is written.
+fn word(operator: Operator) -> &'static str {
+    OPERATORS
+        .iter()
+        .find(|(_, known)| *known == operator)
+        .map(|(word, _)| *word)
+        .unwrap_or_default()
+}
+
+/// Decode `constraint` blocks.
+pub(super) fn constraints(blocks: Vec<ConstraintKeys>, cx: &mut Context<'_>) -> Vec<Constraint> {
+    blocks.into_iter().filter_map(|keys| keys.rule(cx)).collect()
+}
+
+/// Decode `affinity` blocks.
+pub(super) fn affinities(blocks: Vec<AffinityKeys>, cx: &mut Context<'_>) -> Vec<Affinity> {
+    let affinity = |keys: AffinityKeys| {
+        let weight = keys.weight.value.unwrap_or(PREFERRED);
+        if weight == 0 {
+            let message = "an affinity of weight 0 has no effect; use −100 to 100 without 0";
+            cx.error(keys.weight.at, message);
+        }
+        Some(Affinity { rule: keys.rule(cx)?, weight })
     };
+    blocks.into_iter().filter_map(affinity).collect()
+}
+
+fn rule(
+    what: &str,
+    header: Span,
+    [left, right]: [Given<String>; 2],
+    operator: Given<String>,
+    short: [(Operator, Given<String>); 6],
+    cx: &mut Context<'_>,
+) -> Option<Constraint> {
+    let mut compared: Option<(Operator, String)> = None;
+    for (of, given) in short {
+        let key = given.key;
+        let Some((text, at)) = given.placed() else { continue };
+        if compared.is_some() || operator.value.is_some() || right.value.is_some() {
+            cx.error(at, format!("{what} compares once; use {key} or operator and value"));
+        }
+        compared = Some((of, text));
+    }
+    let (operator, value) = match compared {
+        Some(compared) => compared,
+        None => {
+            let operator = self::operator(operator, cx)?;
+            let unary = matches!(operator, Operator::IsSet | Operator::IsNotSet);
+            if right.value.is_none() && !unary && !right.was_given {
+                return cx.refuse(header, format!("{what} needs a {} to compare with", right.key));
+            }
+            (operator, right.value.unwrap_or_default())
+        }
+    };
+    if left.value.is_none() && !left.was_given {
+        cx.error(header, format!("{what} needs an {} to look at", left.key));
+    }
+    Some(Constraint { left: left.value?, operator, right: value })
+}
+
+fn operator(given: Given<String>, cx: &mut Context<'_>) -> Option<Operator> {
+    let Some((text, at)) = given.placed() else { return Some(Operator::Equal) };
     if let Some((_, operator)) = OPERATORS.iter().find(|(name, _)| *name == text) {
         return Some(*operator);
     }
     if LATER.contains(&text.as_str()) {
-        cx.error(at, format!("{text} is valid in Nomad, not supported by Ostler yet"));
-        return None;
+        return cx.refuse(at, format!("{text} is valid in Nomad, not supported by Ostler yet"));
     }
-    let names = OPERATORS.iter().map(|(name, _)| *name);
-    let instead = cx.sink.nearest(&text, names);
+    let instead = cx.sink.nearest(&text, OPERATORS.iter().map(|(name, _)| *name));
     cx.sink.suggest(at, format!("{} is no operator of a constraint", shown(&text)), instead);
     None
 }

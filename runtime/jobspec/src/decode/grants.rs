@@ -1,209 +1,222 @@
 //! The `grants` block of a plugin.
 
 use std::collections::BTreeSet;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use super::super::diagnostic::{Span, shown};
-use super::super::schema::{Schema, Shape};
-use super::super::tree::{Block, ValueKind};
-use super::agent::{field, labelled, once};
-use super::reader::{as_text, wrong};
-use super::{Context, Reader};
+use crate::diagnostic::{Span, shown};
+use crate::keys::Bounds::Whole;
+use crate::keys::{Arguments, Context, Given, Keys, Texts, keys};
+use crate::tree::Key;
 use ostler_model::config::{AnswerGrants, CommandGrant, FileGrant, Grants, NodeGrant};
 use ostler_model::endpoint::{Endpoint, EndpointError};
 use ostler_model::ids::PluginName;
 use ostler_model::isolation::{IsolationGrant, Part};
 use ostler_model::variables::is_reserved;
 
-pub(super) static GRANTS: Schema = Schema {
-    what: "grants",
-    fields: &[
-        labelled("files", &FILES),
-        labelled("command", &COMMAND),
-        field("process", Shape::Bool),
-        once("isolation", &ISOLATION),
-        field("users", Shape::TextList),
-        field("programs", Shape::TextList),
-        field("dirs", Shape::TextList),
-        field("wasm_task", Shape::Bool),
-        field("connect", Shape::TextList),
-        field("env", Shape::TextList),
-        field("deny", Shape::TextList),
-        labelled("mounts", &FILES),
-        labelled("device_nodes", &NODES),
-        field("task_env", Shape::TextList),
-        field("groups", Shape::TextList),
-        field("driver", Shape::Text),
-        field("attributes", Shape::TextList),
-    ],
-};
+keys! {
+    struct GrantKeys: "grants" {
+        /// A directory that the plugin may read.
+        files: Vec<FileKeys>;
+        /// A program that it may run, by its full path.
+        commands "command": Vec<CommandKeys>;
+        /// Task processes.
+        process: Given<bool> = false;
+        /// Only processes that are isolated, and how ([what they see](native-tasks.md)).
+        isolation: Option<IsolationKeys>;
+        /// Users that tasks may run as, by name or pattern.
+        users: Texts, "none but the agent's own";
+        /// Programs that may be started, by full path or pattern.
+        programs: Texts, "any";
+        /// Where `programs` may be started besides the task's directories.
+        dirs: Texts, "none";
+        /// WASM tasks.
+        wasm_task: Given<bool> = false;
+        /// TCP endpoints that it may connect to: `host:port`, `10.0.0.0/8:443`, `host:*`.
+        connect: Texts, "none";
+        /// Variables of the agent's environment that it sees, by name or pattern.
+        env: Texts, "none";
+        /// What it imports and is refused: the word of a grant or the name of a package.
+        deny: Texts, "nothing";
+        /// A path of the node that its answers may show to tasks.
+        mounts: Vec<FileKeys>;
+        /// Device nodes that its answers may assign to tasks, by full path or pattern.
+        device_nodes: Vec<NodeKeys>;
+        /// Variables of tasks that its answers may set, besides those with its prefix.
+        task_env: Texts, "none";
+        /// Device groups that it may announce, besides those of the vendor it is called as.
+        groups: Texts, "none";
+        /// The name that a driver may take in place of its block's.
+        driver: Given<String>, "the block's";
+        /// Attributes below `driver.NAME.` that it may publish.
+        attributes: Texts, "any";
+    }
+}
+
+keys! {
+    struct IsolationKeys: "isolation" {
+        /// Parts that a process may lack: `mounts`, `pids`, `ipc`, `network`, `user`,
+        /// `privileges`, `seccomp`, `landlock`.
+        without: Texts, "none";
+        /// What is shown read-only.
+        base: Texts, "the system's directories";
+        /// What of that is not shown, beside what never is.
+        hidden: Texts, "nothing more";
+        /// Directories of the node that jobs may have mounted, by path or pattern.
+        mounts: Texts, "none";
+        /// Capabilities that jobs may ask for.
+        capabilities: Texts, "none";
+        /// User of tasks whose job names none.
+        user: Given<String>, "`nobody`";
+        /// Processes and threads of one task; the kernel can number so many at most.
+        processes_max: Given<u32> [Whole(1, 4_194_304)], "`4096`";
+    }
+}
+
+keys! {
+    struct FileKeys: "files", label Name {
+        /// Also write.
+        write: Given<bool> = false;
+    }
+}
+
+keys! {
+    struct CommandKeys: "command", label Name {
+        /// Allowed argument lists; `*` stands for any characters, `**` for any further arguments.
+        args: Given<Arguments>, "no arguments";
+    }
+}
+
+keys! {
+    struct NodeKeys: "device_nodes", label Name {
+        /// Of `r` (read), `w` (write) and `m` (mknod).
+        permissions: Given<String> = "rw";
+    }
+}
 
 /// What can be denied by the word that grants it; everything else by the name of its package.
 const DENIABLE: [&str; 5] = ["files", "command", "process", "wasm_task", "connect"];
 
-static NODES: Schema =
-    Schema { what: "device_nodes", fields: &[field("permissions", Shape::Text)] };
-/// One process is the least that runs; what the kernel can number at most.
-const PROCESSES: RangeInclusive<i64> = 1..=4_194_304;
-
-static ISOLATION: Schema = Schema {
-    what: "isolation",
-    fields: &[
-        field("without", Shape::TextList),
-        field("base", Shape::TextList),
-        field("hidden", Shape::TextList),
-        field("mounts", Shape::TextList),
-        field("capabilities", Shape::TextList),
-        field("user", Shape::Text),
-        field("processes_max", Shape::Integer),
-    ],
-};
-
-static FILES: Schema = Schema { what: "files", fields: &[field("write", Shape::Bool)] };
-
-static COMMAND: Schema = Schema { what: "command", fields: &[field("args", Shape::TextList)] };
-
-pub(super) fn grants(block: Block, cx: &mut Context<'_>) -> Grants {
-    let mut reader = Reader::new(block.body, &GRANTS, cx);
-    let files = paths(reader.blocks("files"), cx);
-    let mut commands = Vec::new();
-    for (program, at, block) in targets(reader.blocks("command"), cx) {
-        if !program.is_absolute() {
-            cx.error(at, "a command is granted by its full path, as in \"/usr/bin/nvidia-smi\"");
-        }
-        let mut reader = Reader::new(block.body, &COMMAND, cx);
-        let args = argument_lists(&mut reader, cx);
-        reader.finish();
-        commands.push(CommandGrant { program, args });
-    }
-    let process = reader.boolean("process", cx).unwrap_or(false);
-    let users = reader.texts("users", cx);
-    let programs = reader.texts("programs", cx);
-    let dirs = reader.texts("dirs", cx);
-    let isolated = reader.place("isolation");
-    let isolation = reader.block("isolation").map(|block| isolation(block, cx));
-    if let (false, Some(at)) = (process, isolated) {
-        cx.error(at, "isolation narrows process; write process = true beside it");
-    }
-    if !process {
-        for (name, given) in [("users", &users), ("programs", &programs)] {
-            if let Some((_, at)) = given {
-                cx.error(*at, format!("{name} narrows process; write process = true beside it"));
+impl GrantKeys {
+    /// What is granted.
+    pub(super) fn grants(self, cx: &mut Context<'_>) -> Grants {
+        let process = self.process.get();
+        let narrowing = [("users", self.users.place()), ("programs", self.programs.place())];
+        let isolated = ("isolation", self.isolation.as_ref().map(|block| block.at));
+        for (name, at) in narrowing.into_iter().chain([isolated]).filter(|_| !process) {
+            if let Some(at) = at {
+                cx.error(at, format!("{name} narrows process; write process = true beside it"));
             }
         }
+        if let (Some(at), None) = (self.dirs.place(), &self.programs.value) {
+            cx.error(at, "dirs are where programs may be started; write programs beside it");
+        }
+        let full = |wanted: &'static str| move |p: &str| (!p.starts_with('/')).then_some(wanted);
+        self.programs
+            .check(cx, full("a program is granted by its full path, as in \"/opt/app/*\""));
+        self.dirs.check(cx, full("a directory is granted by its full path, as in \"/srv/*\""));
+        self.env.check(cx, variable);
+        self.task_env.check(cx, variable);
+        self.task_env.check(cx, |name| {
+            let what = "says which code a task runs or where it finds things";
+            (is_reserved(name.trim_end_matches('*')) || is_reserved(name))
+                .then(|| format!("{} {what}: no plugin sets it for a task", shown(name)))
+        });
+        self.groups.check(cx, |pattern| {
+            (pattern.is_empty() || pattern.split('/').take(3).any(str::is_empty))
+                .then_some("device groups are granted as in \"vendor/type/*\"")
+        });
+        let nodes = targets(self.device_nodes, cx).into_iter().map(|one| node(one, cx));
+        let nodes = Some(nodes.collect::<Vec<_>>()).filter(|nodes| !nodes.is_empty());
+        let mut grants = Grants {
+            files: files(self.files, cx),
+            commands: targets(self.commands, cx).into_iter().map(|one| command(one, cx)).collect(),
+            process,
+            isolation: self.isolation.map(|block| isolation(block, cx)),
+            users: self.users.plain().unwrap_or_default(),
+            programs: self.programs.plain(),
+            dirs: self.dirs.plain().unwrap_or_default(),
+            wasm_task: self.wasm_task.get(),
+            connect: endpoints(self.connect, cx),
+            env: self.env.plain().unwrap_or_default(),
+            deny: Vec::new(),
+            answers: AnswerGrants {
+                mounts: (!self.mounts.is_empty()).then(|| files(self.mounts, cx)),
+                device_nodes: nodes,
+                task_env: self.task_env.plain(),
+                groups: self.groups.plain(),
+                driver: self.driver.parsed(cx, |name| PluginName::new(&name).map(|_| name)),
+                attributes: self.attributes.plain(),
+            },
+        };
+        check_denied(&self.deny, &grants, cx);
+        grants.deny = self.deny.plain().unwrap_or_default();
+        grants
     }
-    if let Some((_, at)) = dirs.as_ref().filter(|_| programs.is_none()) {
-        cx.error(*at, "dirs are where programs may be started; write programs beside it");
-    }
-    let full = "a program is granted by its full path, as in \"/opt/app/*\"";
-    let programs = programs.map(|programs| full_paths(programs.0, full, cx));
-    let full = "a directory is granted by its full path, as in \"/srv/*\"";
-    let dirs = dirs.map(|dirs| full_paths(dirs.0, full, cx)).unwrap_or_default();
-    let wasm_task = reader.boolean("wasm_task", cx).unwrap_or(false);
-    let connect = reader.texts("connect", cx).map(|(places, _)| endpoints(places, cx));
-    let env = reader.texts("env", cx).map(|(names, _)| variables(names, cx));
-    let denied = reader.texts("deny", cx);
-    let answers = answers(&mut reader, cx);
-    reader.finish();
-    let mut grants = Grants {
-        files,
-        commands,
-        process,
-        isolation,
-        users: users.map(|(users, _)| plain_texts(users)).unwrap_or_default(),
-        programs,
-        dirs,
-        wasm_task,
-        connect: connect.unwrap_or_default(),
-        env: env.unwrap_or_default(),
-        deny: Vec::new(),
-        answers,
-    };
-    if let Some((denied, _)) = denied {
-        grants.deny = deny(denied, &grants, cx);
-    }
-    grants
 }
 
-/// What is granted to answers. See [`AnswerGrants`].
-fn answers(reader: &mut Reader, cx: &mut Context<'_>) -> AnswerGrants {
-    let mounts = Some(reader.blocks("mounts")).filter(|blocks| !blocks.is_empty());
-    let nodes = Some(reader.blocks("device_nodes")).filter(|blocks| !blocks.is_empty());
-    let task_env = reader.texts("task_env", cx).map(|(names, _)| {
-        for (name, at) in &names {
-            if is_reserved(name.trim_end_matches('*')) || is_reserved(name) {
-                let what = "says which code a task runs or where it finds things";
-                cx.error(*at, format!("{} {what}: no plugin sets it for a task", shown(name)));
-            }
+fn variable(name: &str) -> Option<&'static str> {
+    (name.is_empty() || name.contains(['=', '\0']))
+        .then_some("the name of a variable, or a pattern such as \"LC_*\", is wanted here")
+}
+
+fn endpoints(places: Texts, cx: &mut Context<'_>) -> Vec<Endpoint> {
+    let endpoint = |(place, at): (String, Span)| {
+        place.parse().map_err(|error: EndpointError| cx.error(at, error.to_string())).ok()
+    };
+    places.value.into_iter().flatten().filter_map(endpoint).collect()
+}
+
+/// Blocks whose label is a path; the same path twice is reported.
+fn targets<K: Keys>(blocks: Vec<K>, cx: &mut Context<'_>) -> Vec<(PathBuf, Span, K)> {
+    let mut seen = BTreeSet::new();
+    let mut targets = Vec::with_capacity(blocks.len());
+    for block in blocks {
+        let Key { name, span } = block.label().clone();
+        if name.is_empty() {
+            cx.error(span, "a path must not be empty");
+            continue;
         }
-        variables(names, cx)
-    });
-    let groups = reader.texts("groups", cx).map(|(patterns, _)| {
-        for (pattern, at) in &patterns {
-            if pattern.is_empty() || pattern.split('/').take(3).any(str::is_empty) {
-                cx.error(*at, "device groups are granted as in \"vendor/type/*\"");
-            }
+        if !seen.insert(name.clone()) {
+            cx.error(span, format!("{} is granted here already", shown(&name)));
         }
-        plain_texts(patterns)
-    });
-    let driver = reader.text("driver", cx).and_then(|(name, at)| match PluginName::new(&name) {
-        Ok(_) => Some(name),
-        Err(error) => {
-            cx.error(at, error.to_string());
-            None
-        }
-    });
-    let attributes = reader.texts("attributes", cx).map(|(names, _)| plain_texts(names));
-    AnswerGrants {
-        mounts: mounts.map(|blocks| paths(blocks, cx)),
-        device_nodes: nodes.map(|blocks| device_nodes(blocks, cx)),
-        task_env,
-        groups,
-        driver,
-        attributes,
+        targets.push((PathBuf::from(name), span, block));
     }
+    targets
 }
 
 /// Directories that may be read, or with `write = true` also written.
-fn paths(blocks: Vec<Block>, cx: &mut Context<'_>) -> Vec<FileGrant> {
-    let mut files = Vec::new();
-    for (path, _, block) in targets(blocks, cx) {
-        let mut reader = Reader::new(block.body, &FILES, cx);
-        let write = reader.boolean("write", cx).unwrap_or(false);
-        reader.finish();
-        files.push(FileGrant { path, write });
-    }
-    files
+fn files(blocks: Vec<FileKeys>, cx: &mut Context<'_>) -> Vec<FileGrant> {
+    let targets = targets(blocks, cx).into_iter();
+    targets.map(|(path, _, keys)| FileGrant { path, write: keys.write.get() }).collect()
 }
 
-fn device_nodes(blocks: Vec<Block>, cx: &mut Context<'_>) -> Vec<NodeGrant> {
-    let mut nodes = Vec::new();
-    for (path, at, block) in targets(blocks, cx) {
-        if !path.is_absolute() {
-            cx.error(at, "device nodes are granted by their full path, as in \"/dev/dri/*\"");
-        }
-        let mut reader = Reader::new(block.body, &NODES, cx);
-        let permissions = match reader.text("permissions", cx) {
-            Some((given, _)) if !given.is_empty() && given.chars().all(|c| "rwm".contains(c)) => {
-                given
-            }
-            Some((_, at)) => {
-                cx.error(at, "permissions are of r (read), w (write) and m (mknod), as in \"rw\"");
-                String::new()
-            }
-            None => "rw".to_owned(),
-        };
-        reader.finish();
-        nodes.push(NodeGrant { path: path.to_string_lossy().into_owned(), permissions });
+fn command(
+    (program, at, keys): (PathBuf, Span, CommandKeys),
+    cx: &mut Context<'_>,
+) -> CommandGrant {
+    if !program.is_absolute() {
+        cx.error(at, "a command is granted by its full path, as in \"/usr/bin/nvidia-smi\"");
     }
-    nodes
+    let args = keys.args.value.map_or_else(|| vec![Vec::new()], |lists| lists.0);
+    CommandGrant { program, args }
+}
+
+fn node((path, at, keys): (PathBuf, Span, NodeKeys), cx: &mut Context<'_>) -> NodeGrant {
+    if !path.is_absolute() {
+        cx.error(at, "device nodes are granted by their full path, as in \"/dev/dri/*\"");
+    }
+    let at = keys.permissions.at;
+    let permissions = keys.permissions.get();
+    if permissions.is_empty() || !permissions.chars().all(|c| "rwm".contains(c)) {
+        cx.error(at, "permissions are of r (read), w (write) and m (mknod), as in \"rw\"");
+    }
+    NodeGrant { path: path.to_string_lossy().into_owned(), permissions }
 }
 
 /// What is imported and refused. Nothing is both granted and denied.
-fn deny(given: Vec<(String, Span)>, grants: &Grants, cx: &mut Context<'_>) -> Vec<String> {
-    for (word, at) in &given {
-        let granted = match word.as_str() {
+fn check_denied(given: &Texts, grants: &Grants, cx: &mut Context<'_>) {
+    given.check(cx, |word| {
+        let granted = match word {
             "files" => !grants.files.is_empty(),
             "command" => !grants.commands.is_empty(),
             "process" => grants.process,
@@ -211,143 +224,40 @@ fn deny(given: Vec<(String, Span)>, grants: &Grants, cx: &mut Context<'_>) -> Ve
             "connect" => !grants.connect.is_empty(),
             _ => false,
         };
-        if granted {
-            cx.error(*at, format!("{} is granted here as well", shown(word)));
-        } else if !DENIABLE.contains(&word.as_str()) && !word.contains(':') {
-            let words = DENIABLE.join(", ");
-            let what = format!("{} cannot be denied; {words} can", shown(word));
-            cx.error(*at, format!("{what}, and interfaces by name, as in \"wasi:http\""));
+        let (words, shown) = (DENIABLE.join(", "), shown(word));
+        match DENIABLE.contains(&word) || word.contains(':') {
+            _ if granted => Some(format!("{shown} is granted here as well")),
+            true => None,
+            false => Some(format!(
+                "{shown} cannot be denied; {words} can, and interfaces by name, as in \"wasi:http\""
+            )),
         }
-    }
-    plain_texts(given)
+    });
 }
 
 /// How processes are isolated, and what they may do without.
-fn isolation(block: Block, cx: &mut Context<'_>) -> IsolationGrant {
-    let mut reader = Reader::new(block.body, &ISOLATION, cx);
-    let mut grant = IsolationGrant::default();
-    for (word, at) in reader.texts("without", cx).map(|(words, _)| words).unwrap_or_default() {
-        match Part::from_word(&word) {
-            Some(part) => grant.without.push(part),
-            None => {
-                let known: Vec<&str> = Part::ALL.iter().map(|part| part.word()).collect();
-                let known = known.join(", ");
-                cx.error(
-                    at,
-                    format!("{} is no part of isolation; there are {known}", shown(&word)),
-                );
-            }
-        }
+fn isolation(keys: IsolationKeys, cx: &mut Context<'_>) -> IsolationGrant {
+    let parts = keys.without.value.iter().flatten();
+    let without = parts.filter_map(|(word, _)| Part::from_word(word)).collect();
+    keys.without.check(cx, |word| {
+        let known = Part::ALL.map(Part::word).join(", ");
+        let message = format!("{} is no part of isolation; there are {known}", shown(word));
+        Part::from_word(word).is_none().then_some(message)
+    });
+    for paths in [&keys.base, &keys.hidden, &keys.mounts] {
+        paths.check(cx, |path| {
+            (!path.starts_with('/') || path.split('/').any(|part| part == ".."))
+                .then_some("an absolute path without .. is wanted here")
+        });
     }
-    let mut absolute = |name: &'static str, cx: &mut Context<'_>| {
-        let texts = reader.texts(name, cx)?.0;
-        for (path, at) in &texts {
-            if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
-                cx.error(*at, "an absolute path without .. is wanted here");
-            }
-        }
-        Some(plain_texts(texts))
-    };
     let paths = |texts: Vec<String>| texts.into_iter().map(PathBuf::from).collect::<Vec<_>>();
-    grant.base = absolute("base", cx).map(paths);
-    grant.hidden = absolute("hidden", cx).map(paths).unwrap_or_default();
-    grant.mounts = absolute("mounts", cx).unwrap_or_default();
-    let capabilities = reader.texts("capabilities", cx).map(|(names, _)| names);
-    grant.capabilities = plain_texts(capabilities.unwrap_or_default());
-    grant.user = reader.text("user", cx).map(|(user, _)| user);
-    grant.processes_max = reader.number("processes_max", PROCESSES, cx);
-    reader.finish();
-    grant
-}
-
-fn plain_texts(texts: Vec<(String, Span)>) -> Vec<String> {
-    texts.into_iter().map(|(text, _)| text).collect()
-}
-
-/// Something found by its full path, never by name.
-fn full_paths(paths: Vec<(String, Span)>, wanted: &str, cx: &mut Context<'_>) -> Vec<String> {
-    for (path, at) in &paths {
-        if !path.starts_with('/') {
-            cx.error(*at, wanted);
-        }
+    IsolationGrant {
+        without,
+        base: keys.base.plain().map(paths),
+        hidden: keys.hidden.plain().map(paths).unwrap_or_default(),
+        mounts: keys.mounts.plain().unwrap_or_default(),
+        capabilities: keys.capabilities.plain().unwrap_or_default(),
+        user: keys.user.value,
+        processes_max: keys.processes_max.value,
     }
-    plain_texts(paths)
-}
-
-fn endpoints(places: Vec<(String, Span)>, cx: &mut Context<'_>) -> Vec<Endpoint> {
-    let mut endpoints = Vec::with_capacity(places.len());
-    for (place, at) in places {
-        match place.parse() {
-            Ok(endpoint) => endpoints.push(endpoint),
-            Err(error) => {
-                let error: EndpointError = error;
-                cx.error(at, error.to_string());
-            }
-        }
-    }
-    endpoints
-}
-
-fn variables(names: Vec<(String, Span)>, cx: &mut Context<'_>) -> Vec<String> {
-    for (name, at) in &names {
-        if name.is_empty() || name.contains(['=', '\0']) {
-            let message = "the name of a variable, or a pattern such as \"LC_*\", is wanted here";
-            cx.error(*at, message);
-        }
-    }
-    plain_texts(names)
-}
-
-/// Blocks whose label is a path; the same path twice is reported.
-fn targets(blocks: Vec<Block>, cx: &mut Context<'_>) -> Vec<(PathBuf, Span, Block)> {
-    let mut seen = BTreeSet::new();
-    let mut targets = Vec::with_capacity(blocks.len());
-    for mut block in blocks {
-        let Some(label) = block.labels.drain(..).next() else {
-            continue;
-        };
-        if label.name.is_empty() {
-            cx.error(label.span, "a path must not be empty");
-            continue;
-        }
-        if !seen.insert(label.name.clone()) {
-            cx.error(label.span, format!("{} is granted here already", shown(&label.name)));
-        }
-        targets.push((PathBuf::from(label.name), label.span, block));
-    }
-    targets
-}
-
-/// `args`: a list of argument lists. Absent: no arguments.
-fn argument_lists(reader: &mut Reader, cx: &mut Context<'_>) -> Vec<Vec<String>> {
-    let wanted = "a list of argument lists such as [[\"--query\", \"*\"]]";
-    let Some((key, value)) = reader.value("args") else {
-        return vec![Vec::new()];
-    };
-    let ValueKind::List(items) = value.kind else {
-        return wrong(&key, value.span, wanted, &value.kind, cx).unwrap_or_default();
-    };
-    if items.is_empty() {
-        cx.error(
-            value.span,
-            "args must not be empty; leave it out for no arguments, write [[\"**\"]] for any",
-        );
-    }
-    let mut lists = Vec::with_capacity(items.len());
-    for item in items {
-        let ValueKind::List(items) = item.kind else {
-            wrong(&key, item.span, wanted, &item.kind, cx).unwrap_or(());
-            continue;
-        };
-        let mut list = Vec::with_capacity(items.len());
-        for argument in items {
-            match as_text(argument.kind) {
-                // A literal `${` is kept as `$${` for whoever fills in references later: nobody here.
-                Ok(text) => list.push(text.replace("$${", "${")),
-                Err(kind) => wrong(&key, argument.span, wanted, &kind, cx).unwrap_or(()),
-            }
-        }
-        lists.push(list);
-    }
-    lists
 }

@@ -1,17 +1,106 @@
 //! A task group, its network and what concerns its tasks together.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use super::super::diagnostic::{Span, shown};
-use super::super::schema::{Schema, Shape};
-use super::super::tree::{Block, Item};
-use super::job::checked;
-use super::{Context, Reader, constraint, health, restart, service, task};
+use super::constraint::{ConstraintKeys, constraints};
+use super::health::{self, MigrateKeys, NO_RESCHEDULE, RESCHEDULE, UpdateKeys};
+use super::named;
+use super::restart::{self, RestartKeys};
+use super::service::{self, ServiceKeys};
+use super::task::{self, TaskKeys};
+use crate::Syntax;
+use crate::diagnostic::{Span, shown};
+use crate::keys::Bounds::{NotZero, Whole};
+use crate::keys::{Context, Given, MOST, Shape, keys, neutral};
 use ostler_model::ids::{GroupName, JobId};
 use ostler_model::job::{
     EphemeralDisk, JobKind, NetworkSpec, PortSpec, RestartPolicy, Service, Task, TaskGroup,
 };
-use ostler_model::limits::{EPHEMERAL_DISK_MB_MIN, GROUP_CHECKS_MAX};
+use ostler_model::limits::{EPHEMERAL_DISK_MB_MIN, GROUP_CHECKS_MAX, NAME_BYTES_MAX};
+
+const COUNT: u32 = 1;
+
+keys! {
+    struct GroupKeys: "a group", label Name {
+        /// Allocations to make of it; a system job has at most one.
+        count / Count: Given<u32> [Whole(0, MOST)] = COUNT;
+        /// For people, and as `NOMAD_META_*` for tasks.
+        meta / Meta: BTreeMap<String, String>;
+        /// What has to hold of the node.
+        constraints "constraint" / Constraints: Vec<ConstraintKeys>;
+        /// When its tasks are started again, unless they say it themselves.
+        restart / RestartPolicy: Option<RestartKeys>;
+        /// Ports of its allocations; one block.
+        networks "network" / Networks: Vec<NetworkKeys>;
+        /// What runs; at least one without `lifecycle`.
+        tasks "task" / Tasks: Vec<TaskKeys> => (
+            "a group needs at least one task; write task \"name\" { … }",
+            "Tasks must hold at least one task"
+        );
+        /// From the end of its services to the stop of its first task.
+        shutdown_delay / ShutdownDelay: Given<Duration>, "none";
+        /// How an allocation is judged when jobs change.
+        update / Update: Option<UpdateKeys>;
+        /// The same, where `update` says nothing.
+        migrate / Migrate: Option<MigrateKeys>;
+        /// The directory that its tasks share.
+        ephemeral_disk / EphemeralDisk: Option<DiskKeys>;
+        /// What it offers as a whole.
+        services "service" / Services: Vec<ServiceKeys>;
+        /// An allocation is stopped as complete this long after it was placed.
+        max_run_duration / MaxRunDuration: Given<Duration>, "no limit";
+    }
+    not_yet {
+        "affinity" / Affinities => null; "spread" / Spreads => null;
+        "reschedule" / ReschedulePolicy [
+            Shape::Unsupported { hint: "", neutral: NO_RESCHEDULE, missed: Some(&RESCHEDULE) }
+        ] => null;
+        "volume" / Volumes => null; "scaling" / Scaling => null; "vault" / Vault; "consul" / Consul;
+        "disconnect" / Disconnect; "stop_after_client_disconnect" / StopAfterClientDisconnect => null;
+        "max_client_disconnect" / MaxClientDisconnect;
+        "prevent_reschedule_on_lost" / PreventRescheduleOnLost;
+    }
+}
+
+keys! {
+    struct DiskKeys: "ephemeral_disk", for EphemeralDisk (EphemeralDisk::default()) {
+        /// The next allocation of the same index on this node gets its data.
+        sticky / Sticky: Given<bool>;
+        /// As `sticky`.
+        migrate / Migrate: Given<bool>;
+        /// MiB that the shared directory and those of the tasks may hold together.
+        size_mb "size" / SizeMB: Given<u32> [Whole(EPHEMERAL_DISK_MB_MIN as i64, MOST)];
+    }
+}
+
+keys! {
+    struct NetworkKeys: "a network" {
+        /// Tasks share the addresses of the node.
+        mode / Mode: Given<String>, "`host`";
+        /// A port, by its label; in JSON, those with a `static` one.
+        ports "port" / ReservedPorts: Vec<PortKeys>;
+        /// In JSON, ports without a `static` one.
+        dynamic "" / DynamicPorts: Vec<PortKeys>;
+    }
+    not_yet {
+        "mbits" / MBits => 0; "dns" / DNS => null; "hostname" / Hostname; "cni" / CNI;
+        "" / Device => ""; "" / CIDR => ""; "" / IP => "";
+    }
+}
+
+keys! {
+    struct PortKeys: "a port", label Label {
+        /// The port of the node.
+        fixed "static" / Value: Given<u16> [NotZero(1, 65_535)], "any free one";
+        /// Port inside the task: in host mode the port itself, kept and shown.
+        to / To: Given<u16> [NotZero(-1, 65_535)], "that of the node";
+    }
+    not_yet {
+        "host_network" / HostNetwork [neutral("", &["default"])] => "default";
+        "ignore_collision" / IgnoreCollision;
+    }
+}
 
 /// What a group takes from its job.
 #[derive(Clone, Copy)]
@@ -24,247 +113,149 @@ pub(super) struct Outer<'a> {
     pub rules: health::Rules,
 }
 
-/// The table of a block inside another. Absent only if the tables were wrong.
-pub(super) fn inner(outer: &'static Schema, name: &str) -> Option<&'static Schema> {
-    match outer.field(name)?.shape {
-        Shape::Block { schema, .. } => Some(schema),
-        _ => None,
-    }
-}
-
-/// How many tasks a group block has, wrong ones included.
-pub(super) fn task_blocks(block: &Block) -> u64 {
-    let tasks = block
-        .body
-        .items
-        .iter()
-        .filter(|item| matches!(item, Item::Block(block) if block.key.name == "task"));
-    u64::try_from(tasks.count()).unwrap_or(u64::MAX)
-}
-
 /// Decode a group.
-pub(super) fn group(block: Block, outer: Outer<'_>, cx: &mut Context<'_>) -> Option<TaskGroup> {
-    let schema = inner(&super::super::schema::JOB, "group")?;
-    let kind = outer.kind;
-    let header = block.key.span;
-    let label = block.labels.into_iter().next()?;
-    let name = checked(GroupName::new(label.name), label.span, cx);
-    let mut reader = Reader::new(block.body, schema, cx);
-    let count = count(&mut reader, kind, cx);
-    let meta = reader.text_map("meta", cx);
-    let constraints = constraint::constraints(reader.blocks("constraint"), cx);
-    let policy = RestartPolicy::default_for(kind);
-    let policy = restart::policy(reader.block("restart"), policy, cx);
-    let rules = health::rules(&mut reader, schema, kind, outer.rules, cx);
+pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> Option<TaskGroup> {
+    let (kind, at, label) = (outer.kind, keys.at, keys.label);
+    let name = named(GroupName::new(label.name), label.span, cx);
+    let count = keys.count.value.unwrap_or(COUNT);
+    if count > 1 && matches!(kind, JobKind::System | JobKind::Sysbatch) {
+        cx.error(keys.count.at, "a system job runs once on each node; count must be 0 or 1");
+    }
+    let constraints = constraints(keys.constraints, cx);
+    let policy = restart::policy(keys.restart, RestartPolicy::default_for(kind), cx);
+    let rules = health::rules(keys.update, keys.migrate, kind, outer.rules, cx);
     let health = health::policy(rules, kind, cx);
     health::told_at_once(rules, kind, count, cx);
-    let ephemeral_disk = ephemeral_disk(reader.block("ephemeral_disk"), schema, cx);
-    let network = network(reader.blocks("network"), schema, cx);
-    let scope = service::Scope {
+    let network = network(keys.networks, cx);
+    let scope = service::ServiceScope {
         job: outer.job.map(JobId::as_str),
         group: name.as_ref().map(GroupName::as_str),
         network: network.as_ref(),
+        task: None,
     };
-    let mut services = service::services(reader.blocks("service"), None, scope, cx);
-    let tasks = tasks(&mut reader, header, policy, scope, &mut services, cx);
-    check_count(&services, header, cx);
-    let [shutdown_delay, max_run_duration] = ["shutdown_delay", "max_run_duration"]
-        .map(|key| reader.duration(key, cx).map(|(time, _)| time).filter(|time| !time.is_zero()));
-    reader.finish();
-    Some(TaskGroup {
-        name: name?,
-        count,
-        meta,
-        constraints,
-        network,
-        tasks,
-        shutdown_delay,
-        ephemeral_disk,
-        health,
-        services,
-        max_run_duration,
-    })
-}
-
-fn count(reader: &mut Reader, kind: JobKind, cx: &mut Context<'_>) -> u32 {
-    let count = reader.integer("count", 0..=i64::from(u32::MAX), cx);
-    if let Some((count, at)) = count
-        && count > 1
-        && matches!(kind, JobKind::System | JobKind::Sysbatch)
-    {
-        cx.error(at, "a system job runs once on each node; count must be 0 or 1");
-    }
-    count.and_then(|(count, _)| u32::try_from(count).ok()).unwrap_or(1)
-}
-
-fn ephemeral_disk(
-    block: Option<Block>,
-    group: &'static Schema,
-    cx: &mut Context<'_>,
-) -> EphemeralDisk {
-    let defaults = EphemeralDisk::default();
-    let (Some(block), Some(schema)) = (block, inner(group, "ephemeral_disk")) else {
-        return defaults;
-    };
-    let mut reader = Reader::new(block.body, schema, cx);
-    let sizes = i64::from(EPHEMERAL_DISK_MB_MIN)..=i64::from(u32::MAX);
-    let disk = EphemeralDisk {
-        sticky: reader.boolean("sticky", cx).unwrap_or(defaults.sticky),
-        migrate: reader.boolean("migrate", cx).unwrap_or(defaults.migrate),
-        size_mb: reader.number("size", sizes, cx).unwrap_or(defaults.size_mb),
-    };
-    reader.finish();
-    disk
-}
-
-/// All checks of an allocation are asked by one task of the agent.
-fn check_count(services: &[Service], header: Span, cx: &mut Context<'_>) {
+    let mut services = service::services(keys.services, scope, cx);
+    let tasks = tasks(keys.tasks, at, policy, scope, &mut services, cx);
+    // All checks of an allocation are asked by one task of the agent.
     let checks: usize = services.iter().map(|service| service.checks.len()).sum();
     if checks > GROUP_CHECKS_MAX {
         let message =
             format!("the group has {checks} checks; at most {GROUP_CHECKS_MAX} are allowed");
-        cx.error(header, message);
+        cx.error(at, message);
     }
+    Some(TaskGroup {
+        name: name?,
+        count,
+        meta: keys.meta,
+        constraints,
+        network,
+        tasks,
+        shutdown_delay: keys.shutdown_delay.value.filter(|time| !time.is_zero()),
+        ephemeral_disk: keys.ephemeral_disk.unwrap_or_default().over(EphemeralDisk::default()),
+        health,
+        services,
+        max_run_duration: keys.max_run_duration.value.filter(|time| !time.is_zero()),
+    })
 }
 
 /// The tasks; their services are added to those of the group.
 fn tasks(
-    reader: &mut Reader,
+    blocks: Vec<TaskKeys>,
     header: Span,
     policy: RestartPolicy,
-    scope: service::Scope<'_>,
+    scope: service::ServiceScope<'_>,
     services: &mut Vec<Service>,
     cx: &mut Context<'_>,
 ) -> Vec<Task> {
-    let blocks = reader.blocks("task");
-    if !reader.was_given("task") {
-        let form = cx.name(
-            "a group needs at least one task; write task \"name\" { … }",
-            "Tasks must hold at least one task",
-        );
-        cx.error(header, form);
-    }
-    let is_empty = blocks.is_empty();
     let mut names = BTreeSet::new();
     let mut tasks = Vec::with_capacity(blocks.len());
     let mut leaders = 0_usize;
-    let mut mains = 0_usize;
-    for block in blocks {
-        let Some(label) = block.labels.first().cloned() else {
-            continue;
-        };
-        if !names.insert(label.name.clone()) {
-            cx.error(label.span, format!("a task {} is here already", shown(&label.name)));
-        }
-        let decoded = task::task(block, policy, scope, cx);
-        mains += usize::from(decoded.is_main);
-        if decoded.is_leader {
+    if !blocks.is_empty() && blocks.iter().all(|keys| keys.lifecycle.is_some()) {
+        cx.error(header, "a group needs at least one main task: one without lifecycle");
+    }
+    for keys in blocks {
+        let at = keys.label.span;
+        cx.unique(&mut names, "a task", &keys.label);
+        if keys.leader.value == Some(true) {
             leaders += 1;
             if leaders == 2 {
-                cx.error(label.span, "the group has a leader already; only one task can lead");
+                cx.error(at, "the group has a leader already; only one task can lead");
             }
-            if !decoded.is_main {
+            if keys.lifecycle.is_some() {
                 let message = "a task with a lifecycle cannot lead; the leader must be a main task";
-                cx.error(label.span, message);
+                cx.error(at, message);
             }
         }
-        tasks.extend(decoded.task);
-        services.extend(decoded.services);
-    }
-    if mains == 0 && !is_empty {
-        cx.error(header, "a group needs at least one main task: one without lifecycle");
+        tasks.extend(task::task(keys, policy, scope, services, cx));
     }
     tasks
 }
 
-fn network(
-    blocks: Vec<Block>,
-    group: &'static Schema,
-    cx: &mut Context<'_>,
-) -> Option<NetworkSpec> {
-    let schema = inner(group, "network")?;
+fn network(blocks: Vec<NetworkKeys>, cx: &mut Context<'_>) -> Option<NetworkSpec> {
     let mut blocks = blocks.into_iter();
-    let block = blocks.next()?;
+    let keys = blocks.next()?;
     for more in blocks {
-        cx.error(more.key.span, "a group has one network; put all ports into the first");
+        cx.error(more.at, "a group has one network; put all ports into the first");
     }
-    let mut reader = Reader::new(block.body, schema, cx);
-    if let Some((mode, at)) = reader.text("mode", cx) {
+    if let Some((mode, at)) = keys.mode.placed() {
         check_mode(&mode, at, cx);
+    }
+    for port in &keys.ports {
+        if cx.syntax == Syntax::Json && !port.fixed.was_given {
+            let message = "a reserved port needs a Value; without one it belongs to DynamicPorts";
+            cx.error(port.at, message);
+        }
+    }
+    for port in keys.dynamic.iter().filter(|port| port.fixed.was_given) {
+        let message = "a dynamic port has no Value; with one it belongs to ReservedPorts";
+        cx.error(port.fixed.key_at, message);
     }
     let mut labels = BTreeSet::new();
     let mut fixed: BTreeMap<u16, String> = BTreeMap::new();
     let mut ports = Vec::new();
-    for block in reader.blocks("port") {
-        let at = block.labels.first().map_or(block.key.span, |label| label.span);
-        let Some((port, static_at)) = port(block, schema, cx) else {
+    let mut blocks: Vec<PortKeys> = keys.ports.into_iter().chain(keys.dynamic).collect();
+    blocks.sort_by_key(|port| port.at.start);
+    for keys in blocks {
+        let label = keys.label.name.clone();
+        let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if label.is_empty() || !label.chars().all(allowed) || label.len() > NAME_BYTES_MAX {
+            let message = format!(
+                "port label {} becomes part of NOMAD_PORT_<label>: 1 to {NAME_BYTES_MAX} letters, \
+                 digits and underscores",
+                shown(&label),
+            );
+            cx.error(keys.label.span, message);
             continue;
-        };
-        if !labels.insert(port.label.clone()) {
-            cx.error(at, format!("a port {} is here already", shown(&port.label)));
         }
-        if let Some(number) = port.fixed
-            && let Some(other) = fixed.insert(number, port.label.clone())
+        cx.unique(&mut labels, "a port", &keys.label);
+        if let Some((number, at)) = keys.fixed.clone().placed()
+            && let Some(other) = fixed.insert(number, label.clone())
         {
-            let message = format!("port {number} is taken by {} already", shown(&other));
-            cx.error(static_at, message);
+            cx.error(at, format!("port {number} is taken by {} already", shown(&other)));
         }
-        ports.push(port);
+        let to = keys.to.value.filter(|to| *to != 0);
+        ports.push(PortSpec { label, fixed: keys.fixed.value, to });
     }
-    reader.finish();
     // JSON has two lists. In this order a job is the same whichever way it comes.
     ports.sort_by_key(|port| port.fixed.is_none());
     Some(NetworkSpec { ports })
 }
 
 fn check_mode(mode: &str, at: Span, cx: &mut Context<'_>) {
+    let later = |name| {
+        format!("network mode {name} is valid in Nomad, not supported by Ostler yet; use host")
+    };
     match mode {
         "host" => {}
-        "bridge" => {
-            let message =
-                "network mode bridge is valid in Nomad, not supported by Ostler yet; use host";
-            cx.error(at, message);
-        }
+        "bridge" => cx.error(at, later("bridge")),
         "none" => {
             let message = "network mode none is valid in Nomad, not supported by Ostler for a group \
                            yet; use network_mode = \"none\" in the config of its tasks (driver exec)";
             cx.error(at, message);
         }
-        _ if mode.starts_with("cni/") => {
-            let message =
-                "network mode cni is valid in Nomad, not supported by Ostler yet; use host";
-            cx.error(at, message);
-        }
+        _ if mode.starts_with("cni/") => cx.error(at, later("cni")),
         _ => {
             let instead = cx.sink.nearest(mode, ["host", "bridge", "none"]);
             cx.sink.suggest(at, format!("{} is no network mode; use host", shown(mode)), instead);
         }
     }
-}
-
-fn port(block: Block, network: &'static Schema, cx: &mut Context<'_>) -> Option<(PortSpec, Span)> {
-    let schema = inner(network, "port")?;
-    let label = block.labels.into_iter().next()?;
-    let mut reader = Reader::new(block.body, schema, cx);
-    let fixed = reader.integer("static", 1..=65_535, cx);
-    // −1 is Nomad's word for: the same port as on the node.
-    let to = reader.integer("to", -1..=65_535, cx);
-    reader.finish();
-    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let name = label.name;
-    if name.is_empty()
-        || !name.chars().all(allowed)
-        || name.len() > ostler_model::limits::NAME_BYTES_MAX
-    {
-        let message = format!(
-            "port label {} becomes part of NOMAD_PORT_<label>: 1 to {} letters, digits and underscores",
-            shown(&name),
-            ostler_model::limits::NAME_BYTES_MAX
-        );
-        cx.error(label.span, message);
-        return None;
-    }
-    let port = |(number, _): (i64, Span)| u16::try_from(number).ok().filter(|port| *port != 0);
-    let at = fixed.map_or(label.span, |(_, at)| at);
-    Some((PortSpec { label: name, fixed: fixed.and_then(port), to: to.and_then(port) }, at))
 }

@@ -6,91 +6,119 @@
 
 use std::time::Duration;
 
-use super::super::Format;
-use super::super::diagnostic::Span;
-use super::super::schema::{Schema, is_neutral};
-use super::super::tree::{Block, Key, Value, ValueKind};
-use super::group::inner;
-use super::{Context, Reader};
+use crate::Syntax;
+use crate::diagnostic::Span;
+use crate::keys::{
+    Context, Given, Missed, Shape, hint, is_neutral, keys, keyword, missed, neutral, unsupported,
+};
+use crate::tree::{Value, ValueKind};
 use ostler_model::job::{HealthCheck, HealthPolicy, JobKind};
 
-const CHECKS: [(&str, HealthCheck); 3] = [
-    ("checks", HealthCheck::Checks),
-    ("task_states", HealthCheck::TaskStates),
-    ("manual", HealthCheck::Manual),
-];
-
-/// What one block says; absent is what it does not.
-#[derive(Clone, Copy)]
-struct Said {
-    check: Option<HealthCheck>,
-    min_healthy_time: Option<(Duration, Span)>,
-    healthy_deadline: Option<(Duration, Span)>,
-    header: Span,
-}
-
-impl Said {
-    /// The same, with what only `outer` says.
-    fn within(self, outer: Option<Self>) -> Self {
-        Self {
-            check: self.check.or(outer.and_then(|outer| outer.check)),
-            min_healthy_time: self
-                .min_healthy_time
-                .or(outer.and_then(|outer| outer.min_healthy_time)),
-            healthy_deadline: self
-                .healthy_deadline
-                .or(outer.and_then(|outer| outer.healthy_deadline)),
-            header: self.header,
-        }
+keys! {
+    struct UpdateKeys: "update" {
+        /// By what an allocation is judged: all checks pass, the tasks run, or somebody says so.
+        health_check / HealthCheck: Given<HealthCheck>, "the job's; `checks`";
+        /// It is healthy without a break for this long.
+        min_healthy_time / MinHealthyTime: Given<Duration>, "the job's; `10s`";
+        /// It is unhealthy when it is not healthy this long after it was placed.
+        healthy_deadline / HealthyDeadline: Given<Duration>, "the job's; `5m`";
+        /// Only 1 is accepted, and has no effect: all allocations are replaced at once.
+        max_parallel / MaxParallel: Given<Value>, "all at once";
+        /// Only `30s` is accepted, and has no effect.
+        stagger / Stagger: Given<Value>, "none";
+        /// Only `10m` is accepted, and has no effect: `healthy_deadline` says it alone.
+        progress_deadline / ProgressDeadline: Given<Value>, "none";
     }
-
-    fn policy(self) -> HealthPolicy {
-        let defaults = HealthPolicy::default();
-        let or = |given: Option<(Duration, Span)>, default| given.map_or(default, |(d, _)| d);
-        HealthPolicy {
-            check: self.check.unwrap_or(defaults.check),
-            min_healthy_time: or(self.min_healthy_time, defaults.min_healthy_time),
-            healthy_deadline: or(self.healthy_deadline, defaults.healthy_deadline),
-        }
+    not_yet {
+        "canary" / Canary [neutral("leave it out", &["0"])] => 0;
+        "auto_revert" / AutoRevert [neutral("leave it out", &["false"])] => false;
+        "auto_promote" / AutoPromote [neutral("leave it out", &["false"])] => false;
     }
 }
 
-/// The two blocks of a job or a group.
+keys! {
+    struct MigrateKeys: "migrate", for HealthPolicy {
+        /// As in `update`.
+        check "health_check" / HealthCheck: Given<HealthCheck>, "the job's; `checks`";
+        /// As in `update`.
+        min_healthy_time / MinHealthyTime: Given<Duration>, "the job's; `10s`";
+        /// As in `update`.
+        healthy_deadline / HealthyDeadline: Given<Duration>, "the job's; `5m`";
+    }
+    not_yet {
+        "max_parallel" / MaxParallel [missed(&MIGRATE_PARALLEL)] => 1;
+    }
+}
+
+keyword! {
+    HealthCheck, "health_check":
+        "checks" = Checks, "task_states" = TaskStates, "manual" = Manual;
+}
+
+/// What asks for no rescheduling, which is what happens.
+pub(super) const NO_RESCHEDULE: &[&str] = &[r#"{"Attempts": 0, "Unlimited": false}"#];
+
+/// What Nomad fills in for rescheduling, by kind of job.
+pub(super) static RESCHEDULE: Missed = Missed {
+    values: &[
+        r#"{"Attempts": 0, "Interval": 0, "Delay": 30000000000, "DelayFunction": "exponential",
+        "MaxDelay": 3600000000000, "Unlimited": true}"#,
+        r#"{"Attempts": 1, "Interval": 86400000000000, "Delay": 5000000000,
+        "DelayFunction": "constant", "MaxDelay": 0, "Unlimited": false}"#,
+    ],
+    instead: "an allocation that failed is not placed again",
+    in_json: true,
+};
+
+static STAGGER: Missed = Missed::new(&["30s"], "all allocations of a group are replaced at once");
+static PROGRESS_DEADLINE: Missed =
+    Missed::new(&["10m"], "healthy_deadline alone says how long an allocation has");
+static MIGRATE_PARALLEL: Missed = Missed::new(&["1"], "a drain stops all allocations at once");
+
+/// A policy, and where the innermost block of it begins.
+type Placed = (HealthPolicy, Span);
+
+/// What the two blocks of a job or a group say.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Rules {
-    update: Option<Said>,
-    migrate: Option<Said>,
+    update: Option<Placed>,
+    migrate: Option<Placed>,
     /// Where `update` asks for one allocation after the other.
     one_by_one: Option<Span>,
 }
 
-/// Take both blocks out of a job or, with the job's rules in `outer`, a group.
+/// What both blocks of a job or, with the job's rules in `outer`, a group say.
 pub(super) fn rules(
-    reader: &mut Reader,
-    schema: &'static Schema,
+    update: Option<UpdateKeys>,
+    migrate: Option<MigrateKeys>,
     kind: JobKind,
     outer: Rules,
     cx: &mut Context<'_>,
 ) -> Rules {
-    let mut one_by_one = outer.one_by_one;
-    let mut one = |name, outer| {
-        let said = reader
-            .block(name)
-            .and_then(|block| said(block, inner(schema, name)?, kind, &mut one_by_one, cx));
-        let said = said.map(|own| (own, own.within(outer)));
-        if let Some((own, all)) = said {
-            check_times(own, all.policy(), cx);
-        }
-        said.map(|(_, all)| all).or(outer)
-    };
-    let (update, migrate) = (one("update", outer.update), one("migrate", outer.migrate));
-    Rules { update, migrate, one_by_one }
+    let mut rules = outer;
+    if let Some(keys) = update {
+        max_parallel_is_one(keys.max_parallel, &mut rules.one_by_one, cx);
+        unsupported_but(keys.stagger, missed(&STAGGER), cx);
+        unsupported_but(keys.progress_deadline, missed(&PROGRESS_DEADLINE), cx);
+        let said = MigrateKeys {
+            at: keys.at,
+            check: keys.health_check,
+            min_healthy_time: keys.min_healthy_time,
+            healthy_deadline: keys.healthy_deadline,
+            ..MigrateKeys::default()
+        };
+        rules.update = within(outer.update, cx.name("update", "Update"), said, kind, cx);
+    }
+    if let Some(said) = migrate {
+        rules.migrate = within(outer.migrate, cx.name("migrate", "Migrate"), said, kind, cx);
+    }
+    rules
 }
 
 /// Say that nothing is replaced one after the other. In JSON clients fill the key in: there only
 /// where there is something to be replaced together.
 pub(super) fn told_at_once(rules: Rules, kind: JobKind, count: u32, cx: &mut Context<'_>) {
-    let noise = kind.runs_to_completion() || (cx.format == Format::Json && count < 2);
+    let noise = kind.runs_to_completion() || (cx.syntax == Syntax::Json && count < 2);
     if let Some(at) = rules.one_by_one.filter(|_| !noise) {
         let key = cx.name("max_parallel", "MaxParallel");
         let message =
@@ -101,92 +129,76 @@ pub(super) fn told_at_once(rules: Rules, kind: JobKind, count: u32, cx: &mut Con
 
 /// What a group's allocations are judged by.
 pub(super) fn policy(rules: Rules, kind: JobKind, cx: &mut Context<'_>) -> Option<HealthPolicy> {
-    match (rules.update, rules.migrate) {
-        (Some(update), Some(migrate)) => {
-            let (policy, other) = (update.policy(), migrate.policy());
-            if other != policy && other != HealthPolicy::default() {
-                let message = cx.name(
-                    "migrate says otherwise than update, and Ostler judges all allocations alike; leave migrate out",
-                    "Migrate says otherwise than Update, and Ostler judges all allocations alike; leave Migrate out",
-                );
-                cx.error(migrate.header, message);
-            }
-            Some(policy)
-        }
-        (Some(said), None) | (None, Some(said)) => Some(said.policy()),
-        (None, None) => (kind == JobKind::Service).then(HealthPolicy::default),
+    let Some((policy, _)) = rules.update.or(rules.migrate) else {
+        return (kind == JobKind::Service).then(HealthPolicy::default);
+    };
+    if let Some((other, at)) = rules.migrate
+        && ![policy, HealthPolicy::default()].contains(&other)
+    {
+        let message = cx.name(
+            "migrate says otherwise than update, and Ostler judges all allocations alike; leave migrate out",
+            "Migrate says otherwise than Update, and Ostler judges all allocations alike; leave Migrate out",
+        );
+        cx.error(at, message);
     }
+    Some(policy)
 }
 
-/// Read one block. `None` when it says nothing, as in what servers fill in.
-fn said(
-    block: Block,
-    schema: &'static Schema,
+/// What a block says, and where it says nothing, `outer`. A JSON block may say nothing at all, as
+/// servers fill it in.
+fn within(
+    outer: Option<Placed>,
+    name: &str,
+    mut keys: MigrateKeys,
     kind: JobKind,
-    one_by_one: &mut Option<Span>,
     cx: &mut Context<'_>,
-) -> Option<Said> {
-    let key = block.key.clone();
-    let mut reader = Reader::new(block.body, schema, cx);
-    if let Some((key, value)) = reader.value("max_parallel") {
-        max_parallel(&key, &value, one_by_one, cx);
-    }
-    let check = reader.text("health_check", cx);
-    let check_given = check.is_some();
-    let check = cx.choice("health_check", check, &CHECKS);
+) -> Option<Placed> {
     // A JSON block without a way of checking has zeros for the times: they are not given either.
-    let unsaid = cx.format == Format::Json && !check_given;
-    let given = |(time, _): &(Duration, Span)| !(unsaid && time.is_zero());
-    let min_healthy_time = reader.duration("min_healthy_time", cx).filter(given);
-    let healthy_deadline = reader.duration("healthy_deadline", cx).filter(given);
-    reader.finish();
-    if cx.format == Format::Json
-        && !check_given
-        && min_healthy_time.is_none()
-        && healthy_deadline.is_none()
-    {
-        return None;
+    let unsaid = cx.syntax == Syntax::Json && !keys.check.was_given;
+    for time in [&mut keys.min_healthy_time, &mut keys.healthy_deadline] {
+        time.value = time.value.filter(|time| !(unsaid && time.is_zero()));
     }
+    let times_at = keys.min_healthy_time.place().or(keys.healthy_deadline.place());
+    if unsaid && times_at.is_none() {
+        return outer;
+    }
+    let header = keys.at;
     if kind.runs_to_completion() {
-        let name = key.written();
         let message = format!(
             "{name} is for jobs of type service and system: a batch allocation ends and is not judged; leave it out"
         );
-        cx.error(key.span, message);
-        return None;
+        cx.error(header, message);
+        return outer;
     }
-    Some(Said { check, min_healthy_time, healthy_deadline, header: key.span })
+    let policy = keys.over(outer.map(|(policy, _)| policy).unwrap_or_default());
+    // Told where one of the two is written.
+    if let Some(at) = times_at.filter(|_| policy.min_healthy_time >= policy.healthy_deadline) {
+        let times = [policy.min_healthy_time, policy.healthy_deadline];
+        let [min, deadline] = times.map(humantime::format_duration);
+        let key = cx.name("min_healthy_time", "MinHealthyTime");
+        let than = cx.name("healthy_deadline", "HealthyDeadline");
+        cx.error(at, format!("{key} ({min}) must be below {than} ({deadline})"));
+    }
+    Some((policy, header))
 }
 
 /// Only one after the other is accepted, and not done.
-fn max_parallel(key: &Key, value: &Value, one_by_one: &mut Option<Span>, cx: &mut Context<'_>) {
-    let none = |number: &serde_json::Number| number.as_u64() == Some(0);
-    match &value.kind {
+fn max_parallel_is_one(given: Given<Value>, one_by_one: &mut Option<Span>, cx: &mut Context<'_>) {
+    match given.value.as_ref().map(|value| &value.kind) {
         // Not given, as programs write it.
-        ValueKind::Number(number) if cx.format == Format::Json && none(number) => {}
-        _ if is_neutral(value, &["1"]) => *one_by_one = Some(key.span),
-        _ => {
-            let name = key.written();
-            let message =
-                format!("{name} is valid in Nomad, not supported by Ostler yet; leave it out");
-            cx.error(key.span, message);
+        Some(ValueKind::Number(number))
+            if cx.syntax == Syntax::Json && number.as_u64() == Some(0) => {}
+        None => {}
+        Some(_) if given.value.as_ref().is_some_and(|value| is_neutral(value, &["1"])) => {
+            *one_by_one = Some(given.key_at);
         }
+        Some(_) => unsupported(given.key, given.key_at, None, hint("leave it out"), cx),
     }
 }
 
-/// The healthy time has to fit before the deadline. Reported where one of the two is written.
-fn check_times(own: Said, policy: HealthPolicy, cx: &mut Context<'_>) {
-    let Some((_, at)) = own.min_healthy_time.or(own.healthy_deadline) else {
-        return;
-    };
-    if policy.min_healthy_time >= policy.healthy_deadline {
-        let message = format!(
-            "{} ({}) must be below {} ({})",
-            cx.name("min_healthy_time", "MinHealthyTime"),
-            humantime::format_duration(policy.min_healthy_time),
-            cx.name("healthy_deadline", "HealthyDeadline"),
-            humantime::format_duration(policy.healthy_deadline),
-        );
-        cx.error(at, message);
+/// Only what a warning says to do nothing is accepted.
+fn unsupported_but(given: Given<Value>, accepted: Shape, cx: &mut Context<'_>) {
+    if let Some(value) = given.value {
+        unsupported(given.key, given.key_at, Some(&value), accepted, cx);
     }
 }

@@ -1,73 +1,34 @@
-//! Tree → [`Job`]: every block is checked against its table ([`super::schema`]), then its values
-//! are taken out one by one with their type. Nothing stops at the first problem: a value that
-//! cannot be used is reported and counts as not given.
+//! The keys of a file → [`Job`](ostler_model::job::Job) or the agent's configuration. Beside each
+//! block's description stands what makes its keys the model's values and checks what belongs
+//! together. Nothing stops at the first problem: a value that cannot be used is reported and counts
+//! as not given.
 
-mod agent;
-mod constraint;
-mod form;
-mod free;
+pub(crate) mod agent;
+pub(crate) mod constraint;
 mod grants;
-mod group;
-mod health;
-mod job;
-mod reader;
-mod resources;
-mod restart;
-mod service;
-mod task;
-mod trust;
+pub(crate) mod group;
+pub(crate) mod health;
+pub(crate) mod job;
+pub(crate) mod resources;
+pub(crate) mod restart;
+pub(crate) mod service;
+pub(crate) mod task;
+pub(crate) mod trust;
 
-pub use agent::agent_config;
-pub(super) use job::job;
-use reader::Reader;
+pub(crate) use agent::agent_config;
+pub(crate) use job::job;
 pub use trust::parse_trust_file;
 
-use super::Format;
-use super::diagnostic::{Sink, Span, shown};
-use super::places::ConfigPlaces;
+use crate::diagnostic::Span;
+use crate::keys::Context;
+use ostler_model::ids::NameError;
 
-/// Where problems go and how values are written.
-pub(super) struct Context<'a> {
-    pub sink: &'a mut Sink,
-    pub format: Format,
-    /// Where the `config` of tasks stands.
-    pub places: ConfigPlaces,
+/// A name, or its problem reported.
+fn named<T>(name: Result<T, NameError>, at: Span, cx: &mut Context<'_>) -> Option<T> {
+    name.map_err(|error| cx.error(at, error.to_string())).ok()
 }
 
-impl<'a> Context<'a> {
-    pub(super) fn new(sink: &'a mut Sink, format: Format) -> Self {
-        Self { sink, format, places: ConfigPlaces::default() }
-    }
-}
-
-impl Context<'_> {
-    fn error(&mut self, at: Span, message: impl Into<String>) {
-        self.sink.error(at, message);
-    }
-
-    /// The name in the syntax of the file.
-    fn name(&self, hcl: &'static str, json: &'static str) -> &'static str {
-        match self.format {
-            Format::Hcl => hcl,
-            Format::Json => json,
-        }
-    }
-
-    /// One of a closed list of words; anything else is reported.
-    fn choice<T: Copy>(
-        &mut self,
-        what: &str,
-        given: Option<(String, Span)>,
-        choices: &[(&'static str, T)],
-    ) -> Option<T> {
-        let (text, at) = given?;
-        if let Some((_, choice)) = choices.iter().find(|(name, _)| *name == text) {
-            return Some(*choice);
-        }
-        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        let instead = self.sink.nearest(&text, names.iter().copied());
-        let message = format!("{} is no {what}; valid are {}", shown(&text), names.join(", "));
-        self.sink.suggest(at, message, instead);
-        None
-    }
+/// A position in the text, for messages of later.
+fn offset(span: Span) -> u32 {
+    u32::try_from(span.start).unwrap_or(u32::MAX)
 }

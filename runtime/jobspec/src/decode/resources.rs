@@ -1,88 +1,98 @@
 //! What a task asks for.
 
-use super::super::diagnostic::shown;
-use super::super::schema::Schema;
-use super::super::tree::Block;
-use super::group::inner;
-use super::{Context, Reader, constraint};
+use super::constraint::{AffinityKeys, ConstraintKeys, PREFERRED, affinities, constraints};
+use crate::diagnostic::shown;
+use crate::keys::Bounds::{NotZero, Unwritten, Whole};
+use crate::keys::{Context, Given, MOST, Texts, hint, keys, keyword};
 use ostler_model::job::{Affinity, Constraint, Operator};
 use ostler_model::limits::ANSWER_NAME_BYTES_MAX;
 use ostler_model::resources::{DeviceRequest, Resources};
 
-/// Decode `resources`; absent means the defaults.
-pub(super) fn resources(
-    block: Option<Block>,
-    task: &'static Schema,
-    cx: &mut Context<'_>,
-) -> Resources {
-    let defaults = Resources::default();
-    let (Some(block), Some(schema)) = (block, inner(task, "resources")) else {
-        return defaults;
-    };
-    let mut reader = Reader::new(block.body, schema, cx);
-    let most = i64::from(u32::MAX);
-    let cpu_mhz = reader.number("cpu", 1..=most, cx).unwrap_or(defaults.cpu_mhz);
-    let memory_mb = reader.number("memory", 1..=most, cx).unwrap_or(defaults.memory_mb);
-    let memory_max = reader.integer("memory_max", 1..=most, cx);
-    if let Some((max, at)) = memory_max
-        && max < i64::from(memory_mb)
-    {
-        let (max_name, name) =
-            (cx.name("memory_max", "MemoryMaxMB"), cx.name("memory", "MemoryMB"));
-        cx.error(at, format!("{max_name} ({max}) must not be below {name} ({memory_mb})"));
+keys! {
+    struct ResourceKeys: "resources" {
+        /// MHz of processor time.
+        cpu / CPU: Given<u32> [Whole(1, MOST)] = Resources::default().cpu_mhz;
+        /// MiB that are reserved.
+        memory / MemoryMB: Given<u32> [Whole(1, MOST)] = Resources::default().memory_mb;
+        /// MiB that it may grow to.
+        memory_max / MemoryMaxMB: Given<u32> [NotZero(1, MOST)], "`memory`";
+        /// Devices, by `type`, `vendor/type` or `vendor/type/name`.
+        devices "device" / Devices: Vec<DeviceKeys>;
+        /// Devices that belong to one NUMA node.
+        numa / NUMA: Option<NumaKeys> [Unwritten];
     }
-    let mut devices: Vec<DeviceRequest> =
-        reader.blocks("device").into_iter().filter_map(|block| device(block, schema, cx)).collect();
-    if let Some(block) = reader.block("numa") {
-        numa(block, schema, &mut devices, cx);
+    not_yet {
+        "network" / Networks [hint("put the network into the group")] => null;
+        "cores" / Cores => 0; "disk" / DiskMB => 0; "iops" / IOPS => 0; "secrets" / SecretsMB;
     }
-    reader.finish();
-    Resources {
-        cpu_mhz,
-        memory_mb,
-        memory_max_mb: memory_max.and_then(|(max, _)| u32::try_from(max).ok()),
-        devices,
+}
+
+keys! {
+    struct NumaKeys: "numa" {
+        /// How much that matters.
+        affinity / Affinity: Given<Numa> = Numa::None;
+        /// Labels of `device` blocks beside it.
+        devices / Devices: Texts, "none";
+    }
+}
+
+keys! {
+    struct DeviceKeys: "a device", label Name {
+        /// Instances, all of one group.
+        count / Count: Given<u32> [Whole(1, MOST)] = 1_u32;
+        /// What has to hold of the group.
+        constraints "constraint" / Constraints: Vec<ConstraintKeys>;
+        /// What is preferred.
+        affinities "affinity" / Affinities: Vec<AffinityKeys>;
     }
 }
 
 /// What a `numa` block says of where instances are: a rule that each device request named there
 /// gets.
 const ON_ONE_NODE: &str = "${device.numa_node}";
-/// Weight of `affinity = "prefer"`: that of an affinity without one.
-const PREFERRED: i8 = 50;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Numa {
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Numa {
+    #[default]
     None,
     Prefer,
     Require,
 }
 
+keyword! {
+    Numa, "NUMA affinity": "none" = None, "prefer" = Prefer, "require" = Require;
+}
+
+/// Decode `resources`.
+pub(super) fn resources(keys: ResourceKeys, cx: &mut Context<'_>) -> Resources {
+    let (cpu_mhz, memory_mb) = (keys.cpu.get(), keys.memory.value.unwrap_or_default());
+    if let Some(max) = keys.memory_max.value.filter(|max| *max < memory_mb) {
+        let (max_name, name) = (keys.memory_max.key, keys.memory.key);
+        let message = format!("{max_name} ({max}) must not be below {name} ({memory_mb})");
+        cx.error(keys.memory_max.at, message);
+    }
+    let mut devices: Vec<DeviceRequest> =
+        keys.devices.into_iter().filter_map(|device| request(device, cx)).collect();
+    if let Some(block) = keys.numa {
+        numa(block, &mut devices, cx);
+    }
+    Resources { cpu_mhz, memory_mb, memory_max_mb: keys.memory_max.value, devices }
+}
+
 /// Decode `numa` into rules of the device requests it names: this agent pins no processors, so that
 /// devices are all there is to bring together.
-fn numa(
-    block: Block,
-    resources: &'static Schema,
-    devices: &mut [DeviceRequest],
-    cx: &mut Context<'_>,
-) {
-    let Some(schema) = inner(resources, "numa") else { return };
-    let header = block.key.span;
-    let mut reader = Reader::new(block.body, schema, cx);
-    let choices = [("none", Numa::None), ("prefer", Numa::Prefer), ("require", Numa::Require)];
-    let given = reader.text("affinity", cx);
-    let affinity = match given {
-        Some(given) => cx.choice("NUMA affinity", Some(given), &choices),
-        None => Some(Numa::None),
-    };
-    let names = reader.texts("devices", cx).map(|(names, _)| names).unwrap_or_default();
-    reader.finish();
-    let Some(affinity) = affinity.filter(|affinity| *affinity != Numa::None) else { return };
+fn numa(keys: NumaKeys, devices: &mut [DeviceRequest], cx: &mut Context<'_>) {
+    let affinity = keys.affinity.get();
+    if affinity == Numa::None {
+        return;
+    }
+    let names = keys.devices.value.unwrap_or_default();
     if names.is_empty() {
-        let devices = cx.name("devices", "Devices");
-        let message =
-            format!("numa needs {devices}: processors are not pinned here, devices can be");
-        cx.error(header, message);
+        let message = format!(
+            "numa needs {}: processors are not pinned here, devices can be",
+            keys.devices.key
+        );
+        cx.error(keys.at, message);
     }
     for (name, at) in names {
         let mut found = false;
@@ -101,20 +111,15 @@ fn numa(
     }
 }
 
-fn device(block: Block, resources: &'static Schema, cx: &mut Context<'_>) -> Option<DeviceRequest> {
-    let schema = inner(resources, "device")?;
-    let label = block.labels.into_iter().next()?;
-    let mut reader = Reader::new(block.body, schema, cx);
-    let count = reader.number("count", 1..=i64::from(u32::MAX), cx).unwrap_or(1);
-    let constraints = constraint::constraints(reader.blocks("constraint"), cx);
-    let affinities = constraint::affinities(reader.blocks("affinity"), cx);
-    reader.finish();
+fn request(keys: DeviceKeys, cx: &mut Context<'_>) -> Option<DeviceRequest> {
+    let label = keys.label;
+    let constraints = constraints(keys.constraints, cx);
+    let affinities = affinities(keys.affinities, cx);
     let name = label.name;
     if name.splitn(3, '/').any(str::is_empty) || name.len() > ANSWER_NAME_BYTES_MAX {
         let message =
             format!("{} is no device; write type, vendor/type or vendor/type/name", shown(&name));
-        cx.error(label.span, message);
-        return None;
+        return cx.refuse(label.span, message);
     }
-    Some(DeviceRequest { name, count, constraints, affinities })
+    Some(DeviceRequest { name, count: keys.count.get(), constraints, affinities })
 }

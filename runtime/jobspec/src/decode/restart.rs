@@ -2,61 +2,55 @@
 
 use std::time::Duration;
 
-use super::super::tree::Block;
-use super::{Context, Reader};
+use crate::keys::Bounds::Whole;
+use crate::keys::{Context, Given, MOST, keys, keyword};
 use ostler_model::job::{RestartMode, RestartPolicy};
 
 /// Shortest window attempts are counted in.
 const INTERVAL_MIN: Duration = Duration::from_secs(5);
-const MODES: [(&str, RestartMode); 2] =
-    [("fail", RestartMode::Fail), ("delay", RestartMode::Delay)];
+
+keys! {
+    struct RestartKeys: "restart", for RestartPolicy {
+        /// Restarts in one interval.
+        attempts / Attempts: Given<u32> [Whole(0, MOST)], "the group's; 2, for batch jobs 3";
+        /// Window that attempts are counted in, at least `5s`.
+        interval / Interval: Given<Duration>, "the group's; `30m`, for batch jobs `24h`";
+        /// Wait before each restart, and up to a quarter of it more.
+        delay / Delay: Given<Duration>, "the group's; `15s`";
+        /// After the last attempt, the task fails, or waits for the rest of the interval.
+        mode / Mode: Given<RestartMode>, "the group's; `fail`";
+    }
+    not_yet {
+        "render_templates" / RenderTemplates;
+    }
+}
+
+keyword! {
+    RestartMode, "restart mode": "fail" = Fail, "delay" = Delay;
+}
 
 /// The policy of a group or task: `inherited`, with what its `restart` block says.
 pub(super) fn policy(
-    block: Option<Block>,
+    keys: Option<RestartKeys>,
     inherited: RestartPolicy,
     cx: &mut Context<'_>,
 ) -> RestartPolicy {
-    let Some(block) = block else {
-        return inherited;
-    };
-    let header = block.key.span;
-    let group = super::group::inner(&super::super::schema::JOB, "group");
-    let Some(schema) = group.and_then(|group| super::group::inner(group, "restart")) else {
-        return inherited;
-    };
-    let mut reader = Reader::new(block.body, schema, cx);
-    let attempts = reader.integer("attempts", 0..=i64::from(u32::MAX), cx);
-    let interval = reader.duration("interval", cx);
-    let delay = reader.duration("delay", cx);
-    let mode = reader.text("mode", cx);
-    let mode_at = mode.as_ref().map(|(_, at)| *at);
-    let mode = cx.choice("restart mode", mode, &MODES);
-    reader.finish();
-    let policy = RestartPolicy {
-        attempts: attempts
-            .and_then(|(attempts, _)| u32::try_from(attempts).ok())
-            .unwrap_or(inherited.attempts),
-        interval: interval.map_or(inherited.interval, |(interval, _)| interval),
-        delay: delay.map_or(inherited.delay, |(delay, _)| delay),
-        mode: mode.unwrap_or(inherited.mode),
-    };
-    let interval_at = interval.map_or(header, |(_, at)| at);
+    let Some(keys) = keys else { return inherited };
+    let (interval_at, mode_at) = (keys.interval.at, keys.mode.at);
+    let sum_at = keys.attempts.place().or(keys.delay.place()).unwrap_or(interval_at);
+    let policy = keys.over(inherited);
     if policy.interval < INTERVAL_MIN {
         cx.error(interval_at, "the restart interval must be at least 5s");
     } else if policy.delay.checked_mul(policy.attempts).is_none_or(|sum| sum > policy.interval) {
+        let [delay, interval] = [policy.delay, policy.interval].map(humantime::format_duration);
         let message = format!(
-            "{} restarts with a delay of {} do not fit into an interval of {}",
+            "{} restarts with a delay of {delay} do not fit into an interval of {interval}",
             policy.attempts,
-            humantime::format_duration(policy.delay),
-            humantime::format_duration(policy.interval),
         );
-        let at = attempts.map(|(_, at)| at).or(delay.map(|(_, at)| at));
-        cx.error(at.unwrap_or(interval_at), message);
+        cx.error(sum_at, message);
     }
     if policy.attempts == 0 && policy.mode == RestartMode::Delay {
-        let message = "no attempts and mode delay contradict each other; use mode fail";
-        cx.error(mode_at.unwrap_or(header), message);
+        cx.error(mode_at, "no attempts and mode delay contradict each other; use mode fail");
     }
     policy
 }

@@ -1,14 +1,12 @@
 //! `service` blocks of groups and tasks, with their checks.
 
 use std::collections::BTreeSet;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::super::diagnostic::{Span, shown};
-use super::super::schema::{JOB, Schema};
-use super::super::tree::Block;
-use super::group::inner;
-use super::{Context, Reader};
+use crate::Syntax;
+use crate::diagnostic::{Span, shown};
+use crate::keys::Bounds::Time;
+use crate::keys::{Context, Given, choice, keys, keyword, neutral};
 use ostler_model::ids::TaskName;
 use ostler_model::job::{Check, CheckKind, NetworkSpec, Service};
 use ostler_model::limits::{
@@ -16,61 +14,134 @@ use ostler_model::limits::{
     CHECK_TIMEOUT_MIN, NAME_BYTES_MAX, SERVICE_NAME_BYTES_MAX,
 };
 
+keys! {
+    struct ServiceKeys: "a service" {
+        /// Letters, digits, dashes and `${…}`.
+        name / Name: Given<String>, "`JOB-GROUP`, in a task `JOB-GROUP-TASK`";
+        /// Label of a port of the group's network.
+        port / PortLabel: Given<String>, "none";
+        /// Who keeps the list of services: `nomad`, which is the agent.
+        provider / Provider: Given<String>, "`nomad`";
+        /// The task it stands in; of another one, not supported yet.
+        task / TaskName: Given<String>, "the task it stands in";
+        /// What is asked to find out whether it works.
+        checks "check" / Checks: Vec<CheckKeys>;
+    }
+    not_yet {
+        "tags" / Tags [neutral("", &["[]"])] => null;
+        "canary_tags" / CanaryTags [neutral("", &["[]"])] => null;
+        "enable_tag_override" / EnableTagOverride [neutral("", &["false"])] => false;
+        "address_mode" / AddressMode [neutral("", &["auto", "host"])] => "auto";
+        "on_update" / OnUpdate [neutral("", &["require_healthy"])] => "require_healthy";
+        "cluster" / Cluster [neutral("", &["default"])];
+        "namespace" / Namespace [neutral("", &["default"])];
+        "address" / Address; "check_restart" / CheckRestart => null; "connect" / Connect => null;
+        "identity" / Identity; "kind" / Kind; "meta" / Meta => null; "canary_meta" / CanaryMeta => null;
+        "tagged_addresses" / TaggedAddresses; "weights" / Weights; "id" / Id => "";
+    }
+}
+
+keys! {
+    struct CheckKeys: "a check" {
+        /// For people; unique in its service.
+        name / Name: Given<String>, "`service: NAME check`";
+        /// A connection is accepted (`tcp`), or a request is answered with a status from 200 to 299
+        /// (`http`); the others are not supported yet.
+        kind "type" / Type: Given<CheckType> => (
+            "a check needs a type; write type = \"http\" or \"tcp\"",
+            "a check needs a Type: http or tcp"
+        );
+        /// Of `http`: what is asked for, from the first slash on.
+        path / Path: Given<String>, "needed by `http`";
+        /// Of `http`: `GET`, `HEAD`, `POST`, `PUT`, `PATCH`, `DELETE`, `OPTIONS` or `TRACE`.
+        method / Method: Given<String>, "`GET`";
+        /// Label of a port of the group's network.
+        port / PortLabel: Given<String>, "the service's";
+        /// From one question to the next.
+        interval / Interval: Given<Duration> [Time(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX)], "needed";
+        /// How long an answer may take.
+        timeout / Timeout: Given<Duration> [Time(CHECK_TIMEOUT_MIN, CHECK_TIMEOUT_MAX)], "needed";
+    }
+    not_yet {
+        "protocol" / Protocol [neutral("", &["http"])] => "";
+        "address_mode" / AddressMode [neutral("", &["auto", "host"])] => "";
+        "on_update" / OnUpdate [neutral("", &["require_healthy"])] => "require_healthy";
+        "success_before_passing" / SuccessBeforePassing [neutral("", &["0"])] => 0;
+        "failures_before_critical" / FailuresBeforeCritical [neutral("", &["0"])] => 0;
+        "failures_before_warning" / FailuresBeforeWarning [neutral("", &["0"])];
+        "expose" / Expose [neutral("", &["false"])] => false;
+        "tls_skip_verify" / TLSSkipVerify [neutral("", &["false"])] => false;
+        "initial_status" / InitialStatus [neutral("", &["critical"])] => "";
+        "tls_server_name" / TLSServerName; "header" / Header => null; "body" / Body => "";
+        "command" / Command => ""; "args" / Args => null; "check_restart" / CheckRestart => null;
+        "grpc_service" / GRPCService => ""; "grpc_use_tls" / GRPCUseTLS => false;
+        "task" / TaskName => ""; "notes" / Notes; "id" / Id => "";
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum CheckType {
+    Http,
+    Tcp,
+    /// Nomad has them.
+    Grpc,
+    Script,
+}
+
+keyword! {
+    CheckType, "type of check": "http" = Http, "tcp" = Tcp, "grpc" = Grpc, "script" = Script;
+}
+
+const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"];
+
 /// Where services stand.
 #[derive(Clone, Copy)]
-pub(super) struct Scope<'a> {
+pub(super) struct ServiceScope<'a> {
     /// The job's id; absent when it is wrong.
     pub job: Option<&'a str>,
     /// The group's name; absent when it is wrong.
     pub group: Option<&'a str>,
     /// The group's network.
     pub network: Option<&'a NetworkSpec>,
+    /// The task they stand in; absent: the group as a whole.
+    pub task: Option<&'a TaskName>,
 }
 
-impl Scope<'_> {
+impl ServiceScope<'_> {
     /// The name of a service that has none of its own.
-    fn default_name(&self, task: Option<&TaskName>) -> Option<String> {
+    fn default_name(&self) -> Option<String> {
         let (job, group) = (self.job?, self.group?);
-        Some(match task {
+        Some(match self.task {
             None => format!("{job}-{group}"),
             Some(task) => format!("{job}-{group}-{task}"),
         })
     }
+
+    /// The label has to be that of a port the group has.
+    fn check_port(&self, given: &Given<String>, cx: &mut Context<'_>) {
+        let Some(label) = &given.value else { return };
+        let ports = || self.network.iter().flat_map(|network| &network.ports);
+        if ports().any(|port| port.label == *label) {
+            return;
+        }
+        let instead = cx.sink.nearest(label, ports().map(|port| port.label.as_str()));
+        let message =
+            format!("the group's network has no port {}; give a label from there", shown(label));
+        cx.sink.suggest(given.at, message, instead);
+    }
 }
-
-#[derive(Clone, Copy)]
-enum Kind {
-    Tcp,
-    Http,
-    /// Nomad has it.
-    Later(&'static str),
-}
-
-const KINDS: [(&str, Kind); 4] = [
-    ("http", Kind::Http),
-    ("tcp", Kind::Tcp),
-    ("grpc", Kind::Later("grpc")),
-    ("script", Kind::Later("script")),
-];
-
-const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"];
 
 /// Decode the services of a group, or of one of its tasks.
 pub(super) fn services(
-    blocks: Vec<Block>,
-    task: Option<&TaskName>,
-    scope: Scope<'_>,
+    blocks: Vec<ServiceKeys>,
+    scope: ServiceScope<'_>,
     cx: &mut Context<'_>,
 ) -> Vec<Service> {
-    let Some(schema) = inner(&JOB, "group").and_then(|group| inner(group, "service")) else {
-        return Vec::new();
-    };
     let mut names = BTreeSet::new();
     let mut services = Vec::with_capacity(blocks.len());
-    for block in blocks {
-        let Some((service, at)) = service(block, task, scope, schema, cx) else {
-            continue;
-        };
+    for keys in blocks {
+        let at = keys.name.at;
+        let Some(service) = service(keys, scope, cx) else { continue };
         if !names.insert(service.name.clone()) {
             let name = shown(&service.name);
             cx.error(at, format!("a service {name} is here already; give this one another name"));
@@ -80,47 +151,31 @@ pub(super) fn services(
     services
 }
 
-fn service(
-    block: Block,
-    task: Option<&TaskName>,
-    scope: Scope<'_>,
-    schema: &'static Schema,
-    cx: &mut Context<'_>,
-) -> Option<(Service, Span)> {
-    let header = block.key.span;
-    let mut reader = Reader::new(block.body, schema, cx);
-    let name = service_name(&mut reader, task, scope, header, cx);
-    let port = port(&mut reader, scope, cx);
-    check_provider(reader.text("provider", cx), cx);
-    if let Some((of, at)) = reader.text("task", cx)
-        && task.is_none_or(|task| task.as_str() != of)
-    {
-        let form = cx.name(
-            "task in a service is valid in Nomad, not supported by Ostler yet; put the service into the task",
-            "TaskName is valid in Nomad, not supported by Ostler yet; put the service into the task",
+fn service(keys: ServiceKeys, scope: ServiceScope<'_>, cx: &mut Context<'_>) -> Option<Service> {
+    let name = service_name(keys.name, scope, cx);
+    scope.check_port(&keys.port, cx);
+    check_provider(keys.provider.placed(), cx);
+    if keys.task.value.is_some_and(|of| scope.task.is_none_or(|task| task.as_str() != of)) {
+        let message = format!(
+            "{} is valid in Nomad, not supported by Ostler yet; put the service into the task",
+            cx.name("task in a service", keys.task.key),
         );
-        cx.error(at, form);
+        cx.error(keys.task.at, message);
     }
-    let blocks = reader.blocks("check");
-    reader.finish();
-    let (name, at) = name?;
-    let checks = checks(blocks, &name, port.is_some(), scope, schema, cx);
-    let port = port.map(|(label, _)| label);
-    Some((Service { name, port, task: task.cloned(), checks }, at))
+    let name = name?;
+    let checks = checks(keys.checks, &name, keys.port.value.is_some(), scope, cx);
+    Some(Service { name, port: keys.port.value, task: scope.task.cloned(), checks })
 }
 
 /// The name given, or the one of job, group and task.
 fn service_name(
-    reader: &mut Reader,
-    task: Option<&TaskName>,
-    scope: Scope<'_>,
-    header: Span,
+    given: Given<String>,
+    scope: ServiceScope<'_>,
     cx: &mut Context<'_>,
-) -> Option<(String, Span)> {
-    let (name, at) = match reader.text("name", cx) {
-        Some(given) => given,
-        None if reader.was_given("name") => return None,
-        None => (scope.default_name(task)?, header),
+) -> Option<String> {
+    let name = match given.value {
+        None if given.was_given => return None,
+        name => name.or_else(|| scope.default_name())?,
     };
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let fixed = without_references(&name);
@@ -129,10 +184,9 @@ fn service_name(
             "service name {} must have 1 to {SERVICE_NAME_BYTES_MAX} letters, digits and dashes",
             shown(&name)
         );
-        cx.error(at, message);
-        return None;
+        return cx.refuse(given.at, message);
     }
-    Some((name, at))
+    Some(name)
 }
 
 /// The text less each `${…}`, which is replaced later.
@@ -146,58 +200,32 @@ fn without_references(text: &str) -> String {
     fixed + rest
 }
 
-/// The label of a port the group has.
-fn port(reader: &mut Reader, scope: Scope<'_>, cx: &mut Context<'_>) -> Option<(String, Span)> {
-    let (label, at) = reader.text("port", cx)?;
-    let labels = || scope.network.iter().flat_map(|network| &network.ports).map(|port| &port.label);
-    if !labels().any(|known| *known == label) {
-        let instead = cx.sink.nearest(&label, labels().map(String::as_str));
-        let message =
-            format!("the group's network has no port {}; give a label from there", shown(&label));
-        cx.sink.suggest(at, message, instead);
-    }
-    // Kept even if wrong, so that no check complains of a missing port too.
-    Some((label, at))
-}
-
 fn check_provider(given: Option<(String, Span)>, cx: &mut Context<'_>) {
-    let Some((provider, at)) = given else {
+    let Some((provider, at)) = given.filter(|(provider, _)| provider != "nomad") else { return };
+    if provider == "consul" {
+        let message = cx.name(
+            "provider consul is valid in Nomad, not supported by Ostler yet; write provider = \"nomad\"",
+            "Provider consul is valid in Nomad, not supported by Ostler yet; write nomad",
+        );
+        cx.error(at, message);
         return;
-    };
-    match provider.as_str() {
-        "nomad" => {}
-        "consul" => {
-            let message = cx.name(
-                "provider consul is valid in Nomad, not supported by Ostler yet; write provider = \"nomad\"",
-                "Provider consul is valid in Nomad, not supported by Ostler yet; write nomad",
-            );
-            cx.error(at, message);
-        }
-        _ => {
-            let message = format!("{} is no provider; write nomad", shown(&provider));
-            let instead = cx.sink.nearest(&provider, ["nomad"]);
-            cx.sink.suggest(at, message, instead);
-        }
     }
+    let instead = cx.sink.nearest(&provider, ["nomad"]);
+    cx.sink.suggest(at, format!("{} is no provider; write nomad", shown(&provider)), instead);
 }
 
 fn checks(
-    blocks: Vec<Block>,
+    blocks: Vec<CheckKeys>,
     service: &str,
     has_port: bool,
-    scope: Scope<'_>,
-    schema: &'static Schema,
+    scope: ServiceScope<'_>,
     cx: &mut Context<'_>,
 ) -> Vec<Check> {
-    let Some(schema) = inner(schema, "check") else {
-        return Vec::new();
-    };
     let mut names = BTreeSet::new();
     let mut checks = Vec::with_capacity(blocks.len());
-    for block in blocks {
-        let Some((check, at)) = check(block, service, has_port, scope, schema, cx) else {
-            continue;
-        };
+    for keys in blocks {
+        let at = keys.name.at;
+        let Some(check) = check(keys, service, has_port, scope, cx) else { continue };
         if !names.insert(check.name.clone()) {
             let name = shown(&check.name);
             cx.error(at, format!("a check {name} is here already; give this one another name"));
@@ -208,112 +236,82 @@ fn checks(
 }
 
 fn check(
-    block: Block,
+    keys: CheckKeys,
     service: &str,
     has_port: bool,
-    scope: Scope<'_>,
-    schema: &'static Schema,
+    scope: ServiceScope<'_>,
     cx: &mut Context<'_>,
-) -> Option<(Check, Span)> {
-    let header = block.key.span;
-    cx.sink.warn(
-        header,
-        cx.name(
-            "check is asked only until the allocation is judged healthy or unhealthy; nobody asks \
-             it later yet",
-            "Checks are asked only until the allocation is judged healthy or unhealthy; nobody \
-             asks them later yet",
-        ),
+) -> Option<Check> {
+    let message = cx.name(
+        "check is asked only until the allocation is judged healthy or unhealthy; nobody asks it \
+         later yet",
+        "Checks are asked only until the allocation is judged healthy or unhealthy; nobody asks \
+         them later yet",
     );
-    let mut reader = Reader::new(block.body, schema, cx);
-    let name = reader.text("name", cx);
-    let kind = kind(&mut reader, header, cx);
-    let port = port(&mut reader, scope, cx);
-    if port.is_none() && !has_port && !reader.was_given("port") {
+    cx.sink.warn(keys.at, message);
+    let kind = kind(&keys, cx);
+    scope.check_port(&keys.port, cx);
+    if !has_port && !keys.port.was_given {
         let form = cx.name(
             "a check needs a port; give it or its service one: port = \"label\"",
             "a check needs a port; give it or its service a PortLabel",
         );
-        cx.error(header, form);
+        cx.error(keys.at, form);
     }
-    let (interval, timeout) =
-        (CHECK_INTERVAL_MIN..=CHECK_INTERVAL_MAX, CHECK_TIMEOUT_MIN..=CHECK_TIMEOUT_MAX);
-    let interval = time(&mut reader, "interval", "Interval", interval, header, cx);
-    let timeout = time(&mut reader, "timeout", "Timeout", timeout, header, cx);
-    reader.finish();
-    let (name, at) = name.unwrap_or_else(|| (format!("service: {service} check"), header));
+    for given in [&keys.interval, &keys.timeout].into_iter().filter(|given| !given.was_given) {
+        let key = given.key;
+        let form = match cx.syntax {
+            Syntax::Hcl => format!("a check needs {key}; write for example {key} = \"2s\""),
+            Syntax::Json => format!("a check needs {key}, in nanoseconds"),
+        };
+        cx.error(keys.at, form);
+    }
+    let name = keys.name.value.unwrap_or_else(|| format!("service: {service} check"));
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         let message = format!(
             "check name {} must have 1 to {NAME_BYTES_MAX} bytes and no control characters",
             shown(&name)
         );
-        cx.error(at, message);
+        cx.error(keys.name.at, message);
     }
-    let port = port.map(|(label, _)| label);
-    Some((Check { name, kind: kind?, port, interval: interval?, timeout: timeout? }, at))
+    let (interval, timeout) = (keys.interval.value?, keys.timeout.value?);
+    Some(Check { name, kind: kind?, port: keys.port.value, interval, timeout })
 }
 
-/// What is asked. Path and method are read in any case, so that what is wrong in them is said.
-fn kind(reader: &mut Reader, header: Span, cx: &mut Context<'_>) -> Option<CheckKind> {
-    let given = reader.text("type", cx);
-    if given.is_none() && !reader.was_given("type") {
-        let form = cx.name(
-            "a check needs a type; write type = \"http\" or \"tcp\"",
-            "a check needs a Type: http or tcp",
-        );
-        cx.error(header, form);
-    }
-    let at = given.as_ref().map_or(header, |(_, at)| *at);
-    let kind = cx.choice("type of check", given, &KINDS);
-    let path = reader.text("path", cx);
-    let method = reader.text("method", cx);
-    match kind? {
-        Kind::Http => http(path, method, header, reader, cx),
-        Kind::Tcp => {
-            for (_, at) in path.iter().chain(&method) {
-                cx.error(*at, "a tcp check only connects; only http checks have path and method");
+/// What is asked.
+fn kind(keys: &CheckKeys, cx: &mut Context<'_>) -> Option<CheckKind> {
+    let later = match keys.kind.value? {
+        CheckType::Http => return http(keys, cx),
+        CheckType::Tcp => {
+            for at in keys.path.place().into_iter().chain(keys.method.place()) {
+                cx.error(at, "a tcp check only connects; only http checks have path and method");
             }
-            Some(CheckKind::Tcp)
+            return Some(CheckKind::Tcp);
         }
-        Kind::Later(name) => {
-            let message = format!(
-                "checks of type {name} are valid in Nomad, not supported by Ostler yet; use http or tcp"
-            );
-            cx.error(at, message);
-            None
-        }
-    }
+        CheckType::Grpc => "grpc",
+        CheckType::Script => "script",
+    };
+    let message = format!(
+        "checks of type {later} are valid in Nomad, not supported by Ostler yet; use http or tcp"
+    );
+    cx.refuse(keys.kind.at, message)
 }
 
-fn http(
-    path: Option<(String, Span)>,
-    method: Option<(String, Span)>,
-    header: Span,
-    reader: &Reader,
-    cx: &mut Context<'_>,
-) -> Option<CheckKind> {
-    if let Some((method, at)) = &method
-        && !METHODS.contains(&method.as_str())
-    {
-        let instead = cx.sink.nearest(method, METHODS);
-        let message = format!("{} is no method; valid are {}", shown(method), METHODS.join(", "));
-        cx.sink.suggest(*at, message, instead);
+fn http(keys: &CheckKeys, cx: &mut Context<'_>) -> Option<CheckKind> {
+    let method = keys.method.value.clone().unwrap_or_else(|| "GET".to_owned());
+    choice("method", &method, keys.method.at, &METHODS.map(|method| (method, ())), cx);
+    if !keys.path.was_given {
+        let form = cx.name(
+            "an http check needs a path; write path = \"/\" or another",
+            "an http check needs a Path: / or another",
+        );
+        cx.error(keys.at, form);
     }
-    let Some((path, at)) = path else {
-        if !reader.was_given("path") {
-            let form = cx.name(
-                "an http check needs a path; write path = \"/\" or another",
-                "an http check needs a Path: / or another",
-            );
-            cx.error(header, form);
-        }
-        return None;
-    };
-    if let Some(problem) = path_problem(&path) {
-        cx.error(at, problem);
-        return None;
+    let (path, at) = keys.path.clone().placed()?;
+    match path_problem(&path) {
+        Some(problem) => cx.refuse(at, problem),
+        None => Some(CheckKind::Http { method, path }),
     }
-    Some(CheckKind::Http { method: method.map_or_else(|| "GET".to_owned(), |(m, _)| m), path })
 }
 
 /// Why a path cannot be asked for.
@@ -335,39 +333,4 @@ fn path_problem(path: &str) -> Option<String> {
     let wrong = path.chars().find(|c| !allowed(*c))?;
     let shown = shown(&wrong.to_string());
     Some(format!("{shown} must not stand in a path; write it as % and two hex digits"))
-}
-
-/// A time of a check, within bounds.
-fn time(
-    reader: &mut Reader,
-    name: &'static str,
-    json: &'static str,
-    bounds: RangeInclusive<Duration>,
-    header: Span,
-    cx: &mut Context<'_>,
-) -> Option<Duration> {
-    let Some((time, at)) = reader.duration(name, cx) else {
-        if !reader.was_given(name) {
-            let form = match cx.name(name, json) {
-                name if cx.format == super::super::Format::Hcl => {
-                    format!("a check needs {name}; write for example {name} = \"2s\"")
-                }
-                name => format!("a check needs {name}, in nanoseconds"),
-            };
-            cx.error(header, form);
-        }
-        return None;
-    };
-    if bounds.contains(&time) {
-        return Some(time);
-    }
-    let message = format!(
-        "{} must be {} to {}, not {}",
-        cx.name(name, json),
-        humantime::format_duration(*bounds.start()),
-        humantime::format_duration(*bounds.end()),
-        humantime::format_duration(time),
-    );
-    cx.error(at, message);
-    None
 }

@@ -2,20 +2,20 @@
 
 use std::fmt::Write as _;
 
-use super::{Diagnostic, Severity};
+use super::{FileDiagnostic, Severity};
 use ostler_model::shown::hides;
 
 /// Longest source line shown in full, characters; of a longer one the part around the problem.
 const LINE_CHARS_MAX: usize = 160;
 
 /// One problem: position and message, source line, caret, suggestion.
-pub(super) fn one(out: &mut String, diagnostic: &Diagnostic, lines: &[&str], colour: bool) {
+pub(super) fn one(out: &mut String, diagnostic: &FileDiagnostic, lines: &[&str], colour: bool) {
     let (bold, accent, faint, reset) = match (colour, diagnostic.severity) {
         (false, _) => ("", "", "", ""),
         (true, Severity::Error) => ("\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"),
         (true, Severity::Warning) => ("\x1b[1m", "\x1b[33m", "\x1b[2m", "\x1b[0m"),
     };
-    let Diagnostic { file, line, column, message, .. } = diagnostic;
+    let FileDiagnostic { file, line, column, message, .. } = diagnostic;
     let severity = diagnostic.severity.as_str();
     let _ = writeln!(
         out,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::{Format, parse};
+use super::super::{Syntax, parse};
 use super::nomad_json;
 use ostler_model::ids::{GroupName, JobId, PluginName, TaskName};
 use ostler_model::job::*;
@@ -22,7 +22,7 @@ use ostler_model::resources::{DeviceRequest, Resources};
 
 fn read_back(job: &Job) -> Job {
     let text = json!({ "Job": nomad_json(job) }).to_string();
-    match parse(text.as_bytes(), Path::new("-"), Some(Format::Json)) {
+    match parse(text.as_bytes(), Path::new("-"), Some(Syntax::Json)) {
         Ok(job) => job,
         Err(found) => panic!("{}", found.render(&text, false)),
     }

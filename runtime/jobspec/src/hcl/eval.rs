@@ -52,8 +52,8 @@ impl<'a> Evaluator<'a> {
     pub(super) fn value(&mut self, expr: &Expression, sink: &mut Sink) -> Option<Value> {
         let span = place(expr.span());
         if self.depth >= DEPTH_MAX {
-            sink.error(span, format!("nested too deeply; at most {DEPTH_MAX} levels are allowed"));
-            return None;
+            let message = format!("nested too deeply; at most {DEPTH_MAX} levels are allowed");
+            return sink.refuse(span, message);
         }
         self.depth += 1;
         let kind = self.kind(expr, span, sink);
@@ -107,8 +107,8 @@ impl<'a> Evaluator<'a> {
             }
             Expression::FuncCall(call) => self.call(call, span, sink)?,
             Expression::ForExpr(_) => {
-                sink.error(span, "a for expression is valid in Nomad, not supported by Ostler yet");
-                return None;
+                let message = "a for expression is valid in Nomad, not supported by Ostler yet";
+                return sink.refuse(span, message);
             }
         })
     }
@@ -117,8 +117,8 @@ impl<'a> Evaluator<'a> {
         let name = call.name.name.as_str();
         let at = place(call.name.name.span());
         if call.name.is_namespaced() || call.args.expand_final() {
-            sink.error(span, "this form of call is valid in Nomad, not supported by Ostler yet");
-            return None;
+            let message = "this form of call is valid in Nomad, not supported by Ostler yet";
+            return sink.refuse(span, message);
         }
         let function = functions::find(name, at, sink)?;
         let mut arguments = Vec::with_capacity(call.args.len());
@@ -156,13 +156,10 @@ impl<'a> Evaluator<'a> {
                 match value.kind {
                     ValueKind::Text(text) => Some(Key::new(text, value.span)),
                     ValueKind::Number(number) => Some(Key::new(number.to_string(), value.span)),
-                    kind => {
-                        sink.error(
-                            value.span,
-                            format!("a key must be a text, not {}", kind.describe()),
-                        );
-                        None
-                    }
+                    kind => sink.refuse(
+                        value.span,
+                        format!("a key must be a text, not {}", kind.describe()),
+                    ),
                 }
             }
         }
@@ -239,10 +236,7 @@ impl<'a> Evaluator<'a> {
             Reference::Later(text) => Some(ValueKind::Text(text)),
             Reference::Own => match path {
                 Some(path) => self.own(path, span, sink),
-                None => {
-                    sink.error(span, "write var.name or local.name");
-                    None
-                }
+                None => sink.refuse(span, "write var.name or local.name"),
             },
             Reference::Unknown(instead) => {
                 let message = match path {

@@ -75,8 +75,7 @@ pub(super) fn call(
             // The separator is repeated: look before it is done.
             let bytes = separator.len().saturating_mul(texts.len());
             if u64::try_from(bytes).is_ok_and(|bytes| bytes > JOB_FILE_BYTES_MAX) {
-                sink.error(span, "the result is too long");
-                return None;
+                return sink.refuse(span, "the result is too long");
             }
             Some(ValueKind::Text(texts.join(&separator)))
         }
@@ -85,10 +84,7 @@ pub(super) fn call(
             let text = plain(pattern, sink)?;
             format(&text, values, span, sink).map(ValueKind::Text)
         }
-        _ => {
-            sink.error(span, "a wrong number of arguments for this function");
-            None
-        }
+        _ => sink.refuse(span, "a wrong number of arguments for this function"),
     }
 }
 
@@ -99,8 +95,8 @@ fn items(lists: &[Value], sink: &mut Sink) -> Option<Vec<Value>> {
         match &list.kind {
             ValueKind::List(items) => all.extend(items.iter().cloned()),
             kind => {
-                sink.error(list.span, format!("a list is needed here, not {}", kind.describe()));
-                return None;
+                return sink
+                    .refuse(list.span, format!("a list is needed here, not {}", kind.describe()));
             }
         }
     }
@@ -112,10 +108,7 @@ fn plain(value: &Value, sink: &mut Sink) -> Option<String> {
         ValueKind::Text(text) => Some(text.clone()),
         ValueKind::Number(number) => Some(number.to_string()),
         ValueKind::Bool(truth) => Some(truth.to_string()),
-        kind => {
-            sink.error(value.span, format!("a text is needed here, not {}", kind.describe()));
-            None
-        }
+        kind => sink.refuse(value.span, format!("a text is needed here, not {}", kind.describe())),
     }
 }
 
@@ -135,19 +128,16 @@ fn format(pattern: &str, values: &[Value], span: Span, sink: &mut Sink) -> Optio
             continue;
         }
         let (Some('s' | 'd' | 'v'), Some(value)) = (verb, values.next()) else {
-            sink.error(span, "format knows %s, %d, %v and %%, and needs a value for each");
-            return None;
+            return sink.refuse(span, "format knows %s, %d, %v and %%, and needs a value for each");
         };
         let whole = matches!(&value.kind, ValueKind::Number(n) if n.is_i64() || n.is_u64());
         if verb == Some('d') && !whole {
-            sink.error(value.span, "%d needs a whole number");
-            return None;
+            return sink.refuse(value.span, "%d needs a whole number");
         }
         out.push_str(&plain(value, sink)?);
     }
     if values.next().is_some() {
-        sink.error(span, "more values than the format has places");
-        return None;
+        return sink.refuse(span, "more values than the format has places");
     }
     Some(out)
 }

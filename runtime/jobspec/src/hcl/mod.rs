@@ -81,8 +81,7 @@ fn parse(text: &str, sink: &mut Sink) -> Option<(HclBody, BTreeMap<usize, String
             return None;
         }
         let length = name.len().max(1);
-        sink.error(Span::new(at, at + length), syntax_message(&copy, at, error.message()));
-        return None;
+        return sink.refuse(Span::new(at, at + length), syntax_message(&copy, at, error.message()));
     }
 }
 

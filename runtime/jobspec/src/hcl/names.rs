@@ -34,8 +34,7 @@ impl Evaluator<'_> {
         let name = match operators.next().map(|first| first.value()) {
             Some(TraversalOperator::GetAttr(name)) => name.as_str(),
             _ => {
-                sink.error(span, "write var.name or local.name");
-                return None;
+                return sink.refuse(span, "write var.name or local.name");
             }
         };
         let mut value = self.named(is_local, name, span, sink)?;
@@ -52,13 +51,11 @@ impl Evaluator<'_> {
                         element(value, index, span, sink)?
                     }
                     kind => {
-                        sink.error(span, format!("{} is no index", kind.describe()));
-                        return None;
+                        return sink.refuse(span, format!("{} is no index", kind.describe()));
                     }
                 },
                 TraversalOperator::AttrSplat(_) | TraversalOperator::FullSplat(_) => {
-                    sink.error(span, "[*] is valid in Nomad, not supported by Ostler yet");
-                    return None;
+                    return sink.refuse(span, "[*] is valid in Nomad, not supported by Ostler yet");
                 }
             };
         }
@@ -77,8 +74,7 @@ impl Evaluator<'_> {
             }
             Some(Known::Open) => {
                 let message = format!("{kind}.{name} refers to itself, directly or through others");
-                sink.error(span, message);
-                return None;
+                return sink.refuse(span, message);
             }
             None => {}
         }
@@ -126,8 +122,8 @@ fn size(value: &Value) -> u64 {
 
 fn member(value: Value, name: &str, span: Span, sink: &mut Sink) -> Option<Value> {
     let ValueKind::Object(members) = value.kind else {
-        sink.error(span, format!("{} has no member {}", value.kind.describe(), shown(name)));
-        return None;
+        return sink
+            .refuse(span, format!("{} has no member {}", value.kind.describe(), shown(name)));
     };
     let instead = sink.nearest(name, members.iter().map(|(key, _)| key.name.as_str()));
     let instead = instead.map(str::to_owned);
@@ -140,8 +136,7 @@ fn member(value: Value, name: &str, span: Span, sink: &mut Sink) -> Option<Value
 
 fn element(value: Value, index: Option<usize>, span: Span, sink: &mut Sink) -> Option<Value> {
     let ValueKind::List(items) = value.kind else {
-        sink.error(span, format!("{} has no elements", value.kind.describe()));
-        return None;
+        return sink.refuse(span, format!("{} has no elements", value.kind.describe()));
     };
     let count = items.len();
     let found = index.and_then(|index| items.into_iter().nth(index));

@@ -19,8 +19,7 @@ pub(super) fn truth(value: &Value, sink: &mut Sink) -> Option<bool> {
             } else {
                 format!("true or false is needed here, not {}", kind.describe())
             };
-            sink.error(value.span, message);
-            None
+            sink.refuse(value.span, message)
         }
     }
 }
@@ -42,8 +41,7 @@ pub(super) fn is_late(value: &Value) -> bool {
 /// Report a value that cannot be computed with yet.
 pub(super) fn refuse_late(value: &Value, sink: &mut Sink) -> Option<()> {
     if is_late(value) {
-        sink.error(value.span, LATE);
-        return None;
+        return sink.refuse(value.span, LATE);
     }
     Some(())
 }

@@ -1,42 +1,55 @@
 //! JSON with Nomad's field names → tree.
 //!
 //! ```text
-//! text ─ reader: values with places ─► find the job ─ shape: names of HCL, nulls
-//!                                       and zeros of absent features left out ─► tree::Block
+//! text ─ reader: values with places ─► find the job ─► tree::Block, an attribute per member
 //! ```
 //!
 //! A request to Nomad's API (`{"Job": {…}}`) and the job object alone are both read.
 
 mod reader;
-mod shape;
 
 use super::diagnostic::{Sink, Span, shown};
-use super::schema::ENVELOPE;
-use super::tree::{Block, Key, Value, ValueKind};
+use super::tree::{Block, Body, Key, Value, ValueKind};
+
+/// What may stand beside `Job` in a request to Nomad's API. All of it is for the API, not the job.
+const ENVELOPE: [&str; 14] = [
+    "Job",
+    "Region",
+    "Namespace",
+    "SecretID",
+    "AuthToken",
+    "EnforceIndex",
+    "JobModifyIndex",
+    "PolicyOverride",
+    "PreserveCounts",
+    "PreserveResources",
+    "EvalPriority",
+    "Diff",
+    "Submission",
+    "IdempotencyToken",
+];
 
 /// Read `text` as JSON: the job as the block it would be in HCL. `None` when there is no job in it;
 /// the reason is in `sink`.
 pub(super) fn read(text: &str, sink: &mut Sink) -> Option<Block> {
     let value = reader::read(text, sink)?;
     let (key, job) = job_object(value, sink)?;
-    Some(shape::job(key, job, sink))
+    Some(Block { key, labels: Vec::new(), body: Body::of(job) })
 }
 
 /// The object that is the job, and the key it stands at.
 fn job_object(value: Value, sink: &mut Sink) -> Option<(Key, Vec<(Key, Value)>)> {
     let span = value.span;
     let ValueKind::Object(members) = value.kind else {
-        sink.error(span, format!("a job is an object, not {}", value.kind.describe()));
-        return None;
+        return sink.refuse(span, format!("a job is an object, not {}", value.kind.describe()));
     };
     let has = |name: &str| members.iter().any(|(key, _)| key.name == name);
     if !has("Job") && (has("ID") || has("TaskGroups") || has("Name")) {
-        return Some((Key::new("job", Span::new(span.start, span.start + 1)), members));
+        return Some((Key::new("Job", Span::new(span.start, span.start + 1)), members));
     }
     if has("job") {
         let message = "the JSON form of HCL is not supported; use HCL, or Nomad's API form: {\"Job\": {\"ID\": …, \"TaskGroups\": […]}}";
-        sink.error(span, message);
-        return None;
+        return sink.refuse(span, message);
     }
     let mut job = None;
     for (key, value) in members {

@@ -37,10 +37,7 @@ pub(super) fn read(text: &str, sink: &mut Sink) -> Option<Value> {
     }
     match result {
         Ok(value) => Some(value),
-        Err(stop) => {
-            sink.error(Span::new(stop.at, stop.at + 1), stop.message);
-            None
-        }
+        Err(stop) => sink.refuse(Span::new(stop.at, stop.at + 1), stop.message),
     }
 }
 

@@ -9,14 +9,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::{Format, parse};
+use super::super::{Syntax, parse};
 use ostler_model::job::{
     EphemeralDisk, HealthCheck, HealthPolicy, Job, JobKind, LifecycleHook, Operator, RestartMode,
 };
 
 fn read(text: &str) -> Result<Job, Vec<String>> {
-    parse(text.as_bytes(), Path::new("-"), Some(Format::Json)).map_err(|found| {
-        let short = |d: &super::super::Diagnostic| d.to_string().replacen("-:", "", 1);
+    parse(text.as_bytes(), Path::new("-"), Some(Syntax::Json)).map_err(|found| {
+        let short = |d: &super::super::FileDiagnostic| d.to_string().replacen("-:", "", 1);
         found.iter().map(short).collect()
     })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{good, in_group, in_job, in_task, task};
-use crate::{Format, nomad_json, parse};
+use crate::{Syntax, nomad_json, parse};
 use ostler_model::job::{
     JobKind, LifecycleHook, LogConfig, Operator, PortSpec, RestartMode, RestartPolicy,
 };
@@ -149,7 +149,7 @@ fn a_numa_block_becomes_a_rule_of_the_devices_it_names_and_reads_back_from_json(
              numa {{\naffinity = \"{affinity}\"\ndevices = [\"nic\"]\n}}\n}}"
         )));
         let text = json!({ "Job": nomad_json(&job) }).to_string();
-        let again = parse(text.as_bytes(), Path::new("j.json"), Some(Format::Json)).unwrap();
+        let again = parse(text.as_bytes(), Path::new("j.json"), Some(Syntax::Json)).unwrap();
         assert_eq!(again.groups[0].tasks[0].resources, job.groups[0].tasks[0].resources);
         job.groups[0].tasks[0].resources.devices.clone()
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::{Format, JobFileError, parse, parse_file};
+use super::super::{JobFileError, Syntax, parse, parse_file};
 use super::{check_places, in_task, problems};
 use ostler_model::limits::{JOB_DIAGNOSTICS_MAX, JOB_FILE_BYTES_MAX};
 
@@ -203,8 +203,8 @@ const SEED_JSON: &str = r#"{"Job": {"ID": "j", "Type": "batch", "Update": null, 
   "Tasks": [{"Name": "t", "Driver": "exec", "Config": {"x": [1, 2.5, null, "\u00e9"]},
    "Resources": {"CPU": 100, "Devices": [{"Name": "gpu", "Count": 1}]}}]}]}, "Region": ""}"#;
 
-fn check_any(bytes: &[u8], format: Option<Format>) {
-    if let Err(found) = parse(bytes, Path::new("x"), format) {
+fn check_any(bytes: &[u8], syntax: Option<Syntax>) {
+    if let Err(found) = parse(bytes, Path::new("x"), syntax) {
         // The places are those of the text before the first byte that is none.
         match std::str::from_utf8(bytes) {
             Ok(text) => check_places(text, &found),
@@ -280,14 +280,14 @@ proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         check_any(&bytes, None);
-        check_any(&bytes, Some(Format::Hcl));
-        check_any(&bytes, Some(Format::Json));
+        check_any(&bytes, Some(Syntax::Hcl));
+        check_any(&bytes, Some(Syntax::Json));
     }
 
     #[test]
     fn random_text_never_panics(text in "[a-z{}\\[\\]()\"$%=,.:<>\\-!?#/*\\\\ \n0-9]{0,120}") {
-        check_any(text.as_bytes(), Some(Format::Hcl));
-        check_any(text.as_bytes(), Some(Format::Json));
+        check_any(text.as_bytes(), Some(Syntax::Hcl));
+        check_any(text.as_bytes(), Some(Syntax::Json));
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use super::super::{ConfigFault, Format, read};
+use super::super::{ConfigFault, Syntax, read};
 use super::{in_group, in_job, in_task};
 
-fn of(text: &str, format: Format) -> Vec<String> {
-    match read(text.as_bytes(), Path::new("dir/job.hcl"), Some(format)) {
+fn of(text: &str, syntax: Syntax) -> Vec<String> {
+    match read(text.as_bytes(), Path::new("dir/job.hcl"), Some(syntax)) {
         Ok(parsed) => parsed
             .warnings
             .iter()
@@ -21,7 +21,7 @@ fn of(text: &str, format: Format) -> Vec<String> {
 
 #[track_caller]
 fn warned(text: &str, expected: &[&str]) {
-    let found = of(text, Format::Hcl);
+    let found = of(text, Syntax::Hcl);
     assert_eq!(found.len(), expected.len(), "{found:#?}");
     for (found, expected) in found.iter().zip(expected) {
         assert!(found.starts_with(expected), "{found:?} is not {expected:?}");
@@ -101,9 +101,9 @@ fn what_a_stock_client_fills_in_is_no_noise() {
     let migrate = r#", "Migrate": {"MaxParallel": 1, "HealthCheck": "checks",
         "MinHealthyTime": 10000000000, "HealthyDeadline": 300000000000}"#;
     for job in [sent, filled] {
-        assert_eq!(of(&json(job, migrate, 1), Format::Json), [""; 0], "{job}");
+        assert_eq!(of(&json(job, migrate, 1), Syntax::Json), [""; 0], "{job}");
     }
-    let several = of(&json(filled, migrate, 3), Format::Json);
+    let several = of(&json(filled, migrate, 3), Syntax::Json);
     assert_eq!(several.len(), 1, "{several:?}");
     assert!(several[0].contains("MaxParallel has no effect yet"), "{several:?}");
 }
@@ -112,7 +112,7 @@ fn what_a_stock_client_fills_in_is_no_noise() {
 fn a_reschedule_that_promises_something_is_told_once_and_one_that_asks_for_none_is_not() {
     let unlimited = r#", "ReschedulePolicy": {"Attempts": 0, "Interval": 0, "Delay": 30000000000,
         "DelayFunction": "exponential", "MaxDelay": 3600000000000, "Unlimited": true}"#;
-    let found = of(&json("", unlimited, 1), Format::Json);
+    let found = of(&json("", unlimited, 1), Syntax::Json);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(
         found[0].ends_with(
@@ -121,14 +121,14 @@ fn a_reschedule_that_promises_something_is_told_once_and_one_that_asks_for_none_
         "{found:?}"
     );
     let none = r#", "ReschedulePolicy": {"Attempts": 0, "Unlimited": false}"#;
-    assert_eq!(of(&json("", none, 1), Format::Json), [""; 0]);
+    assert_eq!(of(&json("", none, 1), Syntax::Json), [""; 0]);
 }
 
 #[test]
 fn what_is_sent_on_of_a_job_without_such_keys_warns_of_nothing() {
     let job = super::good(&in_group("count = 3"));
     let sent = super::super::nomad_json(&job).to_string();
-    assert_eq!(of(&sent, Format::Json), [""; 0]);
+    assert_eq!(of(&sent, Syntax::Json), [""; 0]);
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub enum Gate {
 
 /// Where an allocation is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub enum TaskPhase {
     /// Nothing has begun; leftovers of an earlier life may still be on their way out.
     Init,
     /// Prestart tasks run.
@@ -73,8 +73,8 @@ impl Role {
         }
     }
 
-    fn gate_in(self, phase: Phase) -> Gate {
-        use Phase::{Main, Poststart, Poststop, Prestart, WaitAlloc};
+    fn gate_in(self, phase: TaskPhase) -> Gate {
+        use TaskPhase::{Main, Poststart, Poststop, Prestart, WaitAlloc};
         let open = match self {
             Self::PrestartOnce => phase == Prestart,
             Self::PrestartSidecar => matches!(phase, Prestart | Main | Poststart | WaitAlloc),
@@ -90,7 +90,7 @@ impl Role {
 /// The gates of one allocation.
 #[derive(Clone, Debug)]
 pub struct Coordinator {
-    phase: Phase,
+    phase: TaskPhase,
     roles: BTreeMap<TaskName, Role>,
     gates: BTreeMap<TaskName, Gate>,
 }
@@ -99,17 +99,17 @@ impl Coordinator {
     /// All gates closed; nothing has begun.
     #[must_use]
     pub fn new(group: &TaskGroup) -> Self {
-        Self::starting_at(group, Phase::Init)
+        Self::starting_at(group, TaskPhase::Init)
     }
 
     /// For an allocation that was there before the agent: the first [`Coordinator::step`] goes
     /// forward to where the stored states are.
     #[must_use]
     pub fn restored(group: &TaskGroup) -> Self {
-        Self::starting_at(group, Phase::Prestart)
+        Self::starting_at(group, TaskPhase::Prestart)
     }
 
-    fn starting_at(group: &TaskGroup, phase: Phase) -> Self {
+    fn starting_at(group: &TaskGroup, phase: TaskPhase) -> Self {
         let roles: BTreeMap<_, _> =
             group.tasks.iter().map(|t| (t.name.clone(), Role::of(t.lifecycle))).collect();
         let gates = roles.keys().map(|name| (name.clone(), Gate::Closed)).collect();
@@ -118,7 +118,7 @@ impl Coordinator {
 
     /// The phase reached.
     #[must_use]
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> TaskPhase {
         self.phase
     }
 
@@ -150,37 +150,37 @@ impl Coordinator {
     /// [`Coordinator::step`] with states taken after the tasks were asked to run again: the old
     /// ones (all dead) would read as the end.
     pub fn reset(&mut self) -> Vec<(TaskName, Gate)> {
-        self.phase = Phase::Init;
+        self.phase = TaskPhase::Init;
         self.apply()
     }
 
     /// The next phase, later than this one; so the walk ends.
-    fn next_phase(&self, states: &BTreeMap<TaskName, TaskState>) -> Option<Phase> {
-        if self.phase == Phase::Poststop {
+    fn next_phase(&self, states: &BTreeMap<TaskName, TaskState>) -> Option<TaskPhase> {
+        if self.phase == TaskPhase::Poststop {
             return None;
         }
         // A group of poststop tasks alone is at its end at once.
         if self.every(states, |role| role != Role::Poststop, |s| s.status == TaskStatus::Dead) {
-            return Some(Phase::Poststop);
+            return Some(TaskPhase::Poststop);
         }
         let succeeded = |s: &TaskState| s.successful();
         // A sidecar that ended well (in a batch job it is not started again) has had its turn;
         // waiting for it to run would wait for ever.
         let runs = |s: &TaskState| s.status == TaskStatus::Running || s.successful();
         match self.phase {
-            Phase::Init => self
+            TaskPhase::Init => self
                 .every(states, |_| true, |s| s.status == TaskStatus::Pending)
-                .then_some(Phase::Prestart),
-            Phase::Prestart => (self.every(states, |r| r == Role::PrestartOnce, succeeded)
+                .then_some(TaskPhase::Prestart),
+            TaskPhase::Prestart => (self.every(states, |r| r == Role::PrestartOnce, succeeded)
                 && self.every(states, |r| r == Role::PrestartSidecar, runs))
-            .then_some(Phase::Main),
-            Phase::Main => self
+            .then_some(TaskPhase::Main),
+            TaskPhase::Main => self
                 .every(states, |r| r == Role::Main, |s| s.status != TaskStatus::Pending)
-                .then_some(Phase::Poststart),
-            Phase::Poststart => (self.every(states, |r| r == Role::PoststartOnce, succeeded)
+                .then_some(TaskPhase::Poststart),
+            TaskPhase::Poststart => (self.every(states, |r| r == Role::PoststartOnce, succeeded)
                 && self.every(states, |r| r == Role::PoststartSidecar, runs))
-            .then_some(Phase::WaitAlloc),
-            Phase::WaitAlloc | Phase::Poststop => None,
+            .then_some(TaskPhase::WaitAlloc),
+            TaskPhase::WaitAlloc | TaskPhase::Poststop => None,
         }
     }
 

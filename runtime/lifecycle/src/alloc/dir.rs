@@ -39,12 +39,12 @@ use std::path::{Path, PathBuf};
 use cap_std::fs::Dir;
 use rustix::fs::Mode;
 
-use self::at::{ensure, ensure_lent, io_error, open_child, open_root};
+use self::at::{ensure, ensure_shared, io_error, open_child, open_root};
 pub use self::error::AllocDirError;
 pub(super) use self::error::hint;
 use self::lock::Held;
 use super::remove::remove_tree;
-pub use super::remove::{Left, LeftEntry, Why};
+pub use super::remove::{Undeleted, UndeletedEntry, UndeletedReason};
 use ostler_model::ids::{AllocId, TaskName};
 
 /// Name of the shared directory; no task can have it.
@@ -94,7 +94,7 @@ impl AllocDir {
         let shared = ensure(dir.as_fd(), SHARED, PUBLIC, &shared_path)?;
         ensure(shared.as_fd(), "logs", PUBLIC, &shared_path.join("logs"))?;
         for name in LENT {
-            ensure_lent(shared.as_fd(), name, PUBLIC, &shared_path.join(name))?;
+            ensure_shared(shared.as_fd(), name, PUBLIC, &shared_path.join(name))?;
         }
         Ok(Self { alloc, path, dir })
     }

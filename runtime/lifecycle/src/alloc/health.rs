@@ -90,12 +90,12 @@ pub enum HealthEffect {
     /// Give [`HealthInput::TimerFired`] after this time. Takes the place of an earlier timer.
     Timer(Duration),
     /// The verdict; the last effect there is.
-    Verdict(Verdict),
+    Verdict(HealthVerdict),
 }
 
 /// Healthy or not, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct HealthVerdict {
     /// Healthy.
     pub healthy: bool,
     /// All reasons in one text, at most [`ostler_model::limits::HEALTH_TEXT_BYTES_MAX`].
@@ -294,7 +294,7 @@ impl HealthMachine {
         vec![HealthEffect::Timer(due.since(now))]
     }
 
-    fn verdict(&mut self, verdict: Verdict) -> Vec<HealthEffect> {
+    fn verdict(&mut self, verdict: HealthVerdict) -> Vec<HealthEffect> {
         self.judged = true;
         vec![HealthEffect::Verdict(verdict)]
     }

@@ -58,7 +58,7 @@ use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
 use self::plan::KillPlan;
-pub use self::types::{AllocEffect, AllocInput, AllocPhase, Known, RestartRefusal};
+pub use self::types::{AllocEffect, AllocInput, AllocPhase, RecordedAlloc, RestartRefusal};
 
 /// Hooks that run once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,7 @@ impl AllocMachine {
         now: Timestamp,
         group: TaskGroup,
         states: BTreeMap<TaskName, TaskState>,
-        known: Known,
+        known: RecordedAlloc,
     ) -> (Self, Vec<AllocEffect>) {
         let coordinator = Coordinator::restored(&group);
         let mut machine = Self::at(AllocPhase::Preparing, group, coordinator, states);
@@ -167,6 +167,10 @@ impl AllocMachine {
             machine.stop(&reason, false);
             machine.resume_ended();
         } else if ended {
+            // Its end is on record, and that a task never ran is not: it does not run now.
+            if !machine.started && !machine.derived().0.terminal() {
+                machine.stop("the allocation had ended before", false);
+            }
             machine.resume_ended();
         } else {
             machine.effects.push(AllocEffect::PreHooks);

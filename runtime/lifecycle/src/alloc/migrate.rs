@@ -53,14 +53,14 @@ use ostler_model::ids::{AllocId, TaskName};
 /// What is moved, as one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Item {
+pub enum MovedDir {
     /// `alloc/data`, shared by the tasks.
     Data,
     /// `<task>/local`.
     Local(TaskName),
 }
 
-impl Item {
+impl MovedDir {
     /// The directory it lies in, and its name there.
     fn place(&self) -> (&str, &'static str) {
         match self {
@@ -75,7 +75,7 @@ impl Item {
     }
 }
 
-impl fmt::Display for Item {
+impl fmt::Display for MovedDir {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (parent, name) = self.place();
         write!(f, "{parent}/{name}")
@@ -84,12 +84,12 @@ impl fmt::Display for Item {
 
 /// What the new allocation got.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct MigratedData {
     /// Everything that came from the previous allocation, now or in an earlier call; sorted.
-    pub items: Vec<Item>,
+    pub items: Vec<MovedDir>,
 }
 
-impl Moved {
+impl MigratedData {
     /// There was nothing to move.
     #[must_use]
     pub fn nothing() -> Self {
@@ -162,7 +162,7 @@ pub fn move_data(
     from: AllocId,
     to: AllocId,
     tasks: &[TaskName],
-) -> Result<Moved, MigrateError> {
+) -> Result<MigratedData, MigrateError> {
     move_in_steps(root, from, to, tasks, &mut |_| Ok(()))
 }
 
@@ -175,7 +175,7 @@ fn move_in_steps(
     to: AllocId,
     tasks: &[TaskName],
     step: Step<'_>,
-) -> Result<Moved, MigrateError> {
+) -> Result<MigratedData, MigrateError> {
     if from == to {
         return Err(MigrateError::Same { alloc: to });
     }
@@ -183,7 +183,7 @@ fn move_in_steps(
     let target = AllocDir::open(root, to)?;
     let begun = match Journal::read(&target)? {
         Some(journal) if journal.from == from && journal.done => {
-            return Ok(Moved { items: journal.items });
+            return Ok(MigratedData { items: journal.items });
         }
         Some(journal) if journal.from == from => Some(journal),
         Some(journal) if !journal.done => {
@@ -196,8 +196,8 @@ fn move_in_steps(
         Err(AllocDirError::Missing { .. }) => None,
         Err(error) => return Err(error.into()),
     };
-    let mut items: BTreeSet<Item> = tasks.iter().cloned().map(Item::Local).collect();
-    items.insert(Item::Data);
+    let mut items: BTreeSet<MovedDir> = tasks.iter().cloned().map(MovedDir::Local).collect();
+    items.insert(MovedDir::Data);
     let planned = begun.iter().flat_map(|journal| &journal.items).cloned().collect();
     items.extend(BTreeSet::clone(&planned));
     let to_move = match &source {
@@ -205,9 +205,9 @@ fn move_in_steps(
         None => Vec::new(),
     };
     if to_move.is_empty() && begun.is_none() {
-        return Ok(Moved::nothing());
+        return Ok(MigratedData::nothing());
     }
-    let all: BTreeSet<Item> = planned.into_iter().chain(to_move.iter().cloned()).collect();
+    let all: BTreeSet<MovedDir> = planned.into_iter().chain(to_move.iter().cloned()).collect();
     let mut journal = Journal { from, items: all.into_iter().collect(), done: false };
     if begun.as_ref() != Some(&journal) {
         step("sync the root")?;
@@ -222,18 +222,18 @@ fn move_in_steps(
     }
     journal.done = true;
     journal.write(&target, step)?;
-    Ok(Moved { items: journal.items })
+    Ok(MigratedData { items: journal.items })
 }
 
 /// Which of `items` have something to move. Refused as a whole when one has nowhere to go.
 fn plan(
     source: &AllocDir,
     target: &AllocDir,
-    items: BTreeSet<Item>,
-) -> Result<Vec<Item>, MigrateError> {
+    items: BTreeSet<MovedDir>,
+) -> Result<Vec<MovedDir>, MigrateError> {
     let mut to_move = Vec::new();
     for item in items {
-        if let Item::Local(task) = &item
+        if let MovedDir::Local(task) = &item
             && task.as_str() == SHARED
         {
             return Err(AllocDirError::ReservedTaskName { name: task.clone() }.into());
@@ -248,12 +248,12 @@ fn plan(
     Ok(to_move)
 }
 
-fn occupied(source: &AllocDir, target: &AllocDir, item: &Item) -> MigrateError {
+fn occupied(source: &AllocDir, target: &AllocDir, item: &MovedDir) -> MigrateError {
     MigrateError::Occupied { from: item.path(source), to: item.path(target) }
 }
 
 /// Does an allocation have files in the place of `item`?
-fn has_content(alloc: &AllocDir, item: &Item) -> Result<bool, AllocDirError> {
+fn has_content(alloc: &AllocDir, item: &MovedDir) -> Result<bool, AllocDirError> {
     let (parent, name) = item.place();
     let Some(parent) = open_there(alloc.fd(), parent, &alloc.path().join(parent))? else {
         return Ok(false);
@@ -285,7 +285,7 @@ fn open_there(
 fn move_item(
     source: &AllocDir,
     target: &AllocDir,
-    item: &Item,
+    item: &MovedDir,
     step: Step<'_>,
 ) -> Result<(), MigrateError> {
     let (parent, name) = item.place();

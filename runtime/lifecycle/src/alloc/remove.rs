@@ -33,26 +33,26 @@ const OWNER: Mode = Mode::from_raw_mode(0o700);
 
 /// What of a tree could not be removed.
 #[derive(Debug, Default)]
-pub struct Left {
+pub struct Undeleted {
     /// The first few, at most [`REMOVE_NAMES_MAX`].
-    pub entries: Vec<LeftEntry>,
+    pub entries: Vec<UndeletedEntry>,
     /// How many they are in all; what is below a directory that could not be read is not counted.
     pub count: u64,
 }
 
 /// One thing that could not be removed.
 #[derive(Debug)]
-pub struct LeftEntry {
+pub struct UndeletedEntry {
     /// Where it is now, beginning with the name of the tree. Directories around it may have been
     /// moved up and renamed.
     pub path: PathBuf,
     /// Why.
-    pub why: Why,
+    pub why: UndeletedReason,
 }
 
 /// Why something could not be removed.
 #[derive(Debug)]
-pub enum Why {
+pub enum UndeletedReason {
     /// The operating system refused.
     System(io::Error),
     /// Something is mounted on it, or it is in use otherwise.
@@ -63,7 +63,7 @@ pub enum Why {
     StillWritten,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for UndeletedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::System(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -83,9 +83,9 @@ impl fmt::Display for Why {
     }
 }
 
-impl fmt::Display for Left {
+impl fmt::Display for Undeleted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, LeftEntry { path, why }) in self.entries.iter().enumerate() {
+        for (i, UndeletedEntry { path, why }) in self.entries.iter().enumerate() {
             let comma = if i == 0 { "" } else { ", " };
             write!(f, "{comma}{} ({why})", path.display())?;
         }
@@ -98,8 +98,8 @@ impl fmt::Display for Left {
 }
 
 /// Remove `name` in `parent` and everything below it. A file or link of this name is removed too.
-pub(super) fn remove_tree(parent: BorrowedFd<'_>, name: &str) -> Result<(), Left> {
-    let mut removal = Removal { left: Left::default(), moved: 0, budget: REMOVE_ENTRIES_MAX };
+pub(super) fn remove_tree(parent: BorrowedFd<'_>, name: &str) -> Result<(), Undeleted> {
+    let mut removal = Removal { left: Undeleted::default(), moved: 0, budget: REMOVE_ENTRIES_MAX };
     let at = Path::new(name);
     let gone = match unlink(parent, name) {
         Unlinked::Gone => true,
@@ -110,7 +110,7 @@ pub(super) fn remove_tree(parent: BorrowedFd<'_>, name: &str) -> Result<(), Left
 }
 
 struct Removal {
-    left: Left,
+    left: Undeleted,
     /// Directories moved up so far; the number of the next one's name.
     moved: u64,
     budget: u64,
@@ -126,7 +126,7 @@ impl Removal {
         P: rustix::path::Arg + Copy,
     {
         if pinned > REMOVE_PINNED_DEPTH_MAX {
-            return self.leave(at, Why::Pinned);
+            return self.leave(at, UndeletedReason::Pinned);
         }
         let top = match open_writable(parent, name) {
             Ok(top) => top,
@@ -183,7 +183,7 @@ impl Removal {
                     continue;
                 }
                 if self.budget == 0 {
-                    return self.leave(at, Why::StillWritten);
+                    return self.leave(at, UndeletedReason::StillWritten);
                 }
                 self.budget -= 1;
                 let dealt = deal(self, entry.file_name());
@@ -235,24 +235,24 @@ impl Removal {
     fn not_opened(&mut self, at: &Path, error: Errno) -> bool {
         match error {
             Errno::NOENT => true,
-            Errno::XDEV => self.leave(at, Why::MountPoint),
+            Errno::XDEV => self.leave(at, UndeletedReason::MountPoint),
             other => self.refuse(at, other),
         }
     }
 
     fn refuse(&mut self, at: &Path, error: Errno) -> bool {
         let why = match error {
-            Errno::BUSY => Why::MountPoint,
-            other => Why::System(other.into()),
+            Errno::BUSY => UndeletedReason::MountPoint,
+            other => UndeletedReason::System(other.into()),
         };
         self.leave(at, why)
     }
 
     /// Note what is left; false, for whoever returns it.
-    fn leave(&mut self, at: &Path, why: Why) -> bool {
+    fn leave(&mut self, at: &Path, why: UndeletedReason) -> bool {
         self.left.count = self.left.count.saturating_add(1);
         if self.left.entries.len() < REMOVE_NAMES_MAX {
-            self.left.entries.push(LeftEntry { path: at.to_owned(), why });
+            self.left.entries.push(UndeletedEntry { path: at.to_owned(), why });
         }
         false
     }

@@ -36,7 +36,7 @@ const BLOCK_BYTES: u64 = 512;
 
 /// What an allocation has on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DiskUse {
+pub struct AllocDiskUse {
     /// Bytes occupied.
     pub bytes: u64,
     /// Bytes as the lengths of the files say; more than `bytes` with sparse files.
@@ -56,7 +56,7 @@ pub fn measure(
     root: &Path,
     alloc: AllocId,
     cancel: &CancellationToken,
-) -> Result<DiskUse, AllocDirError> {
+) -> Result<AllocDiskUse, AllocDirError> {
     measure_within(root, alloc, cancel, MEASURE_ENTRIES_MAX)
 }
 
@@ -65,11 +65,11 @@ fn measure_within(
     alloc: AllocId,
     cancel: &CancellationToken,
     entries_max: u64,
-) -> Result<DiskUse, AllocDirError> {
+) -> Result<AllocDiskUse, AllocDirError> {
     let dir = AllocDir::open(root, alloc)?;
     let stat = rustix::fs::fstat(dir.fd()).map_err(|e| io_error("read", dir.path())(e.into()))?;
     let mut walk = Walk {
-        found: DiskUse { complete: true, ..DiskUse::default() },
+        found: AllocDiskUse { complete: true, ..AllocDiskUse::default() },
         device: stat.st_dev,
         linked: BTreeSet::new(),
         entries_left: entries_max,
@@ -84,7 +84,7 @@ fn measure_within(
 /// What is wrong when an allocation has more than its `ephemeral_disk.size`, MiB; `None` while it
 /// has not, or where it cannot be said.
 #[must_use]
-pub fn over_limit(used: &DiskUse, size_mb: u32) -> Option<String> {
+pub fn over_limit(used: &AllocDiskUse, size_mb: u32) -> Option<String> {
     let limit = u64::from(size_mb).saturating_mul(MIB);
     (used.bytes > limit).then(|| {
         let at_least = if used.complete { "" } else { "at least " };
@@ -107,7 +107,7 @@ struct Level {
 }
 
 struct Walk<'a> {
-    found: DiskUse,
+    found: AllocDiskUse,
     /// The file system of the allocation.
     device: u64,
     /// Files with several names that are counted.

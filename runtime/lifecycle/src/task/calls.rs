@@ -69,7 +69,7 @@ fn no_answer(scope: &TaskScope, call: &'static str, bound: Duration) -> PluginCa
 
 /// What a request to end a run came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum EndRequest {
     /// It is on its way out; who waits for the workload sees its end.
     Taken,
     /// It has ended, by what its driver says: there is nothing of the host's to wait for.
@@ -241,16 +241,16 @@ pub(super) fn is_polled(run: &Run) -> bool {
 ///
 /// # Errors
 /// The text for the event.
-pub async fn stop(scope: &TaskScope, run: &Run, timeout: Duration) -> Result<Asked, String> {
+pub async fn stop(scope: &TaskScope, run: &Run, timeout: Duration) -> Result<EndRequest, String> {
     let signal = scope.task.kill_signal.clone();
     let Some((driver, context, handle)) = call_parts(run) else {
         let workload = run.workload().ok_or("no driver and handle to stop by")?;
         let signal = signal.as_deref().unwrap_or(KILL_SIGNAL_DEFAULT);
-        return scope.workloads.signal(&run.id, &workload, signal).map(|()| Asked::Taken);
+        return scope.workloads.signal(&run.id, &workload, signal).map(|()| EndRequest::Taken);
     };
     let call = driver.stop(Arc::clone(&context), handle, signal, timeout);
     match bounded(scope, (&*driver, &*context), "stop", call).await {
-        Ok(()) => Ok(Asked::Taken),
+        Ok(()) => Ok(EndRequest::Taken),
         Err(error) => gone(scope, run, error),
     }
 }
@@ -259,7 +259,7 @@ pub async fn stop(scope: &TaskScope, run: &Run, timeout: Duration) -> Result<Ask
 ///
 /// # Errors
 /// The text for the event.
-pub async fn kill(scope: &TaskScope, run: &Run) -> Result<Asked, String> {
+pub async fn kill(scope: &TaskScope, run: &Run) -> Result<EndRequest, String> {
     let Some((driver, context, handle)) = call_parts(run) else {
         return Err("no driver and handle to kill by".to_owned());
     };
@@ -268,21 +268,21 @@ pub async fn kill(scope: &TaskScope, run: &Run) -> Result<Asked, String> {
         Ok(()) if is_polled(run) => {
             let finished_at = scope.clock.now();
             run.set_exit(RawExit { signal: Some(KILLED), finished_at, ..RawExit::default() });
-            Ok(Asked::Ended)
+            Ok(EndRequest::Ended)
         }
-        Ok(()) => Ok(Asked::Taken),
+        Ok(()) => Ok(EndRequest::Taken),
         Err(error) => gone(scope, run, error),
     }
 }
 
 /// What a driver does not know has ended. The end of its own workloads the host sees by itself.
-fn gone(scope: &TaskScope, run: &Run, error: PluginCallError) -> Result<Asked, String> {
+fn gone(scope: &TaskScope, run: &Run, error: PluginCallError) -> Result<EndRequest, String> {
     match error {
         PluginCallError::NotFound(what) if is_polled(run) => {
             run.set_exit(unknown_to_driver(scope, &what));
-            Ok(Asked::Ended)
+            Ok(EndRequest::Ended)
         }
-        PluginCallError::NotFound(_) => Ok(Asked::Taken),
+        PluginCallError::NotFound(_) => Ok(EndRequest::Taken),
         error => Err(error.to_string()),
     }
 }
@@ -346,7 +346,7 @@ pub(super) fn give_up(scope: &TaskScope, run: &Run) -> String {
 }
 
 /// Read the exit, run the exited hooks.
-pub async fn settle(scope: &TaskScope, run: &Run) -> (ExitResult, Option<String>) {
+pub async fn finish_run(scope: &TaskScope, run: &Run) -> (ExitResult, Option<String>) {
     let (exit, trouble) = read_exit(scope, run).await;
     hooks::exited(scope).await;
     (exit, trouble)

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::interpolate::{InterpolateError, Scope, interpolate, interpolate_json};
+use super::interpolate::{InterpolateError, Variables, interpolate, interpolate_json};
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::GroupName;
 use ostler_model::job::{Task, TaskGroup};
@@ -221,8 +221,8 @@ impl TaskEnv {
         self.vars.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
-    fn scope(&self) -> Scope<'_> {
-        Scope {
+    fn scope(&self) -> Variables<'_> {
+        Variables {
             env: &self.vars,
             attributes: &self.node.attributes,
             meta: &self.node.meta,

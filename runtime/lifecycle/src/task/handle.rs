@@ -70,7 +70,7 @@ pub struct LocalState {
 
 /// Why a record was not written.
 #[derive(Debug, thiserror::Error)]
-pub enum RecordError {
+pub enum TaskRecordError {
     /// The store refused.
     #[error("the record of task {task} could not be written; look at the data directory")]
     State {
@@ -90,7 +90,7 @@ pub enum RecordError {
     },
 }
 
-impl RecordError {
+impl TaskRecordError {
     /// The whole chain in one line, for an event.
     #[must_use]
     pub fn text(&self) -> String {
@@ -125,7 +125,7 @@ impl LocalRecord {
     pub async fn update(
         &self,
         change: impl FnOnce(&mut LocalState) + Send,
-    ) -> Result<(), RecordError> {
+    ) -> Result<(), TaskRecordError> {
         self.write(How::AtOnce, always(change)).await
     }
 
@@ -137,7 +137,7 @@ impl LocalRecord {
     pub async fn update_with_other_starts(
         &self,
         change: impl FnOnce(&mut LocalState) + Send,
-    ) -> Result<(), RecordError> {
+    ) -> Result<(), TaskRecordError> {
         self.write(How::WithOtherStarts, always(change)).await
     }
 
@@ -148,7 +148,7 @@ impl LocalRecord {
     pub async fn update_later(
         &self,
         change: impl FnOnce(&mut LocalState) + Send,
-    ) -> Result<(), RecordError> {
+    ) -> Result<(), TaskRecordError> {
         self.write(How::Later, always(change)).await
     }
 
@@ -162,7 +162,7 @@ impl LocalRecord {
         &self,
         tracker: RestartTracker,
         delayed_until: Option<Timestamp>,
-    ) -> Result<(), RecordError> {
+    ) -> Result<(), TaskRecordError> {
         self.write(How::AtOnce, |local| {
             let counted = std::mem::replace(&mut local.tracker, tracker) != tracker;
             let delayed = delayed_until.is_some() && local.delayed_until != delayed_until;
@@ -184,7 +184,7 @@ impl LocalRecord {
         &self,
         how: How,
         change: impl FnOnce(&mut LocalState) -> bool + Send,
-    ) -> Result<(), RecordError> {
+    ) -> Result<(), TaskRecordError> {
         let write = async {
             let mut value = self.value.lock().await;
             if !change(&mut value) {
@@ -203,11 +203,11 @@ impl LocalRecord {
         self.told(durable(write).await)
     }
 
-    fn told(&self, written: Option<Result<(), StateError>>) -> Result<(), RecordError> {
+    fn told(&self, written: Option<Result<(), StateError>>) -> Result<(), TaskRecordError> {
         match written {
-            None => Err(RecordError::TimedOut { task: self.task.clone() }),
+            None => Err(TaskRecordError::TimedOut { task: self.task.clone() }),
             Some(Err(source)) => {
-                Err(RecordError::State { task: self.task.clone(), source: Box::new(source) })
+                Err(TaskRecordError::State { task: self.task.clone(), source: Box::new(source) })
             }
             Some(Ok(())) => Ok(()),
         }
@@ -253,7 +253,7 @@ fn hold_virtual_time() -> std::sync::mpsc::Sender<()> {
 
 /// Processes a former agent may have left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leftover {
+pub struct LeftoverRun {
     /// Of this allocation.
     pub alloc: AllocId,
     /// Of this task.
@@ -269,7 +269,7 @@ pub struct Leftover {
 ///
 /// # Errors
 /// When the state file cannot be read at all.
-pub fn leftovers(store: &StateStore) -> Result<Vec<Leftover>, StateError> {
+pub fn leftovers(store: &StateStore) -> Result<Vec<LeftoverRun>, StateError> {
     let mut found = Vec::new();
     for record in store.scan(&Prefix::All)? {
         let Key::TaskLocal(alloc, task) = &record.key else {
@@ -277,7 +277,7 @@ pub fn leftovers(store: &StateStore) -> Result<Vec<Leftover>, StateError> {
         };
         match record.decode::<LocalState>() {
             Ok(LocalState { run: Some(run), .. }) if !run.identities.is_empty() => {
-                found.push(Leftover {
+                found.push(LeftoverRun {
                     alloc: *alloc,
                     task: task.clone(),
                     run: run.id,

@@ -75,7 +75,7 @@ pub enum InterpolateError {
 
 /// What references mean. Borrowed, made for one interpolation.
 #[derive(Clone, Copy, Debug)]
-pub struct Scope<'a> {
+pub struct Variables<'a> {
     /// Variables of the task.
     pub env: &'a BTreeMap<String, String>,
     /// Attributes of the node, without `attr.`.
@@ -86,7 +86,7 @@ pub struct Scope<'a> {
     pub facts: &'a BTreeMap<&'static str, String>,
 }
 
-impl<'a> Scope<'a> {
+impl<'a> Variables<'a> {
     fn get(&self, reference: &str) -> Option<&'a str> {
         if let Some(value) = self.facts.get(reference) {
             return Some(value);
@@ -136,7 +136,7 @@ fn split_prefix(reference: &str) -> Option<(&str, &str)> {
 /// # Errors
 /// [`InterpolateError`]: unknown references (all of them), an unclosed one, or a result longer
 /// than [`INTERPOLATED_BYTES_MAX`].
-pub fn interpolate(text: &str, scope: Scope<'_>) -> Result<String, InterpolateError> {
+pub fn interpolate(text: &str, scope: Variables<'_>) -> Result<String, InterpolateError> {
     let mut run = Run::new(scope);
     let result = run.text(text)?;
     run.finish(result)
@@ -149,7 +149,7 @@ pub fn interpolate(text: &str, scope: Scope<'_>) -> Result<String, InterpolateEr
 /// deeper than a job file can be.
 pub fn interpolate_json(
     object: &JsonObject,
-    scope: Scope<'_>,
+    scope: Variables<'_>,
 ) -> Result<JsonObject, InterpolateError> {
     let mut run = Run::new(scope);
     let result = JsonObject::from(run.object(object.map(), 0)?);
@@ -158,13 +158,13 @@ pub fn interpolate_json(
 
 /// One interpolation: what is left of the size bound and what was unknown.
 struct Run<'a> {
-    scope: Scope<'a>,
+    scope: Variables<'a>,
     bytes_left: usize,
     unknown: Vec<UnknownReference>,
 }
 
 impl<'a> Run<'a> {
-    fn new(scope: Scope<'a>) -> Self {
+    fn new(scope: Variables<'a>) -> Self {
         Self { scope, bytes_left: INTERPOLATED_BYTES_MAX, unknown: Vec::new() }
     }
 

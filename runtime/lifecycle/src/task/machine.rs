@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!            gate open     hooks done      driver says yes      workload ended
-//!   Gated ──────────► Preparing ──────► Starting ──────► Running ──────► Settling ──► Ending ──► Dead
+//!   Gated ──────────► Preparing ──────► Starting ──────► Running ──────► Exited ────► Ending ──► Dead
 //!     ▲                │     ▲                                              │           ▲
 //!     │       not ready▼     │again                              restart    │           │ no restart
 //!     │           AwaitingDriver                                            ▼           │
 //!     └───────────────────────────── delay over ─────────────────────── Delaying ───────┘ killed
 //!
-//!   kill or restart of a run:  [ShutdownDelay ─►] Stopping ─► Killing ─► Reaping ─► Settling
+//!   kill or restart of a run:  [ShutdownDelay ─►] Stopping ─► Killing ─► Reaping ─► Exited
 //!                                stop_signal ────┘      │          │  ▲     │
 //!                                kill_timeout ──────────┘          │  └─────┘ it does not end: said,
 //!                                                                  │          killed again
@@ -23,16 +23,16 @@
 //!   AwaitingDriver -> Preparing Ending Detached
 //!   Starting -> Running StoppingStart Delaying Idle Ending Detached
 //!   StoppingStart -> ShutdownDelay Stopping Ending
-//!   Running -> Settling ShutdownDelay Stopping Detached
-//!   ShutdownDelay -> Stopping Settling
-//!   Stopping -> Killing Settling
-//!   Killing -> Reaping Settling
-//!   Reaping -> Settling Detached
-//!   Settling -> Forgetting
+//!   Running -> Exited ShutdownDelay Stopping Detached
+//!   ShutdownDelay -> Stopping Exited
+//!   Stopping -> Killing Exited
+//!   Killing -> Reaping Exited
+//!   Reaping -> Exited Detached
+//!   Exited -> Forgetting
 //!   Forgetting -> Gated Delaying Idle Ending Detached
 //!   Delaying -> Gated Ending Detached
-//!   Recovering -> Running AwaitingRecovery Clearing Settling ShutdownDelay Stopping Detached
-//!   AwaitingRecovery -> Recovering Clearing Settling ShutdownDelay Stopping Detached
+//!   Recovering -> Running AwaitingRecovery Clearing Exited ShutdownDelay Stopping Detached
+//!   AwaitingRecovery -> Recovering Clearing Exited ShutdownDelay Stopping Detached
 //!   Clearing -> Gated Delaying Idle Ending Detached
 //!   Idle -> Gated Ending Detached
 //!   Ending -> Dead
@@ -42,7 +42,7 @@
 //! Each state that waits for something outside has a second way out: a timer set here, or the bound
 //! the runner puts on every call. Only two wait for as long as it takes, and say so: `Reaping` and
 //! `Clearing`, for a run that was killed and does not end. It is not over until it is. `Dead` and
-//! `Detached` are final. `Settling` asks the driver what the exit means and makes it forget the run,
+//! `Detached` are final. `Exited` asks the driver what the exit means and makes it forget the run,
 //! so a new run begins only when the old one is gone.
 //! `Detached`: the agent leaves, the task runs on.
 //!
@@ -62,8 +62,8 @@ use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
 use self::end::Next;
-pub use self::restore::{KnownRun, Restored};
-pub use self::types::{At, Effect, Rules, State, TaskInput};
+pub use self::restore::{KnownRun, RecordedTask};
+pub use self::types::{At, Rules, State, TaskEffect, TaskInput};
 
 /// Why the present run is being ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ pub struct TaskMachine {
     watched: bool,
     /// The run being recovered has no handle on record.
     unfinished: bool,
-    effects: Vec<Effect>,
+    effects: Vec<TaskEffect>,
 }
 
 impl TaskMachine {
@@ -181,7 +181,7 @@ impl TaskMachine {
     }
 
     /// Take one input; what must be done now, in order.
-    pub fn step(&mut self, at: At, input: TaskInput) -> Vec<Effect> {
+    pub fn step(&mut self, at: At, input: TaskInput) -> Vec<TaskEffect> {
         match input {
             TaskInput::Kill { event, reason, skip_delay } => {
                 self.kill(at, event, &reason, skip_delay);
@@ -213,7 +213,7 @@ impl TaskMachine {
                 self.ready();
                 self.delayed_until = None;
                 self.go(State::Starting);
-                self.effects.push(Effect::Start);
+                self.effects.push(TaskEffect::Start);
             }
             (State::Preparing, TaskInput::DriverNotReady { reason }) => {
                 self.await_driver(at, reason);
@@ -239,18 +239,18 @@ impl TaskMachine {
                 | State::Killing
                 | State::Reaping,
                 TaskInput::WorkloadEnded,
-            ) => self.settle(),
+            ) => self.read_exit(),
             (State::Reaping, TaskInput::GivenUp { error }) if self.killed_for_good() => {
                 self.given_up = Some(error);
-                self.settle();
+                self.read_exit();
             }
             (State::Recovering, TaskInput::WorkloadEnded) => {
-                self.effects.push(Effect::AbandonRecover);
-                self.settle();
+                self.effects.push(TaskEffect::AbandonRecover);
+                self.read_exit();
             }
-            (State::AwaitingRecovery, TaskInput::WorkloadEnded) => self.settle(),
-            (State::Settling, TaskInput::Settled(exit)) => self.settled(at, exit),
-            (State::Settling, TaskInput::NeverRan) => self.never_ran_after_all(at),
+            (State::AwaitingRecovery, TaskInput::WorkloadEnded) => self.read_exit(),
+            (State::Exited, TaskInput::ExitRead(exit)) => self.exit_read(at, exit),
+            (State::Exited, TaskInput::NeverRan) => self.never_ran_after_all(at),
             // The record of the run stays: the next agent reads the exit again.
             (State::Forgetting, TaskInput::NotDurable) if self.leaving => self.leave(),
             (State::Forgetting | State::Clearing, TaskInput::Forgotten | TaskInput::Cleared) => {
@@ -277,7 +277,7 @@ impl TaskMachine {
             self.public.push_event(events::task_setup(at.now));
         }
         self.go(State::Preparing);
-        self.effects.push(Effect::Prepare);
+        self.effects.push(TaskEffect::Prepare);
     }
 
     /// The driver answered.
@@ -321,7 +321,7 @@ impl TaskMachine {
         } else {
             self.go(State::Running);
         }
-        self.effects.push(Effect::Watch);
+        self.effects.push(TaskEffect::Watch);
     }
 
     /// Begin to end the run. A kill waits for `shutdown_delay`, where there is one and it is wanted; a
@@ -345,27 +345,27 @@ impl TaskMachine {
 
     fn stop_now(&mut self) {
         self.go(State::Stopping);
-        self.effects.push(Effect::Stop(self.rules.kill_timeout));
+        self.effects.push(TaskEffect::Stop(self.rules.kill_timeout));
         self.set_timer(self.rules.kill_timeout);
     }
 
     fn escalate_to_kill(&mut self) {
         self.go(State::Killing);
-        self.effects.push(Effect::Kill);
+        self.effects.push(TaskEffect::Kill);
         self.set_timer(KILL_GRACE);
     }
 
     fn escalate_to_host(&mut self) {
         self.go(State::Reaping);
-        self.effects.push(Effect::KillRun);
+        self.effects.push(TaskEffect::KillRun);
         self.set_timer(KILL_GRACE);
     }
 
-    fn settle(&mut self) {
+    fn read_exit(&mut self) {
         self.undead = false;
         self.kills_again = 0;
-        self.go(State::Settling);
-        self.effects.push(Effect::Settle);
+        self.go(State::Exited);
+        self.effects.push(TaskEffect::ReadExit);
     }
 
     fn timer_fired(&mut self, at: At) {
@@ -377,14 +377,14 @@ impl TaskMachine {
             State::AwaitingRecovery => self.recover(),
             State::Recovering => self.recovery_late(at),
             State::StoppingStart => {
-                self.effects.push(Effect::AbandonStart);
+                self.effects.push(TaskEffect::AbandonStart);
                 self.killed(at);
             }
             State::ShutdownDelay => self.stop_now(),
             State::Stopping => self.escalate_to_kill(),
             State::Killing => self.escalate_to_host(),
             State::Reaping => self.not_ended(),
-            State::Clearing => self.effects.push(Effect::Clear),
+            State::Clearing => self.effects.push(TaskEffect::Clear),
             State::Delaying => self.go(State::Gated),
             _ => {}
         }
@@ -392,17 +392,17 @@ impl TaskMachine {
 
     fn leave(&mut self) {
         self.go(State::Detached);
-        self.effects.push(Effect::Leave);
+        self.effects.push(TaskEffect::Leave);
     }
 
     fn set_timer(&mut self, after: Duration) {
         self.timer = true;
-        self.effects.push(Effect::Timer(after));
+        self.effects.push(TaskEffect::Timer(after));
     }
 
     fn go(&mut self, to: State) {
         if std::mem::take(&mut self.timer) {
-            self.effects.push(Effect::CancelTimer);
+            self.effects.push(TaskEffect::CancelTimer);
         }
         self.state = to;
     }

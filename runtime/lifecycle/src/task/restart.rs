@@ -55,7 +55,7 @@ pub enum Ending {
 
 /// What to do with a task that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum RestartDecision {
     /// Start it again.
     Restart {
         /// Wait before the start.
@@ -110,11 +110,11 @@ impl RestartTracker {
         on_success_restarts: bool,
         now: Timestamp,
         jitter: u64,
-    ) -> Decision {
+    ) -> RestartDecision {
         match ending {
-            Ending::Killed => return Decision::Killed,
+            Ending::Killed => return RestartDecision::Killed,
             Ending::RestartTriggered { failure: false } => {
-                return Decision::Restart {
+                return RestartDecision::Restart {
                     delay: Duration::ZERO,
                     reason: String::new(),
                     counted: false,
@@ -126,17 +126,17 @@ impl RestartTracker {
         if policy.attempts == 0 {
             let reason = "Policy allows no restarts".to_owned();
             return if success_is_final {
-                Decision::Terminated { reason }
+                RestartDecision::Terminated { reason }
             } else {
-                Decision::NotRestarting { reason }
+                RestartDecision::NotRestarting { reason }
             };
         }
         self.count_attempt(policy, now);
         if ending == (Ending::StartFailed { recoverable: false }) {
-            return Decision::NotRestarting { reason: "Error was unrecoverable".to_owned() };
+            return RestartDecision::NotRestarting { reason: "Error was unrecoverable".to_owned() };
         }
         if success_is_final {
-            return Decision::Terminated {
+            return RestartDecision::Terminated {
                 reason: "Restart unnecessary as task terminated successfully".to_owned(),
             };
         }
@@ -154,23 +154,28 @@ impl RestartTracker {
         self.count = self.count.saturating_add(1);
     }
 
-    fn within_policy(&self, policy: &RestartPolicy, now: Timestamp, jitter: u64) -> Decision {
+    fn within_policy(
+        &self,
+        policy: &RestartPolicy,
+        now: Timestamp,
+        jitter: u64,
+    ) -> RestartDecision {
         if self.count <= policy.attempts {
-            return Decision::Restart {
+            return RestartDecision::Restart {
                 delay: with_jitter(policy.delay, jitter).max(DELAY_MIN),
                 reason: "Restart within policy".to_owned(),
                 counted: true,
             };
         }
         match policy.mode {
-            RestartMode::Fail => Decision::NotRestarting {
+            RestartMode::Fail => RestartDecision::NotRestarting {
                 reason: format!(
                     "Exceeded allowed attempts {} in interval {} and mode is \"fail\"",
                     policy.attempts,
                     go_duration(policy.interval)
                 ),
             },
-            RestartMode::Delay => Decision::Restart {
+            RestartMode::Delay => RestartDecision::Restart {
                 delay: policy.interval.saturating_sub(now.since(self.window_start)).max(DELAY_MIN),
                 reason: "Exceeded allowed attempts, applying a delay".to_owned(),
                 counted: true,

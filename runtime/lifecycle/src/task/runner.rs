@@ -25,7 +25,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::calls::{self, Asked, DriverNote, Run, StartError};
+use super::calls::{self, DriverNote, EndRequest, Run, StartError};
 use super::events::driver_note;
 use super::handle::LocalRecord;
 use super::hooks::{HookError, Preparation};
@@ -69,12 +69,12 @@ struct Runner {
 }
 
 /// Tells that the owner is gone, also when it was dropped or panicked: nobody waits for it in vain.
-struct Farewell {
+struct GoneGuard {
     gone: CancellationToken,
     tick: Arc<Notify>,
 }
 
-impl Drop for Farewell {
+impl Drop for GoneGuard {
     fn drop(&mut self) {
         self.gone.cancel();
         self.tick.notify_one();
@@ -258,11 +258,11 @@ impl Runner {
             Answer::WorkloadEnded => TaskInput::WorkloadEnded,
             Answer::Stopped(Err(error)) => TaskInput::StopFailed { error },
             Answer::Killed(Err(error)) => TaskInput::KillFailed { error },
-            Answer::Settled(exit, trouble) => {
+            Answer::ExitRead(exit, trouble) => {
                 if let Some(trouble) = trouble {
                     self.feed(TaskInput::Note(super::events::driver_failure(now, &trouble)));
                 }
-                TaskInput::Settled(exit)
+                TaskInput::ExitRead(exit)
             }
             Answer::Forgotten => TaskInput::Forgotten,
             Answer::Recovered(recovery) => recovery.into(),
@@ -278,12 +278,14 @@ impl Runner {
                 TaskInput::GivenUp { error }
             }
             Answer::Ended => TaskInput::Ended,
-            Answer::Stopped(Ok(Asked::Ended)) | Answer::Killed(Ok(Asked::Ended)) => {
+            Answer::Stopped(Ok(EndRequest::Ended)) | Answer::Killed(Ok(EndRequest::Ended)) => {
                 // Nobody is to be asked about it any more.
                 self.abort(Call::Watch);
                 TaskInput::WorkloadEnded
             }
-            Answer::Stopped(Ok(Asked::Taken)) | Answer::Killed(Ok(Asked::Taken)) => return,
+            Answer::Stopped(Ok(EndRequest::Taken)) | Answer::Killed(Ok(EndRequest::Taken)) => {
+                return;
+            }
             Answer::Signaled | Answer::Written(_) => return,
         };
         self.feed(input);

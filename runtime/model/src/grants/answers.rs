@@ -1,7 +1,7 @@
 //! What a plugin's answers may cause. Pure, but for the resolver it is given.
 //!
 //! An import lets a plugin ask; an answer makes the host act: show a directory of the node to a
-//! task, lend a device node, set a variable, call a group by a name. Each needs a grant as an import
+//! task, assign a device node, set a variable, call a group by a name. Each needs a grant as an import
 //! does. Without one a plugin has what carries its own name, which is that of its block or file:
 //!
 //! ```text
@@ -214,7 +214,7 @@ impl<'a> Answers<'a> {
             let what = format!("a mount of {}{leads} ({how})", mount.host_path);
             weighed.lacks(what, Added::Mount { path, write });
         }
-        for node in given.device_nodes.iter().filter(|node| !self.may_lend(node, real)) {
+        for node in given.device_nodes.iter().filter(|node| !self.may_assign(node, real)) {
             let (path, permissions) = (node.host_path.clone(), node.permissions.clone());
             let what = format!("the device node {path} ({permissions})");
             weighed.lacks(what, Added::Node { path, permissions });
@@ -235,7 +235,7 @@ impl<'a> Answers<'a> {
         named && leads
     }
 
-    fn may_lend(&self, node: &DeviceNode, real: &dyn Fn(&Path) -> Option<PathBuf>) -> bool {
+    fn may_assign(&self, node: &DeviceNode, real: &dyn Fn(&Path) -> Option<PathBuf>) -> bool {
         let mut grants = self.grants.answers.device_nodes.iter().flatten();
         let plain = !node.host_path.split('/').any(|part| part == "..");
         // Links among device nodes are the system's own.
@@ -330,7 +330,7 @@ pub fn places(given: &Reservation) -> Result<(), PlaceError> {
         }
     }
     let mut pairs = shown.iter().zip(shown.iter().skip(1));
-    // One and the same thing lent with each of several devices hides nothing.
+    // One and the same thing assigned with each of several devices hides nothing.
     let hidden = pairs.find(|(a, b)| covers(&a.0, &b.0) && (&a.0, &a.1) != (&b.0, &b.1));
     hidden.map_or(Ok(()), |(a, b)| Err(PlaceError::Each { one: a.2.clone(), other: b.2.clone() }))
 }

@@ -51,11 +51,12 @@ fn without_a_grant_a_plugin_has_its_own_names_and_nothing_else() {
     }
     assert!(cards.driver("exec").is_err());
     for path in ["/", "/etc/passwd", "/srv"] {
-        let lent = mounting(&[mount(path, "/local/x", true)]);
-        assert!(cards.reservation(&lent, &as_it_is).is_err(), "{path}");
+        let assigned = mounting(&[mount(path, "/local/x", true)]);
+        assert!(cards.reservation(&assigned, &as_it_is).is_err(), "{path}");
     }
-    let lent = Reservation { device_nodes: vec![node("/dev/null", "r")], ..Reservation::default() };
-    assert!(cards.reservation(&lent, &as_it_is).is_err());
+    let assigned =
+        Reservation { device_nodes: vec![node("/dev/null", "r")], ..Reservation::default() };
+    assert!(cards.reservation(&assigned, &as_it_is).is_err());
 }
 
 #[test]
@@ -112,8 +113,8 @@ fn a_device_node_is_granted_by_pattern_and_permission() {
     let cards = Answers { name: "cards", grants: &grants };
     let may = |path: &str, permissions: &str, real: &dyn Fn(&Path) -> Option<PathBuf>| {
         let nodes = vec![node(path, permissions)];
-        let lent = Reservation { device_nodes: nodes, ..Reservation::default() };
-        cards.reservation(&lent, real).is_ok()
+        let assigned = Reservation { device_nodes: nodes, ..Reservation::default() };
+        cards.reservation(&assigned, real).is_ok()
     };
     assert!(may("/dev/dri/card0", "rw", &as_it_is) && may("/dev/dri/card0", "r", &as_it_is));
     assert!(!may("/dev/dri/card0", "rwm", &as_it_is));
@@ -192,7 +193,7 @@ fn nothing_hides_what_is_the_tasks_own_or_the_system() {
 }
 
 #[test]
-fn one_thing_lent_twice_is_there_once_and_two_are_not_in_one_place() {
+fn one_thing_assigned_twice_is_there_once_and_two_are_not_in_one_place() {
     let twice = Reservation {
         device_nodes: vec![node("/dev/vfio/vfio", "rw"), node("/dev/vfio/vfio", "rw")],
         ..Reservation::default()

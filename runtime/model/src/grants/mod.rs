@@ -185,7 +185,7 @@ pub enum Added {
         /// Tasks write it.
         write: bool,
     },
-    /// That tasks are lent this device node.
+    /// That tasks are assigned this device node.
     Node {
         /// Absolute path on the node.
         path: String,

@@ -35,7 +35,7 @@ pub const POOL_MAPPINGS_PER_SLOT: u64 = 6;
 pub const MAX_MAP_COUNT_DEFAULT: u64 = 65_530;
 /// Fewest threads for guests, so that one stuck in a blocking host call does not stop the others.
 pub const GUEST_THREADS_MIN: usize = 2;
-/// Threads for each place of a busy guest: one that does not yield lends its place to another, which
+/// Threads for each place of a busy guest: one that does not yield gives its place to another, which
 /// needs a thread of its own.
 pub const GUEST_THREADS_PER_PLACE: usize = 2;
 /// Ticks without a yield after which it does: a guest that computes yields at the first.

@@ -39,12 +39,12 @@ pub struct Unmet {
     /// Value of its right side; `None` when unset.
     pub right: Option<Attribute>,
     /// Why.
-    pub why: Why,
+    pub why: UnmetReason,
 }
 
 /// Why a constraint does not hold.
 #[derive(Clone, Debug, PartialEq, Serialize, thiserror::Error)]
-pub enum Why {
+pub enum UnmetReason {
     /// Both sides have values and the relation is not true of them.
     #[error("it is not true")]
     False,
@@ -85,7 +85,7 @@ impl fmt::Display for Unmet {
             }
         }
         match &self.why {
-            Why::False | Why::Unset => Ok(()),
+            UnmetReason::False | UnmetReason::Unset => Ok(()),
             why => write!(f, "{joint}{why}"),
         }
     }
@@ -130,13 +130,13 @@ pub fn evaluate(constraint: &Constraint, resolve: Resolver<'_>) -> Result<(), Bo
     let right = side(&constraint.right, resolve);
     let longest = constraint.left.len().max(constraint.right.len());
     let result = if longest > SIDE_BYTES_MAX {
-        Err(Why::TooLong)
+        Err(UnmetReason::TooLong)
     } else {
         relation(constraint.operator, left.as_ref(), right.as_ref())
     };
     match result {
         Ok(true) => Ok(()),
-        Ok(false) => Err(Why::False),
+        Ok(false) => Err(UnmetReason::False),
         Err(why) => Err(why),
     }
     .map_err(|why| {
@@ -181,15 +181,19 @@ fn replace(text: &str, resolve: Resolver<'_>) -> Option<String> {
     Some(out)
 }
 
-fn relation(operator: Operator, left: Option<&Side>, right: Option<&Side>) -> Result<bool, Why> {
+fn relation(
+    operator: Operator,
+    left: Option<&Side>,
+    right: Option<&Side>,
+) -> Result<bool, UnmetReason> {
     match operator {
-        Operator::IsSet => return left.is_some().then_some(true).ok_or(Why::Unset),
+        Operator::IsSet => return left.is_some().then_some(true).ok_or(UnmetReason::Unset),
         Operator::IsNotSet => return Ok(left.is_none()),
         Operator::NotEqual if left.is_some() != right.is_some() => return Ok(true),
         _ => {}
     }
     let (Some(left), Some(right)) = (left, right) else {
-        return Err(Why::Unset);
+        return Err(UnmetReason::Unset);
     };
     let (left_text, right_text) = (left.value.to_string(), right.value.to_string());
     match operator {
@@ -205,7 +209,7 @@ fn relation(operator: Operator, left: Option<&Side>, right: Option<&Side>) -> Re
             })
         }
         Operator::Equal | Operator::NotEqual => {
-            let equal = compare(left, right, false).equal().ok_or(Why::NotComparable)?;
+            let equal = compare(left, right, false).equal().ok_or(UnmetReason::NotComparable)?;
             Ok(equal == (operator == Operator::Equal))
         }
         Operator::Less
@@ -214,7 +218,7 @@ fn relation(operator: Operator, left: Option<&Side>, right: Option<&Side>) -> Re
         | Operator::GreaterOrEqual
         | Operator::IsSet
         | Operator::IsNotSet => {
-            let order = compare(left, right, true).order().ok_or(Why::NotComparable)?;
+            let order = compare(left, right, true).order().ok_or(UnmetReason::NotComparable)?;
             Ok(order_holds(operator, order))
         }
     }
@@ -263,13 +267,13 @@ fn either_unit(left: &Side, right: &Side) -> bool {
     (left.plain || right.plain) && (parsed(left).unit.is_some() || parsed(right).unit.is_some())
 }
 
-fn regexp(text: &str, pattern: &str) -> Result<bool, Why> {
+fn regexp(text: &str, pattern: &str) -> Result<bool, UnmetReason> {
     regex::RegexBuilder::new(pattern)
         .size_limit(REGEXP_BYTES_MAX)
         .dfa_size_limit(REGEXP_BYTES_MAX)
         .build()
         .map(|expression| expression.is_match(text))
-        .map_err(|error| Why::Regexp { reason: error.to_string() })
+        .map_err(|error| UnmetReason::Regexp { reason: error.to_string() })
 }
 
 /// Members of a comma-separated list, without the spaces around them.

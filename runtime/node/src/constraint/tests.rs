@@ -50,7 +50,7 @@ fn texts_are_equal_only_letter_by_letter() {
 fn what_cannot_be_compared_does_not_hold_either_way() {
     for operator in [Operator::Equal, Operator::NotEqual, Operator::Less, Operator::Greater] {
         let unmet = check("${attr.memory}", operator, "80").unwrap_err();
-        assert_eq!(unmet.why, Why::NotComparable);
+        assert_eq!(unmet.why, UnmetReason::NotComparable);
     }
     assert!(!holds("${attr.flag}", Operator::Greater, "false"));
     assert!(holds("${attr.flag}", Operator::NotEqual, "false"));
@@ -88,7 +88,7 @@ fn versions_and_patterns_are_read_from_the_right_side() {
 fn a_broken_or_huge_pattern_is_a_reason_not_a_hang() {
     for pattern in ["(", "a{1000}{1000}{1000}", "[a-"] {
         let unmet = check("${meta.rack}", Operator::Regexp, pattern).unwrap_err();
-        assert!(matches!(unmet.why, Why::Regexp { .. }), "{pattern}");
+        assert!(matches!(unmet.why, UnmetReason::Regexp { .. }), "{pattern}");
     }
 }
 
@@ -96,7 +96,7 @@ fn a_broken_or_huge_pattern_is_a_reason_not_a_hang() {
 fn an_endless_side_is_refused_without_a_search() {
     let long = "a,".repeat(SIDE_BYTES_MAX);
     let unmet = check("${attr.set}", Operator::SetContainsAny, &long).unwrap_err();
-    assert_eq!(unmet.why, Why::TooLong);
+    assert_eq!(unmet.why, UnmetReason::TooLong);
 }
 
 #[test]

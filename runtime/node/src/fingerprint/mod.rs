@@ -4,17 +4,17 @@
 //! under Nomad's names; what Nomad has no name for is marked as ours where it is made. None of them
 //! fails: what cannot be read is absent. Every read is bounded.
 //!
-//! What moves by itself all the time is told coarsely ([`settle`]): a view of the node that changes
+//! What moves by itself all the time is told coarsely ([`dampen`]): a view of the node that changes
 //! with every written byte tells nobody anything.
 
 mod cgroup;
 mod cpu;
+mod dampen;
 mod host;
 mod kernel;
 mod memory;
 mod network;
 mod numa;
-mod settle;
 mod storage;
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use std::path::Path;
 
 use ostler_model::attribute::Attribute;
 
-pub use settle::settle;
+pub use dampen::dampen;
 
 /// Facts by name.
 pub type Facts = BTreeMap<String, Attribute>;

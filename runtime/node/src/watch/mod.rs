@@ -1,7 +1,7 @@
 //! What wakes a fingerprint before its interval is over: paths and kernel subsystems that change.
 //!
 //! ```text
-//! Watcher::subscribe(paths, subsystems) ─► Subscription ── changed().await: settled ─► ask again
+//! Watcher::subscribe(paths, subsystems) ─► Subscription ── changed().await: debounced ─► ask again
 //!      │ the first one starts the thread        ▲
 //!      ▼                                        │ a number goes up
 //! thread `ostler-watch`, waiting ─┬─ inotify ── `paths`: whose path is it?
@@ -33,7 +33,7 @@ use tokio::sync::watch;
 
 use ostler_model::clock::timeout;
 use ostler_model::limits::{
-    WATCH_NOTES_MAX, WATCH_PATHS_MAX, WATCH_QUIET, WATCH_SETTLE_MAX, WATCH_SUBSCRIPTIONS_MAX,
+    WATCH_DEBOUNCE_MAX, WATCH_NOTES_MAX, WATCH_PATHS_MAX, WATCH_QUIET, WATCH_SUBSCRIPTIONS_MAX,
     WATCH_SUBSYSTEMS_MAX,
 };
 
@@ -242,16 +242,16 @@ impl Subscription {
     }
 
     /// Wait until something changed and then was quiet for [`WATCH_QUIET`], at most
-    /// [`WATCH_SETTLE_MAX`]: a burst is one change. Never ends for what is not watched. Dropped
+    /// [`WATCH_DEBOUNCE_MAX`]: a burst is one change. Never ends for what is not watched. Dropped
     /// half-way it loses nothing.
     pub async fn changed(&mut self) {
         let seen = self.seen;
         if self.heard.wait_for(|rung| *rung != seen).await.is_err() {
             std::future::pending().await
         }
-        let settle =
+        let debounce =
             async { while let Some(Ok(())) = timeout(WATCH_QUIET, self.heard.changed()).await {} };
-        let _restless = timeout(WATCH_SETTLE_MAX, settle).await;
+        let _restless = timeout(WATCH_DEBOUNCE_MAX, debounce).await;
         self.seen = *self.heard.borrow_and_update();
     }
 }

@@ -195,7 +195,7 @@ async fn a_wait_that_is_dropped_half_way_loses_nothing() {
     let watcher = Watcher::without_thread().unwrap();
     let mut subscription = watcher.subscribe(&["/x".to_owned()], &[]);
     watcher.ring_all();
-    assert!(timeout(WATCH_QUIET / 2, subscription.changed()).await.is_none(), "not settled yet");
+    assert!(timeout(WATCH_QUIET / 2, subscription.changed()).await.is_none(), "not debounced yet");
     assert!(timeout(WATCH_QUIET * 2, subscription.changed()).await.is_some());
     assert!(timeout(WATCH_QUIET * 20, subscription.changed()).await.is_none(), "once");
 }
@@ -211,7 +211,7 @@ async fn a_path_that_never_rests_is_told_of_at_the_bound() {
         }
     };
     tokio::select! {
-        told = timeout(WATCH_SETTLE_MAX + WATCH_QUIET, subscription.changed()) => {
+        told = timeout(WATCH_DEBOUNCE_MAX + WATCH_QUIET, subscription.changed()) => {
             assert!(told.is_some());
         }
         () = ringing => {}

@@ -2,8 +2,8 @@
 
 use super::Subject;
 use crate::host::HostServices;
-use crate::policy::FailurePolicy;
 use crate::{Plugin, PluginError, PluginRuntime, PluginSpec};
+use ostler_health::policy::FailurePolicy;
 use ostler_model::clock::{Clock, Timestamp};
 use ostler_model::grants::Grants;
 use ostler_model::json::JsonObject;

@@ -6,9 +6,9 @@ use super::bench::{Bench, Said, Surroundings, said};
 use super::report::Findings;
 use super::{Subject, rules};
 use crate::Plugin;
-use crate::convert::DeviceFingerprint;
 use crate::device::DevicePlugin;
-use ostler_model::device::GroupKey;
+use ostler_device::source::DeviceFingerprint;
+use ostler_model::device::{GroupKey, HealthState};
 use ostler_model::grants::answers::Answers;
 use ostler_model::plugin::Manifest;
 use ostler_model::ports::PluginCallError;
@@ -40,7 +40,16 @@ pub(super) async fn check(
     };
     let instances: usize = found.groups.iter().map(|group| group.instances.len()).sum();
     let detail = format!("{} groups with {instances} instances", found.groups.len());
-    findings.pass(rules::FINGERPRINT, detail);
+    match found.health.state {
+        HealthState::Healthy if found.groups.is_empty() => {
+            findings.warn(rules::FINGERPRINT, "it says that it is healthy, and finds nothing");
+        }
+        HealthState::Healthy => findings.pass(rules::FINGERPRINT, detail),
+        state => {
+            let why = &found.health.reason;
+            findings.pass(rules::FINGERPRINT, format!("{detail}; {state:?}: {why}"));
+        }
+    }
     findings.outcome(rules::STABLE, stable(bench, subject, manifest, plugin, &found).await);
     answers(subject, plugin, &found, findings).await;
     reserve(plugin, &found, findings).await;

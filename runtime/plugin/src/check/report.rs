@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::Subject;
 use super::rules::{self, Rule};
-use crate::meter::PluginActivity;
-use crate::metrics::FunctionStats;
+use ostler_health::meter::PluginActivity;
+use ostler_health::metrics::FunctionStats;
 use ostler_model::grants::{Authority, Grants};
 use ostler_model::limits::{PLUGIN_CHECK_DETAIL_BYTES_MAX, PluginLimits};
 use ostler_model::plugin::Manifest;

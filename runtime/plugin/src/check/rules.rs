@@ -54,9 +54,9 @@ rules! {
         "Parse the configuration with an error (invalid-config), never with unwrap.";
     FINGERPRINT = "fingerprint",
         "What is found here is what jobs are placed by; a broken answer is refused as a whole.",
-        "See the rules in the interface's types; report health undetected instead of an error.";
+        "See the rules of the interface; where nothing is here, say undetected and why: no error.";
     STABLE = "fingerprint-stable",
-        "Devices are lent by their ids over restarts; ids that change are lost to their tasks.",
+        "Devices are assigned by their ids over restarts; ids that change are lost to their tasks.",
         "Make ids of what stays (serial number, bus address), and sort what is listed.";
     ORDER = "order",
         "After a restart of the agent any call can be the first one.",

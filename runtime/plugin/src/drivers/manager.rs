@@ -16,7 +16,7 @@ use super::proxy::DriverProxy;
 pub use super::proxy::LiveTask;
 use crate::convert::DriverFingerprint;
 use crate::driver::DriverPlugin;
-use crate::refresh::{Asked, Refresher};
+use ostler_health::refresh::{FingerprintOutcome, Refresher};
 use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::PluginName;
 use ostler_model::ports::{Driver, Drivers, PluginCallError, Workloads};
@@ -112,14 +112,14 @@ impl DriverManager {
     }
 
     /// Ask once and publish, unless another plugin is asked in its place meanwhile.
-    async fn fingerprint(&self, plugin: &DriverPlugin, turn: u64) -> Asked {
+    async fn fingerprint(&self, plugin: &DriverPlugin, turn: u64) -> FingerprintOutcome {
         let current = || lock(&self.0.asked).get(&plugin.name) == Some(&turn);
         if !current() {
-            return Asked::Over;
+            return FingerprintOutcome::Over;
         }
         let found = plugin.fingerprint().await;
         if !current() {
-            return Asked::Over;
+            return FingerprintOutcome::Over;
         }
         self.publish(&Described::of(plugin), found)
     }
@@ -129,19 +129,18 @@ impl DriverManager {
         &self,
         driver: &Described,
         found: Result<DriverFingerprint, PluginCallError>,
-    ) -> Asked {
+    ) -> FingerprintOutcome {
         let (health, attributes, asked) = match found {
             Ok(found) => {
                 let named = found.attributes.into_iter().map(|a| (a.name, a.attribute));
-                let nothing_here = found.health.state == HealthState::Undetected;
-                let asked = if nothing_here { Asked::Undetected } else { Asked::Answered };
-                (found.health, named.collect(), asked(found.next))
+                let asked = FingerprintOutcome::of(&found.health, found.next);
+                (found.health, named.collect(), asked)
             }
             Err(error) => {
                 tracing::warn!(driver = %driver.name, %error, "driver fingerprint failed");
                 let reason = error.to_string();
                 let health = Health { state: HealthState::Unhealthy, reason: reason.clone() };
-                (health, BTreeMap::new(), Asked::Failed(reason))
+                (health, BTreeMap::new(), FingerprintOutcome::Failed(reason))
             }
         };
         let view = DriverView {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::convert::NextCheck;
+use ostler_health::refresh::NextCheck;
 use ostler_model::attribute::{Attribute, NamedAttribute, Scalar};
 use ostler_model::rng::Rng;
 use ostler_node::watch::Watcher;
@@ -63,17 +63,17 @@ fn the_newest_answer_replaces_the_one_before_whatever_that_was() {
         (asked, seen(&node, "exec"))
     };
     let (asked, now) = publish(trapped());
-    assert!(matches!(asked, Asked::Failed(reason) if reason.contains("trapped")));
+    assert!(matches!(asked, FingerprintOutcome::Failed(reason) if reason.contains("trapped")));
     assert_eq!(now, (HealthState::Unhealthy, vec![]), "it starts unhealthy");
     let (asked, now) = publish(answer(HealthState::Healthy, &[("a", 1), ("b", 2)]));
-    assert_eq!(asked, Asked::Answered(NextCheck::default()));
+    assert_eq!(asked, FingerprintOutcome::Answered(NextCheck::default()));
     assert_eq!(now, (HealthState::Healthy, vec!["a".to_owned(), "b".to_owned()]));
     let (_, now) = publish(answer(HealthState::Healthy, &[("b", 3), ("c", 4)]));
     assert_eq!(now.1, ["b", "c"], "what vanished is gone");
     let view = node.current();
     assert!(!view.attribute_texts().contains_key("driver.exec.a"), "for constraints as well");
     let (asked, now) = publish(answer(HealthState::Undetected, &[]));
-    assert_eq!(asked, Asked::Undetected(NextCheck::default()));
+    assert_eq!(asked, FingerprintOutcome::Undetected(NextCheck::default()));
     assert_eq!(now, (HealthState::Undetected, vec![]));
     let (_, now) = publish(trapped());
     assert_eq!(now.0, HealthState::Unhealthy);

@@ -15,7 +15,7 @@ use super::guest_files::{FileShare, GuestFiles, HasGuestFiles, choose_threads};
 use super::imports::Lookup;
 use super::log_meter::LogMeter;
 use super::network::NetworkState;
-use super::tape::Tape;
+use super::trace::Tracer;
 use ostler_model::clock::{Clock, Stopwatch};
 use ostler_model::grants::Grants;
 use ostler_model::limits::{self, PluginLimits};
@@ -150,7 +150,7 @@ pub struct CallState {
     /// See [`HostTime`].
     pub host_time: Arc<HostTime>,
     /// What the host answers, recorded or played.
-    pub tape: Tape,
+    pub tracer: Tracer,
     cpu: CpuMeter,
     // After the table, whose files it counts.
     files: GuestFiles,
@@ -213,7 +213,7 @@ impl CallState {
             task,
             services,
             host_time,
-            tape: Tape::Off,
+            tracer: Tracer::Off,
             cpu,
         })
     }

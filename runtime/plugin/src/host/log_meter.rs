@@ -14,7 +14,7 @@ pub struct LogMeter {
 
 /// What to do with one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LogVerdict {
     /// Write it. Before it, `dropped` messages were dropped since the last one written.
     Write {
         /// Messages dropped before this one.
@@ -32,7 +32,7 @@ impl LogMeter {
     }
 
     /// Account for a message of `bytes` at `now`.
-    pub fn take(&mut self, bytes: usize, now: Timestamp) -> Verdict {
+    pub fn take(&mut self, bytes: usize, now: Timestamp) -> LogVerdict {
         let elapsed = now.since(self.filled_at).as_millis();
         let gained = elapsed.saturating_mul(u128::from(self.per_second)) / 1000;
         if gained > 0 {
@@ -44,10 +44,10 @@ impl LogMeter {
         let cost = (bytes as u64).max(32);
         if cost > self.level {
             self.dropped = self.dropped.saturating_add(1);
-            return Verdict::Drop;
+            return LogVerdict::Drop;
         }
         self.level -= cost;
-        Verdict::Write { dropped: std::mem::take(&mut self.dropped) }
+        LogVerdict::Write { dropped: std::mem::take(&mut self.dropped) }
     }
 }
 
@@ -61,13 +61,13 @@ mod tests {
     fn a_flood_is_cut_to_the_rate_and_the_next_message_says_how_much_was_lost() {
         let mut now = Timestamp::from_nanos(0);
         let mut meter = LogMeter::new(1_000, now);
-        let written = (0..100).filter(|_| meter.take(100, now) != Verdict::Drop).count();
+        let written = (0..100).filter(|_| meter.take(100, now) != LogVerdict::Drop).count();
         assert_eq!(written, 10);
         now = now.plus(Duration::from_millis(100));
-        assert_eq!(meter.take(100, now), Verdict::Write { dropped: 90 });
-        assert_eq!(meter.take(100, now), Verdict::Drop);
+        assert_eq!(meter.take(100, now), LogVerdict::Write { dropped: 90 });
+        assert_eq!(meter.take(100, now), LogVerdict::Drop);
         now = now.plus(Duration::from_secs(3_600));
-        let written = (0..100).filter(|_| meter.take(100, now) != Verdict::Drop).count();
+        let written = (0..100).filter(|_| meter.take(100, now) != LogVerdict::Drop).count();
         assert_eq!(written, 10, "a long silence saves up one second's worth, not more");
     }
 }

@@ -15,7 +15,7 @@ pub mod guest_files;
 pub mod imports;
 pub mod log_meter;
 mod network;
-pub mod tape;
+pub mod trace;
 pub mod wasm_task;
 pub mod workloads;
 

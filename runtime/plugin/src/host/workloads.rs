@@ -6,7 +6,7 @@ use ostler_model::ids::RunId;
 use ostler_model::limits::KILL_GRACE;
 use ostler_model::ports::{Adoption, BoxFuture, ProcessIdentity, RunNote, Workloads};
 use ostler_model::task::{RawExit, Usage, Workload};
-use ostler_process::left::{self, Known};
+use ostler_process::left::{self, Certainty};
 use ostler_process::{ProcessHost, chain, identity};
 
 /// Processes and WASM tasks behind one face.
@@ -107,7 +107,7 @@ impl Workloads for HostWorkloads {
 
     fn left(&self, run: &RunId, identities: &[ProcessIdentity]) -> Vec<String> {
         let found =
-            identities.iter().filter_map(|identity| left::of(run, identity, Known::Now).ok());
+            identities.iter().filter_map(|identity| left::of(run, identity, Certainty::Now).ok());
         found.flatten().map(|left| left.to_string()).collect()
     }
 

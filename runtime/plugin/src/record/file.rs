@@ -127,14 +127,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{Outcome, RecordedCall};
+    use crate::record::{CallOutcome, RecordedCall};
 
     fn recording() -> Recording {
         let call = RecordedCall {
             function: "fingerprint".to_owned(),
             input: vec![1, 2, 3],
-            reel: vec![4; 100],
-            outcome: Outcome::broken("no".to_owned()),
+            trace: vec![4; 100],
+            outcome: CallOutcome::broken("no".to_owned()),
             ..RecordedCall::default()
         };
         Recording { plugin: "mine".to_owned(), calls: vec![call], ..Recording::default() }

@@ -1,7 +1,7 @@
 //! Recordings: the last calls of a plugin, kept so that one that failed can be made again elsewhere.
 //!
 //! ```text
-//! call ─ input, reel, outcome ─► Recorder: a ring in memory ── thrown away by the next calls
+//! call ─ input, trace, outcome ─► Recorder: a ring in memory ── thrown away by the next calls
 //!                                    │ a call failed, or somebody asks
 //!                                    ▼
 //!                redact ─► file (checksum) ─► RecordingStore: <data dir>/recordings/*.rec, mode 0600
@@ -9,7 +9,7 @@
 //!                                  replay: the same component, the recorded answers ─► same end?
 //! ```
 //! A call is a function of its arguments, the configuration and what the host answers (see
-//! [`crate::host::tape`]), so these are all there is to keep. What cannot be made again is time: a
+//! [`crate::host::trace`]), so these are all there is to keep. What cannot be made again is time: a
 //! call that was given up because it waited is told from one that computed too long.
 
 pub mod file;
@@ -29,7 +29,7 @@ use ostler_model::plugin::PluginKind;
 use ostler_sandbox::CallError;
 
 pub(super) use input::Input;
-pub use replay::{ReplayError, Replayed, Verdict, replay};
+pub use replay::{ReplayError, ReplayVerdict, Replayed, replay};
 pub(super) use ring::{Identity, Recorder};
 pub use store::RecordingStore;
 
@@ -68,18 +68,19 @@ pub struct RecordedCall {
     /// Its arguments, in their compact form; redacted.
     pub input: Vec<u8>,
     /// What the host answered; redacted.
-    pub reel: Vec<u8>,
-    /// Host calls, also those that are not in `reel`.
+    #[serde(rename = "reel")]
+    pub trace: Vec<u8>,
+    /// Host calls, also those that are not in `trace`.
     pub host_calls: u32,
     /// There were more answers than fit.
     pub cut: bool,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: CallOutcome,
 }
 
 /// How a call ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct CallOutcome {
     /// In one word: `answered`, `refused` (the plugin's own error), `broken-answer`, or what stopped
     /// it: `trap`, `stack-overflow`, `deadline`, `memory-limit` …
     pub end: String,
@@ -89,7 +90,7 @@ pub struct Outcome {
     pub frames: Vec<String>,
 }
 
-impl Outcome {
+impl CallOutcome {
     /// It answered.
     #[must_use]
     pub fn answered() -> Self {
@@ -121,7 +122,7 @@ impl Outcome {
     }
 }
 
-impl From<&Failure> for Outcome {
+impl From<&Failure> for CallOutcome {
     fn from(failure: &Failure) -> Self {
         let error = &failure.error;
         let frames = match error {

@@ -6,19 +6,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::input::Start;
-use super::{Outcome, RecordedCall, Recording};
+use super::{CallOutcome, RecordedCall, Recording};
 use crate::Failure;
 use crate::bindings::since_0_1::device_world::DevicePluginPre;
 use crate::bindings::since_0_1::driver_world::DriverPluginPre;
 use crate::bindings::since_0_1::host::types as wit;
 use crate::bindings::since_0_1::{device_export as dev, driver_export as drv};
 use crate::call::{Called, Caller};
-use crate::host::tape::{Departure, Player, Reel, Tape};
+use crate::host::trace::{Departure, Player, Trace, Tracer};
 use crate::host::{CallState, HostServices};
 use crate::manifest::{self, ManifestError};
-use crate::policy::FailurePolicy;
 use crate::schema::{ConfigSchema, Described};
 use crate::{Linked, PluginError, PluginRuntime, PluginSpec, convert, driver};
+use ostler_health::policy::FailurePolicy;
 use ostler_model::clock::Timestamp;
 use ostler_model::grants::Grants;
 use ostler_model::ids::PluginName;
@@ -78,7 +78,7 @@ pub enum ReplayError {
 /// How the replay compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum ReplayVerdict {
     /// It ended the same way.
     Same,
     /// It asked the host the same and ended otherwise.
@@ -91,13 +91,13 @@ pub enum Verdict {
 #[derive(Clone, Debug, Serialize)]
 pub struct Replayed {
     /// How it compares.
-    pub verdict: Verdict,
+    pub verdict: ReplayVerdict,
     /// The function.
     pub function: String,
     /// How the recorded call ended.
-    pub recorded: Outcome,
+    pub recorded: CallOutcome,
     /// How this one did.
-    pub replayed: Outcome,
+    pub replayed: CallOutcome,
     /// Host calls of the recorded call.
     pub recorded_host_calls: u32,
     /// Host calls of this one.
@@ -139,13 +139,13 @@ pub async fn replay(
     };
     let linked =
         PluginRuntime::new(services.clone())?.link(spec, &manifest, component, false).await?;
-    let (bytes, calls, cut) = (call.reel.clone(), call.host_calls, call.cut);
-    let reel = Reel { bytes, calls, cut, secrets: Vec::new() };
-    let player = Arc::new(Mutex::new(Player::new(reel)));
-    let tape = Tape::Playing(Arc::clone(&player));
+    let (bytes, calls, cut) = (call.trace.clone(), call.host_calls, call.cut);
+    let trace = Trace { bytes, calls, cut, secrets: Vec::new() };
+    let player = Arc::new(Mutex::new(Player::new(trace)));
+    let tracer = Tracer::Playing(Arc::clone(&player));
     let outcome = match linked {
-        Linked::Driver(caller) => of_driver(&caller, call, tape).await?,
-        Linked::Device(caller) => of_device(&caller, call, tape).await?,
+        Linked::Driver(caller) => of_driver(&caller, call, tracer).await?,
+        Linked::Device(caller) => of_device(&caller, call, tracer).await?,
     };
     let player = player.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(compare(recording, call, outcome, &player, other))
@@ -169,33 +169,33 @@ fn arguments<T: DeserializeOwned>(call: &RecordedCall) -> Result<T, ReplayError>
 fn outcome<T, E: ToString>(
     called: Called<Result<T, wit::PluginError>>,
     check: impl FnOnce(T) -> Result<(), E>,
-) -> Outcome {
+) -> CallOutcome {
     match called.into_result() {
-        Err(error) => Outcome::from(&error),
-        Ok(Err(error)) => Outcome::refused(convert::plugin_error(error).to_string()),
+        Err(error) => CallOutcome::from(&error),
+        Ok(Err(error)) => CallOutcome::refused(convert::plugin_error(error).to_string()),
         Ok(Ok(answer)) => checked(check(answer)),
     }
 }
 
-fn checked<E: ToString>(check: Result<(), E>) -> Outcome {
+fn checked<E: ToString>(check: Result<(), E>) -> CallOutcome {
     match check {
-        Ok(()) => Outcome::answered(),
-        Err(error) => Outcome::broken(error.to_string()),
+        Ok(()) => CallOutcome::answered(),
+        Err(error) => CallOutcome::broken(error.to_string()),
     }
 }
 
 /// How `describe` ended.
-fn described(result: Result<(String, String, String, String), Failure>) -> Outcome {
+fn described(result: Result<(String, String, String, String), Failure>) -> CallOutcome {
     let (name, version, own, task) = match result {
         Ok(described) => described,
-        Err(error) => return Outcome::from(&error),
+        Err(error) => return CallOutcome::from(&error),
     };
     let own = Described::check(name, version, &own, &JsonObject::default());
     let task = ConfigSchema::new("task configuration schema", &task);
     match (own, task) {
         // The configuration is redacted, so it need not fit.
-        (Ok(_) | Err(PluginError::Config(_)), Ok(_)) => Outcome::answered(),
-        (Err(error), _) | (_, Err(error)) => Outcome::broken(error.to_string()),
+        (Ok(_) | Err(PluginError::Config(_)), Ok(_)) => CallOutcome::answered(),
+        (Err(error), _) | (_, Err(error)) => CallOutcome::broken(error.to_string()),
     }
 }
 
@@ -205,8 +205,8 @@ fn fine<T>(_answer: T) -> Result<(), String> {
 
 /// Make one call of the contract with these arguments.
 macro_rules! play {
-    ($caller:ident, $tape:ident, $export:ident, $function:ident $(, $arg:expr)*) => {
-        $caller.play($tape, move |pre, store| Box::pin(async move {
+    ($caller:ident, $tracer:ident, $export:ident, $function:ident $(, $arg:expr)*) => {
+        $caller.play($tracer, move |pre, store| Box::pin(async move {
             let plugin = pre.instantiate_async(&mut *store).await?;
             plugin.$export().$function(store $(, $arg)*).await
         })).await
@@ -214,14 +214,14 @@ macro_rules! play {
 }
 
 macro_rules! driver {
-    ($caller:ident, $tape:ident, $function:ident $(, $arg:expr)*) => {
-        play!($caller, $tape, ostler_plugin_driver, $function $(, $arg)*)
+    ($caller:ident, $tracer:ident, $function:ident $(, $arg:expr)*) => {
+        play!($caller, $tracer, ostler_plugin_driver, $function $(, $arg)*)
     };
 }
 
 macro_rules! device {
-    ($caller:ident, $tape:ident, $function:ident $(, $arg:expr)*) => {
-        play!($caller, $tape, ostler_plugin_device, $function $(, $arg)*)
+    ($caller:ident, $tracer:ident, $function:ident $(, $arg:expr)*) => {
+        play!($caller, $tracer, ostler_plugin_device, $function $(, $arg)*)
     };
 }
 
@@ -230,52 +230,54 @@ type Told = (drv::Handle,);
 async fn of_driver(
     caller: &Caller<DriverPluginPre<CallState>>,
     call: &RecordedCall,
-    tape: Tape,
-) -> Result<Outcome, ReplayError> {
+    tracer: Tracer,
+) -> Result<CallOutcome, ReplayError> {
     Ok(match call.function.as_str() {
         "describe" => {
-            let info = driver!(caller, tape, call_describe).into_result();
+            let info = driver!(caller, tracer, call_describe).into_result();
             described(info.map(|i| (i.name, i.version, i.config_schema, i.task_config_schema)))
         }
         "fingerprint" => {
-            let called = driver!(caller, tape, call_fingerprint);
+            let called = driver!(caller, tracer, call_fingerprint);
             outcome(called, |found| convert::driver_fingerprint(found).map(drop))
         }
         "start" => {
             let (task,) = arguments::<Start>(call)?;
-            outcome(driver!(caller, tape, call_start, &task), |s| driver::started("", s).map(drop))
+            outcome(driver!(caller, tracer, call_start, &task), |s| {
+                driver::started("", s).map(drop)
+            })
         }
         "recover" => {
             let (handle,) = arguments::<Told>(call)?;
-            let called = driver!(caller, tape, call_recover, &handle);
+            let called = driver!(caller, tracer, call_recover, &handle);
             outcome(called, |started| driver::started("", started).map(drop))
         }
         "exited" => {
             let (handle, exit) = arguments::<(drv::Handle, drv::RawExit)>(call)?;
-            let called = driver!(caller, tape, call_exited, &handle, &exit);
+            let called = driver!(caller, tracer, call_exited, &handle, &exit);
             outcome(called, |result| driver::exit_result(result).map(drop))
         }
         "stop" => {
             type Stop = (drv::Handle, Option<String>, u64);
             let (handle, signal, timeout) = arguments::<Stop>(call)?;
-            outcome(driver!(caller, tape, call_stop, &handle, signal.as_deref(), timeout), fine)
+            outcome(driver!(caller, tracer, call_stop, &handle, signal.as_deref(), timeout), fine)
         }
         "kill" => {
             let (handle,) = arguments::<Told>(call)?;
-            outcome(driver!(caller, tape, call_kill, &handle), fine)
+            outcome(driver!(caller, tracer, call_kill, &handle), fine)
         }
         "destroy" => {
             let (handle, force) = arguments::<(drv::Handle, bool)>(call)?;
-            outcome(driver!(caller, tape, call_destroy, &handle, force), fine)
+            outcome(driver!(caller, tracer, call_destroy, &handle, force), fine)
         }
         "inspect" => {
             let (handle,) = arguments::<Told>(call)?;
-            let called = driver!(caller, tape, call_inspect, &handle);
+            let called = driver!(caller, tracer, call_inspect, &handle);
             outcome(called, |status| driver::inspected(status).map(drop))
         }
         "signal" => {
             let (handle, signal) = arguments::<(drv::Handle, String)>(call)?;
-            outcome(driver!(caller, tape, call_signal, &handle, &signal), fine)
+            outcome(driver!(caller, tracer, call_signal, &handle, &signal), fine)
         }
         other => return Err(ReplayError::NoFunction { function: other.to_owned() }),
     })
@@ -284,15 +286,15 @@ async fn of_driver(
 async fn of_device(
     caller: &Caller<DevicePluginPre<CallState>>,
     call: &RecordedCall,
-    tape: Tape,
-) -> Result<Outcome, ReplayError> {
+    tracer: Tracer,
+) -> Result<CallOutcome, ReplayError> {
     Ok(match call.function.as_str() {
         "describe" => {
-            let info = device!(caller, tape, call_describe).into_result();
+            let info = device!(caller, tracer, call_describe).into_result();
             described(info.map(|i| (i.name, i.version, i.config_schema, String::new())))
         }
         "fingerprint" => {
-            let called = device!(caller, tape, call_fingerprint);
+            let called = device!(caller, tracer, call_fingerprint);
             outcome(called, |found| match PluginName::new("replayed") {
                 Ok(name) => convert::device_fingerprint(&name, found).map(drop),
                 Err(_) => Ok(()),
@@ -300,17 +302,17 @@ async fn of_device(
         }
         "reserve" => {
             let (claim,) = arguments::<(dev::Claim,)>(call)?;
-            let called = device!(caller, tape, call_reserve, &claim);
+            let called = device!(caller, tracer, call_reserve, &claim);
             outcome(called, |answer| convert::reservation(answer).map(drop))
         }
         "release" => {
             let (claim,) = arguments::<(dev::Claim,)>(call)?;
-            outcome(device!(caller, tape, call_release, &claim), fine)
+            outcome(device!(caller, tracer, call_release, &claim), fine)
         }
         "stats" => {
             // Times in the answer are held against the time of the recorded call.
             let now = Timestamp::from_nanos(call.at.saturating_add(call.took));
-            let called = device!(caller, tape, call_stats);
+            let called = device!(caller, tracer, call_stats);
             outcome(called, |groups| convert::device_stats(groups, now).map(drop))
         }
         other => return Err(ReplayError::NoFunction { function: other.to_owned() }),
@@ -318,7 +320,7 @@ async fn of_device(
 }
 
 /// Standard error is not played: what a guest wrote there before it ended does not count.
-fn alike(recorded: &Outcome, replayed: &Outcome) -> bool {
+fn alike(recorded: &CallOutcome, replayed: &CallOutcome) -> bool {
     let [one, other] = [recorded, replayed]
         .map(|outcome| (&outcome.end, without_last_words(&outcome.text), &outcome.frames));
     one == other
@@ -327,7 +329,7 @@ fn alike(recorded: &Outcome, replayed: &Outcome) -> bool {
 fn compare(
     recording: &Recording,
     call: &RecordedCall,
-    replayed: Outcome,
+    replayed: CallOutcome,
     player: &Player,
     other: bool,
 ) -> Replayed {
@@ -358,11 +360,11 @@ fn compare(
                  have gone on"
                     .to_owned(),
             );
-            Verdict::Same
+            ReplayVerdict::Same
         }
-        Some(_) => Verdict::Departed,
-        None if alike(&recorded, &replayed) => Verdict::Same,
-        None => Verdict::Differs,
+        Some(_) => ReplayVerdict::Departed,
+        None if alike(&recorded, &replayed) => ReplayVerdict::Same,
+        None => ReplayVerdict::Differs,
     };
     if recorded.by_the_clock() && player.departure.is_none() {
         notes.push(

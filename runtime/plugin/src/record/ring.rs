@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::input::{self, Input};
 use super::redact::Secrets;
 use super::store::RecordingStore;
-use super::{Bounds, Outcome, RecordedCall, Recording};
-use crate::host::tape::{Reel, SharedReel, Tape};
+use super::{Bounds, CallOutcome, RecordedCall, Recording};
+use crate::host::trace::{SharedTrace, Trace, Tracer};
 use ostler_model::clock::Timestamp;
 use ostler_model::limits::{PLUGIN_RING_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PluginLimits};
 use ostler_model::plugin::PluginKind;
@@ -71,13 +71,13 @@ impl Recorder {
         let _first_stays = self.schemas.set((own.to_owned(), task.to_owned()));
     }
 
-    /// A tape for a call, and the reel it will be on.
-    pub(crate) fn tape(&self) -> (Tape, Option<SharedReel>) {
+    /// The tracer of a call, and the trace it records.
+    pub(crate) fn tracer(&self) -> (Tracer, Option<SharedTrace>) {
         if self.calls_max == 0 {
-            return (Tape::Off, None);
+            return (Tracer::Off, None);
         }
-        let (tape, reel) = Tape::recording();
-        (tape, Some(reel))
+        let (tracer, trace) = Tracer::recording();
+        (tracer, Some(trace))
     }
 
     /// The arguments of a call, when they are kept.
@@ -92,18 +92,18 @@ impl Recorder {
         at: Timestamp,
         took: Duration,
         input: Input,
-        reel: Option<SharedReel>,
-        outcome: Outcome,
+        trace: Option<SharedTrace>,
+        outcome: CallOutcome,
     ) -> u64 {
-        let Some(reel) = reel else { return 0 };
-        let Reel { bytes, calls, cut, secrets } =
-            std::mem::take(&mut *reel.lock().unwrap_or_else(PoisonError::into_inner));
+        let Some(trace) = trace else { return 0 };
+        let Trace { bytes, calls, cut, secrets } =
+            std::mem::take(&mut *trace.lock().unwrap_or_else(PoisonError::into_inner));
         let call = RecordedCall {
             function: function.to_owned(),
             at: at.nanos(),
             took: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
             input: input.0,
-            reel: bytes,
+            trace: bytes,
             host_calls: calls,
             cut,
             outcome,
@@ -127,7 +127,7 @@ impl Recorder {
     }
 
     /// A kept call turned out to have been answered against the rules: write it down.
-    pub(crate) fn failed(&self, number: u64, outcome: impl FnOnce() -> Outcome) {
+    pub(crate) fn failed(&self, number: u64, outcome: impl FnOnce() -> CallOutcome) {
         if number == 0 {
             return;
         }
@@ -201,7 +201,7 @@ impl Recorder {
         let mut found = secrets.redacted;
         for call in &mut recording.calls {
             found = found.saturating_add(secrets.scrub(&mut call.input));
-            found = found.saturating_add(secrets.scrub(&mut call.reel));
+            found = found.saturating_add(secrets.scrub(&mut call.trace));
             found = found.saturating_add(secrets.scrub_text(&mut call.outcome.text));
         }
         recording.redacted = found;
@@ -229,7 +229,7 @@ impl Recorder {
 /// What a call takes in memory, about.
 fn size(call: &RecordedCall) -> usize {
     const RECORD: usize = 256;
-    RECORD + call.input.len() + call.reel.len() + call.outcome.text.len()
+    RECORD + call.input.len() + call.trace.len() + call.outcome.text.len()
 }
 
 #[cfg(test)]

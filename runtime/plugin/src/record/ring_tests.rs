@@ -20,12 +20,12 @@ fn recorder(calls: u32) -> Recorder {
 
 /// A call that answered, with so many bytes from the host.
 fn keep(recorder: &Recorder, function: &str, input: Input, bytes: &[u8]) -> u64 {
-    let (_tape, reel) = recorder.tape();
-    if let Some(reel) = &reel {
-        reel.lock().unwrap().bytes = bytes.to_vec();
+    let (_tracer, trace) = recorder.tracer();
+    if let Some(trace) = &trace {
+        trace.lock().unwrap().bytes = bytes.to_vec();
     }
     let (at, took) = (Timestamp::from_nanos(1), Duration::ZERO);
-    recorder.keep(function, at, took, input, reel, Outcome::answered())
+    recorder.keep(function, at, took, input, trace, CallOutcome::answered())
 }
 
 fn start(secret: &str) -> Input {
@@ -71,7 +71,7 @@ fn an_answer_found_wrong_later_is_the_end_of_its_call() {
     let recorder = recorder(3);
     let number = keep(&recorder, "stats", Input::default(), b"");
     keep(&recorder, "fingerprint", Input::default(), b"");
-    recorder.failed(number, || Outcome::broken("no".to_owned()));
+    recorder.failed(number, || CallOutcome::broken("no".to_owned()));
     let calls = recorder.recording(None).unwrap().calls;
     let ends: Vec<&str> = calls.iter().map(|call| call.outcome.end.as_str()).collect();
     assert_eq!(ends, ["broken-answer", "answered"]);
@@ -90,7 +90,7 @@ fn the_secrets_of_configuration_and_tasks_are_taken_out_of_every_call() {
     keep(&recorder, "stop", Input::of(&(&handle, None::<String>, 5_u64)), b"");
     let recording = recorder.recording(None).unwrap();
     assert!(!holds(&recording, SECRET) && !holds(&recording, "postgres"), "{recording:?}");
-    assert_eq!(recording.calls.first().unwrap().reel.len(), SECRET.len(), "nothing moved");
+    assert_eq!(recording.calls.first().unwrap().trace.len(), SECRET.len(), "nothing moved");
 
     // The start leaves the ring; what it told stays secret.
     keep(&recorder, "stop", Input::of(&(&handle, None::<String>, 5_u64)), b"");

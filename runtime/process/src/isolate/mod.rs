@@ -62,7 +62,7 @@ pub struct Isolation {
     pub hidden: Vec<PathBuf>,
     /// Shown beside that.
     pub mounts: Vec<Mount>,
-    /// Device nodes lent to the task.
+    /// Device nodes assigned to the task.
     pub device_nodes: Vec<DeviceNode>,
     /// Capabilities it keeps, as the kernel's bits.
     pub capabilities: u64,

@@ -18,8 +18,8 @@ use ostler_model::isolation::Part;
 use ostler_model::limits::USER_PROCESSES_MAX;
 
 /// Directories that all tasks of an allocation may write, whoever they run as.
-const LENT: Mode = Mode::from_raw_mode(0o777);
-const LENT_NAMES: [&str; 2] = ["data", "tmp"];
+const WRITABLE_BY_ALL: Mode = Mode::from_raw_mode(0o777);
+const SHARED_DIRS: [&str; 2] = ["data", "tmp"];
 
 /// What is told to the shim, and for messages the program.
 pub(in super::super) struct Prepared {
@@ -167,7 +167,7 @@ fn root(
     }
     // What tasks print is the agent's to write, and its names are the allocation's.
     places.push(place(alloc_dir.to_owned(), SHARED.into(), true));
-    for name in LENT_NAMES {
+    for name in SHARED_DIRS {
         places.push(place(alloc_dir.join(name), Path::new(SHARED).join(name), false));
     }
     let mut mounts: Vec<_> = isolation.mounts.iter().collect();
@@ -194,7 +194,7 @@ fn rules(isolation: &Isolation, task_dir: &Path, alloc_dir: &Path) -> Rules {
     if isolation.has(Part::Mounts) {
         // The root's own rights say more; these hold also for what is mounted in it later.
         let own = OWN.iter().map(|(shown, _)| PathBuf::from(shown));
-        let shared = LENT_NAMES.map(|name| Path::new(SHARED).join(name));
+        let shared = SHARED_DIRS.map(|name| Path::new(SHARED).join(name));
         let kernel = ["/proc", "/dev"].map(PathBuf::from).into_iter().chain(shared);
         let mounts = isolation.mounts.iter().filter(|mount| !mount.read_only);
         let mounts = mounts.map(|mount| PathBuf::from(&mount.task_path));
@@ -205,7 +205,7 @@ fn rules(isolation: &Isolation, task_dir: &Path, alloc_dir: &Path) -> Rules {
     let (mut read, mut write) = (isolation.base.clone(), Vec::new());
     read.extend([alloc_dir.to_owned(), task_dir.to_owned(), "/proc".into()]);
     write.extend(OWN.iter().map(|(_, name)| task_dir.join(name)));
-    write.extend(LENT_NAMES.map(|name| alloc_dir.join(name)));
+    write.extend(SHARED_DIRS.map(|name| alloc_dir.join(name)));
     for device in ["null", "zero", "full", "random", "urandom", "tty", "shm"] {
         write.push(Path::new("/dev").join(device));
     }
@@ -230,9 +230,9 @@ fn hand_over(task_dir: &Path, alloc_dir: &Path, ids: &Ids) -> Result<(), rustix:
         }
     }
     let shared = rustix::fs::open(alloc_dir, flags, Mode::empty())?;
-    for name in LENT_NAMES {
+    for name in SHARED_DIRS {
         let dir = rustix::fs::openat(&shared, name, flags, Mode::empty())?;
-        rustix::fs::fchmod(&dir, LENT)?;
+        rustix::fs::fchmod(&dir, WRITABLE_BY_ALL)?;
     }
     Ok(())
 }

@@ -43,7 +43,7 @@ const ENTRIES_MAX: usize = 100_000;
 
 /// Why an exit record cannot be had.
 #[derive(Debug, thiserror::Error)]
-pub enum RecordError {
+pub enum ExitRecordError {
     /// The directory or a file in it.
     #[error("exit records in {path} cannot be used; look at the data directory", path = path.display())]
     Directory {
@@ -176,8 +176,8 @@ impl Records {
     ///
     /// # Errors
     /// When it cannot be made or opened.
-    pub fn open(path: &Path) -> Result<Self, RecordError> {
-        let failed = |source| RecordError::Directory { path: path.to_owned(), source };
+    pub fn open(path: &Path) -> Result<Self, ExitRecordError> {
+        let failed = |source| ExitRecordError::Directory { path: path.to_owned(), source };
         match std::fs::DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(failed(error));
@@ -203,7 +203,7 @@ impl Records {
         run: &RunId,
         pid: u32,
         start_ticks: u64,
-    ) -> Result<Option<ExitRecord>, RecordError> {
+    ) -> Result<Option<ExitRecord>, ExitRecordError> {
         let name = name(run.as_str(), pid, start_ticks);
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&*self.dir, &name, flags, Mode::empty()) {
@@ -239,7 +239,7 @@ impl Records {
     ///
     /// # Errors
     /// When the directory cannot be read.
-    pub fn sweep(&self, known: &[RunId], live: &[(u32, u64)]) -> Result<usize, RecordError> {
+    pub fn sweep(&self, known: &[RunId], live: &[(u32, u64)]) -> Result<usize, ExitRecordError> {
         let known: std::collections::HashSet<_> =
             known.iter().map(|run| hash(run.as_str())).collect();
         let mut removed = 0;
@@ -261,7 +261,7 @@ impl Records {
     }
 
     /// Names of everything there.
-    pub fn names(&self) -> Result<Vec<String>, RecordError> {
+    pub fn names(&self) -> Result<Vec<String>, ExitRecordError> {
         let dir = self.dir.try_clone().map_err(|error| self.failed(error))?;
         let entries =
             Dir::from_std_file(File::from(dir)).entries().map_err(|error| self.failed(error))?;
@@ -281,8 +281,8 @@ impl Records {
         }
     }
 
-    fn failed(&self, source: io::Error) -> RecordError {
-        RecordError::Directory { path: self.path.clone(), source }
+    fn failed(&self, source: io::Error) -> ExitRecordError {
+        ExitRecordError::Directory { path: self.path.clone(), source }
     }
 }
 
@@ -311,18 +311,18 @@ pub(super) fn in_memory(record: &ExitRecord) -> io::Result<File> {
     Ok(file)
 }
 
-fn parse(bytes: &[u8], run: &str, name: String) -> Result<ExitRecord, RecordError> {
+fn parse(bytes: &[u8], run: &str, name: String) -> Result<ExitRecord, ExitRecordError> {
     #[derive(Deserialize)]
     struct Versioned {
         version: u32,
     }
     let unreadable =
-        |reason: String, name: &str| RecordError::Unreadable { name: name.to_owned(), reason };
+        |reason: String, name: &str| ExitRecordError::Unreadable { name: name.to_owned(), reason };
     let version = serde_json::from_slice::<Versioned>(bytes)
         .map_err(|error| unreadable(error.to_string(), &name))?
         .version;
     if version > VERSION {
-        return Err(RecordError::Newer { name, version });
+        return Err(ExitRecordError::Newer { name, version });
     }
     let record: ExitRecord =
         serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string(), &name))?;
@@ -445,8 +445,8 @@ mod tests {
     #[test]
     fn what_is_no_record_of_the_run_is_refused_with_a_reason() {
         let parse = |text: &str| parse(text.as_bytes(), "r", "n".to_owned()).unwrap_err();
-        assert!(matches!(parse("    "), RecordError::Unreadable { .. }));
-        assert!(matches!(parse(r#"{"version":2}"#), RecordError::Newer { version: 2, .. }));
+        assert!(matches!(parse("    "), ExitRecordError::Unreadable { .. }));
+        assert!(matches!(parse(r#"{"version":2}"#), ExitRecordError::Newer { version: 2, .. }));
         let other = serde_json::to_string(&ExitRecord::new("another".to_owned())).unwrap();
         assert!(parse(&other).to_string().contains("another run"));
     }

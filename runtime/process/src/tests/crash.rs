@@ -104,7 +104,7 @@ async fn a_task_outlives_a_killed_agent_and_the_next_one_finds_and_ends_it() {
     let dir = tempfile::tempdir().unwrap();
     let identity = crash(NAME, "plain", &dir.path().join("made"));
     assert!(identity::is_alive(&identity));
-    assert_eq!(identity::reap_leftover(&identity).unwrap(), identity::Leftover::Killed);
+    assert_eq!(identity::reap_leftover(&identity).unwrap(), identity::ReapOutcome::Killed);
     until("the task is gone", || !identity::is_alive(&identity)).await;
     tidy(&identity).await;
 }
@@ -132,12 +132,12 @@ async fn a_leftover_is_killed_only_when_pid_start_and_boot_agree() {
         ProcessIdentity { boot_id: "an earlier boot".to_owned(), ..identity.clone() },
         ProcessIdentity { pid: u32::MAX, ..identity.clone() },
     ] {
-        assert_eq!(identity::reap_leftover(&stranger).unwrap(), identity::Leftover::Gone);
+        assert_eq!(identity::reap_leftover(&stranger).unwrap(), identity::ReapOutcome::Gone);
     }
     assert!(identity::is_alive(&identity));
-    assert_eq!(identity::reap_leftover(&identity).unwrap(), identity::Leftover::Killed);
+    assert_eq!(identity::reap_leftover(&identity).unwrap(), identity::ReapOutcome::Killed);
     assert_eq!(host.wait(run, &id).await.signal, Some(9));
-    assert_eq!(identity::reap_leftover(&identity).unwrap(), identity::Leftover::Gone);
+    assert_eq!(identity::reap_leftover(&identity).unwrap(), identity::ReapOutcome::Gone);
 }
 
 #[tokio::test]

@@ -332,7 +332,7 @@ async fn the_end_of_its_supervisor_is_the_end_of_everything_inside() {
 async fn an_agent_that_forks_for_itself_isolates_through_a_supervisor() {
     let supervision =
         Supervision { program: supervise_script(), records: scratch().join("isolated-exits") };
-    let host = ProcessHost::new(Options {
+    let host = ProcessHost::new(ProcessOptions {
         control: Handle::current(),
         kill_with_agent: true,
         supervision: Some(supervision),

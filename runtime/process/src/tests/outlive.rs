@@ -92,7 +92,7 @@ fn without_cgroups() -> ProcessHost {
 pub(super) fn without_cgroups_at(records: &Path) -> ProcessHost {
     let records = records.to_owned();
     let supervision = Supervision { program: supervise_script(), records };
-    ProcessHost::new(Options {
+    ProcessHost::new(ProcessOptions {
         control: Handle::current(),
         kill_with_agent: false,
         supervision: Some(supervision),
@@ -230,8 +230,8 @@ async fn who_has_the_pid_of_a_supervisor_or_task_now_is_never_touched() {
     next.forget_run(&run);
     let other_boot = ProcessIdentity { boot_id: "an earlier boot".to_owned(), ..theirs.clone() };
     assert_eq!(next.adopt(&run, &other_boot).unwrap(), Adoption::Rebooted);
-    assert_eq!(identity::reap_leftover(&ours).unwrap(), identity::Leftover::Gone);
-    assert_eq!(identity::reap_leftover(&other_boot).unwrap(), identity::Leftover::Gone);
+    assert_eq!(identity::reap_leftover(&ours).unwrap(), identity::ReapOutcome::Gone);
+    assert_eq!(identity::reap_leftover(&other_boot).unwrap(), identity::ReapOutcome::Gone);
     assert_eq!(host.state(&stranger.spec.run_id, &id).unwrap(), ProcessState::Running);
     assert!(identity::is_alive(&theirs));
     until("it sleeps, and is not stopped", || state_of(theirs.pid) == Some('S')).await;
@@ -269,7 +269,7 @@ async fn orphans(test: &str, dir: &Path) -> (Told, Vec<u32>) {
     let Told { run, identity } = &told;
     let mut children = Vec::new();
     until("its children are there", || {
-        let all = left::of(run, identity, left::Known::Recorded).unwrap();
+        let all = left::of(run, identity, left::Certainty::Recorded).unwrap();
         let certain = all.iter().filter(|left| left.certain).map(|left| left.pid);
         children = certain.filter(|pid| *pid != identity.pid).collect();
         let sleep = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -441,7 +441,7 @@ async fn the_zygote_ends_with_its_host_and_the_task_does_not() {
 #[test]
 fn a_program_that_cannot_be_a_zygote_is_an_error_at_the_start() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let made = ProcessHost::new(Options {
+    let made = ProcessHost::new(ProcessOptions {
         control: runtime.handle().clone(),
         kill_with_agent: false,
         supervision: Some(Supervision {

@@ -88,7 +88,7 @@ async fn what_a_task_started_is_waited_for_before_its_end_is_told() {
 }
 
 fn without_cgroups_here() -> ProcessHost {
-    ProcessHost::new(Options {
+    ProcessHost::new(ProcessOptions {
         control: Handle::current(),
         kill_with_agent: false,
         supervision: None,
@@ -109,18 +109,18 @@ async fn what_only_may_be_of_a_task_is_named_and_not_killed() {
     until("its child is there", || pid_in(&case.stdout).is_some_and(exists)).await;
     let child = pid_in(&case.stdout).unwrap();
     let later = ProcessIdentity { supervisor: None, ..identity.clone() };
-    let found = left::of(&run, &later, left::Known::Recorded).unwrap();
+    let found = left::of(&run, &later, left::Certainty::Recorded).unwrap();
     let of_child = found.iter().find(|left| left.pid == child).unwrap();
     assert!(!of_child.certain);
     left::kill(&found.iter().filter(|left| left.pid == child).cloned().collect::<Vec<_>>());
     assert!(exists(child));
     assert!(left::uncertain(&found).unwrap().contains(&format!("{child} (sleep)")));
     // Whoever knew it a moment ago is sure.
-    let found = left::of(&run, &later, left::Known::Now).unwrap();
+    let found = left::of(&run, &later, left::Certainty::Now).unwrap();
     assert!(found.iter().all(|left| left.certain));
     // Its number is another's since: nobody with the number of its session is of it.
     let reused = ProcessIdentity { start_ticks: identity.start_ticks - 1, ..later };
-    assert_eq!(left::of(&run, &reused, left::Known::Now).unwrap(), []);
+    assert_eq!(left::of(&run, &reused, left::Certainty::Now).unwrap(), []);
     forget(&host, &run, &id).await;
 }
 

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 /// Any permission of group and others.
 const SHARED: u32 = 0o077;
 
-/// The open file and what is known of it, or what makes it unfit to be believed.
+/// The open file and what is known of it, or what makes it unfit to be trusted.
 pub(super) fn open(path: &Path) -> io::Result<Result<(File, Metadata), &'static str>> {
     // A pipe would keep who opens it waiting.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;

@@ -7,13 +7,13 @@ use ostler_model::clock::Stopwatch;
 use ostler_model::limits::{INLINE_REST, INLINE_TRIAL_CALLS};
 
 /// Of a plugin whose calls were quick so far.
-fn quick() -> Pace {
-    let pace = Pace::default();
+fn quick() -> CallPace {
+    let pace = CallPace::default();
     (0..INLINE_TRIAL_CALLS).for_each(|_| pace.ended(Duration::ZERO));
     pace
 }
 
-fn spawn<T, F>(bench: &Bench, pace: &Pace, guest: F) -> GuestTask<T>
+fn spawn<T, F>(bench: &Bench, pace: &CallPace, guest: F) -> GuestTask<T>
 where
     F: Future<Output = Result<T, CallError>> + Send + 'static,
     T: Send + 'static,
@@ -29,7 +29,7 @@ async fn here() -> Result<std::thread::ThreadId, CallError> {
 #[tokio::test]
 async fn a_quick_guest_begins_and_ends_on_its_callers_thread_after_one_that_did_not() {
     let (bench, me) = (Bench::new(), std::thread::current().id());
-    let pace = Pace::default();
+    let pace = CallPace::default();
     let mut first = spawn(&bench, &pace, here());
     assert!(first.ended_near().is_none());
     assert_ne!(first.join().await.unwrap(), me);

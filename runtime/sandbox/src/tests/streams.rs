@@ -13,7 +13,7 @@ use super::*;
 #[derive(Default)]
 struct Kept(Mutex<Vec<u8>>);
 
-impl ByteSink for Kept {
+impl GuestSink for Kept {
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(())
@@ -22,7 +22,7 @@ impl ByteSink for Kept {
 
 struct Closed;
 
-impl ByteSink for Closed {
+impl GuestSink for Closed {
     fn write(&self, _: &[u8]) -> io::Result<()> {
         Err(io::ErrorKind::BrokenPipe.into())
     }
@@ -35,7 +35,7 @@ struct Narrow {
     emptied: Notify,
 }
 
-impl ByteSink for Narrow {
+impl GuestSink for Narrow {
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
         self.kept.lock().unwrap().extend_from_slice(bytes);
         Ok(())
@@ -83,7 +83,7 @@ const WRITER: &str = r#"(module
             (br_if 0 (local.get $left)))
         (call $exit (local.get $error))))"#;
 
-async fn run_writer(sink: Arc<dyn ByteSink>) -> CallError {
+async fn run_writer(sink: Arc<dyn GuestSink>) -> CallError {
     let bench = Bench::new();
     let wasm: Arc<[u8]> = wat::parse_str(WRITER).unwrap().into();
     let code = bench.sandbox.code().load(wasm, EngineKind::Task, Format::Module).await.unwrap();
@@ -112,7 +112,7 @@ async fn run_writer(sink: Arc<dyn ByteSink>) -> CallError {
 #[tokio::test]
 async fn a_preview_1_program_writes_all_its_lines_in_order_and_keeps_its_exit_code() {
     let kept = Arc::new(Kept::default());
-    let end = run_writer(Arc::clone(&kept) as Arc<dyn ByteSink>).await;
+    let end = run_writer(Arc::clone(&kept) as Arc<dyn GuestSink>).await;
     assert!(matches!(end, CallError::Exit { code: 0 }), "{end:?}");
     assert_eq!(*kept.0.lock().unwrap(), b"line\n".repeat(1_000));
 }
@@ -126,7 +126,7 @@ async fn a_closed_sink_is_an_error_the_program_can_see() {
 #[tokio::test]
 async fn a_full_sink_holds_the_writer_back_until_there_is_room() {
     let narrow = Arc::new(Narrow::default());
-    let mut stream = GuestOutput::new(Arc::clone(&narrow) as Arc<dyn ByteSink>);
+    let mut stream = GuestOutput::new(Arc::clone(&narrow) as Arc<dyn GuestSink>);
     let mut taken = Vec::new();
     let write = stream.blocking_write_and_flush(bytes::Bytes::from_static(b"0123456789"));
     let take = async {
@@ -143,7 +143,7 @@ async fn a_full_sink_holds_the_writer_back_until_there_is_room() {
 
 #[test]
 fn a_permit_is_bounded_and_a_larger_write_is_refused() {
-    let kept: Arc<dyn ByteSink> = Arc::new(Kept::default());
+    let kept: Arc<dyn GuestSink> = Arc::new(Kept::default());
     let mut stream = GuestOutput::new(kept);
     let permit = stream.check_write().unwrap();
     assert_eq!(permit, ostler_model::limits::GUEST_OUTPUT_PERMIT_BYTES);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::believe::{Place, Whose};
+use super::verify::{Place, Whose};
 use ostler_artifact::trust::{self, Demand};
 use ostler_model::config::{AgentConfig, ConfigOrigin, FailurePolicy, PluginBlock, UpgradeMode};
 use ostler_model::config::{AnswerGrants, CommandGrant, FileGrant, Grants, NodeGrant};
@@ -282,7 +282,7 @@ fn builtin_answers(name: &str, data_dir: &Path) -> AnswerGrants {
     }
 }
 
-/// The bytes of a plugin file, or why they are not to be used. Whether they are believed is not
+/// The bytes of a plugin file, or why they are not to be used. Whether they are trusted is not
 /// asked. Blocks.
 pub(in crate::agent) fn read(path: &Path) -> Result<Arc<[u8]>, String> {
     let read = trust::component(path).map_err(|error| error.to_string());

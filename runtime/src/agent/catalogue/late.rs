@@ -14,12 +14,12 @@ use super::board::Board;
 use super::load::Looked;
 use super::{InUse, PluginEntry, PluginStatus, admit, refuse_rivals};
 use ostler_device::manager::DeviceManager;
+use ostler_health::meter::PluginMeter;
 use ostler_model::clock;
 use ostler_model::ids::PluginName;
 use ostler_model::limits::PLUGIN_LATE_AFTER;
 use ostler_model::plugin::PluginKind;
 use ostler_plugin::drivers::manager::DriverManager;
-use ostler_plugin::meter::PluginMeter;
 
 /// Loads still under way, and who waits for them.
 pub(in crate::agent) struct Late {

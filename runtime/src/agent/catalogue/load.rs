@@ -1,15 +1,15 @@
-//! One candidate: read, believed or not, linked, asked who it is.
+//! One candidate: read, trusted or not, linked, asked who it is.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::believe::{Examined, ObtainError, Place, Registries, Whose, blocking, examine, obtain};
 use super::choose::Contender;
 use super::find::Candidate;
+use super::verify::{Examined, ObtainError, Place, Registries, Whose, blocking, examine, obtain};
 use super::{PluginEntry, PluginStatus};
 use crate::agent::upgrade::kept::Choice;
-use ostler_artifact::trust::{self, Policy, Refusal};
+use ostler_artifact::trust::{self, Policy, TrustRefusal};
 use ostler_model::config::{ConfigOrigin, UpgradeMode};
 use ostler_model::grants::answers::Answers;
 use ostler_model::plugin::{Manifest, PluginKind};
@@ -31,7 +31,7 @@ pub(super) struct Loader {
 }
 
 impl Loader {
-    /// The bytes of a plugin, and whether they are believed. Nothing of them is compiled.
+    /// The bytes of a plugin, and whether they are trusted. Nothing of them is compiled.
     pub(super) async fn examined(
         self: &Arc<Self>,
         place: Place,
@@ -77,8 +77,8 @@ pub(in crate::agent) struct Seed {
     trust: TrustConfig,
 }
 
-/// Another version of a plugin, believed.
-pub(in crate::agent) struct Believed {
+/// Another version of a plugin, trusted.
+pub(in crate::agent) struct Verified {
     /// What is compiled.
     pub(in crate::agent) bytes: Arc<[u8]>,
     /// Imports and exports.
@@ -88,9 +88,9 @@ pub(in crate::agent) struct Believed {
 }
 
 impl Seed {
-    /// Read another version of the plugin that calls itself `name`, if it is believed: the trust file
+    /// Read another version of the plugin that calls itself `name`, if it is trusted: the trust file
     /// is read again. Blocks.
-    pub(in crate::agent) fn believed(&self, name: &str, file: &Path) -> Result<Believed, String> {
+    pub(in crate::agent) fn verified(&self, name: &str, file: &Path) -> Result<Verified, String> {
         let content = trust::component(file).map_err(|error| error.to_string())?;
         let whose = Whose { place: file.display().to_string(), ..self.whose.clone().outside() };
         let policy = trust::policy(&self.trust);
@@ -102,7 +102,7 @@ impl Seed {
         let of = (examined.digest, Some(manifest.kind));
         let voucher = whose.judge(name, of, &policy, &signed);
         let voucher = voucher.map_err(|refusal| refusal.to_string())?;
-        Ok(Believed { bytes: examined.bytes, manifest, voucher })
+        Ok(Verified { bytes: examined.bytes, manifest, voucher })
     }
 }
 
@@ -175,7 +175,7 @@ async fn look(
         return Ok(None);
     }
     let Examined { bytes, digest, manifest, signature, verdict, instead } = examined;
-    // First of all: bytes that are not believed are not even said to be wrong.
+    // First of all: bytes that are not trusted are not even said to be wrong.
     let voucher = verdict.map_err(|refusal| refusal.to_string())?;
     let manifest = manifest.map_err(|error| PluginError::from(error).to_string())?;
     let kind = manifest.kind;
@@ -232,7 +232,7 @@ fn named(
     }
 }
 
-/// A plugin that was believed under the name of its block or file, and the name it gives itself.
+/// A plugin that was trusted under the name of its block or file, and the name it gives itself.
 struct Named<'a> {
     whose: &'a Whose,
     voucher: Voucher,
@@ -244,8 +244,8 @@ impl Named<'_> {
     /// as `exec`.
     fn confirm(
         self,
-        judge: impl FnOnce(&Whose, &str) -> Result<Voucher, Refusal>,
-    ) -> Result<Voucher, Refusal> {
+        judge: impl FnOnce(&Whose, &str) -> Result<Voucher, TrustRefusal>,
+    ) -> Result<Voucher, TrustRefusal> {
         match self.voucher {
             Voucher::Key { .. } | Voucher::Digest { .. } if self.name != self.whose.name => {
                 judge(self.whose, self.name)

@@ -1,7 +1,7 @@
 //! Which plugins this agent has: built in, from the plugin directory, from the configuration.
 //!
 //! ```text
-//! find: candidates ─► believe: bytes, verdict ─► load: linked, asked who it is ─► choose ─► managers
+//! find: candidates ─► verify: bytes, verdict ─► load: linked, asked who it is ─► choose ─► managers
 //!                        │ refused, with the reason  │ refused                      │ refused
 //!                        └───────────────────────────┴──────────────────────────────┴─► PluginEntry
 //! ```
@@ -12,13 +12,13 @@
 //! Each is loaded with the grants its block gives it, or (built-in ones) with the least it needs.
 //! What is refused stays in the list with the reason.
 
-mod believe;
 mod board;
 mod choose;
 mod find;
 mod late;
 mod load;
 mod outside;
+mod verify;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -29,6 +29,7 @@ use tokio::task::JoinSet;
 
 use ostler_artifact::trust;
 use ostler_device::manager::DeviceManager;
+use ostler_health::meter::PluginMeter;
 use ostler_model::config::AgentConfig;
 use ostler_model::grants::{Authority, Grants};
 use ostler_model::ids::PluginName;
@@ -36,21 +37,20 @@ use ostler_model::plugin::{Manifest, PluginKind};
 use ostler_model::ports::BoxFuture;
 use ostler_model::trust::Voucher;
 use ostler_plugin::drivers::manager::DriverManager;
-use ostler_plugin::meter::PluginMeter;
 use ostler_plugin::{Plugin, PluginRuntime};
 
 use super::upgrade::kept::Choice;
 
-pub use believe::ObtainError;
-use believe::Registries;
 pub(super) use board::Board;
 pub use find::RAW_EXEC;
 pub(super) use late::{Came, Late, Used};
 use load::{Loader, Looked};
 pub use outside::{PullReport, SignatureReport, VerifyReport, pull, verify};
+pub use verify::ObtainError;
+use verify::Registries;
 
 pub(super) use find::read;
-pub(super) use load::{Believed, Seed, reason};
+pub(super) use load::{Seed, Verified, reason};
 
 /// A plugin and its fate.
 #[derive(Clone, Debug, Serialize, Deserialize)]

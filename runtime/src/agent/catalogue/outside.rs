@@ -1,12 +1,12 @@
 //! What is done with plugins while no agent runs: pulling them and asking whether they would be
-//! believed.
+//! trusted.
 
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::believe::{self, ObtainError, Whose, examine};
 use super::find;
+use super::verify::{self, ObtainError, Whose, examine};
 use ostler_artifact::registry::Store;
 use ostler_artifact::trust::{self, Signed};
 use ostler_model::config::AgentConfig;
@@ -46,7 +46,7 @@ pub enum SignatureReport {
         key_id: String,
         /// What the signer wrote beside it.
         comment: String,
-        /// Why the key is not believed any more.
+        /// Why the key is not trusted any more.
         revoked: Option<String>,
     },
 }
@@ -76,7 +76,7 @@ pub struct VerifyReport {
     pub reason: Option<String>,
 }
 
-/// Would an agent with this configuration believe the plugin file? Nothing of it is run.
+/// Would an agent with this configuration trust the plugin file? Nothing of it is run.
 ///
 /// # Errors
 /// When the file cannot be read.
@@ -179,7 +179,7 @@ pub async fn pull(
     to: Option<&Path>,
 ) -> Result<PullReport, ObtainError> {
     let store = Store::of(store);
-    let (pinned, new) = believe::pull(reference, &store, believe::insecure(config), update).await?;
+    let (pinned, new) = verify::pull(reference, &store, verify::insecure(config), update).await?;
     let mut report = PullReport {
         reference: reference.to_string(),
         manifest: pinned.pin.manifest,
@@ -192,7 +192,7 @@ pub async fn pull(
     if let Some(dir) = to {
         let file = dir.join(format!("{}.wasm", reference.file_stem()));
         let target = file.clone();
-        believe::blocking(move || Ok(pinned.place(&target)?)).await?;
+        verify::blocking(move || Ok(pinned.place(&target)?)).await?;
         report.file = file;
     }
     Ok(report)

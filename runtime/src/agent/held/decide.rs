@@ -6,39 +6,22 @@
 //!   of the run says what an owner needs ───────────────────────────────────────► Adopt
 //!   anything else ─────────────────────────────────────────────────────────────► Hold, with the reason
 //! ```
-//! A file that is as new as it was left knows every run: then all are [`Verdict::Owned`].
+//! A file that is as new as it was left knows every run: then all are [`RunDecision::Owned`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use ostler_control::recorded::KnownAlloc;
 use ostler_lifecycle::task::handle::RunRecord;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::ports::SupervisorIdentity;
 use ostler_process::live::LiveRun;
 
-/// What the state file says of an allocation.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KnownAlloc {
-    /// This agent gives it an owner, and it is not over.
-    pub owned: bool,
-    /// Its tasks.
-    pub tasks: BTreeMap<TaskName, KnownTask>,
-}
-
-/// What the state file says of a task.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KnownTask {
-    /// The run on record.
-    pub run: Option<RunRecord>,
-    /// It ended for good, by a file that can be believed: what lives of it is being ended.
-    pub over: bool,
-}
-
 /// What is to be done with a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RunDecision {
     /// Nothing: its allocation's owner owns it again.
     Owned,
     /// Enter it as the run of its task; its allocation's owner does the rest.
@@ -79,7 +62,7 @@ impl fmt::Display for Why {
 
 /// See the module: one verdict for each of `live`, in their order.
 #[must_use]
-pub fn decide(live: &[LiveRun], known: &BTreeMap<AllocId, KnownAlloc>) -> Vec<Verdict> {
+pub fn decide(live: &[LiveRun], known: &BTreeMap<AllocId, KnownAlloc>) -> Vec<RunDecision> {
     let on_record = supervisors_on_record(known);
     let mut living: BTreeMap<(AllocId, &TaskName), usize> = BTreeMap::new();
     for place in live.iter().filter_map(|run| run.place.as_ref()) {
@@ -93,9 +76,9 @@ pub fn decide(live: &[LiveRun], known: &BTreeMap<AllocId, KnownAlloc>) -> Vec<Ve
         .map(|run| {
             let SupervisorIdentity { pid, start_ticks } = run.supervisor;
             if on_record.contains(&(pid, start_ticks)) {
-                return Verdict::Owned;
+                return RunDecision::Owned;
             }
-            strange(run, known, alone(run)).map_or_else(Verdict::Hold, Verdict::Adopt)
+            strange(run, known, alone(run)).map_or_else(RunDecision::Hold, RunDecision::Adopt)
         })
         .collect()
 }

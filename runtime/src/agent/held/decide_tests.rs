@@ -1,11 +1,12 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use super::*;
+use ostler_control::recorded::KnownTask;
 use ostler_lifecycle::task::handle::StartedRecord;
 use ostler_model::ids::RunId;
 use ostler_model::ports::ProcessIdentity;
 use ostler_model::task::{DriverHandle, Workload};
-use ostler_process::live::Place;
+use ostler_process::live::RunPlace;
 
 fn task() -> TaskName {
     TaskName::new("web").unwrap()
@@ -41,7 +42,7 @@ fn live(of: AllocId, pid: u32) -> LiveRun {
         supervisor: SupervisorIdentity { pid, start_ticks: 10 },
         identity: identity(pid),
         run: Some(record(of, pid).id.to_string()),
-        place: Some(Place {
+        place: Some(RunPlace {
             alloc: of,
             task: task(),
             job: "job".parse().unwrap(),
@@ -60,7 +61,7 @@ fn known(owned: bool, run: Option<RunRecord>) -> BTreeMap<AllocId, KnownAlloc> {
 #[test]
 fn a_run_that_is_on_record_is_its_owners() {
     let known = known(true, Some(record(alloc(1), 5)));
-    assert_eq!(decide(&[live(alloc(1), 5)], &known), [Verdict::Owned]);
+    assert_eq!(decide(&[live(alloc(1), 5)], &known), [RunDecision::Owned]);
 }
 
 #[test]
@@ -75,7 +76,7 @@ fn an_allocation_is_owned_when_a_run_of_it_that_is_on_record_lives() {
 fn a_later_run_of_a_task_on_record_is_adopted_by_its_note() {
     for before in [None, Some(record(alloc(1), 3))] {
         let verdicts = decide(&[live(alloc(1), 5)], &known(true, before));
-        assert_eq!(verdicts, [Verdict::Adopt(record(alloc(1), 5))]);
+        assert_eq!(verdicts, [RunDecision::Adopt(record(alloc(1), 5))]);
     }
 }
 
@@ -84,35 +85,35 @@ fn a_process_that_got_the_pid_of_one_on_record_is_not_taken_for_it() {
     let known = known(true, Some(record(alloc(1), 5)));
     let mut other = live(alloc(2), 5);
     other.supervisor.start_ticks = 99;
-    assert_eq!(decide(&[other], &known), [Verdict::Hold(Why::Unknown)]);
+    assert_eq!(decide(&[other], &known), [RunDecision::Hold(Why::Unknown)]);
 }
 
 #[test]
 fn a_run_of_an_allocation_that_nobody_knows_is_held_back() {
-    assert_eq!(decide(&[live(alloc(2), 5)], &known(true, None)), [Verdict::Hold(Why::Unknown)]);
-    assert_eq!(decide(&[live(alloc(1), 5)], &BTreeMap::new()), [Verdict::Hold(Why::Unknown)]);
+    assert_eq!(decide(&[live(alloc(2), 5)], &known(true, None)), [RunDecision::Hold(Why::Unknown)]);
+    assert_eq!(decide(&[live(alloc(1), 5)], &BTreeMap::new()), [RunDecision::Hold(Why::Unknown)]);
 }
 
 #[test]
 fn a_run_of_an_allocation_that_gets_no_owner_is_held_back_also_when_it_is_on_record() {
     let known = known(false, Some(record(alloc(1), 5)));
-    assert_eq!(decide(&[live(alloc(1), 5)], &known), [Verdict::Hold(Why::Over)]);
+    assert_eq!(decide(&[live(alloc(1), 5)], &known), [RunDecision::Hold(Why::Over)]);
 }
 
 #[test]
-fn a_run_of_a_task_that_ended_by_a_file_that_is_believed_does_not_bring_it_back() {
+fn a_run_of_a_task_that_ended_by_a_file_that_is_not_stale_does_not_bring_it_back() {
     let mut known = known(true, None);
     known.get_mut(&alloc(1)).unwrap().tasks.get_mut(&task()).unwrap().over = true;
-    assert_eq!(decide(&[live(alloc(1), 5)], &known), [Verdict::Hold(Why::Over)]);
+    assert_eq!(decide(&[live(alloc(1), 5)], &known), [RunDecision::Hold(Why::Over)]);
 }
 
 #[test]
 fn two_runs_of_one_task_are_not_both_owned() {
     let runs = [live(alloc(1), 5), live(alloc(1), 7)];
-    let both = [Verdict::Hold(Why::Another), Verdict::Hold(Why::Another)];
+    let both = [RunDecision::Hold(Why::Another), RunDecision::Hold(Why::Another)];
     assert_eq!(decide(&runs, &known(true, None)), both);
     let one_known = known(true, Some(record(alloc(1), 5)));
-    assert_eq!(decide(&runs, &one_known), [Verdict::Owned, Verdict::Hold(Why::Another)]);
+    assert_eq!(decide(&runs, &one_known), [RunDecision::Owned, RunDecision::Hold(Why::Another)]);
 }
 
 #[test]
@@ -130,8 +131,8 @@ fn without_a_note_that_can_be_used_nothing_is_adopted() {
         ..live(alloc(1), 5)
     };
     for run in [no_note, broken, of_another, unfinished] {
-        assert_eq!(decide(&[run], &known(true, None)), [Verdict::Hold(Why::NoNote)]);
+        assert_eq!(decide(&[run], &known(true, None)), [RunDecision::Hold(Why::NoNote)]);
     }
     let nameless = LiveRun { place: None, record: None, ..live(alloc(1), 5) };
-    assert_eq!(decide(&[nameless], &known(true, None)), [Verdict::Hold(Why::Nameless)]);
+    assert_eq!(decide(&[nameless], &known(true, None)), [RunDecision::Hold(Why::Nameless)]);
 }

@@ -21,17 +21,14 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use self::decide::{Verdict, Why};
+use self::decide::{RunDecision, Why};
 use super::AgentHandle;
-use super::admission::{GroupRefusal, Problem, Refusal};
-use super::restore::Found;
-use super::views::BlockedPlacement;
-use ostler_lifecycle::alloc::{AllocRunner, RestoredAlloc};
-use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_control::admission::Problem;
+use ostler_control::held::{Held, HeldPlace};
+use ostler_control::recorded::Recorded;
 use ostler_model::clock;
-use ostler_model::ids::{AllocId, GroupName, JobId};
+use ostler_model::ids::AllocId;
 use ostler_model::limits::{HELD_RUN_POLL, KILL_GRACE};
-use ostler_model::saved::JobRecord;
 use ostler_model::time::Timestamp;
 use ostler_process::live::{self, LiveRun};
 use ostler_state::Age;
@@ -165,7 +162,7 @@ impl LiveRuns {
     /// Look for them, and enter in `found` those that can be owned. Blocks.
     pub(super) fn find(
         data_dir: &Path,
-        found: &mut Found,
+        found: &mut Recorded,
         lacks: bool,
         now: Timestamp,
     ) -> Result<Self, String> {
@@ -178,15 +175,15 @@ impl LiveRuns {
         for (run, verdict) in runs.into_iter().zip(verdicts) {
             this.processes.push((run.identity.pid, run.identity.start_ticks));
             match verdict {
-                Verdict::Owned => {}
-                Verdict::Adopt(record) => {
+                RunDecision::Owned => {}
+                RunDecision::Adopt(record) => {
                     if let Some(place) = &run.place {
                         found.adopt_run(place.alloc, &place.task, record, now);
                         this.owned.insert(place.alloc);
                         this.adopted = this.adopted.saturating_add(1);
                     }
                 }
-                Verdict::Hold(why) => this.held.push((run, why)),
+                RunDecision::Hold(why) => this.held.push((run, why)),
             }
         }
         Ok(this)
@@ -228,47 +225,39 @@ impl LiveRuns {
     }
 }
 
-/// An allocation that gets its owner when nothing of it is held back any more.
-struct Waiting {
-    allocation: Arc<Allocation>,
-    restored: RestoredAlloc,
-    registered: bool,
-}
-
 /// What an agent holds back.
-#[derive(Default)]
 pub(super) struct Holds {
     state: Age,
     runs: Vec<(LiveRun, Why)>,
-    owned: BTreeSet<AllocId>,
-    waiting: Vec<Waiting>,
 }
 
 impl Holds {
     pub(super) fn new(state: Age, live: LiveRuns) -> Self {
-        Self { state, runs: live.held, owned: live.owned, waiting: Vec::new() }
+        Self { state, runs: live.held }
     }
+}
 
-    /// What keeps an allocation on record from getting its owner: a run of itself, or, where the
-    /// owner would start its tasks, one of the same place.
-    fn of_alloc(&self, alloc: &Allocation, restored: &RestoredAlloc) -> Option<&(LiveRun, Why)> {
-        let own =
-            |(run, _): &&(LiveRun, Why)| run.place.as_ref().is_some_and(|at| at.alloc == alloc.id);
-        let over = restored.saved.as_ref().is_some_and(|saved| saved.finished);
-        let starts =
-            alloc.desired == DesiredStatus::Run && !over && !self.owned.contains(&alloc.id);
-        self.runs.iter().find(own).or_else(|| {
-            starts.then(|| self.of_place(&alloc.job.id, &alloc.group, alloc.index)).flatten()
-        })
-    }
-
-    fn of_place(&self, job: &JobId, group: &GroupName, index: u32) -> Option<&(LiveRun, Why)> {
-        self.runs.iter().find(|(run, _)| {
-            // Of one that says nothing, any place may be its.
-            run.place
-                .as_ref()
-                .is_none_or(|at| at.job == *job && at.group == *group && at.index == index)
-        })
+impl LiveRuns {
+    /// What keeps places from being filled.
+    pub(super) fn holds(&self, data_dir: &Path) -> ostler_control::held::Holds {
+        let held = self.held.iter().map(|(run, why)| {
+            let shown = HeldRun::of(run, why.to_string(), data_dir);
+            Held {
+                supervisor: run.supervisor.pid,
+                place: run.place.clone().map(|at| HeldPlace {
+                    alloc: at.alloc,
+                    job: at.job,
+                    group: at.group,
+                    index: at.index,
+                }),
+                problem: Problem::HeldBack {
+                    run: shown.to_string(),
+                    reason: shown.reason,
+                    end_with: shown.end_with,
+                },
+            }
+        });
+        ostler_control::held::Holds::new(held.collect(), self.owned.clone())
     }
 }
 
@@ -281,8 +270,11 @@ impl AgentHandle {
     /// what its directory knew.
     #[must_use]
     pub fn held(&self) -> HeldReport {
+        let live: BTreeSet<u32> =
+            self.0.control.look(|tables| tables.holds().supervisors().collect());
         let holds = self.holds();
-        let mut runs: Vec<_> = holds.runs.iter().map(|(run, why)| self.shown(run, *why)).collect();
+        let held = holds.runs.iter().filter(|(run, _)| live.contains(&run.supervisor.pid));
+        let mut runs: Vec<_> = held.map(|(run, why)| self.shown(run, *why)).collect();
         runs.sort_by_key(|held| held.supervisor);
         HeldReport { state: holds.state, runs }
     }
@@ -306,78 +298,12 @@ impl AgentHandle {
         HeldRun::of(run, why.to_string(), &self.0.data_dir)
     }
 
-    fn problem(&self, (run, why): &(LiveRun, Why)) -> Problem {
-        let held = self.shown(run, *why);
-        Problem::HeldBack { run: held.to_string(), reason: held.reason, end_with: held.end_with }
-    }
-
-    /// Keep an allocation without an owner while a run of it is held back. `false`: it is not.
-    pub(super) fn withhold(
-        &self,
-        allocation: &Arc<Allocation>,
-        restored: &RestoredAlloc,
-        registered: bool,
-    ) -> bool {
-        let mut holds = self.holds();
-        if holds.of_alloc(allocation, restored).is_none() {
-            return false;
-        }
-        let (allocation, restored) = (Arc::clone(allocation), restored.clone());
-        holds.waiting.push(Waiting { allocation, restored, registered });
-        true
-    }
-
-    /// What keeps a place of a job from being filled.
-    pub(super) fn held_place(
-        &self,
-        record: &JobRecord,
-        group: &GroupName,
-        index: u32,
-    ) -> Option<Arc<Refusal>> {
-        let problem = {
-            let holds = self.holds();
-            self.problem(holds.of_place(&record.job.id, group, index)?)
-        };
-        Some(self.refusal(record, group, problem))
-    }
-
-    /// Places of a job that are taken by allocations without an owner.
-    pub(super) fn withheld(&self, record: &JobRecord) -> Vec<BlockedPlacement> {
-        let holds = self.holds();
-        let ours =
-            holds.waiting.iter().filter(|waiting| waiting.allocation.job.id == record.job.id);
-        let blocked = ours.filter_map(|Waiting { allocation, restored, .. }| {
-            Some(BlockedPlacement {
-                group: allocation.group.clone(),
-                index: allocation.index,
-                previous: Some(allocation.id),
-                soon: false,
-                refusal: self.refusal(
-                    record,
-                    &allocation.group,
-                    self.problem(holds.of_alloc(allocation, restored)?),
-                ),
-            })
-        });
-        blocked.collect()
-    }
-
-    /// A place that is held back, as a refusal.
-    fn refusal(&self, record: &JobRecord, group: &GroupName, problem: Problem) -> Arc<Refusal> {
-        Arc::new(Refusal {
-            job: record.job.id.clone(),
-            node: self.node().name.clone(),
-            groups: vec![GroupRefusal { group: Some(group.clone()), problems: vec![problem] }],
-            attempts: Vec::new(),
-        })
-    }
-
     /// Wait for the ends of all runs that are held back.
     pub(super) fn watch_held(&self) {
         let runs: Vec<LiveRun> = self.holds().runs.iter().map(|(run, _)| run.clone()).collect();
         for run in runs {
             let (weak, ended) = (Arc::downgrade(&self.0), self.0.ended.clone());
-            tokio::spawn(async move {
+            self.beside(async move {
                 while !run.ended() {
                     tokio::select! {
                         () = ended.cancelled() => return,
@@ -393,52 +319,17 @@ impl AgentHandle {
 
     /// A run that was held back has ended. Idempotent.
     async fn lift(&self, run: &LiveRun) {
-        let free: Vec<Waiting> = {
+        {
             let mut holds = self.holds();
             let before = holds.runs.len();
             holds.runs.retain(|(held, _)| held.supervisor != run.supervisor);
             if holds.runs.len() == before {
                 return;
             }
-            let waiting = std::mem::take(&mut holds.waiting);
-            let (free, kept) = waiting
-                .into_iter()
-                .partition(|one| holds.of_alloc(&one.allocation, &one.restored).is_none());
-            holds.waiting = kept;
-            free
-        };
+        }
         let (pid, ticks) = (run.identity.pid, run.identity.start_ticks);
         self.0.services.processes.forget_process(pid, ticks);
         tracing::info!(supervisor = run.supervisor.pid, pid, "a run that was held back has ended");
-        let order = self.0.order.lock().await;
-        for Waiting { allocation, restored, registered } in free {
-            // A newer copy may have come meanwhile.
-            let newest = self.registry().alloc(allocation.id).map(|e| Arc::clone(&e.allocation));
-            self.restore_one(newest.unwrap_or(allocation), restored, registered).await;
-        }
-        drop(order);
-        self.0.wake.notify_one();
-    }
-
-    /// Give an allocation of an earlier agent its owner.
-    pub(super) async fn restore_one(
-        &self,
-        alloc: Arc<Allocation>,
-        restored: RestoredAlloc,
-        registered: bool,
-    ) {
-        let now = self.0.clock.now();
-        self.registry().restore_alloc(&alloc, registered, restored.saved.as_ref(), now);
-        match AllocRunner::restore(self.runner_config(Arc::clone(&alloc)), restored) {
-            Ok(handle) => self.own(&handle),
-            Err(error) => {
-                tracing::error!(alloc = %alloc.id, %error, "allocation not restored");
-                // One that was over is not run again for that.
-                self.remember_place(alloc.id).await;
-                let owing = self.0.devices.end_alloc(alloc.id);
-                self.admission().end_alloc(alloc.id, &owing);
-                self.registry().remove_alloc(alloc.id);
-            }
-        }
+        self.0.control.run_ended(run.supervisor.pid).await;
     }
 }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::EndRunError;
-use ostler_process::RecordError;
+use ostler_process::ExitRecordError;
 use ostler_state::inspect::{self, Compacted, Inspection};
 use ostler_state::lock::LOCK_FILE;
 use ostler_state::{DataDirLock, DataDirReading, LockError, StateError};
@@ -94,7 +94,7 @@ pub enum InspectError {
     Lock(#[source] LockError),
     /// What lives cannot be looked at.
     #[error("cannot look for runs that live")]
-    Runs(#[source] RecordError),
+    Runs(#[source] ExitRecordError),
     /// A run was not ended.
     #[error(transparent)]
     EndRun(#[from] EndRunError),

@@ -1,10 +1,10 @@
-//! When an empty jobs directory is believed. Pure.
+//! When an empty jobs directory counts as emptied. Pure.
 //!
 //! ```text
-//!  job files in it ───────────────────────────────► believed: the job of a missing file is stopped
-//!  none ─ it lost the one it had, and is the same ─► believed: somebody removed that file
+//!  job files in it ───────────────────────────────► removed: the job of a missing file is stopped
+//!  none ─ it lost the one it had, and is the same ─► removed: somebody removed that file
 //!    └─── it lost several at once, or is another directory, or was not seen before ─► held:
-//!         nothing is stopped ─ still empty after JOBS_DIR_HOLD, without a break ─► believed
+//!         nothing is stopped ─ still empty after JOBS_DIR_HOLD, without a break ─► removed
 //!  cannot be read, is not there ──────────────────► nothing is stopped, and the hold begins anew
 //! ```
 //! A directory that is unmounted, mounted late or emptied by mistake looks like one whose files were
@@ -25,9 +25,9 @@ pub struct DirId {
 
 /// Are missing files to be taken as removed?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum MissingFiles {
     /// Yes.
-    Believed,
+    Removed,
     /// Not yet.
     Held {
         /// Look again after this time.
@@ -52,14 +52,14 @@ impl Hold {
 
     /// The directory was read. `at`: time since the first look, which never goes back; `files`: it
     /// has job files; `jobs`: how many run by files.
-    pub fn step(&mut self, at: Duration, dir: DirId, files: bool, jobs: usize) -> Verdict {
+    pub fn step(&mut self, at: Duration, dir: DirId, files: bool, jobs: usize) -> MissingFiles {
         if files {
             *self = Self { filled: Some(dir), empty: None };
-            return Verdict::Believed;
+            return MissingFiles::Removed;
         }
         let removed = jobs == 1 && self.filled == Some(dir) && self.empty.is_none();
         if jobs == 0 || removed {
-            return Verdict::Believed;
+            return MissingFiles::Removed;
         }
         let since = match self.empty {
             Some((before, since)) if before == dir => since,
@@ -67,6 +67,6 @@ impl Hold {
         };
         self.empty = Some((dir, since));
         let left = JOBS_DIR_HOLD.saturating_sub(at.saturating_sub(since));
-        if left.is_zero() { Verdict::Believed } else { Verdict::Held { left } }
+        if left.is_zero() { MissingFiles::Removed } else { MissingFiles::Held { left } }
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 //! A bad file leaves the job's last good version running. A job of a file changes with that file
 //! alone: the API cannot take it over, and a file cannot take over a job of the API. A directory
-//! that cannot be read stops nothing; one that is empty at once is not believed at once, see
+//! that cannot be read stops nothing; one that is empty at once does not count as emptied at once, see
 //! [`hold`].
 
 mod hold;
@@ -31,7 +31,7 @@ use ostler_model::job::Job;
 use ostler_model::limits::JOBS_DIR_HOLD;
 use ostler_model::saved::JobOrigin;
 
-use hold::{DirId, Hold, Verdict};
+use hold::{DirId, Hold, MissingFiles};
 use scan::Known;
 use step::{Action, Scan, step};
 use watch::Watch;
@@ -145,7 +145,7 @@ impl AgentHandle {
         // A directory that was replaced is another one for the kernel.
         let replaced = followed.id.replace(id).is_some_and(|before| before != id);
         let files = !scan.files.is_empty() || scan.incomplete;
-        if let Verdict::Held { left } =
+        if let MissingFiles::Held { left } =
             followed.hold.step(followed.began.elapsed(), id, files, jobs.len())
         {
             self.report_problem(emptied(&followed.dir, jobs.len()));
@@ -162,13 +162,12 @@ impl AgentHandle {
 
     /// Jobs that run by files, with their files.
     fn jobs_of_files(&self) -> BTreeMap<JobId, PathBuf> {
-        let registry = self.registry();
-        let jobs = registry.jobs.iter().filter(|(_, entry)| !entry.record.stopped);
-        jobs.filter_map(|(id, entry)| match &entry.record.origin {
-            JobOrigin::File(path) => Some((id.clone(), path.clone())),
-            JobOrigin::Api => None,
-        })
-        .collect()
+        let file_of = |(id, entry): (&JobId, &ostler_control::JobEntry)| match &entry.record.origin
+        {
+            JobOrigin::File(path) if !entry.record.stopped => Some((id.clone(), path.clone())),
+            JobOrigin::File(_) | JobOrigin::Api | JobOrigin::Run => None,
+        };
+        self.0.control.look(|tables| tables.jobs().filter_map(file_of).collect())
     }
 
     /// Stops first, then registrations side by side. Problems by file, and whether one of them may
@@ -183,7 +182,7 @@ impl AgentHandle {
                     let reason = format!("{} does not give the job any more", path.display());
                     let options = StopOptions { reason, ..StopOptions::default() };
                     let origin = JobOrigin::File(path);
-                    match self.deregister_as(&job, options, &origin).await {
+                    match self.0.control.deregister(&job, options, origin).await {
                         Ok(stopped) => {
                             if let Some(why) = stopped.unwritten {
                                 tracing::warn!(%job, "{why}");

@@ -94,8 +94,8 @@ fn what_was_not_looked_at_is_not_stopped() {
 const DIR: DirId = DirId { device: 1, inode: 2 };
 const OTHER: DirId = DirId { device: 7, inode: 2 };
 
-fn held(left: Duration) -> Verdict {
-    Verdict::Held { left }
+fn held(left: Duration) -> MissingFiles {
+    MissingFiles::Held { left }
 }
 
 fn seconds(seconds: u64) -> Duration {
@@ -103,15 +103,15 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 #[test]
-fn a_directory_that_loses_all_its_files_at_once_is_held_and_then_believed() {
+fn a_directory_that_loses_all_its_files_at_once_is_held_and_then_counts_as_emptied() {
     let mut hold = Hold::default();
-    assert_eq!(hold.step(seconds(0), DIR, true, 3), Verdict::Believed);
+    assert_eq!(hold.step(seconds(0), DIR, true, 3), MissingFiles::Removed);
     assert_eq!(hold.step(seconds(9), DIR, false, 3), held(JOBS_DIR_HOLD));
     let almost = seconds(8) + JOBS_DIR_HOLD;
     assert_eq!(hold.step(almost, DIR, false, 3), held(seconds(1)));
-    assert_eq!(hold.step(seconds(9) + JOBS_DIR_HOLD, DIR, false, 3), Verdict::Believed);
+    assert_eq!(hold.step(seconds(9) + JOBS_DIR_HOLD, DIR, false, 3), MissingFiles::Removed);
     let later = seconds(14) + JOBS_DIR_HOLD;
-    assert_eq!(hold.step(later, DIR, false, 1), Verdict::Believed, "what could not be stopped");
+    assert_eq!(hold.step(later, DIR, false, 1), MissingFiles::Removed, "what could not be stopped");
 }
 
 #[test]
@@ -119,21 +119,21 @@ fn files_that_come_back_in_time_end_the_hold() {
     let mut hold = Hold::default();
     let _filled = hold.step(seconds(0), DIR, true, 2);
     let _held = hold.step(seconds(1), DIR, false, 2);
-    assert_eq!(hold.step(seconds(200), DIR, true, 2), Verdict::Believed);
+    assert_eq!(hold.step(seconds(200), DIR, true, 2), MissingFiles::Removed);
     assert_eq!(hold.step(seconds(400), DIR, false, 2), held(JOBS_DIR_HOLD), "it begins anew");
 }
 
 #[test]
-fn the_only_file_is_believed_to_be_removed_where_its_directory_is_still_the_same() {
+fn the_only_file_counts_as_removed_where_its_directory_is_still_the_same() {
     let filled = |jobs| {
         let mut hold = Hold::default();
         let _filled = hold.step(seconds(0), DIR, true, jobs);
         hold
     };
-    assert_eq!(filled(1).step(seconds(1), DIR, false, 1), Verdict::Believed);
+    assert_eq!(filled(1).step(seconds(1), DIR, false, 1), MissingFiles::Removed);
     assert_eq!(filled(1).step(seconds(1), OTHER, false, 1), held(JOBS_DIR_HOLD), "unmounted");
     assert_eq!(Hold::default().step(seconds(1), DIR, false, 1), held(JOBS_DIR_HOLD), "not mounted");
-    assert_eq!(Hold::default().step(seconds(1), DIR, false, 0), Verdict::Believed);
+    assert_eq!(Hold::default().step(seconds(1), DIR, false, 0), MissingFiles::Removed);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_hold_is_over_only_when_one_directory_was_empty_all_the_time() {
     assert_eq!(hold.step(JOBS_DIR_HOLD, DIR, false, 2), held(JOBS_DIR_HOLD), "it was not there");
     let twice = JOBS_DIR_HOLD * 2;
     assert_eq!(hold.step(twice, OTHER, false, 2), held(JOBS_DIR_HOLD), "it is another");
-    assert_eq!(hold.step(twice + JOBS_DIR_HOLD, OTHER, false, 2), Verdict::Believed);
+    assert_eq!(hold.step(twice + JOBS_DIR_HOLD, OTHER, false, 2), MissingFiles::Removed);
 }
 
 fn contents() -> impl Strategy<Value = BTreeMap<PathBuf, Option<&'static str>>> {

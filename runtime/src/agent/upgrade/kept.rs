@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::step::Outcome;
 use super::{Seed, UpgradeReport};
 use crate::agent::{AgentHandle, PluginEntry, PluginStatus, catalogue};
-use ostler_artifact::trust::{self, Believable, signature_path};
+use ostler_artifact::trust::{self, Unverified, signature_path};
 use ostler_model::limits::{
     PLUGIN_FILE_BYTES_MAX, QUARANTINE_FILE_BYTES_MAX, SIGNATURE_FILE_BYTES_MAX,
 };
@@ -64,7 +64,7 @@ impl Choice {
         &self,
         block: &str,
         bytes: &[u8],
-    ) -> Option<(Believable, String)> {
+    ) -> Option<(Unverified, String)> {
         let mut of_block = self.kept.iter().filter(|kept| kept.block == block).peekable();
         of_block.peek()?;
         let found = digest(bytes);

@@ -26,13 +26,13 @@ use serde::{Deserialize, Serialize};
 use super::AgentHandle;
 use super::catalogue::{InUse, PluginEntry, PluginStatus, Seed};
 use ostler_device::source::DeviceSource;
+use ostler_health::meter::PluginMeter;
 use ostler_model::config::UpgradeMode;
 use ostler_model::ids::{PluginName, RunId};
 use ostler_model::plugin::Manifest;
 use ostler_model::plugin::PluginKind;
 use ostler_model::time::Timestamp;
 use ostler_plugin::driver::DriverPlugin;
-use ostler_plugin::meter::PluginMeter;
 
 pub(super) use auto::spawn as watch;
 pub use step::{Outcome, Release};

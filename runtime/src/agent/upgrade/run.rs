@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::step::{By, Effect, Event, Outcome, Release, grown};
 use super::trial::{self, Tried, Twin};
 use super::{Code, Now, Slot, UpgradeReport, kept};
-use crate::agent::catalogue::{self, Believed, PluginEntry};
+use crate::agent::catalogue::{self, PluginEntry, Verified};
 use crate::agent::{AgentHandle, records};
 use ostler_model::clock;
 use ostler_model::grants::Authority;
@@ -51,9 +51,9 @@ pub(super) async fn upgrade(
         outcome: Outcome::Same,
     };
     let of = Arc::clone(&slot);
-    let read = tokio::task::spawn_blocking(move || of.seed.believed(of.name.as_str(), &file)).await;
+    let read = tokio::task::spawn_blocking(move || of.seed.verified(of.name.as_str(), &file)).await;
     let read = read.unwrap_or_else(|_| Err("reading the file was given up".to_owned()));
-    let Believed { bytes, manifest, voucher } = match read {
+    let Verified { bytes, manifest, voucher } = match read {
         Ok(read) => read,
         Err(reason) => {
             report.outcome = Outcome::Refused { reason };

@@ -14,10 +14,10 @@ use futures_util::FutureExt as _;
 use tokio::task::JoinSet;
 
 use super::super::{AgentHandle, depends_on_variables};
-use ostler_model::device::HealthState;
+use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::{PluginName, RunId};
 use ostler_model::limits::UPGRADE_DRY_CALLS;
-use ostler_model::ports::{PluginCallError, TaskContext};
+use ostler_model::ports::TaskContext;
 use ostler_model::task::Workload;
 use ostler_plugin::Plugin;
 use ostler_plugin::device::DevicePlugin;
@@ -75,19 +75,23 @@ fn shortened(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
+fn no_worse(in_use: Option<&Health>, found: &Health) -> Result<(), String> {
+    let healthy = |health: &Health| health.state == HealthState::Healthy;
+    if in_use.is_some_and(healthy) && !healthy(found) {
+        let state = format!("{:?}", found.state).to_lowercase();
+        return Err(format!("it is {state} where the one in use is healthy: {}", found.reason));
+    }
+    Ok(())
+}
+
 async fn driver_fingerprint(
     agent: &AgentHandle,
     twin: &DriverPlugin,
 ) -> Result<Vec<String>, String> {
     let found = twin.fingerprint().await.map_err(|e| format!("its fingerprint failed: {e}"))?;
     let view = agent.node();
-    let well = view.drivers.get(&twin.name).is_some_and(|d| d.health.state == HealthState::Healthy);
-    if well && found.health.state != HealthState::Healthy {
-        let state = format!("{:?}", found.health.state).to_lowercase();
-        let reason = found.health.reason;
-        return Err(format!("it is {state} where the one in use is healthy: {reason}"));
-    }
     let known = view.drivers.get(&twin.name);
+    no_worse(known.map(|driver| &driver.health), &found.health)?;
     let known = |name: &str| known.is_some_and(|driver| driver.attributes.contains_key(name));
     let new = found.attributes.into_iter().filter(|one| !known(&one.name));
     Ok(shortened(new.map(|one| format!("attribute {}", one.name)).collect()))
@@ -97,19 +101,11 @@ async fn device_fingerprint(
     agent: &AgentHandle,
     twin: &DevicePlugin,
 ) -> Result<Vec<String>, String> {
-    let lent = agent.0.devices.lent(&twin.name);
-    let groups = match twin.fingerprint().await {
-        Ok(found) => found.groups,
-        Err(PluginCallError::NotFound(reason)) => {
-            let well = agent.node().device_plugins.get(&twin.name).map(|health| health.state);
-            if well == Some(HealthState::Healthy) {
-                return Err(format!("it finds nothing where the one in use does: {reason}"));
-            }
-            Vec::new()
-        }
-        Err(error) => return Err(format!("its fingerprint failed: {error}")),
-    };
-    for device in &lent {
+    let assigned = agent.0.devices.assigned(&twin.name);
+    let found = twin.fingerprint().await.map_err(|e| format!("its fingerprint failed: {e}"))?;
+    no_worse(agent.node().device_plugins.get(&twin.name), &found.health)?;
+    let groups = found.groups;
+    for device in &assigned {
         let group = groups.iter().find(|group| group.key == device.group);
         let has = |id: &String| {
             group.is_some_and(|group| group.instances.iter().any(|instance| instance.id == *id))

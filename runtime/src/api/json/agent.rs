@@ -1,131 +1,77 @@
 //! The agent about itself.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use ostler_model::time::Timestamp;
 use ostler_node::NodeView;
+use ostler_wire::{
+    AgentConfig, AgentHealth, AgentMember, AgentPart, AgentSelf, AgentVersion, Gauge, Metrics,
+    PartHealth, Text,
+};
 
-/// What `/v1/agent/self` answers. `stats` is texts by topic, which Nomad's command line prints.
-#[derive(Debug, Serialize)]
-pub(in crate::api) struct OwnJson<'a> {
-    config: Value,
-    member: MemberJson<'a>,
-    stats: BTreeMap<&'static str, BTreeMap<String, String>>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct MemberJson<'a> {
-    name: &'a str,
-    addr: String,
-    port: u16,
-    tags: BTreeMap<String, String>,
-    status: &'static str,
-}
-
-impl<'a> OwnJson<'a> {
-    pub fn new(node: &'a NodeView, data_dir: &str, counts: Value, state: Value) -> Self {
-        let version = env!("CARGO_PKG_VERSION");
-        let texts = |value: Value| match value {
-            Value::Object(members) => members
-                .into_iter()
-                .map(|(name, value)| match value {
-                    Value::String(text) => (name, text),
-                    other => (name, other.to_string()),
-                })
-                .collect(),
-            _ => BTreeMap::new(),
-        };
-        Self {
-            config: json!({
-                "Region": super::REGION,
-                "Datacenter": node.datacenter,
-                "NodeName": node.name,
-                "DataDir": data_dir,
-                "Client": { "Enabled": true, "Meta": node.meta },
-                "Server": { "Enabled": false },
-                "Version": { "Version": version },
-            }),
-            member: MemberJson {
-                name: &node.name,
-                addr: node.host_ip.to_string(),
-                port: 0,
-                tags: BTreeMap::new(),
-                status: "alive",
-            },
-            stats: BTreeMap::from([
-                ("client", {
-                    let mut client: BTreeMap<String, String> = texts(counts);
-                    client.insert("node_id".to_owned(), node.id.to_string());
-                    client
-                }),
-                ("ostler", BTreeMap::from([("version".to_owned(), version.to_owned())])),
-                ("state", texts(state)),
-            ]),
-        }
+/// What `/v1/agent/self` answers.
+pub(in crate::api) fn own<'a>(
+    node: &'a NodeView,
+    data_dir: &'a str,
+    counts: Value,
+    state: Value,
+) -> AgentSelf<'a> {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut client = texts(counts);
+    client.insert("node_id".into(), node.id.to_string());
+    let own = BTreeMap::from([("version".into(), version.to_owned())]);
+    AgentSelf {
+        config: AgentConfig {
+            region: super::REGION.into(),
+            datacenter: (&node.datacenter).into(),
+            node_name: (&node.name).into(),
+            data_dir: data_dir.into(),
+            client: AgentPart { enabled: true, meta: Some(Cow::Borrowed(&node.meta)) },
+            server: AgentPart::default(),
+            version: AgentVersion { version: version.into() },
+        },
+        member: AgentMember {
+            name: (&node.name).into(),
+            addr: node.host_ip.to_string().into(),
+            status: "alive".into(),
+            ..AgentMember::default()
+        },
+        stats: BTreeMap::from([
+            ("client".into(), client),
+            ("ostler".into(), own),
+            ("state".into(), texts(state)),
+        ]),
     }
 }
 
-/// What `/v1/agent/health` answers.
-#[derive(Debug, Serialize)]
-pub(in crate::api) struct HealthJson<'a> {
-    client: PartHealth<'a>,
-    server: PartHealth<'a>,
+fn texts(value: Value) -> BTreeMap<Text<'static>, String> {
+    let Value::Object(members) = value else { return BTreeMap::new() };
+    let text = |value| match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    members.into_iter().map(|(name, value)| (name.into(), text(value))).collect()
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
-struct PartHealth<'a> {
-    ok: bool,
-    message: &'a str,
+/// What `/v1/agent/health` answers. Both parts are this one process: it runs allocations and takes jobs.
+pub(in crate::api) fn health(ok: bool, message: &str) -> AgentHealth<'_> {
+    let part = || PartHealth { ok, message: message.into() };
+    AgentHealth { client: part(), server: part() }
 }
 
-impl<'a> HealthJson<'a> {
-    /// Both parts are this one process: it runs allocations and takes jobs.
-    pub const fn new(ok: bool, message: &'a str) -> Self {
-        let part = PartHealth { ok, message };
-        Self { client: part, server: part }
-    }
-}
-
-/// What `/v1/metrics` answers.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub(in crate::api) struct MetricsJson {
-    timestamp: String,
-    gauges: Vec<Gauge>,
-    counters: Vec<()>,
-    points: Vec<()>,
-    samples: Vec<()>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Gauge {
-    name: String,
-    value: f64,
-    labels: BTreeMap<String, String>,
-}
-
-impl MetricsJson {
-    /// Every number of each object, named `<object>.<member>`.
-    pub fn new(now: ostler_model::time::Timestamp, objects: &[(&str, Value)]) -> Self {
-        let mut gauges = Vec::new();
-        for (object, members) in objects {
-            for (name, value) in members.as_object().into_iter().flatten() {
-                if let Some(value) = value.as_f64() {
-                    let name = format!("ostler.{object}.{name}");
-                    gauges.push(Gauge { name, value, labels: BTreeMap::new() });
-                }
+/// What `/v1/metrics` answers: every number of each object, named `<object>.<member>`.
+pub(in crate::api) fn metrics(now: Timestamp, objects: &[(&str, Value)]) -> Metrics<'static> {
+    let mut gauges = Vec::new();
+    for (object, members) in objects {
+        for (name, value) in members.as_object().into_iter().flatten() {
+            if let Some(value) = value.as_f64() {
+                let name = format!("ostler.{object}.{name}").into();
+                gauges.push(Gauge { name, value, ..Gauge::default() });
             }
         }
-        Self {
-            timestamp: now.to_string(),
-            gauges,
-            counters: Vec::new(),
-            points: Vec::new(),
-            samples: Vec::new(),
-        }
     }
+    Metrics { timestamp: now.to_string().into(), gauges, ..Metrics::default() }
 }

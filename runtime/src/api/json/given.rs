@@ -1,253 +1,114 @@
-//! What an allocation was given: processor, memory, disk, ports, devices. Nomad tells it three
-//! times, in the forms of three of its ages.
+//! What an allocation was given: processor, memory, disk, ports, devices.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
-use super::Absent;
+use super::word;
 use ostler_model::alloc::Allocation;
-use ostler_model::job::{LifecycleHook, Task};
+use ostler_model::job::Task;
 use ostler_model::resources::AllocatedDevice;
+use ostler_wire::{
+    AllocatedResources, Cpu, Lifecycle, Memory, NetworkPort, NetworkResource, PortMapping,
+    Resources, SharedResources, TaskDevices, TaskResources, Text,
+};
 
-/// `AllocatedResources`: the present form.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub(in crate::api) struct Given<'a> {
-    tasks: BTreeMap<&'a str, TaskGiven<'a>>,
-    task_lifecycles: BTreeMap<&'a str, Option<LifecycleJson>>,
-    shared: Shared<'a>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct TaskGiven<'a> {
-    cpu: Cpu,
-    memory: Memory,
-    networks: Absent,
-    devices: Option<Vec<DeviceJson<'a>>>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub(in crate::api) struct Cpu {
-    /// MHz.
-    pub cpu_shares: u64,
-}
-
-#[derive(Debug, Serialize)]
-pub(in crate::api) struct Memory {
-    /// MiB.
-    #[serde(rename = "MemoryMB")]
-    pub memory_mb: u64,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct DeviceJson<'a> {
-    vendor: &'a str,
-    #[serde(rename = "Type")]
-    kind: &'a str,
-    name: &'a str,
-    #[serde(rename = "DeviceIDs")]
-    device_ids: &'a [String],
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct LifecycleJson {
-    hook: LifecycleHook,
-    sidecar: bool,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Shared<'a> {
-    networks: Vec<NetworkJson<'a>>,
-    #[serde(rename = "DiskMB")]
-    disk_mb: u32,
-    ports: Vec<PortMapping<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct PortMapping<'a> {
-    label: &'a str,
-    value: u16,
-    to: u16,
-    #[serde(rename = "HostIP")]
-    host_ip: &'a str,
-}
-
-/// `NetworkResource`.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub(in crate::api) struct NetworkJson<'a> {
-    mode: &'static str,
-    device: &'static str,
-    #[serde(rename = "CIDR")]
-    cidr: &'static str,
-    #[serde(rename = "IP")]
-    ip: &'a str,
-    #[serde(rename = "MBits")]
-    mbits: u32,
-    #[serde(rename = "DNS")]
-    dns: Absent,
-    reserved_ports: Option<Vec<PortJson<'a>>>,
-    dynamic_ports: Option<Vec<PortJson<'a>>>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct PortJson<'a> {
-    label: &'a str,
-    value: u16,
-    to: u16,
-    host_network: &'static str,
-}
-
-/// `Resources`: the oldest form.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub(in crate::api) struct OldGiven<'a> {
-    #[serde(rename = "CPU")]
-    cpu: u64,
-    #[serde(rename = "MemoryMB")]
-    memory_mb: u64,
-    #[serde(rename = "DiskMB")]
-    disk_mb: u32,
-    #[serde(rename = "IOPS")]
-    iops: u32,
-    networks: Option<Vec<NetworkJson<'a>>>,
-    devices: Absent,
-}
-
-impl<'a> From<&'a Allocation> for Given<'a> {
-    fn from(alloc: &'a Allocation) -> Self {
-        let tasks = tasks(alloc);
-        Self {
-            tasks: tasks.iter().map(|t| (t.name.as_str(), TaskGiven::new(alloc, t))).collect(),
-            task_lifecycles: tasks
-                .iter()
-                .map(|task| {
-                    let lifecycle = task.lifecycle;
-                    let json =
-                        lifecycle.map(|l| LifecycleJson { hook: l.hook, sidecar: l.sidecar });
-                    (task.name.as_str(), json)
-                })
-                .collect(),
-            shared: Shared {
-                networks: networks(alloc),
-                disk_mb: disk_mb(alloc),
-                ports: alloc
-                    .ports
-                    .iter()
-                    .map(|port| PortMapping {
-                        label: &port.label,
-                        value: port.value,
-                        to: port.to,
-                        host_ip: &port.host_ip,
-                    })
-                    .collect(),
-            },
-        }
+/// The present form.
+pub(super) fn allocated(alloc: &Allocation) -> AllocatedResources<'_> {
+    let tasks = tasks(alloc);
+    let lifecycle = |task: &Task| {
+        task.lifecycle.map(|one| Lifecycle { hook: word(one.hook), sidecar: one.sidecar })
+    };
+    let ports = alloc.ports.iter().map(|port| PortMapping {
+        label: (&port.label).into(),
+        value: port.value,
+        to: port.to.into(),
+        host_ip: (&port.host_ip).into(),
+    });
+    AllocatedResources {
+        tasks: tasks.iter().map(|t| (t.name.as_str().into(), of_task(alloc, t))).collect(),
+        task_lifecycles: tasks.iter().map(|t| (t.name.as_str().into(), lifecycle(t))).collect(),
+        shared: SharedResources {
+            networks: networks(alloc),
+            disk_mib: disk_mib(alloc),
+            ports: ports.collect(),
+        },
     }
 }
 
-impl<'a> TaskGiven<'a> {
-    fn new(alloc: &'a Allocation, task: &'a Task) -> Self {
-        let devices = alloc.devices.get(&task.name).filter(|devices| !devices.is_empty());
-        Self {
-            cpu: Cpu { cpu_shares: task.resources.cpu_mhz.into() },
-            memory: Memory { memory_mb: task.resources.memory_mb.into() },
-            networks: Absent,
-            devices: devices.map(|devices| devices.iter().map(DeviceJson::from).collect()),
-        }
+fn of_task<'a>(alloc: &'a Allocation, task: &Task) -> TaskResources<'a> {
+    let devices = alloc.devices.get(&task.name).filter(|devices| !devices.is_empty());
+    TaskResources {
+        cpu: Cpu { cpu_shares: task.resources.cpu_mhz.into() },
+        memory: Memory { mib: task.resources.memory_mb.into() },
+        devices: devices.map(|devices| devices.iter().map(device).collect()),
+        ..TaskResources::default()
     }
 }
 
-impl<'a> From<&'a AllocatedDevice> for DeviceJson<'a> {
-    fn from(device: &'a AllocatedDevice) -> Self {
-        let AllocatedDevice { group, ids } = device;
-        Self { vendor: &group.vendor, kind: &group.kind, name: &group.name, device_ids: ids }
+fn device(AllocatedDevice { group, ids }: &AllocatedDevice) -> TaskDevices<'_> {
+    TaskDevices {
+        vendor: (&group.vendor).into(),
+        kind: (&group.kind).into(),
+        name: (&group.name).into(),
+        ids: Cow::Borrowed(ids),
     }
 }
 
-impl<'a> OldGiven<'a> {
-    /// All tasks together.
-    pub fn all(alloc: &'a Allocation) -> Self {
-        let sum = |part: fn(&Task) -> u32| tasks(alloc).iter().map(|t| u64::from(part(t))).sum();
-        Self {
-            cpu: sum(|task| task.resources.cpu_mhz),
-            memory_mb: sum(|task| task.resources.memory_mb),
-            networks: Some(networks(alloc)),
-            ..Self::shared(alloc)
-        }
+/// All tasks together, in the oldest form.
+pub(super) fn all(alloc: &Allocation) -> Resources<'_> {
+    let sum = |part: fn(&Task) -> u32| tasks(alloc).iter().map(|t| u64::from(part(t))).sum();
+    Resources {
+        cpu: sum(|task| task.resources.cpu_mhz),
+        memory_mib: sum(|task| task.resources.memory_mb),
+        ..shared(alloc)
     }
+}
 
-    /// What no task has alone.
-    pub fn shared(alloc: &'a Allocation) -> Self {
-        Self {
-            cpu: 0,
-            memory_mb: 0,
-            disk_mb: disk_mb(alloc),
-            iops: 0,
-            networks: Some(networks(alloc)),
-            devices: Absent,
-        }
-    }
+/// What no task has alone, in the oldest form.
+pub(super) fn shared(alloc: &Allocation) -> Resources<'_> {
+    Resources { disk_mib: disk_mib(alloc), networks: Some(networks(alloc)), ..Resources::default() }
+}
 
-    /// By task.
-    pub fn by_task(alloc: &'a Allocation) -> BTreeMap<&'a str, Self> {
-        let one = |task: &'a Task| Self {
-            cpu: task.resources.cpu_mhz.into(),
-            memory_mb: task.resources.memory_mb.into(),
-            disk_mb: 0,
-            iops: 0,
-            networks: None,
-            devices: Absent,
-        };
-        tasks(alloc).iter().map(|task| (task.name.as_str(), one(task))).collect()
-    }
+/// By task, in the oldest form.
+pub(super) fn by_task(alloc: &Allocation) -> BTreeMap<Text<'_>, Resources<'_>> {
+    let one = |task: &Task| Resources {
+        cpu: task.resources.cpu_mhz.into(),
+        memory_mib: task.resources.memory_mb.into(),
+        ..Resources::default()
+    };
+    tasks(alloc).iter().map(|task| (task.name.as_str().into(), one(task))).collect()
 }
 
 fn tasks(alloc: &Allocation) -> &[Task] {
     alloc.task_group().map_or(&[], |group| &group.tasks)
 }
 
-fn disk_mb(alloc: &Allocation) -> u32 {
-    alloc.task_group().map_or(0, |group| group.ephemeral_disk.size_mb)
+fn disk_mib(alloc: &Allocation) -> u64 {
+    alloc.task_group().map_or(0, |group| group.ephemeral_disk.size_mb.into())
 }
 
 /// One network with all ports, as soon as there is one port.
-fn networks(alloc: &Allocation) -> Vec<NetworkJson<'_>> {
+fn networks(alloc: &Allocation) -> Vec<NetworkResource<'_>> {
     let Some(first) = alloc.ports.first() else { return Vec::new() };
     let specs = alloc.task_group().and_then(|group| group.network.as_ref());
     let fixed = |label: &str| {
         specs.is_some_and(|n| n.ports.iter().any(|p| p.label == label && p.fixed.is_some()))
     };
     let ports = |wanted: bool| {
-        let some: Vec<PortJson<'_>> = alloc
-            .ports
-            .iter()
-            .filter(|port| fixed(&port.label) == wanted)
-            .map(|port| PortJson {
-                label: &port.label,
-                value: port.value,
-                to: port.to,
-                host_network: "default",
-            })
-            .collect();
-        (!some.is_empty()).then_some(some)
+        let some = alloc.ports.iter().filter(|port| fixed(&port.label) == wanted);
+        let some = some.map(|port| NetworkPort {
+            label: (&port.label).into(),
+            value: port.value,
+            to: port.to.into(),
+            host_network: "default".into(),
+        });
+        Some(some.collect::<Vec<_>>()).filter(|some| !some.is_empty())
     };
-    vec![NetworkJson {
-        mode: "host",
-        device: "",
-        cidr: "",
-        ip: &first.host_ip,
-        mbits: 0,
-        dns: Absent,
+    vec![NetworkResource {
+        mode: "host".into(),
+        ip: (&first.host_ip).into(),
         reserved_ports: ports(true),
         dynamic_ports: ports(false),
+        ..NetworkResource::default()
     }]
 }

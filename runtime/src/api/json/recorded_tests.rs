@@ -14,11 +14,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::alloc::{AllocJson, AllocStub, Seen};
-use super::job::{JobStub, JobSummary, full};
-use super::metric::Metric;
-use super::node::{NodeJson, NodeStatus, NodeStub};
-use super::{agent, job, plan, stats, write};
+use super::alloc::{Seen, full, stub};
+use super::node::NodeStatus;
+use super::{agent, change, job, metric, node, stats};
 use crate::agent::{GroupCounts, GroupPlan, JobStatus, PlaceCounts, Plan, Registered};
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
 use ostler_model::attribute::Attribute;
@@ -33,6 +31,7 @@ use ostler_model::task::{ExitResult, TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 use ostler_node::{DriverView, NodeView};
 use ostler_testing::fixtures;
+use ostler_wire::{AllocUsage, Done, Stopped, TaskUsage, Validated};
 
 /// Keys we do not write as Nomad does, by the end of their path, and why.
 const OTHERWISE: &[(&str, &str)] = &[
@@ -162,13 +161,13 @@ fn allocation() -> (Allocation, AllocState) {
     job.groups[0].network =
         Some(NetworkSpec { ports: vec![port("http", Some(80)), port("db", None)] });
     alloc.job = Arc::new(job);
-    let lent = |label: &str, value, to| AllocatedPort {
+    let assigned = |label: &str, value, to| AllocatedPort {
         label: label.to_owned(),
         value,
         to,
         host_ip: "127.0.0.1".to_owned(),
     };
-    alloc.ports = vec![lent("http", 80, 80), lent("db", 25_000, 6_379)];
+    alloc.ports = vec![assigned("http", 80, 80), assigned("db", 25_000, 6_379)];
     let ids = vec!["gpu0".to_owned()];
     alloc.devices.insert(web.clone(), vec![AllocatedDevice { group: key(), ids }]);
     (alloc.create_index, alloc.modify_index, alloc.job_version) = (11, 12, 3);
@@ -209,16 +208,16 @@ fn allocations_have_nomads_shapes() {
     let (node, alloc) = (node(), allocation());
     let seen = seen(&alloc, &node);
     for resources in [false, true] {
-        compare("alloc stub list", &json!([value(AllocStub::new(seen, resources))]));
+        compare("alloc stub list", &json!([value(stub(seen, resources))]));
     }
-    compare("alloc", &value(AllocJson::new(seen)));
-    compare("alloc list of node", &json!([value(AllocJson::new(seen))]));
+    compare("alloc", &value(full(seen)));
+    compare("alloc list of node", &json!([value(full(seen))]));
 }
 
 #[test]
 fn every_field_of_an_allocation_is_told() {
     let (node, alloc) = (node(), allocation());
-    let full = value(AllocJson::new(seen(&alloc, &node)));
+    let full = value(full(seen(&alloc, &node)));
     let ours = &alloc.0;
     for (path, expected) in [
         ("/ID", json!(ours.id)),
@@ -252,7 +251,7 @@ fn every_field_of_an_allocation_is_told() {
     ] {
         assert_eq!(full.pointer(path), Some(&expected), "{path}");
     }
-    let stub = value(AllocStub::new(seen(&alloc, &node), false));
+    let stub = value(stub(seen(&alloc, &node), false));
     assert_eq!((&stub["JobVersion"], &stub["JobType"]), (&json!(3), &json!("batch")));
 }
 
@@ -274,15 +273,15 @@ fn jobs_have_nomads_shapes_and_every_field_is_told() {
     let places = PlaceCounts { waiting: 1, complete: 2, failed: 3 };
     let (groups, waits_for) = (&groups, "room");
     let seen = job::Seen { record: &record, status, groups, waits_for, places, index: 6 };
-    let stub = value(JobStub::from(seen));
+    let stub = value(job::stub(seen));
     compare("job stub list", &json!([stub]));
-    compare("job summary", &value(JobSummary::from(seen)));
+    compare("job summary", &value(job::summary(seen)));
     let summary = json!({
         "Queued": 1, "Starting": 2, "Running": 3, "Complete": 4, "Failed": 5, "Lost": 0
     });
     assert_eq!(stub["JobSummary"]["Summary"]["group"], summary);
     assert_eq!(stub["JobSummary"]["ModifyIndex"], 6);
-    let full = full(seen);
+    let full = job::full(seen);
     compare("job", &full);
     for shown in [&stub, &full] {
         assert_eq!(shown["Stop"], true);
@@ -300,12 +299,12 @@ fn jobs_have_nomads_shapes_and_every_field_is_told() {
 
 #[test]
 fn the_node_has_nomads_shapes() {
-    let node = node();
+    let view = node();
     let status = NodeStatus { status: "ready", description: "", index: 9, created: 7 };
     for resources in [false, true] {
-        compare("node stub list", &json!([value(NodeStub::new(&node, status, resources))]));
+        compare("node stub list", &json!([value(node::stub(&view, status, resources))]));
     }
-    let full = value(NodeJson::new(&node, status));
+    let full = value(node::full(&view, status));
     let mut shape = recorded("node");
     // Names of attributes and pairs are the node's own.
     for map in ["Attributes", "Meta"] {
@@ -331,7 +330,7 @@ fn answers_to_changes_have_nomads_shapes() {
         stopped: Vec::new(),
         warnings: vec!["careful".to_owned()],
     };
-    let register = value(write::RegisterAnswer::new(
+    let register = value(change::registered(
         registered,
         6,
         "e".to_owned(),
@@ -346,18 +345,11 @@ fn answers_to_changes_have_nomads_shapes() {
     assert_eq!(register["EvalCreateIndex"], 6);
     let ours = json!({ "Version": 1, "Placed": placed, "Updated": [], "Stopped": [] });
     assert_eq!(register["Registered"], ours);
-    compare("deregister", &value(write::DeregisterAnswer::new(5, String::new(), None)));
-    let stop = write::StopAnswer { eval_id: "e".to_owned(), index: 6, warnings: None };
+    compare("deregister", &value(change::deregistered(5, String::new(), None)));
+    let stop = Stopped { eval_id: "e".to_owned(), index: 6, warnings: None };
     compare("alloc stop", &value(stop));
-    compare("done", &value(write::DoneAnswer { index: 0 }));
-    let validate = write::ValidateAnswer {
-        driver_config_validated: true,
-        validation_errors: None,
-        error: String::new(),
-        warnings: String::new(),
-        config_problems: Vec::new(),
-        agent_warnings: Vec::new(),
-    };
+    compare("done", &value(Done::default()));
+    let validate = Validated { driver_config_validated: true, ..Validated::default() };
     compare("validate", &value(validate));
 }
 
@@ -373,7 +365,7 @@ fn a_plan_has_nomads_shape_and_every_count() {
         changes: vec!["group web: count 1 -> 3".to_owned()],
         warnings: vec!["careful".to_owned()],
     };
-    let shown = value(plan::PlanAnswer::new(&plan, "shop", "dc1", true, &[]));
+    let shown = value(change::plan(&plan, "shop", "dc1", true, &[]));
     compare("plan", &shown);
     let updates = json!({
         "Place": 1, "InPlaceUpdate": 2, "DestructiveUpdate": 3, "Stop": 4, "Ignore": 5,
@@ -389,7 +381,7 @@ fn a_plan_has_nomads_shape_and_every_count() {
 #[test]
 fn what_does_not_fit_is_told_by_group_with_what_there_is_not_enough_of() {
     use crate::agent::BlockedPlacement;
-    use crate::agent::admission::{GroupRefusal, Problem, Refusal, Resource};
+    use ostler_control::admission::{GroupRefusal, Problem, Refusal, Resource};
 
     let record = allocation().0;
     let group = GroupName::new("web").unwrap();
@@ -398,7 +390,7 @@ fn what_does_not_fit_is_told_by_group_with_what_there_is_not_enough_of() {
         index: 0,
         wanted: 9_000,
         total: 100,
-        lent: 0,
+        assigned: 0,
         holders: 0,
     };
     let task = ostler_model::ids::TaskName::new("t").unwrap();
@@ -418,15 +410,15 @@ fn what_does_not_fit_is_told_by_group_with_what_there_is_not_enough_of() {
         }),
     };
     let soon = [blocked(0, true, &memory)];
-    assert!(Metric::of(&soon, "dc1").is_none(), "that is only a matter of time");
+    assert!(metric::failed(&soon, "dc1").is_none(), "that is only a matter of time");
     let full = [blocked(0, true, &memory), blocked(1, false, &memory), blocked(2, false, &memory)];
-    let shown = serde_json::to_value(Metric::of(&full, "dc1")).unwrap();
+    let shown = serde_json::to_value(metric::failed(&full, "dc1")).unwrap();
     let web = &shown["web"];
     assert_eq!(web["DimensionExhausted"], json!({ "memory": 1 }), "{shown}");
     assert_eq!((&web["NodesExhausted"], &web["NodesFiltered"]), (&json!(1), &json!(0)));
     assert_eq!((&web["NodesEvaluated"], &web["CoalescedFailures"]), (&json!(1), &json!(1)));
     assert_eq!(web["NodesAvailable"], json!({ "dc1": 1 }));
-    let never = serde_json::to_value(Metric::of(&[blocked(0, false, &unknown)], "dc1"));
+    let never = serde_json::to_value(metric::failed(&[blocked(0, false, &unknown)], "dc1"));
     let web = &never.unwrap()["web"];
     assert_eq!((&web["NodesExhausted"], &web["NodesFiltered"]), (&json!(0), &json!(1)));
     let why = web["ConstraintFiltered"].as_object().unwrap().keys().next().unwrap();
@@ -435,11 +427,10 @@ fn what_does_not_fit_is_told_by_group_with_what_there_is_not_enough_of() {
 
 #[test]
 fn usage_and_health_have_nomads_shapes() {
-    let usage = stats::ResourceUsage::new(Some(1), Some(2.0), 3.0);
-    let task =
-        stats::TaskUsage { resource_usage: usage.clone(), timestamp: 1, pids: BTreeMap::new() };
-    let tasks = BTreeMap::from([("web".to_owned(), task)]);
-    let usage = stats::AllocUsage { resource_usage: usage, tasks, timestamp: 1 };
+    let resource_usage = stats::usage(Some(1), Some(2.0), 3.0);
+    let task = TaskUsage { resource_usage: resource_usage.clone(), ..TaskUsage::default() };
+    let tasks = BTreeMap::from([("web".into(), task)]);
+    let usage = AllocUsage { resource_usage, tasks, ..AllocUsage::default() };
     compare("alloc usage", &value(usage));
-    compare("health", &value(agent::HealthJson::new(true, "ok")));
+    compare("health", &value(agent::health(true, "ok")));
 }

@@ -1,146 +1,70 @@
 //! The state of a task and its events.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
-use super::Moment;
+use super::moment;
 use ostler_jobspec::units::parse_duration;
-use ostler_model::event::{EventKind, TaskEvent};
+use ostler_model::event::TaskEvent;
 use ostler_model::ids::TaskName;
-use ostler_model::task::{TaskState, TaskStatus};
-
-/// `TaskState` of Nomad.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub(in crate::api) struct TaskStateJson<'a> {
-    state: TaskStatus,
-    failed: bool,
-    restarts: u64,
-    last_restart: Option<Moment>,
-    started_at: Option<Moment>,
-    finished_at: Option<Moment>,
-    events: Vec<TaskEventJson<'a>>,
-    /// Ours: events that ever happened, so that a reader can tell a gap.
-    events_total: u64,
-    /// Ours: how the last run ended.
-    last_exit: Option<ExitJson<'a>>,
-}
-
-/// How a run ended.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct ExitJson<'a> {
-    exit_code: i32,
-    signal: u32,
-    #[serde(rename = "OOMKilled")]
-    oom_killed: bool,
-    error: &'a str,
-}
+use ostler_model::task::{ExitResult, TaskState};
+use ostler_wire::{self as wire, LastExit, Text};
 
 /// All tasks of an allocation.
-pub(in crate::api) fn task_states(
+pub(super) fn task_states(
     tasks: &BTreeMap<TaskName, TaskState>,
-) -> BTreeMap<&str, TaskStateJson<'_>> {
-    tasks.iter().map(|(name, state)| (name.as_str(), TaskStateJson::from(state))).collect()
+) -> BTreeMap<Text<'_>, wire::TaskState<'_>> {
+    tasks.iter().map(|(name, state)| (name.as_str().into(), task_state(state))).collect()
 }
 
-impl<'a> From<&'a TaskState> for TaskStateJson<'a> {
-    fn from(state: &'a TaskState) -> Self {
-        let TaskState {
-            status,
-            failed,
-            restarts,
-            last_restart,
-            started_at,
-            finished_at,
-            last_exit,
-            events,
-            events_total,
-        } = state;
-        Self {
-            state: *status,
-            failed: *failed,
-            restarts: *restarts,
-            last_restart: Moment::maybe(*last_restart),
-            started_at: Moment::maybe(*started_at),
-            finished_at: Moment::maybe(*finished_at),
-            events: events.iter().map(TaskEventJson::from).collect(),
-            events_total: *events_total,
-            last_exit: last_exit.as_ref().map(|exit| ExitJson {
-                exit_code: exit.exit_code,
-                signal: exit.signal,
-                oom_killed: exit.oom_killed,
-                error: exit.error.as_deref().unwrap_or_default(),
-            }),
-        }
+fn task_state(state: &TaskState) -> wire::TaskState<'_> {
+    wire::TaskState {
+        state: state.status,
+        failed: state.failed,
+        restarts: state.restarts,
+        last_restart: state.last_restart.map(moment),
+        started_at: state.started_at.map(moment),
+        finished_at: state.finished_at.map(moment),
+        events: state.events.iter().map(task_event).collect(),
+        events_total: state.events_total,
+        last_exit: state.last_exit.as_ref().map(last_exit),
     }
 }
 
-/// `TaskEvent` of Nomad. The fields after `FailsTask` are its older form of `Details`, which some
-/// of its tools still read.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub(in crate::api) struct TaskEventJson<'a> {
-    #[serde(rename = "Type")]
-    kind: EventKind,
-    time: u64,
-    message: &'a str,
-    display_message: &'a str,
-    details: &'a BTreeMap<String, String>,
-    fails_task: bool,
-    restart_reason: &'a str,
-    setup_error: &'a str,
-    driver_error: &'a str,
-    exit_code: i64,
-    signal: i64,
-    kill_timeout: u64,
-    kill_error: &'a str,
-    kill_reason: &'a str,
-    start_delay: i64,
-    download_error: &'a str,
-    validation_error: &'a str,
-    disk_limit: i64,
-    failed_sibling: &'a str,
-    vault_error: &'a str,
-    task_signal_reason: &'a str,
-    task_signal: &'a str,
-    driver_message: &'a str,
-    generic_source: &'a str,
+fn last_exit(exit: &ExitResult) -> LastExit<'_> {
+    let ExitResult { exit_code, signal, oom_killed, ref error } = *exit;
+    let error = error.as_deref().unwrap_or_default().into();
+    LastExit { exit_code, signal, oom_killed, error }
 }
 
-impl<'a> From<&'a TaskEvent> for TaskEventJson<'a> {
-    fn from(event: &'a TaskEvent) -> Self {
-        let TaskEvent { kind, time, message, details, fails_task } = event;
-        let text = |key: &str| details.get(key).map_or("", String::as_str);
-        let number = |key: &str| text(key).parse().unwrap_or(0);
-        let duration = parse_duration(text("kill_timeout")).unwrap_or_default();
-        Self {
-            kind: *kind,
-            time: time.nanos(),
-            message: text("message"),
-            display_message: message,
-            details,
-            fails_task: *fails_task,
-            restart_reason: text("restart_reason"),
-            setup_error: text("setup_error"),
-            driver_error: text("driver_error"),
-            exit_code: number("exit_code"),
-            signal: number("signal"),
-            kill_timeout: u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
-            kill_error: text("kill_error"),
-            kill_reason: text("kill_reason"),
-            start_delay: number("start_delay"),
-            download_error: "",
-            validation_error: text("validation_error"),
-            disk_limit: number("disk_limit"),
-            failed_sibling: text("failed_sibling"),
-            vault_error: "",
-            task_signal_reason: text("task_signal_reason"),
-            task_signal: text("task_signal"),
-            driver_message: text("driver_message"),
-            generic_source: "",
-        }
+fn task_event(event: &TaskEvent) -> wire::TaskEvent<'_> {
+    let TaskEvent { kind, time, message, details, fails_task } = event;
+    let text = |key: &str| details.get(key).map_or("", String::as_str);
+    let number = |key: &str| text(key).parse().unwrap_or(0);
+    let duration = parse_duration(text("kill_timeout")).unwrap_or_default();
+    wire::TaskEvent {
+        kind: kind.as_str().into(),
+        time: *time,
+        message: text("message").into(),
+        display_message: message.into(),
+        details: Cow::Borrowed(details),
+        fails_task: *fails_task,
+        restart_reason: text("restart_reason").into(),
+        setup_error: text("setup_error").into(),
+        driver_error: text("driver_error").into(),
+        exit_code: number("exit_code"),
+        signal: number("signal"),
+        kill_timeout: u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
+        kill_error: text("kill_error").into(),
+        kill_reason: text("kill_reason").into(),
+        start_delay: number("start_delay"),
+        validation_error: text("validation_error").into(),
+        disk_limit: number("disk_limit"),
+        failed_sibling: text("failed_sibling").into(),
+        task_signal_reason: text("task_signal_reason").into(),
+        task_signal: text("task_signal").into(),
+        driver_message: text("driver_message").into(),
+        ..wire::TaskEvent::default()
     }
 }
 
@@ -151,7 +75,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use ostler_model::task::ExitResult;
+    use ostler_model::event::EventKind;
+    use ostler_model::task::TaskStatus;
     use ostler_model::time::Timestamp;
 
     #[test]
@@ -181,7 +106,7 @@ mod tests {
             events: vec![event],
             events_total: 70,
         };
-        let mut shown = serde_json::to_value(TaskStateJson::from(&state)).unwrap();
+        let mut shown = serde_json::to_value(task_state(&state)).unwrap();
         let event = shown["Events"].as_array_mut().unwrap().remove(0);
         assert_eq!(
             shown,

@@ -5,7 +5,6 @@ use serde_json::json;
 use super::super::args::alloc::{AllocRestartArgs, AllocSignalArgs, AllocStopArgs};
 use super::super::asking::{self, Stop, until_interrupted};
 use super::super::client::Client;
-use super::super::client::shapes::{Alloc, Done, Stopped};
 use super::super::exit::Exit;
 use super::super::output::say;
 use super::super::terminal::one_line;
@@ -13,6 +12,7 @@ use super::restarted::{Asked, Progress};
 use ostler_model::clock;
 use ostler_model::limits::CLIENT_RESTART_WALL_MAX;
 use ostler_model::signal::full_name;
+use ostler_wire::{Alloc, Done, RestartRequest, SignalRequest, Stopped};
 
 /// Stop an allocation, and wait for its end.
 pub(super) async fn stop(args: &AllocStopArgs) -> Result<Exit, Stop> {
@@ -46,19 +46,11 @@ pub(super) async fn stop(args: &AllocStopArgs) -> Result<Exit, Stop> {
 }
 
 /// Wait until the allocation is over; none when it was removed meanwhile.
-async fn over(client: &Client, path: &str) -> Result<Option<Alloc>, Stop> {
-    let mut index = 0;
-    loop {
-        let (alloc, seen): (Alloc, u64) = match client.get_after(path, index).await {
-            Ok(answer) => answer,
-            Err(error) if error.not_found() => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        if alloc.over() {
-            return Ok(Some(alloc));
-        }
-        // An index that goes back is another agent's: begin anew.
-        index = if seen < index { 0 } else { seen };
+async fn over(client: &Client, path: &str) -> Result<Option<Alloc<'static>>, Stop> {
+    let look = async |alloc: Alloc<'static>| Ok(Some(alloc).filter(|alloc| alloc.over()));
+    match client.watch(path, look).await {
+        Err(Stop::Client(error)) if error.not_found() => Ok(None),
+        other => other.map(Some),
     }
 }
 
@@ -67,7 +59,7 @@ async fn meant<'a>(
     client: &Client,
     alloc: &str,
     task: Option<&'a str>,
-) -> Result<(Alloc, Option<&'a str>), Stop> {
+) -> Result<(Alloc<'static>, Option<&'a str>), Stop> {
     let id = asking::find_alloc(client, alloc).await?;
     let alloc: Alloc = client.get(&format!("/v1/allocation/{id}")).await?;
     let task = super::task(&alloc, task)?;
@@ -79,7 +71,7 @@ pub(super) async fn restart(args: &AllocRestartArgs) -> Result<Exit, Stop> {
     let client = asking::connect(&args.agent)?;
     let task = args.task.as_deref().or(args.task_option.as_deref());
     let (alloc, task) = meant(&client, &args.alloc, task).await?;
-    let body = json!({ "TaskName": task, "AllTasks": args.all });
+    let body = RestartRequest { task_name: task.map(Into::into), all_tasks: Some(args.all) };
     let asked = Asked::of(&alloc, task, args.all);
     let _done: Done =
         client.put(&format!("/v1/client/allocation/{}/restart", alloc.id), &body).await?;
@@ -121,19 +113,12 @@ pub(super) async fn restart(args: &AllocRestartArgs) -> Result<Exit, Stop> {
 
 /// Wait until what was asked for has happened, or cannot any more.
 async fn seen(client: &Client, path: &str, asked: &Asked) -> Result<Progress, Stop> {
-    let mut index = 0;
-    loop {
-        let (alloc, seen): (Alloc, u64) = match client.get_after(path, index).await {
-            Ok(answer) => answer,
-            Err(error) if error.not_found() => return Ok(Progress::Over),
-            Err(error) => return Err(error.into()),
-        };
-        let progress = asked.look(&alloc);
-        if progress != Progress::Going {
-            return Ok(progress);
-        }
-        // An index that goes back is another agent's: begin anew.
-        index = if seen < index { 0 } else { seen };
+    let look = async |alloc: Alloc<'static>| {
+        Ok(Some(asked.look(&alloc)).filter(|progress| *progress != Progress::Going))
+    };
+    match client.watch(path, look).await {
+        Err(Stop::Client(error)) if error.not_found() => Ok(Progress::Over),
+        other => other,
     }
 }
 
@@ -143,7 +128,7 @@ pub(super) async fn signal(args: &AllocSignalArgs) -> Result<Exit, Stop> {
     let client = asking::connect(&args.agent)?;
     let task = args.task.as_deref().or(args.task_option.as_deref());
     let (alloc, task) = meant(&client, &args.alloc, task).await?;
-    let body = json!({ "Task": task, "Signal": signal });
+    let body = SignalRequest { task: task.map(Into::into), signal: Some(signal.into()) };
     let _done: Done =
         client.put(&format!("/v1/client/allocation/{}/signal", alloc.id), &body).await?;
     let whom =

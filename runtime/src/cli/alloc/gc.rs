@@ -5,20 +5,17 @@ use std::collections::BTreeSet;
 use hyper::Method;
 
 use super::super::args::client::GcArgs;
-use super::super::asking::{self, Stop, ended};
+use super::super::asking::{self, Stop};
 use super::super::client::Client;
-use super::super::client::shapes::Alloc;
 use super::super::exit::Exit;
 use super::super::output;
 use super::super::terminal::Terminal;
 use ostler_model::ids::AllocId;
+use ostler_model::words::counted;
+use ostler_wire::Alloc;
 
 /// Remove allocations that are over.
-pub(in crate::cli) async fn gc(args: &GcArgs, terminal: &Terminal) -> Exit {
-    ended(collect(args, terminal).await, terminal)
-}
-
-async fn collect(args: &GcArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(in crate::cli) async fn gc(args: &GcArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = asking::connect(&args.agent)?;
     if let Some(given) = &args.alloc {
         let id = asking::find_alloc(&client, given).await?;
@@ -30,8 +27,7 @@ async fn collect(args: &GcArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     client.call(Method::PUT, "/v1/system/gc").await?;
     let after = ids(&client).await?;
     let gone = before.difference(&after).count();
-    let plural = if gone == 1 { "" } else { "s" };
-    output::print(&format!("removed {gone} allocation{plural}\n"), terminal)?;
+    output::print(&format!("removed {}\n", counted(gone, "allocation")), terminal)?;
     Ok(Exit::Success)
 }
 

@@ -4,12 +4,12 @@ use std::io::{self, Write as _};
 
 use super::super::args::alloc::AllocLogsArgs;
 use super::super::asking::{self, Stop, until_interrupted};
-use super::super::client::shapes::Alloc;
 use super::super::client::{Client, Frame, Frames, query};
 use super::super::exit::Exit;
 use super::super::output;
 use super::super::terminal::{Terminal, task_line};
 use super::logs_from::{Overlap, Tail};
+use ostler_wire::Alloc;
 
 /// What is followed begins this far before the end that was already shown: more may come between
 /// two requests only if a task prints this much in that time.
@@ -48,7 +48,7 @@ pub(super) async fn logs(args: &AllocLogsArgs, terminal: &Terminal) -> Result<Ex
 fn only_task(alloc: &Alloc) -> Result<String, Stop> {
     let mut tasks = alloc.task_states.keys();
     match (tasks.next(), tasks.next()) {
-        (Some(task), None) => Ok(task.clone()),
+        (Some(task), None) => Ok(task.to_string()),
         (None, _) => Err(Stop::Cannot(format!("allocation {} has no task yet", alloc.id.short()))),
         (Some(_), Some(_)) => Err(Stop::Wrong(format!(
             "allocation {} has several tasks, name one: {}",

@@ -8,21 +8,24 @@ mod restarted;
 mod status;
 
 use super::args::alloc::AllocCommand;
-use super::asking::{Stop, ended};
-use super::client::shapes::Alloc;
+use super::asking::Stop;
 use super::exit::Exit;
 use super::terminal::{Terminal, one_line};
+use ostler_wire::Alloc;
 
 /// Do what is asked about allocations.
-pub(super) async fn run(command: &AllocCommand, verbose: bool, terminal: &Terminal) -> Exit {
-    let result = match command {
+pub(super) async fn run(
+    command: &AllocCommand,
+    verbose: bool,
+    terminal: &Terminal,
+) -> Result<Exit, Stop> {
+    match command {
         AllocCommand::Status(args) => status::status(args, verbose, terminal).await,
         AllocCommand::Logs(args) => logs::logs(args, terminal).await,
         AllocCommand::Stop(args) => act::stop(args).await,
         AllocCommand::Restart(args) => act::restart(args).await,
         AllocCommand::Signal(args) => act::signal(args).await,
-    };
-    ended(result, terminal)
+    }
 }
 
 /// The task that is meant: one the allocation has. `given` by place or as an option.
@@ -40,6 +43,6 @@ fn task<'a>(alloc: &Alloc, given: Option<&'a str>) -> Result<Option<&'a str>, St
 }
 
 fn tasks(alloc: &Alloc) -> String {
-    let names: Vec<&str> = alloc.task_states.keys().map(String::as_str).collect();
+    let names: Vec<&str> = alloc.task_states.keys().map(|name| &**name).collect();
     one_line(&names.join(", "))
 }

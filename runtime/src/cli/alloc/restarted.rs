@@ -9,8 +9,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::client::shapes::Alloc;
 use ostler_model::task::TaskStatus;
+use ostler_wire::Alloc;
 
 /// How far the restart is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,18 +32,18 @@ impl Asked {
     /// whatever had been started (poststop tasks have not).
     pub(super) fn of(before: &Alloc, task: Option<&str>, all: bool) -> Self {
         let meant = before.task_states.iter().filter(|(name, state)| match task {
-            Some(task) => name.as_str() == task,
+            Some(task) => *name == task,
             None if all => state.started_at.is_some(),
             None => state.state == TaskStatus::Running,
         });
-        Self(meant.map(|(name, state)| (name.clone(), state.restarts)).collect())
+        Self(meant.map(|(name, state)| (name.to_string(), state.restarts)).collect())
     }
 
     /// How far it is with the allocation as it is now.
     pub(super) fn look(&self, now: &Alloc) -> Progress {
         let anew = |(task, before): (&String, &u64)| {
             now.task_states
-                .get(task)
+                .get(task.as_str())
                 .is_some_and(|state| state.restarts > *before && state.state != TaskStatus::Pending)
         };
         if self.0.iter().all(anew) {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     /// Tasks by name, state and restarts; those that are pending at 0 never started.
-    fn alloc(status: &str, tasks: &[(&str, &str, u64)]) -> Alloc {
+    fn alloc(status: &str, tasks: &[(&str, &str, u64)]) -> Alloc<'static> {
         let states = tasks.iter().map(|(name, state, restarts)| {
             let started = (*state != "pending" || *restarts > 0).then_some("2026-01-02T03:04:05Z");
             let state = json!({"State": state, "Restarts": restarts, "StartedAt": started});

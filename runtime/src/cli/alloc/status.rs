@@ -7,19 +7,18 @@ use serde_json::{Value, json};
 use super::super::args::alloc::AllocStatusArgs;
 use super::super::asking::{self, Stop, ago};
 use super::super::client::Client;
-use super::super::client::shapes::{
-    Alloc, Lifecycle, Port, ResourceUsage, TaskGiven, TaskState, Usage,
-};
 use super::super::exit::Exit;
-use super::super::output::{self, headline, size, table};
+use super::super::output::{self, section, size, table};
 use super::super::stat_values;
 use super::super::terminal::{Terminal, one_line};
 use ostler_model::clock::Clock;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::MIB;
-use ostler_model::stats::StatValue;
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
+use ostler_wire::{
+    Alloc, AllocUsage, Lifecycle, PortMapping, ResourceUsage, TaskResources, TaskState,
+};
 
 /// How times and ids are shown.
 #[derive(Clone, Copy)]
@@ -82,7 +81,7 @@ fn list_text(allocs: &mut [Alloc], look: Look) -> String {
         let restarts: u64 = alloc.task_states.values().map(|task| task.restarts).sum();
         [
             look.id(alloc.id),
-            alloc.name.clone(),
+            alloc.name.to_string(),
             alloc.version().to_string(),
             alloc.desired().to_owned(),
             alloc.client_status.to_string(),
@@ -122,7 +121,7 @@ async fn one(client: &Client, id: AllocId, args: &AllocStatusArgs, look: Look) -
         return Ok(output::print_json(&alloc, &look.terminal)?);
     }
     let alloc: Alloc = client.get(&path).await?;
-    let usage: Option<Usage> = match args.stats {
+    let usage: Option<AllocUsage> = match args.stats {
         true => Some(client.get(&stats).await?),
         false => None,
     };
@@ -139,11 +138,7 @@ async fn one(client: &Client, id: AllocId, args: &AllocStatusArgs, look: Look) -
 
 fn facts(alloc: &Alloc, look: Look) -> String {
     let mut text = String::new();
-    let mut line = |name: &str, value: &str| {
-        if !value.is_empty() {
-            let _ = writeln!(text, "{name:<12}{}", one_line(value));
-        }
-    };
+    let mut line = |name: &str, value: &str| output::fact(&mut text, 12, name, value);
     let with = |word: &str, why: &str| match why {
         "" => word.to_owned(),
         why => format!("{word}: {why}"),
@@ -157,38 +152,35 @@ fn facts(alloc: &Alloc, look: Look) -> String {
     line("health", health(alloc));
     line("created", &look.time(alloc.create_time));
     line("modified", &look.time(alloc.modify_time));
-    line("replaces", alloc.previous_allocation.as_deref().unwrap_or_default());
+    line("replaces", alloc.previous_allocation.iter().flatten().next().map_or("", |id| id));
     if let Some(given) = alloc.allocated_resources.as_ref().filter(|g| g.shared.disk_mib > 0) {
         line("disk", &format!("{} MiB", given.shared.disk_mib));
     }
     text
 }
 
-fn section(title: &str, look: Look) -> String {
-    format!("\n{}\n", headline(title, &look.terminal))
-}
-
 fn ports(alloc: &Alloc, look: Look) -> String {
-    let ports: &[Port] =
+    let ports: &[PortMapping] =
         alloc.allocated_resources.as_ref().map_or(&[], |given| &given.shared.ports);
     if ports.is_empty() {
         return String::new();
     }
     let rows = ports.iter().map(|port| {
         let to = if port.to == 0 { String::new() } else { port.to.to_string() };
-        [port.label.clone(), format!("{}:{}", port.host_ip, port.value), to]
+        [port.label.to_string(), format!("{}:{}", port.host_ip, port.value), to]
     });
-    section("ports", look) + &table(["LABEL", "ADDRESS", "TO"], rows, &look.terminal)
+    let ports = table(["LABEL", "ADDRESS", "TO"], rows, &look.terminal);
+    section("ports", &ports, &look.terminal)
 }
 
 fn tasks(alloc: &Alloc, look: Look) -> String {
     if alloc.task_states.is_empty() {
-        return section("tasks", look) + "none yet\n";
+        return section("tasks", "none yet\n", &look.terminal);
     }
     let rows = alloc.task_states.iter().map(|(name, state)| {
         let given = given(alloc, name);
         [
-            name.clone(),
+            name.to_string(),
             lifecycle(alloc, name),
             task_status(state).to_owned(),
             state.restarts.to_string(),
@@ -210,10 +202,10 @@ fn tasks(alloc: &Alloc, look: Look) -> String {
         "CPU",
         "MEMORY",
     ];
-    section("tasks", look) + &table(header, rows, &look.terminal)
+    section("tasks", &table(header, rows, &look.terminal), &look.terminal)
 }
 
-fn given<'a>(alloc: &'a Alloc, task: &str) -> Option<&'a TaskGiven> {
+fn given<'a>(alloc: &'a Alloc<'_>, task: &str) -> Option<&'a TaskResources<'a>> {
     alloc.allocated_resources.as_ref()?.tasks.get(task)
 }
 
@@ -221,7 +213,7 @@ fn lifecycle(alloc: &Alloc, task: &str) -> String {
     let of = alloc.allocated_resources.as_ref().and_then(|given| given.task_lifecycles.get(task));
     match of {
         Some(Some(Lifecycle { hook, sidecar: true })) => format!("{hook} sidecar"),
-        Some(Some(Lifecycle { hook, sidecar: false })) => hook.clone(),
+        Some(Some(Lifecycle { hook, sidecar: false })) => hook.to_string(),
         _ => "main".to_owned(),
     }
 }
@@ -247,14 +239,14 @@ fn moment(text: Option<&str>) -> String {
     }
 }
 
-fn usages(alloc: &Alloc, usage: &Usage, look: Look) -> String {
-    let mut text = section("in use", look);
+fn usages(alloc: &Alloc, usage: &AllocUsage, look: Look) -> String {
+    let mut text = section("in use", "", &look.terminal);
     if usage.tasks.is_empty() {
         return text + "nothing is measured: no task runs, or its driver does not measure\n";
     }
     let rows = usage.tasks.iter().map(|(name, usage)| {
         let (cpu, memory) = measured(&usage.resource_usage, given(alloc, name));
-        [name.clone(), cpu, memory]
+        [name.to_string(), cpu, memory]
     });
     text.push_str(&table(["TASK", "CPU", "MEMORY"], rows, &look.terminal));
     text.push_str(&measured_devices(usage, look));
@@ -262,7 +254,7 @@ fn usages(alloc: &Alloc, usage: &Usage, look: Look) -> String {
 }
 
 /// What the devices of each task measure; with --verbose everything, else the one number each.
-fn measured_devices(usage: &Usage, look: Look) -> String {
+fn measured_devices(usage: &AllocUsage, look: Look) -> String {
     let mut rows = Vec::new();
     for (task, usage) in &usage.tasks {
         for group in &usage.resource_usage.device_stats {
@@ -270,12 +262,12 @@ fn measured_devices(usage: &Usage, look: Look) -> String {
             for (id, instance) in &group.instance_stats {
                 let mut row = |name: &str, value: String| {
                     let stale = stale.clone().unwrap_or_default();
-                    rows.push([task.clone(), group.group(), id.clone(), name.into(), value, stale]);
+                    let (task, id) = (task.to_string(), id.to_string());
+                    rows.push([task, group.group(), id, name.into(), value, stale]);
                 };
-                let summary = instance.summary.clone().map(StatValue::from);
-                row("summary", stat_values::value(summary.as_ref()));
+                row("summary", stat_values::value(instance.summary.as_ref()));
                 if look.verbose {
-                    for [name, value] in stat_values::rows(&instance.stats.clone().into()) {
+                    for [name, value] in stat_values::rows(&instance.stats) {
                         row(&name, value);
                     }
                 }
@@ -286,11 +278,11 @@ fn measured_devices(usage: &Usage, look: Look) -> String {
         return String::new();
     }
     let header = ["TASK", "GROUP", "DEVICE", "MEASURED", "VALUE", ""];
-    section("devices in use", look) + &table(header, rows, &look.terminal)
+    section("devices in use", &table(header, rows, &look.terminal), &look.terminal)
 }
 
 /// What is not measured is not shown as zero.
-fn measured(usage: &ResourceUsage, given: Option<&TaskGiven>) -> (String, String) {
+fn measured(usage: &ResourceUsage, given: Option<&TaskResources>) -> (String, String) {
     let (cpu, memory) = (&usage.cpu_stats, &usage.memory_stats);
     let cpu = match (cpu.measured.is_empty(), given) {
         (true, _) => "not measured".to_owned(),
@@ -315,30 +307,34 @@ fn devices(alloc: &Alloc, look: Look) -> String {
     let rows: Vec<[String; 3]> = given
         .tasks
         .iter()
-        .flat_map(|(task, given)| given.devices.iter().map(move |devices| (task, devices)))
+        .flat_map(|(task, given)| {
+            given.devices.iter().flatten().map(move |devices| (task, devices))
+        })
         .map(|(task, devices)| {
             let group = format!("{}/{}/{}", devices.vendor, devices.kind, devices.name);
-            [task.clone(), group, devices.ids.join(", ")]
+            [task.to_string(), group, devices.ids.join(", ")]
         })
         .collect();
     if rows.is_empty() {
         return String::new();
     }
-    section("devices", look) + &table(["TASK", "GROUP", "INSTANCES"], rows, &look.terminal)
+    let devices = table(["TASK", "GROUP", "INSTANCES"], rows, &look.terminal);
+    section("devices", &devices, &look.terminal)
 }
 
 fn events(alloc: &Alloc, look: Look) -> String {
     let mut text = String::new();
     for (task, state) in &alloc.task_states {
-        text.push_str(&section(&format!("events of {}", one_line(task)), look));
+        let title = format!("events of {}", one_line(task));
+        text.push_str(&section(&title, "", &look.terminal));
         let kept = u64::try_from(state.events.len()).unwrap_or(u64::MAX);
         if state.events_total > kept {
             let _ = writeln!(text, "({} older ones are not kept)", state.events_total - kept);
         }
         let rows = state.events.iter().map(|event| {
             let fails = if event.fails_task { "fails the task" } else { "" };
-            let message = event.display_message.clone();
-            [event.time.to_string(), event.kind.clone(), message, fails.to_owned()]
+            let (kind, message) = (event.kind.to_string(), event.display_message.to_string());
+            [event.time.to_string(), kind, message, fails.to_owned()]
         });
         text.push_str(&table(["TIME", "EVENT", "MESSAGE", ""], rows, &look.terminal));
     }

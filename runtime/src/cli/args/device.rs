@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::AgentArgs;
-use super::client::examples;
+use super::client::{AddressArgs, examples};
 
 /// Commands on devices.
 #[derive(Debug, Subcommand)]
@@ -74,4 +74,11 @@ pub(in crate::cli) struct OfAgent {
 
     #[command(flatten)]
     pub agent: AgentArgs,
+}
+
+impl OfAgent {
+    /// Where an agent that runs is.
+    pub(in crate::cli) fn at(&self) -> AddressArgs {
+        AddressArgs { address: self.address.clone(), data_dir: self.agent.data_dir.clone() }
+    }
 }

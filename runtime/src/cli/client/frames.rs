@@ -4,12 +4,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use serde::Deserialize;
 use tokio::task::JoinSet;
 
 use super::{Asked, ClientError, Trouble};
 use ostler_model::clock;
 use ostler_model::limits::{CLIENT_FRAME_BYTES_MAX, CLIENT_SILENCE_MAX};
+use ostler_wire as wire;
 
 /// A piece of a file. An empty one is a sign of life.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,15 +22,6 @@ pub(in crate::cli) struct Frame {
     pub offset: u64,
     /// Bytes lost before them.
     pub skipped: u64,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct Raw {
-    data: Option<String>,
-    file: String,
-    offset: u64,
-    skipped: u64,
 }
 
 /// A stream of frames.
@@ -78,7 +69,7 @@ fn cut_off() -> serde_json::Error {
 
 /// Take the first frame off `bytes`; none while it is not whole.
 fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<Frame>, Trouble> {
-    let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<Raw>();
+    let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<wire::Frame<'_>>();
     let raw = match values.next() {
         None => {
             bytes.clear();
@@ -97,10 +88,10 @@ fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<Frame>, Trouble> {
     };
     let taken = values.byte_offset();
     bytes.drain(..taken);
-    let data = STANDARD.decode(raw.data.unwrap_or_default());
+    let data = STANDARD.decode(&*raw.data);
     let data = data
         .map_err(|error| Trouble::Answer(<serde_json::Error as serde::de::Error>::custom(error)))?;
-    Ok(Some(Frame { data, file: raw.file, offset: raw.offset, skipped: raw.skipped }))
+    Ok(Some(Frame { data, file: raw.file.into_owned(), offset: raw.offset, skipped: raw.skipped }))
 }
 
 #[cfg(test)]

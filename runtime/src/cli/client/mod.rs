@@ -1,19 +1,16 @@
 //! The agent's API, asked over its unix socket.
 //!
 //! ```text
-//! address ─► Client ─ connect ─ request ─► head ─┬─► body, bounded, in time ─► shapes
+//! address ─► Client ─ connect ─ request ─► head ─┬─► body, bounded, in time ─► ostler_wire
 //!                │        one connection each    └─► Frames: a stream, never silent for long
 //!                └── no agent, refused, broken ─► ClientError ─► Exit
 //! ```
-//! What arrives is bounded and read into [`shapes`] before anything is shown of it; who shows it
+//! What arrives is bounded and read into types before anything is shown of it; who shows it
 //! escapes it as any text of others.
 
 pub(super) mod address;
-pub(super) mod device_shapes;
 mod error;
 mod frames;
-pub(super) mod host_shapes;
-pub(super) mod shapes;
 
 use std::io::{ErrorKind, IsTerminal as _};
 use std::path::{Path, PathBuf};
@@ -30,6 +27,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 
+use super::asking::Stop;
 use super::output;
 use super::terminal::plain;
 use crate::agent::{Agent, Holder};
@@ -87,7 +85,7 @@ impl Client {
 
     /// Read something once it is newer than `index` (0: at once), and its index. An answer that is
     /// no newer comes when nothing changed for a while.
-    pub(super) async fn get_after<T: DeserializeOwned>(
+    async fn get_after<T: DeserializeOwned>(
         &self,
         path: &str,
         index: u64,
@@ -96,6 +94,23 @@ impl Client {
         let wait = CLIENT_WAIT.as_secs();
         let path = format!("{path}{mark}index={index}&wait={wait}s");
         self.ask(Method::GET, &path, Bytes::new(), CLIENT_WAIT + CLIENT_WAIT / 16).await
+    }
+
+    /// Look at something, and again after each change, until `look` says what came of it.
+    pub(super) async fn watch<T: DeserializeOwned, R>(
+        &self,
+        path: &str,
+        mut look: impl AsyncFnMut(T) -> Result<Option<R>, Stop>,
+    ) -> Result<R, Stop> {
+        let mut index = 0;
+        loop {
+            let (found, seen) = self.get_after(path, index).await?;
+            if let Some(came) = look(found).await? {
+                return Ok(came);
+            }
+            // An index that goes back is another agent's: begin anew.
+            index = if seen < index { 0 } else { seen };
+        }
     }
 
     /// Change something.

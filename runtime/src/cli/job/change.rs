@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use super::super::args::job::JobStopArgs;
 use super::super::asking::{self, Stop, until_interrupted};
-use super::super::client::shapes::{Alloc, Stopped};
 use super::super::client::{Client, segment};
 use super::super::exit::Exit;
 use super::super::output::say;
-use super::super::terminal::{Terminal, one_line};
+use super::super::terminal::one_line;
 use ostler_model::ids::AllocId;
+use ostler_wire::{Alloc, Deregistered};
 
 /// Stop a job, and wait for its end.
-pub(super) async fn stop(args: &JobStopArgs, _terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn stop(args: &JobStopArgs) -> Result<Exit, Stop> {
     let client = asking::connect(&args.agent)?;
     let job = asking::find_job(&client, &args.job).await?;
     let path = format!("/v1/job/{}", segment(&job));
@@ -20,7 +20,7 @@ pub(super) async fn stop(args: &JobStopArgs, _terminal: &Terminal) -> Result<Exi
     let asked = format!("{path}?purge={purge}&no_shutdown_delay={hurry}");
     // Before it is told: what is over quickly is over when the answer comes.
     let live = live_of(&client.get::<Vec<Alloc>>(&format!("{path}/allocations")).await?);
-    let stopped: Stopped = client.delete(&asked).await?;
+    let stopped: Deregistered = client.delete(&asked).await?;
     let shown = one_line(&job);
     say(&format!("job {shown} is stopping"));
     if let Some(warning) = &stopped.warnings {
@@ -40,7 +40,7 @@ fn tell_undead(alloc: &Alloc, told: &mut BTreeSet<(AllocId, String)>) {
     for (task, state) in &alloc.task_states {
         let last = state.events.iter().rev().find(|event| event.kind == "Killing");
         let undead = last.filter(|event| event.details.contains_key("kill_error"));
-        if let Some(event) = undead.filter(|_| told.insert((alloc.id, task.clone()))) {
+        if let Some(event) = undead.filter(|_| told.insert((alloc.id, task.to_string()))) {
             let (short, why) = (alloc.id.short(), one_line(&event.display_message));
             say(&format!("allocation {short}, task {}: {why}", one_line(task)));
         }
@@ -53,11 +53,8 @@ fn live_of(allocs: &[Alloc]) -> Vec<AllocId> {
 
 /// Wait until every allocation of the job is over or gone; says which of those that were `live` is.
 async fn over(client: &Client, job: &str, mut live: Vec<AllocId>) -> Result<(), Stop> {
-    let path = format!("{job}/allocations");
-    let mut index = 0;
     let mut told = BTreeSet::new();
-    loop {
-        let (allocs, seen): (Vec<Alloc>, u64) = client.get_after(&path, index).await?;
+    let look = async |allocs: Vec<Alloc<'static>>| {
         for alloc in allocs.iter().filter(|alloc| !alloc.over()) {
             tell_undead(alloc, &mut told);
         }
@@ -67,10 +64,7 @@ async fn over(client: &Client, job: &str, mut live: Vec<AllocId>) -> Result<(), 
             say(&format!("allocation {short} of {name} is {status}: {why}"));
         }
         live = live_of(&allocs);
-        if live.is_empty() {
-            return Ok(());
-        }
-        // An index that goes back is another agent's: begin anew.
-        index = if seen < index { 0 } else { seen };
-    }
+        Ok(live.is_empty().then_some(()))
+    };
+    client.watch(&format!("{job}/allocations"), look).await
 }

@@ -8,37 +8,50 @@ mod status;
 mod validate;
 mod watch;
 
-use serde_json::json;
+use serde_json::Value;
 
 use super::args::job::JobCommand;
-use super::asking::{Stop, ended};
-use super::client::shapes::Validated;
+use super::asking::Stop;
 use super::client::{Client, ClientError};
 use super::exit::Exit;
-use super::input::{self, JobInput};
+use super::input::{self, InputError, JobInput};
 use super::output;
 use super::terminal::Terminal;
+use crate::agent::ConfigProblem;
 use ostler_jobspec::nomad_json;
+use ostler_model::job::Job;
+use ostler_wire::{JobRequest, Validated};
 
 /// Do what is asked about jobs.
-pub(super) async fn run(command: &JobCommand, terminal: &Terminal) -> Exit {
+pub(super) async fn run(command: &JobCommand, terminal: &Terminal) -> Result<Exit, Stop> {
     match command {
-        JobCommand::Run(args) => ended(run::run(args, terminal).await, terminal),
-        JobCommand::Stop(args) => ended(change::stop(args, terminal).await, terminal),
-        JobCommand::Status(args) => ended(status::status(args, terminal).await, terminal),
-        JobCommand::Plan(args) => ended(plan::plan(args, terminal).await, terminal),
-        JobCommand::Validate(args) => validate::validate(args, terminal).await,
+        JobCommand::Run(args) => run::run(args, terminal).await,
+        JobCommand::Stop(args) => change::stop(args).await,
+        JobCommand::Status(args) => status::status(args, terminal).await,
+        JobCommand::Plan(args) => plan::plan(args, terminal).await,
+        JobCommand::Validate(args) => Ok(validate::validate(args, terminal).await),
     }
 }
 
 /// Read a job file; says everything that is wrong with it, and what of it is not done.
-fn read(file: &std::path::Path, terminal: &Terminal) -> Result<JobInput, Exit> {
-    let job = input::job(file).map_err(|error| {
-        output::input_error(terminal, &error);
-        Exit::Input
-    })?;
+fn read(file: &std::path::Path, terminal: &Terminal) -> Result<JobInput, InputError> {
+    let job = input::job(file)?;
     output::job_warnings(terminal, &job);
     Ok(job)
+}
+
+/// What asks something of a job.
+fn request(job: &Job) -> JobRequest<Value> {
+    JobRequest { job: nomad_json(job), ..JobRequest::default() }
+}
+
+/// What is wrong with the tasks' configurations.
+fn problems(checked: Validated) -> Vec<ConfigProblem> {
+    let problem = |wrong| {
+        let ostler_wire::ConfigProblem { group, task, path, message, suggestion } = wrong;
+        ConfigProblem { group, task, path, message, suggestion }
+    };
+    checked.config_problems.into_iter().map(problem).collect()
 }
 
 /// The answer to a job that was sent. Where the agent finds the job itself wrong it is asked what in
@@ -47,19 +60,16 @@ async fn told<T>(
     answer: Result<T, ClientError>,
     client: &Client,
     job: &JobInput,
-    terminal: &Terminal,
 ) -> Result<T, Stop> {
     let error = match answer {
         Ok(answer) => return Ok(answer),
         Err(error) if error.exit() == Exit::Input => error,
         Err(error) => return Err(error.into()),
     };
-    let body = json!({ "Job": nomad_json(job.job()) });
-    let checked: Result<Validated, _> = client.put("/v1/validate/job", &body).await;
-    let problems = checked.map(|checked| checked.problems()).unwrap_or_default();
+    let checked = client.put("/v1/validate/job", &request(job.job())).await;
+    let problems = checked.map(problems).unwrap_or_default();
     if problems.is_empty() {
         return Err(error.into());
     }
-    output::input_error(terminal, &job.refused(&problems));
-    Err(Stop::Exit(Exit::Input))
+    Err(job.refused(&problems).into())
 }

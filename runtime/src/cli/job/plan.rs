@@ -3,17 +3,20 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::super::args::job::JobPlanArgs;
 use super::super::asking::{self, Stop};
 use super::super::client::segment;
-use super::super::client::shapes::Plan;
 use super::super::exit::Exit;
-use super::super::output::{self, headline, table};
+use super::super::output::{self, table};
 use super::super::terminal::{Terminal, one_line, plain};
 use super::plan_devices;
-use ostler_jobspec::nomad_json;
+use crate::agent::DeviceExplanation;
+use ostler_wire::JobRequest;
+
+/// What the agent says of a plan.
+type Plan<'a> = ostler_wire::Plan<'a, Vec<DeviceExplanation>>;
 
 /// Say what a job file would change.
 pub(super) async fn plan(args: &JobPlanArgs, terminal: &Terminal) -> Result<Exit, Stop> {
@@ -21,15 +24,13 @@ pub(super) async fn plan(args: &JobPlanArgs, terminal: &Terminal) -> Result<Exit
     let input = super::read(&args.file, terminal)?;
     let job = input.job();
     let path = format!("/v1/job/{}/plan", segment(job.id.as_str()));
-    let body = json!({ "Job": nomad_json(job), "Diff": true });
+    let body = JobRequest { diff: Some(true), ..super::request(job) };
     let answer: Result<Value, _> = client.put(&path, &body).await;
-    let answer = super::told(answer, &client, &input, terminal).await?;
+    let answer = super::told(answer, &client, &input).await?;
     let plan: Plan = serde_json::from_value(answer.clone())
         .map_err(|error| Stop::Cannot(format!("the agent's plan cannot be read: {error}")))?;
-    match args.json {
-        true => output::print_json(&answer, terminal)?,
-        false => output::print(&text(job.id.as_str(), &args.file, &plan, terminal), terminal)?,
-    }
+    let text = || text(job.id.as_str(), &args.file, &plan, terminal);
+    output::show(args.json, &answer, text, terminal)?;
     Ok(exit(&plan))
 }
 
@@ -47,12 +48,11 @@ fn text(job: &str, file: &Path, plan: &Plan, terminal: &Terminal) -> String {
     let mut text = String::new();
     let state = if plan.job_modify_index == 0 { "new" } else { "known" };
     let _ = writeln!(text, "job {} ({state})", one_line(job));
-    let section = |text: &mut String, title: &str| {
-        let _ = writeln!(text, "\n{}", headline(title, terminal));
-    };
+    let section =
+        |text: &mut String, title: &str| text.push_str(&output::section(title, "", terminal));
     if !plan.changes.is_empty() {
         section(&mut text, "what differs");
-        for change in &plan.changes {
+        for change in plan.changes.iter() {
             let _ = writeln!(text, "  {}", one_line(change));
         }
     }
@@ -66,7 +66,7 @@ fn text(job: &str, file: &Path, plan: &Plan, terminal: &Terminal) -> String {
             group.ignore,
         ];
         let [place, in_place, destructive, stop, ignore] = counts.map(|count| count.to_string());
-        [name.clone(), place, in_place, destructive, stop, ignore]
+        [name.to_string(), place, in_place, destructive, stop, ignore]
     });
     let header = ["GROUP", "NEW", "IN PLACE", "REPLACED", "STOPPED", "UNCHANGED"];
     text.push_str(&table(header, rows, terminal));
@@ -102,9 +102,11 @@ fn text(job: &str, file: &Path, plan: &Plan, terminal: &Terminal) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
+    use serde_json::json;
+
     use super::*;
 
-    fn plan(value: Value) -> Plan {
+    fn plan(value: Value) -> Plan<'static> {
         serde_json::from_value(value).unwrap()
     }
 

@@ -11,20 +11,19 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use serde_json::json;
 
 use super::super::args::job::JobRunArgs;
 use super::super::asking::{self, Stop, until_interrupted};
-use super::super::client::shapes::{Alloc, Job, Registered};
 use super::super::client::{Client, ClientError, segment};
 use super::super::exit::Exit;
 use super::super::input::JobInput;
 use super::super::output::{self, say, warning};
 use super::super::terminal::{Terminal, one_line};
 use super::watch::{Verdict, Watch};
-use ostler_jobspec::{Diagnostic, nomad_json};
+use ostler_jobspec::FileDiagnostic;
 use ostler_model::ids::AllocId;
 use ostler_model::job::{self, HealthCheck};
+use ostler_wire::{Alloc, Job, JobRequest, Registered};
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -36,7 +35,7 @@ struct Outcome<'a> {
     updated: &'a [AllocId],
     stopped: &'a [AllocId],
     /// What the file asks for that is not done, with the places.
-    warnings: &'a [Diagnostic],
+    warnings: &'a [FileDiagnostic],
     /// What else the agent has to say.
     agent_warnings: &'a [String],
     /// `taken` with `--detach`, else `runs`, `waits`, `failed`, `unhealthy` or `overtaken`.
@@ -49,7 +48,7 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
     let input = super::read(&args.file, terminal)?;
     let job = input.job();
     let answer = register(&client, job, args.check_index).await;
-    let registered = super::told(answer, &client, &input, terminal).await?;
+    let registered = super::told(answer, &client, &input).await?;
     if !registered.told().is_empty() {
         warning(terminal, &registered.told());
     }
@@ -74,35 +73,26 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
         tell(args, &input, &registered, outcome, terminal)?;
         return Ok(exit);
     }
-    match verdict {
-        Verdict::Runs | Verdict::Going => say(&format!("job {} runs", job.id)),
-        Verdict::Overtaken(how) => output::error(terminal, &format!("{how} while it was followed")),
-        Verdict::Waits => output::error(
-            terminal,
-            &format!(
-                "job {} is taken and does not fit on the node now: what waits starts by itself when \
-                 it does; see `ostler job status {}`",
-                job.id, job.id
-            ),
+    let id = &job.id;
+    let message = match verdict {
+        Verdict::Runs | Verdict::Going => {
+            say(&format!("job {id} runs"));
+            return Ok(exit);
+        }
+        Verdict::Overtaken(how) => format!("{how} while it was followed"),
+        Verdict::Waits => format!(
+            "job {id} is taken and does not fit on the node now: what waits starts by itself when it \
+             does; see `ostler job status {id}`"
         ),
-        Verdict::Unhealthy => output::error(
-            terminal,
-            &format!(
-                "an allocation of job {} was judged unhealthy; see `ostler alloc status ID`",
-                job.id
-            ),
+        Verdict::Unhealthy => {
+            format!("an allocation of job {id} was judged unhealthy; see `ostler alloc status ID`")
+        }
+        Verdict::Failed => format!(
+            "an allocation of job {id} failed{}; see `ostler alloc status ID`, `ostler alloc logs ID`",
+            why.map(|why| format!(": {why}")).unwrap_or_default()
         ),
-        Verdict::Failed => output::error(
-            terminal,
-            &format!(
-                "an allocation of job {} failed{}; see `ostler alloc status ID`, \
-                 `ostler alloc logs ID`",
-                job.id,
-                why.map(|why| format!(": {why}")).unwrap_or_default()
-            ),
-        ),
-    }
-    Ok(exit)
+    };
+    Err(Stop::Failed(message, exit))
 }
 
 async fn register(
@@ -110,11 +100,10 @@ async fn register(
     job: &job::Job,
     check_index: Option<u64>,
 ) -> Result<Registered, ClientError> {
-    let body = match check_index {
-        None => json!({ "Job": nomad_json(job) }),
-        Some(index) => {
-            json!({ "Job": nomad_json(job), "EnforceIndex": true, "JobModifyIndex": index })
-        }
+    let body = JobRequest {
+        enforce_index: check_index.map(|_| true),
+        job_modify_index: check_index,
+        ..super::request(job)
     };
     client.put("/v1/jobs", &body).await
 }
@@ -183,28 +172,19 @@ async fn follow(
     let effects = &registered.registered;
     let mut watch = Watch::new(effects.version, effects.placed.clone(), judged(job));
     let path = format!("/v1/job/{}", segment(job.id.as_str()));
-    let mut index = 0;
-    loop {
-        // Its index covers its allocations. What changes between the two answers wakes the next.
-        let (now, seen): (Job, u64) = match client.get_after(&path, index).await {
-            Ok(answer) => answer,
-            Err(error) if error.not_found() => {
-                return Ok((Verdict::Overtaken("the job was purged".to_owned()), None));
-            }
-            Err(error) => return Err(error.into()),
-        };
+    // The index of a job covers its allocations. What changes between the two answers wakes the next.
+    let look = async |now: Job<'static>| {
         let allocs: Vec<Alloc> = client.get(&format!("{path}/allocations")).await?;
         let (news, verdict) = watch.look(&now, &allocs);
-        if !quiet {
-            for line in news {
-                say(&one_line(&line));
-            }
+        for line in news.iter().filter(|_| !quiet) {
+            say(&one_line(line));
         }
-        if verdict != Verdict::Going {
-            let why = watch.why_failed(&allocs);
-            return Ok((verdict, why));
+        Ok((verdict != Verdict::Going).then(|| (verdict, watch.why_failed(&allocs))))
+    };
+    match client.watch(&path, look).await {
+        Err(Stop::Client(error)) if error.not_found() => {
+            Ok((Verdict::Overtaken("the job was purged".to_owned()), None))
         }
-        // An index that goes back is another agent's: begin anew.
-        index = if seen < index { 0 } else { seen };
+        other => other,
     }
 }

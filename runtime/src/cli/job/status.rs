@@ -2,18 +2,19 @@
 
 use std::fmt::Write as _;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::args::job::JobStatusArgs;
 use super::super::asking::{self, Stop, ago};
-use super::super::client::shapes::{Alloc, GroupSummary, Job, JobStub, JobSummary, JobsDir};
 use super::super::client::{Client, segment};
 use super::super::exit::Exit;
-use super::super::output::{self, headline, table};
-use super::super::terminal::{Terminal, one_line};
+use super::super::output::{self, section, table};
+use super::super::terminal::Terminal;
 use ostler_model::clock::Clock;
 use ostler_model::saved::JobOrigin;
 use ostler_model::time::Timestamp;
+use ostler_wire::{Alloc, GroupSummary, Job, JobStub, JobSummary};
 
 /// List jobs, or show one.
 pub(super) async fn status(args: &JobStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {
@@ -27,6 +28,14 @@ pub(super) async fn status(args: &JobStatusArgs, terminal: &Terminal) -> Result<
     }
     warn_of_jobs_dir(&client, terminal).await;
     Ok(Exit::Success)
+}
+
+/// What is wrong with the jobs directory.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct JobsDir {
+    /// As a whole.
+    problem: Option<String>,
 }
 
 /// Say what is wrong with the jobs directory as a whole: jobs may not be what its files say.
@@ -53,10 +62,11 @@ fn list_text(jobs: &[JobStub], now: Timestamp, terminal: &Terminal) -> String {
         return "no jobs\n".to_owned();
     }
     let rows = jobs.iter().map(|job| {
-        let GroupSummary { queued, starting, running, failed, complete } = job.job_summary.total();
+        let GroupSummary { queued, starting, running, failed, complete, lost: _ } =
+            job.job_summary.total();
         [
-            job.id.clone(),
-            job.kind.clone(),
+            job.id.to_string(),
+            job.kind.to_string(),
             job.priority.to_string(),
             state(&job.status, job.stop),
             running.to_string(),
@@ -64,7 +74,7 @@ fn list_text(jobs: &[JobStub], now: Timestamp, terminal: &Terminal) -> String {
             failed.to_string(),
             complete.to_string(),
             ago(job.submit_time, now),
-            job.status_description.clone(),
+            job.status_description.to_string(),
         ]
     });
     let header = [
@@ -104,7 +114,7 @@ async fn one(
     let mut allocs: Vec<Alloc> = client.get(&allocations).await?;
     let all = allocs.len();
     if !args.all_allocs {
-        allocs.retain(|alloc| alloc.version() == job.version || !alloc.over());
+        allocs.retain(|alloc| alloc.version() == job.facts.version || !alloc.over());
     }
     let hidden = all - allocs.len();
     let now = Clock::system().now();
@@ -115,39 +125,36 @@ async fn one(
 
 fn job_text(job: &Job, summary: &JobSummary, terminal: &Terminal) -> String {
     let mut text = String::new();
-    let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:<13}{}", one_line(&value));
-    };
-    line("job", job.id.clone());
-    if job.name != job.id && !job.name.is_empty() {
-        line("name", job.name.clone());
+    let mut line = |name: &str, value: &str| output::fact(&mut text, 13, name, value);
+    let facts = &job.facts;
+    line("job", &job.id);
+    if job.name != job.id {
+        line("name", &job.name);
     }
-    line("type", job.kind.clone());
-    line("priority", job.priority.to_string());
-    line("data centers", job.datacenters.join(", "));
-    line("namespace", job.namespace.clone());
-    line("status", state(&job.status, job.stop));
-    if !job.status_description.is_empty() {
-        line("waits for", job.status_description.clone());
+    line("type", &job.kind);
+    line("priority", &job.priority.to_string());
+    line("data centers", &job.datacenters.join(", "));
+    line("namespace", &job.namespace);
+    line("status", &state(&facts.status, facts.stop));
+    line("waits for", &facts.status_description);
+    let (version, index) = (facts.version, facts.job_modify_index);
+    line("version", &format!("{version} (job modify index {index})"));
+    line("submitted", &facts.submit_time.to_string());
+    if let Some(JobOrigin::File(path)) = &facts.origin {
+        line("given by", &format!("the file {}", path.display()));
     }
-    line("version", format!("{} (job modify index {})", job.version, job.job_modify_index));
-    line("submitted", job.submit_time.to_string());
-    if let Some(JobOrigin::File(path)) = &job.origin {
-        line("given by", format!("the file {}", path.display()));
-    }
-    let _ = write!(text, "\n{}\n", headline("groups", terminal));
     let rows = summary.summary.iter().map(|(name, group)| {
-        let GroupSummary { queued, starting, running, failed, complete } = *group;
+        let GroupSummary { queued, starting, running, failed, complete, lost: _ } = *group;
         let counts = [queued, starting, running, failed, complete].map(|count| count.to_string());
         let [queued, starting, running, failed, complete] = counts;
-        [name.clone(), queued, starting, running, failed, complete]
+        [name.to_string(), queued, starting, running, failed, complete]
     });
     let header = ["GROUP", "QUEUED", "STARTING", "RUNNING", "FAILED", "COMPLETE"];
-    text + &table(header, rows, terminal)
+    text + &section("groups", &table(header, rows, terminal), terminal)
 }
 
 fn allocs_text(allocs: &mut [Alloc], hidden: usize, now: Timestamp, terminal: &Terminal) -> String {
-    let mut text = format!("\n{}\n", headline("allocations", terminal));
+    let mut text = section("allocations", "", terminal);
     // Newest first: that is what is asked for most.
     allocs.sort_by(|a, b| b.create_time.cmp(&a.create_time).then(a.name.cmp(&b.name)));
     if allocs.is_empty() {
@@ -156,7 +163,7 @@ fn allocs_text(allocs: &mut [Alloc], hidden: usize, now: Timestamp, terminal: &T
         let rows = allocs.iter().map(|alloc| {
             [
                 alloc.id.short(),
-                alloc.task_group.clone(),
+                alloc.task_group.to_string(),
                 alloc.version().to_string(),
                 alloc.desired().to_owned(),
                 alloc.client_status.to_string(),

@@ -3,20 +3,19 @@
 use std::path::Path;
 
 use serde::Serialize;
-use serde_json::json;
 
 use super::super::args::job::ValidateArgs;
 use super::super::asking;
-use super::super::client::shapes::Validated;
 use super::super::exit::Exit;
 use super::super::input::{self, InputError};
 use super::super::output::{self, warning};
 use super::super::start::{Fallback, Session, StartError};
 use super::super::terminal::Terminal;
 use crate::agent::ConfigProblem;
-use ostler_jobspec::{Diagnostic, nomad_json};
+use ostler_jobspec::FileDiagnostic;
 use ostler_model::job::Job;
 use ostler_model::words::counted;
+use ostler_wire::Validated;
 
 /// The result of a validation, as `--json` prints it.
 #[derive(Debug, Default, Serialize)]
@@ -29,7 +28,7 @@ struct Verdict {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     /// What is wrong, and what is accepted and not done, with places.
-    diagnostics: Vec<Diagnostic>,
+    diagnostics: Vec<FileDiagnostic>,
     /// Problems beyond the bound.
     omitted: usize,
     /// Task configurations that do not fit their drivers' schemas.
@@ -99,11 +98,10 @@ pub(in crate::cli) async fn validate(args: &ValidateArgs, terminal: &Terminal) -
 /// of one for this alone.
 async fn check(args: &ValidateArgs, job: &Job) -> Result<Checked, StartError> {
     if let Some(client) = asking::at_hand(&args.agent).await {
-        let body = json!({ "Job": nomad_json(job) });
-        let checked: Result<Validated, _> = client.put("/v1/validate/job", &body).await;
-        let checked = checked.map_err(|error| StartError::Agent(error.to_string()))?;
-        let warnings = checked.agent_warnings.clone();
-        return Ok(Checked { problems: checked.problems(), warnings });
+        let asked = client.put::<Validated>("/v1/validate/job", &super::request(job)).await;
+        let mut checked = asked.map_err(|error| StartError::Agent(error.to_string()))?;
+        let warnings = std::mem::take(&mut checked.agent_warnings);
+        return Ok(Checked { problems: super::problems(checked), warnings });
     }
     let session = Session::start_and_say(&args.agent, Fallback::Temporary).await?;
     let (problems, warnings) = (session.agent.check(job), session.agent.without_driver(job));

@@ -12,11 +12,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::client::shapes::{Alloc, Job, TaskEvent, TaskState};
 use super::super::terminal::one_line;
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::event;
 use ostler_model::ids::AllocId;
+use ostler_wire::{Alloc, Job, TaskEvent, TaskState};
 
 /// How far the job is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,8 +63,8 @@ impl Watch {
     /// What is new, a line each, and how far the job is.
     pub(super) fn look(&mut self, job: &Job, allocs: &[Alloc]) -> (Vec<String>, Verdict) {
         let mut news = Vec::new();
-        if job.status_description != self.waits_for {
-            self.waits_for.clone_from(&job.status_description);
+        if job.facts.status_description != self.waits_for {
+            self.waits_for = job.facts.status_description.to_string();
             if !self.waits_for.is_empty() {
                 news.push(one_line(&self.waits_for));
             }
@@ -91,7 +91,7 @@ impl Watch {
         }
         let mut events = Vec::new();
         for (task, state) in &alloc.task_states {
-            let seen = told.events.insert(task.clone(), state.events_total).unwrap_or(0);
+            let seen = told.events.insert(task.to_string(), state.events_total).unwrap_or(0);
             if !old {
                 events.extend(fresh(state, seen).iter().map(|event| (task, event)));
             }
@@ -104,7 +104,7 @@ impl Watch {
             let (status, why) = (alloc.client_status, one_line(alloc.why()));
             news.push(format!("allocation {short} of {name} is {status}: {why}"));
         }
-        let healthy = healthy(alloc);
+        let healthy = alloc.healthy();
         if healthy != told.healthy {
             told.healthy = healthy;
             if let Some(healthy) = healthy {
@@ -119,28 +119,28 @@ impl Watch {
         let wanted = allocs.iter().filter(|alloc| self.wanted(alloc));
         let mut tasks = wanted.flat_map(|alloc| &alloc.task_states).filter(|(_, task)| task.failed);
         tasks.find_map(|(name, task)| {
-            let kinds: Vec<_> =
-                task.events.iter().map(|e| (e.kind.as_str(), e.fails_task)).collect();
+            let kinds: Vec<_> = task.events.iter().map(|e| (&*e.kind, e.fails_task)).collect();
             let event = task.events.get(event::says_why(&kinds)?)?;
             Some(one_line(&format!("task {name}: {}", event.display_message)))
         })
     }
 
     fn verdict(&self, job: &Job, wanted: &[&Alloc]) -> Verdict {
-        if job.version != self.version {
-            return Verdict::Overtaken(format!("version {} of the job came", job.version));
+        if job.facts.version != self.version {
+            let version = job.facts.version;
+            return Verdict::Overtaken(format!("version {version} of the job came"));
         }
-        if job.stop {
+        if job.facts.stop {
             return Verdict::Overtaken("the job was stopped".to_owned());
         }
         let places: u64 = job.task_groups.iter().map(|group| u64::from(group.count)).sum();
         let is = |status| wanted.iter().filter(|alloc| alloc.client_status == status).count();
-        let failed = is(ClientStatus::Failed) > 0 || job.places.failed > 0;
+        let failed = is(ClientStatus::Failed) > 0 || job.facts.places.failed > 0;
         let good = wanted.iter().filter(|alloc| self.good(alloc)).count();
         // Those that were collected did their work.
-        let good = u64::try_from(good).unwrap_or(0).saturating_add(job.places.complete);
-        let waiting = job.places.waiting;
-        let unhealthy = |alloc: &&Alloc| self.judges(alloc) && healthy(alloc) == Some(false);
+        let good = u64::try_from(good).unwrap_or(0).saturating_add(job.facts.places.complete);
+        let waiting = job.facts.places.waiting;
+        let unhealthy = |alloc: &&Alloc| self.judges(alloc) && alloc.healthy() == Some(false);
         match good {
             good if good >= places => Verdict::Runs,
             _ if failed && is(ClientStatus::Pending) == 0 => Verdict::Failed,
@@ -153,22 +153,18 @@ impl Watch {
     fn good(&self, alloc: &Alloc) -> bool {
         match alloc.client_status {
             ClientStatus::Complete => true,
-            ClientStatus::Running => !self.judges(alloc) || healthy(alloc) == Some(true),
+            ClientStatus::Running => !self.judges(alloc) || alloc.healthy() == Some(true),
             _ => false,
         }
     }
 
     fn judges(&self, alloc: &Alloc) -> bool {
-        self.judged.contains(&alloc.task_group)
+        self.judged.contains(&*alloc.task_group)
     }
 }
 
-fn healthy(alloc: &Alloc) -> Option<bool> {
-    alloc.deployment_status.as_ref().and_then(|health| health.healthy)
-}
-
 /// The events after the first `seen` that ever were, as far as they are kept.
-fn fresh(state: &TaskState, seen: u64) -> &[TaskEvent] {
+fn fresh<'a>(state: &'a TaskState<'_>, seen: u64) -> &'a [TaskEvent<'a>] {
     let kept = u64::try_from(state.events.len()).unwrap_or(u64::MAX);
     // An agent that does not count has at least those it shows.
     let total = state.events_total.max(kept);
@@ -199,7 +195,7 @@ mod tests {
     const A: &str = "0f01c0de-0000-4000-8000-000000000001";
     const B: &str = "0f02c0de-0000-4000-8000-000000000002";
 
-    fn job(version: u64, count: u64) -> Job {
+    fn job(version: u64, count: u64) -> Job<'static> {
         let groups = json!([{"Name": "g", "Count": count}]);
         serde_json::from_value(json!({"ID": "j", "Version": version, "TaskGroups": groups}))
             .unwrap()
@@ -303,22 +299,22 @@ mod tests {
     #[test]
     fn what_waits_for_others_ends_the_following_when_the_rest_has_settled() {
         let (mut watch, mut job) = (watch(&[A]), job(3, 3));
-        job.places.waiting = 2;
+        job.facts.places.waiting = 2;
         let mut verdict = |status: &str| look(&mut watch, &job, &[alloc(A, status, &[])]).1;
         assert_eq!(verdict("pending"), Verdict::Going);
         assert_eq!(verdict("running"), Verdict::Waits);
         assert_eq!(verdict("failed"), Verdict::Failed);
         assert_eq!(look(&mut watch, &job, &[]).1, Verdict::Going, "one is on its way");
-        job.places.waiting = 3;
+        job.facts.places.waiting = 3;
         assert_eq!(look(&mut watch, &job, &[]).1, Verdict::Waits);
     }
 
     #[test]
     fn places_whose_allocations_were_collected_count_as_these_ended() {
         let (mut watch, mut job) = (watch(&[]), job(3, 2));
-        job.places.complete = 2;
+        job.facts.places.complete = 2;
         assert_eq!(look(&mut watch, &job, &[]).1, Verdict::Runs);
-        (job.places.complete, job.places.failed) = (1, 1);
+        (job.facts.places.complete, job.facts.places.failed) = (1, 1);
         assert_eq!(look(&mut watch, &job, &[]).1, Verdict::Failed);
     }
 
@@ -335,7 +331,7 @@ mod tests {
     #[test]
     fn a_newer_version_or_a_stop_overtakes() {
         let mut stopped = job(3, 1);
-        stopped.stop = true;
+        stopped.facts.stop = true;
         for overtaken in [job(4, 1), stopped] {
             let (_, verdict) = look(&mut watch(&[A]), &overtaken, &[alloc(A, "running", &[])]);
             assert!(matches!(verdict, Verdict::Overtaken(_)), "{verdict:?}");
@@ -344,7 +340,7 @@ mod tests {
 
     #[test]
     fn events_beyond_those_kept_are_not_told_twice() {
-        let event = |kind: &str| TaskEvent { kind: kind.to_owned(), ..TaskEvent::default() };
+        let event = |kind: &str| TaskEvent { kind: kind.to_owned().into(), ..TaskEvent::default() };
         let state = TaskState {
             events: vec![event("c"), event("d")],
             events_total: 4,
@@ -357,7 +353,7 @@ mod tests {
     #[test]
     fn what_it_waits_for_is_told_when_it_changes() {
         let (mut watch, mut job) = (watch(&[]), job(3, 1));
-        job.status_description = "group g waits: port\x1b taken".to_owned();
+        job.facts.status_description = "group g waits: port\x1b taken".into();
         assert_eq!(look(&mut watch, &job, &[]).0, ["group g waits: port\\u{1b} taken"]);
         assert!(look(&mut watch, &job, &[]).0.is_empty());
     }

@@ -77,7 +77,8 @@ fn a_file_that_is_no_plugin_is_an_input_error() {
     for bytes in [&b""[..], b"#!/bin/sh", b"\0asm\x01\0\0\0"] {
         std::fs::write(&file, bytes).unwrap();
         let args = InspectArgs { file: file.clone(), json: false };
-        assert_eq!(inspect(&args, &Terminal::default()), Exit::Input);
+        let wrong = inspect(&args, &Terminal::default());
+        assert_eq!(asking::ended(wrong, &Terminal::default()), Exit::Input);
     }
 }
 

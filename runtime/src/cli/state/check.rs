@@ -3,20 +3,17 @@
 use std::fmt::Write as _;
 
 use super::super::args::state::CheckArgs;
+use super::super::asking::Stop;
 use super::super::exit::Exit;
-use super::super::output::{self, headline, size, table};
+use super::super::output::{self, section, size, table};
 use super::super::terminal::{Terminal, one_line};
 use crate::agent::inspect::{self, Age, BadRecord, CheckReport, KindCount};
 use ostler_model::words::counted;
 
 /// Check a state file.
-pub(super) fn check(args: &CheckArgs, terminal: &Terminal) -> Result<Exit, Exit> {
-    let target = super::target(&args.which, terminal)?;
-    let report = inspect::check(&target).map_err(|error| super::failed(&error, terminal))?;
-    match args.json {
-        true => output::print_json(&report, terminal)?,
-        false => output::print(&text(&report, terminal), terminal)?,
-    }
+pub(super) fn check(args: &CheckArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let report = inspect::check(&super::target(&args.which)?)?;
+    output::show(args.json, &report, || text(&report, terminal), terminal)?;
     Ok(if report.healthy { Exit::Success } else { Exit::Damaged })
 }
 
@@ -68,18 +65,15 @@ fn text(report: &CheckReport, terminal: &Terminal) -> String {
 fn living(text: &mut String, report: &CheckReport, terminal: &Terminal) {
     if !report.unknown_runs.is_empty() {
         let runs = super::runs::text(&report.unknown_runs, "", terminal);
-        let title = headline("runs that live and are not in it", terminal);
-        let _ = write!(text, "\n{title}\n{runs}");
+        text.push_str(&section("runs that live and are not in it", &runs, terminal));
     }
 }
 
 fn hindrances(text: &mut String, report: &CheckReport, terminal: &Terminal) {
     if !report.hindrances.is_empty() {
-        let title = headline("an agent does not start with this directory", terminal);
-        let _ = writeln!(text, "\n{title}");
-        for what in &report.hindrances {
-            let _ = writeln!(text, "{}", one_line(what));
-        }
+        let lines = report.hindrances.iter().map(|what| one_line(what) + "\n");
+        let title = "an agent does not start with this directory";
+        text.push_str(&section(title, &lines.collect::<String>(), terminal));
     }
 }
 
@@ -123,7 +117,7 @@ fn records(text: &mut String, title: &str, bad: &[BadRecord], total: u64, termin
     }
     let rows = bad.iter().map(|bad| [bad.key.clone(), size(bad.bytes), bad.reason.clone()]);
     let rows = table(["KEY", "BYTES", "REASON"], rows, terminal);
-    let _ = write!(text, "\n{}\n{rows}", headline(title, terminal));
+    text.push_str(&section(title, &rows, terminal));
     let listed = u64::try_from(bad.len()).unwrap_or(u64::MAX);
     if let Some(more @ 1..) = total.checked_sub(listed) {
         let _ = writeln!(text, "and {more} more");

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use serde::Serialize;
 
 use super::super::args::state::DumpArgs;
+use super::super::asking::Stop;
 use super::super::exit::Exit;
 use super::super::output;
 use super::super::terminal::{Terminal, one_line};
@@ -13,9 +14,8 @@ use crate::agent::inspect::{Dump, DumpRecord, InspectError};
 use ostler_model::words::counted;
 
 /// Show a state file's records.
-pub(super) fn dump(args: &DumpArgs, terminal: &Terminal) -> Result<Exit, Exit> {
-    let target = super::target(&args.which, terminal)?;
-    let dump = Dump::open(&target).map_err(|error| super::failed(&error, terminal))?;
+pub(super) fn dump(args: &DumpArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let dump = Dump::open(&super::target(&args.which)?)?;
     let mut out = BufWriter::new(io::stdout().lock());
     let written = match args.json {
         true => json(&dump, &args.prefix, &mut out),
@@ -36,11 +36,11 @@ pub(super) fn dump(args: &DumpArgs, terminal: &Terminal) -> Result<Exit, Exit> {
             output::warning(terminal, &format!("{} cannot be read", counted(damaged, "record")));
             Ok(Exit::Damaged)
         }
-        Err(Failure::Output(error)) => Err(output::output_failed(&error, terminal)),
+        Err(Failure::Output(error)) => Err(output::output_failed(&error, terminal).into()),
         Err(Failure::File(error)) => {
             // What was shown is shown; nobody must take it for the whole.
             let _ = out.flush();
-            Err(super::failed(&error, terminal))
+            Err(error.into())
         }
     }
 }

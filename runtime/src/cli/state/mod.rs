@@ -9,6 +9,7 @@ mod stats;
 use serde::Serialize;
 
 use super::args::state::{CompactArgs, StateCommand, StateFileArgs};
+use super::asking::Stop;
 use super::exit::Exit;
 use super::input;
 use super::output::{self, size};
@@ -23,47 +24,42 @@ pub(super) fn runs_text(held: &[HeldRun], terminal: &Terminal) -> String {
 }
 
 /// Run a command on a state file.
-pub(super) async fn run(command: &StateCommand, terminal: &Terminal) -> Exit {
-    let done = match command {
+pub(super) async fn run(command: &StateCommand, terminal: &Terminal) -> Result<Exit, Stop> {
+    match command {
         StateCommand::Check(args) => check::check(args, terminal),
         StateCommand::Dump(args) => dump::dump(args, terminal),
         StateCommand::Compact(args) => compact(args, terminal),
         StateCommand::Stats(args) => stats::stats(args, terminal).await,
         StateCommand::Runs(args) => runs::runs(args, terminal).await,
         StateCommand::EndRun(args) => runs::end(args, terminal).await,
-    };
-    done.unwrap_or_else(|exit| exit)
+    }
 }
 
 /// The file that the arguments mean.
-fn target(args: &StateFileArgs, terminal: &Terminal) -> Result<Target, Exit> {
+fn target(args: &StateFileArgs) -> Result<Target, Stop> {
     if let Some(file) = &args.file {
         return Ok(Target::File(file.clone()));
     }
     if let Some(dir) = &args.data_dir {
         return Ok(Target::DataDir(dir.clone()));
     }
-    let config = input::config(args.config.as_deref()).map_err(|error| {
-        output::input_error(terminal, &error);
-        Exit::Input
-    })?;
-    config.data_dir.map(Target::DataDir).ok_or_else(|| {
+    input::config(args.config.as_deref())?.data_dir.map(Target::DataDir).ok_or_else(|| {
         let message = "no data directory is given: use --data-dir DIR or, for a state file by \
                        itself, --file FILE";
-        output::error(terminal, message);
-        Exit::Input
+        Stop::Wrong(message.to_owned())
     })
 }
 
-/// Say why a state file cannot be looked at.
-fn failed(error: &InspectError, terminal: &Terminal) -> Exit {
-    output::error(terminal, &causes::chain(error));
-    match error {
-        InspectError::Missing { .. }
-        | InspectError::NotAFile { .. }
-        | InspectError::EndRun(EndRunError::Unknown { .. }) => Exit::Input,
-        error if error.damaged() => Exit::Damaged,
-        _ => Exit::Agent,
+impl From<InspectError> for Stop {
+    fn from(error: InspectError) -> Self {
+        let exit = match &error {
+            InspectError::Missing { .. }
+            | InspectError::NotAFile { .. }
+            | InspectError::EndRun(EndRunError::Unknown { .. }) => Exit::Input,
+            error if error.damaged() => Exit::Damaged,
+            _ => Exit::Agent,
+        };
+        Self::Failed(causes::chain(&error), exit)
     }
 }
 
@@ -74,25 +70,21 @@ struct Compacted {
     after_bytes: u64,
 }
 
-fn compact(args: &CompactArgs, terminal: &Terminal) -> Result<Exit, Exit> {
-    let target = target(&args.which, terminal)?;
-    let done = inspect::compact(&target).map_err(|error| failed(&error, terminal))?;
-    let path = target.file();
-    if args.json {
-        let (before_bytes, after_bytes) = (done.before, done.after);
-        output::print_json(&Compacted { path, before_bytes, after_bytes }, terminal)?;
-        return Ok(Exit::Success);
-    }
-    let path = one_line(&path.display().to_string());
-    let text = match done.before.checked_sub(done.after) {
-        Some(0) | None => format!("{path} is as small as it gets: {}\n", size(done.after)),
+fn compact(args: &CompactArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let target = target(&args.which)?;
+    let done = inspect::compact(&target)?;
+    let (path, before_bytes, after_bytes) = (target.file(), done.before, done.after);
+    let shown = one_line(&path.display().to_string());
+    let text = || match before_bytes.checked_sub(after_bytes) {
+        Some(0) | None => format!("{shown} is as small as it gets: {}\n", size(after_bytes)),
         Some(freed) => format!(
-            "{path}: {} before, {} now, {} given back\n",
-            size(done.before),
-            size(done.after),
+            "{shown}: {} before, {} now, {} given back\n",
+            size(before_bytes),
+            size(after_bytes),
             size(freed)
         ),
     };
-    output::print(&text, terminal)?;
+    let compacted = Compacted { path, before_bytes, after_bytes };
+    output::show(args.json, &compacted, text, terminal)?;
     Ok(Exit::Success)
 }

@@ -4,11 +4,10 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use serde_json::json;
 
 use super::super::args::client::AddressArgs;
 use super::super::args::state::{EndRunArgs, RunsArgs, StateDirArgs};
-use super::super::asking::{self, Stop, ended};
+use super::super::asking::{self, Stop};
 use super::super::client::{Client, default_data_dir};
 use super::super::exit::Exit;
 use super::super::output::{self, table};
@@ -25,48 +24,33 @@ struct Listed<'a, T: Serialize> {
 }
 
 /// List what lives.
-pub(super) async fn runs(args: &RunsArgs, terminal: &Terminal) -> Result<Exit, Exit> {
+pub(super) async fn runs(args: &RunsArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     if let Some(client) = serving(&args.which).await {
-        return Ok(ended(of_agent(&client, args, terminal).await, terminal));
-    }
-    let dir = dir(&args.which, terminal)?;
-    let found = inspect::runs(&dir).map_err(|error| super::failed(&error, terminal))?;
-    if args.json {
-        output::print_json(&Listed { running: false, runs: &found }, terminal)?;
+        let held: HeldReport = client.get("/v1/ostler/runs").await?;
+        let text = || text(&held.runs, "no run is held back\n", terminal);
+        output::show(args.json, &Listed { running: true, runs: &held.runs }, text, terminal)?;
         return Ok(Exit::Success);
     }
-    let runs: Vec<HeldRun> = found.into_iter().map(|found| found.run).collect();
-    output::print(&text(&runs, "no run is alive\n", terminal), terminal)?;
-    Ok(Exit::Success)
-}
-
-async fn of_agent(client: &Client, args: &RunsArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let held: HeldReport = client.get("/v1/ostler/runs").await?;
-    match args.json {
-        true => output::print_json(&Listed { running: true, runs: &held.runs }, terminal)?,
-        false => output::print(&text(&held.runs, "no run is held back\n", terminal), terminal)?,
-    }
+    let found = inspect::runs(&dir(&args.which)?)?;
+    let text = || {
+        let runs: Vec<HeldRun> = found.iter().map(|found| found.run.clone()).collect();
+        text(&runs, "no run is alive\n", terminal)
+    };
+    output::show(args.json, &Listed { running: false, runs: &found }, text, terminal)?;
     Ok(Exit::Success)
 }
 
 /// End one.
-pub(super) async fn end(args: &EndRunArgs, terminal: &Terminal) -> Result<Exit, Exit> {
-    let run = match serving(&args.which).await {
+pub(super) async fn end(args: &EndRunArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let run: HeldRun = match serving(&args.which).await {
         Some(client) => {
             let path = format!("/v1/ostler/run/{}/end", args.supervisor);
-            let asked = client.put(&path, &json!({})).await;
-            asked.map_err(|error| ended(Err(Stop::Client(error)), terminal))?
+            client.put(&path, &()).await?
         }
-        None => {
-            let dir = dir(&args.which, terminal)?;
-            let done = inspect::end_run(&dir, args.supervisor).await;
-            done.map_err(|error| super::failed(&error, terminal))?
-        }
+        None => inspect::end_run(&dir(&args.which)?, args.supervisor).await?,
     };
-    match args.json {
-        true => output::print_json(&run, terminal)?,
-        false => output::print(&format!("ended: {}\n", one_line(&run.to_string())), terminal)?,
-    }
+    let text = || format!("ended: {}\n", one_line(&run.to_string()));
+    output::show(args.json, &run, text, terminal)?;
     Ok(Exit::Success)
 }
 
@@ -77,11 +61,9 @@ async fn serving(which: &StateDirArgs) -> Option<Client> {
     client.is_there().await.then_some(client)
 }
 
-fn dir(which: &StateDirArgs, terminal: &Terminal) -> Result<PathBuf, Exit> {
-    which.data_dir.clone().or_else(default_data_dir).ok_or_else(|| {
-        output::error(terminal, "no data directory is given: use --data-dir DIR");
-        Exit::Input
-    })
+fn dir(which: &StateDirArgs) -> Result<PathBuf, Stop> {
+    let dir = which.data_dir.clone().or_else(default_data_dir);
+    dir.ok_or_else(|| Stop::Wrong("no data directory is given: use --data-dir DIR".to_owned()))
 }
 
 /// A table of runs, with what can be done.

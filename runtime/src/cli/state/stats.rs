@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::super::args::client::AddressArgs;
 use super::super::args::state::StatsArgs;
-use super::super::asking;
+use super::super::asking::{self, Stop};
 use super::super::exit::Exit;
 use super::super::output::{self, headline, size, table};
 use super::super::terminal::{Terminal, one_line};
@@ -27,25 +27,15 @@ struct Running {
 }
 
 /// Measure a state file, or ask the agent that has it open.
-pub(super) async fn stats(args: &StatsArgs, terminal: &Terminal) -> Result<Exit, Exit> {
-    let target = super::target(&args.which, terminal)?;
-    let report = match inspect::stats(&target) {
-        Ok(report) => report,
+pub(super) async fn stats(args: &StatsArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let target = super::target(&args.which)?;
+    match inspect::stats(&target) {
+        Ok(report) => output::show(args.json, &report, || text(&report, terminal), terminal)?,
         Err(error @ InspectError::Running { .. }) => {
-            let Some(running) = ask(&target).await else {
-                return Err(super::failed(&error, terminal));
-            };
-            match args.json {
-                true => output::print_json(&running, terminal)?,
-                false => output::print(&live(&running, terminal), terminal)?,
-            }
-            return Ok(Exit::Success);
+            let running = ask(&target).await.ok_or(error)?;
+            output::show(args.json, &running, || live(&running, terminal), terminal)?;
         }
-        Err(error) => return Err(super::failed(&error, terminal)),
-    };
-    match args.json {
-        true => output::print_json(&report, terminal)?,
-        false => output::print(&text(&report, terminal), terminal)?,
+        Err(error) => return Err(error.into()),
     }
     Ok(Exit::Success)
 }

@@ -76,7 +76,7 @@ fn held(served: &Served) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_is_lent_again_only_when_its_plugin_was_told_even_if_that_takes_two_agents() {
+async fn a_device_is_assigned_again_only_when_its_plugin_was_told_even_if_that_takes_two_agents() {
     let mock =
         Mock::new(r#", "release": [{ "do": "error", "kind": "recoverable", "message": "busy" }]"#);
     let served = mock.serve(DataDir::new()).await;

@@ -264,7 +264,7 @@ async fn a_file_removed_while_no_agent_ran_stops_its_job() {
     let config = format!("jobs_dir = \"{}\"", dir.path().display());
     let path = dir.path().join("web.hcl");
     std::fs::write(&path, service("", "")).unwrap();
-    // A directory that loses all its files is not believed at once.
+    // A directory that loses all its files does not count as emptied at once.
     std::fs::write(dir.path().join("none.hcl"), "").unwrap();
     let served = Served::on(DataDir::new(), &config).await;
     let first = served.until_running(1).await.remove(0).allocation;

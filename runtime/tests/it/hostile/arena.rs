@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ostler_guests::fixtures::HOSTILE_DEVICE;
+use ostler_health::policy::FailurePolicy;
 use ostler_model::clock::{Stopwatch, sleep};
 use ostler_model::config::AnswerGrants;
 use ostler_model::grants::Grants;
@@ -16,7 +17,6 @@ use ostler_model::limits::PluginLimits;
 use ostler_model::ports::{ByteSink, TaskConfig, TaskContext};
 use ostler_plugin::device::DevicePlugin;
 use ostler_plugin::host::HostServices;
-use ostler_plugin::policy::FailurePolicy;
 use ostler_plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
 use ostler_sandbox::{EngineKind, PoolUse};
 use serde_json::Value;
@@ -52,7 +52,7 @@ pub struct Arena {
 /// What a task may add to its directories, bytes.
 pub const DISK: u64 = 10 << 20;
 
-/// A secret outside of everything that is granted or lent.
+/// A secret outside of everything that is granted or assigned.
 pub const SECRET: &str = "secret of the node";
 
 impl Arena {

@@ -404,7 +404,12 @@ fn by_holders() -> Vec<Attack> {
             held::replaced
         ),
         attack!("task-logs", "the logs of its group", ["own true, read true"], held::logs),
-        attack!("task-lent-file", "a file lent read-only", ["read it and no more"], held::lent),
+        attack!(
+            "task-assigned-file",
+            "a file assigned read-only",
+            ["read it and no more"],
+            held::assigned
+        ),
         attack!("task-names", "20,000 names listed at once", ["20000 names"], held::names),
         attack!(
             "task-descriptors",

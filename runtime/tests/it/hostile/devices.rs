@@ -319,7 +319,7 @@ pub async fn authority(arena: &Arena) -> Outcome {
 
 /// A granted directory in which a task puts a link to what is outside.
 pub async fn linked_mount(arena: &Arena) -> Outcome {
-    let (dir, outside) = (arena.empty("lent"), arena.outside());
+    let (dir, outside) = (arena.empty("assigned"), arena.outside());
     std::os::unix::fs::symlink(&outside, dir.join("link")).unwrap();
     let mounts = Some(vec![FileGrant { path: dir.clone(), write: true }]);
     let answers = AnswerGrants { mounts, ..AnswerGrants::default() };

@@ -10,7 +10,7 @@ use ostler_model::clock::{Stopwatch, sleep};
 use ostler_model::device::Mount;
 use ostler_model::grants::{FileGrant, Grants};
 use ostler_model::ports::TaskContext;
-use ostler_plugin::host::wasm_task::TaskDir;
+use ostler_plugin::host::wasm_task::PreopenedDir;
 use serde_json::json;
 
 use super::arena::{Arena, DISK, Outcome};
@@ -105,22 +105,22 @@ pub async fn logs(arena: &Arena) -> Outcome {
 }
 
 /// Linked into a directory of the agent, so that the task sees it: not into one that the task writes.
-pub async fn lent(arena: &Arena) -> Outcome {
+pub async fn assigned(arena: &Arena) -> Outcome {
     let mut escaped = None;
     for file in [HOSTILE_TASK, HOSTILE_TASK_P1] {
-        let lent = arena.empty("lent").join("file");
-        std::fs::write(&lent, "lent").unwrap();
+        let assigned = arena.empty("assigned").join("file");
+        std::fs::write(&assigned, "assigned").unwrap();
         let mount = Mount {
-            host_path: lent.display().to_string(),
-            task_path: "/lent/file".to_owned(),
+            host_path: assigned.display().to_string(),
+            task_path: "/assigned/file".to_owned(),
             read_only: true,
         };
-        let seen = TaskDir {
-            host_path: lent.clone(),
-            guest_path: "/lent/file".to_owned(),
+        let seen = PreopenedDir {
+            host_path: assigned.clone(),
+            guest_path: "/assigned/file".to_owned(),
             read_only: true,
         };
-        for path in ["/lent/file", "/tmp/.mounts/0/file", "/tmp/../.mounts/task/0/file"] {
+        for path in ["/assigned/file", "/tmp/.mounts/0/file", "/tmp/../.mounts/task/0/file"] {
             let (context, printed) = arena.context(&arena.empty("task"));
             let context = TaskContext { mounts: vec![mount.clone()], ..(*context).clone() };
             let context = (Arc::new(context), printed);
@@ -128,12 +128,12 @@ pub async fn lent(arena: &Arena) -> Outcome {
             let seen = std::slice::from_ref(&seen);
             let ended = run_in(arena, context, Path::new(file), &words, BY_ITSELF, seen).await;
             let own = format!("read {path}\nstat {path}\n4 bytes\n");
-            let expected = if path == "/lent/file" { own.as_str() } else { "0 bytes\n" };
+            let expected = if path == "/assigned/file" { own.as_str() } else { "0 bytes\n" };
             if !ended.printed.ends_with(expected) {
                 escaped = Some(ended.said());
             }
         }
-        if std::fs::read_to_string(&lent).unwrap() != "lent" {
+        if std::fs::read_to_string(&assigned).unwrap() != "assigned" {
             escaped = Some("it was changed".to_owned());
         }
     }

@@ -10,7 +10,7 @@ use ostler_model::clock::{Stopwatch, sleep, timeout};
 use ostler_model::limits::TaskLimits;
 use ostler_model::ports::TaskContext;
 use ostler_model::task::RawExit;
-use ostler_plugin::host::wasm_task::{TaskDir, TaskInput, WasmTaskSpec};
+use ostler_plugin::host::wasm_task::{PreopenedDir, TaskStdin, WasmTaskSpec};
 
 use super::arena::{Arena, DISK, Outcome, Printed};
 use crate::support::PATIENCE;
@@ -50,17 +50,17 @@ pub async fn run(arena: &Arena, file: &Path, words: &[&str], dir: &Path, wait: D
     run_in(arena, (context, printed), file, words, wait, &[]).await
 }
 
-/// The same in this context, which lends it more.
+/// The same in this context, which assigns it more.
 pub async fn run_in(
     arena: &Arena,
     (context, printed): (Arc<TaskContext>, Arc<Printed>),
     file: &Path,
     words: &[&str],
     wait: Duration,
-    lent: &[TaskDir],
+    assigned: &[PreopenedDir],
 ) -> Ended {
     let dir = &context.task_dir;
-    let own = |name: &str| TaskDir {
+    let own = |name: &str| PreopenedDir {
         host_path: dir.join(name),
         guest_path: format!("/{name}"),
         read_only: false,
@@ -69,7 +69,12 @@ pub async fn run_in(
         path: file.to_owned(),
         args: ["attack"].iter().chain(words).map(|word| (*word).to_owned()).collect(),
         env: vec![],
-        dirs: ["local", "secrets", "tmp", "alloc"].map(own).iter().chain(lent).cloned().collect(),
+        dirs: ["local", "secrets", "tmp", "alloc"]
+            .map(own)
+            .iter()
+            .chain(assigned)
+            .cloned()
+            .collect(),
         limits: TaskLimits {
             memory_bytes_max: context.memory_bytes_max,
             disk_bytes_max: DISK,
@@ -77,7 +82,7 @@ pub async fn run_in(
         },
         listen: false,
         connect: vec![],
-        input: TaskInput::Nothing,
+        input: TaskStdin::Nothing,
     };
     let host = &arena.services.wasm_tasks;
     let id = match host.spawn(Arc::clone(&context), spec).await {
@@ -120,7 +125,7 @@ pub async fn both(arena: &Arena, words: &[&str]) -> Outcome {
     for file in [HOSTILE_TASK, HOSTILE_TASK_P1] {
         let dir = arena.empty("task");
         std::fs::create_dir_all(dir.join("local")).unwrap();
-        std::fs::write(dir.join("local/file"), "lent").unwrap();
+        std::fs::write(dir.join("local/file"), "assigned").unwrap();
         super::pipe(&dir.join("local/pipe"));
         let ended = run(arena, Path::new(file), words, &dir, wait).await;
         let said = ended.said();
@@ -179,7 +184,7 @@ pub async fn paths(arena: &Arena) -> Outcome {
         let dir = arena.empty("task");
         let local = dir.join("local");
         std::fs::create_dir_all(&local).unwrap();
-        std::fs::write(local.join("file"), "lent").unwrap();
+        std::fs::write(local.join("file"), "assigned").unwrap();
         symlink(arena.outside().join("x"), local.join("link")).unwrap();
         symlink("../../outside", local.join("dir")).unwrap();
         symlink("/proc/self", local.join("proc")).unwrap();

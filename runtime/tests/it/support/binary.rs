@@ -28,9 +28,15 @@ impl Ended {
 
 /// The command, with nothing of this process's configuration.
 pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> tokio::process::Command {
-    let mut command = tokio::process::Command::new(OSTLER);
+    let mut command = unconfigured(OSTLER);
+    command.args(args);
     command
-        .args(args)
+}
+
+/// Any program that may call it, likewise.
+pub fn unconfigured(program: &str) -> tokio::process::Command {
+    let mut command = tokio::process::Command::new(program);
+    command
         .env_remove("OSTLER_CONFIG")
         .env_remove("OSTLER_DATA_DIR")
         .env_remove("OSTLER_ADDR")

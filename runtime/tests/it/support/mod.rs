@@ -113,7 +113,16 @@ impl TestAgent {
 
     /// Run a job to its end.
     pub async fn run(&self, job: &str) -> JobResult {
-        let job = self.handle.submit(parse(job)).await.unwrap_or_else(|e| panic!("{e}"));
+        let mut job = parse(job);
+        // One of its name may run beside it.
+        for number in 2.. {
+            let there = self.handle.job(&job.id);
+            if there.is_none_or(|view| view.status == ostler::agent::JobStatus::Dead) {
+                break;
+            }
+            job.id = ostler_model::ids::JobId::new(format!("j{number}")).unwrap();
+        }
+        let job = self.handle.submit(job).await.unwrap_or_else(|e| panic!("{e}"));
         ostler_model::clock::timeout(PATIENCE, job.wait()).await.expect("the job ends")
     }
 

@@ -7,7 +7,7 @@ use ostler_model::clock::Clock;
 use ostler_model::rng::Rng;
 use ostler_plugin::host::HostServices;
 use ostler_plugin::host::wasm_task::WasmTaskHost;
-use ostler_process::{Options, ProcessHost, Supervision};
+use ostler_process::{ProcessHost, ProcessOptions, Supervision};
 use ostler_sandbox::{Sandbox, SandboxConfig};
 
 use super::{DataDir, OSTLER, TestAgent};
@@ -34,7 +34,7 @@ pub fn host_services(data: &DataDir) -> HostServices {
     config.compiler = OSTLER.into();
     let (clock, rng) = (Clock::system(), Rng::system());
     let sandbox = Arc::new(Sandbox::new(config).unwrap());
-    let processes = ProcessHost::new(Options {
+    let processes = ProcessHost::new(ProcessOptions {
         control: control.clone(),
         kill_with_agent: true,
         supervision: Some(Supervision {

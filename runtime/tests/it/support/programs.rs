@@ -9,6 +9,7 @@
 //! Without network, or beyond the time for all of them, the reason is given instead and the test
 //! that wanted the program is skipped aloud.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -127,8 +128,8 @@ impl Program {
     }
 }
 
-/// Cargo without what the build of this test set for itself, and with a quick profile.
-fn cargo() -> Command {
+/// What the build of this test set for itself, and no other build should see.
+pub fn set_by_cargo() -> impl Iterator<Item = OsString> {
     const OURS: &[&str] = &[
         "CARGO_BUILD_",
         "CARGO_CFG_",
@@ -145,11 +146,15 @@ fn cargo() -> Command {
         "RUSTDOC",
         "RUSTFLAGS",
     ];
+    let names = std::env::vars_os().map(|(name, _)| name);
+    names.filter(|name| OURS.iter().any(|ours| name.to_string_lossy().starts_with(ours)))
+}
+
+/// Cargo with a quick profile.
+fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    for (name, _) in std::env::vars_os() {
-        if OURS.iter().any(|ours| name.to_string_lossy().starts_with(ours)) {
-            cargo.env_remove(&name);
-        }
+    for name in set_by_cargo() {
+        cargo.env_remove(name);
     }
     cargo
         .env("CARGO_NET_RETRY", "1")

@@ -18,7 +18,7 @@ const KEY: &[u8] = include_bytes!("../../../fixtures/tls/server-key.der");
 fn known_at(host: &str) -> Client {
     let mut credentials = Credentials::default();
     credentials.add(host, "me".into(), "pass word".into());
-    Client::new(Options { credentials, ..Options::default() })
+    Client::new(ClientOptions { credentials, ..ClientOptions::default() })
 }
 
 const BASIC: &str = "Basic bWU6cGFzcyB3b3Jk";
@@ -49,7 +49,7 @@ async fn a_password_is_shown_when_the_registry_asks_for_one() {
     let mut credentials = Credentials::default();
     credentials.add(&server.host(), "me".into(), "wrong".into());
     let before = server.asked().len();
-    let client = Client::new(Options { credentials, ..Options::default() });
+    let client = Client::new(ClientOptions { credentials, ..ClientOptions::default() });
     let refused = client.resolve(&server.reference(":1")).await.unwrap_err();
     assert!(matches!(refused, RegistryError::Refused { .. }), "{refused}");
     assert_eq!(server.asked().len(), before + 2, "no guessing");
@@ -126,7 +126,7 @@ async fn another_host_gets_the_request_and_none_of_the_credentials() {
     let server = Server::with(move |_, _| Some(Reply::with(307, ("Location", &elsewhere)))).await;
     let mut credentials = Credentials::default();
     credentials.add(&greedy.host(), "me".into(), "pass word".into());
-    let client = Client::new(Options { credentials, ..Options::default() });
+    let client = Client::new(ClientOptions { credentials, ..ClientOptions::default() });
     let refused = client.resolve(&server.reference(":1")).await.unwrap_err();
     assert!(matches!(refused, RegistryError::Refused { .. }), "{refused}");
     assert!(greedy.asked().iter().all(|asked| authorization(asked).is_none()));
@@ -144,7 +144,7 @@ fn acceptor() -> TlsAcceptor {
 }
 
 /// This machine is asked without TLS: another server leads to the one that speaks it.
-async fn over_tls(server: &Server, options: Options) -> Result<Pulled, RegistryError> {
+async fn over_tls(server: &Server, options: ClientOptions) -> Result<Pulled, RegistryError> {
     let client = Client::new(options);
     let (reference, answer) = (server.reference(":1"), format!("https://{}", server.host()));
     let front = {
@@ -164,13 +164,15 @@ async fn tls_is_spoken_with_who_has_a_certificate_of_a_known_authority_only() {
     let server = Server::with_tls(acceptor()).await;
     server.push("1", COMPONENT, None);
     let authorities = Some(vec![CertificateDer::from(AUTHORITY)]);
-    let known = Options { authorities, ..Options::default() };
+    let known = ClientOptions { authorities, ..ClientOptions::default() };
     let pulled = over_tls(&server, known).await.unwrap();
     assert_eq!(&*pulled.component, COMPONENT);
     let authorities = Some(vec![CertificateDer::from(CERTIFICATE)]);
-    let error = over_tls(&server, Options { authorities, ..Options::default() }).await.unwrap_err();
+    let error = over_tls(&server, ClientOptions { authorities, ..ClientOptions::default() })
+        .await
+        .unwrap_err();
     assert!(matches!(error, RegistryError::Tls { .. }), "{error}");
-    let none = Options { authorities: Some(Vec::new()), ..Options::default() };
+    let none = ClientOptions { authorities: Some(Vec::new()), ..ClientOptions::default() };
     let error = over_tls(&server, none).await.unwrap_err();
     assert!(matches!(error, RegistryError::NoRoots), "{error}");
 }

@@ -62,7 +62,7 @@ async fn a_registry_that_stops_in_the_middle_is_given_up() {
     assert!(late(&silent, "answer"), "{silent}");
     // Every piece in time, and all of it too late.
     let walls = Walls { pull: SHORT, ..Walls::default() };
-    let client = Client::new(Options { walls, ..Options::default() });
+    let client = Client::new(ClientOptions { walls, ..ClientOptions::default() });
     let slow = client.resolve(&server.reference(":1")).await.unwrap_err();
     assert!(late(&slow, "send everything"), "{slow}");
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn read(change: impl FnOnce(&mut Value)) -> Result<Artifact, ManifestError> {
+fn read(change: impl FnOnce(&mut Value)) -> Result<Artifact, OciManifestError> {
     let mut value: Value = serde_json::from_slice(&manifest(COMPONENT, Some(SIGNATURE))).unwrap();
     change(&mut value);
     Artifact::read(&serde_json::to_vec(&value).unwrap(), None)
@@ -52,17 +52,17 @@ fn what_is_no_plugin_is_said_to_be_none() {
         assert!(error.contains(wanted), "{wanted}: {error}");
     }
     let many = read(|v| v["layers"] = Value::Array(vec![v["layers"][0].clone(); 100]));
-    assert_eq!(many, Err(ManifestError::Layers(100)));
+    assert_eq!(many, Err(OciManifestError::Layers(100)));
     let signatures = read(|v| {
         let signature = v["layers"][1].clone();
         v["layers"].as_array_mut().unwrap().push(signature);
     });
-    assert_eq!(signatures, Err(ManifestError::Signatures(2)));
+    assert_eq!(signatures, Err(OciManifestError::Signatures(2)));
     let typed = Artifact::read(
         br#"{"schemaVersion":2}"#,
         Some("application/vnd.oci.image.index.v1+json; charset=utf-8"),
     );
-    assert_eq!(typed, Err(ManifestError::Index));
+    assert_eq!(typed, Err(OciManifestError::Index));
 }
 
 proptest! {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use ostler_model::digest::Digest;
 use ostler_model::plugin::PluginKind;
-use ostler_model::trust::{ListedDigest, PluginSource, PublicKey, Scope, TrustedKey, Voucher};
+use ostler_model::trust::{ListedDigest, PluginSource, PublicKey, TrustScope, TrustedKey, Voucher};
 
 static KEY: LazyLock<PublicKey> =
     LazyLock::new(|| PublicKey::parse(&Signer::new(1).public_key()).unwrap());
@@ -38,8 +38,8 @@ impl Case {
         }
     }
 
-    fn verdict(&self) -> Result<Voucher, Refusal> {
-        let subject = Subject {
+    fn verdict(&self) -> Result<Voucher, TrustRefusal> {
+        let subject = PluginOrigin {
             name: &self.name,
             source: self.source,
             place: "/p/x.wasm",
@@ -53,7 +53,7 @@ impl Case {
         self.demand.require_signature.unwrap_or(self.policy.require.contains(&self.source))
     }
 
-    fn covers(&self, scope: &Scope) -> bool {
+    fn covers(&self, scope: &TrustScope) -> bool {
         let name = scope.plugins.is_empty()
             || scope
                 .plugins
@@ -76,11 +76,11 @@ fn digests() -> impl Strategy<Value = Digest> {
     prop::sample::select(vec![Digest::of(b"1"), Digest::of(b"2")])
 }
 
-fn scopes() -> impl Strategy<Value = Scope> {
+fn scopes() -> impl Strategy<Value = TrustScope> {
     let names = prop::sample::select(vec!["acme-*".to_owned(), "exec".to_owned(), "y".to_owned()]);
     let names = prop::collection::vec(names, 0..2);
     (names, prop::collection::vec(kinds(), 0..2))
-        .prop_map(|(plugins, kinds)| Scope { plugins, kinds })
+        .prop_map(|(plugins, kinds)| TrustScope { plugins, kinds })
 }
 
 fn cases() -> impl Strategy<Value = Case> {
@@ -224,7 +224,7 @@ fn a_pin_alone_does_not_stand_in_for_a_signature_but_is_named_where_none_is_requ
     let file = trust(&key_block("release", &Signer::new(1), ""));
     let mut case = case(file, 0);
     case.demand.digest = Some(case.digest);
-    assert!(matches!(case.verdict(), Err(Refusal::Unsigned { .. })));
+    assert!(matches!(case.verdict(), Err(TrustRefusal::Unsigned { .. })));
     case.demand.require_signature = Some(false);
     assert_eq!(case.verdict(), Ok(Voucher::Pin));
     case.demand.digest = None;

@@ -19,7 +19,7 @@ fn problems(text: &str) -> Vec<String> {
 fn everything_that_can_be_said_is_read() {
     let (good, bad) = (Digest::of(b"good"), Digest::of(b"bad"));
     let found = trust(&format!(
-        "# whom we believe\nkey \"release\" {{\n  public_key = \"{KEY}\"\n  plugins = [\"acme-*\", \
+        "# whom we trust\nkey \"release\" {{\n  public_key = \"{KEY}\"\n  plugins = [\"acme-*\", \
          \"x\"]\n  kinds = [\"device\"]\n  revoked = \"lost\"\n}}\ndigest \"{}\" {{\n  plugins = \
          [\"x\"]\n}}\ndigest \"{bad}\" {{ revoked = \"loses files\" }}\n",
         good.tagged()
@@ -36,7 +36,7 @@ fn everything_that_can_be_said_is_read() {
 }
 
 #[test]
-fn an_empty_file_believes_nobody() {
+fn an_empty_file_trusts_nobody() {
     let found = trust("");
     assert!(found.keys.is_empty() && found.digests.is_empty());
 }

@@ -26,7 +26,7 @@ fn said<'a>(bytes: &[u8], signature: &str, trust: &'a TrustFile) -> Signed<'a> {
 }
 
 #[test]
-fn a_signature_by_a_known_key_is_believed_with_its_comment() {
+fn a_signature_by_a_known_key_is_trusted_with_its_comment() {
     let (trust, signature) = &*SIGNED;
     match said(BYTES, signature, trust) {
         Signed::By { key, comment } => {
@@ -94,7 +94,7 @@ proptest! {
 
     /// Everything after the first line is signed or part of the signature.
     #[test]
-    fn no_changed_byte_of_a_signature_is_believed(at in 0_usize..1_000, flip in 1_u8..=255) {
+    fn no_changed_byte_of_a_signature_is_trusted(at in 0_usize..1_000, flip in 1_u8..=255) {
         let (trust, signature) = &*SIGNED;
         let start = signature.find('\n').unwrap() + 1;
         let mut bytes = signature.trim_end().as_bytes().to_vec();
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn no_changed_byte_of_a_plugin_is_believed(at in 0..BYTES.len(), flip in 1_u8..=255) {
+    fn no_changed_byte_of_a_plugin_is_trusted(at in 0..BYTES.len(), flip in 1_u8..=255) {
         let (trust, signature) = &*SIGNED;
         let mut bytes = BYTES.to_vec();
         bytes[at] ^= flip;

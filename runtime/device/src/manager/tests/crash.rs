@@ -11,7 +11,7 @@ use crate::ledger::DeviceLedger;
 /// What outlives an agent: the ledger on disk, the local records, the plugins' own doings.
 struct World {
     disk: Arc<StdMutex<DeviceLedger>>,
-    ended: Arc<StdMutex<BTreeSet<Holder>>>,
+    ended: Arc<StdMutex<BTreeSet<InstanceHolder>>>,
     p: Fake,
     q: Fake,
 }
@@ -33,15 +33,18 @@ fn fuse(fuel: usize) -> (Cut, Arc<tokio::sync::Notify>) {
     (fuse, cut)
 }
 
-/// The agent's ledger in memory is left out: what it lends follows from the disk and the records.
+/// The agent's ledger in memory is left out: what it assigns follows from the disk and the records.
 struct Disk {
     disk: Arc<StdMutex<DeviceLedger>>,
-    claims: Vec<(Holder, Vec<AllocatedDevice>)>,
+    claims: Vec<(InstanceHolder, Vec<AllocatedDevice>)>,
     cut: Cut,
 }
 
 impl LedgerBook for Disk {
-    fn keep<'a>(&'a self, holder: &'a Holder) -> BoxFuture<'a, Result<(), PluginCallError>> {
+    fn keep<'a>(
+        &'a self,
+        holder: &'a InstanceHolder,
+    ) -> BoxFuture<'a, Result<(), PluginCallError>> {
         Box::pin(async move {
             (self.cut)().await;
             let (_, devices) = self.claims.iter().find(|(who, _)| who == holder).unwrap();
@@ -51,7 +54,7 @@ impl LedgerBook for Disk {
         })
     }
 
-    fn settled<'a>(&'a self, holder: &'a Holder) -> BoxFuture<'a, ()> {
+    fn released<'a>(&'a self, holder: &'a InstanceHolder) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             (self.cut)().await;
             self.disk.lock().unwrap().release(holder);
@@ -60,10 +63,10 @@ impl LedgerBook for Disk {
     }
 }
 
-fn tasks() -> Vec<(Holder, Vec<AllocatedDevice>)> {
+fn tasks() -> Vec<(InstanceHolder, Vec<AllocatedDevice>)> {
     vec![
-        (holder(1, "first"), vec![lent("a", &["0"]), lent("b", &["0"])]),
-        (holder(2, "second"), vec![lent("b", &["0"])]),
+        (holder(1, "first"), vec![assigned("a", &["0"]), assigned("b", &["0"])]),
+        (holder(2, "second"), vec![assigned("b", &["0"])]),
     ]
 }
 

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use crate::source::DeviceFingerprint;
 use crate::source::DeviceSource;
+use ostler_health::refresh::NextCheck;
+use ostler_health::refresh::Refresher;
 use ostler_model::clock::Timestamp;
 use ostler_model::device::{
     DeviceGroup, DeviceInstance, GroupKey, Health, HealthState, Mount, Reservation,
@@ -16,8 +19,6 @@ use ostler_model::rng::Rng;
 use ostler_model::stats::{DeviceGroupStats, InstanceStats, StatValue};
 use ostler_node::Node;
 use ostler_node::watch::Watcher;
-use ostler_plugin::convert::{DeviceFingerprint, NextCheck};
-use ostler_plugin::refresh::Refresher;
 
 pub(super) fn node() -> Node {
     let id = ostler_node::NodeId::new(uuid::Uuid::from_u128(1));
@@ -36,12 +37,11 @@ pub(super) fn key(name: &str) -> GroupKey {
     GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: name.into() }
 }
 
-pub(super) fn lent(group: &str, ids: &[&str]) -> AllocatedDevice {
+pub(super) fn assigned(group: &str, ids: &[&str]) -> AllocatedDevice {
     AllocatedDevice { group: key(group), ids: ids.iter().map(|id| (*id).to_owned()).collect() }
 }
 
 pub(super) fn group(owner: &str, name: &str, ids: &[&str]) -> DeviceGroup {
-    let healthy = || Health { state: HealthState::Healthy, reason: String::new() };
     let instance =
         |id: &&str| DeviceInstance { id: (*id).into(), health: healthy(), locality: None };
     DeviceGroup {
@@ -50,6 +50,14 @@ pub(super) fn group(owner: &str, name: &str, ids: &[&str]) -> DeviceGroup {
         instances: ids.iter().map(instance).collect(),
         attributes: vec![],
     }
+}
+
+pub(super) fn healthy() -> Health {
+    Health { state: HealthState::Healthy, reason: String::new() }
+}
+
+pub(super) fn undetected(reason: &str) -> Health {
+    Health { state: HealthState::Undetected, reason: reason.to_owned() }
 }
 
 /// How a call goes.
@@ -85,6 +93,8 @@ impl Reply {
 pub(super) struct Script {
     pub(super) groups: Vec<DeviceGroup>,
     pub(super) fingerprint: Reply,
+    /// Of the plugin itself.
+    pub(super) health: Health,
     /// Kernel subsystems that it watches.
     pub(super) watch: Vec<String>,
     /// Reserves in a row; then well.
@@ -115,7 +125,7 @@ pub(super) type Cut = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 impl Fake {
     pub(super) fn new(name: &str, groups: Vec<DeviceGroup>) -> Self {
-        let script = Script { groups, ..Script::default() };
+        let script = Script { groups, health: healthy(), ..Script::default() };
         Self { name: plugin(name), script: Arc::new(Mutex::new(script)), cut: None }
     }
 
@@ -149,15 +159,20 @@ impl DeviceSource for Fake {
 
     fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>> {
         Box::pin(async move {
-            let (reply, groups, subsystems) = {
+            let (reply, health, mut groups, subsystems) = {
                 let mut script = self.script();
                 script.calls.push("fingerprint".to_owned());
-                (script.fingerprint.clone(), script.groups.clone(), script.watch.clone())
+                let Script { fingerprint, health, groups, watch, .. } = &*script;
+                (fingerprint.clone(), health.clone(), groups.clone(), watch.clone())
             };
             reply.go().await?;
-            let (after, paths) = (Some(Duration::from_secs(10)), Vec::new());
-            let next = NextCheck { after, paths, subsystems };
-            Ok(DeviceFingerprint { groups, next })
+            let mut after = Some(Duration::from_secs(10));
+            if health.state == HealthState::Undetected {
+                // It has nothing, and does not say when to ask again.
+                (after, groups) = (None, Vec::new());
+            }
+            let next = NextCheck { after, paths: Vec::new(), subsystems };
+            Ok(DeviceFingerprint { health, groups, next })
         })
     }
 

@@ -6,7 +6,7 @@ use std::sync::Mutex as StdMutex;
 use super::*;
 use ostler_model::device::Health;
 
-/// Notes what is settled.
+/// Notes what is released.
 #[derive(Default)]
 struct Notes {
     calls: StdMutex<Vec<String>>,
@@ -14,7 +14,10 @@ struct Notes {
 }
 
 impl LedgerBook for Notes {
-    fn keep<'a>(&'a self, holder: &'a Holder) -> BoxFuture<'a, Result<(), PluginCallError>> {
+    fn keep<'a>(
+        &'a self,
+        holder: &'a InstanceHolder,
+    ) -> BoxFuture<'a, Result<(), PluginCallError>> {
         Box::pin(async move {
             self.calls.lock().unwrap().push(format!("keep {}", holder.task));
             if *self.refuse.lock().unwrap() {
@@ -24,9 +27,9 @@ impl LedgerBook for Notes {
         })
     }
 
-    fn settled<'a>(&'a self, holder: &'a Holder) -> BoxFuture<'a, ()> {
+    fn released<'a>(&'a self, holder: &'a InstanceHolder) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            self.calls.lock().unwrap().push(format!("settled {}", holder.task));
+            self.calls.lock().unwrap().push(format!("released {}", holder.task));
         })
     }
 }
@@ -50,12 +53,12 @@ impl Two {
         Self { bench, p, q, notes }
     }
 
-    async fn reserve(&self, who: &Holder) -> Result<Reservation, PluginCallError> {
-        let devices = [lent("a", &["0"]), lent("b", &["0"])];
+    async fn reserve(&self, who: &InstanceHolder) -> Result<Reservation, PluginCallError> {
+        let devices = [assigned("a", &["0"]), assigned("b", &["0"])];
         self.bench.manager.reserve(who.alloc, &who.task, &devices).await
     }
 
-    async fn release(&self, who: &Holder) {
+    async fn release(&self, who: &InstanceHolder) {
         self.bench.manager.release(who.alloc, &who.task).await;
     }
 
@@ -92,7 +95,7 @@ async fn what_all_plugins_say_goes_to_the_task_and_each_is_released_once() {
     two.release(&who).await;
     two.release(&who).await;
     assert_eq!(two.calls().iter().filter(|call| call.starts_with("release")).count(), 2);
-    assert_eq!(two.notes(), ["keep t", "settled t"]);
+    assert_eq!(two.notes(), ["keep t", "released t"]);
     assert_eq!(two.bench.manager.end_alloc(who.alloc), BTreeSet::new());
     assert_eq!(two.prepared(), 0);
 }
@@ -128,7 +131,7 @@ async fn what_would_hide_what_another_plugin_shows_is_refused_and_both_are_relea
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_its_plugin_calls_unhealthy_is_fit_for_no_start_until_it_is_well() {
     let two = Two::new().await;
-    let held = [lent("b", &["0"]), lent("a", &["1"])];
+    let held = [assigned("b", &["0"]), assigned("a", &["1"])];
     let fit = || two.bench.manager.fit(&held).map_err(|error| error.to_string());
     assert_eq!(fit(), Ok(()));
     let ill = |id: usize, state, reason: &str| {
@@ -193,13 +196,13 @@ async fn tasks_that_hang_in_one_plugin_leave_the_other_to_others() {
         let manager = two.bench.manager.clone();
         tasks.spawn(async move {
             let who = holder(100 + number, "t");
-            manager.reserve(who.alloc, &who.task, &[lent("a", &["0"])]).await.is_err()
+            manager.reserve(who.alloc, &who.task, &[assigned("a", &["0"])]).await.is_err()
         });
     }
     clock::sleep(SECOND).await;
     assert_eq!(two.p.count("reserve"), DEVICE_CALLS_MAX, "the others wait for it in the agent");
     let who = holder(1, "t");
-    let other = [lent("b", &["0"])];
+    let other = [assigned("b", &["0"])];
     let other = two.bench.manager.reserve(who.alloc, &who.task, &other);
     assert!(clock::timeout(SECOND, other).await.expect("not held up").is_ok());
     assert!(tasks.join_all().await.into_iter().all(|failed| failed));
@@ -213,11 +216,11 @@ async fn a_kill_over_a_reserve_that_hangs_releases_everything() {
     assert!(clock::timeout(SECOND, two.reserve(&who)).await.is_none(), "killed meanwhile");
     clock::timeout(SECOND, two.release(&who)).await.expect("a kill is not held up");
     assert_eq!(two.calls(), ["reserve a", "release a", "reserve b", "release b"]);
-    assert_eq!((two.prepared(), two.notes()), (0, vec!["keep t".into(), "settled t".into()]));
+    assert_eq!((two.prepared(), two.notes()), (0, vec!["keep t".into(), "released t".into()]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_is_tried_until_the_plugin_is_back_and_only_then_settled() {
+async fn a_release_is_tried_until_the_plugin_is_back_and_only_then_released() {
     let two = Two::new().await;
     let who = holder(1, "t");
     two.reserve(&who).await.unwrap();
@@ -231,21 +234,21 @@ async fn a_release_is_tried_until_the_plugin_is_back_and_only_then_settled() {
     let shown = two.bench.manager.claims();
     assert!(shown[0].last_error.as_deref().is_some_and(|error| error.contains("it trapped")));
     two.bench.pass(10 * SECOND).await;
-    assert_eq!(two.notes(), ["keep t", "settled t"]);
+    assert_eq!(two.notes(), ["keep t", "released t"]);
     assert_eq!((two.prepared(), two.state()), (0, None));
     assert_eq!(two.q.count("release"), 1, "what was released is not released again");
     assert_eq!(two.bench.manager.end_alloc(who.alloc), BTreeSet::new());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_never_works_is_given_up_and_settled() {
+async fn a_release_that_never_works_is_given_up_and_released() {
     let two = Two::new().await;
     let who = holder(1, "t");
     two.reserve(&who).await.unwrap();
     two.p.script().release = (0..100).map(|_| Reply::traps()).collect();
     two.release(&who).await;
     two.bench.pass(600 * SECOND).await;
-    assert_eq!(two.notes(), ["keep t", "settled t"]);
+    assert_eq!(two.notes(), ["keep t", "released t"]);
     assert!((5..20).contains(&two.p.count("release")), "{}", two.p.count("release"));
 }
 
@@ -284,7 +287,7 @@ async fn a_device_that_vanished_stays_with_its_task_and_is_reserved_for_nobody()
 async fn a_restored_task_whose_plugin_is_not_there_yet_keeps_its_devices() {
     let two = Two::new().await;
     let who = holder(1, "t");
-    let devices = [lent("a", &["0"]), lent("late", &["0"])];
+    let devices = [assigned("a", &["0"]), assigned("late", &["0"])];
     two.bench.manager.restore_claim(who.clone(), &devices);
     assert_eq!(two.state(), Some((ClaimState::Reserved, 0)));
     let replayed = two.bench.manager.reserve(who.alloc, &who.task, &devices).await;
@@ -295,7 +298,7 @@ async fn a_restored_task_whose_plugin_is_not_there_yet_keeps_its_devices() {
     assert!(two.bench.manager.reserve(who.alloc, &who.task, &devices).await.is_ok());
     two.release(&who).await;
     assert_eq!((two.p.count("release"), late.count("release")), (1, 1));
-    assert_eq!(two.notes(), ["settled t"], "its entry was on disk already");
+    assert_eq!(two.notes(), ["released t"], "its entry was on disk already");
 }
 
 #[tokio::test(start_paused = true)]
@@ -304,11 +307,11 @@ async fn the_end_of_an_allocation_releases_what_the_tasks_did_not() {
     let (one, other) = (holder(1, "one"), holder(1, "other"));
     two.reserve(&one).await.unwrap();
     two.release(&one).await;
-    two.bench.manager.restore_claim(other.clone(), &[lent("a", &["1"])]);
+    two.bench.manager.restore_claim(other.clone(), &[assigned("a", &["1"])]);
     let owing = two.bench.manager.end_alloc(one.alloc);
     assert_eq!(owing, BTreeSet::from([other.task.clone()]));
     clock::sleep(SECOND).await;
-    assert_eq!(two.notes(), ["keep one", "settled one", "settled other"]);
+    assert_eq!(two.notes(), ["keep one", "released one", "released other"]);
     assert_eq!(two.bench.manager.end_alloc(one.alloc), BTreeSet::new());
     assert_eq!(two.bench.manager.claims(), vec![]);
 }

@@ -1,6 +1,7 @@
 //! Fingerprints and statistics of plugins that work, fail, hang, lie and come back.
 
 use super::*;
+use ostler_model::device::Health;
 
 #[tokio::test(start_paused = true)]
 async fn a_plugin_that_fails_turns_its_own_devices_unhealthy_until_it_is_back() {
@@ -48,14 +49,47 @@ async fn a_plugin_that_hangs_is_unhealthy_and_holds_up_nobody() {
 async fn nothing_for_a_plugin_here_is_undetected_and_asked_for_again() {
     let bench = Bench::new();
     let p = Fake::new("p", vec![group("p", "a", &["0"])]);
-    p.script().fingerprint = Reply::No(PluginCallError::NotFound("no card".into()));
+    p.script().health = undetected("no card");
     bench.add(&p).await;
     let health = bench.node.current().device_plugins[&plugin("p")].clone();
     assert_eq!((health.state, health.reason.as_str()), (HealthState::Undetected, "no card"));
     bench.pass(30 * SECOND).await;
     assert_eq!((p.count("fingerprint"), p.count("stats")), (1, 0));
-    p.script().fingerprint = Reply::Well;
+    p.script().health = healthy();
     bench.pass(31 * SECOND).await;
+    assert_eq!(bench.states(), [("a".to_owned(), HealthState::Healthy)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fingerprint_that_ends_with_not_found_is_an_error_as_any_other() {
+    let bench = Bench::new();
+    let p = Fake::new("p", vec![group("p", "a", &["0"])]);
+    bench.add(&p).await;
+    p.script().fingerprint = Reply::No(PluginCallError::NotFound("no card".into()));
+    bench.pass(11 * SECOND).await;
+    assert_eq!(bench.states(), [("a".to_owned(), HealthState::Unhealthy)]);
+    let health = bench.node.current().device_plugins[&plugin("p")].clone();
+    assert_eq!(health.state, HealthState::Unhealthy);
+    assert!(health.reason.contains("no card"), "{}", health.reason);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_says_it_is_unhealthy_keeps_its_devices_and_its_measurements_are_old() {
+    let bench = Bench::new();
+    let p = Fake::new("p", vec![group("p", "a", &["0"])]);
+    bench.add(&p).await;
+    bench.pass(5 * SECOND).await;
+    assert_eq!(bench.manager.all_stats()[0].stale, None);
+    p.script().health = Health { state: HealthState::Unhealthy, reason: "being updated".into() };
+    bench.pass(6 * SECOND).await;
+    let shown = bench.shown();
+    assert_eq!((shown[0].2, shown[0].3.as_str()), (HealthState::Unhealthy, "being updated"));
+    let stale = bench.manager.all_stats()[0].stale.clone();
+    assert!(stale.as_ref().is_some_and(|why| why.contains("being updated")), "{stale:?}");
+    let refused = bench.manager.fit(&[assigned("a", &["0"])]).unwrap_err();
+    assert!(refused.to_string().contains("is unhealthy: being updated"), "{refused}");
+    p.script().health = healthy();
+    bench.pass(11 * SECOND).await;
     assert_eq!(bench.states(), [("a".to_owned(), HealthState::Healthy)]);
 }
 
@@ -63,26 +97,26 @@ async fn nothing_for_a_plugin_here_is_undetected_and_asked_for_again() {
 async fn hardware_that_comes_back_is_noticed_at_once_and_so_is_the_first_that_comes() {
     let bench = Bench::new();
     let p = Fake::new("p", vec![group("p", "a", &["0"])]);
-    p.script().watch = vec!["acme_bus".to_owned()];
-    let gone = Reply::No(PluginCallError::NotFound("no card".into()));
-    p.script().fingerprint = gone.clone();
+    p.script().health = undetected("no card");
     bench.add(&p).await;
     assert_eq!(bench.watcher.watched(), ["module", "pci", "usb"], "it has not said what to watch");
-    p.script().fingerprint = Reply::Well;
+    p.script().health = healthy();
+    p.script().watch = vec!["acme_bus".to_owned()];
     bench.pass(2 * SECOND).await;
     bench.watcher.ring_all();
     bench.pass(SECOND).await;
     assert_eq!(bench.states(), [("a".to_owned(), HealthState::Healthy)]);
     assert_eq!(bench.watcher.watched(), ["acme_bus"]);
 
-    p.script().fingerprint = gone;
+    p.script().health = undetected("no card");
+    p.script().watch.clear();
     bench.pass(11 * SECOND).await;
     assert_eq!(bench.states(), []);
     assert_eq!(bench.watcher.watched(), ["acme_bus", "module", "pci", "usb"]);
     let subscribed = bench.watcher.entered();
     bench.pass(200 * SECOND).await;
     assert_eq!(bench.watcher.entered(), subscribed, "it goes on watching the same");
-    p.script().fingerprint = Reply::Well;
+    p.script().health = healthy();
     bench.watcher.ring_all();
     bench.pass(SECOND).await;
     assert_eq!(bench.states(), [("a".to_owned(), HealthState::Healthy)]);

@@ -75,10 +75,10 @@ fn the_phases_follow_one_another_through_a_whole_life() {
 
     let changes = c.step(&life.0);
     assert_eq!(changes, [(name("pre"), Gate::Open), (name("pre-side"), Gate::Open)]);
-    assert_eq!(c.phase(), Phase::Prestart);
+    assert_eq!(c.phase(), TaskPhase::Prestart);
 
     c.step(&life.set("pre", Running).set("pre-side", Running).0);
-    assert_eq!(c.phase(), Phase::Prestart, "the one-shot has not succeeded yet");
+    assert_eq!(c.phase(), TaskPhase::Prestart, "the one-shot has not succeeded yet");
 
     let changes = c.step(&life.set("pre", Dead).0);
     assert_eq!(changes, [(name("main"), Gate::Open), (name("pre"), Gate::Closed)]);
@@ -87,11 +87,11 @@ fn the_phases_follow_one_another_through_a_whole_life() {
     assert_eq!(open(&c, &group), ["pre-side", "main", "post", "post-side"]);
 
     c.step(&life.set("post", Dead).set("post-side", Running).0);
-    assert_eq!(c.phase(), Phase::WaitAlloc);
+    assert_eq!(c.phase(), TaskPhase::WaitAlloc);
     assert_eq!(open(&c, &group), ["pre-side", "main", "post-side"]);
 
     c.step(&life.set("main", Dead).set("pre-side", Dead).0);
-    assert_eq!(c.phase(), Phase::WaitAlloc, "a sidecar lives");
+    assert_eq!(c.phase(), TaskPhase::WaitAlloc, "a sidecar lives");
     c.step(&life.set("post-side", Dead).0);
     assert_eq!(open(&c, &group), ["stop"]);
     assert!(c.step(&life.set("stop", Dead).0).is_empty());
@@ -130,12 +130,12 @@ fn a_restored_allocation_goes_forward_to_where_it_was() {
     life.set("pre", Dead).set("pre-side", Running).set("main", Running);
     let mut c = Coordinator::restored(&group);
     c.step(&life.0);
-    assert_eq!(c.phase(), Phase::Poststart);
+    assert_eq!(c.phase(), TaskPhase::Poststart);
     assert_eq!(open(&c, &group), ["pre-side", "main", "post", "post-side"]);
 
     let mut fresh = Coordinator::new(&group);
     fresh.step(&life.0);
-    assert_eq!(fresh.phase(), Phase::Init, "leftovers keep a new life from beginning");
+    assert_eq!(fresh.phase(), TaskPhase::Init, "leftovers keep a new life from beginning");
 }
 
 #[test]
@@ -255,6 +255,6 @@ proptest! {
         }
         let mut c = if restored { Coordinator::restored(&group) } else { Coordinator::new(&group) };
         c.step(&life.0);
-        prop_assert_eq!(c.phase(), Phase::Poststop);
+        prop_assert_eq!(c.phase(), TaskPhase::Poststop);
     }
 }

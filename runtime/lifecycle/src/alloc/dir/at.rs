@@ -95,8 +95,8 @@ pub(in super::super) fn ensure(
     Ok(dir)
 }
 
-/// The same for a directory that may have been lent to everybody meanwhile: that stays.
-pub(in super::super) fn ensure_lent(
+/// The same for a directory that may have been opened to everybody meanwhile: that stays.
+pub(in super::super) fn ensure_shared(
     parent: BorrowedFd<'_>,
     name: &str,
     mode: Mode,
@@ -104,11 +104,11 @@ pub(in super::super) fn ensure_lent(
 ) -> Result<OwnedFd, AllocDirError> {
     const EVERYBODY: u32 = 0o777;
     let found = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
-    let is_lent = found.is_ok_and(|found| {
+    let is_open = found.is_ok_and(|found| {
         FileType::from_raw_mode(found.st_mode) == FileType::Directory
             && found.st_mode & EVERYBODY == EVERYBODY
     });
-    if is_lent { open_child(parent, name, path) } else { ensure(parent, name, mode, path) }
+    if is_open { open_child(parent, name, path) } else { ensure(parent, name, mode, path) }
 }
 
 /// Is there nothing in an open directory?

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::alloc::remove::Left;
+use crate::alloc::remove::Undeleted;
 use ostler_model::ids::{AllocId, TaskName};
 
 /// Why an allocation directory could not be made, opened or removed.
@@ -44,7 +44,7 @@ pub enum AllocDirError {
         /// The allocation's directory.
         path: PathBuf,
         /// What is left of it, and why.
-        left: Left,
+        left: Undeleted,
     },
     /// Somebody else is changing the directory and does not come to an end.
     #[error(

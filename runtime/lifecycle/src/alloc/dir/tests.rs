@@ -286,10 +286,10 @@ fn a_link_swapped_with_a_directory_while_it_is_built_changes_nothing_outside() {
 
 #[test]
 fn what_is_left_is_named_with_the_directory_and_the_next_step() {
-    let entry = LeftEntry { path: "x/alloc/data/db".into(), why: Why::MountPoint };
+    let entry = UndeletedEntry { path: "x/alloc/data/db".into(), why: UndeletedReason::MountPoint };
     let error = AllocDirError::Left {
         path: "/allocs/x".into(),
-        left: Left { entries: vec![entry], count: 3 },
+        left: Undeleted { entries: vec![entry], count: 3 },
     };
     assert_eq!(
         error.to_string(),

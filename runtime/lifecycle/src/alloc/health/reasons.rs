@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{CheckId, CheckResult, Duty, HealthMachine, Verdict, Watched};
+use super::{CheckId, CheckResult, Duty, HealthMachine, HealthVerdict, Watched};
 use crate::task::events::short_duration;
 use ostler_model::ids::TaskName;
 use ostler_model::limits::{HEALTH_REASON_BYTES_MAX, HEALTH_TEXT_BYTES_MAX};
@@ -29,28 +29,28 @@ pub(super) fn last_event(state: &TaskState) -> String {
 }
 
 impl HealthMachine {
-    pub(super) fn healthy(&self) -> Verdict {
+    pub(super) fn healthy(&self) -> HealthVerdict {
         let time = short_duration(self.policy.min_healthy_time);
         let text = match self.expected.len() {
             0 => format!("all tasks have run for {time}"),
             1 => format!("all tasks have run and the check has passed for {time}"),
             n => format!("all tasks have run and all {n} checks have passed for {time}"),
         };
-        Verdict { healthy: true, text, tasks: Vec::new() }
+        HealthVerdict { healthy: true, text, tasks: Vec::new() }
     }
 
-    pub(super) fn said(&self, healthy: bool) -> Verdict {
+    pub(super) fn said(&self, healthy: bool) -> HealthVerdict {
         let text = if healthy { "set healthy by request" } else { "set unhealthy by request" };
         let tasks = if healthy {
             Vec::new()
         } else {
             self.mains().map(|task| (task.clone(), text.to_owned())).collect()
         };
-        Verdict { healthy, text: text.to_owned(), tasks }
+        HealthVerdict { healthy, text: text.to_owned(), tasks }
     }
 
     /// Some task will never be what it should be.
-    pub(super) fn broken(&self) -> Verdict {
+    pub(super) fn broken(&self) -> HealthVerdict {
         let broken = self.tasks.iter().filter(|task| task.is_broken());
         let reason = |task: &Watched| {
             let what =
@@ -61,7 +61,7 @@ impl HealthMachine {
     }
 
     /// The deadline is over.
-    pub(super) fn late(&self, now: Timestamp) -> Verdict {
+    pub(super) fn late(&self, now: Timestamp) -> HealthVerdict {
         let mut reasons: Reasons = Vec::new();
         for task in &self.tasks {
             reasons.extend(self.late_task(task).map(|reason| (Some(task.name.clone()), reason)));
@@ -123,7 +123,7 @@ impl HealthMachine {
         self.tasks.iter().filter(|task| task.is_main).map(|task| &task.name)
     }
 
-    fn unhealthy(&self, reasons: Reasons) -> Verdict {
+    fn unhealthy(&self, reasons: Reasons) -> HealthVerdict {
         let mut texts = Vec::with_capacity(reasons.len());
         let mut tasks: BTreeMap<&TaskName, Vec<&str>> = BTreeMap::new();
         for (task, reason) in &reasons {
@@ -143,7 +143,7 @@ impl HealthMachine {
         let told = |(task, reasons): (&TaskName, Vec<&str>)| {
             (task.clone(), cut(reasons.join("; "), HEALTH_REASON_BYTES_MAX))
         };
-        Verdict {
+        HealthVerdict {
             healthy: false,
             text: cut(texts.join("; "), HEALTH_TEXT_BYTES_MAX),
             tasks: tasks.into_iter().map(told).collect(),

@@ -92,7 +92,7 @@ fn timer(seconds: u64) -> Vec<HealthEffect> {
     vec![HealthEffect::Timer(Duration::from_secs(seconds))]
 }
 
-fn verdict(effects: Vec<HealthEffect>) -> Verdict {
+fn verdict(effects: Vec<HealthEffect>) -> HealthVerdict {
     match effects.as_slice() {
         [HealthEffect::Verdict(verdict)] => verdict.clone(),
         other => panic!("no verdict: {other:?}"),
@@ -100,7 +100,7 @@ fn verdict(effects: Vec<HealthEffect>) -> Verdict {
 }
 
 /// The tasks that are told something, with what.
-fn told(verdict: &Verdict) -> Vec<(&str, &str)> {
+fn told(verdict: &HealthVerdict) -> Vec<(&str, &str)> {
     verdict.tasks.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect()
 }
 

@@ -7,7 +7,7 @@
 use tokio_util::sync::CancellationToken;
 
 use super::{AllocHook, AllocScope, HookResult, News};
-use crate::alloc::size::{self, DiskUse};
+use crate::alloc::size::{self, AllocDiskUse};
 use ostler_model::alloc::ClientStatus;
 use ostler_model::causes::chain;
 use ostler_model::clock::{self, Stopwatch};
@@ -62,16 +62,16 @@ async fn watch(scope: AllocScope) {
     }
 }
 
-async fn measure(scope: &AllocScope) -> Result<DiskUse, String> {
+async fn measure(scope: &AllocScope) -> Result<AllocDiskUse, String> {
     let (root, id) = (scope.alloc_root.clone(), scope.allocation.id);
     let cancel = CancellationToken::new();
     // The walk ends when nobody waits for it any more.
     let _guard = cancel.clone().drop_guard();
-    let measured = tokio::task::spawn_blocking(move || size::measure(&root, id, &cancel)).await;
+    let measured = ostler_model::clock::blocking(move || size::measure(&root, id, &cancel)).await;
     measured.map_err(|e| e.to_string())?.map_err(|e| chain(&e))
 }
 
-fn exceeded(scope: &AllocScope, used: &DiskUse, size_mb: u32, description: String) -> News {
+fn exceeded(scope: &AllocScope, used: &AllocDiskUse, size_mb: u32, description: String) -> News {
     let limit = u64::from(size_mb).saturating_mul(MIB);
     let event = TaskEvent::new(EventKind::DiskExceeded, scope.clock.now(), description.clone())
         .detail("disk_limit", limit)

@@ -86,6 +86,7 @@ impl Watcher {
         let mut judged = self.tasks(&now).await;
         while !judged {
             judged = tokio::select! {
+                biased;
                 changed = states.changed() => {
                     if changed.is_err() {
                         return;

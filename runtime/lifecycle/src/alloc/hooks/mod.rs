@@ -107,7 +107,7 @@ impl AllocScope {
             let _held = held;
             change()
         };
-        tokio::task::spawn_blocking(change).await.map_err(|e| e.to_string())
+        ostler_model::clock::blocking(change).await.map_err(|e| e.to_string())
     }
 }
 

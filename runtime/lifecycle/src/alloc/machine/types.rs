@@ -42,7 +42,7 @@ impl AllocPhase {
 
 /// What is known of an allocation of an earlier agent, beside the states of its tasks.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct RecordedAlloc {
     /// Its state as written last.
     pub saved: Option<SavedAllocState>,
     /// The verdict on its health.

@@ -9,7 +9,7 @@
 use std::path::Path;
 
 use super::journal::Journal;
-use super::{MigrateError, Moved, NotTakenOver, move_in_steps, take_over};
+use super::{MigrateError, MigratedData, NotTakenOver, move_in_steps, take_over};
 use crate::alloc::dir::{AllocDir, AllocDirError};
 use ostler_model::ids::{AllocId, TaskName};
 
@@ -19,7 +19,7 @@ pub struct Inherited {
     /// Whose directory it came from, or should have.
     pub from: AllocId,
     /// What was moved.
-    pub moved: Result<Moved, NotTakenOver>,
+    pub moved: Result<MigratedData, NotTakenOver>,
 }
 
 /// As [`take_over`], from the first of `line` that has anything to be moved. `line` is the allocation
@@ -42,7 +42,7 @@ pub fn inherit(
         let moved = finish(root, from, tasks)
             .map_err(|error| NotTakenOver { error, stays: None })
             .and_then(|()| take_over(root, from, to, tasks));
-        if !moved.as_ref().is_ok_and(Moved::is_nothing) {
+        if !moved.as_ref().is_ok_and(MigratedData::is_nothing) {
             return Some(Inherited { from, moved });
         }
     }

@@ -8,7 +8,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::{Item, MigrateError, Step};
+use super::{MigrateError, MovedDir, Step};
 use crate::alloc::dir::AllocDir;
 use crate::alloc::dir::at::io_error;
 use ostler_model::ids::AllocId;
@@ -26,7 +26,7 @@ pub(super) struct Journal {
     /// Where from.
     pub(super) from: AllocId,
     /// What, sorted.
-    pub(super) items: Vec<Item>,
+    pub(super) items: Vec<MovedDir>,
     /// All of it was moved.
     pub(super) done: bool,
 }

@@ -11,7 +11,7 @@
 use std::path::Path;
 
 use super::journal::Journal;
-use super::{MigrateError, Moved, Step, has_content, move_in_steps, move_item};
+use super::{MigrateError, MigratedData, Step, has_content, move_in_steps, move_item};
 use crate::alloc::dir::lock::Held;
 use crate::alloc::dir::{AllocDir, AllocDirError};
 use ostler_model::ids::{AllocId, TaskName};
@@ -38,7 +38,7 @@ pub fn take_over(
     from: AllocId,
     to: AllocId,
     tasks: &[TaskName],
-) -> Result<Moved, NotTakenOver> {
+) -> Result<MigratedData, NotTakenOver> {
     in_steps(root, from, to, tasks, &mut |_| Ok(()))
 }
 
@@ -48,7 +48,7 @@ fn in_steps(
     to: AllocId,
     tasks: &[TaskName],
     step: Step<'_>,
-) -> Result<Moved, NotTakenOver> {
+) -> Result<MigratedData, NotTakenOver> {
     // What stopped half-way goes on where it stopped.
     let moved = move_in_steps(root, from, to, tasks, &mut *step)
         .or_else(|_| move_in_steps(root, from, to, tasks, &mut *step));
@@ -108,7 +108,7 @@ mod tests {
     fn go(
         scene: &Scene,
         mut fails: impl FnMut(usize) -> bool,
-    ) -> (usize, Result<Moved, NotTakenOver>) {
+    ) -> (usize, Result<MigratedData, NotTakenOver>) {
         let mut met = 0;
         let result = in_steps(scene.root.path(), scene.from, scene.to, &scene.tasks(), &mut |_| {
             met += 1;

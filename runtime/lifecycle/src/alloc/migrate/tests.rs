@@ -55,7 +55,7 @@ impl Scene {
         scene
     }
 
-    fn go(&self) -> Result<Moved, MigrateError> {
+    fn go(&self) -> Result<MigratedData, MigrateError> {
         move_data(self.root.path(), self.from, self.to, &self.tasks())
     }
 
@@ -71,8 +71,10 @@ impl Scene {
         self.root.path().join(self.to.to_string()).join(path)
     }
 
-    fn all_items() -> Moved {
-        Moved { items: vec![Item::Data, Item::Local(name("db")), Item::Local(name("web"))] }
+    fn all_items() -> MigratedData {
+        MigratedData {
+            items: vec![MovedDir::Data, MovedDir::Local(name("db")), MovedDir::Local(name("web"))],
+        }
     }
 
     /// Every file below a directory of either allocation: relative path → content, with the
@@ -251,8 +253,8 @@ fn a_previous_allocation_collected_in_the_middle_of_a_move_ends_it() {
         });
     assert!(stopped.is_err());
     AllocDir::destroy(scene.root.path(), scene.from).unwrap();
-    assert_eq!(scene.go().unwrap(), Moved { items: vec![Item::Data] }, "what had come");
-    assert_eq!(scene.go().unwrap(), Moved { items: vec![Item::Data] });
+    assert_eq!(scene.go().unwrap(), MigratedData { items: vec![MovedDir::Data] }, "what had come");
+    assert_eq!(scene.go().unwrap(), MigratedData { items: vec![MovedDir::Data] });
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn parent(dir: &tempfile::TempDir) -> OwnedFd {
     rustix::fs::open(dir.path(), DIRECTORY_FLAGS, Mode::empty()).unwrap()
 }
 
-fn remove(root: &tempfile::TempDir) -> Result<(), Left> {
+fn remove(root: &tempfile::TempDir) -> Result<(), Undeleted> {
     remove_tree(parent(root).as_fd(), "tree")
 }
 
@@ -224,7 +224,10 @@ fn immutable_directories_nested_deeper_than_the_limit_end_the_descent() {
     paths.reverse();
     let Some(_immutable) = Immutable::make(&paths) else { return };
     let left = remove(&root).unwrap_err();
-    assert!(left.entries.iter().any(|entry| matches!(entry.why, Why::Pinned)), "{left}");
+    assert!(
+        left.entries.iter().any(|entry| matches!(entry.why, UndeletedReason::Pinned)),
+        "{left}"
+    );
 }
 
 #[test]
@@ -282,7 +285,7 @@ fn what_is_mounted_in_a_tree_is_neither_entered_nor_emptied() {
             fs::write(root.path().join("tree/a/tmpfs/keep"), "x").unwrap();
             let left = remove(&root).unwrap_err();
             assert_eq!(left.count, 2, "{left}");
-            let mounted = |entry: &LeftEntry| matches!(entry.why, Why::MountPoint);
+            let mounted = |entry: &UndeletedEntry| matches!(entry.why, UndeletedReason::MountPoint);
             assert!(left.entries.iter().all(mounted), "{left}");
             assert!(outside_path.join("sub/keep").exists(), "the other directory is whole");
             let tmpfs = left.entries.iter().find(|entry| entry.path.ends_with("tmpfs")).unwrap();
@@ -342,7 +345,9 @@ fn a_process_that_goes_on_writing_ends_the_removal_at_its_budget() {
     let tree = root.path().join("tree");
     fs::create_dir_all(tree.join("a/b/c")).unwrap();
     (0..50).for_each(|i| fs::write(tree.join(format!("a/{i}")), "").unwrap());
-    let mut removal = Removal { left: Left::default(), moved: 0, budget: 10 };
+    let mut removal = Removal { left: Undeleted::default(), moved: 0, budget: 10 };
     assert!(!removal.clear(parent(&root).as_fd(), "tree", Path::new("tree"), 0));
-    assert!(removal.left.entries.iter().any(|entry| matches!(entry.why, Why::StillWritten)));
+    assert!(
+        removal.left.entries.iter().any(|entry| matches!(entry.why, UndeletedReason::StillWritten))
+    );
 }

@@ -101,6 +101,7 @@ async fn until_durable<T: Serialize + Sync>(
         pause = pauses.next().unwrap_or(pause);
         tracing::error!(%key, %error, "not written, and not told as done before it is; tried again in {pause:?}");
         tokio::select! {
+            biased;
             () = clock::sleep(pause) => {}
             () = closing.cancelled() => {}
         }

@@ -11,7 +11,7 @@ use super::{Inbox, Runner, Turn};
 use crate::alloc::coordinator::Gate;
 use crate::alloc::hooks::background::CloseOnDrop;
 use crate::alloc::hooks::{AllocHook, AllocScope, Background, HookTimes};
-use crate::alloc::machine::{AllocEffect, AllocInput, AllocMachine, Known};
+use crate::alloc::machine::{AllocEffect, AllocInput, AllocMachine, RecordedAlloc};
 use crate::alloc::{AllocHandle, AllocRunnerConfig, AllocRunnerError, RestoredAlloc};
 use crate::task::hooks::TaskHook;
 use crate::task::{LogSlot, RestoredTask, TaskHandle, TaskScope};
@@ -232,7 +232,7 @@ fn machine(
         Some(restored) => {
             let started = was_started(&restored);
             let RestoredAlloc { saved, health, trouble, .. } = restored;
-            let known = Known { saved, health, started, stop, trouble };
+            let known = RecordedAlloc { saved, health, started, stop, trouble };
             AllocMachine::restore(now, group, states, known)
         }
     }

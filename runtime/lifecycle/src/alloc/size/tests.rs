@@ -40,16 +40,16 @@ impl Scene {
         Self { root, alloc, dir }
     }
 
-    fn measure(&self) -> DiskUse {
+    fn measure(&self) -> AllocDiskUse {
         measure(self.root.path(), self.alloc, &CancellationToken::new()).unwrap()
     }
 
     /// What is added by `change`.
-    fn added(&self, change: impl FnOnce(&Self)) -> DiskUse {
+    fn added(&self, change: impl FnOnce(&Self)) -> AllocDiskUse {
         let before = self.measure();
         change(self);
         let after = self.measure();
-        DiskUse {
+        AllocDiskUse {
             bytes: after.bytes - before.bytes,
             apparent_bytes: after.apparent_bytes - before.apparent_bytes,
             inodes: after.inodes - before.inodes,
@@ -195,7 +195,7 @@ fn a_directory_moved_away_under_the_walk_does_not_lead_it_elsewhere() {
     fs::create_dir_all(scene.dir.path().join("web/tmp/later")).unwrap();
     let cancel = CancellationToken::new();
     let mut walk = Walk {
-        found: DiskUse { complete: true, ..DiskUse::default() },
+        found: AllocDiskUse { complete: true, ..AllocDiskUse::default() },
         device: rustix::fs::fstat(scene.dir.fd()).unwrap().st_dev,
         linked: BTreeSet::new(),
         entries_left: 1000,
@@ -275,7 +275,7 @@ fn tasks_that_create_move_and_remove_meanwhile_never_make_it_fail() {
 
 #[test]
 fn only_more_than_the_limit_is_over_it_and_the_text_has_both_numbers() {
-    let used = |bytes, complete| DiskUse { bytes, complete, ..DiskUse::default() };
+    let used = |bytes, complete| AllocDiskUse { bytes, complete, ..AllocDiskUse::default() };
     assert_eq!(over_limit(&used(300 * MIB, true), 300), None);
     assert_eq!(over_limit(&used(10, false), 300), None);
     assert_eq!(

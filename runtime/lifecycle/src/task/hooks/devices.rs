@@ -1,4 +1,4 @@
-//! Asks how the task uses the devices lent to it, before each run; gives them back at the end.
+//! Asks how the task uses the devices assigned to it, before each run; gives them back at the end.
 //!
 //! A run is not begun on a device that its plugin calls unhealthy: the task is told which and why,
 //! and its restart policy says what becomes of it. A run that goes on keeps what it holds.
@@ -20,18 +20,18 @@ impl TaskHook for DevicesHook {
         preparation: &'a mut Preparation,
     ) -> BoxFuture<'a, Result<(), HookError>> {
         Box::pin(async move {
-            let Some(lent) = scope.allocation.devices.get(&scope.task.name) else {
+            let Some(assigned) = scope.allocation.devices.get(&scope.task.name) else {
                 return Ok(());
             };
-            if lent.is_empty() {
+            if assigned.is_empty() {
                 return Ok(());
             }
             if !preparation.goes_on {
-                scope.devices.fit(lent).map_err(|error| HookError::plugin(&error))?;
+                scope.devices.fit(assigned).map_err(|error| HookError::plugin(&error))?;
             }
             preparation.reservation = scope
                 .devices
-                .reserve(scope.allocation.id, &scope.task.name, lent)
+                .reserve(scope.allocation.id, &scope.task.name, assigned)
                 .await
                 .map_err(|error| HookError::plugin(&error))?;
             Ok(())

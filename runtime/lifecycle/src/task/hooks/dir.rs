@@ -20,7 +20,7 @@ impl TaskHook for DirHook {
         Box::pin(async move {
             let (root, id, task) =
                 (scope.alloc_root.clone(), scope.allocation.id, scope.task.name.clone());
-            let build = tokio::task::spawn_blocking(move || {
+            let build = ostler_model::clock::blocking(move || {
                 let dir = AllocDir::open(&root, id)?;
                 let task_dir = dir.create_task(&task)?;
                 Ok::<_, crate::alloc::dir::AllocDirError>((dir.shared(), task_dir))

@@ -27,7 +27,7 @@ impl TaskHook for LogsHook {
             }
             let (root, id) = (scope.alloc_root.clone(), scope.allocation.id);
             let (task, limits) = (scope.task.name.clone(), scope.task.logs);
-            let open = tokio::task::spawn_blocking(move || {
+            let open = ostler_model::clock::blocking(move || {
                 let dir = AllocDir::open(&root, id)
                     .and_then(|dir| dir.logs_dir())
                     .map_err(|e| HookError::on_disk(&e))?;
@@ -43,7 +43,7 @@ impl TaskHook for LogsHook {
         Box::pin(async move {
             if let Some(logs) = scope.logs.get() {
                 // Closing flushes to the disk.
-                let closed = tokio::task::spawn_blocking(move || logs.close()).await;
+                let closed = ostler_model::clock::blocking(move || logs.close()).await;
                 if let Err(error) = closed {
                     tracing::warn!(task = %scope.task.name, %error, "log files not closed in order");
                 }

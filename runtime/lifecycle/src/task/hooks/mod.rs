@@ -192,7 +192,7 @@ pub async fn prestart(scope: &TaskScope) -> Result<Preparation, HookError> {
 
 /// What a replay of the prestart hooks left.
 #[derive(Default)]
-pub struct Replayed {
+pub struct ReplayedHooks {
     /// What they made.
     pub preparation: Preparation,
     /// All went well.
@@ -204,7 +204,7 @@ pub struct Replayed {
 /// Run all prestart hooks for a run that goes on: each leaves its effects again (directories, logs,
 /// devices, environment). One that fails leaves its part out; the run is not touched for that, and
 /// the next start asks again.
-pub async fn replay(scope: &TaskScope) -> Replayed {
+pub async fn replay(scope: &TaskScope) -> ReplayedHooks {
     let mut preparation = Preparation { goes_on: true, ..Preparation::default() };
     let (mut whole, mut trouble) = (true, None);
     for hook in &scope.hooks {
@@ -220,7 +220,7 @@ pub async fn replay(scope: &TaskScope) -> Replayed {
             trouble.get_or_insert(error);
         }
     }
-    Replayed { preparation, whole, trouble }
+    ReplayedHooks { preparation, whole, trouble }
 }
 
 /// Run all exited hooks.

@@ -34,8 +34,13 @@ fn world() -> World {
 }
 
 impl World {
-    fn scope(&self) -> Scope<'_> {
-        Scope { env: &self.env, attributes: &self.attributes, meta: &self.meta, facts: &self.facts }
+    fn scope(&self) -> Variables<'_> {
+        Variables {
+            env: &self.env,
+            attributes: &self.attributes,
+            meta: &self.meta,
+            facts: &self.facts,
+        }
     }
 
     fn text(&self, text: &str) -> Result<String, InterpolateError> {

@@ -1,7 +1,7 @@
 //! How a run ends and what follows.
 //!
 //! ```text
-//!   Settling ── exit read ─► decided ─► Forgetting ── durable, forgotten ─► Delaying | Idle | Ending
+//!   Exited ── exit read ─► decided ─► Forgetting ── durable, forgotten ─► Delaying | Idle | Ending
 //! ```
 //! The driver and the host forget a run only after what follows is durable: an agent that is killed in
 //! between finds the run, reads the same exit again, and decides the same.
@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use super::super::events;
-use super::super::restart::{Decision, Ending};
-use super::{At, Effect, Intent, State, TaskMachine};
+use super::super::restart::{Ending, RestartDecision};
+use super::{At, Intent, State, TaskEffect, TaskMachine};
 use ostler_model::limits::END_RETRY;
 use ostler_model::task::{ExitResult, TaskStatus};
 
@@ -28,7 +28,7 @@ pub(super) enum Next {
 }
 
 impl TaskMachine {
-    pub(super) fn settled(&mut self, at: At, exit: ExitResult) {
+    pub(super) fn exit_read(&mut self, at: At, exit: ExitResult) {
         self.public.push_event(events::terminated(at.now, &exit));
         let success = exit.successful();
         self.public.last_exit = Some(exit);
@@ -49,7 +49,7 @@ impl TaskMachine {
         };
         self.over(at, next);
         self.go(State::Forgetting);
-        self.effects.push(Effect::Forget);
+        self.effects.push(TaskEffect::Forget);
     }
 
     /// The task did not start; nothing of the attempt is left.
@@ -69,17 +69,17 @@ impl TaskMachine {
             at.random,
         );
         match decision {
-            Decision::Restart { delay, reason, .. } => {
+            RestartDecision::Restart { delay, reason, .. } => {
                 self.public.restarts = self.public.restarts.saturating_add(1);
                 self.public.last_restart = Some(at.now);
                 self.public.push_event(events::restarting(at.now, &reason, delay));
                 Next::Restart(delay)
             }
-            Decision::NotRestarting { reason } => {
+            RestartDecision::NotRestarting { reason } => {
                 self.public.push_event(events::not_restarting(at.now, &reason));
                 Next::End
             }
-            Decision::Terminated { .. } | Decision::Killed => Next::End,
+            RestartDecision::Terminated { .. } | RestartDecision::Killed => Next::End,
         }
     }
 
@@ -136,14 +136,14 @@ impl TaskMachine {
         if self.leaving {
             return self.leave();
         }
-        self.effects.extend([Effect::Kill, Effect::KillRun]);
+        self.effects.extend([TaskEffect::Kill, TaskEffect::KillRun]);
         self.tell_undead();
     }
 
     /// Said once, and tried again ever more slowly.
     fn tell_undead(&mut self) {
         if !std::mem::replace(&mut self.undead, true) {
-            self.effects.push(Effect::TellUndead);
+            self.effects.push(TaskEffect::TellUndead);
         }
         let pause = END_RETRY.start().saturating_mul(1 << self.kills_again.min(16));
         self.kills_again = self.kills_again.saturating_add(1);
@@ -209,7 +209,7 @@ impl TaskMachine {
 
     pub(super) fn end(&mut self) {
         self.go(State::Ending);
-        self.effects.push(Effect::End);
+        self.effects.push(TaskEffect::End);
     }
 }
 

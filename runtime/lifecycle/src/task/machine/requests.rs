@@ -12,7 +12,7 @@
 
 use super::super::events;
 use super::end::Next;
-use super::{At, Effect, Intent, Rules, State, TaskMachine};
+use super::{At, Intent, Rules, State, TaskEffect, TaskMachine};
 use ostler_model::event::TaskEvent;
 use ostler_model::limits::KILL_GRACE;
 use ostler_model::task::TaskStatus;
@@ -39,7 +39,7 @@ impl TaskMachine {
             // Dead: nothing to say, it is only no longer kept for a restart.
             State::Idle => return self.end(),
             // It ended by itself.
-            State::Settling if self.intent.is_none() => {
+            State::Exited if self.intent.is_none() => {
                 self.intent = Some(Intent::KillLate);
                 return;
             }
@@ -64,7 +64,7 @@ impl TaskMachine {
         match self.state {
             State::Gated | State::AwaitingDriver | State::Delaying => self.killed(at),
             State::Preparing => {
-                self.effects.push(Effect::AbandonPrepare);
+                self.effects.push(TaskEffect::AbandonPrepare);
                 self.killed(at);
             }
             State::Starting => {
@@ -78,7 +78,7 @@ impl TaskMachine {
             // The driver is not there to be asked; the host sends the signal.
             State::AwaitingRecovery => self.stop_unrecovered(at),
             // What is waited for may be given up now that nothing is to follow.
-            State::Reaping if self.undead => self.effects.push(Effect::TellUndead),
+            State::Reaping if self.undead => self.effects.push(TaskEffect::TellUndead),
             // Already being ended for a restart: the ending goes on, the restart is off.
             _ => {}
         }
@@ -116,7 +116,7 @@ impl TaskMachine {
         }
         match (self.state, self.next) {
             (State::Running, _) => return self.restart(at, reason),
-            (State::Settling | State::Recovering | State::AwaitingRecovery, _) => {
+            (State::Exited | State::Recovering | State::AwaitingRecovery, _) => {
                 self.intent = Some(Intent::Restart);
             }
             (State::Forgetting | State::Clearing, Some(Next::Restart(_))) => {
@@ -166,11 +166,11 @@ impl TaskMachine {
             | State::Idle
             | State::Running => self.leave(),
             State::Preparing => {
-                self.effects.push(Effect::AbandonPrepare);
+                self.effects.push(TaskEffect::AbandonPrepare);
                 self.leave();
             }
             State::Recovering => {
-                self.effects.push(Effect::AbandonRecover);
+                self.effects.push(TaskEffect::AbandonRecover);
                 self.leave();
             }
             // What does not end is the next agent's to wait for, by the record of the run.

@@ -6,7 +6,7 @@
 //! dead, not complete                       [Clearing ─►] Idle | Ending
 //! a run, restart decided                   Clearing ─► Delaying: the rest of the delay
 //! a run and its handle                     Recovering ─► Running        owned again
-//!                                              │ ─► Settling            ended while nobody looked
+//!                                              │ ─► Exited              ended while nobody looked
 //!                                              │ ─► AwaitingRecovery    driver not ready: asked again,
 //!                                              │                        the run goes on, the host watches it
 //!                                              └ ─► Clearing ─► Gated    lost with agent or machine
@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::super::events;
 use super::super::restart::RestartTracker;
 use super::end::Next;
-use super::{At, Effect, Intent, Rules, State, TaskInput, TaskMachine};
+use super::{At, Intent, Rules, State, TaskEffect, TaskInput, TaskMachine};
 use ostler_model::event::EventKind;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
@@ -42,7 +42,7 @@ pub enum KnownRun {
 
 /// What is recorded of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Restored {
+pub struct RecordedTask {
     /// Its public state.
     pub state: Option<TaskState>,
     /// Restarts used.
@@ -62,9 +62,13 @@ const UNFINISHED: &str = "the agent ended while the task was being started";
 impl TaskMachine {
     /// A task of an earlier agent, and what to do first.
     #[must_use]
-    pub fn restore(rules: Rules, now: Timestamp, restored: Restored) -> (Self, Vec<Effect>) {
+    pub fn restore(
+        rules: Rules,
+        now: Timestamp,
+        restored: RecordedTask,
+    ) -> (Self, Vec<TaskEffect>) {
         let mut machine = Self::new(rules, now);
-        let Restored { state, tracker, run, complete, delayed_until } = restored;
+        let RecordedTask { state, tracker, run, complete, delayed_until } = restored;
         if let Some(state) = state {
             machine.set_up = state.events.iter().any(|e| e.kind == EventKind::TaskSetup)
                 || state.events_total > u64::try_from(state.events.len()).unwrap_or(u64::MAX);
@@ -148,12 +152,12 @@ impl TaskMachine {
 
     pub(super) fn recover(&mut self) {
         self.go(State::Recovering);
-        self.effects.push(Effect::Recover);
+        self.effects.push(TaskEffect::Recover);
     }
 
     fn clear(&mut self) {
         self.go(State::Clearing);
-        self.effects.push(Effect::Clear);
+        self.effects.push(TaskEffect::Clear);
     }
 
     /// The run went down with its agent or machine.
@@ -229,7 +233,7 @@ impl TaskMachine {
 
     /// The recovery takes too long for a kill.
     pub(super) fn recovery_late(&mut self, at: At) {
-        self.effects.push(Effect::AbandonRecover);
+        self.effects.push(TaskEffect::AbandonRecover);
         if !self.unfinished {
             self.runs_on(at);
         }
@@ -250,7 +254,7 @@ impl TaskMachine {
     pub(super) fn never_ran_after_all(&mut self, at: At) {
         self.never_ran(at);
         self.go(State::Forgetting);
-        self.effects.push(Effect::Forget);
+        self.effects.push(TaskEffect::Forget);
     }
 
     fn recovered(&mut self, at: At, ended: bool) {
@@ -274,7 +278,7 @@ impl TaskMachine {
 
     pub(super) fn watch_once(&mut self) {
         if !std::mem::replace(&mut self.watched, true) {
-            self.effects.push(Effect::Watch);
+            self.effects.push(TaskEffect::Watch);
         }
     }
 }

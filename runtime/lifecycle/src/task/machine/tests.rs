@@ -27,7 +27,7 @@ const ALL: [State; 20] = [
     State::Stopping,
     State::Killing,
     State::Reaping,
-    State::Settling,
+    State::Exited,
     State::Forgetting,
     State::Delaying,
     State::Recovering,
@@ -64,7 +64,7 @@ fn kill() -> TaskInput {
 
 fn inputs() -> Vec<TaskInput> {
     let error = || "broken".to_owned();
-    let exit = |exit_code| TaskInput::Settled(ExitResult { exit_code, ..ExitResult::default() });
+    let exit = |exit_code| TaskInput::ExitRead(ExitResult { exit_code, ..ExitResult::default() });
     let failed = events::setup_failure(at().now, "broken");
     vec![
         TaskInput::GateOpened,
@@ -164,7 +164,7 @@ fn the_drawing_lists_the_same_edges_as_the_code() {
 }
 
 /// One record of each kind an earlier agent may have left.
-fn every_record() -> Vec<Restored> {
+fn every_record() -> Vec<RecordedTask> {
     let mut records = Vec::new();
     for status in [TaskStatus::Pending, TaskStatus::Running, TaskStatus::Dead] {
         for run in [KnownRun::None, KnownRun::Unfinished, KnownRun::Started] {
@@ -174,7 +174,7 @@ fn every_record() -> Vec<Restored> {
                     state.push_event(events::received(at().now));
                     state.finished_at = (status == TaskStatus::Dead).then_some(at().now);
                     let (state, tracker) = (Some(state), None);
-                    records.push(Restored { state, tracker, run, complete, delayed_until });
+                    records.push(RecordedTask { state, tracker, run, complete, delayed_until });
                 }
             }
         }
@@ -186,7 +186,10 @@ fn kinds(machine: &TaskMachine) -> Vec<&'static str> {
     machine.public().events.iter().map(|e| e.kind.as_str()).collect()
 }
 
-fn drive(machine: &mut TaskMachine, inputs: impl IntoIterator<Item = TaskInput>) -> Vec<Effect> {
+fn drive(
+    machine: &mut TaskMachine,
+    inputs: impl IntoIterator<Item = TaskInput>,
+) -> Vec<TaskEffect> {
     inputs.into_iter().flat_map(|input| machine.step(at(), input)).collect()
 }
 
@@ -203,7 +206,7 @@ fn a_task_that_ends_well_is_dead_and_not_failed() {
         &mut machine,
         [
             TaskInput::WorkloadEnded,
-            TaskInput::Settled(ExitResult::default()),
+            TaskInput::ExitRead(ExitResult::default()),
             TaskInput::Forgotten,
             TaskInput::Ended,
         ],
@@ -217,15 +220,15 @@ fn a_task_that_ends_well_is_dead_and_not_failed() {
 fn a_kill_while_the_start_is_on_its_way_stops_what_was_started() {
     let mut machine = TaskMachine::new(rules(1, None), at().now);
     drive(&mut machine, [TaskInput::GateOpened, TaskInput::Prepared]);
-    assert_eq!(drive(&mut machine, [kill()]), [Effect::Timer(Duration::from_secs(5))]);
+    assert_eq!(drive(&mut machine, [kill()]), [TaskEffect::Timer(Duration::from_secs(5))]);
     let effects = drive(&mut machine, [TaskInput::Started]);
     assert_eq!(
         effects,
         [
-            Effect::CancelTimer,
-            Effect::Stop(Duration::from_secs(5)),
-            Effect::Timer(Duration::from_secs(5)),
-            Effect::Watch,
+            TaskEffect::CancelTimer,
+            TaskEffect::Stop(Duration::from_secs(5)),
+            TaskEffect::Timer(Duration::from_secs(5)),
+            TaskEffect::Watch,
         ]
     );
 }
@@ -235,15 +238,18 @@ fn a_start_that_never_answers_is_given_up_after_the_kill_timeout() {
     let mut machine = TaskMachine::new(rules(1, None), at().now);
     drive(&mut machine, [TaskInput::GateOpened, TaskInput::Prepared]);
     drive(&mut machine, [kill()]);
-    assert_eq!(drive(&mut machine, [TaskInput::TimerFired]), [Effect::AbandonStart, Effect::End]);
+    assert_eq!(
+        drive(&mut machine, [TaskInput::TimerFired]),
+        [TaskEffect::AbandonStart, TaskEffect::End]
+    );
     assert_eq!(machine.public().status, TaskStatus::Dead);
 }
 
 /// Killed by every means, and it does not end.
-fn undead(machine: &mut TaskMachine, asked: TaskInput) -> Vec<Effect> {
-    assert_eq!(drive(machine, [asked])[0], Effect::Stop(Duration::from_secs(5)));
-    assert_eq!(drive(machine, [TaskInput::TimerFired])[0], Effect::Kill);
-    assert_eq!(drive(machine, [TaskInput::TimerFired])[0], Effect::KillRun);
+fn undead(machine: &mut TaskMachine, asked: TaskInput) -> Vec<TaskEffect> {
+    assert_eq!(drive(machine, [asked])[0], TaskEffect::Stop(Duration::from_secs(5)));
+    assert_eq!(drive(machine, [TaskInput::TimerFired])[0], TaskEffect::Kill);
+    assert_eq!(drive(machine, [TaskInput::TimerFired])[0], TaskEffect::KillRun);
     drive(machine, [TaskInput::TimerFired])
 }
 
@@ -251,15 +257,17 @@ fn undead(machine: &mut TaskMachine, asked: TaskInput) -> Vec<Effect> {
 fn a_kill_escalates_from_stop_to_kill_to_the_host_and_is_not_over_until_the_run_is() {
     let mut machine = TaskMachine::new(rules(1, None), at().now);
     to_running(&mut machine);
-    let again = |pause| [Effect::Kill, Effect::KillRun, Effect::Timer(Duration::from_secs(pause))];
+    let again = |pause| {
+        [TaskEffect::Kill, TaskEffect::KillRun, TaskEffect::Timer(Duration::from_secs(pause))]
+    };
     let first = undead(&mut machine, kill());
-    assert!(first.contains(&Effect::TellUndead), "{first:?}");
+    assert!(first.contains(&TaskEffect::TellUndead), "{first:?}");
     for pause in [2, 4, 8, 16, 30, 30] {
         assert_eq!(drive(&mut machine, [TaskInput::TimerFired]), again(pause));
         assert_eq!(machine.public().status, TaskStatus::Running);
     }
     let exit = ExitResult { signal: 9, ..ExitResult::default() };
-    drive(&mut machine, [TaskInput::WorkloadEnded, TaskInput::Settled(exit)]);
+    drive(&mut machine, [TaskInput::WorkloadEnded, TaskInput::ExitRead(exit)]);
     assert_eq!(machine.public().status, TaskStatus::Dead);
     assert_eq!(machine.public().events.last().unwrap().kind, EventKind::Killed);
 }
@@ -271,23 +279,13 @@ fn a_run_that_does_not_end_gets_no_second_run_beside_it_and_one_when_it_has_ende
     undead(&mut machine, TaskInput::Restart { reason: "wanted".to_owned() });
     for _ in 0..20 {
         let effects = drive(&mut machine, [TaskInput::TimerFired]);
-        assert!(!effects.contains(&Effect::Start) && !effects.contains(&Effect::Prepare));
+        assert!(!effects.contains(&TaskEffect::Start) && !effects.contains(&TaskEffect::Prepare));
     }
     assert_eq!(machine.state(), State::Reaping);
-    drive(&mut machine, [TaskInput::WorkloadEnded, TaskInput::Settled(ExitResult::default())]);
+    drive(&mut machine, [TaskInput::WorkloadEnded, TaskInput::ExitRead(ExitResult::default())]);
     drive(&mut machine, [TaskInput::Forgotten]);
     assert_eq!(machine.state(), State::Delaying);
     assert!(!machine.public().failed);
-}
-
-#[test]
-fn an_agent_that_leaves_leaves_what_does_not_end_to_the_next_one() {
-    let mut machine = TaskMachine::new(rules(1, None), at().now);
-    to_running(&mut machine);
-    undead(&mut machine, kill());
-    assert_eq!(drive(&mut machine, [TaskInput::Shutdown])[1], Effect::Leave);
-    assert_eq!(machine.state(), State::Detached);
-    assert_eq!(machine.public().status, TaskStatus::Running);
 }
 
 #[test]
@@ -297,7 +295,7 @@ fn what_is_left_of_a_lost_run_is_ended_before_the_task_counts_as_dead_or_is_star
     {
         let state = TaskState { status: TaskStatus::Running, ..TaskState::default() };
         let run = KnownRun::Started;
-        let found = Restored {
+        let found = RecordedTask {
             state: Some(state),
             tracker: None,
             run,
@@ -311,7 +309,7 @@ fn what_is_left_of_a_lost_run_is_ended_before_the_task_counts_as_dead_or_is_star
             assert_eq!(machine.state(), State::Clearing);
             drive(&mut machine, [TaskInput::NotCleared]);
             assert_eq!(machine.public().status, TaskStatus::Running);
-            assert_eq!(drive(&mut machine, [TaskInput::TimerFired]), [Effect::Clear]);
+            assert_eq!(drive(&mut machine, [TaskInput::TimerFired]), [TaskEffect::Clear]);
         }
         drive(&mut machine, [TaskInput::Cleared]);
         assert_eq!(machine.state(), after);
@@ -324,9 +322,9 @@ fn a_restart_that_was_decided_waits_for_what_is_left_of_the_run_before() {
     let state = TaskState { status: TaskStatus::Running, ..TaskState::default() };
     let delayed_until = Some(at().now.plus(Duration::from_secs(10)));
     let (state, run) = (Some(state), KnownRun::Started);
-    let found = Restored { state, tracker: None, run, complete: false, delayed_until };
+    let found = RecordedTask { state, tracker: None, run, complete: false, delayed_until };
     let (mut machine, first) = TaskMachine::restore(rules(5, None), at().now, found);
-    assert_eq!(first, [Effect::Clear]);
+    assert_eq!(first, [TaskEffect::Clear]);
     drive(&mut machine, [TaskInput::NotCleared, TaskInput::TimerFired]);
     assert_eq!(machine.public().status, TaskStatus::Running);
     drive(&mut machine, [TaskInput::Cleared]);
@@ -343,7 +341,7 @@ fn a_kill_during_a_restart_ends_the_task() {
             TaskInput::Restart { reason: "wanted".to_owned() },
             kill(),
             TaskInput::WorkloadEnded,
-            TaskInput::Settled(ExitResult::default()),
+            TaskInput::ExitRead(ExitResult::default()),
             TaskInput::Forgotten,
         ],
     );
@@ -356,7 +354,7 @@ fn a_task_that_had_ended_by_itself_is_not_shown_as_killed() {
     to_running(&mut machine);
     drive(
         &mut machine,
-        [TaskInput::WorkloadEnded, kill(), TaskInput::Settled(ExitResult::default())],
+        [TaskInput::WorkloadEnded, kill(), TaskInput::ExitRead(ExitResult::default())],
     );
     assert!(!kinds(&machine).contains(&"Killed"));
     assert!(!kinds(&machine).contains(&"Killing"));
@@ -373,7 +371,7 @@ fn a_driver_that_is_not_ready_is_asked_again_ever_more_slowly_and_said_once() {
         pauses.extend(
             drive(&mut machine, [refuse(), TaskInput::TimerFired]).into_iter().filter_map(|e| {
                 match e {
-                    Effect::Timer(pause) => Some(pause.as_secs()),
+                    TaskEffect::Timer(pause) => Some(pause.as_secs()),
                     _ => None,
                 }
             }),
@@ -391,7 +389,7 @@ struct World {
     starting: bool,
     run: bool,
     watched: bool,
-    settling: bool,
+    exited: bool,
     forgetting: bool,
     recovering: bool,
     clearing: bool,
@@ -406,56 +404,56 @@ impl World {
         self.preparing
             || self.starting
             || self.run
-            || self.settling
+            || self.exited
             || self.forgetting
             || self.recovering
             || self.clearing
     }
 
-    fn apply(&mut self, effect: &Effect) {
+    fn apply(&mut self, effect: &TaskEffect) {
         assert!(!self.ended && !self.left, "{effect:?} after the end");
         match effect {
-            Effect::Prepare => {
+            TaskEffect::Prepare => {
                 assert!(!self.busy());
                 self.preparing = true;
             }
-            Effect::AbandonPrepare => assert!(std::mem::take(&mut self.preparing)),
-            Effect::Start => {
+            TaskEffect::AbandonPrepare => assert!(std::mem::take(&mut self.preparing)),
+            TaskEffect::Start => {
                 assert!(!self.busy(), "two runs alive");
                 self.starting = true;
             }
-            Effect::AbandonStart => assert!(std::mem::take(&mut self.starting)),
-            Effect::Watch => {
+            TaskEffect::AbandonStart => assert!(std::mem::take(&mut self.starting)),
+            TaskEffect::Watch => {
                 assert!(self.run && !self.watched);
                 self.watched = true;
             }
-            Effect::Stop(_) | Effect::Kill | Effect::KillRun => assert!(self.run),
-            Effect::TellUndead => {}
-            Effect::Settle => {
+            TaskEffect::Stop(_) | TaskEffect::Kill | TaskEffect::KillRun => assert!(self.run),
+            TaskEffect::TellUndead => {}
+            TaskEffect::ReadExit => {
                 assert!(std::mem::take(&mut self.run));
                 self.watched = false;
-                self.settling = true;
+                self.exited = true;
             }
-            Effect::Forget => {
-                assert!(!self.run && !self.settling);
+            TaskEffect::Forget => {
+                assert!(!self.run && !self.exited);
                 self.forgetting = true;
             }
-            Effect::Recover => {
+            TaskEffect::Recover => {
                 assert!(!self.recovering);
                 self.recovering = true;
             }
-            Effect::AbandonRecover => assert!(std::mem::take(&mut self.recovering)),
-            Effect::Clear => {
+            TaskEffect::AbandonRecover => assert!(std::mem::take(&mut self.recovering)),
+            TaskEffect::Clear => {
                 self.run = false;
                 self.clearing = true;
             }
-            Effect::Timer(_) => self.timer = true,
-            Effect::CancelTimer => assert!(std::mem::take(&mut self.timer)),
-            Effect::End => {
+            TaskEffect::Timer(_) => self.timer = true,
+            TaskEffect::CancelTimer => assert!(std::mem::take(&mut self.timer)),
+            TaskEffect::End => {
                 assert!(!self.busy());
                 self.ended = true;
             }
-            Effect::Leave => self.left = true,
+            TaskEffect::Leave => self.left = true,
         }
     }
 
@@ -472,11 +470,11 @@ impl World {
             TaskInput::Recovered { .. } | TaskInput::RecoveryNotReady { held: true, .. } => {
                 self.recovering && self.run
             }
-            TaskInput::NeverRan => self.recovering || self.settling,
+            TaskInput::NeverRan => self.recovering || self.exited,
             TaskInput::RecoveryNotReady { .. } | TaskInput::RecoveryFailed { .. } => {
                 self.recovering
             }
-            TaskInput::Settled(_) => self.settling,
+            TaskInput::ExitRead(_) => self.exited,
             TaskInput::TimerFired => self.timer,
             TaskInput::Ended => self.ended,
             // Late answers of calls nobody waits for, and requests, come at any time.
@@ -493,11 +491,11 @@ impl World {
             TaskInput::StartFailed { .. } => self.starting = false,
             TaskInput::Forgotten => self.forgetting = false,
             TaskInput::Cleared => self.clearing = false,
-            TaskInput::NeverRan => (self.recovering, self.settling) = (false, false),
+            TaskInput::NeverRan => (self.recovering, self.exited) = (false, false),
             TaskInput::Recovered { .. }
             | TaskInput::RecoveryNotReady { .. }
             | TaskInput::RecoveryFailed { .. } => self.recovering = false,
-            TaskInput::Settled(_) => self.settling = false,
+            TaskInput::ExitRead(_) => self.exited = false,
             TaskInput::TimerFired => self.timer = false,
             _ => {}
         }
@@ -565,7 +563,7 @@ proptest! {
             if !restoring && machine.state() != State::Detached && machine.state() != State::Reaping {
                 prop_assert_eq!(
                     machine.public().status == TaskStatus::Running,
-                    world.run || world.settling
+                    world.run || world.exited
                 );
             }
         }
@@ -591,7 +589,7 @@ proptest! {
         // Only the bounded calls of the runner are left: reading the exit, stop hooks.
         machine.step(at(), TaskInput::Recovered { ended: true });
         machine.step(at(), TaskInput::WorkloadEnded);
-        machine.step(at(), TaskInput::Settled(ExitResult::default()));
+        machine.step(at(), TaskInput::ExitRead(ExitResult::default()));
         machine.step(at(), TaskInput::Forgotten);
         machine.step(at(), TaskInput::Cleared);
         machine.step(at(), TaskInput::Ended);

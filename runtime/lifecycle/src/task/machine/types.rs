@@ -32,7 +32,7 @@ pub enum State {
     /// The host kills the workload itself, again and again until it ends.
     Reaping,
     /// The workload ended: the driver reads the exit.
-    Settling,
+    Exited,
     /// What follows is decided; once it is durable, driver and host forget the run.
     Forgetting,
     /// Waits before the next start.
@@ -85,7 +85,7 @@ pub enum TaskInput {
     /// The workload is gone.
     WorkloadEnded,
     /// The exit is read.
-    Settled(ExitResult),
+    ExitRead(ExitResult),
     /// Driver and host have forgotten the run.
     Forgotten,
     /// The run of an earlier agent is owned again.
@@ -100,7 +100,7 @@ pub enum TaskInput {
         /// The host has it: it runs, and its end is seen.
         held: bool,
     },
-    /// It was never let go: not one instruction of it ran. Also instead of `Settled`, of a run that
+    /// It was never let go: not one instruction of it ran. Also instead of `ExitRead`, of a run that
     /// the agent before this one was about to let go.
     NeverRan,
     /// Nobody can tell that the run ends, and nothing is to follow it: it counts as over.
@@ -169,7 +169,7 @@ pub enum TaskInput {
 
 /// What the runner must do. Calls run beside the machine and come back as inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum TaskEffect {
     /// Run the prestart hooks; answer `Prepared`, `DriverNotReady` or `PrepareFailed`.
     Prepare,
     /// Drop the preparation that runs.
@@ -186,8 +186,8 @@ pub enum Effect {
     Kill,
     /// Kill by the host's own means.
     KillRun,
-    /// Read the exit, exited hooks; answer `Settled` or `NeverRan`.
-    Settle,
+    /// Read the exit, exited hooks; answer `ExitRead` or `NeverRan`.
+    ReadExit,
     /// Find out what of the run does not end although it was killed, and say it; answer `Note`.
     TellUndead,
     /// When the public state is durable: destroy, forget; answer `Forgotten`.

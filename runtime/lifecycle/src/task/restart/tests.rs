@@ -26,8 +26,8 @@ fn policy(attempts: u32, mode: RestartMode) -> RestartPolicy {
     }
 }
 
-fn is_restart(decision: &Decision) -> bool {
-    matches!(decision, Decision::Restart { .. })
+fn is_restart(decision: &RestartDecision) -> bool {
+    matches!(decision, RestartDecision::Restart { .. })
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn exactly_the_allowed_attempts_are_granted_and_the_next_one_fails_the_task() {
         let decision = tracker.decide(FAILED, &policy, true, at(101), 0);
         assert_eq!(
             decision,
-            Decision::Restart {
+            RestartDecision::Restart {
                 delay: Duration::from_secs(8),
                 reason: "Restart within policy".to_owned(),
                 counted: true
@@ -47,7 +47,7 @@ fn exactly_the_allowed_attempts_are_granted_and_the_next_one_fails_the_task() {
     }
     assert_eq!(
         tracker.decide(FAILED, &policy, true, at(102), 0),
-        Decision::NotRestarting {
+        RestartDecision::NotRestarting {
             reason: "Exceeded allowed attempts 2 in interval 1m0s and mode is \"fail\"".to_owned()
         }
     );
@@ -60,14 +60,16 @@ fn mode_delay_waits_for_the_rest_of_the_interval_and_then_counts_anew() {
     assert!(is_restart(&tracker.decide(FAILED, &policy, true, at(10), 0)));
     assert_eq!(
         tracker.decide(FAILED, &policy, true, at(20), u64::MAX),
-        Decision::Restart {
+        RestartDecision::Restart {
             delay: Duration::from_secs(40),
             reason: "Exceeded allowed attempts, applying a delay".to_owned(),
             counted: true
         }
     );
     let later = tracker.decide(FAILED, &policy, true, at(61), 0);
-    assert!(matches!(later, Decision::Restart { reason, .. } if reason == "Restart within policy"));
+    assert!(
+        matches!(later, RestartDecision::Restart { reason, .. } if reason == "Restart within policy")
+    );
     assert_eq!(tracker.count(), 1);
     assert_eq!(tracker.window_start(), at(61));
 }
@@ -77,7 +79,10 @@ fn a_kill_wins_and_leaves_the_budget_alone() {
     let mut tracker = RestartTracker::new(at(0));
     let before = tracker;
     let policy = policy(0, RestartMode::Fail);
-    assert_eq!(tracker.decide(Ending::Killed, &policy, true, at(9_999), 1), Decision::Killed);
+    assert_eq!(
+        tracker.decide(Ending::Killed, &policy, true, at(9_999), 1),
+        RestartDecision::Killed
+    );
     assert_eq!(tracker, before);
 }
 
@@ -88,7 +93,7 @@ fn a_restart_a_person_asked_for_is_immediate_and_free_even_without_attempts() {
     let asked = Ending::RestartTriggered { failure: false };
     assert_eq!(
         tracker.decide(asked, &policy, false, at(1), u64::MAX),
-        Decision::Restart { delay: Duration::ZERO, reason: String::new(), counted: false }
+        RestartDecision::Restart { delay: Duration::ZERO, reason: String::new(), counted: false }
     );
     assert_eq!(tracker.count(), 0);
 }
@@ -101,7 +106,7 @@ fn a_restart_asked_for_by_a_failed_check_uses_up_an_attempt() {
     assert!(is_restart(&tracker.decide(check, &policy, false, at(1), 0)));
     assert!(matches!(
         tracker.decide(check, &policy, false, at(1), 0),
-        Decision::NotRestarting { .. }
+        RestartDecision::NotRestarting { .. }
     ));
 }
 
@@ -112,12 +117,12 @@ fn without_attempts_a_good_end_is_no_failure_and_a_bad_one_is() {
     let reason = "Policy allows no restarts".to_owned();
     assert_eq!(
         tracker.decide(ENDED_WELL, &policy, false, at(1), 0),
-        Decision::Terminated { reason: reason.clone() }
+        RestartDecision::Terminated { reason: reason.clone() }
     );
     for (ending, on_success) in [(ENDED_WELL, true), (FAILED, false), (FAILED, true)] {
         assert_eq!(
             tracker.decide(ending, &policy, on_success, at(1), 0),
-            Decision::NotRestarting { reason: reason.clone() }
+            RestartDecision::NotRestarting { reason: reason.clone() }
         );
     }
 }
@@ -130,7 +135,7 @@ fn an_unrecoverable_start_error_fails_the_task_and_a_recoverable_one_is_tried_ag
     assert!(is_restart(&tracker.decide(recoverable, &policy, false, at(1), 0)));
     assert_eq!(
         tracker.decide(Ending::StartFailed { recoverable: false }, &policy, true, at(1), 0),
-        Decision::NotRestarting { reason: "Error was unrecoverable".to_owned() }
+        RestartDecision::NotRestarting { reason: "Error was unrecoverable".to_owned() }
     );
 }
 
@@ -141,7 +146,7 @@ fn a_service_that_ends_well_is_started_again_and_uses_up_an_attempt() {
     assert!(is_restart(&tracker.decide(ENDED_WELL, &policy, true, at(1), 0)));
     assert!(matches!(
         tracker.decide(ENDED_WELL, &policy, true, at(1), 0),
-        Decision::NotRestarting { .. }
+        RestartDecision::NotRestarting { .. }
     ));
 }
 
@@ -150,7 +155,8 @@ fn a_clock_set_back_does_not_freeze_the_budget() {
     let policy = policy(1, RestartMode::Delay);
     let mut tracker = RestartTracker::new(at(1_000_000));
     assert!(is_restart(&tracker.decide(FAILED, &policy, true, at(5), 0)));
-    let Decision::Restart { delay, .. } = tracker.decide(FAILED, &policy, true, at(6), 0) else {
+    let RestartDecision::Restart { delay, .. } = tracker.decide(FAILED, &policy, true, at(6), 0)
+    else {
         panic!("mode delay always restarts");
     };
     assert_eq!(delay, Duration::from_secs(59));
@@ -191,7 +197,7 @@ fn a_stored_tracker_goes_on_where_it_was() {
     let mut restored: RestartTracker = postcard::from_bytes(&bytes).unwrap();
     assert!(matches!(
         restored.decide(FAILED, &policy, true, at(2), 0),
-        Decision::NotRestarting { .. }
+        RestartDecision::NotRestarting { .. }
     ));
 }
 
@@ -288,13 +294,13 @@ proptest! {
             let expected = model.decide(ending, &policy, on_success, u128::from(now.nanos()));
             let got = tracker.decide(ending, &policy, on_success, now, jitter);
             match (&got, &expected) {
-                (Decision::Killed, Verdict::Killed)
-                | (Decision::Terminated { .. }, Verdict::EndsWell)
-                | (Decision::NotRestarting { .. }, Verdict::Fails) => {}
-                (Decision::Restart { delay, counted: false, .. }, Verdict::Now) => {
+                (RestartDecision::Killed, Verdict::Killed)
+                | (RestartDecision::Terminated { .. }, Verdict::EndsWell)
+                | (RestartDecision::NotRestarting { .. }, Verdict::Fails) => {}
+                (RestartDecision::Restart { delay, counted: false, .. }, Verdict::Now) => {
                     prop_assert!(delay.is_zero());
                 }
-                (Decision::Restart { delay, counted: true, .. }, Verdict::Wait { at_least, at_most }) => {
+                (RestartDecision::Restart { delay, counted: true, .. }, Verdict::Wait { at_least, at_most }) => {
                     prop_assert!((*at_least..=*at_most).contains(&delay.as_nanos()));
                 }
                 _ => prop_assert!(false, "{ending:?}: got {got:?}, expected {expected:?}"),
@@ -317,7 +323,7 @@ proptest! {
         let mut tracker = RestartTracker { count, window_start: Timestamp::from_nanos(window) };
         let policy = RestartPolicy { attempts, interval, delay, mode };
         let decision = tracker.decide(ending, &policy, true, Timestamp::from_nanos(now), jitter);
-        if let Decision::Restart { delay: waited, counted: true, reason } = decision {
+        if let RestartDecision::Restart { delay: waited, counted: true, reason } = decision {
             prop_assert!(waited >= DELAY_MIN);
             if reason == "Restart within policy" {
                 prop_assert!(waited >= delay);

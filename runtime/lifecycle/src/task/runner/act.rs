@@ -8,37 +8,37 @@ use super::Runner;
 use super::answer::{Answer, Call};
 use crate::task::calls::{self, Run, StartError};
 use crate::task::hooks;
-use crate::task::machine::Effect;
+use crate::task::machine::TaskEffect;
 use crate::task::recovery::{self, Recovery};
 use ostler_model::clock;
 
 impl Runner {
     /// Do what the machine says.
-    pub(super) fn act(&mut self, effect: Effect) {
+    pub(super) fn act(&mut self, effect: TaskEffect) {
         let scope = Arc::clone(&self.scope);
         match effect {
-            Effect::Prepare => {
+            TaskEffect::Prepare => {
                 self.number += 1;
                 self.call(Call::Prepare, async move {
                     Answer::Prepared(Box::new(hooks::prestart(&scope).await))
                 });
             }
-            Effect::AbandonPrepare => self.abort(Call::Prepare),
-            Effect::Start => self.start(),
-            Effect::AbandonStart => {
+            TaskEffect::AbandonPrepare => self.abort(Call::Prepare),
+            TaskEffect::Start => self.start(),
+            TaskEffect::AbandonStart => {
                 if let Some(run) = &self.run {
                     run.abandon();
                 }
                 self.abort(Call::Start);
             }
-            Effect::KillRun => {
+            TaskEffect::KillRun => {
                 if let Some(run) = &self.run {
                     scope.workloads.kill_run(&run.id);
                 }
             }
-            Effect::Timer(after) => self.timer = Some(Box::pin(clock::sleep(after))),
-            Effect::CancelTimer => self.timer = None,
-            Effect::End => {
+            TaskEffect::Timer(after) => self.timer = Some(Box::pin(clock::sleep(after))),
+            TaskEffect::CancelTimer => self.timer = None,
+            TaskEffect::End => {
                 let (record, run) = (self.record.clone(), self.run.take());
                 self.call(Call::End, async move {
                     calls::end(&scope, &record, run.as_deref()).await;
@@ -46,17 +46,17 @@ impl Runner {
                 });
             }
             // A run that is not forgotten yet is the next agent's.
-            Effect::Leave => self.forget_due = false,
-            Effect::Recover => self.recover(),
-            Effect::AbandonRecover => self.abort(Call::Recover),
+            TaskEffect::Leave => self.forget_due = false,
+            TaskEffect::Recover => self.recover(),
+            TaskEffect::AbandonRecover => self.abort(Call::Recover),
             // Taken up when the public state is durable.
-            Effect::Forget => self.forget_due = true,
-            Effect::Clear => self.clear(),
-            Effect::Watch
-            | Effect::Stop(_)
-            | Effect::Kill
-            | Effect::Settle
-            | Effect::TellUndead => {
+            TaskEffect::Forget => self.forget_due = true,
+            TaskEffect::Clear => self.clear(),
+            TaskEffect::Watch
+            | TaskEffect::Stop(_)
+            | TaskEffect::Kill
+            | TaskEffect::ReadExit
+            | TaskEffect::TellUndead => {
                 self.act_on_run(effect);
             }
         }
@@ -83,31 +83,31 @@ impl Runner {
         });
     }
 
-    fn act_on_run(&mut self, effect: Effect) {
+    fn act_on_run(&mut self, effect: TaskEffect) {
         let Some(run) = self.run.clone() else { return };
         let scope = Arc::clone(&self.scope);
         match effect {
-            Effect::Watch => self.call(Call::Watch, async move {
+            TaskEffect::Watch => self.call(Call::Watch, async move {
                 calls::watch(&scope, &run).await;
                 Answer::WorkloadEnded
             }),
-            Effect::Stop(timeout) => self.call(Call::Stop, async move {
+            TaskEffect::Stop(timeout) => self.call(Call::Stop, async move {
                 Answer::Stopped(calls::stop(&scope, &run, timeout).await)
             }),
-            Effect::Kill => self
+            TaskEffect::Kill => self
                 .call(Call::Kill, async move { Answer::Killed(calls::kill(&scope, &run).await) }),
-            Effect::Settle => self.call(Call::Settle, async move {
+            TaskEffect::ReadExit => self.call(Call::ReadExit, async move {
                 if calls::never_ran(&scope, &run) {
                     return Answer::Recovered(Recovery::NeverRan);
                 }
-                let (exit, trouble) = calls::settle(&scope, &run).await;
-                Answer::Settled(exit, trouble)
+                let (exit, trouble) = calls::finish_run(&scope, &run).await;
+                Answer::ExitRead(exit, trouble)
             }),
-            Effect::TellUndead if self.machine.killed_for_good() && calls::is_polled(&run) => {
+            TaskEffect::TellUndead if self.machine.killed_for_good() && calls::is_polled(&run) => {
                 let error = calls::give_up(&scope, &run);
                 self.call(Call::Tell, async move { Answer::GivenUp(error) });
             }
-            Effect::TellUndead => {
+            TaskEffect::TellUndead => {
                 let what = calls::undead(&scope, &run);
                 tracing::warn!(task = %scope.task.name, run = %run.id, what, "killed and not ended");
                 self.call(Call::Tell, async move { Answer::Undead(what) });

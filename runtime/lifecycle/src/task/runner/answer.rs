@@ -1,7 +1,7 @@
 //! What the calls beside the owner answer.
 
 use super::save::Lasting;
-use crate::task::calls::{self, Asked, StartError};
+use crate::task::calls::{self, EndRequest, StartError};
 use crate::task::hooks::{HookError, Preparation};
 use crate::task::recovery::Recovery;
 use ostler_model::task::ExitResult;
@@ -11,9 +11,9 @@ pub(super) enum Answer {
     Prepared(Box<Result<Preparation, HookError>>),
     Started(Result<(), StartError>),
     WorkloadEnded,
-    Stopped(Result<Asked, String>),
-    Killed(Result<Asked, String>),
-    Settled(ExitResult, Option<String>),
+    Stopped(Result<EndRequest, String>),
+    Killed(Result<EndRequest, String>),
+    ExitRead(ExitResult, Option<String>),
     Forgotten,
     Recovered(Recovery),
     /// Nothing is left, or something that did not end.
@@ -37,7 +37,7 @@ pub(super) enum Call {
     Watch,
     Stop,
     Kill,
-    Settle,
+    ReadExit,
     Forget,
     Recover,
     Clear,
@@ -59,7 +59,7 @@ impl Call {
             Self::Watch => Answer::WorkloadEnded,
             Self::Stop => Answer::Stopped(Err(error)),
             Self::Kill => Answer::Killed(Err(error)),
-            Self::Settle => Answer::Settled(calls::not_known(error), None),
+            Self::ReadExit => Answer::ExitRead(calls::not_known(error), None),
             Self::Forget => Answer::Forgotten,
             Self::Recover => Answer::Recovered(Recovery::NotReady { reason: error, held: false }),
             Self::Clear => Answer::Cleared(false),

@@ -54,6 +54,7 @@ pub(super) struct Plan {
 /// Wait, but not while the owner is about to end.
 pub(super) async fn pause(pause: Duration, closing: &CancellationToken) {
     tokio::select! {
+        biased;
         () = clock::sleep(pause) => {}
         () = closing.cancelled() => {}
     }

@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::calls::Run;
 use super::super::handle::{LocalRecord, LocalState};
-use super::super::machine::{Effect, KnownRun, Restored, Rules, TaskMachine};
+use super::super::machine::{KnownRun, RecordedTask, Rules, TaskEffect, TaskMachine};
 use super::super::{PresentRun, RestoredTask, TaskHandle, TaskScope};
 use super::save::Lasting;
-use super::{Farewell, Runner};
+use super::{GoneGuard, Runner};
 use crate::alloc::coordinator::Gate;
 use ostler_model::limits::{DRIVER_EVENTS_QUEUE_MAX, RUNNER_QUEUE_MAX};
 
@@ -29,7 +29,7 @@ pub(in super::super) fn spawn(
         run_complete: false,
         delayed_until: None,
     };
-    start(scope, gate, tick, Born { machine, first: Vec::new(), local, run: None, known: None })
+    start(scope, gate, tick, NewOwner { machine, first: Vec::new(), local, run: None, known: None })
 }
 
 /// Start the owner of a task an earlier agent had.
@@ -47,7 +47,7 @@ pub(in super::super) fn restore(
         Some(_) => KnownRun::Unfinished,
     };
     let lasting = state.as_ref().map(Lasting::of);
-    let what = Restored {
+    let what = RecordedTask {
         state,
         tracker: local.as_ref().map(|local| local.tracker),
         run: known,
@@ -62,7 +62,7 @@ pub(in super::super) fn restore(
         delayed_until: None,
     });
     let run = record.map(|record| Arc::new(Run::restored(record)));
-    start(scope, gate, tick, Born { machine, first, local, run, known: lasting })
+    start(scope, gate, tick, NewOwner { machine, first, local, run, known: lasting })
 }
 
 fn rules(scope: &TaskScope) -> Rules {
@@ -70,9 +70,10 @@ fn rules(scope: &TaskScope) -> Rules {
     Rules::of(&scope.task, kind, scope.kill_timeout_max, scope.restartable)
 }
 
-struct Born {
+/// What a new owner of a task begins with.
+struct NewOwner {
     machine: TaskMachine,
-    first: Vec<Effect>,
+    first: Vec<TaskEffect>,
     local: LocalState,
     run: Option<Arc<Run>>,
     known: Option<Lasting>,
@@ -82,9 +83,9 @@ fn start(
     scope: TaskScope,
     gate: watch::Receiver<Gate>,
     tick: Arc<Notify>,
-    born: Born,
+    new: NewOwner,
 ) -> TaskHandle {
-    let Born { machine, first, local, run, known } = born;
+    let NewOwner { machine, first, local, run, known } = new;
     let (requests, inbox) = mpsc::channel(RUNNER_QUEUE_MAX);
     let (notes, notes_inbox) = mpsc::channel(DRIVER_EVENTS_QUEUE_MAX);
     let (published, state) = watch::channel(machine.public().clone());
@@ -117,13 +118,13 @@ fn start(
         present: Arc::clone(&present),
         lasting: known.unwrap_or_default(),
     });
-    let farewell = Farewell { gone: gone.clone(), tick: Arc::clone(&runner.tick) };
+    let gone_guard = GoneGuard { gone: gone.clone(), tick: Arc::clone(&runner.tick) };
     let owner = tokio::spawn(async move {
         for effect in first {
             runner.act(effect);
         }
         runner.own(inbox, gate, notes_inbox, newer).await;
-        drop(farewell);
+        drop(gone_guard);
     });
     #[cfg(not(test))]
     drop(owner);

@@ -18,7 +18,7 @@
 //! | B25 | started although killed during prestart | `force::a_kill_while_the_hooks_run_starts_nothing` |
 //! | B26 | a dead task's live handle was not cleaned at restart | `truth::…` (dead rows: nothing lives) |
 //! | B27 | a finished task was shown as killed | `truth::…` (ended, killed), `machine::tests::a_task_that_had_ended_by_itself_is_not_shown_as_killed` |
-//! | B30 | a restart between runs killed the task | `force::…` (delaying, settling): requests are inputs of one machine, there is no channel of a run to race with |
+//! | B30 | a restart between runs killed the task | `force::…` (delaying, exited): requests are inputs of one machine, there is no channel of a run to race with |
 //! | B31 | a call with no handle crashed | `force::a_task_that_does_not_run_says_so_to_signals_and_restarts` |
 //! | D39 | attempts off by one, zero timers | `task::restart::tests`; over a restart: `delay::…` |
 //! | D40 | recoverable start errors were not retried | `alloc::runner::tests::faults` |

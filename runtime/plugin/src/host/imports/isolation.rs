@@ -238,20 +238,20 @@ fn allows_mount(grant: &IsolationGrant, path: &str) -> bool {
     plain && grant.mounts.iter().any(|pattern| wildcard(pattern, path))
 }
 
-/// Those asked for, when they are lent to the task with these rights.
+/// Those asked for, when they are assigned to the task with these rights.
 fn device_nodes(
     task: &TaskContext,
     asked: Vec<WitDeviceNode>,
 ) -> Result<Vec<DeviceNode>, WitError> {
     let mut nodes = Vec::with_capacity(asked.len());
     for WitDeviceNode { host_path, task_path, permissions } in asked {
-        let lent = |known: &DeviceNode| {
+        let assigned = |known: &DeviceNode| {
             (&known.host_path, &known.task_path) == (&host_path, &task_path)
                 && permissions.chars().all(|right| known.permissions.contains(right))
         };
-        if !task.device_nodes.iter().any(lent) {
+        if !task.device_nodes.iter().any(assigned) {
             let told = shown(host_path, ANSWER_NAME_BYTES_MAX);
-            let text = format!("device node {told} is not lent to this task");
+            let text = format!("device node {told} is not assigned to this task");
             return Err(WitError::Denied(text));
         }
         nodes.push(DeviceNode { host_path, task_path, permissions });
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_mounted_that_neither_the_task_was_lent_nor_the_configuration_names() {
+    fn nothing_is_mounted_that_neither_the_task_was_assigned_nor_the_configuration_names() {
         let grant = IsolationGrant { mounts: vec!["/srv/*".into()], ..without(&[]) };
         assert!(allows_mount(&grant, "/srv/data"));
         for other in ["/", "/etc", "/srv/../etc", "srv/data"] {

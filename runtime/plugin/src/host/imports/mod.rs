@@ -13,18 +13,18 @@ mod wasm_task;
 pub(in crate::host) use lookup::Lookup;
 use wasmtime::component::Linker;
 
-use super::{CallState, tape};
+use super::{CallState, trace};
 use crate::bindings::since_0_1::host;
 use ostler_model::grants::{Added, Authority, PUT, grant_lines};
 
-/// Link every host interface and the harmless part of WASI, behind the [`tape`]. What a plugin may
+/// Link every host interface and the harmless part of WASI, behind the [`trace`]. What a plugin may
 /// import is decided before (see [`ostler_model::grants`]); what it may do with it, call by
 /// call.
 ///
 /// # Errors
 /// When an interface is linked twice: a mistake in this agent.
 pub fn link(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
-    tape::link(linker)?;
+    trace::link(linker)?;
     lookup::link(linker)
 }
 

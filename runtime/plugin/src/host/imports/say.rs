@@ -2,7 +2,7 @@
 
 use crate::bindings::since_0_1::host::{clock, config, events, log, random, types};
 use crate::host::CallState;
-use crate::host::log_meter::Verdict;
+use crate::host::log_meter::LogVerdict;
 use ostler_model::limits::{
     ANSWER_NAME_BYTES_MAX, EVENT_ANNOTATION_BYTES_MAX, EVENT_ANNOTATIONS_MAX,
     PLUGIN_MESSAGE_BYTES_MAX,
@@ -16,7 +16,7 @@ impl log::Host for CallState {
     async fn log(&mut self, level: log::Level, message: String) -> wasmtime::Result<()> {
         self.budget.charge(message.len())?;
         let verdict = self.plugin.log_meter().take(message.len(), self.services.clock.now());
-        let Verdict::Write { dropped } = verdict else { return Ok(()) };
+        let LogVerdict::Write { dropped } = verdict else { return Ok(()) };
         let plugin = self.plugin.name.as_str();
         let message = shown(message, PLUGIN_MESSAGE_BYTES_MAX);
         if dropped > 0 {

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::bindings::since_0_1::host::wasm_task::{
-    Host, SpawnRequest, TaskInput as Input, TaskLimits as Narrower, TaskState, WasmError,
+    Host, SpawnRequest, TaskInput, TaskLimits as Narrower, TaskState, WasmError,
 };
 use crate::host::CallState;
-use crate::host::wasm_task::{TaskDir, TaskInput, WasmTaskError, WasmTaskSpec};
+use crate::host::wasm_task::{PreopenedDir, TaskStdin, WasmTaskError, WasmTaskSpec};
 use ostler_model::grants::{Added, Authority};
 use ostler_model::limits::{ANSWER_NAME_BYTES_MAX, TaskLimits};
 use ostler_model::ports::TaskContext;
@@ -52,7 +52,7 @@ impl CallState {
         &mut self,
         request: SpawnRequest,
         narrower: Option<Narrower>,
-        input: Input,
+        input: TaskInput,
     ) -> Result<String, WasmError> {
         let task = self.wasm_run_to_change()?;
         let foreign = request.network.connect.iter().find(|to| !task.named.contains(to));
@@ -69,7 +69,7 @@ impl CallState {
             dirs: request
                 .dirs
                 .into_iter()
-                .map(|dir| TaskDir {
+                .map(|dir| PreopenedDir {
                     host_path: PathBuf::from(dir.host_path),
                     guest_path: dir.guest_path,
                     read_only: dir.read_only,
@@ -79,9 +79,9 @@ impl CallState {
             listen: request.network.listen,
             connect: request.network.connect,
             input: match input {
-                Input::Nothing => TaskInput::Nothing,
-                Input::Text(text) => TaskInput::Text(text),
-                Input::File(path) => TaskInput::File(PathBuf::from(path)),
+                TaskInput::Nothing => TaskStdin::Nothing,
+                TaskInput::Text(text) => TaskStdin::Text(text),
+                TaskInput::File(path) => TaskStdin::File(PathBuf::from(path)),
             },
         };
         let start = self.services.wasm_tasks.spawn(task, spec);
@@ -122,7 +122,7 @@ impl Host for CallState {
         request: SpawnRequest,
     ) -> wasmtime::Result<Result<String, WasmError>> {
         self.charge_wasm(&request)?;
-        Ok(self.spawn_wasm(request, None, Input::Nothing).await)
+        Ok(self.spawn_wasm(request, None, TaskInput::Nothing).await)
     }
 
     async fn spawn_limited(
@@ -131,16 +131,16 @@ impl Host for CallState {
         limits: Narrower,
     ) -> wasmtime::Result<Result<String, WasmError>> {
         self.charge_wasm(&request)?;
-        Ok(self.spawn_wasm(request, Some(limits), Input::Nothing).await)
+        Ok(self.spawn_wasm(request, Some(limits), TaskInput::Nothing).await)
     }
 
     async fn spawn_reading(
         &mut self,
         request: SpawnRequest,
         limits: Narrower,
-        input: Input,
+        input: TaskInput,
     ) -> wasmtime::Result<Result<String, WasmError>> {
-        if let Input::Text(text) | Input::File(text) = &input {
+        if let TaskInput::Text(text) | TaskInput::File(text) = &input {
             self.budget.charge(text.len())?;
         }
         self.charge_wasm(&request)?;

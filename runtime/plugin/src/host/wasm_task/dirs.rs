@@ -16,14 +16,14 @@ use cap_std::fs::Dir;
 use rustix::fs::{Mode, OFlags};
 use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
-use super::{TaskDir, WasmTaskError};
+use super::{PreopenedDir, WasmTaskError};
 use crate::host::guest_files::places::{self, Place};
 use ostler_model::ports::TaskContext;
 
 /// Largest file mount that is copied where it cannot be linked, bytes.
 const COPIED_MOUNT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Where file mounts are gathered: beside the task's and the shared directory, since a task can write
-/// what is in them, and a linked file is the lent one itself.
+/// what is in them, and a linked file is the assigned one itself.
 const STAGING: &str = ".mounts";
 /// What a task writes of the shared directory.
 const SHARED: [&str; 2] = ["data", "tmp"];
@@ -32,7 +32,7 @@ const SHARED: [&str; 2] = ["data", "tmp"];
 pub(super) fn preopen(
     wasi: &mut WasiCtxBuilder,
     context: &TaskContext,
-    dirs: &[TaskDir],
+    dirs: &[PreopenedDir],
 ) -> Result<(), WasmTaskError> {
     let mut staged: Vec<(String, PathBuf)> = Vec::new();
     for dir in dirs {
@@ -65,7 +65,7 @@ pub(super) fn preopen(
 
 fn give(
     wasi: &mut WasiCtxBuilder,
-    dir: &TaskDir,
+    dir: &PreopenedDir,
     opened: &Dir,
     guest_path: &str,
     read_only: bool,
@@ -78,7 +78,7 @@ fn give(
 }
 
 /// Open a directory of the task, and say whether it must be read-only.
-fn open(context: &TaskContext, dir: &TaskDir) -> Result<(Dir, bool), WasmTaskError> {
+fn open(context: &TaskContext, dir: &PreopenedDir) -> Result<(Dir, bool), WasmTaskError> {
     let failed = |e: std::io::Error| WasmTaskError::Dir {
         path: dir.host_path.clone(),
         reason: e.to_string(),
@@ -115,17 +115,19 @@ fn is_below(root: &Path, names: [&str; 2], dir: &Dir) -> std::io::Result<bool> {
 /// directory, linked where the file system allows, else copied. Always read-only.
 fn stage(
     context: &TaskContext,
-    dir: &TaskDir,
+    dir: &PreopenedDir,
     size: u64,
     staged: &mut Vec<(String, PathBuf)>,
 ) -> Result<(), WasmTaskError> {
     let failed = |reason: String| WasmTaskError::Dir { path: dir.host_path.clone(), reason };
-    let lent = context.mounts.iter().find(|m| Path::new(&m.host_path) == dir.host_path);
-    let Some(lent) = lent else {
+    let assigned = context.mounts.iter().find(|m| Path::new(&m.host_path) == dir.host_path);
+    let Some(assigned) = assigned else {
         return Err(WasmTaskError::OutsideTask { path: dir.host_path.clone() });
     };
-    if !(lent.read_only || dir.read_only) {
-        return Err(failed("a single file can only be lent read-only to a WASM task".to_owned()));
+    if !(assigned.read_only || dir.read_only) {
+        return Err(failed(
+            "a single file can only be assigned read-only to a WASM task".to_owned(),
+        ));
     }
     let (parent, name) = dir.guest_path.rsplit_once('/').unwrap_or(("", dir.guest_path.as_str()));
     if name.is_empty() || name == ".." || name == "." {
@@ -158,7 +160,7 @@ fn stage(
     }
     // What the kernel makes up may be endless, or wait, and is not a file of this size.
     if places::of_path(&dir.host_path) != Place::Returns {
-        return Err(failed("only a file of a disk can be lent to a WASM task".to_owned()));
+        return Err(failed("only a file of a disk can be assigned to a WASM task".to_owned()));
     }
     if size > COPIED_MOUNT_BYTES_MAX {
         return Err(failed(format!(

@@ -1,6 +1,6 @@
 //! What the end of a guest says of its task. Pure.
 
-use super::TaskDir;
+use super::PreopenedDir;
 use ostler_model::clock::Timestamp;
 use ostler_model::limits::{ANSWER_TEXT_BYTES_MAX, NAMES_TOLD_MAX};
 use ostler_model::shown;
@@ -46,7 +46,7 @@ pub(super) fn raw(
 }
 
 /// The places a task sees, for people.
-pub(super) fn seen(dirs: &[TaskDir]) -> String {
+pub(super) fn seen(dirs: &[PreopenedDir]) -> String {
     shown::some_of(dirs.iter().map(|dir| dir.guest_path.as_str()), NAMES_TOLD_MAX)
 }
 

@@ -18,13 +18,13 @@ use ostler_model::ports::TaskContext;
 
 /// Standard input of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum TaskInput {
+pub enum TaskStdin {
     /// The first read is the end.
     #[default]
     Nothing,
     /// This text.
     Text(String),
-    /// A file: inside the task's or the shared directory, or lent to it.
+    /// A file: inside the task's or the shared directory, or assigned to it.
     File(PathBuf),
 }
 
@@ -32,14 +32,14 @@ pub enum TaskInput {
 pub(super) fn connect(
     wasi: &mut WasiCtxBuilder,
     context: &TaskContext,
-    input: &TaskInput,
+    input: &TaskStdin,
 ) -> Result<(), WasmTaskError> {
     match input {
-        TaskInput::Nothing => {}
-        TaskInput::Text(text) => {
+        TaskStdin::Nothing => {}
+        TaskStdin::Text(text) => {
             wasi.stdin(MemoryInputPipe::new(text.clone()));
         }
-        TaskInput::File(path) => {
+        TaskStdin::File(path) => {
             wasi.stdin(InputFile::new(open(context, path)?));
         }
     }
@@ -48,14 +48,14 @@ pub(super) fn connect(
 
 fn open(context: &TaskContext, path: &Path) -> Result<std::fs::File, WasmTaskError> {
     let failed = |reason: String| WasmTaskError::Input { path: path.to_owned(), reason };
-    let lent = context.mounts.iter().map(|mount| Path::new(&mount.host_path));
-    let roots = lent.chain([context.task_dir.as_path(), context.alloc_dir.as_path()]);
+    let assigned = context.mounts.iter().map(|mount| Path::new(&mount.host_path));
+    let roots = assigned.chain([context.task_dir.as_path(), context.alloc_dir.as_path()]);
     let below = |root: &Path| Some((root.to_owned(), path.strip_prefix(root).ok()?.to_owned()));
     let found = { roots }.find_map(below);
     let (mut root, mut name) =
         found.ok_or_else(|| WasmTaskError::OutsideTask { path: path.to_owned() })?;
     if name.as_os_str().is_empty() {
-        // A file that is lent by itself.
+        // A file that is assigned by itself.
         let (Some(parent), Some(file)) = (path.parent(), path.file_name()) else {
             return Err(failed("it is a directory".to_owned()));
         };

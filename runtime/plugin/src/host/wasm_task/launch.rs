@@ -23,9 +23,8 @@ use crate::host::guest_files::{
 use ostler_model::limits::{TASK_MEMORY_BYTES_CEILING, TASK_OPEN_FILES_MAX, TaskLimits};
 use ostler_model::ports::{BoxFuture, ByteSink, TaskContext};
 use ostler_sandbox::{
-    ByteSink as GuestSink, CallError, EngineKind, GuestLimiter, GuestOutput, GuestUsage,
-    LoadedCode, Sandbox, StoreLimits, StoreState, Tail, classify, new_resource_table, new_store,
-    new_wasi_builder,
+    CallError, EngineKind, GuestLimiter, GuestOutput, GuestSink, GuestUsage, LoadedCode, Sandbox,
+    StoreLimits, StoreState, Tail, classify, new_resource_table, new_store, new_wasi_builder,
 };
 
 /// A guest ready to run.
@@ -301,15 +300,15 @@ fn allowed(
     address: SocketAddr,
     purpose: SocketAddrUse,
 ) -> bool {
-    let lent = || {
+    let assigned = || {
         ports
             .iter()
             .any(|(ip, port)| *port == address.port() && ip.is_none_or(|ip| ip == address.ip()))
     };
     let any = address.ip().is_unspecified() && address.port() == 0;
     match purpose {
-        SocketAddrUse::TcpBind => lent() || (any && !connect.is_empty()),
-        SocketAddrUse::TcpListen => lent(),
+        SocketAddrUse::TcpBind => assigned() || (any && !connect.is_empty()),
+        SocketAddrUse::TcpListen => assigned(),
         SocketAddrUse::TcpAccept => !ports.is_empty(),
         SocketAddrUse::TcpConnect => connect.contains(&address),
         _ => false,
@@ -331,7 +330,7 @@ mod tests {
         let bind = |text| allowed(&ports, &[], address(text), SocketAddrUse::TcpBind);
         assert!(bind("127.0.0.1:6379"));
         assert!(!bind("127.0.0.1:6380"));
-        assert!(!bind("0.0.0.0:6379"), "an address that was not lent");
+        assert!(!bind("0.0.0.0:6379"), "an address that was not assigned");
         assert!(!bind("127.0.0.1:0"));
         let listen = |text| allowed(&ports, &[], address(text), SocketAddrUse::TcpListen);
         assert!(listen("127.0.0.1:6379"));

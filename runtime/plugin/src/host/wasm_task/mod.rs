@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-pub use input::TaskInput;
+pub use input::TaskStdin;
 use registry::{Entry, NotTaken, Registry};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -42,7 +42,7 @@ use ostler_sandbox::{
 
 /// A directory or file a task sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TaskDir {
+pub struct PreopenedDir {
     /// Inside the task's or the shared directory, or a reserved mount.
     pub host_path: PathBuf,
     /// Where the task sees it.
@@ -61,7 +61,7 @@ pub struct WasmTaskSpec {
     /// The whole environment.
     pub env: Vec<(String, String)>,
     /// What it sees of the node's files.
-    pub dirs: Vec<TaskDir>,
+    pub dirs: Vec<PreopenedDir>,
     /// What it may use; of memory at most [`TASK_MEMORY_BYTES_CEILING`](ostler_model::limits::TASK_MEMORY_BYTES_CEILING).
     pub limits: TaskLimits,
     /// May listen on the allocation's ports.
@@ -69,7 +69,7 @@ pub struct WasmTaskSpec {
     /// `address:port` pairs it may connect to.
     pub connect: Vec<String>,
     /// What it reads from its standard input.
-    pub input: TaskInput,
+    pub input: TaskStdin,
 }
 
 /// Why a task did not start, or is not known.
@@ -107,7 +107,7 @@ pub enum WasmTaskError {
         reason: String,
     },
     /// A directory that is not the task's.
-    #[error("{} is not inside the task's directories and not lent to it", path.display())]
+    #[error("{} is not inside the task's directories and not assigned to it", path.display())]
     OutsideTask {
         /// The path.
         path: PathBuf,

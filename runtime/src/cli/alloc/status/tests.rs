@@ -8,7 +8,7 @@ fn look(verbose: bool) -> Look {
     Look { now: NOW, verbose, terminal: Terminal::default() }
 }
 
-fn alloc() -> Alloc {
+fn alloc() -> Alloc<'static> {
     serde_json::from_value(json!({
         "ID": "0f01c0de-0000-4000-8000-000000000001",
         "Name": "web.g[0]", "NodeName": "edge", "JobID": "web", "Job": { "Version": 3, "ID": "web" },
@@ -102,7 +102,7 @@ fn events_stand_newest_last_with_their_times_and_say_what_is_not_kept() {
 
 #[test]
 fn what_is_not_measured_is_not_zero() {
-    let usage: Usage = serde_json::from_value(json!({ "Tasks": {
+    let usage: AllocUsage = serde_json::from_value(json!({ "Tasks": {
         "main": { "ResourceUsage": {
             "MemoryStats": { "RSS": 33_554_432, "Measured": ["RSS"] },
             "CpuStats": { "Percent": 12.5, "TotalTicks": 250.0, "Measured": ["Percent"] },
@@ -143,7 +143,7 @@ fn devices_in_use_show_one_number_each_and_with_verbose_everything() {
             "1": { "Summary": null, "Stats": null, "Timestamp": "2026-11-20T15:20:53Z" },
         },
     }]);
-    let usage: Usage = serde_json::from_value(json!({
+    let usage: AllocUsage = serde_json::from_value(json!({
         "Tasks": { "main": { "ResourceUsage": { "DeviceStats": device } } },
     }))
     .unwrap();
@@ -153,5 +153,5 @@ fn devices_in_use_show_one_number_each_and_with_verbose_everything() {
     assert_eq!(few[4], "main acme/gpu/a 1 summary <none> stale: it hangs\\u{1b}");
     let all: Vec<String> = lines(true).iter().map(|row| row.join(" ")).collect();
     assert_eq!(all[4], "main acme/gpu/a 0 idle false stale: it hangs\\u{1b}");
-    assert_eq!(measured_devices(&Usage::default(), look(true)), "");
+    assert_eq!(measured_devices(&AllocUsage::default(), look(true)), "");
 }

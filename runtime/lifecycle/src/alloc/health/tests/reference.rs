@@ -239,7 +239,7 @@ impl History {
     }
 
     /// The machine's verdict and its second, shown what changed in each second and its timers.
-    fn machine(&self) -> (Verdict, u64) {
+    fn machine(&self) -> (HealthVerdict, u64) {
         let group = self.group();
         let ids = expected_checks(&group);
         let policy = HealthPolicy {

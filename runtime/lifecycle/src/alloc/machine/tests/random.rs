@@ -50,7 +50,7 @@ impl World {
                     state.status = [TaskStatus::Pending, TaskStatus::Running, TaskStatus::Dead]
                         [usize::try_from(digit).unwrap()];
                 }
-                let known = Known {
+                let known = RecordedAlloc {
                     saved: (how == 1).then(|| SavedAllocState {
                         client_status: ClientStatus::Failed,
                         forced: true,
@@ -59,7 +59,7 @@ impl World {
                     started: true,
                     stop: (how == 2).then(|| "enough".to_owned()),
                     trouble: (how == 3).then(|| "unreadable".to_owned()),
-                    ..Known::default()
+                    ..RecordedAlloc::default()
                 };
                 AllocMachine::restore(NOW, group.clone(), states.clone(), known)
             }

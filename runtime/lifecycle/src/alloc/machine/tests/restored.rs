@@ -3,7 +3,7 @@
 use super::*;
 use ostler_model::saved::SavedAllocState;
 
-fn restored(of: &[(&str, TaskStatus)], known: Known) -> (AllocMachine, Vec<AllocEffect>) {
+fn restored(of: &[(&str, TaskStatus)], known: RecordedAlloc) -> (AllocMachine, Vec<AllocEffect>) {
     AllocMachine::restore(NOW, group(None), states(of), known)
 }
 
@@ -22,7 +22,8 @@ const DEAD: [(&str, TaskStatus); 5] =
 #[test]
 fn one_that_had_finished_runs_nothing_and_says_what_it_said() {
     let finished = saved(ClientStatus::Failed).map(|s| SavedAllocState { finished: true, ..s });
-    let (mut machine, first) = restored(&DEAD, Known { saved: finished, ..Known::default() });
+    let (mut machine, first) =
+        restored(&DEAD, RecordedAlloc { saved: finished, ..RecordedAlloc::default() });
     assert_eq!((machine.phase(), first), (AllocPhase::Done, Vec::new()));
     assert_eq!(machine.public().client_status, ClientStatus::Failed);
     assert_eq!(machine.public().client_description, "as written");
@@ -31,8 +32,10 @@ fn one_that_had_finished_runs_nothing_and_says_what_it_said() {
 
 #[test]
 fn one_that_ended_and_had_not_finished_is_only_cleaned_up() {
-    let (mut machine, first) =
-        restored(&DEAD, Known { saved: saved(ClientStatus::Complete), ..Known::default() });
+    let (mut machine, first) = restored(
+        &DEAD,
+        RecordedAlloc { saved: saved(ClientStatus::Complete), ..RecordedAlloc::default() },
+    );
     assert_eq!(first, [AllocEffect::PreKillHooks], "no pre-run hooks, no gates");
     assert_eq!(machine.step(NOW, AllocInput::PreKilled), [AllocEffect::FinishTasks]);
     assert_eq!(machine.step(NOW, AllocInput::TasksGone), [AllocEffect::PostHooks]);
@@ -42,7 +45,8 @@ fn one_that_ended_and_had_not_finished_is_only_cleaned_up() {
 
 #[test]
 fn one_that_runs_prepares_again_and_goes_on_where_it_was() {
-    let (mut machine, first) = restored(&ALIVE, Known { started: true, ..Known::default() });
+    let (mut machine, first) =
+        restored(&ALIVE, RecordedAlloc { started: true, ..RecordedAlloc::default() });
     assert_eq!(first, [AllocEffect::PreHooks]);
     let effects = machine.step(NOW, AllocInput::HooksDone);
     let [AllocEffect::Gates(gates)] = &effects[..] else { panic!("{effects:?}") };
@@ -59,7 +63,8 @@ fn hooks_failed(node: bool) -> AllocInput {
 
 #[test]
 fn a_pre_run_hook_that_fails_ends_nothing_that_runs_and_is_tried_again_ever_more_slowly() {
-    let (mut machine, _) = restored(&ALIVE, Known { started: true, ..Known::default() });
+    let (mut machine, _) =
+        restored(&ALIVE, RecordedAlloc { started: true, ..RecordedAlloc::default() });
     let first = machine.step(NOW, hooks_failed(false));
     let [AllocEffect::Notes(notes), AllocEffect::PreHooksAfter(pause)] = &first[..] else {
         panic!("{first:?}")
@@ -80,7 +85,8 @@ fn a_pre_run_hook_that_fails_ends_nothing_that_runs_and_is_tried_again_ever_more
 
 #[test]
 fn a_stop_ends_what_runs_while_its_hooks_are_tried_again() {
-    let (mut machine, _) = restored(&ALIVE, Known { started: true, ..Known::default() });
+    let (mut machine, _) =
+        restored(&ALIVE, RecordedAlloc { started: true, ..RecordedAlloc::default() });
     machine.step(NOW, hooks_failed(true));
     machine.step(NOW, stop());
     assert_eq!(killed(&machine.step(NOW, AllocInput::PreKilled)), [["lead"]]);
@@ -95,7 +101,7 @@ fn a_stop_ends_what_runs_while_its_hooks_are_tried_again() {
 #[test]
 fn what_the_node_is_short_of_is_waited_for_also_where_nothing_runs() {
     let waits = [("pre", Pending), ("lead", Pending), ("main", Pending), ("side", Pending)];
-    let (mut machine, _) = restored(&waits, Known::default());
+    let (mut machine, _) = restored(&waits, RecordedAlloc::default());
     machine.step(NOW, hooks_failed(true));
     assert_eq!(machine.public().client_status, ClientStatus::Pending);
     assert_eq!(machine.public().client_description, "no directory");
@@ -113,7 +119,7 @@ fn a_pre_run_hook_that_fails_where_nothing_runs_fails_it_in_order() {
     for task in ["lead", "main", "side"] {
         now.get_mut(&name(task)).unwrap().status = Pending;
     }
-    let known = Known { started: true, ..Known::default() };
+    let known = RecordedAlloc { started: true, ..RecordedAlloc::default() };
     let (mut machine, _) = AllocMachine::restore(NOW, group(None), now.clone(), known);
     machine.step(NOW, hooks_failed(false));
     let mut order = Vec::new();
@@ -131,7 +137,8 @@ fn a_pre_run_hook_that_fails_where_nothing_runs_fails_it_in_order() {
 #[test]
 fn one_that_is_to_stop_is_killed_in_order_without_pre_run_hooks_and_its_poststop_runs() {
     let stop = Some("enough".to_owned());
-    let (mut machine, first) = restored(&ALIVE, Known { started: true, stop, ..Known::default() });
+    let (mut machine, first) =
+        restored(&ALIVE, RecordedAlloc { started: true, stop, ..RecordedAlloc::default() });
     assert_eq!(first, [AllocEffect::PreKillHooks]);
     assert_eq!(killed(&machine.step(NOW, AllocInput::PreKilled)), [["lead"]]);
     let others = [("pre", Dead), ("lead", Dead), ("main", Dead), ("side", Dead), ("last", Pending)];
@@ -143,7 +150,7 @@ fn one_that_is_to_stop_is_killed_in_order_without_pre_run_hooks_and_its_poststop
 fn one_that_is_to_stop_and_never_started_ends_at_once() {
     let pending: Vec<_> = ALIVE.iter().map(|(task, _)| (*task, Pending)).collect();
     let stop = Some("enough".to_owned());
-    let (_, first) = restored(&pending, Known { stop, ..Known::default() });
+    let (_, first) = restored(&pending, RecordedAlloc { stop, ..RecordedAlloc::default() });
     assert_eq!(killed(&first)[0].len(), 5);
     assert!(!first.contains(&AllocEffect::PreHooks));
 }
@@ -152,7 +159,7 @@ fn one_that_is_to_stop_and_never_started_ends_at_once() {
 fn one_whose_records_cannot_be_read_fails_and_nothing_of_it_lives_on() {
     let trouble = Some("record of task main: bad checksum".to_owned());
     let (mut machine, first) =
-        restored(&ALIVE, Known { started: true, trouble, ..Known::default() });
+        restored(&ALIVE, RecordedAlloc { started: true, trouble, ..RecordedAlloc::default() });
     assert_eq!(first, [AllocEffect::PreKillHooks]);
     let effects = machine.step(NOW, AllocInput::PreKilled);
     let [AllocEffect::Kill { tasks, event: Some(event), .. }] = &effects[..] else {
@@ -167,7 +174,7 @@ fn one_whose_records_cannot_be_read_fails_and_nothing_of_it_lives_on() {
 #[test]
 fn a_forced_status_is_still_forced() {
     let forced = saved(ClientStatus::Complete).map(|s| SavedAllocState { forced: true, ..s });
-    let known = Known { saved: forced, started: true, ..Known::default() };
+    let known = RecordedAlloc { saved: forced, started: true, ..RecordedAlloc::default() };
     let (mut machine, _) = restored(&ALIVE, known);
     assert_eq!(machine.public().client_status, ClientStatus::Complete);
     assert_eq!(killed(&machine.step(NOW, AllocInput::PreKilled)), [["lead"]]);
@@ -176,7 +183,8 @@ fn a_forced_status_is_still_forced() {
 
 #[test]
 fn a_stop_while_it_prepares_again_begins_at_once_and_waits_for_the_hooks_before_poststop() {
-    let (mut machine, _) = restored(&ALIVE, Known { started: true, ..Known::default() });
+    let (mut machine, _) =
+        restored(&ALIVE, RecordedAlloc { started: true, ..RecordedAlloc::default() });
     assert_eq!(machine.step(NOW, stop())[0], AllocEffect::PreKillHooks);
     assert_eq!(killed(&machine.step(NOW, AllocInput::PreKilled)), [["lead"]]);
     let others = [("pre", Dead), ("lead", Dead), ("main", Dead), ("side", Dead), ("last", Pending)];
@@ -189,8 +197,10 @@ fn a_stop_while_it_prepares_again_begins_at_once_and_waits_for_the_hooks_before_
 #[test]
 fn a_verdict_is_kept_and_never_given_again() {
     let health = Some(DeploymentStatus { healthy: Some(true), ..DeploymentStatus::default() });
-    let (mut machine, _) =
-        restored(&ALIVE, Known { started: true, health: health.clone(), ..Known::default() });
+    let (mut machine, _) = restored(
+        &ALIVE,
+        RecordedAlloc { started: true, health: health.clone(), ..RecordedAlloc::default() },
+    );
     assert_eq!(machine.public().health, health);
     let verdict = AllocInput::Verdict { healthy: false, reasons: Vec::new() };
     assert!(machine.step(NOW, verdict).is_empty());

@@ -132,8 +132,8 @@ fn with_device(task_name: &str, tasks: Vec<Task>) -> ostler_model::alloc::Alloca
     let mut allocation = fixtures::allocation(JobKind::Batch, tasks, &Rng::seeded(7)).unwrap();
     let text = || "x".to_owned();
     let group = GroupKey { vendor: text(), kind: text(), name: text() };
-    let lent = vec![AllocatedDevice { group, ids: vec![text()] }];
-    allocation.devices.insert(name(task_name), lent);
+    let assigned = vec![AllocatedDevice { group, ids: vec![text()] }];
+    allocation.devices.insert(name(task_name), assigned);
     allocation
 }
 

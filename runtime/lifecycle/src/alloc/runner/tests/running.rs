@@ -177,8 +177,8 @@ async fn each_start_has_its_own_run_id_and_asks_for_its_devices_again() {
         kind: "t".to_owned(),
         name: "n".to_owned(),
     };
-    let lent = vec![AllocatedDevice { group, ids: vec!["1".to_owned()] }];
-    allocation.devices.insert(name("web"), lent);
+    let assigned = vec![AllocatedDevice { group, ids: vec!["1".to_owned()] }];
+    allocation.devices.insert(name("web"), assigned);
     let state = bench.run_allocation(allocation).wait_done().await;
     assert_eq!(state.client_status, ClientStatus::Complete);
     let ids = seen.lock().unwrap().clone();

@@ -228,8 +228,8 @@ async fn a_kill_while_the_hooks_run_starts_nothing() {
     let mut bench = bench([Script::runs()]);
     let mut allocation = (*bench.allocation).clone();
     let group = GroupKey { vendor: "v".into(), kind: "t".into(), name: "n".into() };
-    let lent = AllocatedDevice { group, ids: vec!["0".to_owned()] };
-    allocation.devices.insert(name("web"), vec![lent]);
+    let assigned = AllocatedDevice { group, ids: vec!["0".to_owned()] };
+    allocation.devices.insert(name("web"), vec![assigned]);
     bench.allocation = Arc::new(allocation);
     bench.node.set_reserve(Reply::Hang, ostler_model::device::Reservation::default());
     let handle = bench.spawn();

@@ -10,8 +10,11 @@ use ostler_model::resources::{AllocatedDevice, AllocatedPort};
 use ostler_testing::fake_driver::Reply;
 
 fn reservation() -> Reservation {
-    let mount =
-        Mount { host_path: "/dev/shm".to_owned(), task_path: "/lent".to_owned(), read_only: true };
+    let mount = Mount {
+        host_path: "/dev/shm".to_owned(),
+        task_path: "/assigned".to_owned(),
+        read_only: true,
+    };
     let env = vec![("LENT".to_owned(), "gpu-0".to_owned())];
     Reservation { env, mounts: vec![mount], device_nodes: Vec::new() }
 }
@@ -29,8 +32,8 @@ fn full() -> Bench {
     let (label, host_ip) = ("http".to_owned(), "127.0.0.1".to_owned());
     allocation.ports = vec![AllocatedPort { label, value: 20_123, to: 80, host_ip }];
     let group = GroupKey { vendor: "v".into(), kind: "t".into(), name: "n".into() };
-    let lent = AllocatedDevice { group, ids: vec!["0".to_owned()] };
-    allocation.devices.insert(name("web"), vec![lent]);
+    let assigned = AllocatedDevice { group, ids: vec!["0".to_owned()] };
+    allocation.devices.insert(name("web"), vec![assigned]);
     bench.allocation = Arc::new(allocation);
     bench.node.set_reserve(Reply::Ok, reservation());
     bench.node.script("web", [native(Script::runs())]);

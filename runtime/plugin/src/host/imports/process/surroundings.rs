@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! user         the job's, by `users`; without one the agent's own, by `users` where that is root
-//! directory    the task's own, those it was lent, those of `dirs`; links resolved
+//! directory    the task's own, those it was assigned, those of `dirs`; links resolved
 //! environment  the task's own as it is, what carries the plugin's name, `task_env`
 //!              never what makes a program load code, wherever it comes from
 //! ```
@@ -64,11 +64,11 @@ pub(super) fn without_links(dir: &mut String) {
     }
 }
 
-/// Is a directory the task's own, or lent to it?
+/// Is a directory the task's own, or assigned to it?
 fn own_dir(task: &TaskContext, dir: &str) -> bool {
     let plain = !dir.split('/').any(|part| part == "..");
-    let lent = task.mounts.iter().map(|mount| Path::new(&mount.host_path));
-    let mut own = [task.task_dir.as_path(), task.alloc_dir.as_path()].into_iter().chain(lent);
+    let assigned = task.mounts.iter().map(|mount| Path::new(&mount.host_path));
+    let mut own = [task.task_dir.as_path(), task.alloc_dir.as_path()].into_iter().chain(assigned);
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_absent| path.to_owned());
     plain && own.any(|own| Path::new(dir).starts_with(real(own)))
 }

@@ -1,0 +1,147 @@
+//! One allocation in the making: what it claims, and what stands in its way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{Admission, Placing, Problem, Resource, needs};
+use crate::ports::PortRules;
+use ostler_device::ledger::InstanceHolder;
+use ostler_device::matching::{self, TaskRequest};
+use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::job::{Job, TaskGroup};
+use ostler_model::resources::{AllocatedDevice, AllocatedPort};
+use ostler_node::NodeView;
+
+/// One allocation in the making.
+pub(super) struct Instance<'a> {
+    pub(super) job: &'a Arc<Job>,
+    pub(super) group: &'a TaskGroup,
+    pub(super) index: u32,
+    pub(super) id: AllocId,
+    pub(super) problems: Vec<Problem>,
+}
+
+impl Instance<'_> {
+    /// Claim what the allocation needs. Meaningless when problems were noted.
+    pub(super) fn claim(
+        &mut self,
+        next: &mut Admission,
+        view: &NodeView,
+        placing: &mut Placing<'_>,
+        reserved: &BTreeSet<u16>,
+    ) -> Allocation {
+        self.claim_resources(next, view);
+        let devices = self.claim_devices(next, view, placing);
+        let ports = self.claim_ports(next, view, placing, reserved);
+        Allocation {
+            id: self.id,
+            name: format!("{}.{}[{}]", self.job.id, self.group.name, self.index),
+            job: Arc::clone(self.job),
+            group: self.group.name.clone(),
+            index: self.index,
+            created_at: placing.now,
+            desired: DesiredStatus::Run,
+            ports,
+            devices,
+            modify_index: 1,
+            create_index: 1,
+            job_version: 0,
+            previous: None,
+            desired_description: String::new(),
+        }
+    }
+
+    fn claim_resources(&mut self, next: &mut Admission, view: &NodeView) {
+        let wanted = needs::of_group(self.group);
+        let assigned = next.assigned();
+        let totals = [
+            (Resource::Cpu, wanted.cpu_mhz, assigned.cpu_mhz, view.resources.cpu_mhz),
+            (Resource::Memory, wanted.memory_mb, assigned.memory_mb, view.resources.memory_mb),
+        ];
+        for (resource, wanted, assigned, total) in totals {
+            if wanted > total.saturating_sub(assigned) {
+                let (index, holders) = (self.index, next.assigned.len());
+                self.problems.push(Problem::Resource {
+                    resource,
+                    index,
+                    wanted,
+                    total,
+                    assigned,
+                    holders,
+                });
+            }
+        }
+        next.assigned.insert(self.id, wanted);
+    }
+
+    fn claim_devices(
+        &mut self,
+        next: &mut Admission,
+        view: &NodeView,
+        placing: &mut Placing<'_>,
+    ) -> BTreeMap<TaskName, Vec<AllocatedDevice>> {
+        let group = self.group;
+        let wanted: Vec<TaskRequest<'_>> = group
+            .tasks
+            .iter()
+            .flat_map(|task| {
+                let requests = task.resources.devices.iter();
+                requests.map(|request| TaskRequest { task: &task.name, request })
+            })
+            .collect();
+        let mut all: BTreeMap<TaskName, Vec<AllocatedDevice>> = BTreeMap::new();
+        if wanted.is_empty() {
+            return all;
+        }
+        let chosen = matching::choose_all(&view.devices, &next.devices, self.id, &wanted);
+        for (TaskRequest { task, request }, chosen) in wanted.into_iter().zip(chosen) {
+            if let Some(plan) = placing.explain.as_deref_mut() {
+                let chosen = chosen.as_ref().ok();
+                let explain = || matching::explain(&view.devices, &next.devices, request, chosen);
+                plan.add(&group.name, self.index, task, explain);
+            }
+            let refused = match chosen {
+                Ok(device) => {
+                    let holder = InstanceHolder { alloc: self.id, task: task.clone() };
+                    let claimed = next.devices.claim(&holder, std::slice::from_ref(&device));
+                    all.entry(task.clone()).or_default().push(device);
+                    claimed.err().map(|error| Problem::DeviceHeld { task: task.clone(), error })
+                }
+                Err(refusal) => {
+                    let refused = match refusal.offered() {
+                        true => BTreeMap::new(),
+                        false => view.refused_plugins.clone(),
+                    };
+                    let (task, index) = (task.clone(), self.index);
+                    Some(Problem::Device { task, index, refusal, refused })
+                }
+            };
+            self.problems.extend(refused);
+        }
+        all
+    }
+
+    fn claim_ports(
+        &mut self,
+        next: &mut Admission,
+        view: &NodeView,
+        placing: &Placing<'_>,
+        reserved: &BTreeSet<u16>,
+    ) -> Vec<AllocatedPort> {
+        let Some(network) = &self.group.network else {
+            return Vec::new();
+        };
+        let rules = PortRules {
+            host_ip: view.host_ip,
+            rng: placing.rng,
+            reserved,
+            in_use: placing.port_in_use,
+        };
+        let index = self.index;
+        next.ports.assign(self.id, &network.ports, &rules).unwrap_or_else(|errors| {
+            self.problems.extend(errors.into_iter().map(|error| Problem::Port { index, error }));
+            Vec::new()
+        })
+    }
+}

@@ -1,0 +1,326 @@
+//! Whether a job fits on this node, and what each of its allocations gets.
+//!
+//! ```text
+//!                       ┌ data center, constraints, drivers        (once per group)
+//! Job + NodeView ─ check┤
+//!                       └ memory, processor, devices, ports        (once per allocation)
+//!                               │ every claim goes into a copy of the ledgers
+//!              any problem? ─ yes ─► copy dropped, Refusal with all problems of all groups
+//!                               │ no
+//!                               ▼ the copy becomes the ledgers
+//!                        Vec<Allocation>
+//! ```
+//! So a refused job changes nothing. An allocation that is over, or was read from the state file,
+//! comes in by [`Admission::release_alloc`] and [`Admission::adopt`]. Pure but for the port probe.
+
+mod device_plan;
+mod instance;
+mod needs;
+mod owed;
+mod refusal;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::ports::{PortError, PortLedger};
+use ostler_device::ledger::{ClaimError, DeviceLedger, InstanceHolder};
+use ostler_jobspec::suggest::nearest;
+use ostler_model::alloc::Allocation;
+use ostler_model::device::HealthState;
+use ostler_model::ids::{AllocId, GroupName};
+use ostler_model::job::{Constraint, Job, Task, TaskGroup};
+use ostler_model::limits::JOB_TASKS_MAX;
+use ostler_model::rng::Rng;
+use ostler_model::time::Timestamp;
+use ostler_node::{NodeResources, NodeView, constraint};
+
+use instance::Instance;
+
+pub use device_plan::{DeviceExplanation, DevicePlan};
+pub use refusal::{Attempt, GroupRefusal, Problem, Refusal, RefusalScope, Resource};
+
+/// What placing needs from outside.
+pub struct Placing<'a> {
+    /// A fresh id for each allocation.
+    pub new_id: &'a mut dyn FnMut() -> AllocId,
+    /// Written into the allocations.
+    pub now: Timestamp,
+    /// For dynamic ports.
+    pub rng: &'a Rng,
+    /// Does somebody listen on this port? Usually [`super::ports::port_in_use`].
+    pub port_in_use: &'a dyn Fn(u16) -> bool,
+    /// Where to note why each device request gets what it gets; absent: nobody asks.
+    pub explain: Option<&'a mut DevicePlan>,
+}
+
+/// What of the node is assigned to whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admission {
+    devices: DeviceLedger,
+    /// Tasks of live allocations whose plugins were told that they ended.
+    released: BTreeSet<InstanceHolder>,
+    ports: PortLedger,
+    assigned: BTreeMap<AllocId, NodeResources>,
+}
+
+/// Why an allocation read from the state file could not be entered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AdoptError {
+    /// It is here already.
+    #[error("allocation {} is entered already", alloc.short())]
+    Known {
+        /// The allocation.
+        alloc: AllocId,
+    },
+    /// Its job has no such group.
+    #[error("allocation {} is of task group {group}, which its job does not have", alloc.short())]
+    UnknownGroup {
+        /// The allocation.
+        alloc: AllocId,
+        /// The group.
+        group: GroupName,
+    },
+    /// A device of it is somebody else's.
+    #[error("allocation {} cannot have its device back", alloc.short())]
+    Device {
+        /// The allocation.
+        alloc: AllocId,
+        /// Which device and who has it.
+        #[source]
+        source: ClaimError,
+    },
+    /// A port of it is somebody else's.
+    #[error("allocation {} cannot have its port back", alloc.short())]
+    Port {
+        /// The allocation.
+        alloc: AllocId,
+        /// Which port and who has it.
+        #[source]
+        source: PortError,
+    },
+}
+
+impl Admission {
+    /// Make the allocations of `job` and claim everything they need, or claim nothing.
+    ///
+    /// # Errors
+    /// [`Refusal`] with every problem of every group. Of a group with several allocations the
+    /// problems of the first one that does not fit are listed.
+    pub fn place(
+        &mut self,
+        job: &Arc<Job>,
+        view: &NodeView,
+        placing: &mut Placing<'_>,
+    ) -> Result<Vec<Allocation>, Refusal> {
+        self.place_some(job, &|group| (0..group.count).collect(), view, placing)
+    }
+
+    /// As [`Admission::place`], for these indexes of each group only. A group without any is not
+    /// looked at.
+    ///
+    /// # Errors
+    /// As [`Admission::place`].
+    pub fn place_some(
+        &mut self,
+        job: &Arc<Job>,
+        indexes: &dyn Fn(&TaskGroup) -> Vec<u32>,
+        view: &NodeView,
+        placing: &mut Placing<'_>,
+    ) -> Result<Vec<Allocation>, Refusal> {
+        let mut refusal = Refusal::new(job.id.clone(), view.name.clone());
+        if let Err(problem) = check_size(job) {
+            refusal.add(None, vec![problem]);
+            return Err(refusal);
+        }
+        refusal.add(None, job_problems(job, view));
+        let mut next = self.clone();
+        let reserved = fixed_ports(job);
+        let mut placed = Vec::new();
+        for group in &job.groups {
+            let indexes = indexes(group);
+            if indexes.is_empty() {
+                continue;
+            }
+            let mut problems = group_problems(group, view);
+            for index in indexes {
+                let id = (placing.new_id)();
+                if next.assigned.contains_key(&id) {
+                    problems.push(Problem::IdInUse { alloc: id });
+                    break;
+                }
+                let mut instance = Instance { job, group, index, id, problems: Vec::new() };
+                let allocation = instance.claim(&mut next, view, placing, &reserved);
+                if !instance.problems.is_empty() {
+                    next.release_alloc(instance.id);
+                    problems.append(&mut instance.problems);
+                    break;
+                }
+                placed.push(allocation);
+            }
+            refusal.add(Some(group.name.clone()), problems);
+        }
+        if refusal.groups.is_empty() {
+            *self = next;
+            return Ok(placed);
+        }
+        let attempt = |done: Allocation| Attempt { id: done.id, name: done.name };
+        refusal.attempts = placed.into_iter().map(attempt).collect();
+        Err(refusal)
+    }
+
+    /// Enter an allocation that runs already, all or nothing. Whether it still fits is not asked:
+    /// it is there.
+    ///
+    /// # Errors
+    /// [`AdoptError`] when it is known, or when another has a device or port of it.
+    pub fn adopt(&mut self, allocation: &Allocation) -> Result<(), AdoptError> {
+        let alloc = allocation.id;
+        if self.assigned.contains_key(&alloc) {
+            return Err(AdoptError::Known { alloc });
+        }
+        let group = allocation
+            .task_group()
+            .ok_or_else(|| AdoptError::UnknownGroup { alloc, group: allocation.group.clone() })?;
+        let mut next = self.clone();
+        for (task, devices) in &allocation.devices {
+            let holder = InstanceHolder { alloc, task: task.clone() };
+            next.devices
+                .claim(&holder, devices)
+                .map_err(|source| AdoptError::Device { alloc, source })?;
+        }
+        next.ports
+            .adopt(alloc, &allocation.ports)
+            .map_err(|source| AdoptError::Port { alloc, source })?;
+        next.assigned.insert(alloc, needs::of_group(group));
+        *self = next;
+        Ok(())
+    }
+
+    /// Take back everything assigned to an allocation. Nothing happens the second time.
+    pub fn release_alloc(&mut self, alloc: AllocId) {
+        self.devices.release_alloc(alloc);
+        self.released.retain(|holder| holder.alloc != alloc);
+        self.ports.release(alloc);
+        self.assigned.remove(&alloc);
+    }
+
+    /// Every allocation that something is assigned to.
+    #[must_use]
+    pub fn allocs(&self) -> BTreeSet<AllocId> {
+        self.assigned.keys().copied().collect()
+    }
+
+    /// Who holds which device.
+    #[must_use]
+    pub fn devices(&self) -> &DeviceLedger {
+        &self.devices
+    }
+
+    /// Who holds which port.
+    #[must_use]
+    pub fn ports(&self) -> &PortLedger {
+        &self.ports
+    }
+
+    /// Processor and memory assigned to all allocations together.
+    #[must_use]
+    pub fn assigned(&self) -> NodeResources {
+        self.assigned.values().fold(NodeResources::default(), |sum, one| needs::add(sum, *one))
+    }
+}
+
+/// Before anything is made per allocation: `count` is the job's word.
+fn check_size(job: &Job) -> Result<(), Problem> {
+    let tasks = job.groups.iter().fold(0_u64, |sum, group| {
+        let tasks = u64::try_from(group.tasks.len()).unwrap_or(u64::MAX);
+        sum.saturating_add(tasks.saturating_mul(u64::from(group.count)))
+    });
+    let most = u64::try_from(JOB_TASKS_MAX).unwrap_or(u64::MAX);
+    if tasks > most { Err(Problem::TooManyTasks { tasks, most }) } else { Ok(()) }
+}
+
+fn fixed_ports(job: &Job) -> BTreeSet<u16> {
+    let networks = job.groups.iter().filter_map(|group| group.network.as_ref());
+    networks.flat_map(|network| network.ports.iter().filter_map(|port| port.fixed)).collect()
+}
+
+fn job_problems(job: &Job, view: &NodeView) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let wanted = &job.datacenters;
+    if !wanted.is_empty() && !wanted.iter().any(|pattern| glob(pattern, &view.datacenter)) {
+        problems
+            .push(Problem::Datacenter { wanted: wanted.clone(), actual: view.datacenter.clone() });
+    }
+    problems.extend(unmet(&job.constraints, &RefusalScope::Job, view));
+    problems
+}
+
+fn group_problems(group: &TaskGroup, view: &NodeView) -> Vec<Problem> {
+    let mut problems: Vec<Problem> =
+        unmet(&group.constraints, &RefusalScope::Group, view).collect();
+    for task in &group.tasks {
+        problems.extend(driver_problem(task, view));
+        let scope = RefusalScope::Task(task.name.clone());
+        problems.extend(unmet(&task.constraints, &scope, view));
+    }
+    problems
+}
+
+fn unmet<'a>(
+    constraints: &'a [Constraint],
+    scope: &'a RefusalScope,
+    view: &'a NodeView,
+) -> impl Iterator<Item = Problem> + 'a {
+    constraints
+        .iter()
+        .filter_map(|rule| constraint::evaluate(rule, &|name| view.lookup(name)).err())
+        .map(|unmet| Problem::Constraint { scope: scope.clone(), unmet })
+}
+
+fn driver_problem(task: &Task, view: &NodeView) -> Option<Problem> {
+    let (task, driver) = (&task.name, &task.driver);
+    let Some(found) = view.drivers.get(driver) else {
+        if !view.loading.is_empty() {
+            let (task, driver, loading) = (task.clone(), driver.clone(), view.loading.clone());
+            return Some(Problem::DriverStillLoading { task, driver, loading });
+        }
+        let loaded = || view.drivers.keys().map(|name| name.as_str());
+        return Some(Problem::UnknownDriver {
+            task: task.clone(),
+            driver: driver.clone(),
+            nearest: nearest(driver.as_str(), loaded()).map(str::to_owned),
+            loaded: loaded().map(str::to_owned).collect(),
+            refused: view.refused_plugins.clone(),
+        });
+    };
+    (found.health.state != HealthState::Healthy).then(|| Problem::DriverNotReady {
+        task: task.clone(),
+        driver: driver.clone(),
+        health: found.health.clone(),
+    })
+}
+
+/// Does `text` match a pattern in which `*` stands for any characters?
+fn glob(pattern: &str, text: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else {
+        return pattern == text;
+    };
+    let Some(mut left) = text.strip_prefix(start) else {
+        return false;
+    };
+    let mut parts = rest.split('*').peekable();
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return left.ends_with(part);
+        }
+        // The earliest place of each middle part leaves most for the others.
+        match left.split_once(part) {
+            Some((_, after)) => left = after,
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,344 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
+
+use super::*;
+use ostler_model::device::{DeviceGroup, DeviceInstance, GroupKey, Health};
+use ostler_model::ids::{JobId, PluginName, TaskName};
+use ostler_model::job::{JobKind, Lifecycle, LifecycleHook, NetworkSpec, Operator, PortSpec};
+use ostler_model::resources::{DeviceRequest, Resources};
+use ostler_node::{DriverView, NodeId};
+use ostler_testing::fixtures;
+
+fn task(name: &str, cpu_mhz: u32, memory_mb: u32) -> Task {
+    Task {
+        driver: PluginName::new("exec").unwrap(),
+        resources: Resources { cpu_mhz, memory_mb, memory_max_mb: None, devices: vec![] },
+        ..fixtures::task(name).unwrap()
+    }
+}
+
+fn group(name: &str, count: u32, tasks: Vec<Task>) -> TaskGroup {
+    TaskGroup { count, ..fixtures::group(name, tasks).unwrap() }
+}
+
+fn job(groups: Vec<TaskGroup>) -> Job {
+    Job {
+        id: JobId::new("demo").unwrap(),
+        name: "demo".into(),
+        kind: JobKind::Batch,
+        namespace: "default".into(),
+        priority: 50,
+        datacenters: vec!["*".into()],
+        meta: BTreeMap::new(),
+        constraints: vec![],
+        groups,
+        source_dir: None,
+    }
+}
+
+fn health(state: HealthState, reason: &str) -> Health {
+    Health { state, reason: reason.into() }
+}
+
+/// 1000 MHz, 1000 MiB, driver `exec`, two devices, one rack.
+fn view() -> NodeView {
+    let mut view = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
+    view.resources = NodeResources { cpu_mhz: 1_000, memory_mb: 1_000 };
+    view.meta.insert("rack".into(), "r1".into());
+    let exec = DriverView { health: health(HealthState::Healthy, ""), ..Default::default() };
+    view.drivers.insert(PluginName::new("exec").unwrap(), exec);
+    let instance = |id: &str| DeviceInstance {
+        id: id.into(),
+        health: health(HealthState::Healthy, ""),
+        locality: None,
+    };
+    view.devices.push(DeviceGroup {
+        key: GroupKey { vendor: "local".into(), kind: "file".into(), name: "data".into() },
+        plugin: PluginName::new("files").unwrap(),
+        instances: vec![instance("a"), instance("b")],
+        attributes: vec![],
+    });
+    view
+}
+
+fn device(name: &str, count: u32) -> DeviceRequest {
+    DeviceRequest { name: name.into(), count, constraints: vec![], affinities: vec![] }
+}
+
+fn port(label: &str, fixed: Option<u16>) -> PortSpec {
+    PortSpec { label: label.into(), fixed, to: None }
+}
+
+fn rule(left: &str, right: &str) -> Constraint {
+    Constraint { left: left.into(), operator: Operator::Equal, right: right.into() }
+}
+
+fn place(admission: &mut Admission, job: Job, seed: u64) -> Result<Vec<Allocation>, Refusal> {
+    place_on(admission, &view(), job, seed)
+}
+
+fn place_on(
+    admission: &mut Admission,
+    view: &NodeView,
+    job: Job,
+    seed: u64,
+) -> Result<Vec<Allocation>, Refusal> {
+    let rng = Rng::seeded(seed);
+    let mut placing = Placing {
+        new_id: &mut || AllocId::new(rng.uuid()),
+        now: Timestamp::from_nanos(5),
+        rng: &rng,
+        port_in_use: &|port| port == 9,
+        explain: None,
+    };
+    admission.place(&Arc::new(job), view, &mut placing)
+}
+
+#[test]
+fn a_job_that_fits_gets_named_allocations_with_devices_and_ports() {
+    let mut worker = task("work", 100, 100);
+    worker.resources.devices = vec![device("file", 1)];
+    let mut workers = group("workers", 2, vec![worker]);
+    workers.network = Some(NetworkSpec { ports: vec![port("http", None)] });
+    let mut admission = Admission::default();
+    let placed = place(&mut admission, job(vec![workers]), 1).unwrap();
+    let names: Vec<&str> = placed.iter().map(|alloc| alloc.name.as_str()).collect();
+    assert_eq!(names, ["demo.workers[0]", "demo.workers[1]"]);
+    let work = TaskName::new("work").unwrap();
+    assert_eq!(placed[0].devices[&work][0].ids, ["a"]);
+    assert_eq!(placed[1].devices[&work][0].ids, ["b"]);
+    assert_ne!(placed[0].ports[0].value, placed[1].ports[0].value);
+    assert_eq!(placed[0].ports[0].host_ip, "127.0.0.1");
+    assert_eq!(admission.assigned(), NodeResources { cpu_mhz: 200, memory_mb: 200 });
+    for alloc in &placed {
+        admission.release_alloc(alloc.id);
+        admission.release_alloc(alloc.id);
+    }
+    assert_eq!(admission, Admission::default());
+}
+
+#[test]
+fn every_problem_of_every_group_is_listed_and_nothing_is_claimed() {
+    let mut first = task("one", 5_000, 10);
+    first.driver = PluginName::new("exex").unwrap();
+    first.resources.devices = vec![device("file", 1), device("gpu", 1)];
+    first.constraints = vec![rule("${meta.rack}", "r2")];
+    let mut a = group("a", 1, vec![first]);
+    a.network = Some(NetworkSpec { ports: vec![port("x", Some(9)), port("y", None)] });
+    let b = group("b", 1, vec![task("two", 10, 5_000)]);
+    let mut wanted = job(vec![a, b]);
+    wanted.datacenters = vec!["paris-*".into()];
+    wanted.constraints = vec![rule("${meta.color}", "red")];
+    let mut admission = Admission::default();
+    let refusal = place(&mut admission, wanted, 1).unwrap_err();
+    assert_eq!(admission, Admission::default());
+    let text = refusal.to_string();
+    for part in [
+        "job demo does not fit on node box",
+        "the job is for data center paris-*; this node is in dc1",
+        "constraint of the job: ${meta.color} = red is false: ${meta.color} is not set",
+        "task one: no driver exex (did you mean exec?); loaded are: exec",
+        "constraint of task one: ${meta.rack} = r2 is false: ${meta.rack} is r1",
+        "allocation 0 needs 5000 MHz of processor time; 1000 of 1000 are free",
+        "no plugin offers gpu; there is local/file/data",
+        "port 9 (\"x\") is in use by another program",
+        "group b:\n    - allocation 0 needs 5000 MiB of memory",
+    ] {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
+    assert!(serde_json::to_string(&refusal).unwrap().contains("\"kind\":\"unknown_driver\""));
+}
+
+#[test]
+fn what_a_refused_plugin_may_have_offered_is_told_with_its_reason() {
+    let mut wanted = task("one", 1, 1);
+    wanted.resources.devices = vec![device("py/widget", 1)];
+    let mut foreign = task("two", 1, 1);
+    foreign.driver = PluginName::new("pydrv").unwrap();
+    let job = job(vec![group("g", 1, vec![wanted, foreign])]);
+    let mut node = view();
+    node.refused_plugins.insert("pydev".into(), "it asks for sockets".into());
+    let mut admission = Admission::default();
+    let text = place_on(&mut admission, &node, job, 1).unwrap_err().to_string();
+    for part in [
+        "no plugin offers py/widget; there is local/file/data (plugin pydev was refused: it asks \
+         for sockets)",
+        "no driver pydrv; loaded are: exec (plugin pydev was refused: it asks for sockets)",
+    ] {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn a_device_held_by_a_running_allocation_is_refused_with_its_name() {
+    let wants = |name: &str, count| {
+        let mut task = task(name, 1, 1);
+        task.resources.devices = vec![device("local/file/data", count)];
+        job(vec![group("g", 1, vec![task])])
+    };
+    let mut admission = Admission::default();
+    let holder = place(&mut admission, wants("first", 1), 1).unwrap();
+    let text = place(&mut admission, wants("second", 2), 2).unwrap_err().to_string();
+    let expected = format!("a is held by task first of allocation {}", holder[0].id.short());
+    assert!(text.contains(&expected), "{text}");
+    admission.release_alloc(holder[0].id);
+    assert!(place(&mut admission, wants("second", 2), 3).is_ok());
+}
+
+#[test]
+fn a_conflict_inside_one_job_says_which_of_its_allocations_it_is_with() {
+    let mut web = group("web", 2, vec![task("t", 1, 1)]);
+    web.network = Some(NetworkSpec { ports: vec![port("http", Some(8_080))] });
+    let mut admission = Admission::default();
+    let text = place(&mut admission, job(vec![web]), 1).unwrap_err().to_string();
+    assert!(text.contains("allocation 1: port 8080"), "{text}");
+    assert!(text.contains("is demo.web[0] of this job, not placed either"), "{text}");
+    assert_eq!(admission, Admission::default());
+}
+
+#[test]
+fn an_unhealthy_driver_is_refused_with_its_reason() {
+    let mut view = view();
+    let exec = view.drivers.values_mut().next().unwrap();
+    exec.health = health(HealthState::Unhealthy, "no cgroup");
+    let problems = group_problems(&group("g", 1, vec![task("t", 1, 1)]), &view);
+    assert_eq!(problems[0].to_string(), "task t: driver exec is unhealthy: no cgroup");
+}
+
+#[test]
+fn a_huge_count_is_refused_before_anything_is_made() {
+    let mut admission = Admission::default();
+    let huge = job(vec![group("g", u32::MAX, vec![task("t", 0, 0)])]);
+    let refusal = place(&mut admission, huge, 1).unwrap_err();
+    assert!(matches!(refusal.groups[0].problems[0], Problem::TooManyTasks { .. }));
+}
+
+#[test]
+fn tasks_that_run_one_after_the_other_need_only_the_largest() {
+    let phase = |name: &str, memory, hook, sidecar| {
+        let mut task = task(name, 1, memory);
+        task.lifecycle = Some(Lifecycle { hook, sidecar });
+        task
+    };
+    let tasks = vec![
+        phase("before", 900, LifecycleHook::Prestart, false),
+        phase("beside", 50, LifecycleHook::Prestart, true),
+        task("main", 1, 400),
+        phase("also", 400, LifecycleHook::Poststart, false),
+        phase("after", 100, LifecycleHook::Poststop, false),
+    ];
+    assert_eq!(
+        needs::of_group(&group("g", 1, tasks)),
+        NodeResources { cpu_mhz: 3, memory_mb: 950 }
+    );
+}
+
+#[test]
+fn restored_allocations_give_the_same_ledgers_and_cannot_be_entered_twice() {
+    let mut worker = task("work", 100, 100);
+    worker.resources.devices = vec![device("file", 1)];
+    let mut workers = group("workers", 2, vec![worker]);
+    workers.network = Some(NetworkSpec { ports: vec![port("http", None)] });
+    let mut admission = Admission::default();
+    let placed = place(&mut admission, job(vec![workers]), 1).unwrap();
+    let mut restored = Admission::default();
+    for alloc in &placed {
+        restored.adopt(alloc).unwrap();
+    }
+    assert_eq!(restored, admission);
+    assert!(matches!(restored.adopt(&placed[0]), Err(AdoptError::Known { .. })));
+    let mut twin = placed[0].clone();
+    twin.id = AllocId::new(uuid::Uuid::from_u128(5));
+    assert!(matches!(restored.adopt(&twin), Err(AdoptError::Device { .. })));
+    assert_eq!(restored, admission);
+}
+
+#[test]
+fn an_id_drawn_twice_is_refused_and_harms_nobody() {
+    let mut admission = Admission::default();
+    let wanted = || job(vec![group("g", 1, vec![task("t", 10, 10)])]);
+    place(&mut admission, wanted(), 1).unwrap();
+    let before = admission.clone();
+    let refusal = place(&mut admission, wanted(), 1).unwrap_err();
+    assert!(matches!(refusal.groups[0].problems[0], Problem::IdInUse { .. }));
+    assert_eq!(admission, before);
+}
+
+#[test]
+fn datacenter_patterns_match_as_people_expect() {
+    for (pattern, text, expected) in [
+        ("*", "dc1", true),
+        ("dc1", "dc1", true),
+        ("dc1", "dc10", false),
+        ("dc*", "dc10", true),
+        ("*-eu", "a-eu", true),
+        ("*-eu", "a-us", false),
+        ("a*b*c", "aXbYc", true),
+        ("a*b*c", "aXc", false),
+        ("a*a", "a", false),
+        ("", "dc1", false),
+        ("**", "x", true),
+    ] {
+        assert_eq!(glob(pattern, text), expected, "{pattern} on {text}");
+    }
+}
+
+fn jobs() -> impl Strategy<Value = Job> {
+    let ports = prop::sample::select(vec![None, Some(80_u16), Some(81)]);
+    let one = (0_u32..400, 0_u32..400, 0_u32..3, prop::option::of(ports), 0_u32..3);
+    prop::collection::vec(one, 1..3).prop_map(|groups| {
+        type Drawn = (u32, u32, u32, Option<Option<u16>>, u32);
+        let make = |(at, (cpu, memory, devices, fixed, count)): (usize, Drawn)| {
+            let mut only = task("t", cpu, memory);
+            if devices > 0 {
+                only.resources.devices = vec![device("file", devices)];
+            }
+            let mut made = group(&format!("g{at}"), count, vec![only]);
+            made.network = fixed.map(|fixed| NetworkSpec { ports: vec![port("p", fixed)] });
+            made
+        };
+        job(groups.into_iter().enumerate().map(make).collect())
+    })
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_assigned_twice_or_beyond_the_node_and_a_refusal_changes_nothing(
+        steps in prop::collection::vec((jobs(), any::<bool>()), 0..20),
+    ) {
+        let mut admission = Admission::default();
+        let mut live: Vec<Allocation> = Vec::new();
+        for (seed, (job, release)) in (0_u64..).zip(steps) {
+            if release && !live.is_empty() {
+                let gone = live.remove(0);
+                admission.release_alloc(gone.id);
+            }
+            let before = admission.clone();
+            match place(&mut admission, job, seed) {
+                Ok(placed) => live.extend(placed),
+                Err(refusal) => {
+                    prop_assert!(!refusal.to_string().is_empty());
+                    prop_assert_eq!(&before, &admission);
+                }
+            }
+            let assigned = admission.assigned();
+            prop_assert!(assigned.cpu_mhz <= 1_000 && assigned.memory_mb <= 1_000, "{:?}", assigned);
+            let ports: Vec<u16> =
+                live.iter().flat_map(|alloc| alloc.ports.iter().map(|port| port.value)).collect();
+            prop_assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), ports.len());
+            prop_assert_eq!(admission.ports().holders().count(), ports.len());
+            let ids: Vec<&String> = live
+                .iter().flat_map(|alloc| alloc.devices.values().flatten())
+                .flat_map(|device| &device.ids).collect();
+            prop_assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
+            prop_assert_eq!(admission.devices().holders().count(), ids.len());
+        }
+    }
+}

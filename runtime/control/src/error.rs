@@ -1,0 +1,217 @@
+//! Why a job was not taken or stopped, and why an allocation did not do what it was asked.
+
+use serde::{Deserialize, Serialize};
+
+use super::admission::Refusal;
+use ostler_lifecycle::task::RequestError;
+use ostler_model::alloc::ClientStatus;
+use ostler_model::ids::{AllocId, JobId};
+use ostler_model::limits::{CHANGES_WAITING_MAX, COLLECT_REQUESTS_MAX, JOB_TASKS_MAX};
+use ostler_model::saved::JobOrigin;
+use ostler_model::signal::UnknownSignal;
+use ostler_state::StateError;
+
+/// A `config` that does not fit its driver's schema.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigProblem {
+    /// Task group.
+    pub group: String,
+    /// Task.
+    pub task: String,
+    /// Dotted path inside `config`; empty for the whole.
+    pub path: String,
+    /// What is wrong.
+    pub message: String,
+    /// What may have been meant instead of the last name of the path.
+    #[serde(default)]
+    pub suggestion: Option<String>,
+}
+
+impl std::fmt::Display for ConfigProblem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { group, task, path, message, suggestion } = self;
+        let dot = if path.is_empty() { "" } else { "." };
+        write!(f, "group {group}, task {task}, config{dot}{path}: {message}")?;
+        match suggestion {
+            Some(name) => write!(f, "; did you mean {name}?"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why a job was not taken. Nothing of it runs.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// It does not fit on this node.
+    #[error("{0}")]
+    Refused(Box<Refusal>),
+    /// Configurations that do not fit their drivers' schemas.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Config(Vec<ConfigProblem>),
+    /// More tasks than one job may have here.
+    #[error("the job has {tasks} tasks over all counts; at most {JOB_TASKS_MAX} fit in one job")]
+    TooManyTasks {
+        /// Tasks times count.
+        tasks: usize,
+    },
+    /// It could not be made durable.
+    #[error("the job could not be recorded: {0}")]
+    State(#[source] StateError),
+    /// Its owner could not be started.
+    #[error("{0}")]
+    Runner(String),
+    /// The job is at another index than the caller thinks.
+    #[error(
+        "job {job} is at job modify index {actual}, not {expected}; look at it again with `ostler job plan`"
+    )]
+    Index {
+        /// The job.
+        job: JobId,
+        /// What the caller expects.
+        expected: u64,
+        /// What is; 0 when there is no such job.
+        actual: u64,
+    },
+    /// Somebody else gave the job.
+    #[error("job {job} is {}; {}", given_by(actual), who_may(actual))]
+    Origin {
+        /// The job.
+        job: JobId,
+        /// Who gave it.
+        actual: JobOrigin,
+    },
+    /// More changes wait than the node keeps.
+    #[error(
+        "{CHANGES_WAITING_MAX} changes of jobs wait for others to be written; the disk may be slow or \
+         full; try again later"
+    )]
+    Busy,
+    /// The agent ends.
+    #[error("the agent is leaving and takes no jobs")]
+    Leaving,
+}
+
+fn given_by(origin: &JobOrigin) -> String {
+    match origin {
+        JobOrigin::Api => "one that came by the API".to_owned(),
+        JobOrigin::File(path) => format!("that of the file {}", path.display()),
+        JobOrigin::Run => "one that runs already".to_owned(),
+    }
+}
+
+fn who_may(origin: &JobOrigin) -> String {
+    match origin {
+        JobOrigin::Api => "stop it with `ostler job stop --purge` first, or give the job in the \
+                           file another id"
+            .to_owned(),
+        JobOrigin::File(path) => format!("change or remove {} instead", path.display()),
+        JobOrigin::Run => "stop it first, or give the other one another id".to_owned(),
+    }
+}
+
+/// Why a job was not stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// No such job.
+    #[error("there is no job {job}")]
+    Unknown {
+        /// The id asked for.
+        job: JobId,
+    },
+    /// Somebody else gave the job.
+    #[error("job {job} is {}; {}", given_by(actual), who_may(actual))]
+    Origin {
+        /// The job.
+        job: JobId,
+        /// Who gave it.
+        actual: JobOrigin,
+    },
+    /// It could not be made durable.
+    #[error("the stop of the job could not be recorded: {0}")]
+    State(#[source] StateError),
+    /// More changes wait than the node keeps.
+    #[error("{CHANGES_WAITING_MAX} changes of jobs wait for others to be written; try again later")]
+    Busy,
+    /// The agent ends.
+    #[error("the agent is leaving")]
+    Leaving,
+}
+
+/// Why an allocation did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AllocError {
+    /// No such allocation, or not any more.
+    #[error("there is no allocation {alloc}")]
+    Unknown {
+        /// The id asked for.
+        alloc: AllocId,
+    },
+    /// It is over.
+    #[error("allocation {} has ended ({status})", alloc.short())]
+    Ended {
+        /// The allocation.
+        alloc: AllocId,
+        /// How.
+        status: ClientStatus,
+    },
+    /// Only what is over can be collected.
+    #[error(
+        "allocation {} is {status} and not over, or another one waits for its data; stop it first",
+        alloc.short()
+    )]
+    NotOver {
+        /// The allocation.
+        alloc: AllocId,
+        /// Where it is.
+        status: ClientStatus,
+    },
+    /// What is left of it could not be removed.
+    #[error("allocation {} could not be removed: {why}", alloc.short())]
+    Stays {
+        /// The allocation.
+        alloc: AllocId,
+        /// Why.
+        why: String,
+    },
+    /// There is no such signal.
+    #[error(transparent)]
+    Signal(#[from] UnknownSignal),
+    /// Its owner, a task or a driver refused.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// It could not be made durable.
+    #[error("the request could not be recorded: {0}")]
+    State(#[source] StateError),
+    /// More requests wait than the node keeps.
+    #[error(
+        "{CHANGES_WAITING_MAX} changes or {COLLECT_REQUESTS_MAX} collections wait for others; try \
+         again later"
+    )]
+    Busy,
+    /// The agent ends.
+    #[error("the agent is leaving")]
+    Leaving,
+}
+
+impl From<SubmitError> for JobError {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::State(source) => Self::State(source),
+            SubmitError::Origin { job, actual } => Self::Origin { job, actual },
+            SubmitError::Busy => Self::Busy,
+            // A stop is refused for no other reason.
+            _ => Self::Leaving,
+        }
+    }
+}
+
+impl From<SubmitError> for AllocError {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::State(source) => Self::State(source),
+            SubmitError::Busy => Self::Busy,
+            // A stop is refused for no other reason.
+            _ => Self::Leaving,
+        }
+    }
+}

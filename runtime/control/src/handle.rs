@@ -1,0 +1,397 @@
+//! The way to the owner of a node: requests, and what is read of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+
+use super::error::{AllocError, JobError, SubmitError};
+use super::gc::choice::GcPolicy;
+use super::machine::{Answer, Ask, Change, ControlEvent, JobAction, LEAVE_WALL_MAX, RestoredNode};
+use super::owner::{Message, Shared};
+use super::tables::{AllocEntry, Tables};
+use super::views::{
+    AllocView, BlockedPlacement, Collected, JobView, Plan, RegisterOptions, Registered, Stage,
+    StopOptions, Stopped,
+};
+use ostler_device::ledger::{DeviceLedger, InstanceHolder};
+use ostler_device::manager::LedgerBook;
+use ostler_lifecycle::alloc::{AllocHandle, RestoredAlloc};
+use ostler_model::alloc::ClientStatus;
+use ostler_model::clock;
+use ostler_model::ids::{AllocId, GroupName, JobId};
+use ostler_model::job::Job;
+use ostler_model::limits::STATE_WRITE_WALL_MAX;
+use ostler_model::ports::{BoxFuture, PluginCallError};
+use ostler_model::saved::JobOrigin;
+use ostler_model::words::counted;
+use ostler_state::StateError;
+
+/// The way to the owner of a node. Clones share it; when the last one goes, the owner ends.
+#[derive(Clone)]
+pub struct ControlHandle {
+    shared: Arc<Shared>,
+    queue: mpsc::Sender<Message>,
+}
+
+impl ControlHandle {
+    pub(crate) const fn new(shared: Arc<Shared>, queue: mpsc::Sender<Message>) -> Self {
+        Self { shared, queue }
+    }
+
+    /// The index of the last visible change. Grows with each, and over restarts of the agent.
+    #[must_use]
+    pub fn index(&self) -> u64 {
+        *self.shared.index.borrow()
+    }
+
+    /// The index as it grows, for blocking queries: wait until it is above the last one seen, then
+    /// look again.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.shared.index.subscribe()
+    }
+
+    /// How far the agent is.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        *self.shared.stage.borrow()
+    }
+
+    /// The same, as it changes.
+    #[must_use]
+    pub fn stages(&self) -> watch::Receiver<Stage> {
+        self.shared.stage.subscribe()
+    }
+
+    /// Look at what the node knows. The owner waits meanwhile: be short.
+    pub fn look<T>(&self, look: impl FnOnce(&Tables) -> T) -> T {
+        look(self.shared.now().machine.tables())
+    }
+
+    /// Every registered job, by id.
+    #[must_use]
+    pub fn jobs(&self) -> Vec<JobView> {
+        let now = self.shared.now();
+        let status = |entry: &AllocEntry| status_of(&now.owners, entry);
+        let tables = now.machine.tables();
+        tables.jobs().filter_map(|(id, _)| tables.job_view(id, &status)).collect()
+    }
+
+    /// One registered job.
+    #[must_use]
+    pub fn job(&self, id: &JobId) -> Option<JobView> {
+        let now = self.shared.now();
+        now.machine.tables().job_view(id, &|entry| status_of(&now.owners, entry))
+    }
+
+    /// Every allocation that has an owner, by id; those that are over until they are collected.
+    #[must_use]
+    pub fn allocs(&self) -> Vec<AllocView> {
+        let now = self.shared.now();
+        let ids = now.machine.tables().ids();
+        let view = |id| view(now.machine.tables().alloc(id)?, now.owners.get(&id)?);
+        ids.into_iter().filter_map(view).collect()
+    }
+
+    /// One allocation; absent too while its record is on the way to the disk.
+    #[must_use]
+    pub fn alloc(&self, id: AllocId) -> Option<AllocView> {
+        let now = self.shared.now();
+        view(now.machine.tables().alloc(id)?, now.owners.get(&id)?)
+    }
+
+    /// An allocation with its owner, also when it is only being entered: its job tells its id by then.
+    pub async fn entered(&self, id: AllocId) -> Option<AllocView> {
+        let mut changes = self.changes();
+        let there = async {
+            loop {
+                changes.borrow_and_update();
+                if let Some(view) = self.alloc(id) {
+                    return Some(view);
+                }
+                self.look(|tables| tables.alloc(id).map(drop))?;
+                changes.changed().await.ok()?;
+            }
+        };
+        clock::timeout(STATE_WRITE_WALL_MAX, there).await.flatten()
+    }
+
+    /// Make a job run as it says: start what is missing, change what differs, stop what is too
+    /// much. A job equal to the present version changes nothing. What does not fit on this node
+    /// now waits, and what it would replace runs on until it does. What is told is durable.
+    ///
+    /// # Errors
+    /// When the index is not the expected one, somebody else gave the job, or it cannot be made
+    /// durable; then nothing is changed.
+    pub async fn register(
+        &self,
+        job: Arc<Job>,
+        options: RegisterOptions,
+    ) -> Result<Registered, SubmitError> {
+        let id = job.id.clone();
+        let change = self.change(id, JobAction::Version(job, options), false).await?;
+        let record = change.record.as_ref().or(change.before.as_ref());
+        Ok(Registered {
+            job_modify_index: record.map_or(change.index, |record| record.job_modify_index),
+            version: record.map_or(0, |record| record.version),
+            index: change.done_at(),
+            placed: change.placed.iter().map(|alloc| alloc.id).collect(),
+            updated: change.updated(),
+            stopped: change.stopped(),
+            warnings: waits(&change.blocked),
+        })
+    }
+
+    /// What [`ControlHandle::register`] would do; nothing is changed.
+    #[must_use]
+    pub fn plan(&self, job: &Job) -> Plan {
+        let now = self.shared.now();
+        self.shared.with_world(|world| now.machine.tables().plan(world, job))
+    }
+
+    /// Stop a job, by whoever gave it. Returns the index of the stop, which is durable; the allocations
+    /// end later.
+    ///
+    /// # Errors
+    /// When there is no such job, somebody else gave it, or the stop cannot be made durable.
+    pub async fn deregister(
+        &self,
+        id: &JobId,
+        options: StopOptions,
+        origin: JobOrigin,
+    ) -> Result<Stopped, JobError> {
+        let StopOptions { purge, skip_shutdown_delay, reason } = options;
+        let asked = JobAction::Stop { origin, reason, purge };
+        let change = self.change(id.clone(), asked, skip_shutdown_delay).await?;
+        if change.before.is_none() {
+            return Err(JobError::Unknown { job: id.clone() });
+        }
+        Ok(Stopped { index: change.index, unwritten: change.unwritten })
+    }
+
+    /// Stop one allocation of a job. Its registered job puts a new one in its place.
+    ///
+    /// # Errors
+    /// When the stop cannot be made durable.
+    pub async fn stop_alloc(
+        &self,
+        job: JobId,
+        alloc: AllocId,
+        reason: &str,
+        skip_shutdown_delay: bool,
+    ) -> Result<Stopped, AllocError> {
+        let asked = JobAction::StopAlloc { alloc, reason: reason.to_owned() };
+        let change = self.change(job, asked, skip_shutdown_delay).await?;
+        Ok(Stopped { index: change.index, unwritten: change.unwritten })
+    }
+
+    async fn change(
+        &self,
+        job: JobId,
+        asked: JobAction,
+        skip_shutdown_delay: bool,
+    ) -> Result<Change, SubmitError> {
+        match self.ask(Ask::Change { job, asked, skip_shutdown_delay }).await {
+            Some(Answer::Changed(result)) => result,
+            _ => Err(SubmitError::Leaving),
+        }
+    }
+
+    /// Remove directory and records of one allocation that is over, or of all of them.
+    ///
+    /// # Errors
+    /// When there is no such allocation, it is not over, another one waits for its data, or the one
+    /// that was named could not be removed. Of all of them those that stay are in
+    /// [`Collected::failed`].
+    pub async fn collect(&self, alloc: Option<AllocId>) -> Result<Collected, AllocError> {
+        match self.ask(Ask::Collect(alloc)).await {
+            Some(Answer::Collected(result)) => result,
+            _ => Err(AllocError::Leaving),
+        }
+    }
+
+    /// Take over what an earlier agent left. `allocs`: what their owners need. Once, and before any
+    /// change.
+    ///
+    /// # Errors
+    /// When records cannot be queued.
+    pub async fn restore(
+        &self,
+        restored: RestoredNode,
+        allocs: BTreeMap<AllocId, RestoredAlloc>,
+    ) -> Result<(), StateError> {
+        let ask = Ask::Restore(Box::new(restored));
+        let told = self.send(|reply| Message::Restore { ask, allocs, reply }).await;
+        match told {
+            Some(Answer::Written(result)) => result,
+            _ => Ok(()),
+        }
+    }
+
+    /// Changes are taken from now on; with a policy, allocations are collected.
+    pub async fn ready(&self, policy: Option<GcPolicy>) {
+        self.ask(Ask::Ready(policy)).await;
+    }
+
+    /// A run that nobody owned has ended.
+    pub async fn run_ended(&self, supervisor: u32) {
+        self.tell(ControlEvent::RunEnded { supervisor }).await;
+    }
+
+    /// Stop every allocation in order; kill what is left at the deadline. Returns when all are over.
+    pub async fn drain(&self, deadline: Duration) {
+        self.ask(Ask::Drain(deadline)).await;
+    }
+
+    /// Take no more changes. Returns when those under way have ended, or have had their time.
+    pub async fn leave(&self) {
+        self.ask(Ask::Leave).await;
+    }
+
+    /// Every owner of an allocation ends, side by side; native tasks run on.
+    pub async fn leave_allocs(&self) {
+        let owners = std::mem::take(&mut self.shared.now().owners);
+        let mut leaving: JoinSet<()> =
+            owners.into_values().map(|owner| async move { owner.shutdown().await }).collect();
+        let all = async { while leaving.join_next().await.is_some() {} };
+        if clock::timeout(LEAVE_WALL_MAX, all).await.is_none() {
+            tracing::error!(left = leaving.len(), "owners of allocations did not end in time");
+        }
+    }
+
+    /// End the owner. Requests are refused from then on.
+    pub async fn close(&self) {
+        // An error: it has ended.
+        let _ended = self.queue.send(Message::Close).await;
+        self.queue.closed().await;
+    }
+
+    async fn ask(&self, ask: Ask) -> Option<Answer> {
+        self.send(|reply| Message::Ask { ask, reply }).await
+    }
+
+    /// `None`: the owner has ended.
+    async fn send(
+        &self,
+        message: impl FnOnce(oneshot::Sender<Answer>) -> Message,
+    ) -> Option<Answer> {
+        let (reply, answer) = oneshot::channel();
+        self.queue.send(message(reply)).await.ok()?;
+        answer.await.ok()
+    }
+
+    async fn tell(&self, event: ControlEvent) {
+        // An error: the owner has ended.
+        let _ended = self.queue.send(Message::ControlEvent(event)).await;
+    }
+
+    /// Who holds which device instance: running allocations, and those that are over while a
+    /// plugin was not told of it yet.
+    #[must_use]
+    pub fn device_holders(&self) -> DeviceLedger {
+        self.look(|tables| tables.admission().devices().clone())
+    }
+
+    /// Where it is written who holds which device, for the device manager.
+    #[must_use]
+    pub fn ledger_book(&self) -> Arc<dyn LedgerBook> {
+        Arc::new(Book(self.queue.downgrade()))
+    }
+}
+
+/// The node's ledger, as the device manager writes it. Keeps the owner from ending no longer than it is
+/// asked.
+struct Book(mpsc::WeakSender<Message>);
+
+impl Book {
+    async fn keep_entry(&self, holder: &InstanceHolder) -> Result<(), String> {
+        let Some(queue) = self.0.upgrade() else { return Err("the agent ends".to_owned()) };
+        let (reply, answer) = oneshot::channel();
+        let ask = Ask::KeepDevices(holder.clone());
+        let kept = async {
+            queue.send(Message::Ask { ask, reply }).await.ok()?;
+            answer.await.ok()
+        };
+        match clock::timeout(STATE_WRITE_WALL_MAX, kept).await {
+            Some(Some(Answer::Written(Ok(())))) => Ok(()),
+            Some(Some(Answer::Written(Err(error)))) => {
+                Err(format!("who holds the devices could not be written: {error}"))
+            }
+            Some(_) => Err("the agent ends".to_owned()),
+            None => Err("who holds the devices was not written in time".to_owned()),
+        }
+    }
+}
+
+impl LedgerBook for Book {
+    fn keep<'a>(
+        &'a self,
+        holder: &'a InstanceHolder,
+    ) -> BoxFuture<'a, Result<(), PluginCallError>> {
+        Box::pin(async move { self.keep_entry(holder).await.map_err(PluginCallError::Recoverable) })
+    }
+
+    fn released<'a>(&'a self, holder: &'a InstanceHolder) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            if let Some(queue) = self.0.upgrade() {
+                let released = Message::ControlEvent(ControlEvent::DevicesReleased(holder.clone()));
+                // An error: the agent has left, and the next one releases once more.
+                let _ended = queue.send(released).await;
+            }
+        })
+    }
+}
+
+fn status_of(owners: &BTreeMap<AllocId, AllocHandle>, entry: &AllocEntry) -> ClientStatus {
+    let said = || owners.get(&entry.allocation.id).map(|o| o.state().borrow().client_status);
+    entry.ended_before().or_else(said).unwrap_or_else(|| entry.client_status())
+}
+
+fn view(entry: &AllocEntry, owner: &AllocHandle) -> Option<AllocView> {
+    let (state, phase) = (owner.state().borrow().clone(), *owner.phase().borrow());
+    Some(AllocView {
+        allocation: Arc::clone(&entry.allocation),
+        state,
+        phase,
+        modify_index: entry.modify_index,
+        modify_time: entry.modify_time,
+        handle: owner.clone(),
+    })
+}
+
+impl Plan {
+    /// What would wait and why, a sentence for each group.
+    #[must_use]
+    pub fn waits(&self) -> Vec<String> {
+        waits(&self.waiting)
+    }
+}
+
+/// What of a job waits, a sentence for each group.
+fn waits(blocked: &[BlockedPlacement]) -> Vec<String> {
+    let mut said = Vec::new();
+    let soon = blocked.iter().filter(|place| place.soon).count();
+    if soon > 0 {
+        let they = if soon == 1 { "it replaces" } else { "they replace" };
+        let waiting = allocations(soon, "waits", "wait");
+        said.push(format!("{waiting} until what {they} is over: there is no room beside it"));
+    }
+    let mut groups: BTreeMap<&GroupName, Vec<&BlockedPlacement>> = BTreeMap::new();
+    for place in blocked.iter().filter(|place| !place.soon) {
+        groups.entry(&place.group).or_default().push(place);
+    }
+    for (group, places) in groups {
+        let waiting = allocations(places.len(), "waits", "wait");
+        // Places of a group are alike: the first one's reason is that of all.
+        let problems = places.first().map(|place| place.refusal.problems()).unwrap_or_default();
+        said.push(format!("group {group}: {waiting} until there is room: {problems}"));
+    }
+    said
+}
+
+fn allocations(count: usize, one: &str, many: &str) -> String {
+    format!("{} {}", counted(count, "allocation"), if count == 1 { one } else { many })
+}

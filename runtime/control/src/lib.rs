@@ -1,0 +1,39 @@
+//! The node: which jobs it has, what of them runs, and what each allocation holds.
+//!
+//! ```text
+//! requests, owners of allocations, the store, devices ─► Event ─► machine::step (pure) ─► Effect
+//!         ▲                                                                                 │
+//!         └──────────────────────────── owner (one task) ◄──────────────────────────────────┘
+//! ```
+//! May not: know plugins, the sandbox or the API; decide anything outside of `machine`.
+//!
+//! Start reading at `machine/mod.rs` (events and effects), then `machine/change.rs` (the way of a
+//! change) and `owner/mod.rs` (who carries effects out).
+
+pub mod admission;
+pub mod ended;
+mod error;
+pub mod gc;
+mod handle;
+pub mod held;
+pub mod machine;
+mod owner;
+pub mod ports;
+mod proposal;
+pub mod reconcile;
+pub mod recorded;
+mod tables;
+pub mod views;
+
+pub use admission::DeviceExplanation;
+pub use error::{AllocError, ConfigProblem, JobError, SubmitError};
+pub use handle::ControlHandle;
+pub use owner::{ControlOptions, spawn};
+pub use tables::{AllocEntry, JobEntry, Tables};
+pub use views::{
+    AllocView, BlockedPlacement, Collected, GroupCounts, GroupPlan, JobStatus, JobView,
+    PlaceCounts, Plan, RegisterOptions, Registered, Stage, StopOptions, Stopped,
+};
+
+/// The driver without isolation, which an operator must switch on.
+pub const RAW_EXEC: &str = "raw_exec";

@@ -1,0 +1,137 @@
+//! What owners of allocations say, and what becomes free by it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::alarms::Alarm;
+use super::turn::Waiting;
+use super::types::{ControlEffect, Wait, World, Write};
+use super::{Machine, Then};
+use crate::tables::{AllocReport, Ownership};
+use crate::views::Stage;
+use ostler_model::ids::AllocId;
+
+/// How often placements that do not fit are tried again without a reason: a port may become free unseen.
+const PLACEMENT_RETRY: Duration = Duration::from_secs(5);
+
+impl Machine {
+    /// An allocation is where its owner says.
+    pub(super) fn reported(
+        &mut self,
+        world: &World<'_>,
+        id: AllocId,
+        report: AllocReport,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        let Some(entry) = self.tables.alloc_mut(id) else { return };
+        let ended = report.over && !entry.over;
+        entry.over |= report.over;
+        entry.report = report;
+        self.tables.touch(id, world.now);
+        if ended {
+            out.push(ControlEffect::ReleaseDevices(id));
+            self.remove_purged(&[id], out);
+            self.wake(world);
+            self.look(out);
+            self.drained_one(world, id, out);
+        }
+        self.collect_if_ended(out);
+    }
+
+    /// The owner of an allocation was made, or could not be.
+    pub(super) fn owned(
+        &mut self,
+        world: &World<'_>,
+        id: AllocId,
+        result: Result<(), String>,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        match result {
+            Ok(()) => {
+                let Some(entry) = self.tables.alloc_mut(id) else { return };
+                let told = entry.owner;
+                entry.owner = Ownership::Made;
+                let newest = Arc::clone(&entry.allocation);
+                // What was asked while there was no owner to be told.
+                if !matches!(told, Ownership::Making { told } if told == newest.modify_index) {
+                    let skip_shutdown_delay = entry.skip_shutdown_delay;
+                    out.push(ControlEffect::Tell { alloc: newest, skip_shutdown_delay });
+                }
+            }
+            Err(why) => self.not_owned(id, why, out),
+        }
+        self.restored_one(world, out);
+    }
+
+    fn not_owned(&mut self, id: AllocId, why: String, out: &mut Vec<ControlEffect>) {
+        let Some(entry) = self.tables.alloc(id) else { return };
+        let job = entry.allocation.job.id.clone();
+        if let Some(turn) = self.turns.get_mut(&job)
+            && turn.change.placed.iter().any(|alloc| alloc.id == id)
+        {
+            turn.unowned = Some(why);
+            return;
+        }
+        tracing::error!(alloc = %id, error = why, "allocation not restored");
+        // One that was over is not run again for that.
+        if let Some((block, places)) = self.tables.remember(id) {
+            let writes = vec![Write::Places(block, places)];
+            self.write(Then::Nothing, writes, Vec::new(), Wait::No, out);
+        }
+        self.tables.remove_alloc(id);
+        out.push(ControlEffect::ReleaseDevices(id));
+    }
+
+    /// A run that nobody owned has ended: what waited for that goes on.
+    pub(super) fn run_ended(
+        &mut self,
+        world: &World<'_>,
+        supervisor: u32,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        let Some(free) = self.tables.holds.lift(supervisor) else { return };
+        let own = free.into_iter().filter_map(|id| self.own(id)).collect();
+        self.write(Then::Nothing, Vec::new(), own, Wait::No, out);
+        self.wake(world);
+    }
+
+    /// An allocation is about to get its owner.
+    pub(super) fn own(&mut self, id: AllocId) -> Option<Arc<ostler_model::alloc::Allocation>> {
+        let entry = self.tables.alloc_mut(id)?;
+        entry.owner = Ownership::Making { told: entry.allocation.modify_index };
+        Some(Arc::clone(&entry.allocation))
+    }
+
+    /// Something became free, or may be placed now: places that wait are looked at again.
+    pub(super) fn wake(&mut self, world: &World<'_>) {
+        self.alarms.set_by(Alarm::Fill, world.uptime.max(self.fill_from));
+    }
+
+    /// What was placed could not be written: a disk that refuses is not asked again at once.
+    pub(super) fn fill_failed(&mut self, world: &World<'_>) {
+        self.fill_from = world.uptime.saturating_add(PLACEMENT_RETRY);
+        self.alarms.set_by(Alarm::Fill, self.fill_from);
+    }
+
+    /// Fill places that wait.
+    pub(super) fn fill(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
+        if self.tables.stage == Stage::Leaving {
+            return;
+        }
+        let unfilled = std::mem::take(&mut self.unfilled);
+        let jobs: BTreeSet<_> = self.tables.blocked().into_iter().chain(unfilled).collect();
+        for job in jobs {
+            if self.turns.is_free(&job) {
+                self.take_turn(world, job, Waiting::fill(), out);
+            } else {
+                // Whoever changes the job fills it too, unless that fails.
+                self.unfilled.insert(job);
+            }
+        }
+        if !self.unfilled.is_empty() || !self.tables.blocked().is_empty() {
+            // A port may become free unseen.
+            self.alarms.set_by(Alarm::Fill, world.uptime.saturating_add(PLACEMENT_RETRY));
+        }
+    }
+}

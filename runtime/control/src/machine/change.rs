@@ -1,0 +1,203 @@
+//! The way of a change from its turn to its answer.
+//!
+//! Records are queued before an owner is made, so nothing runs whose allocation is not durable: a
+//! task's intent is a durable write, and those keep their order. So the start of a task alone costs
+//! no commit for its allocation; many changes at the same time share one.
+//!
+//! Stops are told to owners before they are durable: ending a task needs no disk. Of a stop that the
+//! disk refuses, or does not answer, see [`super::revert`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::alarms::Alarm;
+use super::revert::unrecorded;
+use super::turn::{Doing, Waiting};
+use super::types::{Change, ControlEffect, JobAction, Wait, World, Write};
+use super::{Machine, Then};
+use crate::SubmitError;
+use crate::tables::Ownership;
+use ostler_model::alloc::Allocation;
+use ostler_model::ids::JobId;
+use ostler_model::limits::STATE_WRITE_WALL_MAX;
+use ostler_model::saved::JobOrigin;
+use ostler_state::StateError;
+
+/// How long a change waits for a durable write of somebody else to take its records along (a task's
+/// intent, another change), before it asks for a commit itself.
+pub(super) const LINGER: Duration = Duration::from_millis(2);
+
+impl Machine {
+    /// Decide a change and write it. `false`: there was nothing to do, or it was refused.
+    pub(super) fn begin(
+        &mut self,
+        world: &World<'_>,
+        job: &JobId,
+        waiting: Waiting,
+        out: &mut Vec<ControlEffect>,
+    ) -> bool {
+        let Waiting { asked, skip_shutdown_delay, request } = waiting;
+        let stops = asked.stops();
+        let whole = matches!(asked, JobAction::Version(..));
+        let mut decided = self.decide(world, job, asked);
+        // The disk may have what was taken back: what is said to be as before is written once more.
+        if let Ok(change) = &mut decided
+            && whole
+            && change.is_empty()
+            && self.reverted.contains(job)
+        {
+            change.record.clone_from(&change.before);
+        }
+        let change = match decided {
+            Ok(change) if !change.is_empty() => change,
+            mut result => {
+                // What it asks for was asked for before, and is not durable yet.
+                if let Ok(change) = &mut result
+                    && stops
+                    && self.rewrites.contains_key(job)
+                {
+                    change.unwritten = Some(unrecorded("the disk refused it before"));
+                }
+                self.finish(world, request, result, out);
+                return false;
+            }
+        };
+        let writes = self.records_of(&change);
+        let own = change.placed.clone();
+        for alloc in &own {
+            if let Some(entry) = self.tables.alloc_mut(alloc.id) {
+                entry.owner = Ownership::Making { told: alloc.modify_index };
+            }
+        }
+        let then = Then::Change(job.clone());
+        self.write(then, writes, own, Wait::Commit { linger: LINGER }, out);
+        if stops {
+            // At once: a disk that is full or does not answer keeps nobody from ending a task.
+            self.tell_all(&change, skip_shutdown_delay, out);
+            let at = world.uptime.saturating_add(STATE_WRITE_WALL_MAX);
+            self.alarms.set(Alarm::StopUnwritten(job.clone()), at);
+        }
+        if let Some(turn) = self.turns.get_mut(job) {
+            (turn.doing, turn.change, turn.stops) = (Doing::Committing, change, stops);
+            (turn.skip_shutdown_delay, turn.request) = (skip_shutdown_delay, request);
+            turn.unowned = None;
+            turn.removed.clear();
+        }
+        true
+    }
+
+    /// What is to be on record of a change, the job's record first.
+    fn records_of(&mut self, change: &Change) -> Vec<Write> {
+        let kept = |record: &&Arc<_>| is_on_record(record);
+        // Of a purge too: until its job's record is gone, it is a stop.
+        let record = change.record.as_ref().filter(kept).cloned().map(Write::Job);
+        let copies = change.copies.iter().map(|(new, _)| new);
+        let allocs = copies.chain(&change.placed).cloned().map(Write::Alloc);
+        let mut writes: Vec<Write> = record.into_iter().chain(allocs).collect();
+        writes.extend(self.ledger_write());
+        if let (Some(job), true) = (&change.job, change.purge) {
+            writes.push(Write::ForgetJob(job.clone()));
+        }
+        writes
+    }
+
+    /// The records of a change are durable, or are not.
+    pub(super) fn change_written(
+        &mut self,
+        world: &World<'_>,
+        job: &JobId,
+        result: Result<(), StateError>,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        let Some(turn) = self.turns.get_mut(job) else { return };
+        match &mut turn.doing {
+            Doing::Committing => {
+                let error = match (result, turn.unowned.take()) {
+                    (Err(error), _) => SubmitError::State(error),
+                    (Ok(()), Some(why)) => SubmitError::Runner(why),
+                    (Ok(()), None) => return self.committed(world, job, out),
+                };
+                if turn.stops {
+                    self.stop_failed(world, job, error, out)
+                } else {
+                    self.revert(world, job, error, out)
+                }
+            }
+            Doing::Forgetting => {
+                if let Err(error) = result {
+                    // The next start removes them.
+                    tracing::warn!(%job, %error, "records of the job's ended places stay for now");
+                }
+                self.end_turn(world, job, Ok(()), out);
+            }
+            Doing::Reverted { error } => {
+                let error = error.take();
+                if let Err(error) = result {
+                    tracing::error!(%job, %error, "a change that failed could not be taken back whole");
+                }
+                self.wake(world);
+                self.end_turn(world, job, error.map_or(Ok(()), Err), out);
+            }
+            Doing::Rewriting => self.rewritten(world, job, result, out),
+            Doing::Unplacing { .. } => {}
+        }
+    }
+
+    fn committed(&mut self, world: &World<'_>, job: &JobId, out: &mut Vec<ControlEffect>) {
+        let Some(turn) = self.turns.get_mut(job) else { return };
+        let (stops, purge) = (turn.stops, turn.change.purge);
+        self.reverted.remove(job);
+        let (placed, skip) = (!turn.change.placed.is_empty(), turn.skip_shutdown_delay);
+        if !stops {
+            let change = turn.change.clone();
+            self.tell_all(&change, skip, out);
+        }
+        if placed {
+            self.look(out);
+        }
+        if purge {
+            self.forget_job(job, out);
+        } else {
+            self.end_turn(world, job, Ok(()), out);
+        }
+    }
+
+    /// A job that is purged is gone once that is durable.
+    fn forget_job(&mut self, job: &JobId, out: &mut Vec<ControlEffect>) {
+        self.tables.jobs.remove(job);
+        let index = self.tables.next_index();
+        let purged = self.tables.ids_of(job);
+        self.remove_purged(&purged, out);
+        if let Some(turn) = self.turns.get_mut(job) {
+            turn.change.index = index;
+            turn.doing = Doing::Forgetting;
+        }
+        let places = vec![Write::ForgetPlaces(job.clone())];
+        self.write(Then::Change(job.clone()), places, Vec::new(), Wait::No, out);
+    }
+
+    pub(super) fn tell_all(&mut self, change: &Change, skip: bool, out: &mut Vec<ControlEffect>) {
+        for (new, _) in &change.copies {
+            self.tell(new, skip, out);
+        }
+    }
+
+    /// The owner hears of a new copy: now, or when it is made.
+    pub(super) fn tell(
+        &mut self,
+        alloc: &Arc<Allocation>,
+        skip: bool,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        let Some(entry) = self.tables.alloc_mut(alloc.id) else { return };
+        entry.skip_shutdown_delay |= skip;
+        if entry.owner == Ownership::Made {
+            out.push(ControlEffect::Tell { alloc: Arc::clone(alloc), skip_shutdown_delay: skip });
+        }
+    }
+}
+
+/// A job of `ostler run` ends with its agent: it is never on record.
+pub(super) fn is_on_record(record: &ostler_model::saved::JobRecord) -> bool {
+    record.origin != JobOrigin::Run
+}

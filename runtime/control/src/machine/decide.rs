@@ -1,0 +1,234 @@
+//! What a change is: decided on the tables, and entered in them at once.
+//!
+//! A replacement that does not fit beside what it replaces stays a blocked placement of its job
+//! until that is over. So does whatever does not fit at all, and what it would replace runs on until it
+//! does.
+
+use std::sync::Arc;
+
+use super::Machine;
+use super::types::{Change, JobAction, World};
+use crate::SubmitError;
+use crate::proposal::{
+    Proposal, may_register, next_version, numbered, place_all, place_now, stopped_copy, unfit,
+    updated_copy,
+};
+use crate::reconcile::{PlaceAction, reason};
+use crate::tables::Tables;
+use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::ids::JobId;
+use ostler_model::saved::{JobOrigin, JobRecord};
+use ostler_model::time::Timestamp;
+
+impl Machine {
+    /// Decide a change and enter it. Nothing is changed when it is refused.
+    pub(super) fn decide(
+        &mut self,
+        world: &World<'_>,
+        job: &JobId,
+        asked: JobAction,
+    ) -> Result<Change, SubmitError> {
+        let tables = &mut self.tables;
+        let before = tables.jobs.get(job).map(|entry| Arc::clone(&entry.record));
+        let mut change = Change { job: Some(job.clone()), before, ..Change::default() };
+        let mut entering = Entering { now: world.now, index: None, why: None, new: false };
+        let whole = matches!(&asked, JobAction::Version(_, options) if options.all_or_nothing);
+        let Some(record) = entering.wanted(asked, tables, &mut change)? else {
+            change.index = entering.index.unwrap_or_else(|| tables.index());
+            return Ok(change);
+        };
+        let mut proposal = Proposal::new(tables, &record);
+        let all = whole.then(|| place_all(world, &mut tables.admission, &record, &proposal));
+        let all = all.transpose().map_err(|refusal| SubmitError::Refused(Box::new(refusal)))?;
+        let mut blocked = match all {
+            Some(_) => Vec::new(),
+            None => unfit(world, &tables.holds, &tables.admission, &record, &proposal, None),
+        };
+        proposal.hold(&blocked);
+        let record = entering.record(record, tables, &mut change);
+        entering.copies(&record, &proposal, tables, &mut change);
+        entering.purged(job, tables, &mut change);
+        let (placed, soon) = match all {
+            Some(placed) => (placed, Vec::new()),
+            None => place_now(world, &mut tables.admission, &record, &proposal),
+        };
+        entering.placed(&record, placed, tables, &mut change);
+        blocked.extend(soon);
+        tables.block(job, blocked.clone());
+        change.blocked = blocked;
+        change.index = entering.index.unwrap_or_else(|| tables.index());
+        Ok(change)
+    }
+}
+
+/// A change on its way into the tables.
+struct Entering {
+    now: Timestamp,
+    /// The index of the change, once it is known that something changes.
+    index: Option<u64>,
+    /// Why allocations are stopped, where somebody said so.
+    why: Option<String>,
+    /// The job is another one than that of its name before.
+    new: bool,
+}
+
+impl Entering {
+    fn index(&mut self, tables: &mut Tables) -> u64 {
+        *self.index.get_or_insert_with(|| tables.next_index())
+    }
+
+    /// The job as it is to be, as yet without its indexes. `None`: nothing is to be done.
+    fn wanted(
+        &mut self,
+        asked: JobAction,
+        tables: &mut Tables,
+        change: &mut Change,
+    ) -> Result<Option<Arc<JobRecord>>, SubmitError> {
+        let known = change.before.clone();
+        match (asked, known) {
+            (JobAction::Version(job, options), known) => {
+                let known = self.known_for(&options.origin, tables, known)?;
+                may_register(&job, known.as_deref(), &options)?;
+                let same = known.as_deref().filter(|known| known.job == job && !known.stopped);
+                if same.is_some_and(|known| known.origin == options.origin) {
+                    return Ok(change.before.clone());
+                }
+                let next = match same {
+                    // Another file gives the same job.
+                    Some(known) => JobRecord { origin: options.origin, ..known.clone() },
+                    None => next_version(&job, known.as_deref(), options.origin, self.now),
+                };
+                Ok(Some(Arc::new(next)))
+            }
+            (JobAction::Stop { reason, purge, origin }, Some(known)) => {
+                // Nothing gives a job any more that is stopped.
+                if known.origin != origin && known.origin != JobOrigin::Run && !known.stopped {
+                    let (job, actual) = (known.job.id.clone(), known.origin.clone());
+                    return Err(SubmitError::Origin { job, actual });
+                }
+                self.why = Some(reason).filter(|reason| !reason.is_empty());
+                change.purge = purge;
+                let same = known.stopped;
+                let stopped = || Arc::new(JobRecord { stopped: true, ..(*known).clone() });
+                Ok(Some(if same { Arc::clone(&known) } else { stopped() }))
+            }
+            (JobAction::Stop { .. }, None) => Ok(None),
+            (JobAction::StopAlloc { alloc, reason }, known) => {
+                if let Some(entry) = tables.alloc(alloc) {
+                    let old = Arc::clone(&entry.allocation);
+                    let new = stopped_copy(&old, &reason, self.index(tables));
+                    self.copy(new, old, tables, change);
+                }
+                Ok(known)
+            }
+            (JobAction::Fill, known) => Ok(known),
+        }
+    }
+
+    /// A job that was run to its end may be run again: that is another one of its name.
+    fn known_for(
+        &mut self,
+        origin: &JobOrigin,
+        tables: &Tables,
+        known: Option<Arc<JobRecord>>,
+    ) -> Result<Option<Arc<JobRecord>>, SubmitError> {
+        let run = known.as_ref().filter(|known| known.origin == JobOrigin::Run);
+        let Some(run) = run.filter(|_| *origin == JobOrigin::Run) else { return Ok(known) };
+        let id = &run.job.id;
+        if tables.allocs_of(id).any(|entry| !entry.client_status().terminal()) {
+            let (job, actual) = (id.clone(), JobOrigin::Run);
+            return Err(SubmitError::Origin { job, actual });
+        }
+        self.new = true;
+        Ok(None)
+    }
+
+    /// Enter the job's record when it is a new one.
+    fn record(
+        &mut self,
+        record: Arc<JobRecord>,
+        tables: &mut Tables,
+        change: &mut Change,
+    ) -> Arc<JobRecord> {
+        if change.before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &record)) {
+            return record;
+        }
+        let index = self.index(tables);
+        let before = change.before.as_deref().filter(|_| !self.new);
+        let record = Arc::new(numbered(&record, index, before));
+        tables.put_job(Arc::clone(&record));
+        change.record = Some(Arc::clone(&record));
+        record
+    }
+
+    /// Enter new copies of allocations that are updated or stopped.
+    fn copies(
+        &mut self,
+        record: &JobRecord,
+        proposal: &Proposal,
+        tables: &mut Tables,
+        change: &mut Change,
+    ) {
+        for action in &proposal.actions {
+            let (alloc, reason) = match action {
+                PlaceAction::Update(alloc) => (alloc, None),
+                PlaceAction::Stop { alloc, reason } => (alloc, Some(*reason)),
+                PlaceAction::Place { .. } | PlaceAction::Ignore(_) => continue,
+            };
+            let Some(old) = proposal.alloc(*alloc) else { continue };
+            let index = self.index(tables);
+            let new = match reason {
+                None => updated_copy(old, record, index),
+                Some(reason) => stopped_copy(old, self.why.as_deref().unwrap_or(reason), index),
+            };
+            self.copy(new, Arc::clone(old), tables, change);
+        }
+    }
+
+    /// What is over of a job that is to be forgotten is told to stop as well: so an agent that starts
+    /// when the job's record is gone knows these allocations as those of a purged job.
+    fn purged(&mut self, job: &JobId, tables: &mut Tables, change: &mut Change) {
+        if !change.purge {
+            return;
+        }
+        for id in tables.ids_of(job) {
+            let Some(entry) = tables.alloc(id) else { continue };
+            let old = Arc::clone(&entry.allocation);
+            if entry.registered && old.desired == DesiredStatus::Run {
+                let index = self.index(tables);
+                let why = self.why.as_deref().unwrap_or(reason::JOB_STOPPED);
+                let new = stopped_copy(&old, why, index);
+                self.copy(new, old, tables, change);
+            }
+        }
+    }
+
+    fn copy(
+        &self,
+        new: Arc<Allocation>,
+        old: Arc<Allocation>,
+        tables: &mut Tables,
+        change: &mut Change,
+    ) {
+        tables.put_alloc(Arc::clone(&new), true, self.now);
+        change.copies.push((new, old));
+    }
+
+    /// Enter new allocations.
+    fn placed(
+        &mut self,
+        record: &JobRecord,
+        placed: Vec<Allocation>,
+        tables: &mut Tables,
+        change: &mut Change,
+    ) {
+        for alloc in placed {
+            let index = self.index(tables);
+            let (create_index, modify_index, job_version) = (index, index, record.version);
+            let alloc = Allocation { create_index, modify_index, job_version, ..alloc };
+            let alloc = Arc::new(alloc);
+            tables.put_alloc(Arc::clone(&alloc), true, self.now);
+            change.placed.push(alloc);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What a registration would do.
+
+use std::sync::Arc;
+
+use super::types::World;
+use crate::admission::DevicePlan;
+use crate::proposal::{Proposal, next_version, unfit};
+use crate::reconcile::differences;
+use crate::tables::Tables;
+use crate::views::Plan;
+use ostler_model::job::Job;
+use ostler_model::saved::JobOrigin;
+use ostler_model::words::counted;
+
+impl Tables {
+    /// What registering this job would do; nothing is changed. That it does not fit is part of the plan.
+    #[must_use]
+    pub fn plan(&self, world: &World<'_>, job: &Job) -> Plan {
+        let known = self.jobs.get(&job.id).map(|entry| &entry.record);
+        let mut plan = Plan::default();
+        let record = match known {
+            Some(known) if *known.job == *job && !known.stopped => (**known).clone(),
+            _ => {
+                let known = known.map(|known| &**known);
+                next_version(&Arc::new(job.clone()), known, JobOrigin::Api, world.now)
+            }
+        };
+        plan.version = record.version;
+        if let Some(known) = known {
+            plan.job_modify_index = known.job_modify_index;
+            plan.changes = differences(&known.job, job);
+            if known.stopped {
+                plan.changes.push("the job is stopped and would run again".to_owned());
+            }
+        }
+        let proposal = Proposal::new(self, &record);
+        let mut devices = DevicePlan::default();
+        let explain = Some(&mut devices);
+        plan.waiting = unfit(world, &self.holds, &self.admission, &record, &proposal, explain);
+        if devices.left_out > 0 {
+            let more = counted(devices.left_out, "more request");
+            plan.warnings.push(format!("the devices of {more} are not explained"));
+        }
+        plan.devices = devices.requests;
+        for group in &job.groups {
+            plan.groups.entry(group.name.clone()).or_default();
+        }
+        proposal.count(&mut plan.groups);
+        plan
+    }
+}

@@ -1,0 +1,232 @@
+//! Allocations that are over are removed.
+//!
+//! ```text
+//!   removal ─► waits for its turn ─► how its place ended, on record ─► Remove ─► Removed ─► forgotten
+//! ```
+//! A crash in between leaves records and directory, or neither.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::alarms::Alarm;
+use super::types::{ControlEffect, NotRemoved, RemovalLeft, Wait, World, Write};
+use super::{Machine, Then};
+use crate::tables::Removal;
+use ostler_model::alloc::DesiredStatus;
+use ostler_model::ids::AllocId;
+use ostler_model::limits::{PURGE_PARALLEL, STATE_LATER_RETRY_WALL_MAX};
+use ostler_state::StateError;
+
+/// Why an allocation is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// Its job is gone.
+    Purged,
+    /// It was collected.
+    Collected,
+}
+
+/// Removals of one cause.
+#[derive(Debug, Default)]
+struct Lane {
+    waiting: VecDeque<AllocId>,
+    running: usize,
+}
+
+/// Removals that wait or are under way.
+#[derive(Debug, Default)]
+pub(super) struct Removals {
+    /// Those whose places were none of the present version when their removal began.
+    unremembered: BTreeSet<AllocId>,
+    /// Gone, but for records that the disk did not let go.
+    unforgotten: BTreeSet<AllocId>,
+    purged: Lane,
+    collected: Lane,
+    running: BTreeMap<AllocId, Cause>,
+}
+
+impl Removals {
+    pub(super) fn is_empty(&self) -> bool {
+        self.running.is_empty()
+            && self.purged.waiting.is_empty()
+            && self.collected.waiting.is_empty()
+    }
+
+    const fn lane(&mut self, cause: Cause) -> &mut Lane {
+        match cause {
+            Cause::Purged => &mut self.purged,
+            Cause::Collected => &mut self.collected,
+        }
+    }
+
+    /// The next one, when there is room for it beside those under way.
+    fn next(&mut self, cause: Cause, most: usize) -> Option<AllocId> {
+        let lane = self.lane(cause);
+        if lane.running >= most {
+            return None;
+        }
+        let id = lane.waiting.pop_front()?;
+        lane.running = lane.running.saturating_add(1);
+        self.running.insert(id, cause);
+        Some(id)
+    }
+
+    fn ended(&mut self, id: AllocId) {
+        if let Some(cause) = self.running.remove(&id) {
+            let lane = self.lane(cause);
+            lane.running = lane.running.saturating_sub(1);
+        }
+    }
+}
+
+impl Machine {
+    /// Remove those of these allocations that are over and whose jobs are gone.
+    pub(super) fn remove_purged(&mut self, among: &[AllocId], out: &mut Vec<ControlEffect>) {
+        let purged = self.tables.take_purged(among);
+        self.removals.purged.waiting.extend(purged);
+        self.next_removals(out);
+    }
+
+    /// Remove an allocation that is over; nothing happens where its removal was begun.
+    pub(super) fn collect(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
+        let Some(entry) = self.tables.alloc_mut(id) else { return };
+        if entry.removal == Removal::No {
+            entry.removal = Removal::Begun;
+            self.removals.collected.waiting.push_back(id);
+            self.next_removals(out);
+        }
+    }
+
+    fn next_removals(&mut self, out: &mut Vec<ControlEffect>) {
+        let most = self.collector.as_ref().map_or(PURGE_PARALLEL, |gc| gc.parallel());
+        for (cause, most) in [(Cause::Purged, PURGE_PARALLEL), (Cause::Collected, most)] {
+            while let Some(id) = self.removals.next(cause, most) {
+                match self.tables.remember(id) {
+                    Some((block, places)) => {
+                        let writes = vec![Write::Places(block, places)];
+                        let wait = Wait::Commit { linger: super::change::LINGER };
+                        self.write(Then::Remove(id), writes, Vec::new(), wait, out);
+                    }
+                    None => {
+                        self.removals.unremembered.insert(id);
+                        out.push(ControlEffect::Remove(id));
+                    }
+                }
+            }
+        }
+    }
+
+    /// How the place of an allocation ended is on record, or is not.
+    pub(super) fn place_written(
+        &mut self,
+        world: &World<'_>,
+        id: AllocId,
+        result: Result<(), StateError>,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        match result {
+            Ok(()) => {}
+            Err(StateError::Closed { .. }) => {
+                let why = "the agent is leaving".to_owned();
+                return self.removed(
+                    world,
+                    id,
+                    Err(NotRemoved { why, left: RemovalLeft::Everything }),
+                    out,
+                );
+            }
+            // It is written again, and before the removal of the allocation's records. The directory
+            // goes: on a full disk nothing else makes room.
+            Err(error) => {
+                tracing::warn!(alloc = %id, %error, "how the allocation ended is not on record yet");
+            }
+        }
+        out.push(ControlEffect::Remove(id));
+    }
+
+    /// An allocation was removed, or could not be.
+    pub(super) fn removed(
+        &mut self,
+        world: &World<'_>,
+        id: AllocId,
+        result: Result<(), NotRemoved>,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        if matches!(&result, Err(NotRemoved { left: RemovalLeft::Unknown, .. }))
+            && self.turns.unplacing(id).is_some()
+        {
+            // It may still run: the change is not taken back before it does not.
+            return out.push(ControlEffect::Remove(id));
+        }
+        self.removals.ended(id);
+        // The version of the job that was present then may have been taken back.
+        let stays =
+            |not: &NotRemoved| matches!(not.left, RemovalLeft::Everything | RemovalLeft::Unknown);
+        if self.removals.unremembered.remove(&id)
+            && !result.as_ref().is_err_and(stays)
+            && let Some((block, places)) = self.tables.remember(id)
+        {
+            let writes = vec![Write::Places(block, places)];
+            self.write(Then::Nothing, writes, Vec::new(), Wait::No, out);
+        }
+        self.note_removed(id);
+        match &result {
+            Ok(()) | Err(NotRemoved { left: RemovalLeft::Directory, .. }) => {
+                drop(self.tables.remove_alloc(id));
+            }
+            Err(NotRemoved { left: RemovalLeft::Records, .. }) => {
+                drop(self.tables.remove_alloc(id));
+                self.removals.unforgotten.insert(id);
+                self.forget_later(world);
+            }
+            Err(_) => {
+                if let Some(entry) = self.tables.alloc_mut(id) {
+                    entry.removal = Removal::No;
+                }
+            }
+        }
+        self.collected(id, &result, out);
+        self.unplaced(world, id, out);
+        self.next_removals(out);
+    }
+
+    /// An allocation that ended is removed while its job is being changed.
+    fn note_removed(&mut self, id: AllocId) {
+        let Some(entry) = self.tables.alloc(id) else { return };
+        let alloc = &entry.allocation;
+        let ended = entry.over && entry.registered && alloc.desired == DesiredStatus::Run;
+        if let Some(turn) = self.turns.get_mut(&alloc.job.id).filter(|_| ended) {
+            let place = (alloc.group.clone(), alloc.index, alloc.job_version, entry.ended_place());
+            turn.removed.push(place);
+        }
+    }
+
+    fn forget_later(&mut self, world: &World<'_>) {
+        let at = world.uptime.saturating_add(STATE_LATER_RETRY_WALL_MAX);
+        self.alarms.set_by(Alarm::Forget, at);
+    }
+
+    /// Remove records again that the disk did not let go.
+    pub(super) fn forget_again(&mut self, out: &mut Vec<ControlEffect>) {
+        let left = std::mem::take(&mut self.removals.unforgotten);
+        let writes: Vec<Write> = left.iter().map(|id| Write::ForgetAlloc(*id)).collect();
+        if !writes.is_empty() {
+            self.write(Then::Forgotten(left), writes, Vec::new(), Wait::No, out);
+        }
+    }
+
+    pub(super) fn forgotten(
+        &mut self,
+        world: &World<'_>,
+        allocs: BTreeSet<AllocId>,
+        result: Result<(), StateError>,
+    ) {
+        match result {
+            Ok(()) | Err(StateError::Closed { .. }) => {}
+            Err(error) => {
+                self.removals.unforgotten.extend(allocs);
+                tracing::warn!(%error, "records of allocations that are gone are not removed yet");
+                self.forget_later(world);
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Allocations of earlier agents get their owners back.
+//!
+//! ```text
+//!   Restore ─► jobs and places entered ─► what is held is assigned again ─► Write, owners
+//!           ─► Owned, one after the other ─► every job: what is missing is placed ─► answered
+//! ```
+//! An embedded agent restores nothing: what the allocations hold counts as assigned.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::turn::Waiting;
+use super::types::{Answer, ControlEffect, RequestId, RestoredNode, Wait, World, Write};
+use super::{Machine, Then, answer};
+use crate::tables::Ownership;
+use crate::views::Stage;
+use ostler_device::ledger::{DeviceLedger, InstanceHolder};
+use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::device::GroupKey;
+use ostler_model::ids::{AllocId, JobId};
+use ostler_model::resources::AllocatedDevice;
+use ostler_state::StateError;
+
+/// A restore under way.
+#[derive(Debug)]
+pub(super) struct Restoring {
+    request: RequestId,
+    jobs: BTreeSet<JobId>,
+    /// Owners that are to be made, and all of them.
+    left: usize,
+    total: usize,
+    written: bool,
+}
+
+impl Machine {
+    pub(super) fn restore(
+        &mut self,
+        world: &World<'_>,
+        request: RequestId,
+        restored: RestoredNode,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        let RestoredNode { jobs, rebuilt, ended, allocs, ledger, own } = restored;
+        let mut writes = Vec::new();
+        let mut names = BTreeSet::new();
+        for record in jobs.into_iter().filter(|_| own) {
+            if rebuilt.contains(&record.job.id) {
+                writes.push(Write::Job(Arc::clone(&record)));
+            }
+            names.insert(record.job.id.clone());
+            self.tables.put_job(record);
+        }
+        for (block, places) in ended.into_iter().filter(|_| own) {
+            self.tables.restore_ended(&block.job, &block.group, places);
+        }
+        // Before anything starts: an owner asks at once for what its task holds.
+        self.restore_held(&allocs, ledger.as_ref(), own, out);
+        let mut owners = Vec::new();
+        for (alloc, saved) in allocs.into_iter().filter(|_| own) {
+            // Those of a purged job are told to stop; others without a job were run embedded.
+            let registered = alloc.desired == DesiredStatus::Stop
+                || self.tables.jobs.contains_key(&alloc.job.id);
+            let over = saved.as_ref().is_some_and(|saved| saved.finished);
+            if self.tables.holds.withhold(&alloc, over) {
+                self.tables.put_alloc(alloc, registered, world.now);
+                continue;
+            }
+            self.tables.restore_alloc(&alloc, registered, saved.as_ref(), world.now);
+            if let Some(entry) = self.tables.alloc_mut(alloc.id) {
+                entry.owner = Ownership::Making { told: alloc.modify_index };
+            }
+            owners.push(alloc);
+        }
+        let total = owners.len();
+        writes.extend(self.ledger_write());
+        self.restoring =
+            Some(Restoring { request, jobs: names, left: total, total, written: false });
+        if own {
+            self.tables.stage = Stage::Restoring { done: 0, total };
+        }
+        self.write(Then::Restored, writes, owners, Wait::No, out);
+    }
+
+    /// What the allocations that are not over hold, and what is owed to plugins for others.
+    fn restore_held(
+        &mut self,
+        allocs: &[(Arc<Allocation>, Option<ostler_model::saved::SavedAllocState>)],
+        ledger: Option<&DeviceLedger>,
+        own: bool,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        let over = |saved: &Option<ostler_model::saved::SavedAllocState>| {
+            saved.as_ref().is_some_and(|saved| saved.finished)
+        };
+        for (alloc, _) in allocs.iter().filter(|(_, saved)| !over(saved)) {
+            if let Err(error) = self.tables.admission.adopt(alloc) {
+                // It runs all the same: two that share something is what the records say.
+                tracing::error!(alloc = %alloc.id, %error, "what the allocation holds is not entered");
+            }
+            self.restore_devices(alloc, ledger, own, out);
+        }
+        let Some(ledger) = ledger else { return };
+        let live = self.tables.admission.allocs();
+        let known: BTreeSet<AllocId> = allocs.iter().map(|(alloc, _)| alloc.id).collect();
+        // Those of an agent that serves are its own to release.
+        self.restore_owed(ledger, &live, |alloc| own || !known.contains(&alloc), out);
+    }
+
+    /// What the tasks of a live allocation hold towards their plugins. `ledger`: what was on disk;
+    /// absent where it was not readable, which counts as everything. `own`: its tasks are this
+    /// agent's.
+    fn restore_devices(
+        &mut self,
+        alloc: &Allocation,
+        ledger: Option<&DeviceLedger>,
+        own: bool,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        for (task, devices) in alloc.devices.iter().filter(|(_, devices)| !devices.is_empty()) {
+            let holder = InstanceHolder { alloc: alloc.id, task: task.clone() };
+            if ledger.is_some_and(|ledger| !ledger.holds(&holder, devices)) {
+                self.tables.admission.devices_released(&holder);
+            } else if own {
+                out.push(ControlEffect::RestoreClaim(holder, devices.clone()));
+            }
+        }
+    }
+
+    /// What is in the ledger for allocations that are not live: their plugins were not told of the
+    /// end, or that they were is not on disk. Held until they are; `release` says of which
+    /// allocations they are to be told by this agent.
+    fn restore_owed(
+        &mut self,
+        ledger: &DeviceLedger,
+        live: &BTreeSet<AllocId>,
+        release: impl Fn(AllocId) -> bool,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        let mut owed: BTreeMap<InstanceHolder, BTreeMap<GroupKey, Vec<String>>> = BTreeMap::new();
+        for held in ledger.holders().filter(|held| !live.contains(&held.holder.alloc)) {
+            let groups = owed.entry(held.holder).or_default();
+            groups.entry(held.group).or_default().push(held.instance);
+        }
+        for (holder, groups) in owed {
+            let devices: Vec<AllocatedDevice> =
+                groups.into_iter().map(|(group, ids)| AllocatedDevice { group, ids }).collect();
+            if let Err(error) = self.tables.admission.adopt_owed(&holder, &devices) {
+                // Assigned again already, so it was released: the ledger on disk was late.
+                tracing::info!(%holder, %error, "nothing to release any more");
+                continue;
+            }
+            if release(holder.alloc) {
+                tracing::info!(%holder, "the task is over: its devices are released");
+                let alloc = holder.alloc;
+                out.push(ControlEffect::RestoreClaim(holder, devices));
+                out.push(ControlEffect::ReleaseDevices(alloc));
+            }
+        }
+    }
+
+    /// The records of a restore are queued, or cannot be.
+    pub(super) fn restored_written(
+        &mut self,
+        world: &World<'_>,
+        result: Result<(), StateError>,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        match (result, &mut self.restoring) {
+            (Ok(()), Some(restoring)) => {
+                restoring.written = true;
+                self.restored_owners(world, out);
+            }
+            (Err(error), restoring) => {
+                if let Some(restoring) = restoring.take() {
+                    answer(restoring.request, Answer::Written(Err(error)), out);
+                }
+            }
+            (Ok(()), None) => {}
+        }
+    }
+
+    /// One more owner was made, or could not be.
+    pub(super) fn restored_one(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
+        let Some(restoring) = self.restoring.as_mut().filter(|r| r.left > 0) else { return };
+        restoring.left = restoring.left.saturating_sub(1);
+        let (done, total) = (restoring.total.saturating_sub(restoring.left), restoring.total);
+        if self.tables.stage != Stage::Leaving {
+            self.tables.stage = Stage::Restoring { done, total };
+        }
+        self.restored_owners(world, out);
+    }
+
+    /// All have their owners: do what is left to do for each job.
+    fn restored_owners(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
+        let Some(restoring) = self.restoring.as_ref().filter(|r| r.written && r.left == 0) else {
+            return;
+        };
+        for job in restoring.jobs.clone() {
+            if self.turns.is_free(&job) {
+                self.take_turn(world, job, Waiting::fill(), out);
+            }
+        }
+        self.restored(world, out);
+    }
+
+    /// The turn of a job is free.
+    pub(super) fn turn_over(
+        &mut self,
+        world: &World<'_>,
+        job: &JobId,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        if let Some(restoring) = &mut self.restoring {
+            restoring.jobs.remove(job);
+            self.restored(world, out);
+        }
+        self.turn_ended_while_leaving(out);
+    }
+
+    fn restored(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
+        let over = |r: &mut Restoring| r.written && r.left == 0 && r.jobs.is_empty();
+        if let Some(restoring) = self.restoring.take_if(over) {
+            let all = self.tables.ids();
+            self.remove_purged(&all, out);
+            // Places that do not fit now are looked at again.
+            self.wake(world);
+            answer(restoring.request, Answer::Written(Ok(())), out);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Changes that could not be made durable.
+//!
+//! ```text
+//!   a change: records as they were ─► what was placed is removed ─► its records go ─► refused
+//!   a stop:   what was placed is removed ─► acknowledged with a warning ─► written again until it is
+//!             durable                          ▲
+//!             the disk does not answer in time ┘  (its records stay in the queue of the store)
+//! ```
+//! Ending a task needs no record first: whoever cannot free a full disk otherwise must be able to end
+//! what fills it. A purge that is not on record is a stop.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::alarms::Alarm;
+use super::change::{LINGER, is_on_record};
+use super::turn::{Doing, Waiting};
+use super::types::{ControlEffect, Wait, World, Write};
+use super::{Machine, Then};
+use crate::SubmitError;
+use crate::tables::{Ownership, Removal};
+use ostler_model::causes::chain;
+use ostler_model::ids::{AllocId, JobId};
+use ostler_model::limits::{STATE_LATER_RETRY_WALL_MAX, STATE_WRITE_WALL_MAX};
+use ostler_state::StateError;
+
+/// A stop that is to be written again: the newest there is of these records.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rewrite {
+    of_job: bool,
+    allocs: BTreeSet<AllocId>,
+}
+
+impl Machine {
+    /// Take a change back. The job's turn is held to the end.
+    pub(super) fn revert(
+        &mut self,
+        world: &World<'_>,
+        job: &JobId,
+        error: SubmitError,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        let Some(turn) = self.turns.get_mut(job) else { return };
+        let (change, own) = (turn.change.clone(), turn.request.is_none());
+        let removed = std::mem::take(&mut turn.removed);
+        turn.change.index = self.tables.index();
+        if change.before.is_some() {
+            // What waits of the version before is decided again.
+            self.unfilled.insert(job.clone());
+            self.reverted.insert(job.clone());
+        }
+        if own {
+            self.fill_failed(world);
+        }
+        let mut writes = Vec::new();
+        for (new, old) in &change.copies {
+            let newest = self.tables.alloc(new.id).map(|entry| entry.allocation.modify_index);
+            if newest == Some(new.modify_index) {
+                self.tables.put_alloc(Arc::clone(old), true, world.now);
+                writes.push(Write::Alloc(Arc::clone(old)));
+            }
+        }
+        if let Some(before) = change.before.as_ref().filter(|_| change.of_job()) {
+            self.tables.put_job(Arc::clone(before));
+            if is_on_record(before) {
+                writes.push(Write::Job(Arc::clone(before)));
+            }
+            for (group, index, _, place) in
+                removed.into_iter().filter(|(_, _, version, _)| *version == before.version)
+            {
+                writes.extend(self.tables.enter_ended(before, &group, index, place));
+            }
+        } else if change.of_job() {
+            self.tables.jobs.remove(job);
+        }
+        self.write(Then::Nothing, writes, Vec::new(), Wait::No, out);
+        self.unplace(world, job, Some(error), out);
+    }
+
+    /// Remove what was placed, then go on.
+    fn unplace(
+        &mut self,
+        world: &World<'_>,
+        job: &JobId,
+        error: Option<SubmitError>,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        let Some(turn) = self.turns.get_mut(job) else { return };
+        let placed: Vec<AllocId> = turn.change.placed.iter().map(|alloc| alloc.id).collect();
+        turn.doing = Doing::Unplacing { left: placed.iter().copied().collect(), error };
+        for id in placed {
+            match self.tables.alloc_mut(id) {
+                Some(entry) if entry.owner == Ownership::Made => {
+                    // One that is being removed already is waited for.
+                    if entry.removal == Removal::No {
+                        entry.removal = Removal::Begun;
+                        out.push(ControlEffect::Remove(id));
+                    }
+                }
+                _ => self.unplaced(world, id, out),
+            }
+        }
+        self.unplaced_all(job, out);
+    }
+
+    /// Nothing runs of this allocation any more: if it was placed by a change that is taken back, that
+    /// goes on.
+    pub(super) fn unplaced(
+        &mut self,
+        world: &World<'_>,
+        id: AllocId,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        let Some((job, left)) = self.turns.unplacing(id) else { return };
+        left.remove(&id);
+        self.tables.remove_alloc(id);
+        out.push(ControlEffect::ReleaseDevices(id));
+        self.wake(world);
+        self.unplaced_all(&job, out);
+    }
+
+    fn unplaced_all(&mut self, job: &JobId, out: &mut Vec<ControlEffect>) {
+        let Some(turn) = self.turns.get_mut(job) else { return };
+        let Doing::Unplacing { left, error } = &mut turn.doing else { return };
+        if !left.is_empty() {
+            return;
+        }
+        let error = error.take();
+        let new = error.is_some() && turn.change.of_job() && turn.change.before.is_none();
+        // Also of those never written: a write on its way must not come after this.
+        let gone = turn.change.placed.iter().map(|alloc| Write::ForgetAlloc(alloc.id));
+        let mut writes: Vec<Write> = gone.collect();
+        turn.change.placed.clear();
+        turn.doing = Doing::Reverted { error };
+        if new {
+            writes.push(Write::ForgetJob(job.clone()));
+        }
+        writes.extend(self.ledger_write());
+        self.write(Then::Change(job.clone()), writes, Vec::new(), Wait::No, out);
+    }
+
+    /// A change that ends tasks cannot be written; its owners know of it already.
+    pub(super) fn stop_failed(
+        &mut self,
+        world: &World<'_>,
+        job: &JobId,
+        error: SubmitError,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        if matches!(error, SubmitError::State(StateError::Closed { .. })) {
+            return self.end_turn(world, job, Err(error), out);
+        }
+        self.unrecorded(world, job, &chain(&error));
+        // It cannot be without a record.
+        self.unplace(world, job, None, out);
+    }
+
+    /// The disk does not say in time that a stop is on record.
+    pub(super) fn stop_unwritten(
+        &mut self,
+        world: &World<'_>,
+        job: &JobId,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        let Some(turn) = self.turns.get_mut(job) else { return };
+        if !turn.stops || !matches!(turn.doing, Doing::Committing) {
+            return;
+        }
+        // Its batch waits in the queue of the store, and so does what was placed.
+        let batch = self.written.iter().find(|(_, then)| **then == Then::Change(job.clone()));
+        if let Some(batch) = batch.map(|(batch, _)| *batch) {
+            self.written.remove(&batch);
+        }
+        let why = format!("the disk did not answer within {STATE_WRITE_WALL_MAX:?}");
+        self.unrecorded(world, job, &why);
+        self.end_turn(world, job, Ok(()), out);
+    }
+
+    /// Say so, and write it again later.
+    fn unrecorded(&mut self, world: &World<'_>, job: &JobId, why: &str) {
+        tracing::error!(%job, error = why, "a stop is not on record; what it ends is ended all the same");
+        let Some(turn) = self.turns.get_mut(job) else { return };
+        turn.change.unwritten = Some(unrecorded(why));
+        let rewrite = self.rewrites.entry(job.clone()).or_default();
+        rewrite.of_job |= turn.change.of_job();
+        rewrite.allocs.extend(turn.change.copies.iter().map(|(new, _)| new.id));
+        self.rewrite_later(world, job);
+    }
+
+    /// Write a stop again that could not be written, when the job's turn is free.
+    pub(super) fn rewrite(&mut self, world: &World<'_>, job: &JobId, out: &mut Vec<ControlEffect>) {
+        let Some(rewrite) = self.rewrites.get(job) else { return };
+        if !self.turns.is_free(job) {
+            return self.rewrite_later(world, job);
+        }
+        let record = self.tables.jobs.get(job).map(|entry| Arc::clone(&entry.record));
+        let record = record.filter(|record| rewrite.of_job && is_on_record(record));
+        let known = rewrite.allocs.iter().filter_map(|id| self.tables.alloc(*id));
+        let allocs = known.map(|entry| Write::Alloc(Arc::clone(&entry.allocation)));
+        let writes = record.map(Write::Job).into_iter().chain(allocs).collect();
+        self.hold_turn(job, Doing::Rewriting);
+        let wait = Wait::Commit { linger: LINGER };
+        self.write(Then::Change(job.clone()), writes, Vec::new(), wait, out);
+    }
+
+    fn rewrite_later(&mut self, world: &World<'_>, job: &JobId) {
+        let at = world.uptime.saturating_add(STATE_LATER_RETRY_WALL_MAX);
+        self.alarms.set(Alarm::Rewrite(job.clone()), at);
+    }
+
+    pub(super) fn rewritten(
+        &mut self,
+        world: &World<'_>,
+        job: &JobId,
+        result: Result<(), StateError>,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        match result {
+            Ok(()) => {
+                tracing::info!(%job, "the stop is on record now");
+                self.rewrites.remove(job);
+                // What is left to do for it.
+                if self.begin(world, job, Waiting::fill(), out) {
+                    return;
+                }
+            }
+            Err(StateError::Closed { .. }) => drop(self.rewrites.remove(job)),
+            Err(error) => {
+                tracing::warn!(%job, %error, "the stop is not on record yet");
+                self.rewrite_later(world, job);
+            }
+        }
+        self.end_turn(world, job, Ok(()), out);
+    }
+}
+
+/// What is told of a stop that is not on record.
+pub(super) fn unrecorded(why: &str) -> String {
+    format!(
+        "the stop is not on record ({why}); the tasks are ended all the same, but an agent that starts \
+         before it can be written runs them again; it is tried again until then"
+    )
+}

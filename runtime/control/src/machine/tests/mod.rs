@@ -1,0 +1,365 @@
+//! The machine against a node in memory: what it says is carried out at once, late, or badly.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod changes;
+mod collecting;
+mod leaving;
+mod random;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::gc::choice::{FsUse, GcPolicy};
+use crate::held::Holds;
+use crate::tables::{AllocReport, Tables};
+use crate::views::{RegisterOptions, Stage};
+use crate::{JobStatus, SubmitError};
+use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
+use ostler_model::device::{Health, HealthState};
+use ostler_model::ids::{AllocId, JobId, PluginName};
+use ostler_model::job::{Job, Task, TaskGroup};
+use ostler_model::resources::Resources;
+use ostler_model::rng::Rng;
+use ostler_model::saved::JobOrigin;
+use ostler_model::time::Timestamp;
+use ostler_node::{DriverView, NodeId, NodeResources, NodeView};
+use ostler_state::StateError;
+use ostler_testing::fixtures;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What the disk does with a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Disk {
+    Works,
+    Fails,
+    /// It answers when [`Play::disk_answers`] is called.
+    Hangs,
+}
+
+/// An owner of an allocation, as far as the machine sees one.
+#[derive(Clone, Debug)]
+pub(super) struct FakeOwner {
+    pub(super) newest: Arc<Allocation>,
+    pub(super) told: u32,
+    pub(super) hurried: bool,
+    pub(super) over: bool,
+}
+
+/// The machine and a node in memory.
+pub(super) struct Play {
+    pub(super) machine: Machine,
+    pub(super) uptime: Duration,
+    pub(super) view: NodeView,
+    pub(super) rng: Rng,
+    pub(super) disk: Disk,
+    pub(super) fs: Option<FsUse>,
+    /// Batches that wait for the disk.
+    hanging: Vec<(BatchId, Vec<Write>)>,
+    pub(super) owners: BTreeMap<AllocId, FakeOwner>,
+    pub(super) answers: BTreeMap<RequestId, Answer>,
+    asked: RequestId,
+    /// Removals are answered by [`Play::removed`].
+    pub(super) slow_removals: bool,
+    pub(super) removing: BTreeSet<AllocId>,
+    pub(super) removed: Vec<AllocId>,
+    pub(super) measures: u32,
+    /// Records as they are on disk.
+    pub(super) records: BTreeMap<String, Option<Arc<Allocation>>>,
+    pub(super) writes: u32,
+    pub(super) killed: u32,
+    pub(super) no_owner: BTreeSet<AllocId>,
+}
+
+pub(super) fn task(name: &str) -> Task {
+    Task {
+        driver: PluginName::new("exec").unwrap(),
+        resources: Resources { cpu_mhz: 100, memory_mb: 100, ..Resources::default() },
+        ..fixtures::task(name).unwrap()
+    }
+}
+
+pub(super) fn job(name: &str, count: u32) -> Job {
+    let alloc =
+        fixtures::allocation(ostler_model::job::JobKind::Service, vec![task("t")], &Rng::seeded(1));
+    let group = TaskGroup { count, ..fixtures::group("g", vec![task("t")]).unwrap() };
+    let job = alloc.unwrap().job;
+    Job { id: JobId::new(name).unwrap(), name: name.into(), groups: vec![group], ..(*job).clone() }
+}
+
+/// The same with another environment: a destructive update.
+pub(super) fn changed(job: &Job, value: &str) -> Job {
+    let mut job = job.clone();
+    job.groups[0].tasks[0].env.insert("A".into(), value.into());
+    job
+}
+
+impl Play {
+    /// A node with room for ten allocations.
+    pub(super) fn new() -> Self {
+        let mut view = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
+        view.datacenter = "dc1".into();
+        view.resources = NodeResources { cpu_mhz: 1_000, memory_mb: 1_000 };
+        let health = Health { state: HealthState::Healthy, reason: String::new() };
+        let exec = DriverView { health, ..Default::default() };
+        view.drivers.insert(PluginName::new("exec").unwrap(), exec);
+        let tables = Tables::new(0, Timestamp::default(), Holds::default());
+        let mut play = Self {
+            machine: Machine::new(tables),
+            uptime: SECOND,
+            view,
+            rng: Rng::seeded(7),
+            disk: Disk::Works,
+            fs: None,
+            hanging: Vec::new(),
+            owners: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            asked: 0,
+            slow_removals: false,
+            removing: BTreeSet::new(),
+            removed: Vec::new(),
+            measures: 0,
+            records: BTreeMap::new(),
+            writes: 0,
+            killed: 0,
+            no_owner: BTreeSet::new(),
+        };
+        play.ask(Ask::Ready(None));
+        play
+    }
+
+    /// Take an event and everything that follows from it at once.
+    pub(super) fn feed(&mut self, event: ControlEvent) {
+        let mut events = std::collections::VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let world = World {
+                now: Timestamp::from_nanos(u64::try_from(self.uptime.as_nanos()).unwrap()),
+                uptime: self.uptime,
+                node: &self.view,
+                rng: &self.rng,
+                port_in_use: &|_| false,
+            };
+            for effect in self.machine.step(&world, event) {
+                self.carry_out(effect, &mut events);
+            }
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        effect: ControlEffect,
+        events: &mut std::collections::VecDeque<ControlEvent>,
+    ) {
+        match effect {
+            ControlEffect::Answer { request, answer } => {
+                assert!(self.answers.insert(request, *answer).is_none(), "answered twice");
+            }
+            ControlEffect::Write { batch, writes, own, wait: _ } => {
+                self.writes += 1;
+                for alloc in own {
+                    let id = alloc.id;
+                    let result = match self.no_owner.contains(&id) {
+                        true => Err("no owner".to_owned()),
+                        false => {
+                            let new =
+                                FakeOwner { newest: alloc, told: 0, hurried: false, over: false };
+                            assert!(self.owners.insert(id, new).is_none(), "two owners");
+                            Ok(())
+                        }
+                    };
+                    events.push_back(ControlEvent::Owned { alloc: id, result });
+                }
+                match self.disk {
+                    Disk::Works => {
+                        self.write(writes);
+                        events.push_back(ControlEvent::Written { batch, result: Ok(()) });
+                    }
+                    Disk::Fails => {
+                        events.push_back(ControlEvent::Written { batch, result: Err(broken()) });
+                    }
+                    Disk::Hangs => self.hanging.push((batch, writes)),
+                }
+            }
+            ControlEffect::Tell { alloc, .. } => {
+                let owner = self.owners.get_mut(&alloc.id).expect("nobody is told without owner");
+                assert!(alloc.modify_index > owner.newest.modify_index, "an older copy");
+                (owner.newest, owner.told) = (alloc, owner.told + 1);
+            }
+            ControlEffect::Hurry { alloc, .. } => {
+                self.owners.get_mut(&alloc).unwrap().hurried = true
+            }
+            ControlEffect::ReleaseDevices(alloc) => {
+                events.push_back(ControlEvent::DevicesOwed { alloc, owing: BTreeSet::new() });
+            }
+            ControlEffect::RestoreClaim(..) => {}
+            ControlEffect::Remove(alloc) => {
+                assert!(self.removing.insert(alloc), "removed twice at a time");
+                if !self.slow_removals {
+                    self.take_removal(alloc);
+                    events.push_back(ControlEvent::Removed { alloc, result: Ok(()) });
+                }
+            }
+            ControlEffect::Measure { .. } => {
+                self.measures += 1;
+                events.push_back(ControlEvent::Measured(self.fs));
+            }
+            ControlEffect::KillTasks => self.killed += 1,
+        }
+    }
+
+    fn write(&mut self, writes: Vec<Write>) {
+        for write in writes {
+            match write {
+                Write::Job(record) => {
+                    self.records.insert(format!("job {}", record.job.id), None);
+                }
+                Write::Alloc(alloc) => {
+                    self.records.insert(format!("alloc {}", alloc.id), Some(alloc));
+                }
+                Write::ForgetJob(job) => drop(self.records.remove(&format!("job {job}"))),
+                Write::ForgetAlloc(id) => drop(self.records.remove(&format!("alloc {id}"))),
+                Write::Ledger(_) | Write::Places(..) | Write::ForgetPlaces(_) => {}
+            }
+        }
+    }
+
+    fn take_removal(&mut self, alloc: AllocId) {
+        self.removing.remove(&alloc);
+        self.owners.remove(&alloc);
+        self.records.remove(&format!("alloc {alloc}"));
+        self.removed.push(alloc);
+    }
+
+    /// A removal ends.
+    pub(super) fn removal(&mut self, alloc: AllocId, result: Result<(), NotRemoved>) {
+        if result.is_ok() {
+            self.take_removal(alloc);
+        }
+        self.removing.remove(&alloc);
+        // Its directory stays then, or its owner has left: nothing of it runs.
+        let ended = result.as_ref().is_err_and(|not| not.left != RemovalLeft::Unknown);
+        if let Some(owner) = self.owners.get_mut(&alloc).filter(|_| ended) {
+            owner.over = true;
+        }
+        self.feed(ControlEvent::Removed { alloc, result });
+    }
+
+    /// The disk answers what hung.
+    pub(super) fn disk_answers(&mut self) {
+        for (batch, writes) in std::mem::take(&mut self.hanging) {
+            let result = match self.disk {
+                Disk::Fails => Err(broken()),
+                Disk::Works | Disk::Hangs => {
+                    self.write(writes);
+                    Ok(())
+                }
+            };
+            self.feed(ControlEvent::Written { batch, result });
+        }
+    }
+
+    /// Time passes; alarms come when they are due.
+    pub(super) fn pass(&mut self, time: Duration) {
+        let end = self.uptime + time;
+        while let Some(at) = self.machine.next_alarm().filter(|at| *at <= end) {
+            self.uptime = at.max(self.uptime);
+            self.feed(ControlEvent::Alarm);
+        }
+        self.uptime = end;
+    }
+
+    pub(super) fn ask(&mut self, ask: Ask) -> RequestId {
+        self.asked += 1;
+        let request = self.asked;
+        self.feed(ControlEvent::Asked { request, ask });
+        request
+    }
+
+    pub(super) fn change(&mut self, job: &str, asked: JobAction) -> RequestId {
+        let job = JobId::new(job).unwrap();
+        self.ask(Ask::Change { job, asked, skip_shutdown_delay: false })
+    }
+
+    pub(super) fn register(&mut self, job: &Job) -> RequestId {
+        let asked = JobAction::Version(Arc::new(job.clone()), RegisterOptions::default());
+        self.change(job.id.as_str(), asked)
+    }
+
+    pub(super) fn stop(&mut self, job: &str, purge: bool) -> RequestId {
+        let (origin, reason) = (JobOrigin::Api, String::new());
+        self.change(job, JobAction::Stop { origin, reason, purge })
+    }
+
+    /// The answer to a change.
+    pub(super) fn changed(&mut self, request: RequestId) -> Result<Change, SubmitError> {
+        match self.answers.remove(&request) {
+            Some(Answer::Changed(result)) => result,
+            other => panic!("no change: {other:?}"),
+        }
+    }
+
+    pub(super) fn is_answered(&self, request: RequestId) -> bool {
+        self.answers.contains_key(&request)
+    }
+
+    /// What the owner of an allocation says.
+    pub(super) fn report(&mut self, alloc: AllocId, status: ClientStatus, over: bool) {
+        let started = status != ClientStatus::Pending;
+        let ended_at =
+            over.then(|| Timestamp::from_nanos(u64::try_from(self.uptime.as_nanos()).unwrap()));
+        if let Some(owner) = self.owners.get_mut(&alloc) {
+            owner.over |= over;
+            let report = AllocReport { status, started, ended_at, over, restarts: 0 };
+            self.feed(ControlEvent::Reported { alloc, report });
+        }
+    }
+
+    pub(super) fn end(&mut self, alloc: AllocId) {
+        self.report(alloc, ClientStatus::Complete, true);
+    }
+
+    /// Those that are told to stop come to their ends.
+    pub(super) fn end_stopped(&mut self) {
+        let stopped = |o: &&FakeOwner| o.newest.desired == DesiredStatus::Stop && !o.over;
+        let ids: Vec<_> = self.owners.values().filter(stopped).map(|o| o.newest.id).collect();
+        ids.into_iter().for_each(|id| self.end(id));
+    }
+
+    /// Allocations that are to run and are not over.
+    pub(super) fn live(&self) -> Vec<AllocId> {
+        self.machine.tables().live().iter().map(|alloc| alloc.id).collect()
+    }
+
+    pub(super) fn status(&self, job: &str) -> Option<JobStatus> {
+        let job = JobId::new(job).unwrap();
+        let view = self.machine.tables().job_view(&job, &|entry| entry.client_status());
+        view.map(|view| view.status)
+    }
+
+    pub(super) fn blocked(&self, job: &str) -> usize {
+        let job = JobId::new(job).unwrap();
+        self.machine.tables().job(&job).map_or(0, |entry| entry.blocked.len())
+    }
+}
+
+pub(super) fn broken() -> StateError {
+    StateError::Thread { source: std::io::Error::other("broken") }
+}
+
+#[test]
+fn a_request_that_is_refused_changes_nothing_and_is_answered() {
+    let mut play = Play::new();
+    let stop = play.stop("none", false);
+    assert!(play.changed(stop).unwrap().before.is_none());
+    assert_eq!((play.writes, play.machine.tables().count()), (0, 0));
+    assert!(play.machine.is_quiet());
+    assert_eq!(play.machine.tables().stage(), Stage::Ready);
+}

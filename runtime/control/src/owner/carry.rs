@@ -1,0 +1,217 @@
+//! Effects, carried out.
+
+use std::io;
+use std::sync::Arc;
+
+use super::lane::Batch;
+use super::{Done, Owner};
+use crate::machine::{ControlEffect, ControlEvent, NotRemoved, RemovalLeft};
+use ostler_lifecycle::alloc::dir::AllocDir;
+use ostler_lifecycle::alloc::{
+    AllocHandle, AllocPhase, AllocRunner, AllocRunnerConfig, PreviousAlloc,
+};
+use ostler_lifecycle::task::env::NodeFacts;
+use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::causes;
+use ostler_model::clock;
+use ostler_model::ids::AllocId;
+use ostler_model::limits::{GC_DESTROY_WALL_MAX, GC_MEASURE_WALL_MAX, KILL_TIMEOUT_MAX};
+use ostler_node::NodeView;
+use ostler_state::Prefix;
+
+impl Owner {
+    pub(super) fn carry_out(&mut self, effect: ControlEffect) {
+        match effect {
+            ControlEffect::Answer { request, answer } => {
+                if let Some(reply) = self.replies.remove(&request) {
+                    // Whoever asked may have left; the change is made as a whole all the same.
+                    let _gone = reply.send(*answer);
+                }
+            }
+            ControlEffect::Write { batch, writes, own, wait } => {
+                self.write(Batch { batch, writes, own, wait });
+            }
+            ControlEffect::Tell { alloc, skip_shutdown_delay } => {
+                self.tell(alloc, skip_shutdown_delay)
+            }
+            ControlEffect::Hurry { alloc, reason } => {
+                if let Some(owner) = self.owner_of(alloc) {
+                    self.running.push(Box::pin(async move {
+                        owner.stop(reason).await;
+                        Done::Nothing
+                    }));
+                }
+            }
+            ControlEffect::ReleaseDevices(alloc) => {
+                let owing = self.shared.options.devices.end_alloc(alloc);
+                self.events.push_back(ControlEvent::DevicesOwed { alloc, owing });
+            }
+            ControlEffect::RestoreClaim(holder, devices) => {
+                self.shared.options.devices.restore_claim(holder, &devices);
+            }
+            ControlEffect::Remove(alloc) => self.remove(alloc),
+            ControlEffect::Measure { sync } => self.measure(sync),
+            ControlEffect::KillTasks => (self.shared.options.kill_tasks)(),
+        }
+    }
+
+    fn owner_of(&self, alloc: AllocId) -> Option<AllocHandle> {
+        self.shared.now().owners.get(&alloc).cloned()
+    }
+
+    /// The owner hears of a new copy; nobody waits for it.
+    fn tell(&self, alloc: Arc<Allocation>, skip_shutdown_delay: bool) {
+        let Some(owner) = self.owner_of(alloc.id) else { return };
+        if alloc.desired == DesiredStatus::Run {
+            return owner.update(alloc);
+        }
+        self.running.push(Box::pin(async move {
+            owner.stop_as(alloc, skip_shutdown_delay).await;
+            Done::Nothing
+        }));
+    }
+
+    fn measure(&self, sync: bool) {
+        let gauge = Arc::clone(&self.shared.options.gauge);
+        self.running.push(Box::pin(async move {
+            let measuring = clock::blocking(move || gauge.measure(sync));
+            let measured = match clock::timeout(GC_MEASURE_WALL_MAX, measuring).await {
+                Some(Ok(Ok(measured))) => Some(measured),
+                Some(Ok(Err(error))) => {
+                    tracing::warn!(%error, "cannot tell how full the disk is");
+                    None
+                }
+                Some(Err(_)) => {
+                    tracing::warn!("measuring the disk ended unexpectedly");
+                    None
+                }
+                None => {
+                    tracing::warn!(
+                        "the disk does not answer within {} s; allocations are collected by number \
+                         only",
+                        GC_MEASURE_WALL_MAX.as_secs()
+                    );
+                    None
+                }
+            };
+            Done::ControlEvent(ControlEvent::Measured(measured))
+        }));
+    }
+
+    fn remove(&self, alloc: AllocId) {
+        let owner = self.owner_of(alloc);
+        let root = self.shared.options.data_dir.join("allocs");
+        let state = self.shared.options.state.clone();
+        self.running.push(Box::pin(async move {
+            let removed = async {
+                let stays = |why: &str, left| NotRemoved { why: why.to_owned(), left };
+                let Some(owner) = owner else {
+                    return Err(stays("it has no owner yet", RemovalLeft::Everything));
+                };
+                if owner.destroy().await != AllocPhase::Destroyed {
+                    return Err(stays(
+                        "its owner left before it was done",
+                        RemovalLeft::Everything,
+                    ));
+                }
+                // Its owner tells nobody of a directory that it could not remove: tried again, it
+                // tells why.
+                let removed = clock::blocking(move || remove_rest(&root, alloc)).await;
+                let removed =
+                    removed.unwrap_or_else(|_| Err("its removal ended unexpectedly".to_owned()));
+                removed.map_err(|why| NotRemoved { why, left: RemovalLeft::Directory })?;
+                // Nor of records that the disk does not let go.
+                match state.scan(&Prefix::Alloc(alloc)) {
+                    Ok(records) if records.is_empty() => Ok(()),
+                    Ok(_) => {
+                        Err(stays("its records stay on disk; tried again", RemovalLeft::Records))
+                    }
+                    Err(error) => Err(stays(&error.to_string(), RemovalLeft::Records)),
+                }
+            };
+            let result = match clock::timeout(GC_DESTROY_WALL_MAX, removed).await {
+                Some(result) => result,
+                None => {
+                    let why = format!("not done within {} s", GC_DESTROY_WALL_MAX.as_secs());
+                    Err(NotRemoved { why, left: RemovalLeft::Unknown })
+                }
+            };
+            Done::ControlEvent(ControlEvent::Removed { alloc, result })
+        }));
+    }
+
+    /// Start the owner of an allocation, and follow it. An error says why it cannot be, for people.
+    pub(super) fn make_owner(&mut self, alloc: Arc<Allocation>) -> Result<(), String> {
+        let restored = self.restored.remove(&alloc.id);
+        let config = self.runner_config(alloc);
+        let spawned = match restored {
+            Some(restored) => AllocRunner::restore(config, restored),
+            None => AllocRunner::spawn(config),
+        };
+        let handle = spawned.map_err(|error| error.to_string())?;
+        self.shared.now().owners.insert(handle.id(), handle.clone());
+        self.follow(&handle);
+        Ok(())
+    }
+
+    fn runner_config(&mut self, allocation: Arc<Allocation>) -> AllocRunnerConfig {
+        let previous = allocation.previous.and_then(|id| self.owner_of(id));
+        let node = self.node_facts();
+        let options = &self.shared.options;
+        AllocRunnerConfig {
+            allocation,
+            node,
+            alloc_root: options.data_dir.join("allocs"),
+            drivers: Arc::clone(&options.drivers),
+            workloads: Arc::clone(&options.workloads),
+            devices: Arc::new(options.devices.clone()),
+            state: options.state.clone(),
+            clock: options.clock.clone(),
+            rng: options.rng.clone(),
+            kill_timeout_max: KILL_TIMEOUT_MAX,
+            previous: previous.as_ref().map(PreviousAlloc::of),
+        }
+    }
+
+    /// The node as tasks see it: one copy for all allocations, as long as the node is the same.
+    fn node_facts(&mut self) -> Arc<NodeFacts> {
+        let view = self.shared.options.node.current();
+        let facts = match &self.facts {
+            Some((of, facts)) if Arc::ptr_eq(of, &view) => return Arc::clone(facts),
+            known => {
+                let new = node_facts(&view);
+                let same = known.as_ref().map(|(_, facts)| facts).filter(|facts| ***facts == new);
+                same.map_or_else(|| Arc::new(new), Arc::clone)
+            }
+        };
+        self.facts = Some((view, Arc::clone(&facts)));
+        facts
+    }
+}
+
+/// What is left of the directory of an allocation.
+fn remove_rest(root: &std::path::Path, alloc: AllocId) -> Result<(), String> {
+    let removed = match root.join(alloc.to_string()).symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        _ => AllocDir::destroy(root, alloc),
+    };
+    removed.map_err(|error| {
+        format!(
+            "its directory stays: {}; the next start of the agent tries again",
+            causes::chain(&error)
+        )
+    })
+}
+
+fn node_facts(view: &NodeView) -> NodeFacts {
+    NodeFacts {
+        id: view.id.to_string(),
+        name: view.name.clone(),
+        datacenter: view.datacenter.clone(),
+        class: String::new(),
+        region: "global".to_owned(),
+        pool: "default".to_owned(),
+        attributes: view.attribute_texts(),
+        meta: view.meta.clone(),
+    }
+}

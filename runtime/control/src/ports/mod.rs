@@ -1,0 +1,252 @@
+//! Ports assigned to allocations.
+//!
+//! ```text
+//! fixed ports of a request ─► assigned already? in use by somebody else? ─► taken
+//! dynamic ports ─► random start in the range, first that is neither assigned, reserved nor in use
+//!                                                        all of a request or none
+//! ```
+//! Whether a port is in use by a program that is not ours is asked of a probe. That is a courtesy:
+//! another program may take the port right after. That one port is assigned once is certain.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::ops::RangeInclusive;
+
+use serde::Serialize;
+
+use ostler_model::ids::AllocId;
+use ostler_model::job::PortSpec;
+use ostler_model::limits::DYNAMIC_PORTS;
+use ostler_model::resources::AllocatedPort;
+use ostler_model::rng::Rng;
+
+/// Who has a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PortHolder {
+    /// The allocation.
+    pub alloc: AllocId,
+    /// Its name for the port.
+    pub label: String,
+}
+
+impl fmt::Display for PortHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "allocation {} (port label {:?})", self.alloc.short(), self.label)
+    }
+}
+
+/// Why a port could not be assigned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+pub enum PortError {
+    /// Assigned already.
+    #[error("port {port} ({label:?}) is held by {holder}; ask for another or a dynamic one")]
+    Taken {
+        /// Name of the port in the job.
+        label: String,
+        /// The port.
+        port: u16,
+        /// Who has it.
+        holder: PortHolder,
+    },
+    /// A program that is not ours listens on it.
+    #[error(
+        "port {port} ({label:?}) is in use by another program on this node; stop it or ask for a dynamic port"
+    )]
+    InUse {
+        /// Name of the port in the job.
+        label: String,
+        /// The port.
+        port: u16,
+    },
+    /// Nothing left in the dynamic range.
+    #[error("no free port for {label:?}: all of {first}-{last} are assigned, reserved or in use")]
+    Exhausted {
+        /// Name of the port in the job.
+        label: String,
+        /// First of the range.
+        first: u16,
+        /// Last of the range.
+        last: u16,
+    },
+    /// Zero means "any" to the kernel and nothing here.
+    #[error("port {label:?} cannot be 0; leave `static` out for a dynamic port")]
+    Zero {
+        /// Name of the port in the job.
+        label: String,
+    },
+}
+
+/// What decides about ports beside the request.
+pub struct PortRules<'a> {
+    /// Address written into the ports.
+    pub host_ip: IpAddr,
+    /// Where the search for dynamic ports starts.
+    pub rng: &'a Rng,
+    /// Never assigned as dynamic: fixed ports that later allocations of the same job ask for.
+    pub reserved: &'a BTreeSet<u16>,
+    /// Does somebody listen on this port?
+    pub in_use: &'a dyn Fn(u16) -> bool,
+}
+
+/// Who has which port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortLedger {
+    assigned: BTreeMap<u16, PortHolder>,
+    dynamic: RangeInclusive<u16>,
+}
+
+impl Default for PortLedger {
+    fn default() -> Self {
+        Self::new(DYNAMIC_PORTS)
+    }
+}
+
+impl PortLedger {
+    /// Nothing assigned; dynamic ports come from `dynamic`.
+    #[must_use]
+    pub fn new(dynamic: RangeInclusive<u16>) -> Self {
+        Self { assigned: BTreeMap::new(), dynamic }
+    }
+
+    /// Assign everything in `ports`, in their order, or nothing.
+    ///
+    /// # Errors
+    /// A [`PortError`] for each port that cannot be assigned; of dynamic ones for the first.
+    pub fn assign(
+        &mut self,
+        alloc: AllocId,
+        ports: &[PortSpec],
+        rules: &PortRules<'_>,
+    ) -> Result<Vec<AllocatedPort>, Vec<PortError>> {
+        let mut next = self.clone();
+        let mut errors = Vec::new();
+        // Fixed ports first, so that no dynamic one of the same request takes their place.
+        for (label, port) in ports.iter().filter_map(|p| p.fixed.map(|port| (&p.label, port))) {
+            let result = next.fixed_is_free(label, port, rules);
+            match result {
+                Ok(()) => next.enter(alloc, label, port),
+                Err(error) => errors.push(error),
+            }
+        }
+        let mut given = Vec::with_capacity(ports.len());
+        for spec in ports {
+            let port = match spec.fixed {
+                Some(port) => port,
+                None => match next.free_dynamic(&spec.label, rules) {
+                    Ok(port) => {
+                        next.enter(alloc, &spec.label, port);
+                        port
+                    }
+                    Err(error) => {
+                        // The others would search the whole range for nothing too.
+                        errors.push(error);
+                        break;
+                    }
+                },
+            };
+            given.push(AllocatedPort {
+                label: spec.label.clone(),
+                value: port,
+                to: spec.to.unwrap_or(port),
+                host_ip: rules.host_ip.to_string(),
+            });
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        *self = next;
+        Ok(given)
+    }
+
+    /// Enter what an allocation read from the state file has. All or nothing; nobody is asked
+    /// whether the ports are in use, for they are: by the allocation.
+    ///
+    /// # Errors
+    /// [`PortError::Taken`] for the first port that somebody else, or the allocation itself, has.
+    pub fn adopt(&mut self, alloc: AllocId, ports: &[AllocatedPort]) -> Result<(), PortError> {
+        let mut next = self.clone();
+        for port in ports {
+            next.not_assigned(&port.label, port.value)?;
+            next.enter(alloc, &port.label, port.value);
+        }
+        *self = next;
+        Ok(())
+    }
+
+    /// Take back what an allocation has. Returns how many; 0 the second time.
+    pub fn release(&mut self, alloc: AllocId) -> usize {
+        let before = self.assigned.len();
+        self.assigned.retain(|_, holder| holder.alloc != alloc);
+        before.saturating_sub(self.assigned.len())
+    }
+
+    /// Who has this port.
+    #[must_use]
+    pub fn holder(&self, port: u16) -> Option<&PortHolder> {
+        self.assigned.get(&port)
+    }
+
+    /// Everything assigned, by port.
+    pub fn holders(&self) -> impl Iterator<Item = (u16, &PortHolder)> {
+        self.assigned.iter().map(|(port, holder)| (*port, holder))
+    }
+
+    fn enter(&mut self, alloc: AllocId, label: &str, port: u16) {
+        self.assigned.insert(port, PortHolder { alloc, label: label.to_owned() });
+    }
+
+    fn not_assigned(&self, label: &str, port: u16) -> Result<(), PortError> {
+        match self.assigned.get(&port) {
+            Some(holder) => {
+                Err(PortError::Taken { label: label.to_owned(), port, holder: holder.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn fixed_is_free(
+        &self,
+        label: &str,
+        port: u16,
+        rules: &PortRules<'_>,
+    ) -> Result<(), PortError> {
+        if port == 0 {
+            return Err(PortError::Zero { label: label.to_owned() });
+        }
+        self.not_assigned(label, port)?;
+        if (rules.in_use)(port) {
+            return Err(PortError::InUse { label: label.to_owned(), port });
+        }
+        Ok(())
+    }
+
+    fn free_dynamic(&self, label: &str, rules: &PortRules<'_>) -> Result<u16, PortError> {
+        let (first, last) = (*self.dynamic.start(), *self.dynamic.end());
+        let exhausted = || PortError::Exhausted { label: label.to_owned(), first, last };
+        let size = u64::from(last.checked_sub(first).ok_or_else(exhausted)?) + 1;
+        let start = rules.rng.below(size);
+        (0..size)
+            .filter_map(|step| u16::try_from((start + step) % size).ok()?.checked_add(first))
+            .find(|port| {
+                !self.assigned.contains_key(port)
+                    && !rules.reserved.contains(port)
+                    && !(rules.in_use)(*port)
+            })
+            .ok_or_else(exhausted)
+    }
+}
+
+/// Does a program listen on this TCP port, on any address of the node? Asks by listening there
+/// for a moment. A port that only root may use counts as free: the task may run as root.
+#[must_use]
+pub fn port_in_use(port: u16) -> bool {
+    matches!(
+        TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)),
+        Err(error) if error.kind() == ErrorKind::AddrInUse
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,295 @@
+//! What is to be done so that a job runs as it says. Pure.
+//!
+//! ```text
+//!                             place (group, index) of the job
+//!   the newest allocation of the place that is not told to stop:
+//!     none                          ─► Place, after the newest one of the place
+//!     none, this version was there  ─► nothing          (it ended and was collected)
+//!     of this version               ─► Ignore           (also when it ended: it is not run again)
+//!     older, ended                  ─► Place, after the newest one of the place
+//!     older, runs, same but rules   ─► Update
+//!     older, runs, differs          ─► Stop and Place, after the newest one of the place
+//!   places the job does not have, a stopped job: what runs ─► Stop
+//! ```
+//! Level-triggered: it looks at what is, not at what happened, so that it can be asked again at any
+//! time, and after a crash. When everything it said was done, it says [`PlaceAction::Ignore`] only, and
+//! goes on saying so when allocations that are over are collected: [`Ended`] remembers their places.
+//!
+//! An allocation that failed for good stays failed: the restart policy had its say, and nobody
+//! reschedules on a single node. A new version of the job, `alloc stop` or `job stop` and `job run`
+//! start it again.
+
+mod diff;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::ended::Ended;
+use ostler_model::alloc::ClientStatus;
+use ostler_model::ids::{AllocId, GroupName};
+use ostler_model::job::{Job, LogConfig, NetworkSpec, RestartMode, RestartPolicy, Task, TaskGroup};
+
+pub use diff::differences;
+
+/// Why an allocation is stopped, as people read it.
+pub mod reason {
+    /// The job was stopped.
+    pub const JOB_STOPPED: &str = "alloc not needed as job is stopped";
+    /// Its group is gone, or its index is beyond the count.
+    pub const NOT_NEEDED: &str = "alloc not needed due to job update";
+    /// A new one with the job's changes takes its place.
+    pub const REPLACED: &str = "alloc is being updated due to job update";
+    /// A newer one has the same place.
+    pub const DOUBLE: &str = "another allocation has the same place";
+}
+
+/// A job as it is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct WantedJob<'a> {
+    /// Its newest version.
+    pub job: &'a Job,
+    /// The number of that version.
+    pub version: u64,
+    /// Index at which the job first came: older allocations are those of a purged job of its name.
+    pub create_index: u64,
+    /// Nothing of it is to run.
+    pub stopped: bool,
+    /// Places that were filled with this version and are over.
+    pub ended: Option<&'a Ended>,
+}
+
+impl WantedJob<'_> {
+    fn is_over(&self, group: &GroupName, index: u32) -> bool {
+        self.ended.is_some_and(|ended| ended.has(group, index))
+    }
+}
+
+/// An allocation of the job as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Existing<'a> {
+    /// Its id.
+    pub id: AllocId,
+    /// The job as it was placed or updated to last.
+    pub job: &'a Job,
+    /// Its group.
+    pub group: &'a GroupName,
+    /// Its index in the group.
+    pub index: u32,
+    /// Version of `job`.
+    pub version: u64,
+    /// Index at which it was placed.
+    pub create_index: u64,
+    /// It is told to stop.
+    pub stopping: bool,
+    /// What became of it.
+    pub status: ClientStatus,
+}
+
+impl Existing<'_> {
+    fn is_of(&self, wanted: &WantedJob<'_>) -> bool {
+        self.version == wanted.version && self.create_index >= wanted.create_index
+    }
+
+    fn age(&self) -> (u64, AllocId) {
+        (self.create_index, self.id)
+    }
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlaceAction {
+    /// Make an allocation.
+    Place {
+        /// Of this group.
+        group: GroupName,
+        /// With this index.
+        index: u32,
+        /// In the place of this one, which it waits for and whose data it gets.
+        previous: Option<AllocId>,
+        /// One that runs now is stopped for this one.
+        replaces: bool,
+    },
+    /// Give it the new version of the job; its tasks run on.
+    Update(AllocId),
+    /// Stop it.
+    Stop {
+        /// The allocation.
+        alloc: AllocId,
+        /// One of [`reason`].
+        reason: &'static str,
+    },
+    /// Nothing.
+    Ignore(AllocId),
+}
+
+/// See the module. Stops come first, highest indexes before lower ones, then updates, then
+/// placements in the order of the job file.
+#[must_use]
+pub fn reconcile(wanted: &WantedJob<'_>, existing: &[Existing<'_>]) -> Vec<PlaceAction> {
+    let mut places: BTreeMap<(&GroupName, u32), Vec<&Existing<'_>>> = BTreeMap::new();
+    for alloc in existing {
+        places.entry((alloc.group, alloc.index)).or_default().push(alloc);
+    }
+    let mut done = Actions::default();
+    if !wanted.stopped {
+        for group in &wanted.job.groups {
+            for index in 0..group.count {
+                let mut there = places.remove(&(&group.name, index)).unwrap_or_default();
+                there.sort_by_key(|alloc| alloc.age());
+                place(wanted, group, index, &there, &mut done);
+            }
+        }
+    }
+    let reason = if wanted.stopped { reason::JOB_STOPPED } else { reason::NOT_NEEDED };
+    for alloc in places.into_values().flatten() {
+        done.end(alloc, reason);
+    }
+    done.in_order()
+}
+
+#[derive(Default)]
+struct Actions {
+    stops: Vec<(u32, PlaceAction)>,
+    updates: Vec<PlaceAction>,
+    places: Vec<PlaceAction>,
+    ignored: Vec<PlaceAction>,
+}
+
+impl Actions {
+    fn stop(&mut self, alloc: &Existing<'_>, reason: &'static str) {
+        self.stops.push((alloc.index, PlaceAction::Stop { alloc: alloc.id, reason }));
+    }
+
+    /// Stop it if it runs and does not know yet.
+    fn end(&mut self, alloc: &Existing<'_>, reason: &'static str) {
+        if alloc.stopping || alloc.status.terminal() {
+            self.ignored.push(PlaceAction::Ignore(alloc.id));
+        } else {
+            self.stop(alloc, reason);
+        }
+    }
+
+    fn in_order(mut self) -> Vec<PlaceAction> {
+        self.stops.sort_by_key(|(index, _)| std::cmp::Reverse(*index));
+        let stops = self.stops.into_iter().map(|(_, action)| action);
+        stops.chain(self.updates).chain(self.places).chain(self.ignored).collect()
+    }
+}
+
+/// `there`: allocations of this place, oldest first.
+fn place(
+    wanted: &WantedJob<'_>,
+    group: &TaskGroup,
+    index: u32,
+    there: &[&Existing<'_>],
+    done: &mut Actions,
+) {
+    let current = there.iter().rposition(|alloc| !alloc.stopping);
+    for (at, alloc) in there.iter().enumerate() {
+        if Some(at) != current {
+            done.end(alloc, reason::DOUBLE);
+        }
+    }
+    let new = |previous: Option<&&Existing<'_>>, replaces| PlaceAction::Place {
+        group: group.name.clone(),
+        index,
+        previous: previous.map(|alloc| alloc.id),
+        replaces,
+    };
+    let over = wanted.is_over(&group.name, index);
+    let Some(current) = current.and_then(|at| there.get(at)) else {
+        if !over {
+            done.places.push(new(there.last(), false));
+        }
+        return;
+    };
+    if current.is_of(wanted) {
+        done.ignored.push(PlaceAction::Ignore(current.id));
+    } else if over {
+        // Left from an older version; the one that took its place is over and collected.
+        done.end(current, reason::DOUBLE);
+    } else if current.status.terminal() {
+        done.ignored.push(PlaceAction::Ignore(current.id));
+        // A newer one may have been told to stop and run still.
+        done.places.push(new(there.last(), false));
+    } else if is_destructive(current.job, wanted.job, &group.name) {
+        done.stop(current, reason::REPLACED);
+        done.places.push(new(there.last(), true));
+    } else {
+        done.updates.push(PlaceAction::Update(current.id));
+    }
+}
+
+/// Must an allocation of this group be made anew to get from `old` to `new`? What only says how
+/// its tasks are watched, stopped, restarted or judged does not count: owners read that when they
+/// use it.
+#[must_use]
+pub fn is_destructive(old: &Job, new: &Job, group: &GroupName) -> bool {
+    let (Some(before), Some(after)) = (old.group(group), new.group(group)) else {
+        return true;
+    };
+    // `${job.…}`, the environment and what an exit means.
+    let of_job =
+        |job: &Job| (job.name.clone(), job.namespace.clone(), job.kind, job.source_dir.clone());
+    of_job(old) != of_job(new) || essence(old, before) != essence(new, after)
+}
+
+/// What of a group cannot change under its tasks: everything but rules, each with one value.
+fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
+    // All fields by name, so that a new one must be decided on.
+    let TaskGroup {
+        name,
+        meta,
+        network,
+        tasks,
+        ephemeral_disk,
+        count: _,
+        constraints: _,
+        shutdown_delay: _,
+        health: _,
+        services: _,
+        max_run_duration: _,
+    } = group;
+    let mut merged = job.meta.clone();
+    merged.extend(meta.clone());
+    let mut tasks: Vec<Task> = tasks.iter().map(|task| task_essence(&merged, task)).collect();
+    tasks.sort_by(|a, b| a.name.cmp(&b.name));
+    TaskGroup {
+        name: name.clone(),
+        count: 0,
+        meta: BTreeMap::new(),
+        constraints: Vec::new(),
+        network: network.clone().or_else(|| Some(NetworkSpec::default())),
+        tasks,
+        shutdown_delay: None,
+        ephemeral_disk: *ephemeral_disk,
+        health: None,
+        services: Vec::new(),
+        max_run_duration: None,
+    }
+}
+
+fn task_essence(meta: &BTreeMap<String, String>, task: &Task) -> Task {
+    const SAME: RestartPolicy = RestartPolicy {
+        attempts: 0,
+        interval: Duration::ZERO,
+        delay: Duration::ZERO,
+        mode: RestartMode::Fail,
+    };
+    let mut merged = meta.clone();
+    merged.extend(task.meta.clone());
+    Task {
+        meta: merged,
+        constraints: Vec::new(),
+        restart: SAME,
+        kill_timeout: Duration::ZERO,
+        kill_signal: None,
+        leader: false,
+        logs: LogConfig { disabled: task.logs.disabled, ..LogConfig::default() },
+        shutdown_delay: None,
+        ..task.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests;

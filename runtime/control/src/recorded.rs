@@ -1,0 +1,404 @@
+//! What an earlier agent left on record: jobs, allocations, their tasks.
+//!
+//! ```text
+//!  state file ─► Recorded
+//!    │ no readable Alloc record ───────────► not kept: its records go
+//!    │ to run, and its job is not on record ► not kept: a run that ended with its agent
+//!    ▼ the rest is kept: taken over, see [`crate::ControlHandle::restore`]
+//! ```
+//! A record that does not decode is put aside and told; it stops nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures_util::future::try_join_all;
+use serde::de::DeserializeOwned;
+
+use super::machine::RestoredNode;
+use ostler_device::ledger::DeviceLedger;
+use ostler_lifecycle::alloc::RestoredAlloc;
+use ostler_lifecycle::task::RestoredTask;
+use ostler_lifecycle::task::handle::{LocalState, RunRecord};
+use ostler_lifecycle::task::restart::RestartTracker;
+use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::ids::{AllocId, JobId, RunId, TaskName};
+use ostler_model::saved::{DeploymentStatus, EndedPlaces, JobRecord, SavedAllocState};
+use ostler_model::task::{TaskState, TaskStatus};
+use ostler_model::time::Timestamp;
+use ostler_state::Record;
+use ostler_state::keys::EndedBlock;
+use ostler_state::{Key, Prefix, Quarantined, StateError, StateStore};
+
+/// What is recorded of the tasks of an allocation.
+pub type Tasks = BTreeMap<TaskName, RestoredTask>;
+
+/// What the state file says of an allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownAlloc {
+    /// This agent gives it an owner, and it is not over.
+    pub owned: bool,
+    /// Its tasks.
+    pub tasks: BTreeMap<TaskName, KnownTask>,
+}
+
+/// What the state file says of a task.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownTask {
+    /// The run on record.
+    pub run: Option<RunRecord>,
+    /// It ended for good, by a file that is not stale: what lives of it is being ended.
+    pub over: bool,
+}
+
+/// Everything about jobs and allocations that an earlier agent left.
+#[derive(Default)]
+pub struct Recorded {
+    jobs: BTreeMap<JobId, Arc<JobRecord>>,
+    /// Places whose allocations were over when they were collected.
+    ended: Vec<(EndedBlock, EndedPlaces)>,
+    allocs: BTreeMap<AllocId, AllocRecords>,
+    /// Who held which device; absent where it is not readable or was never written.
+    ledger: Option<DeviceLedger>,
+    /// Records that do not decode.
+    bad: Vec<Key>,
+    /// Jobs whose records were made from their allocations.
+    rebuilt: Vec<JobId>,
+    /// What the operator should hear.
+    notices: Vec<String>,
+}
+
+/// An allocation, and what its tasks were at.
+type KeptAlloc = (Arc<Allocation>, RestoredAlloc);
+
+#[derive(Default)]
+struct AllocRecords {
+    allocation: Option<Arc<Allocation>>,
+    restored: RestoredAlloc,
+}
+
+impl AllocRecords {
+    fn over(&self) -> bool {
+        self.restored.saved.as_ref().is_some_and(|saved| saved.finished)
+    }
+
+    /// An agent with jobs ran it: tasks of an embedded one have no supervisors.
+    fn supervised(&self) -> bool {
+        let runs =
+            self.restored.tasks.values().filter_map(|task| task.local.as_ref()?.run.as_ref());
+        runs.flat_map(|run| &run.identities).any(|identity| identity.supervisor.is_some())
+    }
+
+    fn known_task(&self, name: &TaskName, lacks: bool) -> KnownTask {
+        let Some(task) = self.restored.tasks.get(name) else { return KnownTask::default() };
+        let dead = task.state.as_ref().is_some_and(|state| state.status == TaskStatus::Dead);
+        let complete = task.local.as_ref().is_some_and(|local| local.run_complete);
+        let run = task.local.as_ref().and_then(|local| local.run.clone());
+        KnownTask { run, over: (dead || complete) && !lacks }
+    }
+}
+
+impl Recorded {
+    /// Read all of it. Changes nothing.
+    ///
+    /// # Errors
+    /// When the state file cannot be read at all.
+    pub fn read(state: &StateStore) -> Result<Self, StateError> {
+        let mut found = Self::default();
+        for record in state.scan(&Prefix::Jobs)? {
+            match record.key.clone() {
+                Key::Job(id) => {
+                    let job = found.decoded(&record).map(Arc::new);
+                    found.jobs.extend(job.map(|job| (id, job)));
+                }
+                Key::EndedPlaces(block) => {
+                    let places = found.decoded(&record);
+                    found.ended.extend(places.map(|places| (*block, places)));
+                }
+                _ => {}
+            }
+        }
+        for record in state.scan(&Prefix::Allocs)? {
+            found.take(&record);
+        }
+        found.keep_jobs_of_lost_records(&state.opened().quarantined);
+        found.reopen_what_may_run();
+        found.ledger = match state.get(&Key::DeviceLedger) {
+            Ok(ledger) => ledger,
+            Err(error @ StateError::Record { .. }) => {
+                tracing::warn!(%error, "device ledger not readable, written anew");
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(found)
+    }
+
+    /// A finished allocation with a run on record is not over: an agent before this one could not end
+    /// its processes. It gets an owner, which ends them by what identifies them.
+    fn reopen_what_may_run(&mut self) {
+        for (id, found) in &mut self.allocs {
+            let runs = found.restored.tasks.values().any(|task| {
+                let run = task.local.as_ref().and_then(|local| local.run.as_ref());
+                run.is_some_and(|run| !run.identities.is_empty())
+            });
+            if let Some(saved) = found.restored.saved.as_mut().filter(|s| s.finished && runs) {
+                tracing::warn!(alloc = %id, "a finished allocation has a run on record; what is left of it is ended");
+                saved.finished = false;
+            }
+        }
+    }
+
+    fn decoded<T: DeserializeOwned>(&mut self, record: &Record) -> Option<T> {
+        match record.decode() {
+            Ok(value) => Some(value),
+            Err(error) => {
+                tracing::error!(%error, "a record is put aside");
+                self.notices.push(format!("state record {} was put aside: {error}", record.key));
+                self.bad.push(record.key.clone());
+                None
+            }
+        }
+    }
+
+    fn take(&mut self, record: &Record) {
+        let Some(id) = record.key.alloc() else { return };
+        self.allocs.entry(id).or_default();
+        match record.key.clone() {
+            Key::Alloc(_) => {
+                let alloc: Option<Allocation> = self.decoded(record);
+                self.of(id).allocation = alloc.map(Arc::new);
+            }
+            Key::AllocState(_) => {
+                let saved: Option<SavedAllocState> = self.decoded(record);
+                self.of(id).restored.saved = saved;
+            }
+            Key::DeploymentStatus(_) => {
+                let health: Option<DeploymentStatus> = self.decoded(record);
+                self.of(id).restored.health = health;
+            }
+            Key::TaskState(_, task) => {
+                let state: Option<TaskState> = self.decoded(record);
+                self.of(id).restored.tasks.entry(task).or_default().state = state;
+            }
+            Key::TaskLocal(_, task) => {
+                let local: Option<LocalState> = self.decoded(record);
+                let restored = &mut self.of(id).restored;
+                if local.is_none() {
+                    // Which processes it has is not known: it cannot be owned again.
+                    restored.trouble = Some(format!("the record of task {task} could not be read"));
+                }
+                restored.tasks.entry(task).or_default().local = local;
+            }
+            _ => {}
+        }
+    }
+
+    fn of(&mut self, id: AllocId) -> &mut AllocRecords {
+        self.allocs.entry(id).or_default()
+    }
+
+    /// A job whose record is damaged is known from its allocations: they run on.
+    /// Likewise one whose record is not there, of an allocation that was run by an agent with jobs.
+    /// `put_aside`: records that were found damaged when the file was opened.
+    fn keep_jobs_of_lost_records(&mut self, put_aside: &[Quarantined]) {
+        let put_aside = put_aside.iter().filter_map(|bad| bad.key.parse::<Key>().ok());
+        let bad = self.bad.iter().cloned().chain(put_aside).filter_map(|key| match key {
+            Key::Job(id) => Some(id),
+            _ => None,
+        });
+        let served = self.allocs.values().filter(|found| found.supervised());
+        let served = served.filter_map(|found| Some(found.allocation.as_ref()?.job.id.clone()));
+        let lost: BTreeSet<JobId> =
+            bad.chain(served).filter(|id| !self.jobs.contains_key(id)).collect();
+        for id in lost {
+            let of_job = self.allocs.values().filter_map(|found| found.allocation.as_ref());
+            let newest = of_job
+                .filter(|alloc| alloc.job.id == id && alloc.desired == DesiredStatus::Run)
+                .max_by_key(|alloc| (alloc.job_version, alloc.modify_index));
+            let Some(newest) = newest else { continue };
+            // Or the places that are over would be those of another job.
+            let ended = self.ended.iter().filter(|(block, ended)| {
+                block.job == id
+                    && ended.version == newest.job_version
+                    && ended.create_index <= newest.create_index
+            });
+            let create_index = ended.map(|(_, ended)| ended.create_index).max().unwrap_or(0);
+            let record = JobRecord {
+                job: Arc::clone(&newest.job),
+                version: newest.job_version,
+                submitted_at: newest.created_at,
+                create_index,
+                modify_index: newest.modify_index,
+                job_modify_index: newest.modify_index,
+                stopped: false,
+                origin: ostler_model::saved::JobOrigin::default(),
+            };
+            self.notices.push(format!(
+                "job {id} is known from its allocations: its own record is lost, and with it what \
+                 was changed after they were placed"
+            ));
+            self.rebuilt.push(id.clone());
+            self.jobs.insert(id, Arc::new(record));
+        }
+    }
+
+    /// Allocations with a record of any kind, readable or not.
+    pub fn recorded(&self) -> BTreeSet<AllocId> {
+        self.allocs.keys().copied().collect()
+    }
+
+    /// Allocations that an agent with jobs is to own: the rest is what crashed.
+    pub fn kept(&self) -> BTreeSet<AllocId> {
+        let kept = self.allocs.iter().filter(|(_, found)| {
+            found.allocation.as_ref().is_some_and(|alloc| {
+                alloc.desired == DesiredStatus::Stop
+                    || self.jobs.contains_key(&alloc.job.id)
+                    || found.over()
+            })
+        });
+        kept.map(|(id, _)| *id).collect()
+    }
+
+    /// What is on record, to compare runs with that are found alive. Of a file that `lacks` something
+    /// no end is taken for certain.
+    pub fn known(&self, lacks: bool) -> BTreeMap<AllocId, KnownAlloc> {
+        let kept = self.kept();
+        let known = self.allocs.iter().map(|(id, found)| {
+            let group = found.allocation.as_ref().and_then(|alloc| alloc.task_group());
+            let names = group.into_iter().flat_map(|group| &group.tasks).map(|task| &task.name);
+            let tasks = names.map(|name| (name.clone(), found.known_task(name, lacks))).collect();
+            (*id, KnownAlloc { owned: kept.contains(id) && !found.over(), tasks })
+        });
+        known.collect()
+    }
+
+    /// A run that lives is the one of its task.
+    pub fn adopt_run(&mut self, alloc: AllocId, task: &TaskName, run: RunRecord, now: Timestamp) {
+        let unreadable = |key: &Key| matches!(key, Key::TaskLocal(id, _) if *id == alloc);
+        let this_one = Key::TaskLocal(alloc, task.clone());
+        let others_bad = self.bad.iter().any(|key| unreadable(key) && *key != this_one);
+        let Some(found) = self.allocs.get_mut(&alloc) else { return };
+        if !others_bad {
+            found.restored.trouble = None;
+        }
+        let restored = found.restored.tasks.entry(task.clone()).or_default();
+        let local = restored.local.get_or_insert_with(|| LocalState {
+            run: None,
+            tracker: RestartTracker::new(now),
+            run_complete: false,
+            delayed_until: None,
+        });
+        local.run = Some(run);
+        // What was decided of an earlier run is over.
+        (local.run_complete, local.delayed_until) = (false, None);
+        if let Some(state) =
+            restored.state.as_mut().filter(|state| state.status == TaskStatus::Dead)
+        {
+            state.status = TaskStatus::Running;
+            state.failed = false;
+            state.finished_at = None;
+        }
+    }
+
+    /// Allocations that an agent with jobs is to run on, with what is recorded of their tasks.
+    pub fn going_on(&mut self) -> impl Iterator<Item = (&Allocation, &mut Tasks)> {
+        let kept = self.kept();
+        self.allocs.iter_mut().filter_map(move |(id, found)| {
+            let goes_on = kept.contains(id) && !found.over() && found.restored.trouble.is_none();
+            let alloc = found.allocation.as_deref().filter(|_| goes_on)?;
+            Some((alloc, &mut found.restored.tasks))
+        })
+    }
+
+    /// Every run that may have an exit worth reading: one without a process on record was never
+    /// let go.
+    #[must_use]
+    pub fn runs(&self) -> Vec<RunId> {
+        let tasks = self.allocs.values().flat_map(|found| found.restored.tasks.values());
+        let runs = tasks.filter_map(|task| task.local.as_ref()?.run.as_ref());
+        runs.filter(|run| !run.identities.is_empty()).map(|run| run.id.clone()).collect()
+    }
+
+    /// The highest index on record.
+    pub fn index(&self) -> u64 {
+        let jobs = self.jobs.values().map(|record| record.modify_index);
+        let allocs = self.allocs.values().filter_map(|found| found.allocation.as_ref());
+        jobs.chain(allocs.map(|alloc| alloc.modify_index)).max().unwrap_or_default()
+    }
+
+    /// Records of places of jobs or versions that are no more.
+    fn stale_places(&self) -> impl Iterator<Item = Key> {
+        let stale = self.ended.iter().filter(|(block, places)| {
+            self.jobs.get(&block.job).is_none_or(|record| {
+                (record.create_index, record.version) != (places.create_index, places.version)
+            })
+        });
+        stale.map(|(block, _)| Key::EndedPlaces(Box::new(block.clone())))
+    }
+
+    /// What the operator should hear; empty afterwards.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Kept allocations, oldest first, so that each comes after the one whose place it takes.
+    fn kept_allocs(mut self) -> Vec<KeptAlloc> {
+        let kept = self.kept();
+        self.allocs.retain(|id, _| kept.contains(id));
+        let mut allocs: Vec<_> = self
+            .allocs
+            .into_values()
+            .filter_map(|found| Some((found.allocation?, found.restored)))
+            .collect();
+        allocs.sort_by_key(|(alloc, _)| (alloc.create_index, alloc.created_at, alloc.id));
+        allocs
+    }
+}
+
+impl Recorded {
+    /// Put bad records aside, and remove those of places and allocations that are no more; `keep`: but
+    /// for these allocations.
+    ///
+    /// # Errors
+    /// When the state cannot be written.
+    pub async fn tidy(
+        &self,
+        state: &StateStore,
+        keep: &BTreeSet<AllocId>,
+    ) -> Result<(), StateError> {
+        try_join_all(self.bad.iter().map(|key| state.quarantine(key))).await?;
+        let stale: Vec<Key> = self.stale_places().collect();
+        try_join_all(stale.iter().map(|key| state.delete(key))).await?;
+        let half = self.allocs.iter().filter(|(_, records)| records.allocation.is_none());
+        let half = half.filter(|(id, _)| !keep.contains(id)).map(|(id, records)| {
+            let tasks = records.restored.tasks.len();
+            tracing::warn!(alloc = %id, tasks, "allocation without its own record removed");
+            state.destroy_alloc(*id)
+        });
+        try_join_all(half).await.map(drop)
+    }
+
+    /// What is to be taken over, and what owners of allocations need for it. `own`: they are this
+    /// agent's to run.
+    #[must_use]
+    pub fn into_restored(mut self, own: bool) -> (RestoredNode, BTreeMap<AllocId, RestoredAlloc>) {
+        let mut restored = RestoredNode {
+            jobs: self.jobs.values().cloned().collect(),
+            rebuilt: self.rebuilt.iter().cloned().collect(),
+            ended: std::mem::take(&mut self.ended),
+            ledger: self.ledger.take(),
+            own,
+            ..RestoredNode::default()
+        };
+        let mut owners = BTreeMap::new();
+        for (alloc, of_owner) in self.kept_allocs() {
+            let (id, saved) = (alloc.id, of_owner.saved.clone());
+            restored.allocs.push((alloc, saved));
+            owners.insert(id, of_owner);
+        }
+        (restored, owners)
+    }
+}
+
+#[cfg(test)]
+mod tests;

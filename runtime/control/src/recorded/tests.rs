@@ -1,0 +1,122 @@
+//! What is found in a state file, and what becomes of it.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+use super::*;
+use ostler_lifecycle::task::handle::RunRecord;
+use ostler_lifecycle::task::restart::RestartTracker;
+use ostler_model::ids::TaskName;
+use ostler_model::job::JobKind;
+use ostler_model::ports::ProcessIdentity;
+use ostler_model::rng::Rng;
+use ostler_testing::fixtures;
+
+fn is_over(restored: &RestoredAlloc) -> bool {
+    restored.saved.as_ref().is_some_and(|saved| saved.finished)
+}
+
+struct Garbage;
+
+impl serde::Serialize for Garbage {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(0xff)
+    }
+}
+
+fn allocation(seed: u64, job: &str, modify_index: u64) -> Allocation {
+    let task = fixtures::task("t").unwrap();
+    let alloc = fixtures::allocation(JobKind::Service, vec![task], &Rng::seeded(seed)).unwrap();
+    let job = ostler_model::job::Job { id: JobId::new(job).unwrap(), ..(*alloc.job).clone() };
+    Allocation { job: Arc::new(job), modify_index, create_index: modify_index, ..alloc }
+}
+
+async fn put(state: &StateStore, alloc: &Allocation) {
+    state.put(&Key::Alloc(alloc.id), alloc).await.unwrap();
+    let key = Key::TaskState(alloc.id, TaskName::new("t").unwrap());
+    state.put(&key, &TaskState::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn bad_records_are_put_aside_and_halves_removed_and_nothing_else_is_touched() {
+    let state = StateStore::in_memory().unwrap();
+    let good = allocation(1, "kept", 5);
+    put(&state, &good).await;
+    state.put(&Key::Job(good.job.id.clone()), &Garbage).await.unwrap();
+    let half = allocation(2, "half", 5);
+    let task = TaskName::new("t").unwrap();
+    state.put(&Key::TaskState(half.id, task.clone()), &TaskState::default()).await.unwrap();
+    state.put(&Key::TaskLocal(good.id, task), &Garbage).await.unwrap();
+    let mut found = Recorded::read(&state).unwrap();
+    assert_eq!(found.take_notices().len(), 3);
+    assert_eq!(found.kept(), BTreeSet::from([good.id]), "its job is known from it");
+    found.tidy(&state, &BTreeSet::new()).await.unwrap();
+    assert!(state.get::<JobRecord>(&Key::Job(good.job.id.clone())).unwrap().is_none());
+    assert!(state.scan(&Prefix::Alloc(half.id)).unwrap().is_empty());
+    let allocs = found.kept_allocs();
+    let [(alloc, restored)] = &allocs[..] else { panic!("one allocation") };
+    assert_eq!((alloc.id, is_over(restored)), (good.id, false));
+    assert!(restored.trouble.as_ref().is_some_and(|text| text.contains("task t")));
+}
+
+#[tokio::test]
+async fn a_job_whose_record_is_gone_is_known_from_what_an_agent_with_jobs_ran_of_it() {
+    use ostler_model::ports::SupervisorIdentity;
+    let state = StateStore::in_memory().unwrap();
+    let supervisor = SupervisorIdentity { pid: 2, start_ticks: 1 };
+    let (served, embedded) = (allocation(1, "served", 5), allocation(2, "embedded", 6));
+    for (alloc, supervisor) in [(&served, Some(supervisor)), (&embedded, None)] {
+        put(&state, alloc).await;
+        // Of another boot, so that nothing of this machine is touched.
+        let identity = ProcessIdentity {
+            pid: 1,
+            start_ticks: 1,
+            boot_id: "another boot".to_owned(),
+            cgroup: None,
+            supervisor,
+        };
+        let task = TaskName::new("t").unwrap();
+        let id = RunId::new(alloc.id, &task, 7);
+        let run = Some(RunRecord { id, identities: vec![identity], started: None });
+        let tracker = RestartTracker::new(Timestamp::default());
+        let local = LocalState { run, tracker, run_complete: false, delayed_until: None };
+        state.put(&Key::TaskLocal(alloc.id, task), &local).await.unwrap();
+    }
+    let mut found = Recorded::read(&state).unwrap();
+    assert_eq!(found.kept(), BTreeSet::from([served.id]));
+    let said = found.take_notices();
+    assert!(said.len() == 1 && said[0].contains("job served is known from"), "{said:?}");
+}
+
+#[tokio::test]
+async fn only_the_exit_records_of_runs_with_a_process_are_kept() {
+    let state = StateStore::in_memory().unwrap();
+    let process = ProcessIdentity {
+        pid: 1,
+        start_ticks: 1,
+        boot_id: String::new(),
+        cgroup: None,
+        supervisor: None,
+    };
+    let mut ids = Vec::new();
+    for (seed, identities) in [(1, vec![process]), (2, Vec::new())] {
+        let alloc = allocation(seed, "kept", 5);
+        put(&state, &alloc).await;
+        let task = TaskName::new("t").unwrap();
+        let id = RunId::new(alloc.id, &task, 7);
+        let run = Some(RunRecord { id: id.clone(), identities, started: None });
+        let tracker = RestartTracker::new(Timestamp::default());
+        let local = LocalState { run, tracker, run_complete: false, delayed_until: None };
+        state.put(&Key::TaskLocal(alloc.id, task), &local).await.unwrap();
+        ids.push(id);
+    }
+    assert_eq!(Recorded::read(&state).unwrap().runs(), ids[..1]);
+}
+
+#[tokio::test]
+async fn the_ledger_is_what_is_on_disk_and_unknown_where_it_is_not_readable() {
+    let state = StateStore::in_memory().unwrap();
+    assert_eq!(Recorded::read(&state).unwrap().ledger, None, "never written");
+    state.put(&Key::DeviceLedger, &DeviceLedger::default()).await.unwrap();
+    assert_eq!(Recorded::read(&state).unwrap().ledger, Some(DeviceLedger::default()));
+    state.put(&Key::DeviceLedger, &Garbage).await.unwrap();
+    assert_eq!(Recorded::read(&state).unwrap().ledger, None);
+}

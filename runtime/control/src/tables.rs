@@ -1,0 +1,256 @@
+//! Everything the node knows: jobs, allocations, what is assigned to them, and the index that grows with
+//! each visible change. Plain data; [`crate::machine`] changes it.
+//!
+//! The index never goes back, over restarts neither: it starts above every index on record and at
+//! least at the present time in milliseconds. Changes that are not on record (a task's state) would
+//! otherwise be counted a second time with other meanings, and a client that waits for an index
+//! above the last one it saw would sleep through them. With less than a thousand changes a second
+//! on average the time is always ahead; a clock that is set back is caught by the records alone.
+
+mod entry;
+mod garbage;
+mod places;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::admission::Admission;
+use super::ended::Ended;
+use super::held::Holds;
+use super::views::{BlockedPlacement, Stage};
+use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::ids::{AllocId, GroupName, JobId};
+use ostler_model::saved::{EndedPlaces, JobRecord, SavedAllocState};
+use ostler_model::time::Timestamp;
+
+pub use entry::{AllocEntry, AllocReport};
+pub(crate) use entry::{Ownership, Removal};
+
+/// A job.
+#[derive(Clone, Debug)]
+pub struct JobEntry {
+    /// The newest version.
+    pub record: Arc<JobRecord>,
+    /// Places that wait to be filled.
+    pub blocked: Vec<BlockedPlacement>,
+    /// Places that have ended, perhaps of an older version.
+    pub ended: Ended,
+}
+
+impl JobEntry {
+    /// Places of this version that have ended.
+    pub(crate) fn ended(&self, record: &JobRecord) -> Option<&Ended> {
+        Some(&self.ended).filter(|ended| ended.is_of(record))
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Tables {
+    /// Registered jobs.
+    pub(crate) jobs: BTreeMap<JobId, JobEntry>,
+    allocs: BTreeMap<AllocId, AllocEntry>,
+    by_job: BTreeMap<JobId, BTreeSet<AllocId>>,
+    /// What of the node is assigned to whom.
+    pub(crate) admission: Admission,
+    /// Runs that live and that nobody owns, and what waits for their ends.
+    pub(crate) holds: Holds,
+    /// How far the agent is.
+    pub(crate) stage: Stage,
+    index: u64,
+}
+
+impl Tables {
+    /// Empty. `recorded`: the highest index on record.
+    #[must_use]
+    pub fn new(recorded: u64, now: Timestamp, holds: Holds) -> Self {
+        let millis = now.nanos() / 1_000_000;
+        Self {
+            jobs: BTreeMap::new(),
+            allocs: BTreeMap::new(),
+            by_job: BTreeMap::new(),
+            admission: Admission::default(),
+            holds,
+            stage: Stage::Starting,
+            index: recorded.saturating_add(1).max(millis),
+        }
+    }
+
+    /// The index of the last visible change.
+    #[must_use]
+    pub const fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// How far the agent is.
+    #[must_use]
+    pub const fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// What of the node is assigned to whom.
+    #[must_use]
+    pub const fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
+    /// Runs that live and that nobody owns.
+    #[must_use]
+    pub const fn holds(&self) -> &Holds {
+        &self.holds
+    }
+
+    /// Every job, by id.
+    pub fn jobs(&self) -> impl Iterator<Item = (&JobId, &JobEntry)> {
+        self.jobs.iter()
+    }
+
+    /// A job by its id.
+    #[must_use]
+    pub fn job(&self, id: &JobId) -> Option<&JobEntry> {
+        self.jobs.get(id)
+    }
+
+    /// The index of a change that is visible from now on.
+    pub(crate) const fn next_index(&mut self) -> u64 {
+        self.index = self.index.saturating_add(1);
+        self.index
+    }
+
+    /// Enter a job, or its next version.
+    pub(crate) fn put_job(&mut self, record: Arc<JobRecord>) {
+        let id = record.job.id.clone();
+        let new = || JobEntry {
+            record: Arc::clone(&record),
+            blocked: Vec::new(),
+            ended: Ended::default(),
+        };
+        self.jobs.entry(id).or_insert_with(new).record = Arc::clone(&record);
+    }
+
+    /// Enter places that an earlier agent found ended, of the job's present version.
+    pub(crate) fn restore_ended(&mut self, job: &JobId, group: &GroupName, places: EndedPlaces) {
+        let Some(entry) = self.jobs.get_mut(job) else { return };
+        let record = &entry.record;
+        if (places.create_index, places.version) == (record.create_index, record.version) {
+            entry.ended.enter(record, group, places.places);
+        }
+    }
+
+    /// These places of a job wait. A visible change when they differ from those before.
+    pub(crate) fn block(&mut self, job: &JobId, blocked: Vec<BlockedPlacement>) {
+        let Some(entry) = self.jobs.get_mut(job) else { return };
+        if entry.blocked != blocked {
+            entry.blocked = blocked;
+            self.next_index();
+        }
+    }
+
+    /// Jobs with places that wait.
+    pub(crate) fn blocked(&self) -> Vec<JobId> {
+        let waiting = self.jobs.iter().filter(|(_, entry)| !entry.blocked.is_empty());
+        waiting.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Every allocation of a job.
+    pub(crate) fn ids_of(&self, job: &JobId) -> Vec<AllocId> {
+        self.by_job.get(job).into_iter().flatten().copied().collect()
+    }
+
+    /// Every allocation.
+    #[must_use]
+    pub fn ids(&self) -> Vec<AllocId> {
+        self.allocs.keys().copied().collect()
+    }
+
+    /// How many allocations there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.allocs.len()
+    }
+
+    /// An allocation by its id.
+    #[must_use]
+    pub fn alloc(&self, id: AllocId) -> Option<&AllocEntry> {
+        self.allocs.get(&id)
+    }
+
+    pub(crate) fn alloc_mut(&mut self, id: AllocId) -> Option<&mut AllocEntry> {
+        self.allocs.get_mut(&id)
+    }
+
+    /// Allocations that may run something and are not told to stop.
+    pub(crate) fn live(&self) -> Vec<Arc<Allocation>> {
+        let live = self.allocs.values().filter(|entry| {
+            !entry.over
+                && entry.allocation.desired == DesiredStatus::Run
+                && !entry.client_status().terminal()
+        });
+        live.map(|entry| Arc::clone(&entry.allocation)).collect()
+    }
+
+    /// Allocations of a job, whatever their version.
+    pub fn allocs_of(&self, job: &JobId) -> impl Iterator<Item = &AllocEntry> {
+        let ids = self.by_job.get(job).into_iter().flatten();
+        ids.filter_map(|id| self.allocs.get(id))
+    }
+
+    /// Enter an allocation, or a newer copy of a known one; what is known beside the copy stays.
+    pub(crate) fn put_alloc(
+        &mut self,
+        allocation: Arc<Allocation>,
+        registered: bool,
+        now: Timestamp,
+    ) {
+        let (id, index) = (allocation.id, allocation.modify_index);
+        self.by_job.entry(allocation.job.id.clone()).or_default().insert(id);
+        let new = || AllocEntry::new(Arc::clone(&allocation), registered, now);
+        let entry = self.allocs.entry(id).or_insert_with(new);
+        entry.allocation = allocation;
+        entry.modify_index = index.max(entry.modify_index);
+        entry.modify_time = now;
+    }
+
+    /// Enter an allocation of an earlier agent.
+    pub(crate) fn restore_alloc(
+        &mut self,
+        allocation: &Arc<Allocation>,
+        registered: bool,
+        saved: Option<&SavedAllocState>,
+        now: Timestamp,
+    ) {
+        self.put_alloc(Arc::clone(allocation), registered, now);
+        if let Some(entry) = self.allocs.get_mut(&allocation.id)
+            && let Some(saved) = saved.filter(|saved| saved.finished)
+        {
+            entry.over = true;
+            entry.ended = Some(saved.client_status);
+        }
+    }
+
+    /// An allocation's state or phase changed, which is visible from now on.
+    pub(crate) fn touch(&mut self, id: AllocId, now: Timestamp) {
+        let index = self.index.saturating_add(1);
+        let Some(entry) = self.allocs.get_mut(&id) else { return };
+        (entry.modify_index, entry.modify_time) = (index, now);
+        self.index = index;
+    }
+
+    /// Forget an allocation.
+    pub(crate) fn remove_alloc(&mut self, id: AllocId) -> Option<AllocEntry> {
+        let entry = self.allocs.remove(&id)?;
+        let job = &entry.allocation.job.id;
+        if let Some(ids) = self.by_job.get_mut(job) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_job.remove(job);
+            }
+        }
+        self.next_index();
+        Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests;

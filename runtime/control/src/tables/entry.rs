@@ -1,0 +1,136 @@
+//! What is known of one allocation.
+
+use std::sync::Arc;
+
+use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
+use ostler_model::ids::AllocId;
+use ostler_model::saved::EndedPlace;
+use ostler_model::task::TaskStatus;
+use ostler_model::time::Timestamp;
+
+/// What its owner says of an allocation, as far as the node decides by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AllocReport {
+    /// What became of it.
+    pub status: ClientStatus,
+    /// Some task of it was started.
+    pub started: bool,
+    /// Restarts of all its tasks together.
+    pub restarts: u64,
+    /// When the last of its tasks ended.
+    pub ended_at: Option<Timestamp>,
+    /// Nothing of it runs or will run, and that is durable.
+    pub over: bool,
+}
+
+impl AllocReport {
+    /// Read off a state. `over`: see the field.
+    #[must_use]
+    pub fn of(state: &AllocState, over: bool) -> Self {
+        let tasks = || state.tasks.values();
+        Self {
+            status: state.client_status,
+            started: tasks()
+                .any(|task| task.started_at.is_some() || task.status == TaskStatus::Running),
+            restarts: tasks().fold(0_u64, |sum, task| sum.saturating_add(task.restarts)),
+            ended_at: tasks().filter_map(|task| task.finished_at).max(),
+            over,
+        }
+    }
+}
+
+/// Who runs an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ownership {
+    /// Nobody: a run of it, or in its place, lives and is not owned.
+    Withheld,
+    /// Its owner is about to be made, and knows the copy with this index then.
+    Making { told: u64 },
+    /// It has one.
+    Made,
+}
+
+/// How far the removal of an allocation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// Nobody asked for it.
+    No,
+    /// It waits for its turn or is under way.
+    Begun,
+}
+
+/// An allocation.
+#[derive(Clone, Debug)]
+pub struct AllocEntry {
+    /// The newest copy of what was asked.
+    pub allocation: Arc<Allocation>,
+    /// It belongs to a registered job, which replaces and stops it.
+    pub registered: bool,
+    /// Tasks dead, post-run hooks done.
+    pub over: bool,
+    pub(crate) owner: Ownership,
+    pub(crate) removal: Removal,
+    /// Its owner is to leave delays out when it hears of the stop.
+    pub(crate) skip_shutdown_delay: bool,
+    pub(crate) report: AllocReport,
+    /// How an allocation of an earlier agent had ended.
+    pub(crate) ended: Option<ClientStatus>,
+    /// Index of the last visible change.
+    pub modify_index: u64,
+    /// When that was.
+    pub modify_time: Timestamp,
+}
+
+impl AllocEntry {
+    pub(super) fn new(allocation: Arc<Allocation>, registered: bool, now: Timestamp) -> Self {
+        Self {
+            registered,
+            over: false,
+            owner: Ownership::Withheld,
+            removal: Removal::No,
+            skip_shutdown_delay: false,
+            report: AllocReport::default(),
+            ended: None,
+            modify_index: allocation.modify_index,
+            modify_time: now,
+            allocation,
+        }
+    }
+
+    /// What its owner said last; pending before it has one.
+    #[must_use]
+    pub fn client_status(&self) -> ClientStatus {
+        self.ended.unwrap_or(self.report.status)
+    }
+
+    /// How an allocation of an earlier agent had ended.
+    #[must_use]
+    pub const fn ended_before(&self) -> Option<ClientStatus> {
+        self.ended
+    }
+
+    /// Some task of it was started.
+    pub(crate) const fn started(&self) -> bool {
+        self.report.started
+    }
+
+    /// Of two allocations of one place the later is above the other.
+    pub(crate) fn age(&self) -> (u64, AllocId) {
+        (self.allocation.create_index, self.allocation.id)
+    }
+
+    /// What is to be remembered of it when it is over and goes.
+    pub(crate) fn ended_place(&self) -> EndedPlace {
+        EndedPlace {
+            alloc: self.allocation.id,
+            status: self.client_status(),
+            restarts: self.report.restarts,
+            ended_at: self.ended_at(),
+        }
+    }
+
+    /// When its last task ended; when it was placed if none did.
+    pub(crate) fn ended_at(&self) -> Timestamp {
+        self.report.ended_at.unwrap_or(self.allocation.created_at)
+    }
+}

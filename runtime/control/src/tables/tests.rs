@@ -1,0 +1,89 @@
+//! Who may be collected, and when.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+use crate::admission::Refusal;
+use crate::held::Holds;
+use ostler_model::job::JobKind;
+use ostler_model::rng::Rng;
+use ostler_testing::fixtures;
+
+fn allocation(seed: u64, previous: Option<AllocId>, desired: DesiredStatus) -> Arc<Allocation> {
+    let task = fixtures::task("t").unwrap();
+    let alloc = fixtures::allocation(JobKind::Service, vec![task], &Rng::seeded(seed)).unwrap();
+    Arc::new(Allocation { previous, desired, create_index: seed, modify_index: seed, ..alloc })
+}
+
+fn tables() -> Tables {
+    Tables::new(0, Timestamp::default(), Holds::default())
+}
+
+/// Over, as an earlier agent left it; no task of it ever started.
+fn enter_over(tables: &mut Tables, alloc: &Arc<Allocation>) {
+    let saved = SavedAllocState { finished: true, ..SavedAllocState::default() };
+    tables.restore_alloc(alloc, true, Some(&saved), Timestamp::default());
+}
+
+fn record(alloc: &Allocation) -> Arc<JobRecord> {
+    Arc::new(fixtures::job_record(alloc))
+}
+
+fn garbage(tables: &Tables) -> Vec<AllocId> {
+    let mut ids: Vec<_> = tables.garbage().into_iter().map(|candidate| candidate.id).collect();
+    ids.sort_unstable();
+    ids
+}
+
+#[test]
+fn the_data_of_a_whole_line_is_kept_while_its_last_one_waits() {
+    let mut tables = tables();
+    let first = allocation(1, None, DesiredStatus::Stop);
+    let second = allocation(2, Some(first.id), DesiredStatus::Stop);
+    let third = allocation(3, Some(second.id), DesiredStatus::Run);
+    enter_over(&mut tables, &first);
+    enter_over(&mut tables, &second);
+    let mut both = vec![first.id, second.id];
+    both.sort_unstable();
+    assert_eq!(garbage(&tables), both);
+    tables.put_alloc(Arc::clone(&third), true, Timestamp::default());
+    assert_eq!(garbage(&tables), []);
+    // One that is told to stop before it started takes nothing.
+    let stopped = Arc::new(Allocation { desired: DesiredStatus::Stop, ..(*third).clone() });
+    tables.put_alloc(stopped, true, Timestamp::default());
+    assert_eq!(garbage(&tables), both);
+}
+
+#[test]
+fn the_data_for_a_place_that_waits_to_be_filled_is_kept() {
+    let mut tables = tables();
+    let first = allocation(1, None, DesiredStatus::Stop);
+    enter_over(&mut tables, &first);
+    tables.put_job(record(&first));
+    assert_eq!(garbage(&tables), [first.id]);
+    let (group, previous) = (first.group.clone(), Some(first.id));
+    let (job, node) = (first.job.id.clone(), "box".to_owned());
+    let refusal = Refusal { job, node, groups: Vec::new(), attempts: Vec::new() };
+    let refusal = Arc::new(refusal);
+    let blocked = BlockedPlacement { group, index: 0, previous, soon: false, refusal };
+    tables.block(&first.job.id, vec![blocked]);
+    assert_eq!(garbage(&tables), []);
+}
+
+#[test]
+fn what_is_over_of_a_job_that_is_gone_is_given_out_once() {
+    let mut tables = tables();
+    let allocs: Vec<_> = (1..=3).map(|n| allocation(n, None, DesiredStatus::Stop)).collect();
+    for alloc in &allocs[..2] {
+        enter_over(&mut tables, alloc);
+    }
+    tables.put_alloc(Arc::clone(&allocs[2]), true, Timestamp::default());
+    tables.put_job(record(&allocs[0]));
+    let all = tables.ids();
+    assert_eq!(tables.ids_of(&allocs[0].job.id), all);
+    assert_eq!(tables.take_purged(&all), [], "its job is there");
+    tables.jobs.clear();
+    assert_eq!(tables.take_purged(&all).len(), 2, "the third is not over");
+    assert_eq!(tables.take_purged(&all), [], "their removal is under way");
+    tables.alloc_mut(allocs[2].id).unwrap().over = true;
+    assert_eq!(tables.take_purged(&all), [allocs[2].id]);
+}

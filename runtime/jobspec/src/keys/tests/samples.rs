@@ -1,0 +1,183 @@
+//! Every key of the descriptions is put into a file: once as it should be, once as it should not.
+
+use std::path::Path;
+
+use serde_json::{Map, Value as Json, json};
+
+use super::super::{Bounds, Field, Keys as _, Schema, Shape};
+use super::{AgentKeys, JobKeys, TrustFileKeys};
+use crate::{Syntax, nomad_json, parse, parse_agent_config, parse_trust_file};
+
+/// What stands at a key of a job so that all of them together are a job that can be used.
+fn sample(schema: &'static Schema, field: &'static Field) -> Json {
+    match (schema.what, field.json) {
+        ("a job", "ID") => json!("j"),
+        ("a job", "Region") => json!("global"),
+        ("a job", "Namespace") => json!("default"),
+        // A main task cannot have a lifecycle, and no other one can lead.
+        ("a group", "Tasks") => {
+            let Shape::Block { schema: task, .. } = field.shape else { panic!() };
+            let (mut main, mut side) = (block(task, "main"), block(task, "side"));
+            main.remove("Lifecycle");
+            side.remove("Leader");
+            json!([main, side])
+        }
+        ("a network", "Mode") => json!("host"),
+        ("a network", "DynamicPorts") => json!([{"Label": "q", "To": 7}]),
+        ("a service", "Provider") => json!("nomad"),
+        ("a service" | "a check", "PortLabel") => json!("x"),
+        ("a check", "Path") => json!("/x"),
+        ("a check", "Method") => json!("PUT"),
+        ("a check", "Interval") => json!(9_000_000_000_u64),
+        (_, "Operand") => json!("regexp"),
+        (_, "KillSignal") => json!("SIGINT"),
+        (_, "HealthyDeadline") => json!(9_000_000_000_u64),
+        (_, "Stagger") => json!(30_000_000_000_u64),
+        (_, "ProgressDeadline") => json!(600_000_000_000_u64),
+        (_, "MaxParallel") => json!(0),
+        _ => of_shape(field),
+    }
+}
+
+fn of_shape(field: &'static Field) -> Json {
+    match (field.shape, field.bounds) {
+        (Shape::Text, _) => json!("x"),
+        (Shape::Word(words), _) => json!(words[0]),
+        (Shape::Integer, Bounds::Whole(least, most) | Bounds::NotZero(least, most)) => {
+            json!(1.clamp(least, most))
+        }
+        (Shape::Bool, _) => json!(true),
+        (Shape::Duration, _) => json!(7_000_000_000_u64),
+        (Shape::TextList, _) => json!(["x", "y"]),
+        (Shape::TextMap, _) => json!({"NAME": "text"}),
+        (Shape::Free, _) => json!({"a": [1, {"b": null}]}),
+        (Shape::Block { schema, many: true }, _) => json!([block(schema, "x")]),
+        (Shape::Block { schema, many: false }, _) => Json::Object(block(schema, "x")),
+        _ => panic!("no sample of {}", field.json),
+    }
+}
+
+fn is_supported(field: &Field) -> bool {
+    !matches!(field.shape, Shape::Unsupported { .. } | Shape::Served)
+}
+
+/// A block with all its keys.
+fn block(schema: &'static Schema, label: &str) -> Map<String, Json> {
+    let written = |field: &&Field| {
+        let elsewhere = (schema.what, field.json) == ("a service", "TaskName");
+        let read_only = matches!(field.bounds, Bounds::Unwritten);
+        is_supported(field) && !field.json.is_empty() && !read_only && !elsewhere
+    };
+    let label = schema.label.map(|member| (member.to_owned(), json!(label)));
+    let fields = schema.fields.iter().filter(written);
+    label
+        .into_iter()
+        .chain(fields.map(|field| (field.json.to_owned(), sample(schema, field))))
+        .collect()
+}
+
+/// What of `given` does not stand in `written`, by path.
+fn missing(path: &str, given: &Json, written: &Json) -> Vec<String> {
+    match (given, written) {
+        (Json::Object(given), Json::Object(written)) => given
+            .iter()
+            .flat_map(|(name, value)| missing(&format!("{path}.{name}"), value, &written[name]))
+            .collect(),
+        (Json::Array(given), Json::Array(written)) if given.len() == written.len() => {
+            let pairs = given.iter().zip(written);
+            pairs.flat_map(|(given, written)| missing(path, given, written)).collect()
+        }
+        (given, written) if given == written => Vec::new(),
+        _ => vec![format!("{path}: {given} is written as {written}")],
+    }
+}
+
+#[test]
+fn every_key_of_a_job_is_read_and_written_as_it_was() {
+    let given = Json::Object(block(JobKeys::SCHEMA, ""));
+    let text = given.to_string();
+    let job = parse(text.as_bytes(), Path::new("-"), Some(Syntax::Json));
+    let job = job.unwrap_or_else(|found| panic!("{}", found.render(&text, false)));
+    let written = nomad_json(&job);
+    // What groups and tasks took over from these stands there.
+    let inherited = [".Update.", ".TaskGroups.Migrate.", ".TaskGroups.RestartPolicy."];
+    let mut lost = missing("", &given, &written);
+    lost.retain(|key| !inherited.iter().any(|block| key.starts_with(block)));
+    assert_eq!(lost, Vec::<String>::new());
+    let again = parse(written.to_string().as_bytes(), Path::new("-"), Some(Syntax::Json)).unwrap();
+    assert_eq!(again, job);
+}
+
+/// Something that no key takes, in its place.
+fn wrong(field: &Field) -> (Json, &'static str) {
+    match field.shape {
+        Shape::Unsupported { .. } => (json!("no such value"), "[[]]"),
+        _ => (json!([[1], {"a": 1}, [{}]]), "[[1], { a = 1 }, [{}]]"),
+    }
+}
+
+/// What is done with each key: its block, itself, its name, and what makes a file of a value.
+type Check<'a> = &'a dyn Fn(&'static Schema, &'static Field, &str, &dyn Fn(&str) -> String);
+
+/// Every block that can be reached, with a file that has nothing else around `key = value`.
+fn each_key(root: &'static Schema, syntax: Syntax, open: &str, close: &str, check: Check<'_>) {
+    for field in root.fields.iter().filter(|field| !field.name(syntax).is_empty()) {
+        let name = field.name(syntax);
+        check(root, field, name, &|value| match syntax {
+            Syntax::Hcl => format!("{open}\n{name} = {value}\n{close}"),
+            Syntax::Json => format!("{open}\"{name}\": {value}{close}"),
+        });
+        if let Shape::Block { schema, many } = field.shape {
+            let (open, close) = match (syntax, many, schema.label) {
+                (Syntax::Hcl, _, None) => (format!("{open}\n{name} {{"), format!("}}\n{close}")),
+                (Syntax::Hcl, _, Some(_)) => {
+                    (format!("{open}\n{name} \"x\" {{"), format!("}}\n{close}"))
+                }
+                (Syntax::Json, false, _) => (format!("{open}\"{name}\":{{"), format!("}}{close}")),
+                (Syntax::Json, true, None) => {
+                    (format!("{open}\"{name}\":[{{"), format!("}}]{close}"))
+                }
+                (Syntax::Json, true, Some(label)) => {
+                    (format!("{open}\"{name}\":[{{\"{label}\":\"x\","), format!("}}]{close}"))
+                }
+            };
+            each_key(schema, syntax, &open, &close, check);
+        }
+    }
+}
+
+/// A value that no key takes is refused at every key, under the name of the key.
+fn refuses(root: &'static Schema, syntax: Syntax, read: &dyn Fn(&str) -> String) {
+    let (open, close) = match (root.what, syntax) {
+        ("a job", Syntax::Hcl) => ("job \"j\" {", "}"),
+        (_, Syntax::Hcl) => ("", ""),
+        (_, Syntax::Json) => ("{\"Job\": {", "}}"),
+    };
+    each_key(root, syntax, open, close, &|schema, field, name, file| {
+        let (json, hcl) = wrong(field);
+        let text = file(&if syntax == Syntax::Json { json.to_string() } else { hcl.to_owned() });
+        let found = read(&text);
+        let named = found.lines().any(|line| line.contains(&format!(": {name} ")));
+        let served = matches!(field.shape, Shape::Served);
+        assert_eq!(named, !served, "{}: {name}\n{text}\n{found}", schema.what);
+    });
+}
+
+#[test]
+fn every_key_of_a_job_is_refused_by_its_name_when_its_value_is_wrong() {
+    for syntax in [Syntax::Hcl, Syntax::Json] {
+        refuses(JobKeys::SCHEMA, syntax, &|text| {
+            parse(text.as_bytes(), Path::new("-"), Some(syntax)).unwrap_err().to_string()
+        });
+    }
+}
+
+#[test]
+fn every_key_of_the_agent_is_refused_by_its_name_when_its_value_is_wrong() {
+    refuses(AgentKeys::SCHEMA, Syntax::Hcl, &|text| {
+        parse_agent_config(text.as_bytes(), Path::new("-")).unwrap_err().to_string()
+    });
+    refuses(TrustFileKeys::SCHEMA, Syntax::Hcl, &|text| {
+        parse_trust_file(text.as_bytes(), Path::new("-")).unwrap_err().to_string()
+    });
+}

@@ -1,0 +1,35 @@
+//! The node: garbage collection, changes that wait.
+
+use std::time::Duration;
+
+/// Default of `gc.interval`.
+pub const GC_INTERVAL_DEFAULT: Duration = Duration::from_secs(60);
+/// Shortest interval honoured: each look asks the file system.
+pub const GC_INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// Default of `gc.disk_usage_threshold`, percent.
+pub const GC_DISK_PERCENT_DEFAULT: u8 = 80;
+/// Default of `gc.inode_usage_threshold`, percent.
+pub const GC_INODE_PERCENT_DEFAULT: u8 = 70;
+/// Default of `gc.max_allocs`.
+pub const GC_MAX_ALLOCS_DEFAULT: u32 = 50;
+/// Default of `gc.parallel_destroys`.
+pub const GC_PARALLEL_DEFAULT: u32 = 2;
+/// Longest that an allocation which cannot be removed is left alone, in intervals.
+pub const GC_BACKOFF_TICKS_MAX: u64 = 64;
+/// Longest wait for one removal: hooks of [`super::HOOK_WALL_MAX`] and a directory of some million files.
+pub const GC_DESTROY_WALL_MAX: Duration = Duration::from_secs(300);
+/// Longest wait for the file system to say how full it is, what it has to write included.
+pub const GC_MEASURE_WALL_MAX: Duration = Duration::from_secs(60);
+/// Longest wait of a request to collect for allocations that are on their way to be over: most tasks
+/// end at once when they are told to, and whoever asks waits.
+pub const GC_ENDING_WALL_MAX: Duration = Duration::from_secs(5);
+/// Allocations of one purged job that are removed at the same time: more only wait for the same disk.
+pub const PURGE_PARALLEL: usize = 8;
+/// Requests to collect allocations that are kept while others are carried out. One that comes beyond is
+/// refused.
+pub const COLLECT_REQUESTS_MAX: usize = 16;
+/// Requests and events that wait for the owner of the node: who sends more waits.
+pub const CONTROL_QUEUE_MAX: usize = 256;
+/// Changes of jobs that wait until an earlier one of the same job has ended. One that comes beyond is
+/// refused: the disk is slow or full then, and nobody waits that long.
+pub const CHANGES_WAITING_MAX: usize = 1_024;

@@ -1,0 +1,82 @@
+//! The host's interfaces in a linker, behind the trace.
+
+use wasmtime::component::{HasData, Linker, ResourceTable};
+use wasmtime_wasi::WasiView as _;
+use wasmtime_wasi::cli::{WasiCliCtxView, WasiCliView as _};
+use wasmtime_wasi::clocks::{WasiClocksCtxView, WasiClocksView as _};
+use wasmtime_wasi::p2::bindings::{cli, clocks, filesystem, random, sockets};
+use wasmtime_wasi::random::WasiRandomCtx;
+use wasmtime_wasi::sockets::{WasiSocketsCtxView, WasiSocketsView as _};
+use wasmtime_wasi_io::bindings::wasi::io;
+
+use crate::bindings::since_0_1::driver_world::DriverPlugin;
+use crate::host::CallState;
+use crate::host::guest_files::host::Files;
+use crate::host::guest_files::{HasGuestFiles as _, count_sockets};
+
+/// The state of a call whose host functions pass the trace.
+pub struct Traced<'a>(pub(super) &'a mut CallState);
+
+struct HasTraced;
+
+impl HasData for HasTraced {
+    type Data<'a> = Traced<'a>;
+}
+
+impl Traced<'_> {
+    pub(super) fn own(&mut self) -> &mut CallState {
+        self.0
+    }
+
+    pub(super) fn table(&mut self) -> &mut ResourceTable {
+        self.0.ctx().table
+    }
+
+    pub(super) fn files(&mut self) -> Files<'_> {
+        self.0.files()
+    }
+
+    pub(super) fn clocks(&mut self) -> WasiClocksCtxView<'_> {
+        self.0.clocks()
+    }
+
+    pub(super) fn cli(&mut self) -> WasiCliCtxView<'_> {
+        self.0.cli()
+    }
+
+    pub(super) fn sockets(&mut self) -> WasiSocketsCtxView<'_> {
+        self.0.sockets()
+    }
+
+    pub(super) fn random(&mut self) -> &mut WasiRandomCtx {
+        self.0.ctx().ctx.random()
+    }
+}
+
+fn traced(state: &mut CallState) -> Traced<'_> {
+    Traced(state)
+}
+
+/// Link every host interface and the harmless part of WASI.
+///
+/// # Errors
+/// When an interface is linked twice: a mistake in this agent.
+pub fn link(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
+    wasmtime_wasi::p2::add_to_linker_async(linker)?;
+    linker.allow_shadowing(true);
+    io::error::add_to_linker::<_, HasTraced>(linker, traced)?;
+    io::poll::add_to_linker::<_, HasTraced>(linker, traced)?;
+    io::streams::add_to_linker::<_, HasTraced>(linker, traced)?;
+    filesystem::types::add_to_linker::<_, HasTraced>(linker, traced)?;
+    filesystem::preopens::add_to_linker::<_, HasTraced>(linker, traced)?;
+    clocks::wall_clock::add_to_linker::<_, HasTraced>(linker, traced)?;
+    clocks::monotonic_clock::add_to_linker::<_, HasTraced>(linker, traced)?;
+    random::random::add_to_linker::<_, HasTraced>(linker, traced)?;
+    random::insecure::add_to_linker::<_, HasTraced>(linker, traced)?;
+    random::insecure_seed::add_to_linker::<_, HasTraced>(linker, traced)?;
+    cli::environment::add_to_linker::<_, HasTraced>(linker, traced)?;
+    sockets::tcp_create_socket::add_to_linker::<_, HasTraced>(linker, traced)?;
+    linker.allow_shadowing(false);
+    count_sockets(linker, true)?;
+    DriverPlugin::add_to_linker::<_, HasTraced>(linker, traced)
+}

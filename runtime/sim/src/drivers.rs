@@ -1,0 +1,367 @@
+//! The one driver of the world, and its processes, as an agent sees them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::plan::{Ending, Mode, Start};
+use crate::world::{Inner, Run, World};
+use ostler_lifecycle::task::handle::LocalState;
+use ostler_model::clock;
+use ostler_model::ids::{PluginName, RunId};
+use ostler_model::json::JsonObject;
+use ostler_model::ports::{
+    Adoption, BoxFuture, Capabilities, Diagnostic, Driver, Drivers, FsIsolation, Inspected,
+    PluginCallError, ProcessIdentity, Started, SupervisorIdentity, TaskConfig, TaskContext,
+    Workloads,
+};
+use ostler_model::task::{DriverHandle, ExitResult, RawExit, Workload};
+use ostler_state::Key;
+
+/// The name of the driver.
+pub(crate) const DRIVER: &str = "sim";
+
+impl Drivers for World {
+    fn dispense(&self, name: &PluginName) -> Result<Arc<dyn Driver>, PluginCallError> {
+        if self.lock().driver == Mode::Lies {
+            let (name, reason) = (name.to_string(), "it says that it is not".to_owned());
+            return Err(PluginCallError::NotReady { name, reason });
+        }
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl World {
+    async fn start_one(
+        &self,
+        context: Arc<TaskContext>,
+        config: TaskConfig,
+    ) -> Result<Started, PluginCallError> {
+        let run = config.run_id.clone();
+        self.pass(&format!("start {run} of {}.{}", context.alloc_id.short(), context.task)).await;
+        self.fault(|inner| inner.driver).await?;
+        let script = self.script(&config, &context);
+        if let Start::Late(after) = script.start {
+            clock::sleep(after).await;
+        }
+        match &script.start {
+            Start::Works | Start::Late(_) => {}
+            Start::Fails => return Err(PluginCallError::Recoverable("flaky".to_owned())),
+            Start::Broken => return Err(PluginCallError::Fatal("broken".to_owned())),
+            Start::Hangs => std::future::pending().await,
+        }
+        let wasm = script.wasm;
+        self.lock().spawn(&context, &config, script);
+        if !wasm {
+            let pid = u32::try_from(self.lock().runs.len()).unwrap_or(u32::MAX);
+            let supervisor = Some(SupervisorIdentity { pid, start_ticks: 1 });
+            let boot_id = "sim".to_owned();
+            let identity =
+                ProcessIdentity { pid, start_ticks: 2, boot_id, cgroup: None, supervisor };
+            (context.record_identity)(identity).await.map_err(PluginCallError::Recoverable)?;
+        }
+        let handle = DriverHandle {
+            plugin: DRIVER.to_owned(),
+            version: 1,
+            data: run.as_str().as_bytes().to_vec(),
+        };
+        Ok(Started { handle, workload: workload(wasm) })
+    }
+
+    /// What this start does, and whether its intent is durable.
+    fn script(&self, config: &TaskConfig, context: &TaskContext) -> crate::plan::Script {
+        let mut inner = self.lock();
+        let key = Key::TaskLocal(context.alloc_id, context.task.clone());
+        let local = inner.store.as_ref().map(|store| store.get::<LocalState>(&key));
+        let intent = match &local {
+            Some(Ok(Some(local))) => local.run.as_ref().map(|run| run.id.clone()),
+            _ => None,
+        };
+        if intent.as_ref() != Some(&config.run_id) {
+            let run = &config.run_id;
+            inner.break_with(format!(
+                "run {run} is started and its intent is not durable: {local:?}"
+            ));
+        }
+        match inner.settled {
+            true => crate::plan::Script::steady(),
+            false => crate::plan::Script::random(&inner.rng),
+        }
+    }
+}
+
+impl Inner {
+    fn spawn(&mut self, context: &TaskContext, config: &TaskConfig, script: crate::plan::Script) {
+        let id = &config.run_id;
+        self.end_due();
+        let place = format!("{}.{}.{}", context.job_id, context.group, context.task);
+        let twin = self.runs.iter().find(|(_, run)| {
+            run.lives() && run.alloc == context.alloc_id && run.task == context.task
+        });
+        if let Some((other, _)) = twin {
+            let text = format!("run {id} of {place} is started while run {other} of it lives");
+            self.break_with(text);
+        }
+        if self.runs.contains_key(id) {
+            self.break_with(format!("run {id} is started twice"));
+        }
+        let given = config.env.iter().filter(|(name, _)| name.starts_with("SIM_"));
+        let devices: Vec<String> = given.map(|(_, id)| id.clone()).collect();
+        let shared = self.runs.iter().find(|(_, run)| {
+            run.lives() && run.devices.iter().any(|device| devices.contains(device))
+        });
+        if let Some((other, _)) = shared {
+            let text = format!("run {id} of {place} has a device of run {other}, which lives");
+            self.break_with(text);
+        }
+        let ends_at = match (script.wasm, script.runs_for) {
+            (true, Some(after)) => Some(self.time().saturating_add(after)),
+            _ => None,
+        };
+        let held = !script.wasm;
+        let run = Run {
+            alloc: context.alloc_id,
+            task: context.task.clone(),
+            devices,
+            held,
+            ran: !held,
+            script,
+            ends_at,
+            exit: None,
+            changed: watch::Sender::new(0),
+        };
+        self.runs.insert(id.clone(), run);
+    }
+}
+
+fn workload(wasm: bool) -> Workload {
+    if wasm { Workload::WasmTask("w".to_owned()) } else { Workload::Process("p".to_owned()) }
+}
+
+impl Driver for World {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { send_signals: true, exec: false, fs_isolation: FsIsolation::None }
+    }
+
+    fn starts_held(&self) -> bool {
+        true
+    }
+
+    fn validate(&self, _config: &JsonObject) -> Vec<Diagnostic> {
+        Vec::new()
+    }
+
+    fn start(
+        &self,
+        context: Arc<TaskContext>,
+        config: TaskConfig,
+    ) -> BoxFuture<'_, Result<Started, PluginCallError>> {
+        Box::pin(async move {
+            let run = config.run_id.clone();
+            let started = self.start_one(context, config).await;
+            if started.is_err() {
+                // The host has killed whatever the call spawned.
+                self.lock().end(&run, RawExit { signal: Some(9), ..RawExit::default() });
+            }
+            started
+        })
+    }
+
+    fn recover(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+    ) -> BoxFuture<'_, Result<Started, PluginCallError>> {
+        Box::pin(async move {
+            self.pass("recover").await;
+            self.fault(|inner| inner.driver).await?;
+            let inner = self.lock();
+            let known = inner.runs.get(&context.run_id);
+            let run = known.ok_or_else(|| PluginCallError::NotFound(context.run_id.to_string()))?;
+            Ok(Started { handle, workload: workload(run.script.wasm) })
+        })
+    }
+
+    fn exited(
+        &self,
+        _context: Arc<TaskContext>,
+        _handle: DriverHandle,
+        exit: RawExit,
+    ) -> BoxFuture<'_, Result<ExitResult, PluginCallError>> {
+        Box::pin(async move {
+            self.pass("exited").await;
+            self.fault(|inner| inner.driver).await?;
+            Ok(ExitResult {
+                exit_code: exit.exit_code.unwrap_or(0),
+                signal: exit.signal.unwrap_or(0),
+                oom_killed: exit.oom_killed,
+                error: exit.error,
+            })
+        })
+    }
+
+    fn stop(
+        &self,
+        context: Arc<TaskContext>,
+        _handle: DriverHandle,
+        _signal: Option<String>,
+        _timeout: Duration,
+    ) -> BoxFuture<'_, Result<(), PluginCallError>> {
+        Box::pin(async move {
+            self.pass(&format!("stop {}", context.run_id)).await;
+            self.fault(|inner| inner.driver).await?;
+            self.finish(&context.run_id, |run| run.script.on_stop)
+        })
+    }
+
+    fn kill(
+        &self,
+        context: Arc<TaskContext>,
+        _handle: DriverHandle,
+    ) -> BoxFuture<'_, Result<(), PluginCallError>> {
+        Box::pin(async move {
+            self.pass(&format!("kill {}", context.run_id)).await;
+            self.fault(|inner| inner.driver).await?;
+            self.finish(&context.run_id, |run| run.script.on_kill)
+        })
+    }
+
+    fn destroy(
+        &self,
+        _context: Arc<TaskContext>,
+        _handle: DriverHandle,
+        _force: bool,
+    ) -> BoxFuture<'_, Result<(), PluginCallError>> {
+        Box::pin(async move {
+            self.pass("destroy").await;
+            self.fault(|inner| inner.driver).await
+        })
+    }
+
+    fn inspect(
+        &self,
+        context: Arc<TaskContext>,
+        _handle: DriverHandle,
+    ) -> BoxFuture<'_, Result<Inspected, PluginCallError>> {
+        Box::pin(async move {
+            self.fault(|inner| inner.driver).await?;
+            let mut inner = self.lock();
+            inner.end_due();
+            let run = inner.runs.get(&context.run_id);
+            let run = run.ok_or_else(|| PluginCallError::NotFound(context.run_id.to_string()))?;
+            Ok(run.exit.clone().map_or(Inspected::Running, Inspected::Exited))
+        })
+    }
+
+    fn signal(
+        &self,
+        _context: Arc<TaskContext>,
+        _handle: DriverHandle,
+        _signal: String,
+    ) -> BoxFuture<'_, Result<(), PluginCallError>> {
+        Box::pin(async move { self.fault(|inner| inner.driver).await })
+    }
+}
+
+impl World {
+    fn finish(&self, id: &RunId, how: impl Fn(&Run) -> Ending) -> Result<(), PluginCallError> {
+        let mut inner = self.lock();
+        let run = inner.runs.get(id).ok_or_else(|| PluginCallError::NotFound(id.to_string()))?;
+        let how = how(run);
+        inner.ask_to_end(id, how);
+        Ok(())
+    }
+}
+
+impl Workloads for World {
+    fn wait(&self, id: &RunId, _workload: &Workload) -> BoxFuture<'static, RawExit> {
+        let (world, id) = (self.clone(), id.clone());
+        Box::pin(async move {
+            loop {
+                let (mut changed, left) = {
+                    let mut inner = world.lock();
+                    inner.end_due();
+                    let now = inner.time();
+                    let Some(run) = inner.runs.get(&id) else {
+                        let error = Some(format!("{id} is not known"));
+                        return RawExit { error, ..RawExit::default() };
+                    };
+                    if let Some(exit) = &run.exit {
+                        return exit.clone();
+                    }
+                    (run.changed.subscribe(), run.ends_at.map(|at| at.saturating_sub(now)))
+                };
+                let left = left.unwrap_or(Duration::from_secs(1 << 30));
+                let _changed = clock::timeout(left, changed.changed()).await;
+            }
+        })
+    }
+
+    fn adopt(&self, id: &RunId, _: &[ProcessIdentity], _: &Workload) -> Adoption {
+        let mut inner = self.lock();
+        inner.end_due();
+        let Some(run) = inner.runs.get(id) else { return Adoption::Unknown };
+        match &run.exit {
+            // A WASM task is nobody's any more.
+            Some(_) if run.script.wasm => Adoption::Unknown,
+            Some(_) if !run.ran => Adoption::NotRun,
+            Some(exit) => Adoption::Ended(exit.clone()),
+            None => Adoption::Running,
+        }
+    }
+
+    fn signal(&self, id: &RunId, _workload: &Workload, _signal: &str) -> Result<(), String> {
+        if self.door(&format!("host signals {id}")) {
+            let mut inner = self.lock();
+            if let Some(how) = inner.runs.get(id).map(|run| run.script.on_stop) {
+                inner.ask_to_end(id, how);
+            }
+        }
+        Ok(())
+    }
+
+    fn end_leftovers<'a>(
+        &'a self,
+        id: &'a RunId,
+        identities: &'a [ProcessIdentity],
+    ) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            self.pass(&format!("end what is left of {id}")).await;
+            let mut inner = self.lock();
+            if !identities.is_empty() {
+                inner.end(id, RawExit { signal: Some(9), ..RawExit::default() });
+            }
+            inner.runs.get(id).is_none_or(|run| !run.lives())
+        })
+    }
+
+    fn release(&self, id: &RunId) -> BoxFuture<'static, Result<(), String>> {
+        let (world, id) = (self.clone(), id.clone());
+        Box::pin(async move {
+            world.pass(&format!("let {id} go")).await;
+            let mut inner = world.lock();
+            let now = inner.time();
+            if let Some(run) = inner.runs.get_mut(&id).filter(|run| run.lives() && run.held) {
+                (run.held, run.ran) = (false, true);
+                run.ends_at = run.script.runs_for.map(|after| now.saturating_add(after));
+                run.changed.send_modify(|n| *n = n.saturating_add(1));
+            }
+            Ok(())
+        })
+    }
+
+    fn kill_run(&self, id: &RunId) {
+        if self.door(&format!("host kills {id}")) {
+            self.lock().end(id, RawExit { signal: Some(9), ..RawExit::default() });
+        }
+    }
+
+    fn forget_run(&self, id: &RunId) {
+        if self.door(&format!("forget {id}")) {
+            let mut inner = self.lock();
+            inner.end(id, RawExit { signal: Some(9), ..RawExit::default() });
+            inner.runs.remove(id);
+        }
+    }
+}

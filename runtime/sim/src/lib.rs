@@ -1,0 +1,19 @@
+//! A whole node from a seed: control, owners of allocations and tasks, device manager and store as they
+//! are shipped, over a world of scripted drivers, devices, processes and disks, on virtual time.
+//!
+//! ```text
+//! seed ─► Plan ─► Play: agents one after the other over one World ─► Failure, or how it went
+//!                   └─ each door of the world is a place where the agent may be killed
+//! ```
+//! May not: stand in for a decision of the node. What it plays is scripted, what it checks is in
+//! `checks`.
+//!
+//! Start reading at `play.rs` (one history), then `world.rs` (what outlives an agent).
+
+pub mod checks;
+mod devices;
+mod drivers;
+pub mod plan;
+pub mod play;
+pub mod shrink;
+pub mod world;

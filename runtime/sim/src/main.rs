@@ -1,0 +1,183 @@
+//! Plays nodes from seeds.
+//!
+//! ```text
+//! ostler-sim run --seeds 0..2000      plays them on all cores; a failure is shrunk and printed
+//! ostler-sim replay 17                plays one and prints what happens
+//! ```
+
+use std::io::Write as _;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Parser, Subcommand};
+
+use ostler_sim::plan::Plan;
+use ostler_sim::play::{Failure, Played, play};
+use ostler_sim::shrink::shrink;
+
+/// Play whole nodes from seeds, on virtual time.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Play many seeds on all cores. A failure prints its seed and the shortest plan that fails still.
+    Run {
+        /// First seed, and the one behind the last: 0..2000.
+        #[arg(long, default_value = "0..2000", value_parser = seeds)]
+        seeds: Range<u64>,
+        /// Threads; as many as there are cores unless given.
+        #[arg(long)]
+        threads: Option<usize>,
+        /// Keep how far it came in this file, and go on from there.
+        #[arg(long)]
+        resume: Option<PathBuf>,
+        /// End after so many failures.
+        #[arg(long, default_value_t = 10)]
+        failures: u64,
+    },
+    /// Play one seed and print what happens.
+    Replay {
+        /// Which.
+        seed: u64,
+        /// The whole plan instead of the shortest that fails still.
+        #[arg(long)]
+        whole: bool,
+        /// Print the log of the agent too.
+        #[arg(long)]
+        log: bool,
+    },
+}
+
+fn seeds(text: &str) -> Result<Range<u64>, String> {
+    let (first, end) = text.split_once("..").ok_or("two numbers with two dots between them")?;
+    let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
+    Ok(number(first)?..number(end)?)
+}
+
+fn main() -> Result<ExitCode> {
+    match Args::parse().command {
+        Command::Run { seeds, threads, resume, failures } => {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            run(seeds, threads.unwrap_or(cores), resume.as_deref(), failures)
+        }
+        Command::Replay { seed, whole, log } => replay(seed, whole, log),
+    }
+}
+
+fn one(plan: &Plan) -> Result<Played, Box<Failure>> {
+    let shm = std::path::Path::new("/dev/shm");
+    let dir = match tempfile::Builder::new().prefix("ostler-sim-").tempdir_in(shm) {
+        Ok(dir) => Ok(dir),
+        Err(_) => tempfile::tempdir(),
+    };
+    let failed = |what: String| Box::new(Failure { what, journal: Vec::new() });
+    let dir = dir.map_err(|error| failed(error.to_string()))?;
+    play(plan, dir.path())
+}
+
+/// On a thread of its own: a panic is a failure too.
+fn guarded(plan: &Plan) -> Result<Played, Box<Failure>> {
+    let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| one(plan)));
+    played.unwrap_or_else(|_| {
+        let what = "a panic; it is printed above".to_owned();
+        Err(Box::new(Failure { what, journal: Vec::new() }))
+    })
+}
+
+fn run(
+    seeds: Range<u64>,
+    threads: usize,
+    resume: Option<&std::path::Path>,
+    most: u64,
+) -> Result<ExitCode> {
+    let known = resume.map(std::fs::read_to_string).and_then(Result::ok);
+    let from = match known.as_deref().map(str::trim) {
+        Some(text) => text.parse::<u64>().with_context(|| format!("{text:?} is no seed"))?,
+        None => seeds.start,
+    };
+    let (next, failed) = (AtomicU64::new(from.max(seeds.start)), AtomicU64::new(0));
+    let (doors, lives) = (AtomicU64::new(0), AtomicU64::new(0));
+    let output = Mutex::new(std::io::stdout());
+    let player = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end || failed.load(Ordering::Relaxed) >= most {
+                return;
+            }
+            let plan = Plan::from_seed(seed);
+            match guarded(&plan) {
+                Ok(played) => {
+                    doors.fetch_add(played.doors, Ordering::Relaxed);
+                    lives.fetch_add(u64::from(played.lives), Ordering::Relaxed);
+                }
+                Err(failure) => {
+                    failed.fetch_add(1, Ordering::Relaxed);
+                    let short = shrink(&plan, |plan| guarded(plan).is_err());
+                    if let Ok(mut out) = output.lock() {
+                        drop(writeln!(out, "seed {seed} fails: {}", failure.what));
+                        for step in &short.steps {
+                            drop(writeln!(out, "  after {:?}: {:?}", step.after, step.act));
+                        }
+                        drop(writeln!(out, "  again with: ostler-sim replay {seed}"));
+                    }
+                }
+            }
+            if let Some(path) = resume.filter(|_| seed % 1_000 == 0) {
+                // Those of other threads behind it are played once more.
+                let safe = seed.saturating_sub(u64::try_from(threads).unwrap_or(u64::MAX));
+                drop(std::fs::write(path, safe.to_string()));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(player);
+        }
+    });
+    let failed = failed.load(Ordering::Relaxed);
+    let played = seeds.end.saturating_sub(from.max(seeds.start));
+    println!(
+        "{played} seeds, {failed} failed; {} agents passed {} doors",
+        lives.load(Ordering::Relaxed),
+        doors.load(Ordering::Relaxed)
+    );
+    if let Some(path) = resume {
+        std::fs::write(path, seeds.end.to_string())?;
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn replay(seed: u64, whole: bool, log: bool) -> Result<ExitCode> {
+    let mut plan = Plan::from_seed(seed);
+    if !whole && guarded(&plan).is_err() {
+        plan = shrink(&plan, |plan| guarded(plan).is_err());
+    }
+    if log {
+        let level = tracing_subscriber::filter::LevelFilter::DEBUG;
+        tracing_subscriber::fmt().with_max_level(level).with_ansi(false).init();
+    }
+    for step in &plan.steps {
+        println!("after {:?}: {:?}", step.after, step.act);
+    }
+    match guarded(&plan) {
+        Ok(played) => {
+            println!("{played:?}");
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(failure) => {
+            for line in &failure.journal {
+                println!("{line}");
+            }
+            bail!("seed {seed}: {}", failure.what)
+        }
+    }
+}

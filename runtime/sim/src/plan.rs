@@ -1,0 +1,271 @@
+//! What happens to a node, drawn from a seed: a list that can be shortened.
+
+use std::time::Duration;
+
+use ostler_model::rng::Rng;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How something of the world does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// As it should.
+    Works,
+    /// Calls fail.
+    Fails,
+    /// Calls never end.
+    Hangs,
+    /// A driver says that it is not ready; a device plugin that there is nothing.
+    Lies,
+}
+
+/// How the disk does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disk {
+    /// As it should.
+    Works,
+    /// Commits are refused.
+    Full,
+    /// Commits are made, and reported as failed.
+    Forgets,
+    /// Commits take half a minute.
+    Slow,
+}
+
+/// One thing that happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// A job is registered: which of the names, how often, with what in its environment.
+    Register {
+        /// Which.
+        job: usize,
+        /// Allocations.
+        count: u32,
+        /// Another one is a destructive update.
+        version: u32,
+        /// Its task asks for a device.
+        device: bool,
+    },
+    /// A job is stopped.
+    Stop {
+        /// Which.
+        job: usize,
+        /// And forgotten.
+        purge: bool,
+    },
+    /// One allocation is stopped; the number picks which.
+    StopAlloc(u64),
+    /// The tasks of one allocation are restarted.
+    Restart(u64),
+    /// What is over is collected.
+    Collect,
+    /// A process ends by itself with this code.
+    End(u64, i32),
+    /// The driver does so from now on.
+    Driver(Mode),
+    /// The device plugin does so from now on.
+    Device(Mode),
+    /// An instance becomes healthy or not.
+    Health(u64, bool),
+    /// The disk does so from now on.
+    Disk(Disk),
+    /// The agent is killed at this door from now, and gone for a while.
+    Kill {
+        /// How many doors are passed before.
+        doors: u64,
+        /// How long nobody runs.
+        gone: Duration,
+    },
+    /// The agent leaves, and is gone for a while.
+    Leave {
+        /// Every allocation is stopped before.
+        drain: bool,
+        /// How long nobody runs.
+        gone: Duration,
+    },
+    /// The time of day jumps by seconds.
+    Jump(i64),
+}
+
+/// Something happens after a while.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Time since the one before.
+    pub after: Duration,
+    /// What.
+    pub act: Act,
+}
+
+/// What happens to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// What is random in the world comes from it too.
+    pub seed: u64,
+    /// In order.
+    pub steps: Vec<Step>,
+}
+
+/// Names of jobs.
+pub const JOBS: [&str; 3] = ["web", "db", "cron"];
+
+fn pick<T: Clone>(rng: &Rng, from: &[T]) -> Option<T> {
+    let at = usize::try_from(rng.below(u64::try_from(from.len()).unwrap_or(1))).unwrap_or(0);
+    from.get(at).cloned()
+}
+
+impl Plan {
+    /// Draw a plan.
+    #[must_use]
+    pub fn from_seed(seed: u64) -> Self {
+        let rng = Rng::seeded(seed);
+        let count = 4 + rng.below(24);
+        let mut steps = vec![Step { after: SECOND, act: register(&rng) }];
+        for _ in 0..count {
+            let after = match rng.below(4) {
+                0 => Duration::ZERO,
+                1 => Duration::from_millis(rng.below(1_000)),
+                2 => Duration::from_millis(rng.below(20_000)),
+                _ => Duration::from_millis(rng.below(120_000)),
+            };
+            steps.push(Step { after, act: act(&rng) });
+        }
+        Self { seed, steps }
+    }
+}
+
+fn register(rng: &Rng) -> Act {
+    Act::Register {
+        job: usize::try_from(rng.below(3)).unwrap_or(0),
+        count: u32::try_from(rng.below(5)).unwrap_or(0),
+        version: u32::try_from(rng.below(3)).unwrap_or(0),
+        device: rng.below(3) == 0,
+    }
+}
+
+fn mode(rng: &Rng) -> Mode {
+    let modes = [Mode::Works, Mode::Works, Mode::Fails, Mode::Hangs, Mode::Lies];
+    pick(rng, &modes).unwrap_or(Mode::Works)
+}
+
+fn gone(rng: &Rng) -> Duration {
+    Duration::from_millis(match rng.below(3) {
+        0 => 0,
+        1 => rng.below(5_000),
+        _ => rng.below(300_000),
+    })
+}
+
+fn act(rng: &Rng) -> Act {
+    let job = usize::try_from(rng.below(3)).unwrap_or(0);
+    match rng.below(26) {
+        0..=5 => register(rng),
+        6..=8 => Act::Stop { job, purge: rng.below(3) == 0 },
+        9 | 10 => Act::StopAlloc(rng.below(1 << 20)),
+        11 => Act::Restart(rng.below(1 << 20)),
+        12 => Act::Collect,
+        13 | 14 => Act::End(rng.below(1 << 20), i32::try_from(rng.below(2)).unwrap_or(0)),
+        15 => Act::Driver(mode(rng)),
+        16 => Act::Device(mode(rng)),
+        17 => Act::Health(rng.below(3), rng.below(2) == 0),
+        18 | 19 => {
+            let disks = [Disk::Works, Disk::Works, Disk::Full, Disk::Forgets, Disk::Slow];
+            Act::Disk(pick(rng, &disks).unwrap_or(Disk::Works))
+        }
+        20..=22 => {
+            let doors = if rng.below(2) == 0 { rng.below(12) } else { rng.below(100) };
+            Act::Kill { doors, gone: gone(rng) }
+        }
+        23 => Act::Leave { drain: rng.below(3) == 0, gone: gone(rng) },
+        24 => Act::Jump(i64::try_from(rng.below(7_200)).unwrap_or(0).saturating_sub(3_600)),
+        _ => Act::Disk(Disk::Works),
+    }
+}
+
+/// What a request to end does to a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It ends after this time.
+    After(Duration),
+    /// Nothing.
+    Ignored,
+}
+
+/// How the driver answers a start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// At once.
+    Works,
+    /// After this time.
+    Late(Duration),
+    /// Trying again may help.
+    Fails,
+    /// Trying again cannot help.
+    Broken,
+    /// Never.
+    Hangs,
+}
+
+/// How one run of a task goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    /// The answer to its start.
+    pub start: Start,
+    /// It lives in the agent, and ends with it.
+    pub wasm: bool,
+    /// It ends by itself after this time.
+    pub runs_for: Option<Duration>,
+    /// With this code.
+    pub exit_code: i32,
+    /// What the driver's `stop` does.
+    pub on_stop: Ending,
+    /// What its `kill` does; the host's own kill always ends it.
+    pub on_kill: Ending,
+}
+
+impl Script {
+    /// It runs until it is asked to end.
+    #[must_use]
+    pub const fn steady() -> Self {
+        Self {
+            start: Start::Works,
+            wasm: false,
+            runs_for: None,
+            exit_code: 0,
+            on_stop: Ending::After(Duration::ZERO),
+            on_kill: Ending::After(Duration::ZERO),
+        }
+    }
+
+    /// Drawn at random; most do as they should.
+    #[must_use]
+    pub fn random(rng: &Rng) -> Self {
+        let starts = [
+            Start::Works,
+            Start::Works,
+            Start::Works,
+            Start::Works,
+            Start::Late(3 * SECOND),
+            Start::Fails,
+            Start::Broken,
+            Start::Hangs,
+        ];
+        let ending = || {
+            let endings = [
+                Ending::After(Duration::ZERO),
+                Ending::After(SECOND),
+                Ending::After(20 * SECOND),
+                Ending::Ignored,
+            ];
+            pick(rng, &endings).unwrap_or(Ending::Ignored)
+        };
+        let times = [None, None, Some(Duration::ZERO), Some(2 * SECOND), Some(90 * SECOND)];
+        Self {
+            start: pick(rng, &starts).unwrap_or(Start::Works),
+            wasm: rng.below(3) == 0,
+            runs_for: pick(rng, &times).flatten(),
+            exit_code: i32::try_from(rng.below(2)).unwrap_or(0),
+            on_stop: ending(),
+            on_kill: ending(),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! An agent as it is shipped, over the world.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use super::disk::Attached;
+use super::{Scene, SimDisk};
+use crate::devices::SimDevices;
+use crate::drivers::DRIVER;
+use crate::world::World;
+use ostler_control::gc::choice::{FsUse, GcPolicy};
+use ostler_control::gc::gauge::Gauge;
+use ostler_control::held::Holds;
+use ostler_control::recorded::Recorded;
+use ostler_control::{ControlHandle, ControlOptions};
+use ostler_device::manager::{DeviceManager, DeviceOptions};
+use ostler_health::refresh::Refresher;
+use ostler_model::clock::Clock;
+use ostler_model::device::{Health, HealthState};
+use ostler_model::ids::{GroupName, JobId, PluginName, TaskName};
+use ostler_model::job::{
+    EphemeralDisk, Job, JobKind, LogConfig, RestartMode, RestartPolicy, Task, TaskGroup,
+};
+use ostler_model::json::JsonObject;
+use ostler_model::ports::Drivers;
+use ostler_model::resources::{DeviceRequest, Resources};
+use ostler_model::rng::Rng;
+use ostler_node::watch::Watcher;
+use ostler_node::{DriverView, Node, NodeId, NodeResources, NodeView};
+use ostler_state::StateStore;
+
+/// An agent.
+pub(super) struct Agent {
+    pub(super) control: ControlHandle,
+    pub(super) state: StateStore,
+    owner: JoinHandle<()>,
+    devices: DeviceManager,
+}
+
+/// There is always room.
+struct Roomy;
+
+impl Gauge for Roomy {
+    fn measure(&self, _settle: bool) -> std::io::Result<FsUse> {
+        Ok(FsUse::default())
+    }
+}
+
+impl Agent {
+    /// Start over what earlier ones left.
+    pub(super) async fn start(scene: &Scene, dir: &Path) -> Result<Self, String> {
+        let world = scene.world.clone();
+        let text = |error: &dyn std::error::Error| format!("the agent does not start: {error}");
+        let state = store(&scene.disk).map_err(|error| text(&error))?;
+        world.lock().store = Some(state.clone());
+        let recorded = Recorded::read(&state).map_err(|error| text(&error))?;
+        recorded.tidy(&state, &BTreeSet::new()).await.map_err(|error| text(&error))?;
+        let seed = world.lock().rng.below(u64::MAX);
+        let rng = Rng::seeded(seed);
+        let of_day = world.clone();
+        let clock = Clock::given(move || of_day.time_of_day());
+        let node = Node::new(view());
+        let refresher = Refresher::new(Watcher::new(), rng.clone());
+        let options = DeviceOptions { clock: clock.clone(), ..DeviceOptions::default() };
+        let devices = DeviceManager::new(node.clone(), options, refresher);
+        let name = PluginName::new("sim-gpu").map_err(|error| text(&error))?;
+        let (control, owner) = ostler_control::spawn(ControlOptions {
+            data_dir: dir.to_owned(),
+            node,
+            drivers: Arc::new(world.clone()) as Arc<dyn Drivers>,
+            workloads: Arc::new(world.clone()),
+            devices: devices.clone(),
+            state: state.clone(),
+            gauge: Arc::new(Roomy),
+            port_in_use: Arc::new(|_| false),
+            kill_tasks: Arc::new(kill_tasks(world.clone())),
+            clock,
+            rng,
+            recorded_index: recorded.index(),
+            holds: Holds::default(),
+        });
+        devices.set_book(control.ledger_book());
+        if let Some(first) = devices.add(SimDevices { world: world.clone(), name }) {
+            drop(tokio::spawn(first));
+        }
+        let (restored, owners) = recorded.into_restored(true);
+        control.restore(restored, owners).await.map_err(|error| text(&error))?;
+        let policy = GcPolicy { max_allocs: 8, ..GcPolicy::default() };
+        control.ready(Some(policy)).await;
+        Ok(Self { control, state, owner, devices })
+    }
+
+    /// Leave in order.
+    pub(super) async fn leave(self, drain: bool) {
+        if drain {
+            self.control.drain(Duration::from_secs(30)).await;
+        }
+        self.control.leave().await;
+        self.control.leave_allocs().await;
+        self.devices.shutdown().await;
+        self.state.close().await;
+        self.control.close().await;
+        drop(self.owner.await);
+    }
+}
+
+fn store(disk: &Arc<SimDisk>) -> Result<StateStore, ostler_state::StateError> {
+    let pace = Arc::clone(disk);
+    let backend = Arc::new(Attached(Arc::clone(disk)));
+    StateStore::simulated(Path::new("(simulated)"), backend, Box::new(move || pace.pace()))
+}
+
+fn kill_tasks(world: World) -> impl Fn() + Send + Sync {
+    move || {
+        if world.door("kill all tasks") {
+            let mut inner = world.lock();
+            let all: Vec<_> = inner.runs.keys().cloned().collect();
+            for id in all {
+                let exit = ostler_model::task::RawExit { signal: Some(9), ..Default::default() };
+                inner.end(&id, exit);
+            }
+        }
+    }
+}
+
+fn view() -> NodeView {
+    let mut view = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "simulated");
+    view.resources = NodeResources { cpu_mhz: 800, memory_mb: 800 };
+    let health = Health { state: HealthState::Healthy, reason: String::new() };
+    if let Ok(name) = PluginName::new(DRIVER) {
+        view.drivers.insert(name, DriverView { health, ..DriverView::default() });
+    }
+    view
+}
+
+/// A job of one group with one task.
+pub(super) fn job(name: &str, count: u32, version: u32, device: bool) -> Option<Job> {
+    let request = DeviceRequest {
+        name: "sim/gpu".to_owned(),
+        count: 1,
+        constraints: Vec::new(),
+        affinities: Vec::new(),
+    };
+    let task = Task {
+        name: TaskName::new("t").ok()?,
+        driver: PluginName::new(DRIVER).ok()?,
+        config: JsonObject::default(),
+        env: BTreeMap::from([("VERSION".to_owned(), version.to_string())]),
+        meta: BTreeMap::new(),
+        constraints: Vec::new(),
+        resources: Resources {
+            cpu_mhz: 100,
+            memory_mb: 100,
+            devices: if device { vec![request] } else { Vec::new() },
+            ..Resources::default()
+        },
+        restart: RestartPolicy {
+            attempts: 2,
+            interval: Duration::from_secs(1_800),
+            delay: Duration::from_secs(5),
+            mode: RestartMode::Fail,
+        },
+        kill_timeout: Duration::from_secs(5),
+        kill_signal: None,
+        leader: false,
+        lifecycle: None,
+        logs: LogConfig::default(),
+        user: None,
+        shutdown_delay: None,
+    };
+    let group = TaskGroup {
+        name: GroupName::new("g").ok()?,
+        count,
+        meta: BTreeMap::new(),
+        constraints: Vec::new(),
+        network: None,
+        tasks: vec![task],
+        shutdown_delay: None,
+        ephemeral_disk: EphemeralDisk::default(),
+        health: None,
+        services: Vec::new(),
+        max_run_duration: None,
+    };
+    Some(Job {
+        id: JobId::new(name).ok()?,
+        name: name.to_owned(),
+        kind: JobKind::Service,
+        namespace: "default".to_owned(),
+        priority: 50,
+        datacenters: vec!["*".to_owned()],
+        meta: BTreeMap::new(),
+        constraints: Vec::new(),
+        groups: vec![group],
+        source_dir: None,
+    })
+}

@@ -1,0 +1,164 @@
+//! All is well again: what must be so then.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::agent::Agent;
+use super::{Scene, lock};
+use crate::checks::JobState;
+use crate::plan::{Disk, JOBS, Mode};
+use ostler_control::StopOptions;
+use ostler_model::alloc::{ClientStatus, DesiredStatus};
+use ostler_model::clock;
+use ostler_model::ids::JobId;
+use ostler_model::saved::JobOrigin;
+use ostler_state::Prefix;
+
+/// What is under way ends within this time: delays of restarts, deadlines of calls and writes.
+const SETTLE: Duration = Duration::from_secs(3_600);
+/// A stop ends within this time: kill timeout, the driver's calls, the host's own kill, hooks.
+const STOPPED: Duration = Duration::from_secs(900);
+
+pub(super) async fn rest(scene: &Scene, agent: &Agent) -> Result<(), String> {
+    {
+        let mut inner = scene.world.lock();
+        (inner.driver, inner.device) = (Mode::Works, Mode::Works);
+        (inner.settled, inner.kill_at) = (true, None);
+        inner.instances.values_mut().for_each(|one| one.unhealthy = false);
+        inner.note("all is well again");
+    }
+    scene.disk.set(Disk::Works);
+    clock::sleep(SETTLE).await;
+    check(scene, agent)?;
+    let before = scene.disk.commits();
+    clock::sleep(SETTLE).await;
+    let written = scene.disk.commits().saturating_sub(before);
+    if written > 0 {
+        return Err(format!("the idle node made {written} commits in an hour"));
+    }
+    end(scene, agent).await
+}
+
+/// What the job is, by what the agent says.
+fn state_of(agent: &Agent, name: &str) -> Option<JobState> {
+    let id = JobId::new(name).ok()?;
+    let Some(view) = agent.control.job(&id) else { return Some(JobState::Absent) };
+    if view.record.stopped {
+        return Some(JobState::Stopped);
+    }
+    let group = view.record.job.groups.first()?;
+    let version = group.tasks.first()?.env.get("VERSION")?.parse().ok()?;
+    Some(JobState::Runs { count: group.count, version })
+}
+
+fn check(scene: &Scene, agent: &Agent) -> Result<(), String> {
+    if let Some(broken) = scene.world.broken() {
+        return Err(broken);
+    }
+    for name in JOBS {
+        let allowed = lock(&scene.asked).allowed(name);
+        let is = state_of(agent, name).ok_or("a job of the simulation is not as it was made")?;
+        if !allowed.contains(&is) {
+            return Err(format!("job {name} is {is:?}, and may be {allowed:?}"));
+        }
+        filled(agent, name, &is)?;
+    }
+    let mut known = BTreeMap::new();
+    for view in agent.control.allocs() {
+        let ended = view.phase.finished() || view.state.client_status.terminal();
+        known.insert(view.allocation.id, (ended, view.allocation.desired));
+        if view.allocation.desired == DesiredStatus::Stop && !view.phase.finished() {
+            return Err(format!(
+                "allocation {} was told to stop and is {:?}: {:?}",
+                view.allocation.id.short(),
+                view.phase,
+                view.state.client_status
+            ));
+        }
+    }
+    for (alloc, task) in scene.world.live() {
+        match known.get(&alloc) {
+            None => return Err(format!("{}.{task} runs, and nobody knows it", alloc.short())),
+            Some((true, _)) => {
+                return Err(format!("{}.{task} runs, and its allocation has ended", alloc.short()));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Every place of a job that is to run has an allocation, has ended, or waits.
+fn filled(agent: &Agent, name: &str, is: &JobState) -> Result<(), String> {
+    let JobState::Runs { count, .. } = is else { return Ok(()) };
+    let id = JobId::new(name).map_err(|error| error.to_string())?;
+    let Some(view) = agent.control.job(&id) else { return Ok(()) };
+    let counts = view.groups.values().next().copied().unwrap_or_default();
+    let there = counts.queued + counts.pending + counts.running + counts.complete + counts.failed;
+    if there < *count {
+        let known = agent.control.look(|tables| {
+            let one = |entry: &ostler_control::AllocEntry| {
+                let alloc = &entry.allocation;
+                let (id, status) = (alloc.id.short(), entry.client_status());
+                let (desired, version) = (alloc.desired, alloc.job_version);
+                format!("{id} [{}] {status:?} {desired:?} version {version}", alloc.index)
+            };
+            let job = tables.job(&id).map(|job| (job.record.version, job.ended.clone()));
+            (tables.allocs_of(&id).map(one).collect::<Vec<_>>(), job)
+        });
+        return Err(format!("job {name} is to have {count} places: {counts:?} {known:?}"));
+    }
+    let pending = agent.control.allocs().into_iter().filter(|one| {
+        one.allocation.job.id == id && one.state.client_status == ClientStatus::Pending
+    });
+    let waits: Vec<String> = pending
+        .map(|one| {
+            let alloc = &one.allocation;
+            let (id, previous) = (alloc.id.short(), alloc.previous.map(|id| id.short()));
+            let before = alloc.previous.and_then(|id| agent.control.alloc(id));
+            let before = before.map(|view| (view.phase, view.state.client_status));
+            let desired = (alloc.desired, alloc.job_version, one.handle.allocation().desired);
+            let hooks = one.handle.hook_times();
+            format!(
+                "{desired:?} {hooks:?} {id} after {previous:?} ({before:?}), {:?}: {:?}",
+                one.phase, one.state
+            )
+        })
+        .collect();
+    match waits.is_empty() {
+        true => Ok(()),
+        false => Err(format!("of job {name} is pending after an hour: {}", waits.join("; "))),
+    }
+}
+
+/// Every job is purged: nothing is left.
+async fn end(scene: &Scene, agent: &Agent) -> Result<(), String> {
+    for name in JOBS {
+        let id = JobId::new(name).map_err(|error| error.to_string())?;
+        let options = StopOptions { purge: true, ..StopOptions::default() };
+        let stop = agent.control.deregister(&id, options, JobOrigin::Api);
+        if clock::timeout(STOPPED, stop).await.is_none() {
+            return Err(format!("the purge of job {name} is not answered"));
+        }
+    }
+    clock::sleep(STOPPED).await;
+    if let Some((alloc, task)) = scene.world.live().first() {
+        return Err(format!("{}.{task} runs after every job was purged", alloc.short()));
+    }
+    let left = agent.control.look(|tables| tables.ids());
+    if let Some(id) = left.first() {
+        return Err(format!("allocation {} is left of a purged job", id.short()));
+    }
+    let held = scene.world.reserved();
+    if !held.is_empty() {
+        return Err(format!("devices {held:?} were not released"));
+    }
+    let records = agent.state.scan(&Prefix::Allocs).map_err(|error| error.to_string())?;
+    if let Some(record) = records.first() {
+        return Err(format!("record {} is left of a purged job", record.key));
+    }
+    match scene.world.broken() {
+        Some(broken) => Err(broken),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,298 @@
+//! What outlives an agent: time, processes, devices, records.
+//!
+//! ```text
+//!   process: held ── release ─► runs ── ends at a time that is known, or when it is asked to
+//!              └── agent dies ─► never ran        WASM task: ends with its agent
+//! ```
+//! Nothing here runs by itself: whether a process has ended is a question of the time. Whatever an agent
+//! does to the world goes through a door, and at a door it may be killed: from then on all are shut.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ostler_model::clock::Stopwatch;
+use ostler_model::ids::{AllocId, RunId, TaskName};
+use ostler_model::ports::PluginCallError;
+use ostler_model::rng::Rng;
+use ostler_model::task::RawExit;
+use ostler_model::time::Timestamp;
+use ostler_state::StateStore;
+use tokio::sync::watch;
+
+use crate::plan::{Ending, Mode, Script};
+
+/// Time of day when the world begins: some day, in nanoseconds.
+const BEGIN: u64 = 1_700_000_000_000_000_000;
+/// Lines of the journal that are kept.
+const JOURNAL_MAX: usize = 20_000;
+
+/// A run of a task.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) alloc: AllocId,
+    pub(crate) task: TaskName,
+    /// Instances that it was given.
+    pub(crate) devices: Vec<String>,
+    pub(crate) script: Script,
+    /// Forked, and not yet let go.
+    pub(crate) held: bool,
+    /// Its program was let go, and may have had effects.
+    pub(crate) ran: bool,
+    pub(crate) ends_at: Option<Duration>,
+    pub(crate) exit: Option<RawExit>,
+    pub(crate) changed: watch::Sender<u64>,
+}
+
+impl Run {
+    pub(crate) fn lives(&self) -> bool {
+        self.exit.is_none()
+    }
+}
+
+/// An instance of the one device group, as its plugin sees it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Instance {
+    pub(crate) unhealthy: bool,
+    /// It was reserved, and not released since.
+    pub(crate) reserved: bool,
+    /// The plugin refused its release: that is given up after some minutes.
+    pub(crate) refused: bool,
+}
+
+pub(crate) struct Inner {
+    /// Time that passed before this agent.
+    before: Duration,
+    since: Option<Stopwatch>,
+    /// How far the time of day was moved.
+    pub(crate) jumped: i64,
+    pub(crate) rng: Rng,
+    pub(crate) runs: BTreeMap<RunId, Run>,
+    pub(crate) instances: BTreeMap<String, Instance>,
+    pub(crate) driver: Mode,
+    pub(crate) device: Mode,
+    /// Doors passed, and at which one the agent is killed.
+    pub(crate) doors: u64,
+    pub(crate) kill_at: Option<u64>,
+    pub(crate) dead: bool,
+    pub(crate) life: u32,
+    pub(crate) settled: bool,
+    pub(crate) store: Option<StateStore>,
+    pub(crate) journal: Vec<String>,
+    pub(crate) broken: Option<String>,
+}
+
+/// The world. Clones are the same one.
+#[derive(Clone)]
+pub struct World {
+    inner: Arc<Mutex<Inner>>,
+    pub(crate) killed: Arc<watch::Sender<bool>>,
+}
+
+impl World {
+    /// A world in which nothing has happened. Everything random in it comes from `seed`.
+    #[must_use]
+    pub fn new(seed: u64, instances: &[&str]) -> Self {
+        let instances = instances.iter().map(|id| ((*id).to_owned(), Instance::default()));
+        Self {
+            inner: Arc::new(Mutex::new(Inner {
+                before: Duration::ZERO,
+                since: None,
+                jumped: 0,
+                rng: Rng::seeded(seed),
+                runs: BTreeMap::new(),
+                instances: instances.collect(),
+                driver: Mode::Works,
+                device: Mode::Works,
+                doors: 0,
+                kill_at: None,
+                dead: false,
+                life: 0,
+                settled: false,
+                store: None,
+                journal: Vec::new(),
+                broken: None,
+            })),
+            killed: Arc::new(watch::Sender::new(false)),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Time since the world began.
+    #[must_use]
+    pub fn time(&self) -> Duration {
+        self.lock().time()
+    }
+
+    /// The time of day, which may jump.
+    #[must_use]
+    pub fn time_of_day(&self) -> Timestamp {
+        let inner = self.lock();
+        let nanos = u64::try_from(inner.time().as_nanos()).unwrap_or(u64::MAX);
+        Timestamp::from_nanos(BEGIN.saturating_add(nanos).saturating_add_signed(inner.jumped))
+    }
+
+    /// Write down what happens.
+    pub fn note(&self, what: &str) {
+        let mut inner = self.lock();
+        inner.note(what);
+    }
+
+    /// Everything that happened.
+    #[must_use]
+    pub fn journal(&self) -> Vec<String> {
+        self.lock().journal.clone()
+    }
+
+    /// What the world saw that must not be; none: nothing.
+    #[must_use]
+    pub fn broken(&self) -> Option<String> {
+        self.lock().broken.clone()
+    }
+
+    /// A door: the agent may be killed here. `false`: it is dead, and nothing of it gets through.
+    pub(crate) fn door(&self, what: &str) -> bool {
+        let mut inner = self.lock();
+        if inner.dead {
+            return false;
+        }
+        inner.doors = inner.doors.saturating_add(1);
+        inner.note(what);
+        if inner.kill_at == Some(inner.doors) {
+            inner.dead = true;
+            inner.note("the agent is killed here");
+            drop(inner);
+            self.killed.send_replace(true);
+            return false;
+        }
+        true
+    }
+
+    /// A door for what is waited for: who is dead waits for ever.
+    pub(crate) async fn pass(&self, what: &str) {
+        if !self.door(what) {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// An agent begins, to be killed at a door, counted from now.
+    pub(crate) fn begin_life(&self, kill_after: Option<u64>) {
+        let mut inner = self.lock();
+        inner.since = Some(Stopwatch::start());
+        inner.life = inner.life.saturating_add(1);
+        inner.dead = false;
+        inner.kill_at = kill_after.map(|doors| inner.doors.saturating_add(doors).saturating_add(1));
+        let life = inner.life;
+        inner.note(&format!("agent {life} begins"));
+        drop(inner);
+        self.killed.send_replace(false);
+    }
+
+    /// The time of this agent's runtime is over.
+    pub(crate) fn stop_clock(&self) {
+        let mut inner = self.lock();
+        (inner.before, inner.since) = (inner.time(), None);
+    }
+
+    /// The agent is gone for a while. `killed`: without having left.
+    pub(crate) fn end_life(&self, killed: bool, gone: Duration) {
+        let mut inner = self.lock();
+        inner.dead = true;
+        let time = inner.time();
+        inner.store = None;
+        inner.note(if killed { "agent gone: killed" } else { "agent gone: left" });
+        for run in inner.runs.values_mut().filter(|run| run.lives()) {
+            // What was forked and held ends with its agent, and so do WASM tasks.
+            if run.held || run.script.wasm {
+                run.ends_at = Some(time);
+                run.exit = Some(RawExit { signal: Some(9), ..RawExit::default() });
+            }
+        }
+        inner.before = inner.before.saturating_add(gone);
+        inner.end_due();
+    }
+
+    /// Runs that live.
+    #[must_use]
+    pub fn live(&self) -> Vec<(AllocId, TaskName)> {
+        let mut inner = self.lock();
+        inner.end_due();
+        let live = inner.runs.values().filter(|run| run.lives());
+        live.map(|run| (run.alloc, run.task.clone())).collect()
+    }
+
+    /// Instances that are reserved, by what their plugin was told.
+    #[must_use]
+    pub fn reserved(&self) -> BTreeSet<String> {
+        let inner = self.lock();
+        let reserved = inner.instances.iter().filter(|(_, one)| one.reserved && !one.refused);
+        reserved.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// How a call goes: `None`, it works.
+    pub(crate) async fn fault(&self, mode: impl Fn(&Inner) -> Mode) -> Result<(), PluginCallError> {
+        let mode = mode(&self.lock());
+        match mode {
+            Mode::Works => Ok(()),
+            Mode::Fails => Err(PluginCallError::Recoverable("the plugin fails".to_owned())),
+            Mode::Lies => Err(PluginCallError::NotFound("the plugin says so".to_owned())),
+            Mode::Hangs => std::future::pending().await,
+        }
+    }
+}
+
+impl Inner {
+    pub(crate) fn time(&self) -> Duration {
+        let life = self.since.map(|since| since.elapsed()).unwrap_or_default();
+        self.before.saturating_add(life)
+    }
+
+    pub(crate) fn note(&mut self, what: &str) {
+        if self.journal.len() < JOURNAL_MAX {
+            let line = format!("{:>10.3} {what}", self.time().as_secs_f64());
+            self.journal.push(line);
+        }
+    }
+
+    /// Something that must not be.
+    pub(crate) fn break_with(&mut self, what: String) {
+        self.note(&format!("BROKEN: {what}"));
+        self.broken.get_or_insert(what);
+    }
+
+    /// Runs whose time has come have ended.
+    pub(crate) fn end_due(&mut self) {
+        let now = self.time();
+        for run in self.runs.values_mut() {
+            if run.exit.is_none() && run.ends_at.is_some_and(|at| at <= now) {
+                let code = Some(run.script.exit_code);
+                run.exit = Some(RawExit { exit_code: code, ..RawExit::default() });
+            }
+        }
+    }
+
+    /// A run ends at once, in this way.
+    pub(crate) fn end(&mut self, id: &RunId, exit: RawExit) {
+        self.end_due();
+        let now = self.time();
+        if let Some(run) = self.runs.get_mut(id).filter(|run| run.lives()) {
+            (run.ends_at, run.exit, run.held) = (Some(now), Some(exit), false);
+            run.changed.send_modify(|n| *n = n.saturating_add(1));
+        }
+    }
+
+    /// A run is asked to end, and does as its script says.
+    pub(crate) fn ask_to_end(&mut self, id: &RunId, how: Ending) {
+        self.end_due();
+        let now = self.time();
+        let Some(run) = self.runs.get_mut(id).filter(|run| run.lives()) else { return };
+        if let Ending::After(after) = how {
+            let at = now.saturating_add(after);
+            run.ends_at = Some(run.ends_at.map_or(at, |known| known.min(at)));
+            run.changed.send_modify(|n| *n = n.saturating_add(1));
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Every route of the API with what it answers, asked of a real agent.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+
+use super::{JOB, compare, folder, placeholders, shape};
+use crate::devices::sysfs;
+use crate::support::http::{Answer, Client, within};
+
+/// Answers whose values are the machine's: only keys and types are compared.
+const OF_THE_MACHINE: &[&str] = &[
+    "/v1/agent/self",
+    "/v1/client/allocation/{id}/stats",
+    "/v1/client/stats",
+    "/v1/metrics",
+    "/v1/node/{id}",
+    "/v1/nodes",
+    "/v1/ostler/node",
+    "/v1/ostler/plugins",
+    "/v1/ostler/plugins/status",
+    "/v1/ostler/state",
+    "/v1/ostler/watches",
+];
+
+/// No allocation's and no evaluation's id.
+const NOBODY: &str = "ffffffff-0000-4000-8000-000000000000";
+
+/// The paths of the router, each with the methods it takes. Of `POST` and `PUT`, which are the same
+/// everywhere, only the latter.
+fn routes() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
+    let source = include_str!("../../../src/api/router.rs");
+    let mut routes = BTreeMap::new();
+    for route in source.split(".route(").skip(1) {
+        let (path, rest) = route.split_once('"').unwrap().1.split_once('"').unwrap();
+        let methods = rest.split([';', '"']).next().unwrap();
+        let of = |(call, method)| methods.contains(call).then_some(method);
+        let methods = [("get(", "GET"), ("shown(", "GET"), ("put(", "PUT"), ("delete(", "DELETE")];
+        routes.insert(path, methods.into_iter().filter_map(of).collect());
+    }
+    routes
+}
+
+/// The route that a path is of; the one without a placeholder goes first.
+fn route(path: &str) -> &'static str {
+    let path = path.split('?').next().unwrap();
+    let fits = |route: &&str| {
+        let (parts, route) = (path.split('/'), route.split('/'));
+        parts.clone().count() == route.clone().count()
+            && parts.zip(route).all(|(part, own)| part == own || own.starts_with('{'))
+    };
+    let fitting = routes().into_keys().filter(fits).min_by_key(|route| route.contains('{'));
+    fitting.unwrap_or("/v1/no-route")
+}
+
+/// `/v1/job/{id}/plan` is kept in `job.id.plan.txt`.
+fn file(route: &str) -> String {
+    route.trim_start_matches("/v1/").replace('/', ".").replace(['{', '}'], "") + ".txt"
+}
+
+#[test]
+fn every_route_has_a_golden_file_with_each_of_its_methods() {
+    let routes = routes();
+    assert!(routes.len() > 50, "the routes are read: {routes:?}");
+    for (route, methods) in routes {
+        assert!(!methods.is_empty(), "{route}");
+        let golden = std::fs::read_to_string(folder("api").join(file(route)));
+        let golden = golden.unwrap_or_else(|error| panic!("{route} has no golden file: {error}"));
+        for method in methods {
+            let asked = golden.lines().any(|line| line.starts_with(&format!("{method} /v1/")));
+            assert!(asked, "{} has nothing of {method}", file(route));
+        }
+    }
+}
+
+/// Asks, and keeps what was answered.
+struct Recorder {
+    client: Client,
+    known: Vec<(String, &'static str)>,
+    seen: BTreeMap<String, String>,
+}
+
+impl Recorder {
+    async fn ask(&mut self, method: &str, path: &str, body: Value) -> Answer {
+        let sent = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+        let answer = self.client.send(method, path, sent).await;
+        let kind = answer.headers.get("content-type").map_or("none", |kind| kind.to_str().unwrap());
+        let route = route(path);
+        let shown = match serde_json::from_slice::<Value>(&answer.body) {
+            Ok(value) if OF_THE_MACHINE.contains(&route) => shape(&value),
+            Ok(value) => value,
+            Err(_) => Value::Null,
+        };
+        let shown = match &shown {
+            Value::Null => answer.text(),
+            value => serde_json::to_string_pretty(value).unwrap(),
+        };
+        let text = format!("{method} {path}\n{} {kind}\n{shown}\n\n", answer.status);
+        *self.seen.entry(file(route)).or_default() += &placeholders(&text, &self.known);
+        answer
+    }
+
+    async fn get(&mut self, path: &str) -> Answer {
+        self.ask("GET", path, Value::Null).await
+    }
+
+    async fn put(&mut self, path: &str, body: Value) -> Answer {
+        self.ask("PUT", path, body).await
+    }
+
+    async fn gets(&mut self, paths: &[&str]) {
+        for path in paths {
+            self.get(path).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_answer_of_the_api_is_the_golden_one() {
+    let root = sysfs();
+    let agent = super::agent(root.path()).await;
+    let client = Client(agent.data.path().join("ostler.sock"));
+    let node = client.get("/v1/nodes").await.json()[0]["ID"].as_str().unwrap().to_owned();
+    let known = super::paths(&agent, root.path());
+    let mut api = Recorder { client, known, seen: BTreeMap::new() };
+
+    of_the_node(&mut api, &node).await;
+    let job = registrations(&mut api).await;
+    let alloc = running(&mut api, &node).await;
+    files(&mut api, &alloc).await;
+    ends(&mut api, &alloc, job).await;
+    compare("api", &api.seen);
+}
+
+async fn of_the_node(api: &mut Recorder, node: &str) {
+    let (one, none) = (format!("/v1/node/{node}"), format!("/v1/node/{NOBODY}"));
+    api.gets(&["/v1/nodes", "/v1/nodes?resources=true", "/v1/nodes?prefix=ffffffff"]).await;
+    api.gets(&[&one, &none, "/v1/client/stats"]).await;
+    api.gets(&["/v1/agent/self", "/v1/agent/health", "/v1/status/leader", "/v1/status/peers"])
+        .await;
+    api.gets(&["/v1/regions", "/v1/regions?region=mars", "/v1/namespaces"]).await;
+    api.gets(&["/v1/namespace/default", "/v1/namespace/other"]).await;
+    api.gets(&["/v1/ostler/node", "/v1/ostler/plugins", "/v1/ostler/plugins/status"]).await;
+    api.gets(&["/v1/ostler/watches", "/v1/ostler/state", "/v1/ostler/runs"]).await;
+    api.gets(&["/v1/ostler/readiness", "/v1/ostler/jobs-dir", "/v1/metrics"]).await;
+    api.put("/v1/ostler/run/1/end", Value::Null).await;
+    for act in ["lift", "record", "upgrade"] {
+        api.put(&format!("/v1/ostler/plugin/nobody/{act}"), Value::Null).await;
+    }
+    api.put("/v1/ostler/plugin/pci/lift", Value::Null).await;
+    api.put("/v1/ostler/plugin/pci/record", Value::Null).await;
+    api.put("/v1/ostler/plugin/pci/upgrade", json!({ "file": "relative.wasm" })).await;
+    api.gets(&["/v1/nothing", "/v1/system/gc"]).await;
+}
+
+/// Everything that is asked about a job, right and wrong; the job runs afterwards.
+async fn registrations(api: &mut Recorder) -> Value {
+    let text = json!({ "JobHCL": JOB, "Canonicalize": true });
+    let job = api.put("/v1/jobs/parse", text).await.json();
+    api.put("/v1/jobs/parse", json!({ "JobHCL": "job \"a\" {\n  grup \"g\" {}\n}\n" })).await;
+    api.put("/v1/jobs/parse", json!(7)).await;
+    let right = json!({ "Job": job, "Diff": true });
+    let with = |pointer: &str, value: Value| {
+        let mut changed = right.clone();
+        *changed.pointer_mut(pointer).unwrap() = value;
+        changed
+    };
+    let task = "/Job/TaskGroups/0/Tasks/0";
+    let misspelt = with(&format!("{task}/Config"), json!({ "comand": "/bin/sh" }));
+    let huge = with(&format!("{task}/Resources/CPU"), json!(100_000_000));
+    for path in ["/v1/validate/job", "/v1/job/web/plan"] {
+        api.put(path, right.clone()).await;
+        api.put(path, with(&format!("{task}/Driver"), json!("exce"))).await;
+        api.put(path, misspelt.clone()).await;
+    }
+    api.gets(&["/v1/jobs", "/v1/job/web"]).await;
+    api.put("/v1/jobs", misspelt).await;
+    api.put("/v1/jobs", with("/Job/TaskGroups", json!([]))).await;
+    api.put("/v1/jobs?namespace=other", right.clone()).await;
+    api.ask("PATCH", "/v1/jobs", Value::Null).await;
+    api.put("/v1/jobs", right.clone()).await;
+    api.put("/v1/jobs", json!({ "Job": job, "EnforceIndex": true, "JobModifyIndex": 0 })).await;
+    api.put("/v1/job/web", right.clone()).await;
+    api.put("/v1/job/other", right.clone()).await;
+    api.put("/v1/job/web/plan", huge.clone()).await;
+    api.put("/v1/job/other/plan", right).await;
+    let mut waits = huge;
+    waits["Job"]["ID"] = "waits".into();
+    api.put("/v1/jobs", waits).await;
+    job
+}
+
+/// A running allocation, and everything that lists it or the jobs.
+async fn running(api: &mut Recorder, node: &str) -> String {
+    let list = api.client.get("/v1/job/web/allocations").await.json();
+    let alloc = list[0]["ID"].as_str().unwrap().to_owned();
+    let eval = list[0]["EvalID"].as_str().unwrap().to_owned();
+    api.known.push((node.to_owned(), "<node>"));
+    let names = super::names(&api.client, &alloc).await;
+    api.known.extend(names);
+    api.gets(&["/v1/jobs", "/v1/jobs?prefix=none", "/v1/jobs?index=x", "/v1/job/none"]).await;
+    for part in ["", "/summary", "/versions", "/allocations", "/evaluations", "/deployments"] {
+        api.get(&format!("/v1/job/web{part}")).await;
+    }
+    api.gets(&["/v1/job/waits", "/v1/job/web/deployment", "/v1/job/none/summary"]).await;
+    api.gets(&["/v1/evaluations", "/v1/deployments", &format!("/v1/evaluation/{eval}")]).await;
+    api.gets(&[&format!("/v1/evaluation/{NOBODY}")]).await;
+    api.gets(&[&format!("/v1/evaluation/{eval}/allocations")]).await;
+    api.gets(&["/v1/allocations", "/v1/allocations?resources=true"]).await;
+    api.gets(&["/v1/allocations?prefix=ffffffff", "/v1/allocations?prefix=%2Fbin"]).await;
+    api.gets(&["/v1/allocation/zzz", &format!("/v1/allocation/{NOBODY}")]).await;
+    api.gets(&[&format!("/v1/allocation/{alloc}"), &format!("/v1/node/{node}/allocations")]).await;
+    api.gets(&["/v1/node/none/allocations", "/v1/ostler/devices"]).await;
+    let of = format!("/v1/client/allocation/{alloc}");
+    api.gets(&[&format!("{of}/stats"), &format!("{of}/stats?task=none")]).await;
+    api.gets(&[&format!("{of}/gc"), &format!("/v1/client/allocation/{NOBODY}/gc")]).await;
+    alloc
+}
+
+/// Files and logs of the allocation.
+async fn files(api: &mut Recorder, alloc: &str) {
+    let printed = format!("/v1/client/fs/cat/{alloc}?path=alloc/logs/t.stdout.0");
+    within(async { while api.client.get(&printed).await.text() != "hello\n" {} }).await;
+    api.get(&printed).await;
+    let logs = format!("/v1/client/fs/logs/{alloc}");
+    api.gets(&[&format!("{logs}?task=t&type=stdout&plain=true")]).await;
+    api.gets(&[&format!("{logs}?task=t&type=stdout")]).await;
+    api.gets(&[&logs, &format!("{logs}?task=none&type=stdout")]).await;
+    api.gets(&[&format!("{logs}?task=t&type=other")]).await;
+    let at = |call: &str, path: &str| format!("/v1/client/fs/{call}/{alloc}?path={path}");
+    api.gets(&[&at("ls", "/t"), &at("ls", "/none"), &at("stat", "/alloc/logs/t.stdout.0")]).await;
+    api.gets(&[&at("stat", "/t/secrets"), &at("cat", "/none"), &at("readat", "/none")]).await;
+    api.gets(&[&at("readat", "/alloc/logs/t.stdout.0&offset=1&limit=3")]).await;
+}
+
+/// What ends an allocation, a job, and the list of both.
+async fn ends(api: &mut Recorder, alloc: &str, job: Value) {
+    let of = format!("/v1/client/allocation/{alloc}");
+    api.put(&format!("{of}/signal"), json!({ "Signal": "FOO" })).await;
+    api.put(&format!("{of}/signal"), json!({ "Signal": "SIGUSR1", "Task": "t" })).await;
+    api.put(&format!("{of}/restart"), json!({ "TaskName": "none" })).await;
+    api.put(&format!("{of}/restart"), Value::Null).await;
+    let restarted = |alloc: &Value| alloc["TaskStates"]["t"]["Restarts"] == 1;
+    api.client
+        .alloc_when(alloc, |alloc| {
+            restarted(alloc) && alloc["TaskStates"]["t"]["State"] == "running"
+        })
+        .await;
+    api.put(&format!("/v1/allocation/{NOBODY}/stop"), Value::Null).await;
+    api.put(&format!("/v1/allocation/{alloc}/stop"), Value::Null).await;
+    api.ask("DELETE", "/v1/job/web", Value::Null).await;
+    api.client.alloc_when(alloc, |alloc| alloc["ClientStatus"] == "complete").await;
+    api.get("/v1/jobs?prefix=web").await;
+    api.client.alloc_gone(alloc).await;
+    api.gets(&[&format!("/v1/allocation/{alloc}"), "/v1/client/gc"]).await;
+    api.put("/v1/system/gc", Value::Null).await;
+    api.put("/v1/jobs", json!({ "Job": job })).await;
+    api.ask("DELETE", "/v1/job/web?purge=true", Value::Null).await;
+    api.ask("DELETE", "/v1/job/none", Value::Null).await;
+}

@@ -1,0 +1,137 @@
+//! The node.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Absent, NodeResources, ReservedResources, Resources, Text, or_empty};
+
+/// `NodeListStub`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeStub<'a> {
+    /// Address assigned with ports.
+    pub address: Text<'a>,
+    /// Its id.
+    #[serde(rename = "ID")]
+    pub id: Text<'a>,
+    /// Its data center.
+    pub datacenter: Text<'a>,
+    /// Its name.
+    pub name: Text<'a>,
+    /// It has none.
+    pub node_class: Text<'a>,
+    /// Version of the agent.
+    pub version: Text<'a>,
+    /// It is never drained.
+    pub drain: bool,
+    /// `eligible`.
+    pub scheduling_eligibility: Text<'a>,
+    /// `initializing`, `ready` or `down`.
+    pub status: Text<'a>,
+    /// A sentence on it.
+    pub status_description: Text<'a>,
+    /// Its drivers.
+    #[serde(deserialize_with = "or_empty")]
+    pub drivers: BTreeMap<Text<'a>, DriverInfo<'a>>,
+    /// There are none.
+    pub host_volumes: Absent,
+    /// What it has, where that is asked for.
+    pub node_resources: Option<NodeResources<'a>>,
+    /// What is held back, where that is asked for.
+    pub reserved_resources: Option<ReservedResources<'a>>,
+    /// Index of the first change.
+    pub create_index: u64,
+    /// Index of the last change.
+    pub modify_index: u64,
+}
+
+/// `DriverInfo`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DriverInfo<'a> {
+    /// What it says of itself.
+    #[serde(deserialize_with = "or_empty")]
+    pub attributes: BTreeMap<Text<'a>, Text<'a>>,
+    /// It works on this machine.
+    pub detected: bool,
+    /// It gets tasks.
+    pub healthy: bool,
+    /// Why not.
+    pub health_description: Text<'a>,
+    /// Not told: [`NEVER`](crate::NEVER).
+    pub update_time: Text<'a>,
+}
+
+/// `Node`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Node<'a> {
+    /// Its id.
+    #[serde(rename = "ID")]
+    pub id: Text<'a>,
+    /// Never told.
+    #[serde(rename = "SecretID")]
+    pub secret_id: Text<'a>,
+    /// Its data center.
+    pub datacenter: Text<'a>,
+    /// Its name.
+    pub name: Text<'a>,
+    /// The API is on a socket.
+    #[serde(rename = "HTTPAddr")]
+    pub http_addr: Text<'a>,
+    /// The API is on a socket.
+    #[serde(rename = "TLSEnabled")]
+    pub tls_enabled: bool,
+    /// What constraints can ask about.
+    #[serde(deserialize_with = "or_empty")]
+    pub attributes: BTreeMap<String, String>,
+    /// What it has.
+    pub node_resources: NodeResources<'a>,
+    /// What is held back.
+    pub reserved_resources: ReservedResources<'a>,
+    /// What it has, in the oldest form.
+    pub resources: Resources<'a>,
+    /// What is held back, in the oldest form.
+    pub reserved: Resources<'a>,
+    /// There are none.
+    pub links: Absent,
+    /// Configured pairs.
+    #[serde(deserialize_with = "or_empty")]
+    pub meta: Cow<'a, BTreeMap<String, String>>,
+    /// It has none.
+    pub node_class: Text<'a>,
+    /// It has none.
+    pub computed_class: Text<'a>,
+    /// It is never drained.
+    pub drain: bool,
+    /// It is never drained.
+    pub drain_strategy: Absent,
+    /// `eligible`.
+    pub scheduling_eligibility: Text<'a>,
+    /// `initializing`, `ready` or `down`.
+    pub status: Text<'a>,
+    /// A sentence on it.
+    pub status_description: Text<'a>,
+    /// Not kept.
+    pub status_updated_at: i64,
+    /// None are kept.
+    #[serde(deserialize_with = "or_empty")]
+    pub events: Vec<Absent>,
+    /// Its drivers.
+    #[serde(deserialize_with = "or_empty")]
+    pub drivers: BTreeMap<Text<'a>, DriverInfo<'a>>,
+    /// There are none.
+    #[serde(rename = "CSIControllerPlugins")]
+    pub csi_controller_plugins: Absent,
+    /// There are none.
+    #[serde(rename = "CSINodePlugins")]
+    pub csi_node_plugins: Absent,
+    /// There are none.
+    pub host_volumes: Absent,
+    /// Index of the first change.
+    pub create_index: u64,
+    /// Index of the last change.
+    pub modify_index: u64,
+}
