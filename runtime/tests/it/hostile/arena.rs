@@ -149,18 +149,25 @@ impl Arena {
         });
         let stopped = Arc::clone(&stop);
         let timers = tokio::spawn(async move {
-            const NAP: Duration = Duration::from_millis(10);
             let mut late = Vec::new();
             while !stopped.load(Ordering::SeqCst) {
                 let watch = Stopwatch::start();
                 sleep(NAP).await;
                 late.push(watch.elapsed().saturating_sub(NAP));
             }
-            late.sort();
-            // Not the worst one: on a loaded machine the kernel itself is late now and then.
-            late.get(late.len() * 19 / 20).copied().unwrap_or_default()
+            nearly_all(late)
         });
-        Watch { stop, neighbour, timers }
+        let stopped = Arc::clone(&stop);
+        let machine = std::thread::spawn(move || {
+            let mut late = Vec::new();
+            while !stopped.load(Ordering::SeqCst) {
+                let watch = Stopwatch::start();
+                std::thread::sleep(NAP);
+                late.push(watch.elapsed().saturating_sub(NAP));
+            }
+            nearly_all(late)
+        });
+        Watch { stop, neighbour, timers, machine }
     }
 
     /// The counts when nothing moves any more.
@@ -275,25 +282,39 @@ impl ByteSink for Complaints {
     }
 }
 
+/// How long timers are set for.
+const NAP: Duration = Duration::from_millis(10);
+
+/// How late nearly all of them were: on a loaded machine the kernel itself is late now and then.
+fn nearly_all(mut late: Vec<Duration>) -> Duration {
+    late.sort();
+    late.get(late.len() * 19 / 20).copied().unwrap_or_default()
+}
+
 pub struct Watch {
     stop: Arc<AtomicBool>,
     neighbour: tokio::task::JoinHandle<(u32, Option<String>)>,
     timers: tokio::task::JoinHandle<Duration>,
+    machine: std::thread::JoinHandle<Duration>,
 }
 
 /// What others noticed of an attack.
 pub struct Seen {
     pub calls: u32,
     pub neighbour_wrong: Option<String>,
-    /// How late nearly all timers were.
+    /// How late nearly all timers of the runtime were.
     pub late: Duration,
+    /// How late nearly all naps of a thread were that has nothing to do with it: the machine's part.
+    pub machine_late: Duration,
 }
 
 impl Watch {
     pub async fn end(self) -> Seen {
         self.stop.store(true, Ordering::SeqCst);
         let (calls, neighbour_wrong) = self.neighbour.await.unwrap();
-        Seen { calls, neighbour_wrong, late: self.timers.await.unwrap() }
+        let late = self.timers.await.unwrap();
+        let machine_late = self.machine.join().unwrap();
+        Seen { calls, neighbour_wrong, late, machine_late }
     }
 }
 

@@ -127,7 +127,7 @@ pub async fn assigned(arena: &Arena) -> Outcome {
             let words = ["overwrite", path];
             let seen = std::slice::from_ref(&seen);
             let ended = run_in(arena, context, Path::new(file), &words, BY_ITSELF, seen).await;
-            let own = format!("read {path}\nstat {path}\n4 bytes\n");
+            let own = format!("read {path}\nstat {path}\n8 bytes\n");
             let expected = if path == "/assigned/file" { own.as_str() } else { "0 bytes\n" };
             if !ended.printed.ends_with(expected) {
                 escaped = Some(ended.said());

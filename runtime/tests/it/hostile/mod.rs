@@ -29,7 +29,8 @@ use crate::support::system::eventually;
 
 /// What an attack may last beyond its deadline on a loaded machine in a build without optimisation.
 const SLACK: Duration = Duration::from_secs(10);
-/// How late nearly all timers may be there. The bench `containment` holds the real bar.
+/// How much later nearly all timers may be than twice what a plain thread saw of the machine's load. The
+/// bench `containment` holds the real bar.
 const LATE: Duration = Duration::from_millis(250);
 /// What the process may grow in a second round, bytes.
 const GROWTH_MAX: u64 = 48 << 20;
@@ -74,8 +75,8 @@ async fn round(arena: &Arena, attacks: &[Attack], print: bool) -> Vec<String> {
         if let Some(neighbour) = seen.neighbour_wrong {
             complain(format!("the neighbour: {neighbour}"));
         }
-        if seen.late > LATE {
-            complain(format!("timers were {:?} late", seen.late));
+        if seen.late > LATE + 2 * seen.machine_late {
+            complain(format!("timers were {:?} late, threads {:?}", seen.late, seen.machine_late));
         }
         if print {
             let ticks = past
