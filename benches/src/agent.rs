@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ostler::agent::{Agent, AgentHandle, AgentOptions, JobHandle};
+use ostler_agent::{Agent, AgentHandle, AgentOptions, JobHandle};
 use ostler_model::clock::{Clock, Stopwatch};
 use ostler_model::config::AgentConfig;
 use ostler_model::job::Job;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ostler::agent::{Agent, AgentHandle, AgentOptions, AllocView, RegisterOptions, StopOptions};
+use ostler_agent::{Agent, AgentHandle, AgentOptions, AllocView, RegisterOptions, StopOptions};
 use ostler_lifecycle::alloc::AllocHandle;
 use ostler_logs::From as Begin;
 use ostler_model::clock::{self, Clock};

@@ -1,7 +1,7 @@
-//! The binary: everything is in [`ostler::cli`].
+//! The binary: everything is in [`ostler_cli`].
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ostler::cli::main(std::env::args_os())
+    ostler_cli::main(std::env::args_os())
 }

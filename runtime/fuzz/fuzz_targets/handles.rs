@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| ostler::fuzz::handles(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| ostler_fuzz::handles(data));

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use ostler::agent::PluginStatus;
+use ostler_agent::PluginStatus;
 use ostler_guests::fixtures::{DRIVER_MOCK, HOSTILE_DEVICE, HOSTILE_DRIVER, HOSTILE_WANTS_SOCKETS};
 use ostler_model::device::HealthState;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::body::Bytes;
-use ostler::api::{self, ApiError};
+use ostler_api::server::{self, ApiError};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -275,8 +275,8 @@ async fn the_agent_tells_what_nomads_tools_ask_any_agent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_path_too_long_for_the_kernel_is_refused() {
     let served = Served::start().await;
-    let long = std::env::temp_dir().join("d".repeat(120)).join(api::SOCKET_NAME);
-    let error = api::serve(served.agent.handle.clone(), &long, CancellationToken::new());
+    let long = std::env::temp_dir().join("d".repeat(120)).join(ostler_api::SOCKET_NAME);
+    let error = server::serve(served.agent.handle.clone(), &long, CancellationToken::new());
     assert!(matches!(error.unwrap_err(), ApiError::PathTooLong { .. }));
     served.stop().await;
 }

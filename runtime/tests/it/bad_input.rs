@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ostler::agent::SubmitError;
+use ostler_agent::SubmitError;
 use ostler_guests::fixtures::{HOSTILE_OTHER_WORLD, TOOLBOX};
 use ostler_model::clock::timeout;
 

@@ -29,7 +29,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ostler::agent::{Agent, AgentHandle, LeaveMode, RegisterOptions, Registered, StopOptions};
+use ostler_agent::{Agent, AgentHandle, LeaveMode, RegisterOptions, Registered, StopOptions};
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::clock;
 use ostler_model::ids::{JobId, TaskName};

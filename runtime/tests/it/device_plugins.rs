@@ -3,7 +3,7 @@
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
-use ostler::agent::PluginStatus;
+use ostler_agent::PluginStatus;
 use ostler_guests::fixtures::DEVICE_MOCK;
 use ostler_model::device::{DeviceGroup, HealthState};
 

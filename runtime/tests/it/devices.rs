@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use ostler::agent::SubmitError;
+use ostler_agent::SubmitError;
 use ostler_model::device::{DeviceGroup, HealthState};
 use tempfile::TempDir;
 
@@ -42,7 +42,7 @@ fn greeter(name: &str, count: u32) -> String {
     wasm(name, "guest:hello", &[], &file_devices(count))
 }
 
-fn refusal(refused: Result<ostler::agent::JobHandle, SubmitError>) -> String {
+fn refusal(refused: Result<ostler_agent::JobHandle, SubmitError>) -> String {
     match refused {
         Err(error @ SubmitError::Refused(_)) => error.to_string(),
         Err(other) => panic!("refused for another reason: {other}"),

@@ -31,7 +31,7 @@ fn is_there(path: &str) -> bool {
         || format!("runtime/{path}/src"),
         |(name, rest)| format!("runtime/{name}/src/{rest}"),
     );
-    let below = ["runtime/src", "runtime/lifecycle/src", "runtime/tests", "runtime", "."];
+    let below = ["runtime/agent/src", "runtime/lifecycle/src", "runtime/tests", "runtime", "."];
     let in_crate = root().join(in_crate);
     in_crate.exists()
         || in_crate.with_extension("rs").exists()

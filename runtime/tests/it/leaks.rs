@@ -10,7 +10,7 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use ostler::agent::StopOptions;
+use ostler_agent::StopOptions;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::ids::JobId;
 

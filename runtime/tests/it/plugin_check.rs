@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ostler::agent::offline::{self, Place, Report, Subject, Verdict};
+use ostler_agent::offline::{self, Place, Report, Subject, Verdict};
 use ostler_guests::fixtures::{
     DEVICE_FILES, DEVICE_MOCK, DRIVER_EXEC, DRIVER_MOCK, DRIVER_RAW_EXEC, HOSTILE_DEVICE,
     HOSTILE_DRIVER, HOSTILE_OTHER_WORLD,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostler::agent::{AllocResult, JobResult, PluginStatus};
+use ostler_agent::{AllocResult, JobResult, PluginStatus};
 use ostler_guests::fixtures::{HOSTILE_DEVICE, HOSTILE_DRIVER, TOOLBOX, TOOLBOX_P1};
 use ostler_model::clock::{Stopwatch, sleep, timeout};
 use ostler_model::device::HealthState;
@@ -206,7 +206,7 @@ async fn what_a_plugin_said_before_it_trapped_is_in_its_status_and_its_recording
     let written = || {
         let dir = std::fs::read_dir(agent.handle.data_dir().join("recordings"));
         let file = dir.into_iter().flatten().flatten().next()?.path();
-        ostler::agent::offline::recording(&std::fs::read(file).ok()?).ok()
+        ostler_agent::offline::recording(&std::fs::read(file).ok()?).ok()
     };
     eventually("the call is recorded", || written().is_some()).await;
     let outcome = written().unwrap().calls.pop().unwrap().outcome;
@@ -384,7 +384,7 @@ async fn as_many_spinning_calls_as_guest_threads_hold_up_neither_plugins_nor_tas
         .map(|n| group(&format!("spin{n}"), "hostile", "start = \"spin\"", ""))
         .collect();
     let spinning = agent.handle.submit(parse(&job(&spinning))).await.unwrap();
-    let starting = |job: &ostler::agent::JobHandle| {
+    let starting = |job: &ostler_agent::JobHandle| {
         job.allocs().iter().all(|alloc| {
             let state = alloc.state().borrow().clone();
             let task = state.tasks.values().next();

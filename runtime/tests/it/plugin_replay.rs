@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use ostler::agent::offline::{Recording, recording};
+use ostler_agent::offline::{Recording, recording};
 use ostler_guests::fixtures::{DEVICE_FILES, DEVICE_MOCK, HOSTILE_DRIVER};
 use serde_json::Value;
 

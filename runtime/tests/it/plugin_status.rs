@@ -1,6 +1,6 @@
 //! How plugins do, as the agent tells: watches, counts, strikes, and drivers that come and go.
 
-use ostler::agent::{PluginStatus, PluginStatusReport};
+use ostler_agent::{PluginStatus, PluginStatusReport};
 use ostler_guests::fixtures::HOSTILE_DEVICE;
 use ostler_health::meter::PluginActivity;
 use ostler_health::policy::PluginState;

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use ostler::agent::{Agent, PluginStatus};
+use ostler_agent::{Agent, PluginStatus};
 use ostler_guests::fixtures::{
     DEVICE_FILES, DRIVER_EXEC, DRIVER_MOCK, HELLO_P1, HOSTILE_DEVICE, HOSTILE_DRIVER,
     HOSTILE_OTHER_WORLD, HOSTILE_WANTS_SOCKETS,

@@ -1,6 +1,6 @@
 //! Plugins that fail too often: quarantine, its end, and tasks that poison their driver.
 
-use ostler::agent::{Agent, JobHandle, PluginState, Quarantine};
+use ostler_agent::{Agent, JobHandle, PluginState, Quarantine};
 use ostler_guests::fixtures::{HOSTILE_DEVICE, HOSTILE_DRIVER};
 use ostler_health::meter::PluginActivity;
 use ostler_model::clock::timeout;
@@ -38,11 +38,11 @@ fn job(name: &str, start: &str, restarts: u32) -> String {
     )
 }
 
-fn activity(agent: &ostler::agent::AgentHandle) -> PluginActivity {
+fn activity(agent: &ostler_agent::AgentHandle) -> PluginActivity {
     agent.plugin_status("hostile")[0].activity.clone().expect("it is in use")
 }
 
-fn quarantine(agent: &ostler::agent::AgentHandle) -> Option<Quarantine> {
+fn quarantine(agent: &ostler_agent::AgentHandle) -> Option<Quarantine> {
     activity(agent).quarantine
 }
 

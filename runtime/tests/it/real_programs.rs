@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-use ostler::agent::JobResult;
+use ostler_agent::JobResult;
 
 use crate::support::TestAgent;
 use crate::support::jobs::{assert_successful, batch, exit, groups, lifecycle, shell, wasm};
@@ -35,7 +35,7 @@ impl Corpus {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut files = Vec::new();
-        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("cli/src"), &mut files);
         files.sort();
         let (mut text, mut json) = (String::new(), String::new());
         while text.len() < 4 << 20 {

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use ostler::agent::JobHandle;
+use ostler_agent::JobHandle;
 use ostler_model::task::TaskStatus;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};

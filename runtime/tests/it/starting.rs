@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use hyper::StatusCode;
 use hyper::body::Bytes;
-use ostler::agent::{Agent, LeaveMode};
-use ostler::api;
+use ostler_agent::{Agent, LeaveMode};
+use ostler_api::server;
 use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
@@ -148,8 +148,8 @@ async fn an_agent_that_ends_before_it_is_ready_leaves_nothing_that_looks_like_on
 async fn what_is_asked_of_jobs_before_they_are_restored_is_told_who_starts_and_to_come_again() {
     let data = DataDir::new();
     let begun = Agent::begin(serving(data.path(), "")).await.unwrap();
-    let socket = data.path().join(api::SOCKET_NAME);
-    let api = api::serve(begun.agent().clone(), &socket, CancellationToken::new()).unwrap();
+    let socket = data.path().join(ostler_api::SOCKET_NAME);
+    let api = server::serve(begun.agent().clone(), &socket, CancellationToken::new()).unwrap();
     let client = Client(socket);
     let health = client.get("/v1/agent/health").await;
     assert_eq!(health.status, StatusCode::SERVICE_UNAVAILABLE);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ostler::agent::{Agent, AgentHandle};
+use ostler_agent::{Agent, AgentHandle};
 use ostler_device::ledger::DeviceLedger;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::device::HealthState;

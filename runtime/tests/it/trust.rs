@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use ostler::agent::{PluginEntry, PluginStatus, UpgradeOptions, UpgradeOutcome};
+use ostler_agent::{PluginEntry, PluginStatus, UpgradeOptions, UpgradeOutcome};
 use ostler_guests::fixtures::HOSTILE_DEVICE;
 use ostler_model::digest::Digest;
 use ostler_model::trust::Voucher;

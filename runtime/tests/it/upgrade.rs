@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ostler::agent::{
+use ostler_agent::{
     Agent, AgentHandle, JobHandle, UpgradeError, UpgradeOptions, UpgradeOutcome, UpgradeReport,
     UpgradeStatus,
 };

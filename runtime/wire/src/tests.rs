@@ -37,7 +37,7 @@ fn value(name: &str, shape: &Value) -> Value {
 
 #[track_caller]
 fn read<T: DeserializeOwned>(name: &str) -> T {
-    let recorded = include_str!("../../src/api/json/recorded.json");
+    let recorded = include_str!("../../api/src/server/json/recorded.json");
     let recorded: Value = serde_json::from_str(recorded).unwrap();
     let answer = value("", &recorded[name]);
     serde_json::from_value(answer.clone())

@@ -1,6 +1,6 @@
 //! One place, filled again and again: never by two at a time, and its data goes along.
 
-use ostler::agent::{AllocView, LeaveMode, RegisterOptions, StopOptions};
+use ostler_agent::{AllocView, LeaveMode, RegisterOptions, StopOptions};
 use ostler_model::alloc::DesiredStatus;
 
 use super::{Served, job_id};

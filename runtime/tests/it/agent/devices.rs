@@ -1,6 +1,6 @@
 //! Devices of an agent that serves: measured, released late, and released by the next agent.
 
-use ostler::agent::StopOptions;
+use ostler_agent::StopOptions;
 use ostler_model::stats::DeviceGroupStats;
 
 use super::*;

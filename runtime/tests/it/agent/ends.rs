@@ -1,6 +1,6 @@
 //! What goes when something is over, and what is left of an agent that left.
 
-use ostler::agent::StopOptions;
+use ostler_agent::StopOptions;
 use ostler_model::alloc::ClientStatus;
 use tokio::runtime::Handle;
 

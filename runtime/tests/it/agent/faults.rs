@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use ostler::agent::{Agent, JobStatus, StopOptions, SubmitError};
+use ostler_agent::{Agent, JobStatus, StopOptions, SubmitError};
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::ids::AllocId;
 use ostler_model::saved::JobRecord;

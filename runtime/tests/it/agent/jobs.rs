@@ -1,6 +1,6 @@
 //! Jobs that come, change and go.
 
-use ostler::agent::{
+use ostler_agent::{
     AllocError, AllocView, JobError, JobStatus, RegisterOptions, RestartScope, StopOptions,
     SubmitError,
 };
@@ -289,7 +289,7 @@ async fn the_index_grows_with_every_change_and_over_restarts() {
     // A clock that was set back: what is on record is not given again.
     let mut options = serving(data.path(), "");
     options.clock = Clock::fixed(Timestamp::from_nanos(1));
-    let agent = ostler::agent::Agent::start(options).await.unwrap();
+    let agent = ostler_agent::Agent::start(options).await.unwrap();
     let record = agent.job(&job_id()).unwrap().record;
     assert!(agent.index() > record.modify_index && record.modify_index > recorded);
     agent.shutdown().await;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ostler::agent::{JobError, JobsDirEntry, StopOptions, SubmitError};
+use ostler_agent::{JobError, JobsDirEntry, StopOptions, SubmitError};
 use ostler_model::alloc::ClientStatus;
 use ostler_model::ids::JobId;
 use ostler_model::saved::JobOrigin;

@@ -29,7 +29,7 @@ mod restart;
 use std::path::Path;
 use std::time::Duration;
 
-use ostler::agent::{
+use ostler_agent::{
     Agent, AgentHandle, AgentOptions, AllocView, JobStatus, LeaveMode, RegisterOptions, Registered,
     StopOptions, SubmitError,
 };

@@ -1,6 +1,6 @@
 //! The agent leaves and another one starts on the same directory.
 
-use ostler::agent::{Agent, LeaveMode, StopOptions};
+use ostler_agent::{Agent, LeaveMode, StopOptions};
 use ostler_device::ledger::DeviceLedger;
 use ostler_lifecycle::alloc::dir::AllocDir;
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
@@ -250,7 +250,7 @@ async fn a_job_waits_for_its_driver() {
     // The driver is not there at this start.
     let served = Served::on(data, "plugin \"raw_exec\" {\n enabled = false\n}").await;
     let job = served.agent.job(&job_id()).unwrap();
-    assert_eq!((job.blocked.len(), job.status), (1, ostler::agent::JobStatus::Pending));
+    assert_eq!((job.blocked.len(), job.status), (1, ostler_agent::JobStatus::Pending));
     assert_eq!(job.blocked[0].previous, Some(before.allocation.id));
     assert!(job.blocked[0].refusal.to_string().contains("no driver raw_exec"));
     let served = served.restart().await;

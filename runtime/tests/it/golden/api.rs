@@ -30,7 +30,7 @@ const NOBODY: &str = "ffffffff-0000-4000-8000-000000000000";
 /// The paths of the router, each with the methods it takes. Of `POST` and `PUT`, which are the same
 /// everywhere, only the latter.
 fn routes() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
-    let source = include_str!("../../../src/api/router.rs");
+    let source = include_str!("../../../api/src/server/router.rs");
     let mut routes = BTreeMap::new();
     for route in source.split(".route(").skip(1) {
         let (path, rest) = route.split_once('"').unwrap().1.split_once('"').unwrap();

@@ -8,7 +8,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use ostler::api::{self, ApiServer};
+use ostler_api::server::{self, ApiServer};
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
@@ -26,9 +26,9 @@ pub struct Served {
 impl Served {
     pub async fn start() -> Self {
         let agent = TestAgent::start().await;
-        let socket = agent.data.path().join(api::SOCKET_NAME);
+        let socket = agent.data.path().join(ostler_api::SOCKET_NAME);
         let shutdown = CancellationToken::new();
-        let server = api::serve(agent.handle.clone(), &socket, shutdown.clone()).unwrap();
+        let server = server::serve(agent.handle.clone(), &socket, shutdown.clone()).unwrap();
         Self { agent, server, shutdown, client: Client(socket) }
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ostler::agent::JobResult;
+use ostler_agent::JobResult;
 use ostler_guests::fixtures;
 use ostler_model::event::EventKind;
 use ostler_model::ids::TaskName;

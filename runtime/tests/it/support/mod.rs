@@ -13,7 +13,7 @@ pub mod system;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ostler::agent::{Agent, AgentHandle, AgentOptions, AllocResult, JobResult};
+use ostler_agent::{Agent, AgentHandle, AgentOptions, AllocResult, JobResult};
 use ostler_model::clock::Clock;
 use ostler_model::config::AgentConfig;
 use ostler_model::job::Job;
@@ -117,7 +117,7 @@ impl TestAgent {
         // One of its name may run beside it.
         for number in 2.. {
             let there = self.handle.job(&job.id);
-            if there.is_none_or(|view| view.status == ostler::agent::JobStatus::Dead) {
+            if there.is_none_or(|view| view.status == ostler_agent::JobStatus::Dead) {
                 break;
             }
             job.id = ostler_model::ids::JobId::new(format!("j{number}")).unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ostler::agent::{PluginEntry, PluginStatus};
+use ostler_agent::{PluginEntry, PluginStatus};
 use ostler_model::clock::Clock;
 use ostler_model::rng::Rng;
 use ostler_plugin::host::HostServices;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ostler::agent::JobHandle;
+use ostler_agent::JobHandle;
 use ostler_model::event::EventKind;
 use ostler_model::ids::TaskName;
 use ostler_model::task::TaskStatus;
@@ -29,7 +29,7 @@ async fn until_running(job: &JobHandle, task: &str) {
     .await;
 }
 
-async fn ended(job: &JobHandle) -> ostler::agent::JobResult {
+async fn ended(job: &JobHandle) -> ostler_agent::JobResult {
     ostler_model::clock::timeout(PATIENCE, job.wait()).await.expect("the job ends")
 }
 

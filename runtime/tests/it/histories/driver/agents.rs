@@ -27,7 +27,7 @@ pub enum Start {
 
 impl World {
     pub(super) fn socket(&self) -> PathBuf {
-        self.site.data().join(ostler::api::SOCKET_NAME)
+        self.site.data().join(ostler_api::SOCKET_NAME)
     }
 
     pub(super) fn log(&self) -> PathBuf {

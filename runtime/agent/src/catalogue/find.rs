@@ -1,0 +1,308 @@
+//! The plugins there are, before any is looked at: built in, from the plugin directory, from blocks.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::verify::{Place, Whose};
+use ostler_artifact::trust::{self, Demand};
+use ostler_model::config::{AgentConfig, ConfigOrigin, FailurePolicy, PluginBlock, UpgradeMode};
+use ostler_model::config::{AnswerGrants, CommandGrant, FileGrant, Grants, NodeGrant};
+use ostler_model::isolation::IsolationGrant;
+use ostler_model::json::JsonObject;
+use ostler_model::limits::PluginLimits;
+use ostler_model::trust::PluginSource;
+
+/// Most files of a plugin directory that are looked at.
+const PLUGIN_DIR_FILES_MAX: usize = 256;
+
+/// The device plugin that pretends, for tests; off unless its block is there.
+const MOCK_DEVICE: &str = "mock_device";
+
+/// The driver that isolates nothing; off unless its block is there.
+pub const RAW_EXEC: &str = "raw_exec";
+
+/// A plugin before it is loaded.
+pub(super) struct Candidate {
+    /// Name of its block, whether there is one or not; where it comes from; what is demanded.
+    pub(super) whose: Whose,
+    /// Its file; absent for a built-in one and for one of a registry.
+    pub(super) path: Option<PathBuf>,
+    /// Who puts a changed file in its place.
+    pub(super) upgrade: UpgradeMode,
+    /// Where its bytes are, or why they are not to be used.
+    pub(super) bytes: Result<Place, String>,
+    pub(super) config: JsonObject,
+    pub(super) grants: Grants,
+    pub(super) limits: PluginLimits,
+    pub(super) failure: FailurePolicy,
+    pub(super) enabled: bool,
+    /// The configuration has a block of its name.
+    pub(super) configured: bool,
+    /// Where that stands.
+    pub(super) origin: Option<ConfigOrigin>,
+}
+
+impl Candidate {
+    fn new(name: &str, source: PluginSource, place: String, bytes: Result<Place, String>) -> Self {
+        let demand = Demand::default();
+        Self {
+            whose: Whose { name: name.to_owned(), source, place, demand },
+            path: None,
+            upgrade: UpgradeMode::default(),
+            bytes,
+            config: JsonObject::default(),
+            grants: Grants::default(),
+            limits: PluginLimits::default(),
+            failure: FailurePolicy::default(),
+            enabled: true,
+            configured: false,
+            origin: None,
+        }
+    }
+
+    fn file(name: &str, source: PluginSource, path: &Path) -> Self {
+        let bytes = Ok(Place::File(path.to_owned()));
+        let bare = Self::new(name, source, path.display().to_string(), bytes);
+        Self { path: Some(path.to_owned()), ..bare }
+    }
+
+    fn configure(&mut self, block: &PluginBlock) {
+        if let Some(config) = &block.config {
+            self.config = config.clone();
+        }
+        if let Some(grants) = &block.grants {
+            // What a plugin may ask for is replaced as a whole, what its answers may cause key by key.
+            let defaults = std::mem::take(&mut self.grants.answers);
+            self.grants = grants.clone();
+            self.grants.answers = grants.answers.clone().or(defaults);
+        }
+        self.whose.demand = demand(block);
+        self.enabled = block.enabled.unwrap_or(true);
+        self.limits = block.limits.apply(PluginLimits::default());
+        self.failure = block.failure.clone();
+        self.upgrade = block.upgrade;
+        self.configured = true;
+        self.origin.clone_from(&block.origin);
+    }
+}
+
+/// Every plugin there is, several of one name among them.
+pub(super) fn candidates(config: &AgentConfig, data_dir: &Path, embedded: bool) -> Vec<Candidate> {
+    let mut found: BTreeMap<String, Vec<Candidate>> = BTreeMap::new();
+    for guest in ostler_guests::builtin_plugins() {
+        let name = builtin_name(guest.name);
+        let (config, grants) = builtin_defaults(name, data_dir, embedded);
+        let bytes = Ok(Place::BuiltIn(Arc::from(guest.bytes)));
+        let bare = Candidate::new(name, PluginSource::BuiltIn, "built-in".to_owned(), bytes);
+        // Only for those who ask for it: by default a node has no device that fails on purpose, and
+        // no driver whose tasks may do all that the agent may.
+        let enabled = ![MOCK_DEVICE, RAW_EXEC].contains(&name);
+        let one = Candidate { config, grants, enabled, ..bare };
+        found.entry(name.to_owned()).or_default().push(one);
+    }
+    for path in config.plugin_dir.iter().flat_map(|dir| wasm_files(dir)) {
+        let name = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        let mut one = Candidate::file(&name, PluginSource::PluginDir, &path);
+        if found.contains_key(&name) {
+            one.bytes = Err(stands_for_built_in(&name, &path));
+        }
+        found.entry(name).or_default().push(one);
+    }
+    for (name, block) in &config.plugins {
+        let named = found.entry(name.clone()).or_default();
+        if let Some(one) = of_block(name, block) {
+            // The operator said which; the others are not even run.
+            for other in named.iter_mut() {
+                let instead = &one.whose.place;
+                let why =
+                    format!("the plugin block {name} of the configuration names {instead} instead");
+                other.bytes = Err(why);
+            }
+            named.push(one);
+        }
+        if named.is_empty() {
+            let nowhere = "there is no such built-in plugin and no such file in plugin_dir; give \
+                           file = \"/path/x.wasm\" or source = \"oci://…\"";
+            let absent = Err(nowhere.to_owned());
+            named.push(Candidate::new(name, PluginSource::File, String::new(), absent));
+        }
+        named.iter_mut().for_each(|one| one.configure(block));
+    }
+    found.into_values().flatten().collect()
+}
+
+/// Why a file of the plugin directory is not used in the place of a built-in plugin.
+fn stands_for_built_in(name: &str, path: &Path) -> String {
+    format!(
+        "{name} is the name of a built-in plugin, and a file of plugin_dir replaces none by itself; to \
+         use the file instead put this into the agent's configuration:\n\
+         plugin \"{name}\" {{\n  file = {:?}\n}}\n",
+        path.display().to_string()
+    )
+}
+
+/// The plugin that a block itself names.
+fn of_block(name: &str, block: &PluginBlock) -> Option<Candidate> {
+    if let Some(file) = &block.file {
+        return Some(Candidate::file(name, PluginSource::File, file));
+    }
+    let reference = block.source.as_ref()?;
+    let bytes = Ok(Place::Registry(reference.clone()));
+    Some(Candidate::new(name, PluginSource::Oci, reference.to_string(), bytes))
+}
+
+/// What a block demands of the bytes.
+pub(super) fn demand(block: &PluginBlock) -> Demand {
+    Demand { digest: block.digest, require_signature: block.require_signature }
+}
+
+/// Name of the block that configures a built-in plugin, from the name of its crate.
+fn builtin_name(guest: &str) -> &str {
+    match guest {
+        // The driver `mock_driver` was there first and has the block `mock`.
+        "device-mock" => MOCK_DEVICE,
+        "driver-raw-exec" => RAW_EXEC,
+        _ => guest.trim_start_matches("driver-").trim_start_matches("device-"),
+    }
+}
+
+/// The least a built-in plugin needs. An agent that is there for one job of whoever started it
+/// isolates its tasks as far as this node can, and they say what is lacking; any other runs none that
+/// lacks something, unless it is configured to.
+fn builtin_defaults(name: &str, data_dir: &Path, embedded: bool) -> (JsonObject, Grants) {
+    let object = |value: serde_json::Value| match value {
+        serde_json::Value::Object(map) => JsonObject::from(map),
+        _ => JsonObject::default(),
+    };
+    let read_only = |path: PathBuf| vec![FileGrant { path, write: false }];
+    let mut config = JsonObject::default();
+    let mut grants = Grants { answers: builtin_answers(name, data_dir), ..Grants::default() };
+    match name {
+        "exec" => {
+            let demanded = match embedded {
+                true => IsolationGrant::as_far_as_possible(),
+                false => IsolationGrant::default(),
+            };
+            grants.isolation =
+                Some(IsolationGrant { hidden: vec![data_dir.to_owned()], ..demanded });
+            grants.process = true;
+            grants.users = vec!["*".to_owned()];
+        }
+        RAW_EXEC => {
+            grants.process = true;
+            grants.users = vec!["*".to_owned()];
+        }
+        "wasm" => grants.wasm_task = true,
+        "files" => {
+            let dir = data_dir.join("devices");
+            config = object(json!({ "dir": dir.to_string_lossy() }));
+            grants.files = read_only(dir);
+        }
+        // No directory is needed by what its block can say; its script and journal need this one.
+        MOCK_DEVICE => grants.files = read_only(data_dir.join(MOCK_DEVICE)),
+        "pci" | "usb" | "hwmon" => grants.files = read_only(PathBuf::from("/sys")),
+        "nvidia" => {
+            let query = ["--query-gpu=*", "--format=csv,noheader,nounits"].map(str::to_owned);
+            grants.commands = vec![CommandGrant {
+                program: PathBuf::from("/usr/bin/nvidia-smi"),
+                args: vec![query.to_vec()],
+            }];
+            let read = ["/sys", "/proc/driver/nvidia"].map(PathBuf::from);
+            grants.files = read.into_iter().flat_map(read_only).collect();
+        }
+        _ => {}
+    }
+    (config, grants)
+}
+
+/// What the answers of a built-in plugin may cause: its own devices, what tells tasks of them, and
+/// the nodes that are made to be shared out.
+fn builtin_answers(name: &str, data_dir: &Path) -> AnswerGrants {
+    let texts = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect());
+    let nodes = |paths: &[&str]| {
+        let node =
+            |path: &&str| NodeGrant { path: (*path).to_owned(), permissions: "rw".to_owned() };
+        Some(paths.iter().map(node).collect())
+    };
+    let read_only = |path: PathBuf| Some(vec![FileGrant { path, write: false }]);
+    let none = AnswerGrants::default();
+    match name {
+        "mock" => AnswerGrants { driver: Some("mock_driver".to_owned()), ..none },
+        "files" => AnswerGrants {
+            groups: texts(&["ostler/file/*"]),
+            task_env: texts(&["FILE_DEVICE_PATHS"]),
+            mounts: read_only(data_dir.join("devices")),
+            ..none
+        },
+        "pci" => AnswerGrants {
+            groups: texts(&["*"]),
+            device_nodes: nodes(&[
+                "/dev/dri/*",
+                "/dev/accel/*",
+                "/dev/infiniband/*",
+                "/dev/vfio/*",
+            ]),
+            ..none
+        },
+        "usb" => AnswerGrants {
+            groups: texts(&["*/usb/*"]),
+            device_nodes: nodes(&[
+                "/dev/bus/usb/*",
+                "/dev/hidraw*",
+                "/dev/ttyUSB*",
+                "/dev/ttyACM*",
+                "/dev/usb/*",
+                "/dev/cdc-wdm*",
+                "/dev/video*",
+            ]),
+            ..none
+        },
+        "hwmon" => AnswerGrants {
+            groups: texts(&["linux/sensor/*"]),
+            mounts: read_only(PathBuf::from("/sys")),
+            ..none
+        },
+        "nvidia" => AnswerGrants {
+            groups: texts(&["nvidia/gpu/*"]),
+            task_env: texts(&["CUDA_VISIBLE_DEVICES"]),
+            device_nodes: nodes(&["/dev/nvidia*"]),
+            ..none
+        },
+        // It pretends to be any other.
+        MOCK_DEVICE => AnswerGrants {
+            groups: texts(&["*"]),
+            task_env: texts(&["*"]),
+            mounts: read_only(data_dir.join(MOCK_DEVICE)),
+            ..none
+        },
+        _ => none,
+    }
+}
+
+/// The bytes of a plugin file, or why they are not to be used. Whether they are trusted is not
+/// asked. Blocks.
+pub(crate) fn read(path: &Path) -> Result<Arc<[u8]>, String> {
+    let read = trust::component(path).map_err(|error| error.to_string());
+    read.map(|content| content.bytes)
+}
+
+/// The `.wasm` files of a directory, by name.
+fn wasm_files(dir: &Path) -> Vec<PathBuf> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) => {
+            tracing::error!(dir = %dir.display(), %error, "cannot read the plugin directory");
+            return Vec::new();
+        }
+    };
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|end| end == "wasm"))
+        .take(PLUGIN_DIR_FILES_MAX)
+        .collect();
+    files.sort();
+    files
+}

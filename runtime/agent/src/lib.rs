@@ -1,0 +1,379 @@
+//! The process: what is started in which order, and the one handle through which the outside acts.
+//!
+//! ```text
+//! Agent::begin:  data dir ─ lock ─ state ─ leftovers of a crashed agent ─ node ─ sandbox ─ host
+//!                ─► AgentHandle: can be asked      (its process serves the API from here on)
+//! Begun::ready:  plugins (loading) ┬─► allocations restored ─► jobs are taken
+//!                                  └─► in use, asked, followed
+//! AgentHandle:   submit(job) ─ check ─ admission ─ state.put(alloc, ledger) ─ alloc runner ─► JobHandle
+//!                JobHandle ─ stop, wait ─► JobResult
+//! ```
+//! It decides nothing about jobs and allocations: that is `ostler-control`, which it starts. It prints
+//! nothing and serves nothing. Start with [`Agent`] and [`AgentHandle`]; then `startup`.
+
+pub mod catalogue;
+mod device_report;
+mod devices;
+mod error;
+mod held;
+pub mod inspect;
+mod job;
+mod jobs;
+mod jobs_dir;
+mod leave;
+mod leftovers;
+mod loading;
+pub mod offline;
+mod plugin_status;
+mod quarantine;
+mod rebooted;
+mod records;
+mod restore;
+mod startup;
+mod unowned;
+pub mod upgrade;
+pub mod views;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use ostler_control::ControlHandle;
+use ostler_device::manager::DeviceManager;
+use ostler_jobspec::suggest;
+use ostler_model::clock::Clock;
+use ostler_model::config::AgentConfig;
+use ostler_model::ids::{JobId, PluginName};
+use ostler_model::job::Job;
+use ostler_model::limits::JOB_TASKS_MAX;
+use ostler_model::ports::{Drivers as _, PluginCallError, Workloads};
+use ostler_model::rng::Rng;
+use ostler_model::saved::JobOrigin;
+use ostler_node::watch::Watcher;
+use ostler_node::{Node, NodeView};
+use ostler_plugin::PluginRuntime;
+use ostler_plugin::drivers::manager::DriverManager;
+use ostler_plugin::host::HostServices;
+use ostler_state::{DataDirLock, StateError, StateStore, holder as lock_holder};
+
+pub use catalogue::{
+    ObtainError, PluginEntry, PluginStatus, PullReport, SignatureReport, VerifyReport, pull, verify,
+};
+pub use device_report::{DeviceGroupReport, DeviceHolder, DeviceReport};
+pub use error::AgentError;
+pub use held::{EndRunError, HeldReport, HeldRun};
+pub use job::{AllocResult, JobHandle, JobResult};
+pub use ostler_control::{
+    AllocError, AllocView, BlockedPlacement, Collected, ConfigProblem, DeviceExplanation,
+    GroupCounts, GroupPlan, JobError, JobStatus, JobView, PlaceCounts, Plan, RAW_EXEC,
+    RegisterOptions, Registered, Stage, StopOptions, Stopped, SubmitError,
+};
+pub use ostler_device::matching::{DeviceAffinity, DeviceCandidate, DeviceOutcome};
+pub use ostler_health::meter::PluginActivity;
+pub use ostler_health::policy::{PluginState, Quarantine};
+pub use ostler_lifecycle::alloc::RestartScope;
+pub use ostler_state::{Holder, LockError};
+pub use plugin_status::{LiftReport, PluginStatusReport, RecordReport};
+pub use startup::Begun;
+pub use upgrade::{
+    Outcome as UpgradeOutcome, Release, UpgradeError, UpgradeOptions, UpgradeReport, UpgradeStatus,
+};
+pub use views::{JobsDirEntry, JobsDirReport, LeaveMode, Readiness};
+
+use loading::InUse;
+use records::Follower;
+
+/// How an agent is started.
+#[derive(Clone, Debug)]
+pub struct AgentOptions {
+    /// State, allocations, compiled code. Created when absent; one agent at a time.
+    pub data_dir: PathBuf,
+    /// What the operator configured.
+    pub config: AgentConfig,
+    /// Native tasks die with the agent (embedded agents) instead of living on.
+    pub kill_with_agent: bool,
+    /// Program that answers `__compile` and `__supervise`; this program unless given.
+    pub compiler: Option<PathBuf>,
+    /// Where compiled code is kept; in the data directory unless given.
+    pub code_dir: Option<PathBuf>,
+    /// Time.
+    pub clock: Clock,
+    /// Randomness.
+    pub rng: Rng,
+}
+
+/// Opens the state file at a path; may block.
+pub type OpenState = Box<dyn FnOnce(&Path) -> Result<StateStore, StateError> + Send>;
+
+/// Starts agents.
+pub struct Agent;
+
+impl Agent {
+    /// Start an agent. Needs a multi-thread tokio runtime, which becomes the control runtime.
+    ///
+    /// # Errors
+    /// See [`AgentError`]; nothing is left running then.
+    pub async fn start(options: AgentOptions) -> Result<AgentHandle, AgentError> {
+        Self::begin(options).await?.ready().await
+    }
+
+    /// Begin to start an agent: the data directory is its own, and it can be asked how far it is.
+    /// Plugins and what earlier agents left come with [`Begun::ready`].
+    ///
+    /// # Errors
+    /// See [`AgentError`]; nothing is left running then.
+    pub async fn begin(options: AgentOptions) -> Result<Begun, AgentError> {
+        startup::begin(options, Box::new(StateStore::open)).await
+    }
+
+    /// Who has a data directory now; none when nobody has, or it cannot be told.
+    #[must_use]
+    pub fn holder(data_dir: &Path) -> Option<Holder> {
+        lock_holder(data_dir)
+    }
+
+    /// As [`Agent::start`], over a state store that is opened in another way: with faults beneath
+    /// it, to see what an agent that dies there leaves behind.
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub async fn start_over(
+        options: AgentOptions,
+        open_state: OpenState,
+    ) -> Result<AgentHandle, AgentError> {
+        startup::begin(options, open_state).await?.ready().await
+    }
+}
+
+/// Everything a running agent consists of.
+struct Inner {
+    data_dir: PathBuf,
+    node: Node,
+    /// Plugins on their way.
+    board: catalogue::Board,
+    /// Once all were looked at.
+    plugins: OnceLock<InUse>,
+    meters: Mutex<catalogue::Meters>,
+    runtime: PluginRuntime,
+    watcher: Watcher,
+    /// Once the agent is ready.
+    notices: OnceLock<Vec<String>>,
+    drivers: DriverManager,
+    devices: DeviceManager,
+    workloads: Arc<dyn Workloads>,
+    services: HostServices,
+    state: StateStore,
+    /// The owner of jobs and allocations.
+    control: ControlHandle,
+    /// Its task.
+    owner: Mutex<Option<JoinHandle<()>>>,
+    /// Once plugins have said what they are.
+    follower: OnceLock<Follower>,
+    /// Of the jobs directory; absent without one.
+    jobs_dir: Mutex<Option<JobsDirReport>>,
+    /// Look at the jobs directory now.
+    rescan: Arc<Notify>,
+    /// Plugins that have not answered their first fingerprint.
+    waiting: Mutex<BTreeSet<PluginName>>,
+    /// Runs that are alive and not owned.
+    holds: Mutex<held::Holds>,
+    /// Removes directories without a record; see [`unowned`].
+    unowned: Mutex<Option<JoinHandle<()>>>,
+    /// Something about a quarantine changed.
+    quarantined: Arc<Notify>,
+    /// Ends what runs beside the agent.
+    ended: CancellationToken,
+    /// What does; see [`AgentHandle::beside`].
+    beside: TaskTracker,
+    kill_with_agent: bool,
+    clock: Clock,
+    // Last: the directory is free when all else is gone.
+    _lock: DataDirLock,
+}
+
+/// The one way to a running agent. Clones share it.
+#[derive(Clone)]
+pub struct AgentHandle(Arc<Inner>);
+
+impl AgentHandle {
+    /// Where state, allocations and compiled code are.
+    #[must_use]
+    pub fn data_dir(&self) -> &Path {
+        &self.0.data_dir
+    }
+
+    /// The node as it is now.
+    #[must_use]
+    pub fn node(&self) -> Arc<NodeView> {
+        self.0.node.current()
+    }
+
+    /// Every plugin that was looked at, with its fate at the start; [`AgentHandle::plugins_now`] has
+    /// what became of it since. None until all were looked at.
+    #[must_use]
+    pub fn plugins(&self) -> &[PluginEntry] {
+        self.0.plugins.get().map_or(&[], |used| &used.entries)
+    }
+
+    /// What the operator should hear once: lowered pools, leftovers of a crash, records put aside.
+    /// Complete when the agent is ready.
+    #[must_use]
+    pub fn notices(&self) -> &[String] {
+        self.0.notices.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// What the state store did so far.
+    #[must_use]
+    pub fn state_stats(&self) -> ostler_state::Stats {
+        self.0.state.stats()
+    }
+
+    /// Check every task's `config` against its driver's schema. Texts with `${…}` are checked
+    /// when the task starts and their values are known.
+    #[must_use]
+    pub fn check(&self, job: &Job) -> Vec<ConfigProblem> {
+        let mut problems = Vec::new();
+        for group in &job.groups {
+            for task in &group.tasks {
+                // A missing or unhealthy driver is admission's to report.
+                let Ok(driver) = self.0.drivers.dispense(&task.driver) else { continue };
+                for found in driver.validate(&task.config) {
+                    if found.unknown || !depends_on_variables(task.config.map(), &found.path) {
+                        problems.push(ConfigProblem {
+                            group: group.name.to_string(),
+                            task: task.name.to_string(),
+                            path: found.path,
+                            message: found.message,
+                            suggestion: found.suggestion,
+                        });
+                    }
+                }
+            }
+        }
+        problems
+    }
+
+    /// Tasks that cannot run here now because of their driver, a sentence for each: nobody has it, or
+    /// it cannot be used. The job is right, and the `config` of such a task was not checked.
+    #[must_use]
+    pub fn without_driver(&self, job: &Job) -> Vec<String> {
+        let mut sentences = Vec::new();
+        for (group, task) in job.groups.iter().flat_map(|g| g.tasks.iter().map(move |t| (g, t))) {
+            let why = match self.0.drivers.dispense(&task.driver) {
+                Ok(_) => continue,
+                Err(PluginCallError::StillLoading { name, loading }) => {
+                    format!("driver {name} is not there yet; still loading: {loading}")
+                }
+                Err(PluginCallError::UnknownPlugin { name, known }) => {
+                    let instead = suggest::nearest(&name, known.split(", "));
+                    let instead = match (instead, known.is_empty()) {
+                        (Some(instead), _) => format!("; did you mean {instead}?"),
+                        (None, true) => String::new(),
+                        (None, false) => format!("; there are {known}"),
+                    };
+                    format!("this node has no driver {name}{instead}")
+                }
+                Err(error) => format!("{error}; the config of the task was not checked"),
+            };
+            sentences.push(format!("group {}, task {}: {why}", group.name, task.name));
+        }
+        sentences
+    }
+
+    /// Run a job: all of it is placed now, or nothing of it. It ends with this agent and is not on
+    /// record; when it is over, a job of its name may be run again.
+    ///
+    /// # Errors
+    /// When it does not fit, its configuration is wrong, or an allocation cannot be made durable;
+    /// then nothing of it runs and nothing is held.
+    pub async fn submit(&self, job: Job) -> Result<JobHandle, SubmitError> {
+        self.check_all(&job)?;
+        self.run_seen(&job.id).await;
+        let (origin, job) = (JobOrigin::Run, Arc::new(job));
+        let options = RegisterOptions { origin, all_or_nothing: true, ..Default::default() };
+        let given_up = GivenUp { agent: Some(self), job: &job };
+        let registered = self.0.control.register(Arc::clone(&job), options).await;
+        given_up.not();
+        let registered = registered?;
+        let owners = registered.placed.iter().filter_map(|id| Some(self.alloc(*id)?.handle));
+        Ok(JobHandle::new(job, owners.collect()))
+    }
+
+    /// The end of a run may be known to whoever waited for it before the node has seen it.
+    async fn run_seen(&self, id: &JobId) {
+        let mut changes = self.0.control.changes();
+        loop {
+            changes.borrow_and_update();
+            let over = |entry: &ostler_control::AllocEntry| entry.client_status().terminal();
+            let seen = self.0.control.look(|tables| tables.allocs_of(id).all(over));
+            let dead = self.0.control.job(id).is_none_or(|job| job.status == JobStatus::Dead);
+            if seen || !dead || changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Everything about a job that can be checked without placing it.
+    fn check_all(&self, job: &Job) -> Result<(), SubmitError> {
+        let tasks: usize = job
+            .groups
+            .iter()
+            .map(|g| g.tasks.len().saturating_mul(usize::try_from(g.count).unwrap_or(usize::MAX)))
+            .fold(0, usize::saturating_add);
+        if tasks > JOB_TASKS_MAX {
+            return Err(SubmitError::TooManyTasks { tasks });
+        }
+        let problems = self.check(job);
+        if problems.is_empty() { Ok(()) } else { Err(SubmitError::Config(problems)) }
+    }
+
+    /// Do something beside the agent that ends soon, or with [`Inner::ended`]; who leaves waits for it.
+    fn beside(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.0.beside.spawn(work));
+    }
+}
+
+/// A run that is given up before it was placed is stopped, and nothing of it is left.
+struct GivenUp<'a> {
+    agent: Option<&'a AgentHandle>,
+    job: &'a Job,
+}
+
+impl GivenUp<'_> {
+    fn not(mut self) {
+        self.agent = None;
+    }
+}
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        let Some(agent) = self.agent else { return };
+        let (control, id) = (agent.0.control.clone(), self.job.id.clone());
+        let stop = async move {
+            let options = StopOptions { purge: true, ..StopOptions::default() };
+            // An error: it was refused, or the agent leaves and ends it.
+            drop(control.deregister(&id, options, JobOrigin::Run).await);
+        };
+        // Outside of the runtime, at the end of the process, the next start closes it.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            drop(agent.0.beside.spawn_on(stop, &runtime));
+        }
+    }
+}
+
+fn depends_on_variables(config: &serde_json::Map<String, serde_json::Value>, path: &str) -> bool {
+    let mut parts = path.split('.');
+    let mut at = parts.next().and_then(|first| config.get(first));
+    for part in parts {
+        at = at.and_then(|value| match part.parse::<usize>() {
+            Ok(index) if value.is_array() => value.get(index),
+            _ => value.get(part),
+        });
+    }
+    at.and_then(serde_json::Value::as_str).is_some_and(|text| text.contains("${"))
+}

@@ -1,0 +1,94 @@
+//! Sees that files of plugins change, and upgrades those whose block says `upgrade = "auto"`.
+//!
+//! The kernel tells of changes; beside that the files are looked at now and then, because not every
+//! file system tells. A file is read only when its size, time or identity is another than before.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Slot, run, step};
+use crate::AgentHandle;
+use ostler_model::clock;
+use ostler_model::config::UpgradeMode;
+use ostler_model::limits::UPGRADE_LOOK_INTERVAL;
+
+/// What tells a file from what it was before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+}
+
+fn seen(path: &Path) -> Option<Seen> {
+    let meta = std::fs::metadata(path).ok()?;
+    let modified = (meta.mtime(), meta.mtime_nsec());
+    Some(Seen { device: meta.dev(), inode: meta.ino(), size: meta.len(), modified })
+}
+
+/// Watch until the agent ends. Nothing runs where no plugin wants it.
+pub(crate) fn spawn(agent: &AgentHandle) {
+    let Some(upgrades) = agent.upgrades() else { return };
+    let slots: Vec<Arc<Slot>> = upgrades.lock().values().cloned().collect();
+    let auto = slots.into_iter().filter(|slot| slot.seed.mode == UpgradeMode::Auto);
+    let watched: Vec<(Arc<Slot>, PathBuf)> =
+        auto.filter_map(|slot| Some((Arc::clone(&slot), slot.seed.path.clone()?))).collect();
+    if watched.is_empty() {
+        return;
+    }
+    let paths: Vec<String> =
+        watched.iter().map(|(_, path)| path.to_string_lossy().into_owned()).collect();
+    let mut subscription = agent.0.watcher.subscribe(&paths, &[]);
+    let (weak, ended) = (Arc::downgrade(&agent.0), agent.0.ended.clone());
+    agent.beside(async move {
+        let mut known: BTreeMap<PathBuf, Option<Seen>> = BTreeMap::new();
+        loop {
+            let Some(agent) = weak.upgrade().map(AgentHandle) else { return };
+            // One that is under way ends as with the agent's process.
+            let looked = look(&agent, &watched, &mut known);
+            let Some(wait) = ended.run_until_cancelled(looked).await else { return };
+            drop(agent);
+            tokio::select! {
+                () = ended.cancelled() => return,
+                () = subscription.changed() => {}
+                () = clock::sleep(wait) => {}
+            }
+        }
+    });
+}
+
+/// Offer every file that changed. How long to wait before the next look.
+async fn look(
+    agent: &AgentHandle,
+    watched: &[(Arc<Slot>, PathBuf)],
+    known: &mut BTreeMap<PathBuf, Option<Seen>>,
+) -> Duration {
+    let mut wait = UPGRADE_LOOK_INTERVAL;
+    for (slot, path) in watched {
+        let file = path.clone();
+        let looked = tokio::task::spawn_blocking(move || seen(&file)).await.ok().flatten();
+        // A file that is gone for a moment, while it is replaced, is nothing new.
+        if looked.is_none() || known.get(path) == Some(&looked) {
+            continue;
+        }
+        let (proving, busy) = {
+            let now = slot.now();
+            (now.machine.proving(), now.machine.busy())
+        };
+        if let Some(until) = proving {
+            wait = wait.min(until.since(agent.0.clock.now()));
+        }
+        if proving.is_some() || busy {
+            wait = wait.clamp(Duration::from_millis(500), UPGRADE_LOOK_INTERVAL);
+            continue;
+        }
+        known.insert(path.clone(), looked);
+        let (agent, slot, path) = (agent.clone(), Arc::clone(slot), path.clone());
+        run::upgrade(agent, slot, path, step::By::Itself).await;
+    }
+    wait
+}

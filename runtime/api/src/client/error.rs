@@ -1,0 +1,155 @@
+//! Why the agent did not do what it was asked.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper::Method;
+
+use ostler_model::limits::CLIENT_START_WALL_MAX;
+
+/// A request, for messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestName {
+    method: String,
+    path: String,
+    socket: PathBuf,
+}
+
+impl RequestName {
+    /// A request to the agent at `socket`.
+    pub fn new(method: &Method, path: &str, socket: &Path) -> Self {
+        // The query is for machines.
+        let path = path.split('?').next().unwrap_or_default().to_owned();
+        Self { method: method.to_string(), path, socket: socket.to_owned() }
+    }
+
+    /// It failed.
+    pub fn failed(self, trouble: Trouble) -> ClientError {
+        ClientError::Failed { asked: self, trouble }
+    }
+}
+
+/// Why the agent did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens, or not for this user.
+    #[error("{}", not_running(.socket, .data_dir.as_deref(), .source))]
+    NotRunning {
+        /// Where it was looked for.
+        socket: PathBuf,
+        /// Its data directory, when that is known.
+        data_dir: Option<PathBuf>,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// An agent is there and did not come so far in time.
+    #[error(
+        "{text}; it was waited for {} s: see its log, and try again", CLIENT_START_WALL_MAX.as_secs()
+    )]
+    Starting {
+        /// Who, and how far it is.
+        text: String,
+    },
+    /// The data directory is in use, and nobody is to be asked.
+    #[error(
+        "no agent answers at {}: process {pid} uses its data directory for a command of its own, \
+         such as `ostler run`; wait for its end, or say where an agent is with --data-dir or --address",
+        socket.display()
+    )]
+    Busy {
+        /// Where an agent was looked for.
+        socket: PathBuf,
+        /// Who uses the directory.
+        pid: u32,
+    },
+    /// A request failed.
+    #[error("{}", failed(asked, trouble))]
+    Failed {
+        /// Which.
+        asked: RequestName,
+        /// How.
+        #[source]
+        trouble: Trouble,
+    },
+}
+
+/// How a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// The agent says no.
+    #[error("{}", refused(*.status, .text))]
+    Refused {
+        /// Status code.
+        status: u16,
+        /// Why.
+        text: String,
+    },
+    /// No answer.
+    #[error(
+        "the agent did not answer in {} s; what was asked may still be done: see its log", .0.as_secs()
+    )]
+    TooSlow(Duration),
+    /// The connection ended early.
+    #[error("the connection to the agent broke ({0}); see its log")]
+    Broken(#[source] hyper::Error),
+    /// The request has no form.
+    #[error("the request cannot be made: {0}")]
+    Request(#[source] hyper::http::Error),
+    /// The request cannot be written.
+    #[error("the request cannot be written as JSON: {0}")]
+    Question(#[source] serde_json::Error),
+    /// More than is read of an answer.
+    #[error("the agent's answer is larger than {0} bytes")]
+    TooLarge(usize),
+    /// An answer of another form.
+    #[error("the agent's answer cannot be read ({0}); is it of another version than this command?")]
+    Answer(#[source] serde_json::Error),
+}
+
+/// What is wrong with the question is said as it is; of all else one wants to know what was asked.
+fn failed(asked: &RequestName, trouble: &Trouble) -> String {
+    let RequestName { method, path, socket } = asked;
+    match trouble {
+        Trouble::Refused { status: 400 | 409, text } if !text.is_empty() => text.clone(),
+        _ => format!("{trouble} ({method} {path} at {})", socket.display()),
+    }
+}
+
+fn refused(status: u16, text: &str) -> String {
+    match (status, text) {
+        (503, "") => "the agent is busy or not ready; try again (status 503)".to_owned(),
+        (status, "") => format!("the agent answered with status {status}"),
+        (status, text) => format!("{text} (status {status})"),
+    }
+}
+
+fn not_running(socket: &Path, data_dir: Option<&Path>, source: &io::Error) -> String {
+    let at = socket.display();
+    if source.kind() == io::ErrorKind::PermissionDenied {
+        return format!("the agent at {at} is another user's: {source}");
+    }
+    let start = match data_dir {
+        Some(dir) => format!("ostler agent --data-dir {}", dir.display()),
+        None => "ostler agent --data-dir DIR".to_owned(),
+    };
+    format!(
+        "no agent runs at {at} ({source}); start one with `{start}`, or say where it is with \
+         --data-dir or --address"
+    )
+}
+
+impl ClientError {
+    /// What was asked is wrong; otherwise the agent cannot do it, or is not there.
+    #[must_use]
+    pub const fn wrong_input(&self) -> bool {
+        matches!(self, Self::Failed { trouble: Trouble::Refused { status: 400 | 404, .. }, .. })
+    }
+
+    /// What was asked for is not there.
+    #[must_use]
+    pub const fn not_found(&self) -> bool {
+        matches!(self, Self::Failed { trouble: Trouble::Refused { status: 404, .. }, .. })
+    }
+}

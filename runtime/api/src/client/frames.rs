@@ -1,0 +1,141 @@
+//! A stream of JSON frames, as they come.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use tokio::task::JoinSet;
+
+use super::{ClientError, RequestName, Trouble};
+use ostler_model::clock;
+use ostler_model::limits::{CLIENT_FRAME_BYTES_MAX, CLIENT_SILENCE_MAX};
+use ostler_wire as wire;
+
+/// A piece of a file. An empty one is a sign of life.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogFrame {
+    /// Bytes.
+    pub data: Vec<u8>,
+    /// The file they are of; empty in a sign of life.
+    pub file: String,
+    /// Where they end in it.
+    pub offset: u64,
+    /// Bytes lost before them.
+    pub skipped: u64,
+}
+
+/// A stream of frames.
+pub struct Frames {
+    body: Incoming,
+    /// Bytes that are no whole frame yet.
+    rest: Vec<u8>,
+    asked: RequestName,
+    _connection: JoinSet<()>,
+}
+
+impl Frames {
+    pub(super) const fn new(body: Incoming, connection: JoinSet<()>, asked: RequestName) -> Self {
+        Self { body, rest: Vec::new(), asked, _connection: connection }
+    }
+
+    /// The next frame; none at the end.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; among others when the agent is silent for too long.
+    pub async fn next(&mut self) -> Result<Option<LogFrame>, ClientError> {
+        loop {
+            match take_frame(&mut self.rest) {
+                Ok(Some(frame)) => return Ok(Some(frame)),
+                Ok(None) => {}
+                Err(trouble) => return Err(self.asked.clone().failed(trouble)),
+            }
+            let Some(came) = clock::timeout(CLIENT_SILENCE_MAX, self.body.frame()).await else {
+                return Err(self.asked.clone().failed(Trouble::TooSlow(CLIENT_SILENCE_MAX)));
+            };
+            match came {
+                None if self.rest.is_empty() => return Ok(None),
+                None => return Err(self.asked.clone().failed(Trouble::Answer(cut_off()))),
+                Some(Err(source)) => {
+                    return Err(self.asked.clone().failed(Trouble::Broken(source)));
+                }
+                Some(Ok(part)) => {
+                    self.rest.extend_from_slice(&part.into_data().unwrap_or_default());
+                }
+            }
+        }
+    }
+}
+
+fn cut_off() -> serde_json::Error {
+    <serde_json::Error as serde::de::Error>::custom("the stream ended inside a frame")
+}
+
+/// Take the first frame off `bytes`; none while it is not whole.
+fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<LogFrame>, Trouble> {
+    let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<wire::Frame<'_>>();
+    let raw = match values.next() {
+        None => {
+            bytes.clear();
+            return Ok(None);
+        }
+        Some(Err(error)) if error.is_eof() => {
+            return match bytes.len() {
+                length if length > CLIENT_FRAME_BYTES_MAX => {
+                    Err(Trouble::TooLarge(CLIENT_FRAME_BYTES_MAX))
+                }
+                _ => Ok(None),
+            };
+        }
+        Some(Err(error)) => return Err(Trouble::Answer(error)),
+        Some(Ok(raw)) => raw,
+    };
+    let taken = values.byte_offset();
+    bytes.drain(..taken);
+    let data = STANDARD.decode(&*raw.data);
+    let data = data
+        .map_err(|error| Trouble::Answer(<serde_json::Error as serde::de::Error>::custom(error)))?;
+    Ok(Some(LogFrame {
+        data,
+        file: raw.file.into_owned(),
+        offset: raw.offset,
+        skipped: raw.skipped,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn frames_are_taken_whole_wherever_the_stream_is_cut() {
+        let text = br#"{"Data":"aGVsbG8=","File":"a.0","Offset":5}{}{"Data":"IQ==","File":"a.1","Offset":1,"Skipped":7}"#;
+        for cut in 0..=text.len() {
+            let mut rest = Vec::new();
+            let mut got = Vec::new();
+            for part in [&text[..cut], &text[cut..]] {
+                rest.extend_from_slice(part);
+                while let Some(frame) = take_frame(&mut rest).unwrap() {
+                    got.push(frame);
+                }
+            }
+            let shown: Vec<_> = got
+                .iter()
+                .map(|f| (f.data.as_slice(), f.file.as_str(), f.offset, f.skipped))
+                .collect();
+            let expected: [(&[u8], &str, u64, u64); 3] =
+                [(b"hello", "a.0", 5, 0), (b"", "", 0, 0), (b"!", "a.1", 1, 7)];
+            assert_eq!(shown, expected, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_frame_or_never_ends_is_an_error() {
+        assert!(take_frame(&mut b"[1]x".to_vec()).is_err());
+        assert!(take_frame(&mut br#"{"Data":"%"}"#.to_vec()).is_err());
+        let mut endless = br#"{"Data":""#.to_vec();
+        endless.resize(CLIENT_FRAME_BYTES_MAX + 1, b'A');
+        assert!(matches!(take_frame(&mut endless), Err(Trouble::TooLarge(_))));
+    }
+}

@@ -1,0 +1,354 @@
+//! The agent's API, asked over its unix socket.
+//!
+//! ```text
+//! address ─► Client ─ connect ─ request ─► head ─┬─► body, bounded, in time ─► ostler_wire
+//!                │        one connection each    └─► Frames: a stream, never silent for long
+//!                └── no agent, refused, broken ─► ClientError ─► Exit
+//! ```
+//! What arrives is bounded and read into types before anything is shown of it; who shows it
+//! escapes it as any text of others. Nothing here knows the agent's own crates.
+
+mod address;
+mod error;
+mod frames;
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HOST, RETRY_AFTER};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::task::JoinSet;
+
+pub use address::{Address, AddressError};
+pub use error::{ClientError, RequestName, Trouble};
+pub use frames::{Frames, LogFrame};
+use ostler_model::clock::{self, Stopwatch};
+use ostler_model::limits::{
+    API_REQUEST_WALL_MAX, CLIENT_BODY_BYTES_MAX, CLIENT_CONNECT_WALL_MAX, CLIENT_GRACE,
+    CLIENT_REFUSAL_BYTES_MAX, CLIENT_START_PAUSE, CLIENT_START_WALL_MAX, CLIENT_WAIT,
+};
+use ostler_state::{Holder, holder};
+
+/// Header with the index of an answer.
+const INDEX: &str = "x-nomad-index";
+
+/// The way to an agent. Cheap; every request has a connection of its own.
+#[derive(Clone, Debug)]
+pub struct Client {
+    address: Address,
+    waiting: fn(&str, bool),
+}
+
+/// An answer whose body is still to come.
+struct Answer {
+    response: Response<Incoming>,
+    /// Drives the connection; ends with this.
+    connection: JoinSet<()>,
+}
+
+impl Client {
+    /// An agent at `address`. Nothing is asked yet. `waiting` hears how far an agent is that is waited
+    /// for because it starts, each time that this differs, and whether it is the first time.
+    #[must_use]
+    pub const fn new(address: Address, waiting: fn(&str, bool)) -> Self {
+        Self { address, waiting }
+    }
+
+    /// The agent's socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.address.socket
+    }
+
+    /// Does an agent listen there, or will as soon as it has started?
+    pub async fn is_there(&self) -> bool {
+        let stream = clock::timeout(CLIENT_CONNECT_WALL_MAX, UnixStream::connect(self.socket()));
+        matches!(stream.await, Some(Ok(_))) || self.holder().is_some_and(|holder| holder.serves)
+    }
+
+    /// Who has the data directory.
+    fn holder(&self) -> Option<Holder> {
+        holder(self.socket().parent()?)
+    }
+
+    /// Read something. `path` begins with `/v1/` and has the query.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.ask(Method::GET, path, Bytes::new(), Duration::ZERO).await.map(|(value, _)| value)
+    }
+
+    /// Read something once it is newer than `index` (0: at once), and its index. An answer that is
+    /// no newer comes when nothing changed for a while.
+    async fn get_after<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        index: u64,
+    ) -> Result<(T, u64), ClientError> {
+        let mark = if path.contains('?') { '&' } else { '?' };
+        let wait = CLIENT_WAIT.as_secs();
+        let path = format!("{path}{mark}index={index}&wait={wait}s");
+        self.ask(Method::GET, &path, Bytes::new(), CLIENT_WAIT + CLIENT_WAIT / 16).await
+    }
+
+    /// Look at something, and again after each change, until `look` says what came of it.
+    ///
+    /// # Errors
+    /// When the agent cannot be asked, or `look` fails.
+    pub async fn watch<T: DeserializeOwned, R, E: From<ClientError>>(
+        &self,
+        path: &str,
+        mut look: impl AsyncFnMut(T) -> Result<Option<R>, E>,
+    ) -> Result<R, E> {
+        let mut index = 0;
+        loop {
+            let (found, seen) = self.get_after(path, index).await?;
+            if let Some(came) = look(found).await? {
+                return Ok(came);
+            }
+            // An index that goes back is another agent's: begin anew.
+            index = if seen < index { 0 } else { seen };
+        }
+    }
+
+    /// Change something.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|source| {
+            RequestName::new(&Method::PUT, path, self.socket()).failed(Trouble::Question(source))
+        })?;
+        self.ask(Method::PUT, path, Bytes::from(body), Duration::ZERO).await.map(|(value, _)| value)
+    }
+
+    /// End something.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.ask(Method::DELETE, path, Bytes::new(), Duration::ZERO).await.map(|(value, _)| value)
+    }
+
+    /// Ask for something that has no answer but that it is done.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn call(&self, method: Method, path: &str) -> Result<(), ClientError> {
+        let asked = RequestName::new(&method, path, self.socket());
+        let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
+        let done = async || {
+            let answer = self.send(&asked, &method, path, Bytes::new()).await?;
+            answer.whole(&asked).await
+        };
+        self.started(async || in_time(limit, &asked, done()).await).await.map(drop)
+    }
+
+    /// A stream of frames, as long as there are some.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn stream(&self, path: &str) -> Result<Frames, ClientError> {
+        let asked = RequestName::new(&Method::GET, path, self.socket());
+        let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
+        let begun = async || {
+            let answer = self.send(&asked, &Method::GET, path, Bytes::new()).await?;
+            let Answer { response, connection } = answer;
+            Ok(Frames::new(response.into_body(), connection, asked.clone()))
+        };
+        self.started(async || in_time(limit, &asked, begun()).await).await
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        wait: Duration,
+    ) -> Result<(T, u64), ClientError> {
+        let asked = RequestName::new(&method, path, self.socket());
+        let answered = async || {
+            let answer = self.send(&asked, &method, path, body.clone()).await?;
+            let index = answer.response.headers().get(INDEX);
+            let index = index.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
+            Ok((answer.whole(&asked).await?, index))
+        };
+        let limit = wait + API_REQUEST_WALL_MAX + CLIENT_GRACE;
+        let (bytes, index) =
+            self.started(async || in_time(limit, &asked, answered()).await).await?;
+        match serde_json::from_slice(&bytes) {
+            Ok(value) => Ok((value, index)),
+            Err(source) => Err(asked.failed(Trouble::Answer(source))),
+        }
+    }
+
+    /// Send a request and wait for the head of an answer that is no refusal.
+    async fn send(
+        &self,
+        asked: &RequestName,
+        method: &Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Answer, ClientError> {
+        let connected =
+            clock::timeout(CLIENT_CONNECT_WALL_MAX, UnixStream::connect(self.socket())).await;
+        let stream = match connected {
+            Some(Ok(stream)) => stream,
+            Some(Err(source)) => return Err(self.not_there(source)),
+            None => return Err(asked.clone().failed(Trouble::TooSlow(CLIENT_CONNECT_WALL_MAX))),
+        };
+        let broken = |source| asked.clone().failed(Trouble::Broken(source));
+        let (mut sender, driver) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let mut connection = JoinSet::new();
+        connection.spawn(async move {
+            // Told where the answer is awaited, too.
+            if let Err(error) = driver.await {
+                tracing::debug!(%error, "the connection to the agent ended");
+            }
+        });
+        let request = Request::builder()
+            .method(method.clone())
+            .uri(path)
+            .header(HOST, "ostler")
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(body))
+            .map_err(|source| asked.clone().failed(Trouble::Request(source)))?;
+        let response = sender.send_request(request).await.map_err(broken)?;
+        let status = response.status();
+        let passes = status == StatusCode::SERVICE_UNAVAILABLE
+            && response.headers().contains_key(RETRY_AFTER);
+        let answer = Answer { response, connection };
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let text = answer.text().await;
+        if passes {
+            return Err(ClientError::Starting { text });
+        }
+        Err(asked.clone().failed(Trouble::Refused { status: status.as_u16(), text }))
+    }
+
+    /// What `ask` says once the agent has started, which is waited for with a bound.
+    async fn started<T>(
+        &self,
+        ask: impl AsyncFn() -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let (since, mut said) = (Stopwatch::start(), None);
+        loop {
+            let text = match ask().await {
+                Err(ClientError::Starting { text }) if since.elapsed() < CLIENT_START_WALL_MAX => {
+                    text
+                }
+                answered => return answered,
+            };
+            if said.as_ref() != Some(&text) {
+                (self.waiting)(&text, said.is_none());
+                said = Some(text);
+            }
+            clock::sleep(CLIENT_START_PAUSE).await;
+        }
+    }
+
+    fn not_there(&self, source: std::io::Error) -> ClientError {
+        let nobody = [ErrorKind::NotFound, ErrorKind::ConnectionRefused].contains(&source.kind());
+        match self.holder().filter(|_| nobody) {
+            Some(Holder { pid, serves: true }) => {
+                let text = format!("the agent (pid {pid}) is starting and does not answer yet");
+                return ClientError::Starting { text };
+            }
+            Some(Holder { pid, serves: false }) => {
+                return ClientError::Busy { socket: self.socket().to_owned(), pid };
+            }
+            None => {}
+        }
+        let Address { socket, data_dir } = &self.address;
+        ClientError::NotRunning { socket: socket.clone(), data_dir: data_dir.clone(), source }
+    }
+}
+
+impl Answer {
+    /// The whole body, within the bound.
+    async fn whole(self, asked: &RequestName) -> Result<Bytes, ClientError> {
+        let Self { response, connection } = self;
+        let body = Limited::new(response.into_body(), CLIENT_BODY_BYTES_MAX).collect().await;
+        drop(connection);
+        match body {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(error) => Err(asked.clone().failed(match error.downcast::<hyper::Error>() {
+                Ok(source) => Trouble::Broken(*source),
+                Err(_) => Trouble::TooLarge(CLIENT_BODY_BYTES_MAX),
+            })),
+        }
+    }
+
+    /// What a refusal says, cut to a readable length.
+    async fn text(self) -> String {
+        let Self { response, connection } = self;
+        let mut body = response.into_body();
+        let mut bytes = Vec::new();
+        while let Some(Ok(frame)) = body.frame().await {
+            let room = CLIENT_REFUSAL_BYTES_MAX.saturating_sub(bytes.len());
+            let data = frame.into_data().unwrap_or_default();
+            bytes.extend(data.iter().take(room));
+            if bytes.len() >= CLIENT_REFUSAL_BYTES_MAX {
+                break;
+            }
+        }
+        drop(connection);
+        String::from_utf8_lossy(&bytes).trim().to_owned()
+    }
+}
+
+async fn in_time<T>(
+    limit: Duration,
+    asked: &RequestName,
+    work: impl Future<Output = Result<T, ClientError>>,
+) -> Result<T, ClientError> {
+    let late = || Err(asked.clone().failed(Trouble::TooSlow(limit)));
+    clock::timeout(limit, work).await.unwrap_or_else(late)
+}
+
+/// A name as one segment of a path, or as a value in a query.
+#[must_use]
+pub fn segment(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                text.push(char::from(byte));
+            }
+            other => text.push_str(&format!("%{other:02X}")),
+        }
+    }
+    text
+}
+
+/// The data directory an agent uses when nobody names one: `/var/lib/ostler` for root, else
+/// `ostler` under `XDG_STATE_HOME` or `~/.local/state`. None for who has no home.
+#[must_use]
+pub fn default_data_dir() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some(PathBuf::from("/var/lib/ostler"));
+    }
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let states =
+        absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
+    Some(states?.join("ostler"))
+}
+
+#[cfg(test)]
+mod tests;

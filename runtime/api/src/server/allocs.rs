@@ -1,0 +1,129 @@
+//! Allocations: looked at and stopped.
+
+use std::collections::BTreeSet;
+
+use axum::extract::State;
+use axum::response::Response;
+
+use super::error::Failure;
+use super::evaluations;
+use super::index::Reading;
+use super::json::alloc::{Seen, full, stub};
+use super::params::{Asked, Params};
+use super::reply;
+use super::router::{Api, Shared};
+use super::wait::{self, Found};
+use ostler_agent::{AllocView, Stopped};
+use ostler_model::ids::{AllocId, JobId};
+use ostler_wire as wire;
+
+/// Longest text of a UUID.
+const UUID_BYTES: usize = 36;
+
+/// Whole ids only, as in Nomad's paths.
+pub(super) fn alloc_id(text: &str) -> Result<AllocId, Failure> {
+    text.parse().map_err(|_| not_an_id(text))
+}
+
+fn not_an_id(text: &str) -> Failure {
+    Failure::NotAllocId(text.chars().take(64).collect())
+}
+
+/// The beginning of an id. Nomad's command line takes the dash away that a prefix may end with, so
+/// dashes are where they belong and digits are hex.
+fn prefix(params: &Params) -> Result<String, Failure> {
+    let prefix = params.prefix();
+    let fits = |(at, c): (usize, char)| match at {
+        8 | 13 | 18 | 23 => c == '-',
+        _ => c.is_ascii_hexdigit(),
+    };
+    if prefix.len() <= UUID_BYTES && prefix.chars().enumerate().all(fits) {
+        Ok(prefix.to_ascii_lowercase())
+    } else {
+        Err(not_an_id(prefix))
+    }
+}
+
+/// Every allocation that `wanted` takes, and the index of the list as a whole.
+pub(super) fn look(api: &Api, wanted: impl Fn(&AllocView) -> bool) -> Found<Vec<AllocView>> {
+    let before = api.agent.index();
+    let mut allocs = api.agent.allocs();
+    let after = api.agent.index();
+    let ids: BTreeSet<AllocId> = allocs.iter().map(|view| view.allocation.id).collect();
+    // What went may have been one that was wanted: that is the floor. What changed was or was not.
+    let floor = api.tables().allocs.index(Reading { before, after, ids, newest: 0 });
+    allocs.retain(|view| wanted(view));
+    let index = allocs.iter().map(|view| view.modify_index).fold(floor, u64::max);
+    Found { index, value: Ok(allocs) }
+}
+
+pub(super) fn stubs(api: &Api, params: &Params, allocs: &[AllocView]) -> Result<Response, Failure> {
+    let (node, resources) = (api.agent.node(), params.flag("resources")?);
+    let stubs: Vec<_> = allocs.iter().map(|view| stub(Seen::new(view, &node), resources)).collect();
+    reply::json(params, &stubs)
+}
+
+/// `GET /v1/allocations`
+pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    let prefix = prefix(&params)?;
+    let wanted = |view: &AllocView| {
+        view.allocation.id.to_string().starts_with(&prefix)
+            && params.means_namespace(&view.allocation.job.namespace)
+    };
+    wait::answer(&api, &params, || look(&api, wanted), |found| stubs(&api, &params, &found)).await
+}
+
+/// `GET /v1/job/ID/allocations`. Of a job that is not there: none, as in Nomad.
+pub(super) async fn of_job(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    let Ok(id) = JobId::new(id) else { return Err(Failure::NotThere("job")) };
+    // Without a namespace any will do: an id is unique on the node.
+    let any = params.text("namespace").is_none();
+    let wanted = |view: &AllocView| {
+        let job = &view.allocation.job;
+        job.id == id && (any || params.means_namespace(&job.namespace))
+    };
+    wait::answer(&api, &params, || look(&api, wanted), |found| stubs(&api, &params, &found)).await
+}
+
+/// `GET /v1/node/ID/allocations`: the full form.
+pub(super) async fn of_node(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    super::nodes::check_id(&api, &id)?;
+    wait::answer(
+        &api,
+        &params,
+        || look(&api, |_| true),
+        |found| {
+            let node = api.agent.node();
+            let all: Vec<_> = found.iter().map(|view| full(Seen::new(view, &node))).collect();
+            reply::json(&params, &all)
+        },
+    )
+    .await
+}
+
+/// `GET /v1/allocation/ID`
+pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    let id = alloc_id(&id)?;
+    let look = || match api.agent.alloc(id) {
+        Some(view) => Found { index: view.modify_index, value: Ok(view) },
+        None => {
+            Found { index: look(&api, |_| false).index, value: Err(Failure::NotThere("alloc")) }
+        }
+    };
+    wait::answer(&api, &params, look, |view| {
+        let node = api.agent.node();
+        reply::json(&params, &full(Seen::new(&view, &node)))
+    })
+    .await
+}
+
+/// `PUT /v1/allocation/ID/stop`
+pub(super) async fn stop(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    let id = alloc_id(&id)?;
+    let view = api.agent.alloc(id).ok_or(Failure::NotThere("alloc"))?;
+    let stopped = api.agent.stop_alloc(id, params.flag("no_shutdown_delay")?).await?;
+    let Stopped { index, unwritten: warnings } = stopped;
+    let eval_id = evaluations::id(&view.allocation.job.id, index);
+    let answer = wire::Stopped { eval_id, index, warnings };
+    Ok(reply::at_index(index, reply::json(&params, &answer)?))
+}

@@ -1,0 +1,250 @@
+//! Why a request was not served: status codes and texts as Nomad's clients expect them.
+
+use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
+use axum::response::{IntoResponse, Response};
+
+use ostler_agent::{AllocError, EndRunError, JobError, SubmitError, UpgradeError};
+use ostler_lifecycle::task::RequestError;
+use ostler_model::ids::{AllocId, JobId, TaskName};
+use ostler_model::job::NAMESPACE;
+use ostler_model::limits::API_BODY_BYTES_MAX;
+
+/// Why a request was not served.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// A key of the query that must be there.
+    #[error("{key} is missing from the query")]
+    MissingParam {
+        /// The key.
+        key: &'static str,
+    },
+    /// A value of the query that cannot be read.
+    #[error("{key}={value:?} in the query: it must be {wanted}")]
+    BadParam {
+        /// The key.
+        key: &'static str,
+        /// What was given, cut to a readable length.
+        value: String,
+        /// What it must be.
+        wanted: &'static str,
+    },
+    /// A body that is not what the endpoint takes.
+    #[error("the request's body cannot be read: {0}")]
+    BadBody(#[source] serde_json::Error),
+    /// More than is read.
+    #[error("the request's body is larger than {API_BODY_BYTES_MAX} bytes")]
+    BodyTooLarge,
+    /// The body ended early.
+    #[error("the request's body did not arrive: {0}")]
+    BodyLost(String),
+    /// Everything that is wrong with a job.
+    #[error("{0}")]
+    BadJob(String),
+    /// The job in the path is another than that in the body.
+    #[error("the body has job {body}, the path job {path}: they must be the same")]
+    OtherJob {
+        /// Id in the path.
+        path: JobId,
+        /// Id in the body.
+        body: JobId,
+    },
+    /// There is no such thing.
+    #[error("{0} not found")]
+    NotThere(&'static str),
+    /// There is no such allocation, at the endpoints of Nomad's client.
+    #[error("Unknown allocation \"{0}\"")]
+    UnknownAlloc(AllocId),
+    /// Neither an id nor the beginning of one.
+    #[error("{0:?} is not an allocation id: a UUID has 36 hex digits and dashes")]
+    NotAllocId(String),
+    /// No plugin in use has this name.
+    #[error("no plugin in use is called {0:?}; `ostler plugin status` lists them")]
+    NoPlugin(String),
+    /// The allocation has no such task.
+    #[error("unknown task name \"{0}\"")]
+    UnknownTask(String),
+    /// Another part of the world.
+    #[error("this node is in region global alone, not in {0:?}")]
+    OtherRegion(String),
+    /// Another namespace than the one there is.
+    #[error(
+        "namespace {0:?} is not there: this agent keeps all jobs in namespace {NAMESPACE:?}; leave \
+         the namespace out"
+    )]
+    OtherNamespace(String),
+    /// Nothing is at this path.
+    #[error("not found")]
+    NoPath,
+    /// The path is there, for other methods.
+    #[error("Invalid method")]
+    Method,
+    /// The agent cannot take the job.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// The agent cannot do it with the job.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// No upgrade was begun.
+    #[error(transparent)]
+    Upgrade(#[from] UpgradeError),
+    /// A run that is held back was not ended.
+    #[error(transparent)]
+    EndRun(#[from] EndRunError),
+    /// The agent cannot do it with the allocation.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// A file of an allocation cannot be read.
+    #[error("{path}: {source}")]
+    File {
+        /// Its path in the allocation's directory.
+        path: String,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Logs cannot be read.
+    #[error("the logs of task {task} cannot be read: {why}")]
+    Logs {
+        /// The task.
+        task: TaskName,
+        /// What was wrong.
+        why: String,
+    },
+    /// It is not there yet, and comes.
+    #[error("the agent (pid {pid}) is starting: {0}", pid = std::process::id())]
+    Starting(String),
+    /// As many streams as there may be.
+    #[error("too many streams at once; end one and try again")]
+    TooManyStreams,
+    /// Not all that was asked for could be removed.
+    #[error("{0}")]
+    Stay(String),
+    /// It took longer than a request may.
+    #[error("the request was not done in time; what it began may still go on")]
+    TooSlow,
+    /// Something of the agent failed inside.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+impl Failure {
+    pub(super) fn bad_param(key: &'static str, value: &str, wanted: &'static str) -> Self {
+        Self::BadParam { key, value: value.chars().take(64).collect(), wanted }
+    }
+
+    pub(super) fn other_namespace(named: &str) -> Self {
+        Self::OtherNamespace(named.chars().take(64).collect())
+    }
+
+    /// The status code of the answer.
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Self::MissingParam { .. }
+            | Self::BadParam { .. }
+            | Self::BadBody(_)
+            | Self::BodyLost(_)
+            | Self::BadJob(_)
+            | Self::OtherJob { .. }
+            | Self::NotAllocId(_)
+            | Self::OtherRegion(_)
+            | Self::OtherNamespace(_)
+            | Self::UnknownTask(_) => StatusCode::BAD_REQUEST,
+            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::NotThere(_) | Self::UnknownAlloc(_) | Self::NoPlugin(_) | Self::NoPath => {
+                StatusCode::NOT_FOUND
+            }
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Submit(error) => submit_status(error),
+            Self::Job(error) => job_status(error),
+            Self::Alloc(error) => alloc_status(error),
+            Self::Upgrade(error) => upgrade_status(error),
+            Self::EndRun(EndRunError::Unknown { .. }) => StatusCode::NOT_FOUND,
+            Self::EndRun(EndRunError::Refused { .. }) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::File { source, .. } => file_status(source),
+            Self::TooManyStreams | Self::Starting(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooSlow => StatusCode::GATEWAY_TIMEOUT,
+            Self::Logs { .. } | Self::Stay(_) | Self::Internal(_) => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
+        }
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = self.status();
+        if let Self::Starting(_) = &self {
+            // What tells clients from other reasons that this one passes.
+            return (status, [(RETRY_AFTER, "1")], self.to_string()).into_response();
+        }
+        if status.is_server_error() {
+            tracing::warn!(%status, error = %self, "a request to the API failed");
+        }
+        (status, self.to_string()).into_response()
+    }
+}
+
+fn submit_status(error: &SubmitError) -> StatusCode {
+    match error {
+        SubmitError::Config(_) | SubmitError::TooManyTasks { .. } => StatusCode::BAD_REQUEST,
+        SubmitError::Refused(_) | SubmitError::Index { .. } | SubmitError::Origin { .. } => {
+            StatusCode::CONFLICT
+        }
+        SubmitError::Busy => StatusCode::TOO_MANY_REQUESTS,
+        SubmitError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
+        SubmitError::State(_) | SubmitError::Runner(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+fn job_status(error: &JobError) -> StatusCode {
+    match error {
+        JobError::Unknown { .. } => StatusCode::NOT_FOUND,
+        JobError::Origin { .. } => StatusCode::CONFLICT,
+        JobError::Busy => StatusCode::TOO_MANY_REQUESTS,
+        JobError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
+        JobError::State(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+fn alloc_status(error: &AllocError) -> StatusCode {
+    match error {
+        AllocError::Unknown { .. } => StatusCode::NOT_FOUND,
+        AllocError::Ended { .. } | AllocError::NotOver { .. } => StatusCode::CONFLICT,
+        AllocError::Signal(_) | AllocError::Request(RequestError::UnknownTask { .. }) => {
+            StatusCode::BAD_REQUEST
+        }
+        AllocError::Request(
+            RequestError::NotRunning { .. }
+            | RequestError::NothingRunning
+            | RequestError::Stopping
+            | RequestError::Restarting
+            | RequestError::Gone,
+        ) => StatusCode::CONFLICT,
+        AllocError::Request(RequestError::NoAnswer { .. }) => StatusCode::GATEWAY_TIMEOUT,
+        AllocError::Busy => StatusCode::TOO_MANY_REQUESTS,
+        AllocError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
+        AllocError::Request(_) | AllocError::State(_) | AllocError::Stays { .. } => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
+    }
+}
+
+fn upgrade_status(error: &UpgradeError) -> StatusCode {
+    match error {
+        UpgradeError::Unknown(_) => StatusCode::NOT_FOUND,
+        UpgradeError::NoFile(_) | UpgradeError::Relative(_) => StatusCode::BAD_REQUEST,
+        UpgradeError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+/// As Nomad: what is not there is an error of the server. What would lead outside the allocation is
+/// the client's.
+fn file_status(error: &std::io::Error) -> StatusCode {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::InvalidInput => {
+            StatusCode::FORBIDDEN
+        }
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}

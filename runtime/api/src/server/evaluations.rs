@@ -1,0 +1,287 @@
+//! Evaluations, as Nomad's tools ask for them after a change.
+//!
+//! ```text
+//!   a change of a job (register, stop, stop of an allocation) ─ job, index ─► id of its evaluation
+//!   id ─► the job or allocation on record whose index makes the same id ─► complete
+//! ```
+//! Nothing is scheduled elsewhere: when a change is answered it is decided. So an evaluation is no
+//! record but a name for a change, complete from the first, and is found as long as something of the
+//! job is on record with that index. A registration that found nothing to do has one too, without
+//! allocations; and so has what waits of a job, which is blocked.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use sha2::{Digest as _, Sha256};
+
+use super::allocs::{self, stubs};
+use super::error::Failure;
+use super::json::{metric, word};
+use super::params::{Asked, Params};
+use super::reply;
+use super::router::{Api, Shared};
+use super::wait::{self, Found};
+use ostler_agent::{AllocView, JobView, Registered};
+use ostler_model::alloc::DesiredStatus;
+use ostler_model::ids::JobId;
+use ostler_model::job::Job;
+use ostler_model::time::Timestamp;
+use ostler_wire::{self as wire, AllocMetric, Trigger};
+
+/// What the id of an evaluation is made of, beside the job and the index.
+const SEED: &[u8] = b"ostler evaluation\0";
+
+/// The same of the evaluation of a registration that changed nothing.
+const UNCHANGED_SEED: &[u8] = b"ostler unchanged\0";
+/// The same of the evaluation of what waits.
+const BLOCKED_SEED: &[u8] = b"ostler blocked\0";
+
+/// The id of the evaluation of the change of a job at an index: a UUID that is the same each time.
+pub(super) fn id(job: &JobId, index: u64) -> String {
+    id_of(SEED, job, index)
+}
+
+/// The id of the evaluation of a registration.
+pub(super) fn of_registration(job: &JobId, registered: &Registered) -> String {
+    match registered.index {
+        Some(index) => id(job, index),
+        None => id_of(UNCHANGED_SEED, job, registered.job_modify_index),
+    }
+}
+
+fn id_of(seed: &[u8], job: &JobId, index: u64) -> String {
+    let mut hash = Sha256::new();
+    hash.update(seed);
+    hash.update(index.to_le_bytes());
+    hash.update(job.as_str());
+    let digest: [u8; 32] = hash.finalize().into();
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, ..] = digest;
+    let bytes = [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p];
+    uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
+}
+
+/// What an evaluation is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Of {
+    /// A change.
+    Change,
+    /// A registration that changed nothing.
+    Unchanged,
+    /// What waits.
+    Blocked,
+}
+
+/// A change that has an evaluation.
+#[derive(Debug)]
+pub(super) struct Evaluation {
+    of: Of,
+    pub job: Arc<Job>,
+    pub index: u64,
+    pub trigger: Trigger,
+    pub created_at: Timestamp,
+    /// Places by group that wait to be filled.
+    pub queued: BTreeMap<String, u32>,
+    /// Why.
+    pub failed: Option<BTreeMap<String, AllocMetric>>,
+    /// Id of the evaluation of what waits since this one; or empty.
+    pub blocked: String,
+    /// Id of the evaluation that left this one's places empty; or empty.
+    pub previous: String,
+}
+
+impl Evaluation {
+    fn of_job(view: &JobView, datacenter: &str) -> Vec<Self> {
+        let record = &view.record;
+        let of = |index, trigger| Self {
+            of: Of::Change,
+            job: Arc::clone(&record.job),
+            index,
+            trigger,
+            created_at: record.submitted_at,
+            queued: view.groups.iter().map(|(name, c)| (name.to_string(), c.queued)).collect(),
+            failed: None,
+            blocked: String::new(),
+            previous: String::new(),
+        };
+        let mut newest = of(record.job_modify_index, Trigger::JobRegister);
+        newest.failed = metric::failed(&view.blocked, datacenter);
+        let mut blocked = None;
+        if newest.failed.is_some() {
+            let waits = of(record.job_modify_index, Trigger::QueuedAllocs);
+            let failed = metric::failed(&view.blocked, datacenter);
+            let waits = Self { of: Of::Blocked, previous: newest.id(), failed, ..waits };
+            newest.blocked = waits.id();
+            blocked = Some(waits);
+        }
+        let failed = metric::failed(&view.blocked, datacenter);
+        let unchanged = of(record.job_modify_index, Trigger::JobRegister);
+        let unchanged =
+            Self { of: Of::Unchanged, failed, blocked: newest.blocked.clone(), ..unchanged };
+        let mut all = vec![newest, unchanged];
+        all.extend(blocked);
+        if record.stopped && record.modify_index != record.job_modify_index {
+            all.push(of(record.modify_index, Trigger::JobDeregister));
+        }
+        all
+    }
+
+    /// What made an allocation, or what changed it last.
+    fn of_alloc(view: &AllocView, made: bool) -> Self {
+        let alloc = &view.allocation;
+        let stopped = !made && alloc.desired == DesiredStatus::Stop;
+        Self {
+            of: Of::Change,
+            job: Arc::clone(&alloc.job),
+            index: if made { alloc.create_index } else { alloc.modify_index },
+            trigger: if stopped { Trigger::AllocStop } else { Trigger::JobRegister },
+            created_at: alloc.created_at,
+            queued: BTreeMap::new(),
+            failed: None,
+            blocked: String::new(),
+            previous: String::new(),
+        }
+    }
+
+    fn id(&self) -> String {
+        let seed = match self.of {
+            Of::Change => SEED,
+            Of::Unchanged => UNCHANGED_SEED,
+            Of::Blocked => BLOCKED_SEED,
+        };
+        id_of(seed, &self.job.id, self.index)
+    }
+
+    fn json(&self) -> wire::Evaluation<'_> {
+        wire::Evaluation {
+            id: self.id().into(),
+            priority: self.job.priority,
+            kind: word(self.job.kind),
+            triggered_by: self.trigger,
+            namespace: (&self.job.namespace).into(),
+            job_id: self.job.id.as_str().into(),
+            job_modify_index: self.index,
+            status: if self.of == Of::Blocked { "blocked" } else { "complete" }.into(),
+            previous_eval: (&self.previous).into(),
+            blocked_eval: (&self.blocked).into(),
+            failed_tg_allocs: self.failed.as_ref().map(Cow::Borrowed),
+            queued_allocations: Cow::Borrowed(&self.queued),
+            snapshot_index: self.index,
+            create_index: self.index,
+            modify_index: self.index,
+            create_time: self.created_at,
+            modify_time: self.created_at,
+            ..wire::Evaluation::default()
+        }
+    }
+}
+
+/// Every change on record, by index. Of several of one index that of the job, then that of an
+/// allocation that was stopped before that of the one that took its place.
+fn all(api: &Api, wanted: impl Fn(&JobId) -> bool) -> Vec<Evaluation> {
+    let of_jobs = api.agent.jobs();
+    let of_jobs = of_jobs.iter().filter(|view| wanted(&view.record.job.id));
+    let datacenter = api.agent.node().datacenter.clone();
+    let mut found: BTreeMap<(u64, JobId, Of), Evaluation> = BTreeMap::new();
+    let mut enter = |evaluation: Evaluation| {
+        let key = (evaluation.index, evaluation.job.id.clone(), evaluation.of);
+        found.entry(key).or_insert(evaluation);
+    };
+    of_jobs.flat_map(|view| Evaluation::of_job(view, &datacenter)).for_each(&mut enter);
+    let of_allocs = api.agent.allocs();
+    for made in [false, true] {
+        let of_allocs = of_allocs.iter().filter(|view| {
+            let alloc = &view.allocation;
+            // One that is as it was made was not changed since.
+            wanted(&alloc.job.id) && (made || alloc.modify_index != alloc.create_index)
+        });
+        of_allocs.map(|view| Evaluation::of_alloc(view, made)).for_each(&mut enter);
+    }
+    found.into_values().collect()
+}
+
+fn find(api: &Api, wanted: &str) -> Result<Evaluation, Failure> {
+    let wanted = wanted.to_ascii_lowercase();
+    all(api, |_| true)
+        .into_iter()
+        .find(|known| known.id() == wanted)
+        .ok_or(Failure::NotThere("eval"))
+}
+
+/// `GET /v1/evaluation/ID`
+pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    let look = || {
+        let value = find(&api, &id);
+        Found { index: value.as_ref().map_or_else(|_| api.agent.index(), |e| e.index), value }
+    };
+    wait::answer(&api, &params, look, |found| reply::json(&params, &found.json())).await
+}
+
+/// `GET /v1/evaluation/ID/allocations`: those that the change made, changed or stopped.
+pub(super) async fn allocations(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    let evaluation = find(&api, &id)?;
+    let wanted = |view: &AllocView| {
+        let alloc = &view.allocation;
+        let index = evaluation.index;
+        evaluation.of == Of::Change
+            && alloc.job.id == evaluation.job.id
+            && (alloc.create_index == index || alloc.modify_index == index)
+    };
+    let look = || allocs::look(&api, wanted);
+    wait::answer(&api, &params, look, |found| stubs(&api, &params, &found)).await
+}
+
+/// `GET /v1/evaluations`
+pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    listed(&api, &params, |_| true)
+}
+
+/// `GET /v1/job/ID/evaluations`
+pub(super) async fn of_job(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    let id = JobId::new(id).map_err(|_| Failure::NotThere("job"))?;
+    api.agent.job(&id).ok_or(Failure::NotThere("job"))?;
+    // Of a job in another namespace: none, as in Nomad.
+    listed(&api, &params, |job| *job == id)
+}
+
+fn listed(
+    api: &Api,
+    params: &Params,
+    wanted: impl Fn(&JobId) -> bool,
+) -> Result<Response, Failure> {
+    let index = api.agent.index();
+    let mut found = all(api, wanted);
+    found.retain(|evaluation| {
+        // Whether a registration changed nothing is on no record: who was told of it asks for it.
+        evaluation.of != Of::Unchanged
+            && evaluation.id().starts_with(params.prefix())
+            && params.means_namespace(&evaluation.job.namespace)
+    });
+    let json: Vec<_> = found.iter().rev().map(Evaluation::json).collect();
+    Ok(reply::read_at(index, reply::json(params, &json)?))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn the_id_of_an_evaluation_is_a_uuid_of_the_job_and_the_index_alone() {
+        let (web, db) = (JobId::new("web").unwrap(), JobId::new("db").unwrap());
+        assert_eq!(id(&web, 7), id(&web, 7));
+        assert_eq!(id(&web, 7).len(), 36);
+        assert_eq!(id(&web, 7).as_bytes().get(14), Some(&b'8'), "a UUID of one's own kind");
+        let others = [
+            id(&web, 8),
+            id(&db, 7),
+            id(&web, u64::MAX),
+            id_of(UNCHANGED_SEED, &web, 7),
+            id_of(BLOCKED_SEED, &web, 7),
+        ];
+        assert!(!others.contains(&id(&web, 7)));
+    }
+}

@@ -1,0 +1,294 @@
+//! Jobs: registered, looked at, planned, stopped.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::response::Response;
+use serde::de::{DeserializeOwned, IgnoredAny};
+
+use super::error::Failure;
+use super::evaluations;
+use super::index::Reading;
+use super::json::change::{self, warnings_text};
+use super::json::job::{self, Seen, full, waits_for};
+use super::params::{Asked, Params};
+use super::reply;
+use super::router::{Api, Shared};
+use super::wait::{self, Found};
+use ostler_agent::{JobView, RegisterOptions, StopOptions, Stopped};
+use ostler_jobspec::{Parsed, Syntax};
+use ostler_model::clock;
+use ostler_model::ids::JobId;
+use ostler_model::job::{Job, NAMESPACE};
+use ostler_model::limits::API_START_WAIT;
+use ostler_model::saved::JobOrigin;
+use ostler_wire::{Absent, JobRequest, JobVersions, ParseRequest, Validated};
+
+/// A body that arrived whole, or not.
+pub(super) type Body = Result<Bytes, BytesRejection>;
+
+/// The bytes of a body, within the limit.
+pub(super) fn bytes(body: Body) -> Result<Bytes, Failure> {
+    body.map_err(|rejection| {
+        if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
+            Failure::BodyTooLarge
+        } else {
+            Failure::BodyLost(rejection.body_text())
+        }
+    })
+}
+
+/// A body as JSON; an empty one means all defaults.
+pub(super) fn read_body<T: DeserializeOwned + Default>(body: Body) -> Result<T, Failure> {
+    let bytes = bytes(body)?;
+    if bytes.is_empty() {
+        return Ok(T::default());
+    }
+    serde_json::from_slice(&bytes).map_err(Failure::BadBody)
+}
+
+/// The job of a body, what stands beside it, and what is accepted of it and not done.
+struct Given {
+    job: Job,
+    envelope: JobRequest<IgnoredAny>,
+    warnings: Vec<String>,
+}
+
+fn job_of(bytes: &[u8]) -> Result<Given, Failure> {
+    let read = ostler_jobspec::read(bytes, Path::new(""), Some(Syntax::Json));
+    let Parsed { job, warnings, .. } = read.map_err(|diagnostics| {
+        let text = std::str::from_utf8(bytes).unwrap_or_default();
+        Failure::BadJob(diagnostics.render(text, false))
+    })?;
+    let envelope: JobRequest<_> = serde_json::from_slice(bytes).map_err(Failure::BadBody)?;
+    if let Some(other) = &envelope.namespace
+        && !matches!(other.as_str(), "" | NAMESPACE)
+    {
+        return Err(Failure::other_namespace(other));
+    }
+    let warnings = warnings.iter().map(|warning| warning.message.clone()).collect();
+    Ok(Given { job, envelope, warnings })
+}
+
+/// As [`job_of`], for a path that names the job too.
+fn job_named(id: &str, bytes: &[u8]) -> Result<Given, Failure> {
+    let given = job_of(bytes)?;
+    let path = job_id(id)?;
+    match given.job.id == path {
+        true => Ok(given),
+        false => Err(Failure::OtherJob { path, body: given.job.id }),
+    }
+}
+
+/// What cannot be a job's id is the id of none.
+fn job_id(id: &str) -> Result<JobId, Failure> {
+    JobId::new(id).map_err(|_| Failure::NotThere("job"))
+}
+
+/// A job and the index of its last change, those of its allocations included. Without the job the
+/// index is that of the list, so that one can wait for a job to come.
+fn look(api: &Api, params: &Params, id: &str) -> Found<JobView> {
+    let found = job_id(id).and_then(|id| api.agent.job(&id).ok_or(Failure::NotThere("job")));
+    // Without a namespace any will do: an id is unique on the node.
+    let named = params.text("namespace").is_some();
+    match found {
+        Ok(job) if !named || params.means_namespace(&job.record.job.namespace) => {
+            Found { index: job.modify_index, value: Ok(job) }
+        }
+        _ => Found { index: look_at_all(api).index, value: Err(Failure::NotThere("job")) },
+    }
+}
+
+fn look_at_all(api: &Api) -> Found<Vec<JobView>> {
+    let before = api.agent.index();
+    let jobs = api.agent.jobs();
+    let after = api.agent.index();
+    let ids: BTreeSet<JobId> = jobs.iter().map(|job| job.record.job.id.clone()).collect();
+    let newest = jobs.iter().map(|job| job.modify_index).max().unwrap_or(0);
+    let index = api.tables().jobs.index(Reading { before, after, ids, newest });
+    Found { index, value: Ok(jobs) }
+}
+
+/// `GET /v1/jobs`
+pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    let look = || look_at_all(&api);
+    wait::answer(&api, &params, look, |jobs| {
+        let wanted = |job: &JobView| {
+            let job = &job.record.job;
+            job.id.as_str().starts_with(params.prefix()) && params.means_namespace(&job.namespace)
+        };
+        let jobs = jobs.iter().filter(|job| wanted(job));
+        let jobs: Vec<_> = jobs.map(|job| (job, waits_for(job))).collect();
+        let stubs: Vec<_> =
+            jobs.iter().map(|(job, waits_for)| job::stub(Seen::new(job, waits_for))).collect();
+        reply::json(&params, &stubs)
+    })
+    .await
+}
+
+/// `PUT /v1/jobs`
+pub(super) async fn register(
+    State(api): Shared,
+    params: Params,
+    body: Body,
+) -> Result<Response, Failure> {
+    let given = job_of(&bytes(body)?)?;
+    take(&api, &params, given).await
+}
+
+/// `PUT /v1/job/ID`
+pub(super) async fn update(
+    Asked { api, id, params }: Asked,
+    body: Body,
+) -> Result<Response, Failure> {
+    let given = job_named(&id, &bytes(body)?)?;
+    take(&api, &params, given).await
+}
+
+/// While plugins are loaded, those of the job are waited for a while: only they know what is right in
+/// its tasks' configurations. What does not come by then is waited for by the allocations.
+async fn drivers(api: &Api, job: &Job) {
+    let _late = clock::timeout(API_START_WAIT, api.agent.drivers_looked_for(job)).await;
+}
+
+async fn take(api: &Api, params: &Params, given: Given) -> Result<Response, Failure> {
+    let Given { job, envelope, warnings } = given;
+    let enforced = envelope.enforce_index.unwrap_or(false);
+    let expected = envelope.job_modify_index.unwrap_or(0);
+    let options = RegisterOptions {
+        enforce_job_modify_index: enforced.then_some(expected),
+        origin: JobOrigin::Api,
+        all_or_nothing: false,
+    };
+    drivers(api, &job).await;
+    let id = job.id.clone();
+    let registered = api.agent.register(job, options).await?;
+    let index = registered.index.unwrap_or(registered.job_modify_index);
+    let evaluation = evaluations::of_registration(&id, &registered);
+    let answer = change::registered(registered, index, evaluation, warnings);
+    Ok(reply::at_index(index, reply::json(params, &answer)?))
+}
+
+/// `PUT /v1/jobs/parse`
+pub(super) async fn parse(params: Params, body: Body) -> Result<Response, Failure> {
+    let request: ParseRequest = serde_json::from_slice(&bytes(body)?).map_err(Failure::BadBody)?;
+    let text = &request.job_hcl;
+    let job = ostler_jobspec::parse(text.as_bytes(), Path::new(""), Some(Syntax::Hcl))
+        .map_err(|diagnostics| Failure::BadJob(diagnostics.render(text, false)))?;
+    reply::json(&params, &ostler_jobspec::nomad_json(&job))
+}
+
+/// `PUT /v1/validate/job`
+pub(super) async fn validate(
+    State(api): Shared,
+    params: Params,
+    body: Body,
+) -> Result<Response, Failure> {
+    let bytes = bytes(body)?;
+    let (mut warnings, mut agent_warnings, mut config_problems) = Default::default();
+    let problems: Vec<String> = match job_of(&bytes) {
+        Ok(given) => {
+            drivers(&api, &given.job).await;
+            (warnings, agent_warnings) = (given.warnings, api.agent.without_driver(&given.job));
+            config_problems = api.agent.check(&given.job);
+            config_problems.iter().map(ToString::to_string).collect()
+        }
+        Err(Failure::BadJob(text)) => vec![text],
+        Err(other) => return Err(other),
+    };
+    warnings.extend_from_slice(&agent_warnings);
+    let answer = Validated {
+        driver_config_validated: true,
+        error: problems.join("\n"),
+        validation_errors: (!problems.is_empty()).then_some(problems),
+        warnings: warnings_text(&warnings),
+        config_problems: config_problems.into_iter().map(change::config_problem).collect(),
+        agent_warnings,
+    };
+    reply::json(&params, &answer)
+}
+
+/// Answer a query of one job.
+async fn shown(
+    api: &Api,
+    params: &Params,
+    id: &str,
+    show: impl FnOnce(JobView) -> Result<Response, Failure>,
+) -> Result<Response, Failure> {
+    wait::answer(api, params, || look(api, params, id), show).await
+}
+
+/// `GET /v1/job/ID`
+pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    let show = |job: JobView| reply::json(&params, &full(Seen::new(&job, &waits_for(&job))));
+    shown(&api, &params, &id, show).await
+}
+
+/// `GET /v1/job/ID/summary`
+pub(super) async fn summary(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    let show = |job: JobView| reply::json(&params, &job::summary(Seen::new(&job, "")));
+    shown(&api, &params, &id, show).await
+}
+
+/// `GET /v1/job/ID/versions`: the newest; older ones are not kept.
+pub(super) async fn versions(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    let diffs = params.flag("diffs")?.then(Vec::new);
+    let show = |job: JobView| {
+        let newest = full(Seen::new(&job, &waits_for(&job)));
+        reply::json(&params, &JobVersions { versions: vec![newest], diffs })
+    };
+    shown(&api, &params, &id, show).await
+}
+
+/// `PUT /v1/job/ID/plan`
+pub(super) async fn plan(
+    Asked { api, id, params }: Asked,
+    body: Body,
+) -> Result<Response, Failure> {
+    let Given { job, envelope, warnings } = job_named(&id, &bytes(body)?)?;
+    drivers(&api, &job).await;
+    let plan = api.agent.plan(&job)?;
+    let (index, node) = (plan.job_modify_index, api.agent.node());
+    let diff = envelope.diff.unwrap_or(false);
+    let answer = change::plan(&plan, job.id.as_str(), &node.datacenter, diff, &warnings);
+    Ok(reply::at_index(index, reply::json(&params, &answer)?))
+}
+
+/// `DELETE /v1/job/ID`
+pub(super) async fn stop(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    let options = StopOptions {
+        purge: params.flag("purge")?,
+        skip_shutdown_delay: params.flag("no_shutdown_delay")?,
+        reason: String::new(),
+    };
+    let found = look(&api, &params, &id).value?;
+    let (id, purge) = (&found.record.job.id, options.purge);
+    let Stopped { index, unwritten } = api.agent.deregister(id, options).await?;
+    // Of a job that is forgotten soon nothing has the index: nobody is to wait for it.
+    let evaluation = if purge { String::new() } else { evaluations::id(id, index) };
+    let answer = change::deregistered(index, evaluation, unwritten);
+    Ok(reply::at_index(index, reply::json(&params, &answer)?))
+}
+
+/// Of a job in another namespace there is nothing, as in Nomad; of one that is not there, an error.
+fn is_there(api: &Api, params: &Params, id: &str) -> Result<(), Failure> {
+    match params.other_namespace() {
+        Some(_) => Ok(()),
+        None => look(api, params, id).value.map(drop),
+    }
+}
+
+/// What belongs to a cluster's jobs: deployments. None, of a job that is there.
+pub(super) async fn nothing_of(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    is_there(&api, &params, &id)?;
+    Ok(reply::read_at(api.began_at, reply::json(&params, &[(); 0])?))
+}
+
+/// `GET /v1/job/ID/deployment`: the newest deployment, which there is not.
+pub(super) async fn no_deployment(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    is_there(&api, &params, &id)?;
+    Ok(reply::read_at(api.began_at, reply::json(&params, &Absent)?))
+}

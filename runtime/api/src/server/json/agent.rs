@@ -1,0 +1,77 @@
+//! The agent about itself.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use ostler_model::time::Timestamp;
+use ostler_node::NodeView;
+use ostler_wire::{
+    AgentConfig, AgentHealth, AgentMember, AgentPart, AgentSelf, AgentVersion, Gauge, Metrics,
+    PartHealth, Text,
+};
+
+/// What `/v1/agent/self` answers.
+pub(crate) fn own<'a>(
+    node: &'a NodeView,
+    data_dir: &'a str,
+    counts: Value,
+    state: Value,
+) -> AgentSelf<'a> {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut client = texts(counts);
+    client.insert("node_id".into(), node.id.to_string());
+    let own = BTreeMap::from([("version".into(), version.to_owned())]);
+    AgentSelf {
+        config: AgentConfig {
+            region: super::REGION.into(),
+            datacenter: (&node.datacenter).into(),
+            node_name: (&node.name).into(),
+            data_dir: data_dir.into(),
+            client: AgentPart { enabled: true, meta: Some(Cow::Borrowed(&node.meta)) },
+            server: AgentPart::default(),
+            version: AgentVersion { version: version.into() },
+        },
+        member: AgentMember {
+            name: (&node.name).into(),
+            addr: node.host_ip.to_string().into(),
+            status: "alive".into(),
+            ..AgentMember::default()
+        },
+        stats: BTreeMap::from([
+            ("client".into(), client),
+            ("ostler".into(), own),
+            ("state".into(), texts(state)),
+        ]),
+    }
+}
+
+fn texts(value: Value) -> BTreeMap<Text<'static>, String> {
+    let Value::Object(members) = value else { return BTreeMap::new() };
+    let text = |value| match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    members.into_iter().map(|(name, value)| (name.into(), text(value))).collect()
+}
+
+/// What `/v1/agent/health` answers. Both parts are this one process: it runs allocations and takes jobs.
+pub(crate) fn health(ok: bool, message: &str) -> AgentHealth<'_> {
+    let part = || PartHealth { ok, message: message.into() };
+    AgentHealth { client: part(), server: part() }
+}
+
+/// What `/v1/metrics` answers: every number of each object, named `<object>.<member>`.
+pub(crate) fn metrics(now: Timestamp, objects: &[(&str, Value)]) -> Metrics<'static> {
+    let mut gauges = Vec::new();
+    for (object, members) in objects {
+        for (name, value) in members.as_object().into_iter().flatten() {
+            if let Some(value) = value.as_f64() {
+                let name = format!("ostler.{object}.{name}").into();
+                gauges.push(Gauge { name, value, ..Gauge::default() });
+            }
+        }
+    }
+    Metrics { timestamp: now.to_string().into(), gauges, ..Metrics::default() }
+}

@@ -1,0 +1,41 @@
+//! What the agent knows in the shapes of [`ostler_wire`].
+//!
+//! A test compares each shape with recorded answers of a real Nomad. Nomad writes `null` for an empty list
+//! or map in many places; here an empty one is an empty one, which its clients take as well.
+
+pub(crate) mod agent;
+pub(crate) mod alloc;
+pub(crate) mod change;
+mod given;
+pub(crate) mod job;
+pub(crate) mod metric;
+pub(crate) mod node;
+pub(crate) mod stats;
+mod task;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use ostler_model::time::Timestamp;
+use ostler_wire::Text;
+
+/// The region every node of this kind is in.
+pub(crate) const REGION: &str = "global";
+
+/// A point in time as `2026-11-20T15:20:14.820270161Z`.
+pub(crate) fn moment(at: Timestamp) -> Text<'static> {
+    let at = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(at.nanos());
+    humantime::format_rfc3339_nanos(at).to_string().into()
+}
+
+/// The word that stands for a value in JSON.
+pub(crate) fn word(of: impl Serialize) -> Text<'static> {
+    match serde_json::to_value(of) {
+        Ok(Value::String(word)) => word.into(),
+        _ => Text::default(),
+    }
+}
+
+#[cfg(test)]
+#[path = "recorded_tests.rs"]
+mod recorded;

@@ -1,0 +1,94 @@
+//! The agent over HTTP on a unix socket: Nomad's paths, JSON shapes, headers and units.
+//!
+//! ```text
+//! socket: who, how many ─► router ─ deadline ─► jobs allocs client logs fs nodes agent
+//!                                                          │ params   ▲ json: shapes from views
+//!                                                          ▼          │
+//!                          wait: has this result changed? ─► AgentHandle ─► views
+//! ```
+//! Nothing here decides anything: requests are read, bounded and handed to
+//! [`AgentHandle`], its answers are put into the shapes. Each connection
+//! is one tokio task; a client that hangs up drops it with all it holds. There is no other state
+//! than what was last seen of the tables (`index`) and of processor time (for percentages).
+//!
+//! What is Ostler's own is under `/v1/ostler/`. What a node without a cluster cannot have
+//! (deployments) is answered with empty lists, and an evaluation is a name for a change that is
+//! complete at once, so that Nomad's tools go on. Of a job only the newest version is kept: that is
+//! all `/v1/job/ID/versions` has, and there is no way back to an older one but its file.
+
+mod agent;
+mod allocs;
+mod bounded;
+mod client;
+mod drain;
+mod error;
+mod evaluations;
+mod fs;
+mod host;
+mod index;
+mod jobs;
+mod json;
+mod logs;
+mod nodes;
+mod params;
+mod plugins;
+mod reply;
+mod router;
+mod socket;
+mod wait;
+
+use std::path::{Path, PathBuf};
+
+use tokio_util::sync::CancellationToken;
+
+use ostler_agent::AgentHandle;
+pub use socket::ApiServer;
+
+/// Why the API cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// The kernel takes no such long path.
+    #[error(
+        "the path of the API's socket, {}, has {length} bytes; a socket's path has at most {}: \
+         give a shorter --data-dir",
+        socket.display(), socket::SOCKET_PATH_BYTES_MAX
+    )]
+    PathTooLong {
+        /// The path.
+        socket: PathBuf,
+        /// Its length, bytes.
+        length: usize,
+    },
+    /// The socket cannot be made.
+    #[error(
+        "cannot listen on {} ({step}): {source}; check that the data directory can be written and \
+         supports sockets",
+        socket.display()
+    )]
+    Socket {
+        /// The path.
+        socket: PathBuf,
+        /// What was being done.
+        step: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Serve `agent` on a unix socket that only this user can use, until `shutdown` or
+/// [`ApiServer::stop`]. A socket at that path is replaced: the caller holds the data directory.
+/// Needs a tokio runtime.
+///
+/// # Errors
+/// When the path is too long or the socket cannot be made.
+pub fn serve(
+    agent: AgentHandle,
+    socket: &Path,
+    shutdown: CancellationToken,
+) -> Result<ApiServer, ApiError> {
+    // A child, so that stopping the API stops nothing else.
+    let leaving = shutdown.child_token();
+    let router = router::router(router::Api::new(agent, leaving.clone()));
+    socket::start(router, socket, leaving)
+}

@@ -1,0 +1,231 @@
+//! Which path is answered by what, and what holds for all of them: region, deadline, body size.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::Method;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post, put};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::agent::shown;
+use super::client::Processor;
+use super::drain::drained;
+use super::error::Failure;
+use super::host::Cores;
+use super::index::Table;
+use super::params::Params;
+use super::{agent, allocs, client, evaluations, fs, host, jobs, json, logs, nodes, plugins};
+use ostler_agent::AgentHandle;
+use ostler_model::clock::{self, Clock};
+use ostler_model::ids::{AllocId, JobId};
+use ostler_model::job::NAMESPACE;
+use ostler_model::limits::{
+    API_BODY_BYTES_MAX, API_REQUEST_WALL_MAX, API_START_WAIT, API_STREAMS_MAX, API_WAIT_MAX,
+};
+use ostler_model::rng::Rng;
+
+/// What the handlers share.
+pub(super) struct Api {
+    pub agent: AgentHandle,
+    /// The API ends: nothing waits any longer.
+    pub leaving: CancellationToken,
+    pub clock: Clock,
+    pub rng: Rng,
+    /// Places for streams.
+    pub streams: Arc<Semaphore>,
+    tables: Mutex<Tables>,
+    processor: Mutex<Processor>,
+    cores: Mutex<Cores>,
+    /// The agent's index when the API began.
+    pub began_at: u64,
+}
+
+/// What was last seen of the lists.
+pub(super) struct Tables {
+    pub jobs: Table<JobId>,
+    pub allocs: Table<AllocId>,
+}
+
+/// The handlers' state.
+pub(super) type Shared = axum::extract::State<Arc<Api>>;
+
+impl Api {
+    pub fn new(agent: AgentHandle, leaving: CancellationToken) -> Arc<Self> {
+        let began_at = agent.index();
+        Arc::new(Self {
+            agent,
+            leaving,
+            clock: Clock::system(),
+            rng: Rng::system(),
+            streams: Arc::new(Semaphore::new(API_STREAMS_MAX)),
+            tables: Mutex::new(Tables { jobs: Table::new(began_at), allocs: Table::new(began_at) }),
+            processor: Mutex::default(),
+            cores: Mutex::default(),
+            began_at,
+        })
+    }
+
+    pub fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn processor(&self) -> MutexGuard<'_, Processor> {
+        self.processor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn cores(&self) -> MutexGuard<'_, Cores> {
+        self.cores.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Every path.
+pub(super) fn router(api: Arc<Api>) -> Router {
+    let jobs = Router::new()
+        .route("/v1/jobs", get(jobs::list).post(jobs::register).put(jobs::register))
+        .route("/v1/jobs/parse", post(jobs::parse).put(jobs::parse))
+        .route("/v1/validate/job", post(jobs::validate).put(jobs::validate))
+        .route(
+            "/v1/job/{id}",
+            get(jobs::read).post(jobs::update).put(jobs::update).delete(jobs::stop),
+        )
+        .route("/v1/job/{id}/plan", post(jobs::plan).put(jobs::plan))
+        .route("/v1/job/{id}/summary", get(jobs::summary))
+        .route("/v1/job/{id}/versions", get(jobs::versions))
+        .route("/v1/job/{id}/allocations", get(allocs::of_job))
+        .route("/v1/job/{id}/evaluations", get(evaluations::of_job))
+        .route("/v1/job/{id}/deployments", get(jobs::nothing_of))
+        .route("/v1/job/{id}/deployment", get(jobs::no_deployment))
+        .route("/v1/evaluations", get(evaluations::list))
+        .route("/v1/evaluation/{id}", get(evaluations::read))
+        .route("/v1/evaluation/{id}/allocations", get(evaluations::allocations))
+        .route("/v1/deployments", get(agent::nothing));
+    let jobs = jobs.route_layer(middleware::from_fn_with_state(Arc::clone(&api), when_restored));
+    let allocs = Router::new()
+        .route("/v1/allocations", get(allocs::list))
+        .route("/v1/allocation/{id}", get(allocs::read))
+        .route("/v1/allocation/{id}/stop", post(allocs::stop).put(allocs::stop))
+        .route("/v1/client/allocation/{id}/stats", get(client::stats))
+        .route("/v1/client/allocation/{id}/restart", post(client::restart).put(client::restart))
+        .route("/v1/client/allocation/{id}/signal", post(client::signal).put(client::signal))
+        .route("/v1/client/allocation/{id}/gc", get(client::collect_one))
+        .route("/v1/client/gc", get(client::collect_all))
+        .route("/v1/client/fs/logs/{id}", get(logs::read))
+        .route("/v1/client/fs/ls/{id}", get(fs::list))
+        .route("/v1/client/fs/stat/{id}", get(fs::stat))
+        .route("/v1/client/fs/cat/{id}", get(fs::cat))
+        .route("/v1/client/fs/readat/{id}", get(fs::read_at))
+        .route("/v1/node/{id}/allocations", get(allocs::of_node))
+        .route("/v1/system/gc", put(agent::collect).post(agent::collect))
+        .route("/v1/metrics", get(agent::metrics));
+    let allocs =
+        allocs.route_layer(middleware::from_fn_with_state(Arc::clone(&api), when_restored));
+    let plugins = Router::new()
+        .route("/v1/ostler/plugin/{name}/lift", put(plugins::lift).post(plugins::lift))
+        .route("/v1/ostler/plugin/{name}/record", put(plugins::record).post(plugins::record))
+        .route("/v1/ostler/plugin/{name}/upgrade", put(plugins::upgrade).post(plugins::upgrade))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&api), when_loaded));
+    // Answered from the beginning, all the while the agent starts.
+    let node = Router::new()
+        .route("/v1/nodes", get(nodes::list))
+        .route("/v1/node/{id}", get(nodes::read))
+        .route("/v1/client/stats", get(host::stats))
+        .route("/v1/agent/self", get(agent::own))
+        .route("/v1/agent/health", get(agent::health))
+        .route("/v1/status/leader", shown(|_| agent::SELF_ADDRESS))
+        .route("/v1/status/peers", shown(|_| [agent::SELF_ADDRESS]))
+        .route("/v1/regions", shown(|_| [json::REGION]))
+        .route("/v1/namespaces", get(agent::namespaces))
+        .route("/v1/namespace/{name}", get(agent::namespace))
+        .route("/v1/ostler/node", shown(|api| api.agent.node()))
+        .route("/v1/ostler/plugins", shown(|api| api.agent.plugins_now()))
+        .route("/v1/ostler/plugins/status", shown(|api| api.agent.plugins_status()))
+        .route("/v1/ostler/watches", shown(|api| api.agent.watches()))
+        .route("/v1/ostler/devices", shown(|api| api.agent.devices()))
+        .route("/v1/ostler/state", shown(|api| api.agent.state_stats()))
+        .route("/v1/ostler/runs", shown(|api| api.agent.held()))
+        .route("/v1/ostler/run/{supervisor}/end", put(agent::end_run).post(agent::end_run))
+        .route("/v1/ostler/readiness", shown(|api| api.agent.readiness()))
+        .route("/v1/ostler/jobs-dir", shown(|api| api.agent.jobs_dir()));
+    jobs.merge(allocs)
+        .route_layer(middleware::from_fn(in_this_namespace))
+        .merge(plugins)
+        .merge(node)
+        .fallback(|| async { Failure::NoPath })
+        .method_not_allowed_fallback(|| async { Failure::Method })
+        .layer(middleware::from_fn(in_time))
+        .layer(middleware::from_fn(in_this_region))
+        .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX))
+        .layer(middleware::from_fn(drained))
+        .with_state(api)
+}
+
+/// What is asked of jobs and allocations waits, for a while, until all of them are known.
+async fn when_restored(State(api): Shared, request: Request, next: Next) -> Response {
+    let mut stages = api.agent.stages();
+    let restored = async { drop(stages.wait_for(|stage| stage.restored()).await) };
+    when(&api, restored, request, next).await
+}
+
+/// What is asked of a plugin waits, for a while, until all are loaded.
+async fn when_loaded(State(api): Shared, request: Request, next: Next) -> Response {
+    when(&api, api.agent.plugins_looked_for(), request, next).await
+}
+
+async fn when(
+    api: &Api,
+    ready: impl Future<Output = ()>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let ready = tokio::select! {
+        ready = clock::timeout(API_START_WAIT, ready) => ready,
+        () = api.leaving.cancelled() => Some(()),
+    };
+    match ready {
+        Some(()) => next.run(request).await,
+        None => Failure::Starting(nodes::told(&api.agent.readiness())).into_response(),
+    }
+}
+
+/// Every request has an end. A stream counts as answered when it begins.
+async fn in_time(request: Request, next: Next) -> Response {
+    let limit = deadline(request.method());
+    clock::timeout(limit, next.run(request))
+        .await
+        .unwrap_or_else(|| Failure::TooSlow.into_response())
+}
+
+/// A read may be one that waits for a change: for its longest time, jitter included, and then the
+/// usual.
+fn deadline(method: &Method) -> Duration {
+    if method == Method::GET {
+        API_WAIT_MAX + API_WAIT_MAX / 16 + API_REQUEST_WALL_MAX
+    } else {
+        API_REQUEST_WALL_MAX
+    }
+}
+
+/// What changes jobs or allocations is for the one namespace there is. What only reads finds nothing
+/// in others.
+async fn in_this_namespace(params: Params, request: Request, next: Next) -> Response {
+    match params.text("namespace") {
+        Some(other) if other != NAMESPACE && request.method() != Method::GET => {
+            Failure::other_namespace(other).into_response()
+        }
+        _ => next.run(request).await,
+    }
+}
+
+async fn in_this_region(params: Params, request: Request, next: Next) -> Response {
+    match params.text("region") {
+        Some(region) if region != json::REGION => {
+            Failure::OtherRegion(region.chars().take(64).collect()).into_response()
+        }
+        _ => next.run(request).await,
+    }
+}

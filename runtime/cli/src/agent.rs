@@ -1,0 +1,166 @@
+//! `ostler agent`: the process that keeps jobs.
+//!
+//! ```text
+//! config ─► Agent::begin (state, node) ─► API ─► Begun::ready (plugins, restore) ─► ready
+//!                                                    │                                 │ SIGHUP:
+//!                        ┌── SIGTERM, SIGINT ◄───────┴─────────────────────────────────┘ jobs again
+//!                        ▼
+//!   leave (native tasks go on) or drain (they end in order) ─► exit 0
+//!                        │ a second signal
+//!                        └─► exit at once
+//! ```
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::args::agent::AgentCommandArgs;
+use super::connect::Stop;
+use super::exit::Exit;
+use super::input;
+use super::interrupt::{Interrupt, Interrupts};
+use super::notify;
+use super::output;
+use super::start::{StartError, absolute};
+use ostler_agent::{Agent, AgentHandle, AgentOptions, Begun, LeaveMode};
+use ostler_api::SOCKET_NAME;
+use ostler_api::client::default_data_dir;
+use ostler_api::server::{self, ApiServer};
+use ostler_model::causes;
+use ostler_model::clock::{self, Clock};
+use ostler_model::config::AgentConfig;
+use ostler_model::rng::Rng;
+
+/// How long an agent that leaves may take beyond the deadline of a drain; what it waits for then
+/// holds up nobody any more.
+const LEAVE_WAIT: Duration = Duration::from_secs(30);
+
+/// Run the agent until a signal ends it.
+pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
+    let mut interrupts = Interrupts::new()
+        .map_err(|error| Stop::Cannot(format!("cannot wait for signals: {error}")))?;
+    let (agent, api) = started(args, &mut interrupts).await?;
+    notify::tell("READY=1\nSTATUS=ready");
+    output::say(&format!("ready: the agent answers at {}", api.socket().display()));
+    let signal = ending(&mut interrupts, || agent.rescan_jobs_dir()).await;
+    let mode = match args.drain {
+        true => LeaveMode::Drain { deadline: args.drain_deadline },
+        false => LeaveMode::LeaveTasks,
+    };
+    notify::tell("STOPPING=1\nSTATUS=ending");
+    let what = if args.drain { "stopping all tasks" } else { "native tasks go on" };
+    output::say(&format!("{}: the agent ends, {what}; once more ends it at once", signal.name()));
+    tokio::select! {
+        () = leave(agent, api, mode) => {
+            output::say("the agent has ended");
+            Ok(Exit::Success)
+        }
+        signal = ending(&mut interrupts, || {}) => Ok(signal.exit()),
+    }
+}
+
+/// The agent when it is ready. It answers before; why it does not come to be ready is said.
+async fn started(
+    args: &AgentCommandArgs,
+    interrupts: &mut Interrupts,
+) -> Result<(AgentHandle, ApiServer), Stop> {
+    let given_up = |signal: Interrupt| {
+        output::say(&format!("{}: given up before the agent was ready", signal.name()));
+        Stop::Exit(signal.exit())
+    };
+    let begun = tokio::select! {
+        begun = begin(args) => begun,
+        signal = ending(interrupts, || {}) => return Err(given_up(signal)),
+    };
+    let (begun, api) = begun?;
+    let agent = begun.agent().clone();
+    let signal = tokio::select! {
+        ready = begun.ready() => match ready {
+            Ok(agent) => return Ok((agent, api)),
+            Err(error) => {
+                api.stop().await;
+                return Err(Stop::Cannot(causes::chain(&error)));
+            }
+        },
+        signal = ending(interrupts, || {}) => signal,
+    };
+    let exit = given_up(signal);
+    tokio::select! {
+        () = leave(agent, api, LeaveMode::LeaveTasks) => {}
+        _again = ending(interrupts, || {}) => {}
+    }
+    Err(exit)
+}
+
+/// From here on the agent answers, if only how far it is.
+async fn begin(args: &AgentCommandArgs) -> Result<(Begun, ApiServer), StartError> {
+    let config = config(args)?;
+    let data_dir = data_dir(args, &config)?;
+    let options = AgentOptions {
+        data_dir,
+        config,
+        kill_with_agent: false,
+        compiler: None,
+        code_dir: None,
+        clock: Clock::system(),
+        rng: Rng::system(),
+    };
+    let begun = Agent::begin(options).await;
+    let begun = begun.map_err(|error| StartError::Agent(causes::chain(&error)))?;
+    let agent = begun.agent();
+    let socket = agent.data_dir().join(SOCKET_NAME);
+    match server::serve(agent.clone(), &socket, CancellationToken::new()) {
+        Ok(api) => Ok((begun, api)),
+        Err(error) => {
+            agent.leave(LeaveMode::LeaveTasks).await;
+            Err(StartError::Agent(causes::chain(&error)))
+        }
+    }
+}
+
+fn config(args: &AgentCommandArgs) -> Result<AgentConfig, StartError> {
+    let mut config = input::config(args.config.as_deref()).map_err(StartError::Input)?;
+    if let Some(dir) = &args.plugin_dir {
+        config.plugin_dir = Some(absolute(dir.clone())?);
+    }
+    if let Some(dir) = &args.jobs_dir {
+        config.jobs_dir = Some(absolute(dir.clone())?);
+    }
+    Ok(config)
+}
+
+/// The command line's, else the configuration's, else the default.
+fn data_dir(args: &AgentCommandArgs, config: &AgentConfig) -> Result<PathBuf, StartError> {
+    let dir = args.data_dir.clone().or_else(|| config.data_dir.clone()).or_else(default_data_dir);
+    let dir = dir.ok_or_else(|| {
+        StartError::Agent("there is no home for a data directory; give --data-dir".to_owned())
+    })?;
+    absolute(dir)
+}
+
+/// Wait for a signal that ends the agent; `again` is done at each SIGHUP before. May be dropped
+/// and called again.
+async fn ending(interrupts: &mut Interrupts, again: impl Fn()) -> Interrupt {
+    loop {
+        match interrupts.next().await {
+            Interrupt::Hup => {
+                tracing::info!("SIGHUP: reading the jobs directory again");
+                again();
+            }
+            signal => return signal,
+        }
+    }
+}
+
+/// The API ends last, so that one can look on while tasks end.
+async fn leave(agent: AgentHandle, api: ApiServer, mode: LeaveMode) {
+    let wall = match mode {
+        LeaveMode::LeaveTasks => LEAVE_WAIT,
+        LeaveMode::Drain { deadline } => deadline + LEAVE_WAIT,
+    };
+    if clock::timeout(wall, agent.leave(mode)).await.is_none() {
+        tracing::warn!("the agent did not end in time; what is left ends with the program");
+    }
+    api.stop().await;
+}

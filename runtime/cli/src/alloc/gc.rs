@@ -1,0 +1,37 @@
+//! `ostler gc`
+
+use std::collections::BTreeSet;
+
+use hyper::Method;
+
+use super::super::args::client::GcArgs;
+use super::super::connect::{self, Stop};
+use super::super::exit::Exit;
+use super::super::output;
+use super::super::terminal::Terminal;
+use ostler_api::client::Client;
+use ostler_model::ids::AllocId;
+use ostler_model::words::counted;
+use ostler_wire::Alloc;
+
+/// Remove allocations that are over.
+pub(crate) async fn gc(args: &GcArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.agent)?;
+    if let Some(given) = &args.alloc {
+        let id = connect::find_alloc(&client, given).await?;
+        client.call(Method::GET, &format!("/v1/client/allocation/{id}/gc")).await?;
+        output::print(&format!("removed allocation {id}\n"), terminal)?;
+        return Ok(Exit::Success);
+    }
+    let before = ids(&client).await?;
+    client.call(Method::PUT, "/v1/system/gc").await?;
+    let after = ids(&client).await?;
+    let gone = before.difference(&after).count();
+    output::print(&format!("removed {}\n", counted(gone, "allocation")), terminal)?;
+    Ok(Exit::Success)
+}
+
+async fn ids(client: &Client) -> Result<BTreeSet<AllocId>, Stop> {
+    let allocs: Vec<Alloc> = client.get("/v1/allocations?namespace=*").await?;
+    Ok(allocs.into_iter().map(|alloc| alloc.id).collect())
+}

@@ -1,0 +1,345 @@
+//! `ostler alloc status`
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::super::args::alloc::AllocStatusArgs;
+use super::super::connect::{self, Stop, ago};
+use super::super::exit::Exit;
+use super::super::output::{self, section, size, table};
+use super::super::stat_values;
+use super::super::terminal::{Terminal, one_line};
+use ostler_api::client::Client;
+use ostler_model::clock::Clock;
+use ostler_model::ids::AllocId;
+use ostler_model::limits::MIB;
+use ostler_model::task::TaskStatus;
+use ostler_model::time::Timestamp;
+use ostler_wire::{
+    Alloc, AllocUsage, Lifecycle, PortMapping, ResourceUsage, TaskResources, TaskState,
+};
+
+/// How times and ids are shown.
+#[derive(Clone, Copy)]
+struct Look {
+    now: Timestamp,
+    /// Whole ids and times.
+    verbose: bool,
+    terminal: Terminal,
+}
+
+impl Look {
+    fn id(&self, id: AllocId) -> String {
+        if self.verbose { id.to_string() } else { id.short() }
+    }
+
+    fn time(&self, at: Timestamp) -> String {
+        match (self.verbose, at == Timestamp::default()) {
+            (_, true) => String::new(),
+            (true, false) => at.to_string(),
+            (false, false) => ago(at, self.now),
+        }
+    }
+}
+
+/// List allocations, or show one.
+pub(super) async fn status(
+    args: &AllocStatusArgs,
+    verbose: bool,
+    terminal: &Terminal,
+) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.agent)?;
+    let look = Look { now: Clock::system().now(), verbose, terminal: *terminal };
+    match &args.alloc {
+        None => list(&client, args, look).await?,
+        Some(given) => {
+            let id = connect::find_alloc(&client, given).await?;
+            one(&client, id, args, look).await?;
+        }
+    }
+    Ok(Exit::Success)
+}
+
+async fn list(client: &Client, args: &AllocStatusArgs, look: Look) -> Result<(), Stop> {
+    const PATH: &str = "/v1/allocations?namespace=*";
+    if args.json {
+        let allocs: Value = client.get(PATH).await?;
+        return Ok(output::print_json(&allocs, &look.terminal)?);
+    }
+    let mut allocs: Vec<Alloc> = client.get(PATH).await?;
+    Ok(output::print(&list_text(&mut allocs, look), &look.terminal)?)
+}
+
+fn list_text(allocs: &mut [Alloc], look: Look) -> String {
+    if allocs.is_empty() {
+        return "no allocations\n".to_owned();
+    }
+    // Newest first: that is what is asked for most.
+    allocs.sort_by(|a, b| b.create_time.cmp(&a.create_time).then(a.name.cmp(&b.name)));
+    let rows = allocs.iter().map(|alloc| {
+        let restarts: u64 = alloc.task_states.values().map(|task| task.restarts).sum();
+        [
+            look.id(alloc.id),
+            alloc.name.to_string(),
+            alloc.version().to_string(),
+            alloc.desired().to_owned(),
+            alloc.client_status.to_string(),
+            health(alloc).to_owned(),
+            restarts.to_string(),
+            look.time(alloc.create_time),
+            look.time(alloc.modify_time),
+            alloc.why().to_owned(),
+        ]
+    });
+    let header = [
+        "ID", "NAME", "VERSION", "DESIRED", "STATUS", "HEALTH", "RESTARTS", "CREATED", "MODIFIED",
+        "WHY",
+    ];
+    table(header, rows, &look.terminal)
+}
+
+/// Of an allocation that is judged.
+fn health(alloc: &Alloc) -> &'static str {
+    match alloc.deployment_status.as_ref().map(|status| status.healthy) {
+        None => "",
+        Some(None) => "unset",
+        Some(Some(true)) => "healthy",
+        Some(Some(false)) => "unhealthy",
+    }
+}
+
+async fn one(client: &Client, id: AllocId, args: &AllocStatusArgs, look: Look) -> Result<(), Stop> {
+    let path = format!("/v1/allocation/{id}");
+    let stats = format!("/v1/client/allocation/{id}/stats");
+    if args.json {
+        let mut alloc: Value = client.get(&path).await?;
+        if args.stats {
+            let stats: Value = client.get(&stats).await?;
+            alloc = json!({ "allocation": alloc, "stats": stats });
+        }
+        return Ok(output::print_json(&alloc, &look.terminal)?);
+    }
+    let alloc: Alloc = client.get(&path).await?;
+    let usage: Option<AllocUsage> = match args.stats {
+        true => Some(client.get(&stats).await?),
+        false => None,
+    };
+    let mut text = facts(&alloc, look);
+    text.push_str(&ports(&alloc, look));
+    text.push_str(&tasks(&alloc, look));
+    if let Some(usage) = &usage {
+        text.push_str(&usages(&alloc, usage, look));
+    }
+    text.push_str(&devices(&alloc, look));
+    text.push_str(&events(&alloc, look));
+    Ok(output::print(&text, &look.terminal)?)
+}
+
+fn facts(alloc: &Alloc, look: Look) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| output::fact(&mut text, 12, name, value);
+    let with = |word: &str, why: &str| match why {
+        "" => word.to_owned(),
+        why => format!("{word}: {why}"),
+    };
+    line("allocation", &alloc.id.to_string());
+    line("name", &alloc.name);
+    line("job", &format!("{} (version {})", alloc.job_id, alloc.version()));
+    line("node", &alloc.node_name);
+    line("status", &with(&alloc.client_status.to_string(), &alloc.client_description));
+    line("desired", &with(alloc.desired(), &alloc.desired_description));
+    line("health", health(alloc));
+    line("created", &look.time(alloc.create_time));
+    line("modified", &look.time(alloc.modify_time));
+    line("replaces", alloc.previous_allocation.iter().flatten().next().map_or("", |id| id));
+    if let Some(given) = alloc.allocated_resources.as_ref().filter(|g| g.shared.disk_mib > 0) {
+        line("disk", &format!("{} MiB", given.shared.disk_mib));
+    }
+    text
+}
+
+fn ports(alloc: &Alloc, look: Look) -> String {
+    let ports: &[PortMapping] =
+        alloc.allocated_resources.as_ref().map_or(&[], |given| &given.shared.ports);
+    if ports.is_empty() {
+        return String::new();
+    }
+    let rows = ports.iter().map(|port| {
+        let to = if port.to == 0 { String::new() } else { port.to.to_string() };
+        [port.label.to_string(), format!("{}:{}", port.host_ip, port.value), to]
+    });
+    let ports = table(["LABEL", "ADDRESS", "TO"], rows, &look.terminal);
+    section("ports", &ports, &look.terminal)
+}
+
+fn tasks(alloc: &Alloc, look: Look) -> String {
+    if alloc.task_states.is_empty() {
+        return section("tasks", "none yet\n", &look.terminal);
+    }
+    let rows = alloc.task_states.iter().map(|(name, state)| {
+        let given = given(alloc, name);
+        [
+            name.to_string(),
+            lifecycle(alloc, name),
+            task_status(state).to_owned(),
+            state.restarts.to_string(),
+            moment(state.started_at.as_deref()),
+            moment(state.finished_at.as_deref()),
+            moment(state.last_restart.as_deref()),
+            given.map(|given| format!("{} MHz", given.cpu.cpu_shares)).unwrap_or_default(),
+            given.map(|given| format!("{} MiB", given.memory.mib)).unwrap_or_default(),
+        ]
+    });
+    let header = [
+        "TASK",
+        "LIFECYCLE",
+        "STATE",
+        "RESTARTS",
+        "STARTED",
+        "FINISHED",
+        "LAST RESTART",
+        "CPU",
+        "MEMORY",
+    ];
+    section("tasks", &table(header, rows, &look.terminal), &look.terminal)
+}
+
+fn given<'a>(alloc: &'a Alloc<'_>, task: &str) -> Option<&'a TaskResources<'a>> {
+    alloc.allocated_resources.as_ref()?.tasks.get(task)
+}
+
+fn lifecycle(alloc: &Alloc, task: &str) -> String {
+    let of = alloc.allocated_resources.as_ref().and_then(|given| given.task_lifecycles.get(task));
+    match of {
+        Some(Some(Lifecycle { hook, sidecar: true })) => format!("{hook} sidecar"),
+        Some(Some(Lifecycle { hook, sidecar: false })) => hook.to_string(),
+        _ => "main".to_owned(),
+    }
+}
+
+const fn task_status(state: &TaskState) -> &'static str {
+    match (state.state, state.failed) {
+        (TaskStatus::Pending, _) => "pending",
+        (TaskStatus::Running, _) => "running",
+        (TaskStatus::Dead, false) => "dead",
+        (TaskStatus::Dead, true) => "dead, failed",
+    }
+}
+
+/// Of 2026-01-02T03:04:05.678901234Z no parts of a second; nothing for "never".
+fn moment(text: Option<&str>) -> String {
+    match text {
+        None => String::new(),
+        Some(text) if text.starts_with("0001-") => String::new(),
+        Some(text) => match text.split_once('.') {
+            Some((seconds, _)) => format!("{seconds}Z"),
+            None => text.to_owned(),
+        },
+    }
+}
+
+fn usages(alloc: &Alloc, usage: &AllocUsage, look: Look) -> String {
+    let mut text = section("in use", "", &look.terminal);
+    if usage.tasks.is_empty() {
+        return text + "nothing is measured: no task runs, or its driver does not measure\n";
+    }
+    let rows = usage.tasks.iter().map(|(name, usage)| {
+        let (cpu, memory) = measured(&usage.resource_usage, given(alloc, name));
+        [name.to_string(), cpu, memory]
+    });
+    text.push_str(&table(["TASK", "CPU", "MEMORY"], rows, &look.terminal));
+    text.push_str(&measured_devices(usage, look));
+    text
+}
+
+/// What the devices of each task measure; with --verbose everything, else the one number each.
+fn measured_devices(usage: &AllocUsage, look: Look) -> String {
+    let mut rows = Vec::new();
+    for (task, usage) in &usage.tasks {
+        for group in &usage.resource_usage.device_stats {
+            let stale = group.stale.as_ref().map(|why| format!("stale: {why}"));
+            for (id, instance) in &group.instance_stats {
+                let mut row = |name: &str, value: String| {
+                    let stale = stale.clone().unwrap_or_default();
+                    let (task, id) = (task.to_string(), id.to_string());
+                    rows.push([task, group.group(), id, name.into(), value, stale]);
+                };
+                row("summary", stat_values::value(instance.summary.as_ref()));
+                if look.verbose {
+                    for [name, value] in stat_values::rows(&instance.stats) {
+                        row(&name, value);
+                    }
+                }
+            }
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let header = ["TASK", "GROUP", "DEVICE", "MEASURED", "VALUE", ""];
+    section("devices in use", &table(header, rows, &look.terminal), &look.terminal)
+}
+
+/// What is not measured is not shown as zero.
+fn measured(usage: &ResourceUsage, given: Option<&TaskResources>) -> (String, String) {
+    let (cpu, memory) = (&usage.cpu_stats, &usage.memory_stats);
+    let cpu = match (cpu.measured.is_empty(), given) {
+        (true, _) => "not measured".to_owned(),
+        (false, Some(given)) if cpu.total_ticks > 0.0 => format!(
+            "{:.1} % of a core, {:.0} of {} MHz",
+            cpu.percent, cpu.total_ticks, given.cpu.cpu_shares
+        ),
+        (false, _) => format!("{:.1} % of a core", cpu.percent),
+    };
+    let memory = match (memory.measured.is_empty(), given) {
+        (true, _) => "not measured".to_owned(),
+        (false, Some(given)) => {
+            format!("{} of {}", size(memory.rss), size(given.memory.mib.saturating_mul(MIB)))
+        }
+        (false, None) => size(memory.rss),
+    };
+    (cpu, memory)
+}
+
+fn devices(alloc: &Alloc, look: Look) -> String {
+    let Some(given) = &alloc.allocated_resources else { return String::new() };
+    let rows: Vec<[String; 3]> = given
+        .tasks
+        .iter()
+        .flat_map(|(task, given)| {
+            given.devices.iter().flatten().map(move |devices| (task, devices))
+        })
+        .map(|(task, devices)| {
+            let group = format!("{}/{}/{}", devices.vendor, devices.kind, devices.name);
+            [task.to_string(), group, devices.ids.join(", ")]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let devices = table(["TASK", "GROUP", "INSTANCES"], rows, &look.terminal);
+    section("devices", &devices, &look.terminal)
+}
+
+fn events(alloc: &Alloc, look: Look) -> String {
+    let mut text = String::new();
+    for (task, state) in &alloc.task_states {
+        let title = format!("events of {}", one_line(task));
+        text.push_str(&section(&title, "", &look.terminal));
+        let kept = u64::try_from(state.events.len()).unwrap_or(u64::MAX);
+        if state.events_total > kept {
+            let _ = writeln!(text, "({} older ones are not kept)", state.events_total - kept);
+        }
+        let rows = state.events.iter().map(|event| {
+            let fails = if event.fails_task { "fails the task" } else { "" };
+            let (kind, message) = (event.kind.to_string(), event.display_message.to_string());
+            [event.time.to_string(), kind, message, fails.to_owned()]
+        });
+        text.push_str(&table(["TIME", "EVENT", "MESSAGE", ""], rows, &look.terminal));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,339 @@
+//! The commands, their options and their help.
+
+pub(super) mod agent;
+pub(super) mod alloc;
+pub(super) mod client;
+pub(super) mod device;
+pub(super) mod job;
+pub(super) mod plugin;
+pub(super) mod plugin_check;
+pub(super) mod state;
+pub(super) mod trust;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+use agent::AgentCommandArgs;
+use alloc::AllocCommand;
+use client::GcArgs;
+use device::{DeviceCommand, OfAgent};
+use job::JobCommand;
+use plugin::{PluginLiftArgs, PluginRecordArgs, PluginUpgradeArgs};
+use plugin_check::{PluginCheckArgs, PluginReplayArgs};
+use state::StateCommand;
+use trust::{PullArgs, VerifyArgs};
+
+/// Examples, followed by the exit codes most commands have.
+macro_rules! examples {
+    ($examples:literal) => {
+        concat!(
+            $examples,
+            "
+Exit codes:
+  0    all went well
+  2    a job file, a configuration, a plugin file or the usage is wrong
+  3    the agent cannot start
+  141  nobody reads the standard output any more"
+        )
+    };
+}
+
+/// The program's arguments.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ostler",
+    version,
+    about = "Run jobs through sandboxed WebAssembly drivers and device plugins",
+    long_about = "Ostler runs jobs on this node. A job file says what to run; drivers run it and \
+                  device plugins find the node's devices. Both are WebAssembly components that \
+                  can do only what they import and are granted.",
+    after_long_help = "\
+Examples:
+  ostler run hello.hcl                 run a job to its end and show its output
+  ostler agent --data-dir ./data       run an agent that keeps the jobs it is given
+  ostler job run web.hcl               give it a job; also job status, plan, stop
+  ostler alloc logs -f 0f01c0de        follow what a task prints; also alloc status, restart, …
+  ostler job validate hello.hcl        say everything that is wrong with a job file
+  ostler plugin inspect mine.wasm      say what a plugin could do, without running it
+  ostler plugin check mine.wasm        say whether it keeps the rules of the interface
+  ostler node status                   show what this node has to give
+  ostler device list                   show the devices, their health and who holds them
+  ostler state check --data-dir ./data say whether an agent's state can be read
+
+Environment:
+  OSTLER_ADDR      where the agent is, as --address
+  OSTLER_CONFIG    the agent's configuration, as --config
+  OSTLER_DATA_DIR  the data directory, as --data-dir
+  OSTLER_JOBS_DIR  the agent's jobs directory, as --jobs-dir
+  OSTLER_LOG       what is logged, for example debug or ostler_lifecycle=trace
+  NO_COLOR         any text switches colours off",
+    arg_required_else_help = true,
+    propagate_version = true
+)]
+pub(super) struct Cli {
+    /// Log more on standard error: -v what the agent does, -vv why, -vvv everything
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Run one job to its end in an agent of its own
+    Run(RunArgs),
+    /// Run the agent
+    Agent(AgentCommandArgs),
+    /// Work with jobs and job files
+    #[command(subcommand)]
+    Job(JobCommand),
+    /// Work with allocations: the places jobs run in
+    #[command(subcommand)]
+    Alloc(AllocCommand),
+    /// Remove allocations that are over
+    Gc(GcArgs),
+    /// Look at plugins
+    #[command(subcommand)]
+    Plugin(PluginCommand),
+    /// Look at devices: who holds them, how they are, what they measure
+    #[command(subcommand)]
+    Device(DeviceCommand),
+    /// Look at this node
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Look at the state of an agent that does not run
+    #[command(subcommand)]
+    State(StateCommand),
+    /// Print a completion script for a shell
+    #[command(after_long_help = "\
+Examples:
+  ostler completions bash > /etc/bash_completion.d/ostler
+  ostler completions fish > ~/.config/fish/completions/ostler.fish")]
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write one per command
+    #[command(after_long_help = "\
+Examples:
+  ostler man | man -l -                 read it
+  ostler man --dir /usr/share/man/man1  install all pages")]
+    Man(ManArgs),
+}
+
+/// Commands on plugins.
+#[derive(Debug, Subcommand)]
+pub(super) enum PluginCommand {
+    /// List the plugins an agent would load, with their state
+    List(PluginListArgs),
+    /// Show how the plugins do: state, strikes, last error, what their calls cost
+    Status(PluginStatusArgs),
+    /// Say what a plugin could do, without running it
+    Inspect(InspectArgs),
+    /// End a plugin's quarantine: it is tried again at once
+    Lift(PluginLiftArgs),
+    /// Put another version of a plugin in its place, while tasks run
+    Upgrade(PluginUpgradeArgs),
+    /// Check that a plugin keeps the rules of the interface, without an agent
+    Check(PluginCheckArgs),
+    /// Write down a plugin's last calls, to be made again elsewhere
+    Record(PluginRecordArgs),
+    /// Make a recorded call of a plugin again, without an agent
+    Replay(PluginReplayArgs),
+    /// Say who signed a plugin and whether the agent would run it
+    Verify(VerifyArgs),
+    /// Get a plugin from a registry and pin its tag
+    Pull(PullArgs),
+}
+
+/// Commands on the node.
+#[derive(Debug, Subcommand)]
+pub(super) enum NodeCommand {
+    /// Show this node's attributes, drivers and devices
+    Status(NodeStatusArgs),
+}
+
+/// Where an agent takes its configuration from.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct AgentArgs {
+    /// The agent's configuration (HCL): node name, plugins, grants, limits
+    #[arg(long, value_name = "FILE", env = "OSTLER_CONFIG", hide_env_values = true)]
+    pub config: Option<PathBuf>,
+
+    /// Directory whose *.wasm files are plugins, in place of the configuration's plugin_dir
+    #[arg(long, value_name = "DIR")]
+    pub plugin_dir: Option<PathBuf>,
+
+    /// Directory for state, allocations and compiled plugins; kept at the end, so that the next
+    /// start is faster. Without it a temporary one is used and removed
+    #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true)]
+    pub data_dir: Option<PathBuf>,
+}
+
+/// `ostler run`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Run one job to its end in an agent of its own.\n\n\
+        What the tasks print goes to standard output (their standard error to standard error), \
+        each line after its task's name. Progress goes to standard error. Ctrl-C or SIGTERM stops \
+        the job in order, with its kill_signal and kill_timeout; a second one kills it at once. \
+        The job is also stopped when nobody reads the standard output any more (as with | head).",
+    after_long_help = "\
+Examples:
+  ostler run hello.hcl
+  ostler run --data-dir ./data hello.hcl       keep state, logs and files of the job
+  ostler run --config ostler.hcl gpu.hcl       with plugins of your own
+  ostler run --json hello.hcl | jq .           one JSON object per line
+  generate-job | ostler run -                  read the job from standard input
+
+Exit codes:
+  0    every task ended well
+  1-255  the exit code of the first task that failed (1 when it has none)
+  2    the job file, the configuration or the usage is wrong
+  3    the agent cannot start, or the job does not fit on this node
+  129  stopped by SIGHUP
+  130  stopped by Ctrl-C
+  141  stopped because nobody reads the standard output any more
+  143  stopped by SIGTERM
+
+JSON objects have a type: warning, node, plugin, notice, placed, event, output, status, progress, error,
+result. The last one is result or error; it has the exit code."
+)]
+pub(super) struct RunArgs {
+    /// The job: HCL or JSON; - is the standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Print one JSON object per line on standard output, and nothing else there
+    #[arg(long)]
+    pub json: bool,
+
+    /// Let the job use the driver raw_exec, which isolates nothing: its tasks may do what you may
+    #[arg(long)]
+    pub raw_exec: bool,
+
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+/// `ostler plugin list`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "List the plugins an agent with this configuration loads: the built-in ones, those \
+        of the plugin directory and those of the configuration. A plugin that is refused is listed \
+        with the reason.\n\nWhere an agent runs it is asked; elsewhere one is started for this \
+        command alone.",
+    after_long_help = examples!("\
+Examples:
+  ostler plugin list
+  ostler plugin list --plugin-dir ./plugins
+  ostler plugin list --json | jq '.[].name'
+")
+)]
+pub(super) struct PluginListArgs {
+    /// Print the list as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub of: OfAgent,
+}
+
+/// `ostler plugin status`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Show how the plugins do. A plugin that traps, hangs, breaks a limit or answers \
+        against the rules earns a strike, which is forgotten after a time; one whose fingerprint \
+        fails is backing off: it is asked again after a wait that doubles with each failure. One \
+        with too many strikes is quarantined: it gets no calls but those that end what it runs, \
+        until it is tried again or `ostler plugin lift` lifts it. \
+        P99 is the time 99 of 100 calls of the slowest function took at most, IN and OUT are the \
+        bytes given to and taken from the plugin.\n\n\
+        With a name one plugin is shown, with what each of its functions costs.",
+    after_long_help = examples!("\
+Examples:
+  ostler plugin status
+  ostler plugin status nvidia
+  ostler plugin status --json | jq '.[] | select(.activity.strikes > 0).name'
+")
+)]
+pub(super) struct PluginStatusArgs {
+    /// The plugin, by the name it gives itself or that of its block; all without
+    #[arg(value_name = "PLUGIN")]
+    pub plugin: Option<String>,
+
+    /// Print what is shown as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub of: OfAgent,
+}
+
+/// `ostler plugin inspect`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Say what a plugin could do, without running or compiling it: its kind and \
+        interface version, and every import under what it lets the plugin do. What needs a grant \
+        is marked, with the lines that would give it.",
+    after_long_help = examples!("\
+Examples:
+  ostler plugin inspect mine.wasm
+  ostler plugin inspect --json mine.wasm
+")
+)]
+pub(super) struct InspectArgs {
+    /// The plugin, a WebAssembly component
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Print the result as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `ostler node status`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Show this node as jobs see it: what constraints can ask about, the drivers with \
+        their health, and the devices that can be lent.",
+    after_long_help = examples!("\
+Examples:
+  ostler node status
+  ostler node status --data-dir ./data      of the agent with this data directory
+  ostler node status --stats                with what is used now, of an agent that runs
+  ostler node status --json | jq '.attributes'
+")
+)]
+pub(super) struct NodeStatusArgs {
+    /// Show what the machine uses now and what its devices measure; an agent must run
+    #[arg(long)]
+    pub stats: bool,
+
+    /// Print the node as one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub of: OfAgent,
+}
+
+/// `ostler completions`.
+#[derive(Debug, Args)]
+pub(super) struct CompletionsArgs {
+    /// For which shell
+    pub shell: Shell,
+}
+
+/// `ostler man`.
+#[derive(Debug, Args)]
+pub(super) struct ManArgs {
+    /// Write one page per command into this directory instead
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+//! `ostler agent`
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+/// How long tasks may take to end when the agent drains, unless it is said.
+const DRAIN_DEADLINE: &str = "60s";
+
+/// `ostler agent`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Run the agent: it keeps the jobs it is given, restarts what fails, and answers \
+        the other commands.\n\n\
+        What ran when an earlier agent on the same data directory ended is taken over: native tasks \
+        go on as they are, WASM tasks are started again. Commands reach the agent through a socket \
+        in the data directory that only this user can open. With a jobs directory every job file in \
+        it runs: a changed file is an update, a removed one a stop, and one that is wrong is \
+        reported and leaves its job as it is.\n\n\
+        The agent logs to standard error and says there when it is ready (and to systemd, when that \
+        started it with Type=notify).",
+    after_long_help = "\
+Examples:
+  ostler agent --data-dir ./data
+  ostler agent --data-dir ./data --jobs-dir ./jobs     run every job file of ./jobs
+  ostler agent --config /etc/ostler.hcl                with plugins of your own
+  ostler -v agent --data-dir ./data                    log more
+
+Signals:
+  SIGTERM, SIGINT   end: native tasks go on and the next agent takes them over; with --drain they
+                    are stopped first. A second one ends the agent at once
+  SIGHUP            read the jobs directory again
+
+Exit codes:
+  0    ended as asked by SIGTERM or SIGINT
+  2    the configuration or the usage is wrong
+  3    the agent cannot start; another one on the same data directory is named with its pid
+  130  ended at once by a second Ctrl-C
+  143  ended at once by a second SIGTERM"
+)]
+pub(crate) struct AgentCommandArgs {
+    /// The agent's configuration (HCL): node name, plugins, grants, limits
+    #[arg(long, value_name = "FILE", env = "OSTLER_CONFIG", hide_env_values = true)]
+    pub config: Option<PathBuf>,
+
+    /// Directory for state, allocations and the socket, made when it is missing. Without it the
+    /// configuration's data_dir, then /var/lib/ostler for root, else ~/.local/state/ostler
+    #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true)]
+    pub data_dir: Option<PathBuf>,
+
+    /// Directory whose job files (*.hcl, *.nomad, *.json) all run
+    #[arg(long, value_name = "DIR", env = "OSTLER_JOBS_DIR", hide_env_values = true)]
+    pub jobs_dir: Option<PathBuf>,
+
+    /// Directory whose *.wasm files are plugins, in place of the configuration's plugin_dir
+    #[arg(long, value_name = "DIR")]
+    pub plugin_dir: Option<PathBuf>,
+
+    /// At the end stop all tasks in order instead of leaving native ones running
+    #[arg(long)]
+    pub drain: bool,
+
+    /// How long tasks may take to end with --drain; what is left then is killed
+    #[arg(long, value_name = "TIME", default_value = DRAIN_DEADLINE, value_parser = duration, requires = "drain")]
+    pub drain_deadline: Duration,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    ostler_jobspec::units::parse_duration(text).map_err(|_| "a duration like 90s or 2m".to_owned())
+}

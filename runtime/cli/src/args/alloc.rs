@@ -1,0 +1,194 @@
+//! `ostler alloc …`
+
+use clap::{Args, Subcommand};
+
+use super::client::{AddressArgs, examples};
+
+/// Commands on allocations.
+#[derive(Debug, Subcommand)]
+pub(crate) enum AllocCommand {
+    /// List the allocations, or show one
+    Status(AllocStatusArgs),
+    /// Show what a task printed
+    Logs(AllocLogsArgs),
+    /// Stop an allocation; its job puts a new one in its place
+    Stop(AllocStopArgs),
+    /// Restart tasks where they are
+    Restart(AllocRestartArgs),
+    /// Send a signal to tasks
+    Signal(AllocSignalArgs),
+}
+
+/// `ostler alloc status`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "List the allocations, or show one: its tasks with what happened to them (newest \
+        last), restarts, health, ports and devices, and why it is as it is.",
+    after_long_help = examples!("\
+Examples:
+  ostler alloc status
+  ostler alloc status 0f01c0de               the beginning of an id is enough
+  ostler alloc status --verbose 0f01c0de     whole ids and times
+  ostler alloc status --stats 0f01c0de       with what the tasks and their devices use now
+  ostler alloc status --json 0f01c0de | jq '.TaskStates'
+")
+)]
+pub(crate) struct AllocStatusArgs {
+    /// The allocation: its id or the beginning of it; all without
+    #[arg(value_name = "ALLOC")]
+    pub alloc: Option<String>,
+
+    /// Show what the tasks use now, and what their devices measure; all of it with --verbose
+    #[arg(long, requires = "alloc")]
+    pub stats: bool,
+
+    /// Print the agent's answer as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub agent: AddressArgs,
+}
+
+/// `ostler alloc logs`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Show what a task printed on its standard output, or with --stderr on its standard \
+        error, as far as it is kept. With -f what comes is shown too, over restarts of the task, \
+        until the allocation is over or Ctrl-C.",
+    after_long_help = examples!("\
+Examples:
+  ostler alloc logs 0f01c0de                 the allocation has one task
+  ostler alloc logs 0f01c0de web
+  ostler alloc logs -f -n 20 0f01c0de web    the last 20 lines, and what comes
+  ostler alloc logs --stderr 0f01c0de web > errors
+")
+)]
+pub(crate) struct AllocLogsArgs {
+    /// The allocation: its id or the beginning of it
+    #[arg(value_name = "ALLOC")]
+    pub alloc: String,
+
+    /// The task; may be left out when there is only one
+    #[arg(value_name = "TASK")]
+    pub task: Option<String>,
+
+    /// The task, as an option
+    #[arg(long = "task", value_name = "TASK", conflicts_with = "task")]
+    pub task_option: Option<String>,
+
+    /// Show what comes, too
+    #[arg(short, long)]
+    pub follow: bool,
+
+    /// Begin with the last lines only
+    #[arg(short = 'n', long = "lines", value_name = "LINES", value_parser = clap::value_parser!(u32).range(..=100_000))]
+    pub lines: Option<u32>,
+
+    /// Show the standard error instead
+    #[arg(long)]
+    pub stderr: bool,
+
+    #[command(flatten)]
+    pub agent: AddressArgs,
+}
+
+/// `ostler alloc stop`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Stop one allocation in order and wait for its end. Its job puts a new one in its \
+        place: to be rid of both, stop the job.",
+    after_long_help = examples!("\
+Examples:
+  ostler alloc stop 0f01c0de
+  ostler alloc stop --no-shutdown-delay 0f01c0de
+  ostler alloc stop --detach 0f01c0de        without waiting
+")
+)]
+pub(crate) struct AllocStopArgs {
+    /// The allocation: its id or the beginning of it
+    #[arg(value_name = "ALLOC")]
+    pub alloc: String,
+
+    /// Do not wait for the shutdown_delay of group and tasks
+    #[arg(long)]
+    pub no_shutdown_delay: bool,
+
+    /// Do not wait for the end of the tasks
+    #[arg(long)]
+    pub detach: bool,
+
+    #[command(flatten)]
+    pub agent: AddressArgs,
+}
+
+/// `ostler alloc restart`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Restart tasks of an allocation where they are: the running ones, one of them, or \
+        all, those that ended and those of the lifecycle included, and wait until they started \
+        anew. Such a restart does not count against the restart policy.",
+    after_long_help = examples!("\
+Examples:
+  ostler alloc restart 0f01c0de              the tasks that run
+  ostler alloc restart 0f01c0de web          this one
+  ostler alloc restart --all 0f01c0de        everything from the beginning
+  ostler alloc restart --detach 0f01c0de     without waiting
+")
+)]
+pub(crate) struct AllocRestartArgs {
+    /// The allocation: its id or the beginning of it
+    #[arg(value_name = "ALLOC")]
+    pub alloc: String,
+
+    /// The task; without it all that run
+    #[arg(value_name = "TASK")]
+    pub task: Option<String>,
+
+    /// The task, as an option
+    #[arg(long = "task", value_name = "TASK", conflicts_with = "task")]
+    pub task_option: Option<String>,
+
+    /// Every task, also those that ended and those of the lifecycle
+    #[arg(long, conflicts_with_all = ["task", "task_option"])]
+    pub all: bool,
+
+    /// Do not wait until the tasks started anew
+    #[arg(long)]
+    pub detach: bool,
+
+    #[command(flatten)]
+    pub agent: AddressArgs,
+}
+
+/// `ostler alloc signal`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Send a signal to the running tasks of an allocation, or to one of them. What the \
+        signal does is the task's; it does not count as a stop.",
+    after_long_help = examples!("\
+Examples:
+  ostler alloc signal -s SIGHUP 0f01c0de web
+  ostler alloc signal -s USR1 0f01c0de
+")
+)]
+pub(crate) struct AllocSignalArgs {
+    /// The allocation: its id or the beginning of it
+    #[arg(value_name = "ALLOC")]
+    pub alloc: String,
+
+    /// The task; without it all that run
+    #[arg(value_name = "TASK")]
+    pub task: Option<String>,
+
+    /// The task, as an option
+    #[arg(long = "task", value_name = "TASK", conflicts_with = "task")]
+    pub task_option: Option<String>,
+
+    /// The signal's name, with or without SIG
+    #[arg(short, long, value_name = "SIGNAL")]
+    pub signal: String,
+
+    #[command(flatten)]
+    pub agent: AddressArgs,
+}

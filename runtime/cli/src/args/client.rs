@@ -1,0 +1,55 @@
+//! What all commands have that ask a running agent.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Examples, followed by the exit codes of the commands that ask a running agent.
+macro_rules! examples {
+    ($examples:literal) => {
+        concat!(
+            $examples,
+            "
+Exit codes:
+  0    all went well
+  2    the usage is wrong, or nothing or several things are meant by an id
+  3    no agent runs there, or it cannot do it
+  130  Ctrl-C ended the wait; what was asked goes on
+  141  nobody reads the standard output any more"
+        )
+    };
+}
+pub(super) use examples;
+
+/// Where the agent is.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct AddressArgs {
+    /// The agent's socket, as unix:///path/of/ostler.sock
+    #[arg(long, value_name = "ADDRESS", env = "OSTLER_ADDR", hide_env_values = true)]
+    pub address: Option<String>,
+
+    /// The agent's data directory, which has its socket. Without it /var/lib/ostler for root, else
+    /// ~/.local/state/ostler
+    #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true)]
+    pub data_dir: Option<PathBuf>,
+}
+
+/// `ostler gc`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Remove allocations that are over, with their directories, logs and records: one, \
+        or all of them. The agent does so by itself when there are too many or the disk gets full.",
+    after_long_help = examples!("\
+Examples:
+  ostler gc                  every allocation that is over
+  ostler gc 0f01c0de         this one
+")
+)]
+pub(crate) struct GcArgs {
+    /// The allocation: its id or the beginning of it; all without
+    #[arg(value_name = "ALLOC")]
+    pub alloc: Option<String>,
+
+    #[command(flatten)]
+    pub agent: AddressArgs,
+}

@@ -1,0 +1,205 @@
+//! `ostler job …`
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::AgentArgs;
+use super::client::{AddressArgs, examples};
+
+/// Commands on jobs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobCommand {
+    /// Give a job to the agent, or a new version of it
+    Run(JobRunArgs),
+    /// Stop a job
+    Stop(JobStopArgs),
+    /// List the jobs, or show one
+    Status(JobStatusArgs),
+    /// Say what a job file would change
+    Plan(JobPlanArgs),
+    /// Say everything that is wrong with a job file
+    Validate(ValidateArgs),
+}
+
+/// `ostler job run`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Give a job to the agent, or a new version of a job it has.\n\n\
+        The file is read here, so that paths in it are those of this machine and everything wrong is \
+        shown with its place. What can be changed without a restart is; what cannot is stopped and \
+        replaced. What does not fit on the node now waits until it does, and what it would replace \
+        runs on. Then the allocations are followed until they run, or one fails; those of a group \
+        with an update block until they are judged healthy, which comes within its \
+        healthy_deadline. Ctrl-C ends the following, not the job.",
+    after_long_help = "\
+Examples:
+  ostler job run web.hcl
+  ostler job run --detach web.hcl              print the ids and do not wait
+  ostler job run --check-index 42 web.hcl      only if the job is as `ostler job plan` saw it
+  ostler job run --check-index 0 web.hcl       only if there is no such job yet
+  generate-job | ostler job run -              read the job from standard input
+
+Exit codes:
+  0    the job runs and is healthy (or, with --detach, it was taken)
+  1    an allocation of it failed or is unhealthy, or the job was changed while it was followed
+  2    the job file or the usage is wrong
+  3    no agent runs there, --check-index does not hold, or something of the job does not fit on
+       the node: the job is taken, and that waits (`ostler job status` says why)
+  130  Ctrl-C ended the following; the job goes on
+  141  nobody reads the standard output any more"
+)]
+pub(crate) struct JobRunArgs {
+    /// The job: HCL or JSON; - is the standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Do not wait until it runs; print the ids of what was done
+    #[arg(long)]
+    pub detach: bool,
+
+    /// Only if the job is still at this job modify index; 0: only if there is no such job
+    #[arg(long, value_name = "N")]
+    pub check_index: Option<u64>,
+
+    /// Print the result as one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub agent: AddressArgs,
+}
+
+/// `ostler job stop`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Stop a job: its tasks end in order, with their kill_signal and kill_timeout, and \
+        are waited for. The job stays known, so that `ostler job status` shows how it ended. A job \
+        of the jobs directory is stopped by removing its file.",
+    after_long_help = examples!("\
+Examples:
+  ostler job stop web
+  ostler job stop --purge web                forget it too; its allocations are removed
+  ostler job stop --no-shutdown-delay web    without the delays that let others notice
+  ostler job stop --detach web               without waiting
+")
+)]
+pub(crate) struct JobStopArgs {
+    /// The job: its id or the beginning of it
+    #[arg(value_name = "JOB")]
+    pub job: String,
+
+    /// Forget the job at once, and remove its allocations as soon as they are over
+    #[arg(long)]
+    pub purge: bool,
+
+    /// Do not wait for the shutdown_delay of groups and tasks
+    #[arg(long)]
+    pub no_shutdown_delay: bool,
+
+    /// Do not wait for the end of the tasks
+    #[arg(long)]
+    pub detach: bool,
+
+    #[command(flatten)]
+    pub agent: AddressArgs,
+}
+
+/// `ostler job status`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "List the jobs, or show one: what became of its allocations, and what is waited \
+        for where something cannot be placed.",
+    after_long_help = examples!("\
+Examples:
+  ostler job status
+  ostler job status web
+  ostler job status --all-allocs web         those of older versions too
+  ostler job status --json | jq '.[].ID'
+  ostler job status --json web | jq '.allocations[].ClientStatus'
+")
+)]
+pub(crate) struct JobStatusArgs {
+    /// The job: its id or the beginning of it; all without
+    #[arg(value_name = "JOB")]
+    pub job: Option<String>,
+
+    /// Show allocations of older versions that are over, too
+    #[arg(long, requires = "job")]
+    pub all_allocs: bool,
+
+    /// Print the agent's answers as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub agent: AddressArgs,
+}
+
+/// `ostler job plan`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Say what `ostler job run` would do with a job file, and change nothing: what \
+        differs, what would be placed, updated in place, replaced or stopped, and what would not \
+        fit and wait, and why.",
+    after_long_help = "\
+Examples:
+  ostler job plan web.hcl
+  ostler job plan web.hcl; test $? -eq 1 && ostler job run web.hcl     run it if it changes something
+  ostler job plan --json web.hcl | jq '.Changes'
+
+Exit codes:
+  0    nothing would change
+  1    something would change
+  2    the job file or the usage is wrong
+  3    no agent runs there, or something of the job would wait: it does not fit on the node
+  141  nobody reads the standard output any more"
+)]
+pub(crate) struct JobPlanArgs {
+    /// The job: HCL or JSON; - is the standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Print the agent's answer as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub agent: AddressArgs,
+}
+
+/// `ostler job validate`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Say everything that is wrong with a job file.\n\n\
+        The file is read, and each task's config is checked against the schema of its driver; for \
+        that the drivers are loaded (they start nothing). Whether the job fits on this node is not \
+        checked: that is decided when it is run.",
+    after_long_help = "\
+Examples:
+  ostler job validate hello.hcl
+  ostler job validate --syntax-only hello.hcl  without loading drivers
+  ostler job validate --json hello.hcl         the problems as JSON
+
+Exit codes:
+  0    the file is valid
+  2    the job file, the configuration or the usage is wrong
+  3    the drivers cannot be loaded to check the file
+  141  nobody reads the standard output any more"
+)]
+pub(crate) struct ValidateArgs {
+    /// The job: HCL or JSON; - is the standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Do not load the drivers, and do not check what is theirs
+    #[arg(long)]
+    pub syntax_only: bool,
+
+    /// Print the result as one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}

@@ -1,0 +1,70 @@
+//! `ostler job stop`
+
+use std::collections::BTreeSet;
+
+use super::super::args::job::JobStopArgs;
+use super::super::connect::{self, Stop, until_interrupted};
+use super::super::exit::Exit;
+use super::super::output::say;
+use super::super::terminal::one_line;
+use ostler_api::client::{Client, segment};
+use ostler_model::ids::AllocId;
+use ostler_wire::{Alloc, Deregistered};
+
+/// Stop a job, and wait for its end.
+pub(super) async fn stop(args: &JobStopArgs) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.agent)?;
+    let job = connect::find_job(&client, &args.job).await?;
+    let path = format!("/v1/job/{}", segment(&job));
+    let (purge, hurry) = (args.purge, args.no_shutdown_delay);
+    let asked = format!("{path}?purge={purge}&no_shutdown_delay={hurry}");
+    // Before it is told: what is over quickly is over when the answer comes.
+    let live = live_of(&client.get::<Vec<Alloc>>(&format!("{path}/allocations")).await?);
+    let stopped: Deregistered = client.delete(&asked).await?;
+    let shown = one_line(&job);
+    say(&format!("job {shown} is stopping"));
+    if let Some(warning) = &stopped.warnings {
+        say(&format!("warning: {}", one_line(warning)));
+    }
+    if args.detach {
+        return Ok(Exit::Success);
+    }
+    let hint = format!("job {shown} goes on stopping; `ostler job status {shown}` shows how far");
+    until_interrupted(&hint, over(&client, &path, live)).await?;
+    say(&format!("job {shown} is stopped"));
+    Ok(Exit::Success)
+}
+
+/// Say once of each task that it was killed and does not end: that is what is waited for.
+fn tell_undead(alloc: &Alloc, told: &mut BTreeSet<(AllocId, String)>) {
+    for (task, state) in &alloc.task_states {
+        let last = state.events.iter().rev().find(|event| event.kind == "Killing");
+        let undead = last.filter(|event| event.details.contains_key("kill_error"));
+        if let Some(event) = undead.filter(|_| told.insert((alloc.id, task.to_string()))) {
+            let (short, why) = (alloc.id.short(), one_line(&event.display_message));
+            say(&format!("allocation {short}, task {}: {why}", one_line(task)));
+        }
+    }
+}
+
+fn live_of(allocs: &[Alloc]) -> Vec<AllocId> {
+    allocs.iter().filter(|alloc| !alloc.over()).map(|alloc| alloc.id).collect()
+}
+
+/// Wait until every allocation of the job is over or gone; says which of those that were `live` is.
+async fn over(client: &Client, job: &str, mut live: Vec<AllocId>) -> Result<(), Stop> {
+    let mut told = BTreeSet::new();
+    let look = async |allocs: Vec<Alloc<'static>>| {
+        for alloc in allocs.iter().filter(|alloc| !alloc.over()) {
+            tell_undead(alloc, &mut told);
+        }
+        for alloc in allocs.iter().filter(|alloc| live.contains(&alloc.id) && alloc.over()) {
+            let (short, name) = (alloc.id.short(), one_line(&alloc.name));
+            let (status, why) = (alloc.client_status, one_line(alloc.why()));
+            say(&format!("allocation {short} of {name} is {status}: {why}"));
+        }
+        live = live_of(&allocs);
+        Ok(live.is_empty().then_some(()))
+    };
+    client.watch(&format!("{job}/allocations"), look).await
+}

@@ -1,0 +1,271 @@
+//! `ostler job status`
+
+use std::fmt::Write as _;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::super::args::job::JobStatusArgs;
+use super::super::connect::{self, Stop, ago};
+use super::super::exit::Exit;
+use super::super::output::{self, section, table};
+use super::super::terminal::Terminal;
+use ostler_api::client::{Client, segment};
+use ostler_model::clock::Clock;
+use ostler_model::saved::JobOrigin;
+use ostler_model::time::Timestamp;
+use ostler_wire::{Alloc, GroupSummary, Job, JobStub, JobSummary};
+
+/// List jobs, or show one.
+pub(super) async fn status(args: &JobStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.agent)?;
+    match &args.job {
+        None => list(&client, args, terminal).await?,
+        Some(given) => {
+            let job = connect::find_job(&client, given).await?;
+            one(&client, &job, args, terminal).await?;
+        }
+    }
+    warn_of_jobs_dir(&client, terminal).await;
+    Ok(Exit::Success)
+}
+
+/// What is wrong with the jobs directory.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct JobsDir {
+    /// As a whole.
+    problem: Option<String>,
+}
+
+/// Say what is wrong with the jobs directory as a whole: jobs may not be what its files say.
+async fn warn_of_jobs_dir(client: &Client, terminal: &Terminal) {
+    match client.get::<Option<JobsDir>>("/v1/ostler/jobs-dir").await {
+        Ok(Some(JobsDir { problem: Some(problem) })) => output::warning(terminal, &problem),
+        Ok(_) => {}
+        Err(error) => tracing::debug!(%error, "the state of the jobs directory is not known"),
+    }
+}
+
+async fn list(client: &Client, args: &JobStatusArgs, terminal: &Terminal) -> Result<(), Stop> {
+    const PATH: &str = "/v1/jobs?namespace=*";
+    if args.json {
+        let jobs: Value = client.get(PATH).await?;
+        return Ok(output::print_json(&jobs, terminal)?);
+    }
+    let jobs: Vec<JobStub> = client.get(PATH).await?;
+    Ok(output::print(&list_text(&jobs, Clock::system().now(), terminal), terminal)?)
+}
+
+fn list_text(jobs: &[JobStub], now: Timestamp, terminal: &Terminal) -> String {
+    if jobs.is_empty() {
+        return "no jobs\n".to_owned();
+    }
+    let rows = jobs.iter().map(|job| {
+        let GroupSummary { queued, starting, running, failed, complete, lost: _ } =
+            job.job_summary.total();
+        [
+            job.id.to_string(),
+            job.kind.to_string(),
+            job.priority.to_string(),
+            state(&job.status, job.stop),
+            running.to_string(),
+            starting.saturating_add(queued).to_string(),
+            failed.to_string(),
+            complete.to_string(),
+            ago(job.submit_time, now),
+            job.status_description.to_string(),
+        ]
+    });
+    let header = [
+        "ID",
+        "TYPE",
+        "PRIORITY",
+        "STATUS",
+        "RUNNING",
+        "WAITING",
+        "FAILED",
+        "COMPLETE",
+        "SUBMITTED",
+        "WAITS FOR",
+    ];
+    table(header, rows, terminal)
+}
+
+fn state(status: &str, stopped: bool) -> String {
+    if stopped { format!("{status} (stopped)") } else { status.to_owned() }
+}
+
+async fn one(
+    client: &Client,
+    job: &str,
+    args: &JobStatusArgs,
+    terminal: &Terminal,
+) -> Result<(), Stop> {
+    let path = format!("/v1/job/{}", segment(job));
+    let allocations = format!("{path}/allocations");
+    if args.json {
+        let (job, allocs): (Value, Value) =
+            (client.get(&path).await?, client.get(&allocations).await?);
+        return Ok(output::print_json(&json!({ "job": job, "allocations": allocs }), terminal)?);
+    }
+    let job: Job = client.get(&path).await?;
+    let summary: JobSummary = client.get(&format!("{path}/summary")).await?;
+    let mut allocs: Vec<Alloc> = client.get(&allocations).await?;
+    let all = allocs.len();
+    if !args.all_allocs {
+        allocs.retain(|alloc| alloc.version() == job.facts.version || !alloc.over());
+    }
+    let hidden = all - allocs.len();
+    let now = Clock::system().now();
+    let text =
+        job_text(&job, &summary, terminal) + &allocs_text(&mut allocs, hidden, now, terminal);
+    Ok(output::print(&text, terminal)?)
+}
+
+fn job_text(job: &Job, summary: &JobSummary, terminal: &Terminal) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| output::fact(&mut text, 13, name, value);
+    let facts = &job.facts;
+    line("job", &job.id);
+    if job.name != job.id {
+        line("name", &job.name);
+    }
+    line("type", &job.kind);
+    line("priority", &job.priority.to_string());
+    line("data centers", &job.datacenters.join(", "));
+    line("namespace", &job.namespace);
+    line("status", &state(&facts.status, facts.stop));
+    line("waits for", &facts.status_description);
+    let (version, index) = (facts.version, facts.job_modify_index);
+    line("version", &format!("{version} (job modify index {index})"));
+    line("submitted", &facts.submit_time.to_string());
+    if let Some(JobOrigin::File(path)) = &facts.origin {
+        line("given by", &format!("the file {}", path.display()));
+    }
+    let rows = summary.summary.iter().map(|(name, group)| {
+        let GroupSummary { queued, starting, running, failed, complete, lost: _ } = *group;
+        let counts = [queued, starting, running, failed, complete].map(|count| count.to_string());
+        let [queued, starting, running, failed, complete] = counts;
+        [name.to_string(), queued, starting, running, failed, complete]
+    });
+    let header = ["GROUP", "QUEUED", "STARTING", "RUNNING", "FAILED", "COMPLETE"];
+    text + &section("groups", &table(header, rows, terminal), terminal)
+}
+
+fn allocs_text(allocs: &mut [Alloc], hidden: usize, now: Timestamp, terminal: &Terminal) -> String {
+    let mut text = section("allocations", "", terminal);
+    // Newest first: that is what is asked for most.
+    allocs.sort_by(|a, b| b.create_time.cmp(&a.create_time).then(a.name.cmp(&b.name)));
+    if allocs.is_empty() {
+        text.push_str("none\n");
+    } else {
+        let rows = allocs.iter().map(|alloc| {
+            [
+                alloc.id.short(),
+                alloc.task_group.to_string(),
+                alloc.version().to_string(),
+                alloc.desired().to_owned(),
+                alloc.client_status.to_string(),
+                ago(alloc.create_time, now),
+                ago(alloc.modify_time, now),
+                alloc.why().to_owned(),
+            ]
+        });
+        let header = ["ID", "GROUP", "VERSION", "DESIRED", "STATUS", "CREATED", "MODIFIED", "WHY"];
+        text.push_str(&table(header, rows, terminal));
+    }
+    if hidden > 0 {
+        let _ = writeln!(text, "{hidden} of older versions; --all-allocs shows them");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_nanos(100_000_000_000);
+
+    fn row<'a>(text: &'a str, begin: &str) -> Vec<&'a str> {
+        text.lines().find(|l| l.starts_with(begin)).unwrap().split_whitespace().collect()
+    }
+
+    #[test]
+    fn a_list_has_one_line_per_job_and_escapes_what_they_say() {
+        let jobs: Vec<JobStub> = serde_json::from_value(json!([
+            {
+                "ID": "web", "Type": "service", "Priority": 50, "Status": "running",
+                "StatusDescription": "port\x1b[2J taken", "SubmitTime": 40_000_000_000_u64,
+                "JobSummary": { "Summary": {
+                    "a": { "Running": 2, "Queued": 1 }, "b": { "Running": 1, "Starting": 1 },
+                } },
+            },
+            { "ID": "old", "Type": "batch", "Status": "dead", "Stop": true, "JobSummary": { "Summary": null } },
+        ]))
+        .unwrap();
+        let text = list_text(&jobs, NOW, &Terminal::default());
+        let web = row(&text, "web");
+        let expected = [
+            "web",
+            "service",
+            "50",
+            "running",
+            "3",
+            "2",
+            "0",
+            "0",
+            "1m00s",
+            "ago",
+            "port\\u{1b}[2J",
+            "taken",
+        ];
+        assert_eq!(web, expected);
+        assert!(row(&text, "old").starts_with(&["old", "batch", "0", "dead", "(stopped)"]));
+        assert_eq!(list_text(&[], NOW, &Terminal::default()), "no jobs\n");
+    }
+
+    #[test]
+    fn a_job_shows_its_groups_who_gave_it_and_what_it_waits_for() {
+        let job: Job = serde_json::from_value(json!({
+            "ID": "web", "Name": "web", "Type": "service", "Priority": 50, "Datacenters": ["dc1"],
+            "Namespace": "default", "Status": "pending", "StatusDescription": "group g waits: memory",
+            "Version": 4, "JobModifyIndex": 9, "SubmitTime": 0, "Origin": { "file": "/jobs/web.hcl" },
+            "Unknown": { "to": ["this", "version"] },
+        }))
+        .unwrap();
+        let summary =
+            serde_json::from_value(json!({ "Summary": { "g": { "Queued": 1 } } })).unwrap();
+        let text = job_text(&job, &summary, &Terminal::default());
+        for line in [
+            "waits for    group g waits: memory",
+            "version      4 (job modify index 9)",
+            "given by     the file /jobs/web.hcl",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in {text}");
+        }
+        assert!(!text.contains("\nname "), "the same as the id: {text}");
+        assert_eq!(row(&text, "g "), ["g", "1", "0", "0", "0", "0"]);
+    }
+
+    #[test]
+    fn allocations_are_listed_newest_first_with_why() {
+        let alloc = |id: u32, made: u64| {
+            json!({
+                "ID": format!("{id:08x}-0000-4000-8000-000000000000"), "TaskGroup": "g",
+                "JobVersion": 1, "DesiredStatus": "run", "ClientStatus": "running",
+                "ClientDescription": "Tasks are running", "CreateTime": made, "ModifyTime": made,
+            })
+        };
+        let mut allocs: Vec<Alloc> =
+            serde_json::from_value(json!([alloc(1, 5_000_000_000), alloc(2, 90_000_000_000)]))
+                .unwrap();
+        let text = allocs_text(&mut allocs, 3, NOW, &Terminal::default());
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[3].starts_with("00000002") && lines[4].starts_with("00000001"), "{text}");
+        assert!(lines[3].contains("10s ago") && lines[3].ends_with("Tasks are running"), "{text}");
+        assert_eq!(lines[5], "3 of older versions; --all-allocs shows them");
+    }
+}

@@ -1,0 +1,143 @@
+//! The command line of Ostler; [`main`] is the whole program.
+//!
+//! ```text
+//! args ─► clap ─► command ─┬► client ─ HTTP on the agent's socket ─► ostler_wire ─► output
+//!                    │     ├► agent: the process that keeps jobs, and its API
+//!                    │     └► start (config, data directory, embedded agent) ─► AgentHandle
+//!                    │                                                            │
+//!                    │          run: watchers, followers ◄── AllocHandle ◄────────┘
+//!                    ▼                 │ Report (bounded queue)
+//!                  Exit ◄──────────────┴──► printer thread ─► stdout, stderr
+//! ```
+//! A command prints through `output` or `printer` (never with `println!`: a closed standard
+//! output is an ordinary end, not a panic) and returns an [`Exit`]. Start with `args`.
+
+mod agent;
+mod alloc;
+mod args;
+mod connect;
+mod device;
+mod exit;
+mod follow;
+mod human;
+mod input;
+mod interrupt;
+mod job;
+mod logging;
+mod man;
+mod node;
+mod node_stats;
+mod notify;
+mod output;
+mod plugin;
+mod plugin_check;
+mod plugin_lift;
+mod plugin_pull;
+mod plugin_record;
+mod plugin_replay;
+mod plugin_status;
+mod plugin_upgrade;
+mod plugin_verify;
+mod printer;
+mod progress;
+mod report;
+mod run;
+mod shell;
+mod start;
+mod stat_values;
+mod state;
+mod table;
+mod terminal;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser as _;
+
+use args::{Cli, Command, NodeCommand, PluginCommand};
+use connect::Stop;
+pub use exit::Exit;
+use terminal::Terminal;
+
+/// How long threads that still block may hold up the end of the program.
+const RUNTIME_END_WAIT: Duration = Duration::from_secs(1);
+/// First argument of the compile child, which is this program.
+const COMPILE_CHILD: &str = "__compile";
+/// First argument of the process that starts native tasks, which is this program too.
+const SUPERVISE: &str = "__supervise";
+
+/// Run the program. `args` begin with the program's own name.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    // Before anything else is set up: the child limits itself first of all.
+    if args.get(1).is_some_and(|first| first == COMPILE_CHILD) {
+        return ostler_sandbox::compile_child_main(args.into_iter().skip(2));
+    }
+    if args.get(1).is_some_and(|first| first == SUPERVISE) {
+        return ostler_process::supervise::main();
+    }
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version come this way too. A closed terminal is no reason to fail.
+            let _closed = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
+        }
+    };
+    let terminal = Terminal::detect();
+    let _log = logging::start(log_level(&cli), &terminal);
+    let runtime = match ostler_sandbox::threads::control_runtime() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            output::error(&terminal, &format!("cannot start threads: {error}"));
+            return Exit::Agent.into();
+        }
+    };
+    let exit = runtime.block_on(dispatch(cli, terminal));
+    runtime.shutdown_timeout(RUNTIME_END_WAIT);
+    exit.into()
+}
+
+/// What is logged: an agent says what it does; commands only what is not as it should be.
+fn log_level(cli: &Cli) -> u8 {
+    match &cli.command {
+        Command::Agent(_) => cli.verbose.saturating_add(1),
+        // Whole ids and times, no log.
+        Command::Alloc(_) => cli.verbose.saturating_sub(1),
+        _ => cli.verbose,
+    }
+}
+
+async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
+    let (verbose, terminal) = (cli.verbose > 0, &terminal);
+    let result = match cli.command {
+        Command::Agent(args) => agent::run(&args).await,
+        Command::Run(args) => Ok(run::run(args, *terminal).await),
+        Command::Job(command) => job::run(&command, terminal).await,
+        Command::Alloc(command) => alloc::run(&command, verbose, terminal).await,
+        Command::Gc(args) => alloc::gc::gc(&args, terminal).await,
+        Command::Plugin(command) => of_plugins(&command, terminal).await,
+        Command::Device(command) => device::run(&command, terminal).await,
+        Command::Node(NodeCommand::Status(args)) => node::status(&args, terminal).await,
+        Command::State(command) => state::run(&command, terminal).await,
+        Command::Completions(args) => shell::completions(args.shell, terminal),
+        Command::Man(args) => shell::manual(args.dir.as_deref(), terminal),
+    };
+    connect::ended(result, terminal)
+}
+
+async fn of_plugins(command: &PluginCommand, terminal: &Terminal) -> Result<Exit, Stop> {
+    match command {
+        PluginCommand::List(args) => plugin::list(args, terminal).await,
+        PluginCommand::Lift(args) => plugin_lift::lift(args, terminal).await,
+        PluginCommand::Record(args) => plugin_record::record(args, terminal).await,
+        PluginCommand::Upgrade(args) => plugin_upgrade::upgrade(args, terminal).await,
+        PluginCommand::Inspect(args) => plugin::inspect(args, terminal),
+        PluginCommand::Replay(args) => plugin_replay::replay(args, terminal).await,
+        PluginCommand::Check(args) => plugin_check::check(args, terminal).await,
+        PluginCommand::Verify(args) => plugin_verify::verify(args, terminal),
+        PluginCommand::Pull(args) => plugin_pull::pull(args, terminal).await,
+        PluginCommand::Status(args) => plugin_status::status(args, terminal).await,
+    }
+}

@@ -1,0 +1,303 @@
+//! `ostler plugin …`
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::args::{InspectArgs, PluginListArgs};
+use super::connect::{self, Stop};
+use super::exit::Exit;
+use super::input;
+use super::output::{self, headline, size, table};
+use super::terminal::{Terminal, one_line, plain};
+use ostler_agent::{PluginEntry, PluginStatus, SignatureReport, verify};
+use ostler_model::config::AgentConfig;
+use ostler_model::grants::lines::{answer_words, block_lines, granted_words};
+use ostler_model::grants::{Added, Authority, Grants, grant_lines};
+use ostler_model::limits::PLUGIN_FILE_BYTES_MAX;
+use ostler_model::plugin::{Manifest, PluginKind};
+use ostler_model::trust::Voucher;
+use ostler_model::variables::prefix_of;
+
+/// Hex digits of a digest in a table.
+const DIGEST_CHARS: usize = 12;
+
+/// List the plugins of an agent.
+pub(super) async fn list(args: &PluginListArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let entries: Vec<PluginEntry> =
+        connect::ask(&args.of, "/v1/ostler/plugins", |agent| agent.plugins().to_vec()).await?;
+    output::show(args.json, &entries, || list_text(&entries, terminal), terminal)?;
+    Ok(Exit::Success)
+}
+
+fn list_text(entries: &[PluginEntry], terminal: &Terminal) -> String {
+    let rows = entries.iter().map(|entry| {
+        let status = match &entry.status {
+            PluginStatus::Loaded => "loaded",
+            PluginStatus::Refused(_) => "refused",
+            PluginStatus::Disabled => "disabled",
+            PluginStatus::Loading => "loading",
+            PluginStatus::Waiting => "waiting",
+        };
+        [
+            entry.own_name().to_owned(),
+            entry.kind.map(|kind| kind.to_string()).unwrap_or_default(),
+            entry.version.clone().unwrap_or_default(),
+            status.to_owned(),
+            // Nothing of it was read yet, or ever.
+            Some(entry.size_bytes).filter(|bytes| *bytes > 0).map(size).unwrap_or_default(),
+            may(entry),
+            entry.digest.iter().flat_map(|digest| digest.chars().take(DIGEST_CHARS)).collect(),
+            entry.trust.as_ref().map(vouched).unwrap_or_default(),
+            entry.source.clone(),
+        ]
+    });
+    let header = ["NAME", "KIND", "VERSION", "STATUS", "SIZE", "MAY", "DIGEST", "TRUST", "SOURCE"];
+    let mut text = table(header, rows, terminal);
+    if entries.iter().any(|entry| entry.status == PluginStatus::Waiting) {
+        text.push_str("\nthose that wait come into use when all are loaded\n");
+    }
+    text.push_str(&answers_text(entries));
+    for entry in entries {
+        if let PluginStatus::Refused(reason) = &entry.status {
+            let name = one_line(entry.own_name());
+            let block = match entry.name == entry.own_name() {
+                true => String::new(),
+                false => format!(" (block {})", one_line(&entry.name)),
+            };
+            let _ = write!(text, "\n{name}{block} is refused: {}\n", plain(reason));
+        }
+    }
+    text
+}
+
+/// Who vouches for a plugin, in a word or two.
+fn vouched(voucher: &Voucher) -> String {
+    match voucher {
+        Voucher::Agent => "agent".to_owned(),
+        Voucher::Key { name, .. } => format!("key {name}"),
+        Voucher::Digest { .. } => "digest".to_owned(),
+        Voucher::Pin => "pin".to_owned(),
+        Voucher::Nobody => "-".to_owned(),
+    }
+}
+
+/// Ask ∧ grant: what a plugin asks for, as far as it is granted. What is asked for and not granted
+/// has a `!` before it, what is denied a `-`.
+fn may(entry: &PluginEntry) -> String {
+    let asks = entry.asks.iter().filter(|ask| !ask.harmless());
+    let words = asks.map(|ask| match granted_words(&entry.grants, *ask) {
+        words if !words.is_empty() => words,
+        _ if denied(&entry.grants, *ask) => format!("-{}", ask.word()),
+        _ => format!("!{}", ask.word()),
+    });
+    one_line(&words.collect::<Vec<_>>().join(" "))
+}
+
+/// A line for each plugin whose answers may cause something outside its own names.
+fn answers_text(entries: &[PluginEntry]) -> String {
+    let mut text = String::new();
+    for entry in entries {
+        let words = answer_words(&entry.grants);
+        if words.is_empty() || matches!(entry.status, PluginStatus::Refused(_)) {
+            continue;
+        }
+        if text.is_empty() {
+            text.push_str("\nanswers may cause, outside a plugin's own names:\n");
+        }
+        let _ = writeln!(text, "  {}: {}", one_line(entry.own_name()), one_line(&words.join(" ")));
+    }
+    text
+}
+
+/// Does the plugin load without it? Of interfaces that are denied by name the loaded one is proof.
+fn denied(grants: &Grants, ask: Authority) -> bool {
+    grants.denies_all_of(ask)
+        || grants.deny.iter().any(|name| Authority::of_import(&format!("{name}/")) == ask)
+}
+
+/// What a plugin imports for one purpose.
+#[derive(Debug, Serialize)]
+struct Ask<'a> {
+    authority: Authority,
+    /// What it lets the plugin do.
+    meaning: &'static str,
+    /// Every plugin that asks gets it.
+    always_granted: bool,
+    /// Configuration lines that grant it; empty where none are needed or none exist.
+    grant: String,
+    /// What `deny` in its grants lets it load without: what it calls of it is refused.
+    deny: Vec<String>,
+    imports: Vec<&'a str>,
+}
+
+/// What the answers of a plugin may cause without any grant, and which keys of `grants` give more.
+#[derive(Debug, Serialize)]
+struct Unasked {
+    /// Device groups of this vendor; of device plugins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups_of_vendor: Option<String>,
+    /// Variables of tasks that begin so; of device plugins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    variables: Option<String>,
+    /// The name of the driver; of drivers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    driver: Option<String>,
+    /// Keys that grant more.
+    keys: &'static [&'static str],
+}
+
+impl Unasked {
+    fn of(name: &str, kind: PluginKind) -> Self {
+        match kind {
+            PluginKind::Driver => Self {
+                groups_of_vendor: None,
+                variables: None,
+                driver: Some(name.to_owned()),
+                keys: &["driver", "attributes"],
+            },
+            PluginKind::Device => Self {
+                groups_of_vendor: Some(name.to_owned()),
+                variables: Some(format!("{}*", prefix_of(name))),
+                driver: None,
+                keys: &["groups", "task_env", "mounts", "device_nodes"],
+            },
+        }
+    }
+
+    fn text(&self) -> String {
+        let what = match (&self.groups_of_vendor, &self.variables, &self.driver) {
+            (Some(vendor), Some(variables), _) => format!(
+                "  announce device groups {}/*, set variables {} of tasks; show them no path of the \
+                 node, lend them no device node",
+                one_line(vendor),
+                one_line(variables)
+            ),
+            (_, _, Some(driver)) => {
+                let driver = one_line(driver);
+                format!("  be the driver {driver}, publish attributes below driver.{driver}.")
+            }
+            _ => String::new(),
+        };
+        format!("{what}\n  more is granted by {}", self.keys.join(", "))
+    }
+}
+
+/// What a plugin file says of itself, as `--json` prints it.
+#[derive(Debug, Serialize)]
+struct Inspected<'a> {
+    file: String,
+    #[serde(flatten)]
+    manifest: &'a Manifest,
+    /// What lies beside it; not checked against any key.
+    signature: SignatureReport,
+    asks: Vec<Ask<'a>>,
+    /// What its answers may cause without a grant, under the name of the file.
+    answers: Unasked,
+}
+
+/// Say what a plugin could do.
+pub(super) fn inspect(args: &InspectArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let bytes = input::file(&args.file, PLUGIN_FILE_BYTES_MAX)?;
+    let manifest = ostler_plugin::manifest::read(&bytes)
+        .map_err(|error| Stop::Wrong(format!("{} is no plugin: {error}", args.file.display())))?;
+    let stem = args.file.file_stem().unwrap_or_default().to_string_lossy();
+    // Without a trust file no key is known: this says only what is there.
+    let signature = verify(&AgentConfig::default(), &args.file);
+    let signature = signature.map_or(SignatureReport::None, |report| report.signature);
+    let inspected =
+        Inspected { signature, ..inspected(&args.file.display().to_string(), &stem, &manifest) };
+    let text = || inspect_text(&inspected, &stem, terminal);
+    output::show(args.json, &inspected, text, terminal)?;
+    Ok(Exit::Success)
+}
+
+fn inspected<'a>(file: &str, name: &str, manifest: &'a Manifest) -> Inspected<'a> {
+    let asks = manifest.asks().into_iter().map(|(authority, imports)| Ask {
+        authority,
+        meaning: authority.meaning(),
+        always_granted: authority.harmless(),
+        grant: grant_lines(name, &Grants::default(), &[Added::Ask(authority)]),
+        deny: deniable(authority, &imports),
+        imports,
+    });
+    let (signature, answers) = (SignatureReport::None, Unasked::of(name, manifest.kind));
+    Inspected { file: file.to_owned(), manifest, signature, asks: asks.collect(), answers }
+}
+
+fn inspect_text(inspected: &Inspected<'_>, name: &str, terminal: &Terminal) -> String {
+    let Inspected { file, manifest, signature, asks, answers } = inspected;
+    let mut text = String::new();
+    let mut fact = |name: &str, value: &str| output::fact(&mut text, 11, name, value);
+    fact("file", file);
+    fact("kind", &format!("{} plugin", manifest.kind));
+    fact("interface", &format!("ostler:plugin@{}", manifest.interface_version));
+    fact("size", &format!("{} ({} bytes)", size(manifest.size_bytes), manifest.size_bytes));
+    fact("digest", &format!("sha256:{}", manifest.digest));
+    match signature {
+        SignatureReport::None => fact("signature", "none"),
+        SignatureReport::Damaged { reason } => fact("signature", &format!("damaged: {reason}")),
+        SignatureReport::UnknownKey { key_id }
+        | SignatureReport::Wrong { key_id, .. }
+        | SignatureReport::Good { key_id, .. } => {
+            fact("signature", &format!("by the key {key_id}; `ostler plugin verify` checks it"));
+        }
+    }
+    let mut line = |line: &str| {
+        text.push_str(line);
+        text.push('\n');
+    };
+    line(&format!("\n{}", headline("exports", terminal)));
+    for export in &manifest.exports {
+        line(&format!("  {}", one_line(export)));
+    }
+    line(&format!("\n{}", headline("imports, by what they let it do", terminal)));
+    for ask in asks {
+        let condition = match (ask.always_granted, ask.grant.is_empty()) {
+            (true, _) => "always granted",
+            (false, false) => "needs a grant",
+            (false, true) => "cannot be granted: the plugin is refused, or does without by deny",
+        };
+        line(&format!("  {} ({condition})", ask.meaning));
+        for import in &ask.imports {
+            line(&format!("    {}", one_line(import)));
+        }
+    }
+    line(&format!("\n{}", headline("without any grant its answers may", terminal)));
+    line(&answers.text());
+    if let Some(lines) = all_grants(name, asks) {
+        line(&format!("\n{}", headline("to grant all of it, configure", terminal)));
+        line(plain(&lines).trim_end());
+    }
+    let deny: Vec<String> = asks.iter().flat_map(|ask| &ask.deny).cloned().collect();
+    if !deny.is_empty() {
+        let what = "to load it without any of it, or list in deny only what it does not need";
+        line(&format!("\n{}", headline(what, terminal)));
+        let grants = Grants { deny, ..Grants::default() };
+        line(plain(&block_lines(name, &grants)).trim_end());
+    }
+    text
+}
+
+/// The words by which what is imported for one purpose is refused.
+fn deniable(authority: Authority, imports: &[&str]) -> Vec<String> {
+    match authority {
+        _ if authority.harmless() => Vec::new(),
+        Authority::Unknown => {
+            let package = |import: &&str| import.split(['/', '@']).next().map(str::to_owned);
+            imports.iter().filter_map(package).collect::<BTreeSet<_>>().into_iter().collect()
+        }
+        _ => vec![authority.word().to_owned()],
+    }
+}
+
+/// One `plugin` block with every grant the plugin needs.
+fn all_grants(name: &str, asks: &[Ask<'_>]) -> Option<String> {
+    let added: Vec<Added> = asks.iter().map(|ask| Added::Ask(ask.authority)).collect();
+    let lines = grant_lines(name, &Grants::default(), &added);
+    (!lines.is_empty()).then_some(lines)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use std::path::Path;
+
+use super::*;
+use ostler_model::grants::Grants;
+use ostler_model::plugin::PluginKind;
+
+fn manifest() -> Manifest {
+    let imports = [
+        "ostler:plugin/log@0.1.0",
+        "ostler:plugin/process@0.1.0",
+        "wasi:filesystem/types@0.2.6",
+        "wasi:sockets/tcp@0.2.6",
+        "evil:all/things@1.0.0",
+    ];
+    Manifest {
+        kind: PluginKind::Driver,
+        interface_version: "0.1.0".into(),
+        exports: vec!["ostler:plugin/driver@0.1.0".into()],
+        imports: imports.map(str::to_owned).to_vec(),
+        size_bytes: 2_048,
+        digest: "ab".repeat(32),
+    }
+}
+
+#[test]
+fn everything_a_plugin_could_do_is_told_with_its_condition() {
+    let manifest = manifest();
+    let text =
+        inspect_text(&inspected("x/mine.wasm", "mine", &manifest), "mine", &Terminal::default());
+    for expected in [
+        "kind       driver plugin\n",
+        "interface  ostler:plugin@0.1.0\n",
+        "size       2.0 KiB (2048 bytes)\n",
+        "  log, read its own configuration, report events (always granted)\n    ostler:plugin/log@0.1.0\n",
+        "  start and control task processes (needs a grant)\n    ostler:plugin/process@0.1.0\n",
+        "  open TCP connections to granted places (needs a grant)\n    wasi:sockets/tcp@0.2.6\n",
+        "(cannot be granted: the plugin is refused, or does without by deny)\n    \
+         evil:all/things@1.0.0\n",
+        "  be the driver mine, publish attributes below driver.mine.\n",
+        "    deny = [\"files\", \"process\", \"connect\", \"evil:all\"]\n",
+    ] {
+        assert!(text.contains(expected), "{expected:?} in\n{text}");
+    }
+    assert!(!text.contains('\x1b'));
+}
+
+#[test]
+fn the_lines_that_grant_all_of_it_are_a_valid_configuration() {
+    let manifest = manifest();
+    let inspected = inspected("mine.wasm", "mine", &manifest);
+    let lines = all_grants("mine", &inspected.asks).unwrap();
+    let config =
+        ostler_jobspec::parse_agent_config(lines.as_bytes(), Path::new("ostler.hcl")).unwrap();
+    let grants = config.plugins["mine"].grants.clone().unwrap();
+    assert!(grants.process && grants.files.len() == 1 && !grants.wasm_task);
+    assert_eq!(all_grants("mine", &[]), None);
+}
+
+#[test]
+fn as_json_the_manifest_stands_beside_its_asks() {
+    let manifest = manifest();
+    let json = serde_json::to_value(inspected("mine.wasm", "mine", &manifest)).unwrap();
+    assert_eq!(json["kind"], "driver");
+    assert_eq!(json["asks"][0]["always_granted"], true);
+    assert_eq!(json["asks"][0]["deny"], serde_json::json!([]));
+    assert_eq!(json["answers"]["driver"], "mine");
+    assert_eq!(json["asks"][2]["authority"], "process");
+    assert!(json["asks"][2]["grant"].as_str().unwrap().contains("process = true"));
+}
+
+#[test]
+fn a_file_that_is_no_plugin_is_an_input_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("x.wasm");
+    for bytes in [&b""[..], b"#!/bin/sh", b"\0asm\x01\0\0\0"] {
+        std::fs::write(&file, bytes).unwrap();
+        let args = InspectArgs { file: file.clone(), json: false };
+        let wrong = inspect(&args, &Terminal::default());
+        assert_eq!(connect::ended(wrong, &Terminal::default()), Exit::Input);
+    }
+}
+
+#[test]
+fn the_list_has_a_row_per_plugin_and_the_reasons_below() {
+    let loaded = PluginEntry {
+        name: "exec".into(),
+        source: "built-in".into(),
+        kind: Some(PluginKind::Driver),
+        describes_as: Some("exec".into()),
+        version: Some("0.1.0".into()),
+        interface_version: Some("0.1.0".into()),
+        digest: Some("0123456789abcdef".into()),
+        trust: Some(Voucher::Agent),
+        size_bytes: 1_024,
+        status: PluginStatus::Loaded,
+        grants: Grants::default(),
+        asks: vec![Authority::Always, Authority::Process],
+    };
+    let refused = PluginEntry {
+        name: "bad".into(),
+        status: PluginStatus::Refused("imports x".into()),
+        ..loaded.clone()
+    };
+    let text = list_text(&[loaded, refused], &Terminal::default());
+    let lines: Vec<&str> = text.lines().collect();
+    let words: Vec<&str> = lines[1].split_whitespace().collect();
+    let expected =
+        "exec driver 0.1.0 loaded 1.0 KiB !process 0123456789ab agent built-in".split(' ');
+    assert_eq!(words, expected.collect::<Vec<_>>());
+    assert!(text.ends_with("\nexec (block bad) is refused: imports x\n"), "{text}");
+}
+
+#[test]
+fn what_a_plugin_may_is_what_it_asks_for_as_far_as_it_is_granted() {
+    let grants = "files \"/sys\" {}\n files \"/run/x\" { write = true }\n process = true\n \
+                  users = [\"nobody\"]\n connect = [\"10.0.0.0/8:443\"]\n wasm_task = true";
+    let text = format!("plugin \"x\" {{\n grants {{\n {grants}\n }}\n}}");
+    let config =
+        ostler_jobspec::parse_agent_config(text.as_bytes(), Path::new("/etc/ostler.hcl")).unwrap();
+    let grants = config.plugins["x"].grants.clone().unwrap();
+    let asks = [Authority::Always, Authority::Files, Authority::Command, Authority::Process];
+    let entry = PluginEntry {
+        name: "x".into(),
+        source: "/x.wasm".into(),
+        kind: Some(PluginKind::Driver),
+        describes_as: None,
+        version: None,
+        interface_version: None,
+        digest: None,
+        trust: None,
+        size_bytes: 1,
+        status: PluginStatus::Loaded,
+        grants,
+        asks: asks.into_iter().chain([Authority::Network]).collect(),
+    };
+    let expected = "files(/sys, /run/x rw) !command process(as nobody) connect(10.0.0.0/8:443)";
+    assert_eq!(may(&entry), expected, "wasm_task is granted and not asked for");
+}
+
+#[test]
+fn the_list_shows_what_answers_may_cause_and_what_is_denied() {
+    let grants = "deny = [\"connect\"]\n mounts \"/srv/a\" {}\n mounts \"/srv/b\" { write = true \
+                  }\n device_nodes \"/dev/dri/*\" {}\n task_env = [\"CUDA_*\"]\n groups = \
+                  [\"nvidia/gpu/*\"]\n driver = \"d\"\n attributes = [\"version\"]";
+    let text = format!("plugin \"x\" {{\n grants {{\n {grants}\n }}\n}}");
+    let config =
+        ostler_jobspec::parse_agent_config(text.as_bytes(), Path::new("/etc/ostler.hcl")).unwrap();
+    let entry = PluginEntry {
+        name: "x".into(),
+        source: "/x.wasm".into(),
+        kind: Some(PluginKind::Device),
+        describes_as: None,
+        version: None,
+        interface_version: None,
+        digest: None,
+        trust: None,
+        size_bytes: 1,
+        status: PluginStatus::Loaded,
+        grants: config.plugins["x"].grants.clone().unwrap(),
+        asks: vec![Authority::Command, Authority::Network],
+    };
+    assert_eq!(may(&entry), "!command -connect");
+    let text = list_text(&[entry], &Terminal::default());
+    let expected = "outside a plugin's own names:\n  x: mounts(/srv/a, /srv/b rw) \
+                    device_nodes(/dev/dri/* rw) task_env(CUDA_*) groups(nvidia/gpu/*) driver(d) \
+                    attributes(version) deny(connect)\n";
+    assert!(text.ends_with(expected), "{text}");
+}

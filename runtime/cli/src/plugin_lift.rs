@@ -1,0 +1,57 @@
+//! `ostler plugin lift`
+
+use super::args::plugin::PluginLiftArgs;
+use super::connect::{self, Stop};
+use super::exit::Exit;
+use super::output;
+use super::terminal::{Terminal, one_line};
+use ostler_agent::LiftReport;
+use ostler_api::client::segment;
+
+/// End a quarantine.
+pub(super) async fn lift(args: &PluginLiftArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.agent)?;
+    let path = format!("/v1/ostler/plugin/{}/lift", segment(&args.plugin));
+    let lifted: Vec<LiftReport> = client.put(&path, &()).await?;
+    output::show(args.json, &lifted, || text(&lifted), terminal)?;
+    Ok(Exit::Success)
+}
+
+fn text(lifted: &[LiftReport]) -> String {
+    let line = |one: &LiftReport| match &one.was {
+        Some(was) => {
+            let (name, reason) = (one_line(&one.name), one_line(&was.reason));
+            format!("lifted the quarantine of {name} ({reason}); it is tried now\n")
+        }
+        None => format!(
+            "{} was not in quarantine; {} strikes are forgotten\n",
+            one_line(&one.name),
+            one.strikes
+        ),
+    };
+    lifted.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ostler_agent::Quarantine;
+    use ostler_model::time::Timestamp;
+
+    #[test]
+    fn what_was_lifted_is_told_with_its_reason() {
+        let was = Quarantine {
+            since: Timestamp::from_nanos(1),
+            until: None,
+            reason: "5 strikes\u{1b}".to_owned(),
+            relapses: 0,
+        };
+        let one = LiftReport { name: "nvidia".to_owned(), was: Some(was), strikes: 5 };
+        let other = LiftReport { name: "pci".to_owned(), was: None, strikes: 2 };
+        assert_eq!(
+            text(&[one, other]),
+            "lifted the quarantine of nvidia (5 strikes\\u{1b}); it is tried now\n\
+             pci was not in quarantine; 2 strikes are forgotten\n"
+        );
+    }
+}

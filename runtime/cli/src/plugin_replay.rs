@@ -1,0 +1,152 @@
+//! `ostler plugin replay`
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::args::plugin_check::PluginReplayArgs;
+use super::connect::Stop;
+use super::exit::Exit;
+use super::input;
+use super::output::{self, table};
+use super::plugin_check::code_dir;
+use super::terminal::{Terminal, one_line, plain};
+use ostler_agent::offline::{
+    self, Again, CallOutcome, OfflineError, Place, Recording, ReplayVerdict, Replayed,
+};
+use ostler_model::causes::chain;
+use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, PLUGIN_RECORDING_BYTES_MAX};
+use ostler_model::time::Timestamp;
+use ostler_model::words::{counted, took};
+
+/// Make a recorded call again, and say how it compares.
+pub(super) async fn replay(args: &PluginReplayArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let recording = recording(&args.file)?;
+    let Some(component) = args.component.as_ref().filter(|_| !args.list) else {
+        list(&recording, args.json, terminal)?;
+        return Ok(Exit::Success);
+    };
+    let component = Arc::from(input::file(component, PLUGIN_FILE_BYTES_MAX)?);
+    let (code_dir, _temporary) = code_dir()?;
+    let again = Again { call: args.call, any_component: args.any_component };
+    let place = Place { code_dir, compiler: None };
+    let replayed = offline::replay(&recording, component, again, place).await;
+    let replayed = replayed.map_err(|error| match error {
+        OfflineError::Replay(error) => Stop::Wrong(chain(&error)),
+        error @ OfflineError::Place(_) => Stop::Cannot(chain(&error)),
+    })?;
+    output::show(args.json, &replayed, || text(&recording, &replayed), terminal)?;
+    let same = replayed.verdict == ReplayVerdict::Same;
+    Ok(if same { Exit::Success } else { Exit::Failed })
+}
+
+fn recording(path: &Path) -> Result<Recording, Stop> {
+    let bytes = input::file(path, PLUGIN_RECORDING_BYTES_MAX)?;
+    let read = offline::recording(&bytes);
+    read.map_err(|error| Stop::Wrong(format!("{}: {error}", path.display())))
+}
+
+/// A call of a recording, as it is listed.
+#[derive(Debug, Serialize)]
+struct Listed<'a> {
+    call: usize,
+    function: &'a str,
+    at: u64,
+    took_nanos: u64,
+    host_calls: u32,
+    #[serde(flatten)]
+    outcome: &'a CallOutcome,
+}
+
+/// A recording, as it is listed.
+#[derive(Debug, Serialize)]
+struct Contents<'a> {
+    plugin: &'a str,
+    digest: &'a str,
+    agent: &'a str,
+    redacted: u32,
+    calls: Vec<Listed<'a>>,
+}
+
+fn list(recording: &Recording, json: bool, terminal: &Terminal) -> Result<(), Exit> {
+    let calls = recording.calls.iter().zip(1..).map(|(call, number)| Listed {
+        call: number,
+        function: &call.function,
+        at: call.at,
+        took_nanos: call.took,
+        host_calls: call.host_calls,
+        outcome: &call.outcome,
+    });
+    let contents = Contents {
+        plugin: &recording.plugin,
+        digest: &recording.digest,
+        agent: &recording.agent,
+        redacted: recording.redacted,
+        calls: calls.collect(),
+    };
+    if json {
+        return output::print_json(&contents, terminal);
+    }
+    let mut text = of(recording);
+    text.push('\n');
+    let rows = contents.calls.iter().map(|call| {
+        [
+            call.call.to_string(),
+            Timestamp::from_nanos(call.at).to_string(),
+            call.function.to_owned(),
+            took(call.took_nanos),
+            call.host_calls.to_string(),
+            ended(call.outcome),
+        ]
+    });
+    text.push_str(&table(
+        ["CALL", "AT", "FUNCTION", "TOOK", "HOST CALLS", "ENDED"],
+        rows,
+        terminal,
+    ));
+    output::print(&text, terminal)
+}
+
+fn of(recording: &Recording) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| output::fact(&mut text, 10, name, value);
+    line("plugin", &recording.plugin);
+    line("digest", &format!("sha256:{}", recording.digest));
+    line("agent", &recording.agent);
+    line("redacted", &counted(recording.redacted, "value"));
+    text
+}
+
+fn ended(outcome: &CallOutcome) -> String {
+    match outcome.text.is_empty() {
+        true => outcome.end.clone(),
+        false => format!("{}: {}", outcome.end, outcome.text),
+    }
+}
+
+fn text(recording: &Recording, replayed: &Replayed) -> String {
+    let mut text = of(recording);
+    let _ = writeln!(text, "call      {}", one_line(&replayed.function));
+    let _ = writeln!(text, "recorded  {}", plain(&ended(&replayed.recorded)));
+    let _ = writeln!(text, "replayed  {}", plain(&ended(&replayed.replayed)));
+    if replayed.recorded.frames.len() > 1 {
+        let _ = writeln!(text, "frames    {}", one_line(&replayed.recorded.frames.join(" < ")));
+    }
+    let (made, recorded) = (replayed.host_calls, replayed.recorded_host_calls);
+    let _ = writeln!(text, "host      {made} calls, {recorded} recorded");
+    for note in &replayed.notes {
+        let _ = writeln!(text, "note      {}", one_line(note));
+    }
+    let verdict = match replayed.verdict {
+        ReplayVerdict::Same => "the same end".to_owned(),
+        ReplayVerdict::Differs => "another end".to_owned(),
+        ReplayVerdict::Departed => {
+            let place = replayed.departure.as_deref().unwrap_or_default();
+            format!("another way: {}", one_line(place))
+        }
+    };
+    let _ = writeln!(text, "\n{verdict}");
+    text
+}

@@ -1,0 +1,96 @@
+//! `ostler state runs`, `ostler state end-run`
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::super::args::client::AddressArgs;
+use super::super::args::state::{EndRunArgs, RunsArgs, StateDirArgs};
+use super::super::connect::{self, Stop};
+use super::super::exit::Exit;
+use super::super::output::{self, table};
+use super::super::terminal::{Terminal, one_line};
+use ostler_agent::inspect;
+use ostler_agent::{HeldReport, HeldRun};
+use ostler_api::client::{Client, default_data_dir};
+
+/// What is printed as JSON.
+#[derive(Debug, Serialize)]
+struct Listed<'a, T: Serialize> {
+    /// An agent was asked.
+    running: bool,
+    runs: &'a [T],
+}
+
+/// List what lives.
+pub(super) async fn runs(args: &RunsArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    if let Some(client) = serving(&args.which).await {
+        let held: HeldReport = client.get("/v1/ostler/runs").await?;
+        let text = || text(&held.runs, "no run is held back\n", terminal);
+        output::show(args.json, &Listed { running: true, runs: &held.runs }, text, terminal)?;
+        return Ok(Exit::Success);
+    }
+    let found = inspect::runs(&dir(&args.which)?)?;
+    let text = || {
+        let runs: Vec<HeldRun> = found.iter().map(|found| found.run.clone()).collect();
+        text(&runs, "no run is alive\n", terminal)
+    };
+    output::show(args.json, &Listed { running: false, runs: &found }, text, terminal)?;
+    Ok(Exit::Success)
+}
+
+/// End one.
+pub(super) async fn end(args: &EndRunArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let run: HeldRun = match serving(&args.which).await {
+        Some(client) => {
+            let path = format!("/v1/ostler/run/{}/end", args.supervisor);
+            client.put(&path, &()).await?
+        }
+        None => inspect::end_run(&dir(&args.which)?, args.supervisor).await?,
+    };
+    let text = || format!("ended: {}\n", one_line(&run.to_string()));
+    output::show(args.json, &run, text, terminal)?;
+    Ok(Exit::Success)
+}
+
+/// The agent that has the directory, when one answers.
+async fn serving(which: &StateDirArgs) -> Option<Client> {
+    let at = AddressArgs { address: None, data_dir: which.data_dir.clone() };
+    let client = connect::connect(&at).ok()?;
+    client.is_there().await.then_some(client)
+}
+
+fn dir(which: &StateDirArgs) -> Result<PathBuf, Stop> {
+    let dir = which.data_dir.clone().or_else(default_data_dir);
+    dir.ok_or_else(|| Stop::Wrong("no data directory is given: use --data-dir DIR".to_owned()))
+}
+
+/// A table of runs, with what can be done.
+pub(super) fn text(runs: &[HeldRun], none: &str, terminal: &Terminal) -> String {
+    if runs.is_empty() {
+        return none.to_owned();
+    }
+    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    let rows = runs.iter().map(|run| {
+        let place = match (&run.job, &run.group, run.index) {
+            (Some(job), Some(group), Some(index)) => Some(format!("{job}.{group}[{index}]")),
+            _ => None,
+        };
+        let short = run.alloc.as_ref().map(|id| id.chars().take(8).collect::<String>());
+        [
+            run.supervisor.to_string(),
+            or_dash(run.pid.map(|pid| pid.to_string())),
+            or_dash(place),
+            or_dash(run.task.clone()),
+            or_dash(short),
+            run.reason.clone(),
+        ]
+    });
+    let mut text = table(["SUPERVISOR", "PROCESS", "OF", "TASK", "ALLOC", "WHY"], rows, terminal);
+    text.push_str("\nend one with its command; until then nothing is started in its place:\n");
+    for run in runs {
+        let _ = writeln!(text, "  {}", one_line(&run.end_with));
+    }
+    text
+}

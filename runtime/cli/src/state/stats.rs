@@ -1,0 +1,131 @@
+//! `ostler state stats`
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::super::args::client::AddressArgs;
+use super::super::args::state::StatsArgs;
+use super::super::connect::{self, Stop};
+use super::super::exit::Exit;
+use super::super::output::{self, headline, size, table};
+use super::super::terminal::{Terminal, one_line};
+use super::check::{kinds, schema};
+use ostler_agent::inspect::{self, Counted, InspectError, StatsReport, StoreStats, Target};
+use ostler_model::words::counted;
+
+/// What an agent that runs says of its state.
+#[derive(Debug, Serialize)]
+struct Running {
+    path: PathBuf,
+    running: bool,
+    /// Size of the file, bytes; absent when it cannot be looked at.
+    file_bytes: Option<u64>,
+    /// What was done since the agent started.
+    since_start: Counted,
+}
+
+/// Measure a state file, or ask the agent that has it open.
+pub(super) async fn stats(args: &StatsArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let target = super::target(&args.which)?;
+    match inspect::stats(&target) {
+        Ok(report) => output::show(args.json, &report, || text(&report, terminal), terminal)?,
+        Err(error @ InspectError::Running { .. }) => {
+            let running = ask(&target).await.ok_or(error)?;
+            output::show(args.json, &running, || live(&running, terminal), terminal)?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(Exit::Success)
+}
+
+/// Ask the agent of a data directory. Nothing when it cannot be asked: an embedded one has no socket.
+async fn ask(target: &Target) -> Option<Running> {
+    let Target::DataDir(dir) = target else { return None };
+    let at = AddressArgs { address: None, data_dir: Some(dir.clone()) };
+    let client = connect::connect(&at).ok()?;
+    let stats: StoreStats = client.get("/v1/ostler/state").await.ok()?;
+    let path = target.file();
+    let file_bytes = std::fs::metadata(&path).ok().map(|file| file.len());
+    Some(Running { path, running: true, file_bytes, since_start: Counted::of(&stats) })
+}
+
+fn live(running: &Running, terminal: &Terminal) -> String {
+    let mut text = String::new();
+    let path = one_line(&running.path.display().to_string());
+    let _ = writeln!(text, "file        {path} (its agent runs)");
+    if let Some(bytes) = running.file_bytes {
+        let _ = writeln!(text, "size        {}", size(bytes));
+    }
+    let _ = write!(text, "\n{}\n", headline("since the agent started", terminal));
+    done(&mut text, &running.since_start, terminal);
+    text
+}
+
+fn text(report: &StatsReport, terminal: &Terminal) -> String {
+    let mut text = String::new();
+    let path = one_line(&report.path.display().to_string());
+    let times = |ratio: Option<f64>| ratio.map_or(String::new(), |ratio| format!(" ({ratio:.1}×)"));
+    let engine = &report.engine;
+    let _ = writeln!(text, "file        {path}");
+    let _ = writeln!(text, "schema      {}", schema(report.schema));
+    let of_live = times(report.file_to_live);
+    let live = size(report.live_bytes);
+    let _ =
+        writeln!(text, "size        {} for {live} of records{of_live}", size(report.file_bytes));
+    let _ = writeln!(
+        text,
+        "pages       {} in use, {} free for later writes; trees of {}",
+        size(engine.allocated_bytes),
+        size(report.file_bytes.saturating_sub(engine.allocated_bytes)),
+        counted(engine.tree_height, "level")
+    );
+    let aside = report.quarantined;
+    let _ =
+        writeln!(text, "quarantine  {}, {}", counted(aside.records, "record"), size(aside.bytes));
+    let _ = write!(text, "\n{}", kinds(&report.kinds, terminal));
+    let _ = write!(text, "\n{}\n", headline("since the file was made", terminal));
+    match &report.counted {
+        Some(counted) => done(&mut text, counted, terminal),
+        None => text.push_str("nothing was counted yet\n"),
+    }
+    text
+}
+
+fn done(text: &mut String, counted: &Counted, terminal: &Terminal) {
+    let percent = counted.duplicate_ratio.unwrap_or_default() * 100.0;
+    let _ = writeln!(
+        text,
+        "values      {} given, {} unchanged ({percent:.1} %), {} of destroyed allocations",
+        counted.puts, counted.unchanged, counted.destroyed
+    );
+    let _ = writeln!(
+        text,
+        "may lag     {} of them, {} replaced before they were written, {} lost with a failed commit",
+        counted.later, counted.replaced, counted.later_lost
+    );
+    let each = counted.writes_per_commit.unwrap_or_default();
+    let _ = writeln!(
+        text,
+        "commits     {} of {} changes ({each:.1} each, at most {}), {}; {} failed",
+        counted.commits,
+        counted.writes,
+        counted.batch_largest,
+        size(counted.bytes),
+        counted.commits_failed
+    );
+    let mut from = 1;
+    let rows = counted.batch_sizes.iter().filter_map(|class| {
+        let changes = match class.up_to {
+            up_to if up_to == from => format!("{up_to}"),
+            up_to => format!("{from} to {up_to}"),
+        };
+        from = class.up_to.saturating_add(1);
+        (class.commits > 0).then(|| [changes, class.commits.to_string()])
+    });
+    let rows: Vec<_> = rows.collect();
+    if !rows.is_empty() {
+        let _ = write!(text, "\n{}", table(["CHANGES", "COMMITS"], rows, terminal));
+    }
+}

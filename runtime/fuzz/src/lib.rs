@@ -1,0 +1,261 @@
+//! What fuzz targets call: one function per kind of untrusted bytes. Each may refuse what it is given
+//! and must neither panic nor go beyond the limits.
+//!
+//! The same functions run as properties on stable: over arbitrary bytes, and over valid input with
+//! some bytes changed. Start with [`TARGETS`]; the README says how to run them.
+
+use std::path::Path;
+
+use ostler_artifact::registry::Artifact;
+use ostler_artifact::trust::{Signature, Signed, check};
+use ostler_model::ids::RunId;
+use ostler_model::json::JsonObject;
+use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, TASK_FILE_BYTES_MAX};
+use ostler_plugin::record::file;
+use ostler_plugin::schema::ConfigSchema;
+use ostler_sandbox::{detect_format, prescan};
+
+pub use ostler_plugin::fuzz::{answers, handles, trace};
+
+/// A target: its name, and the function.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: [Target; 12] = [
+    ("plugin", plugin),
+    ("answers", answers),
+    ("handles", handles),
+    ("trace", trace),
+    ("recording", recording),
+    ("config", config),
+    ("job", job),
+    ("schema", schema),
+    ("run_id", run_id),
+    ("trust", trust),
+    ("signature", signature),
+    ("artifact", artifact),
+];
+
+/// Bytes of a component, looked at before anything is compiled.
+pub fn plugin(bytes: &[u8]) {
+    let _manifest = ostler_plugin::manifest::read(bytes).map(|manifest| manifest.asks().len());
+    if let Ok(format) = detect_format(bytes) {
+        for max in [PLUGIN_FILE_BYTES_MAX, TASK_FILE_BYTES_MAX] {
+            let _fine = prescan(bytes, max, format);
+        }
+    }
+}
+
+/// A recording; what can be read is written and read again.
+pub fn recording(bytes: &[u8]) {
+    if let Ok(recording) = file::decode(bytes) {
+        for call in &recording.calls {
+            trace(&call.trace);
+        }
+        let again = file::encode(&recording).map(|bytes| file::decode(&bytes));
+        debug_assert!(again.is_err() || again == Ok(Ok(recording)), "written is not what is read");
+    }
+}
+
+/// An agent's configuration.
+pub fn config(bytes: &[u8]) {
+    if let Err(diagnostics) =
+        ostler_jobspec::parse_agent_config(bytes, Path::new("/fuzz/ostler.hcl"))
+    {
+        let _text = diagnostics.render(&String::from_utf8_lossy(bytes), false);
+    }
+}
+
+/// A job file, HCL or JSON.
+pub fn job(bytes: &[u8]) {
+    for file in ["/fuzz/job.hcl", "/fuzz/job.json"] {
+        if let Err(diagnostics) = ostler_jobspec::parse(bytes, Path::new(file), None) {
+            let _text = diagnostics.render(&String::from_utf8_lossy(bytes), false);
+        }
+    }
+}
+
+/// A schema of a plugin, and an empty configuration checked against it.
+pub fn schema(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && let Ok(schema) = ConfigSchema::new("fuzzed schema", text)
+    {
+        let _problems = schema.check(&JsonObject::default());
+    }
+}
+
+/// An id as it comes back from disk and from the network.
+pub fn run_id(bytes: &[u8]) {
+    let _id = serde_json::from_slice::<RunId>(bytes);
+}
+
+/// A trust file.
+pub fn trust(bytes: &[u8]) {
+    if let Err(diagnostics) = ostler_jobspec::parse_trust_file(bytes, Path::new("/fuzz/trust.hcl"))
+    {
+        let _text = diagnostics.render(&String::from_utf8_lossy(bytes), false);
+    }
+}
+
+/// A `.minisig` file. Nobody is trusted, so it vouches for nothing.
+pub fn signature(bytes: &[u8]) {
+    let signature = Signature::parse(bytes);
+    let signed = check(bytes, Some(&signature), None);
+    debug_assert!(!matches!(signed, Signed::By { .. }), "signed by nobody");
+}
+
+/// A manifest of a registry.
+pub fn artifact(bytes: &[u8]) {
+    let _artifact = Artifact::read(bytes, None);
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
+    use super::*;
+    use ostler_plugin::record::{CallOutcome, RecordedCall, Recording};
+
+    const COMPONENT: &str = r#"(component
+        (import "ostler:plugin/log@0.1.0" (instance))
+        (core module $m (memory 1) (func (export "f") (result i32) i32.const 1))
+        (instance $i)
+        (export "ostler:plugin/device@0.1.0" (instance $i)))"#;
+    const CONFIG: &str = r#"
+        data_dir = "/var/lib/ostler"
+        plugin "nvidia" {
+          file = "nvidia.wasm"
+          grants {
+            command "/usr/bin/nvidia-smi" { args = [["--query-gpu=*", "--format=csv"]] }
+          }
+          limits { call_wall = "2s" }
+        }
+        meta { rack = "r1" }
+    "#;
+    const JOB: &str = r#"
+        job "redis" {
+          group "g" {
+            task "t" {
+              driver = "exec"
+              config {
+                command = "/bin/echo"
+                args    = ["a", "${NOMAD_TASK_DIR}"]
+              }
+              resources {
+                cpu    = 100
+                memory = 64
+              }
+            }
+          }
+        }
+    "#;
+
+    const TRUST: &str = r#"
+        key "release" {
+          public_key = "RWQBAgMEBQYHCOpKbGPinFIKvvVQexMuxfmVR3auvr57kkIe6mkURtIs"
+        }
+    "#;
+    const SIGNATURE: &str = "untrusted comment: old form\n\
+        RWQBAgMEBQYHCJ3oFnEdcsD7AENIw1sW7mhuHab8F0V8/tEundcrDAyuVI6VuBEdl8sXVRjgjx84yHSUdiWfxFy+hcBashYiUgg=\n\
+        trusted comment: timestamp:1700000000\tfile:old.wasm\n\
+        sLeMGz+rsVXNUvorGXAoDdeGJ6BaG5TgSS63INE0w2TdOVkbhsjbvNoutcsafTHWtOPpu7feq/fBjHDzXMNdCQ==\n";
+    const ARTIFACT: &str = r#"{
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": {"mediaType": "application/vnd.oci.empty.v1+json", "size": 2,
+            "digest": "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"},
+        "layers": [{"mediaType": "application/wasm", "size": 5,
+            "digest": "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"}]
+    }"#;
+
+    fn recorded() -> Vec<u8> {
+        let call = RecordedCall {
+            function: "start".to_owned(),
+            trace: vec![0; 40],
+            outcome: CallOutcome::answered(),
+            ..RecordedCall::default()
+        };
+        file::encode(&Recording { calls: vec![call], ..Recording::default() }).unwrap()
+    }
+
+    /// Valid input of each target that has some.
+    fn seeds() -> Vec<(Target, Vec<u8>)> {
+        let target = |name| *TARGETS.iter().find(|(known, _)| *known == name).unwrap();
+        vec![
+            (target("plugin"), wat::parse_str(COMPONENT).unwrap()),
+            (target("config"), CONFIG.into()),
+            (target("job"), JOB.into()),
+            (target("recording"), recorded()),
+            (target("trust"), TRUST.into()),
+            (target("signature"), SIGNATURE.into()),
+            (target("artifact"), ARTIFACT.into()),
+            (
+                target("schema"),
+                br#"{"properties":{"a":{"pattern":"^x+$"}},"required":["a"]}"#.into(),
+            ),
+        ]
+    }
+
+    #[test]
+    fn the_seeds_are_valid() {
+        assert!(ostler_plugin::manifest::read(&wat::parse_str(COMPONENT).unwrap()).is_ok());
+        assert!(
+            ostler_jobspec::parse_agent_config(CONFIG.as_bytes(), Path::new("/fuzz/ostler.hcl"))
+                .is_ok()
+        );
+        assert!(ostler_jobspec::parse(JOB.as_bytes(), Path::new("/fuzz/job.hcl"), None).is_ok());
+        assert!(file::decode(&recorded()).is_ok());
+        let trust = Path::new("/fuzz/trust.hcl");
+        assert!(ostler_jobspec::parse_trust_file(TRUST.as_bytes(), trust).is_ok());
+        assert!(Signature::parse(SIGNATURE.as_bytes()).is_ok());
+        Artifact::read(ARTIFACT.as_bytes(), None).unwrap();
+    }
+
+    #[test]
+    fn every_target_is_built_and_described() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
+        let (manifest, readme) = (read("Cargo.toml"), read("README.md"));
+        for (name, _) in TARGETS {
+            let file = read(&format!("fuzz_targets/{name}.rs"));
+            assert!(file.contains(&format!("ostler_fuzz::{name}(data)")), "{name}");
+            assert!(manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")), "{name}");
+            assert!(readme.contains(&format!("| `{name}` |")), "{name}");
+        }
+        assert_eq!(std::fs::read_dir(dir.join("fuzz_targets")).unwrap().count(), TARGETS.len());
+    }
+
+    proptest! {
+        #[test]
+        fn no_target_fails_on_arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
+            for (_, target) in TARGETS {
+                target(&bytes);
+            }
+        }
+
+        #[test]
+        fn no_target_fails_on_valid_input_with_some_bytes_changed(
+            changes in prop::collection::vec((any::<Index>(), any::<u8>()), 1..8),
+            end in prop::option::of(any::<Index>()),
+            twice in prop::option::of((any::<Index>(), any::<Index>())),
+        ) {
+            for ((_, target), mut bytes) in seeds() {
+                for (place, byte) in &changes {
+                    let place = place.index(bytes.len());
+                    bytes[place] = *byte;
+                }
+                if let Some((from, to)) = &twice {
+                    let (from, to) = (from.index(bytes.len()), to.index(bytes.len()));
+                    let part = bytes[from.min(to)..from.max(to)].to_vec();
+                    bytes.splice(from..from, part);
+                }
+                if let Some(end) = &end {
+                    bytes.truncate(end.index(bytes.len()));
+                }
+                target(&bytes);
+            }
+        }
+    }
+}
