@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 /// Crates below `runtime/` beside the agent's own. What they may import is in their manifests.
 const CRATES: &[&str] = &[
     "artifact",
+    "conformance",
     "control",
     "device",
     "health",
