@@ -66,7 +66,7 @@ impl Machine {
         let own = change.placed.clone();
         for alloc in &own {
             if let Some(entry) = self.tables.alloc_mut(alloc.id) {
-                entry.owner = Ownership::Making { told: alloc.modify_index };
+                entry.make_owner();
             }
         }
         let then = Then::Change(job.clone());
@@ -182,7 +182,7 @@ impl Machine {
         }
     }
 
-    /// The owner hears of a new copy: now, or when it is made.
+    /// The owner hears of a new copy, unless it knows it or a newer one: now, or when it is made.
     pub(super) fn tell(
         &mut self,
         alloc: &Arc<Allocation>,
@@ -191,7 +191,8 @@ impl Machine {
     ) {
         let Some(entry) = self.tables.alloc_mut(alloc.id) else { return };
         entry.skip_shutdown_delay |= skip;
-        if entry.owner == Ownership::Made {
+        if entry.owner == Ownership::Made && entry.told < alloc.modify_index {
+            entry.told = alloc.modify_index;
             out.push(ControlEffect::Tell { alloc: Arc::clone(alloc), skip_shutdown_delay: skip });
         }
     }

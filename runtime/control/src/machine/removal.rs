@@ -171,10 +171,10 @@ impl Machine {
         self.note_removed(id);
         match &result {
             Ok(()) | Err(NotRemoved { left: RemovalLeft::Directory, .. }) => {
-                drop(self.tables.remove_alloc(id));
+                self.forget_alloc(id, out);
             }
             Err(NotRemoved { left: RemovalLeft::Records, .. }) => {
-                drop(self.tables.remove_alloc(id));
+                self.forget_alloc(id, out);
                 self.removals.unforgotten.insert(id);
                 self.forget_later(world);
             }
@@ -187,6 +187,12 @@ impl Machine {
         self.collected(id, &result, out);
         self.unplaced(world, id, out);
         self.next_removals(out);
+    }
+
+    /// An allocation is not known any more.
+    pub(super) fn forget_alloc(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
+        self.tables.remove_alloc(id);
+        self.drained_one(id, out);
     }
 
     /// An allocation that ended is removed while its job is being changed.

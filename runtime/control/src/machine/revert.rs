@@ -18,7 +18,7 @@ use super::turn::{Doing, Waiting};
 use super::types::{ControlEffect, Wait, World, Write};
 use super::{Machine, Then};
 use crate::SubmitError;
-use crate::tables::{Ownership, Removal};
+use crate::tables::{AllocEntry, Ownership, Removal};
 use ostler_model::causes::chain;
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::limits::{STATE_LATER_RETRY_WALL_MAX, STATE_WRITE_WALL_MAX};
@@ -54,8 +54,11 @@ impl Machine {
         }
         let mut writes = Vec::new();
         for (new, old) in &change.copies {
-            let newest = self.tables.alloc(new.id).map(|entry| entry.allocation.modify_index);
-            if newest == Some(new.modify_index) {
+            // One that was stopped meanwhile, or was told to, is not to run again.
+            let untold = |entry: &AllocEntry| {
+                entry.allocation.modify_index == new.modify_index && entry.told < new.modify_index
+            };
+            if self.tables.alloc(new.id).is_some_and(untold) {
                 self.tables.put_alloc(Arc::clone(old), true, world.now);
                 writes.push(Write::Alloc(Arc::clone(old)));
             }
@@ -113,7 +116,7 @@ impl Machine {
     ) {
         let Some((job, left)) = self.turns.unplacing(id) else { return };
         left.remove(&id);
-        self.tables.remove_alloc(id);
+        self.forget_alloc(id, out);
         out.push(ControlEffect::ReleaseDevices(id));
         self.wake(world);
         self.unplaced_all(&job, out);

@@ -335,7 +335,10 @@ impl Play {
 
     /// Allocations that are to run and are not over.
     pub(super) fn live(&self) -> Vec<AllocId> {
-        self.machine.tables().live().iter().map(|alloc| alloc.id).collect()
+        let live = self.machine.tables().not_over().filter(|entry| {
+            entry.allocation.desired == DesiredStatus::Run && !entry.client_status().terminal()
+        });
+        live.map(|entry| entry.allocation.id).collect()
     }
 
     pub(super) fn status(&self, job: &str) -> Option<JobStatus> {
