@@ -35,6 +35,7 @@ impl Machine {
             self.wake(world);
             self.look(out);
             self.drained_one(id, out);
+            self.unplaced_but_dir(id, out);
         }
         self.collect_if_ended(out);
     }

@@ -94,10 +94,14 @@ impl Machine {
         for id in placed {
             match self.tables.alloc_mut(id) {
                 Some(entry) if entry.owner == Ownership::Made => {
-                    // One that is being removed already is waited for.
+                    let over = entry.over;
+                    // One that is being removed already is not removed twice.
                     if entry.removal == Removal::No {
                         entry.removal = Removal::Begun;
                         out.push(ControlEffect::Remove(id));
+                    }
+                    if over {
+                        self.unplaced_but_dir(id, out);
                     }
                 }
                 _ => self.unplaced(world, id, out),
@@ -106,8 +110,7 @@ impl Machine {
         self.unplaced_all(job, out);
     }
 
-    /// Nothing runs of this allocation any more: if it was placed by a change that is taken back, that
-    /// goes on.
+    /// This allocation is gone: if it was placed by a change that is taken back, that goes on.
     pub(super) fn unplaced(
         &mut self,
         world: &World<'_>,
@@ -119,6 +122,17 @@ impl Machine {
         self.forget_alloc(id, out);
         out.push(ControlEffect::ReleaseDevices(id));
         self.wake(world);
+        self.unplaced_all(&job, out);
+    }
+
+    /// Nothing of this allocation runs any more. If it was placed by a change that is taken back, that
+    /// goes on: what is left of it is its directory, whose removal may take any time.
+    pub(super) fn unplaced_but_dir(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
+        let Some((job, left)) = self.turns.unplacing(id) else { return };
+        left.remove(&id);
+        if let Some(entry) = self.tables.alloc_mut(id) {
+            entry.registered = false;
+        }
         self.unplaced_all(&job, out);
     }
 

@@ -57,6 +57,8 @@ pub(crate) enum Removal {
     No,
     /// It waits for its turn or is under way.
     Begun,
+    /// It is under way and takes long: nobody waits for it.
+    Slow,
 }
 
 /// An allocation.

@@ -243,7 +243,10 @@ impl Play {
         if result.is_ok() {
             self.take_removal(alloc);
         }
-        self.removing.remove(&alloc);
+        // One that takes long goes on.
+        if !matches!(&result, Err(NotRemoved { left: RemovalLeft::Unknown, .. })) {
+            self.removing.remove(&alloc);
+        }
         // Its directory stays then, or its owner has left: nothing of it runs.
         let ended = result.as_ref().is_err_and(|not| not.left != RemovalLeft::Unknown);
         if let Some(owner) = self.owners.get_mut(&alloc).filter(|_| ended) {
