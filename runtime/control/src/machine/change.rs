@@ -36,10 +36,14 @@ impl Machine {
         waiting: Waiting,
         out: &mut Vec<ControlEffect>,
     ) -> bool {
-        let Waiting { asked, skip_shutdown_delay, request } = waiting;
-        let stops = asked.stops();
+        let Waiting { asked, skip_shutdown_delay, request, overtook } = waiting;
+        let stops = asked.stops() || overtook.is_some();
         let whole = matches!(asked, JobAction::Version(..));
         let mut decided = self.decide(world, job, asked);
+        if let (Ok(change), Some(overtook)) = (&mut decided, &overtook) {
+            // They are not known to be durable, whatever else there is to do.
+            change.copies.extend(self.overtaken(&overtook.stopped));
+        }
         // The disk may have what was taken back: what is said to be as before is written once more.
         if let Ok(change) = &mut decided
             && whole

@@ -10,6 +10,7 @@
 mod changes;
 mod collecting;
 mod leaving;
+mod overtaking;
 mod random;
 
 use std::collections::{BTreeMap, BTreeSet};
