@@ -226,6 +226,18 @@ async fn a_link_in_the_place_of_a_tasks_directory_leads_nowhere() {
 }
 
 #[tokio::test]
+async fn one_that_cannot_be_isolated_says_why_however_soon_it_has_ended() {
+    let Some(mut scene) = scene().await else { return };
+    let host_path = scene.dir.path().join("not-there").display().to_string();
+    scene.isolation.mounts =
+        vec![Mount { host_path, task_path: "/srv".to_owned(), read_only: false }];
+    for _ in 0..100 {
+        let told = scene.refused("true").await;
+        assert!(told.contains("could not be isolated"), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_mounted_is_there_with_its_rights() {
     let Some(mut scene) = scene().await else { return };
     let shown = scene.dir.path().join("shown");
