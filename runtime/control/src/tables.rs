@@ -19,7 +19,7 @@ use super::admission::Admission;
 use super::ended::Ended;
 use super::held::Holds;
 use super::views::{BlockedPlacement, Stage};
-use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, GroupName, JobId};
 use ostler_model::saved::{EndedPlaces, JobRecord, SavedAllocState};
 use ostler_model::time::Timestamp;
@@ -180,14 +180,9 @@ impl Tables {
         self.allocs.get_mut(&id)
     }
 
-    /// Allocations that may run something and are not told to stop.
-    pub(crate) fn live(&self) -> Vec<Arc<Allocation>> {
-        let live = self.allocs.values().filter(|entry| {
-            !entry.over
-                && entry.allocation.desired == DesiredStatus::Run
-                && !entry.client_status().terminal()
-        });
-        live.map(|entry| Arc::clone(&entry.allocation)).collect()
+    /// Allocations that may run something.
+    pub(crate) fn not_over(&self) -> impl Iterator<Item = &AllocEntry> {
+        self.allocs.values().filter(|entry| !entry.over)
     }
 
     /// Allocations of a job, whatever their version.

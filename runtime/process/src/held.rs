@@ -85,6 +85,13 @@ impl Held {
             }),
         }
     }
+
+    /// Why it has ended before it was let go, when it said so.
+    pub(super) async fn reported(mut self) -> Option<ProcessError> {
+        let report = clock::timeout(EXEC_WAIT_MAX, read_report(&mut self.status)).await;
+        let report = report?.ok()??;
+        Some(self.program.failed(self.command, self.cwd, report))
+    }
 }
 
 /// Let several go; the first error, after each that failed was ended.

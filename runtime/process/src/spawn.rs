@@ -207,10 +207,14 @@ async fn fork_supervised(
 
     // The go pipe is ours: whatever fails from here on, the shim gives up.
     let system = |what| move |source| ProcessError::system(what, source);
+    let held = Held::new(go, status, spec, program);
     let opened = system("opening a supervisor");
     let pidfd = identity::open_same(shim.0, shim.1).map_err(opened)?;
-    let pidfd = pidfd.ok_or(SUPERVISOR_GONE)?;
     let task_fd = identity::open_same(task.0, task.1).map_err(system("opening a held process"))?;
+    let (Some(pidfd), Some(task_fd)) = (pidfd, task_fd) else {
+        // A task that could not be set up has ended by itself, and its supervisor with it.
+        return Err(held.reported().await.unwrap_or(SUPERVISOR_GONE));
+    };
     let identity = ProcessIdentity {
         pid: task.0,
         start_ticks: task.1,
@@ -218,9 +222,7 @@ async fn fork_supervised(
         cgroup,
         supervisor: Some(SupervisorIdentity { pid: shim.0, start_ticks: shim.1 }),
     };
-    let task_fd = task_fd.ok_or(SUPERVISOR_GONE)?;
     let reach = Reach::Supervisor { pidfd, task: Some(task_fd) };
-    let held = Held::new(go, status, spec, program);
     let process = supervised(host, &spec.run_id, identity, reach, leaf);
     Ok(Started::register(host, spec, process, held))
 }

@@ -17,6 +17,8 @@ pub(super) enum Alarm {
     CollectNow(RequestId),
     /// The disk did not answer in time that a stop is on record.
     StopUnwritten(JobId),
+    /// A stop had its time to come to its turn.
+    StopWaits(JobId),
     /// Write a stop again that could not be written.
     Rewrite(JobId),
     /// Remove records again that the disk did not let go.

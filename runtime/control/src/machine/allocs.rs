@@ -34,7 +34,8 @@ impl Machine {
             self.remove_purged(&[id], out);
             self.wake(world);
             self.look(out);
-            self.drained_one(world, id, out);
+            self.drained_one(id, out);
+            self.unplaced_but_dir(id, out);
         }
         self.collect_if_ended(out);
     }
@@ -50,14 +51,10 @@ impl Machine {
         match result {
             Ok(()) => {
                 let Some(entry) = self.tables.alloc_mut(id) else { return };
-                let told = entry.owner;
                 entry.owner = Ownership::Made;
-                let newest = Arc::clone(&entry.allocation);
+                let (newest, skip) = (Arc::clone(&entry.allocation), entry.skip_shutdown_delay);
                 // What was asked while there was no owner to be told.
-                if !matches!(told, Ownership::Making { told } if told == newest.modify_index) {
-                    let skip_shutdown_delay = entry.skip_shutdown_delay;
-                    out.push(ControlEffect::Tell { alloc: newest, skip_shutdown_delay });
-                }
+                self.tell(&newest, skip, out);
             }
             Err(why) => self.not_owned(id, why, out),
         }
@@ -79,7 +76,7 @@ impl Machine {
             let writes = vec![Write::Places(block, places)];
             self.write(Then::Nothing, writes, Vec::new(), Wait::No, out);
         }
-        self.tables.remove_alloc(id);
+        self.forget_alloc(id, out);
         out.push(ControlEffect::ReleaseDevices(id));
     }
 
@@ -91,16 +88,10 @@ impl Machine {
         out: &mut Vec<ControlEffect>,
     ) {
         let Some(free) = self.tables.holds.lift(supervisor) else { return };
-        let own = free.into_iter().filter_map(|id| self.own(id)).collect();
+        let own = free.into_iter().filter_map(|id| Some(self.tables.alloc_mut(id)?.make_owner()));
+        let own = own.collect();
         self.write(Then::Nothing, Vec::new(), own, Wait::No, out);
         self.wake(world);
-    }
-
-    /// An allocation is about to get its owner.
-    pub(super) fn own(&mut self, id: AllocId) -> Option<Arc<ostler_model::alloc::Allocation>> {
-        let entry = self.tables.alloc_mut(id)?;
-        entry.owner = Ownership::Making { told: entry.allocation.modify_index };
-        Some(Arc::clone(&entry.allocation))
     }
 
     /// Something became free, or may be placed now: places that wait are looked at again.

@@ -36,10 +36,14 @@ impl Machine {
         waiting: Waiting,
         out: &mut Vec<ControlEffect>,
     ) -> bool {
-        let Waiting { asked, skip_shutdown_delay, request } = waiting;
-        let stops = asked.stops();
+        let Waiting { asked, skip_shutdown_delay, request, overtook } = waiting;
+        let stops = asked.stops() || overtook.is_some();
         let whole = matches!(asked, JobAction::Version(..));
         let mut decided = self.decide(world, job, asked);
+        if let (Ok(change), Some(overtook)) = (&mut decided, &overtook) {
+            // They are not known to be durable, whatever else there is to do.
+            change.copies.extend(self.overtaken(&overtook.stopped));
+        }
         // The disk may have what was taken back: what is said to be as before is written once more.
         if let Ok(change) = &mut decided
             && whole
@@ -66,7 +70,7 @@ impl Machine {
         let own = change.placed.clone();
         for alloc in &own {
             if let Some(entry) = self.tables.alloc_mut(alloc.id) {
-                entry.owner = Ownership::Making { told: alloc.modify_index };
+                entry.make_owner();
             }
         }
         let then = Then::Change(job.clone());
@@ -182,7 +186,7 @@ impl Machine {
         }
     }
 
-    /// The owner hears of a new copy: now, or when it is made.
+    /// The owner hears of a new copy, unless it knows it or a newer one: now, or when it is made.
     pub(super) fn tell(
         &mut self,
         alloc: &Arc<Allocation>,
@@ -191,7 +195,8 @@ impl Machine {
     ) {
         let Some(entry) = self.tables.alloc_mut(alloc.id) else { return };
         entry.skip_shutdown_delay |= skip;
-        if entry.owner == Ownership::Made {
+        if entry.owner == Ownership::Made && entry.told < alloc.modify_index {
+            entry.told = alloc.modify_index;
             out.push(ControlEffect::Tell { alloc: Arc::clone(alloc), skip_shutdown_delay: skip });
         }
     }

@@ -251,7 +251,13 @@ impl Machine {
                 out,
             );
         }
+        let slow = |id: &AllocId| {
+            self.tables.alloc(*id).is_some_and(|entry| entry.removal == Removal::Slow)
+        };
+        let (slow, ids): (Vec<_>, Vec<_>) = ids.into_iter().partition(slow);
         if let Some(collect) = self.collects.iter_mut().find(|c| c.request == request) {
+            let why = "its removal takes long and has not ended yet";
+            collect.done.failed.extend(slow.into_iter().map(|id| (id, why.to_owned())));
             collect.left = Some(ids.iter().copied().collect());
         }
         for id in ids {

@@ -61,6 +61,11 @@ impl Machine {
     }
 }
 
+/// May this one stop the job? Nothing gives a job any more that is stopped.
+pub(super) fn may_stop(known: &JobRecord, origin: &JobOrigin) -> bool {
+    known.origin == *origin || known.origin == JobOrigin::Run || known.stopped
+}
+
 /// A change on its way into the tables.
 struct Entering {
     now: Timestamp,
@@ -101,8 +106,7 @@ impl Entering {
                 Ok(Some(Arc::new(next)))
             }
             (JobAction::Stop { reason, purge, origin }, Some(known)) => {
-                // Nothing gives a job any more that is stopped.
-                if known.origin != origin && known.origin != JobOrigin::Run && !known.stopped {
+                if !may_stop(&known, &origin) {
                     let (job, actual) = (known.job.id.clone(), known.origin.clone());
                     return Err(SubmitError::Origin { job, actual });
                 }

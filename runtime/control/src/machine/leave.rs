@@ -9,6 +9,7 @@
 //! its place, with the old one's data where the group says so.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::alarms::Alarm;
@@ -17,7 +18,9 @@ use super::types::{Answer, ControlEffect, RequestId, Wait, World, Write};
 use super::{Machine, Then, answer};
 use crate::gc::choice::GcPolicy;
 use crate::proposal::stopped_copy;
+use crate::tables::Ownership;
 use crate::views::Stage;
+use ostler_model::alloc::DesiredStatus;
 use ostler_model::ids::AllocId;
 
 /// How long whatever ends with the agent may take to do so: it only writes down what it knows.
@@ -72,28 +75,34 @@ impl Machine {
     ) {
         self.close(out);
         let index = self.tables.next_index();
-        let live = self.tables.live();
         let reason = "alloc is stopped because the agent drains";
-        let copies: Vec<_> = live.iter().map(|alloc| stopped_copy(alloc, reason, index)).collect();
-        for copy in &copies {
-            self.tables.put_alloc(copy.clone(), true, world.now);
-            self.tell(copy, false, out);
+        let (mut left, mut newest, mut writes) = (BTreeSet::new(), Vec::new(), Vec::new());
+        for entry in self.tables.not_over() {
+            let alloc = &entry.allocation;
+            // Nobody can end what nobody owns.
+            if entry.owner != Ownership::Withheld {
+                left.insert(alloc.id);
+            }
+            // One that has failed or completed, and is not over yet, stays so.
+            let runs = alloc.desired == DesiredStatus::Run && !entry.client_status().terminal();
+            newest.push(if runs { stopped_copy(alloc, reason, index) } else { Arc::clone(alloc) });
         }
-        let writes = copies.iter().cloned().map(Write::Alloc).collect();
+        for copy in newest.into_iter().filter(|copy| copy.desired == DesiredStatus::Stop) {
+            if copy.modify_index == index {
+                self.tables.put_alloc(Arc::clone(&copy), true, world.now);
+                writes.push(Write::Alloc(Arc::clone(&copy)));
+            }
+            // What a change under way stops may not have been told yet.
+            self.tell(&copy, false, out);
+        }
         self.write(Then::Nothing, writes, Vec::new(), Wait::Commit { linger: LINGER }, out);
-        let left = copies.iter().map(|copy| copy.id).collect();
         self.leaving.drain = Some(Drain { request, left, killed: false });
         self.alarms.set(Alarm::Drained, world.uptime.saturating_add(deadline));
         self.drained(out);
     }
 
-    /// An allocation is over.
-    pub(super) fn drained_one(
-        &mut self,
-        _world: &World<'_>,
-        id: AllocId,
-        out: &mut Vec<ControlEffect>,
-    ) {
+    /// An allocation is over, or gone.
+    pub(super) fn drained_one(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
         if let Some(drain) = &mut self.leaving.drain {
             drain.left.remove(&id);
             self.drained(out);

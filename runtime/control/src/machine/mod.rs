@@ -9,8 +9,8 @@
 //!  Restore ─► Write, owners ─► Owned … ─► Fill ─► Answer                         (restore)
 //!  Drain, Leave ─► Answer                                                        (leave)
 //! ```
-//! Changes of one job take turns, from the decision to the answer. Everything else is decided when it
-//! happens. So whoever decides next finds an owner, made or about to be made, for each allocation it
+//! Changes of one job take turns, from the decision to the answer; what a stop ends is ended before its
+//! turn (overtake). Everything else is decided when it happens. So whoever decides next finds an owner, made or about to be made, for each allocation it
 //! sees, and nothing of another job waits for a disk or a removal.
 
 mod alarms;
@@ -19,6 +19,7 @@ mod change;
 mod collect;
 mod decide;
 mod leave;
+mod overtake;
 mod plan;
 mod removal;
 mod restore;
@@ -197,6 +198,7 @@ impl Machine {
             Alarm::Collect => self.collect_tick(world, out),
             Alarm::CollectNow(request) => self.begin_collect(request, out),
             Alarm::StopUnwritten(job) => self.stop_unwritten(world, &job, out),
+            Alarm::StopWaits(job) => self.stop_waits(world, &job, out),
             Alarm::Rewrite(job) => self.rewrite(world, &job, out),
             Alarm::Forget => self.forget_again(out),
             Alarm::Drained => self.drain_over(world, out),

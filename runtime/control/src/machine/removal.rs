@@ -151,16 +151,16 @@ impl Machine {
         result: Result<(), NotRemoved>,
         out: &mut Vec<ControlEffect>,
     ) {
-        if matches!(&result, Err(NotRemoved { left: RemovalLeft::Unknown, .. }))
-            && self.turns.unplacing(id).is_some()
-        {
-            // It may still run: the change is not taken back before it does not.
-            return out.push(ControlEffect::Remove(id));
-        }
         self.removals.ended(id);
+        if let Err(NotRemoved { left: RemovalLeft::Unknown, .. }) = &result {
+            if let Some(entry) = self.tables.alloc_mut(id) {
+                entry.removal = Removal::Slow;
+            }
+            self.collected(id, &result, out);
+            return self.next_removals(out);
+        }
         // The version of the job that was present then may have been taken back.
-        let stays =
-            |not: &NotRemoved| matches!(not.left, RemovalLeft::Everything | RemovalLeft::Unknown);
+        let stays = |not: &NotRemoved| not.left == RemovalLeft::Everything;
         if self.removals.unremembered.remove(&id)
             && !result.as_ref().is_err_and(stays)
             && let Some((block, places)) = self.tables.remember(id)
@@ -171,14 +171,14 @@ impl Machine {
         self.note_removed(id);
         match &result {
             Ok(()) | Err(NotRemoved { left: RemovalLeft::Directory, .. }) => {
-                drop(self.tables.remove_alloc(id));
+                self.forget_alloc(id, out);
             }
             Err(NotRemoved { left: RemovalLeft::Records, .. }) => {
-                drop(self.tables.remove_alloc(id));
+                self.forget_alloc(id, out);
                 self.removals.unforgotten.insert(id);
                 self.forget_later(world);
             }
-            Err(_) => {
+            Err(NotRemoved { left: RemovalLeft::Everything | RemovalLeft::Unknown, .. }) => {
                 if let Some(entry) = self.tables.alloc_mut(id) {
                     entry.removal = Removal::No;
                 }
@@ -187,6 +187,12 @@ impl Machine {
         self.collected(id, &result, out);
         self.unplaced(world, id, out);
         self.next_removals(out);
+    }
+
+    /// An allocation is not known any more.
+    pub(super) fn forget_alloc(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
+        self.tables.remove_alloc(id);
+        self.drained_one(id, out);
     }
 
     /// An allocation that ended is removed while its job is being changed.

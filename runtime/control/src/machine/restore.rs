@@ -12,7 +12,6 @@ use std::sync::Arc;
 use super::turn::Waiting;
 use super::types::{Answer, ControlEffect, RequestId, RestoredNode, Wait, World, Write};
 use super::{Machine, Then, answer};
-use crate::tables::Ownership;
 use crate::views::Stage;
 use ostler_device::ledger::{DeviceLedger, InstanceHolder};
 use ostler_model::alloc::{Allocation, DesiredStatus};
@@ -67,9 +66,8 @@ impl Machine {
             }
             self.tables.restore_alloc(&alloc, registered, saved.as_ref(), world.now);
             if let Some(entry) = self.tables.alloc_mut(alloc.id) {
-                entry.owner = Ownership::Making { told: alloc.modify_index };
+                owners.push(entry.make_owner());
             }
-            owners.push(alloc);
         }
         let total = owners.len();
         writes.extend(self.ledger_write());

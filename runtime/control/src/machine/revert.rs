@@ -18,7 +18,7 @@ use super::turn::{Doing, Waiting};
 use super::types::{ControlEffect, Wait, World, Write};
 use super::{Machine, Then};
 use crate::SubmitError;
-use crate::tables::{Ownership, Removal};
+use crate::tables::{AllocEntry, Ownership, Removal};
 use ostler_model::causes::chain;
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::limits::{STATE_LATER_RETRY_WALL_MAX, STATE_WRITE_WALL_MAX};
@@ -54,8 +54,11 @@ impl Machine {
         }
         let mut writes = Vec::new();
         for (new, old) in &change.copies {
-            let newest = self.tables.alloc(new.id).map(|entry| entry.allocation.modify_index);
-            if newest == Some(new.modify_index) {
+            // One that was stopped meanwhile, or was told to, is not to run again.
+            let untold = |entry: &AllocEntry| {
+                entry.allocation.modify_index == new.modify_index && entry.told < new.modify_index
+            };
+            if self.tables.alloc(new.id).is_some_and(untold) {
                 self.tables.put_alloc(Arc::clone(old), true, world.now);
                 writes.push(Write::Alloc(Arc::clone(old)));
             }
@@ -91,10 +94,14 @@ impl Machine {
         for id in placed {
             match self.tables.alloc_mut(id) {
                 Some(entry) if entry.owner == Ownership::Made => {
-                    // One that is being removed already is waited for.
+                    let over = entry.over;
+                    // One that is being removed already is not removed twice.
                     if entry.removal == Removal::No {
                         entry.removal = Removal::Begun;
                         out.push(ControlEffect::Remove(id));
+                    }
+                    if over {
+                        self.unplaced_but_dir(id, out);
                     }
                 }
                 _ => self.unplaced(world, id, out),
@@ -103,8 +110,7 @@ impl Machine {
         self.unplaced_all(job, out);
     }
 
-    /// Nothing runs of this allocation any more: if it was placed by a change that is taken back, that
-    /// goes on.
+    /// This allocation is gone: if it was placed by a change that is taken back, that goes on.
     pub(super) fn unplaced(
         &mut self,
         world: &World<'_>,
@@ -113,9 +119,20 @@ impl Machine {
     ) {
         let Some((job, left)) = self.turns.unplacing(id) else { return };
         left.remove(&id);
-        self.tables.remove_alloc(id);
+        self.forget_alloc(id, out);
         out.push(ControlEffect::ReleaseDevices(id));
         self.wake(world);
+        self.unplaced_all(&job, out);
+    }
+
+    /// Nothing of this allocation runs any more. If it was placed by a change that is taken back, that
+    /// goes on: what is left of it is its directory, whose removal may take any time.
+    pub(super) fn unplaced_but_dir(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
+        let Some((job, left)) = self.turns.unplacing(id) else { return };
+        left.remove(&id);
+        if let Some(entry) = self.tables.alloc_mut(id) {
+            entry.registered = false;
+        }
         self.unplaced_all(&job, out);
     }
 

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::alarms::Alarm;
+use super::overtake::Overtook;
 use super::types::{Answer, Change, ControlEffect, JobAction, RequestId, World};
 use super::{Machine, answer};
 use crate::SubmitError;
@@ -25,12 +26,14 @@ pub(super) struct Waiting {
     pub(super) skip_shutdown_delay: bool,
     /// Who asked; `None`: the machine itself.
     pub(super) request: Option<RequestId>,
+    /// Of one that ends tasks, and did so before its turn.
+    pub(super) overtook: Option<Overtook>,
 }
 
 impl Waiting {
     /// What is left to do is done, and nobody asked.
     pub(super) const fn fill() -> Self {
-        Self { asked: JobAction::Fill, skip_shutdown_delay: false, request: None }
+        Self { asked: JobAction::Fill, skip_shutdown_delay: false, request: None, overtook: None }
     }
 }
 
@@ -93,6 +96,12 @@ impl JobChanges {
         })
     }
 
+    /// Stops of a job that wait for their turn.
+    pub(super) fn stops_waiting(&mut self, job: &JobId) -> impl Iterator<Item = &mut Waiting> {
+        let waiting = self.by_job.get_mut(job).into_iter().flat_map(|turn| &mut turn.waiting);
+        waiting.filter(|waiting| waiting.overtook.is_some() && waiting.request.is_some())
+    }
+
     /// Requests that wait for their turn.
     fn take_waiting(&mut self) -> Vec<Waiting> {
         self.waiting = 0;
@@ -119,7 +128,10 @@ impl Machine {
         if let Some(error) = refused {
             return reply(request, Err(error), out);
         }
-        let waiting = Waiting { asked, skip_shutdown_delay, request };
+        let mut waiting = Waiting { asked, skip_shutdown_delay, request, overtook: None };
+        if !self.turns.is_free(&job) {
+            self.overtake(world, &job, &mut waiting, out);
+        }
         match self.turns.by_job.get_mut(&job) {
             Some(turn) => {
                 turn.waiting.push_back(waiting);

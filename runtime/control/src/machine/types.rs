@@ -207,7 +207,7 @@ pub enum RemovalLeft {
     Directory,
     /// Its records, which the disk does not let go: that is tried again.
     Records,
-    /// It is not known: the removal has not ended.
+    /// It is not known: the removal takes long, and tells its end when it has one.
     Unknown,
 }
 

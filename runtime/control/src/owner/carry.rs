@@ -103,7 +103,7 @@ impl Owner {
         let root = self.shared.options.data_dir.join("allocs");
         let state = self.shared.options.state.clone();
         self.running.push(Box::pin(async move {
-            let removed = async {
+            let mut removed = Box::pin(async move {
                 let stays = |why: &str, left| NotRemoved { why: why.to_owned(), left };
                 let Some(owner) = owner else {
                     return Err(stays("it has no owner yet", RemovalLeft::Everything));
@@ -128,15 +128,17 @@ impl Owner {
                     }
                     Err(error) => Err(stays(&error.to_string(), RemovalLeft::Records)),
                 }
-            };
-            let result = match clock::timeout(GC_DESTROY_WALL_MAX, removed).await {
-                Some(result) => result,
+            });
+            let ended = move |result| ControlEvent::Removed { alloc, result };
+            match clock::timeout(GC_DESTROY_WALL_MAX, &mut removed).await {
+                Some(result) => Done::ControlEvent(ended(result)),
                 None => {
                     let why = format!("not done within {} s", GC_DESTROY_WALL_MAX.as_secs());
-                    Err(NotRemoved { why, left: RemovalLeft::Unknown })
+                    let slow = Err(NotRemoved { why, left: RemovalLeft::Unknown });
+                    let rest = async move { Done::ControlEvent(ended(removed.await)) };
+                    Done::Slow(ended(slow), Box::pin(rest))
                 }
-            };
-            Done::ControlEvent(ControlEvent::Removed { alloc, result })
+            }
         }));
     }
 

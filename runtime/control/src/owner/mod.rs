@@ -151,6 +151,8 @@ pub fn spawn(options: ControlOptions) -> (ControlHandle, JoinHandle<()>) {
 enum Done {
     Nothing,
     ControlEvent(ControlEvent),
+    /// Something takes long: this is told now, and its end when it has one.
+    Slow(ControlEvent, BoxFuture<'static, Done>),
     Queued(lane::Queued),
     Changed(Follow, bool),
     Node(NodeChanges, bool),
@@ -234,6 +236,10 @@ impl Owner {
         match done {
             Done::Nothing => {}
             Done::ControlEvent(event) => self.feed(event),
+            Done::Slow(event, rest) => {
+                self.running.push(rest);
+                self.feed(event);
+            }
             Done::Queued(queued) => self.queued(queued),
             Done::Changed(follow, gone) => self.followed(follow, gone),
             Done::Node(changes, gone) => {

@@ -120,13 +120,16 @@ impl PortLedger {
         ports: &[PortSpec],
         rules: &PortRules<'_>,
     ) -> Result<Vec<AllocatedPort>, Vec<PortError>> {
-        let mut next = self.clone();
         let mut errors = Vec::new();
+        // Not in a copy: a job of a thousand allocations would copy all ports of the node each time.
+        let mut entered = Vec::with_capacity(ports.len());
         // Fixed ports first, so that no dynamic one of the same request takes their place.
         for (label, port) in ports.iter().filter_map(|p| p.fixed.map(|port| (&p.label, port))) {
-            let result = next.fixed_is_free(label, port, rules);
-            match result {
-                Ok(()) => next.enter(alloc, label, port),
+            match self.fixed_is_free(label, port, rules) {
+                Ok(()) => {
+                    self.enter(alloc, label, port);
+                    entered.push(port);
+                }
                 Err(error) => errors.push(error),
             }
         }
@@ -134,9 +137,10 @@ impl PortLedger {
         for spec in ports {
             let port = match spec.fixed {
                 Some(port) => port,
-                None => match next.free_dynamic(&spec.label, rules) {
+                None => match self.free_dynamic(&spec.label, rules) {
                     Ok(port) => {
-                        next.enter(alloc, &spec.label, port);
+                        self.enter(alloc, &spec.label, port);
+                        entered.push(port);
                         port
                     }
                     Err(error) => {
@@ -154,9 +158,9 @@ impl PortLedger {
             });
         }
         if !errors.is_empty() {
+            self.assigned.retain(|port, _| !entered.contains(port));
             return Err(errors);
         }
-        *self = next;
         Ok(given)
     }
 

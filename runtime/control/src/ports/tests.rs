@@ -145,3 +145,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_assignment_costs_no_more_where_many_ports_are_held() {
+    let held = |count: u16| {
+        let port = |value| AllocatedPort {
+            label: format!("p{value}"),
+            value,
+            to: value,
+            host_ip: "127.0.0.1".into(),
+        };
+        let mut ledger = PortLedger::default();
+        ledger.adopt(alloc(1), &(1..=count).map(port).collect::<Vec<_>>()).unwrap();
+        ledger
+    };
+    let time = |mut ledger: PortLedger| {
+        let began = ostler_model::clock::Stopwatch::start();
+        for port in 60_000..60_100_u16 {
+            assign(&mut ledger, alloc(port.into()), &[fixed("http", port)], NOBODY).unwrap();
+        }
+        began.elapsed()
+    };
+    // The least of a few: somebody else may have had the processor.
+    let least = |count| (0..3).map(|_| time(held(count))).min().unwrap();
+    let (many, few) = (least(20_000), least(10));
+    assert!(many < few * 20, "{many:?} beside {few:?}");
+}

@@ -44,8 +44,8 @@ impl AllocReport {
 pub(crate) enum Ownership {
     /// Nobody: a run of it, or in its place, lives and is not owned.
     Withheld,
-    /// Its owner is about to be made, and knows the copy with this index then.
-    Making { told: u64 },
+    /// Its owner is about to be made.
+    Making,
     /// It has one.
     Made,
 }
@@ -57,6 +57,8 @@ pub(crate) enum Removal {
     No,
     /// It waits for its turn or is under way.
     Begun,
+    /// It is under way and takes long: nobody waits for it.
+    Slow,
 }
 
 /// An allocation.
@@ -69,6 +71,8 @@ pub struct AllocEntry {
     /// Tasks dead, post-run hooks done.
     pub over: bool,
     pub(crate) owner: Ownership,
+    /// Index of the newest copy that its owner knows, or will know when it is made.
+    pub(crate) told: u64,
     pub(crate) removal: Removal,
     /// Its owner is to leave delays out when it hears of the stop.
     pub(crate) skip_shutdown_delay: bool,
@@ -87,6 +91,7 @@ impl AllocEntry {
             registered,
             over: false,
             owner: Ownership::Withheld,
+            told: 0,
             removal: Removal::No,
             skip_shutdown_delay: false,
             report: AllocReport::default(),
@@ -107,6 +112,13 @@ impl AllocEntry {
     #[must_use]
     pub const fn ended_before(&self) -> Option<ClientStatus> {
         self.ended
+    }
+
+    /// Its owner is about to be made, with the newest copy.
+    pub(crate) fn make_owner(&mut self) -> Arc<Allocation> {
+        self.owner = Ownership::Making;
+        self.told = self.allocation.modify_index;
+        Arc::clone(&self.allocation)
     }
 
     /// Some task of it was started.

@@ -4,6 +4,7 @@
 use super::*;
 use crate::admission::Refusal;
 use crate::held::Holds;
+use ostler_model::alloc::DesiredStatus;
 use ostler_model::job::JobKind;
 use ostler_model::rng::Rng;
 use ostler_testing::fixtures;

@@ -144,11 +144,20 @@ fn root(
     if !isolation.has(Part::Mounts) {
         return Ok(Root::default());
     }
-    for mount in &isolation.mounts {
-        if let Some(reason) = view::refused(mount, &isolation.mounts) {
-            let (host, task) = (mount.host_path.clone(), mount.task_path.clone());
-            return Err(ProcessError::Mount { host, task, reason });
-        }
+    let mounts = &isolation.mounts;
+    let paths = |host: &str, task: &str| (host.to_owned(), task.to_owned());
+    let refused = mounts.iter().find_map(|mount| {
+        let reason = view::refused(mount, mounts)?;
+        Some((paths(&mount.host_path, &mount.task_path), reason))
+    });
+    let refused = refused.or_else(|| {
+        isolation.device_nodes.iter().find_map(|node| {
+            let reason = view::refused_device(&node.task_path, mounts)?;
+            Some((paths(&node.host_path, &node.task_path), reason))
+        })
+    });
+    if let Some(((host, task), reason)) = refused {
+        return Err(ProcessError::Mount { host, task, reason });
     }
     let place = |from: PathBuf, to: PathBuf, read_only| Place {
         from,

@@ -22,10 +22,8 @@ const KERNEL: [&str; 6] =
 /// Why a mount cannot be shown where it should.
 pub(super) fn refused(mount: &Mount, others: &[Mount]) -> Option<String> {
     let path = Path::new(&mount.task_path);
-    let plain = path.is_absolute()
-        && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-    if !plain || path == Path::new("/") {
-        return Some("it is no absolute path without . and ..".to_owned());
+    if let Some(reason) = not_plain(path) {
+        return Some(reason);
     }
     if let Some(covered) = RESERVED.iter().find(|own| Path::new(own).starts_with(path)) {
         return Some(format!("it covers {covered}"));
@@ -39,6 +37,25 @@ pub(super) fn refused(mount: &Mount, others: &[Mount]) -> Option<String> {
     }
     let same = others.iter().filter(|other| Path::new(&other.task_path).starts_with(path)).count();
     (same > 1).then(|| "another mount is there or below".to_owned())
+}
+
+/// Why a device node cannot be made where it should: in a directory of the node it would stay there, for
+/// whoever gets at it, when the task has ended.
+pub(super) fn refused_device(path: &str, mounts: &[Mount]) -> Option<String> {
+    let path = Path::new(path);
+    let own = OWN.iter().map(|(shown, _)| *shown).chain([SHARED]);
+    let mut shown = own.chain(mounts.iter().map(|mount| mount.task_path.as_str()));
+    not_plain(path).or_else(|| {
+        let place = shown.find(|place| path.starts_with(place))?;
+        Some(format!("what is made in {place} stays on the node when the task has ended"))
+    })
+}
+
+fn not_plain(path: &Path) -> Option<String> {
+    let plain = path.is_absolute()
+        && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    let refused = !plain || path == Path::new("/");
+    refused.then(|| "it is no absolute path without . and ..".to_owned())
 }
 
 /// What of the node an isolated process sees.

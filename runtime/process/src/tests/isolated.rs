@@ -1,7 +1,7 @@
 //! Isolated programs, and what they try.
 
 use super::*;
-use ostler_model::device::Mount;
+use ostler_model::device::{DeviceNode, Mount};
 use ostler_model::isolation::{BASE_DEFAULT, HIDDEN_DEFAULT, Part};
 
 /// A task's directories, and the host that starts it.
@@ -226,6 +226,18 @@ async fn a_link_in_the_place_of_a_tasks_directory_leads_nowhere() {
 }
 
 #[tokio::test]
+async fn one_that_cannot_be_isolated_says_why_however_soon_it_has_ended() {
+    let Some(mut scene) = scene().await else { return };
+    let host_path = scene.dir.path().join("not-there").display().to_string();
+    scene.isolation.mounts =
+        vec![Mount { host_path, task_path: "/srv".to_owned(), read_only: false }];
+    for _ in 0..100 {
+        let told = scene.refused("true").await;
+        assert!(told.contains("could not be isolated"), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_mounted_is_there_with_its_rights() {
     let Some(mut scene) = scene().await else { return };
     let shown = scene.dir.path().join("shown");
@@ -243,6 +255,33 @@ async fn what_is_mounted_is_there_with_its_rights() {
     scene.isolation.mounts = vec![mount("/local", false)];
     let refused = scene.refused("true").await;
     assert!(refused.contains("it covers /local"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_device_node_is_made_in_the_root_alone_and_nothing_of_it_is_left_on_the_node() {
+    let Some(mut scene) = scene().await else { return };
+    let shown = scene.dir.path().join("shown");
+    std::fs::create_dir(&shown).unwrap();
+    let host_path = shown.display().to_string();
+    scene.isolation.mounts =
+        vec![Mount { host_path, task_path: "/srv".to_owned(), read_only: false }];
+    let device = |task_path: &str| DeviceNode {
+        host_path: "/dev/zero".to_owned(),
+        task_path: task_path.to_owned(),
+        permissions: "r".to_owned(),
+    };
+    scene.isolation.device_nodes = vec![device("/dev/own/zero"), device("/opt/zero")];
+    let script = "head -c 4 /dev/own/zero /opt/zero | tr -d '\\0' | grep -c '==>'";
+    assert_eq!(scene.lines(script).await, ["2"]);
+    let left = ["t/local/zero", "t/tmp/zero", "alloc/data/zero", "shown/zero"];
+    let asked = ["/local/zero", "/tmp/zero", "/alloc/data/zero", "/srv/zero"];
+    for (task_path, left) in asked.into_iter().zip(left) {
+        scene.isolation.device_nodes = vec![device(task_path)];
+        let outcome = start(&scene.host, &scene.case("true").spec).await;
+        let left = scene.dir.path().join(left).symlink_metadata();
+        assert!(left.is_err(), "{task_path}: a device node is on the node's disk");
+        assert!(chain(&outcome.unwrap_err()).contains("stays on the node"), "{task_path}");
+    }
 }
 
 #[tokio::test]

@@ -306,3 +306,20 @@ fn what_is_said_to_be_as_before_is_written_again_where_a_change_was_taken_back()
     let again = play.register(&web);
     assert!(play.changed(again).is_ok(), "at once");
 }
+
+#[test]
+fn a_removal_that_hangs_does_not_keep_the_turn_of_a_change_that_is_taken_back() {
+    let mut play = Play::new();
+    play.slow_removals = true;
+    play.disk = Disk::Fails;
+    let failed = play.register(&job("web", 1));
+    let id = *play.removing.first().unwrap();
+    play.disk = Disk::Works;
+    // Its tasks have ended; its directory cannot be removed.
+    play.end(id);
+    assert!(play.changed(failed).is_err());
+    let again = play.register(&job("web", 1));
+    assert_eq!(play.changed(again).unwrap().placed.len(), 1);
+    play.removal(id, Ok(()));
+    assert_eq!(play.machine.tables().count(), 1);
+}

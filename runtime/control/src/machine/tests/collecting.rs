@@ -94,9 +94,13 @@ fn a_removal_that_hangs_is_given_up_and_nothing_goes_in_its_place_at_once() {
     play.fs = Some(FULL);
     play.pass(60 * SECOND);
     play.removal(ids[0], failed("not done within 300 s", RemovalLeft::Unknown));
-    assert_eq!(play.removing.len(), 0, "it may free its room yet");
+    assert_eq!(play.removing, BTreeSet::from([ids[0]]), "it may free its room yet");
     play.pass(60 * SECOND);
-    assert_eq!(play.removing.len(), 1);
+    assert_eq!(play.removing, BTreeSet::from([ids[0], ids[1]]));
+    let again = play.ask(Ask::Collect(Some(ids[0])));
+    assert!(matches!(collected(&mut play, again), Err(AllocError::Stays { .. })), "at once");
+    play.removal(ids[0], Ok(()));
+    assert!(play.machine.tables().alloc(ids[0]).is_none(), "its end is seen when it comes");
 }
 
 #[test]
@@ -224,4 +228,20 @@ fn records_that_stay_while_those_of_others_are_removed_again_are_removed_too() {
     play.disk = Disk::Works;
     play.pass(25 * SECOND);
     assert!(ids.iter().all(|id| !play.records.contains_key(&record(*id))));
+}
+
+#[test]
+fn a_purged_one_whose_removal_took_long_is_gone_in_the_end() {
+    let mut play = Play::new();
+    play.slow_removals = true;
+    play.register(&job("web", 1));
+    play.stop("web", true);
+    play.end_stopped();
+    let id = *play.removing.first().unwrap();
+    play.removal(id, Err(NotRemoved { why: "slow".into(), left: RemovalLeft::Unknown }));
+    play.pass(600 * SECOND);
+    for id in play.removing.clone() {
+        play.removal(id, Ok(()));
+    }
+    assert_eq!(play.machine.tables().count(), 0);
 }

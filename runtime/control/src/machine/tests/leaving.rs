@@ -159,3 +159,105 @@ fn places_that_wait_are_not_looked_at_without_end_while_a_restore_is_being_writt
     assert!(looks < 10, "{looks}");
     assert_eq!(play.blocked("web"), 2);
 }
+
+#[test]
+fn a_drain_waits_for_what_is_stopping_already() {
+    let mut play = Play::new();
+    play.register(&job("web", 1));
+    play.stop("web", false);
+    let drain = play.ask(Ask::Drain(5 * SECOND));
+    assert!(!play.is_answered(drain), "its tasks still run");
+    play.pass(6 * SECOND);
+    assert!(play.killed > 0);
+    play.end_stopped();
+    assert!(play.is_answered(drain));
+}
+
+#[test]
+fn a_drain_waits_for_what_has_failed_and_is_not_over() {
+    let mut play = Play::new();
+    play.register(&job("web", 1));
+    let id = play.live()[0];
+    play.report(id, ClientStatus::Failed, false);
+    let drain = play.ask(Ask::Drain(5 * SECOND));
+    assert!(!play.is_answered(drain), "its tasks still run");
+}
+
+#[test]
+fn a_drain_stops_what_an_update_under_way_replaces() {
+    let mut play = Play::new();
+    let web = job("web", 1);
+    play.register(&web);
+    let old = play.live()[0];
+    play.disk = Disk::Hangs;
+    play.register(&changed(&web, "b"));
+    let drain = play.ask(Ask::Drain(60 * SECOND));
+    assert_eq!(play.owners[&old].newest.desired, DesiredStatus::Stop, "told");
+    let new: Vec<_> = play.owners.keys().copied().filter(|id| *id != old).collect();
+    play.end(new[0]);
+    assert!(!play.is_answered(drain));
+    play.end(old);
+    assert!(play.is_answered(drain));
+}
+
+#[test]
+fn what_a_drain_stopped_is_not_said_to_run_when_an_update_is_taken_back() {
+    let mut play = Play::new();
+    let web = job("web", 1);
+    play.register(&web);
+    let old = play.live()[0];
+    play.disk = Disk::Hangs;
+    play.register(&changed(&web, "b"));
+    play.ask(Ask::Drain(60 * SECOND));
+    play.disk = Disk::Fails;
+    play.disk_answers();
+    let entry = play.machine.tables().alloc(old).unwrap();
+    assert_eq!(entry.allocation.desired, DesiredStatus::Stop);
+}
+
+#[test]
+fn a_drain_is_newer_than_an_update_under_way() {
+    let mut play = Play::new();
+    let web = job("web", 1);
+    play.register(&web);
+    play.disk = Disk::Hangs;
+    let mut other = web;
+    other.groups[0].count = 2;
+    play.register(&other);
+    play.ask(Ask::Drain(60 * SECOND));
+    play.disk_answers();
+    assert!(play.owners.values().all(|o| o.newest.desired == DesiredStatus::Stop));
+}
+
+#[test]
+fn a_drain_does_not_wait_for_what_a_change_that_failed_has_placed() {
+    let mut play = Play::new();
+    play.disk = Disk::Hangs;
+    play.register(&job("web", 1));
+    let drain = play.ask(Ask::Drain(60 * SECOND));
+    assert!(!play.is_answered(drain));
+    play.disk = Disk::Fails;
+    play.disk_answers();
+    assert!(play.owners.is_empty() && play.is_answered(drain));
+}
+
+#[test]
+fn a_drain_does_not_wait_for_a_run_that_nobody_owns() {
+    let mut before = Play::new();
+    before.register(&job("web", 1));
+    let found = left(&before);
+    let alloc = found.allocs[0].0.clone();
+    let problem = crate::admission::Problem::HeldBack {
+        run: String::new(),
+        reason: String::new(),
+        end_with: String::new(),
+    };
+    let (job_id, group, index) = (alloc.job.id.clone(), alloc.group.clone(), alloc.index);
+    let place = Some(HeldPlace { alloc: alloc.id, job: job_id, group, index });
+    let holds = Holds::new(vec![Held { supervisor: 9, place, problem }], BTreeSet::new());
+    let mut play = Play::new();
+    play.machine = Machine::new(Tables::new(0, Timestamp::default(), holds));
+    play.ask(Ask::Restore(Box::new(found)));
+    let drain = play.ask(Ask::Drain(60 * SECOND));
+    assert!(play.is_answered(drain));
+}

@@ -10,6 +10,7 @@
 mod changes;
 mod collecting;
 mod leaving;
+mod overtaking;
 mod random;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -243,7 +244,10 @@ impl Play {
         if result.is_ok() {
             self.take_removal(alloc);
         }
-        self.removing.remove(&alloc);
+        // One that takes long goes on.
+        if !matches!(&result, Err(NotRemoved { left: RemovalLeft::Unknown, .. })) {
+            self.removing.remove(&alloc);
+        }
         // Its directory stays then, or its owner has left: nothing of it runs.
         let ended = result.as_ref().is_err_and(|not| not.left != RemovalLeft::Unknown);
         if let Some(owner) = self.owners.get_mut(&alloc).filter(|_| ended) {
@@ -335,7 +339,10 @@ impl Play {
 
     /// Allocations that are to run and are not over.
     pub(super) fn live(&self) -> Vec<AllocId> {
-        self.machine.tables().live().iter().map(|alloc| alloc.id).collect()
+        let live = self.machine.tables().not_over().filter(|entry| {
+            entry.allocation.desired == DesiredStatus::Run && !entry.client_status().terminal()
+        });
+        live.map(|entry| entry.allocation.id).collect()
     }
 
     pub(super) fn status(&self, job: &str) -> Option<JobStatus> {

@@ -88,11 +88,12 @@ impl History {
     /// At every moment: each place of a job has one allocation that is to run.
     fn check(&self) {
         let mut places = BTreeMap::new();
-        for alloc in self.play.machine.tables().live() {
+        for id in self.play.live() {
             // What was placed by a change that is taken back waits for what it would have replaced.
-            if self.play.removing.contains(&alloc.id) {
+            if self.play.removing.contains(&id) {
                 continue;
             }
+            let alloc = &self.play.machine.tables().alloc(id).unwrap().allocation;
             let place = (alloc.job.id.clone(), alloc.group.clone(), alloc.index);
             let seed = self.seed;
             assert!(places.insert(place, alloc.id).is_none(), "seed {seed}: a place twice");

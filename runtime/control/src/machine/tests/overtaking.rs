@@ -1,0 +1,84 @@
+//! Stops that come while their job is being changed.
+
+use super::*;
+
+#[test]
+fn a_stop_that_is_being_written_again_holds_up_no_other_stop() {
+    let mut play = Play::new();
+    play.register(&job("web", 2));
+    let ids = play.live();
+    play.disk = Disk::Hangs;
+    let asked = JobAction::StopAlloc { alloc: ids[0], reason: "one".into() };
+    let first = play.change("web", asked);
+    play.pass(31 * SECOND);
+    assert!(play.is_answered(first));
+    play.pass(11 * SECOND);
+    let second = play.stop("web", false);
+    play.pass(31 * SECOND);
+    assert!(play.is_answered(second));
+    assert!(play.owners.values().all(|o| o.newest.desired == DesiredStatus::Stop));
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_registration_on_a_disk_that_hangs() {
+    let mut play = Play::new();
+    play.register(&job("web", 1));
+    play.disk = Disk::Hangs;
+    let update = play.register(&job("web", 2));
+    let stop = play.stop("web", false);
+    assert!(play.owners.values().all(|o| o.newest.desired == DesiredStatus::Stop));
+    play.pass(31 * SECOND);
+    assert!(!play.is_answered(update));
+    assert!(play.changed(stop).unwrap().unwritten.is_some());
+    play.end_stopped();
+    play.disk = Disk::Works;
+    play.disk_answers();
+    play.changed(update).unwrap();
+    assert_eq!(play.status("web"), Some(JobStatus::Dead));
+    play.pass(60 * SECOND);
+    assert_eq!(play.status("web"), Some(JobStatus::Dead));
+}
+
+#[test]
+fn a_stop_that_overtook_is_acknowledged_when_it_is_durable_and_told_once() {
+    let mut play = Play::new();
+    let web = job("web", 2);
+    play.register(&web);
+    let ids = play.live();
+    play.disk = Disk::Hangs;
+    let update = play.register(&changed(&web, "b"));
+    let asked = JobAction::StopAlloc { alloc: ids[0], reason: "one".into() };
+    let stop = play.change("web", asked);
+    assert_eq!(play.owners[&ids[0]].newest.desired, DesiredStatus::Stop);
+    assert!(!play.is_answered(stop));
+    play.disk_answers();
+    play.changed(update).unwrap();
+    assert!(!play.is_answered(stop), "its own record is on its way");
+    play.disk_answers();
+    assert_eq!(play.changed(stop).unwrap().unwritten, None);
+    assert_eq!(play.owners[&ids[0]].told, 1, "a second stop would end its delays");
+    play.disk = Disk::Works;
+    play.end_stopped();
+    play.pass(SECOND);
+    assert_eq!(play.live().len(), 2);
+    assert!(play.machine.is_quiet());
+}
+
+#[test]
+fn a_stop_ends_what_a_change_that_fails_leaves_running() {
+    let mut play = Play::new();
+    let web = job("web", 2);
+    play.register(&web);
+    play.disk = Disk::Hangs;
+    let update = play.register(&changed(&web, "b"));
+    let stop = play.stop("web", false);
+    assert!(play.owners.values().all(|o| o.newest.desired == DesiredStatus::Stop));
+    play.disk = Disk::Fails;
+    play.disk_answers();
+    assert!(play.changed(update).is_err());
+    assert!(play.changed(stop).unwrap().unwritten.is_some());
+    play.disk = Disk::Works;
+    play.end_stopped();
+    play.pass(60 * SECOND);
+    assert_eq!((play.status("web"), play.live().len()), (Some(JobStatus::Dead), 0));
+}
