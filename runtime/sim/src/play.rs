@@ -38,7 +38,7 @@ pub struct Failure {
 }
 
 /// How a history went that did not fail.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Played {
     /// Agents that lived.
     pub lives: u32,
@@ -46,6 +46,8 @@ pub struct Played {
     pub doors: u64,
     /// Virtual time.
     pub time: Duration,
+    /// Everything that happened.
+    pub journal: Vec<String>,
 }
 
 /// What outlives an agent.
@@ -101,7 +103,8 @@ pub fn play(plan: &Plan, dir: &Path) -> Result<Played, Box<Failure>> {
         (_, Some(broken)) | (Err(broken), None) => broken,
         (Ok(()), None) => {
             let doors = world.lock().doors;
-            return Ok(Played { lives, doors, time: world.time() });
+            let (time, journal) = (world.time(), world.journal());
+            return Ok(Played { lives, doors, time, journal });
         }
     };
     Err(Box::new(Failure { what, journal: world.journal() }))
