@@ -19,7 +19,6 @@ use ostler_lifecycle::alloc::RestartScope;
 use ostler_model::clock;
 use ostler_model::ids::JobId;
 use ostler_model::saved::JobOrigin;
-use ostler_model::task::RawExit;
 
 use crate::checks::{Asked, JobState, Known};
 use crate::plan::{Act, Disk, JOBS, Mode, Plan};
@@ -202,7 +201,7 @@ async fn happen(scene: &Scene, control: &ControlHandle, act: &Act) {
             let mut inner = world.lock();
             let live = inner.runs.iter().filter(|(_, run)| run.lives() && !run.held);
             if let Some(id) = nth(live.map(|(id, _)| id.clone()).collect(), *pick) {
-                inner.end(&id, RawExit { exit_code: Some(*code), ..RawExit::default() });
+                inner.end_itself(&id, *code);
             }
         }
         Act::Driver(mode) => world.lock().driver = *mode,

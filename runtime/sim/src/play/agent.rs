@@ -12,6 +12,7 @@ use super::disk::Attached;
 use super::{Scene, SimDisk};
 use crate::devices::SimDevices;
 use crate::drivers::DRIVER;
+use crate::plan::ATTEMPTS;
 use crate::world::World;
 use ostler_control::gc::choice::{FsUse, GcPolicy};
 use ostler_control::gc::gauge::Gauge;
@@ -172,8 +173,8 @@ pub(super) fn job(name: &str, count: u32, version: u32, device: bool) -> Option<
             ..Resources::default()
         },
         restart: RestartPolicy {
-            attempts: 2,
-            interval: Duration::from_secs(1_800),
+            attempts: u32::try_from(ATTEMPTS.0).ok()?,
+            interval: ATTEMPTS.1,
             delay: Duration::from_secs(5),
             mode: RestartMode::Fail,
         },
