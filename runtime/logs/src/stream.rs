@@ -170,10 +170,9 @@ impl Drop for LogStream {
     /// Followers end at what is there now: they have something left as long as it is looked for.
     fn drop(&mut self) {
         let shared = Arc::clone(&self.shared);
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(move || shared.look())),
-            Err(_) => drop(shared.look()),
-        }
+        ostler_model::clock::blocking_beside(move || {
+            shared.look();
+        });
     }
 }
 

@@ -132,6 +132,15 @@ pub fn simulate() {
     SIMULATED.set(true);
 }
 
+/// Run `work` that blocks beside the caller, who does not wait for it: at once in a simulation, and where
+/// there is no runtime.
+pub fn blocking_beside(work: impl FnOnce() + Send + 'static) {
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) if !SIMULATED.get() => drop(runtime.spawn_blocking(work)),
+        _ => work(),
+    }
+}
+
 /// Run `work` that blocks on a thread for it; at once in a simulation.
 ///
 /// # Errors

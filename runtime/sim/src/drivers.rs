@@ -106,6 +106,10 @@ impl Inner {
         if self.runs.contains_key(id) {
             self.break_with(format!("run {id} is started twice"));
         }
+        if self.over_budget(context.alloc_id, &context.task, crate::plan::ATTEMPTS) {
+            let text = format!("run {id} of {place} is started, and its attempts are used up");
+            self.break_with(text);
+        }
         let given = config.env.iter().filter(|(name, _)| name.starts_with("SIM_"));
         let devices: Vec<String> = given.map(|(_, id)| id.clone()).collect();
         let shared = self.runs.iter().find(|(_, run)| {
@@ -128,6 +132,7 @@ impl Inner {
             ran: !held,
             script,
             ends_at,
+            asked: false,
             exit: None,
             changed: watch::Sender::new(0),
         };
@@ -210,6 +215,7 @@ impl Driver for World {
     ) -> BoxFuture<'_, Result<(), PluginCallError>> {
         Box::pin(async move {
             self.pass(&format!("stop {}", context.run_id)).await;
+            self.wanted(&context.run_id);
             self.fault(|inner| inner.driver).await?;
             self.finish(&context.run_id, |run| run.script.on_stop)
         })
@@ -265,6 +271,15 @@ impl Driver for World {
 }
 
 impl World {
+    /// The run is to end, whether its driver does it or not.
+    fn wanted(&self, id: &RunId) {
+        let mut inner = self.lock();
+        inner.end_due();
+        if let Some(run) = inner.runs.get_mut(id) {
+            run.asked = true;
+        }
+    }
+
     fn finish(&self, id: &RunId, how: impl Fn(&Run) -> Ending) -> Result<(), PluginCallError> {
         let mut inner = self.lock();
         let run = inner.runs.get(id).ok_or_else(|| PluginCallError::NotFound(id.to_string()))?;

@@ -107,10 +107,21 @@ fn run(
     let (next, failed) = (AtomicU64::new(from.max(seeds.start)), AtomicU64::new(0));
     let (doors, lives) = (AtomicU64::new(0), AtomicU64::new(0));
     let output = Mutex::new(std::io::stdout());
-    let player = || {
+    let threads = threads.max(1);
+    // What each thread plays: everything below all of them was played.
+    let at: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(from.max(seeds.start))).collect();
+    let save = || {
+        let safe = at.iter().map(|at| at.load(Ordering::SeqCst)).min();
+        if let (Some(path), Some(safe)) = (resume, safe) {
+            drop(std::fs::write(path, safe.to_string()));
+        }
+    };
+    let player = |mine: &AtomicU64| {
         loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds.end || failed.load(Ordering::Relaxed) >= most {
+            let seed = next.fetch_add(1, Ordering::SeqCst);
+            let enough = failed.load(Ordering::Relaxed) >= most;
+            mine.store(seed.min(seeds.end), Ordering::SeqCst);
+            if seed >= seeds.end || enough {
                 return;
             }
             let plan = Plan::from_seed(seed);
@@ -131,28 +142,25 @@ fn run(
                     }
                 }
             }
-            if let Some(path) = resume.filter(|_| seed % 1_000 == 0) {
-                // Those of other threads behind it are played once more.
-                let safe = seed.saturating_sub(u64::try_from(threads).unwrap_or(u64::MAX));
-                drop(std::fs::write(path, safe.to_string()));
+            if seed % 1_000 == 0 {
+                save();
             }
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
-            scope.spawn(player);
+        for mine in &at {
+            scope.spawn(|| player(mine));
         }
     });
     let failed = failed.load(Ordering::Relaxed);
-    let played = seeds.end.saturating_sub(from.max(seeds.start));
+    let to = at.iter().map(|at| at.load(Ordering::SeqCst)).min().unwrap_or(from);
+    let played = to.saturating_sub(from.max(seeds.start));
     println!(
         "{played} seeds, {failed} failed; {} agents passed {} doors",
         lives.load(Ordering::Relaxed),
         doors.load(Ordering::Relaxed)
     );
-    if let Some(path) = resume {
-        std::fs::write(path, seeds.end.to_string())?;
-    }
+    save();
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -170,7 +178,11 @@ fn replay(seed: u64, whole: bool, log: bool) -> Result<ExitCode> {
     }
     match guarded(&plan) {
         Ok(played) => {
-            println!("{played:?}");
+            for line in &played.journal {
+                println!("{line}");
+            }
+            let Played { lives, doors, time, .. } = played;
+            println!("{lives} agents passed {doors} doors in {time:?}");
             Ok(ExitCode::SUCCESS)
         }
         Err(failure) => {

@@ -6,6 +6,9 @@ use ostler_model::rng::Rng;
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// How often a task is started again, and within which time.
+pub(crate) const ATTEMPTS: (usize, Duration) = (2, Duration::from_secs(1_800));
+
 /// How something of the world does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {

@@ -19,7 +19,6 @@ use ostler_lifecycle::alloc::RestartScope;
 use ostler_model::clock;
 use ostler_model::ids::JobId;
 use ostler_model::saved::JobOrigin;
-use ostler_model::task::RawExit;
 
 use crate::checks::{Asked, JobState, Known};
 use crate::plan::{Act, Disk, JOBS, Mode, Plan};
@@ -38,7 +37,7 @@ pub struct Failure {
 }
 
 /// How a history went that did not fail.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Played {
     /// Agents that lived.
     pub lives: u32,
@@ -46,6 +45,8 @@ pub struct Played {
     pub doors: u64,
     /// Virtual time.
     pub time: Duration,
+    /// Everything that happened.
+    pub journal: Vec<String>,
 }
 
 /// What outlives an agent.
@@ -101,7 +102,8 @@ pub fn play(plan: &Plan, dir: &Path) -> Result<Played, Box<Failure>> {
         (_, Some(broken)) | (Err(broken), None) => broken,
         (Ok(()), None) => {
             let doors = world.lock().doors;
-            return Ok(Played { lives, doors, time: world.time() });
+            let (time, journal) = (world.time(), world.journal());
+            return Ok(Played { lives, doors, time, journal });
         }
     };
     Err(Box::new(Failure { what, journal: world.journal() }))
@@ -199,7 +201,7 @@ async fn happen(scene: &Scene, control: &ControlHandle, act: &Act) {
             let mut inner = world.lock();
             let live = inner.runs.iter().filter(|(_, run)| run.lives() && !run.held);
             if let Some(id) = nth(live.map(|(id, _)| id.clone()).collect(), *pick) {
-                inner.end(&id, RawExit { exit_code: Some(*code), ..RawExit::default() });
+                inner.end_itself(&id, *code);
             }
         }
         Act::Driver(mode) => world.lock().driver = *mode,

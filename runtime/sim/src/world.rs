@@ -40,6 +40,8 @@ pub(crate) struct Run {
     /// Its program was let go, and may have had effects.
     pub(crate) ran: bool,
     pub(crate) ends_at: Option<Duration>,
+    /// Somebody wants it to end.
+    pub(crate) asked: bool,
     pub(crate) exit: Option<RawExit>,
     pub(crate) changed: watch::Sender<u64>,
 }
@@ -68,6 +70,8 @@ pub(crate) struct Inner {
     pub(crate) jumped: i64,
     pub(crate) rng: Rng,
     pub(crate) runs: BTreeMap<RunId, Run>,
+    /// When runs of a task ended by themselves: each uses up an attempt.
+    pub(crate) ended: BTreeMap<(AllocId, TaskName), Vec<Duration>>,
     pub(crate) instances: BTreeMap<String, Instance>,
     pub(crate) driver: Mode,
     pub(crate) device: Mode,
@@ -101,6 +105,7 @@ impl World {
                 jumped: 0,
                 rng: Rng::seeded(seed),
                 runs: BTreeMap::new(),
+                ended: BTreeMap::new(),
                 instances: instances.collect(),
                 driver: Mode::Works,
                 device: Mode::Works,
@@ -270,8 +275,40 @@ impl Inner {
             if run.exit.is_none() && run.ends_at.is_some_and(|at| at <= now) {
                 let code = Some(run.script.exit_code);
                 run.exit = Some(RawExit { exit_code: code, ..RawExit::default() });
+                let of = (run.alloc, run.task.clone());
+                // The exit of a WASM task goes down with an agent that has not decided on it.
+                if run.ran && !run.asked && !run.script.wasm {
+                    self.ended.entry(of).or_default().extend(run.ends_at);
+                }
             }
         }
+    }
+
+    /// A run ends by itself at once, with this code.
+    pub(crate) fn end_itself(&mut self, id: &RunId, code: i32) {
+        let now = self.time();
+        if let Some(run) = self.runs.get_mut(id).filter(|run| run.lives() && !run.held) {
+            (run.ends_at, run.script.exit_code) = (Some(now), code);
+            run.changed.send_modify(|n| *n = n.saturating_add(1));
+        }
+        self.end_due();
+    }
+
+    /// Whether a task that starts now was started again more often than its policy allows, as far as
+    /// that can be told: `attempts` in each window of `interval`, of which the first begins with the
+    /// allocation. Not with a time of day that jumped.
+    pub(crate) fn over_budget(
+        &self,
+        alloc: AllocId,
+        task: &TaskName,
+        (attempts, interval): (usize, Duration),
+    ) -> bool {
+        let now = self.time();
+        let ended = self.ended.get(&(alloc, task.clone())).into_iter().flatten();
+        let within = ended.filter(|at| now.saturating_sub(**at) <= interval).count();
+        // A later window may end and the next begin within the interval.
+        let most = if now <= interval { attempts } else { attempts.saturating_mul(2) };
+        self.jumped == 0 && within > most
     }
 
     /// A run ends at once, in this way.
@@ -289,6 +326,7 @@ impl Inner {
         self.end_due();
         let now = self.time();
         let Some(run) = self.runs.get_mut(id).filter(|run| run.lives()) else { return };
+        run.asked = true;
         if let Ending::After(after) = how {
             let at = now.saturating_add(after);
             run.ends_at = Some(run.ends_at.map_or(at, |known| known.min(at)));

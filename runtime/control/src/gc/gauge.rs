@@ -1,9 +1,14 @@
-//! How full the file system of the allocations is.
+//! How full the file system of the allocations is, and what each has on it.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use tokio_util::sync::CancellationToken;
 
 use super::choice::FsUse;
+use ostler_lifecycle::alloc::dir::AllocDirError;
+use ostler_lifecycle::alloc::size::{self, AllocDiskUse};
+use ostler_model::ids::AllocId;
 
 /// Tells how full the file system is.
 pub trait Gauge: Send + Sync + 'static {
@@ -12,6 +17,18 @@ pub trait Gauge: Send + Sync + 'static {
     /// # Errors
     /// When the operating system does not tell.
     fn measure(&self, sync: bool) -> io::Result<FsUse>;
+    /// Measure what an allocation has in its directory below `root`; may block.
+    ///
+    /// # Errors
+    /// When the directory cannot be opened.
+    fn measure_alloc(
+        &self,
+        root: &Path,
+        alloc: AllocId,
+        cancel: &CancellationToken,
+    ) -> Result<AllocDiskUse, AllocDirError> {
+        size::measure(root, alloc, cancel)
+    }
 }
 
 /// The file system that holds a directory.

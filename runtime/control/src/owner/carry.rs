@@ -160,6 +160,7 @@ impl Owner {
         let previous = allocation.previous.and_then(|id| self.owner_of(id));
         let node = self.node_facts();
         let options = &self.shared.options;
+        let gauge = Arc::clone(&options.gauge);
         AllocRunnerConfig {
             allocation,
             node,
@@ -172,6 +173,9 @@ impl Owner {
             rng: options.rng.clone(),
             kill_timeout_max: KILL_TIMEOUT_MAX,
             previous: previous.as_ref().map(PreviousAlloc::of),
+            disk_meter: Arc::new(move |root, alloc, cancel| {
+                gauge.measure_alloc(root, alloc, cancel)
+            }),
         }
     }
 

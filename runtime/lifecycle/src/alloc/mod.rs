@@ -47,6 +47,7 @@ use ostler_state::StateStore;
 use self::hooks::HookTimes;
 pub use self::hooks::{HookKind, HookTime};
 pub use self::machine::AllocPhase;
+pub use self::size::{AllocDiskUse, DiskMeter};
 
 /// What an allocation's owner needs.
 pub struct AllocRunnerConfig {
@@ -72,6 +73,8 @@ pub struct AllocRunnerConfig {
     pub kill_timeout_max: Duration,
     /// The allocation whose place this one takes, when this node runs it.
     pub previous: Option<PreviousAlloc>,
+    /// Measures what it has on disk.
+    pub disk_meter: DiskMeter,
 }
 
 /// An allocation that must run nothing any more before another one starts. Does not keep its owner.

@@ -21,6 +21,7 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -46,6 +47,11 @@ pub struct AllocDiskUse {
     /// False: not everything could be looked at, and all three are lower bounds.
     pub complete: bool,
 }
+
+/// Measures what an allocation has on disk, as [`measure`] does.
+pub type DiskMeter = Arc<
+    dyn Fn(&Path, AllocId, &CancellationToken) -> Result<AllocDiskUse, AllocDirError> + Send + Sync,
+>;
 
 /// Measure the directory of an allocation. Blocks; cancelled, it returns what it has so far, as
 /// not complete.

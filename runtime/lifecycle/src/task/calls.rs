@@ -85,7 +85,7 @@ pub async fn start(scope: &TaskScope, record: &LocalRecord, run: &Run) -> Result
     // From here until its identity is written, or it failed.
     let coming = scope.state.expect();
     let intent = RunRecord { id: run.id.clone(), identities: Vec::new(), started: None };
-    let begun = record.update(|local| {
+    let begun = record.update_for_start(|local| {
         local.run = Some(intent);
         local.delayed_until = None;
     });

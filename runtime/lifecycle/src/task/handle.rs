@@ -23,7 +23,7 @@ use ostler_model::limits::STATE_WRITE_WALL_MAX;
 use ostler_model::ports::{ProcessIdentity, Started};
 use ostler_model::task::{DriverHandle, Workload};
 use ostler_model::time::Timestamp;
-use ostler_state::{Key, Prefix, StateError, StateStore};
+use ostler_state::{Key, Prefix, Put, StateError, StateStore};
 
 /// How long what identifies a run waits for others that are being started, before it is committed
 /// alone. Tasks that start together are ready about a millisecond apart.
@@ -80,6 +80,12 @@ pub enum TaskRecordError {
         #[source]
         source: Box<StateError>,
     },
+    /// The allocation is being removed: nothing of it is written any more.
+    #[error("task {task} is not started: its allocation is being removed")]
+    Removed {
+        /// The task.
+        task: TaskName,
+    },
     /// The disk did not answer.
     #[error(
         "the record of task {task} was not written within {STATE_WRITE_WALL_MAX:?}; look at the data directory's disk"
@@ -96,7 +102,7 @@ impl TaskRecordError {
     pub fn text(&self) -> String {
         match self {
             Self::State { source, .. } => format!("{self}: {source}"),
-            Self::TimedOut { .. } => self.to_string(),
+            Self::Removed { .. } | Self::TimedOut { .. } => self.to_string(),
         }
     }
 }
@@ -129,11 +135,23 @@ impl LocalRecord {
         self.write(How::AtOnce, always(change)).await
     }
 
-    /// Change the record; durable when this returns. It shares the commit of other tasks that are
+    /// Change the record for a start; durable when this returns.
+    ///
+    /// # Errors
+    /// As [`LocalRecord::update`], and when the allocation is being removed: a start without a record
+    /// would be nobody's.
+    pub async fn update_for_start(
+        &self,
+        change: impl FnOnce(&mut LocalState) + Send,
+    ) -> Result<(), TaskRecordError> {
+        self.write(How::Start, always(change)).await
+    }
+
+    /// Change the record for a start; durable when this returns. It shares the commit of other tasks that are
     /// being started, when they come within `STARTS_LINGER`.
     ///
     /// # Errors
-    /// As [`LocalRecord::update`].
+    /// As [`LocalRecord::update_for_start`].
     pub async fn update_with_other_starts(
         &self,
         change: impl FnOnce(&mut LocalState) + Send,
@@ -188,28 +206,30 @@ impl LocalRecord {
         let write = async {
             let mut value = self.value.lock().await;
             if !change(&mut value) {
-                return Ok(());
+                return Ok(false);
             }
             let key = Key::TaskLocal(self.alloc, self.task.clone());
             let put = match how {
-                How::AtOnce => self.store.put(&key, &*value).await,
+                How::AtOnce | How::Start => self.store.put(&key, &*value).await,
                 How::WithOtherStarts => {
                     self.store.put_with_expected(&key, &*value, STARTS_LINGER).await
                 }
                 How::Later => self.store.put_later(&key, &*value).await,
             };
-            put.map(drop)
+            put.map(|put| put == Put::Destroyed && how.starts())
         };
         self.told(durable(write).await)
     }
 
-    fn told(&self, written: Option<Result<(), StateError>>) -> Result<(), TaskRecordError> {
+    /// `written`: it is a start of what is being removed.
+    fn told(&self, written: Option<Result<bool, StateError>>) -> Result<(), TaskRecordError> {
         match written {
             None => Err(TaskRecordError::TimedOut { task: self.task.clone() }),
             Some(Err(source)) => {
                 Err(TaskRecordError::State { task: self.task.clone(), source: Box::new(source) })
             }
-            Some(Ok(())) => Ok(()),
+            Some(Ok(true)) => Err(TaskRecordError::Removed { task: self.task.clone() }),
+            Some(Ok(false)) => Ok(()),
         }
     }
 }
@@ -219,10 +239,19 @@ impl LocalRecord {
 enum How {
     /// When the write returns.
     AtOnce,
+    /// When the write returns; a start goes by it.
+    Start,
     /// When the write returns, with those of other starts.
     WithOtherStarts,
     /// With some later write.
     Later,
+}
+
+impl How {
+    /// Does a start go by the record?
+    const fn starts(self) -> bool {
+        matches!(self, Self::Start | Self::WithOtherStarts)
+    }
 }
 
 /// A change that is always written.
@@ -291,4 +320,34 @@ pub fn leftovers(store: &StateStore) -> Result<Vec<LeftoverRun>, StateError> {
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_being_removed_is_not_started_without_a_record() {
+        let store = StateStore::in_memory().unwrap();
+        let alloc = ostler_model::rng::Rng::seeded(1).uuid();
+        let alloc = AllocId::new(alloc);
+        let local = LocalState {
+            run: None,
+            tracker: RestartTracker::new(Timestamp::from_nanos(1)),
+            run_complete: false,
+            delayed_until: None,
+        };
+        let task = TaskName::new("t").unwrap();
+        let record = LocalRecord::new(alloc, task, store.clone(), local);
+        record.update_for_start(|_| {}).await.unwrap();
+        store.destroy_alloc(alloc).await.unwrap();
+        let started = record.update_for_start(|local| local.delayed_until = None).await;
+        assert!(matches!(started, Err(TaskRecordError::Removed { .. })), "{started:?}");
+        let released = record.update_with_other_starts(|_| {}).await;
+        assert!(matches!(released, Err(TaskRecordError::Removed { .. })), "{released:?}");
+        // Its end needs no record.
+        record.update(|local| local.run_complete = true).await.unwrap();
+    }
 }

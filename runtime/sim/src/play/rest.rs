@@ -28,7 +28,9 @@ pub(super) async fn rest(scene: &Scene, agent: &Agent) -> Result<(), String> {
         inner.note("all is well again");
     }
     scene.disk.set(Disk::Works);
-    clock::sleep(SETTLE).await;
+    clock::sleep(STOPPED).await;
+    stopped(agent)?;
+    clock::sleep(SETTLE.saturating_sub(STOPPED)).await;
     check(scene, agent)?;
     let before = scene.disk.commits();
     clock::sleep(SETTLE).await;
@@ -67,15 +69,8 @@ fn check(scene: &Scene, agent: &Agent) -> Result<(), String> {
     for view in agent.control.allocs() {
         let ended = view.phase.finished() || view.state.client_status.terminal();
         known.insert(view.allocation.id, (ended, view.allocation.desired));
-        if view.allocation.desired == DesiredStatus::Stop && !view.phase.finished() {
-            return Err(format!(
-                "allocation {} was told to stop and is {:?}: {:?}",
-                view.allocation.id.short(),
-                view.phase,
-                view.state.client_status
-            ));
-        }
     }
+    stopped(agent)?;
     for (alloc, task) in scene.world.live() {
         match known.get(&alloc) {
             None => return Err(format!("{}.{task} runs, and nobody knows it", alloc.short())),
@@ -86,6 +81,19 @@ fn check(scene: &Scene, agent: &Agent) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What was told to stop has ended.
+fn stopped(agent: &Agent) -> Result<(), String> {
+    let goes_on = agent
+        .control
+        .allocs()
+        .into_iter()
+        .find(|view| view.allocation.desired == DesiredStatus::Stop && !view.phase.finished());
+    let Some(view) = goes_on else { return Ok(()) };
+    let (id, phase) = (view.allocation.id.short(), view.phase);
+    let status = view.state.client_status;
+    Err(format!("allocation {id} was told to stop and is {phase:?}: {status:?}"))
 }
 
 /// Every place of a job that is to run has an allocation, has ended, or waits.

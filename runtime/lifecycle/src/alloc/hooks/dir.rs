@@ -92,6 +92,7 @@ mod tests {
             times: HookTimes::default(),
             disk: Arc::default(),
             store: StateStore::in_memory().unwrap(),
+            disk_meter: Arc::new(crate::alloc::size::measure),
         };
         // A making that is slow, abandoned as a stop abandons it.
         let (go, went) = mpsc::channel::<()>();

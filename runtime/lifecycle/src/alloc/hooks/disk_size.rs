@@ -4,6 +4,8 @@
 //! need the agent to be root. A directory that is slow to walk is walked less often, so that
 //! measuring never takes more than a hundredth of one core.
 
+use std::sync::Arc;
+
 use tokio_util::sync::CancellationToken;
 
 use super::{AllocHook, AllocScope, HookResult, News};
@@ -64,10 +66,11 @@ async fn watch(scope: AllocScope) {
 
 async fn measure(scope: &AllocScope) -> Result<AllocDiskUse, String> {
     let (root, id) = (scope.alloc_root.clone(), scope.allocation.id);
+    let meter = Arc::clone(&scope.disk_meter);
     let cancel = CancellationToken::new();
     // The walk ends when nobody waits for it any more.
     let _guard = cancel.clone().drop_guard();
-    let measured = ostler_model::clock::blocking(move || size::measure(&root, id, &cancel)).await;
+    let measured = ostler_model::clock::blocking(move || meter(&root, id, &cancel)).await;
     measured.map_err(|e| e.to_string())?.map_err(|e| chain(&e))
 }
 

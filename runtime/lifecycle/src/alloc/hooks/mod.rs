@@ -42,7 +42,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc, watch};
 
-use super::PreviousAlloc;
+use super::{DiskMeter, PreviousAlloc};
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
 use ostler_model::causes;
 use ostler_model::clock::Clock;
@@ -85,6 +85,8 @@ pub struct AllocScope {
     pub disk: Arc<Mutex<()>>,
     /// What is on record of other allocations.
     pub store: StateStore,
+    /// Measures what the allocation has on disk.
+    pub disk_meter: DiskMeter,
 }
 
 impl AllocScope {

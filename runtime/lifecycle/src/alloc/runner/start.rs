@@ -107,6 +107,7 @@ fn start(
         times,
         disk: Arc::default(),
         store: config.state.clone(),
+        disk_meter: config.disk_meter,
     };
     let runner = Box::new(Runner {
         scope,
