@@ -1,7 +1,7 @@
 //! What all commands share that ask a running agent: finding it, finding what is meant, ending.
 //!
 //! ```text
-//! arguments ─► connect ─► Client ─► find (prefix) ─► the command ─► ended ─► Exit
+//! arguments ─► connect ─► ApiClient ─► find (prefix) ─► the command ─► ended ─► Exit
 //!                 │                   │                  │ Stop        ▲
 //!                 └───────────────────┴──────────────────┴─────────────┘
 //! ```
@@ -23,7 +23,7 @@ use super::start::{Fallback, Session, StartError};
 use super::terminal::{Terminal, one_line, plain};
 use ostler_agent::AgentHandle;
 use ostler_api::client::{Address, AddressError};
-use ostler_api::client::{Client, ClientError, segment};
+use ostler_api::client::{ApiClient, ClientError, segment};
 use ostler_model::ids::AllocId;
 use ostler_model::time::Timestamp;
 use ostler_wire::{Alloc, JobStub};
@@ -99,9 +99,9 @@ pub(super) fn ended(result: Result<Exit, Stop>, terminal: &Terminal) -> Exit {
 }
 
 /// The agent that is meant. Nothing is asked yet.
-pub(super) fn connect(args: &AddressArgs) -> Result<Client, Stop> {
+pub(super) fn connect(args: &AddressArgs) -> Result<ApiClient, Stop> {
     let address = Address::of(args.address.as_deref(), args.data_dir.as_deref())?;
-    Ok(Client::new(address, say_waiting))
+    Ok(ApiClient::new(address, say_waiting))
 }
 
 /// The agent starts: how far it is, on a terminal each time that it is further.
@@ -113,7 +113,7 @@ fn say_waiting(text: &str, first: bool) {
 
 /// The agent to ask in place of one that is started for the command alone; none when none runs, or
 /// when another configuration is wanted than it has. That there is none is said.
-pub(super) async fn running(of: &OfAgent) -> Result<Option<Client>, Stop> {
+pub(super) async fn running(of: &OfAgent) -> Result<Option<ApiClient>, Stop> {
     if of.address.is_some() {
         // It was named: without it there is nothing to show.
         return connect(&of.at()).map(Some);
@@ -148,13 +148,13 @@ pub(super) async fn alone<T>(of: &OfAgent, own: impl FnOnce(&AgentHandle) -> T) 
 }
 
 /// As [`running`], for a command that needs an agent for a part of its work: nothing is said.
-pub(super) async fn at_hand(args: &AgentArgs) -> Option<Client> {
+pub(super) async fn at_hand(args: &AgentArgs) -> Option<ApiClient> {
     let client = meant(args)?;
     client.is_there().await.then_some(client)
 }
 
 /// The agent of the data directory, unless another configuration is wanted than it may have.
-fn meant(args: &AgentArgs) -> Option<Client> {
+fn meant(args: &AgentArgs) -> Option<ApiClient> {
     if args.config.is_some() || args.plugin_dir.is_some() {
         return None;
     }
@@ -178,7 +178,7 @@ pub(super) async fn until_interrupted<T>(
 }
 
 /// The allocation whose id begins with `given`.
-pub(super) async fn find_alloc(client: &Client, given: &str) -> Result<AllocId, Stop> {
+pub(super) async fn find_alloc(client: &ApiClient, given: &str) -> Result<AllocId, Stop> {
     if let Ok(id) = given.parse() {
         return Ok(id);
     }
@@ -201,7 +201,7 @@ pub(super) async fn find_alloc(client: &Client, given: &str) -> Result<AllocId, 
 }
 
 /// The job called `given`, else the one whose id begins with it.
-pub(super) async fn find_job(client: &Client, given: &str) -> Result<String, Stop> {
+pub(super) async fn find_job(client: &ApiClient, given: &str) -> Result<String, Stop> {
     let path = format!("/v1/jobs?namespace=*&prefix={}", segment(given));
     let found: Vec<JobStub> = client.get(&path).await?;
     if given.is_empty() {

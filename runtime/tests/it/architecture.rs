@@ -259,10 +259,8 @@ fn nothing_but_tests_uses_the_testing_module() {
 }
 
 /// Where names need not be of one meaning, and why.
-const NAMES_OF_OTHERS: &[(&str, &str)] = &[
-    ("cli", "nothing can import it"),
-    ("wire", "its types have the names that Nomad's API gives them"),
-];
+const NAMES_OF_OTHERS: &[(&str, &str)] =
+    &[("wire", "its types have the names that Nomad's API gives them")];
 
 #[test]
 fn a_public_types_name_means_one_thing() {

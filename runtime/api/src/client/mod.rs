@@ -1,7 +1,7 @@
 //! The agent's API, asked over its unix socket.
 //!
 //! ```text
-//! address ─► Client ─ connect ─ request ─► head ─┬─► body, bounded, in time ─► ostler_wire
+//! address ─► ApiClient ─ connect ─ request ─► head ─┬─► body, bounded, in time ─► ostler_wire
 //!                │        one connection each    └─► Frames: a stream, never silent for long
 //!                └── no agent, refused, broken ─► ClientError ─► Exit
 //! ```
@@ -42,7 +42,7 @@ const INDEX: &str = "x-nomad-index";
 
 /// The way to an agent. Cheap; every request has a connection of its own.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct ApiClient {
     address: Address,
     waiting: fn(&str, bool),
 }
@@ -54,7 +54,7 @@ struct Answer {
     connection: JoinSet<()>,
 }
 
-impl Client {
+impl ApiClient {
     /// An agent at `address`. Nothing is asked yet. `waiting` hears how far an agent is that is waited
     /// for because it starts, each time that this differs, and whether it is the first time.
     #[must_use]

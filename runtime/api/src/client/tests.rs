@@ -10,7 +10,7 @@ use ostler_state::DataDirLock;
 /// An agent that answers one request with `answer`, and what it was asked.
 async fn asked<T>(
     answer: &str,
-    ask: impl AsyncFnOnce(Client) -> Result<T, ClientError>,
+    ask: impl AsyncFnOnce(ApiClient) -> Result<T, ClientError>,
 ) -> (Result<T, ClientError>, String) {
     let dir = tempfile::tempdir().unwrap();
     let address = Address::in_dir(dir.path());
@@ -23,7 +23,7 @@ async fn asked<T>(
         stream.shutdown().await.unwrap();
         String::from_utf8_lossy(&request[..read]).into_owned()
     };
-    tokio::join!(ask(Client::new(address, |_, _| {})), serve)
+    tokio::join!(ask(ApiClient::new(address, |_, _| {})), serve)
 }
 
 fn http(status: &str, body: &str) -> String {
@@ -73,7 +73,7 @@ async fn a_refusal_says_what_was_asked_and_ends_as_its_status_says() {
 #[tokio::test]
 async fn without_an_agent_the_message_says_where_and_how_to_start_one() {
     let dir = tempfile::tempdir().unwrap();
-    let client = Client::new(Address::in_dir(dir.path()), |_, _| {});
+    let client = ApiClient::new(Address::in_dir(dir.path()), |_, _| {});
     assert!(!client.is_there().await);
     let error = client.get::<Value>("/v1/jobs").await.unwrap_err();
     let (text, dir) = (error.to_string(), dir.path().display().to_string());
@@ -87,7 +87,7 @@ async fn an_agent_that_starts_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let mut lock = DataDirLock::acquire(dir.path()).unwrap();
     lock.serves().unwrap();
-    let client = Client::new(Address::in_dir(dir.path()), |_, _| {});
+    let client = ApiClient::new(Address::in_dir(dir.path()), |_, _| {});
     assert!(client.is_there().await, "it will be");
     let served = async {
         // It was looked for before it has a socket.
@@ -116,7 +116,7 @@ async fn an_agent_that_is_only_busy_is_not_waited_for() {
 async fn a_directory_in_use_for_one_command_is_no_agents_and_told_so() {
     let dir = tempfile::tempdir().unwrap();
     let _lock = DataDirLock::acquire(dir.path()).unwrap();
-    let client = Client::new(Address::in_dir(dir.path()), |_, _| {});
+    let client = ApiClient::new(Address::in_dir(dir.path()), |_, _| {});
     assert!(!client.is_there().await);
     let error = client.get::<Value>("/v1/jobs").await.unwrap_err();
     let text = error.to_string();

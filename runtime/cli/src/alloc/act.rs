@@ -8,7 +8,7 @@ use super::super::exit::Exit;
 use super::super::output::say;
 use super::super::terminal::one_line;
 use super::restarted::{Asked, Progress};
-use ostler_api::client::Client;
+use ostler_api::client::ApiClient;
 use ostler_model::clock;
 use ostler_model::limits::CLIENT_RESTART_WALL_MAX;
 use ostler_model::signal::full_name;
@@ -46,7 +46,7 @@ pub(super) async fn stop(args: &AllocStopArgs) -> Result<Exit, Stop> {
 }
 
 /// Wait until the allocation is over; none when it was removed meanwhile.
-async fn over(client: &Client, path: &str) -> Result<Option<Alloc<'static>>, Stop> {
+async fn over(client: &ApiClient, path: &str) -> Result<Option<Alloc<'static>>, Stop> {
     let look = async |alloc: Alloc<'static>| Ok(Some(alloc).filter(|alloc| alloc.over()));
     match client.watch(path, look).await {
         Err(Stop::Client(error)) if error.not_found() => Ok(None),
@@ -56,7 +56,7 @@ async fn over(client: &Client, path: &str) -> Result<Option<Alloc<'static>>, Sto
 
 /// The allocation and the task that are meant; without a task all of them.
 async fn meant<'a>(
-    client: &Client,
+    client: &ApiClient,
     alloc: &str,
     task: Option<&'a str>,
 ) -> Result<(Alloc<'static>, Option<&'a str>), Stop> {
@@ -112,7 +112,7 @@ pub(super) async fn restart(args: &AllocRestartArgs) -> Result<Exit, Stop> {
 }
 
 /// Wait until what was asked for has happened, or cannot any more.
-async fn seen(client: &Client, path: &str, asked: &Asked) -> Result<Progress, Stop> {
+async fn seen(client: &ApiClient, path: &str, asked: &Asked) -> Result<Progress, Stop> {
     let look = async |alloc: Alloc<'static>| {
         Ok(Some(asked.look(&alloc)).filter(|progress| *progress != Progress::Going))
     };

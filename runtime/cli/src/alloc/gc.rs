@@ -9,7 +9,7 @@ use super::super::connect::{self, Stop};
 use super::super::exit::Exit;
 use super::super::output;
 use super::super::terminal::Terminal;
-use ostler_api::client::Client;
+use ostler_api::client::ApiClient;
 use ostler_model::ids::AllocId;
 use ostler_model::words::counted;
 use ostler_wire::Alloc;
@@ -31,7 +31,7 @@ pub(crate) async fn gc(args: &GcArgs, terminal: &Terminal) -> Result<Exit, Stop>
     Ok(Exit::Success)
 }
 
-async fn ids(client: &Client) -> Result<BTreeSet<AllocId>, Stop> {
+async fn ids(client: &ApiClient) -> Result<BTreeSet<AllocId>, Stop> {
     let allocs: Vec<Alloc> = client.get("/v1/allocations?namespace=*").await?;
     Ok(allocs.into_iter().map(|alloc| alloc.id).collect())
 }

@@ -8,7 +8,7 @@ use super::super::exit::Exit;
 use super::super::output;
 use super::super::terminal::{Terminal, task_line};
 use super::logs_from::{Overlap, Tail};
-use ostler_api::client::{Client, Frames, LogFrame, segment};
+use ostler_api::client::{ApiClient, Frames, LogFrame, segment};
 use ostler_wire::Alloc;
 
 /// What is followed begins this far before the end that was already shown: more may come between
@@ -76,7 +76,7 @@ async fn all(
 
 /// Show the last lines, then what comes.
 async fn last(
-    client: &Client,
+    client: &ApiClient,
     path: &str,
     lines: u32,
     follow: bool,

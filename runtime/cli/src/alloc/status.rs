@@ -10,7 +10,7 @@ use super::super::exit::Exit;
 use super::super::output::{self, section, size, table};
 use super::super::stat_values;
 use super::super::terminal::{Terminal, one_line};
-use ostler_api::client::Client;
+use ostler_api::client::ApiClient;
 use ostler_model::clock::Clock;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::MIB;
@@ -61,7 +61,7 @@ pub(super) async fn status(
     Ok(Exit::Success)
 }
 
-async fn list(client: &Client, args: &AllocStatusArgs, look: Look) -> Result<(), Stop> {
+async fn list(client: &ApiClient, args: &AllocStatusArgs, look: Look) -> Result<(), Stop> {
     const PATH: &str = "/v1/allocations?namespace=*";
     if args.json {
         let allocs: Value = client.get(PATH).await?;
@@ -109,7 +109,12 @@ fn health(alloc: &Alloc) -> &'static str {
     }
 }
 
-async fn one(client: &Client, id: AllocId, args: &AllocStatusArgs, look: Look) -> Result<(), Stop> {
+async fn one(
+    client: &ApiClient,
+    id: AllocId,
+    args: &AllocStatusArgs,
+    look: Look,
+) -> Result<(), Stop> {
     let path = format!("/v1/allocation/{id}");
     let stats = format!("/v1/client/allocation/{id}/stats");
     if args.json {

@@ -7,7 +7,7 @@ use super::super::connect::{self, Stop, until_interrupted};
 use super::super::exit::Exit;
 use super::super::output::say;
 use super::super::terminal::one_line;
-use ostler_api::client::{Client, segment};
+use ostler_api::client::{ApiClient, segment};
 use ostler_model::ids::AllocId;
 use ostler_wire::{Alloc, Deregistered};
 
@@ -52,7 +52,7 @@ fn live_of(allocs: &[Alloc]) -> Vec<AllocId> {
 }
 
 /// Wait until every allocation of the job is over or gone; says which of those that were `live` is.
-async fn over(client: &Client, job: &str, mut live: Vec<AllocId>) -> Result<(), Stop> {
+async fn over(client: &ApiClient, job: &str, mut live: Vec<AllocId>) -> Result<(), Stop> {
     let mut told = BTreeSet::new();
     let look = async |allocs: Vec<Alloc<'static>>| {
         for alloc in allocs.iter().filter(|alloc| !alloc.over()) {

@@ -17,7 +17,7 @@ use super::input::{self, InputError, JobInput};
 use super::output;
 use super::terminal::Terminal;
 use ostler_agent::ConfigProblem;
-use ostler_api::client::{Client, ClientError};
+use ostler_api::client::{ApiClient, ClientError};
 use ostler_jobspec::nomad_json;
 use ostler_model::job::Job;
 use ostler_wire::{JobRequest, Validated};
@@ -58,7 +58,7 @@ fn problems(checked: Validated) -> Vec<ConfigProblem> {
 /// the tasks' configurations is: that has places in the file.
 async fn told<T>(
     answer: Result<T, ClientError>,
-    client: &Client,
+    client: &ApiClient,
     job: &JobInput,
 ) -> Result<T, Stop> {
     let error = match answer {

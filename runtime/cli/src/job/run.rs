@@ -19,7 +19,7 @@ use super::super::input::JobInput;
 use super::super::output::{self, say, warning};
 use super::super::terminal::{Terminal, one_line};
 use super::watch::{Verdict, Watch};
-use ostler_api::client::{Client, ClientError, segment};
+use ostler_api::client::{ApiClient, ClientError, segment};
 use ostler_jobspec::FileDiagnostic;
 use ostler_model::ids::AllocId;
 use ostler_model::job::{self, HealthCheck};
@@ -96,7 +96,7 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
 }
 
 async fn register(
-    client: &Client,
+    client: &ApiClient,
     job: &job::Job,
     check_index: Option<u64>,
 ) -> Result<Registered, ClientError> {
@@ -164,7 +164,7 @@ fn judged(job: &job::Job) -> BTreeSet<String> {
 
 /// How it went on, and what failed, if something did.
 async fn follow(
-    client: &Client,
+    client: &ApiClient,
     job: &job::Job,
     registered: &Registered,
     quiet: bool,

@@ -10,7 +10,7 @@ use super::super::connect::{self, Stop, ago};
 use super::super::exit::Exit;
 use super::super::output::{self, section, table};
 use super::super::terminal::Terminal;
-use ostler_api::client::{Client, segment};
+use ostler_api::client::{ApiClient, segment};
 use ostler_model::clock::Clock;
 use ostler_model::saved::JobOrigin;
 use ostler_model::time::Timestamp;
@@ -39,7 +39,7 @@ struct JobsDir {
 }
 
 /// Say what is wrong with the jobs directory as a whole: jobs may not be what its files say.
-async fn warn_of_jobs_dir(client: &Client, terminal: &Terminal) {
+async fn warn_of_jobs_dir(client: &ApiClient, terminal: &Terminal) {
     match client.get::<Option<JobsDir>>("/v1/ostler/jobs-dir").await {
         Ok(Some(JobsDir { problem: Some(problem) })) => output::warning(terminal, &problem),
         Ok(_) => {}
@@ -47,7 +47,7 @@ async fn warn_of_jobs_dir(client: &Client, terminal: &Terminal) {
     }
 }
 
-async fn list(client: &Client, args: &JobStatusArgs, terminal: &Terminal) -> Result<(), Stop> {
+async fn list(client: &ApiClient, args: &JobStatusArgs, terminal: &Terminal) -> Result<(), Stop> {
     const PATH: &str = "/v1/jobs?namespace=*";
     if args.json {
         let jobs: Value = client.get(PATH).await?;
@@ -97,7 +97,7 @@ fn state(status: &str, stopped: bool) -> String {
 }
 
 async fn one(
-    client: &Client,
+    client: &ApiClient,
     job: &str,
     args: &JobStatusArgs,
     terminal: &Terminal,

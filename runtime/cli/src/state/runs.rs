@@ -13,7 +13,7 @@ use super::super::output::{self, table};
 use super::super::terminal::{Terminal, one_line};
 use ostler_agent::inspect;
 use ostler_agent::{HeldReport, HeldRun};
-use ostler_api::client::{Client, default_data_dir};
+use ostler_api::client::{ApiClient, default_data_dir};
 
 /// What is printed as JSON.
 #[derive(Debug, Serialize)]
@@ -55,7 +55,7 @@ pub(super) async fn end(args: &EndRunArgs, terminal: &Terminal) -> Result<Exit, 
 }
 
 /// The agent that has the directory, when one answers.
-async fn serving(which: &StateDirArgs) -> Option<Client> {
+async fn serving(which: &StateDirArgs) -> Option<ApiClient> {
     let at = AddressArgs { address: None, data_dir: which.data_dir.clone() };
     let client = connect::connect(&at).ok()?;
     client.is_there().await.then_some(client)
