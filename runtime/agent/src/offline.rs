@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::AgentError;
+use ostler_conformance::Bench;
 use ostler_model::clock::Clock;
 use ostler_model::rng::Rng;
-use ostler_plugin::check::{self, Bench};
 use ostler_plugin::host::HostServices;
 use ostler_plugin::host::wasm_task::WasmTaskHost;
 use ostler_plugin::record::{self, ReplayError};
 use ostler_process::{ProcessHost, ProcessOptions, Supervision};
 use ostler_sandbox::{Sandbox, SandboxConfig};
 
-pub use ostler_plugin::check::{Costs, Finding, Report, Subject, Verdict};
+pub use ostler_conformance::{Costs, Finding, Report, Subject, Verdict};
 pub use ostler_plugin::record::file::{FileError, decode as recording};
 pub use ostler_plugin::record::{CallOutcome, RecordedCall, Recording, ReplayVerdict, Replayed};
 
@@ -68,7 +68,7 @@ fn services(place: Place) -> Result<HostServices, AgentError> {
 /// When the sandbox cannot be had; what is wrong with the plugin is in the report.
 pub async fn check(subject: &Subject, place: Place) -> Result<Report, AgentError> {
     let bench = Bench::new(services(place)?)?;
-    Ok(check::check(&bench, subject).await)
+    Ok(ostler_conformance::check(&bench, subject).await)
 }
 
 /// Why a recorded call could not be made again.

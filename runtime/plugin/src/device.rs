@@ -103,7 +103,10 @@ impl DevicePlugin {
     }
 
     /// What it answers to that, granted or not.
-    pub(super) async fn found(&self) -> Result<DeviceFingerprint, PluginCallError> {
+    ///
+    /// # Errors
+    /// The plugin's own error, or that the call failed.
+    pub async fn found(&self) -> Result<DeviceFingerprint, PluginCallError> {
         let ask = self.caller.ask("fingerprint")?;
         let called = self.caller.call(None, |pre, store| {
             Box::pin(async move {
@@ -128,10 +131,10 @@ impl DevicePlugin {
     }
 
     /// What it answers to that, granted or not.
-    pub(super) async fn reserved(
-        &self,
-        device: &AllocatedDevice,
-    ) -> Result<Reservation, PluginCallError> {
+    ///
+    /// # Errors
+    /// The plugin's own error, or that the call failed.
+    pub async fn reserved(&self, device: &AllocatedDevice) -> Result<Reservation, PluginCallError> {
         let ask = self.caller.ask("reserve")?;
         let claim = claim(device);
         let given = claim.weigh();
@@ -147,7 +150,10 @@ impl DevicePlugin {
     }
 
     /// What a task gets of an answer: all of it, or nothing.
-    pub(super) async fn granted(&self, given: Reservation) -> Result<Reservation, PluginCallError> {
+    ///
+    /// # Errors
+    /// That the task may not get it.
+    pub async fn granted(&self, given: Reservation) -> Result<Reservation, PluginCallError> {
         let paths = given.mounts.iter().map(|mount| mount.host_path.clone());
         let nodes = given.device_nodes.iter().map(|node| node.host_path.clone());
         let grants = self.caller.answers().grants.answers.mounts.iter().flatten();

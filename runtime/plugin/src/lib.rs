@@ -13,7 +13,6 @@
 
 pub mod bindings;
 pub mod call;
-pub mod check;
 pub mod convert;
 pub mod device;
 pub mod driver;
@@ -243,7 +242,10 @@ impl PluginRuntime {
 
     /// [`PluginRuntime::load`] for a plugin that lacks grants: what is not granted is refused call by
     /// call. For looking at a plugin, not for using it.
-    pub(crate) async fn load_denying(
+    ///
+    /// # Errors
+    /// See [`PluginError`].
+    pub async fn load_denying(
         &self,
         spec: PluginSpec,
         manifest: Manifest,

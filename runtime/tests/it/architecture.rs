@@ -11,6 +11,7 @@ const CRATES: &[&str] = &[
     "api",
     "artifact",
     "cli",
+    "conformance",
     "control",
     "device",
     "fuzz",

@@ -9,9 +9,6 @@ use super::bench::{Bench, Said, Surroundings, said};
 use super::report::Findings;
 use super::settings::object;
 use super::{Subject, rules};
-use crate::Plugin;
-use crate::convert::DriverFingerprint;
-use crate::driver::DriverPlugin;
 use ostler_model::clock;
 use ostler_model::grants::answers::Answers;
 use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
@@ -20,6 +17,9 @@ use ostler_model::limits::{HANDLE_BYTES_MAX, MIB};
 use ostler_model::plugin::Manifest;
 use ostler_model::ports::{ByteSink, PluginCallError, Started, TaskConfig, TaskContext};
 use ostler_model::task::{DriverHandle, RawExit};
+use ostler_plugin::Plugin;
+use ostler_plugin::convert::DriverFingerprint;
+use ostler_plugin::driver::DriverPlugin;
 
 /// How long a start goes on before it is given up for the rule on cancelled tasks.
 const GIVEN_UP_AFTER: Duration = Duration::from_micros(200);
@@ -296,7 +296,7 @@ async fn start(
 ) -> Result<Started, String> {
     let problems = driver.task_schema.check(config);
     if !problems.is_empty() {
-        let problems = crate::schema::one_line(&problems);
+        let problems = ostler_plugin::schema::one_line(&problems);
         return Err(format!("the given task config does not fit the driver's schema: {problems}"));
     }
     let task = scene.task(run, config.clone()).ok_or(NO_SCENE)?;

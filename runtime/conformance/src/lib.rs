@@ -7,6 +7,9 @@
 //! ```
 //! It runs without an agent and only in the sandbox. What is not granted is refused call by call, so
 //! that a plugin can be looked at before it is trusted; rules that need a grant are skipped.
+//!
+//! It uses what the agent uses of plugins, and nothing of the agent uses it. Start with `rules.rs`: what
+//! is asked of a plugin, and why.
 
 mod bench;
 mod device;
@@ -21,12 +24,12 @@ pub use bench::Bench;
 pub use report::{Costs, Finding, Report, Verdict};
 pub use rules::Rule;
 
-use super::manifest::{self, ManifestError};
-use super::{Plugin, PluginError};
 use ostler_model::grants::Grants;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::PluginLimits;
 use ostler_model::plugin::Manifest;
+use ostler_plugin::manifest::{self, ManifestError};
+use ostler_plugin::{Plugin, PluginError};
 use report::Findings;
 
 /// What is checked, and with what.

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use super::bench::{Bench, Said, Surroundings, said};
 use super::report::Findings;
 use super::{Subject, rules};
-use crate::Plugin;
-use crate::device::DevicePlugin;
 use ostler_device::source::DeviceFingerprint;
 use ostler_model::device::{GroupKey, HealthState};
 use ostler_model::grants::answers::Answers;
 use ostler_model::plugin::Manifest;
 use ostler_model::ports::PluginCallError;
 use ostler_model::resources::AllocatedDevice;
+use ostler_plugin::Plugin;
+use ostler_plugin::device::DevicePlugin;
 
 /// Groups whose reservation is looked at.
 const GROUPS_TRIED: usize = 16;

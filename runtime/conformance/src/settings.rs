@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use super::bench::{Bench, Said, Surroundings, said};
 use super::report::Findings;
 use super::{Subject, rules};
-use crate::Plugin;
-use crate::schema::ConfigSchema;
 use ostler_model::json::JsonObject;
 use ostler_model::plugin::Manifest;
+use ostler_plugin::Plugin;
+use ostler_plugin::schema::ConfigSchema;
 
 /// Fresh instances that must describe themselves alike, in each of the surroundings.
 const DESCRIPTIONS: usize = 3;

@@ -1,8 +1,6 @@
 //! Where plugins are loaded for the suite: one sandbox, several surroundings.
 
 use super::Subject;
-use crate::host::HostServices;
-use crate::{Plugin, PluginError, PluginRuntime, PluginSpec};
 use ostler_health::policy::FailurePolicy;
 use ostler_model::clock::{Clock, Timestamp};
 use ostler_model::grants::Grants;
@@ -11,6 +9,8 @@ use ostler_model::limits::PluginLimits;
 use ostler_model::plugin::Manifest;
 use ostler_model::ports::PluginCallError;
 use ostler_model::rng::Rng;
+use ostler_plugin::host::HostServices;
+use ostler_plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
 
 /// Time of day in the other surroundings: 2001-09-09.
 const LONG_AGO: Timestamp = Timestamp::from_nanos(1_000_000_000_000_000_000);
