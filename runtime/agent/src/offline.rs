@@ -9,13 +9,13 @@ use ostler_model::clock::Clock;
 use ostler_model::rng::Rng;
 use ostler_plugin::host::HostServices;
 use ostler_plugin::host::wasm_task::WasmTaskHost;
-use ostler_plugin::record::{self, ReplayError};
 use ostler_process::{ProcessHost, ProcessOptions, Supervision};
+use ostler_recording::ReplayError;
 use ostler_sandbox::{Sandbox, SandboxConfig};
 
 pub use ostler_conformance::{Costs, Finding, Report, Subject, Verdict};
-pub use ostler_plugin::record::file::{FileError, decode as recording};
-pub use ostler_plugin::record::{CallOutcome, RecordedCall, Recording, ReplayVerdict, Replayed};
+pub use ostler_recording::file::{FileError, decode as recording};
+pub use ostler_recording::{CallOutcome, RecordedCall, Recording, ReplayVerdict, Replayed};
 
 /// Plugin calls at once; each command makes one after the other.
 const INSTANCES: u32 = 16;
@@ -103,5 +103,5 @@ pub async fn replay(
 ) -> Result<Replayed, OfflineError> {
     let services = services(place)?;
     let Again { call, any_component } = again;
-    Ok(record::replay(&services, recording, call, component, any_component).await?)
+    Ok(ostler_recording::replay(&services, recording, call, component, any_component).await?)
 }

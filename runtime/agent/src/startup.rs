@@ -42,6 +42,7 @@ use ostler_plugin::drivers::manager::DriverManager;
 use ostler_plugin::host::wasm_task::WasmTaskHost;
 use ostler_plugin::host::{HostServices, HostWorkloads};
 use ostler_process::{ProcessHost, ProcessOptions, Supervision, descriptors, identity};
+use ostler_recording::{RecordCalls, RecordingStore};
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
 use ostler_state::durable;
 use ostler_state::{Age, DataDirLock, OpenReport, StateStore};
@@ -109,7 +110,12 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     };
     let devices = DeviceManager::new(node.clone(), device_options, refresher());
     let runtime = PluginRuntime::new(services.clone())?;
-    let runtime = runtime.recording_into(data_dir.join("recordings"));
+    let recordings = RecordingStore::new(
+        data_dir.join("recordings"),
+        services.clock.clone(),
+        services.control.clone(),
+    );
+    let runtime = runtime.observed_by(Arc::new(RecordCalls::into_store(recordings)));
     let jobs_dir = options.config.jobs_dir.clone().filter(|_| !embedded);
     let state_age = state.opened().age;
     let kill = services.clone();

@@ -11,11 +11,12 @@ use ostler_artifact::trust::{Signature, Signed, check};
 use ostler_model::ids::RunId;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, TASK_FILE_BYTES_MAX};
-use ostler_plugin::record::file;
 use ostler_plugin::schema::ConfigSchema;
+use ostler_recording::file;
 use ostler_sandbox::{detect_format, prescan};
 
-pub use ostler_plugin::fuzz::{answers, handles, trace};
+pub use ostler_plugin::fuzz::{answers, handles};
+pub use ostler_recording::fuzz_trace as trace;
 
 /// A target: its name, and the function.
 pub type Target = (&'static str, fn(&[u8]));
@@ -116,7 +117,7 @@ mod tests {
     use proptest::sample::Index;
 
     use super::*;
-    use ostler_plugin::record::{CallOutcome, RecordedCall, Recording};
+    use ostler_recording::{CallOutcome, RecordedCall, Recording};
 
     const COMPONENT: &str = r#"(component
         (import "ostler:plugin/log@0.1.0" (instance))

@@ -9,17 +9,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::sync::Semaphore;
 use wasmtime::Store;
 
 use super::bindings::since_0_1::host::types as wit;
 use super::convert;
 use super::failure::Failure;
-use super::record::{CallOutcome, Input, Recorder};
+use super::observe::{CallEnd, CallObserver, EndedCall, ObservedCall};
 use super::slots::{Slots, StartTurn};
 use super::weigh::Weigh;
 use crate::host::call_state::HostTime;
-use crate::host::trace::{SharedTrace, Tracer};
+use crate::host::trace::Tracer;
 use crate::host::{CallState, HostServices, PluginContext};
 use ostler_health::meter::PluginMeter;
 use ostler_health::metrics::BytesMoved;
@@ -50,15 +51,15 @@ pub(super) struct Called<T> {
     took: Duration,
     cpu: Duration,
     moved: BytesMoved,
-    /// Its arguments and what the host answered, when they are kept.
-    input: Input,
-    trace: Option<SharedTrace>,
+    /// Its arguments in their compact form, when somebody is told of it.
+    arguments: Vec<u8>,
+    observed: Option<Box<dyn ObservedCall>>,
 }
 
 impl<T> Called<T> {
-    /// Keep its arguments for the recording.
-    pub(super) fn asked(mut self, input: Input) -> Self {
-        self.input = input;
+    /// What it was asked with: see [`Caller::arguments`].
+    pub(super) fn asked(mut self, arguments: Vec<u8>) -> Self {
+        self.arguments = arguments;
         self
     }
 
@@ -80,8 +81,8 @@ pub(super) struct Ask {
     task: Option<Arc<TaskContext>>,
     /// Fingerprint of the task's configuration, of a start.
     config: Option<u64>,
-    /// Number of the call among the recorded ones.
-    kept: AtomicU64,
+    /// Number of the call at its observer.
+    number: AtomicU64,
 }
 
 impl Ask {
@@ -107,7 +108,7 @@ pub(super) struct Caller<P> {
     pace: Option<CallPace>,
     /// May its host functions hold a thread?
     blocks: Blocks,
-    recorder: Arc<Recorder>,
+    observer: Option<Arc<dyn CallObserver>>,
     /// The last call computed long: the next begins among the busy guests.
     slow: AtomicBool,
 }
@@ -120,7 +121,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         services: HostServices,
         slots: Arc<Semaphore>,
         meter: Arc<PluginMeter>,
-        recorder: Arc<Recorder>,
+        observer: Option<Arc<dyn CallObserver>>,
     ) -> Self {
         // What no plugin needs a grant for never blocks; whatever is granted might.
         let near = context.grants.opens_nothing()
@@ -131,18 +132,29 @@ impl<P: Send + Sync + 'static> Caller<P> {
         let opens = !context.grants.files.is_empty() || context.grants.wasm_task;
         let blocks = if opens { Blocks::Maybe } else { Blocks::Never };
         let (pre, slow) = (Arc::new(pre), AtomicBool::new(false));
-        Self { pre, context, limits, services, slots, meter, pace, blocks, recorder, slow }
+        Self { pre, context, limits, services, slots, meter, pace, blocks, observer, slow }
     }
 
-    /// Keeps the last calls.
-    pub(super) fn recorder(&self) -> &Arc<Recorder> {
-        &self.recorder
+    /// The plugin described itself: the schemas of its own configuration and of its tasks'.
+    pub(super) fn described(&self, own: &str, task: &str) {
+        if let Some(observer) = &self.observer {
+            observer.described(own, task);
+        }
+    }
+
+    /// The arguments of a call (a tuple) in their compact form; nothing when nobody is told of it.
+    pub(super) fn arguments(&self, arguments: &impl Serialize) -> Vec<u8> {
+        if self.observer.is_none() {
+            return Vec::new();
+        }
+        // Into memory, of plain data: it does not fail. Were it to, they could not be read again.
+        postcard::to_stdvec(arguments).unwrap_or_default()
     }
 
     /// A question about no task, when the plugin may be asked it now.
     pub(super) fn ask(&self, call: &'static str) -> Result<Ask, PluginCallError> {
         self.meter.admit(call, None)?;
-        Ok(Ask { call, task: None, config: None, kept: AtomicU64::new(0) })
+        Ok(Ask { call, task: None, config: None, number: AtomicU64::new(0) })
     }
 
     /// A question about a task that is there, when the plugin may be asked it now.
@@ -152,7 +164,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         task: &Arc<TaskContext>,
     ) -> Result<Ask, PluginCallError> {
         self.meter.admit(call, None)?;
-        Ok(Ask { call, task: Some(Arc::clone(task)), config: None, kept: AtomicU64::new(0) })
+        Ok(Ask { call, task: Some(Arc::clone(task)), config: None, number: AtomicU64::new(0) })
     }
 
     /// The question to start a task, when the plugin may be asked it with this configuration now.
@@ -164,8 +176,8 @@ impl<P: Send + Sync + 'static> Caller<P> {
         let mut hasher = DefaultHasher::new();
         config.text().hash(&mut hasher);
         let config = hasher.finish();
-        let (task, kept) = (Some(Arc::clone(task)), AtomicU64::new(0));
-        let ask = Ask { call: "start", task, config: Some(config), kept };
+        let (task, number) = (Some(Arc::clone(task)), AtomicU64::new(0));
+        let ask = Ask { call: "start", task, config: Some(config), number };
         if self.meter.suspect() {
             let key = ask.task_key();
             self.meter.admit("start", key.as_ref().map(|key| (key, config)))?;
@@ -175,8 +187,9 @@ impl<P: Send + Sync + 'static> Caller<P> {
 
     /// The error for a call that did not answer, or answered against the rules: a strike.
     pub(super) fn failed(&self, ask: &Ask, reason: impl Display) -> PluginCallError {
-        let broken = || CallOutcome::broken(reason.to_string());
-        self.recorder.failed(ask.kept.load(Ordering::Relaxed), broken);
+        if let Some(observer) = &self.observer {
+            observer.broken(ask.number.load(Ordering::Relaxed), reason.to_string());
+        }
         self.strike(ask, reason)
     }
 
@@ -221,33 +234,29 @@ impl<P: Send + Sync + 'static> Caller<P> {
 
     /// Count a call; what it gave.
     pub(super) fn done<T>(&self, call: &'static str, called: Called<T>) -> Result<T, Failure> {
-        let (result, _kept) = self.ended(call, called, |_answer| CallOutcome::answered());
+        let (result, _number) = self.ended(call, called, |_answer| CallEnd::Answered);
         result
     }
 
-    /// Count and keep a call; what it gave, and its number among the kept ones.
+    /// Count a call and tell its observer of it; what it gave, and its number there.
     fn ended<T>(
         &self,
         call: &'static str,
         called: Called<T>,
-        outcome: impl FnOnce(&T) -> CallOutcome,
+        end: impl FnOnce(&T) -> CallEnd<&'static Failure>,
     ) -> (Result<T, Failure>, u64) {
-        let Called { result, at, took, cpu, moved, input, trace } = called;
+        let Called { result, at, took, cpu, moved, arguments, observed } = called;
         self.meter.ended(call, took, cpu, moved);
-        let outcome = match &result {
+        let end: CallEnd<&Failure> = match &result {
             Ok(answer) => {
                 self.meter.answered();
-                outcome(answer)
+                end(answer)
             }
-            Err(failure) => CallOutcome::from(failure),
+            Err(failure) => CallEnd::Failed(failure),
         };
-        let kept = self.recorder.keep(call, at, took, input, trace, outcome);
-        if let Err(failure) = &result
-            && failure.of_the_plugin()
-        {
-            self.recorder.write(kept);
-        }
-        (result, kept)
+        let ended = EndedCall { function: call, at, took, arguments, end };
+        let number = observed.map_or(0, |observed| observed.ended(ended));
+        (result, number)
     }
 
     /// The answer, or the plugin's own error, or that the call failed. Counted.
@@ -259,11 +268,11 @@ impl<P: Send + Sync + 'static> Caller<P> {
         if let Ok(Ok(answer)) = &called.result {
             called.moved.bytes_out += answer.weigh();
         }
-        let (answer, kept) = self.ended(ask.call, called, |answer| match answer {
-            Ok(_) => CallOutcome::answered(),
-            Err(error) => CallOutcome::refused(convert::plugin_error(error.clone()).to_string()),
+        let (answer, number) = self.ended(ask.call, called, |answer| match answer {
+            Ok(_) => CallEnd::Answered,
+            Err(error) => CallEnd::Refused(convert::plugin_error(error.clone()).to_string()),
         });
-        ask.kept.store(kept, Ordering::Relaxed);
+        ask.number.store(number, Ordering::Relaxed);
         let answer = answer.map_err(|e| self.unanswered(ask, &e))?;
         answer.map_err(convert::plugin_error)
     }
@@ -273,7 +282,10 @@ impl<P: Send + Sync + 'static> Caller<P> {
     /// # Errors
     /// When the file cannot be written.
     pub(super) async fn record(&self) -> io::Result<Option<PathBuf>> {
-        self.recorder.write_now().await
+        match &self.observer {
+            Some(observer) => observer.write_now().await,
+            None => Ok(None),
+        }
     }
 
     /// What of a plugin's watches is granted: a path that it may not read tells it nothing.
@@ -309,11 +321,13 @@ impl<P: Send + Sync + 'static> Caller<P> {
         T: Send + 'static,
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
     {
-        let (tracer, trace) = self.recorder.tracer();
-        Called { trace, ..self.traced(task, tracer, body).await }
+        let observed = self.observer.clone().map(CallObserver::begins);
+        let log = observed.as_ref().map(|observed| observed.host_calls());
+        let tracer = log.map_or(Tracer::Off, Tracer::Recording);
+        Called { observed, ..self.traced(task, tracer, body).await }
     }
 
-    /// Run `body` likewise with recorded answers of the host.
+    /// Run `body` likewise with answers of somebody else in the host's place.
     pub(super) async fn play<T, F>(&self, tracer: Tracer, body: F) -> Called<T>
     where
         T: Send + 'static,
@@ -340,7 +354,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
             Err(error) => (Err(Failure { error, said: tail.said() }), BytesMoved::default()),
         };
         let took = watch.elapsed();
-        Called { result, at, took, cpu, moved, input: Input::default(), trace: None }
+        Called { result, at, took, cpu, moved, arguments: Vec::new(), observed: None }
     }
 
     async fn bounded<T, F>(

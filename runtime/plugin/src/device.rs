@@ -52,7 +52,7 @@ impl DevicePlugin {
         });
         let described = caller.done("describe", described.await);
         let info = described.map_err(|source| PluginError::Call { call: "describe", source })?;
-        caller.recorder().described(&info.config_schema, "");
+        caller.described(&info.config_schema, "");
         let config = config.clone();
         let checked =
             aside(move || Described::check(info.name, info.version, &info.config_schema, &config));
@@ -138,7 +138,7 @@ impl DevicePlugin {
         let ask = self.caller.ask("reserve")?;
         let claim = claim(device);
         let given = claim.weigh();
-        let input = self.caller.recorder().input(&(&claim,));
+        let input = self.caller.arguments(&(&claim,));
         let called = self.caller.call(None, move |pre, store| {
             Box::pin(async move {
                 let plugin = pre.instantiate_async(&mut *store).await?;
@@ -175,7 +175,7 @@ impl DevicePlugin {
         let ask = self.caller.ask("release")?;
         let claim = claim(device);
         let given = claim.weigh();
-        let input = self.caller.recorder().input(&(&claim,));
+        let input = self.caller.arguments(&(&claim,));
         let called = self.caller.call(None, move |pre, store| {
             Box::pin(async move {
                 let plugin = pre.instantiate_async(&mut *store).await?;

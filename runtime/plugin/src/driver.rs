@@ -47,7 +47,7 @@ pub struct DriverPlugin {
 macro_rules! call {
     ($self:ident, $task:expr, $function:ident ( $($arg:ident),* )) => {{
         let given = 0 $(+ $arg.weigh())*;
-        let input = $self.caller.recorder().input(&($(&$arg,)*));
+        let input = $self.caller.arguments(&($(&$arg,)*));
         $self.caller.call($task, move |pre, store| Box::pin(async move {
             let plugin = pre.instantiate_async(&mut *store).await?;
             plugin.ostler_plugin_driver().$function(store $(, &$arg)*).await
@@ -70,7 +70,7 @@ impl DriverPlugin {
         });
         let described = caller.done("describe", described.await);
         let info = described.map_err(|source| PluginError::Call { call: "describe", source })?;
-        caller.recorder().described(&info.config_schema, &info.task_config_schema);
+        caller.described(&info.config_schema, &info.task_config_schema);
         let capabilities = convert::capabilities(&info.capabilities);
         let config = config.clone();
         let checked = aside(move || {
@@ -203,7 +203,7 @@ impl DriverPlugin {
         let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         let ask = self.caller.ask_about("stop", &context)?;
         let given = handle.weigh() + signal.weigh() + timeout.weigh();
-        let input = self.caller.recorder().input(&(&handle, &signal, timeout));
+        let input = self.caller.arguments(&(&handle, &signal, timeout));
         let called = self.caller.call(Some(context), move |pre, store| {
             Box::pin(async move {
                 let plugin = pre.instantiate_async(&mut *store).await?;
@@ -241,7 +241,7 @@ impl DriverPlugin {
         let handle = self.handle(handle)?;
         let ask = self.caller.ask_about("destroy", &context)?;
         let given = handle.weigh() + force.weigh();
-        let input = self.caller.recorder().input(&(&handle, force));
+        let input = self.caller.arguments(&(&handle, force));
         let called = self.caller.call(Some(context), move |pre, store| {
             Box::pin(async move {
                 let plugin = pre.instantiate_async(&mut *store).await?;

@@ -2,7 +2,6 @@
 
 use super::bindings::since_0_1::{device_export as dev, driver_export as drv};
 use super::{convert, driver};
-use crate::host::trace::{Player, Trace};
 use ostler_model::clock::Timestamp;
 use ostler_model::ids::PluginName;
 
@@ -40,8 +39,4 @@ pub fn handles(bytes: &[u8]) {
     }
 }
 
-/// Bytes as the trace of a recorded call, asked for by each function in turn.
-pub fn trace(bytes: &[u8]) {
-    let trace = Trace { bytes: bytes.to_vec(), calls: u32::MAX, cut: false, secrets: vec![] };
-    Player::new(trace).exhaust();
-}
+pub use crate::host::trace::read_any;

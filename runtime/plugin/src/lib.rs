@@ -12,6 +12,7 @@
 //! the node knows drivers in [`drivers`].
 
 pub mod bindings;
+pub mod by_name;
 pub mod call;
 pub mod convert;
 pub mod device;
@@ -22,14 +23,13 @@ mod failure;
 pub mod fuzz;
 pub mod host;
 pub mod manifest;
-pub mod record;
+pub mod observe;
 pub mod schema;
 mod schema_cost;
 mod schema_patterns;
 mod slots;
 mod weigh;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use wasmtime::component::Linker;
@@ -47,11 +47,11 @@ use bindings::since_0_1::driver_world::DriverPluginPre;
 use call::Caller;
 pub use failure::Failure;
 use manifest::ManifestError;
+use observe::{PluginIdentity, PluginObserver};
 use ostler_health::meter::PluginMeter;
 use ostler_health::policy::FailurePolicy;
 use ostler_model::grants::{Authority, Grants, NotGranted};
 use ostler_model::plugin::{Manifest, PluginKind};
-use record::{Recorder, RecordingStore};
 
 /// What the configuration says of a plugin.
 #[derive(Clone, Debug, PartialEq)]
@@ -114,7 +114,7 @@ pub struct PluginRuntime {
     services: HostServices,
     linker: Arc<Linker<CallState>>,
     calls: Arc<tokio::sync::Semaphore>,
-    recordings: Option<Arc<RecordingStore>>,
+    observer: Option<Arc<dyn PluginObserver>>,
 }
 
 /// A plugin that can be called and was not.
@@ -187,17 +187,14 @@ impl PluginRuntime {
             services,
             linker: Arc::new(linker),
             calls: Arc::new(tokio::sync::Semaphore::new(calls)),
-            recordings: None,
+            observer: None,
         })
     }
 
-    /// Write calls that fail into files of this directory.
+    /// Tell somebody of the calls of all plugins that are loaded from now on.
     #[must_use]
-    pub fn recording_into(mut self, dir: PathBuf) -> Self {
-        let HostServices { clock, control, .. } = &self.services;
-        let store = RecordingStore::new(dir, clock.clone(), control.clone());
-        self.recordings = Some(Arc::new(store));
-        self
+    pub fn observed_by(self, observer: Arc<dyn PluginObserver>) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     /// Check, compile where needed, link and describe a plugin. `manifest` is what was read from
@@ -303,15 +300,15 @@ impl PluginRuntime {
         let limits = StoreLimits::from(&spec.limits);
         let meter =
             Arc::new(PluginMeter::new(&spec.name, spec.failure, self.services.clock.clone()));
-        let identity = record::Identity {
+        let identity = PluginIdentity {
             plugin: spec.name.clone(),
             kind: manifest.kind,
             interface_version: manifest.interface_version.clone(),
             digest: manifest.digest.clone(),
             config: spec.config.text().to_owned(),
         };
-        let recorder = Recorder::new(identity, &spec.limits, self.recordings.clone());
-        let recorder = Arc::new(recorder);
+        let observer = self.observer.as_ref();
+        let observer = observer.and_then(|observer| observer.loaded(identity, &spec.limits));
         let context = PluginContext::new(
             spec.name,
             spec.config.text().to_owned(),
@@ -324,11 +321,11 @@ impl PluginRuntime {
         Ok(match manifest.kind {
             PluginKind::Driver => {
                 let pre = DriverPluginPre::new(pre).map_err(unlinked)?;
-                Linked::Driver(Caller::new(pre, context, limits, services, calls, meter, recorder))
+                Linked::Driver(Caller::new(pre, context, limits, services, calls, meter, observer))
             }
             PluginKind::Device => {
                 let pre = DevicePluginPre::new(pre).map_err(unlinked)?;
-                Linked::Device(Caller::new(pre, context, limits, services, calls, meter, recorder))
+                Linked::Device(Caller::new(pre, context, limits, services, calls, meter, observer))
             }
         })
     }

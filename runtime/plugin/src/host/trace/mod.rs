@@ -1,18 +1,15 @@
-//! What the host answered during one call of a plugin, and the same answers given again.
+//! Where host calls of a plugin can be seen, and answered in the host's place.
 //!
 //! ```text
-//! guest ─ import ─► Traced ─► the host's own function ─► answer ─► Trace (bytes, bounded)
+//! guest ─ import ─► Traced ─► the host's own function ─► answer ─► HostCallLog (as bytes)
 //!                     │ recording                           └────────────► guest
-//!                     └ playing: the next answer of the trace ────────────► guest
+//!                     └ playing: HostStandIn reads an answer ─────────────► guest
 //! ```
-//! A call is a function of its arguments and of what the host answers. So the arguments and this
-//! trace are the whole call: played to the same component it goes the same way, to the same trap.
+//! A call is a function of its arguments and of what the host answers. So the arguments and these
+//! answers are the whole call: played to the same component it goes the same way, to the same trap.
 //! Everything that could differ passes here: our interfaces and, of WASI, files, streams, polls,
 //! clocks and random numbers. Arguments, environment and exit of WASI are constant, and a plugin's
-//! configuration is kept beside the trace.
-//!
-//! An entry is the function's number, a hash of its arguments, a tag and the answer. An entry without
-//! an answer is a host call that was under way when the call was given up.
+//! configuration is known to whoever observes it.
 
 /// Functions of an interface: played from the trace, or answered by `$trait` on `self.$real()` and
 /// recorded. Of the arguments in brackets the hash is kept.
@@ -56,7 +53,7 @@ mod link;
 mod own;
 mod wire;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 pub(in crate::host) use answer::Answer;
 pub(in crate::host) use link::Traced;
@@ -67,8 +64,7 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 };
 use wasmtime_wasi::p2::{FsResult, StreamResult};
 
-use ostler_model::limits::PLUGIN_TRACE_BYTES_MAX;
-use wire::Reader;
+pub use wire::Reader;
 
 /// What a host call is recorded by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,268 +82,128 @@ impl HostCall {
     }
 }
 
-/// The answers of one call, as they were given.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trace {
-    /// Entries, one after the other.
-    pub bytes: Vec<u8>,
-    /// Host calls so far, also those that found no place.
-    pub calls: u32,
-    /// There were more than fit.
-    pub cut: bool,
-    /// Texts that are not in `bytes` and must not be anywhere else.
-    pub secrets: Vec<String>,
+/// Why nothing is answered in the host's place: it ends the call.
+pub type NoAnswer = Box<dyn std::error::Error + Send + Sync>;
+
+/// Is told of each host call of one call of a plugin.
+pub trait HostCallLog: Send + Sync {
+    /// A host call begins. It may be given up before it ends.
+    fn begin(&self, call: HostCall);
+
+    /// It ended; `put` writes its answer behind what is there.
+    fn end(&self, put: &dyn Fn(&mut Vec<u8>));
+
+    /// These texts are secret.
+    fn learn(&self, texts: &mut dyn Iterator<Item = &str>);
 }
 
-/// A trace that is being written. It outlives the store of a call that is given up.
-pub type SharedTrace = Arc<Mutex<Trace>>;
+/// Takes an answer from the front of some bytes; `false`: there is none.
+pub type ReadAnswer<'a> = dyn FnMut(&mut Reader<'_>) -> bool + 'a;
 
-/// Why a played call did not go on.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Departure {
-    /// It asked the host for something else.
-    #[error("host call {at}: asked for {asked}, where the recorded call asked for {recorded}")]
-    OtherFunction {
-        /// Number of the host call, from 1.
-        at: u32,
-        /// Asked for now.
-        asked: &'static str,
-        /// Asked for then.
-        recorded: &'static str,
-    },
-    /// It asked the host once more after the recorded call had ended.
-    #[error("host call {at}: asked for {asked}, where the recorded call asked for nothing more")]
-    Longer {
-        /// Number of the host call, from 1.
-        at: u32,
-        /// Asked for now.
-        asked: &'static str,
-    },
-    /// It came to the host call in which the recorded call was given up.
-    #[error("host call {at}: the recorded call was given up while it waited for {asked}")]
-    GivenUp {
-        /// Number of the host call, from 1.
-        at: u32,
-        /// What it waits for.
-        asked: &'static str,
-    },
-    /// It asked for something whose answers are never recorded.
-    #[error("after host call {at}: asked for {asked}, which is not recorded")]
-    NotRecorded {
-        /// Number of the last host call before it.
-        at: u32,
-        /// Asked for.
-        asked: &'static str,
-    },
-    /// The recording holds no more.
-    #[error("host call {at}: the recording was cut here, its limit of bytes was reached")]
-    Cut {
-        /// Number of the host call, from 1.
-        at: u32,
-    },
-    /// The recording is damaged.
-    #[error("host call {at}: the recorded answer of {asked} cannot be read")]
-    Damaged {
-        /// Number of the host call, from 1.
-        at: u32,
-        /// Asked for.
-        asked: &'static str,
-    },
-}
+/// Answers in the place of the host.
+pub trait HostStandIn: Send + Sync {
+    /// Let `read` take the answer of this host call from where it stands.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    fn answer(&self, call: HostCall, read: &mut ReadAnswer<'_>) -> Result<(), NoAnswer>;
 
-/// A trace that is played, and how that went.
-#[derive(Debug, Default)]
-pub struct Player {
-    trace: Trace,
-    at: usize,
-    calls: u32,
-    /// Host calls with other arguments than the recorded ones; the first of them.
-    pub other_arguments: Option<(u32, &'static str)>,
-    /// Where it left the recording.
-    pub departure: Option<Departure>,
-}
-
-impl Player {
-    /// To play this.
-    #[must_use]
-    pub fn new(trace: Trace) -> Self {
-        Self { trace, ..Self::default() }
-    }
-
-    /// Host calls so far.
-    #[must_use]
-    pub const fn calls(&self) -> u32 {
-        self.calls
-    }
-
-    /// Recorded host calls that were not asked for.
-    #[must_use]
-    pub fn left_over(&self) -> u32 {
-        self.trace.calls.saturating_sub(self.calls)
-    }
-
-    /// Ask for whatever comes next, as every type of answer, until nothing can be read.
-    #[doc(hidden)]
-    pub fn exhaust(&mut self) {
-        let types = [
-            Self::any::<wasmtime::Result<u64>>,
-            Self::any::<wasmtime::Result<Vec<u8>>>,
-            Self::any::<wasmtime::Result<Vec<u32>>>,
-            Self::any::<wasmtime::Result<String>>,
-            Self::any::<wasmtime::Result<(u64, u64)>>,
-            Self::any::<wasmtime::Result<wire::Packed<String>>>,
-            Self::any::<FsResult<(Vec<u8>, bool)>>,
-            Self::any::<FsResult<DescriptorStat>>,
-            Self::any::<FsResult<Option<DirectoryEntry>>>,
-            Self::any::<FsResult<DescriptorFlags>>,
-            Self::any::<StreamResult<Vec<u8>>>,
-            Self::any::<StreamResult<u64>>,
-        ];
-        while types.iter().any(|read| read(self)) {}
-    }
-
-    fn any<A: Answer>(&mut self) -> bool {
-        let function = self.trace.bytes.get(self.at).copied().unwrap_or_default();
-        self.find::<A>(HostCall { function, arguments: 0 }).is_ok()
-    }
-
-    fn next<A: Answer>(&mut self, mark: HostCall) -> A {
-        self.calls = self.calls.saturating_add(1);
-        match self.find(mark) {
-            Ok(answer) => answer,
-            Err(departure) => {
-                self.departure.get_or_insert_with(|| departure.clone());
-                A::trap(departure.into())
-            }
-        }
-    }
-
-    fn find<A: Answer>(&mut self, mark: HostCall) -> Result<A, Departure> {
-        let (at, asked) = (self.calls, name_of(mark.function));
-        let rest = self.trace.bytes.get(self.at..).unwrap_or_default();
-        if rest.is_empty() {
-            return Err(match self.trace.cut {
-                true => Departure::Cut { at },
-                false => Departure::Longer { at, asked },
-            });
-        }
-        let mut reader = Reader::new(rest);
-        let damaged = Departure::Damaged { at, asked };
-        let function = reader.u8().ok_or_else(|| damaged.clone())?;
-        if function != mark.function {
-            return Err(Departure::OtherFunction { at, asked, recorded: name_of(function) });
-        }
-        let arguments = reader.u32().ok_or_else(|| damaged.clone())?;
-        if arguments != mark.arguments && self.other_arguments.is_none() {
-            self.other_arguments = Some((at, asked));
-        }
-        if reader.is_empty() {
-            return Err(Departure::GivenUp { at, asked });
-        }
-        let answer = A::get(&mut reader).ok_or(damaged)?;
-        self.at = self.trace.bytes.len() - reader.left();
-        Ok(answer)
-    }
+    /// Why there is no answer of a function whose answers nobody is told of.
+    fn untold(&self, asked: &'static str) -> NoAnswer;
 }
 
 /// What happens to the answers of a call.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub enum Tracer {
     /// Nothing.
     #[default]
     Off,
-    /// They are kept.
-    Recording(SharedTrace),
-    /// They come from a recording.
-    Playing(Arc<Mutex<Player>>),
+    /// Somebody is told of them.
+    Recording(Arc<dyn HostCallLog>),
+    /// Somebody else gives them.
+    Playing(Arc<dyn HostStandIn>),
 }
 
 impl Tracer {
-    /// Records, and the trace it records.
-    #[must_use]
-    pub fn recording() -> (Self, SharedTrace) {
-        let trace = SharedTrace::default();
-        (Self::Recording(Arc::clone(&trace)), trace)
-    }
-
-    /// Are recorded answers given? Then nothing stands behind a handle.
+    /// Does somebody else answer? Then nothing stands behind a handle.
     pub(in crate::host) const fn plays(&self) -> bool {
         matches!(self, Self::Playing(_))
     }
 
-    /// Is a trace being written?
+    /// Is somebody told of the answers?
     pub(in crate::host) const fn records(&self) -> bool {
         matches!(self, Self::Recording(_))
     }
 
     /// These texts are secret.
-    pub(in crate::host) fn learn<'a>(&self, texts: impl Iterator<Item = &'a str>) {
-        if let Self::Recording(trace) = self {
-            let mut trace = trace.lock().unwrap_or_else(PoisonError::into_inner);
-            if trace.secrets.is_empty() {
-                trace.secrets.extend(texts.map(str::to_owned));
-            }
+    pub(in crate::host) fn learn<'a>(&self, mut texts: impl Iterator<Item = &'a str>) {
+        if let Self::Recording(log) = self {
+            log.learn(&mut texts);
         }
     }
 
-    /// Something was asked for that is not recorded: the end of a played call.
-    pub(in crate::host) fn unrecorded(&self, asked: &'static str) -> Option<Departure> {
-        let Self::Playing(player) = self else { return None };
-        let mut player = player.lock().unwrap_or_else(PoisonError::into_inner);
-        let departure = Departure::NotRecorded { at: player.calls, asked };
-        Some(player.departure.get_or_insert(departure).clone())
+    /// Something was asked for that nobody is told of: the end of a played call.
+    pub(in crate::host) fn unrecorded(&self, asked: &'static str) -> Option<wasmtime::Error> {
+        let Self::Playing(host) = self else { return None };
+        Some(wasmtime::Error::from_boxed(host.untold(asked)))
     }
 
-    /// The recorded answer, when one is played.
+    /// The answer, when somebody else gives it.
     pub(in crate::host) fn play<A: Answer>(&self, mark: impl FnOnce() -> HostCall) -> Option<A> {
-        match self {
-            Self::Playing(player) => {
-                let mut player = player.lock().unwrap_or_else(PoisonError::into_inner);
-                Some(player.next(mark()))
-            }
-            Self::Off | Self::Recording(_) => None,
-        }
+        let Self::Playing(host) = self else { return None };
+        let mut answer = None;
+        let read = &mut |reader: &mut Reader<'_>| {
+            answer = A::get(reader);
+            answer.is_some()
+        };
+        let found = host.answer(mark(), read);
+        Some(match (found, answer) {
+            (Ok(()), Some(answer)) => answer,
+            (Ok(()), None) => A::trap(wasmtime::Error::msg("the host's stand-in gave no answer")),
+            (Err(error), _) => A::trap(wasmtime::Error::from_boxed(error)),
+        })
     }
 
-    /// A host call begins. Its mark is there before its answer: it may be given up.
+    /// A host call begins. Who is told of it hears so before its answer: it may be given up.
     pub(in crate::host) fn begin(&self, mark: impl FnOnce() -> HostCall) {
-        let Self::Recording(trace) = self else { return };
-        let mark = mark();
-        let mut trace = trace.lock().unwrap_or_else(PoisonError::into_inner);
-        trace.calls = trace.calls.saturating_add(1);
-        if trace.cut {
-            return;
+        if let Self::Recording(log) = self {
+            log.begin(mark());
         }
-        if trace.bytes.len() + HOST_CALL_BYTES > PLUGIN_TRACE_BYTES_MAX {
-            trace.cut = true;
-            return;
-        }
-        trace.bytes.push(mark.function);
-        trace.bytes.extend_from_slice(&mark.arguments.to_le_bytes());
     }
 
     /// It ended.
     pub(in crate::host) fn end<A: Answer>(&self, answer: &A) {
-        let Self::Recording(trace) = self else { return };
-        let mut trace = trace.lock().unwrap_or_else(PoisonError::into_inner);
-        if trace.cut {
-            return;
-        }
-        let before = trace.bytes.len();
-        answer.put(&mut trace.bytes);
-        if trace.bytes.len() > PLUGIN_TRACE_BYTES_MAX {
-            // The mark goes too: without an answer it would be a host call that never ended.
-            trace.bytes.truncate(before.saturating_sub(HOST_CALL_BYTES));
-            trace.cut = true;
+        if let Self::Recording(log) = self {
+            log.end(&|out| answer.put(out));
         }
     }
 }
 
-/// Bytes of a [`HostCall`] on a trace.
-const HOST_CALL_BYTES: usize = 5;
+/// Read the next answer as whichever type fits the bytes there. For fuzz targets.
+pub fn read_any(ask: &mut dyn FnMut(&mut ReadAnswer<'_>) -> bool) -> bool {
+    fn reads<A: Answer>(reader: &mut Reader<'_>) -> bool {
+        A::get(reader).is_some()
+    }
+    let types: [fn(&mut Reader<'_>) -> bool; 12] = [
+        reads::<wasmtime::Result<u64>>,
+        reads::<wasmtime::Result<Vec<u8>>>,
+        reads::<wasmtime::Result<Vec<u32>>>,
+        reads::<wasmtime::Result<String>>,
+        reads::<wasmtime::Result<(u64, u64)>>,
+        reads::<wasmtime::Result<wire::Packed<String>>>,
+        reads::<FsResult<(Vec<u8>, bool)>>,
+        reads::<FsResult<DescriptorStat>>,
+        reads::<FsResult<Option<DirectoryEntry>>>,
+        reads::<FsResult<DescriptorFlags>>,
+        reads::<StreamResult<Vec<u8>>>,
+        reads::<StreamResult<u64>>,
+    ];
+    types.into_iter().any(|mut read| ask(&mut read))
+}
 
 /// Name of a function by its number.
-fn name_of(function: u8) -> &'static str {
+#[must_use]
+pub fn name_of(function: u8) -> &'static str {
     FUNCTIONS.get(usize::from(function)).copied().unwrap_or("an unknown function")
 }
 

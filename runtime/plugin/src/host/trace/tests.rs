@@ -1,29 +1,25 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use proptest::prelude::*;
+use std::fmt::Debug;
+
 use wasmtime_wasi::p2::bindings::filesystem::types::{DescriptorType, ErrorCode};
 use wasmtime_wasi::p2::{FsError, StreamError};
 
 use super::*;
 use ostler_sandbox::HostcallBudgetExceeded;
 
-const MARK: HostCall = HostCall { function: number::FS_STAT, arguments: 7 };
-
-/// Record answers, and the player of them.
-fn recorded(record: impl FnOnce(&Tracer)) -> Player {
-    let (tracer, trace) = Tracer::recording();
-    record(&tracer);
-    let trace = trace.lock().unwrap().clone();
-    Player::new(trace)
-}
-
-fn put<A: Answer>(tracer: &Tracer, answer: &A) {
-    tracer.begin(|| MARK);
-    tracer.end(answer);
+/// An answer that went through bytes.
+fn again<A: Answer>(answer: &A) -> A {
+    let mut bytes = Vec::new();
+    answer.put(&mut bytes);
+    let mut reader = Reader::new(&bytes);
+    let again = A::get(&mut reader).unwrap();
+    assert!(reader.is_empty(), "all of it is read");
+    again
 }
 
 #[test]
-fn answers_are_given_again_as_they_were() {
+fn answers_are_read_as_they_were_written() {
     let stat = DescriptorStat {
         type_: DescriptorType::Fifo,
         link_count: 1,
@@ -32,72 +28,44 @@ fn answers_are_given_again_as_they_were() {
         data_modification_timestamp: None,
         status_change_timestamp: None,
     };
-    let mut player = recorded(|tracer| {
-        put::<FsResult<DescriptorStat>>(tracer, &Ok(stat));
-        put::<FsResult<()>>(tracer, &Err(ErrorCode::CrossDevice.into()));
-        put::<StreamResult<Vec<u8>>>(tracer, &Ok(b"read".to_vec()));
-        put::<StreamResult<Vec<u8>>>(tracer, &Err(StreamError::Closed));
-    });
-    let again = player.next::<FsResult<DescriptorStat>>(MARK).unwrap();
-    assert_eq!((again.type_, again.size), (DescriptorType::Fifo, u64::MAX));
-    let error: FsError = player.next::<FsResult<()>>(MARK).unwrap_err();
+    let stat = again::<FsResult<DescriptorStat>>(&Ok(stat)).unwrap();
+    assert_eq!((stat.type_, stat.size), (DescriptorType::Fifo, u64::MAX));
+    let error: FsError = again::<FsResult<()>>(&Err(ErrorCode::CrossDevice.into())).unwrap_err();
     assert_eq!(error.downcast_ref(), Some(&ErrorCode::CrossDevice));
-    assert_eq!(player.next::<StreamResult<Vec<u8>>>(MARK).unwrap(), b"read");
-    let closed = player.next::<StreamResult<Vec<u8>>>(MARK);
+    assert_eq!(again::<StreamResult<Vec<u8>>>(&Ok(b"read".to_vec())).unwrap(), b"read");
+    let closed = again::<StreamResult<Vec<u8>>>(&Err(StreamError::Closed));
     assert!(matches!(closed, Err(StreamError::Closed)));
-    assert_eq!((player.departure.clone(), player.left_over()), (None, 0));
 }
 
 #[test]
 fn an_error_that_ended_the_call_ends_it_again_for_the_same_reason() {
     let spent = HostcallBudgetExceeded { what: "host calls", limit: 9 };
-    let mut player = recorded(|tracer| put::<wasmtime::Result<u64>>(tracer, &Err(spent.into())));
-    let error = player.next::<wasmtime::Result<u64>>(MARK).unwrap_err();
+    let error = again::<wasmtime::Result<u64>>(&Err(spent.into())).unwrap_err();
     assert_eq!(error.downcast_ref::<HostcallBudgetExceeded>(), Some(&spent));
 }
 
-#[test]
-fn whoever_leaves_the_recording_is_told_where() {
-    let play = |player: &mut Player, function| {
-        let _ended = player.next::<wasmtime::Result<u64>>(HostCall { function, arguments: 0 });
-        player.departure.clone().unwrap()
-    };
-    let one = |tracer: &Tracer| put::<wasmtime::Result<u64>>(tracer, &Ok(1));
-    let mut other = recorded(one);
-    let text = play(&mut other, number::RANDOM_U64).to_string();
-    assert!(text.contains("random.get-random-u64") && text.contains("descriptor.stat"), "{text}");
-    let mut longer = recorded(one);
-    longer.next::<wasmtime::Result<u64>>(MARK).unwrap();
-    assert!(matches!(play(&mut longer, MARK.function), Departure::Longer { at: 2, .. }));
-    let mut waiting = recorded(|tracer| tracer.begin(|| MARK));
-    assert!(matches!(play(&mut waiting, MARK.function), Departure::GivenUp { at: 1, .. }));
-}
+/// Refuses everything.
+struct Nobody;
 
-#[test]
-fn other_arguments_are_noticed_and_answered() {
-    let mut player = recorded(|tracer| put::<wasmtime::Result<u64>>(tracer, &Ok(5)));
-    let other = HostCall { arguments: 8, ..MARK };
-    assert_eq!(player.next::<wasmtime::Result<u64>>(other).unwrap(), 5);
-    assert_eq!(player.other_arguments, Some((1, "descriptor.stat")));
-}
-
-#[test]
-fn a_trace_is_cut_between_answers_and_says_so() {
-    let large = vec![1_u8; PLUGIN_TRACE_BYTES_MAX / 2];
-    let mut player = recorded(|tracer| {
-        for _ in 0..4 {
-            put::<wasmtime::Result<Vec<u8>>>(tracer, &Ok(large.clone()));
-        }
-    });
-    assert!(player.trace.bytes.len() <= PLUGIN_TRACE_BYTES_MAX && player.trace.calls == 4);
-    player.next::<wasmtime::Result<Vec<u8>>>(MARK).unwrap();
-    assert!(player.next::<wasmtime::Result<Vec<u8>>>(MARK).is_err());
-    assert_eq!(player.departure, Some(Departure::Cut { at: 2 }));
-}
-
-proptest! {
-    #[test]
-    fn arbitrary_traces_never_panic_and_come_to_an_end(bytes: Vec<u8>) {
-        Player::new(Trace { bytes, ..Trace::default() }).exhaust();
+impl HostStandIn for Nobody {
+    fn answer(&self, call: HostCall, _read: &mut ReadAnswer<'_>) -> Result<(), NoAnswer> {
+        Err(format!("{} is not answered", name_of(call.function)).into())
     }
+
+    fn untold(&self, asked: &'static str) -> NoAnswer {
+        asked.into()
+    }
+}
+
+#[test]
+fn where_nobody_answers_in_the_hosts_place_the_call_ends_with_the_reason() {
+    fn text<T: Debug>(answer: Option<wasmtime::Result<T>>) -> String {
+        answer.unwrap().unwrap_err().to_string()
+    }
+    let tracer = Tracer::Playing(Arc::new(Nobody));
+    let answer = tracer.play::<wasmtime::Result<u64>>(|| HostCall::of(number::NOW, []));
+    assert_eq!(text(answer), "clock.now is not answered");
+    assert_eq!(tracer.unrecorded("sockets").unwrap().to_string(), "sockets");
+    let off = Tracer::Off.play::<wasmtime::Result<u64>>(|| HostCall::of(number::NOW, []));
+    assert!(off.is_none(), "the host itself answers");
 }

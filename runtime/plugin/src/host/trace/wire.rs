@@ -13,18 +13,22 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    /// To read these.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
+    /// Is everything read?
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// Bytes that are left.
     pub const fn left(&self) -> usize {
         self.0.len()
     }
 
+    /// So many bytes.
     pub fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
@@ -35,14 +39,17 @@ impl<'a> Reader<'a> {
         self.bytes(N)?.try_into().ok()
     }
 
+    /// One byte.
     pub fn u8(&mut self) -> Option<u8> {
         self.array::<1>().map(|[byte]| byte)
     }
 
+    /// A number of four bytes.
     pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
+    /// A number of eight bytes.
     pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
@@ -53,6 +60,7 @@ impl<'a> Reader<'a> {
         self.bytes(len)
     }
 
+    /// A text after its length.
     pub fn text(&mut self) -> Option<String> {
         String::from_utf8(self.counted()?.to_vec()).ok()
     }

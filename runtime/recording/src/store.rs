@@ -7,9 +7,10 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Recording, file};
+use super::{Recorder, Recording, file};
 use ostler_model::clock::{Clock, Timestamp};
-use ostler_model::limits::{PLUGIN_RECORDING_PAUSE, PLUGIN_RECORDINGS_MAX};
+use ostler_model::limits::{PLUGIN_RECORDING_PAUSE, PLUGIN_RECORDINGS_MAX, PluginLimits};
+use ostler_plugin::observe::{CallObserver, PluginIdentity, PluginObserver};
 
 /// End of the names of recordings.
 const SUFFIX: &str = "rec";
@@ -37,7 +38,7 @@ impl RecordingStore {
     }
 
     /// Write a recording, unless one of the same failure was written a moment ago. Returns at once.
-    pub(super) fn write(&self, recording: Recording) {
+    pub(crate) fn write(&self, recording: Recording) {
         let now = self.clock.now();
         if !self.is_news(&recording, now) {
             return;
@@ -61,7 +62,7 @@ impl RecordingStore {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(super) async fn write_now(&self, recording: Recording) -> io::Result<PathBuf> {
+    pub(crate) async fn write_now(&self, recording: Recording) -> io::Result<PathBuf> {
         let (dir, writing, now) = (self.dir.clone(), Arc::clone(&self.writing), self.clock.now());
         let written = self.control.spawn_blocking(move || {
             let _one = writing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,6 +81,29 @@ impl RecordingStore {
         }
         known.push_back((failure, now));
         true
+    }
+}
+
+/// Records the last calls of every plugin whose limits say so.
+#[derive(Clone, Debug)]
+pub struct RecordCalls(Arc<RecordingStore>);
+
+impl RecordCalls {
+    /// Write calls that fail into files of this store.
+    #[must_use]
+    pub fn into_store(store: RecordingStore) -> Self {
+        Self(Arc::new(store))
+    }
+}
+
+impl PluginObserver for RecordCalls {
+    fn loaded(
+        &self,
+        plugin: PluginIdentity,
+        limits: &PluginLimits,
+    ) -> Option<Arc<dyn CallObserver>> {
+        let recorder = Recorder::new(plugin, limits, Some(Arc::clone(&self.0)))?;
+        Some(Arc::new(recorder))
     }
 }
 
@@ -127,7 +151,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::record::RecordedCall;
+    use crate::RecordedCall;
 
     fn recording(plugin: &str) -> Recording {
         let call = RecordedCall { function: "fingerprint".to_owned(), ..RecordedCall::default() };

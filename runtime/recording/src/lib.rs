@@ -8,9 +8,10 @@
 //!                                                    ▼ on any machine
 //!                                  replay: the same component, the recorded answers ─► same end?
 //! ```
-//! A call is a function of its arguments, the configuration and what the host answers (see
-//! [`crate::host::trace`]), so these are all there is to keep. What cannot be made again is time: a
-//! call that was given up because it waited is told from one that computed too long.
+//! A call is a function of its arguments, the configuration and what the host answers, so these are all there
+//! is to keep. What cannot be made again is time: a call that was given up because it waited is told from one
+//! that computed too long. Plugins know nothing of this crate: see `ostler_plugin::observe`. Start with
+//! `ring.rs`.
 
 pub mod file;
 mod input;
@@ -18,20 +19,30 @@ pub mod redact;
 mod replay;
 mod ring;
 mod store;
+pub mod trace;
 
+use std::borrow::Borrow;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Failure;
 use ostler_model::limits::PluginLimits;
 use ostler_model::plugin::PluginKind;
+use ostler_plugin::Failure;
+use ostler_plugin::observe::CallEnd;
 use ostler_sandbox::CallError;
 
-pub(super) use input::Input;
 pub use replay::{ReplayError, ReplayVerdict, Replayed, replay};
-pub(super) use ring::{Identity, Recorder};
-pub use store::RecordingStore;
+pub use ring::Recorder;
+pub use store::{RecordCalls, RecordingStore};
+use trace::{Player, Trace};
+
+/// Bytes as the trace of a recorded call, asked for by each function in turn. For fuzz targets.
+#[doc(hidden)]
+pub fn fuzz_trace(bytes: &[u8]) {
+    let trace = Trace { bytes: bytes.to_vec(), calls: u32::MAX, cut: false, secrets: vec![] };
+    Player::new(trace).exhaust();
+}
 
 /// Calls of one plugin, as a file holds them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -119,6 +130,17 @@ impl CallOutcome {
     #[must_use]
     pub fn by_the_clock(&self) -> bool {
         matches!(self.end.as_str(), "deadline" | "processor-time")
+    }
+}
+
+impl<F: Borrow<Failure>> From<&CallEnd<F>> for CallOutcome {
+    fn from(end: &CallEnd<F>) -> Self {
+        match end {
+            CallEnd::Answered => Self::answered(),
+            CallEnd::Refused(text) => Self::refused(text.clone()),
+            CallEnd::Broken(text) => Self::broken(text.clone()),
+            CallEnd::Failed(failure) => Self::from(failure.borrow()),
+        }
     }
 }
 

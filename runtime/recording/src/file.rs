@@ -127,7 +127,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{CallOutcome, RecordedCall};
+    use crate::{CallOutcome, RecordedCall};
 
     fn recording() -> Recording {
         let call = RecordedCall {

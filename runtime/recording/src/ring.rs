@@ -4,33 +4,23 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use serde_json::Value;
 
-use super::input::{self, Input};
+use super::input;
 use super::redact::Secrets;
 use super::store::RecordingStore;
+use super::trace::{SharedTrace, Trace};
 use super::{Bounds, CallOutcome, RecordedCall, Recording};
-use crate::host::trace::{SharedTrace, Trace, Tracer};
-use ostler_model::clock::Timestamp;
 use ostler_model::limits::{PLUGIN_RING_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PluginLimits};
-use ostler_model::plugin::PluginKind;
-
-/// Which plugin it is.
-#[derive(Clone, Debug)]
-pub(crate) struct Identity {
-    pub plugin: String,
-    pub kind: PluginKind,
-    pub interface_version: String,
-    pub digest: String,
-    pub config: String,
-}
+use ostler_model::ports::BoxFuture;
+use ostler_plugin::host::trace::HostCallLog;
+use ostler_plugin::observe::{CallEnd, CallObserver, EndedCall, ObservedCall, PluginIdentity};
 
 /// Keeps the last calls of a plugin, and writes them down when one failed.
 #[derive(Debug)]
-pub(crate) struct Recorder {
-    identity: Identity,
+pub struct Recorder {
+    identity: PluginIdentity,
     bounds: Bounds,
     calls_max: usize,
     /// Schemas of the plugin's own configuration and of its tasks', once it described itself.
@@ -50,63 +40,36 @@ struct Ring {
 }
 
 impl Recorder {
-    /// A recorder that keeps as many calls as the limits say; none, and nothing is recorded.
-    pub(crate) fn new(
-        identity: Identity,
+    /// A recorder that keeps as many calls as the limits say. `None`: they say none.
+    #[must_use]
+    pub fn new(
+        identity: PluginIdentity,
         limits: &PluginLimits,
         store: Option<Arc<RecordingStore>>,
-    ) -> Self {
-        Self {
+    ) -> Option<Self> {
+        let calls_max = (limits.recorded_calls_max as usize).min(PLUGIN_RING_CALLS_MAX);
+        (calls_max > 0).then(|| Self {
             identity,
             bounds: Bounds::from(limits),
-            calls_max: (limits.recorded_calls_max as usize).min(PLUGIN_RING_CALLS_MAX),
+            calls_max,
             schemas: OnceLock::new(),
             ring: Mutex::default(),
             store,
-        }
+        })
     }
 
-    /// The plugin described itself.
-    pub(crate) fn described(&self, own: &str, task: &str) {
-        let _first_stays = self.schemas.set((own.to_owned(), task.to_owned()));
-    }
-
-    /// The tracer of a call, and the trace it records.
-    pub(crate) fn tracer(&self) -> (Tracer, Option<SharedTrace>) {
-        if self.calls_max == 0 {
-            return (Tracer::Off, None);
-        }
-        let (tracer, trace) = Tracer::recording();
-        (tracer, Some(trace))
-    }
-
-    /// The arguments of a call, when they are kept.
-    pub(crate) fn input(&self, arguments: &impl serde::Serialize) -> Input {
-        if self.calls_max == 0 { Input::default() } else { Input::of(arguments) }
-    }
-
-    /// Keep a call that ended. Its number, for [`Recorder::write`]; 0 when nothing is recorded.
-    pub(crate) fn keep(
-        &self,
-        function: &str,
-        at: Timestamp,
-        took: Duration,
-        input: Input,
-        trace: Option<SharedTrace>,
-        outcome: CallOutcome,
-    ) -> u64 {
-        let Some(trace) = trace else { return 0 };
-        let Trace { bytes, calls, cut, secrets } =
-            std::mem::take(&mut *trace.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Keep a call that ended. Its number, for [`Recorder::write`].
+    fn keep(&self, ended: EndedCall<'_>, trace: Trace) -> u64 {
+        let Trace { bytes, calls, cut, secrets } = trace;
         let call = RecordedCall {
-            function: function.to_owned(),
-            at: at.nanos(),
-            took: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
-            input: input.0,
+            function: ended.function.to_owned(),
+            at: ended.at.nanos(),
+            took: u64::try_from(ended.took.as_nanos()).unwrap_or(u64::MAX),
+            input: ended.arguments,
             trace: bytes,
             host_calls: calls,
             cut,
-            outcome,
+            outcome: CallOutcome::from(&ended.end),
         };
         let mut ring = self.ring();
         secrets.iter().for_each(|text| ring.secrets.granted(text));
@@ -126,45 +89,17 @@ impl Recorder {
         number
     }
 
-    /// A kept call turned out to have been answered against the rules: write it down.
-    pub(crate) fn failed(&self, number: u64, outcome: impl FnOnce() -> CallOutcome) {
-        if number == 0 {
-            return;
-        }
-        {
-            let mut ring = self.ring();
-            let Some((_, call)) = ring.calls.iter_mut().find(|(kept, _)| *kept == number) else {
-                return;
-            };
-            call.outcome = outcome();
-        }
-        self.write(number);
-    }
-
     /// Write down a kept call, with those before it.
-    pub(crate) fn write(&self, number: u64) {
-        if number > 0
-            && let Some(store) = &self.store
+    fn write(&self, number: u64) {
+        if let Some(store) = &self.store
             && let Some(recording) = self.recording(Some(number))
         {
             store.write(recording);
         }
     }
 
-    /// Write down all that is kept, because somebody asks. Its file; `None`: nothing is kept.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub(crate) async fn write_now(&self) -> io::Result<Option<PathBuf>> {
-        let Some(store) = &self.store else { return Ok(None) };
-        match self.recording(None) {
-            Some(recording) => store.write_now(recording).await.map(Some),
-            None => Ok(None),
-        }
-    }
-
     /// What is kept, redacted: up to this call, or all. `None`: nothing is.
-    pub(crate) fn recording(&self, upto: Option<u64>) -> Option<Recording> {
+    fn recording(&self, upto: Option<u64>) -> Option<Recording> {
         let (calls, mut secrets) = {
             let ring = self.ring();
             let wanted =
@@ -223,6 +158,60 @@ impl Recorder {
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CallObserver for Recorder {
+    fn described(&self, own: &str, task: &str) {
+        let _first_stays = self.schemas.set((own.to_owned(), task.to_owned()));
+    }
+
+    fn begins(self: Arc<Self>) -> Box<dyn ObservedCall> {
+        Box::new(Begun { recorder: self, trace: SharedTrace::default() })
+    }
+
+    /// Written down, if it is still kept.
+    fn broken(&self, number: u64, reason: String) {
+        {
+            let mut ring = self.ring();
+            let Some((_, call)) = ring.calls.iter_mut().find(|(kept, _)| *kept == number) else {
+                return;
+            };
+            call.outcome = CallOutcome::broken(reason);
+        }
+        self.write(number);
+    }
+
+    fn write_now(&self) -> BoxFuture<'_, io::Result<Option<PathBuf>>> {
+        Box::pin(async move {
+            let Some(store) = &self.store else { return Ok(None) };
+            match self.recording(None) {
+                Some(recording) => store.write_now(recording).await.map(Some),
+                None => Ok(None),
+            }
+        })
+    }
+}
+
+/// A call that began.
+struct Begun {
+    recorder: Arc<Recorder>,
+    trace: SharedTrace,
+}
+
+impl ObservedCall for Begun {
+    fn host_calls(&self) -> Arc<dyn HostCallLog> {
+        Arc::new(self.trace.clone())
+    }
+
+    /// Kept; and written down when its end is the plugin's doing.
+    fn ended(self: Box<Self>, call: EndedCall<'_>) -> u64 {
+        let failed = matches!(&call.end, CallEnd::Failed(failure) if failure.of_the_plugin());
+        let number = self.recorder.keep(call, self.trace.take());
+        if failed {
+            self.recorder.write(number);
+        }
+        number
     }
 }
 

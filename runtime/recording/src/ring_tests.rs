@@ -1,13 +1,17 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::time::Duration;
+
 use super::*;
-use crate::bindings::since_0_1::driver_export as drv;
-use crate::bindings::since_0_1::host::types as wit;
+use ostler_model::clock::Timestamp;
+use ostler_model::plugin::PluginKind;
+use ostler_plugin::bindings::since_0_1::driver_export as drv;
+use ostler_plugin::bindings::since_0_1::host::types as wit;
 
 const SECRET: &str = "correct horse battery";
 
-fn recorder(calls: u32) -> Recorder {
-    let identity = Identity {
+fn recorder(calls: u32) -> Option<Arc<Recorder>> {
+    let identity = PluginIdentity {
         plugin: "mine".to_owned(),
         kind: PluginKind::Driver,
         interface_version: "0.1.0".to_owned(),
@@ -15,20 +19,22 @@ fn recorder(calls: u32) -> Recorder {
         config: format!("{{\"api_key\": \"{SECRET}\"}}"),
     };
     let limits = PluginLimits { recorded_calls_max: calls, ..PluginLimits::default() };
-    Recorder::new(identity, &limits, None)
+    Recorder::new(identity, &limits, None).map(Arc::new)
 }
 
 /// A call that answered, with so many bytes from the host.
-fn keep(recorder: &Recorder, function: &str, input: Input, bytes: &[u8]) -> u64 {
-    let (_tracer, trace) = recorder.tracer();
-    if let Some(trace) = &trace {
-        trace.lock().unwrap().bytes = bytes.to_vec();
-    }
+fn keep(recorder: &Arc<Recorder>, function: &str, arguments: Vec<u8>, bytes: &[u8]) -> u64 {
+    let call = Arc::clone(recorder).begins();
+    call.host_calls().end(&|out| out.extend_from_slice(bytes));
     let (at, took) = (Timestamp::from_nanos(1), Duration::ZERO);
-    recorder.keep(function, at, took, input, trace, CallOutcome::answered())
+    call.ended(EndedCall { function, at, took, arguments, end: CallEnd::Answered })
 }
 
-fn start(secret: &str) -> Input {
+fn of(arguments: &impl serde::Serialize) -> Vec<u8> {
+    postcard::to_stdvec(arguments).unwrap()
+}
+
+fn start(secret: &str) -> Vec<u8> {
     let task = drv::TaskConfig {
         id: String::new(),
         alloc_id: String::new(),
@@ -45,33 +51,31 @@ fn start(secret: &str) -> Input {
         alloc_dir: String::new(),
         user: None,
     };
-    Input::of(&(&task,))
+    of(&(&task,))
 }
 
 #[test]
 fn the_last_calls_are_kept_up_to_their_number_and_their_bytes() {
-    let by_number = recorder(3);
+    let by_number = recorder(3).unwrap();
     for _ in 0..5 {
-        keep(&by_number, "stats", Input::default(), b"x");
+        keep(&by_number, "stats", vec![], b"x");
     }
     assert_eq!(by_number.recording(None).unwrap().calls.len(), 3);
     assert_eq!(by_number.recording(Some(4)).unwrap().calls.len(), 2, "those up to a call");
-    let by_bytes = recorder(8);
+    let by_bytes = recorder(8).unwrap();
     for _ in 0..5 {
-        keep(&by_bytes, "stats", Input::default(), &vec![0; PLUGIN_RING_BYTES_MAX / 2]);
+        keep(&by_bytes, "stats", vec![], &vec![0; PLUGIN_RING_BYTES_MAX / 2]);
     }
     assert_eq!(by_bytes.recording(None).unwrap().calls.len(), 1);
-    let none = recorder(0);
-    assert_eq!(keep(&none, "stats", Input::default(), b"x"), 0);
-    assert!(none.recording(None).is_none());
+    assert!(recorder(0).is_none(), "none is kept, so none is observed");
 }
 
 #[test]
 fn an_answer_found_wrong_later_is_the_end_of_its_call() {
-    let recorder = recorder(3);
-    let number = keep(&recorder, "stats", Input::default(), b"");
-    keep(&recorder, "fingerprint", Input::default(), b"");
-    recorder.failed(number, || CallOutcome::broken("no".to_owned()));
+    let recorder = recorder(3).unwrap();
+    let number = keep(&recorder, "stats", vec![], b"");
+    keep(&recorder, "fingerprint", vec![], b"");
+    recorder.broken(number, "no".to_owned());
     let calls = recorder.recording(None).unwrap().calls;
     let ends: Vec<&str> = calls.iter().map(|call| call.outcome.end.as_str()).collect();
     assert_eq!(ends, ["broken-answer", "answered"]);
@@ -84,16 +88,16 @@ fn holds(recording: &Recording, text: &str) -> bool {
 
 #[test]
 fn the_secrets_of_configuration_and_tasks_are_taken_out_of_every_call() {
-    let recorder = recorder(2);
+    let recorder = recorder(2).unwrap();
     keep(&recorder, "start", start("postgres://u:p@host"), SECRET.as_bytes());
     let handle = drv::Handle { version: 1, data: b"\xffpostgres://u:p@host".to_vec() };
-    keep(&recorder, "stop", Input::of(&(&handle, None::<String>, 5_u64)), b"");
+    keep(&recorder, "stop", of(&(&handle, None::<String>, 5_u64)), b"");
     let recording = recorder.recording(None).unwrap();
     assert!(!holds(&recording, SECRET) && !holds(&recording, "postgres"), "{recording:?}");
     assert_eq!(recording.calls.first().unwrap().trace.len(), SECRET.len(), "nothing moved");
 
     // The start leaves the ring; what it told stays secret.
-    keep(&recorder, "stop", Input::of(&(&handle, None::<String>, 5_u64)), b"");
+    keep(&recorder, "stop", of(&(&handle, None::<String>, 5_u64)), b"");
     let recording = recorder.recording(None).unwrap();
     assert!(recording.calls.iter().all(|call| call.function == "stop"));
     assert!(!holds(&recording, "postgres"), "{recording:?}");
@@ -104,10 +108,10 @@ fn the_secrets_of_configuration_and_tasks_are_taken_out_of_every_call() {
 
 #[test]
 fn what_a_handle_holds_under_a_secret_key_is_taken_out_of_an_unknown_start() {
-    let recorder = recorder(2);
+    let recorder = recorder(2).unwrap();
     let data = br#"{"config":{"db_password":"hunter22"},"id":"p1"}"#.to_vec();
     let handle = drv::Handle { version: 1, data };
-    keep(&recorder, "kill", Input::of(&(&handle,)), b"");
+    keep(&recorder, "kill", of(&(&handle,)), b"");
     let recording = recorder.recording(None).unwrap();
     assert!(!holds(&recording, "hunter22") && holds(&recording, "p1"));
 }

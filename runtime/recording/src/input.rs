@@ -1,25 +1,12 @@
 //! Arguments of a call, as they are kept and as a replay reads them.
 
-use serde::Serialize;
 use serde_json::Value;
 
 use super::redact::Secrets;
-use crate::bindings::since_0_1::driver_export as drv;
-
-/// Arguments of a call in their compact form. Empty: there are none, or they are not kept.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Input(pub(super) Vec<u8>);
-
-impl Input {
-    /// Keep these (a tuple).
-    pub(crate) fn of(arguments: &impl Serialize) -> Self {
-        // Into memory, of plain data: it does not fail. Were it to, the replay says so.
-        Self(postcard::to_stdvec(arguments).unwrap_or_default())
-    }
-}
+use ostler_plugin::bindings::since_0_1::driver_export as drv;
 
 /// The arguments of `start`.
-pub(super) type Start = (drv::TaskConfig,);
+type Start = (drv::TaskConfig,);
 
 /// Take the secrets out of the arguments of a call and learn them.
 pub(super) fn redact(

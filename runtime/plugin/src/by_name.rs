@@ -1,0 +1,235 @@
+//! Calls by the name of their function, with arguments as bytes and answers of a stand-in for the host.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+
+use super::bindings::since_0_1::device_world::DevicePluginPre;
+use super::bindings::since_0_1::driver_world::DriverPluginPre;
+use super::bindings::since_0_1::host::types as wit;
+use super::bindings::since_0_1::{device_export as dev, driver_export as drv};
+use super::call::{Called, Caller};
+use super::failure::Failure;
+use super::observe::CallEnd;
+use super::schema::{ConfigSchema, Described};
+use super::{Linked, PluginError, PluginRuntime, PluginSpec, convert, driver};
+use crate::host::CallState;
+use crate::host::trace::{HostStandIn, Tracer};
+use ostler_model::clock::Timestamp;
+use ostler_model::ids::PluginName;
+use ostler_model::json::JsonObject;
+use ostler_model::plugin::Manifest;
+
+/// Why a call could not be made by its name.
+#[derive(Debug, thiserror::Error)]
+pub enum ByNameError {
+    /// A function that the contract does not have.
+    #[error("the contract has no function {function:?}")]
+    NoFunction {
+        /// The name.
+        function: String,
+    },
+    /// The arguments cannot be read.
+    #[error("the recorded arguments of {function} cannot be read: {reason}")]
+    Arguments {
+        /// The function.
+        function: String,
+        /// Why.
+        reason: String,
+    },
+    /// The plugin does not load.
+    #[error(transparent)]
+    Plugin(#[from] PluginError),
+}
+
+/// A call as an observer knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedCall<'a> {
+    /// The function.
+    pub function: &'a str,
+    /// Its arguments in their compact form.
+    pub arguments: &'a [u8],
+    /// The time that times in its answer are held against.
+    pub now: Timestamp,
+}
+
+impl PluginRuntime {
+    /// Load a plugin and make one call of it, in which `host` answers in the place of this agent's host
+    /// functions. Nothing is granted, and the call counts for and against nobody.
+    ///
+    /// # Errors
+    /// [`ByNameError`] when it cannot be begun; how it ends is in the answer.
+    pub async fn call_by_name(
+        &self,
+        spec: PluginSpec,
+        manifest: &Manifest,
+        bytes: Arc<[u8]>,
+        call: NamedCall<'_>,
+        host: Arc<dyn HostStandIn>,
+    ) -> Result<CallEnd, ByNameError> {
+        let tracer = Tracer::Playing(host);
+        match self.link(spec, manifest, bytes, false).await? {
+            Linked::Driver(caller) => of_driver(&caller, &call, tracer).await,
+            Linked::Device(caller) => of_device(&caller, &call, tracer).await,
+        }
+    }
+}
+
+fn arguments<T: DeserializeOwned>(call: &NamedCall<'_>) -> Result<T, ByNameError> {
+    postcard::from_bytes(call.arguments).map_err(|error| ByNameError::Arguments {
+        function: call.function.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+/// How a call ended whose answer is checked by `check`.
+fn outcome<T, E: ToString>(
+    called: Called<Result<T, wit::PluginError>>,
+    check: impl FnOnce(T) -> Result<(), E>,
+) -> CallEnd {
+    match called.into_result() {
+        Err(error) => CallEnd::Failed(error),
+        Ok(Err(error)) => CallEnd::Refused(convert::plugin_error(error).to_string()),
+        Ok(Ok(answer)) => checked(check(answer)),
+    }
+}
+
+fn checked<E: ToString>(check: Result<(), E>) -> CallEnd {
+    match check {
+        Ok(()) => CallEnd::Answered,
+        Err(error) => CallEnd::Broken(error.to_string()),
+    }
+}
+
+/// How `describe` ended.
+fn described(result: Result<(String, String, String, String), Failure>) -> CallEnd {
+    let (name, version, own, task) = match result {
+        Ok(described) => described,
+        Err(error) => return CallEnd::Failed(error),
+    };
+    let own = Described::check(name, version, &own, &JsonObject::default());
+    let task = ConfigSchema::new("task configuration schema", &task);
+    match (own, task) {
+        // The configuration is redacted, so it need not fit.
+        (Ok(_) | Err(PluginError::Config(_)), Ok(_)) => CallEnd::Answered,
+        (Err(error), _) | (_, Err(error)) => CallEnd::Broken(error.to_string()),
+    }
+}
+
+fn fine<T>(_answer: T) -> Result<(), String> {
+    Ok(())
+}
+
+/// Make one call of the contract with these arguments.
+macro_rules! play {
+    ($caller:ident, $tracer:ident, $export:ident, $function:ident $(, $arg:expr)*) => {
+        $caller.play($tracer, move |pre, store| Box::pin(async move {
+            let plugin = pre.instantiate_async(&mut *store).await?;
+            plugin.$export().$function(store $(, $arg)*).await
+        })).await
+    };
+}
+
+macro_rules! driver {
+    ($caller:ident, $tracer:ident, $function:ident $(, $arg:expr)*) => {
+        play!($caller, $tracer, ostler_plugin_driver, $function $(, $arg)*)
+    };
+}
+
+macro_rules! device {
+    ($caller:ident, $tracer:ident, $function:ident $(, $arg:expr)*) => {
+        play!($caller, $tracer, ostler_plugin_device, $function $(, $arg)*)
+    };
+}
+
+type Told = (drv::Handle,);
+
+async fn of_driver(
+    caller: &Caller<DriverPluginPre<CallState>>,
+    call: &NamedCall<'_>,
+    tracer: Tracer,
+) -> Result<CallEnd, ByNameError> {
+    Ok(match call.function {
+        "describe" => {
+            let info = driver!(caller, tracer, call_describe).into_result();
+            described(info.map(|i| (i.name, i.version, i.config_schema, i.task_config_schema)))
+        }
+        "fingerprint" => {
+            let called = driver!(caller, tracer, call_fingerprint);
+            outcome(called, |found| convert::driver_fingerprint(found).map(drop))
+        }
+        "start" => {
+            let (task,) = arguments::<(drv::TaskConfig,)>(call)?;
+            outcome(driver!(caller, tracer, call_start, &task), |s| {
+                driver::started("", s).map(drop)
+            })
+        }
+        "recover" => {
+            let (handle,) = arguments::<Told>(call)?;
+            let called = driver!(caller, tracer, call_recover, &handle);
+            outcome(called, |started| driver::started("", started).map(drop))
+        }
+        "exited" => {
+            let (handle, exit) = arguments::<(drv::Handle, drv::RawExit)>(call)?;
+            let called = driver!(caller, tracer, call_exited, &handle, &exit);
+            outcome(called, |result| driver::exit_result(result).map(drop))
+        }
+        "stop" => {
+            type Stop = (drv::Handle, Option<String>, u64);
+            let (handle, signal, timeout) = arguments::<Stop>(call)?;
+            outcome(driver!(caller, tracer, call_stop, &handle, signal.as_deref(), timeout), fine)
+        }
+        "kill" => {
+            let (handle,) = arguments::<Told>(call)?;
+            outcome(driver!(caller, tracer, call_kill, &handle), fine)
+        }
+        "destroy" => {
+            let (handle, force) = arguments::<(drv::Handle, bool)>(call)?;
+            outcome(driver!(caller, tracer, call_destroy, &handle, force), fine)
+        }
+        "inspect" => {
+            let (handle,) = arguments::<Told>(call)?;
+            let called = driver!(caller, tracer, call_inspect, &handle);
+            outcome(called, |status| driver::inspected(status).map(drop))
+        }
+        "signal" => {
+            let (handle, signal) = arguments::<(drv::Handle, String)>(call)?;
+            outcome(driver!(caller, tracer, call_signal, &handle, &signal), fine)
+        }
+        other => return Err(ByNameError::NoFunction { function: other.to_owned() }),
+    })
+}
+
+async fn of_device(
+    caller: &Caller<DevicePluginPre<CallState>>,
+    call: &NamedCall<'_>,
+    tracer: Tracer,
+) -> Result<CallEnd, ByNameError> {
+    Ok(match call.function {
+        "describe" => {
+            let info = device!(caller, tracer, call_describe).into_result();
+            described(info.map(|i| (i.name, i.version, i.config_schema, String::new())))
+        }
+        "fingerprint" => {
+            let called = device!(caller, tracer, call_fingerprint);
+            outcome(called, |found| match PluginName::new("called") {
+                Ok(name) => convert::device_fingerprint(&name, found).map(drop),
+                Err(_) => Ok(()),
+            })
+        }
+        "reserve" => {
+            let (claim,) = arguments::<(dev::Claim,)>(call)?;
+            let called = device!(caller, tracer, call_reserve, &claim);
+            outcome(called, |answer| convert::reservation(answer).map(drop))
+        }
+        "release" => {
+            let (claim,) = arguments::<(dev::Claim,)>(call)?;
+            outcome(device!(caller, tracer, call_release, &claim), fine)
+        }
+        "stats" => {
+            let (called, now) = (device!(caller, tracer, call_stats), call.now);
+            outcome(called, |groups| convert::device_stats(groups, now).map(drop))
+        }
+        other => return Err(ByNameError::NoFunction { function: other.to_owned() }),
+    })
+}

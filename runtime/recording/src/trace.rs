@@ -1,0 +1,227 @@
+//! What the host answered during one call, as bytes, and the same answers given again.
+//!
+//! An entry is the number of the host's function, a hash of its arguments, and the answer. An entry without
+//! an answer is a host call that was under way when the call was given up.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ostler_model::limits::PLUGIN_TRACE_BYTES_MAX;
+use ostler_plugin::host::trace::{
+    HostCall, HostCallLog, HostStandIn, NoAnswer, ReadAnswer, Reader, name_of,
+};
+
+/// Bytes of a [`HostCall`] on a trace.
+const HOST_CALL_BYTES: usize = 5;
+
+/// The answers of one call, as they were given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// Entries, one after the other.
+    pub bytes: Vec<u8>,
+    /// Host calls so far, also those that found no place.
+    pub calls: u32,
+    /// There were more than fit.
+    pub cut: bool,
+    /// Texts that are not in `bytes` and must not be anywhere else.
+    pub secrets: Vec<String>,
+}
+
+/// A trace that is being written. It outlives the store of a call that is given up.
+#[derive(Clone, Debug, Default)]
+pub struct SharedTrace(Arc<Mutex<Trace>>);
+
+impl SharedTrace {
+    /// What was written so far; what is written later is lost.
+    #[must_use]
+    pub fn take(&self) -> Trace {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl HostCallLog for SharedTrace {
+    fn begin(&self, call: HostCall) {
+        let mut trace = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        trace.calls = trace.calls.saturating_add(1);
+        if trace.cut {
+            return;
+        }
+        if trace.bytes.len() + HOST_CALL_BYTES > PLUGIN_TRACE_BYTES_MAX {
+            trace.cut = true;
+            return;
+        }
+        trace.bytes.push(call.function);
+        trace.bytes.extend_from_slice(&call.arguments.to_le_bytes());
+    }
+
+    fn end(&self, put: &dyn Fn(&mut Vec<u8>)) {
+        let mut trace = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if trace.cut {
+            return;
+        }
+        let before = trace.bytes.len();
+        put(&mut trace.bytes);
+        if trace.bytes.len() > PLUGIN_TRACE_BYTES_MAX {
+            // The mark goes too: without an answer it would be a host call that never ended.
+            trace.bytes.truncate(before.saturating_sub(HOST_CALL_BYTES));
+            trace.cut = true;
+        }
+    }
+
+    fn learn(&self, texts: &mut dyn Iterator<Item = &str>) {
+        let mut trace = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if trace.secrets.is_empty() {
+            trace.secrets.extend(texts.map(str::to_owned));
+        }
+    }
+}
+
+/// Why a played call did not go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Departure {
+    /// It asked the host for something else.
+    #[error("host call {at}: asked for {asked}, where the recorded call asked for {recorded}")]
+    OtherFunction {
+        /// Number of the host call, from 1.
+        at: u32,
+        /// Asked for now.
+        asked: &'static str,
+        /// Asked for then.
+        recorded: &'static str,
+    },
+    /// It asked the host once more after the recorded call had ended.
+    #[error("host call {at}: asked for {asked}, where the recorded call asked for nothing more")]
+    Longer {
+        /// Number of the host call, from 1.
+        at: u32,
+        /// Asked for now.
+        asked: &'static str,
+    },
+    /// It came to the host call in which the recorded call was given up.
+    #[error("host call {at}: the recorded call was given up while it waited for {asked}")]
+    GivenUp {
+        /// Number of the host call, from 1.
+        at: u32,
+        /// What it waits for.
+        asked: &'static str,
+    },
+    /// It asked for something whose answers are never recorded.
+    #[error("after host call {at}: asked for {asked}, which is not recorded")]
+    NotRecorded {
+        /// Number of the last host call before it.
+        at: u32,
+        /// Asked for.
+        asked: &'static str,
+    },
+    /// The recording holds no more.
+    #[error("host call {at}: the recording was cut here, its limit of bytes was reached")]
+    Cut {
+        /// Number of the host call, from 1.
+        at: u32,
+    },
+    /// The recording is damaged.
+    #[error("host call {at}: the recorded answer of {asked} cannot be read")]
+    Damaged {
+        /// Number of the host call, from 1.
+        at: u32,
+        /// Asked for.
+        asked: &'static str,
+    },
+}
+
+/// A trace that is played, and how that went.
+#[derive(Debug, Default)]
+pub struct Player {
+    trace: Trace,
+    at: usize,
+    calls: u32,
+    /// Host calls with other arguments than the recorded ones; the first of them.
+    pub other_arguments: Option<(u32, &'static str)>,
+    /// Where it left the recording.
+    pub departure: Option<Departure>,
+}
+
+impl Player {
+    /// To play this.
+    #[must_use]
+    pub fn new(trace: Trace) -> Self {
+        Self { trace, ..Self::default() }
+    }
+
+    /// Host calls so far.
+    #[must_use]
+    pub const fn calls(&self) -> u32 {
+        self.calls
+    }
+
+    /// Recorded host calls that were not asked for.
+    #[must_use]
+    pub fn left_over(&self) -> u32 {
+        self.trace.calls.saturating_sub(self.calls)
+    }
+
+    /// Ask for whatever comes next, as every type of answer, until nothing can be read.
+    pub(crate) fn exhaust(&mut self) {
+        let mut ask = |read: &mut ReadAnswer<'_>| {
+            let function = self.trace.bytes.get(self.at).copied().unwrap_or_default();
+            self.find(HostCall { function, arguments: 0 }, read).is_ok()
+        };
+        while ostler_plugin::fuzz::read_any(&mut ask) {}
+    }
+
+    fn next(&mut self, call: HostCall, read: &mut ReadAnswer<'_>) -> Result<(), Departure> {
+        self.calls = self.calls.saturating_add(1);
+        self.find(call, read).inspect_err(|departure| {
+            self.departure.get_or_insert_with(|| departure.clone());
+        })
+    }
+
+    fn find(&mut self, call: HostCall, read: &mut ReadAnswer<'_>) -> Result<(), Departure> {
+        let (at, asked) = (self.calls, name_of(call.function));
+        let rest = self.trace.bytes.get(self.at..).unwrap_or_default();
+        if rest.is_empty() {
+            return Err(match self.trace.cut {
+                true => Departure::Cut { at },
+                false => Departure::Longer { at, asked },
+            });
+        }
+        let mut reader = Reader::new(rest);
+        let damaged = Departure::Damaged { at, asked };
+        let function = reader.u8().ok_or_else(|| damaged.clone())?;
+        if function != call.function {
+            return Err(Departure::OtherFunction { at, asked, recorded: name_of(function) });
+        }
+        let arguments = reader.u32().ok_or_else(|| damaged.clone())?;
+        if arguments != call.arguments && self.other_arguments.is_none() {
+            self.other_arguments = Some((at, asked));
+        }
+        if reader.is_empty() {
+            return Err(Departure::GivenUp { at, asked });
+        }
+        if !read(&mut reader) {
+            return Err(damaged);
+        }
+        self.at = self.trace.bytes.len() - reader.left();
+        Ok(())
+    }
+}
+
+/// Plays a trace to a call; what is left of it can be looked at when the call ended.
+#[derive(Clone, Debug)]
+pub struct SharedPlayer(pub Arc<Mutex<Player>>);
+
+impl HostStandIn for SharedPlayer {
+    fn answer(&self, call: HostCall, read: &mut ReadAnswer<'_>) -> Result<(), NoAnswer> {
+        let mut player = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        player.next(call, read).map_err(NoAnswer::from)
+    }
+
+    fn untold(&self, asked: &'static str) -> NoAnswer {
+        let mut player = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let departure = Departure::NotRecorded { at: player.calls, asked };
+        player.departure.get_or_insert(departure).clone().into()
+    }
+}
+
+#[cfg(test)]
+#[path = "trace_tests.rs"]
+mod tests;
