@@ -38,8 +38,8 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
-        let _ = decode::<Vec<String>>(Kind::Alloc, &bytes);
+    fn arbitrary_bytes_are_no_record(bytes: Vec<u8>) {
+        prop_assert!(decode::<Vec<String>>(Kind::Alloc, &bytes).is_err());
     }
 }
 

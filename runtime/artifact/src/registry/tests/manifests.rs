@@ -70,11 +70,13 @@ proptest! {
     fn any_bytes_are_a_manifest_or_an_error(
         bytes in proptest::collection::vec(any::<u8>(), 0..200), at in 0..300_usize, byte: u8,
     ) {
-        let _ = Artifact::read(&bytes, None);
-        let mut near = manifest(COMPONENT, None);
+        prop_assert!(Artifact::read(&bytes, None).is_err());
+        let whole = manifest(COMPONENT, None);
+        let mut near = whole.to_vec();
         if let Some(place) = near.get_mut(at) {
             *place = byte;
         }
-        let _ = Artifact::read(&near, None);
+        let read = Artifact::read(&near, None);
+        prop_assert!(near != whole || read.is_ok(), "nothing was changed: {:?}", read);
     }
 }
