@@ -191,6 +191,22 @@ impl Tables {
         ids.filter_map(|id| self.allocs.get(id))
     }
 
+    /// Earlier allocations of this one's place that are not over, newest first. Not only the one before it: that
+    /// one may never have started, and be over although an earlier one runs.
+    pub(crate) fn before(&self, allocation: &Allocation) -> Vec<AllocId> {
+        // The first of its place looks at no other one.
+        if allocation.previous.is_none() {
+            return Vec::new();
+        }
+        let here = |of: &Allocation| of.group == allocation.group && of.index == allocation.index;
+        let age = (allocation.create_index, allocation.id);
+        let all = self.allocs_of(&allocation.job.id).filter(|entry| !entry.over);
+        let earlier = all.filter(|e| here(&e.allocation) && e.age() < age);
+        let mut earlier: Vec<_> = earlier.map(AllocEntry::age).collect();
+        earlier.sort_unstable_by(|a, b| b.cmp(a));
+        earlier.into_iter().map(|(_, id)| id).collect()
+    }
+
     /// Enter an allocation, or a newer copy of a known one; what is known beside the copy stays.
     pub(crate) fn put_alloc(
         &mut self,

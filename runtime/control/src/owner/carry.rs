@@ -157,7 +157,7 @@ impl Owner {
     }
 
     fn runner_config(&mut self, allocation: Arc<Allocation>) -> AllocRunnerConfig {
-        let previous = allocation.previous.and_then(|id| self.owner_of(id));
+        let previous = self.previous_of(&allocation);
         let node = self.node_facts();
         let options = &self.shared.options;
         let gauge = Arc::clone(&options.gauge);
@@ -172,11 +172,18 @@ impl Owner {
             clock: options.clock.clone(),
             rng: options.rng.clone(),
             kill_timeout_max: KILL_TIMEOUT_MAX,
-            previous: previous.as_ref().map(PreviousAlloc::of),
+            previous,
             disk_meter: Arc::new(move |root, alloc, cancel| {
                 gauge.measure_alloc(root, alloc, cancel)
             }),
         }
+    }
+
+    /// The owners of the earlier allocations of its place that are not over.
+    fn previous_of(&self, allocation: &Allocation) -> Vec<PreviousAlloc> {
+        let now = self.shared.now();
+        let before = now.machine.tables().before(allocation);
+        before.iter().filter_map(|id| now.owners.get(id)).map(PreviousAlloc::of).collect()
     }
 
     /// The node as tasks see it: one copy for all allocations, as long as the node is the same.

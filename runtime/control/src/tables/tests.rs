@@ -71,6 +71,25 @@ fn the_data_for_a_place_that_waits_to_be_filled_is_kept() {
 }
 
 #[test]
+fn every_earlier_allocation_of_a_place_that_is_not_over_is_waited_for() {
+    let mut tables = tables();
+    let first = allocation(1, None, DesiredStatus::Run);
+    // Of a change that was taken back: over although the first runs on.
+    let second = allocation(2, Some(first.id), DesiredStatus::Stop);
+    let third = allocation(3, Some(second.id), DesiredStatus::Stop);
+    let fourth = allocation(4, Some(third.id), DesiredStatus::Run);
+    let elsewhere = Allocation { index: 7, ..(*allocation(5, None, DesiredStatus::Run)).clone() };
+    let elsewhere = Arc::new(elsewhere);
+    enter_over(&mut tables, &second);
+    for alloc in [&first, &third, &fourth, &elsewhere] {
+        tables.put_alloc(Arc::clone(alloc), true, Timestamp::default());
+    }
+    assert_eq!(tables.before(&fourth), [third.id, first.id], "newest first");
+    assert_eq!(tables.before(&third), [first.id]);
+    assert_eq!(tables.before(&first), []);
+}
+
+#[test]
 fn what_is_over_of_a_job_that_is_gone_is_given_out_once() {
     let mut tables = tables();
     let allocs: Vec<_> = (1..=3).map(|n| allocation(n, None, DesiredStatus::Stop)).collect();

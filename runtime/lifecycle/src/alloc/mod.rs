@@ -71,8 +71,8 @@ pub struct AllocRunnerConfig {
     pub rng: Rng,
     /// Longest `kill_timeout` honoured; [`ostler_model::limits::KILL_TIMEOUT_MAX`] unless configured.
     pub kill_timeout_max: Duration,
-    /// The allocation whose place this one takes, when this node runs it.
-    pub previous: Option<PreviousAlloc>,
+    /// Earlier allocations of its place that this node runs, newest first: each is waited for.
+    pub previous: Vec<PreviousAlloc>,
     /// Measures what it has on disk.
     pub disk_meter: DiskMeter,
 }
@@ -84,13 +84,15 @@ pub struct PreviousAlloc {
     pub id: AllocId,
     /// Where its owner is: primed, so that one who looks late sees the end too.
     pub phase: watch::Receiver<AllocPhase>,
+    /// What is asked of it: the newest copy.
+    pub asked: watch::Receiver<Arc<Allocation>>,
 }
 
 impl PreviousAlloc {
     /// The allocation behind this handle.
     #[must_use]
     pub fn of(handle: &AllocHandle) -> Self {
-        Self { id: handle.id(), phase: handle.phase() }
+        Self { id: handle.id(), phase: handle.phase(), asked: handle.newest.subscribe() }
     }
 }
 

@@ -83,7 +83,7 @@ mod tests {
             allocation: Arc::new(allocation),
             alloc_root: root.path().to_owned(),
             clock: Clock::default(),
-            previous: None,
+            previous: Vec::new(),
             started_before: false,
             lives: Arc::new(|| false),
             state: watch::channel(AllocState::default()).1,

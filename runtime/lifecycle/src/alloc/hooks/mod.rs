@@ -13,7 +13,7 @@
 //! | hook | prerun | later |
 //! |---|---|---|
 //! | `alloc_dir` | builds the directory; one that is gone is made again, unless a run lives in it | destroy: removes it |
-//! | `await_previous` | waits until the previous allocation runs nothing | post-run: the same, for who waits for this one |
+//! | `await_previous` | waits until the previous allocations run nothing | post-run: the same for those that are to stop, for who waits for this one |
 //! | `disk_migration` | takes over its data, or that of the one before it if it never started; never fails the allocation | |
 //! | `health` | begins to watch, unless it was judged | update: anew; pre-kill: ends |
 //! | `max_run_duration` | sets the deadline | update: anew |
@@ -66,8 +66,8 @@ pub struct AllocScope {
     pub alloc_root: PathBuf,
     /// Time.
     pub clock: Clock,
-    /// Whose place it takes, when this node runs it.
-    pub previous: Option<PreviousAlloc>,
+    /// Earlier allocations of its place that this node runs, newest first.
+    pub previous: Vec<PreviousAlloc>,
     /// An earlier agent started some task of it, or may have.
     pub started_before: bool,
     /// Does a run of an earlier agent live? Looked at when it is asked.

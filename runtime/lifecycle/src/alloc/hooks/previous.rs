@@ -1,13 +1,14 @@
-//! Waits until the allocation whose place this one takes runs nothing any more.
+//! Waits until the allocations that had the place of this one before run nothing any more.
 //!
 //! ```text
 //!   not known on this node, or its owner has ended ─► go on
 //!   finished (tasks dead, post-run hooks done) ─────► go on
 //!   the agent leaves (its tasks run on) ────────────► wait: this one leaves too
 //! ```
-//! Waiting is inherited: one that is stopped while it waits is over only when the other one is, so
-//! that whoever has its place next, and waits for it alone, starts beside neither. So does one that
-//! an earlier agent left in this state.
+//! One that is stopped while it waits is over only when those before it are that are to stop as well:
+//! until then its place is not free. So is one that an earlier agent left in this state. One
+//! that is to run on (the change that was to replace it was taken back) may run for ever: the stop does
+//! not wait for it, but whoever has the place next does.
 //!
 //! The phase is a watch: one that ended before anybody looked is seen to have ended (nomad #12779),
 //! and one whose owner is gone is not waited for (nomad #28191).
@@ -17,6 +18,7 @@ use std::time::Duration;
 use super::{AllocHook, AllocScope, HookResult, News};
 use crate::alloc::PreviousAlloc;
 use crate::alloc::machine::AllocPhase;
+use ostler_model::alloc::DesiredStatus;
 use ostler_model::event::{EventKind, TaskEvent};
 
 pub(super) struct PreviousHook;
@@ -33,12 +35,13 @@ impl AllocHook for PreviousHook {
 
     fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async move {
-            let Some(previous) = waited_for(scope) else { return Ok(()) };
-            let what = format!("waiting for previous allocation {}", previous.id);
-            let event = TaskEvent::new(EventKind::HookMessage, scope.clock.now(), what.clone())
-                .detail("previous_alloc", previous.id);
-            scope.tell(News::Say(event)).await;
-            wait(scope, previous, what).await;
+            for previous in waited_for(scope) {
+                let what = format!("waiting for previous allocation {}", previous.id);
+                let event = TaskEvent::new(EventKind::HookMessage, scope.clock.now(), what.clone())
+                    .detail("previous_alloc", previous.id);
+                scope.tell(News::Say(event)).await;
+                wait(scope, previous, what).await;
+            }
             Ok(())
         })
     }
@@ -46,20 +49,23 @@ impl AllocHook for PreviousHook {
     /// Nothing of this one runs. A removal and the end of the agent drop the wait.
     fn postrun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async move {
-            let Some(previous) = waited_for(scope) else { return Ok(()) };
-            let id = previous.id;
-            tracing::debug!(alloc = %scope.allocation.id, previous = %id, "over when that one is");
-            wait(scope, previous, format!("over when previous allocation {id} is")).await;
+            let stops =
+                |previous: &&PreviousAlloc| previous.asked.borrow().desired == DesiredStatus::Stop;
+            for previous in waited_for(scope).filter(stops) {
+                let id = previous.id;
+                tracing::debug!(alloc = %scope.allocation.id, previous = %id, "over when that one is");
+                wait(scope, previous, format!("over when previous allocation {id} is")).await;
+            }
             Ok(())
         })
     }
 }
 
-/// The previous allocation, while it may run something.
-fn waited_for(scope: &AllocScope) -> Option<&PreviousAlloc> {
-    // It was waited for before the first task was started.
-    let previous = scope.previous.as_ref().filter(|_| !scope.started_before)?;
-    (!is_over(*previous.phase.borrow())).then_some(previous)
+/// The previous allocations that may run something, each looked at when the one before was waited for.
+fn waited_for(scope: &AllocScope) -> impl Iterator<Item = &PreviousAlloc> {
+    // They were waited for before the first task was started.
+    let previous = scope.previous.iter().filter(|_| !scope.started_before);
+    previous.filter(|previous| !is_over(*previous.phase.borrow()))
 }
 
 async fn wait(scope: &AllocScope, previous: &PreviousAlloc, what: String) {

@@ -110,7 +110,7 @@ impl Bench {
             clock: self.clock.clone(),
             rng: Rng::seeded(1),
             kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
-            previous: None,
+            previous: Vec::new(),
             disk_meter: Arc::new(super::super::size::measure),
         }
     }

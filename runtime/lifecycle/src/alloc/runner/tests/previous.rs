@@ -14,7 +14,7 @@ fn successor(bench: &Bench, of: &AllocHandle, disk: EphemeralDisk) -> AllocRunne
     let mut job = next.job.as_ref().clone();
     job.groups[0].ephemeral_disk = disk;
     next.job = Arc::new(job);
-    AllocRunnerConfig { previous: Some(PreviousAlloc::of(of)), ..bench.config(next) }
+    AllocRunnerConfig { previous: vec![PreviousAlloc::of(of)], ..bench.config(next) }
 }
 
 /// Another allocation of the same kind.
@@ -85,6 +85,18 @@ async fn two() -> (Bench, AllocHandle, AllocHandle) {
     (bench, first, second)
 }
 
+/// Told to stop by a newer copy, as the node does.
+async fn replace(alloc: &AllocHandle) {
+    let old = alloc.allocation();
+    let copy = Allocation {
+        desired: DesiredStatus::Stop,
+        desired_description: "replaced".to_owned(),
+        modify_index: old.modify_index + 1,
+        ..old.as_ref().clone()
+    };
+    alloc.stop_as(Arc::new(copy), false).await;
+}
+
 fn starts(bench: &Bench) -> usize {
     bench.node.calls().iter().filter(|c| *c == "start web").count()
 }
@@ -92,22 +104,53 @@ fn starts(bench: &Bench) -> usize {
 #[tokio::test(start_paused = true)]
 async fn one_that_is_stopped_while_it_waits_is_over_with_the_one_it_waits_for() {
     let (bench, first, second) = two().await;
+    replace(&first).await;
     second.stop("not needed").await;
     // Its own tasks are at their end at once, and nobody is kept from seeing it.
     until(&second, |s| s.client_status == ClientStatus::Complete).await;
-    clock::sleep(600 * SECOND).await;
+    clock::sleep(2 * SECOND).await;
     assert_eq!(*second.phase().borrow(), AllocPhase::Cleaning, "its place is not free");
-    first.stop("replaced").await;
     second.wait_done().await;
     assert!(first.phase().borrow().finished());
     assert_eq!((starts(&bench), bench.node.live()), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_that_is_stopped_does_not_wait_for_one_that_is_to_run_on() {
+    // The change that replaced the first was taken back.
+    let (bench, first, second) = two().await;
+    second.stop("not needed").await;
+    let done = clock::timeout(SECOND, second.wait_done()).await;
+    assert_eq!(done.map(|state| state.client_status), Some(ClientStatus::Complete));
+    // Another change replaces it after all: whoever has the place next waits for both.
+    let before = [&second, &first].map(PreviousAlloc::of).to_vec();
+    let config = nth(successor(&bench, &second, EphemeralDisk::default()), 9);
+    replace(&first).await;
+    let third = start(&bench, AllocRunnerConfig { previous: before, ..config });
+    until_running(&third, "web").await;
+    assert!(first.phase().borrow().finished());
+    assert_eq!((starts(&bench), bench.node.live()), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_an_earlier_agent_left_stopped_does_not_wait_for_one_that_is_to_run_on() {
+    let (bench, first, second) = two().await;
+    second.shutdown().await;
+    let known = super::restoring::stored(&bench, &second);
+    let desired = DesiredStatus::Stop;
+    let allocation = Allocation { desired, ..second.allocation().as_ref().clone() };
+    let previous = vec![PreviousAlloc::of(&first)];
+    let config = AllocRunnerConfig { previous, ..bench.config(allocation) };
+    let again = restore(config, known, bench.alloc_hooks.clone(), &bench.task_hooks).unwrap();
+    assert!(clock::timeout(SECOND, again.wait_done()).await.is_some());
+    assert_eq!((starts(&bench), bench.node.live()), (1, 1), "the first runs on");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_third_of_a_place_starts_when_the_first_is_over_though_the_second_never_started() {
     let (bench, first, second) = two().await;
-    first.stop("replaced").await;
-    second.stop("replaced").await;
+    replace(&first).await;
+    replace(&second).await;
     let third = start(&bench, nth(successor(&bench, &second, EphemeralDisk::default()), 9));
     until_running(&third, "web").await;
     assert!(first.phase().borrow().finished() && second.phase().borrow().finished());
@@ -118,7 +161,8 @@ async fn the_third_of_a_place_starts_when_the_first_is_over_though_the_second_ne
 #[tokio::test(start_paused = true)]
 async fn one_that_an_earlier_agent_left_stopped_and_waiting_waits_on() {
     let (bench, first, second) = two().await;
-    second.stop("replaced").await;
+    replace(&first).await;
+    replace(&second).await;
     until(&second, |s| s.client_status == ClientStatus::Complete).await;
     second.shutdown().await;
     assert_eq!(*second.phase().borrow(), AllocPhase::Left, "not over, and the agent can leave");
@@ -126,13 +170,12 @@ async fn one_that_an_earlier_agent_left_stopped_and_waiting_waits_on() {
     assert!(!known.saved.clone().unwrap_or_default().finished);
     let desired = DesiredStatus::Stop;
     let allocation = Allocation { desired, ..second.allocation().as_ref().clone() };
-    let previous = Some(PreviousAlloc::of(&first));
+    let previous = vec![PreviousAlloc::of(&first)];
     let config = AllocRunnerConfig { previous, ..bench.config(allocation) };
     let again = restore(config, known, bench.alloc_hooks.clone(), &bench.task_hooks).unwrap();
     let third = start(&bench, nth(successor(&bench, &again, EphemeralDisk::default()), 9));
-    clock::sleep(600 * SECOND).await;
+    clock::sleep(2 * SECOND).await;
     assert_eq!(starts(&bench), 1);
-    first.stop("replaced").await;
     until_running(&third, "web").await;
     assert!(first.phase().borrow().finished() && again.phase().borrow().finished());
     assert_eq!((starts(&bench), bench.node.live()), (2, 1));
@@ -144,11 +187,13 @@ async fn one_that_is_removed_while_it_waits_is_gone_at_once() {
     assert_eq!(second.destroy().await, AllocPhase::Destroyed);
     assert!(!second.dir().exists());
     assert_eq!((starts(&bench), bench.node.live()), (1, 1));
-    // As well when it was stopped before.
+    // As well when it was stopped before, and waits to be over.
+    replace(&first).await;
     let config = nth(successor(&bench, &first, EphemeralDisk::default()), 9);
     let third = start(&bench, config);
     third.stop("not needed").await;
     until(&third, |s| s.client_status == ClientStatus::Complete).await;
+    assert_eq!(*third.phase().borrow(), AllocPhase::Cleaning);
     assert_eq!(third.destroy().await, AllocPhase::Destroyed);
 }
 
@@ -228,14 +273,14 @@ async fn third_of(disk: EphemeralDisk, moved: bool) -> (Bench, AllocHandle, Allo
         let allocation = Allocation { previous, ..allocation.as_ref().clone() };
         bench.store.put(&ostler_state::Key::Alloc(alloc.id()), &allocation).await.unwrap();
     }
-    first.stop("replaced").await;
+    replace(&first).await;
     if moved {
         // It was about to start.
         let tasks = [name("web")];
         crate::alloc::migrate::move_data(bench.root.path(), first.id(), second.id(), &tasks)
             .unwrap();
     }
-    second.stop("replaced").await;
+    replace(&second).await;
     let third = start(&bench, nth(successor(&bench, &second, disk), 9));
     until_running(&third, "web").await;
     (bench, second, third)
