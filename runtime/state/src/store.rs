@@ -304,17 +304,16 @@ impl StateStore {
     /// When the commit asked for failed or the store is closed.
     pub async fn durable_to(&self, mark: WriteMark, linger: Duration) -> Result<(), StateError> {
         let shared = &self.inner.shared;
-        let mut ended = shared.ended.subscribe();
         let since = Stopwatch::start();
         loop {
-            ended.borrow_and_update();
+            // It hears of every end from here on.
+            let changed = shared.ended.notified();
             // Bound to a name: the lock must not be held over the waits.
             let reach = shared.core().reach(mark);
-            let changed = ended.changed();
             match reach {
                 Reach::Durable => return Ok(()),
                 Reach::Unknown => return self.flush().await,
-                Reach::Committing => drop(changed.await),
+                Reach::Committing => changed.await,
                 Reach::Waiting => match linger.checked_sub(since.elapsed()) {
                     Some(left) if clock::timeout(left, changed).await.is_some() => {}
                     _ => return self.flush().await,

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::backend::{Backend, Op};
 use super::dedup::{Dedup, Later, ValueDigest, WriteEnd};
@@ -50,8 +50,9 @@ pub struct Shared {
     pub counters: Counters,
     /// Durable writes known to come, see [`super::StateStore::expect`].
     pub expected: AtomicUsize,
-    /// Changes after each batch, however it ended.
-    pub ended: watch::Sender<()>,
+    /// Wakes whoever waits for the end of a batch, in the order in which they began to wait: a `watch`
+    /// wakes them in any order, and no simulation would play the same twice.
+    pub ended: Notify,
 }
 
 /// How far writes are on their way.
@@ -114,7 +115,7 @@ impl Shared {
             inline: Notify::new(),
             counters: Counters::new(before),
             expected: AtomicUsize::new(0),
-            ended: watch::Sender::new(()),
+            ended: Notify::new(),
         }
     }
 
@@ -367,7 +368,7 @@ impl Batch {
                 );
             }
         }
-        shared.ended.send_replace(());
+        shared.ended.notify_waiters();
     }
 
     /// Queue again what may lag and has nothing newer behind it. How many, and how many there was

@@ -52,7 +52,7 @@ impl Machine {
         {
             change.record.clone_from(&change.before);
         }
-        let change = match decided {
+        let mut change = match decided {
             Ok(change) if !change.is_empty() => change,
             mut result => {
                 // What it asks for was asked for before, and is not durable yet.
@@ -66,7 +66,7 @@ impl Machine {
                 return false;
             }
         };
-        let writes = self.records_of(&change);
+        let writes = self.records_of(job, &mut change);
         let own = change.placed.clone();
         for alloc in &own {
             if let Some(entry) = self.tables.alloc_mut(alloc.id) {
@@ -91,17 +91,16 @@ impl Machine {
     }
 
     /// What is to be on record of a change, the job's record first.
-    fn records_of(&mut self, change: &Change) -> Vec<Write> {
+    fn records_of(&mut self, job: &JobId, change: &mut Change) -> Vec<Write> {
         let kept = |record: &&Arc<_>| is_on_record(record);
         // Of a purge too: until its job's record is gone, it is a stop.
         let record = change.record.as_ref().filter(kept).cloned().map(Write::Job);
         let copies = change.copies.iter().map(|(new, _)| new);
         let allocs = copies.chain(&change.placed).cloned().map(Write::Alloc);
         let mut writes: Vec<Write> = record.into_iter().chain(allocs).collect();
+        writes.extend(self.unwritten_before(job, change));
         writes.extend(self.ledger_write());
-        if let (Some(job), true) = (&change.job, change.purge) {
-            writes.push(Write::ForgetJob(job.clone()));
-        }
+        writes.extend(self.purge_writes(change));
         writes
     }
 
@@ -134,9 +133,10 @@ impl Machine {
                 }
                 self.end_turn(world, job, Ok(()), out);
             }
-            Doing::Reverted { error } => {
-                let error = error.take();
+            Doing::Reverted { error, gone } => {
+                let (error, gone) = (error.take(), std::mem::take(gone));
                 if let Err(error) = result {
+                    self.not_forgotten(world, job, gone, &error);
                     tracing::error!(%job, %error, "a change that failed could not be taken back whole");
                 }
                 self.wake(world);
@@ -151,6 +151,10 @@ impl Machine {
         let Some(turn) = self.turns.get_mut(job) else { return };
         let (stops, purge) = (turn.stops, turn.change.purge);
         self.reverted.remove(job);
+        // What was left to be written of an earlier stop went along.
+        if self.rewrites.remove(job).is_some() {
+            self.alarms.clear(&Alarm::Rewrite(job.clone()));
+        }
         let (placed, skip) = (!turn.change.placed.is_empty(), turn.skip_shutdown_delay);
         if !stops {
             let change = turn.change.clone();
@@ -160,24 +164,10 @@ impl Machine {
             self.look(out);
         }
         if purge {
-            self.forget_job(job, out);
+            self.purged(job, out);
         } else {
             self.end_turn(world, job, Ok(()), out);
         }
-    }
-
-    /// A job that is purged is gone once that is durable.
-    fn forget_job(&mut self, job: &JobId, out: &mut Vec<ControlEffect>) {
-        self.tables.jobs.remove(job);
-        let index = self.tables.next_index();
-        let purged = self.tables.ids_of(job);
-        self.remove_purged(&purged, out);
-        if let Some(turn) = self.turns.get_mut(job) {
-            turn.change.index = index;
-            turn.doing = Doing::Forgetting;
-        }
-        let places = vec![Write::ForgetPlaces(job.clone())];
-        self.write(Then::Change(job.clone()), places, Vec::new(), Wait::No, out);
     }
 
     pub(super) fn tell_all(&mut self, change: &Change, skip: bool, out: &mut Vec<ControlEffect>) {

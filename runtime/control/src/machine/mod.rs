@@ -21,6 +21,7 @@ mod decide;
 mod leave;
 mod overtake;
 mod plan;
+mod purge;
 mod removal;
 mod restore;
 mod revert;

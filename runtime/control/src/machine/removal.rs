@@ -12,7 +12,7 @@ use super::types::{ControlEffect, NotRemoved, RemovalLeft, Wait, World, Write};
 use super::{Machine, Then};
 use crate::tables::Removal;
 use ostler_model::alloc::DesiredStatus;
-use ostler_model::ids::AllocId;
+use ostler_model::ids::{AllocId, JobId};
 use ostler_model::limits::{PURGE_PARALLEL, STATE_LATER_RETRY_WALL_MAX};
 use ostler_state::StateError;
 
@@ -38,7 +38,7 @@ pub(super) struct Removals {
     /// Those whose places were none of the present version when their removal began.
     unremembered: BTreeSet<AllocId>,
     /// Gone, but for records that the disk did not let go.
-    unforgotten: BTreeSet<AllocId>,
+    unforgotten: BTreeMap<AllocId, JobId>,
     purged: Lane,
     collected: Lane,
     running: BTreeMap<AllocId, Cause>,
@@ -49,6 +49,16 @@ impl Removals {
         self.running.is_empty()
             && self.purged.waiting.is_empty()
             && self.collected.waiting.is_empty()
+    }
+
+    /// Allocations of a job whose records the disk did not let go.
+    pub(super) fn unforgotten(&self, job: &JobId) -> impl Iterator<Item = AllocId> {
+        self.unforgotten.iter().filter(move |(_, of)| *of == job).map(|(id, _)| *id)
+    }
+
+    /// They are gone with their job.
+    pub(super) fn forgotten_with(&mut self, job: &JobId) {
+        self.unforgotten.retain(|_, of| of != job);
     }
 
     const fn lane(&mut self, cause: Cause) -> &mut Lane {
@@ -174,8 +184,9 @@ impl Machine {
                 self.forget_alloc(id, out);
             }
             Err(NotRemoved { left: RemovalLeft::Records, .. }) => {
+                let job = self.tables.alloc(id).map(|entry| entry.allocation.job.id.clone());
                 self.forget_alloc(id, out);
-                self.removals.unforgotten.insert(id);
+                self.removals.unforgotten.extend(job.map(|job| (id, job)));
                 self.forget_later(world);
             }
             Err(NotRemoved { left: RemovalLeft::Everything | RemovalLeft::Unknown, .. }) => {
@@ -213,10 +224,25 @@ impl Machine {
 
     /// Remove records again that the disk did not let go.
     pub(super) fn forget_again(&mut self, out: &mut Vec<ControlEffect>) {
-        let left = std::mem::take(&mut self.removals.unforgotten);
+        // They stay known until they are gone: a purge that comes meanwhile waits for them.
+        let left: BTreeSet<AllocId> = self.removals.unforgotten.keys().copied().collect();
         let writes: Vec<Write> = left.iter().map(|id| Write::ForgetAlloc(*id)).collect();
         if !writes.is_empty() {
             self.write(Then::Forgotten(left), writes, Vec::new(), Wait::No, out);
+        }
+    }
+
+    /// Records of allocations of a job are to be removed again, unless the store is closed.
+    pub(super) fn not_forgotten(
+        &mut self,
+        world: &World<'_>,
+        job: &JobId,
+        allocs: BTreeSet<AllocId>,
+        error: &StateError,
+    ) {
+        if !allocs.is_empty() && !matches!(error, StateError::Closed { .. }) {
+            self.removals.unforgotten.extend(allocs.into_iter().map(|id| (id, job.clone())));
+            self.forget_later(world);
         }
     }
 
@@ -227,9 +253,10 @@ impl Machine {
         result: Result<(), StateError>,
     ) {
         match result {
-            Ok(()) | Err(StateError::Closed { .. }) => {}
+            Ok(()) | Err(StateError::Closed { .. }) => {
+                self.removals.unforgotten.retain(|id, _| !allocs.contains(id));
+            }
             Err(error) => {
-                self.removals.unforgotten.extend(allocs);
                 tracing::warn!(%error, "records of allocations that are gone are not removed yet");
                 self.forget_later(world);
             }

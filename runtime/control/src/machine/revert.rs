@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::alarms::Alarm;
 use super::change::{LINGER, is_on_record};
 use super::turn::{Doing, Waiting};
-use super::types::{ControlEffect, Wait, World, Write};
+use super::types::{Change, ControlEffect, Wait, World, Write};
 use super::{Machine, Then};
 use crate::SubmitError;
 use crate::tables::{AllocEntry, Ownership, Removal};
@@ -145,10 +145,10 @@ impl Machine {
         let error = error.take();
         let new = error.is_some() && turn.change.of_job() && turn.change.before.is_none();
         // Also of those never written: a write on its way must not come after this.
-        let gone = turn.change.placed.iter().map(|alloc| Write::ForgetAlloc(alloc.id));
-        let mut writes: Vec<Write> = gone.collect();
-        turn.change.placed.clear();
-        turn.doing = Doing::Reverted { error };
+        let placed = std::mem::take(&mut turn.change.placed);
+        let gone: BTreeSet<AllocId> = placed.iter().map(|alloc| alloc.id).collect();
+        let mut writes: Vec<Write> = gone.iter().map(|id| Write::ForgetAlloc(*id)).collect();
+        turn.doing = Doing::Reverted { error, gone };
         if new {
             writes.push(Write::ForgetJob(job.clone()));
         }
@@ -204,17 +204,29 @@ impl Machine {
         self.rewrite_later(world, job);
     }
 
+    /// What of an earlier stop is not on record and is no part of this change: it goes along, so that the
+    /// change is durable as a whole.
+    pub(super) fn unwritten_before(&self, job: &JobId, change: &Change) -> Vec<Write> {
+        let Some(rewrite) = self.rewrites.get(job) else { return Vec::new() };
+        let record = self.tables.jobs.get(job).map(|entry| Arc::clone(&entry.record));
+        let record = record
+            .filter(|record| rewrite.of_job && change.record.is_none() && is_on_record(record));
+        let copied = |id: &AllocId| change.copies.iter().any(|(new, _)| new.id == *id);
+        let known = rewrite.allocs.iter().filter(|id| !copied(id));
+        let known = known.filter_map(|id| self.tables.alloc(*id));
+        let allocs = known.map(|entry| Write::Alloc(Arc::clone(&entry.allocation)));
+        record.map(Write::Job).into_iter().chain(allocs).collect()
+    }
+
     /// Write a stop again that could not be written, when the job's turn is free.
     pub(super) fn rewrite(&mut self, world: &World<'_>, job: &JobId, out: &mut Vec<ControlEffect>) {
-        let Some(rewrite) = self.rewrites.get(job) else { return };
+        if !self.rewrites.contains_key(job) {
+            return;
+        }
         if !self.turns.is_free(job) {
             return self.rewrite_later(world, job);
         }
-        let record = self.tables.jobs.get(job).map(|entry| Arc::clone(&entry.record));
-        let record = record.filter(|record| rewrite.of_job && is_on_record(record));
-        let known = rewrite.allocs.iter().filter_map(|id| self.tables.alloc(*id));
-        let allocs = known.map(|entry| Write::Alloc(Arc::clone(&entry.allocation)));
-        let writes = record.map(Write::Job).into_iter().chain(allocs).collect();
+        let writes = self.unwritten_before(job, &Change::default());
         self.hold_turn(job, Doing::Rewriting);
         let wait = Wait::Commit { linger: LINGER };
         self.write(Then::Change(job.clone()), writes, Vec::new(), wait, out);

@@ -47,7 +47,7 @@ pub(super) enum Doing {
     /// It failed, and what was placed for it is being removed.
     Unplacing { left: BTreeSet<AllocId>, error: Option<SubmitError> },
     /// The last records of a change that is taken back are on their way.
-    Reverted { error: Option<SubmitError> },
+    Reverted { error: Option<SubmitError>, gone: BTreeSet<AllocId> },
     /// A stop is written again.
     Rewriting,
 }

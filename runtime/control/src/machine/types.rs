@@ -302,6 +302,8 @@ pub struct Change {
     /// The one before.
     pub before: Option<Arc<JobRecord>>,
     pub(crate) purge: bool,
+    /// Allocations whose records go with those of a job that is purged.
+    pub(crate) forgotten: BTreeSet<AllocId>,
     /// Index of the change.
     pub index: u64,
     /// New allocations.

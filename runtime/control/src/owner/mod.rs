@@ -27,7 +27,7 @@ use crate::machine::{Answer, Ask, ControlEvent, Machine, RequestId, World};
 use crate::tables::{AllocReport, Tables};
 use crate::views::Stage;
 use ostler_device::manager::DeviceManager;
-use ostler_lifecycle::alloc::{AllocHandle, AllocPhase, RestoredAlloc};
+use ostler_lifecycle::alloc::{AllocHandle, AllocPhase, PhaseWatch, RestoredAlloc};
 use ostler_lifecycle::task::env::NodeFacts;
 use ostler_model::alloc::AllocState;
 use ostler_model::clock::{self, Clock, Stopwatch};
@@ -162,7 +162,7 @@ enum Done {
 struct Follow {
     alloc: AllocId,
     state: watch::Receiver<AllocState>,
-    phase: watch::Receiver<AllocPhase>,
+    phase: PhaseWatch,
 }
 
 struct Owner {

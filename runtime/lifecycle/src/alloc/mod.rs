@@ -19,6 +19,7 @@ pub mod health;
 pub mod hooks;
 pub mod machine;
 pub mod migrate;
+mod phases;
 pub(crate) mod remove;
 pub mod runner;
 pub mod size;
@@ -47,6 +48,7 @@ use ostler_state::StateStore;
 use self::hooks::HookTimes;
 pub use self::hooks::{HookKind, HookTime};
 pub use self::machine::AllocPhase;
+pub use self::phases::{OwnerGone, PhaseWatch};
 pub use self::size::{AllocDiskUse, DiskMeter};
 
 /// What an allocation's owner needs.
@@ -83,7 +85,7 @@ pub struct PreviousAlloc {
     /// Its id.
     pub id: AllocId,
     /// Where its owner is: primed, so that one who looks late sees the end too.
-    pub phase: watch::Receiver<AllocPhase>,
+    pub phase: PhaseWatch,
     /// What is asked of it: the newest copy.
     pub asked: watch::Receiver<Arc<Allocation>>,
 }
@@ -183,7 +185,7 @@ pub struct AllocHandle {
     dir: PathBuf,
     requests: mpsc::Sender<Box<Request>>,
     state: watch::Receiver<AllocState>,
-    phase: watch::Receiver<AllocPhase>,
+    phase: PhaseWatch,
     /// Empty once the owner is gone.
     tasks: Weak<BTreeMap<TaskName, Box<TaskHandle>>>,
     logs: Arc<BTreeMap<TaskName, LogSlot>>,
@@ -225,7 +227,7 @@ impl AllocHandle {
 
     /// Where the owner is.
     #[must_use]
-    pub fn phase(&self) -> watch::Receiver<AllocPhase> {
+    pub fn phase(&self) -> PhaseWatch {
         self.phase.clone()
     }
 

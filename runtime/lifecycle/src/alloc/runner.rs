@@ -28,6 +28,7 @@ use super::coordinator::Gate;
 use super::hooks::background::CloseOnDrop;
 use super::hooks::{AllocHook, AllocHookError, AllocScope, News};
 use super::machine::{AllocInput, AllocMachine, AllocPhase};
+use super::phases::Phases;
 use super::update::in_place;
 use super::{Reply, Request};
 use crate::task::{RequestError, TaskHandle};
@@ -110,7 +111,7 @@ struct Runner {
     /// Who asked for the restart of all that is not on its way to the tasks yet.
     restart: Option<Reply>,
     state: watch::Sender<AllocState>,
-    phase: watch::Sender<AllocPhase>,
+    phase: Phases,
     store: StateStore,
     /// The saved state handed to the store last.
     saved: Option<SavedAllocState>,
@@ -336,11 +337,7 @@ impl Runner {
             }
             differs
         });
-        self.phase.send_if_modified(|phase| {
-            let differs = *phase != self.machine.phase();
-            *phase = self.machine.phase();
-            differs
-        });
+        self.phase.set(self.machine.phase());
     }
 }
 

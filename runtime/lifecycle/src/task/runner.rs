@@ -18,7 +18,7 @@ mod answer;
 mod save;
 mod start;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -49,7 +49,7 @@ struct Runner {
     preparation: Option<Preparation>,
     run: Option<Arc<Run>>,
     calls: JoinSet<(u64, Answer)>,
-    kinds: HashMap<Id, (u64, Call, AbortHandle)>,
+    kinds: BTreeMap<Id, (u64, Call, AbortHandle)>,
     timer: Option<BoxFuture<'static, ()>>,
     notes: mpsc::Sender<DriverNote>,
     published: watch::Sender<TaskState>,

@@ -11,6 +11,7 @@ mod changes;
 mod collecting;
 mod leaving;
 mod overtaking;
+mod purging;
 mod random;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -222,6 +223,8 @@ impl Play {
                 Write::Job(record) => {
                     self.records.insert(format!("job {}", record.job.id), None);
                 }
+                // The store takes no more of what is being removed.
+                Write::Alloc(alloc) if self.removing.contains(&alloc.id) => {}
                 Write::Alloc(alloc) => {
                     self.records.insert(format!("alloc {}", alloc.id), Some(alloc));
                 }
@@ -258,7 +261,17 @@ impl Play {
 
     /// The disk answers what hung.
     pub(super) fn disk_answers(&mut self) {
-        for (batch, writes) in std::mem::take(&mut self.hanging) {
+        let all = self.hanging.len();
+        self.disk_answers_to(all);
+    }
+
+    /// The disk answers the oldest that hangs.
+    pub(super) fn disk_answers_first(&mut self) {
+        self.disk_answers_to(1);
+    }
+
+    fn disk_answers_to(&mut self, count: usize) {
+        for (batch, writes) in self.hanging.drain(..count).collect::<Vec<_>>() {
             let result = match self.disk {
                 Disk::Fails => Err(broken()),
                 Disk::Works | Disk::Hangs => {

@@ -12,6 +12,7 @@ use crate::alloc::coordinator::Gate;
 use crate::alloc::hooks::background::CloseOnDrop;
 use crate::alloc::hooks::{AllocHook, AllocScope, Background, HookTimes};
 use crate::alloc::machine::{AllocEffect, AllocInput, AllocMachine, RecordedAlloc};
+use crate::alloc::phases::Phases;
 use crate::alloc::{AllocHandle, AllocRunnerConfig, AllocRunnerError, RestoredAlloc};
 use crate::task::hooks::TaskHook;
 use crate::task::{LogSlot, RestoredTask, TaskHandle, TaskScope};
@@ -78,7 +79,7 @@ fn start(
     let (owner, news) = mpsc::channel(RUNNER_QUEUE_MAX);
     let (newest, updates) = watch::channel(Arc::clone(&allocation));
     let (state, state_seen) = watch::channel(machine.public().clone());
-    let (phase, phase_seen) = watch::channel(machine.phase());
+    let (phase, phase_seen) = Phases::new(machine.phase());
     let background = Background::default();
     let times = HookTimes::default();
     let handle = AllocHandle {

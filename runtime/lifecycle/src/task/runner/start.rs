@@ -1,6 +1,6 @@
 //! How an owner comes to be: for a new task, or for one of an earlier agent.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc, watch};
@@ -105,7 +105,7 @@ fn start(
         preparation: None,
         run,
         calls: JoinSet::new(),
-        kinds: HashMap::new(),
+        kinds: BTreeMap::new(),
         timer: None,
         notes,
         published,

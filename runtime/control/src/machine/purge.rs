@@ -1,0 +1,60 @@
+//! A purge is acknowledged when no record is left from which its job could come back.
+//!
+//! ```text
+//!   purge ─► allocations on record as stopped, or without records ─► the job's record gone
+//!              └─ removals begun meanwhile: their records go too ───┴─► the job is gone ─► answered
+//! ```
+//! A job whose record is lost is known from its allocations that are to run. So of a job without a record
+//! no allocation may be left that is to run: neither one whose records the disk did not let go, nor one
+//! that is being removed, of which the store takes no newer copy.
+
+use std::collections::BTreeSet;
+
+use super::change::LINGER;
+use super::turn::Doing;
+use super::types::{Change, ControlEffect, Wait, Write};
+use super::{Machine, Then};
+use crate::tables::Removal;
+use ostler_model::ids::{AllocId, JobId};
+
+impl Machine {
+    /// Allocations of a job of which the store takes no newer copy, and whose records may be there.
+    fn beyond_copies(&self, job: &JobId) -> BTreeSet<AllocId> {
+        let removed = |entry: &&crate::AllocEntry| entry.over && entry.removal != Removal::No;
+        let removed = self.tables.allocs_of(job).filter(removed).map(|entry| entry.allocation.id);
+        removed.chain(self.removals.unforgotten(job)).collect()
+    }
+
+    /// What a purge removes, the job's record last.
+    pub(super) fn purge_writes(&self, change: &mut Change) -> Vec<Write> {
+        let Some(job) = change.job.clone().filter(|_| change.purge) else { return Vec::new() };
+        change.forgotten = self.beyond_copies(&job);
+        let forgotten = change.forgotten.iter().map(|id| Write::ForgetAlloc(*id));
+        forgotten.chain([Write::ForgetJob(job)]).collect()
+    }
+
+    /// The records of a purge are durable. A job is gone once nothing on record leads to it.
+    pub(super) fn purged(&mut self, job: &JobId, out: &mut Vec<ControlEffect>) {
+        let beyond = self.beyond_copies(job);
+        let Some(turn) = self.turns.get_mut(job) else { return };
+        let left: Vec<AllocId> = beyond.difference(&turn.change.forgotten).copied().collect();
+        if !left.is_empty() {
+            turn.change.forgotten.extend(&left);
+            let writes = left.into_iter().map(Write::ForgetAlloc).collect();
+            let wait = Wait::Commit { linger: LINGER };
+            self.write(Then::Change(job.clone()), writes, Vec::new(), wait, out);
+            return;
+        }
+        self.removals.forgotten_with(job);
+        self.tables.jobs.remove(job);
+        let index = self.tables.next_index();
+        let purged = self.tables.ids_of(job);
+        self.remove_purged(&purged, out);
+        if let Some(turn) = self.turns.get_mut(job) {
+            turn.change.index = index;
+            turn.doing = Doing::Forgetting;
+        }
+        let places = vec![Write::ForgetPlaces(job.clone())];
+        self.write(Then::Change(job.clone()), places, Vec::new(), Wait::No, out);
+    }
+}
