@@ -132,7 +132,7 @@ impl LiveAgent {
             let gone =
                 phase.wait_for(|phase| *phase == ostler_lifecycle::alloc::AllocPhase::Destroyed);
             // An error means that the owner is gone.
-            drop(clock::timeout(PATIENCE, gone).await.expect("the allocation is removed"));
+            let _ended = clock::timeout(PATIENCE, gone).await.expect("the allocation is removed");
         }
     }
 
