@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::progress::Seen;
 use super::report::{Label, Output, Report, Stream};
 use ostler_lifecycle::alloc::AllocHandle;
-use ostler_logs::{From, LineFollower, LogStream, TaskLogs};
+use ostler_logs::{From, LineFollower, LogStream};
 use ostler_model::ids::{AllocId, TaskName};
 
 /// Tell everything of `alloc` until it is done and its output was read to the end. One task per
@@ -73,36 +73,13 @@ async fn task_output(
     label: Arc<Label>,
     reports: mpsc::Sender<Report>,
 ) {
-    let Some(logs) = opened(&alloc, &task).await else {
+    let Some(logs) = alloc.logs_opened(&task).await else {
         return;
     };
     let stdout = Source { alloc: alloc.id(), task, label, stream: Stream::Stdout };
     let stderr = Source { stream: Stream::Stderr, ..stdout.clone() };
     let (out, err) = (Arc::clone(&logs.stdout), Arc::clone(&logs.stderr));
     tokio::join!(lines(out, stdout, &reports), lines(err, stderr, &reports));
-}
-
-/// The task's logs, once they are open; none when the allocation ends without.
-async fn opened(alloc: &AllocHandle, task: &TaskName) -> Option<Arc<TaskLogs>> {
-    let (mut opened, mut phase) = (alloc.tasks_logs_changed(), alloc.phase());
-    loop {
-        // Seen before looking: what comes later wakes the wait below.
-        opened.borrow_and_update();
-        let finished = phase.borrow_and_update().finished();
-        if let Some(logs) = alloc.task_logs(task) {
-            return Some(logs);
-        }
-        if finished {
-            return None;
-        }
-        let gone = tokio::select! {
-            changed = opened.changed() => changed.is_err(),
-            changed = phase.changed() => changed.is_err(),
-        };
-        if gone {
-            return alloc.task_logs(task);
-        }
-    }
 }
 
 /// Whose lines they are.

@@ -218,30 +218,7 @@ async fn advance(source: &mut Source, wanted: &Wanted) -> Event {
     match source {
         Source::Reading(reader) => reader.next().await.map_or(Event::Ended, Event::Read),
         Source::Waiting(alloc) => {
-            opened(alloc, &wanted.task).await.map_or(Event::Ended, Event::Opened)
-        }
-    }
-}
-
-/// The task's logs, once they are open; none when the allocation ends without.
-async fn opened(alloc: &AllocHandle, task: &TaskName) -> Option<Arc<TaskLogs>> {
-    let (mut opened, mut phase) = (alloc.tasks_logs_changed(), alloc.phase());
-    loop {
-        // Seen before looking: what comes later wakes the wait below.
-        opened.borrow_and_update();
-        let finished = phase.borrow_and_update().finished();
-        if let Some(logs) = alloc.task_logs(task) {
-            return Some(logs);
-        }
-        if finished {
-            return None;
-        }
-        let gone = tokio::select! {
-            changed = opened.changed() => changed.is_err(),
-            changed = phase.changed() => changed.is_err(),
-        };
-        if gone {
-            return alloc.task_logs(task);
+            alloc.logs_opened(&wanted.task).await.map_or(Event::Ended, Event::Opened)
         }
     }
 }

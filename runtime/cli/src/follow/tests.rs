@@ -6,6 +6,7 @@ use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 
 use super::*;
+use ostler_logs::TaskLogs;
 use ostler_model::job::LogConfig;
 use ostler_model::ports::ByteSink as _;
 use ostler_model::rng::Rng;

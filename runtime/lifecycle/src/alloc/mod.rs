@@ -243,10 +243,28 @@ impl AllocHandle {
         self.logs.get(task)?.get()
     }
 
-    /// Changes when a task's logs are opened.
-    #[must_use]
-    pub fn tasks_logs_changed(&self) -> watch::Receiver<u64> {
-        self.logs_changed.clone()
+    /// The logs of a task, waited for until they are open; none when the allocation ends without. May be
+    /// dropped and called again.
+    pub async fn logs_opened(&self, task: &TaskName) -> Option<Arc<TaskLogs>> {
+        let (mut opened, mut phase) = (self.logs_changed.clone(), self.phase());
+        loop {
+            // Seen before looking: what comes later wakes the wait below.
+            opened.borrow_and_update();
+            let finished = phase.borrow_and_update().finished();
+            if let Some(logs) = self.task_logs(task) {
+                return Some(logs);
+            }
+            if finished {
+                return None;
+            }
+            let gone = tokio::select! {
+                changed = opened.changed() => changed.is_err(),
+                changed = phase.changed() => changed.is_err(),
+            };
+            if gone {
+                return self.task_logs(task);
+            }
+        }
     }
 
     /// End the allocation in order: `shutdown_delay`, leader, mains, sidecars; then poststop tasks

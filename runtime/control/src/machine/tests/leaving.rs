@@ -54,6 +54,21 @@ fn who_leaves_waits_for_changes_under_way_but_not_for_ever() {
     assert!(play.is_answered(leave));
 }
 
+/// A node that holds this place back: a run of it lives, under supervisor 9, and nobody owns it.
+fn holding_back(alloc: &Allocation) -> Play {
+    let problem = crate::admission::Problem::HeldBack {
+        run: String::new(),
+        reason: String::new(),
+        end_with: String::new(),
+    };
+    let (job_id, group, index) = (alloc.job.id.clone(), alloc.group.clone(), alloc.index);
+    let place = Some(HeldPlace { alloc: alloc.id, job: job_id, group, index });
+    let holds = Holds::new(vec![Held { supervisor: 9, place, problem }], BTreeSet::new());
+    let mut play = Play::new();
+    play.machine = Machine::new(Tables::new(0, Timestamp::default(), holds));
+    play
+}
+
 /// What an agent left that ran this job: its records.
 fn left(play: &Play) -> RestoredNode {
     let jobs: Vec<_> =
@@ -123,16 +138,7 @@ fn an_allocation_with_a_run_that_lives_unowned_gets_its_owner_when_that_has_ende
     before.register(&job("web", 1));
     let found = left(&before);
     let alloc = found.allocs[0].0.clone();
-    let problem = crate::admission::Problem::HeldBack {
-        run: String::new(),
-        reason: String::new(),
-        end_with: String::new(),
-    };
-    let (job_id, group, index) = (alloc.job.id.clone(), alloc.group.clone(), alloc.index);
-    let place = Some(HeldPlace { alloc: alloc.id, job: job_id, group, index });
-    let holds = Holds::new(vec![Held { supervisor: 9, place, problem }], BTreeSet::new());
-    let mut play = Play::new();
-    play.machine = Machine::new(Tables::new(0, Timestamp::default(), holds));
+    let mut play = holding_back(&alloc);
     play.ask(Ask::Restore(Box::new(found)));
     assert!(play.owners.is_empty() && play.blocked("web") == 1);
     play.feed(ControlEvent::RunEnded { supervisor: 9 });
@@ -247,16 +253,7 @@ fn a_drain_does_not_wait_for_a_run_that_nobody_owns() {
     before.register(&job("web", 1));
     let found = left(&before);
     let alloc = found.allocs[0].0.clone();
-    let problem = crate::admission::Problem::HeldBack {
-        run: String::new(),
-        reason: String::new(),
-        end_with: String::new(),
-    };
-    let (job_id, group, index) = (alloc.job.id.clone(), alloc.group.clone(), alloc.index);
-    let place = Some(HeldPlace { alloc: alloc.id, job: job_id, group, index });
-    let holds = Holds::new(vec![Held { supervisor: 9, place, problem }], BTreeSet::new());
-    let mut play = Play::new();
-    play.machine = Machine::new(Tables::new(0, Timestamp::default(), holds));
+    let mut play = holding_back(&alloc);
     play.ask(Ask::Restore(Box::new(found)));
     let drain = play.ask(Ask::Drain(60 * SECOND));
     assert!(play.is_answered(drain));
