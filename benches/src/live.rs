@@ -183,15 +183,8 @@ pub async fn judged(alloc: &AllocHandle) {
 /// When that takes too long.
 pub async fn first_output(alloc: &AllocHandle) -> Vec<u8> {
     let task = ostler_model::ids::TaskName::new("t").expect("a name");
-    let mut opened = alloc.tasks_logs_changed();
     let printed = async {
-        let logs = loop {
-            opened.borrow_and_update();
-            if let Some(logs) = alloc.task_logs(&task) {
-                break logs;
-            }
-            opened.changed().await.expect("the owner lives");
-        };
+        let logs = alloc.logs_opened(&task).await.expect("the owner lives");
         logs.stdout.follow(Begin::Start).next(64).await.expect("some output").bytes
     };
     clock::timeout(PATIENCE, printed).await.expect("the task prints")
