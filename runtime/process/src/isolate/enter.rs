@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::{Walls, borrowed, inside, sys};
 use crate::child::{self, Child, Forked, Plan};
@@ -105,7 +106,7 @@ impl Helper<'_> {
             // SAFETY: this process has one thread.
             let (init, _moved) = unsafe { child::fork_in(cgroup, Child::Sibling)? };
             if init == 0 {
-                be_init(self.life.as_raw_fd());
+                be_init(self.life.as_raw_fd(), self.walls.has(Part::Seccomp));
             }
             both.init = Pid::from_raw(init);
         }
@@ -131,8 +132,11 @@ pub(super) fn own_user_namespace() -> io::Result<()> {
 }
 
 /// Pid 1: signals that are sent from inside do nothing to it, children it is given vanish when they
-/// end, and it ends with its shim.
-fn be_init(life: RawFd) -> ! {
+/// end, and it ends with its shim. It keeps no capability, and with `filtered` the kernel lets it read
+/// and exit only: a task that may trace processes gains nothing by taking it over.
+fn be_init(life: RawFd, filtered: bool) -> ! {
+    let nothing = CapabilitySet::empty();
+    let none = CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing };
     // SAFETY: system calls over plain numbers; nothing that is closed is used after it.
     unsafe {
         child::close_from_but(0, life);
@@ -140,10 +144,17 @@ fn be_init(life: RawFd) -> ! {
         libc::prctl(libc::PR_SET_NAME, c"ostler-init".as_ptr(), 0, 0, 0);
         libc::setsid();
         libc::chdir(c"/".as_ptr());
+        if set_capabilities(None, none).is_err()
+            || filtered && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) < 0
+        {
+            libc::_exit(1);
+        }
         let mut byte = 0_u8;
         while libc::read(life, (&raw mut byte).cast(), 1) < 0
             && io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
         {}
+        // The kernel's own call, of one thread: a filtered process may not end a group of them.
+        libc::syscall(libc::SYS_exit, 0);
         libc::_exit(0)
     }
 }

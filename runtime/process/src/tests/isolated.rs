@@ -428,6 +428,19 @@ async fn process_1_tells_nothing_of_the_node() {
 }
 
 #[tokio::test]
+async fn process_1_has_no_right_that_a_program_could_take_over() {
+    let Some(scene) = scene().await else { return };
+    // It may still be on its way there.
+    let script = "until grep -q '^Seccomp:.1' /proc/1/status; do :; done; \
+                  grep -E '^Cap(Inh|Prm|Eff|Amb)' /proc/1/status";
+    let sets = scene.lines(script).await;
+    assert_eq!(sets.len(), 4);
+    for set in sets {
+        assert!(set.ends_with(":\t0000000000000000"), "{set}");
+    }
+}
+
+#[tokio::test]
 async fn a_program_that_sees_other_processes_changes_none_of_them() {
     let Some(mut scene) = scene().await else { return };
     scene.isolation.parts.retain(|part| *part != Part::Pids);
