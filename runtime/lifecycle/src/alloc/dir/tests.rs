@@ -179,7 +179,7 @@ fn the_list_has_what_is_named_like_an_allocation_and_nothing_else() {
 #[test]
 fn building_listing_and_destroying_at_once_end_with_a_whole_directory_or_none() {
     let root = tempfile::tempdir().unwrap();
-    for round in 0..100 {
+    for round in 0..40 {
         let alloc = other(10);
         let start = std::sync::Barrier::new(4);
         std::thread::scope(|scope| {

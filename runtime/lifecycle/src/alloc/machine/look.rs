@@ -29,8 +29,12 @@ impl AllocMachine {
         self.end_if_over(now);
     }
 
-    /// Tell the tasks whose gate changed. While a stop is under way only poststop tasks may start.
+    /// Tell the tasks whose gate changed. While a stop is under way only poststop tasks may start, and
+    /// none once all are told to finish: pre-run hooks of a restored allocation may end after that.
     pub(super) fn set_gates(&mut self) {
+        if self.finishing {
+            return;
+        }
         let mut changes = Vec::new();
         for task in &self.group.tasks {
             let allowed = self.prepared && (self.plan.is_none() || is_poststop(task));

@@ -335,6 +335,19 @@ fn hooks_before_a_kill_run_once_and_the_tasks_are_told_of_the_end_afterwards() {
 }
 
 #[test]
+fn pre_run_hooks_that_end_after_the_last_task_of_a_restored_one_open_no_gate() {
+    use TaskStatus::{Dead, Running};
+    let group = group(None);
+    let mut tasks = all(&group, Dead);
+    tasks.insert(name("lead"), TaskState { status: Running, ..TaskState::default() });
+    let known = RecordedAlloc { started: true, ..RecordedAlloc::default() };
+    let (mut machine, _) = AllocMachine::restore(NOW, group.clone(), tasks, known);
+    machine.step(NOW, AllocInput::Tasks(all(&group, Dead)));
+    assert_eq!(machine.step(NOW, AllocInput::PreKilled), [AllocEffect::FinishTasks]);
+    assert_eq!(machine.step(NOW, AllocInput::HooksDone), []);
+}
+
+#[test]
 fn a_stop_that_skips_delays_ends_those_under_way() {
     let mut machine = machine(Some(Duration::from_secs(60)));
     machine.step(NOW, AllocInput::HooksDone);

@@ -193,7 +193,8 @@ async fn one_that_is_removed_while_it_waits_is_gone_at_once() {
     let third = start(&bench, config);
     third.stop("not needed").await;
     until(&third, |s| s.client_status == ClientStatus::Complete).await;
-    assert_eq!(*third.phase().borrow(), AllocPhase::Cleaning);
+    let mut phase = third.phase();
+    phase.wait_for(|phase| *phase == AllocPhase::Cleaning).await.unwrap();
     assert_eq!(third.destroy().await, AllocPhase::Destroyed);
 }
 
