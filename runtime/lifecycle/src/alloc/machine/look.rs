@@ -12,7 +12,9 @@ impl AllocMachine {
         if !matches!(self.phase, AllocPhase::Preparing | AllocPhase::Running) {
             return;
         }
-        if matches!(self.restart, Some(Restart::Asking)) && !self.gone {
+        // What is known of the tasks is from before they were told to run again.
+        let asking = matches!(self.restart, Some(Restart::Asking)) && !self.gone;
+        if asking && self.plan.is_none() {
             return;
         }
         if self.plan.is_none()
@@ -22,11 +24,13 @@ impl AllocMachine {
             self.begin(KillPlan::new(Some(reason.event(now)), &reason.to_string(), order));
         }
         self.advance_plan();
-        if self.prepared {
+        if self.prepared && !asking {
             self.coordinator.step(&self.states);
         }
         self.set_gates();
-        self.end_if_over(now);
+        if !asking {
+            self.end_if_over(now);
+        }
     }
 
     /// Tell the tasks whose gate changed. While a stop is under way only poststop tasks may start, and

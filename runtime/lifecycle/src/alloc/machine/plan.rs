@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::types::AllocEffect;
-use super::{AllocMachine, AllocPhase, Hooks};
+use super::{AllocMachine, AllocPhase, Hooks, Restart};
 use crate::alloc::status::{kill_order, poststop_tasks};
 use crate::task::events::is_undead;
 use ostler_model::event::TaskEvent;
@@ -67,8 +67,9 @@ impl KillPlan {
 }
 
 impl AllocMachine {
+    /// A restart that is being told to the tasks is answered still.
     pub(super) fn begin(&mut self, plan: KillPlan) {
-        self.restart = None;
+        self.restart = self.restart.take().filter(|restart| matches!(restart, Restart::Asking));
         self.plan = Some(plan);
     }
 

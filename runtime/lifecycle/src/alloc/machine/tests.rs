@@ -348,6 +348,24 @@ fn pre_run_hooks_that_end_after_the_last_task_of_a_restored_one_open_no_gate() {
 }
 
 #[test]
+fn a_stop_while_all_are_told_to_run_again_opens_no_poststop_gate_by_what_was_known_before() {
+    let mut machine = running();
+    machine.step(NOW, AllocInput::RestartAll { reason: "anew".to_owned() });
+    let mut dead = all(&group(None), TaskStatus::Dead);
+    dead.insert(name("last"), TaskState::default());
+    machine.step(NOW, AllocInput::Tasks(dead.clone()));
+    machine.step(NOW, AllocInput::RestartReady { ok: true });
+    let gates =
+        |effects: &[AllocEffect]| effects.iter().any(|e| matches!(e, AllocEffect::Gates(_)));
+    assert!(!gates(&machine.step(NOW, stop())));
+    assert!(!gates(&machine.step(NOW, AllocInput::PreKilled)));
+    // None of them was started.
+    machine.step(NOW, AllocInput::Tasks(dead));
+    let effects = machine.step(NOW, AllocInput::RestartAsked);
+    assert!(effects.contains(&AllocEffect::Gates(vec![(name("last"), Gate::Open)])), "{effects:?}");
+}
+
+#[test]
 fn a_stop_that_skips_delays_ends_those_under_way() {
     let mut machine = machine(Some(Duration::from_secs(60)));
     machine.step(NOW, AllocInput::HooksDone);
