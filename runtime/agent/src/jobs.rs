@@ -115,7 +115,7 @@ impl AgentHandle {
     async fn not_over(&self, id: AllocId) -> Result<AllocView, AllocError> {
         let view = self.0.control.entered(id).await.ok_or(AllocError::Unknown { alloc: id })?;
         let status = view.state.client_status;
-        if status.terminal() || view.phase.finished() {
+        if status.terminal() || view.phase.ended() {
             return Err(AllocError::Ended { alloc: id, status });
         }
         Ok(view)

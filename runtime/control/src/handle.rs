@@ -347,7 +347,7 @@ impl LedgerBook for Book {
 
 fn status_of(owners: &BTreeMap<AllocId, AllocHandle>, entry: &AllocEntry) -> ClientStatus {
     let said = || owners.get(&entry.allocation.id).map(|o| o.state().borrow().client_status);
-    entry.ended_before().or_else(said).unwrap_or_else(|| entry.client_status())
+    entry.ended_before.or_else(said).unwrap_or_else(|| entry.client_status())
 }
 
 fn view(entry: &AllocEntry, owner: &AllocHandle) -> Option<AllocView> {

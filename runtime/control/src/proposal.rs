@@ -39,7 +39,7 @@ impl Proposal {
     pub(crate) fn new(tables: &Tables, record: &JobRecord) -> Self {
         let known = tables.allocs_of(&record.job.id).filter(|entry| entry.registered);
         let allocs: Vec<_> =
-            known.map(|e| (Arc::clone(&e.allocation), e.client_status(), e.over)).collect();
+            known.map(|e| (Arc::clone(&e.allocation), e.client_status(), e.ended)).collect();
         let existing: Vec<Existing<'_>> = allocs
             .iter()
             .map(|(alloc, status, _)| Existing {
@@ -65,8 +65,8 @@ impl Proposal {
             PlaceAction::Stop { alloc, .. } => Some(*alloc),
             _ => None,
         });
-        let on_their_way = allocs.iter().filter(|(alloc, status, over)| {
-            !over && (alloc.desired == DesiredStatus::Stop || status.terminal())
+        let on_their_way = allocs.iter().filter(|(alloc, status, ended)| {
+            !ended && (alloc.desired == DesiredStatus::Stop || status.terminal())
         });
         let going: BTreeSet<AllocId> =
             on_their_way.map(|(alloc, ..)| alloc.id).chain(stopped).collect();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::alarms::Alarm;
 use super::turn::Waiting;
 use super::types::{ControlEffect, Wait, World, Write};
-use super::{Machine, Then};
+use super::{AfterWrite, Machine};
 use crate::tables::{AllocReport, Ownership};
 use crate::views::Stage;
 use ostler_model::ids::AllocId;
@@ -25,8 +25,8 @@ impl Machine {
         out: &mut Vec<ControlEffect>,
     ) {
         let Some(entry) = self.tables.alloc_mut(id) else { return };
-        let ended = report.over && !entry.over;
-        entry.over |= report.over;
+        let ended = report.ended && !entry.ended;
+        entry.ended |= report.ended;
         entry.report = report;
         self.tables.touch(id, world.now);
         if ended {
@@ -74,7 +74,7 @@ impl Machine {
         // One that was over is not run again for that.
         if let Some((block, places)) = self.tables.remember(id) {
             let writes = vec![Write::Places(block, places)];
-            self.write(Then::Nothing, writes, Vec::new(), Wait::No, out);
+            self.write(AfterWrite::Nothing, writes, Vec::new(), Wait::No, out);
         }
         self.forget_alloc(id, out);
         out.push(ControlEffect::ReleaseDevices(id));
@@ -90,7 +90,7 @@ impl Machine {
         let Some(free) = self.tables.holds.lift(supervisor) else { return };
         let own = free.into_iter().filter_map(|id| Some(self.tables.alloc_mut(id)?.make_owner()));
         let own = own.collect();
-        self.write(Then::Nothing, Vec::new(), own, Wait::No, out);
+        self.write(AfterWrite::Nothing, Vec::new(), own, Wait::No, out);
         self.wake(world);
     }
 

@@ -16,7 +16,7 @@ use super::decide::may_stop;
 use super::revert::unrecorded;
 use super::turn::Waiting;
 use super::types::{Change, ControlEffect, JobAction, Wait, World, Write};
-use super::{Machine, Then};
+use super::{AfterWrite, Machine};
 use crate::proposal::stopped_copy;
 use crate::reconcile::reason;
 use ostler_model::alloc::{Allocation, DesiredStatus};
@@ -25,7 +25,7 @@ use ostler_model::limits::STATE_WRITE_WALL_MAX;
 
 /// What a stop did before its turn.
 #[derive(Debug)]
-pub(super) struct Overtook {
+pub(super) struct EarlyStop {
     /// Allocations that are told to stop.
     pub(super) stopped: Vec<AllocId>,
     /// It is answered by then.
@@ -56,7 +56,7 @@ impl Machine {
         let index = self.tables.next_index();
         let (mut stopped, mut writes) = (Vec::new(), Vec::new());
         for id in ids {
-            let Some(entry) = self.tables.alloc(id).filter(|entry| !entry.over) else { continue };
+            let Some(entry) = self.tables.alloc(id).filter(|entry| !entry.ended) else { continue };
             let mut alloc = Arc::clone(&entry.allocation);
             if alloc.desired == DesiredStatus::Run && !entry.client_status().terminal() {
                 alloc = stopped_copy(&alloc, &why, index);
@@ -76,10 +76,10 @@ impl Machine {
             waiting.asked = JobAction::Fill;
         }
         let until = world.uptime.saturating_add(STATE_WRITE_WALL_MAX);
-        waiting.overtook = Some(Overtook { stopped, until });
+        waiting.early_stop = Some(EarlyStop { stopped, until });
         self.alarms.set_by(Alarm::StopWaits(job.clone()), until);
         if !writes.is_empty() {
-            self.write(Then::Nothing, writes, Vec::new(), Wait::No, out);
+            self.write(AfterWrite::Nothing, writes, Vec::new(), Wait::No, out);
         }
     }
 
@@ -102,7 +102,7 @@ impl Machine {
         let index = self.tables.index();
         let (mut answered, mut next) = (Vec::new(), None);
         for waiting in self.turns.stops_waiting(job) {
-            match waiting.overtook.as_ref().map(|overtook| overtook.until) {
+            match waiting.early_stop.as_ref().map(|early_stop| early_stop.until) {
                 Some(until) if until > world.uptime => {
                     next = Some(next.map_or(until, |next: Duration| next.min(until)));
                 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::alarms::Alarm;
 use super::types::{ControlEffect, NotRemoved, RemovalLeft, Wait, World, Write};
-use super::{Machine, Then};
+use super::{AfterWrite, Machine};
 use crate::tables::Removal;
 use ostler_model::alloc::DesiredStatus;
 use ostler_model::ids::{AllocId, JobId};
@@ -114,7 +114,7 @@ impl Machine {
                     Some((block, places)) => {
                         let writes = vec![Write::Places(block, places)];
                         let wait = Wait::Commit { linger: super::change::LINGER };
-                        self.write(Then::Remove(id), writes, Vec::new(), wait, out);
+                        self.write(AfterWrite::Remove(id), writes, Vec::new(), wait, out);
                     }
                     None => {
                         self.removals.unremembered.insert(id);
@@ -176,7 +176,7 @@ impl Machine {
             && let Some((block, places)) = self.tables.remember(id)
         {
             let writes = vec![Write::Places(block, places)];
-            self.write(Then::Nothing, writes, Vec::new(), Wait::No, out);
+            self.write(AfterWrite::Nothing, writes, Vec::new(), Wait::No, out);
         }
         self.note_removed(id);
         match &result {
@@ -210,7 +210,7 @@ impl Machine {
     fn note_removed(&mut self, id: AllocId) {
         let Some(entry) = self.tables.alloc(id) else { return };
         let alloc = &entry.allocation;
-        let ended = entry.over && entry.registered && alloc.desired == DesiredStatus::Run;
+        let ended = entry.ended && entry.registered && alloc.desired == DesiredStatus::Run;
         if let Some(turn) = self.turns.get_mut(&alloc.job.id).filter(|_| ended) {
             let place = (alloc.group.clone(), alloc.index, alloc.job_version, entry.ended_place());
             turn.removed.push(place);
@@ -228,7 +228,7 @@ impl Machine {
         let left: BTreeSet<AllocId> = self.removals.unforgotten.keys().copied().collect();
         let writes: Vec<Write> = left.iter().map(|id| Write::ForgetAlloc(*id)).collect();
         if !writes.is_empty() {
-            self.write(Then::Forgotten(left), writes, Vec::new(), Wait::No, out);
+            self.write(AfterWrite::Forgotten(left), writes, Vec::new(), Wait::No, out);
         }
     }
 

@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use super::alarms::Alarm;
 use super::change::{LINGER, is_on_record};
-use super::turn::{Doing, Waiting};
+use super::turn::{ChangePhase, Waiting};
 use super::types::{Change, ControlEffect, Wait, World, Write};
-use super::{Machine, Then};
+use super::{AfterWrite, Machine};
 use crate::SubmitError;
 use crate::tables::{AllocEntry, Ownership, Removal};
 use ostler_model::causes::chain;
@@ -76,7 +76,7 @@ impl Machine {
         } else if change.of_job() {
             self.tables.jobs.remove(job);
         }
-        self.write(Then::Nothing, writes, Vec::new(), Wait::No, out);
+        self.write(AfterWrite::Nothing, writes, Vec::new(), Wait::No, out);
         self.unplace(world, job, Some(error), out);
     }
 
@@ -90,17 +90,17 @@ impl Machine {
     ) {
         let Some(turn) = self.turns.get_mut(job) else { return };
         let placed: Vec<AllocId> = turn.change.placed.iter().map(|alloc| alloc.id).collect();
-        turn.doing = Doing::Unplacing { left: placed.iter().copied().collect(), error };
+        turn.phase = ChangePhase::Unplacing { left: placed.iter().copied().collect(), error };
         for id in placed {
             match self.tables.alloc_mut(id) {
                 Some(entry) if entry.owner == Ownership::Made => {
-                    let over = entry.over;
+                    let ended = entry.ended;
                     // One that is being removed already is not removed twice.
                     if entry.removal == Removal::No {
                         entry.removal = Removal::Begun;
                         out.push(ControlEffect::Remove(id));
                     }
-                    if over {
+                    if ended {
                         self.unplaced_but_dir(id, out);
                     }
                 }
@@ -138,7 +138,7 @@ impl Machine {
 
     fn unplaced_all(&mut self, job: &JobId, out: &mut Vec<ControlEffect>) {
         let Some(turn) = self.turns.get_mut(job) else { return };
-        let Doing::Unplacing { left, error } = &mut turn.doing else { return };
+        let ChangePhase::Unplacing { left, error } = &mut turn.phase else { return };
         if !left.is_empty() {
             return;
         }
@@ -148,12 +148,12 @@ impl Machine {
         let placed = std::mem::take(&mut turn.change.placed);
         let gone: BTreeSet<AllocId> = placed.iter().map(|alloc| alloc.id).collect();
         let mut writes: Vec<Write> = gone.iter().map(|id| Write::ForgetAlloc(*id)).collect();
-        turn.doing = Doing::Reverted { error, gone };
+        turn.phase = ChangePhase::Reverted { error, gone };
         if new {
             writes.push(Write::ForgetJob(job.clone()));
         }
         writes.extend(self.ledger_write());
-        self.write(Then::Change(job.clone()), writes, Vec::new(), Wait::No, out);
+        self.write(AfterWrite::Change(job.clone()), writes, Vec::new(), Wait::No, out);
     }
 
     /// A change that ends tasks cannot be written; its owners know of it already.
@@ -180,11 +180,11 @@ impl Machine {
         out: &mut Vec<ControlEffect>,
     ) {
         let Some(turn) = self.turns.get_mut(job) else { return };
-        if !turn.stops || !matches!(turn.doing, Doing::Committing) {
+        if !turn.stops || !matches!(turn.phase, ChangePhase::Committing) {
             return;
         }
         // Its batch waits in the queue of the store, and so does what was placed.
-        let batch = self.written.iter().find(|(_, then)| **then == Then::Change(job.clone()));
+        let batch = self.written.iter().find(|(_, then)| **then == AfterWrite::Change(job.clone()));
         if let Some(batch) = batch.map(|(batch, _)| *batch) {
             self.written.remove(&batch);
         }
@@ -227,9 +227,9 @@ impl Machine {
             return self.rewrite_later(world, job);
         }
         let writes = self.unwritten_before(job, &Change::default());
-        self.hold_turn(job, Doing::Rewriting);
+        self.hold_turn(job, ChangePhase::Rewriting);
         let wait = Wait::Commit { linger: LINGER };
-        self.write(Then::Change(job.clone()), writes, Vec::new(), wait, out);
+        self.write(AfterWrite::Change(job.clone()), writes, Vec::new(), wait, out);
     }
 
     fn rewrite_later(&mut self, world: &World<'_>, job: &JobId) {

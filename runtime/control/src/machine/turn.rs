@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::alarms::Alarm;
-use super::overtake::Overtook;
+use super::overtake::EarlyStop;
 use super::types::{Answer, Change, ControlEffect, JobAction, RequestId, World};
 use super::{Machine, answer};
 use crate::SubmitError;
@@ -27,19 +27,19 @@ pub(super) struct Waiting {
     /// Who asked; `None`: the machine itself.
     pub(super) request: Option<RequestId>,
     /// Of one that ends tasks, and did so before its turn.
-    pub(super) overtook: Option<Overtook>,
+    pub(super) early_stop: Option<EarlyStop>,
 }
 
 impl Waiting {
     /// What is left to do is done, and nobody asked.
     pub(super) const fn fill() -> Self {
-        Self { asked: JobAction::Fill, skip_shutdown_delay: false, request: None, overtook: None }
+        Self { asked: JobAction::Fill, skip_shutdown_delay: false, request: None, early_stop: None }
     }
 }
 
 /// Where the change of a job is.
 #[derive(Debug)]
-pub(super) enum Doing {
+pub(super) enum ChangePhase {
     /// Its records are on their way.
     Committing,
     /// It is done, and what is left of the job that is gone is removed.
@@ -55,7 +55,7 @@ pub(super) enum Doing {
 /// The turn of a job.
 #[derive(Debug)]
 pub(super) struct JobChange {
-    pub(super) doing: Doing,
+    pub(super) phase: ChangePhase,
     pub(super) change: Change,
     pub(super) stops: bool,
     pub(super) skip_shutdown_delay: bool,
@@ -90,8 +90,10 @@ impl JobChanges {
 
     /// The turn of a job that removes this allocation again.
     pub(super) fn unplacing(&mut self, alloc: AllocId) -> Option<(JobId, &mut BTreeSet<AllocId>)> {
-        self.by_job.iter_mut().find_map(|(job, turn)| match &mut turn.doing {
-            Doing::Unplacing { left, .. } if left.contains(&alloc) => Some((job.clone(), left)),
+        self.by_job.iter_mut().find_map(|(job, turn)| match &mut turn.phase {
+            ChangePhase::Unplacing { left, .. } if left.contains(&alloc) => {
+                Some((job.clone(), left))
+            }
             _ => None,
         })
     }
@@ -99,7 +101,7 @@ impl JobChanges {
     /// Stops of a job that wait for their turn.
     pub(super) fn stops_waiting(&mut self, job: &JobId) -> impl Iterator<Item = &mut Waiting> {
         let waiting = self.by_job.get_mut(job).into_iter().flat_map(|turn| &mut turn.waiting);
-        waiting.filter(|waiting| waiting.overtook.is_some() && waiting.request.is_some())
+        waiting.filter(|waiting| waiting.early_stop.is_some() && waiting.request.is_some())
     }
 
     /// Requests that wait for their turn.
@@ -128,7 +130,7 @@ impl Machine {
         if let Some(error) = refused {
             return reply(request, Err(error), out);
         }
-        let mut waiting = Waiting { asked, skip_shutdown_delay, request, overtook: None };
+        let mut waiting = Waiting { asked, skip_shutdown_delay, request, early_stop: None };
         if !self.turns.is_free(&job) {
             self.overtake(world, &job, &mut waiting, out);
         }
@@ -149,7 +151,7 @@ impl Machine {
         first: Waiting,
         out: &mut Vec<ControlEffect>,
     ) {
-        self.hold_turn(&job, Doing::Committing);
+        self.hold_turn(&job, ChangePhase::Committing);
         if let Some(turn) = self.turns.get_mut(&job) {
             turn.waiting.push_back(first);
         }
@@ -158,9 +160,9 @@ impl Machine {
     }
 
     /// Take the turn of a job without a request.
-    pub(super) fn hold_turn(&mut self, job: &JobId, doing: Doing) {
+    pub(super) fn hold_turn(&mut self, job: &JobId, phase: ChangePhase) {
         let turn = JobChange {
-            doing,
+            phase,
             change: Change { job: Some(job.clone()), ..Change::default() },
             stops: false,
             skip_shutdown_delay: false,
@@ -177,7 +179,7 @@ impl Machine {
             let Some(turn) = self.turns.by_job.get_mut(job) else { return };
             let Some(next) = turn.waiting.pop_front() else {
                 self.turns.by_job.remove(job);
-                self.turn_over(world, job, out);
+                self.turn_ended(world, job, out);
                 return;
             };
             self.turns.waiting = self.turns.waiting.saturating_sub(1);

@@ -300,12 +300,12 @@ impl Owner {
     }
 
     fn followed(&mut self, mut follow: Follow, gone: bool) {
-        let over = matches!(
+        let ended = matches!(
             *follow.phase.borrow_and_update(),
             // One whose owner only left with the agent is not over.
             AllocPhase::Done | AllocPhase::Destroying | AllocPhase::Destroyed
         );
-        let report = AllocReport::of(&follow.state.borrow_and_update(), over);
+        let report = AllocReport::of(&follow.state.borrow_and_update(), ended);
         let alloc = follow.alloc;
         if !gone {
             self.running.push(Box::pin(async move {

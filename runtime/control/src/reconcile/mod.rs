@@ -59,7 +59,7 @@ pub struct WantedJob<'a> {
 }
 
 impl WantedJob<'_> {
-    fn is_over(&self, group: &GroupName, index: u32) -> bool {
+    fn has_ended(&self, group: &GroupName, index: u32) -> bool {
         self.ended.is_some_and(|ended| ended.has(group, index))
     }
 }
@@ -196,16 +196,16 @@ fn place(
         previous: previous.map(|alloc| alloc.id),
         replaces,
     };
-    let over = wanted.is_over(&group.name, index);
+    let ended = wanted.has_ended(&group.name, index);
     let Some(current) = current.and_then(|at| there.get(at)) else {
-        if !over {
+        if !ended {
             done.places.push(new(there.last(), false));
         }
         return;
     };
     if current.is_of(wanted) {
         done.ignored.push(PlaceAction::Ignore(current.id));
-    } else if over {
+    } else if ended {
         // Left from an older version; the one that took its place is over and collected.
         done.end(current, reason::DOUBLE);
     } else if current.status.terminal() {

@@ -12,18 +12,18 @@ impl Tables {
     /// Allocations that are over and that nobody waits for, oldest first.
     pub(crate) fn garbage(&self) -> Vec<GcCandidate> {
         let waited = self.waited_for();
-        let over = self.allocs.iter().filter(|(id, entry)| entry.over && !waited.contains(*id));
-        let mut over: Vec<_> =
-            over.map(|(id, entry)| GcCandidate { id: *id, ended_at: entry.ended_at() }).collect();
-        over.sort_unstable_by_key(|candidate| (candidate.ended_at, candidate.id));
-        over
+        let ended = self.allocs.iter().filter(|(id, entry)| entry.ended && !waited.contains(*id));
+        let mut ended: Vec<_> =
+            ended.map(|(id, entry)| GcCandidate { id: *id, ended_at: entry.ended_at() }).collect();
+        ended.sort_unstable_by_key(|candidate| (candidate.ended_at, candidate.id));
+        ended
     }
 
     /// Allocations whose data somebody is still to take.
     fn waited_for(&self) -> BTreeSet<AllocId> {
         // Who takes a place takes the data too, before its first task starts.
         let waits = |entry: &&AllocEntry| {
-            !entry.over && entry.allocation.desired == DesiredStatus::Run && !entry.started()
+            !entry.ended && entry.allocation.desired == DesiredStatus::Run && !entry.started()
         };
         let waiting = self.allocs.values().filter(waits).filter_map(|e| e.allocation.previous);
         let blocked = self.jobs.values().flat_map(|job| &job.blocked).filter_map(|b| b.previous);
@@ -46,7 +46,7 @@ impl Tables {
         for id in among {
             let Some(entry) = self.allocs.get_mut(id) else { continue };
             let gone = entry.registered && !self.jobs.contains_key(&entry.allocation.job.id);
-            if entry.over && gone && entry.removal == Removal::No {
+            if entry.ended && gone && entry.removal == Removal::No {
                 entry.removal = Removal::Begun;
                 purged.push(*id);
             }
@@ -58,7 +58,7 @@ impl Tables {
     pub(crate) fn is_ending(&self, only: Option<AllocId>) -> bool {
         let ending = |entry: &AllocEntry| {
             let stops = entry.allocation.desired == DesiredStatus::Stop;
-            !entry.over && (stops || entry.client_status().terminal())
+            !entry.ended && (stops || entry.client_status().terminal())
         };
         match only {
             Some(id) => self.allocs.get(&id).is_some_and(ending),

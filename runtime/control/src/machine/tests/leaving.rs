@@ -73,10 +73,10 @@ fn holding_back(alloc: &Allocation) -> Play {
 fn left(play: &Play) -> RestoredNode {
     let jobs: Vec<_> =
         play.machine.tables().jobs().map(|(_, entry)| Arc::clone(&entry.record)).collect();
-    let over = |id| play.owners.get(&id).is_some_and(|owner: &FakeOwner| owner.over);
+    let ended = |id| play.owners.get(&id).is_some_and(|owner: &FakeOwner| owner.ended);
     let saved = |id| SavedAllocState {
-        client_status: if over(id) { ClientStatus::Complete } else { ClientStatus::Running },
-        finished: over(id),
+        client_status: if ended(id) { ClientStatus::Complete } else { ClientStatus::Running },
+        finished: ended(id),
         ..SavedAllocState::default()
     };
     let allocs = play.records.values().flatten();
