@@ -26,16 +26,19 @@ impl Machine {
     ) {
         let Some(entry) = self.tables.alloc_mut(id) else { return };
         let ended = report.ended && !entry.ended;
+        let started = report.started && !entry.started();
         entry.ended |= report.ended;
         entry.report = report;
         self.tables.touch(id, world.now);
         if ended {
             out.push(ControlEffect::ReleaseDevices(id));
-            self.remove_purged(&[id], out);
             self.wake(world);
             self.look(out);
             self.drained_one(id, out);
             self.unplaced_but_dir(id, out);
+        }
+        if ended || started {
+            self.remove_purged(id, out);
         }
         self.collect_if_ended(out);
     }

@@ -49,7 +49,7 @@ impl Machine {
         self.tables.jobs.remove(job);
         let index = self.tables.next_index();
         let purged = self.tables.ids_of(job);
-        self.remove_purged(&purged, out);
+        self.remove_all_purged(&purged, out);
         if let Some(turn) = self.turns.get_mut(job) {
             turn.change.index = index;
             turn.phase = ChangePhase::Forgetting;

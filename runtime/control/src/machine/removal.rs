@@ -89,8 +89,14 @@ impl Removals {
 }
 
 impl Machine {
-    /// Remove those of these allocations that are over and whose jobs are gone.
-    pub(super) fn remove_purged(&mut self, among: &[AllocId], out: &mut Vec<ControlEffect>) {
+    /// Remove this allocation, and those whose place it takes, where they have ended and their jobs were
+    /// purged.
+    pub(super) fn remove_purged(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
+        self.remove_all_purged(&self.tables.with_previous(id), out);
+    }
+
+    /// Remove those of these allocations that have ended and whose jobs were purged.
+    pub(super) fn remove_all_purged(&mut self, among: &[AllocId], out: &mut Vec<ControlEffect>) {
         let purged = self.tables.take_purged(among);
         self.removals.purged.waiting.extend(purged);
         self.next_removals(out);
@@ -202,8 +208,10 @@ impl Machine {
 
     /// An allocation is not known any more.
     pub(super) fn forget_alloc(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
+        let previous = self.tables.with_previous(id);
         self.tables.remove_alloc(id);
         self.drained_one(id, out);
+        self.remove_all_purged(&previous, out);
     }
 
     /// An allocation that ended is removed while its job is being changed.

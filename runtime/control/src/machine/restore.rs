@@ -219,7 +219,7 @@ impl Machine {
         let ended = |r: &mut Restoring| r.written && r.left == 0 && r.jobs.is_empty();
         if let Some(restoring) = self.restoring.take_if(ended) {
             let all = self.tables.ids();
-            self.remove_purged(&all, out);
+            self.remove_all_purged(&all, out);
             // Places that do not fit now are looked at again.
             self.wake(world);
             answer(restoring.request, Answer::Written(Ok(())), out);
