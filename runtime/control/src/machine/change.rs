@@ -36,13 +36,13 @@ impl Machine {
         waiting: Waiting,
         out: &mut Vec<ControlEffect>,
     ) -> bool {
-        let Waiting { asked, skip_shutdown_delay, request, early_stop } = waiting;
-        let stops = asked.stops() || early_stop.is_some();
+        let Waiting { asked, skip_shutdown_delay, request, stopped_early, until: _ } = waiting;
+        let stops = asked.stops() || stopped_early.is_some();
         let whole = matches!(asked, JobAction::Version(..));
         let mut decided = self.decide(world, job, asked);
-        if let (Ok(change), Some(early_stop)) = (&mut decided, &early_stop) {
+        if let (Ok(change), Some(stopped)) = (&mut decided, &stopped_early) {
             // They are not known to be durable, whatever else there is to do.
-            change.copies.extend(self.overtaken(&early_stop.stopped));
+            change.copies.extend(self.overtaken(stopped));
         }
         // The disk may have what was taken back: what is said to be as before is written once more.
         if let Ok(change) = &mut decided
@@ -78,12 +78,13 @@ impl Machine {
         if stops {
             // At once: a disk that is full or does not answer keeps nobody from ending a task.
             self.tell_all(&change, skip_shutdown_delay, out);
-            let at = world.uptime.saturating_add(STATE_WRITE_WALL_MAX);
-            self.alarms.set(Alarm::StopUnwritten(job.clone()), at);
         }
+        let until = world.uptime.saturating_add(STATE_WRITE_WALL_MAX);
+        self.alarms.set_by(Alarm::Overdue(job.clone()), until);
         if let Some(turn) = self.turns.get_mut(job) {
             (turn.phase, turn.change, turn.stops) = (ChangePhase::Committing, change, stops);
             (turn.skip_shutdown_delay, turn.request) = (skip_shutdown_delay, request);
+            turn.until = until;
             turn.unowned = None;
             turn.removed.clear();
         }

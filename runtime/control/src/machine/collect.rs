@@ -266,6 +266,13 @@ impl Machine {
         self.answer_collects(out);
     }
 
+    /// Nobody waits for what this request collects: another one may have its place. Removals that began
+    /// go on.
+    pub(super) fn give_up_collect(&mut self, request: RequestId) {
+        self.collects.retain(|collect| collect.request != request);
+        self.alarms.clear(&Alarm::CollectNow(request));
+    }
+
     /// Nothing is collected any more.
     pub(super) fn refuse_collects(&mut self, out: &mut Vec<ControlEffect>) {
         for collect in std::mem::take(&mut self.collects) {

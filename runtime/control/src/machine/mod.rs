@@ -140,6 +140,7 @@ impl Machine {
         let mut out = Vec::new();
         match event {
             ControlEvent::Asked { request, ask } => self.asked(world, request, ask, &mut out),
+            ControlEvent::AskerGone(request) => self.give_up_collect(request),
             ControlEvent::NodeChanged => self.wake(world),
             ControlEvent::Written { batch, result } => {
                 self.batch_written(world, batch, result, &mut out)
@@ -198,8 +199,7 @@ impl Machine {
             Alarm::Fill => self.fill(world, out),
             Alarm::Collect => self.collect_tick(world, out),
             Alarm::CollectNow(request) => self.begin_collect(request, out),
-            Alarm::StopUnwritten(job) => self.stop_unwritten(world, &job, out),
-            Alarm::StopWaits(job) => self.stop_waits(world, &job, out),
+            Alarm::Overdue(job) => self.overdue(world, &job, out),
             Alarm::Rewrite(job) => self.rewrite(world, &job, out),
             Alarm::Forget => self.forget_again(out),
             Alarm::Drained => self.drain_ended(world, out),

@@ -172,17 +172,13 @@ impl Machine {
         self.unplace(world, job, None, out);
     }
 
-    /// The disk does not say in time that a stop is on record.
+    /// The disk does not say in time that the stop whose turn it is is on record.
     pub(super) fn stop_unwritten(
         &mut self,
         world: &World<'_>,
         job: &JobId,
         out: &mut Vec<ControlEffect>,
     ) {
-        let Some(turn) = self.turns.get_mut(job) else { return };
-        if !turn.stops || !matches!(turn.phase, ChangePhase::Committing) {
-            return;
-        }
         // Its batch waits in the queue of the store, and so does what was placed.
         let batch = self.written.iter().find(|(_, then)| **then == AfterWrite::Change(job.clone()));
         if let Some(batch) = batch.map(|(batch, _)| *batch) {

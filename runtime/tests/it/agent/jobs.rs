@@ -1,8 +1,7 @@
 //! Jobs that come, change and go.
 
 use ostler_agent::{
-    AllocError, AllocView, JobError, JobStatus, RegisterOptions, RestartScope, StopOptions,
-    SubmitError,
+    AllocError, AllocView, JobStatus, RegisterOptions, RestartScope, StopOptions, SubmitError,
 };
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::clock::Clock;
@@ -87,7 +86,7 @@ async fn a_count_that_changes_starts_and_stops_the_difference() {
 async fn a_stopped_job_can_run_again_and_a_purged_one_is_gone_with_its_allocations() {
     let served = Served::start().await;
     let unknown = served.agent.deregister(&job_id(), StopOptions::default()).await;
-    assert!(matches!(unknown, Err(JobError::Unknown { .. })));
+    assert!(matches!(unknown, Err(SubmitError::Unknown { .. })));
     let first = served.register(&service("", "")).await.placed[0];
     served.until_running(1).await;
     let index = served.agent.index();
