@@ -90,6 +90,12 @@ impl Existing<'_> {
         self.version == wanted.version && self.create_index >= wanted.create_index
     }
 
+    /// It was placed for a version that is not there any more: its update was taken back, and an agent was
+    /// killed before this one was gone.
+    fn was_taken_back(&self, wanted: &WantedJob<'_>) -> bool {
+        self.version > wanted.version && self.create_index >= wanted.create_index
+    }
+
     fn age(&self) -> (u64, AllocId) {
         (self.create_index, self.id)
     }
@@ -184,7 +190,11 @@ fn place(
     there: &[&Existing<'_>],
     done: &mut Actions,
 ) {
-    let current = there.iter().rposition(|alloc| !alloc.stopping);
+    let newest = |of: &dyn Fn(&Existing<'_>) -> bool| {
+        there.iter().rposition(|alloc| !alloc.stopping && of(alloc))
+    };
+    // What an update that was taken back was to replace runs on.
+    let current = newest(&|alloc| !alloc.was_taken_back(wanted)).or_else(|| newest(&|_| true));
     for (at, alloc) in there.iter().enumerate() {
         if Some(at) != current {
             done.end(alloc, reason::DOUBLE);

@@ -385,7 +385,9 @@ fn reference(
     if wanted.stopped || !exists {
         return [0, 0, live];
     }
-    let Some(newest) = running.iter().max_by_key(|alloc| alloc.id) else {
+    // One of a later version counts where there is no other.
+    let taken_back = |alloc: &&&Alloc| alloc.version > wanted.version;
+    let Some(newest) = running.iter().max_by_key(|alloc| (!taken_back(alloc), alloc.id)) else {
         return [1, 0, 0];
     };
     let newest_lives = usize::from(!newest.status.terminal());

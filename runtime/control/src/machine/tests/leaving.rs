@@ -258,3 +258,27 @@ fn a_drain_does_not_wait_for_a_run_that_nobody_owns() {
     let drain = play.ask(Ask::Drain(60 * SECOND));
     assert!(play.is_answered(drain));
 }
+
+#[test]
+fn what_runs_goes_on_where_an_agent_was_killed_before_an_update_was_taken_back_whole() {
+    let mut before = Play::new();
+    before.slow_removals = true;
+    let web = job("web", 2);
+    before.register(&web);
+    let ids = before.live();
+    ids.iter().for_each(|id| before.report(*id, ClientStatus::Running, false));
+    let known = left(&before);
+    // The disk has what was placed, and the job and its allocations as they were.
+    before.register(&changed(&web, "b"));
+    let placed = left(&before).allocs.into_iter().filter(|(alloc, _)| !ids.contains(&alloc.id));
+    let mut found = known;
+    found.allocs.extend(placed);
+    assert_eq!(found.allocs.len(), 4);
+
+    let mut play = Play::new();
+    play.ask(Ask::Restore(Box::new(found)));
+    assert_eq!(play.live(), ids, "nothing is restarted, and what was placed for the update ends");
+    play.end_stopped();
+    play.pass(60 * SECOND);
+    assert_eq!((play.live(), play.owners.len()), (ids, 4));
+}
