@@ -29,13 +29,14 @@ impl Machine {
         let started = report.started && !entry.started();
         entry.ended |= report.ended;
         entry.report = report;
+        let job = entry.allocation.job.id.clone();
         self.tables.touch(id, world.now);
         if ended {
             out.push(ControlEffect::ReleaseDevices(id));
             self.wake(world);
             self.look(out);
             self.drained_one(id, out);
-            self.unplaced_but_dir(id, out);
+            self.unplaced(&job, out);
         }
         if ended || started {
             self.remove_purged(id, out);

@@ -185,25 +185,39 @@ impl Machine {
             self.write(AfterWrite::Nothing, writes, Vec::new(), Wait::No, out);
         }
         self.note_removed(id);
-        match &result {
-            Ok(()) | Err(NotRemoved { left: RemovalLeft::Directory, .. }) => {
-                self.forget_alloc(id, out);
+        let job = self.tables.alloc(id).map(|entry| entry.allocation.job.id.clone());
+        let unplacing = job.as_ref().is_some_and(|job| self.turns.is_unplacing(job, id));
+        if result.as_ref().is_err_and(stays) && !unplacing {
+            if let Some(entry) = self.tables.alloc_mut(id) {
+                entry.removal = Removal::No;
             }
-            Err(NotRemoved { left: RemovalLeft::Records, .. }) => {
-                let job = self.tables.alloc(id).map(|entry| entry.allocation.job.id.clone());
-                self.forget_alloc(id, out);
-                self.removals.unforgotten.extend(job.map(|job| (id, job)));
-                self.forget_later(world);
-            }
-            Err(NotRemoved { left: RemovalLeft::Everything | RemovalLeft::Unknown, .. }) => {
-                if let Some(entry) = self.tables.alloc_mut(id) {
-                    entry.removal = Removal::No;
-                }
-            }
+        } else {
+            self.forget_live(world, id, out);
+        }
+        if let Err(NotRemoved { left: RemovalLeft::Records, .. }) = &result {
+            self.removals.unforgotten.extend(job.clone().map(|job| (id, job)));
+            self.forget_later(world);
         }
         self.collected(id, &result, out);
-        self.unplaced(world, id, out);
+        if let Some(job) = job {
+            self.unplaced(&job, out);
+        }
         self.next_removals(out);
+    }
+
+    /// An allocation is not known any more; what it still has becomes free.
+    pub(super) fn forget_live(
+        &mut self,
+        world: &World<'_>,
+        id: AllocId,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        let live = self.tables.alloc(id).is_some_and(|entry| !entry.ended);
+        self.forget_alloc(id, out);
+        if live {
+            out.push(ControlEffect::ReleaseDevices(id));
+            self.wake(world);
+        }
     }
 
     /// An allocation is not known any more.

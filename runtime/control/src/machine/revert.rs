@@ -89,57 +89,30 @@ impl Machine {
         out: &mut Vec<ControlEffect>,
     ) {
         let Some(turn) = self.turns.get_mut(job) else { return };
-        let placed: Vec<AllocId> = turn.change.placed.iter().map(|alloc| alloc.id).collect();
-        turn.phase = ChangePhase::Unplacing { left: placed.iter().copied().collect(), error };
-        for id in placed {
-            match self.tables.alloc_mut(id) {
+        turn.phase = ChangePhase::Unplacing { error };
+        for alloc in turn.change.placed.clone() {
+            match self.tables.alloc_mut(alloc.id) {
                 Some(entry) if entry.owner == Ownership::Made => {
-                    let ended = entry.ended;
+                    entry.registered = false;
                     // One that is being removed already is not removed twice.
                     if entry.removal == Removal::No {
                         entry.removal = Removal::Begun;
-                        out.push(ControlEffect::Remove(id));
-                    }
-                    if ended {
-                        self.unplaced_but_dir(id, out);
+                        out.push(ControlEffect::Remove(alloc.id));
                     }
                 }
-                _ => self.unplaced(world, id, out),
+                _ => self.forget_live(world, alloc.id, out),
             }
         }
-        self.unplaced_all(job, out);
+        self.unplaced(job, out);
     }
 
-    /// This allocation is gone: if it was placed by a change that is taken back, that goes on.
-    pub(super) fn unplaced(
-        &mut self,
-        world: &World<'_>,
-        id: AllocId,
-        out: &mut Vec<ControlEffect>,
-    ) {
-        let Some((job, left)) = self.turns.unplacing(id) else { return };
-        left.remove(&id);
-        self.forget_alloc(id, out);
-        out.push(ControlEffect::ReleaseDevices(id));
-        self.wake(world);
-        self.unplaced_all(&job, out);
-    }
-
-    /// Nothing of this allocation runs any more. If it was placed by a change that is taken back, that
-    /// goes on: what is left of it is its directory, whose removal may take any time.
-    pub(super) fn unplaced_but_dir(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
-        let Some((job, left)) = self.turns.unplacing(id) else { return };
-        left.remove(&id);
-        if let Some(entry) = self.tables.alloc_mut(id) {
-            entry.registered = false;
-        }
-        self.unplaced_all(&job, out);
-    }
-
-    fn unplaced_all(&mut self, job: &JobId, out: &mut Vec<ControlEffect>) {
+    /// A change that is taken back goes on when nothing runs of what it had placed: what is left of that
+    /// is directories, whose removal may take any time.
+    pub(super) fn unplaced(&mut self, job: &JobId, out: &mut Vec<ControlEffect>) {
         let Some(turn) = self.turns.get_mut(job) else { return };
-        let ChangePhase::Unplacing { left, error } = &mut turn.phase else { return };
-        if !left.is_empty() {
+        let ChangePhase::Unplacing { error } = &mut turn.phase else { return };
+        let runs = |id| self.tables.alloc(id).is_some_and(|entry| !entry.ended);
+        if turn.change.placed.iter().any(|alloc| runs(alloc.id)) {
             return;
         }
         let error = error.take();
@@ -186,6 +159,10 @@ impl Machine {
         }
         let why = format!("the disk did not answer within {STATE_WRITE_WALL_MAX:?}");
         self.unrecorded(world, job, &why);
+        // The queue may lose it: what was placed stays, so it is written again too.
+        if let (Some(turn), Some(rewrite)) = (self.turns.get_mut(job), self.rewrites.get_mut(job)) {
+            rewrite.allocs.extend(turn.change.placed.iter().map(|alloc| alloc.id));
+        }
         self.end_turn(world, job, Ok(()), out);
     }
 

@@ -53,7 +53,7 @@ pub(super) enum ChangePhase {
     /// It is done, and what is left of the job that is gone is removed.
     Forgetting,
     /// It failed, and what was placed for it is being removed.
-    Unplacing { left: BTreeSet<AllocId>, error: Option<SubmitError> },
+    Unplacing { error: Option<SubmitError> },
     /// The last records of a change that is taken back are on their way.
     Reverted { error: Option<SubmitError>, gone: BTreeSet<AllocId> },
     /// A stop is written again.
@@ -98,14 +98,11 @@ impl JobChanges {
         !self.by_job.contains_key(job)
     }
 
-    /// The turn of a job that removes this allocation again.
-    pub(super) fn unplacing(&mut self, alloc: AllocId) -> Option<(JobId, &mut BTreeSet<AllocId>)> {
-        self.by_job.iter_mut().find_map(|(job, turn)| match &mut turn.phase {
-            ChangePhase::Unplacing { left, .. } if left.contains(&alloc) => {
-                Some((job.clone(), left))
-            }
-            _ => None,
-        })
+    /// Is this allocation one that was placed by a change of its job that is being taken back?
+    pub(super) fn is_unplacing(&self, job: &JobId, alloc: AllocId) -> bool {
+        let placed = |turn: &JobChange| turn.change.placed.iter().any(|placed| placed.id == alloc);
+        let turn = self.by_job.get(job);
+        turn.is_some_and(|t| matches!(t.phase, ChangePhase::Unplacing { .. }) && placed(t))
     }
 
     /// Changes of a job that are to be given up before their turn.

@@ -119,3 +119,23 @@ fn a_registration_that_the_disk_refuses_after_its_time_is_taken_back() {
     assert_eq!((play.status("web"), play.machine.tables().count()), (None, 0));
     assert!(play.machine.is_quiet());
 }
+
+#[test]
+fn what_was_placed_with_a_stop_that_the_disk_did_not_take_in_time_comes_on_record() {
+    let mut play = Play::new();
+    play.register(&job("web", 1));
+    let old = play.live()[0];
+    play.disk = Disk::Hangs;
+    let asked = JobAction::StopAlloc { alloc: old, reason: "one".into() };
+    let stop = play.change("web", asked);
+    play.pass(31 * SECOND);
+    assert!(play.changed(stop).unwrap().unwritten.is_some());
+    let new = play.live()[0];
+    assert!(new != old && play.owners.contains_key(&new));
+    play.disk = Disk::Fails;
+    play.disk_answers();
+    play.disk = Disk::Works;
+    play.pass(60 * SECOND);
+    assert_eq!(play.live(), [new]);
+    assert!(play.records.contains_key(&format!("alloc {new}")), "or it is ended by the next agent");
+}
