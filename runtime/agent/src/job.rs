@@ -75,7 +75,7 @@ async fn done(alloc: &AllocHandle) -> AllocState {
     alloc.stop("its end cannot be recorded".to_owned()).await;
     let mut phase = alloc.phase();
     let ended = async {
-        phase.wait_for(|phase| *phase == AllocPhase::Cleaning || phase.finished()).await.is_ok()
+        phase.wait_for(|phase| *phase == AllocPhase::Cleaning || phase.ended()).await.is_ok()
     };
     let _late = clock::timeout(RUN_END_WALL_MAX, ended).await;
     let _late = clock::timeout(RUN_END_WALL_MAX, alloc.shutdown()).await;

@@ -6,8 +6,8 @@ use tokio::sync::watch;
 
 use super::views::{JobsDirReport, Readiness};
 use super::{
-    AgentHandle, AllocError, AllocView, Collected, JobError, JobView, Plan, RegisterOptions,
-    Registered, RestartScope, Stage, StopOptions, Stopped, SubmitError,
+    AgentHandle, AllocError, AllocView, Collected, JobView, Plan, RegisterOptions, Registered,
+    RestartScope, Stage, StopOptions, Stopped, SubmitError,
 };
 use ostler_model::ids::{AllocId, JobId, TaskName};
 use ostler_model::job::Job;
@@ -82,7 +82,11 @@ impl AgentHandle {
     /// # Errors
     /// When there is no such job, a file of the jobs directory gives it, or the stop cannot be
     /// made durable.
-    pub async fn deregister(&self, id: &JobId, options: StopOptions) -> Result<Stopped, JobError> {
+    pub async fn deregister(
+        &self,
+        id: &JobId,
+        options: StopOptions,
+    ) -> Result<Stopped, SubmitError> {
         self.0.control.deregister(id, options, JobOrigin::Api).await
     }
 
@@ -115,7 +119,7 @@ impl AgentHandle {
     async fn not_over(&self, id: AllocId) -> Result<AllocView, AllocError> {
         let view = self.0.control.entered(id).await.ok_or(AllocError::Unknown { alloc: id })?;
         let status = view.state.client_status;
-        if status.terminal() || view.phase.finished() {
+        if status.terminal() || view.phase.ended() {
             return Err(AllocError::Ended { alloc: id, status });
         }
         Ok(view)

@@ -70,8 +70,8 @@ pub use held::{EndRunError, HeldReport, HeldRun};
 pub use job::{AllocResult, JobHandle, JobResult};
 pub use ostler_control::{
     AllocError, AllocView, BlockedPlacement, Collected, ConfigProblem, DeviceExplanation,
-    GroupCounts, GroupPlan, JobError, JobStatus, JobView, PlaceCounts, Plan, RAW_EXEC,
-    RegisterOptions, Registered, Stage, StopOptions, Stopped, SubmitError,
+    GroupCounts, GroupPlan, JobStatus, JobView, PlaceCounts, Plan, RAW_EXEC, RegisterOptions,
+    Registered, Stage, StopOptions, Stopped, SubmitError,
 };
 pub use ostler_device::matching::{DeviceAffinity, DeviceCandidate, DeviceOutcome};
 pub use ostler_health::meter::PluginActivity;

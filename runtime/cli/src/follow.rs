@@ -40,7 +40,7 @@ async fn states(
     }
     loop {
         // In this order: the state seen when it has finished is the last one.
-        let finished = phase.borrow_and_update().finished();
+        let finished = phase.borrow_and_update().ended();
         let news = seen.update(&states.borrow_and_update().clone());
         for report in news {
             if reports.send(report).await.is_err() {

@@ -143,7 +143,7 @@ fn text(recording: &Recording, replayed: &Replayed) -> String {
         ReplayVerdict::Same => "the same end".to_owned(),
         ReplayVerdict::Differs => "another end".to_owned(),
         ReplayVerdict::Departed => {
-            let place = replayed.departure.as_deref().unwrap_or_default();
+            let place = replayed.divergence.as_deref().unwrap_or_default();
             format!("another way: {}", one_line(place))
         }
     };

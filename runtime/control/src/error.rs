@@ -6,7 +6,9 @@ use super::admission::Refusal;
 use ostler_lifecycle::task::RequestError;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::ids::{AllocId, JobId};
-use ostler_model::limits::{CHANGES_WAITING_MAX, COLLECT_REQUESTS_MAX, JOB_TASKS_MAX};
+use ostler_model::limits::{
+    CHANGES_WAITING_MAX, COLLECT_REQUESTS_MAX, JOB_TASKS_MAX, STATE_WRITE_WALL_MAX,
+};
 use ostler_model::saved::JobOrigin;
 use ostler_model::signal::UnknownSignal;
 use ostler_state::StateError;
@@ -39,9 +41,15 @@ impl std::fmt::Display for ConfigProblem {
     }
 }
 
-/// Why a job was not taken. Nothing of it runs.
+/// Why a job was not changed. Of one that was not taken nothing runs.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
+    /// There is no job to be stopped.
+    #[error("there is no job {job}")]
+    Unknown {
+        /// The id asked for.
+        job: JobId,
+    },
     /// It does not fit on this node.
     #[error("{0}")]
     Refused(Box<Refusal>),
@@ -55,7 +63,7 @@ pub enum SubmitError {
         tasks: usize,
     },
     /// It could not be made durable.
-    #[error("the job could not be recorded: {0}")]
+    #[error("the change of the job could not be recorded: {0}")]
     State(#[source] StateError),
     /// Its owner could not be started.
     #[error("{0}")]
@@ -80,6 +88,24 @@ pub enum SubmitError {
         /// Who gave it.
         actual: JobOrigin,
     },
+    /// The disk does not say in time whether the change is on record.
+    #[error(
+        "the disk did not answer within {STATE_WRITE_WALL_MAX:?}: whether job {job} is registered as asked is \
+         not known; look at it with `ostler job status {job}`"
+    )]
+    Unanswered {
+        /// The job.
+        job: JobId,
+    },
+    /// Another change of the job was not done in time: nothing of this one is.
+    #[error(
+        "another change of job {job} was not done within {STATE_WRITE_WALL_MAX:?}, and this one was not \
+         begun; the disk may be slow or full; try again later"
+    )]
+    Waited {
+        /// The job.
+        job: JobId,
+    },
     /// More changes wait than the node keeps.
     #[error(
         "{CHANGES_WAITING_MAX} changes of jobs wait for others to be written; the disk may be slow or \
@@ -87,7 +113,7 @@ pub enum SubmitError {
     )]
     Busy,
     /// The agent ends.
-    #[error("the agent is leaving and takes no jobs")]
+    #[error("the agent is leaving and takes no changes of jobs")]
     Leaving,
 }
 
@@ -107,34 +133,6 @@ fn who_may(origin: &JobOrigin) -> String {
         JobOrigin::File(path) => format!("change or remove {} instead", path.display()),
         JobOrigin::Run => "stop it first, or give the other one another id".to_owned(),
     }
-}
-
-/// Why a job was not stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum JobError {
-    /// No such job.
-    #[error("there is no job {job}")]
-    Unknown {
-        /// The id asked for.
-        job: JobId,
-    },
-    /// Somebody else gave the job.
-    #[error("job {job} is {}; {}", given_by(actual), who_may(actual))]
-    Origin {
-        /// The job.
-        job: JobId,
-        /// Who gave it.
-        actual: JobOrigin,
-    },
-    /// It could not be made durable.
-    #[error("the stop of the job could not be recorded: {0}")]
-    State(#[source] StateError),
-    /// More changes wait than the node keeps.
-    #[error("{CHANGES_WAITING_MAX} changes of jobs wait for others to be written; try again later")]
-    Busy,
-    /// The agent ends.
-    #[error("the agent is leaving")]
-    Leaving,
 }
 
 /// Why an allocation did not do what it was asked.
@@ -179,39 +177,13 @@ pub enum AllocError {
     /// Its owner, a task or a driver refused.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// It could not be made durable.
-    #[error("the request could not be recorded: {0}")]
-    State(#[source] StateError),
-    /// More requests wait than the node keeps.
-    #[error(
-        "{CHANGES_WAITING_MAX} changes or {COLLECT_REQUESTS_MAX} collections wait for others; try \
-         again later"
-    )]
+    /// Its job was not changed.
+    #[error(transparent)]
+    Change(#[from] SubmitError),
+    /// More requests to collect wait than the node keeps.
+    #[error("{COLLECT_REQUESTS_MAX} collections wait for others; try again later")]
     Busy,
     /// The agent ends.
     #[error("the agent is leaving")]
     Leaving,
-}
-
-impl From<SubmitError> for JobError {
-    fn from(error: SubmitError) -> Self {
-        match error {
-            SubmitError::State(source) => Self::State(source),
-            SubmitError::Origin { job, actual } => Self::Origin { job, actual },
-            SubmitError::Busy => Self::Busy,
-            // A stop is refused for no other reason.
-            _ => Self::Leaving,
-        }
-    }
-}
-
-impl From<SubmitError> for AllocError {
-    fn from(error: SubmitError) -> Self {
-        match error {
-            SubmitError::State(source) => Self::State(source),
-            SubmitError::Busy => Self::Busy,
-            // A stop is refused for no other reason.
-            _ => Self::Leaving,
-        }
-    }
 }

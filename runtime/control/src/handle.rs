@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use super::error::{AllocError, JobError, SubmitError};
+use super::error::{AllocError, SubmitError};
 use super::gc::choice::GcPolicy;
 use super::machine::{Answer, Ask, Change, ControlEvent, JobAction, LEAVE_WALL_MAX, RestoredNode};
 use super::owner::{Message, Shared};
@@ -162,12 +162,12 @@ impl ControlHandle {
         id: &JobId,
         options: StopOptions,
         origin: JobOrigin,
-    ) -> Result<Stopped, JobError> {
+    ) -> Result<Stopped, SubmitError> {
         let StopOptions { purge, skip_shutdown_delay, reason } = options;
         let asked = JobAction::Stop { origin, reason, purge };
         let change = self.change(id.clone(), asked, skip_shutdown_delay).await?;
         if change.before.is_none() {
-            return Err(JobError::Unknown { job: id.clone() });
+            return Err(SubmitError::Unknown { job: id.clone() });
         }
         Ok(Stopped { index: change.index, unwritten: change.unwritten })
     }
@@ -347,7 +347,7 @@ impl LedgerBook for Book {
 
 fn status_of(owners: &BTreeMap<AllocId, AllocHandle>, entry: &AllocEntry) -> ClientStatus {
     let said = || owners.get(&entry.allocation.id).map(|o| o.state().borrow().client_status);
-    entry.ended_before().or_else(said).unwrap_or_else(|| entry.client_status())
+    entry.ended_before.or_else(said).unwrap_or_else(|| entry.client_status())
 }
 
 fn view(entry: &AllocEntry, owner: &AllocHandle) -> Option<AllocView> {

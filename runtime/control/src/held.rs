@@ -40,7 +40,7 @@ pub struct Held {
 #[derive(Clone, Debug)]
 struct Waiting {
     allocation: Arc<Allocation>,
-    over: bool,
+    ended: bool,
 }
 
 /// What is held back.
@@ -66,10 +66,10 @@ impl Holds {
 
     /// What keeps an allocation on record from getting its owner: a run of itself, or, where the
     /// owner would start its tasks, one of the same place.
-    fn of_alloc(&self, alloc: &Allocation, over: bool) -> Option<&Held> {
+    fn of_alloc(&self, alloc: &Allocation, ended: bool) -> Option<&Held> {
         let own = |run: &&Held| run.place.as_ref().is_some_and(|at| at.alloc == alloc.id);
         let starts =
-            alloc.desired == DesiredStatus::Run && !over && !self.owned.contains(&alloc.id);
+            alloc.desired == DesiredStatus::Run && !ended && !self.owned.contains(&alloc.id);
         self.runs.iter().find(own).or_else(|| {
             starts.then(|| self.of_place(&alloc.job.id, &alloc.group, alloc.index)).flatten()
         })
@@ -84,11 +84,11 @@ impl Holds {
     }
 
     /// Keep an allocation without an owner while a run of it is held back. `false`: none is.
-    pub(crate) fn withhold(&mut self, allocation: &Arc<Allocation>, over: bool) -> bool {
-        if self.of_alloc(allocation, over).is_none() {
+    pub(crate) fn withhold(&mut self, allocation: &Arc<Allocation>, ended: bool) -> bool {
+        if self.of_alloc(allocation, ended).is_none() {
             return false;
         }
-        self.waiting.push(Waiting { allocation: Arc::clone(allocation), over });
+        self.waiting.push(Waiting { allocation: Arc::clone(allocation), ended });
         true
     }
 
@@ -100,8 +100,9 @@ impl Holds {
             return None;
         }
         let waiting = std::mem::take(&mut self.waiting);
-        let (free, kept): (Vec<_>, _) =
-            waiting.into_iter().partition(|one| self.of_alloc(&one.allocation, one.over).is_none());
+        let (free, kept): (Vec<_>, _) = waiting
+            .into_iter()
+            .partition(|one| self.of_alloc(&one.allocation, one.ended).is_none());
         self.waiting = kept;
         Some(free.into_iter().map(|one| one.allocation.id).collect())
     }
@@ -121,8 +122,8 @@ impl Holds {
     /// Places of a job that are taken by allocations without an owner.
     pub(crate) fn withheld(&self, record: &JobRecord, node: &str) -> Vec<BlockedPlacement> {
         let ours = self.waiting.iter().filter(|one| one.allocation.job.id == record.job.id);
-        let blocked = ours.filter_map(|Waiting { allocation, over }| {
-            let held = self.of_alloc(allocation, *over)?;
+        let blocked = ours.filter_map(|Waiting { allocation, ended }| {
+            let held = self.of_alloc(allocation, *ended)?;
             Some(BlockedPlacement {
                 group: allocation.group.clone(),
                 index: allocation.index,

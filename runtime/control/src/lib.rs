@@ -26,7 +26,7 @@ mod tables;
 pub mod views;
 
 pub use admission::DeviceExplanation;
-pub use error::{AllocError, ConfigProblem, JobError, SubmitError};
+pub use error::{AllocError, ConfigProblem, SubmitError};
 pub use handle::ControlHandle;
 pub use owner::{ControlOptions, spawn};
 pub use tables::{AllocEntry, JobEntry, Tables};

@@ -4,7 +4,7 @@
 //!   JobRecord + its allocations ─ reconcile ─► actions ─► unfit: what does not fit in a copy without
 //!                                                 │       what goes: waits, and what it would replace
 //!                                                 │       runs on
-//!                                                 └─────► place_now: what fits now; the rest waits for
+//!                                                 └─────► place: what fits now; the rest waits for
 //!                                                         what goes
 //! ```
 
@@ -39,7 +39,7 @@ impl Proposal {
     pub(crate) fn new(tables: &Tables, record: &JobRecord) -> Self {
         let known = tables.allocs_of(&record.job.id).filter(|entry| entry.registered);
         let allocs: Vec<_> =
-            known.map(|e| (Arc::clone(&e.allocation), e.client_status(), e.over)).collect();
+            known.map(|e| (Arc::clone(&e.allocation), e.client_status(), e.ended)).collect();
         let existing: Vec<Existing<'_>> = allocs
             .iter()
             .map(|(alloc, status, _)| Existing {
@@ -65,8 +65,8 @@ impl Proposal {
             PlaceAction::Stop { alloc, .. } => Some(*alloc),
             _ => None,
         });
-        let on_their_way = allocs.iter().filter(|(alloc, status, over)| {
-            !over && (alloc.desired == DesiredStatus::Stop || status.terminal())
+        let on_their_way = allocs.iter().filter(|(alloc, status, ended)| {
+            !ended && (alloc.desired == DesiredStatus::Stop || status.terminal())
         });
         let going: BTreeSet<AllocId> =
             on_their_way.map(|(alloc, ..)| alloc.id).chain(stopped).collect();
@@ -82,8 +82,8 @@ impl Proposal {
     /// Every place to be filled.
     fn places(&self) -> impl Iterator<Item = Place<'_>> {
         self.actions.iter().filter_map(|action| match action {
-            PlaceAction::Place { group, index, previous, replaces } => {
-                Some(Place { group, index: *index, previous: *previous, replaces: *replaces })
+            PlaceAction::Place { group, index, previous, .. } => {
+                Some(Place { group, index: *index, previous: *previous })
             }
             _ => None,
         })
@@ -125,8 +125,6 @@ struct Place<'a> {
     index: u32,
     /// The allocation that had it last.
     previous: Option<AllocId>,
-    /// One of the place runs, and is stopped for this one.
-    replaces: bool,
 }
 
 impl Place<'_> {
@@ -156,145 +154,106 @@ pub(crate) fn unfit(
             None => places.push(place),
         }
     }
-    let mut all: BTreeMap<&GroupName, Vec<u32>> = BTreeMap::new();
-    for place in &places {
-        all.entry(place.group).or_default().push(place.index);
-    }
     let mut trial = admission.clone();
     proposal.going.iter().for_each(|alloc| trial.release_alloc(*alloc));
-    if try_place(world, &mut trial, record, &all, &in_use, explain).is_ok() {
+    if try_place(world, &mut trial, record, &places, &in_use, explain).is_ok() {
         return held;
     }
     let mut trial = admission.clone();
     let replaced = proposal.replaced();
     let kept: BTreeSet<AllocId> = replaced.values().copied().collect();
     proposal.going.difference(&kept).for_each(|alloc| trial.release_alloc(*alloc));
-    let mut one_by_one = OneByOne::default();
-    for place in places {
-        let mut next = trial.clone();
-        if let Some(goes) = replaced.get(&(place.group, place.index)) {
-            next.release_alloc(*goes);
-        }
-        if one_by_one.fits(place, |one| try_place(world, &mut next, record, one, &in_use, None)) {
-            trial = next;
-        }
-    }
-    held.extend(one_by_one.waiting(false));
+    let (_, refused) = one_by_one(world, &mut trial, record, &places, &replaced, &in_use);
+    held.extend(refused.into_iter().map(|(place, refusal)| place.waits(refusal, false)));
     held
 }
 
+/// Fill what can be filled now; the rest is blocked. `whole`: every place, or none; nothing was in them
+/// before.
+pub(crate) fn place(
+    world: &World<'_>,
+    admission: &mut Admission,
+    record: &JobRecord,
+    proposal: &Proposal,
+    whole: bool,
+) -> Result<(Vec<Allocation>, Vec<BlockedPlacement>), Refusal> {
+    let places: Vec<Place<'_>> = proposal.places().collect();
+    let in_use = world.port_in_use;
+    let (placed, refused) = match try_place(world, admission, record, &places, in_use, None) {
+        Ok(placed) => (placed, Vec::new()),
+        Err(refusal) if whole => return Err(refusal),
+        // What they replace goes already.
+        Err(_) => one_by_one(world, admission, record, &places, &BTreeMap::new(), in_use),
+    };
+    let last = places.iter().map(|place| ((place.group, place.index), place.previous));
+    let last: BTreeMap<_, _> = last.filter(|_| !whole).collect();
+    let after = |alloc: Allocation| {
+        let previous = last.get(&(&alloc.group, alloc.index)).copied().flatten();
+        Allocation { previous, ..alloc }
+    };
+    let blocked = refused.into_iter().map(|(place, refusal)| place.waits(refusal, true));
+    Ok((placed.into_iter().map(after).collect(), blocked.collect()))
+}
+
+/// Fill these places, or none.
 fn try_place(
     world: &World<'_>,
     admission: &mut Admission,
     record: &JobRecord,
-    wanted: &BTreeMap<&GroupName, Vec<u32>>,
+    places: &[Place<'_>],
     port_in_use: &dyn Fn(u16) -> bool,
     explain: Option<&mut DevicePlan>,
 ) -> Result<Vec<Allocation>, Refusal> {
-    if wanted.is_empty() {
+    if places.is_empty() {
         return Ok(Vec::new());
     }
-    let indexes = |group: &TaskGroup| wanted.get(&group.name).cloned().unwrap_or_default();
+    let indexes = |group: &TaskGroup| {
+        let places = places.iter().filter(|place| *place.group == group.name);
+        places.map(|place| place.index).collect()
+    };
     let mut new_id = || AllocId::new(world.rng.uuid());
     let mut placing =
         Placing { new_id: &mut new_id, now: world.now, rng: world.rng, port_in_use, explain };
     admission.place_some(&record.job, &indexes, world.node, &mut placing)
 }
 
-/// Fill every place, or none. Nothing was in them before.
-pub(crate) fn place_all(
+/// Fill places one after the other. `replaced`: what makes room for its place alone.
+fn one_by_one<'a>(
     world: &World<'_>,
     admission: &mut Admission,
     record: &JobRecord,
-    proposal: &Proposal,
-) -> Result<Vec<Allocation>, Refusal> {
-    let (all, _) = wanted(proposal);
-    try_place(world, admission, record, &all, world.port_in_use, None)
-}
-
-type Previous<'a> = BTreeMap<(&'a GroupName, u32), Option<AllocId>>;
-
-/// Every place that is to be filled, by group, and who had each last.
-fn wanted(proposal: &Proposal) -> (BTreeMap<&GroupName, Vec<u32>>, Previous<'_>) {
-    let mut all: BTreeMap<&GroupName, Vec<u32>> = BTreeMap::new();
-    let mut before = BTreeMap::new();
-    for Place { group, index, previous, .. } in proposal.places() {
-        all.entry(group).or_default().push(index);
-        before.insert((group, index), previous);
-    }
-    (all, before)
-}
-
-/// The allocation in the place of the one that had it last.
-fn after(mut alloc: Allocation, before: &Previous<'_>) -> Allocation {
-    alloc.previous = before.get(&(&alloc.group, alloc.index)).copied().flatten();
-    alloc
-}
-
-/// Fill what can be filled now; the rest is blocked.
-pub(crate) fn place_now(
-    world: &World<'_>,
-    admission: &mut Admission,
-    record: &JobRecord,
-    proposal: &Proposal,
-) -> (Vec<Allocation>, Vec<BlockedPlacement>) {
-    let (all, before) = wanted(proposal);
-    let with_previous = |alloc| after(alloc, &before);
-    let in_use = world.port_in_use;
-    if let Ok(placed) = try_place(world, admission, record, &all, in_use, None) {
-        return (placed.into_iter().map(with_previous).collect(), Vec::new());
-    }
-    let mut one_by_one = OneByOne::default();
-    for place in proposal.places() {
-        // What it replaces goes already.
-        let place = Place { replaces: false, ..place };
-        one_by_one.fits(place, |one| try_place(world, admission, record, one, in_use, None));
-    }
-    let placed = std::mem::take(&mut one_by_one.placed);
-    (placed.into_iter().map(with_previous).collect(), one_by_one.waiting(true))
-}
-
-/// Places filled one after the other.
-#[derive(Default)]
-struct OneByOne<'a> {
-    placed: Vec<Allocation>,
-    refused: Vec<(Place<'a>, Arc<Refusal>)>,
-    /// Why a group fits no more: its other places are like this one, and room only shrinks.
-    full: BTreeMap<&'a GroupName, Arc<Refusal>>,
-}
-
-impl<'a> OneByOne<'a> {
-    /// Whether it fits.
-    fn fits(
-        &mut self,
-        place: Place<'a>,
-        try_place: impl FnOnce(&BTreeMap<&GroupName, Vec<u32>>) -> Result<Vec<Allocation>, Refusal>,
-    ) -> bool {
-        // What a place replaces makes room for it alone.
-        let known = self.full.get(place.group).filter(|_| !place.replaces);
-        if let Some(refusal) = known {
-            self.refused.push((place, Arc::clone(refusal)));
-            return false;
+    places: &[Place<'a>],
+    replaced: &BTreeMap<(&GroupName, u32), AllocId>,
+    port_in_use: &dyn Fn(u16) -> bool,
+) -> (Vec<Allocation>, Vec<(Place<'a>, Arc<Refusal>)>) {
+    let (mut placed, mut refused) = (Vec::new(), Vec::new());
+    // Why a group fits no more: its other places are alike, and room only shrinks.
+    let mut full: BTreeMap<&GroupName, Arc<Refusal>> = BTreeMap::new();
+    for place in places {
+        let goes = replaced.get(&(place.group, place.index));
+        if let Some(refusal) = full.get(place.group).filter(|_| goes.is_none()) {
+            refused.push((*place, Arc::clone(refusal)));
+            continue;
         }
-        match try_place(&BTreeMap::from([(place.group, vec![place.index])])) {
-            Ok(fits) => {
-                self.placed.extend(fits);
-                true
-            }
+        let before = goes.map(|goes| {
+            let before = admission.clone();
+            admission.release_alloc(*goes);
+            before
+        });
+        let one = std::slice::from_ref(place);
+        match try_place(world, admission, record, one, port_in_use, None) {
+            Ok(fits) => placed.extend(fits),
             Err(refusal) => {
                 let refusal = Arc::new(refusal);
-                if !place.replaces {
-                    self.full.insert(place.group, Arc::clone(&refusal));
+                match before {
+                    Some(before) => *admission = before,
+                    None => drop(full.insert(place.group, Arc::clone(&refusal))),
                 }
-                self.refused.push((place, refusal));
-                false
+                refused.push((*place, refusal));
             }
         }
     }
-
-    fn waiting(self, soon: bool) -> Vec<BlockedPlacement> {
-        self.refused.into_iter().map(|(place, refusal)| place.waits(refusal, soon)).collect()
-    }
+    (placed, refused)
 }
 
 impl Proposal {

@@ -47,7 +47,7 @@ pub struct KnownTask {
     /// The run on record.
     pub run: Option<RunRecord>,
     /// It ended for good, by a file that is not stale: what lives of it is being ended.
-    pub over: bool,
+    pub ended: bool,
 }
 
 /// Everything about jobs and allocations that an earlier agent left.
@@ -77,7 +77,7 @@ struct AllocRecords {
 }
 
 impl AllocRecords {
-    fn over(&self) -> bool {
+    fn ended(&self) -> bool {
         self.restored.saved.as_ref().is_some_and(|saved| saved.finished)
     }
 
@@ -93,7 +93,7 @@ impl AllocRecords {
         let dead = task.state.as_ref().is_some_and(|state| state.status == TaskStatus::Dead);
         let complete = task.local.as_ref().is_some_and(|local| local.run_complete);
         let run = task.local.as_ref().and_then(|local| local.run.clone());
-        KnownTask { run, over: (dead || complete) && !lacks }
+        KnownTask { run, ended: (dead || complete) && !lacks }
     }
 }
 
@@ -253,7 +253,7 @@ impl Recorded {
             found.allocation.as_ref().is_some_and(|alloc| {
                 alloc.desired == DesiredStatus::Stop
                     || self.jobs.contains_key(&alloc.job.id)
-                    || found.over()
+                    || found.ended()
             })
         });
         kept.map(|(id, _)| *id).collect()
@@ -267,7 +267,7 @@ impl Recorded {
             let group = found.allocation.as_ref().and_then(|alloc| alloc.task_group());
             let names = group.into_iter().flat_map(|group| &group.tasks).map(|task| &task.name);
             let tasks = names.map(|name| (name.clone(), found.known_task(name, lacks))).collect();
-            (*id, KnownAlloc { owned: kept.contains(id) && !found.over(), tasks })
+            (*id, KnownAlloc { owned: kept.contains(id) && !found.ended(), tasks })
         });
         known.collect()
     }
@@ -304,7 +304,7 @@ impl Recorded {
     pub fn going_on(&mut self) -> impl Iterator<Item = (&Allocation, &mut Tasks)> {
         let kept = self.kept();
         self.allocs.iter_mut().filter_map(move |(id, found)| {
-            let goes_on = kept.contains(id) && !found.over() && found.restored.trouble.is_none();
+            let goes_on = kept.contains(id) && !found.ended() && found.restored.trouble.is_none();
             let alloc = found.allocation.as_deref().filter(|_| goes_on)?;
             Some((alloc, &mut found.restored.tasks))
         })

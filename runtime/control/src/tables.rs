@@ -181,8 +181,8 @@ impl Tables {
     }
 
     /// Allocations that may run something.
-    pub(crate) fn not_over(&self) -> impl Iterator<Item = &AllocEntry> {
-        self.allocs.values().filter(|entry| !entry.over)
+    pub(crate) fn not_ended(&self) -> impl Iterator<Item = &AllocEntry> {
+        self.allocs.values().filter(|entry| !entry.ended)
     }
 
     /// Allocations of a job, whatever their version.
@@ -200,7 +200,7 @@ impl Tables {
         }
         let here = |of: &Allocation| of.group == allocation.group && of.index == allocation.index;
         let age = (allocation.create_index, allocation.id);
-        let all = self.allocs_of(&allocation.job.id).filter(|entry| !entry.over);
+        let all = self.allocs_of(&allocation.job.id).filter(|entry| !entry.ended);
         let earlier = all.filter(|e| here(&e.allocation) && e.age() < age);
         let mut earlier: Vec<_> = earlier.map(AllocEntry::age).collect();
         earlier.sort_unstable_by(|a, b| b.cmp(a));
@@ -235,8 +235,8 @@ impl Tables {
         if let Some(entry) = self.allocs.get_mut(&allocation.id)
             && let Some(saved) = saved.filter(|saved| saved.finished)
         {
-            entry.over = true;
-            entry.ended = Some(saved.client_status);
+            entry.ended = true;
+            entry.ended_before = Some(saved.client_status);
         }
     }
 

@@ -19,7 +19,7 @@ use super::child::{self, Plan, Spawner};
 use super::command::{self, Texts};
 use super::error::ProcessError;
 use super::held::{self, Go, Held, Program};
-use super::isolate::{self, Isolation, Walls};
+use super::isolate::{self, Isolation, IsolationSetup};
 use super::supervise::{Answer, Line, Order, OrderEnds, StreamOrder};
 use super::user::Ids;
 use super::{
@@ -73,7 +73,7 @@ struct Prepared {
     texts: Texts,
     ids: Option<Ids>,
     program: Program,
-    walls: Option<Walls>,
+    setup: Option<IsolationSetup>,
     /// Empty: the process is forked into it.
     leaf: Option<Leaf>,
     go: (OwnedFd, Go),
@@ -97,8 +97,8 @@ async fn prepare(host: &ProcessHost, spec: &ProcessSpec) -> Result<Prepared, Pro
             &Limits { cpu_mhz: spec.cpu_mhz, memory_bytes: spec.memory_bytes_max, processes: most },
         )
         .map_err(|source| ProcessError::system("making the cgroup of a task", source))?;
-        let WhatToRun { texts, ids, program, walls } = what;
-        Ok(Prepared { texts, ids, program, walls, leaf, go, status })
+        let WhatToRun { texts, ids, program, setup } = what;
+        Ok(Prepared { texts, ids, program, setup, leaf, go, status })
     });
     prepared.await.unwrap_or(Err(ProcessError::Stopped))
 }
@@ -107,23 +107,23 @@ struct WhatToRun {
     texts: Texts,
     ids: Option<Ids>,
     program: Program,
-    walls: Option<Walls>,
+    setup: Option<IsolationSetup>,
 }
 
 /// `counted`: the kernel counts the processes of each task.
 fn what_to_run(spec: &ProcessSpec, counted: bool) -> Result<WhatToRun, ProcessError> {
     if let Some(isolation) = &spec.isolation {
         let prepared = isolate::prepare::prepare(spec, isolation, counted)?;
-        let isolate::prepare::Prepared { texts, ids, program, looked_for, walls } = prepared;
+        let isolate::prepare::Prepared { texts, ids, program, looked_for, setup } = prepared;
         let program = Program { path: program, looked_for };
-        return Ok(WhatToRun { texts, ids, program, walls: Some(walls) });
+        return Ok(WhatToRun { texts, ids, program, setup: Some(setup) });
     }
     command::check_cwd(&spec.cwd)?;
     let path = command::resolve(&spec.command, &spec.cwd, &spec.env)?;
     let texts = Texts::new(&path, &spec.command, &spec.args, &spec.env, &spec.cwd)?;
     let ids = spec.user.as_deref().map(user::resolve).transpose()?.flatten();
     let looked_for = path.display().to_string();
-    Ok(WhatToRun { texts, ids, program: Program { path, looked_for }, walls: None })
+    Ok(WhatToRun { texts, ids, program: Program { path, looked_for }, setup: None })
 }
 
 /// Where the kernel counts them: a task without an own word has the usual bound.
@@ -150,7 +150,7 @@ async fn fork_here(
     let (stdout, stderr) = (receiver(stdout)?, receiver(stderr)?);
     let stdin =
         child::dev_null().map_err(|source| ProcessError::system("opening /dev/null", source))?;
-    let Prepared { texts, ids, program, walls: _, leaf, go, status } = prepared;
+    let Prepared { texts, ids, program, setup: _, leaf, go, status } = prepared;
     let ((go_child, go), (status, status_child)) = (go, status);
     let cgroup = leaf.as_ref().map(Leaf::open).transpose();
     let plan = Plan {
@@ -189,7 +189,7 @@ async fn fork_supervised(
     spec: &ProcessSpec,
     prepared: Prepared,
 ) -> Result<Started, ProcessError> {
-    let Prepared { texts, ids, program, walls, leaf, go, status } = prepared;
+    let Prepared { texts, ids, program, setup, leaf, go, status } = prepared;
     let ((go_shim, go), (status, status_task)) = (go, status);
     let cgroup = leaf.as_ref().map(|leaf| leaf.path().to_owned());
     let files = [spec.stdout.files(), spec.stderr.files()];
@@ -199,7 +199,7 @@ async fn fork_supervised(
         ids,
         cgroup: cgroup.clone(),
         streams: files.each_ref().map(|files| files.as_ref().map(stream_order)),
-        walls,
+        setup,
         with_agent: host.inner.kill_with_agent,
     };
     let ordered = Ordered { order, files, go: go_shim, status: status_task };

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::trace::{Departure, Player, SharedPlayer, Trace};
+use super::trace::{Divergence, Player, SharedPlayer, Trace};
 use super::{CallOutcome, RecordedCall, Recording};
 use ostler_health::policy::FailurePolicy;
 use ostler_model::clock::Timestamp;
@@ -80,7 +80,7 @@ pub struct Replayed {
     /// Host calls of this one.
     pub host_calls: u32,
     /// Where it departed.
-    pub departure: Option<String>,
+    pub divergence: Option<String>,
     /// What is to be known about the comparison.
     pub notes: Vec<String>,
 }
@@ -163,15 +163,15 @@ fn compare(
     if let Some((at, asked)) = player.other_arguments {
         notes.push(format!("host call {at}, {asked}, has other arguments than the recorded one"));
     }
-    if player.departure.is_none() && player.left_over() > 0 && !call.cut {
+    if player.divergence.is_none() && player.left_over() > 0 && !call.cut {
         notes.push(format!("{} recorded host calls were not made", player.left_over()));
     }
     // Where the recorded call was ended, or as far as it is known.
     let at_its_end = matches!(
-        player.departure,
-        Some(Departure::GivenUp { .. } | Departure::Longer { .. } | Departure::Cut { .. })
+        player.divergence,
+        Some(Divergence::GivenUp { .. } | Divergence::Longer { .. } | Divergence::Cut { .. })
     );
-    let verdict = match &player.departure {
+    let verdict = match &player.divergence {
         Some(_) if at_its_end && recorded.by_the_clock() => {
             notes.push(
                 "it went the recorded way up to where the time of that call was over, and would \
@@ -184,7 +184,7 @@ fn compare(
         None if alike(&recorded, &replayed) => ReplayVerdict::Same,
         None => ReplayVerdict::Differs,
     };
-    if recorded.by_the_clock() && player.departure.is_none() {
+    if recorded.by_the_clock() && player.divergence.is_none() {
         notes.push(
             "the recorded call ran out of time: whether this one does depends on this machine"
                 .to_owned(),
@@ -197,7 +197,7 @@ fn compare(
         replayed,
         recorded_host_calls: call.host_calls,
         host_calls: player.calls(),
-        departure: player.departure.as_ref().map(ToString::to_string),
+        divergence: player.divergence.as_ref().map(ToString::to_string),
         notes,
     }
 }

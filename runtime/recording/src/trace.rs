@@ -77,7 +77,7 @@ impl HostCallLog for SharedTrace {
 
 /// Why a played call did not go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Departure {
+pub enum Divergence {
     /// It asked the host for something else.
     #[error("host call {at}: asked for {asked}, where the recorded call asked for {recorded}")]
     OtherFunction {
@@ -137,7 +137,7 @@ pub struct Player {
     /// Host calls with other arguments than the recorded ones; the first of them.
     pub other_arguments: Option<(u32, &'static str)>,
     /// Where it left the recording.
-    pub departure: Option<Departure>,
+    pub divergence: Option<Divergence>,
 }
 
 impl Player {
@@ -168,34 +168,34 @@ impl Player {
         while ostler_plugin::fuzz::read_any(&mut ask) {}
     }
 
-    fn next(&mut self, call: HostCall, read: &mut ReadAnswer<'_>) -> Result<(), Departure> {
+    fn next(&mut self, call: HostCall, read: &mut ReadAnswer<'_>) -> Result<(), Divergence> {
         self.calls = self.calls.saturating_add(1);
-        self.find(call, read).inspect_err(|departure| {
-            self.departure.get_or_insert_with(|| departure.clone());
+        self.find(call, read).inspect_err(|divergence| {
+            self.divergence.get_or_insert_with(|| divergence.clone());
         })
     }
 
-    fn find(&mut self, call: HostCall, read: &mut ReadAnswer<'_>) -> Result<(), Departure> {
+    fn find(&mut self, call: HostCall, read: &mut ReadAnswer<'_>) -> Result<(), Divergence> {
         let (at, asked) = (self.calls, name_of(call.function));
         let rest = self.trace.bytes.get(self.at..).unwrap_or_default();
         if rest.is_empty() {
             return Err(match self.trace.cut {
-                true => Departure::Cut { at },
-                false => Departure::Longer { at, asked },
+                true => Divergence::Cut { at },
+                false => Divergence::Longer { at, asked },
             });
         }
         let mut reader = Reader::new(rest);
-        let damaged = Departure::Damaged { at, asked };
+        let damaged = Divergence::Damaged { at, asked };
         let function = reader.u8().ok_or_else(|| damaged.clone())?;
         if function != call.function {
-            return Err(Departure::OtherFunction { at, asked, recorded: name_of(function) });
+            return Err(Divergence::OtherFunction { at, asked, recorded: name_of(function) });
         }
         let arguments = reader.u32().ok_or_else(|| damaged.clone())?;
         if arguments != call.arguments && self.other_arguments.is_none() {
             self.other_arguments = Some((at, asked));
         }
         if reader.is_empty() {
-            return Err(Departure::GivenUp { at, asked });
+            return Err(Divergence::GivenUp { at, asked });
         }
         if !read(&mut reader) {
             return Err(damaged);
@@ -217,8 +217,8 @@ impl HostStandIn for SharedPlayer {
 
     fn untold(&self, asked: &'static str) -> NoAnswer {
         let mut player = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let departure = Departure::NotRecorded { at: player.calls, asked };
-        player.departure.get_or_insert(departure).clone().into()
+        let divergence = Divergence::NotRecorded { at: player.calls, asked };
+        player.divergence.get_or_insert(divergence).clone().into()
     }
 }
 

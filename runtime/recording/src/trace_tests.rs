@@ -25,7 +25,7 @@ fn recorded(answers: &[&[u8]]) -> Player {
 }
 
 /// The next answer of so many bytes.
-fn next(player: &mut Player, call: HostCall, len: usize) -> Result<Vec<u8>, Departure> {
+fn next(player: &mut Player, call: HostCall, len: usize) -> Result<Vec<u8>, Divergence> {
     let mut answer = Vec::new();
     let read = &mut |reader: &mut Reader<'_>| match reader.bytes(len) {
         Some(bytes) => {
@@ -44,7 +44,7 @@ fn answers_are_given_again_one_after_the_other() {
     assert_eq!(next(&mut player, mark(), 3).unwrap(), b"one");
     assert_eq!(player.left_over(), 1);
     assert_eq!(next(&mut player, mark(), 5).unwrap(), b"three");
-    assert_eq!((player.departure.clone(), player.left_over()), (None, 0));
+    assert_eq!((player.divergence.clone(), player.left_over()), (None, 0));
 }
 
 #[test]
@@ -54,16 +54,16 @@ fn whoever_leaves_the_recording_is_told_where() {
     let text = next(&mut other, HostCall { function: random, arguments: 0 }, 1);
     let text = text.unwrap_err().to_string();
     assert!(text.contains("random.get-random-u64") && text.contains("descriptor.stat"), "{text}");
-    assert_eq!(other.departure.unwrap().to_string(), text, "it is known afterwards");
+    assert_eq!(other.divergence.unwrap().to_string(), text, "it is known afterwards");
     let mut longer = recorded(&[b"1"]);
     next(&mut longer, mark(), 1).unwrap();
-    assert!(matches!(next(&mut longer, mark(), 1), Err(Departure::Longer { at: 2, .. })));
+    assert!(matches!(next(&mut longer, mark(), 1), Err(Divergence::Longer { at: 2, .. })));
     let log = SharedTrace::default();
     log.begin(mark());
     let mut waiting = Player::new(log.take());
-    assert!(matches!(next(&mut waiting, mark(), 1), Err(Departure::GivenUp { at: 1, .. })));
+    assert!(matches!(next(&mut waiting, mark(), 1), Err(Divergence::GivenUp { at: 1, .. })));
     let mut damaged = recorded(&[b"1"]);
-    assert!(matches!(next(&mut damaged, mark(), 2), Err(Departure::Damaged { at: 1, .. })));
+    assert!(matches!(next(&mut damaged, mark(), 2), Err(Divergence::Damaged { at: 1, .. })));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_trace_is_cut_between_answers_and_says_so() {
     assert!(player.trace.bytes.len() <= PLUGIN_TRACE_BYTES_MAX && player.trace.calls == 4);
     next(&mut player, mark(), large.len()).unwrap();
     assert!(next(&mut player, mark(), large.len()).is_err());
-    assert_eq!(player.departure, Some(Departure::Cut { at: 2 }));
+    assert_eq!(player.divergence, Some(Divergence::Cut { at: 2 }));
 }
 
 #[test]

@@ -25,7 +25,7 @@ use crate::plan::{Act, Disk, JOBS, Mode, Plan};
 use crate::world::World;
 use agent::Agent;
 use disk::SimDisk;
-use ostler_control::{JobError, RegisterOptions, StopOptions, SubmitError};
+use ostler_control::{RegisterOptions, StopOptions, SubmitError};
 
 /// Why a history failed.
 #[derive(Clone, Debug)]
@@ -255,9 +255,12 @@ fn register(
         let done = control.register(Arc::new(job), RegisterOptions::default()).await;
         let known = match &done {
             Ok(_) => Known::Acknowledged,
-            Err(SubmitError::State(_) | SubmitError::Runner(_) | SubmitError::Leaving) => {
-                Known::Unknown
-            }
+            Err(
+                SubmitError::State(_)
+                | SubmitError::Runner(_)
+                | SubmitError::Unanswered { .. }
+                | SubmitError::Leaving,
+            ) => Known::Unknown,
             Err(_) => Known::Refused,
         };
         world.note(&format!("register {name} #{number}: {known:?} {}", said(&done)));
@@ -280,7 +283,7 @@ fn stop(scene: &Scene, control: &ControlHandle, job: usize, purge: bool) {
         let done = control.deregister(&id, options, JobOrigin::Api).await;
         let known = match &done {
             Ok(stopped) if stopped.unwritten.is_none() => Known::Acknowledged,
-            Ok(_) | Err(JobError::State(_) | JobError::Leaving) => Known::Unknown,
+            Ok(_) | Err(SubmitError::State(_) | SubmitError::Leaving) => Known::Unknown,
             Err(_) => Known::Refused,
         };
         world.note(&format!("stop {name} #{number}: {known:?} {}", said(&done)));

@@ -257,7 +257,7 @@ async fn drive(agent: &AgentHandle, dir: &Path) {
         agent.deregister(&id("serves"), StopOptions::default()).await.unwrap();
         tell("ack stopped");
     }
-    eventually("all is over", || agent.allocs().iter().all(|view| view.phase.finished())).await;
+    eventually("all is over", || agent.allocs().iter().all(|view| view.phase.ended())).await;
     eventually("no device is held", || agent.device_holders().holders().next().is_none()).await;
 }
 

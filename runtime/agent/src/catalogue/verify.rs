@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ostler_artifact::registry::{
-    Client, ClientOptions, Credentials, Pinned, RegistryError, Resolved, Store, StoreError,
+    Client, ClientOptions, Credentials, PinnedPlugin, RegistryError, ResolvedReference, Store,
+    StoreError,
 };
 use ostler_artifact::trust::{
     self, Demand, PluginOrigin, Policy, ReadError, Signature, SignatureError, Signed, TrustRefusal,
@@ -91,7 +92,7 @@ impl Registries {
     }
 
     /// What was pulled before.
-    fn pinned(&self, reference: &Reference) -> Result<Option<Pinned>, StoreError> {
+    fn pinned(&self, reference: &Reference) -> Result<Option<PinnedPlugin>, StoreError> {
         match (self.store.pinned(reference)?, &self.configured) {
             (None, Some(configured)) => configured.pinned(reference),
             (found, _) => Ok(found),
@@ -134,7 +135,7 @@ pub(super) async fn pull(
     store: &Store,
     insecure: BTreeSet<String>,
     update: bool,
-) -> Result<(Pinned, bool), ObtainError> {
+) -> Result<(PinnedPlugin, bool), ObtainError> {
     let failed =
         |error| ObtainError::Pull { reference: reference.to_string(), source: Box::new(error) };
     let credentials = blocking(|| Ok(Credentials::of_environment())).await?;
@@ -153,9 +154,9 @@ pub(super) async fn pull(
 async fn unchanged(
     reference: &Reference,
     store: &Store,
-    resolved: &Resolved,
+    resolved: &ResolvedReference,
     update: bool,
-) -> Result<Option<Pinned>, ObtainError> {
+) -> Result<Option<PinnedPlugin>, ObtainError> {
     let (store, reference, resolved) = (store.clone(), reference.clone(), resolved.clone());
     blocking(move || {
         store.check(&reference, &resolved, update)?;

@@ -114,7 +114,7 @@ fn strange(
     let place = run.place.as_ref().ok_or(Why::Nameless)?;
     let alloc = known.get(&place.alloc).ok_or(Why::Unknown)?;
     let task = alloc.tasks.get(&place.task).ok_or(Why::Unknown)?;
-    if !alloc.owned || task.over {
+    if !alloc.owned || task.ended {
         return Err(Why::Over);
     }
     if !alone {

@@ -54,7 +54,7 @@ fn live(of: AllocId, pid: u32) -> LiveRun {
 }
 
 fn known(owned: bool, run: Option<RunRecord>) -> BTreeMap<AllocId, KnownAlloc> {
-    let tasks = BTreeMap::from([(task(), KnownTask { run, over: false })]);
+    let tasks = BTreeMap::from([(task(), KnownTask { run, ended: false })]);
     BTreeMap::from([(alloc(1), KnownAlloc { owned, tasks })])
 }
 
@@ -103,7 +103,7 @@ fn a_run_of_an_allocation_that_gets_no_owner_is_held_back_also_when_it_is_on_rec
 #[test]
 fn a_run_of_a_task_that_ended_by_a_file_that_is_not_stale_does_not_bring_it_back() {
     let mut known = known(true, None);
-    known.get_mut(&alloc(1)).unwrap().tasks.get_mut(&task()).unwrap().over = true;
+    known.get_mut(&alloc(1)).unwrap().tasks.get_mut(&task()).unwrap().ended = true;
     assert_eq!(decide(&[live(alloc(1), 5)], &known), [RunDecision::Hold(Why::Over)]);
 }
 

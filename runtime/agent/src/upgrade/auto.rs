@@ -88,7 +88,7 @@ async fn look(
         }
         known.insert(path.clone(), looked);
         let (agent, slot, path) = (agent.clone(), Arc::clone(slot), path.clone());
-        run::upgrade(agent, slot, path, step::By::Itself).await;
+        run::upgrade(agent, slot, path, step::RequestedBy::Itself).await;
     }
     wait
 }

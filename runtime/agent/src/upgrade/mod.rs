@@ -232,7 +232,7 @@ impl AgentHandle {
         }
         let own = slot.seed.path.clone();
         let file = file.or(own).ok_or_else(|| UpgradeError::NoFile(slot.name.to_string()))?;
-        let (agent, by) = (self.clone(), step::By::Person { consents });
+        let (agent, by) = (self.clone(), step::RequestedBy::Person { consents });
         // Who asked may go away; what was begun comes to its end.
         let ended = self.0.ended.clone();
         let upgraded = self.0.beside.spawn(async move {

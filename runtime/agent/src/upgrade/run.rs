@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::step::{By, Effect, Event, Outcome, Release, grown};
+use super::step::{Effect, Event, Outcome, Release, RequestedBy, grown};
 use super::trial::{self, Tried, Twin};
 use super::{Code, Now, Slot, UpgradeReport, kept};
 use crate::catalogue::{self, PluginEntry, Verified};
@@ -37,12 +37,12 @@ pub(super) async fn upgrade(
     agent: AgentHandle,
     slot: Arc<Slot>,
     file: PathBuf,
-    by: By,
+    by: RequestedBy,
 ) -> UpgradeReport {
     let mut report = UpgradeReport {
         name: slot.name.to_string(),
         at: agent.0.clock.now(),
-        by_itself: by == By::Itself,
+        by_itself: by == RequestedBy::Itself,
         from: slot.now().machine.running().clone(),
         to: Release::default(),
         file: file.clone(),
@@ -86,13 +86,13 @@ impl Offer {
                     until_ended(&self.agent, prove(agent, slot, turn, self.twin.clone()));
                     continue;
                 }
-                Effect::Over(outcome) => {
+                Effect::End(outcome) => {
                     self.report.outcome = outcome;
                     told(&self.slot, &self.report);
                     continue;
                 }
                 // Those follow from a proof, which has a task of its own.
-                Effect::RollBack | Effect::Settle => continue,
+                Effect::RollBack | Effect::DropPrevious => continue,
             };
             effects.extend(self.step(event));
         }
@@ -296,7 +296,7 @@ async fn follow(agent: &AgentHandle, slot: &Arc<Slot>, turn: u64, event: Event) 
         if back {
             roll_back(agent, slot, &mut now);
         }
-        if effects.contains(&Effect::Settle) {
+        if effects.contains(&Effect::DropPrevious) {
             now.before = None;
         }
         let Some(last) = now.placed.clone() else { return true };
@@ -306,7 +306,7 @@ async fn follow(agent: &AgentHandle, slot: &Arc<Slot>, turn: u64, event: Event) 
     };
     let mut over = false;
     for effect in effects {
-        if let Effect::Over(outcome) = effect {
+        if let Effect::End(outcome) = effect {
             report.outcome = outcome;
             told(slot, &report);
             records::upgraded(&agent.0.state, &entry).await;

@@ -34,7 +34,7 @@ pub struct Release {
 
 /// Who wants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum RequestedBy {
     /// The file changed, and the configuration says `upgrade = "auto"`.
     Itself,
     /// A person, who may have consented to more asks or an older version.
@@ -44,7 +44,7 @@ pub enum By {
     },
 }
 
-impl By {
+impl RequestedBy {
     const fn consents(self) -> bool {
         matches!(self, Self::Person { consents: true })
     }
@@ -87,7 +87,7 @@ pub enum Event {
         /// Which.
         digest: String,
         /// Who wants it.
-        by: By,
+        by: RequestedBy,
     },
     /// Its file was read and looked at, nothing run: the asks beyond those of the one in use.
     Looked(Result<Vec<String>, String>),
@@ -126,9 +126,9 @@ pub enum Effect {
     /// Put back what was accepted last.
     RollBack,
     /// Forget what was accepted before.
-    Settle,
+    DropPrevious,
     /// It is over, and so it went.
-    Over(Outcome),
+    End(Outcome),
 }
 
 /// How strictly a new one is watched.
@@ -164,7 +164,7 @@ pub struct Upgrading {
     /// Until when what runs proves itself, while another is offered.
     proving: Option<Timestamp>,
     offered: Release,
-    by: By,
+    by: RequestedBy,
     asks: Vec<String>,
     /// Files that were rolled back, newest last.
     barred: VecDeque<String>,
@@ -180,7 +180,7 @@ impl Upgrading {
             accepted: None,
             proving: None,
             offered: Release::default(),
-            by: By::Itself,
+            by: RequestedBy::Itself,
             asks: Vec::new(),
             barred: VecDeque::new(),
         }
@@ -222,7 +222,7 @@ impl Upgrading {
             (_, Event::Offered { .. }) => {
                 // What is under way goes on.
                 let reason = "another upgrade of the plugin is under way; try again".to_owned();
-                vec![Effect::Over(Outcome::Refused { reason })]
+                vec![Effect::End(Outcome::Refused { reason })]
             }
             (Phase::Looking, Event::Looked(looked)) => match looked {
                 Err(reason) => self.refuse(reason),
@@ -256,17 +256,17 @@ impl Upgrading {
             (Phase::Proving { until }, Event::Passed) if until <= now => {
                 self.accepted = None;
                 self.phase = Phase::Idle;
-                vec![Effect::Settle, Effect::Over(Outcome::Accepted)]
+                vec![Effect::DropPrevious, Effect::End(Outcome::Accepted)]
             }
             _ => Vec::new(),
         }
     }
 
-    fn offered(&mut self, digest: String, by: By) -> Vec<Effect> {
+    fn offered(&mut self, digest: String, by: RequestedBy) -> Vec<Effect> {
         if digest == self.running.digest {
-            return vec![Effect::Over(Outcome::Same)];
+            return vec![Effect::End(Outcome::Same)];
         }
-        if by == By::Itself {
+        if by == RequestedBy::Itself {
             let reason = if self.barred.contains(&digest) {
                 "this file was rolled back; `ostler plugin upgrade` tries it again"
             } else if let Phase::Proving { .. } = self.phase {
@@ -276,7 +276,7 @@ impl Upgrading {
             };
             if !reason.is_empty() {
                 let reason = reason.to_owned();
-                return vec![Effect::Over(Outcome::Refused { reason })];
+                return vec![Effect::End(Outcome::Refused { reason })];
             }
         }
         if let Phase::Proving { until } = self.phase {
@@ -313,7 +313,7 @@ impl Upgrading {
         let until = Timestamp::from_nanos(now.nanos().saturating_add(nanos));
         self.proving = None;
         self.phase = Phase::Proving { until };
-        vec![Effect::Over(Outcome::Switched), Effect::Prove(proof.time)]
+        vec![Effect::End(Outcome::Switched), Effect::Prove(proof.time)]
     }
 
     fn roll_back(&mut self, reason: String) -> Vec<Effect> {
@@ -324,7 +324,7 @@ impl Upgrading {
         }
         self.barred.push_back(failed.digest);
         self.phase = Phase::Idle;
-        vec![Effect::RollBack, Effect::Over(Outcome::RolledBack { reason })]
+        vec![Effect::RollBack, Effect::End(Outcome::RolledBack { reason })]
     }
 
     fn refuse(&mut self, reason: String) -> Vec<Effect> {
@@ -337,7 +337,7 @@ impl Upgrading {
             Some(until) => Phase::Proving { until },
             None => Phase::Idle,
         };
-        vec![Effect::Over(outcome)]
+        vec![Effect::End(outcome)]
     }
 }
 

@@ -18,12 +18,12 @@ fn plugin() -> Upgrading {
     Upgrading::new(release("1.0.0", "one"))
 }
 
-fn offer(digest: &str, by: By) -> Event {
+fn offer(digest: &str, by: RequestedBy) -> Event {
     Event::Offered { digest: digest.to_owned(), by }
 }
 
-const ASKED: By = By::Person { consents: false };
-const AGREED: By = By::Person { consents: true };
+const ASKED: RequestedBy = RequestedBy::Person { consents: false };
+const AGREED: RequestedBy = RequestedBy::Person { consents: true };
 
 fn loaded(version: &str) -> Event {
     Event::Loaded(Ok(version.to_owned()))
@@ -35,33 +35,33 @@ fn struck(strikes: u64) -> Event {
 
 /// What ended it.
 fn over(effects: &[Effect]) -> &Outcome {
-    let Some(Effect::Over(outcome)) = effects.iter().find(|e| matches!(e, Effect::Over(_))) else {
+    let Some(Effect::End(outcome)) = effects.iter().find(|e| matches!(e, Effect::End(_))) else {
         panic!("it goes on: {effects:?}");
     };
     outcome
 }
 
 /// Put a version in its place.
-fn switch(plugin: &mut Upgrading, now: u64, version: &str, digest: &str, by: By) {
+fn switch(plugin: &mut Upgrading, now: u64, version: &str, digest: &str, by: RequestedBy) {
     let mut step = |event| plugin.step(PROOF, at(now), event);
     assert_eq!(step(offer(digest, by)), [Effect::Look]);
     assert_eq!(step(Event::Looked(Ok(Vec::new()))), [Effect::Load]);
     assert_eq!(step(loaded(version)), [Effect::Try]);
     assert_eq!(step(Event::Tried(Ok(()))), [Effect::Switch]);
     let done = step(Event::Switched(Ok(())));
-    assert_eq!(done, [Effect::Over(Outcome::Switched), Effect::Prove(PROOF.time)]);
+    assert_eq!(done, [Effect::End(Outcome::Switched), Effect::Prove(PROOF.time)]);
 }
 
 #[test]
 fn a_new_version_is_looked_at_loaded_tried_put_in_place_and_accepted_when_it_proved_itself() {
     let mut plugin = plugin();
-    switch(&mut plugin, 0, "1.1.0", "two", By::Itself);
+    switch(&mut plugin, 0, "1.1.0", "two", RequestedBy::Itself);
     assert_eq!(plugin.running(), &release("1.1.0", "two"));
     assert_eq!(plugin.accepted_before(), Some(&release("1.0.0", "one")));
     assert_eq!(plugin.step(PROOF, at(59), Event::Passed), []);
     assert_eq!(plugin.step(PROOF, at(59), struck(2)), []);
     let settled = plugin.step(PROOF, at(60), Event::Passed);
-    assert_eq!(settled, [Effect::Settle, Effect::Over(Outcome::Accepted)]);
+    assert_eq!(settled, [Effect::DropPrevious, Effect::End(Outcome::Accepted)]);
     assert_eq!((plugin.accepted_before(), plugin.busy()), (None, false));
     assert_eq!(plugin.step(PROOF, at(61), struck(9)), [], "from here on it is the plugin's own");
 }
@@ -69,13 +69,13 @@ fn a_new_version_is_looked_at_loaded_tried_put_in_place_and_accepted_when_it_pro
 #[test]
 fn strikes_after_the_switch_bring_the_old_one_back_and_the_file_is_not_taken_by_itself_again() {
     let mut plugin = plugin();
-    switch(&mut plugin, 0, "1.1.0", "two", By::Itself);
+    switch(&mut plugin, 0, "1.1.0", "two", RequestedBy::Itself);
     let back = plugin.step(PROOF, at(1), struck(3));
     assert_eq!(back[0], Effect::RollBack);
     let Outcome::RolledBack { reason } = over(&back) else { panic!("{back:?}") };
     assert!(reason.contains("3 strikes") && reason.contains("start: trap"), "{reason}");
     assert_eq!(plugin.running(), &release("1.0.0", "one"));
-    let again = plugin.step(PROOF, at(2), offer("two", By::Itself));
+    let again = plugin.step(PROOF, at(2), offer("two", RequestedBy::Itself));
     assert!(matches!(over(&again), Outcome::Refused { reason } if reason.contains("rolled back")));
     switch(&mut plugin, 3, "1.1.0", "two", ASKED);
 }
@@ -83,7 +83,7 @@ fn strikes_after_the_switch_bring_the_old_one_back_and_the_file_is_not_taken_by_
 #[test]
 fn asks_that_grew_need_a_person_who_agrees() {
     let grew = || Event::Looked(Ok(vec!["ostler:plugin/process".to_owned()]));
-    for by in [By::Itself, ASKED] {
+    for by in [RequestedBy::Itself, ASKED] {
         let mut plugin = plugin();
         plugin.step(PROOF, at(0), offer("two", by));
         let asked = plugin.step(PROOF, at(0), grew());
@@ -150,7 +150,7 @@ fn one_that_fails_before_it_is_in_place_changes_nothing() {
 fn while_one_proves_itself_a_person_may_offer_another_and_goes_back_to_what_was_accepted() {
     let mut plugin = plugin();
     switch(&mut plugin, 0, "1.1.0", "two", ASKED);
-    let waits = plugin.step(PROOF, at(1), offer("three", By::Itself));
+    let waits = plugin.step(PROOF, at(1), offer("three", RequestedBy::Itself));
     assert!(matches!(over(&waits), Outcome::Refused { reason } if reason.contains("proves")));
     // One that is refused leaves the proof of the other as it was.
     plugin.step(PROOF, at(2), offer("bad", ASKED));
@@ -192,7 +192,7 @@ proptest! {
         let mut plugin = plugin();
         let mut now = 0;
         // What the present offer has behind it.
-        let (mut passed, mut consent, mut by) = (0, false, By::Itself);
+        let (mut passed, mut consent, mut by) = (0, false, RequestedBy::Itself);
         let mut accepted = plugin.running().clone();
         for (kind, name, well, time) in events {
             now += time;
@@ -208,7 +208,7 @@ proptest! {
             };
             let event = match if kind < 9 { kind } else { next } {
                 0 | 1 => {
-                    let by = match name % 3 { 0 => By::Itself, 1 => ASKED, _ => AGREED };
+                    let by = match name % 3 { 0 => RequestedBy::Itself, 1 => ASKED, _ => AGREED };
                     offer(&format!("d{name}"), by)
                 }
                 2 => Event::Looked(outcome.map(|()| vec!["more".to_owned(); usize::from(name > 2)])),
@@ -248,12 +248,12 @@ proptest! {
                 } else {
                     prop_assert_eq!(&event, &Event::Switched(Ok(())));
                     prop_assert_eq!(plugin.accepted_before(), Some(&accepted));
-                    if by == By::Itself {
+                    if by == RequestedBy::Itself {
                         prop_assert!(!before.barred.contains(&plugin.running().digest));
                     }
                 }
             }
-            if effects.contains(&Effect::Settle) {
+            if effects.contains(&Effect::DropPrevious) {
                 accepted = plugin.running().clone();
             }
             prop_assert_eq!(plugin.accepted_before().is_some(), plugin.running() != &accepted

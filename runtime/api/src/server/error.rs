@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 
-use ostler_agent::{AllocError, EndRunError, JobError, SubmitError, UpgradeError};
+use ostler_agent::{AllocError, EndRunError, SubmitError, UpgradeError};
 use ostler_lifecycle::task::RequestError;
 use ostler_model::ids::{AllocId, JobId, TaskName};
 use ostler_model::job::NAMESPACE;
@@ -82,9 +82,6 @@ pub(super) enum Failure {
     /// The agent cannot take the job.
     #[error(transparent)]
     Submit(#[from] SubmitError),
-    /// The agent cannot do it with the job.
-    #[error(transparent)]
-    Job(#[from] JobError),
     /// No upgrade was begun.
     #[error(transparent)]
     Upgrade(#[from] UpgradeError),
@@ -156,7 +153,6 @@ impl Failure {
             }
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Submit(error) => submit_status(error),
-            Self::Job(error) => job_status(error),
             Self::Alloc(error) => alloc_status(error),
             Self::Upgrade(error) => upgrade_status(error),
             Self::EndRun(EndRunError::Unknown { .. }) => StatusCode::NOT_FOUND,
@@ -187,28 +183,22 @@ impl IntoResponse for Failure {
 
 fn submit_status(error: &SubmitError) -> StatusCode {
     match error {
+        SubmitError::Unknown { .. } => StatusCode::NOT_FOUND,
         SubmitError::Config(_) | SubmitError::TooManyTasks { .. } => StatusCode::BAD_REQUEST,
         SubmitError::Refused(_) | SubmitError::Index { .. } | SubmitError::Origin { .. } => {
             StatusCode::CONFLICT
         }
-        SubmitError::Busy => StatusCode::TOO_MANY_REQUESTS,
+        SubmitError::Busy | SubmitError::Waited { .. } => StatusCode::TOO_MANY_REQUESTS,
         SubmitError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
-        SubmitError::State(_) | SubmitError::Runner(_) => StatusCode::INTERNAL_SERVER_ERROR,
-    }
-}
-
-fn job_status(error: &JobError) -> StatusCode {
-    match error {
-        JobError::Unknown { .. } => StatusCode::NOT_FOUND,
-        JobError::Origin { .. } => StatusCode::CONFLICT,
-        JobError::Busy => StatusCode::TOO_MANY_REQUESTS,
-        JobError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
-        JobError::State(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        SubmitError::State(_) | SubmitError::Runner(_) | SubmitError::Unanswered { .. } => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
     }
 }
 
 fn alloc_status(error: &AllocError) -> StatusCode {
     match error {
+        AllocError::Change(error) => submit_status(error),
         AllocError::Unknown { .. } => StatusCode::NOT_FOUND,
         AllocError::Ended { .. } | AllocError::NotOver { .. } => StatusCode::CONFLICT,
         AllocError::Signal(_) | AllocError::Request(RequestError::UnknownTask { .. }) => {
@@ -224,9 +214,7 @@ fn alloc_status(error: &AllocError) -> StatusCode {
         AllocError::Request(RequestError::NoAnswer { .. }) => StatusCode::GATEWAY_TIMEOUT,
         AllocError::Busy => StatusCode::TOO_MANY_REQUESTS,
         AllocError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
-        AllocError::Request(_) | AllocError::State(_) | AllocError::Stays { .. } => {
-            StatusCode::INTERNAL_SERVER_ERROR
-        }
+        AllocError::Request(_) | AllocError::Stays { .. } => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 

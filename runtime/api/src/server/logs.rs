@@ -86,7 +86,7 @@ pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, F
     let place = place(&api)?;
     let source = match view.handle.task_logs(&wanted.task) {
         Some(logs) => Source::Reading(Reader::live(&wanted, &logs)),
-        None if wanted.follow && !view.phase.finished() => Source::Waiting(view.handle),
+        None if wanted.follow && !view.phase.ended() => Source::Waiting(view.handle),
         None => Source::Reading(Reader::of_files(&api, &view, &wanted)?),
     };
     let kind = if wanted.plain { "text/plain" } else { "application/json" };

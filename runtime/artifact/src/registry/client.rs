@@ -32,7 +32,7 @@ const CHALLENGE_BYTES: usize = 100;
 
 /// How long is waited for what.
 #[derive(Clone, Copy, Debug)]
-pub struct Walls {
+pub struct Timeouts {
     /// For a connection, and again for TLS.
     pub connect: Duration,
     /// For the head of an answer.
@@ -43,7 +43,7 @@ pub struct Walls {
     pub pull: Duration,
 }
 
-impl Default for Walls {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             connect: REGISTRY_CONNECT_WALL,
@@ -62,14 +62,14 @@ pub struct ClientOptions {
     /// Names and passwords.
     pub credentials: Credentials,
     /// Deadlines.
-    pub walls: Walls,
+    pub timeouts: Timeouts,
     /// Certificate authorities in place of the machine's.
     pub authorities: Option<Vec<CertificateDer<'static>>>,
 }
 
 /// What a reference means now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resolved {
+pub struct ResolvedReference {
     /// Digest of the manifest: what is pinned.
     pub manifest: Digest,
     /// What the manifest says.
@@ -78,7 +78,7 @@ pub struct Resolved {
 
 /// A plugin as it came, every byte checked against its manifest. Nobody vouches for it yet.
 #[derive(Clone, Debug)]
-pub struct Pulled {
+pub struct PulledPlugin {
     /// The component.
     pub component: Arc<[u8]>,
     /// The text of its signature.
@@ -106,7 +106,7 @@ impl Client {
     ///
     /// # Errors
     /// [`RegistryError`]; nothing is waited for beyond the deadlines.
-    pub async fn resolve(&self, reference: &Reference) -> Result<Resolved, RegistryError> {
+    pub async fn resolve(&self, reference: &Reference) -> Result<ResolvedReference, RegistryError> {
         self.in_time(reference, self.manifest(reference)).await
     }
 
@@ -117,8 +117,8 @@ impl Client {
     pub async fn fetch(
         &self,
         reference: &Reference,
-        resolved: &Resolved,
-    ) -> Result<Pulled, RegistryError> {
+        resolved: &ResolvedReference,
+    ) -> Result<PulledPlugin, RegistryError> {
         let fetching = async {
             let Artifact { component, signature } = &resolved.artifact;
             let component = self.blob(reference, component, "the component").await?;
@@ -126,7 +126,7 @@ impl Client {
                 Some(signature) => Some(self.blob(reference, signature, "the signature").await?),
                 None => None,
             };
-            Ok(Pulled { component: component.into(), signature })
+            Ok(PulledPlugin { component: component.into(), signature })
         };
         self.in_time(reference, fetching).await
     }
@@ -136,14 +136,14 @@ impl Client {
         reference: &Reference,
         work: impl Future<Output = Result<T, RegistryError>>,
     ) -> Result<T, RegistryError> {
-        let limit = self.options.walls.pull;
+        let limit = self.options.timeouts.pull;
         clock::timeout(limit, work).await.unwrap_or_else(|| {
             let host = reference.registry().to_owned();
             Err(RegistryError::TimedOut { host, what: "send everything", limit })
         })
     }
 
-    async fn manifest(&self, reference: &Reference) -> Result<Resolved, RegistryError> {
+    async fn manifest(&self, reference: &Reference) -> Result<ResolvedReference, RegistryError> {
         let path = format!("/v2/{}/manifests/{}", reference.repository(), reference.version());
         let what = format!("the manifest of {reference}");
         let mut answer = self.get(reference, &path, Some(MANIFEST_TYPE), &what).await?;
@@ -157,7 +157,7 @@ impl Client {
         }
         let artifact = Artifact::read(&body, answer.header(CONTENT_TYPE))
             .map_err(|source| RegistryError::Manifest { host, source })?;
-        Ok(Resolved { manifest: found, artifact })
+        Ok(ResolvedReference { manifest: found, artifact })
     }
 
     /// A blob, hashed while it arrives and given up at the first byte too many.

@@ -24,11 +24,11 @@ mod manifest;
 mod store;
 mod transport;
 
-pub use client::{Client, ClientOptions, Pulled, Resolved, Walls};
+pub use client::{Client, ClientOptions, PulledPlugin, ResolvedReference, Timeouts};
 pub use credentials::Credentials;
 pub use error::RegistryError;
 pub use manifest::{Artifact, Descriptor, OciManifestError};
-pub use store::{Pin, Pinned, Store, StoreError};
+pub use store::{Pin, PinnedPlugin, Store, StoreError};
 
 #[cfg(test)]
 mod tests;

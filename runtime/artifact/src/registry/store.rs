@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::client::{Pulled, Resolved};
+use super::client::{PulledPlugin, ResolvedReference};
 use crate::trust::{self, ReadError, Unverified, signature_path};
 use ostler_model::digest::Digest;
 use ostler_model::limits::{PIN_BYTES_MAX, PINS_MAX};
@@ -37,7 +37,7 @@ pub struct Pin {
 
 /// A pin and what it names.
 #[derive(Clone, Debug)]
-pub struct Pinned {
+pub struct PinnedPlugin {
     /// The pin.
     pub pin: Pin,
     /// Where the component is.
@@ -144,7 +144,7 @@ impl Store {
     ///
     /// # Errors
     /// When it cannot be read, or is not what was pinned.
-    pub fn pinned(&self, reference: &Reference) -> Result<Option<Pinned>, StoreError> {
+    pub fn pinned(&self, reference: &Reference) -> Result<Option<PinnedPlugin>, StoreError> {
         let Some(pin) = self.pin(reference)? else { return Ok(None) };
         let path = self.plugin_path(&pin.manifest);
         let content = trust::component(&path)
@@ -154,7 +154,7 @@ impl Store {
             let (reference, pinned) = (reference.to_string(), pin.component);
             return Err(StoreError::Changed { path, reference, pinned, found });
         }
-        Ok(Some(Pinned { pin, path, content }))
+        Ok(Some(PinnedPlugin { pin, path, content }))
     }
 
     /// May a reference that resolves to `now` be pulled? Not when it is pinned to something else,
@@ -165,7 +165,7 @@ impl Store {
     pub fn check(
         &self,
         reference: &Reference,
-        now: &Resolved,
+        now: &ResolvedReference,
         accept: bool,
     ) -> Result<(), StoreError> {
         match self.pin(reference)? {
@@ -185,9 +185,9 @@ impl Store {
     pub fn keep(
         &self,
         reference: &Reference,
-        resolved: &Resolved,
-        pulled: &Pulled,
-    ) -> Result<Pinned, StoreError> {
+        resolved: &ResolvedReference,
+        pulled: &PulledPlugin,
+    ) -> Result<PinnedPlugin, StoreError> {
         let before = self.pin(reference).ok().flatten();
         let path = self.plugin_path(&resolved.manifest);
         place(&path, &pulled.component, pulled.signature.as_deref(), Readers::Us)?;
@@ -206,7 +206,7 @@ impl Store {
         }
         let signature = pulled.signature.as_deref().map(trust::Signature::parse);
         let content = Unverified { bytes: pulled.component.clone(), signature };
-        Ok(Pinned { pin, path, content })
+        Ok(PinnedPlugin { pin, path, content })
     }
 
     /// Remove the files of a manifest that no pin names any more.
@@ -283,7 +283,7 @@ fn place(
     write(path, component, readers)
 }
 
-impl Pinned {
+impl PinnedPlugin {
     /// Copy the component to `path`, and its signature beside it. Blocking.
     ///
     /// # Errors

@@ -31,11 +31,11 @@ fn client() -> Client {
 
 /// A client that waits only this long for anything.
 fn hurried(wall: Duration) -> Client {
-    let walls = Walls { head: wall, silence: wall, ..Walls::default() };
-    Client::new(ClientOptions { walls, ..ClientOptions::default() })
+    let timeouts = Timeouts { head: wall, silence: wall, ..Timeouts::default() };
+    Client::new(ClientOptions { timeouts, ..ClientOptions::default() })
 }
 
-async fn pull(client: &Client, reference: &Reference) -> Result<Pulled, RegistryError> {
+async fn pull(client: &Client, reference: &Reference) -> Result<PulledPlugin, RegistryError> {
     let resolved = client.resolve(reference).await?;
     client.fetch(reference, &resolved).await
 }

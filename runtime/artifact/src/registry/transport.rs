@@ -17,7 +17,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
-use super::client::{ClientOptions, Walls};
+use super::client::{ClientOptions, Timeouts};
 use super::error::RegistryError;
 use ostler_model::clock;
 use ostler_model::limits::{REGISTRY_HEAD_BYTES_MAX, REGISTRY_HEADERS_MAX};
@@ -116,7 +116,7 @@ fn is_this_machine(name: &str) -> bool {
 pub(super) struct Answer {
     pub(super) response: Response<Incoming>,
     host: String,
-    walls: Walls,
+    timeouts: Timeouts,
     /// Drives the connection; ends with this.
     _connection: JoinSet<()>,
 }
@@ -124,7 +124,7 @@ pub(super) struct Answer {
 impl Answer {
     /// The next piece of the body; `None` at its end.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
-        let limit = self.walls.silence;
+        let limit = self.timeouts.silence;
         loop {
             let frame = clock::timeout(limit, self.response.body_mut().frame()).await;
             let frame = frame.ok_or_else(|| RegistryError::TimedOut {
@@ -195,7 +195,7 @@ impl Transport {
         authorization: Option<&str>,
     ) -> Result<Answer, RegistryError> {
         let host = to.authority.clone();
-        let walls = self.options.walls;
+        let timeouts = self.options.timeouts;
         let stream = self.connect(to).await?;
         let http = |source| RegistryError::Http { host: host.clone(), source };
         let late =
@@ -221,9 +221,9 @@ impl Transport {
         let request = request
             .body(Empty::<Bytes>::new())
             .map_err(|_| RegistryError::Address { host: host.clone(), reason })?;
-        let response = clock::timeout(walls.head, sender.send_request(request)).await;
-        let response = response.ok_or_else(|| late("answer", walls.head))?.map_err(http)?;
-        Ok(Answer { response, host, walls, _connection: driver })
+        let response = clock::timeout(timeouts.head, sender.send_request(request)).await;
+        let response = response.ok_or_else(|| late("answer", timeouts.head))?.map_err(http)?;
+        Ok(Answer { response, host, timeouts, _connection: driver })
     }
 
     async fn connect(&self, to: &Address) -> Result<Box<dyn Stream>, RegistryError> {
@@ -233,7 +233,7 @@ impl Transport {
         if plain && !to.is_this_machine() && !self.options.insecure.contains(&to.authority) {
             return Err(RegistryError::Plain { host: host() });
         }
-        let limit = self.options.walls.connect;
+        let limit = self.options.timeouts.connect;
         let late = |what| RegistryError::TimedOut { host: host(), what, limit };
         let stream = clock::timeout(limit, TcpStream::connect((name, port))).await;
         let stream = stream

@@ -15,10 +15,8 @@ pub(super) enum Alarm {
     Collect,
     /// What somebody wants collected has had its time to end.
     CollectNow(RequestId),
-    /// The disk did not answer in time that a stop is on record.
-    StopUnwritten(JobId),
-    /// A stop had its time to come to its turn.
-    StopWaits(JobId),
+    /// A change of the job, or one that waits for its turn, had its time.
+    Overdue(JobId),
     /// Write a stop again that could not be written.
     Rewrite(JobId),
     /// Remove records again that the disk did not let go.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::alarms::Alarm;
 use super::turn::Waiting;
 use super::types::{ControlEffect, Wait, World, Write};
-use super::{Machine, Then};
+use super::{AfterWrite, Machine};
 use crate::tables::{AllocReport, Ownership};
 use crate::views::Stage;
 use ostler_model::ids::AllocId;
@@ -25,17 +25,21 @@ impl Machine {
         out: &mut Vec<ControlEffect>,
     ) {
         let Some(entry) = self.tables.alloc_mut(id) else { return };
-        let ended = report.over && !entry.over;
-        entry.over |= report.over;
+        let ended = report.ended && !entry.ended;
+        let started = report.started && !entry.started();
+        entry.ended |= report.ended;
         entry.report = report;
+        let job = entry.allocation.job.id.clone();
         self.tables.touch(id, world.now);
         if ended {
             out.push(ControlEffect::ReleaseDevices(id));
-            self.remove_purged(&[id], out);
             self.wake(world);
             self.look(out);
             self.drained_one(id, out);
-            self.unplaced_but_dir(id, out);
+            self.unplaced(&job, out);
+        }
+        if ended || started {
+            self.remove_purged(id, out);
         }
         self.collect_if_ended(out);
     }
@@ -74,7 +78,7 @@ impl Machine {
         // One that was over is not run again for that.
         if let Some((block, places)) = self.tables.remember(id) {
             let writes = vec![Write::Places(block, places)];
-            self.write(Then::Nothing, writes, Vec::new(), Wait::No, out);
+            self.write(AfterWrite::Nothing, writes, Vec::new(), Wait::No, out);
         }
         self.forget_alloc(id, out);
         out.push(ControlEffect::ReleaseDevices(id));
@@ -90,7 +94,7 @@ impl Machine {
         let Some(free) = self.tables.holds.lift(supervisor) else { return };
         let own = free.into_iter().filter_map(|id| Some(self.tables.alloc_mut(id)?.make_owner()));
         let own = own.collect();
-        self.write(Then::Nothing, Vec::new(), own, Wait::No, out);
+        self.write(AfterWrite::Nothing, Vec::new(), own, Wait::No, out);
         self.wake(world);
     }
 

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use super::alarms::Alarm;
 use super::revert::unrecorded;
-use super::turn::{Doing, Waiting};
+use super::turn::{ChangePhase, Waiting};
 use super::types::{Change, ControlEffect, JobAction, Wait, World, Write};
-use super::{Machine, Then};
+use super::{AfterWrite, Machine};
 use crate::SubmitError;
 use crate::tables::Ownership;
 use ostler_model::alloc::Allocation;
@@ -36,13 +36,13 @@ impl Machine {
         waiting: Waiting,
         out: &mut Vec<ControlEffect>,
     ) -> bool {
-        let Waiting { asked, skip_shutdown_delay, request, overtook } = waiting;
-        let stops = asked.stops() || overtook.is_some();
+        let Waiting { asked, skip_shutdown_delay, request, stopped_early, until: _ } = waiting;
+        let stops = asked.stops() || stopped_early.is_some();
         let whole = matches!(asked, JobAction::Version(..));
         let mut decided = self.decide(world, job, asked);
-        if let (Ok(change), Some(overtook)) = (&mut decided, &overtook) {
+        if let (Ok(change), Some(stopped)) = (&mut decided, &stopped_early) {
             // They are not known to be durable, whatever else there is to do.
-            change.copies.extend(self.overtaken(&overtook.stopped));
+            change.copies.extend(self.overtaken(stopped));
         }
         // The disk may have what was taken back: what is said to be as before is written once more.
         if let Ok(change) = &mut decided
@@ -73,17 +73,18 @@ impl Machine {
                 entry.make_owner();
             }
         }
-        let then = Then::Change(job.clone());
+        let then = AfterWrite::Change(job.clone());
         self.write(then, writes, own, Wait::Commit { linger: LINGER }, out);
         if stops {
             // At once: a disk that is full or does not answer keeps nobody from ending a task.
             self.tell_all(&change, skip_shutdown_delay, out);
-            let at = world.uptime.saturating_add(STATE_WRITE_WALL_MAX);
-            self.alarms.set(Alarm::StopUnwritten(job.clone()), at);
         }
+        let until = world.uptime.saturating_add(STATE_WRITE_WALL_MAX);
+        self.alarms.set_by(Alarm::Overdue(job.clone()), until);
         if let Some(turn) = self.turns.get_mut(job) {
-            (turn.doing, turn.change, turn.stops) = (Doing::Committing, change, stops);
+            (turn.phase, turn.change, turn.stops) = (ChangePhase::Committing, change, stops);
             (turn.skip_shutdown_delay, turn.request) = (skip_shutdown_delay, request);
+            turn.until = until;
             turn.unowned = None;
             turn.removed.clear();
         }
@@ -113,8 +114,8 @@ impl Machine {
         out: &mut Vec<ControlEffect>,
     ) {
         let Some(turn) = self.turns.get_mut(job) else { return };
-        match &mut turn.doing {
-            Doing::Committing => {
+        match &mut turn.phase {
+            ChangePhase::Committing => {
                 let error = match (result, turn.unowned.take()) {
                     (Err(error), _) => SubmitError::State(error),
                     (Ok(()), Some(why)) => SubmitError::Runner(why),
@@ -126,14 +127,14 @@ impl Machine {
                     self.revert(world, job, error, out)
                 }
             }
-            Doing::Forgetting => {
+            ChangePhase::Forgetting => {
                 if let Err(error) = result {
                     // The next start removes them.
                     tracing::warn!(%job, %error, "records of the job's ended places stay for now");
                 }
                 self.end_turn(world, job, Ok(()), out);
             }
-            Doing::Reverted { error, gone } => {
+            ChangePhase::Reverted { error, gone } => {
                 let (error, gone) = (error.take(), std::mem::take(gone));
                 if let Err(error) = result {
                     self.not_forgotten(world, job, gone, &error);
@@ -142,8 +143,8 @@ impl Machine {
                 self.wake(world);
                 self.end_turn(world, job, error.map_or(Ok(()), Err), out);
             }
-            Doing::Rewriting => self.rewritten(world, job, result, out),
-            Doing::Unplacing { .. } => {}
+            ChangePhase::Rewriting => self.rewritten(world, job, result, out),
+            ChangePhase::Unplacing { .. } => {}
         }
     }
 

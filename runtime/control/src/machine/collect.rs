@@ -184,11 +184,11 @@ impl Machine {
     }
 
     fn answer_collects(&mut self, out: &mut Vec<ControlEffect>) {
-        let over = |collect: &Collect| collect.left.as_ref().is_some_and(BTreeSet::is_empty);
-        let (over, kept): (Vec<_>, _) =
-            std::mem::take(&mut self.collects).into_iter().partition(over);
+        let ended = |collect: &Collect| collect.left.as_ref().is_some_and(BTreeSet::is_empty);
+        let (ended, kept): (Vec<_>, _) =
+            std::mem::take(&mut self.collects).into_iter().partition(ended);
         self.collects = kept;
-        for collect in over {
+        for collect in ended {
             answer(collect.request, Answer::Collected(collect.result()), out);
         }
     }
@@ -264,6 +264,13 @@ impl Machine {
             self.collect(id, out);
         }
         self.answer_collects(out);
+    }
+
+    /// Nobody waits for what this request collects: another one may have its place. Removals that began
+    /// go on.
+    pub(super) fn give_up_collect(&mut self, request: RequestId) {
+        self.collects.retain(|collect| collect.request != request);
+        self.alarms.clear(&Alarm::CollectNow(request));
     }
 
     /// Nothing is collected any more.

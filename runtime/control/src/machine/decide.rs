@@ -10,8 +10,7 @@ use super::Machine;
 use super::types::{Change, JobAction, World};
 use crate::SubmitError;
 use crate::proposal::{
-    Proposal, may_register, next_version, numbered, place_all, place_now, stopped_copy, unfit,
-    updated_copy,
+    Proposal, may_register, next_version, numbered, place, stopped_copy, unfit, updated_copy,
 };
 use crate::reconcile::{PlaceAction, reason};
 use crate::tables::Tables;
@@ -38,20 +37,16 @@ impl Machine {
             return Ok(change);
         };
         let mut proposal = Proposal::new(tables, &record);
-        let all = whole.then(|| place_all(world, &mut tables.admission, &record, &proposal));
-        let all = all.transpose().map_err(|refusal| SubmitError::Refused(Box::new(refusal)))?;
-        let mut blocked = match all {
-            Some(_) => Vec::new(),
-            None => unfit(world, &tables.holds, &tables.admission, &record, &proposal, None),
+        let mut blocked = match whole {
+            true => Vec::new(),
+            false => unfit(world, &tables.holds, &tables.admission, &record, &proposal, None),
         };
         proposal.hold(&blocked);
+        let placed = place(world, &mut tables.admission, &record, &proposal, whole);
+        let (placed, soon) = placed.map_err(|refusal| SubmitError::Refused(Box::new(refusal)))?;
         let record = entering.record(record, tables, &mut change);
         entering.copies(&record, &proposal, tables, &mut change);
         entering.purged(job, tables, &mut change);
-        let (placed, soon) = match all {
-            Some(placed) => (placed, Vec::new()),
-            None => place_now(world, &mut tables.admission, &record, &proposal),
-        };
         entering.placed(&record, placed, tables, &mut change);
         blocked.extend(soon);
         tables.block(job, blocked.clone());

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::alarms::Alarm;
 use super::change::LINGER;
 use super::types::{Answer, ControlEffect, RequestId, Wait, World, Write};
-use super::{Machine, Then, answer};
+use super::{AfterWrite, Machine, answer};
 use crate::gc::choice::GcPolicy;
 use crate::proposal::stopped_copy;
 use crate::tables::Ownership;
@@ -77,7 +77,7 @@ impl Machine {
         let index = self.tables.next_index();
         let reason = "alloc is stopped because the agent drains";
         let (mut left, mut newest, mut writes) = (BTreeSet::new(), Vec::new(), Vec::new());
-        for entry in self.tables.not_over() {
+        for entry in self.tables.not_ended() {
             let alloc = &entry.allocation;
             // Nobody can end what nobody owns.
             if entry.owner != Ownership::Withheld {
@@ -95,7 +95,7 @@ impl Machine {
             // What a change under way stops may not have been told yet.
             self.tell(&copy, false, out);
         }
-        self.write(Then::Nothing, writes, Vec::new(), Wait::Commit { linger: LINGER }, out);
+        self.write(AfterWrite::Nothing, writes, Vec::new(), Wait::Commit { linger: LINGER }, out);
         self.leaving.drain = Some(Drain { request, left, killed: false });
         self.alarms.set(Alarm::Drained, world.uptime.saturating_add(deadline));
         self.drained(out);
@@ -117,7 +117,7 @@ impl Machine {
     }
 
     /// The deadline has passed.
-    pub(super) fn drain_over(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
+    pub(super) fn drain_ended(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
         let Some(drain) = &mut self.leaving.drain else { return };
         if drain.killed {
             tracing::error!("allocations did not end although they were killed");

@@ -53,7 +53,7 @@ pub use types::{
 
 /// What is to be done when a batch is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Then {
+enum AfterWrite {
     /// A change of a job goes on.
     Change(JobId),
     /// An allocation may be removed: how it ended is on record.
@@ -74,7 +74,7 @@ pub struct Machine {
     tables: Tables,
     turns: JobChanges,
     /// Batches on their way.
-    written: BTreeMap<BatchId, Then>,
+    written: BTreeMap<BatchId, AfterWrite>,
     last_batch: BatchId,
     /// The device ledger that was queued last; none yet: it is written whatever it is.
     ledger: Option<DeviceLedger>,
@@ -140,6 +140,7 @@ impl Machine {
         let mut out = Vec::new();
         match event {
             ControlEvent::Asked { request, ask } => self.asked(world, request, ask, &mut out),
+            ControlEvent::AskerGone(request) => self.give_up_collect(request),
             ControlEvent::NodeChanged => self.wake(world),
             ControlEvent::Written { batch, result } => {
                 self.batch_written(world, batch, result, &mut out)
@@ -184,7 +185,7 @@ impl Machine {
                 self.tables.admission.owe_devices(&holder);
                 let writes = self.ledger_write().into_iter().collect();
                 let wait = Wait::Commit { linger: Duration::ZERO };
-                self.write(Then::Answer(request), writes, Vec::new(), wait, out);
+                self.write(AfterWrite::Answer(request), writes, Vec::new(), wait, out);
             }
             Ask::Restore(restored) => self.restore(world, request, *restored, out),
             Ask::Ready(policy) => self.ready(world, request, policy, out),
@@ -198,11 +199,10 @@ impl Machine {
             Alarm::Fill => self.fill(world, out),
             Alarm::Collect => self.collect_tick(world, out),
             Alarm::CollectNow(request) => self.begin_collect(request, out),
-            Alarm::StopUnwritten(job) => self.stop_unwritten(world, &job, out),
-            Alarm::StopWaits(job) => self.stop_waits(world, &job, out),
+            Alarm::Overdue(job) => self.overdue(world, &job, out),
             Alarm::Rewrite(job) => self.rewrite(world, &job, out),
             Alarm::Forget => self.forget_again(out),
-            Alarm::Drained => self.drain_over(world, out),
+            Alarm::Drained => self.drain_ended(world, out),
             Alarm::Left => self.left(out),
         }
     }
@@ -215,13 +215,13 @@ impl Machine {
         out: &mut Vec<ControlEffect>,
     ) {
         match self.written.remove(&batch) {
-            Some(Then::Change(job)) => self.change_written(world, &job, result, out),
-            Some(Then::Remove(alloc)) => self.place_written(world, alloc, result, out),
-            Some(Then::Forgotten(allocs)) => self.forgotten(world, allocs, result),
-            Some(Then::Answer(request)) => answer(request, Answer::Written(result), out),
-            Some(Then::Restored) => self.restored_written(world, result, out),
+            Some(AfterWrite::Change(job)) => self.change_written(world, &job, result, out),
+            Some(AfterWrite::Remove(alloc)) => self.place_written(world, alloc, result, out),
+            Some(AfterWrite::Forgotten(allocs)) => self.forgotten(world, allocs, result),
+            Some(AfterWrite::Answer(request)) => answer(request, Answer::Written(result), out),
+            Some(AfterWrite::Restored) => self.restored_written(world, result, out),
             // An unknown one was given up meanwhile.
-            Some(Then::Nothing) | None => match result {
+            Some(AfterWrite::Nothing) | None => match result {
                 Ok(()) | Err(ostler_state::StateError::Closed { .. }) => {}
                 Err(error) => tracing::warn!(%error, "records are not written"),
             },
@@ -231,7 +231,7 @@ impl Machine {
     /// Write records and make owners.
     fn write(
         &mut self,
-        then: Then,
+        then: AfterWrite,
         writes: Vec<Write>,
         own: Vec<std::sync::Arc<ostler_model::alloc::Allocation>>,
         wait: Wait,
@@ -258,7 +258,7 @@ impl Machine {
     /// an allocation that is over, which the next start sees.
     fn devices_changed(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
         if let Some(write) = self.ledger_write() {
-            self.write(Then::Nothing, vec![write], Vec::new(), Wait::No, out);
+            self.write(AfterWrite::Nothing, vec![write], Vec::new(), Wait::No, out);
         }
         self.wake(world);
     }

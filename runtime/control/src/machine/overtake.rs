@@ -1,8 +1,10 @@
-//! A stop that comes while its job is being changed.
+//! A change that comes while its job is being changed, or that the disk does not take in time.
 //!
 //! ```text
-//!   another change under way: asked ─► owners told at once ─► its turn ─► decided, written ─► answered
-//!                                                 └─ not in time ─► answered with a warning
+//!   a stop: asked ─► owners told at once ─► its turn ─► decided, written ─► answered
+//!                         └─ not in time ─► answered with a warning
+//!   other:  asked ──────────────────────► its turn ─► decided, written ─► answered
+//!             └─ not in time ─► refused      └─ not in time ─► an error: it is not known
 //! ```
 //! Ending a task needs neither a disk nor a turn: a change that waits for a disk that hangs, or for what
 //! it has placed to end, keeps nobody from it. What else the stop is (the job's record, the places of a
@@ -14,23 +16,15 @@ use std::time::Duration;
 use super::alarms::Alarm;
 use super::decide::may_stop;
 use super::revert::unrecorded;
-use super::turn::Waiting;
+use super::turn::{ChangePhase, Waiting, reply};
 use super::types::{Change, ControlEffect, JobAction, Wait, World, Write};
-use super::{Machine, Then};
+use super::{AfterWrite, Machine};
+use crate::SubmitError;
 use crate::proposal::stopped_copy;
 use crate::reconcile::reason;
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::limits::STATE_WRITE_WALL_MAX;
-
-/// What a stop did before its turn.
-#[derive(Debug)]
-pub(super) struct Overtook {
-    /// Allocations that are told to stop.
-    pub(super) stopped: Vec<AllocId>,
-    /// It is answered by then.
-    until: Duration,
-}
 
 impl Machine {
     /// A change is about to wait for its turn: what it ends is ended now.
@@ -56,7 +50,7 @@ impl Machine {
         let index = self.tables.next_index();
         let (mut stopped, mut writes) = (Vec::new(), Vec::new());
         for id in ids {
-            let Some(entry) = self.tables.alloc(id).filter(|entry| !entry.over) else { continue };
+            let Some(entry) = self.tables.alloc(id).filter(|entry| !entry.ended) else { continue };
             let mut alloc = Arc::clone(&entry.allocation);
             if alloc.desired == DesiredStatus::Run && !entry.client_status().terminal() {
                 alloc = stopped_copy(&alloc, &why, index);
@@ -75,11 +69,9 @@ impl Machine {
             // What is left of it is to fill the place.
             waiting.asked = JobAction::Fill;
         }
-        let until = world.uptime.saturating_add(STATE_WRITE_WALL_MAX);
-        waiting.overtook = Some(Overtook { stopped, until });
-        self.alarms.set_by(Alarm::StopWaits(job.clone()), until);
+        waiting.stopped_early = Some(stopped);
         if !writes.is_empty() {
-            self.write(Then::Nothing, writes, Vec::new(), Wait::No, out);
+            self.write(AfterWrite::Nothing, writes, Vec::new(), Wait::No, out);
         }
     }
 
@@ -91,33 +83,47 @@ impl Machine {
         stopped.map(|alloc| (Arc::clone(alloc), Arc::clone(alloc))).collect()
     }
 
-    /// Stops that did not come to their turn in time are answered: what they end was told to.
-    pub(super) fn stop_waits(
-        &mut self,
-        world: &World<'_>,
-        job: &JobId,
-        out: &mut Vec<ControlEffect>,
-    ) {
-        let before = self.tables.jobs.get(job).map(|entry| Arc::clone(&entry.record));
-        let index = self.tables.index();
-        let (mut answered, mut next) = (Vec::new(), None);
-        for waiting in self.turns.stops_waiting(job) {
-            match waiting.overtook.as_ref().map(|overtook| overtook.until) {
-                Some(until) if until > world.uptime => {
-                    next = Some(next.map_or(until, |next: Duration| next.min(until)));
+    /// Whoever waits for a change of the job is answered in time, also where the disk hangs.
+    pub(super) fn overdue(&mut self, world: &World<'_>, job: &JobId, out: &mut Vec<ControlEffect>) {
+        let now = world.uptime;
+        let Some(turn) = self.turns.get_mut(job) else { return };
+        if turn.until <= now {
+            turn.until = Duration::MAX;
+            match (&turn.phase, turn.stops) {
+                (ChangePhase::Committing, true) => self.stop_unwritten(world, job, out),
+                (ChangePhase::Committing, false) => {
+                    // It goes on: what becomes of it is seen by the job.
+                    let job = job.clone();
+                    reply(turn.request.take(), Err(SubmitError::Unanswered { job }), out);
                 }
-                _ => answered.extend(waiting.request.take()),
+                // What was placed is being ended, which has bounds of its own.
+                _ => {}
             }
         }
+        for request in self.turns.take_overdue(job, now) {
+            reply(Some(request), Err(SubmitError::Waited { job: job.clone() }), out);
+        }
+        self.answer_stops(world, job, out);
+        let Some(turn) = self.turns.get_mut(job) else { return };
+        let asked = turn.waiting.iter().filter(|waiting| waiting.request.is_some());
+        let next = asked.map(|waiting| waiting.until).chain([turn.until]).min();
+        if let Some(next) = next.filter(|next| *next < Duration::MAX) {
+            self.alarms.set_by(Alarm::Overdue(job.clone()), next);
+        }
+    }
+
+    /// Stops that did not come to their turn in time: what they end was told to.
+    fn answer_stops(&mut self, world: &World<'_>, job: &JobId, out: &mut Vec<ControlEffect>) {
+        let Some(turn) = self.turns.get_mut(job) else { return };
+        let late = turn.waiting.iter_mut().filter(|waiting| waiting.until <= world.uptime);
+        let requests: Vec<_> = late.filter_map(|waiting| waiting.request.take()).collect();
+        let before = self.tables.jobs.get(job).map(|entry| Arc::clone(&entry.record));
         let why = format!("another change of the job was not done within {STATE_WRITE_WALL_MAX:?}");
-        for request in answered {
+        for request in requests {
             let (job, before) = (Some(job.clone()), before.clone());
-            let unwritten = Some(unrecorded(&why));
+            let (index, unwritten) = (self.tables.index(), Some(unrecorded(&why)));
             let change = Change { job, before, index, unwritten, ..Change::default() };
             self.finish(world, Some(request), Ok(change), out);
-        }
-        if let Some(next) = next {
-            self.alarms.set_by(Alarm::StopWaits(job.clone()), next);
         }
     }
 }

@@ -11,16 +11,16 @@
 use std::collections::BTreeSet;
 
 use super::change::LINGER;
-use super::turn::Doing;
+use super::turn::ChangePhase;
 use super::types::{Change, ControlEffect, Wait, Write};
-use super::{Machine, Then};
+use super::{AfterWrite, Machine};
 use crate::tables::Removal;
 use ostler_model::ids::{AllocId, JobId};
 
 impl Machine {
     /// Allocations of a job of which the store takes no newer copy, and whose records may be there.
     fn beyond_copies(&self, job: &JobId) -> BTreeSet<AllocId> {
-        let removed = |entry: &&crate::AllocEntry| entry.over && entry.removal != Removal::No;
+        let removed = |entry: &&crate::AllocEntry| entry.ended && entry.removal != Removal::No;
         let removed = self.tables.allocs_of(job).filter(removed).map(|entry| entry.allocation.id);
         removed.chain(self.removals.unforgotten(job)).collect()
     }
@@ -42,19 +42,19 @@ impl Machine {
             turn.change.forgotten.extend(&left);
             let writes = left.into_iter().map(Write::ForgetAlloc).collect();
             let wait = Wait::Commit { linger: LINGER };
-            self.write(Then::Change(job.clone()), writes, Vec::new(), wait, out);
+            self.write(AfterWrite::Change(job.clone()), writes, Vec::new(), wait, out);
             return;
         }
         self.removals.forgotten_with(job);
         self.tables.jobs.remove(job);
         let index = self.tables.next_index();
         let purged = self.tables.ids_of(job);
-        self.remove_purged(&purged, out);
+        self.remove_all_purged(&purged, out);
         if let Some(turn) = self.turns.get_mut(job) {
             turn.change.index = index;
-            turn.doing = Doing::Forgetting;
+            turn.phase = ChangePhase::Forgetting;
         }
         let places = vec![Write::ForgetPlaces(job.clone())];
-        self.write(Then::Change(job.clone()), places, Vec::new(), Wait::No, out);
+        self.write(AfterWrite::Change(job.clone()), places, Vec::new(), Wait::No, out);
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::alarms::Alarm;
 use super::types::{ControlEffect, NotRemoved, RemovalLeft, Wait, World, Write};
-use super::{Machine, Then};
+use super::{AfterWrite, Machine};
 use crate::tables::Removal;
 use ostler_model::alloc::DesiredStatus;
 use ostler_model::ids::{AllocId, JobId};
@@ -89,8 +89,14 @@ impl Removals {
 }
 
 impl Machine {
-    /// Remove those of these allocations that are over and whose jobs are gone.
-    pub(super) fn remove_purged(&mut self, among: &[AllocId], out: &mut Vec<ControlEffect>) {
+    /// Remove this allocation, and those whose place it takes, where they have ended and their jobs were
+    /// purged.
+    pub(super) fn remove_purged(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
+        self.remove_all_purged(&self.tables.with_previous(id), out);
+    }
+
+    /// Remove those of these allocations that have ended and whose jobs were purged.
+    pub(super) fn remove_all_purged(&mut self, among: &[AllocId], out: &mut Vec<ControlEffect>) {
         let purged = self.tables.take_purged(among);
         self.removals.purged.waiting.extend(purged);
         self.next_removals(out);
@@ -114,7 +120,7 @@ impl Machine {
                     Some((block, places)) => {
                         let writes = vec![Write::Places(block, places)];
                         let wait = Wait::Commit { linger: super::change::LINGER };
-                        self.write(Then::Remove(id), writes, Vec::new(), wait, out);
+                        self.write(AfterWrite::Remove(id), writes, Vec::new(), wait, out);
                     }
                     None => {
                         self.removals.unremembered.insert(id);
@@ -176,41 +182,57 @@ impl Machine {
             && let Some((block, places)) = self.tables.remember(id)
         {
             let writes = vec![Write::Places(block, places)];
-            self.write(Then::Nothing, writes, Vec::new(), Wait::No, out);
+            self.write(AfterWrite::Nothing, writes, Vec::new(), Wait::No, out);
         }
         self.note_removed(id);
-        match &result {
-            Ok(()) | Err(NotRemoved { left: RemovalLeft::Directory, .. }) => {
-                self.forget_alloc(id, out);
+        let job = self.tables.alloc(id).map(|entry| entry.allocation.job.id.clone());
+        let unplacing = job.as_ref().is_some_and(|job| self.turns.is_unplacing(job, id));
+        if result.as_ref().is_err_and(stays) && !unplacing {
+            if let Some(entry) = self.tables.alloc_mut(id) {
+                entry.removal = Removal::No;
             }
-            Err(NotRemoved { left: RemovalLeft::Records, .. }) => {
-                let job = self.tables.alloc(id).map(|entry| entry.allocation.job.id.clone());
-                self.forget_alloc(id, out);
-                self.removals.unforgotten.extend(job.map(|job| (id, job)));
-                self.forget_later(world);
-            }
-            Err(NotRemoved { left: RemovalLeft::Everything | RemovalLeft::Unknown, .. }) => {
-                if let Some(entry) = self.tables.alloc_mut(id) {
-                    entry.removal = Removal::No;
-                }
-            }
+        } else {
+            self.forget_live(world, id, out);
+        }
+        if let Err(NotRemoved { left: RemovalLeft::Records, .. }) = &result {
+            self.removals.unforgotten.extend(job.clone().map(|job| (id, job)));
+            self.forget_later(world);
         }
         self.collected(id, &result, out);
-        self.unplaced(world, id, out);
+        if let Some(job) = job {
+            self.unplaced(&job, out);
+        }
         self.next_removals(out);
+    }
+
+    /// An allocation is not known any more; what it still has becomes free.
+    pub(super) fn forget_live(
+        &mut self,
+        world: &World<'_>,
+        id: AllocId,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        let live = self.tables.alloc(id).is_some_and(|entry| !entry.ended);
+        self.forget_alloc(id, out);
+        if live {
+            out.push(ControlEffect::ReleaseDevices(id));
+            self.wake(world);
+        }
     }
 
     /// An allocation is not known any more.
     pub(super) fn forget_alloc(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
+        let previous = self.tables.with_previous(id);
         self.tables.remove_alloc(id);
         self.drained_one(id, out);
+        self.remove_all_purged(&previous, out);
     }
 
     /// An allocation that ended is removed while its job is being changed.
     fn note_removed(&mut self, id: AllocId) {
         let Some(entry) = self.tables.alloc(id) else { return };
         let alloc = &entry.allocation;
-        let ended = entry.over && entry.registered && alloc.desired == DesiredStatus::Run;
+        let ended = entry.ended && entry.registered && alloc.desired == DesiredStatus::Run;
         if let Some(turn) = self.turns.get_mut(&alloc.job.id).filter(|_| ended) {
             let place = (alloc.group.clone(), alloc.index, alloc.job_version, entry.ended_place());
             turn.removed.push(place);
@@ -228,7 +250,7 @@ impl Machine {
         let left: BTreeSet<AllocId> = self.removals.unforgotten.keys().copied().collect();
         let writes: Vec<Write> = left.iter().map(|id| Write::ForgetAlloc(*id)).collect();
         if !writes.is_empty() {
-            self.write(Then::Forgotten(left), writes, Vec::new(), Wait::No, out);
+            self.write(AfterWrite::Forgotten(left), writes, Vec::new(), Wait::No, out);
         }
     }
 

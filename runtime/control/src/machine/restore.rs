@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::turn::Waiting;
 use super::types::{Answer, ControlEffect, RequestId, RestoredNode, Wait, World, Write};
-use super::{Machine, Then, answer};
+use super::{AfterWrite, Machine, answer};
 use crate::views::Stage;
 use ostler_device::ledger::{DeviceLedger, InstanceHolder};
 use ostler_model::alloc::{Allocation, DesiredStatus};
@@ -59,8 +59,8 @@ impl Machine {
             // Those of a purged job are told to stop; others without a job were run embedded.
             let registered = alloc.desired == DesiredStatus::Stop
                 || self.tables.jobs.contains_key(&alloc.job.id);
-            let over = saved.as_ref().is_some_and(|saved| saved.finished);
-            if self.tables.holds.withhold(&alloc, over) {
+            let ended = saved.as_ref().is_some_and(|saved| saved.finished);
+            if self.tables.holds.withhold(&alloc, ended) {
                 self.tables.put_alloc(alloc, registered, world.now);
                 continue;
             }
@@ -76,7 +76,7 @@ impl Machine {
         if own {
             self.tables.stage = Stage::Restoring { done: 0, total };
         }
-        self.write(Then::Restored, writes, owners, Wait::No, out);
+        self.write(AfterWrite::Restored, writes, owners, Wait::No, out);
     }
 
     /// What the allocations that are not over hold, and what is owed to plugins for others.
@@ -87,10 +87,10 @@ impl Machine {
         own: bool,
         out: &mut Vec<ControlEffect>,
     ) {
-        let over = |saved: &Option<ostler_model::saved::SavedAllocState>| {
+        let ended = |saved: &Option<ostler_model::saved::SavedAllocState>| {
             saved.as_ref().is_some_and(|saved| saved.finished)
         };
-        for (alloc, _) in allocs.iter().filter(|(_, saved)| !over(saved)) {
+        for (alloc, _) in allocs.iter().filter(|(_, saved)| !ended(saved)) {
             if let Err(error) = self.tables.admission.adopt(alloc) {
                 // It runs all the same: two that share something is what the records say.
                 tracing::error!(alloc = %alloc.id, %error, "what the allocation holds is not entered");
@@ -202,7 +202,7 @@ impl Machine {
     }
 
     /// The turn of a job is free.
-    pub(super) fn turn_over(
+    pub(super) fn turn_ended(
         &mut self,
         world: &World<'_>,
         job: &JobId,
@@ -216,10 +216,10 @@ impl Machine {
     }
 
     fn restored(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
-        let over = |r: &mut Restoring| r.written && r.left == 0 && r.jobs.is_empty();
-        if let Some(restoring) = self.restoring.take_if(over) {
+        let ended = |r: &mut Restoring| r.written && r.left == 0 && r.jobs.is_empty();
+        if let Some(restoring) = self.restoring.take_if(ended) {
             let all = self.tables.ids();
-            self.remove_purged(&all, out);
+            self.remove_all_purged(&all, out);
             // Places that do not fit now are looked at again.
             self.wake(world);
             answer(restoring.request, Answer::Written(Ok(())), out);

@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use super::alarms::Alarm;
 use super::change::{LINGER, is_on_record};
-use super::turn::{Doing, Waiting};
+use super::turn::{ChangePhase, Waiting};
 use super::types::{Change, ControlEffect, Wait, World, Write};
-use super::{Machine, Then};
+use super::{AfterWrite, Machine};
 use crate::SubmitError;
 use crate::tables::{AllocEntry, Ownership, Removal};
 use ostler_model::causes::chain;
@@ -76,7 +76,7 @@ impl Machine {
         } else if change.of_job() {
             self.tables.jobs.remove(job);
         }
-        self.write(Then::Nothing, writes, Vec::new(), Wait::No, out);
+        self.write(AfterWrite::Nothing, writes, Vec::new(), Wait::No, out);
         self.unplace(world, job, Some(error), out);
     }
 
@@ -89,57 +89,30 @@ impl Machine {
         out: &mut Vec<ControlEffect>,
     ) {
         let Some(turn) = self.turns.get_mut(job) else { return };
-        let placed: Vec<AllocId> = turn.change.placed.iter().map(|alloc| alloc.id).collect();
-        turn.doing = Doing::Unplacing { left: placed.iter().copied().collect(), error };
-        for id in placed {
-            match self.tables.alloc_mut(id) {
+        turn.phase = ChangePhase::Unplacing { error };
+        for alloc in turn.change.placed.clone() {
+            match self.tables.alloc_mut(alloc.id) {
                 Some(entry) if entry.owner == Ownership::Made => {
-                    let over = entry.over;
+                    entry.registered = false;
                     // One that is being removed already is not removed twice.
                     if entry.removal == Removal::No {
                         entry.removal = Removal::Begun;
-                        out.push(ControlEffect::Remove(id));
-                    }
-                    if over {
-                        self.unplaced_but_dir(id, out);
+                        out.push(ControlEffect::Remove(alloc.id));
                     }
                 }
-                _ => self.unplaced(world, id, out),
+                _ => self.forget_live(world, alloc.id, out),
             }
         }
-        self.unplaced_all(job, out);
+        self.unplaced(job, out);
     }
 
-    /// This allocation is gone: if it was placed by a change that is taken back, that goes on.
-    pub(super) fn unplaced(
-        &mut self,
-        world: &World<'_>,
-        id: AllocId,
-        out: &mut Vec<ControlEffect>,
-    ) {
-        let Some((job, left)) = self.turns.unplacing(id) else { return };
-        left.remove(&id);
-        self.forget_alloc(id, out);
-        out.push(ControlEffect::ReleaseDevices(id));
-        self.wake(world);
-        self.unplaced_all(&job, out);
-    }
-
-    /// Nothing of this allocation runs any more. If it was placed by a change that is taken back, that
-    /// goes on: what is left of it is its directory, whose removal may take any time.
-    pub(super) fn unplaced_but_dir(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
-        let Some((job, left)) = self.turns.unplacing(id) else { return };
-        left.remove(&id);
-        if let Some(entry) = self.tables.alloc_mut(id) {
-            entry.registered = false;
-        }
-        self.unplaced_all(&job, out);
-    }
-
-    fn unplaced_all(&mut self, job: &JobId, out: &mut Vec<ControlEffect>) {
+    /// A change that is taken back goes on when nothing runs of what it had placed: what is left of that
+    /// is directories, whose removal may take any time.
+    pub(super) fn unplaced(&mut self, job: &JobId, out: &mut Vec<ControlEffect>) {
         let Some(turn) = self.turns.get_mut(job) else { return };
-        let Doing::Unplacing { left, error } = &mut turn.doing else { return };
-        if !left.is_empty() {
+        let ChangePhase::Unplacing { error } = &mut turn.phase else { return };
+        let runs = |id| self.tables.alloc(id).is_some_and(|entry| !entry.ended);
+        if turn.change.placed.iter().any(|alloc| runs(alloc.id)) {
             return;
         }
         let error = error.take();
@@ -148,12 +121,12 @@ impl Machine {
         let placed = std::mem::take(&mut turn.change.placed);
         let gone: BTreeSet<AllocId> = placed.iter().map(|alloc| alloc.id).collect();
         let mut writes: Vec<Write> = gone.iter().map(|id| Write::ForgetAlloc(*id)).collect();
-        turn.doing = Doing::Reverted { error, gone };
+        turn.phase = ChangePhase::Reverted { error, gone };
         if new {
             writes.push(Write::ForgetJob(job.clone()));
         }
         writes.extend(self.ledger_write());
-        self.write(Then::Change(job.clone()), writes, Vec::new(), Wait::No, out);
+        self.write(AfterWrite::Change(job.clone()), writes, Vec::new(), Wait::No, out);
     }
 
     /// A change that ends tasks cannot be written; its owners know of it already.
@@ -172,24 +145,24 @@ impl Machine {
         self.unplace(world, job, None, out);
     }
 
-    /// The disk does not say in time that a stop is on record.
+    /// The disk does not say in time that the stop whose turn it is is on record.
     pub(super) fn stop_unwritten(
         &mut self,
         world: &World<'_>,
         job: &JobId,
         out: &mut Vec<ControlEffect>,
     ) {
-        let Some(turn) = self.turns.get_mut(job) else { return };
-        if !turn.stops || !matches!(turn.doing, Doing::Committing) {
-            return;
-        }
         // Its batch waits in the queue of the store, and so does what was placed.
-        let batch = self.written.iter().find(|(_, then)| **then == Then::Change(job.clone()));
+        let batch = self.written.iter().find(|(_, then)| **then == AfterWrite::Change(job.clone()));
         if let Some(batch) = batch.map(|(batch, _)| *batch) {
             self.written.remove(&batch);
         }
         let why = format!("the disk did not answer within {STATE_WRITE_WALL_MAX:?}");
         self.unrecorded(world, job, &why);
+        // The queue may lose it: what was placed stays, so it is written again too.
+        if let (Some(turn), Some(rewrite)) = (self.turns.get_mut(job), self.rewrites.get_mut(job)) {
+            rewrite.allocs.extend(turn.change.placed.iter().map(|alloc| alloc.id));
+        }
         self.end_turn(world, job, Ok(()), out);
     }
 
@@ -227,9 +200,9 @@ impl Machine {
             return self.rewrite_later(world, job);
         }
         let writes = self.unwritten_before(job, &Change::default());
-        self.hold_turn(job, Doing::Rewriting);
+        self.hold_turn(job, ChangePhase::Rewriting);
         let wait = Wait::Commit { linger: LINGER };
-        self.write(Then::Change(job.clone()), writes, Vec::new(), wait, out);
+        self.write(AfterWrite::Change(job.clone()), writes, Vec::new(), wait, out);
     }
 
     fn rewrite_later(&mut self, world: &World<'_>, job: &JobId) {

@@ -8,15 +8,15 @@
 //! held up.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use super::alarms::Alarm;
-use super::overtake::Overtook;
 use super::types::{Answer, Change, ControlEffect, JobAction, RequestId, World};
 use super::{Machine, answer};
 use crate::SubmitError;
 use crate::views::Stage;
 use ostler_model::ids::{AllocId, GroupName, JobId};
-use ostler_model::limits::CHANGES_WAITING_MAX;
+use ostler_model::limits::{CHANGES_WAITING_MAX, STATE_WRITE_WALL_MAX};
 use ostler_model::saved::EndedPlace;
 
 /// A change that waits for its turn.
@@ -26,26 +26,34 @@ pub(super) struct Waiting {
     pub(super) skip_shutdown_delay: bool,
     /// Who asked; `None`: the machine itself.
     pub(super) request: Option<RequestId>,
-    /// Of one that ends tasks, and did so before its turn.
-    pub(super) overtook: Option<Overtook>,
+    /// Of one that ends tasks, and did so before its turn: the allocations that are told to stop.
+    pub(super) stopped_early: Option<Vec<AllocId>>,
+    /// Whoever asked is answered by then.
+    pub(super) until: Duration,
 }
 
 impl Waiting {
     /// What is left to do is done, and nobody asked.
     pub(super) const fn fill() -> Self {
-        Self { asked: JobAction::Fill, skip_shutdown_delay: false, request: None, overtook: None }
+        Self {
+            asked: JobAction::Fill,
+            skip_shutdown_delay: false,
+            request: None,
+            stopped_early: None,
+            until: Duration::MAX,
+        }
     }
 }
 
 /// Where the change of a job is.
 #[derive(Debug)]
-pub(super) enum Doing {
+pub(super) enum ChangePhase {
     /// Its records are on their way.
     Committing,
     /// It is done, and what is left of the job that is gone is removed.
     Forgetting,
     /// It failed, and what was placed for it is being removed.
-    Unplacing { left: BTreeSet<AllocId>, error: Option<SubmitError> },
+    Unplacing { error: Option<SubmitError> },
     /// The last records of a change that is taken back are on their way.
     Reverted { error: Option<SubmitError>, gone: BTreeSet<AllocId> },
     /// A stop is written again.
@@ -55,17 +63,19 @@ pub(super) enum Doing {
 /// The turn of a job.
 #[derive(Debug)]
 pub(super) struct JobChange {
-    pub(super) doing: Doing,
+    pub(super) phase: ChangePhase,
     pub(super) change: Change,
     pub(super) stops: bool,
     pub(super) skip_shutdown_delay: bool,
     pub(super) request: Option<RequestId>,
+    /// Whoever asked is answered by then.
+    pub(super) until: Duration,
     /// Places that ended, of allocations removed meanwhile: group, index, version. A version that is taken
     /// back leaves them to the one before.
     pub(super) removed: Vec<(GroupName, u32, u64, EndedPlace)>,
     /// Why an owner of what was placed could not be made.
     pub(super) unowned: Option<String>,
-    waiting: VecDeque<Waiting>,
+    pub(super) waiting: VecDeque<Waiting>,
 }
 
 /// Whose turn it is, by job. Empty when nothing is being changed.
@@ -88,18 +98,22 @@ impl JobChanges {
         !self.by_job.contains_key(job)
     }
 
-    /// The turn of a job that removes this allocation again.
-    pub(super) fn unplacing(&mut self, alloc: AllocId) -> Option<(JobId, &mut BTreeSet<AllocId>)> {
-        self.by_job.iter_mut().find_map(|(job, turn)| match &mut turn.doing {
-            Doing::Unplacing { left, .. } if left.contains(&alloc) => Some((job.clone(), left)),
-            _ => None,
-        })
+    /// Is this allocation one that was placed by a change of its job that is being taken back?
+    pub(super) fn is_unplacing(&self, job: &JobId, alloc: AllocId) -> bool {
+        let placed = |turn: &JobChange| turn.change.placed.iter().any(|placed| placed.id == alloc);
+        let turn = self.by_job.get(job);
+        turn.is_some_and(|t| matches!(t.phase, ChangePhase::Unplacing { .. }) && placed(t))
     }
 
-    /// Stops of a job that wait for their turn.
-    pub(super) fn stops_waiting(&mut self, job: &JobId) -> impl Iterator<Item = &mut Waiting> {
-        let waiting = self.by_job.get_mut(job).into_iter().flat_map(|turn| &mut turn.waiting);
-        waiting.filter(|waiting| waiting.overtook.is_some() && waiting.request.is_some())
+    /// Changes of a job that are to be given up before their turn.
+    pub(super) fn take_overdue(&mut self, job: &JobId, now: Duration) -> Vec<RequestId> {
+        let Some(turn) = self.by_job.get_mut(job) else { return Vec::new() };
+        let overdue = |one: &Waiting| one.until <= now && one.stopped_early.is_none();
+        let asked = turn.waiting.iter().filter(|one| overdue(one)).filter_map(|one| one.request);
+        let asked: Vec<RequestId> = asked.collect();
+        turn.waiting.retain(|one| one.request.is_none() || !overdue(one));
+        self.waiting = self.waiting.saturating_sub(asked.len());
+        asked
     }
 
     /// Requests that wait for their turn.
@@ -120,16 +134,23 @@ impl Machine {
         request: Option<RequestId>,
         out: &mut Vec<ControlEffect>,
     ) {
+        // A stop frees what others wait for: it has places that nothing else takes.
+        let share = if asked.stops() { 2 } else { 1 };
         let refused = match self.tables.stage {
             Stage::Leaving => Some(SubmitError::Leaving),
-            _ if self.turns.waiting >= CHANGES_WAITING_MAX => Some(SubmitError::Busy),
+            _ if self.turns.waiting >= CHANGES_WAITING_MAX.saturating_mul(share) => {
+                Some(SubmitError::Busy)
+            }
             _ => None,
         };
         if let Some(error) = refused {
             return reply(request, Err(error), out);
         }
-        let mut waiting = Waiting { asked, skip_shutdown_delay, request, overtook: None };
+        let until = world.uptime.saturating_add(STATE_WRITE_WALL_MAX);
+        let mut waiting =
+            Waiting { asked, skip_shutdown_delay, request, stopped_early: None, until };
         if !self.turns.is_free(&job) {
+            self.alarms.set_by(Alarm::Overdue(job.clone()), until);
             self.overtake(world, &job, &mut waiting, out);
         }
         match self.turns.by_job.get_mut(&job) {
@@ -149,7 +170,7 @@ impl Machine {
         first: Waiting,
         out: &mut Vec<ControlEffect>,
     ) {
-        self.hold_turn(&job, Doing::Committing);
+        self.hold_turn(&job, ChangePhase::Committing);
         if let Some(turn) = self.turns.get_mut(&job) {
             turn.waiting.push_back(first);
         }
@@ -158,13 +179,14 @@ impl Machine {
     }
 
     /// Take the turn of a job without a request.
-    pub(super) fn hold_turn(&mut self, job: &JobId, doing: Doing) {
+    pub(super) fn hold_turn(&mut self, job: &JobId, phase: ChangePhase) {
         let turn = JobChange {
-            doing,
+            phase,
             change: Change { job: Some(job.clone()), ..Change::default() },
             stops: false,
             skip_shutdown_delay: false,
             request: None,
+            until: Duration::MAX,
             removed: Vec::new(),
             unowned: None,
             waiting: VecDeque::new(),
@@ -177,7 +199,8 @@ impl Machine {
             let Some(turn) = self.turns.by_job.get_mut(job) else { return };
             let Some(next) = turn.waiting.pop_front() else {
                 self.turns.by_job.remove(job);
-                self.turn_over(world, job, out);
+                self.alarms.clear(&Alarm::Overdue(job.clone()));
+                self.turn_ended(world, job, out);
                 return;
             };
             self.turns.waiting = self.turns.waiting.saturating_sub(1);
@@ -195,7 +218,6 @@ impl Machine {
         result: Result<(), SubmitError>,
         out: &mut Vec<ControlEffect>,
     ) {
-        self.alarms.clear(&Alarm::StopUnwritten(job.clone()));
         if let Some(turn) = self.turns.by_job.get_mut(job) {
             let (change, request) = (std::mem::take(&mut turn.change), turn.request.take());
             self.finish(world, request, result.map(|()| change), out);
@@ -216,7 +238,7 @@ impl Machine {
             self.wake(world);
         }
         if let (None, Err(error)) = (request, &result) {
-            tracing::warn!(%error, "a placement of the job failed, tried again");
+            tracing::warn!(%error, "a change of a job failed that nobody waits for");
         }
         reply(request, result, out);
     }
@@ -229,7 +251,7 @@ impl Machine {
     }
 }
 
-fn reply(
+pub(super) fn reply(
     request: Option<RequestId>,
     result: Result<Change, SubmitError>,
     out: &mut Vec<ControlEffect>,

@@ -139,6 +139,8 @@ pub enum ControlEvent {
         /// What.
         ask: Ask,
     },
+    /// Whoever asked does not wait for the answer any more.
+    AskerGone(RequestId),
     /// The node is another one.
     NodeChanged,
     /// A batch is durable, or is not.

@@ -227,9 +227,19 @@ impl Owner {
     }
 
     fn asked(&mut self, ask: Ask, reply: oneshot::Sender<Answer>) {
+        if matches!(ask, Ask::Collect(_)) {
+            self.askers_gone();
+        }
         self.last_request = self.last_request.saturating_add(1);
         self.replies.insert(self.last_request, reply);
         self.feed(ControlEvent::Asked { request: self.last_request, ask });
+    }
+
+    /// Requests to collect have places; those that nobody waits for give theirs back.
+    fn askers_gone(&mut self) {
+        let gone = self.replies.extract_if(.., |_, reply| reply.is_closed());
+        let gone: Vec<RequestId> = gone.map(|(request, _)| request).collect();
+        gone.into_iter().for_each(|request| self.feed(ControlEvent::AskerGone(request)));
     }
 
     fn done(&mut self, done: Done) {
@@ -300,12 +310,12 @@ impl Owner {
     }
 
     fn followed(&mut self, mut follow: Follow, gone: bool) {
-        let over = matches!(
+        let ended = matches!(
             *follow.phase.borrow_and_update(),
             // One whose owner only left with the agent is not over.
             AllocPhase::Done | AllocPhase::Destroying | AllocPhase::Destroyed
         );
-        let report = AllocReport::of(&follow.state.borrow_and_update(), over);
+        let report = AllocReport::of(&follow.state.borrow_and_update(), ended);
         let alloc = follow.alloc;
         if !gone {
             self.running.push(Box::pin(async move {

@@ -59,7 +59,7 @@ pub struct WantedJob<'a> {
 }
 
 impl WantedJob<'_> {
-    fn is_over(&self, group: &GroupName, index: u32) -> bool {
+    fn has_ended(&self, group: &GroupName, index: u32) -> bool {
         self.ended.is_some_and(|ended| ended.has(group, index))
     }
 }
@@ -88,6 +88,12 @@ pub struct Existing<'a> {
 impl Existing<'_> {
     fn is_of(&self, wanted: &WantedJob<'_>) -> bool {
         self.version == wanted.version && self.create_index >= wanted.create_index
+    }
+
+    /// It was placed for a version that is not there any more: its update was taken back, and an agent was
+    /// killed before this one was gone.
+    fn was_taken_back(&self, wanted: &WantedJob<'_>) -> bool {
+        self.version > wanted.version && self.create_index >= wanted.create_index
     }
 
     fn age(&self) -> (u64, AllocId) {
@@ -184,7 +190,11 @@ fn place(
     there: &[&Existing<'_>],
     done: &mut Actions,
 ) {
-    let current = there.iter().rposition(|alloc| !alloc.stopping);
+    let newest = |of: &dyn Fn(&Existing<'_>) -> bool| {
+        there.iter().rposition(|alloc| !alloc.stopping && of(alloc))
+    };
+    // What an update that was taken back was to replace runs on.
+    let current = newest(&|alloc| !alloc.was_taken_back(wanted)).or_else(|| newest(&|_| true));
     for (at, alloc) in there.iter().enumerate() {
         if Some(at) != current {
             done.end(alloc, reason::DOUBLE);
@@ -196,16 +206,16 @@ fn place(
         previous: previous.map(|alloc| alloc.id),
         replaces,
     };
-    let over = wanted.is_over(&group.name, index);
+    let ended = wanted.has_ended(&group.name, index);
     let Some(current) = current.and_then(|at| there.get(at)) else {
-        if !over {
+        if !ended {
             done.places.push(new(there.last(), false));
         }
         return;
     };
     if current.is_of(wanted) {
         done.ignored.push(PlaceAction::Ignore(current.id));
-    } else if over {
+    } else if ended {
         // Left from an older version; the one that took its place is over and collected.
         done.end(current, reason::DOUBLE);
     } else if current.status.terminal() {

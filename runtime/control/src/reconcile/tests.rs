@@ -160,8 +160,8 @@ fn ended(job: &Job, version: u64, indexes: &[u32]) -> Ended {
 #[test]
 fn a_place_whose_allocation_was_collected_is_not_filled_again() {
     let job = job(&[("a", 3)]);
-    let over = ended(&job, 4, &[0, 2]);
-    let same = WantedJob { ended: Some(&over), ..wanted(&job, 4) };
+    let ended = ended(&job, 4, &[0, 2]);
+    let same = WantedJob { ended: Some(&ended), ..wanted(&job, 4) };
     assert_eq!(actions(&same, &job, &[]), [new("a", 1, None, false)]);
     let running = [Alloc::running(1, "a", 1, 4)];
     assert_eq!(actions(&same, &job, &running), [PlaceAction::Ignore(id(1))]);
@@ -174,8 +174,8 @@ fn a_place_whose_allocation_was_collected_is_not_filled_again() {
 #[test]
 fn one_of_an_older_version_that_outlives_its_successor_is_no_reason_to_place_again() {
     let job = job(&[("a", 1)]);
-    let over = ended(&job, 4, &[0]);
-    let wanted = WantedJob { ended: Some(&over), ..wanted(&job, 4) };
+    let ended = ended(&job, 4, &[0]);
+    let wanted = WantedJob { ended: Some(&ended), ..wanted(&job, 4) };
     let older = Alloc { status: ClientStatus::Complete, ..Alloc::running(1, "a", 0, 3) };
     assert_eq!(actions(&wanted, &job, &[older]), [PlaceAction::Ignore(id(1))]);
     let stopping = Alloc { stopping: true, ..Alloc::running(1, "a", 0, 3) };
@@ -385,7 +385,9 @@ fn reference(
     if wanted.stopped || !exists {
         return [0, 0, live];
     }
-    let Some(newest) = running.iter().max_by_key(|alloc| alloc.id) else {
+    // One of a later version counts where there is no other.
+    let taken_back = |alloc: &&&Alloc| alloc.version > wanted.version;
+    let Some(newest) = running.iter().max_by_key(|alloc| (!taken_back(alloc), alloc.id)) else {
         return [1, 0, 0];
     };
     let newest_lives = usize::from(!newest.status.terminal());

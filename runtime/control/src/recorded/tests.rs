@@ -10,7 +10,7 @@ use ostler_model::ports::ProcessIdentity;
 use ostler_model::rng::Rng;
 use ostler_testing::fixtures;
 
-fn is_over(restored: &RestoredAlloc) -> bool {
+fn has_ended(restored: &RestoredAlloc) -> bool {
     restored.saved.as_ref().is_some_and(|saved| saved.finished)
 }
 
@@ -53,7 +53,7 @@ async fn bad_records_are_put_aside_and_halves_removed_and_nothing_else_is_touche
     assert!(state.scan(&Prefix::Alloc(half.id)).unwrap().is_empty());
     let allocs = found.kept_allocs();
     let [(alloc, restored)] = &allocs[..] else { panic!("one allocation") };
-    assert_eq!((alloc.id, is_over(restored)), (good.id, false));
+    assert_eq!((alloc.id, has_ended(restored)), (good.id, false));
     assert!(restored.trouble.as_ref().is_some_and(|text| text.contains("task t")));
 }
 

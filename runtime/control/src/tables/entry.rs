@@ -20,13 +20,13 @@ pub struct AllocReport {
     /// When the last of its tasks ended.
     pub ended_at: Option<Timestamp>,
     /// Nothing of it runs or will run, and that is durable.
-    pub over: bool,
+    pub ended: bool,
 }
 
 impl AllocReport {
-    /// Read off a state. `over`: see the field.
+    /// Read off a state. `ended`: see the field.
     #[must_use]
-    pub fn of(state: &AllocState, over: bool) -> Self {
+    pub fn of(state: &AllocState, ended: bool) -> Self {
         let tasks = || state.tasks.values();
         Self {
             status: state.client_status,
@@ -34,7 +34,7 @@ impl AllocReport {
                 .any(|task| task.started_at.is_some() || task.status == TaskStatus::Running),
             restarts: tasks().fold(0_u64, |sum, task| sum.saturating_add(task.restarts)),
             ended_at: tasks().filter_map(|task| task.finished_at).max(),
-            over,
+            ended,
         }
     }
 }
@@ -69,7 +69,7 @@ pub struct AllocEntry {
     /// It belongs to a registered job, which replaces and stops it.
     pub registered: bool,
     /// Tasks dead, post-run hooks done.
-    pub over: bool,
+    pub ended: bool,
     pub(crate) owner: Ownership,
     /// Index of the newest copy that its owner knows, or will know when it is made.
     pub(crate) told: u64,
@@ -78,7 +78,7 @@ pub struct AllocEntry {
     pub(crate) skip_shutdown_delay: bool,
     pub(crate) report: AllocReport,
     /// How an allocation of an earlier agent had ended.
-    pub(crate) ended: Option<ClientStatus>,
+    pub ended_before: Option<ClientStatus>,
     /// Index of the last visible change.
     pub modify_index: u64,
     /// When that was.
@@ -89,13 +89,13 @@ impl AllocEntry {
     pub(super) fn new(allocation: Arc<Allocation>, registered: bool, now: Timestamp) -> Self {
         Self {
             registered,
-            over: false,
+            ended: false,
             owner: Ownership::Withheld,
             told: 0,
             removal: Removal::No,
             skip_shutdown_delay: false,
             report: AllocReport::default(),
-            ended: None,
+            ended_before: None,
             modify_index: allocation.modify_index,
             modify_time: now,
             allocation,
@@ -105,13 +105,7 @@ impl AllocEntry {
     /// What its owner said last; pending before it has one.
     #[must_use]
     pub fn client_status(&self) -> ClientStatus {
-        self.ended.unwrap_or(self.report.status)
-    }
-
-    /// How an allocation of an earlier agent had ended.
-    #[must_use]
-    pub const fn ended_before(&self) -> Option<ClientStatus> {
-        self.ended
+        self.ended_before.unwrap_or(self.report.status)
     }
 
     /// Its owner is about to be made, with the newest copy.

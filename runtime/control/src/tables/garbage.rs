@@ -5,25 +5,32 @@ use std::collections::BTreeSet;
 use super::{AllocEntry, Tables};
 use crate::gc::choice::GcCandidate;
 use crate::tables::entry::Removal;
-use ostler_model::alloc::DesiredStatus;
+use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::AllocId;
+use ostler_model::saved::{JobOrigin, JobRecord};
+
+/// Is this allocation one of a purged job that had the name of the present one?
+fn was_purged(alloc: &Allocation, present: &JobRecord) -> bool {
+    // One of `ostler run` follows another one of its name without a purge.
+    present.origin != JobOrigin::Run && alloc.create_index < present.create_index
+}
 
 impl Tables {
     /// Allocations that are over and that nobody waits for, oldest first.
     pub(crate) fn garbage(&self) -> Vec<GcCandidate> {
         let waited = self.waited_for();
-        let over = self.allocs.iter().filter(|(id, entry)| entry.over && !waited.contains(*id));
-        let mut over: Vec<_> =
-            over.map(|(id, entry)| GcCandidate { id: *id, ended_at: entry.ended_at() }).collect();
-        over.sort_unstable_by_key(|candidate| (candidate.ended_at, candidate.id));
-        over
+        let ended = self.allocs.iter().filter(|(id, entry)| entry.ended && !waited.contains(*id));
+        let mut ended: Vec<_> =
+            ended.map(|(id, entry)| GcCandidate { id: *id, ended_at: entry.ended_at() }).collect();
+        ended.sort_unstable_by_key(|candidate| (candidate.ended_at, candidate.id));
+        ended
     }
 
     /// Allocations whose data somebody is still to take.
     fn waited_for(&self) -> BTreeSet<AllocId> {
         // Who takes a place takes the data too, before its first task starts.
         let waits = |entry: &&AllocEntry| {
-            !entry.over && entry.allocation.desired == DesiredStatus::Run && !entry.started()
+            !entry.ended && entry.allocation.desired == DesiredStatus::Run && !entry.started()
         };
         let waiting = self.allocs.values().filter(waits).filter_map(|e| e.allocation.previous);
         let blocked = self.jobs.values().flat_map(|job| &job.blocked).filter_map(|b| b.previous);
@@ -39,26 +46,40 @@ impl Tables {
         waited
     }
 
-    /// Those of these allocations that are over and whose jobs are gone, each given out once: nobody
-    /// waits for their data, because nothing of such a job is still to start.
+    /// Those of these allocations that have ended and whose jobs were purged, each given out once. One
+    /// stays for now whose place an allocation of a new job of the same name is still to take.
     pub(crate) fn take_purged(&mut self, among: &[AllocId]) -> Vec<AllocId> {
-        let mut purged = Vec::new();
-        for id in among {
-            let Some(entry) = self.allocs.get_mut(id) else { continue };
-            let gone = entry.registered && !self.jobs.contains_key(&entry.allocation.job.id);
-            if entry.over && gone && entry.removal == Removal::No {
+        let entries = among.iter().filter_map(|id| Some((*id, self.allocs.get(id)?)));
+        let mut purged: Vec<_> = entries
+            .filter(|(_, entry)| entry.ended && entry.removal == Removal::No && entry.registered)
+            .map(|(id, entry)| (id, &entry.allocation, self.jobs.get(&entry.allocation.job.id)))
+            .filter(|(_, alloc, job)| job.is_none_or(|job| was_purged(alloc, &job.record)))
+            .map(|(id, _, job)| (id, job.is_some()))
+            .collect();
+        if purged.iter().any(|(_, named_again)| *named_again) {
+            let waited = self.waited_for();
+            purged.retain(|(id, _)| !waited.contains(id));
+        }
+        for (id, _) in &purged {
+            if let Some(entry) = self.allocs.get_mut(id) {
                 entry.removal = Removal::Begun;
-                purged.push(*id);
             }
         }
-        purged
+        purged.into_iter().map(|(id, _)| id).collect()
+    }
+
+    /// An allocation and those whose place and data it takes, newest first.
+    pub(crate) fn with_previous(&self, id: AllocId) -> Vec<AllocId> {
+        let previous = |id: &AllocId| self.allocs.get(id)?.allocation.previous;
+        // Records are not trusted to hold no circle.
+        std::iter::successors(Some(id), previous).take(self.allocs.len()).collect()
     }
 
     /// Is an allocation on its way to be over, or any of them?
     pub(crate) fn is_ending(&self, only: Option<AllocId>) -> bool {
         let ending = |entry: &AllocEntry| {
             let stops = entry.allocation.desired == DesiredStatus::Stop;
-            !entry.over && (stops || entry.client_status().terminal())
+            !entry.ended && (stops || entry.client_status().terminal())
         };
         match only {
             Some(id) => self.allocs.get(&id).is_some_and(ending),

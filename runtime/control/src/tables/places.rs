@@ -22,7 +22,7 @@ use ostler_state::keys::EndedBlock;
 /// Is the place of this allocation over, and not to be filled again?
 fn ends_its_place(entry: &AllocEntry, record: &JobRecord) -> bool {
     let alloc = &entry.allocation;
-    entry.over
+    entry.ended
         && entry.registered
         && alloc.desired == DesiredStatus::Run
         && alloc.job_version == record.version
@@ -71,10 +71,10 @@ impl Tables {
                 }
             }
         }
-        let over = newest.into_iter().filter(|(_, entry)| ends_its_place(entry, &record));
-        let over: Vec<_> = over.map(|(index, entry)| (index, entry.ended_place())).collect();
+        let newly = newest.into_iter().filter(|(_, entry)| ends_its_place(entry, &record));
+        let newly: Vec<_> = newly.map(|(index, entry)| (index, entry.ended_place())).collect();
         let ended = &mut self.jobs.get_mut(&job)?.ended;
-        ended.enter(&record, &group, over);
+        ended.enter(&record, &group, newly);
         let places = ended.block(&group, block);
         Some((Box::new(EndedBlock { job, group, block }), places))
     }

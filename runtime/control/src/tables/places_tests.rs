@@ -201,8 +201,8 @@ proptest! {
                     }
                 }
                 Step::Collect(subset) => {
-                    let over = world.ids(|ended| ended.is_some());
-                    for (at, id) in over.into_iter().enumerate() {
+                    let ended = world.ids(|ended| ended.is_some());
+                    for (at, id) in ended.into_iter().enumerate() {
                         if subset >> (at % 64) & 1 == 1 {
                             world.collect(id);
                         }

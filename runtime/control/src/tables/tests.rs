@@ -104,6 +104,6 @@ fn what_is_over_of_a_job_that_is_gone_is_given_out_once() {
     tables.jobs.clear();
     assert_eq!(tables.take_purged(&all).len(), 2, "the third is not over");
     assert_eq!(tables.take_purged(&all), [], "their removal is under way");
-    tables.alloc_mut(allocs[2].id).unwrap().over = true;
+    tables.alloc_mut(allocs[2].id).unwrap().ended = true;
     assert_eq!(tables.take_purged(&all), [allocs[2].id]);
 }

@@ -250,7 +250,7 @@ impl AllocHandle {
         loop {
             // Seen before looking: what comes later wakes the wait below.
             opened.borrow_and_update();
-            let finished = phase.borrow_and_update().finished();
+            let finished = phase.borrow_and_update().ended();
             if let Some(logs) = self.task_logs(task) {
                 return Some(logs);
             }
@@ -317,7 +317,7 @@ impl AllocHandle {
     pub async fn wait_done(&self) -> AllocState {
         let mut phase = self.phase.clone();
         // An error means the owner is gone; the state it left is the last one.
-        let _gone = phase.wait_for(|phase| phase.finished()).await;
+        let _gone = phase.wait_for(|phase| phase.ended()).await;
         self.state.borrow().clone()
     }
 

@@ -58,7 +58,7 @@ pub enum UndeletedReason {
     /// Something is mounted on it, or it is in use otherwise.
     MountPoint,
     /// It lies in too many directories that can be neither removed nor moved.
-    Pinned,
+    TooDeep,
     /// [`REMOVE_ENTRIES_MAX`] is reached: somebody goes on writing.
     StillWritten,
 }
@@ -71,7 +71,7 @@ impl fmt::Display for UndeletedReason {
             }
             Self::System(error) => write!(f, "{}", super::dir::hint(error)),
             Self::MountPoint => f.write_str("something is mounted there; unmount it"),
-            Self::Pinned => write!(
+            Self::TooDeep => write!(
                 f,
                 "it is in more than {REMOVE_PINNED_DEPTH_MAX} directories that cannot be changed"
             ),
@@ -126,7 +126,7 @@ impl Removal {
         P: rustix::path::Arg + Copy,
     {
         if pinned > REMOVE_PINNED_DEPTH_MAX {
-            return self.leave(at, UndeletedReason::Pinned);
+            return self.leave(at, UndeletedReason::TooDeep);
         }
         let top = match open_writable(parent, name) {
             Ok(top) => top,

@@ -31,5 +31,5 @@ pub const COLLECT_REQUESTS_MAX: usize = 16;
 /// Requests and events that wait for the owner of the node: who sends more waits.
 pub const CONTROL_QUEUE_MAX: usize = 256;
 /// Changes of jobs that wait until an earlier one of the same job has ended. One that comes beyond is
-/// refused: the disk is slow or full then, and nobody waits that long.
+/// refused: the disk is slow or full then, and nobody waits that long. Stops have as many places more.
 pub const CHANGES_WAITING_MAX: usize = 1_024;

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-use super::{Walls, borrowed, inside, sys};
+use super::{IsolationSetup, borrowed, inside, sys};
 use crate::child::{self, Child, Forked, Plan};
 use ostler_model::isolation::Part;
 
@@ -26,11 +26,14 @@ impl Init {
 }
 
 /// Fork a child that waits for its go, in its namespaces. Both are children of this process.
-pub(in super::super) fn fork(plan: &Plan, walls: &Walls) -> io::Result<(Forked, Option<Init>)> {
+pub(in super::super) fn fork(
+    plan: &Plan,
+    setup: &IsolationSetup,
+) -> io::Result<(Forked, Option<Init>)> {
     let (life_end, life) = child::pipe()?;
     let child = child::Laid::new(plan)?;
     let shim = rustix::process::getpid();
-    let helper = Helper { walls, plan, child: &child, life: &life_end, shim };
+    let helper = Helper { setup, plan, child: &child, life: &life_end, shim };
     let mut both = Both::default();
     // SAFETY: a shim has one thread and its signals are blocked; what is forked does not come back.
     unsafe {
@@ -84,7 +87,7 @@ const NAMESPACES: [(Part, libc::c_int); 4] = [
 
 /// Enters what only children of a process can be in, and forks them.
 struct Helper<'a> {
-    walls: &'a Walls,
+    setup: &'a IsolationSetup,
     plan: &'a Plan,
     child: &'a child::Laid,
     life: &'a OwnedFd,
@@ -94,14 +97,14 @@ struct Helper<'a> {
 impl Helper<'_> {
     /// Runs in the shim's memory, beside its descriptors and namespaces.
     fn fork_both(&self, both: &mut Both) -> io::Result<()> {
-        if self.walls.user_namespace {
+        if self.setup.user_namespace {
             own_user_namespace()?;
         }
         // Of init and the task together: what is under /proc/1 tells no more than the task's own.
-        let flags = NAMESPACES.iter().filter(|(part, _)| self.walls.has(*part));
+        let flags = NAMESPACES.iter().filter(|(part, _)| self.setup.has(*part));
         sys::unshare(flags.fold(0, |flags, (_, flag)| flags | flag))?;
         let cgroup = self.plan.cgroup.as_ref();
-        let alone = self.walls.has(Part::Pids);
+        let alone = self.setup.has(Part::Pids);
         if alone {
             // SAFETY: this process has one thread.
             let (init, _moved) = unsafe { child::fork_in(cgroup, Child::Sibling)? };
@@ -114,7 +117,7 @@ impl Helper<'_> {
         let (task, moved) = unsafe { child::fork_in(cgroup, Child::Sibling)? };
         if task == 0 {
             let parent = (!alone).then_some(self.shim);
-            inside::run(self.plan, self.child, self.walls, parent);
+            inside::run(self.plan, self.child, self.setup, parent);
         }
         both.task = Pid::from_raw(task);
         both.moved = moved;

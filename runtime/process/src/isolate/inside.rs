@@ -9,25 +9,25 @@ use std::path::Path;
 use rustix::process::Pid;
 
 use super::root::Failed;
-use super::{Walls, filter, privileges};
+use super::{IsolationSetup, filter, privileges};
 use crate::child::{self, Laid, Plan, Step};
 use ostler_model::isolation::Part;
 
 /// Set up, wait for the go, run the program. `shim`: whose end is looked for, where there is no init
 /// that ends with it.
-pub(super) fn run(plan: &Plan, child: &Laid, walls: &Walls, shim: Option<Pid>) -> ! {
+pub(super) fn run(plan: &Plan, child: &Laid, setup: &IsolationSetup, shim: Option<Pid>) -> ! {
     // SAFETY: we are the only thread of a process of our own; what the steps read lives in `plan`.
     unsafe {
         child.lay_out();
         child::die_with(shim);
         child::begin_session();
     }
-    if let Err((what, error)) = set_up(plan, walls) {
+    if let Err((what, error)) = set_up(plan, setup) {
         child::report_text(Step::Isolate, &error, &what);
     }
     // SAFETY: as above.
     unsafe { child::wait_for_go() };
-    execute(child, walls)
+    execute(child, setup)
 }
 
 /// The task's own `/dev/null`: that of the node could be changed through the descriptor.
@@ -40,26 +40,26 @@ fn named(what: &'static str) -> impl FnOnce(io::Error) -> Failed {
     move |error| (what.to_owned(), error)
 }
 
-fn set_up(plan: &Plan, walls: &Walls) -> Result<(), Failed> {
-    if walls.has(Part::Network) {
+fn set_up(plan: &Plan, setup: &IsolationSetup) -> Result<(), Failed> {
+    if setup.has(Part::Network) {
         loopback_up().map_err(named("network"))?;
     }
-    if walls.has(Part::Mounts) {
+    if setup.has(Part::Mounts) {
         // In a user namespace no device nodes can be made.
-        let owner = plan.ids.as_ref().filter(|_| !walls.user_namespace);
-        walls.root.enter(owner)?;
+        let owner = plan.ids.as_ref().filter(|_| !setup.user_namespace);
+        setup.root.enter(owner)?;
         own_stdin().map_err(named("standard input"))?;
     }
     // Both are prepared with the rights that go next.
-    let rules = walls.has(Part::Landlock).then(|| walls.rules.prepare());
+    let rules = setup.has(Part::Landlock).then(|| setup.rules.prepare());
     let rules = rules.transpose().map_err(named("landlock"))?;
-    let alone = walls.has(Part::Pids);
-    let filter = walls.has(Part::Seccomp).then(|| filter::program(alone));
+    let alone = setup.has(Part::Pids);
+    let filter = setup.has(Part::Seccomp).then(|| filter::program(alone));
     let filter = filter.transpose().map_err(named("seccomp"))?;
-    let drop = walls.has(Part::Privileges);
-    privileges::drop_to(plan.ids.as_ref(), walls.capabilities, drop)
+    let drop = setup.has(Part::Privileges);
+    privileges::drop_to(plan.ids.as_ref(), setup.capabilities, drop)
         .map_err(named("user and privileges"))?;
-    if let Some(most) = walls.processes_max {
+    if let Some(most) = setup.processes_max {
         privileges::bound_processes(most).map_err(named("the number of processes"))?;
     }
     // The change of user cleared it.
@@ -79,10 +79,10 @@ fn set_up(plan: &Plan, walls: &Walls) -> Result<(), Failed> {
 }
 
 /// The first candidate that is there. Nothing returns from a program that runs.
-fn execute(child: &Laid, walls: &Walls) -> ! {
+fn execute(child: &Laid, setup: &IsolationSetup) -> ! {
     let (mut failed, mut with) = (io::Error::from_raw_os_error(libc::ENOENT), Step::Program);
     let mut which = String::new();
-    for candidate in &walls.candidates {
+    for candidate in &setup.candidates {
         let error = child.execute(candidate);
         let shown = || candidate.to_string_lossy().into_owned();
         match error.raw_os_error() {

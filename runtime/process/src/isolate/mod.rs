@@ -84,7 +84,7 @@ impl Isolation {
 
 /// What a shim and what it forks have to do. Spoken only between builds of the same program.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Walls {
+pub(super) struct IsolationSetup {
     /// See [`Isolation::parts`].
     parts: Vec<Part>,
     user_namespace: bool,
@@ -99,7 +99,7 @@ pub(super) struct Walls {
     processes_max: Option<u64>,
 }
 
-impl Walls {
+impl IsolationSetup {
     fn has(&self, part: Part) -> bool {
         self.parts.contains(&part)
     }

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use super::root::{Device, Place, Root};
 use super::rules::Rules;
 use super::view::{self, OWN, SHARED, Shown};
-use super::{Isolation, Walls};
+use super::{Isolation, IsolationSetup};
 use crate::ProcessSpec;
 use crate::command::{self, PATH_DEFAULT, Texts};
 use crate::error::ProcessError;
@@ -28,7 +28,7 @@ pub(in super::super) struct Prepared {
     pub program: PathBuf,
     /// As they are looked for, for a message.
     pub looked_for: String,
-    pub walls: Walls,
+    pub setup: IsolationSetup,
 }
 
 /// Find out everything that can be found wrong before a process exists, and hand the task's
@@ -75,7 +75,7 @@ pub(in super::super) fn prepare(
         return Err(ProcessError::ProcessesNotBounded { most });
     }
     let most = isolation.processes_max.map_or(USER_PROCESSES_MAX, u64::from);
-    let walls = Walls {
+    let setup = IsolationSetup {
         parts: isolation.parts.clone(),
         user_namespace: isolation.user_namespace,
         // Whoever keeps a capability may be let where only root is.
@@ -85,7 +85,7 @@ pub(in super::super) fn prepare(
         capabilities: isolation.capabilities,
         processes_max: (!counted && countable).then_some(most),
     };
-    Ok(Prepared { texts, ids, program: first, looked_for, walls })
+    Ok(Prepared { texts, ids, program: first, looked_for, setup })
 }
 
 /// Whom it runs as. Never root that nobody named and the configuration did not allow.

@@ -49,7 +49,7 @@ pub(super) use self::line::{Line, OrderEnds};
 pub use self::zygote::main;
 
 use super::command::Texts;
-use super::isolate::Walls;
+use super::isolate::IsolationSetup;
 use super::user::Ids;
 
 /// The signal by which a shim is told to signal its task: real-time, so that none is merged with
@@ -82,7 +82,7 @@ pub(super) struct Order {
     /// Standard output and error: where what is printed goes. `None`: nowhere.
     pub streams: [Option<StreamOrder>; 2],
     /// From what the task is kept apart.
-    pub walls: Option<Walls>,
+    pub setup: Option<IsolationSetup>,
     /// The task ends with the agent that gave the order.
     pub with_agent: bool,
 }

@@ -138,7 +138,7 @@ fn begin(
     own_session().map_err(at(ShimStep::Session))?;
     let signals = take_signals().map_err(at(ShimStep::Signals))?;
     let order = read_order(order).map_err(at(ShimStep::Order))?;
-    let Order { run, texts, ids, cgroup, streams, walls, with_agent } = order;
+    let Order { run, texts, ids, cgroup, streams, setup, with_agent } = order;
     if with_agent {
         end_with_zygote().map_err(at(ShimStep::Session))?;
     }
@@ -146,7 +146,7 @@ fn begin(
     let pipe = || child::pipe().map_err(at(ShimStep::Pipes));
     let ((stdout_read, stdout), (stderr_read, stderr)) = (pipe()?, pipe()?);
     let (go_child, go_task) = pipe()?;
-    if let (Some(ids), Some(_)) = (&ids, &walls) {
+    if let (Some(ids), Some(_)) = (&ids, &setup) {
         // Or its program could not open them by their names in /dev.
         let owner = (rustix::fs::Uid::from_raw(ids.uid), rustix::fs::Gid::from_raw(ids.gid));
         for end in [&stdout, &stderr] {
@@ -172,9 +172,9 @@ fn begin(
         go: go_child,
         status,
     };
-    let (forked, init) = match &walls {
+    let (forked, init) = match &setup {
         None => (child::fork(&plan).map_err(at(ShimStep::ForkTask))?, None),
-        Some(walls) => enter::fork(&plan, walls).map_err(at(ShimStep::Isolate))?,
+        Some(setup) => enter::fork(&plan, setup).map_err(at(ShimStep::Isolate))?,
     };
     drop(plan);
     let streams = streams_of([stdout_read, stderr_read], streams, dirs);

@@ -67,7 +67,7 @@ fn check(scene: &Scene, agent: &Agent) -> Result<(), String> {
     }
     let mut known = BTreeMap::new();
     for view in agent.control.allocs() {
-        let ended = view.phase.finished() || view.state.client_status.terminal();
+        let ended = view.phase.ended() || view.state.client_status.terminal();
         known.insert(view.allocation.id, (ended, view.allocation.desired));
     }
     stopped(agent)?;
@@ -89,7 +89,7 @@ fn stopped(agent: &Agent) -> Result<(), String> {
         .control
         .allocs()
         .into_iter()
-        .find(|view| view.allocation.desired == DesiredStatus::Stop && !view.phase.finished());
+        .find(|view| view.allocation.desired == DesiredStatus::Stop && !view.phase.ended());
     let Some(view) = goes_on else { return Ok(()) };
     let (id, phase) = (view.allocation.id.short(), view.phase);
     let status = view.state.client_status;

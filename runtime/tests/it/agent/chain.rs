@@ -204,7 +204,7 @@ async fn a_stop_that_comes_while_a_large_registration_is_made_reaches_all_of_it(
     registered.await.unwrap();
     eventually("all of it is over", || {
         let views = served.agent.allocs();
-        views.len() == 1000 && views.iter().all(|view| view.phase.finished())
+        views.len() == 1000 && views.iter().all(|view| view.phase.ended())
     })
     .await;
     served.end().await;
@@ -226,7 +226,7 @@ async fn a_replacement_of_what_is_only_being_made_waits_for_it() {
     for id in second {
         let view = served.view(id);
         let previous = served.view(view.allocation.previous.expect("it had a predecessor"));
-        assert!(previous.phase.finished(), "{} runs beside {}", id, previous.allocation.id);
+        assert!(previous.phase.ended(), "{} runs beside {}", id, previous.allocation.id);
         let ended = previous.state.tasks.values().filter_map(|task| task.finished_at).max();
         let began = view.state.tasks.values().filter_map(|task| task.started_at).min();
         assert!(ended <= began, "{ended:?} {began:?}");

@@ -1,8 +1,7 @@
 //! Jobs that come, change and go.
 
 use ostler_agent::{
-    AllocError, AllocView, JobError, JobStatus, RegisterOptions, RestartScope, StopOptions,
-    SubmitError,
+    AllocError, AllocView, JobStatus, RegisterOptions, RestartScope, StopOptions, SubmitError,
 };
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::clock::Clock;
@@ -59,7 +58,7 @@ async fn a_replacement_that_does_not_fit_beside_the_old_one_comes_after_it() {
     assert_eq!(second.warnings.len(), 1, "{:?}", second.warnings);
     let now = served.until_running(1).await.remove(0);
     assert_eq!(now.allocation.previous, Some(first[0]));
-    assert!(served.view(first[0]).phase.finished());
+    assert!(served.view(first[0]).phase.ended());
     let held = now.allocation.devices.values().flatten().count();
     assert_eq!(held, 1, "the device changed hands");
     eventually("nothing waits", || served.agent.job(&job_id()).unwrap().blocked.is_empty()).await;
@@ -87,7 +86,7 @@ async fn a_count_that_changes_starts_and_stops_the_difference() {
 async fn a_stopped_job_can_run_again_and_a_purged_one_is_gone_with_its_allocations() {
     let served = Served::start().await;
     let unknown = served.agent.deregister(&job_id(), StopOptions::default()).await;
-    assert!(matches!(unknown, Err(JobError::Unknown { .. })));
+    assert!(matches!(unknown, Err(SubmitError::Unknown { .. })));
     let first = served.register(&service("", "")).await.placed[0];
     served.until_running(1).await;
     let index = served.agent.index();
@@ -232,7 +231,7 @@ async fn an_allocation_that_ended_takes_no_requests() {
     let job = job.replace("exec sleep 1000", "exit 0");
     let id = served.register(&job).await.placed[0];
     served.until(id, ClientStatus::Complete).await;
-    eventually("it is over", || served.view(id).phase.finished()).await;
+    eventually("it is over", || served.view(id).phase.ended()).await;
     let agent = &served.agent;
     assert!(matches!(agent.stop_alloc(id, false).await, Err(AllocError::Ended { .. })));
     for scope in [RestartScope::Running, RestartScope::All] {
@@ -266,7 +265,7 @@ async fn the_index_grows_with_every_change_and_over_restarts() {
     served.register(&service("", "")).await;
     served.until_running(1).await;
     served.agent.deregister(&job_id(), StopOptions::default()).await.unwrap();
-    while served.agent.allocs().iter().any(|view| !view.phase.finished()) {
+    while served.agent.allocs().iter().any(|view| !view.phase.ended()) {
         changes.changed().await.unwrap();
         seen.push(*changes.borrow_and_update());
     }

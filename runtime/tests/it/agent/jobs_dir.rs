@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ostler_agent::{JobError, JobsDirEntry, StopOptions, SubmitError};
+use ostler_agent::{JobsDirEntry, StopOptions, SubmitError};
 use ostler_model::alloc::ClientStatus;
 use ostler_model::ids::JobId;
 use ostler_model::saved::JobOrigin;
@@ -73,7 +73,7 @@ async fn a_job_of_a_file_and_a_job_of_the_api_do_not_take_each_other_over() {
     assert!(matches!(&taken, Err(SubmitError::Origin { .. })));
     assert!(taken.unwrap_err().to_string().contains("web.hcl"));
     let stopped = served.agent.deregister(&job_id(), StopOptions::default()).await;
-    assert!(matches!(stopped, Err(JobError::Origin { .. })));
+    assert!(matches!(stopped, Err(SubmitError::Origin { .. })));
 
     let other = service("", "").replace("job \"web\"", "job \"api\"");
     served.register(&other).await;

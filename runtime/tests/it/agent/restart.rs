@@ -93,7 +93,7 @@ async fn work_that_is_done_is_not_done_again() {
     let job = service("", "").replace("job \"web\" {", "job \"web\" {\n type = \"batch\"");
     let id = served.register(&job.replace("exec sleep 1000", "exit 0")).await.placed[0];
     served.until(id, ClientStatus::Complete).await;
-    eventually("it is over", || served.view(id).phase.finished()).await;
+    eventually("it is over", || served.view(id).phase.ended()).await;
     let before = served.view(id).state;
     let served = served.restart().await;
     assert_eq!(served.agent.allocs().len(), 1);
@@ -108,7 +108,7 @@ async fn a_collected_allocation_does_not_come_back() {
     let job = service("", "").replace("job \"web\" {", "job \"web\" {\n type = \"batch\"");
     let id = served.register(&job.replace("exec sleep 1000", "exit 0")).await.placed[0];
     served.until(id, ClientStatus::Complete).await;
-    eventually("it is collected", || served.agent.alloc(id).unwrap().phase.finished()).await;
+    eventually("it is collected", || served.agent.alloc(id).unwrap().phase.ended()).await;
     served.agent.deregister(&job_id(), StopOptions::default()).await.unwrap();
     served.agent.collect(Some(id)).await.unwrap();
     let data = served.leave().await;

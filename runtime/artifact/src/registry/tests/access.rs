@@ -144,7 +144,7 @@ fn acceptor() -> TlsAcceptor {
 }
 
 /// This machine is asked without TLS: another server leads to the one that speaks it.
-async fn over_tls(server: &Server, options: ClientOptions) -> Result<Pulled, RegistryError> {
+async fn over_tls(server: &Server, options: ClientOptions) -> Result<PulledPlugin, RegistryError> {
     let client = Client::new(options);
     let (reference, answer) = (server.reference(":1"), format!("https://{}", server.host()));
     let front = {

@@ -61,8 +61,8 @@ async fn a_registry_that_stops_in_the_middle_is_given_up() {
     let silent = hurried(SHORT).resolve(&server.reference(":1")).await.unwrap_err();
     assert!(late(&silent, "answer"), "{silent}");
     // Every piece in time, and all of it too late.
-    let walls = Walls { pull: SHORT, ..Walls::default() };
-    let client = Client::new(ClientOptions { walls, ..ClientOptions::default() });
+    let timeouts = Timeouts { pull: SHORT, ..Timeouts::default() };
+    let client = Client::new(ClientOptions { timeouts, ..ClientOptions::default() });
     let slow = client.resolve(&server.reference(":1")).await.unwrap_err();
     assert!(late(&slow, "send everything"), "{slow}");
 }

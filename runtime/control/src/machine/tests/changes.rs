@@ -241,6 +241,14 @@ fn more_changes_than_the_node_keeps_are_refused() {
     assert!(matches!(play.changed(request), Err(SubmitError::Busy)));
     let request = play.register(&job("db", 1));
     assert!(matches!(play.changed(request), Err(SubmitError::Busy)));
+    let stop = play.stop("web", false);
+    assert!(play.owners.values().all(|o| o.newest.desired == DesiredStatus::Stop));
+    assert!(!play.is_answered(stop), "it has a place all the same");
+    for _ in 0..most {
+        play.stop("web", false);
+    }
+    let stop = play.stop("web", false);
+    assert!(matches!(play.changed(stop), Err(SubmitError::Busy)), "those are counted too");
 }
 
 #[test]

@@ -245,3 +245,17 @@ fn a_purged_one_whose_removal_took_long_is_gone_in_the_end() {
     }
     assert_eq!(play.machine.tables().count(), 0);
 }
+
+#[test]
+fn a_request_that_nobody_waits_for_gives_its_place_to_another_one() {
+    let (mut play, ids) = ended(1, policy());
+    let most = ostler_model::limits::COLLECT_REQUESTS_MAX;
+    let asked: Vec<RequestId> = (0..most).map(|_| play.ask(Ask::Collect(None))).collect();
+    let refused = play.ask(Ask::Collect(None));
+    assert!(matches!(collected(&mut play, refused), Err(AllocError::Busy)));
+    play.feed(ControlEvent::AskerGone(asked[0]));
+    let last = play.ask(Ask::Collect(None));
+    play.removal(ids[0], Ok(()));
+    assert_eq!(collected(&mut play, asked[1]).unwrap().allocs, ids);
+    assert!(collected(&mut play, last).is_ok() && !play.is_answered(asked[0]));
+}

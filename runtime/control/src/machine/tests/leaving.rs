@@ -73,10 +73,10 @@ fn holding_back(alloc: &Allocation) -> Play {
 fn left(play: &Play) -> RestoredNode {
     let jobs: Vec<_> =
         play.machine.tables().jobs().map(|(_, entry)| Arc::clone(&entry.record)).collect();
-    let over = |id| play.owners.get(&id).is_some_and(|owner: &FakeOwner| owner.over);
+    let ended = |id| play.owners.get(&id).is_some_and(|owner: &FakeOwner| owner.ended);
     let saved = |id| SavedAllocState {
-        client_status: if over(id) { ClientStatus::Complete } else { ClientStatus::Running },
-        finished: over(id),
+        client_status: if ended(id) { ClientStatus::Complete } else { ClientStatus::Running },
+        finished: ended(id),
         ..SavedAllocState::default()
     };
     let allocs = play.records.values().flatten();
@@ -257,4 +257,28 @@ fn a_drain_does_not_wait_for_a_run_that_nobody_owns() {
     play.ask(Ask::Restore(Box::new(found)));
     let drain = play.ask(Ask::Drain(60 * SECOND));
     assert!(play.is_answered(drain));
+}
+
+#[test]
+fn what_runs_goes_on_where_an_agent_was_killed_before_an_update_was_taken_back_whole() {
+    let mut before = Play::new();
+    before.slow_removals = true;
+    let web = job("web", 2);
+    before.register(&web);
+    let ids = before.live();
+    ids.iter().for_each(|id| before.report(*id, ClientStatus::Running, false));
+    let known = left(&before);
+    // The disk has what was placed, and the job and its allocations as they were.
+    before.register(&changed(&web, "b"));
+    let placed = left(&before).allocs.into_iter().filter(|(alloc, _)| !ids.contains(&alloc.id));
+    let mut found = known;
+    found.allocs.extend(placed);
+    assert_eq!(found.allocs.len(), 4);
+
+    let mut play = Play::new();
+    play.ask(Ask::Restore(Box::new(found)));
+    assert_eq!(play.live(), ids, "nothing is restarted, and what was placed for the update ends");
+    play.end_stopped();
+    play.pass(60 * SECOND);
+    assert_eq!((play.live(), play.owners.len()), (ids, 4));
 }

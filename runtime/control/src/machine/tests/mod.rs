@@ -53,7 +53,7 @@ pub(super) struct FakeOwner {
     pub(super) newest: Arc<Allocation>,
     pub(super) told: u32,
     pub(super) hurried: bool,
-    pub(super) over: bool,
+    pub(super) ended: bool,
 }
 
 /// The machine and a node in memory.
@@ -172,7 +172,7 @@ impl Play {
                         true => Err("no owner".to_owned()),
                         false => {
                             let new =
-                                FakeOwner { newest: alloc, told: 0, hurried: false, over: false };
+                                FakeOwner { newest: alloc, told: 0, hurried: false, ended: false };
                             assert!(self.owners.insert(id, new).is_none(), "two owners");
                             Ok(())
                         }
@@ -254,7 +254,7 @@ impl Play {
         // Its directory stays then, or its owner has left: nothing of it runs.
         let ended = result.as_ref().is_err_and(|not| not.left != RemovalLeft::Unknown);
         if let Some(owner) = self.owners.get_mut(&alloc).filter(|_| ended) {
-            owner.over = true;
+            owner.ended = true;
         }
         self.feed(ControlEvent::Removed { alloc, result });
     }
@@ -328,13 +328,13 @@ impl Play {
     }
 
     /// What the owner of an allocation says.
-    pub(super) fn report(&mut self, alloc: AllocId, status: ClientStatus, over: bool) {
+    pub(super) fn report(&mut self, alloc: AllocId, status: ClientStatus, ended: bool) {
         let started = status != ClientStatus::Pending;
         let ended_at =
-            over.then(|| Timestamp::from_nanos(u64::try_from(self.uptime.as_nanos()).unwrap()));
+            ended.then(|| Timestamp::from_nanos(u64::try_from(self.uptime.as_nanos()).unwrap()));
         if let Some(owner) = self.owners.get_mut(&alloc) {
-            owner.over |= over;
-            let report = AllocReport { status, started, ended_at, over, restarts: 0 };
+            owner.ended |= ended;
+            let report = AllocReport { status, started, ended_at, ended, restarts: 0 };
             self.feed(ControlEvent::Reported { alloc, report });
         }
     }
@@ -345,14 +345,14 @@ impl Play {
 
     /// Those that are told to stop come to their ends.
     pub(super) fn end_stopped(&mut self) {
-        let stopped = |o: &&FakeOwner| o.newest.desired == DesiredStatus::Stop && !o.over;
+        let stopped = |o: &&FakeOwner| o.newest.desired == DesiredStatus::Stop && !o.ended;
         let ids: Vec<_> = self.owners.values().filter(stopped).map(|o| o.newest.id).collect();
         ids.into_iter().for_each(|id| self.end(id));
     }
 
     /// Allocations that are to run and are not over.
     pub(super) fn live(&self) -> Vec<AllocId> {
-        let live = self.machine.tables().not_over().filter(|entry| {
+        let live = self.machine.tables().not_ended().filter(|entry| {
             entry.allocation.desired == DesiredStatus::Run && !entry.client_status().terminal()
         });
         live.map(|entry| entry.allocation.id).collect()

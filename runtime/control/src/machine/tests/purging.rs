@@ -92,3 +92,41 @@ fn a_purge_that_the_disk_refuses_leaves_what_it_takes_along_to_be_tried_again() 
     play.pass(60 * SECOND);
     assert!(nothing_is_to_run_by_the_records(&play));
 }
+
+#[test]
+fn a_new_job_of_a_purged_ones_name_does_not_keep_the_allocations_of_the_purged_one() {
+    let mut play = Play::new();
+    let web = job("web", 2);
+    play.register(&web);
+    let old = play.live();
+    let old: [AllocId; 2] = [old[0], old[1]];
+    old.iter().for_each(|id| play.report(*id, ClientStatus::Running, false));
+    play.stop("web", true);
+    // One has ended before the new job comes, the other one ends later.
+    play.end(old[0]);
+    assert_eq!(play.removed, [old[0]]);
+    play.register(&web);
+    play.end(old[1]);
+    let new = play.live();
+    assert_eq!((new.len(), play.removed.len()), (2, 1), "one may take the data of the other");
+    new.iter().for_each(|id| play.report(*id, ClientStatus::Running, false));
+    assert_eq!(play.removed, old, "gone once their places are taken");
+    new.iter().for_each(|id| play.end(*id));
+    play.pass(600 * SECOND);
+    assert_eq!(play.removed, old, "those of the new job stay until they are collected");
+}
+
+#[test]
+fn allocations_of_a_purged_job_go_when_the_new_job_of_its_name_is_taken_back() {
+    let mut play = Play::new();
+    play.register(&job("web", 1));
+    let old = play.live()[0];
+    play.stop("web", true);
+    play.disk = Disk::Hangs;
+    let again = play.register(&job("web", 1));
+    play.end(old);
+    play.disk = Disk::Fails;
+    play.disk_answers();
+    assert!(play.changed(again).is_err());
+    assert!(play.removed.contains(&old) && play.machine.tables().count() == 0);
+}

@@ -24,7 +24,7 @@ impl History {
     }
 
     fn any_owner(&self) -> Option<AllocId> {
-        let live = self.play.owners.values().filter(|owner| !owner.over);
+        let live = self.play.owners.values().filter(|owner| !owner.ended);
         let live: Vec<_> = live.map(|owner| owner.newest.id).collect();
         (!live.is_empty()).then(|| self.pick(&live))
     }
@@ -69,8 +69,8 @@ impl History {
             _ => {
                 if let Some(id) = self.any_owner() {
                     let status = self.pick(&[ClientStatus::Running, ClientStatus::Failed]);
-                    let over = status == ClientStatus::Failed;
-                    self.play.report(id, status, over);
+                    let ended = status == ClientStatus::Failed;
+                    self.play.report(id, status, ended);
                 }
             }
         }
@@ -120,12 +120,12 @@ impl History {
         }
         let held = self.play.machine.tables().admission().allocs();
         let live: BTreeSet<_> =
-            self.play.owners.values().filter(|o| !o.over).map(|o| o.newest.id).collect();
+            self.play.owners.values().filter(|o| !o.ended).map(|o| o.newest.id).collect();
         assert_eq!(held, live, "seed {seed}: what is assigned is assigned to what runs");
         for owner in self.play.owners.values() {
             // Of one that was taken back only the directory is left.
             let Some(entry) = self.play.machine.tables().alloc(owner.newest.id) else {
-                assert!(owner.over, "seed {seed}: an owner of what is not known");
+                assert!(owner.ended, "seed {seed}: an owner of what is not known");
                 continue;
             };
             let known = Some(entry.allocation.modify_index);

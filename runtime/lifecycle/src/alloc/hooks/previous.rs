@@ -79,5 +79,5 @@ async fn wait(scope: &AllocScope, previous: &PreviousAlloc, what: String) {
 }
 
 fn is_over(phase: AllocPhase) -> bool {
-    phase.finished() && phase != AllocPhase::Left
+    phase.ended() && phase != AllocPhase::Left
 }

@@ -35,7 +35,7 @@ pub enum AllocPhase {
 impl AllocPhase {
     /// Has the run ended, one way or another?
     #[must_use]
-    pub fn finished(self) -> bool {
+    pub fn ended(self) -> bool {
         matches!(self, Self::Done | Self::Destroying | Self::Destroyed | Self::Left)
     }
 }

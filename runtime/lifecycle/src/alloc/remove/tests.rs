@@ -225,7 +225,7 @@ fn immutable_directories_nested_deeper_than_the_limit_end_the_descent() {
     let Some(_immutable) = Immutable::make(&paths) else { return };
     let left = remove(&root).unwrap_err();
     assert!(
-        left.entries.iter().any(|entry| matches!(entry.why, UndeletedReason::Pinned)),
+        left.entries.iter().any(|entry| matches!(entry.why, UndeletedReason::TooDeep)),
         "{left}"
     );
 }

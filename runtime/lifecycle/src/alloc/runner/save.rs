@@ -22,7 +22,7 @@ impl Runner {
     pub(super) fn save_if_due(&mut self) {
         let phase = self.machine.phase();
         // Whatever is told of the end is durable by then, and what is removed is not written again.
-        if phase.finished() {
+        if phase.ended() {
             return;
         }
         let last = self.cleaned && phase == AllocPhase::Cleaning && !self.last_saved;

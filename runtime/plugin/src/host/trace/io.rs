@@ -80,7 +80,7 @@ impl tcp_create_socket::Host for Traced<'_> {
         family: IpAddressFamily,
     ) -> Result<Resource<TcpSocket>, SocketError> {
         match self.0.tracer.unrecorded("tcp-create-socket.create-tcp-socket") {
-            Some(departure) => Err(SocketError::trap(departure)),
+            Some(divergence) => Err(SocketError::trap(divergence)),
             None => create_socket(self.own(), family),
         }
     }

@@ -257,6 +257,6 @@ proptest! {
             world.turn(round, 0);
         }
         let phase = world.machine.phase();
-        prop_assert!(phase.finished(), "stuck in {phase:?}: {:?}", world.machine);
+        prop_assert!(phase.ended(), "stuck in {phase:?}: {:?}", world.machine);
     }
 }

@@ -54,7 +54,7 @@ async fn nothing_starts_until_the_previous_allocation_runs_nothing_and_people_se
     );
     first.stop("replaced").await;
     until_running(&second, "web").await;
-    assert!(first.phase().borrow().finished());
+    assert!(first.phase().borrow().ended());
     assert!(bench.node.started_twice().is_empty());
 }
 
@@ -111,7 +111,7 @@ async fn one_that_is_stopped_while_it_waits_is_over_with_the_one_it_waits_for() 
     clock::sleep(2 * SECOND).await;
     assert_eq!(*second.phase().borrow(), AllocPhase::Cleaning, "its place is not free");
     second.wait_done().await;
-    assert!(first.phase().borrow().finished());
+    assert!(first.phase().borrow().ended());
     assert_eq!((starts(&bench), bench.node.live()), (1, 0));
 }
 
@@ -128,7 +128,7 @@ async fn one_that_is_stopped_does_not_wait_for_one_that_is_to_run_on() {
     replace(&first).await;
     let third = start(&bench, AllocRunnerConfig { previous: before, ..config });
     until_running(&third, "web").await;
-    assert!(first.phase().borrow().finished());
+    assert!(first.phase().borrow().ended());
     assert_eq!((starts(&bench), bench.node.live()), (2, 1));
 }
 
@@ -153,7 +153,7 @@ async fn the_third_of_a_place_starts_when_the_first_is_over_though_the_second_ne
     replace(&second).await;
     let third = start(&bench, nth(successor(&bench, &second, EphemeralDisk::default()), 9));
     until_running(&third, "web").await;
-    assert!(first.phase().borrow().finished() && second.phase().borrow().finished());
+    assert!(first.phase().borrow().ended() && second.phase().borrow().ended());
     assert_eq!((starts(&bench), bench.node.live()), (2, 1));
     assert!(bench.when("exited web") >= 4.0, "{:?}", bench.node.journal());
 }
@@ -177,7 +177,7 @@ async fn one_that_an_earlier_agent_left_stopped_and_waiting_waits_on() {
     clock::sleep(2 * SECOND).await;
     assert_eq!(starts(&bench), 1);
     until_running(&third, "web").await;
-    assert!(first.phase().borrow().finished() && again.phase().borrow().finished());
+    assert!(first.phase().borrow().ended() && again.phase().borrow().ended());
     assert_eq!((starts(&bench), bench.node.live()), (2, 1));
 }
 

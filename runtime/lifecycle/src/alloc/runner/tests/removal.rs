@@ -103,7 +103,7 @@ async fn the_total_time_of_a_stop_is_bounded_by_what_its_stages_may_take() {
     until(&handle, |s| s.tasks.values().all(undead)).await;
     assert_eq!(stopwatch.age().as_secs(), 3 * (5 + 10 + 10));
     clock::sleep(600 * SECOND).await;
-    assert!(!handle.phase().borrow().finished(), "it is not over");
+    assert!(!handle.phase().borrow().ended(), "it is not over");
     assert_eq!(handle.state().borrow().client_status, ClientStatus::Running);
     bench.node.let_die();
     handle.wait_done().await;
