@@ -2,12 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use super::*;
 use ostler_model::alloc::{Allocation, DesiredStatus};
-use ostler_model::ids::{JobId, TaskName};
-use ostler_model::job::JobKind;
+use ostler_model::ids::TaskName;
 use ostler_model::rng::Rng;
 use ostler_model::saved::{JobRecord, SavedAllocState};
 use ostler_model::task::TaskState;
