@@ -1,8 +1,6 @@
 //! A plugin that fails, hangs or lies costs its own devices until it does so no more, and nobody
 //! else anything.
 
-use std::path::Path;
-
 use ostler_health::meter::PluginActivity;
 use ostler_health::policy::PluginState;
 use ostler_model::device::HealthState;
