@@ -2,31 +2,18 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use super::*;
 use ostler_model::alloc::{Allocation, DesiredStatus};
-use ostler_model::ids::{JobId, TaskName};
-use ostler_model::job::JobKind;
+use ostler_model::ids::TaskName;
 use ostler_model::rng::Rng;
 use ostler_model::saved::{JobRecord, SavedAllocState};
 use ostler_model::task::TaskState;
 use ostler_state::Key;
-use ostler_testing::fixtures;
+use ostler_testing::fixtures::{self, Garbage};
 
-struct Garbage;
-
-impl serde::Serialize for Garbage {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u8(0xff)
-    }
-}
-
-fn allocation(seed: u64, job: &str, modify_index: u64) -> Allocation {
-    let task = fixtures::task("t").unwrap();
-    let alloc = fixtures::allocation(JobKind::Service, vec![task], &Rng::seeded(seed)).unwrap();
-    let job = ostler_model::job::Job { id: JobId::new(job).unwrap(), ..(*alloc.job).clone() };
-    Allocation { job: Arc::new(job), modify_index, create_index: modify_index, ..alloc }
+fn allocation(seed: u64, job: &str, index: u64) -> Allocation {
+    fixtures::allocation_of(job, index, &Rng::seeded(seed)).unwrap()
 }
 
 fn record(alloc: &Allocation) -> JobRecord {

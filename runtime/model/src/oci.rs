@@ -1,4 +1,7 @@
 //! Places in registries, as text: `oci://registry.example:5000/team/plugin:1.2`.
+//!
+//! Not the reference of `oci-spec`, which completes what is written (`docker.io`, `library/`, `latest`),
+//! takes ports 0 and 99999 and hosts of any length, no IPv6 address, and has one error for all.
 
 use std::fmt;
 use std::str::FromStr;

@@ -4,9 +4,6 @@
 //! The imports are the plugin's whole authority: a component can do nothing that it does not
 //! import. [`Manifest::asks`] groups them by what they let the plugin do.
 
-use std::fmt;
-
-use sha2::{Digest as _, Sha256};
 use wasmparser::{ComponentExternalKind, Encoding, Parser, Payload};
 
 use ostler_model::limits::{
@@ -107,11 +104,7 @@ pub fn read(bytes: &[u8]) -> Result<Manifest, ManifestError> {
 /// SHA-256 of some bytes, hex.
 #[must_use]
 pub fn digest(bytes: &[u8]) -> String {
-    use fmt::Write as _;
-    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    ostler_model::digest::Digest::of(bytes).to_string()
 }
 
 fn top_level(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ManifestError> {

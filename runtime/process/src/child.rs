@@ -22,6 +22,7 @@ mod steps;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use nix::sys::signal::SigSet;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
@@ -178,12 +179,7 @@ impl Spawner {
 
 /// Block all signals in the calling thread.
 pub(super) fn block_signals() {
-    // SAFETY: the set is initialised by sigfillset before it is read.
-    unsafe {
-        let mut all = std::mem::zeroed::<libc::sigset_t>();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
-    }
+    let _cannot_fail = SigSet::all().thread_set_mask();
 }
 
 /// Fork a child that waits for its go.

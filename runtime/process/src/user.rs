@@ -2,14 +2,11 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::mem::MaybeUninit;
+
+use nix::errno::Errno;
+use nix::unistd::{Gid, User, getgrouplist};
 
 use super::error::ProcessError;
-
-/// Largest buffer for one user entry, bytes.
-const ENTRY_BYTES_MAX: usize = 1024 * 1024;
-/// Most groups of one user.
-const GROUPS_MAX: usize = 65_536;
 
 /// Whom a process runs as.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -31,68 +28,31 @@ pub struct Ids {
 pub fn resolve(user: &str) -> Result<Option<Ids>, ProcessError> {
     let unknown = || ProcessError::UnknownUser { user: user.to_owned() };
     let name = CString::new(user).map_err(|_| unknown())?;
-    let entry = look_up(&name)
+    let entry = look_up(user)
         .map_err(|source| ProcessError::system("looking up a user", source))?
         .ok_or_else(unknown)?;
     if !rustix::process::geteuid().is_root() {
-        return if rustix::process::geteuid().as_raw() == entry.0 {
+        return if rustix::process::geteuid().as_raw() == entry.uid.as_raw() {
             Ok(None)
         } else {
             Err(ProcessError::UserNotPermitted { user: user.to_owned() })
         };
     }
-    let groups = groups(&name, entry.1);
-    Ok(Some(Ids { uid: entry.0, gid: entry.1, groups }))
+    let groups = groups(&name, entry.gid);
+    Ok(Some(Ids { uid: entry.uid.as_raw(), gid: entry.gid.as_raw(), groups }))
 }
 
-fn look_up(name: &CStr) -> io::Result<Option<(u32, u32)>> {
-    let mut buffer = vec![0; 4096];
-    loop {
-        let mut entry = MaybeUninit::<libc::passwd>::zeroed();
-        let mut found = std::ptr::null_mut();
-        // SAFETY: all pointers are valid for the call and the length is the buffer's.
-        let code = unsafe {
-            libc::getpwnam_r(
-                name.as_ptr(),
-                entry.as_mut_ptr(),
-                buffer.as_mut_ptr(),
-                buffer.len(),
-                &raw mut found,
-            )
-        };
-        match code {
-            libc::ERANGE if buffer.len() < ENTRY_BYTES_MAX => buffer.resize(buffer.len() * 4, 0),
-            libc::EINTR => {}
-            // Some C libraries report these for a name that does not exist.
-            _ if found.is_null() && matches!(code, 0 | libc::ENOENT | libc::ESRCH) => {
-                return Ok(None);
-            }
-            0 => {
-                // SAFETY: `found` is not null, so the call has filled `entry`.
-                let entry = unsafe { entry.assume_init() };
-                return Ok(Some((entry.pw_uid, entry.pw_gid)));
-            }
-            code => return Err(io::Error::from_raw_os_error(code)),
-        }
+/// Some C libraries report a name that does not exist as an error.
+fn look_up(name: &str) -> io::Result<Option<User>> {
+    match User::from_name(name) {
+        Err(Errno::ENOENT | Errno::ESRCH) => Ok(None),
+        found => Ok(found?),
     }
 }
 
-fn groups(name: &CStr, gid: u32) -> Vec<u32> {
-    let mut groups = vec![0; 64];
-    loop {
-        let mut count = i32::try_from(groups.len()).unwrap_or(i32::MAX);
-        // SAFETY: `count` is the length of `groups`; the call writes at most that many.
-        let code =
-            unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) };
-        if code >= 0 {
-            groups.truncate(usize::try_from(count).unwrap_or(0));
-            return groups;
-        }
-        if groups.len() >= GROUPS_MAX {
-            return vec![gid];
-        }
-        groups.resize(groups.len() * 4, 0);
-    }
+fn groups(name: &CStr, gid: Gid) -> Vec<u32> {
+    let groups = getgrouplist(name, gid).unwrap_or_else(|_| vec![gid]);
+    groups.into_iter().map(Gid::as_raw).collect()
 }
 
 #[cfg(test)]
@@ -102,9 +62,11 @@ mod tests {
 
     #[test]
     fn root_is_found_and_nobody_of_this_name_is_not() {
-        assert_eq!(look_up(c"root").unwrap(), Some((0, 0)));
-        assert_eq!(look_up(c"no-such-user-here").unwrap(), None);
-        assert!(groups(c"root", 0).contains(&0));
+        let root = look_up("root").unwrap().unwrap();
+        assert_eq!((root.uid.as_raw(), root.gid.as_raw()), (0, 0));
+        assert_eq!(look_up("no-such-user-here").unwrap(), None);
+        assert!(groups(c"root", root.gid).contains(&0));
+        assert_eq!(groups(c"no-such-user-here", 7.into()), [7]);
         assert!(matches!(
             resolve("no-such-user-here"),
             Err(ProcessError::UnknownUser { user }) if user == "no-such-user-here"

@@ -299,9 +299,54 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_configurations_and_schemas_never_panic(config: String, schema: String) {
-            let schema = serde_json::from_str::<Value>(&schema).ok();
-            let _text = Secrets::default().config(&config, schema.as_ref());
+        fn what_is_no_json_stays_as_it_is(config: String) {
+            prop_assume!(serde_json::from_str::<Value>(&config).is_err());
+            prop_assert_eq!(Secrets::default().config(&config, None), config);
+        }
+
+        #[test]
+        fn redacting_keeps_the_shape_and_a_second_time_changes_nothing(
+            config in any_json(), schema in any_json(),
+        ) {
+            let redact = |config: &Value| {
+                let redacted = Secrets::default().config(&config.to_string(), Some(&schema));
+                serde_json::from_str::<Value>(&redacted).unwrap()
+            };
+            let redacted = redact(&config);
+            prop_assert!(same_shape(&config, &redacted), "{} {}", config, redacted);
+            prop_assert_eq!(redact(&redacted), redacted);
+        }
+    }
+
+    /// JSON with keys that mean something in configurations and in schemas.
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i32>().prop_map(Value::from),
+            "(password|#/a|\\PC{0,8})".prop_map(Value::from),
+        ];
+        let key = "(a|b|token|pass-WORD|properties|items|allOf|[$]ref|writeOnly|format)";
+        leaf.prop_recursive(5, 40, 4, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((key, inner), 0..4)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    fn same_shape(one: &Value, other: &Value) -> bool {
+        match (one, other) {
+            (Value::Object(one), Value::Object(other)) => {
+                let alike = |(key, value)| other.get(key).is_some_and(|o| same_shape(value, o));
+                one.len() == other.len() && one.iter().all(alike)
+            }
+            (Value::Array(one), Value::Array(other)) => {
+                one.len() == other.len() && one.iter().zip(other).all(|(a, b)| same_shape(a, b))
+            }
+            (Value::String(one), Value::String(other)) => one.len() == other.len(),
+            _ => std::mem::discriminant(one) == std::mem::discriminant(other),
         }
     }
 }

@@ -200,11 +200,35 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_the_scan_panic(tail in prop::collection::vec(any::<u8>(), 0..300), component: bool) {
-            let mut bytes = if component { COMPONENT.to_vec() } else { MODULE.to_vec() };
+        fn after_the_right_beginning_any_bytes_are_fine_or_damaged(
+            sections in prop::collection::vec((0_u8..14, prop::collection::vec(any::<u8>(), 0..20)), 0..5),
+            tail in prop::collection::vec(any::<u8>(), 0..20),
+            component: bool,
+        ) {
+            let (head, format, other) = match component {
+                true => (COMPONENT, Format::Component, Format::Module),
+                false => (MODULE, Format::Module, Format::Component),
+            };
+            let mut bytes = head.to_vec();
+            for (kind, content) in sections {
+                bytes.extend([kind, u8::try_from(content.len()).unwrap()]);
+                bytes.extend(content);
+            }
             bytes.extend(tail);
-            let format = if component { Format::Component } else { Format::Module };
-            let _ = prescan(&bytes, limits::PLUGIN_FILE_BYTES_MAX, format);
+            let max = limits::PLUGIN_FILE_BYTES_MAX;
+            match prescan(&bytes, max, format) {
+                Ok(()) => {
+                    // A custom section changes nothing.
+                    bytes.extend([0, 2, 1, b'x']);
+                    prop_assert!(prescan(&bytes, max, format).is_ok());
+                }
+                Err(CompileError::Invalid { .. } | CompileError::TooManyFunctions { .. }) => {}
+                Err(error) => prop_assert!(false, "{}", error),
+            }
+            prop_assert!(prescan(&bytes, max, other).is_err());
+            let max = bytes.len() as u64 - 1;
+            let large = matches!(prescan(&bytes, max, format), Err(CompileError::TooLarge { .. }));
+            prop_assert!(large);
         }
     }
 }

@@ -61,6 +61,18 @@ pub fn restart(attempts: u32, delay: Duration) -> RestartPolicy {
     RestartPolicy { attempts, interval: Duration::from_secs(3_600), delay, mode: RestartMode::Fail }
 }
 
+/// A task that runs before, beside or after the main ones, or a main one.
+///
+/// # Errors
+/// When `name` is not a task name.
+pub fn task_at(name: &str, when: Option<(LifecycleHook, bool)>) -> Result<Task, NameError> {
+    let task = task(name)?;
+    Ok(match when {
+        Some((hook, sidecar)) => lifecycle(task, hook, sidecar),
+        None => task,
+    })
+}
+
 /// The task as a lifecycle task.
 #[must_use]
 pub fn lifecycle(task: Task, hook: LifecycleHook, sidecar: bool) -> Task {
@@ -87,24 +99,53 @@ pub fn group(name: &str, tasks: Vec<Task>) -> Result<TaskGroup, NameError> {
     })
 }
 
+/// A job of these groups, for any datacenter.
+///
+/// # Errors
+/// When `name` is not the id of a job.
+pub fn job(name: &str, kind: JobKind, groups: Vec<TaskGroup>) -> Result<Job, NameError> {
+    Ok(Job {
+        id: JobId::new(name)?,
+        name: name.to_owned(),
+        kind,
+        namespace: "default".to_owned(),
+        priority: 50,
+        datacenters: vec!["*".to_owned()],
+        meta: BTreeMap::new(),
+        constraints: Vec::new(),
+        groups,
+        source_dir: None,
+    })
+}
+
+/// An allocation of a service of this name with the task `t`, made and last changed at an index.
+///
+/// # Errors
+/// When `name` is not the id of a job.
+pub fn allocation_of(name: &str, index: u64, rng: &Rng) -> Result<Allocation, NameError> {
+    let alloc = allocation(JobKind::Service, vec![task("t")?], rng)?;
+    let job = Job { id: JobId::new(name)?, ..(*alloc.job).clone() };
+    Ok(Allocation { job: Arc::new(job), modify_index: index, create_index: index, ..alloc })
+}
+
+/// What no record of a state file can be read from.
+#[derive(Debug)]
+pub struct Garbage;
+
+impl serde::Serialize for Garbage {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(0xff)
+    }
+}
+
 /// An allocation of a job with one group of these tasks.
 ///
 /// # Errors
 /// Never with the names used here.
 pub fn allocation(kind: JobKind, tasks: Vec<Task>, rng: &Rng) -> Result<Allocation, NameError> {
     let group = GroupName::new("group")?;
-    let job = Job {
-        id: JobId::new("job")?,
-        name: "job".to_owned(),
-        kind,
-        namespace: "default".to_owned(),
-        priority: 50,
-        datacenters: vec!["dc1".to_owned()],
-        meta: BTreeMap::new(),
-        constraints: Vec::new(),
-        groups: vec![self::group("group", tasks)?],
-        source_dir: None,
-    };
+    let groups = vec![self::group("group", tasks)?];
+    let job = Job { datacenters: vec!["dc1".to_owned()], ..job("job", kind, groups)? };
     Ok(Allocation {
         id: AllocId::new(rng.uuid()),
         name: "job.group[0]".to_owned(),

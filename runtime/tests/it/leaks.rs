@@ -7,7 +7,6 @@
 //! Alone in its process, a child of the test: other tests open files and threads of their own.
 //! 60 cycles of each; 1,000 with `OSTLER_SOAK=1`.
 
-use std::path::Path;
 use std::process::Stdio;
 
 use ostler_agent::StopOptions;
@@ -15,6 +14,7 @@ use ostler_model::alloc::ClientStatus;
 use ostler_model::ids::JobId;
 
 use crate::agent::Served;
+use crate::support::census::{Census, entries};
 use crate::support::jobs::{shell, wasm, with_guests};
 use crate::support::system::eventually;
 use crate::support::{PATIENCE, parse};
@@ -28,21 +28,8 @@ const HEAP_GROWTH_MAX: usize = 2 << 20;
 /// What may leak.
 #[derive(Clone, Copy, Debug)]
 struct Count {
-    files: usize,
-    threads: usize,
-    children: usize,
-    tasks: usize,
+    census: Census,
     heap: usize,
-}
-
-fn entries(dir: impl AsRef<Path>) -> usize {
-    std::fs::read_dir(dir).map_or(0, Iterator::count)
-}
-
-fn children() -> usize {
-    let list = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    let of = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("children"));
-    list.filter_map(|thread| of(thread).ok()).map(|pids| pids.split_whitespace().count()).sum()
 }
 
 fn heap() -> usize {
@@ -53,22 +40,12 @@ fn heap() -> usize {
 
 impl Count {
     fn now() -> Self {
-        Self {
-            files: entries("/proc/self/fd"),
-            threads: entries("/proc/self/task"),
-            children: children(),
-            tasks: tokio::runtime::Handle::current().metrics().num_alive_tasks(),
-            heap: heap(),
-        }
+        Self { census: Census::now(&tokio::runtime::Handle::current()), heap: heap() }
     }
 
     /// No more than before, but for the heap, which has its bound.
     fn within(&self, before: &Self) -> bool {
-        self.files <= before.files
-            && self.threads <= before.threads
-            && self.children <= before.children
-            && self.tasks <= before.tasks
-            && self.heap <= before.heap + HEAP_GROWTH_MAX
+        self.census.within(&before.census) && self.heap <= before.heap + HEAP_GROWTH_MAX
     }
 }
 

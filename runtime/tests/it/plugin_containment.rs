@@ -1,13 +1,12 @@
 //! A plugin that fails, hangs or lies costs its own devices until it does so no more, and nobody
 //! else anything.
 
-use std::path::Path;
-
 use ostler_health::meter::PluginActivity;
 use ostler_health::policy::PluginState;
 use ostler_model::device::HealthState;
 
 use crate::support::TestAgent;
+use crate::support::plugins::script;
 use crate::support::system::eventually;
 
 /// Faults of a fingerprint; whether the call failed (the others are the plugin's own words).
@@ -26,17 +25,6 @@ const FAULTS: [(&str, bool); 9] = [
 fn activity(agent: &TestAgent, name: &str) -> PluginActivity {
     let report = agent.handle.plugin_status(name).into_iter().next();
     report.and_then(|report| report.activity).unwrap_or_else(|| panic!("{name} is not in use"))
-}
-
-/// Put a script in place of the one before, in one step.
-fn script(dir: &Path, faults: &str) {
-    let text = format!(
-        r#"{{"check_after_ms": 1000, "watch_paths": ["{}"], "groups": [{{"count": 2}}],
-            "fingerprint": [{faults}]}}"#,
-        dir.display()
-    );
-    std::fs::write(dir.join("new"), text).unwrap();
-    std::fs::rename(dir.join("new"), dir.join("script.json")).unwrap();
 }
 
 /// Health of the plugin and of its devices, when they agree.

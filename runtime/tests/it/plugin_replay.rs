@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::support::TestAgent;
 use crate::support::binary::{Ended, ostler};
+use crate::support::plugins::script;
 use crate::support::system::{eventually, until};
 
 /// Faults of a fingerprint, and how a recording calls the end they lead to.
@@ -22,17 +23,6 @@ const FAULTS: [(&str, &str); 6] = [
     ("duplicate_ids", "broken-answer"),
     ("sleep", "deadline"),
 ];
-
-/// Put a script in place of the one before, in one step.
-fn script(dir: &Path, faults: &str) {
-    let text = format!(
-        r#"{{"check_after_ms": 1000, "watch_paths": ["{}"], "groups": [{{"count": 2}}],
-            "fingerprint": [{faults}]}}"#,
-        dir.display()
-    );
-    std::fs::write(dir.join("new"), text).unwrap();
-    std::fs::rename(dir.join("new"), dir.join("script.json")).unwrap();
-}
 
 fn recordings(data: &Path) -> Vec<(PathBuf, Recording)> {
     let Ok(entries) = std::fs::read_dir(data.join("recordings")) else { return Vec::new() };

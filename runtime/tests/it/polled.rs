@@ -1,14 +1,10 @@
 //! Tasks that the host does not own, with the real mock driver: how they are stopped and restarted.
 
-use std::time::Duration;
-
-use ostler_model::clock::Stopwatch;
 use serde_json::Value;
 
 use crate::support::agent_process::AgentProcess;
 
-/// A stop must not take as long as a driver that ends nothing is waited for.
-const SOON: Duration = Duration::from_secs(8);
+const GIVEN_UP: &str = "the workload did not end after it was killed";
 const TIMEOUT: &str = "kill_timeout = \"200ms\"";
 
 fn service(config: &str) -> String {
@@ -40,19 +36,17 @@ async fn a_task_that_its_driver_ends_at_stop_is_restarted_and_stopped_at_once() 
     // The first answers `not-found` to `stop`, the second ends with `kill`.
     for config in ["", "kill_after = \"1h\""] {
         let (agent, alloc) = running(config).await;
-        let watch = Stopwatch::start();
         agent.ask(&["alloc", "restart", &alloc]).await.said(0, &["restarted"]);
-        assert!(watch.elapsed() < SOON, "{config:?}: {:?}", watch.elapsed());
         let restarted = task(&agent, &alloc).await;
         assert_eq!(restarted["State"], "running", "{restarted:#}");
         assert_eq!((&restarted["Restarts"], &restarted["Failed"]), (&1.into(), &false.into()));
 
-        let watch = Stopwatch::start();
         agent.ask(&["job", "stop", "p"]).await.said(0, &["is stopped"]);
-        assert!(watch.elapsed() < SOON, "{config:?}: {:?}", watch.elapsed());
         let stopped = task(&agent, &alloc).await;
         assert_eq!((&stopped["State"], &stopped["Failed"]), (&"dead".into(), &false.into()));
         assert_eq!(kinds(&stopped).last(), Some(&"Killed"), "{stopped:#}");
+        // As of a driver that ends nothing.
+        assert!(!stopped["Events"].to_string().contains(GIVEN_UP), "{stopped:#}");
         assert_ne!(stopped["LastExit"]["ExitCode"], 0, "it did not end well: {stopped:#}");
     }
 }
@@ -63,5 +57,5 @@ async fn a_task_that_its_driver_cannot_end_is_given_up_in_bounded_time_and_that_
     agent.ask(&["job", "stop", "p"]).await.said(0, &["is stopped"]);
     let stopped = task(&agent, &alloc).await;
     let last = &stopped["Events"].as_array().unwrap().last().unwrap()["DisplayMessage"];
-    assert_eq!(last, "the workload did not end after it was killed", "{stopped:#}");
+    assert_eq!(last, GIVEN_UP, "{stopped:#}");
 }

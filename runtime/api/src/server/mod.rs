@@ -18,7 +18,6 @@
 
 mod agent;
 mod allocs;
-mod bounded;
 mod client;
 mod drain;
 mod error;

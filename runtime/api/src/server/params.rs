@@ -197,8 +197,24 @@ mod tests {
         }
 
         #[test]
-        fn any_query_is_read_without_failing(query in ".{0,300}") {
-            let _read = Params::parse(&query).wait();
+        fn any_query_waits_no_longer_than_allowed_and_is_read_again_as_it_is_written(
+            query in "(index|wait|[a-z]{1,2}|[=&%+;]|%[0-9a-f]{2}|[0-9]{1,3}[smhd]?|.){0,60}",
+        ) {
+            let params = Params::parse(&query);
+            if let Ok(Some(wait)) = params.wait() {
+                prop_assert!(wait.index > 0 && !wait.wait.is_zero() && wait.wait <= API_WAIT_MAX);
+            }
+            let mut written = form_urlencoded::Serializer::new(String::new());
+            written.extend_pairs(&params.0);
+            prop_assert_eq!(Params::parse(&written.finish()), params);
+        }
+
+        #[test]
+        fn of_many_keys_the_first_are_looked_at(count in 0..2 * KEYS_MAX) {
+            let query: Vec<_> = (0..count).map(|key| format!("k{key}=v")).collect();
+            let params = Params::parse(&query.join("&"));
+            prop_assert_eq!(params.0.len(), count.min(KEYS_MAX));
+            prop_assert_eq!(params.text("k0").is_some(), count > 0);
         }
     }
 }

@@ -6,9 +6,10 @@
 //!              shutdown: no more accepted ───┘   each finishes its request, within a deadline
 //! ```
 
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use axum::Router;
@@ -17,13 +18,14 @@ use axum::middleware;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::AsyncWrite;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio_io_timeout::TimeoutWriter;
 use tokio_util::sync::CancellationToken;
 
 use super::ApiError;
-use super::bounded::Bounded;
 use super::drain::drained;
 use ostler_model::clock;
 use ostler_model::limits::{
@@ -188,13 +190,22 @@ const fn may_connect(peer: u32, own: u32) -> bool {
     peer == own || peer == 0
 }
 
+/// A stream whose writes must get somewhere. Without it a reader that never reads would keep its
+/// connection, and a followed log its place and its open file, for as long as it likes. A slow
+/// reader is none: every byte taken begins anew.
+fn bounded<S: AsyncWrite>(stream: S) -> Pin<Box<TimeoutWriter<S>>> {
+    let mut stream = TimeoutWriter::new(stream);
+    stream.set_timeout(Some(API_WRITE_WALL_MAX));
+    Box::pin(stream)
+}
+
 async fn serve(
     stream: UnixStream,
     router: Router,
     leaving: CancellationToken,
     _place: OwnedSemaphorePermit,
 ) {
-    let stream = Bounded::new(stream, API_WRITE_WALL_MAX);
+    let stream = bounded(stream);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(API_HEADER_WALL_MAX)
@@ -209,14 +220,23 @@ async fn serve(
         }
     };
     if let Err(error) = ended {
-        // Hung up, or not HTTP: the other side's affair.
-        tracing::debug!(%error, "a connection to the API ended");
+        let cause = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref());
+        if cause.is_some_and(|cause: &io::Error| cause.kind() == io::ErrorKind::TimedOut) {
+            tracing::debug!("the client read nothing for {API_WRITE_WALL_MAX:?}");
+        } else {
+            // Hung up, or not HTTP: the other side's affair.
+            tracing::debug!(%error, "a connection to the API ended");
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
 
@@ -237,8 +257,34 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_write_to_somebody_who_reads_nothing_fails() {
+        let (ours, _theirs) = tokio::io::duplex(10);
+        let mut stream = bounded(ours);
+        let mut write = pin!(stream.write_all(&[0; 100]));
+        let second = Duration::from_secs(1);
+        assert!(clock::timeout(API_WRITE_WALL_MAX - second, write.as_mut()).await.is_none());
+        let error = clock::timeout(2 * second, write).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_reader_gets_everything_however_long_it_takes() {
+        let (ours, mut theirs) = tokio::io::duplex(10);
+        let mut stream = bounded(ours);
+        let writing = tokio::spawn(async move { stream.write_all(&[7; 100]).await });
+        let mut got = Vec::new();
+        for _ in 0..10 {
+            clock::sleep(API_WRITE_WALL_MAX - Duration::from_secs(1)).await;
+            let mut part = [0; 10];
+            theirs.read_exact(&mut part).await.unwrap();
+            got.extend(part);
+        }
+        writing.await.unwrap().unwrap();
+        assert_eq!(got, [7; 100]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_client_that_reads_nothing_of_a_stream_loses_its_connection() {
-        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         static PART: [u8; 65_536] = [0; 65_536];
         const FAR_MORE: u64 = 64 * ostler_model::limits::MIB;
         let dir = tempfile::tempdir().unwrap();

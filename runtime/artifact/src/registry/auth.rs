@@ -1,5 +1,7 @@
 //! What a registry's `WWW-Authenticate` header demands.
 
+use http_auth::{ChallengeParser, ChallengeRef};
+
 /// How to get in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
@@ -20,63 +22,31 @@ pub(super) enum Challenge {
 const HEADER_BYTES_MAX: usize = 4_096;
 
 impl Challenge {
-    /// Read one header. `None` when it demands neither or is malformed.
+    /// Read one header: its first challenge that can be met. `None` when it has none or is
+    /// malformed before it.
     pub(super) fn parse(header: &str) -> Option<Self> {
         if header.len() > HEADER_BYTES_MAX {
             return None;
         }
-        let header = header.trim();
-        let (scheme, rest) = header.split_once(' ').unwrap_or((header, ""));
-        if scheme.eq_ignore_ascii_case("basic") {
+        ChallengeParser::new(header.trim()).map_while(Result::ok).find_map(|one| Self::of(&one))
+    }
+
+    fn of(challenge: &ChallengeRef<'_>) -> Option<Self> {
+        if challenge.scheme.eq_ignore_ascii_case("basic") {
             return Some(Self::Basic);
         }
-        if !scheme.eq_ignore_ascii_case("bearer") {
+        if !challenge.scheme.eq_ignore_ascii_case("bearer") {
             return None;
         }
-        let (mut realm, mut service, mut scope) = (None, None, None);
-        let mut rest = rest.trim_start();
-        while !rest.is_empty() {
-            let (name, value, after) = parameter(rest)?;
-            match name.to_ascii_lowercase().as_str() {
-                "realm" => realm = Some(value),
-                "service" => service = Some(value),
-                "scope" => scope = Some(value),
-                _ => {}
-            }
-            rest = after;
-        }
-        Some(Self::Bearer { realm: realm?, service, scope })
+        let find =
+            |name| challenge.params.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        let value = |name| find(name).map(|(_, value)| value.to_unescaped());
+        Some(Self::Bearer {
+            realm: value("realm")?,
+            service: value("service"),
+            scope: value("scope"),
+        })
     }
-}
-
-/// `name="value"` or `name=value` at the beginning, and what follows its comma.
-fn parameter(text: &str) -> Option<(&str, String, &str)> {
-    let (name, rest) = text.split_once('=')?;
-    let (value, rest) = match rest.strip_prefix('"') {
-        Some(quoted) => unquoted(quoted)?,
-        None => {
-            let end = rest.find([',', ' ']).unwrap_or(rest.len());
-            let (value, rest) = rest.split_at_checked(end)?;
-            (value.to_owned(), rest)
-        }
-    };
-    let rest = rest.trim_start();
-    let rest = if rest.is_empty() { rest } else { rest.strip_prefix(',')?.trim_start() };
-    Some((name.trim(), value, rest))
-}
-
-/// A quoted text whose first quote is gone, and what follows its last.
-fn unquoted(text: &str) -> Option<(String, &str)> {
-    let mut value = String::new();
-    let mut chars = text.char_indices();
-    while let Some((at, char)) = chars.next() {
-        match char {
-            '"' => return Some((value, text.get(at + 1..)?)),
-            '\\' => value.push(chars.next()?.1),
-            other => value.push(other),
-        }
-    }
-    None
 }
 
 #[cfg(test)]
@@ -101,6 +71,8 @@ mod tests {
         assert_eq!(Challenge::parse("BASIC"), Some(Challenge::Basic));
         let escaped = Challenge::parse("bearer realm=\"a\\\"b\"");
         assert!(matches!(escaped, Some(Challenge::Bearer { realm, .. }) if realm == "a\"b"));
+        let second = Challenge::parse("Digest realm=\"x\", Basic realm=\"y\"");
+        assert_eq!(second, Some(Challenge::Basic));
         for wrong in
             ["", "Digest realm=\"x\"", "Bearer", "Bearer realm=\"x", "Bearer service=\"x\""]
         {
@@ -116,8 +88,8 @@ mod tests {
                 let is_its = matches!(&challenge, Challenge::Bearer { realm, .. } if realm.len() < rest.len());
                 prop_assert!(is_its, "{:?} of {}", challenge, rest);
             }
-            let scheme = any.trim().split(' ').next().unwrap_or_default().to_lowercase();
-            if !["basic", "bearer"].contains(&scheme.as_str()) {
+            let lower = any.to_lowercase();
+            if !["basic", "bearer"].iter().any(|scheme| lower.contains(scheme)) {
                 prop_assert_eq!(Challenge::parse(&any), None);
             }
         }

@@ -27,6 +27,7 @@ use ostler_device::ledger::{ClaimError, DeviceLedger, InstanceHolder};
 use ostler_jobspec::suggest::nearest;
 use ostler_model::alloc::Allocation;
 use ostler_model::device::HealthState;
+use ostler_model::grants::wildcard;
 use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::job::{Constraint, Job, Task, TaskGroup};
 use ostler_model::limits::JOB_TASKS_MAX;
@@ -247,7 +248,7 @@ fn fixed_ports(job: &Job) -> BTreeSet<u16> {
 fn job_problems(job: &Job, view: &NodeView) -> Vec<Problem> {
     let mut problems = Vec::new();
     let wanted = &job.datacenters;
-    if !wanted.is_empty() && !wanted.iter().any(|pattern| glob(pattern, &view.datacenter)) {
+    if !wanted.is_empty() && !wanted.iter().any(|pattern| wildcard(pattern, &view.datacenter)) {
         problems
             .push(Problem::Datacenter { wanted: wanted.clone(), actual: view.datacenter.clone() });
     }
@@ -298,28 +299,6 @@ fn driver_problem(task: &Task, view: &NodeView) -> Option<Problem> {
         driver: driver.clone(),
         health: found.health.clone(),
     })
-}
-
-/// Does `text` match a pattern in which `*` stands for any characters?
-fn glob(pattern: &str, text: &str) -> bool {
-    let Some((start, rest)) = pattern.split_once('*') else {
-        return pattern == text;
-    };
-    let Some(mut left) = text.strip_prefix(start) else {
-        return false;
-    };
-    let mut parts = rest.split('*').peekable();
-    while let Some(part) = parts.next() {
-        if parts.peek().is_none() {
-            return left.ends_with(part);
-        }
-        // The earliest place of each middle part leaves most for the others.
-        match left.split_once(part) {
-            Some((_, after)) => left = after,
-            None => return false,
-        }
-    }
-    true
 }
 
 #[cfg(test)]

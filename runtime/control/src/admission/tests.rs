@@ -10,7 +10,7 @@ use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, propte
 
 use super::*;
 use ostler_model::device::{DeviceGroup, DeviceInstance, GroupKey, Health};
-use ostler_model::ids::{JobId, PluginName, TaskName};
+use ostler_model::ids::{PluginName, TaskName};
 use ostler_model::job::{JobKind, Lifecycle, LifecycleHook, NetworkSpec, Operator, PortSpec};
 use ostler_model::resources::{DeviceRequest, Resources};
 use ostler_node::{DriverView, NodeId};
@@ -29,18 +29,7 @@ fn group(name: &str, count: u32, tasks: Vec<Task>) -> TaskGroup {
 }
 
 fn job(groups: Vec<TaskGroup>) -> Job {
-    Job {
-        id: JobId::new("demo").unwrap(),
-        name: "demo".into(),
-        kind: JobKind::Batch,
-        namespace: "default".into(),
-        priority: 50,
-        datacenters: vec!["*".into()],
-        meta: BTreeMap::new(),
-        constraints: vec![],
-        groups,
-        source_dir: None,
-    }
+    fixtures::job("demo", JobKind::Batch, groups).unwrap()
 }
 
 fn health(state: HealthState, reason: &str) -> Health {
@@ -269,25 +258,6 @@ fn an_id_drawn_twice_is_refused_and_harms_nobody() {
     let refusal = place(&mut admission, wanted(), 1).unwrap_err();
     assert!(matches!(refusal.groups[0].problems[0], Problem::IdInUse { .. }));
     assert_eq!(admission, before);
-}
-
-#[test]
-fn datacenter_patterns_match_as_people_expect() {
-    for (pattern, text, expected) in [
-        ("*", "dc1", true),
-        ("dc1", "dc1", true),
-        ("dc1", "dc10", false),
-        ("dc*", "dc10", true),
-        ("*-eu", "a-eu", true),
-        ("*-eu", "a-us", false),
-        ("a*b*c", "aXbYc", true),
-        ("a*b*c", "aXc", false),
-        ("a*a", "a", false),
-        ("", "dc1", false),
-        ("**", "x", true),
-    ] {
-        assert_eq!(glob(pattern, text), expected, "{pattern} on {text}");
-    }
 }
 
 fn jobs() -> impl Strategy<Value = Job> {

@@ -9,7 +9,7 @@
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 
 use super::*;
-use ostler_model::ids::{JobId, TaskName};
+use ostler_model::ids::TaskName;
 use ostler_model::job::{
     Constraint, HealthPolicy, JobKind, Lifecycle, LifecycleHook, Operator, PortSpec, Service,
 };
@@ -31,18 +31,7 @@ fn job(groups: &[(&str, u32)]) -> Job {
         count: *count,
         ..fixtures::group(name, vec![fixtures::task("t").unwrap()]).unwrap()
     };
-    Job {
-        id: JobId::new("demo").unwrap(),
-        name: "demo".into(),
-        kind: JobKind::Service,
-        namespace: "default".into(),
-        priority: 50,
-        datacenters: vec!["*".into()],
-        meta: BTreeMap::new(),
-        constraints: vec![],
-        groups: groups.iter().map(group).collect(),
-        source_dir: None,
-    }
+    fixtures::job("demo", JobKind::Service, groups.iter().map(group).collect()).unwrap()
 }
 
 fn wanted(job: &Job, version: u64) -> WantedJob<'_> {

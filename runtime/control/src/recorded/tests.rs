@@ -5,28 +5,16 @@ use super::*;
 use ostler_lifecycle::task::handle::RunRecord;
 use ostler_lifecycle::task::restart::RestartTracker;
 use ostler_model::ids::TaskName;
-use ostler_model::job::JobKind;
 use ostler_model::ports::ProcessIdentity;
 use ostler_model::rng::Rng;
-use ostler_testing::fixtures;
+use ostler_testing::fixtures::{self, Garbage};
 
 fn has_ended(restored: &RestoredAlloc) -> bool {
     restored.saved.as_ref().is_some_and(|saved| saved.finished)
 }
 
-struct Garbage;
-
-impl serde::Serialize for Garbage {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u8(0xff)
-    }
-}
-
-fn allocation(seed: u64, job: &str, modify_index: u64) -> Allocation {
-    let task = fixtures::task("t").unwrap();
-    let alloc = fixtures::allocation(JobKind::Service, vec![task], &Rng::seeded(seed)).unwrap();
-    let job = ostler_model::job::Job { id: JobId::new(job).unwrap(), ..(*alloc.job).clone() };
-    Allocation { job: Arc::new(job), modify_index, create_index: modify_index, ..alloc }
+fn allocation(seed: u64, job: &str, index: u64) -> Allocation {
+    fixtures::allocation_of(job, index, &Rng::seeded(seed)).unwrap()
 }
 
 async fn put(state: &StateStore, alloc: &Allocation) {

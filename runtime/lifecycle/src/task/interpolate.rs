@@ -113,7 +113,7 @@ impl<'a> Variables<'a> {
             .chain(named("attr.", self.attributes))
             .chain(named("meta.", self.meta))
             .filter(|name| name.len() <= 2 * REFERENCE_CHARS_SHOWN)
-            .map(|name| (distance(&reference, &name), name))
+            .map(|name| (strsim::levenshtein(&reference, &name), name))
             .min()
             .filter(|(distance, _)| *distance <= 2 + reference.chars().count() / 3)
             .map(|(_, name)| name)
@@ -258,27 +258,6 @@ fn split_reference(text: &str) -> Option<(&str, &str)> {
 
 fn shown(text: &str) -> String {
     text.chars().take(REFERENCE_CHARS_SHOWN).collect()
-}
-
-/// Edits (insert, remove, replace) from one text to the other.
-fn distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut next = Vec::with_capacity(row.len());
-        let mut left = i + 1;
-        next.push(left);
-        for (b, pair) in to.iter().zip(row.windows(2)) {
-            let (diagonal, above) = match pair {
-                [diagonal, above] => (*diagonal, *above),
-                _ => (usize::MAX, usize::MAX),
-            };
-            left = (diagonal + usize::from(a != *b)).min(above + 1).min(left + 1);
-            next.push(left);
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -153,8 +153,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = parse(&bytes);
+        fn any_text_is_refused_or_begins_with_what_is_read_of_it(
+            text in "[a-z]{0,3}@?/?[a-z]{0,3}(\\x00(ACTION|DEVPATH|SUBSYSTEM|A)?=?[a-z@/ ]{0,3}){0,4}",
+        ) {
+            if let Ok(event) = parse(text.as_bytes()) {
+                prop_assert!(is_word(event.action) && event.subsystem.is_none_or(is_word));
+                let head = format!("{}@{}", event.action, event.devpath);
+                prop_assert_eq!(text.split('\0').next(), Some(head.as_str()));
+            }
+        }
+
+        #[test]
+        fn bytes_that_are_no_text_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            prop_assume!(std::str::from_utf8(&bytes).is_err());
+            prop_assert_eq!(parse(&bytes), Err(UeventError::NotText));
         }
 
         #[test]

@@ -2,11 +2,12 @@
 
 use std::io;
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Gid, Resource, Rlimit, Uid, setrlimit};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, clear_ambient_capability_set,
     configure_capability_in_ambient_set, remove_capability_from_bounding_set, set_capabilities,
-    set_keep_capabilities, set_no_new_privs,
+    set_keep_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid,
 };
 
 use crate::user::Ids;
@@ -58,14 +59,13 @@ pub(super) fn drop_to(ids: Option<&Ids>, kept: u64, drop: bool) -> io::Result<()
     Ok(())
 }
 
+/// Not through the C library, which would look for threads.
 fn switch(ids: &Ids) -> io::Result<()> {
-    // SAFETY: plain numbers and a live list; not through the C library, which would look for threads.
-    let done = unsafe {
-        libc::syscall(libc::SYS_setgroups, ids.groups.len(), ids.groups.as_ptr()) >= 0
-            && libc::syscall(libc::SYS_setresgid, ids.gid, ids.gid, ids.gid) >= 0
-            && libc::syscall(libc::SYS_setresuid, ids.uid, ids.uid, ids.uid) >= 0
-    };
-    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let groups: Vec<Gid> = ids.groups.iter().copied().map(Gid::from_raw).collect();
+    let (uid, gid) = (Uid::from_raw(ids.uid), Gid::from_raw(ids.gid));
+    set_thread_groups(&groups)?;
+    set_thread_res_gid(gid, gid, gid)?;
+    Ok(set_thread_res_uid(uid, uid, uid)?)
 }
 
 /// Bound the processes of the user. After the switch: a user that has too many already may still

@@ -26,9 +26,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use ostler_model::clock::Timestamp;
+use ostler_model::digest::Digest;
 use ostler_model::ids::RunId;
 use ostler_model::task::RawExit;
 
@@ -156,12 +156,9 @@ fn is_of(name: &str, pid: u32, start_ticks: u64) -> bool {
 }
 
 fn hash(run: &str) -> String {
-    use std::fmt::Write as _;
-    Sha256::digest(run.as_bytes()).iter().take(16).fold(String::new(), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    let mut text = Digest::of(run.as_bytes()).to_string();
+    text.truncate(32);
+    text
 }
 
 /// The directory of the records. Clones share it.

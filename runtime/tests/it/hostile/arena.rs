@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ostler_guests::fixtures::HOSTILE_DEVICE;
 use ostler_health::policy::FailurePolicy;
-use ostler_model::clock::{Stopwatch, sleep};
+use ostler_model::clock::sleep;
 use ostler_model::config::AnswerGrants;
 use ostler_model::grants::Grants;
 use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
@@ -23,6 +23,8 @@ use serde_json::Value;
 
 use super::soon;
 use crate::support::DataDir;
+use crate::support::census::Census;
+use crate::support::lateness::{Late, Lateness};
 use crate::support::plugins::host_services;
 
 /// How an attack went.
@@ -147,39 +149,17 @@ impl Arena {
             }
             (calls, wrong)
         });
-        let stopped = Arc::clone(&stop);
-        let timers = tokio::spawn(async move {
-            let mut late = Vec::new();
-            while !stopped.load(Ordering::SeqCst) {
-                let watch = Stopwatch::start();
-                sleep(NAP).await;
-                late.push(watch.elapsed().saturating_sub(NAP));
-            }
-            nearly_all(late)
-        });
-        let stopped = Arc::clone(&stop);
-        let machine = std::thread::spawn(move || {
-            let mut late = Vec::new();
-            while !stopped.load(Ordering::SeqCst) {
-                let watch = Stopwatch::start();
-                std::thread::sleep(NAP);
-                late.push(watch.elapsed().saturating_sub(NAP));
-            }
-            nearly_all(late)
-        });
-        Watch { stop, neighbour, timers, machine }
+        Watch { stop, neighbour, lateness: Lateness::watch() }
     }
 
     /// The counts when nothing moves any more.
-    pub async fn settled(&self) -> Census {
+    pub async fn settled(&self) -> Count {
         soon("no guest is left", || self.guests() == [PoolUse::default(); 2]).await;
-        let mut last = Census::now(self);
+        let mut last = Count::now(self);
         loop {
             sleep(Duration::from_millis(300)).await;
-            let now = Census::now(self);
-            if (now.files, now.threads, now.children, now.tasks)
-                == (last.files, last.threads, last.children, last.tasks)
-            {
+            let now = Count::now(self);
+            if now.census == last.census {
                 return now;
             }
             last = now;
@@ -187,10 +167,10 @@ impl Arena {
     }
 
     /// As many files, threads, children and tasks as before, no guest, and not much more memory.
-    pub async fn leaves_nothing(&self, before: &Census, growth_max: u64) {
-        let mut now = Census::now(self);
+    pub async fn leaves_nothing(&self, before: &Count, growth_max: u64) {
+        let mut now = Count::now(self);
         soon(&format!("as before: {before:?}"), || {
-            now = Census::now(self);
+            now = Count::now(self);
             now.within(before, growth_max)
         })
         .await;
@@ -283,59 +263,32 @@ impl ByteSink for Complaints {
 }
 
 /// How long timers are set for.
-const NAP: Duration = Duration::from_millis(10);
-
-/// How late nearly all of them were: on a loaded machine the kernel itself is late now and then.
-fn nearly_all(mut late: Vec<Duration>) -> Duration {
-    late.sort();
-    late.get(late.len() * 19 / 20).copied().unwrap_or_default()
-}
-
 pub struct Watch {
     stop: Arc<AtomicBool>,
     neighbour: tokio::task::JoinHandle<(u32, Option<String>)>,
-    timers: tokio::task::JoinHandle<Duration>,
-    machine: std::thread::JoinHandle<Duration>,
+    lateness: Lateness,
 }
 
 /// What others noticed of an attack.
 pub struct Seen {
     pub calls: u32,
     pub neighbour_wrong: Option<String>,
-    /// How late nearly all timers of the runtime were.
-    pub late: Duration,
-    /// How late nearly all naps of a thread were that has nothing to do with it: the machine's part.
-    pub machine_late: Duration,
+    pub late: Late,
 }
 
 impl Watch {
     pub async fn end(self) -> Seen {
         self.stop.store(true, Ordering::SeqCst);
         let (calls, neighbour_wrong) = self.neighbour.await.unwrap();
-        let late = self.timers.await.unwrap();
-        let machine_late = self.machine.join().unwrap();
-        Seen { calls, neighbour_wrong, late, machine_late }
+        Seen { calls, neighbour_wrong, late: self.lateness.end().await }
     }
 }
 
 /// What may leak.
 #[derive(Clone, Copy, Debug)]
-pub struct Census {
-    files: usize,
-    threads: usize,
-    children: usize,
-    tasks: usize,
+pub struct Count {
+    census: Census,
     resident: u64,
-}
-
-fn entries(dir: &str) -> usize {
-    std::fs::read_dir(dir).map_or(0, Iterator::count)
-}
-
-fn children() -> usize {
-    let list = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    let of = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("children"));
-    list.filter_map(|thread| of(thread).ok()).map(|pids| pids.split_whitespace().count()).sum()
 }
 
 fn resident() -> u64 {
@@ -343,22 +296,12 @@ fn resident() -> u64 {
     text.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-impl Census {
+impl Count {
     pub fn now(arena: &Arena) -> Self {
-        Self {
-            files: entries("/proc/self/fd"),
-            threads: entries("/proc/self/task"),
-            children: children(),
-            tasks: arena.services.control.metrics().num_alive_tasks(),
-            resident: resident(),
-        }
+        Self { census: Census::now(&arena.services.control), resident: resident() }
     }
 
     fn within(&self, before: &Self, growth_max: u64) -> bool {
-        self.files <= before.files
-            && self.threads <= before.threads
-            && self.children <= before.children
-            && self.tasks <= before.tasks
-            && self.resident <= before.resident + growth_max
+        self.census.within(&before.census) && self.resident <= before.resident + growth_max
     }
 }

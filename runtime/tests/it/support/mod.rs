@@ -2,8 +2,10 @@
 
 pub mod agent_process;
 pub mod binary;
+pub mod census;
 pub mod http;
 pub mod jobs;
+pub mod lateness;
 pub mod needs;
 pub mod plugins;
 pub mod programs;

@@ -1,5 +1,6 @@
 //! Plugins of a test agent, and what plugins need without an agent around them.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use ostler_agent::{PluginEntry, PluginStatus};
@@ -11,6 +12,18 @@ use ostler_process::{ProcessHost, ProcessOptions, Supervision};
 use ostler_sandbox::{Sandbox, SandboxConfig};
 
 use super::{DataDir, OSTLER, TestAgent};
+
+/// Put a script of the mock device plugin, two devices with these faults, in place of the one before,
+/// in one step.
+pub fn script(dir: &Path, faults: &str) {
+    let text = format!(
+        r#"{{"check_after_ms": 1000, "watch_paths": ["{}"], "groups": [{{"count": 2}}],
+            "fingerprint": [{faults}]}}"#,
+        dir.display()
+    );
+    std::fs::write(dir.join("new"), text).unwrap();
+    std::fs::rename(dir.join("new"), dir.join("script.json")).unwrap();
+}
 
 #[track_caller]
 pub fn entry<'a>(agent: &'a TestAgent, name: &str) -> &'a PluginEntry {

@@ -117,8 +117,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn any_bytes_are_a_signature_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
-        let _ = Signature::parse(&bytes);
+    fn what_is_put_into_a_signature_is_refused_or_part_of_its_comments(
+        at: prop::sample::Index, more in proptest::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let mut bytes = SIGNED.1.as_bytes().to_vec();
+        let at = at.index(bytes.len());
+        bytes.splice(at..at, more);
+        if let Ok(read) = Signature::parse(&bytes) {
+            let text = String::from_utf8(bytes).unwrap();
+            let comment = text.lines().nth(2).and_then(|line| line.strip_prefix("trusted comment: "));
+            prop_assert_eq!(comment, Some(read.comment()));
+            prop_assert_eq!(read.key(), Signature::parse(SIGNED.1.as_bytes()).unwrap().key());
+        }
     }
 
     /// The right shape with any content: this reaches the decoders behind.

@@ -2,7 +2,6 @@
 //! everything taken from it has a bound, and it is read within the check's timeout.
 
 use std::convert::Infallible;
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
+use ostler_model::causes::chain;
 use ostler_model::clock;
 use ostler_model::job::CheckKind;
 use ostler_model::limits::{CHECK_HEAD_BYTES_MAX, CHECK_HEADERS_MAX, CHECK_OUTPUT_BYTES_MAX};
@@ -40,18 +40,6 @@ enum ProbeError {
     /// The other side broke off or does not speak HTTP.
     #[error("no HTTP answer from {address}: {}", chain(source))]
     Http { address: SocketAddr, source: hyper::Error },
-}
-
-/// The messages of an error and its causes.
-fn chain(error: &hyper::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        // Writing to a text does not fail.
-        let _ = write!(text, ": {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// Ask once; takes at most `timeout`.

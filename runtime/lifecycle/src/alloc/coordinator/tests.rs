@@ -14,11 +14,7 @@ use ostler_model::job::Task;
 use ostler_testing::fixtures;
 
 fn task(name: &str, lifecycle: Option<(LifecycleHook, bool)>) -> Task {
-    let task = fixtures::task(name).unwrap();
-    match lifecycle {
-        Some((hook, sidecar)) => fixtures::lifecycle(task, hook, sidecar),
-        None => task,
-    }
+    fixtures::task_at(name, lifecycle).unwrap()
 }
 
 fn group(tasks: Vec<Task>) -> TaskGroup {

@@ -83,6 +83,13 @@ impl Drop for CloseOnDrop {
 mod tests {
     use super::*;
 
+    /// All other tasks have had their turn: the tests have one thread.
+    async fn settle() {
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+    }
+
     #[tokio::test]
     async fn only_the_last_of_a_name_runs_and_none_after_the_end() {
         let background = Background::default();
@@ -97,13 +104,11 @@ mod tests {
         background.run("one", hold(&alive));
         background.run("one", hold(&alive));
         background.run("two", hold(&alive));
-        while Arc::strong_count(&alive) > 3 {
-            tokio::task::yield_now().await;
-        }
+        settle().await;
+        assert_eq!(Arc::strong_count(&alive), 3, "the second of one, and two");
         drop(CloseOnDrop(background.clone()));
         background.run("three", hold(&alive));
-        while Arc::strong_count(&alive) > 1 {
-            tokio::task::yield_now().await;
-        }
+        settle().await;
+        assert_eq!(Arc::strong_count(&alive), 1, "none");
     }
 }
