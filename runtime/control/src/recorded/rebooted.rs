@@ -10,7 +10,7 @@
 //! that is started again must find it prepared again. A crash before the boot is on record does it once
 //! more. Poststart tasks are not run again: they follow a start of the allocation, not of its machine.
 
-use ostler_control::recorded::{Recorded, Tasks};
+use super::{Recorded, Tasks, readable};
 use ostler_lifecycle::task::events;
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::TaskName;
@@ -23,40 +23,36 @@ use ostler_state::{Key, StateError, StateStore};
 /// For the tasks' events.
 const REASON: &str = "the machine was restarted";
 
-/// Compare the boot with the one on record, and prepare what is found for the new one.
-///
-/// # Errors
-/// When the state cannot be read or written.
-pub(super) async fn prepare(
-    state: &StateStore,
-    found: &mut Recorded,
-    boot_id: &str,
-    now: Timestamp,
-) -> Result<(), StateError> {
-    let known = match state.get::<NodeBoot>(&Key::NodeBoot) {
-        Err(error @ StateError::Record { .. }) => {
-            tracing::warn!(%error, "the last boot is not readable, written anew");
-            None
-        }
-        known => known?,
-    };
-    if known.is_some_and(|known| known.boot_id != boot_id) {
-        for (alloc, tasks) in found.going_on() {
-            let again = begin_again(alloc, tasks, now);
-            tracing::info!(alloc = %alloc.id, tasks = again.len(), "{REASON}: prestart tasks run again");
-            for name in again {
-                let Some(task) = tasks.get(&name) else { continue };
-                if let Some(public) = &task.state {
-                    state.put_later(&Key::TaskState(alloc.id, name.clone()), public).await?;
-                }
-                if let Some(local) = &task.local {
-                    state.put_later(&Key::TaskLocal(alloc.id, name), local).await?;
+impl Recorded {
+    /// Compare the boot with the one on record, and prepare what goes on for the new one.
+    ///
+    /// # Errors
+    /// When the state cannot be read or written.
+    pub async fn prepare_boot(
+        &mut self,
+        state: &StateStore,
+        boot_id: &str,
+        now: Timestamp,
+    ) -> Result<(), StateError> {
+        let known = readable(state.get::<NodeBoot>(&Key::NodeBoot))?;
+        if known.is_some_and(|known| known.boot_id != boot_id) {
+            for (alloc, tasks) in self.going_on() {
+                let again = begin_again(alloc, tasks, now);
+                tracing::info!(alloc = %alloc.id, tasks = again.len(), "{REASON}: prestart tasks run again");
+                for name in again {
+                    let Some(task) = tasks.get(&name) else { continue };
+                    if let Some(public) = &task.state {
+                        state.put_later(&Key::TaskState(alloc.id, name.clone()), public).await?;
+                    }
+                    if let Some(local) = &task.local {
+                        state.put_later(&Key::TaskLocal(alloc.id, name), local).await?;
+                    }
                 }
             }
         }
+        state.put(&Key::NodeBoot, &NodeBoot { boot_id: boot_id.to_owned() }).await?;
+        Ok(())
     }
-    state.put(&Key::NodeBoot, &NodeBoot { boot_id: boot_id.to_owned() }).await?;
-    Ok(())
 }
 
 /// Make the prestart tasks pending that had succeeded, if a main task is to run. Their names.
@@ -96,5 +92,4 @@ fn begin_again(alloc: &Allocation, tasks: &mut Tasks, now: Timestamp) -> Vec<Tas
 }
 
 #[cfg(test)]
-#[path = "rebooted_tests.rs"]
 mod tests;

@@ -62,7 +62,7 @@ async fn pending_after(
     let (store, alloc) = recorded(main, desired).await;
     for boot in boots {
         let mut found = Recorded::read(&store).unwrap();
-        prepare(&store, &mut found, boot, NOW).await.unwrap();
+        found.prepare_boot(&store, boot, NOW).await.unwrap();
     }
     store.flush().await.unwrap();
     let mut pending = Vec::new();
@@ -107,7 +107,7 @@ async fn a_boot_on_record_that_cannot_be_read_is_written_anew() {
     let store = StateStore::in_memory().unwrap();
     store.put(&Key::NodeBoot, &[0xffu8; 3][..]).await.unwrap();
     let mut found = Recorded::read(&store).unwrap();
-    prepare(&store, &mut found, "two", NOW).await.unwrap();
+    found.prepare_boot(&store, "two", NOW).await.unwrap();
     let known: Option<NodeBoot> = store.get(&Key::NodeBoot).unwrap();
     assert_eq!(known, Some(NodeBoot { boot_id: "two".to_owned() }));
 }
