@@ -9,7 +9,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// How often a task is started again, and within which time.
 pub(crate) const ATTEMPTS: (usize, Duration) = (2, Duration::from_secs(1_800));
 
-/// One of so many plans has its records in a file: it takes several times as long.
+/// One of so many plans has its records in a file: it takes twice as long.
 const FILE_SHARE: u64 = 8;
 
 /// How something of the world does.

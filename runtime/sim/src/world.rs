@@ -301,6 +301,8 @@ impl Inner {
             (run.ends_at, run.lost) = (Some(time), true);
             run.exit = Some(RawExit { signal: Some(9), ..RawExit::default() });
         }
+        // What was not decided yet is done again.
+        self.ended.retain(|(_, task), _| task.as_str() != PREPARES);
         for one in self.instances.values_mut() {
             (one.reserved, one.refused) = (false, false);
         }
@@ -332,11 +334,12 @@ impl Inner {
                 let code = Some(run.script.exit_code);
                 run.exit = Some(RawExit { exit_code: code, ..RawExit::default() });
                 let of = (run.alloc, run.task.clone());
-                if run.task.as_str() == PREPARES && run.ran && run.script.exit_code == 0 {
+                let done = run.task.as_str() == PREPARES && run.script.exit_code == 0;
+                if done && run.ran {
                     self.prepared.insert(run.alloc, run.boot);
                 }
                 // The exit of a WASM task goes down with an agent that has not decided on it.
-                if run.ran && !run.asked && !run.script.wasm {
+                if run.ran && !run.asked && !run.script.wasm && !done {
                     self.ended.entry(of).or_default().extend(run.ends_at);
                 }
             }

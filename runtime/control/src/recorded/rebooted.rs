@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! NodeBoot on record, and another boot now:
-//!   every allocation that goes on ─► prestart tasks that had succeeded: pending again ─┐ queued
+//!   every allocation that goes on ─► prestart tasks that succeeded or ran: pending again ─┐ queued
 //!                                                                                      ▼
 //!                                                    NodeBoot of now, durable after them
 //! ```
@@ -16,7 +16,7 @@ use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::TaskName;
 use ostler_model::job::{Lifecycle, LifecycleHook};
 use ostler_model::saved::NodeBoot;
-use ostler_model::task::TaskStatus;
+use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 use ostler_state::{Key, StateError, StateStore};
 
@@ -55,7 +55,8 @@ impl Recorded {
     }
 }
 
-/// Make the prestart tasks pending that had succeeded, if a main task is to run. Their names.
+/// Make the prestart tasks pending that had succeeded, or may have, if a main task is to run. Their
+/// names.
 fn begin_again(alloc: &Allocation, tasks: &mut Tasks, now: Timestamp) -> Vec<TaskName> {
     let Some(group) = alloc.task_group().filter(|_| alloc.desired == DesiredStatus::Run) else {
         return Vec::new();
@@ -69,22 +70,31 @@ fn begin_again(alloc: &Allocation, tasks: &mut Tasks, now: Timestamp) -> Vec<Tas
         return Vec::new();
     }
     let once = Some(Lifecycle { hook: LifecycleHook::Prestart, sidecar: false });
-    let once = group.tasks.iter().filter(|task| task.lifecycle == once).map(|task| &task.name);
+    let once = group.tasks.iter().filter(|task| task.lifecycle == once);
     let mut again = Vec::new();
-    for name in once {
+    for spec in once {
+        let (name, attempts) = (&spec.name, &spec.restart.attempts);
         let Some(task) = tasks.get_mut(name) else { continue };
-        let Some(public) = task.state.as_mut().filter(|state| state.successful()) else { continue };
-        // What of it could not be ended goes on being ended.
-        if task.local.as_ref().is_some_and(|local| local.run.is_some()) {
+        let local = task.local.as_ref();
+        let has_run = local.is_some_and(|local| local.run.is_some());
+        let decided = local.is_some_and(|local| local.delayed_until.is_some());
+        // It may have ended well before the machine did, and nobody has read that. Where another run may
+        // be forbidden, that is left to its owner.
+        let open = has_run && !decided && *attempts > 0;
+        let succeeded = task.state.as_ref().is_some_and(TaskState::successful);
+        let dead = task.state.as_ref().is_some_and(|state| state.status == TaskStatus::Dead);
+        if !(succeeded || open && !dead) {
             continue;
         }
+        let public = task.state.get_or_insert_default();
         public.status = TaskStatus::Pending;
         public.finished_at = None;
         public.restarts = public.restarts.saturating_add(1);
         public.last_restart = Some(now);
         public.push_event(events::restarting(now, REASON, std::time::Duration::ZERO));
         if let Some(local) = &mut task.local {
-            (local.run_complete, local.delayed_until) = (false, None);
+            // What a run left is ended and forgotten first, as of one whose restart was decided.
+            (local.run_complete, local.delayed_until) = (false, has_run.then_some(now));
         }
         again.push(name.clone());
     }

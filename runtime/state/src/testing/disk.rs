@@ -154,6 +154,18 @@ impl FaultyDisk {
         self.inner().journal.clone()
     }
 
+    /// So many operations were done.
+    #[must_use]
+    pub fn operations(&self) -> usize {
+        self.inner().journal.len()
+    }
+
+    /// Nothing more goes wrong, and there is room.
+    pub fn mend(&self) {
+        let mut inner = self.inner();
+        (inner.fault, inner.full) = (None, false);
+    }
+
     /// Lose power.
     pub fn cut(&self) {
         self.inner().powered = false;
