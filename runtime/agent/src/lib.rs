@@ -21,16 +21,13 @@ mod job;
 mod jobs;
 mod jobs_dir;
 mod leave;
-mod leftovers;
 mod loading;
 pub mod offline;
 mod plugin_status;
 mod quarantine;
-mod rebooted;
 mod records;
 mod restore;
 mod startup;
-mod unowned;
 pub mod upgrade;
 pub mod views;
 
@@ -182,7 +179,7 @@ struct Inner {
     waiting: Mutex<BTreeSet<PluginName>>,
     /// Runs that are alive and not owned.
     holds: Mutex<held::Holds>,
-    /// Removes directories without a record; see [`unowned`].
+    /// Removes directories without a record; see [`ostler_control::unowned`].
     unowned: Mutex<Option<JoinHandle<()>>>,
     /// Something about a quarantine changed.
     quarantined: Arc<Notify>,

@@ -1,14 +1,11 @@
-//! What the agent keeps of itself: the node's registration, its plugins, what its managers saw.
+//! What the agent keeps of itself: its plugins, what its managers saw.
 //!
 //! ```text
-//! start:  node id (file) ─► NodeRegistration
-//!         catalogue ─► PluginHandle of each plugin in use ─ another digest than last time? ─► notice
+//! start:  catalogue ─► PluginHandle of each plugin in use ─ another digest than last time? ─► notice
 //! then:   Node changes ─► DriverManagerState, DeviceManagerState      (equal ones cost nothing)
 //! ```
-//! The id itself lives in a file of its own ([`ostler_node::id`]), so that a node stays the same when
-//! its state file is put aside; the registration says since when this state file belongs to it. None
-//! of the other records decides anything while the agent runs: they may lag, and a store that
-//! refuses them is a warning.
+//! None of these records decides anything while the agent runs: they may lag, and a store that refuses
+//! them is a warning. The node's own is [`ostler_control::recorded::register`]'s.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -17,14 +14,14 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::catalogue::{PluginEntry, PluginStatus};
+use ostler_control::recorded::readable;
 use ostler_model::device::HealthState;
 use ostler_model::ids::PluginName;
 use ostler_model::plugin::PluginKind;
 use ostler_model::saved::{
-    DeviceManagerState, DriverManagerState, NodeRegistration, PluginHandle, SeenDeviceGroup,
-    SeenDevicePlugin, SeenDriver,
+    DeviceManagerState, DriverManagerState, PluginHandle, SeenDeviceGroup, SeenDevicePlugin,
+    SeenDriver,
 };
-use ostler_model::time::Timestamp;
 use ostler_node::{Node, NodeView};
 use ostler_state::{Key, Prefix, StateError, StateStore};
 
@@ -33,25 +30,6 @@ const DIGEST_SHOWN: usize = 12;
 
 /// The plugins in use, by their own names.
 pub(super) type Handles = BTreeMap<PluginName, PluginHandle>;
-
-/// Make the node known in its state file; durable when this returns. A sentence when the file
-/// belonged to another node. A file that `lacks` something knows all of this node only from now on.
-pub(super) async fn register(
-    state: &StateStore,
-    view: &NodeView,
-    lacks: bool,
-    now: Timestamp,
-) -> Result<Option<String>, StateError> {
-    let (id, name) = (view.id, view.name.clone());
-    let known = readable(state.get::<NodeRegistration>(&Key::NodeRegistration))?;
-    let same = known.as_ref().filter(|known| known.id == id && !lacks);
-    let registered_at = same.map_or(now, |known| known.registered_at);
-    state.put(&Key::NodeRegistration, &NodeRegistration { id, name, registered_at }).await?;
-    let other = known.filter(|known| known.id != id);
-    Ok(other.map(|other| {
-        format!("the state file is that of node {}; this is node {id} from now on", other.id)
-    }))
-}
 
 /// Keep a handle of every plugin in use, and drop those of plugins that are gone. What people should
 /// hear: plugins that are not what they were at the last start.
@@ -125,17 +103,6 @@ fn changed(name: &PluginName, before: &PluginHandle, now: &PluginHandle) -> Stri
         format!("version {} with digest {digest} ({})", handle.version, handle.source)
     };
     format!("plugin {name} changed since the last start: it was {}, it is {}", of(before), of(now))
-}
-
-/// A record that does not decode is as good as none: it is written anew.
-fn readable<T>(read: Result<Option<T>, StateError>) -> Result<Option<T>, StateError> {
-    match read {
-        Err(error @ StateError::Record { .. }) => {
-            tracing::warn!(%error, "record not readable, written anew");
-            Ok(None)
-        }
-        other => other,
-    }
 }
 
 fn warn<T>(key: &Key, written: Result<T, StateError>) {

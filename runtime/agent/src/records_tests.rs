@@ -89,45 +89,6 @@ async fn a_plugin_that_is_gone_is_forgotten_and_one_that_did_not_load_is_not() {
     assert_eq!(said.len(), 1, "{said:?}");
 }
 
-#[tokio::test]
-async fn a_node_is_registered_once_and_a_renamed_one_keeps_its_date() {
-    let state = StateStore::in_memory().unwrap();
-    let mut node = view(1);
-    assert_eq!(register(&state, &node, false, Timestamp::from_nanos(1)).await.unwrap(), None);
-    node.name = "renamed".into();
-    assert_eq!(register(&state, &node, false, Timestamp::from_nanos(2)).await.unwrap(), None);
-    let stored: NodeRegistration = state.get(&Key::NodeRegistration).unwrap().unwrap();
-    assert_eq!(
-        stored,
-        NodeRegistration {
-            id: node.id,
-            name: "renamed".into(),
-            registered_at: Timestamp::from_nanos(1)
-        }
-    );
-}
-
-#[tokio::test]
-async fn another_node_on_the_same_state_file_is_registered_anew_and_told() {
-    let state = StateStore::in_memory().unwrap();
-    let (old, new) = (view(1), view(2));
-    register(&state, &old, false, Timestamp::from_nanos(1)).await.unwrap();
-    let said = register(&state, &new, false, Timestamp::from_nanos(2)).await.unwrap().unwrap();
-    assert!(said.contains(&old.id.to_string()) && said.contains(&new.id.to_string()), "{said}");
-    let stored: NodeRegistration = state.get(&Key::NodeRegistration).unwrap().unwrap();
-    assert_eq!((stored.id, stored.registered_at), (new.id, Timestamp::from_nanos(2)));
-}
-
-#[tokio::test]
-async fn a_state_file_that_lacks_something_belongs_to_the_node_from_now_on() {
-    let state = StateStore::in_memory().unwrap();
-    let node = view(1);
-    register(&state, &node, false, Timestamp::from_nanos(1)).await.unwrap();
-    assert_eq!(register(&state, &node, true, Timestamp::from_nanos(2)).await.unwrap(), None);
-    let stored: NodeRegistration = state.get(&Key::NodeRegistration).unwrap().unwrap();
-    assert_eq!(stored.registered_at, Timestamp::from_nanos(2));
-}
-
 fn health(state: HealthState) -> Health {
     Health { state, reason: String::new() }
 }

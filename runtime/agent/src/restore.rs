@@ -9,11 +9,10 @@
 //! An embedded agent restores nothing: it lets the kept allocations be, counts what they hold as
 //! assigned, and ends the others.
 
-use super::{AgentHandle, leftovers};
+use super::AgentHandle;
 use ostler_control::recorded::Recorded;
 use ostler_model::ids::RunId;
-use ostler_model::time::Timestamp;
-use ostler_state::{StateError, StateStore};
+use ostler_state::StateError;
 
 /// What an earlier agent left, and whose exit records are of interest.
 pub(super) struct Left {
@@ -21,26 +20,6 @@ pub(super) struct Left {
     /// Exit records of runs that are not here belong to nobody, but for those of these processes
     /// (pid, start time). Absent: any may be of interest.
     pub(super) sweep: Option<Vec<(u32, u64)>>,
-}
-
-/// End what nobody is to own again, and put bad records aside. What was done, as sentences.
-///
-/// # Errors
-/// When the state cannot be read or written.
-pub(super) async fn clear(
-    state: &StateStore,
-    records: &Recorded,
-    embedded: bool,
-    now: Timestamp,
-) -> Result<Vec<String>, StateError> {
-    let leftovers::Cleared { said, unended } =
-        leftovers::clear(state, &records.kept(), now).await?;
-    // Those of another agent, which may understand them, are left to it; the records of what could not
-    // be ended are what a later start ends it by.
-    if !embedded {
-        records.tidy(state, &unended).await?;
-    }
-    Ok(said)
 }
 
 impl AgentHandle {
@@ -71,7 +50,3 @@ impl AgentHandle {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "restore_tests.rs"]
-mod tests;

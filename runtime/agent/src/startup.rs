@@ -6,8 +6,9 @@
 //!          └─ in use, asked ─ a longer while ─► said to be ready ─► the jobs directory
 //! ```
 
+use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -16,24 +17,25 @@ use tokio_util::task::TaskTracker;
 
 use super::held::{Holds, LiveRuns};
 use super::inspect::STATE_FILE;
-use super::records;
 use super::restore::Left;
-use super::unowned::Unowned;
 use super::views::JobsDirReport;
 use super::{
     AgentConfig, AgentError, AgentHandle, AgentOptions, Inner, OpenState, catalogue, jobs_dir,
-    loading, rebooted, restore, unowned,
+    loading,
 };
 use ostler_control::gc::choice::GcPolicy;
 use ostler_control::gc::gauge::FsGauge;
-use ostler_control::recorded::Recorded;
+use ostler_control::recorded::{self, Recorded};
+use ostler_control::unowned::{self, Unowned};
 use ostler_control::{ControlOptions, ports};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
 use ostler_model::attribute::Scalar;
 use ostler_model::clock;
 use ostler_model::config::GcConfig;
-use ostler_model::ports::Workloads;
+use ostler_model::ids::RunId;
+use ostler_model::limits::KILL_GRACE;
+use ostler_model::ports::{BoxFuture, ProcessIdentity, Workloads};
 use ostler_model::time::Timestamp;
 use ostler_node::watch::Watcher;
 use ostler_node::{Node, NodeView, fingerprint, id, refresh};
@@ -74,7 +76,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let state = open_state(&data_dir, open, &mut notices).await?;
     let mut found = Recorded::read(&state)?;
     notices.extend(found.take_notices());
-    notices.extend(restore::clear(&state, &found, embedded, options.clock.now()).await?);
+    notices.extend(found.clear(&state, embedded, options.clock.now(), &end_process).await?);
     // Before anything is removed or started.
     let lacks = state.opened().lacks();
     let (live, mut found) = live_runs(&data_dir, found, lacks, options.clock.now()).await?;
@@ -82,11 +84,12 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     notices.extend(live.notices(&data_dir));
 
     let view = node_view(&options, &data_dir).await?;
-    notices.extend(records::register(&state, &view, lacks, options.clock.now()).await?);
+    let now = options.clock.now();
+    notices.extend(recorded::register(&state, view.id, &view.name, lacks, now).await?);
     if !embedded {
         match identity::boot_id() {
             Ok(boot) => {
-                rebooted::prepare(&state, &mut found, &boot, options.clock.now()).await?;
+                found.prepare_boot(&state, &boot, options.clock.now()).await?;
             }
             Err(error) => tracing::warn!(%error, "whether the machine was restarted is not known"),
         }
@@ -167,7 +170,8 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         clock: options.clock,
         _lock: lock,
     }));
-    agent.remove_unowned(unowned);
+    let removal = unowned.remove(agent.0.ended.clone());
+    *agent.0.unowned.lock().unwrap_or_else(PoisonError::into_inner) = removal;
     let left = Left { records: found, sweep };
     Ok(Begun { agent, config: options.config, left, notices })
 }
@@ -275,6 +279,15 @@ fn prepare_data_dir(path: &Path) -> Result<std::path::PathBuf, AgentError> {
     };
     durable::make_dirs(path, 0o700).map_err(failed)?;
     path.canonicalize().map_err(failed)
+}
+
+/// End a process of an agent that crashed. Whether it lived.
+fn end_process(run: RunId, identity: ProcessIdentity) -> BoxFuture<'static, io::Result<bool>> {
+    let alive = identity::is_alive(&identity);
+    Box::pin(async move {
+        identity::end_leftover(run, identity, KILL_GRACE).await?;
+        Ok(alive)
+    })
 }
 
 async fn open_state(

@@ -23,6 +23,7 @@ mod proposal;
 pub mod reconcile;
 pub mod recorded;
 mod tables;
+pub mod unowned;
 pub mod views;
 
 pub use admission::DeviceExplanation;

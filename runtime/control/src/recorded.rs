@@ -14,6 +14,12 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
 
+mod leftovers;
+mod rebooted;
+mod registered;
+
+pub use self::leftovers::EndLeftover;
+pub use self::registered::register;
 use super::machine::RestoredNode;
 use ostler_device::ledger::DeviceLedger;
 use ostler_lifecycle::alloc::RestoredAlloc;
@@ -65,6 +71,20 @@ pub struct Recorded {
     rebuilt: Vec<JobId>,
     /// What the operator should hear.
     notices: Vec<String>,
+}
+
+/// A record that does not decode is as good as none: it is written anew.
+///
+/// # Errors
+/// When the state cannot be read.
+pub fn readable<T>(read: Result<Option<T>, StateError>) -> Result<Option<T>, StateError> {
+    match read {
+        Err(error @ StateError::Record { .. }) => {
+            tracing::warn!(%error, "record not readable, written anew");
+            Ok(None)
+        }
+        other => other,
+    }
 }
 
 /// An allocation, and what its tasks were at.
@@ -122,14 +142,7 @@ impl Recorded {
         }
         found.keep_jobs_of_lost_records(&state.opened().quarantined);
         found.reopen_what_may_run();
-        found.ledger = match state.get(&Key::DeviceLedger) {
-            Ok(ledger) => ledger,
-            Err(error @ StateError::Record { .. }) => {
-                tracing::warn!(%error, "device ledger not readable, written anew");
-                None
-            }
-            Err(error) => return Err(error),
-        };
+        found.ledger = readable(state.get(&Key::DeviceLedger))?;
         Ok(found)
     }
 
@@ -356,16 +369,30 @@ impl Recorded {
 }
 
 impl Recorded {
-    /// Put bad records aside, and remove those of places and allocations that are no more; `keep`: but
-    /// for these allocations.
+    /// Close what nobody is to own again, with the processes of it that `end` ends, and put bad records
+    /// aside. What was done, as sentences.
     ///
     /// # Errors
-    /// When the state cannot be written.
-    pub async fn tidy(
+    /// When the state cannot be read or written.
+    pub async fn clear(
         &self,
         state: &StateStore,
-        keep: &BTreeSet<AllocId>,
-    ) -> Result<(), StateError> {
+        embedded: bool,
+        now: Timestamp,
+        end: EndLeftover<'_>,
+    ) -> Result<Vec<String>, StateError> {
+        let cleared = leftovers::clear(state, &self.kept(), now, end).await?;
+        // Those of another agent, which may understand them, are left to it; the records of what could
+        // not be ended are what a later start ends it by.
+        if !embedded {
+            self.tidy(state, &cleared.unended).await?;
+        }
+        Ok(cleared.said)
+    }
+
+    /// Put bad records aside, and remove those of places and allocations that are no more; `keep`: but
+    /// for these allocations.
+    async fn tidy(&self, state: &StateStore, keep: &BTreeSet<AllocId>) -> Result<(), StateError> {
         try_join_all(self.bad.iter().map(|key| state.quarantine(key))).await?;
         let stale: Vec<Key> = self.stale_places().collect();
         try_join_all(stale.iter().map(|key| state.delete(key))).await?;
@@ -400,5 +427,7 @@ impl Recorded {
     }
 }
 
+#[cfg(test)]
+mod clear_tests;
 #[cfg(test)]
 mod tests;

@@ -61,11 +61,12 @@ impl DeviceSource for SimDevices {
             self.world.pass(&format!("reserve {}", device.ids.join(","))).await;
             self.world.fault(|inner| inner.device).await?;
             let mut inner = self.world.lock();
+            let boot = inner.boot;
             for id in &device.ids {
                 let Some(one) = inner.instances.get_mut(id) else {
                     return Err(PluginCallError::NotFound(id.clone()));
                 };
-                (one.reserved, one.refused) = (true, false);
+                (one.reserved, one.refused, one.reserved_in) = (true, false, boot);
             }
             let env = device.ids.iter().map(|id| (format!("SIM_{id}"), id.clone())).collect();
             Ok(Reservation { env, ..Reservation::default() })

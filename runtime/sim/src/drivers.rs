@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::plan::{Ending, Mode, Start};
-use crate::world::{Inner, Run, World};
+use crate::world::{Inner, PREPARES, Run, World};
 use ostler_lifecycle::task::handle::LocalState;
 use ostler_model::clock;
 use ostler_model::ids::{PluginName, RunId};
@@ -21,6 +21,8 @@ use ostler_state::Key;
 
 /// The name of the driver.
 pub(crate) const DRIVER: &str = "sim";
+/// In the environment of a task for which another one prepares.
+pub(crate) const PREPARED: &str = "PREPARED";
 
 impl Drivers for World {
     fn dispense(&self, name: &PluginName) -> Result<Arc<dyn Driver>, PluginCallError> {
@@ -56,7 +58,7 @@ impl World {
         if !wasm {
             let pid = u32::try_from(self.lock().runs.len()).unwrap_or(u32::MAX);
             let supervisor = Some(SupervisorIdentity { pid, start_ticks: 1 });
-            let boot_id = "sim".to_owned();
+            let boot_id = self.lock().boot_id();
             let identity =
                 ProcessIdentity { pid, start_ticks: 2, boot_id, cgroup: None, supervisor };
             (context.record_identity)(identity).await.map_err(PluginCallError::Recoverable)?;
@@ -84,10 +86,11 @@ impl World {
                 "run {run} is started and its intent is not durable: {local:?}"
             ));
         }
-        match inner.settled {
+        let script = match inner.settled {
             true => crate::plan::Script::steady(),
             false => crate::plan::Script::random(&inner.rng),
-        }
+        };
+        if config.task.as_str() == PREPARES { script.ending() } else { script }
     }
 }
 
@@ -119,6 +122,17 @@ impl Inner {
             let text = format!("run {id} of {place} has a device of run {other}, which lives");
             self.break_with(text);
         }
+        if config.env.iter().any(|(name, _)| name == PREPARED)
+            && self.prepared.get(&context.alloc_id) != Some(&self.boot)
+        {
+            self.break_with(format!("run {id} of {place} is started, and nothing is prepared"));
+        }
+        let knows = |id| self.instances.get(id).is_some_and(|one| one.reserved_in == self.boot);
+        if let Some(device) = devices.iter().find(|id| !knows(*id)) {
+            let text =
+                format!("run {id} of {place} has {device}, of which its plugin knows nothing");
+            self.break_with(text);
+        }
         let ends_at = match (script.wasm, script.runs_for) {
             (true, Some(after)) => Some(self.time().saturating_add(after)),
             _ => None,
@@ -128,6 +142,8 @@ impl Inner {
             alloc: context.alloc_id,
             task: context.task.clone(),
             devices,
+            boot: self.boot,
+            lost: false,
             held,
             ran: !held,
             script,
@@ -320,6 +336,7 @@ impl Workloads for World {
         match &run.exit {
             // A WASM task is nobody's any more.
             Some(_) if run.script.wasm => Adoption::Unknown,
+            Some(_) if run.lost => Adoption::Rebooted,
             Some(_) if !run.ran => Adoption::NotRun,
             Some(exit) => Adoption::Ended(exit.clone()),
             None => Adoption::Running,

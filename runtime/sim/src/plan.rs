@@ -9,6 +9,9 @@ const SECOND: Duration = Duration::from_secs(1);
 /// How often a task is started again, and within which time.
 pub(crate) const ATTEMPTS: (usize, Duration) = (2, Duration::from_secs(1_800));
 
+/// One of so many plans has its records in a file: it takes twice as long.
+const FILE_SHARE: u64 = 8;
+
 /// How something of the world does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -31,6 +34,10 @@ pub enum Disk {
     Full,
     /// Commits are made, and reported as failed.
     Forgets,
+    /// Some operation of each commit fails.
+    Fails,
+    /// Likewise, and what a failed sync was to write is only shown from memory from then on.
+    Unsure,
     /// Commits take half a minute.
     Slow,
 }
@@ -48,6 +55,8 @@ pub enum Act {
         version: u32,
         /// Its task asks for a device.
         device: bool,
+        /// Another task prepares something in memory for it.
+        prepares: bool,
     },
     /// A job is stopped.
     Stop {
@@ -78,6 +87,8 @@ pub enum Act {
         doors: u64,
         /// How long nobody runs.
         gone: Duration,
+        /// The machine loses power there, and is started anew.
+        power: bool,
     },
     /// The agent leaves, and is gone for a while.
     Leave {
@@ -104,6 +115,8 @@ pub struct Step {
 pub struct Plan {
     /// What is random in the world comes from it too.
     pub seed: u64,
+    /// The records are in a real state file, on a disk with faults.
+    pub file: bool,
     /// In order.
     pub steps: Vec<Step>,
 }
@@ -120,6 +133,27 @@ impl Plan {
     /// Draw a plan.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
+        let mut plan = Self::plain(seed);
+        let rng = Rng::seeded(seed ^ 0x00f1_1e5a);
+        plan.file = rng.below(FILE_SHARE) == 0;
+        for step in &mut plan.steps {
+            match &mut step.act {
+                Act::Register { prepares, .. } => *prepares = rng.below(3) == 0,
+                Act::Kill { power, .. } => *power = rng.below(3) == 0,
+                Act::Disk(disk) if plan.file && *disk != Disk::Works => {
+                    let disks = [*disk, Disk::Fails, Disk::Unsure];
+                    *disk = pick(&rng, &disks).unwrap_or(*disk);
+                }
+                _ => {}
+            }
+        }
+        plan
+    }
+
+    /// As [`Plan::from_seed`], with records in memory, and without what a machine that is started anew
+    /// may forget.
+    #[must_use]
+    pub fn plain(seed: u64) -> Self {
         let rng = Rng::seeded(seed);
         let count = 4 + rng.below(24);
         let mut steps = vec![Step { after: SECOND, act: register(&rng) }];
@@ -132,7 +166,7 @@ impl Plan {
             };
             steps.push(Step { after, act: act(&rng) });
         }
-        Self { seed, steps }
+        Self { seed, file: false, steps }
     }
 }
 
@@ -142,6 +176,7 @@ fn register(rng: &Rng) -> Act {
         count: u32::try_from(rng.below(5)).unwrap_or(0),
         version: u32::try_from(rng.below(3)).unwrap_or(0),
         device: rng.below(3) == 0,
+        prepares: false,
     }
 }
 
@@ -176,7 +211,7 @@ fn act(rng: &Rng) -> Act {
         }
         20..=22 => {
             let doors = if rng.below(2) == 0 { rng.below(12) } else { rng.below(100) };
-            Act::Kill { doors, gone: gone(rng) }
+            Act::Kill { doors, gone: gone(rng), power: false }
         }
         23 => Act::Leave { drain: rng.below(3) == 0, gone: gone(rng) },
         24 => Act::Jump(i64::try_from(rng.below(7_200)).unwrap_or(0).saturating_sub(3_600)),
@@ -237,6 +272,12 @@ impl Script {
             on_stop: Ending::After(Duration::ZERO),
             on_kill: Ending::After(Duration::ZERO),
         }
+    }
+
+    /// Of a task that prepares for others: it ends by itself.
+    #[must_use]
+    pub fn ending(self) -> Self {
+        Self { runs_for: self.runs_for.or(Some(SECOND)), ..self }
     }
 
     /// Drawn at random; most do as they should.

@@ -1,7 +1,7 @@
 //! One history of one node.
 //!
 //! ```text
-//! begin ─► agent ─ steps ─ killed at a door, or left ─► gone ─► agent ─ steps ─ … ─► all is well again
+//! begin ─► agent ─ steps ─ killed at a door, by a power cut, or left ─► gone ─► agent ─ steps ─ … ─► all is well again
 //!      ─► rest: what was acknowledged is so, nothing lives unknown, an idle node writes nothing
 //!      ─► every job purged ─► nothing is left
 //! ```
@@ -9,6 +9,7 @@
 mod agent;
 mod disk;
 mod rest;
+mod stops;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,6 +27,7 @@ use crate::world::World;
 use agent::Agent;
 use disk::SimDisk;
 use ostler_control::{RegisterOptions, StopOptions, SubmitError};
+use ostler_state::StateError;
 
 /// Why a history failed.
 #[derive(Clone, Debug)]
@@ -76,7 +78,11 @@ fn lock(asked: &Mutex<Asked>) -> MutexGuard<'_, Asked> {
 pub fn play(plan: &Plan, dir: &Path) -> Result<Played, Box<Failure>> {
     clock::simulate();
     let world = World::new(plan.seed ^ 0x0057_1e12, &["g0", "g1", "g2"]);
-    let disk = Arc::new(SimDisk::new(world.clone()));
+    let disk = SimDisk::new(world.clone(), plan.seed, dir, plan.file);
+    let failed = |error: StateError| {
+        Box::new(Failure { what: format!("no state file: {error}"), journal: Vec::new() })
+    };
+    let disk = Arc::new(disk.map_err(failed)?);
     let mut scene = Scene { world: world.clone(), disk, asked: Arc::default(), next: 0 };
     let mut lives = 0;
     let mut gone = Duration::ZERO;
@@ -90,7 +96,11 @@ pub fn play(plan: &Plan, dir: &Path) -> Result<Played, Box<Failure>> {
             Err(why) => break Err(why),
         };
         match end {
-            End::Killed => world.end_life(true, gone),
+            End::Killed => {
+                let power = world.lock().power;
+                world.end_life(true, gone);
+                scene.disk.resume(power);
+            }
             End::Left(gone) => world.end_life(false, gone),
             End::Rested(result) => break result,
         }
@@ -125,6 +135,9 @@ fn live(plan: &Plan, dir: &Path, scene: &mut Scene, gone: &mut Duration) -> Resu
             _ = killed.wait_for(|killed| *killed) => Ok(End::Killed),
             end = steps(plan, dir, scene, gone) => end,
         };
+        if let Ok(End::Killed) = end {
+            scene.disk.cut();
+        }
         world.stop_clock();
         end
     })
@@ -146,14 +159,16 @@ async fn steps(
         }
         Err(why) => return Err(why),
     };
+    drop(tokio::spawn(stops::watch(scene.world.clone(), agent.control.clone())));
     while let Some(step) = plan.steps.get(scene.next) {
         clock::sleep(step.after).await;
         scene.next += 1;
         scene.world.note(&format!("{:?}", step.act));
         match &step.act {
-            Act::Kill { doors, gone: time } => {
+            Act::Kill { doors, gone: time, power } => {
                 *gone = *time;
                 let mut inner = scene.world.lock();
+                inner.power = *power;
                 inner.kill_at = Some(inner.doors.saturating_add(*doors).saturating_add(1));
             }
             Act::Leave { drain, gone } => {
@@ -166,15 +181,13 @@ async fn steps(
             return Err(broken);
         }
     }
-    Ok(End::Rested(rest::rest(scene, &agent).await))
+    Ok(End::Rested(rest::rest(scene, &agent, dir).await))
 }
 
 async fn happen(scene: &Scene, control: &ControlHandle, act: &Act) {
     let world = &scene.world;
     match act {
-        Act::Register { job, count, version, device } => {
-            register(scene, control, *job, *count, *version, *device);
-        }
+        Act::Register { .. } => register(scene, control, act),
         Act::Stop { job, purge } => stop(scene, control, *job, *purge),
         Act::StopAlloc(pick) => {
             if let Some(view) = nth(control.allocs(), *pick) {
@@ -228,6 +241,7 @@ async fn happen(scene: &Scene, control: &ControlHandle, act: &Act) {
         }
         Act::Kill { .. } | Act::Leave { .. } => {}
     }
+    world.lock().look_for_faults();
     // What was asked for is on its way before the next thing happens.
     tokio::task::yield_now().await;
 }
@@ -238,16 +252,11 @@ fn nth<T>(mut of: Vec<T>, pick: u64) -> Option<T> {
     Some(of.swap_remove(at))
 }
 
-fn register(
-    scene: &Scene,
-    control: &ControlHandle,
-    job: usize,
-    count: u32,
-    version: u32,
-    device: bool,
-) {
-    let Some(name) = JOBS.get(job) else { return };
-    let Some(job) = agent::job(name, count, version, device) else { return };
+fn register(scene: &Scene, control: &ControlHandle, act: &Act) {
+    let Act::Register { job, count, version, .. } = act else { return };
+    let (count, version) = (*count, *version);
+    let Some(name) = JOBS.get(*job) else { return };
+    let Some(job) = agent::job(name, act) else { return };
     let number = lock(&scene.asked).ask(name, JobState::Runs { count, version });
     let (control, asked) = (control.clone(), Arc::clone(&scene.asked));
     let world = scene.world.clone();

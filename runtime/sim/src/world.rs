@@ -3,6 +3,7 @@
 //! ```text
 //!   process: held ── release ─► runs ── ends at a time that is known, or when it is asked to
 //!              └── agent dies ─► never ran        WASM task: ends with its agent
+//!   power cut: every process is gone, without an exit; devices hold nothing; another boot
 //! ```
 //! Nothing here runs by itself: whether a process has ended is a question of the time. Whatever an agent
 //! does to the world goes through a door, and at a door it may be killed: from then on all are shut.
@@ -20,10 +21,12 @@ use ostler_model::time::Timestamp;
 use ostler_state::StateStore;
 use tokio::sync::watch;
 
-use crate::plan::{Ending, Mode, Script};
+use crate::plan::{Disk, Ending, Mode, Script};
 
 /// Time of day when the world begins: some day, in nanoseconds.
 const BEGIN: u64 = 1_700_000_000_000_000_000;
+/// The task that prepares for the other one of its allocation.
+pub(crate) const PREPARES: &str = "prepares";
 /// Lines of the journal that are kept.
 const JOURNAL_MAX: usize = 20_000;
 
@@ -35,6 +38,10 @@ pub(crate) struct Run {
     /// Instances that it was given.
     pub(crate) devices: Vec<String>,
     pub(crate) script: Script,
+    /// In which it was started.
+    pub(crate) boot: u64,
+    /// It went down with its machine: nothing says how.
+    pub(crate) lost: bool,
     /// Forked, and not yet let go.
     pub(crate) held: bool,
     /// Its program was let go, and may have had effects.
@@ -60,6 +67,8 @@ pub(crate) struct Instance {
     pub(crate) reserved: bool,
     /// The plugin refused its release: that is given up after some minutes.
     pub(crate) refused: bool,
+    /// Since when its plugin knows that: what it remembers is gone with the boot.
+    pub(crate) reserved_in: u64,
 }
 
 pub(crate) struct Inner {
@@ -75,9 +84,17 @@ pub(crate) struct Inner {
     pub(crate) instances: BTreeMap<String, Instance>,
     pub(crate) driver: Mode,
     pub(crate) device: Mode,
+    pub(crate) disk: Disk,
+    /// When the last of their faults ended; none: not all of them do as they should.
+    pub(crate) well_since: Option<Duration>,
+    /// Starts of the machine, and in which of them what an allocation needs was prepared last.
+    pub(crate) boot: u64,
+    pub(crate) prepared: BTreeMap<AllocId, u64>,
     /// Doors passed, and at which one the agent is killed.
     pub(crate) doors: u64,
     pub(crate) kill_at: Option<u64>,
+    /// The machine goes down then, and not only the agent.
+    pub(crate) power: bool,
     pub(crate) dead: bool,
     pub(crate) life: u32,
     pub(crate) settled: bool,
@@ -109,8 +126,13 @@ impl World {
                 instances: instances.collect(),
                 driver: Mode::Works,
                 device: Mode::Works,
+                disk: Disk::Works,
+                well_since: Some(Duration::ZERO),
+                boot: 1,
+                prepared: BTreeMap::new(),
                 doors: 0,
                 kill_at: None,
+                power: false,
                 dead: false,
                 life: 0,
                 settled: false,
@@ -188,7 +210,7 @@ impl World {
         let mut inner = self.lock();
         inner.since = Some(Stopwatch::start());
         inner.life = inner.life.saturating_add(1);
-        inner.dead = false;
+        (inner.dead, inner.power) = (false, false);
         inner.kill_at = kill_after.map(|doors| inner.doors.saturating_add(doors).saturating_add(1));
         let life = inner.life;
         inner.note(&format!("agent {life} begins"));
@@ -208,7 +230,15 @@ impl World {
         inner.dead = true;
         let time = inner.time();
         inner.store = None;
-        inner.note(if killed { "agent gone: killed" } else { "agent gone: left" });
+        let cut = killed && inner.power;
+        inner.note(match (cut, killed) {
+            (true, _) => "agent gone: no power",
+            (_, true) => "agent gone: killed",
+            _ => "agent gone: left",
+        });
+        if cut {
+            inner.lose_power();
+        }
         for run in inner.runs.values_mut().filter(|run| run.lives()) {
             // What was forked and held ends with its agent, and so do WASM tasks.
             if run.held || run.script.wasm {
@@ -262,6 +292,34 @@ impl Inner {
         }
     }
 
+    /// Everything in memory is gone.
+    fn lose_power(&mut self) {
+        self.end_due();
+        let time = self.time();
+        self.boot = self.boot.saturating_add(1);
+        for run in self.runs.values_mut().filter(|run| run.lives()) {
+            (run.ends_at, run.lost) = (Some(time), true);
+            run.exit = Some(RawExit { signal: Some(9), ..RawExit::default() });
+        }
+        // What was not decided yet is done again.
+        self.ended.retain(|(_, task), _| task.as_str() != PREPARES);
+        for one in self.instances.values_mut() {
+            (one.reserved, one.refused) = (false, false);
+        }
+    }
+
+    /// The id of this start of the machine.
+    pub(crate) fn boot_id(&self) -> String {
+        format!("boot {}", self.boot)
+    }
+
+    /// Something of what may be faulty changed.
+    pub(crate) fn look_for_faults(&mut self) {
+        let now = self.time();
+        let well = (self.driver, self.device, self.disk) == (Mode::Works, Mode::Works, Disk::Works);
+        self.well_since = if well { self.well_since.or(Some(now)) } else { None };
+    }
+
     /// Something that must not be.
     pub(crate) fn break_with(&mut self, what: String) {
         self.note(&format!("BROKEN: {what}"));
@@ -276,8 +334,12 @@ impl Inner {
                 let code = Some(run.script.exit_code);
                 run.exit = Some(RawExit { exit_code: code, ..RawExit::default() });
                 let of = (run.alloc, run.task.clone());
+                let done = run.task.as_str() == PREPARES && run.script.exit_code == 0;
+                if done && run.ran {
+                    self.prepared.insert(run.alloc, run.boot);
+                }
                 // The exit of a WASM task goes down with an agent that has not decided on it.
-                if run.ran && !run.asked && !run.script.wasm {
+                if run.ran && !run.asked && !run.script.wasm && !done {
                     self.ended.entry(of).or_default().extend(run.ends_at);
                 }
             }

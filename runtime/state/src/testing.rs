@@ -1,4 +1,6 @@
-//! Backends with faults, for tests here and elsewhere.
+//! Backends with faults, and a disk with faults, for tests here and elsewhere.
+
+pub mod disk;
 
 use std::collections::VecDeque;
 use std::io;

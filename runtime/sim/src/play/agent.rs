@@ -1,6 +1,6 @@
 //! An agent as it is shipped, over the world.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::disk::Attached;
-use super::{Scene, SimDisk};
+use super::Scene;
 use crate::devices::SimDevices;
-use crate::drivers::DRIVER;
-use crate::plan::ATTEMPTS;
-use crate::world::World;
+use crate::drivers::{DRIVER, PREPARED};
+use crate::plan::{ATTEMPTS, Act};
+use crate::world::{PREPARES, World};
 use ostler_control::gc::choice::{FsUse, GcPolicy};
 use ostler_control::gc::gauge::Gauge;
 use ostler_control::held::Holds;
-use ostler_control::recorded::Recorded;
+use ostler_control::recorded::{self, Recorded};
+use ostler_control::unowned;
 use ostler_control::{ControlHandle, ControlOptions};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
@@ -27,15 +27,20 @@ use ostler_model::clock::Clock;
 use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
 use ostler_model::job::{
-    EphemeralDisk, Job, JobKind, LogConfig, RestartMode, RestartPolicy, Task, TaskGroup,
+    EphemeralDisk, Job, JobKind, Lifecycle, LifecycleHook, LogConfig, RestartMode, RestartPolicy,
+    Task, TaskGroup,
 };
 use ostler_model::json::JsonObject;
-use ostler_model::ports::Drivers;
+use ostler_model::ports::{BoxFuture, Drivers, ProcessIdentity, Workloads as _};
 use ostler_model::resources::{DeviceRequest, Resources};
 use ostler_model::rng::Rng;
+use ostler_model::time::Timestamp;
 use ostler_node::watch::Watcher;
 use ostler_node::{DriverView, Node, NodeId, NodeResources, NodeView};
-use ostler_state::StateStore;
+use ostler_state::{StateError, StateStore};
+
+/// Of every task.
+pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An agent.
 pub(super) struct Agent {
@@ -69,15 +74,17 @@ impl Agent {
     pub(super) async fn start(scene: &Scene, dir: &Path) -> Result<Self, String> {
         let world = scene.world.clone();
         let text = |error: &dyn std::error::Error| format!("the agent does not start: {error}");
-        let state = store(&scene.disk).map_err(|error| text(&error))?;
+        let state = scene.disk.open().map_err(|error| text(&error))?;
         world.lock().store = Some(state.clone());
-        let recorded = Recorded::read(&state).map_err(|error| text(&error))?;
-        recorded.tidy(&state, &BTreeSet::new()).await.map_err(|error| text(&error))?;
         let seed = world.lock().rng.below(u64::MAX);
         let rng = Rng::seeded(seed);
         let of_day = world.clone();
         let clock = Clock::given(move || of_day.time_of_day());
-        let node = Node::new(view());
+        let view = view();
+        let restored = restore(&world, &state, &view, clock.now()).await;
+        let recorded = restored.map_err(|error| text(&error))?;
+        let unowned = unowned::find(dir.join("allocs"), &recorded.recorded(), &state);
+        let node = Node::new(view);
         let refresher = Refresher::new(Watcher::new(), rng.clone());
         let options = DeviceOptions { clock: clock.clone(), ..DeviceOptions::default() };
         let devices = DeviceManager::new(node.clone(), options, refresher);
@@ -101,6 +108,7 @@ impl Agent {
         if let Some(first) = devices.add(SimDevices { world: world.clone(), name }) {
             drop(tokio::spawn(first));
         }
+        drop(unowned.remove(CancellationToken::new()));
         let (restored, owners) = recorded.into_restored(true);
         control.restore(restored, owners).await.map_err(|error| text(&error))?;
         let policy = GcPolicy { max_allocs: 8, ..GcPolicy::default() };
@@ -122,10 +130,29 @@ impl Agent {
     }
 }
 
-fn store(disk: &Arc<SimDisk>) -> Result<StateStore, ostler_state::StateError> {
-    let pace = Arc::clone(disk);
-    let backend = Arc::new(Attached(Arc::clone(disk)));
-    StateStore::simulated(Path::new("(simulated)"), backend, Box::new(move || pace.pace()))
+/// What an earlier agent left, as every start takes it: in the order of the agent's own.
+async fn restore(
+    world: &World,
+    state: &StateStore,
+    view: &NodeView,
+    now: Timestamp,
+) -> Result<Recorded, StateError> {
+    let mut found = Recorded::read(state)?;
+    for notice in found.take_notices() {
+        world.note(&notice);
+    }
+    let processes = world.clone();
+    let end = move |run, identity: ProcessIdentity| -> BoxFuture<'static, std::io::Result<bool>> {
+        let world = processes.clone();
+        Box::pin(async move { Ok(world.end_leftovers(&run, &[identity]).await) })
+    };
+    for said in found.clear(state, false, now, &end).await? {
+        world.note(&said);
+    }
+    recorded::register(state, view.id, &view.name, state.opened().lacks(), now).await?;
+    let boot_id = world.lock().boot_id();
+    found.prepare_boot(state, &boot_id, now).await?;
+    Ok(found)
 }
 
 fn kill_tasks(world: World) -> impl Fn() + Send + Sync {
@@ -151,19 +178,24 @@ fn view() -> NodeView {
     view
 }
 
-/// A job of one group with one task.
-pub(super) fn job(name: &str, count: u32, version: u32, device: bool) -> Option<Job> {
+/// The job that is registered so: one group with a task, and perhaps one that prepares for it.
+pub(super) fn job(name: &str, act: &Act) -> Option<Job> {
+    let Act::Register { count, version, device, prepares, .. } = *act else { return None };
     let request = DeviceRequest {
         name: "sim/gpu".to_owned(),
         count: 1,
         constraints: Vec::new(),
         affinities: Vec::new(),
     };
+    let mut env = BTreeMap::from([("VERSION".to_owned(), version.to_string())]);
+    if prepares {
+        env.insert(PREPARED.to_owned(), String::new());
+    }
     let task = Task {
         name: TaskName::new("t").ok()?,
         driver: PluginName::new(DRIVER).ok()?,
         config: JsonObject::default(),
-        env: BTreeMap::from([("VERSION".to_owned(), version.to_string())]),
+        env,
         meta: BTreeMap::new(),
         constraints: Vec::new(),
         resources: Resources {
@@ -178,7 +210,7 @@ pub(super) fn job(name: &str, count: u32, version: u32, device: bool) -> Option<
             delay: Duration::from_secs(5),
             mode: RestartMode::Fail,
         },
-        kill_timeout: Duration::from_secs(5),
+        kill_timeout: KILL_TIMEOUT,
         kill_signal: None,
         leader: false,
         lifecycle: None,
@@ -186,13 +218,21 @@ pub(super) fn job(name: &str, count: u32, version: u32, device: bool) -> Option<
         user: None,
         shutdown_delay: None,
     };
+    let before = Task {
+        name: TaskName::new(PREPARES).ok()?,
+        env: BTreeMap::new(),
+        resources: Resources { cpu_mhz: 100, memory_mb: 100, ..Resources::default() },
+        lifecycle: Some(Lifecycle { hook: LifecycleHook::Prestart, sidecar: false }),
+        ..task.clone()
+    };
+    let tasks = if prepares { vec![task, before] } else { vec![task] };
     let group = TaskGroup {
         name: GroupName::new("g").ok()?,
         count,
         meta: BTreeMap::new(),
         constraints: Vec::new(),
         network: None,
-        tasks: vec![task],
+        tasks,
         shutdown_delay: None,
         ephemeral_disk: EphemeralDisk::default(),
         health: None,

@@ -1,99 +1,212 @@
 //! The records of the world, and a disk that does what it is told to.
+//!
+//! ```text
+//! store ─► Attached: doors, faults of whole commits ─► records in memory
+//!                                                  └─► state file ─► FaultyDisk: faults of single operations
+//!   agent killed: what was written is there      power cut: what was synced is there
+//! ```
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::plan::Disk;
 use crate::world::World;
-use ostler_state::BackendError;
+use ostler_model::limits::STATE_CACHE_BYTES;
 use ostler_state::backend::{Backend, Op, Visit};
+use ostler_state::inspect::Inspection;
 use ostler_state::mem_store::MemBackend;
+use ostler_state::redb_store::RedbBackend;
+use ostler_state::testing::disk::{DiskFault, FaultyDisk};
+use ostler_state::{BackendError, StateError, StateStore};
+
+/// A commit that is to fail does so at one of so many operations.
+const OPERATIONS: u64 = 8;
 
 /// See the module.
 pub(super) struct SimDisk {
     world: World,
-    records: MemBackend,
-    mode: Mutex<Disk>,
-    commits: Mutex<u64>,
+    records: Arc<MemBackend>,
+    /// Where the records are instead; the path is only for what the store keeps beside the file.
+    file: Option<(FaultyDisk, PathBuf)>,
+    commits: AtomicU64,
 }
 
 impl SimDisk {
-    pub(super) fn new(world: World) -> Self {
-        Self {
-            world,
-            records: MemBackend::default(),
-            mode: Mutex::new(Disk::Works),
-            commits: Mutex::new(0),
-        }
+    /// `file`: the records are in a state file, below `dir`.
+    pub(super) fn new(world: World, seed: u64, dir: &Path, file: bool) -> Result<Self, StateError> {
+        let path = dir.join("state.redb");
+        let file = match file {
+            false => None,
+            true => {
+                let made = RedbBackend::open(&path).map(drop);
+                let image = made.and_then(|()| Ok(std::fs::read(&path)?));
+                let image = image.map_err(|error| StateError::opening(path.clone(), error))?;
+                Some((FaultyDisk::new(&image, seed), path))
+            }
+        };
+        Ok(Self { world, records: Arc::default(), file, commits: AtomicU64::new(0) })
     }
 
     pub(super) fn set(&self, mode: Disk) {
-        *self.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode;
+        let mut inner = self.world.lock();
+        inner.disk = mode;
+        inner.look_for_faults();
+        let Some((disk, _)) = &self.file else { return };
+        match mode {
+            Disk::Full => disk.plan(disk.operations().saturating_add(1), DiskFault::Full),
+            _ => disk.mend(),
+        }
     }
 
     fn mode(&self) -> Disk {
-        *self.mode.lock().unwrap_or_else(PoisonError::into_inner)
+        self.world.lock().disk
     }
 
     /// Does it refuse commits?
     pub(super) fn refuses(&self) -> bool {
-        matches!(self.mode(), Disk::Full | Disk::Forgets)
+        !matches!(self.mode(), Disk::Works | Disk::Slow)
     }
 
     /// Commits so far.
     pub(super) fn commits(&self) -> u64 {
-        *self.commits.lock().unwrap_or_else(PoisonError::into_inner)
+        self.commits.load(Ordering::Relaxed)
     }
 
     /// How long a commit takes.
-    pub(super) fn pace(&self) -> Duration {
+    fn pace(&self) -> Duration {
         match self.mode() {
             Disk::Slow => Duration::from_secs(35),
-            Disk::Works | Disk::Full | Disk::Forgets => Duration::from_millis(2),
+            _ => Duration::from_millis(2),
         }
+    }
+
+    /// The store, as an agent opens it that starts now: what is not in order is refused.
+    pub(super) fn open(self: &Arc<Self>) -> Result<StateStore, StateError> {
+        let pace = Arc::clone(self);
+        // For messages: what happens is to be the same wherever it is played.
+        let named = PathBuf::from("(simulated)");
+        let records: Arc<dyn Backend> = match &self.file {
+            None => self.records.clone(),
+            Some((disk, path)) => {
+                let failed = |error| StateError::opening(named.clone(), error);
+                std::fs::write(path, disk.image()).map_err(|error| failed(error.into()))?;
+                let looked = Inspection::open(path)?;
+                let repaired = looked.repaired() || looked.fell_back() && !looked.compared();
+                drop(looked);
+                let backend = RedbBackend::open_with(path, disk.opener(STATE_CACHE_BYTES));
+                let backend = backend.map_err(failed)?;
+                if repaired || backend.age().lacks() {
+                    let text = format!("the state file lacks something: {:?}", backend.age());
+                    self.world.lock().break_with(text);
+                }
+                Arc::new(backend)
+            }
+        };
+        let attached = Arc::new(Attached { disk: Arc::clone(self), records });
+        let store = StateStore::simulated(&named, attached, Box::new(move || pace.pace()))?;
+        if store.opened().in_quarantine > 0 {
+            self.world.lock().break_with("a state record was put aside".to_owned());
+        }
+        Ok(store)
+    }
+
+    /// The agent does nothing more, not even in order.
+    pub(super) fn cut(&self) {
+        if let Some((disk, _)) = &self.file {
+            disk.cut();
+        }
+    }
+
+    /// The next agent comes. `power`: there was none meanwhile.
+    pub(super) fn resume(&self, power: bool) {
+        match &self.file {
+            Some((disk, _)) if power => disk.power_cycle(),
+            Some((disk, _)) => disk.resume(),
+            None => {}
+        }
+        // A fault of the disk goes on.
+        self.set(self.mode());
     }
 }
 
 /// The disk as one agent sees it.
-pub(super) struct Attached(pub(super) Arc<SimDisk>);
+struct Attached {
+    disk: Arc<SimDisk>,
+    records: Arc<dyn Backend>,
+}
+
+impl Attached {
+    /// Killed in the middle of it: all of it is there, or nothing.
+    fn commit_in_part(&self, batch: &[Op]) {
+        let (random, power) = {
+            let inner = self.disk.world.lock();
+            (inner.rng.below(2 * OPERATIONS), inner.power)
+        };
+        match &self.disk.file {
+            None if random % 2 == 0 => drop(self.records.commit(batch)),
+            None => {}
+            Some((disk, _)) => {
+                let fault = match power && random % 2 == 0 {
+                    true => DiskFault::TornWrite,
+                    false => DiskFault::PowerCut,
+                };
+                fail_at(disk, random / 2, fault);
+                drop(self.records.commit(batch));
+                disk.cut();
+            }
+        }
+    }
+}
+
+fn fail_at(disk: &FaultyDisk, later: u64, fault: DiskFault) {
+    let later = usize::try_from(later).unwrap_or(0);
+    disk.plan(disk.operations().saturating_add(1).saturating_add(later), fault);
+}
 
 impl Backend for Attached {
     fn commit(&self, batch: &[Op]) -> Result<(), BackendError> {
-        let disk = &self.0;
+        let disk = &self.disk;
         let refused = || BackendError::Io { source: io::Error::other("simulated") };
         let dead = disk.world.lock().dead;
         if dead {
             return Err(refused());
         }
-        *disk.commits.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        disk.commits.fetch_add(1, Ordering::Relaxed);
         if !disk.world.door(&format!("commit of {}", batch.len())) {
-            // Killed in the middle of it: all of it is there, or nothing.
-            let there = disk.world.lock().rng.below(2) == 0;
-            if there {
-                disk.records.commit(batch)?;
-            }
+            self.commit_in_part(batch);
             return Err(refused());
         }
-        match disk.mode() {
-            Disk::Works | Disk::Slow => disk.records.commit(batch),
-            Disk::Full => Err(refused()),
-            Disk::Forgets => {
-                disk.records.commit(batch)?;
-                Err(refused())
+        match (disk.mode(), &disk.file) {
+            (Disk::Full | Disk::Fails | Disk::Unsure, None) => return Err(refused()),
+            (mode @ (Disk::Fails | Disk::Unsure), Some((file, _))) => {
+                let later = disk.world.lock().rng.below(OPERATIONS);
+                let fault = match mode {
+                    Disk::Fails => DiskFault::Error,
+                    _ => DiskFault::ErrorForgets,
+                };
+                fail_at(file, later, fault);
             }
+            _ => {}
+        }
+        self.records.commit(batch)?;
+        match disk.mode() {
+            Disk::Forgets => Err(refused()),
+            _ => Ok(()),
         }
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, BackendError> {
-        self.0.records.get(key)
+        self.records.get(key)
     }
 
     fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), BackendError> {
-        self.0.records.scan(prefix, visit)
+        self.records.scan(prefix, visit)
     }
 
     fn quarantined(&self) -> Result<u64, BackendError> {
-        self.0.records.quarantined()
+        self.records.quarantined()
     }
 }

@@ -1,13 +1,15 @@
 //! All is well again: what must be so then.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use super::agent::Agent;
-use super::{Scene, lock};
+use super::{Scene, lock, stops};
 use crate::checks::JobState;
 use crate::plan::{Disk, JOBS, Mode};
 use ostler_control::StopOptions;
+use ostler_lifecycle::alloc::dir::AllocDir;
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::clock;
 use ostler_model::ids::JobId;
@@ -16,10 +18,8 @@ use ostler_state::Prefix;
 
 /// What is under way ends within this time: delays of restarts, deadlines of calls and writes.
 const SETTLE: Duration = Duration::from_secs(3_600);
-/// A stop ends within this time: kill timeout, the driver's calls, the host's own kill, hooks.
-const STOPPED: Duration = Duration::from_secs(900);
 
-pub(super) async fn rest(scene: &Scene, agent: &Agent) -> Result<(), String> {
+pub(super) async fn rest(scene: &Scene, agent: &Agent, dir: &Path) -> Result<(), String> {
     {
         let mut inner = scene.world.lock();
         (inner.driver, inner.device) = (Mode::Works, Mode::Works);
@@ -28,9 +28,8 @@ pub(super) async fn rest(scene: &Scene, agent: &Agent) -> Result<(), String> {
         inner.note("all is well again");
     }
     scene.disk.set(Disk::Works);
-    clock::sleep(STOPPED).await;
-    stopped(agent)?;
-    clock::sleep(SETTLE.saturating_sub(STOPPED)).await;
+    // Whether what was told to stop ends in time is seen by `stops`.
+    clock::sleep(SETTLE).await;
     check(scene, agent)?;
     let before = scene.disk.commits();
     clock::sleep(SETTLE).await;
@@ -38,7 +37,7 @@ pub(super) async fn rest(scene: &Scene, agent: &Agent) -> Result<(), String> {
     if written > 0 {
         return Err(format!("the idle node made {written} commits in an hour"));
     }
-    end(scene, agent).await
+    end(scene, agent, dir).await
 }
 
 /// What the job is, by what the agent says.
@@ -140,16 +139,16 @@ fn filled(agent: &Agent, name: &str, is: &JobState) -> Result<(), String> {
 }
 
 /// Every job is purged: nothing is left.
-async fn end(scene: &Scene, agent: &Agent) -> Result<(), String> {
+async fn end(scene: &Scene, agent: &Agent, dir: &Path) -> Result<(), String> {
     for name in JOBS {
         let id = JobId::new(name).map_err(|error| error.to_string())?;
         let options = StopOptions { purge: true, ..StopOptions::default() };
         let stop = agent.control.deregister(&id, options, JobOrigin::Api);
-        if clock::timeout(STOPPED, stop).await.is_none() {
+        if clock::timeout(stops::bound(), stop).await.is_none() {
             return Err(format!("the purge of job {name} is not answered"));
         }
     }
-    clock::sleep(STOPPED).await;
+    clock::sleep(stops::removal_bound()).await;
     if let Some((alloc, task)) = scene.world.live().first() {
         return Err(format!("{}.{task} runs after every job was purged", alloc.short()));
     }
@@ -160,6 +159,10 @@ async fn end(scene: &Scene, agent: &Agent) -> Result<(), String> {
     let held = scene.world.reserved();
     if !held.is_empty() {
         return Err(format!("devices {held:?} were not released"));
+    }
+    let dirs = AllocDir::list(&dir.join("allocs")).map_err(|error| error.to_string())?;
+    if let Some(id) = dirs.first() {
+        return Err(format!("the directory of {} is left of a purged job", id.short()));
     }
     let records = agent.state.scan(&Prefix::Allocs).map_err(|error| error.to_string())?;
     if let Some(record) = records.first() {

@@ -3,11 +3,11 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::disk::{self, Disk, empty_state_file};
 use super::*;
 use crate::backend::{Backend, Op};
 use crate::mem_store::MemBackend;
 use crate::redb_store::RedbBackend;
+use crate::testing::disk::{DiskFault, FaultyDisk};
 use crate::testing::{ErrorBackend, Fault, FaultyBackend};
 use crate::{Prefix, Put, StateError};
 
@@ -27,13 +27,13 @@ fn over_each(check: impl Fn(&dyn Backend)) {
     healed.heal();
     check(&*healed);
 
-    let (path, disk) = (dir.path().join("state.redb"), Disk::new(&empty_state_file(), 1));
+    let (path, disk) = (dir.path().join("state.redb"), FaultyDisk::new(&empty_state_file(), 1));
     check(&RedbBackend::open_with(&path, disk.opener(1 << 20)).unwrap());
 
-    let disk = Disk::new(&empty_state_file(), 1);
+    let disk = FaultyDisk::new(&empty_state_file(), 1);
     let healed = RedbBackend::open_with(&path, disk.opener(1 << 20)).unwrap();
     // The first operation of the commit: nothing of it can have been applied.
-    disk.plan(disk.journal().len() + 1, disk::Fault::Error);
+    disk.plan(disk.journal().len() + 1, DiskFault::Error);
     healed.commit(&[put(b"a", b"lost")]).unwrap_err();
     check(&healed);
 }

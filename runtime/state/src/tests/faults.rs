@@ -1,7 +1,7 @@
-//! One workload over a [`Disk`] with one fault, for every operation of it and every kind of fault.
+//! One workload over a [`FaultyDisk`] with one fault, for every operation of it and every kind of fault.
 //!
 //! ```text
-//! script ─► StateStore ─► RedbBackend ─► Disk, fault at operation N
+//! script ─► StateStore ─► RedbBackend ─► FaultyDisk, fault at operation N
 //!   │ acknowledged or not, batch by batch
 //!   ▼
 //! [`Model`]: every content the file may have ◄─ must be one of them ─ power cycle ─► opened again
@@ -13,11 +13,11 @@
 
 use std::sync::LazyLock;
 
-use super::disk::{Disk, Fault, Operation, empty_state_file};
 use super::model::*;
 use super::*;
 use crate::backend::{Backend as _, Op};
 use crate::redb_store::RedbBackend;
+use crate::testing::disk::{DiskFault, DiskOperation, FaultyDisk};
 use crate::{Put, StateError};
 use ostler_model::limits::STATE_CACHE_BYTES;
 use ostler_model::rng::Rng;
@@ -101,11 +101,11 @@ type Ended = Option<Put>;
 
 /// One run: a disk, a store over it, what is known of it.
 struct Run {
-    disk: Disk,
+    disk: FaultyDisk,
     path: std::path::PathBuf,
     model: Model,
     workload: &'static Workload,
-    fault: Fault,
+    fault: DiskFault,
     rng: Rng,
     /// Calls that failed.
     failures: u32,
@@ -218,7 +218,7 @@ impl Run {
             let Some((store, gate)) = started.clone() else { return Ok(()) };
             match step {
                 // A sync that fails while the store is closed is nobody's to hear of.
-                Step::Restart if self.fault == Fault::ErrorForgets => {}
+                Step::Restart if self.fault == DiskFault::ErrorForgets => {}
                 Step::Restart => {
                     drop((store, gate, started.take()));
                     self.model.batch(&[], !self.disk.happened());
@@ -236,13 +236,13 @@ impl Run {
             }
         }
         let excused = match self.fault {
-            Fault::LostSync => 0,
-            Fault::Error | Fault::ErrorForgets => 1,
+            DiskFault::LostSync => 0,
+            DiskFault::Error | DiskFault::ErrorForgets => 1,
             _ => u32::MAX,
         };
         ensure(self.failed <= excused, || format!("one fault failed {} steps", self.failed))?;
         // A lost sync is made good by a later one: those of a close. Else the end is rough or not.
-        if self.fault != Fault::LostSync && self.rng.below(2) == 0 {
+        if self.fault != DiskFault::LostSync && self.rng.below(2) == 0 {
             self.disk.cut();
         }
         drop(started);
@@ -255,14 +255,14 @@ impl Run {
             return;
         }
         let number = self.disk.journal().len() + 1 + usize::try_from(self.rng.below(80)).unwrap();
-        self.disk.plan(number, Fault::PowerCut);
+        self.disk.plan(number, DiskFault::PowerCut);
         drop(self.open());
         self.disk.power_cycle();
     }
 
     async fn verify(&mut self) -> Check {
         self.disk.power_cycle();
-        let may_be_damaged = self.fault == Fault::LostSyncThenCut;
+        let may_be_damaged = self.fault == DiskFault::LostSyncThenCut;
         if may_be_damaged {
             self.model.possible.append(&mut self.model.ever);
         } else {
@@ -309,12 +309,12 @@ static EMPTY: LazyLock<Vec<u8>> = LazyLock::new(empty_state_file);
 /// A run with one fault, or none at 0. Tells what the disk did.
 fn run(
     workload: &'static Workload,
-    fault: Fault,
+    fault: DiskFault,
     number: usize,
     seed: u64,
-) -> Result<Vec<Operation>, String> {
+) -> Result<Vec<DiskOperation>, String> {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let disk = Disk::new(&EMPTY, seed);
+    let disk = FaultyDisk::new(&EMPTY, seed);
     disk.plan(number, fault);
     let (path, model, rng) = (file.path().to_owned(), Model::new(), Rng::seeded(!seed));
     let mut run = Run { disk, path, model, workload, fault, rng, failures: 0, failed: 0 };
@@ -328,7 +328,7 @@ fn run(
 }
 
 /// The runs of one kind of fault: at each operation it can happen to, or each n-th.
-fn at_every_operation(fault: Fault, can: fn(Operation) -> bool) {
+fn at_every_operation(fault: DiskFault, can: fn(DiskOperation) -> bool) {
     for workload in &WORKLOADS {
         let journal = run(workload, fault, 0, 0).unwrap();
         let numbers = journal.iter().enumerate().filter(|(_, op)| can(**op)).map(|(n, _)| n + 1);
@@ -355,49 +355,49 @@ fn at_every_operation(fault: Fault, can: fn(Operation) -> bool) {
     }
 }
 
-fn changes(operation: Operation) -> bool {
-    operation != Operation::Read
+fn changes(operation: DiskOperation) -> bool {
+    operation != DiskOperation::Read
 }
 
 #[test]
 fn an_error_at_any_operation_loses_nothing_that_was_acknowledged() {
-    at_every_operation(Fault::Error, |_| true);
+    at_every_operation(DiskFault::Error, |_| true);
 }
 
 #[test]
 fn a_sync_that_fails_and_forgets_loses_nothing_that_was_acknowledged() {
-    at_every_operation(Fault::ErrorForgets, |op| op == Operation::Sync);
+    at_every_operation(DiskFault::ErrorForgets, |op| op == DiskOperation::Sync);
 }
 
 #[test]
 fn a_disk_full_from_any_operation_on_loses_nothing_that_was_acknowledged() {
-    at_every_operation(Fault::Full, changes);
+    at_every_operation(DiskFault::Full, changes);
 }
 
 #[test]
 fn a_lost_sync_is_made_good_by_a_later_one() {
-    at_every_operation(Fault::LostSync, |op| op == Operation::Sync);
+    at_every_operation(DiskFault::LostSync, |op| op == DiskOperation::Sync);
 }
 
 #[test]
 fn a_power_cut_after_a_lost_sync_goes_back_to_some_commit_or_is_told_as_damage() {
-    at_every_operation(Fault::LostSyncThenCut, |op| op == Operation::Sync);
+    at_every_operation(DiskFault::LostSyncThenCut, |op| op == DiskOperation::Sync);
 }
 
 #[test]
 fn a_power_cut_at_any_operation_loses_nothing_that_was_acknowledged() {
-    at_every_operation(Fault::PowerCut, changes);
+    at_every_operation(DiskFault::PowerCut, changes);
 }
 
 #[test]
 fn a_torn_write_at_any_operation_loses_nothing_that_was_acknowledged() {
-    at_every_operation(Fault::TornWrite, |op| op == Operation::Write);
+    at_every_operation(DiskFault::TornWrite, |op| op == DiskOperation::Write);
 }
 
 #[test]
 fn the_same_run_does_the_same_operations() {
     for workload in &WORKLOADS {
-        let clean = || run(workload, Fault::Error, 0, 1).unwrap();
+        let clean = || run(workload, DiskFault::Error, 0, 1).unwrap();
         assert_eq!(clean(), clean(), "{}", workload.name);
     }
 }
@@ -405,24 +405,25 @@ fn the_same_run_does_the_same_operations() {
 #[test]
 fn a_sync_that_fails_and_forgets_is_made_good_before_another_process_opens_the_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let open =
-        |disk: &Disk| RedbBackend::open_with(file.path(), disk.opener(STATE_CACHE_BYTES)).unwrap();
+    let open = |disk: &FaultyDisk| {
+        RedbBackend::open_with(file.path(), disk.opener(STATE_CACHE_BYTES)).unwrap()
+    };
     let key = |n: u8| [n; 3];
     let put = |n| Op::Put { key: key(n).into(), value: vec![n; 3_000].into() };
-    let before = |disk: &Disk| {
+    let before = |disk: &FaultyDisk| {
         let backend = open(disk);
         (0..10).for_each(|n| backend.commit(&[put(n)]).unwrap());
         backend
     };
-    let disk = Disk::new(&EMPTY, 0);
+    let disk = FaultyDisk::new(&EMPTY, 0);
     let backend = before(&disk);
     let begin = disk.journal().len();
     backend.commit(&[put(10)]).unwrap();
-    let sync = disk.journal()[begin..].iter().position(|op| *op == Operation::Sync).unwrap();
+    let sync = disk.journal()[begin..].iter().position(|op| *op == DiskOperation::Sync).unwrap();
     for seed in 0..60 {
-        let disk = Disk::new(&EMPTY, seed);
+        let disk = FaultyDisk::new(&EMPTY, seed);
         let backend = before(&disk);
-        disk.plan(begin + sync + 1, Fault::ErrorForgets);
+        disk.plan(begin + sync + 1, DiskFault::ErrorForgets);
         backend.commit(&[put(10)]).unwrap_err();
         // Killed here: nothing more is done through it.
         std::mem::forget(backend);

@@ -9,7 +9,6 @@
 
 mod behaviour;
 mod conformance;
-pub(super) mod disk;
 mod faults;
 mod files;
 mod later;
@@ -22,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::mem_store::MemBackend;
+use super::redb_store::RedbBackend;
 use super::testing::FaultyBackend;
 use super::{Key, StateStore};
 use ostler_model::alloc::{Allocation, DesiredStatus};
@@ -34,6 +34,14 @@ use ostler_model::job::{
 use ostler_model::json::JsonObject;
 use ostler_model::resources::{AllocatedDevice, AllocatedPort, DeviceRequest, Resources};
 use ostler_model::time::Timestamp;
+
+/// The content of a new, empty state file.
+pub(super) fn empty_state_file() -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.redb");
+    drop(RedbBackend::open(&path).unwrap());
+    std::fs::read(path).unwrap()
+}
 
 fn id(n: u128) -> AllocId {
     AllocId::new(uuid::Uuid::from_u128(n))

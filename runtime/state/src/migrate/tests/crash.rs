@@ -1,7 +1,7 @@
 //! A migration on a disk that fails, or loses power, at every one of its operations.
 
 use super::*;
-use crate::tests::disk::{Disk, Fault as DiskFault};
+use crate::testing::disk::{DiskFault, FaultyDisk};
 use ostler_model::limits::STATE_CACHE_BYTES;
 
 /// Schemas in the envelopes of all records, the file's own included.
@@ -15,14 +15,14 @@ fn schemas(backend: &RedbBackend) -> Vec<u16> {
     schemas
 }
 
-fn open(path: &Path, disk: &Disk) -> Result<RedbBackend, BackendError> {
+fn open(path: &Path, disk: &FaultyDisk) -> Result<RedbBackend, BackendError> {
     RedbBackend::open_with(path, disk.opener(STATE_CACHE_BYTES))
 }
 
 #[test]
 fn a_crash_anywhere_leaves_the_old_file_or_the_new_one() {
     let (_dir, path) = old_file();
-    let untroubled = Disk::new(&BEFORE.file, 0);
+    let untroubled = FaultyDisk::new(&BEFORE.file, 0);
     drop(StateStore::with_backend(&path, Arc::new(open(&path, &untroubled).unwrap())).unwrap());
     let operations = untroubled.journal().len();
     assert!(operations > 20, "{operations}");
@@ -30,7 +30,7 @@ fn a_crash_anywhere_leaves_the_old_file_or_the_new_one() {
     let (mut old, mut new, mut missed) = (0, 0, 0);
     for fault in [DiskFault::PowerCut, DiskFault::TornWrite, DiskFault::Error, DiskFault::Full] {
         for operation in 1..=operations {
-            let disk = Disk::new(&BEFORE.file, operation as u64);
+            let disk = FaultyDisk::new(&BEFORE.file, operation as u64);
             disk.plan(operation, fault);
             // Fails or not; what counts is what is there afterwards.
             let opened = open(&path, &disk)

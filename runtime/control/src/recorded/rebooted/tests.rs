@@ -3,7 +3,9 @@
 
 use super::*;
 use ostler_lifecycle::task::handle::LocalState;
+use ostler_lifecycle::task::handle::RunRecord;
 use ostler_lifecycle::task::restart::RestartTracker;
+use ostler_model::ids::RunId;
 use ostler_model::job::JobKind;
 use ostler_model::rng::Rng;
 use ostler_model::task::TaskState;
@@ -62,7 +64,7 @@ async fn pending_after(
     let (store, alloc) = recorded(main, desired).await;
     for boot in boots {
         let mut found = Recorded::read(&store).unwrap();
-        prepare(&store, &mut found, boot, NOW).await.unwrap();
+        found.prepare_boot(&store, boot, NOW).await.unwrap();
     }
     store.flush().await.unwrap();
     let mut pending = Vec::new();
@@ -83,6 +85,24 @@ async fn pending_after(
 async fn after_a_restart_of_the_machine_prestart_tasks_that_had_succeeded_run_again() {
     let again = pending_after(TaskStatus::Running, DesiredStatus::Run, &["one", "two"]).await;
     assert_eq!(again, [("pre".to_owned(), false)]);
+}
+
+#[tokio::test]
+async fn a_run_that_was_not_forgotten_when_the_machine_went_down_is_forgotten_before_the_next() {
+    let (store, alloc) = recorded(TaskStatus::Running, DesiredStatus::Run).await;
+    let key = Key::TaskLocal(alloc.id, name("pre"));
+    let before: LocalState = store.get(&key).unwrap().unwrap();
+    let id = RunId::new(alloc.id, &name("pre"), 7);
+    let run = Some(RunRecord { id, identities: Vec::new(), started: None });
+    store.put(&key, &LocalState { run: run.clone(), run_complete: false, ..before }).await.unwrap();
+    for boot in ["one", "two"] {
+        let mut found = Recorded::read(&store).unwrap();
+        found.prepare_boot(&store, boot, NOW).await.unwrap();
+    }
+    let state = store.get::<TaskState>(&Key::TaskState(alloc.id, name("pre"))).unwrap().unwrap();
+    assert_eq!(state.status, TaskStatus::Pending);
+    let local: LocalState = store.get(&key).unwrap().unwrap();
+    assert_eq!((local.run, local.delayed_until), (run, Some(NOW)));
 }
 
 #[tokio::test]
@@ -107,7 +127,7 @@ async fn a_boot_on_record_that_cannot_be_read_is_written_anew() {
     let store = StateStore::in_memory().unwrap();
     store.put(&Key::NodeBoot, &[0xffu8; 3][..]).await.unwrap();
     let mut found = Recorded::read(&store).unwrap();
-    prepare(&store, &mut found, "two", NOW).await.unwrap();
+    found.prepare_boot(&store, "two", NOW).await.unwrap();
     let known: Option<NodeBoot> = store.get(&Key::NodeBoot).unwrap();
     assert_eq!(known, Some(NodeBoot { boot_id: "two".to_owned() }));
 }

@@ -13,14 +13,13 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 use std::time::UNIX_EPOCH;
 
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::AgentHandle;
 use ostler_lifecycle::alloc::dir::AllocDir;
+use ostler_model::clock;
 use ostler_model::ids::AllocId;
 use ostler_model::saved::NodeRegistration;
 use ostler_model::time::Timestamp;
@@ -28,14 +27,15 @@ use ostler_state::{Key, StateStore};
 
 /// Directories to remove.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Unowned {
+pub struct Unowned {
     root: PathBuf,
     allocs: Vec<AllocId>,
 }
 
 /// Which directories below `root` nobody owns. `recorded`: allocations with a record of any kind.
 /// Blocks. None of them when that cannot be known; the reason is logged.
-pub(super) fn find(root: PathBuf, recorded: &BTreeSet<AllocId>, state: &StateStore) -> Unowned {
+#[must_use]
+pub fn find(root: PathBuf, recorded: &BTreeSet<AllocId>, state: &StateStore) -> Unowned {
     let mut allocs = match AllocDir::list(&root) {
         Ok(allocs) => allocs,
         Err(error) => {
@@ -84,36 +84,32 @@ fn changed_at(path: &Path) -> Option<Timestamp> {
     Some(Timestamp::from_nanos(u64::try_from(nanos).ok()?))
 }
 
-impl AgentHandle {
-    /// Begin to remove them.
-    pub(super) fn remove_unowned(&self, unowned: Unowned) {
-        let removal = unowned.remove(self.0.ended.clone());
-        *self.0.unowned.lock().unwrap_or_else(PoisonError::into_inner) = removal;
-    }
-}
-
 impl Unowned {
     /// Remove them beside whatever else is done, until `ended`. `None`: there are none.
-    pub(super) fn remove(self, ended: CancellationToken) -> Option<JoinHandle<()>> {
+    #[must_use]
+    pub fn remove(self, ended: CancellationToken) -> Option<JoinHandle<()>> {
         if self.allocs.is_empty() {
             return None;
         }
-        Some(tokio::task::spawn_blocking(move || {
-            for id in self.allocs {
-                if ended.is_cancelled() {
-                    return;
-                }
-                match AllocDir::destroy(&self.root, id) {
-                    Ok(()) => tracing::info!(alloc = %id, "directory without a record removed"),
-                    Err(error) => {
-                        tracing::warn!(alloc = %id, %error, "directory without a record stays");
+        Some(tokio::spawn(async move {
+            let removed = clock::blocking(move || {
+                for id in self.allocs {
+                    if ended.is_cancelled() {
+                        return;
+                    }
+                    match AllocDir::destroy(&self.root, id) {
+                        Ok(()) => tracing::info!(alloc = %id, "directory without a record removed"),
+                        Err(error) => {
+                            tracing::warn!(alloc = %id, %error, "directory without a record stays");
+                        }
                     }
                 }
-            }
+            });
+            // An error is its panic, which was reported where it happened.
+            let _ended = removed.await;
         }))
     }
 }
 
 #[cfg(test)]
-#[path = "unowned_tests.rs"]
 mod tests;

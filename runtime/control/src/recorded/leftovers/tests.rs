@@ -12,6 +12,9 @@ use ostler_model::rng::Rng;
 use ostler_model::task::{DriverHandle, Workload};
 use ostler_testing::fixtures;
 
+/// The processes of these tests are of another boot.
+const NOTHING_LIVES: EndLeftover<'static> = &|_, _| Box::pin(async { Ok(false) });
+
 #[tokio::test]
 async fn tasks_without_a_state_are_closed_once_and_ended_ones_are_left_alone() {
     let state = StateStore::in_memory().unwrap();
@@ -26,7 +29,7 @@ async fn tasks_without_a_state_are_closed_once_and_ended_ones_are_left_alone() {
     state.put(&key(1), &running).await.unwrap();
 
     let now = Timestamp::from_nanos(7);
-    let said = clear(&state, &BTreeSet::new(), now).await.unwrap().said;
+    let said = clear(&state, &BTreeSet::new(), now, NOTHING_LIVES).await.unwrap().said;
     assert_eq!(said.len(), 1, "{said:?}");
     assert_eq!(state.get::<TaskState>(&key(0)).unwrap().unwrap(), ended);
     for closed in [1, 2] {
@@ -36,7 +39,10 @@ async fn tasks_without_a_state_are_closed_once_and_ended_ones_are_left_alone() {
     }
     let saved: SavedAllocState = state.get(&Key::AllocState(alloc.id)).unwrap().unwrap();
     assert_eq!(saved.client_status, ClientStatus::Failed);
-    assert!(clear(&state, &BTreeSet::new(), now).await.unwrap().said.is_empty(), "said once");
+    assert!(
+        clear(&state, &BTreeSet::new(), now, NOTHING_LIVES).await.unwrap().said.is_empty(),
+        "said once"
+    );
 }
 
 #[tokio::test]
@@ -55,7 +61,11 @@ async fn the_state_of_an_allocation_that_lagged_behind_its_tasks_follows_them() 
     };
     state.put(&key, &running).await.unwrap();
     assert!(
-        clear(&state, &BTreeSet::new(), Timestamp::from_nanos(7)).await.unwrap().said.is_empty()
+        clear(&state, &BTreeSet::new(), Timestamp::from_nanos(7), NOTHING_LIVES)
+            .await
+            .unwrap()
+            .said
+            .is_empty()
     );
     let saved: SavedAllocState = state.get(&key).unwrap().unwrap();
     assert_eq!(saved.client_status, ClientStatus::Complete);
@@ -66,7 +76,7 @@ async fn the_state_of_an_allocation_that_lagged_behind_its_tasks_follows_them() 
         ..SavedAllocState::default()
     };
     state.put(&key, &forced).await.unwrap();
-    clear(&state, &BTreeSet::new(), Timestamp::from_nanos(8)).await.unwrap();
+    clear(&state, &BTreeSet::new(), Timestamp::from_nanos(8), NOTHING_LIVES).await.unwrap();
     assert_eq!(state.get::<SavedAllocState>(&key).unwrap().unwrap(), forced);
 }
 
@@ -82,7 +92,11 @@ async fn a_thousand_leftovers_are_closed_in_a_few_commits() {
     state.flush().await.unwrap();
     let before = state.stats();
     assert_eq!(
-        clear(&state, &BTreeSet::new(), Timestamp::from_nanos(7)).await.unwrap().said.len(),
+        clear(&state, &BTreeSet::new(), Timestamp::from_nanos(7), NOTHING_LIVES)
+            .await
+            .unwrap()
+            .said
+            .len(),
         1_000
     );
     let after = state.stats();
@@ -165,7 +179,10 @@ async fn an_agent_that_died_after_any_write_of_a_start_leaves_something_that_is_
         for (key, bytes) in &writes[..died_after] {
             state.put(key, &Bytes(bytes)).await.unwrap();
         }
-        let said = clear(&state, &BTreeSet::new(), Timestamp::from_nanos(7)).await.unwrap().said;
+        let said = clear(&state, &BTreeSet::new(), Timestamp::from_nanos(7), NOTHING_LIVES)
+            .await
+            .unwrap()
+            .said;
         let ended = died_after >= dead_from;
         assert_eq!(said.is_empty(), ended, "after {died_after}: {said:?}");
         let key = Key::TaskState(alloc.id, task.name.clone());
@@ -177,7 +194,7 @@ async fn an_agent_that_died_after_any_write_of_a_start_leaves_something_that_is_
         assert_eq!(leftovers(&state).unwrap(), [], "after {died_after}");
         let before = state.stats().writes;
         assert!(
-            clear(&state, &BTreeSet::new(), Timestamp::from_nanos(8))
+            clear(&state, &BTreeSet::new(), Timestamp::from_nanos(8), NOTHING_LIVES)
                 .await
                 .unwrap()
                 .said
@@ -199,7 +216,10 @@ async fn a_record_that_does_not_decode_keeps_nothing_else_from_being_closed() {
     state.put(&key(0), &Bytes(&[0xff])).await.unwrap();
     let running = TaskState { status: TaskStatus::Running, ..TaskState::default() };
     state.put(&key(1), &running).await.unwrap();
-    let said = clear(&state, &BTreeSet::new(), Timestamp::from_nanos(7)).await.unwrap().said;
+    let said = clear(&state, &BTreeSet::new(), Timestamp::from_nanos(7), NOTHING_LIVES)
+        .await
+        .unwrap()
+        .said;
     assert_eq!(said.len(), 1, "{said:?}");
     let after: TaskState = state.get(&key(1)).unwrap().unwrap();
     assert_eq!((after.status, after.failed), (TaskStatus::Dead, true));

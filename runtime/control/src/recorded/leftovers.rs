@@ -2,25 +2,25 @@
 //! closed honestly.
 //!
 //! Runs of an embedded agent (`ostler run`) belong to no job on record and die with it; what
-//! [`super::restore`] keeps is left alone. Native processes of the others are killed (by pid, start
+//! [`super::Recorded::kept`] names is left alone. Native processes of the others are killed (by pid, start
 //! time and boot id, so that a stranger with the same pid is safe), and every allocation that was
 //! not at its end is recorded as failed, with the reason. One with a process that does not end keeps
 //! its records: the next start tries again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
-use tokio::task::JoinSet;
+use futures_util::future::join_all;
 
 use ostler_lifecycle::alloc::status::client_status;
 use ostler_lifecycle::task::handle::{LocalState, leftovers};
 use ostler_model::alloc::Allocation;
 use ostler_model::clock::Timestamp;
 use ostler_model::event::{EventKind, TaskEvent};
-use ostler_model::ids::{AllocId, TaskName};
-use ostler_model::limits::KILL_GRACE;
+use ostler_model::ids::{AllocId, RunId, TaskName};
+use ostler_model::ports::{BoxFuture, ProcessIdentity};
 use ostler_model::saved::SavedAllocState;
 use ostler_model::task::{TaskState, TaskStatus};
-use ostler_process::identity::{end_leftover, is_alive};
 use ostler_state::{Key, Prefix, StateError, StateStore};
 
 const REASON: &str = "the agent ended while the task ran";
@@ -29,32 +29,37 @@ const REASON: &str = "the agent ended while the task ran";
 #[derive(Debug, Default)]
 pub(super) struct Cleared {
     /// Sentences for people.
-    pub said: Vec<String>,
+    pub(super) said: Vec<String>,
     /// Allocations of which something may still run; their records stay.
-    pub unended: BTreeSet<AllocId>,
+    pub(super) unended: BTreeSet<AllocId>,
 }
+
+/// Ends a process of an agent that is gone, and tells whether it lived.
+pub type EndLeftover<'a> =
+    &'a (dyn Fn(RunId, ProcessIdentity) -> BoxFuture<'static, io::Result<bool>> + Send + Sync);
 
 /// End what was left and close the records, but for what is `kept`.
 pub(super) async fn clear(
     state: &StateStore,
     kept: &BTreeSet<AllocId>,
     now: Timestamp,
+    end: EndLeftover<'_>,
 ) -> Result<Cleared, StateError> {
     let mut cleared = Cleared::default();
-    let mut endings = JoinSet::new();
+    let mut endings = Vec::new();
     for leftover in leftovers(state)?.into_iter().filter(|left| !kept.contains(&left.alloc)) {
         // One with a supervisor is a job's: what lives of it is not ended for a record that is lost,
-        // but held back (`held`).
+        // but held back.
         let ours = leftover.identities.into_iter().filter(|identity| identity.supervisor.is_none());
         for identity in ours {
-            let (run, alloc) = (leftover.run.clone(), leftover.alloc);
-            let task = leftover.task.clone();
-            endings.spawn(async move {
-                let (pid, alive) = (identity.pid, is_alive(&identity));
-                let ended = end_leftover(run, identity, KILL_GRACE).await;
+            let (alloc, task) = (leftover.alloc, leftover.task.clone());
+            let pid = identity.pid;
+            let ending = end(leftover.run.clone(), identity);
+            endings.push(async move {
+                let ended = ending.await;
                 let whose = format!("process {pid} of task {task} ({})", alloc.short());
                 let text = match &ended {
-                    Ok(()) => {
+                    Ok(alive) => {
                         alive.then(|| format!("killed {whose}, left by an agent that crashed"))
                     }
                     Err(error) => Some(format!(
@@ -66,8 +71,7 @@ pub(super) async fn clear(
             });
         }
     }
-    while let Some(ended) = endings.join_next().await {
-        let (text, unended) = ended.unwrap_or_default();
+    for (text, unended) in join_all(endings).await {
         cleared.said.extend(text);
         cleared.unended.extend(unended);
     }
@@ -184,5 +188,4 @@ async fn close_allocs(state: &StateStore, found: &Found) -> Result<(), StateErro
 }
 
 #[cfg(test)]
-#[path = "leftovers_tests.rs"]
 mod tests;

@@ -12,6 +12,8 @@ use ostler_model::task::TaskState;
 use ostler_state::Key;
 use ostler_testing::fixtures::{self, Garbage};
 
+const NOTHING_LIVES: EndLeftover<'static> = &|_, _| Box::pin(async { Ok(false) });
+
 fn allocation(seed: u64, job: &str, index: u64) -> Allocation {
     fixtures::allocation_of(job, index, &Rng::seeded(seed)).unwrap()
 }
@@ -39,7 +41,7 @@ async fn allocations_of_jobs_are_kept_and_those_of_crashed_runs_closed() {
     let found = Recorded::read(&state).unwrap();
     assert_eq!(found.kept(), BTreeSet::from([of_job.id, stopping.id]));
     assert_eq!(found.index(), 7);
-    let said = clear(&state, &found, false, Timestamp::from_nanos(7)).await.unwrap();
+    let said = found.clear(&state, false, Timestamp::from_nanos(7), NOTHING_LIVES).await.unwrap();
     assert_eq!(said.len(), 1, "{said:?}");
     let task = |alloc: &Allocation| {
         let key = Key::TaskState(alloc.id, TaskName::new("t").unwrap());
@@ -63,6 +65,6 @@ async fn an_embedded_agent_leaves_records_that_it_cannot_read_to_another() {
     put(&state, &good).await;
     state.put(&Key::Job(good.job.id.clone()), &Garbage).await.unwrap();
     let found = Recorded::read(&state).unwrap();
-    clear(&state, &found, true, Timestamp::from_nanos(7)).await.unwrap();
+    found.clear(&state, true, Timestamp::from_nanos(7), NOTHING_LIVES).await.unwrap();
     assert!(state.get::<JobRecord>(&Key::Job(good.job.id.clone())).is_err(), "left as it is");
 }

@@ -1,4 +1,4 @@
-//! A disk in memory under redb: it forgets, tears and fails at the operation it is told to.
+//! A disk in memory under the storage engine: it forgets, tears and fails at the operation it is told to.
 //!
 //! ```text
 //!              write, set_len                      sync
@@ -16,7 +16,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::redb_store::{Opener, RedbBackend};
+use crate::redb_store::Opener;
 use crate::rewrite::{self, Shown};
 use ostler_model::rng::Rng;
 use redb::StorageBackend;
@@ -26,23 +26,27 @@ const SECTOR: usize = 512;
 
 /// What an operation did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum DiskOperation {
+    /// Of bytes.
     Read,
+    /// Likewise.
     Write,
+    /// Of the length of the file.
     SetLen,
+    /// Of all before.
     Sync,
 }
 
 /// What goes wrong at an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum DiskFault {
     /// It fails, the disk works on. A write may have happened in part; after a failed sync what was
     /// not durable is still on its way.
     Error,
     /// As `Error`, but after a failed sync the system takes what it could not write for written: it
     /// is read back until the power goes, and no later sync makes it durable.
     ErrorForgets,
-    /// No room for any write or growth until [`Disk::lift`].
+    /// No room for any write or growth until [`FaultyDisk::lift`].
     Full,
     /// A sync says it is done and did nothing; a later one works.
     LostSync,
@@ -56,7 +60,7 @@ pub enum Fault {
 
 /// A disk; clones are the same one.
 #[derive(Clone, Debug)]
-pub struct Disk(Arc<Mutex<Inner>>);
+pub struct FaultyDisk(Arc<Mutex<Inner>>);
 
 struct Inner {
     /// What is read.
@@ -67,8 +71,8 @@ struct Inner {
     unsynced: BTreeMap<usize, Vec<[u8; SECTOR]>>,
     /// Lengths since the last sync.
     lengths: Vec<usize>,
-    journal: Vec<Operation>,
-    fault: Option<(usize, Fault)>,
+    journal: Vec<DiskOperation>,
+    fault: Option<(usize, DiskFault)>,
     happened: bool,
     powered: bool,
     full: bool,
@@ -81,21 +85,15 @@ impl std::fmt::Debug for Inner {
     }
 }
 
-/// The content of a new, empty state file.
-pub fn empty_state_file() -> Vec<u8> {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("state.redb");
-    drop(RedbBackend::open(&path).unwrap());
-    std::fs::read(path).unwrap()
-}
-
-impl Disk {
-    /// A disk that holds `image`, a whole number of sectors.
+impl FaultyDisk {
+    /// A disk that holds `image`, in whole sectors.
+    #[must_use]
     pub fn new(image: &[u8], seed: u64) -> Self {
-        assert_eq!(image.len() % SECTOR, 0);
+        let mut image = image.to_vec();
+        image.resize(image.len().next_multiple_of(SECTOR), 0);
         Self(Arc::new(Mutex::new(Inner {
-            seen: image.to_vec(),
-            durable: image.to_vec(),
+            seen: image.clone(),
+            durable: image,
             unsynced: BTreeMap::new(),
             lengths: Vec::new(),
             journal: Vec::new(),
@@ -109,6 +107,7 @@ impl Disk {
 
     /// How the store opens it, with so many bytes of cache. The path is only for messages, but must
     /// be that of some file.
+    #[must_use]
     pub fn opener(&self, cache: usize) -> Opener {
         let disk = self.clone();
         Box::new(move |_: &Path, shown| {
@@ -120,23 +119,26 @@ impl Disk {
     }
 
     /// What goes wrong at the operation of this number, once.
-    pub fn plan(&self, number: usize, fault: Fault) {
+    pub fn plan(&self, number: usize, fault: DiskFault) {
         let mut inner = self.inner();
         inner.fault = Some((number, fault));
         inner.happened = false;
     }
 
     /// The planned fault took place.
+    #[must_use]
     pub fn happened(&self) -> bool {
         self.inner().happened
     }
 
     /// There is no power.
+    #[must_use]
     pub fn off(&self) -> bool {
         !self.inner().powered
     }
 
     /// Whether there is no room.
+    #[must_use]
     pub fn full(&self) -> bool {
         self.inner().full
     }
@@ -147,13 +149,38 @@ impl Disk {
     }
 
     /// What was done so far, one entry for each operation.
-    pub fn journal(&self) -> Vec<Operation> {
+    #[must_use]
+    pub fn journal(&self) -> Vec<DiskOperation> {
         self.inner().journal.clone()
+    }
+
+    /// So many operations were done.
+    #[must_use]
+    pub fn operations(&self) -> usize {
+        self.inner().journal.len()
+    }
+
+    /// Nothing more goes wrong, and there is room.
+    pub fn mend(&self) {
+        let mut inner = self.inner();
+        (inner.fault, inner.full) = (None, false);
     }
 
     /// Lose power.
     pub fn cut(&self) {
         self.inner().powered = false;
+    }
+
+    /// The process on it was killed: what it wrote is there.
+    pub fn resume(&self) {
+        let mut inner = self.inner();
+        (inner.fault, inner.powered) = (None, true);
+    }
+
+    /// What is read.
+    #[must_use]
+    pub fn image(&self) -> Vec<u8> {
+        self.inner().seen.clone()
     }
 
     /// Lose power, if there is any, and come back with what is durable and some of what is not.
@@ -170,9 +197,13 @@ fn fails(kind: io::ErrorKind) -> io::Error {
     io::Error::new(kind, "injected")
 }
 
+fn size(bytes: u64) -> io::Result<usize> {
+    usize::try_from(bytes).map_err(io::Error::other)
+}
+
 impl Inner {
     /// Count an operation; the fault that is to happen with it.
-    fn begin(&mut self, operation: Operation) -> Result<Option<Fault>, io::Error> {
+    fn begin(&mut self, operation: DiskOperation) -> Result<Option<DiskFault>, io::Error> {
         if !self.powered {
             return Err(fails(io::ErrorKind::BrokenPipe));
         }
@@ -181,11 +212,11 @@ impl Inner {
         let Some((_, fault)) = planned else { return Ok(None) };
         self.happened = true;
         match fault {
-            Fault::PowerCut => {
+            DiskFault::PowerCut => {
                 self.powered = false;
                 Err(fails(io::ErrorKind::BrokenPipe))
             }
-            Fault::Full => {
+            DiskFault::Full => {
                 self.full = true;
                 Ok(Some(fault))
             }
@@ -193,28 +224,36 @@ impl Inner {
         }
     }
 
+    fn below(&self, bound: usize) -> usize {
+        usize::try_from(self.rng.below(bound as u64)).unwrap_or(0)
+    }
+
     fn write(&mut self, offset: usize, data: &[u8]) {
         let end = offset + data.len();
         if end > self.seen.len() {
             self.resize(end.next_multiple_of(SECTOR));
         }
-        self.seen[offset..end].copy_from_slice(data);
-        for sector in offset / SECTOR..end.div_ceil(SECTOR) {
-            let start = sector * SECTOR;
-            let version = self.seen[start..start + SECTOR].try_into().unwrap();
-            self.unsynced.entry(sector).or_default().push(version);
+        if let Some(place) = self.seen.get_mut(offset..end) {
+            place.copy_from_slice(data);
+        }
+        let first = offset / SECTOR;
+        let sectors = self.seen.chunks_exact(SECTOR).enumerate().skip(first);
+        for (sector, version) in sectors.take(end.div_ceil(SECTOR) - first) {
+            let mut copy = [0; SECTOR];
+            copy.copy_from_slice(version);
+            self.unsynced.entry(sector).or_default().push(copy);
         }
     }
 
     /// Some of `data`, from its start, as a write that fails midway leaves it.
     fn write_in_part(&mut self, offset: usize, data: &[u8]) {
         let sectors = data.len().div_ceil(SECTOR);
-        let kept = usize::try_from(self.rng.below(sectors as u64)).unwrap() * SECTOR;
-        self.write(offset, &data[..kept.min(data.len())]);
+        let kept = self.below(sectors) * SECTOR;
+        self.write(offset, data.get(..kept).unwrap_or(data));
     }
 
     fn resize(&mut self, len: usize) {
-        assert_eq!(len % SECTOR, 0);
+        let len = len.next_multiple_of(SECTOR);
         for sector in len / SECTOR..self.seen.len() / SECTOR {
             self.unsynced.entry(sector).or_default().push([0; SECTOR]);
         }
@@ -235,17 +274,18 @@ impl Inner {
     /// Bring part of what is not durable onto the disk and forget the rest.
     fn settle_in_part(&mut self) {
         let lengths = std::mem::take(&mut self.lengths);
-        let pick = usize::try_from(self.rng.below(lengths.len() as u64 + 1)).unwrap();
-        if let Some(len) = lengths.get(pick) {
+        if let Some(len) = lengths.get(self.below(lengths.len() + 1)) {
             self.durable.resize(*len, 0);
         }
         // All, nothing, and several shares between.
-        let share = [0, 8, 8, 32, 32, 56, 56, 64][usize::try_from(self.rng.below(8)).unwrap()];
+        let share = [0, 8, 8, 32, 32, 56, 56].get(self.below(8)).copied().unwrap_or(64);
         for (sector, versions) in std::mem::take(&mut self.unsynced) {
             if self.rng.below(64) < share {
-                let newest = versions.len() as u64 - 1;
-                let pick = if self.rng.below(2) == 0 { newest } else { self.rng.below(newest + 1) };
-                keep(&mut self.durable, sector, &versions[usize::try_from(pick).unwrap()]);
+                let newest = self.rng.below(2) == 0;
+                let older = if newest { None } else { versions.get(self.below(versions.len())) };
+                if let Some(version) = older.or(versions.last()) {
+                    keep(&mut self.durable, sector, version);
+                }
             }
         }
     }
@@ -267,17 +307,19 @@ fn keep(image: &mut [u8], sector: usize, version: &[u8; SECTOR]) {
     }
 }
 
-impl StorageBackend for Disk {
+impl StorageBackend for FaultyDisk {
     fn len(&self) -> Result<u64, io::Error> {
         Ok(self.inner().seen.len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
         let mut inner = self.inner();
-        if let Some(Fault::Error | Fault::ErrorForgets) = inner.begin(Operation::Read)? {
+        if let Some(DiskFault::Error | DiskFault::ErrorForgets) =
+            inner.begin(DiskOperation::Read)?
+        {
             return Err(fails(io::ErrorKind::Other));
         }
-        let start = usize::try_from(offset).unwrap();
+        let start = size(offset)?;
         let found = inner.seen.get(start..start.saturating_add(out.len()));
         out.copy_from_slice(found.ok_or_else(|| fails(io::ErrorKind::UnexpectedEof))?);
         Ok(())
@@ -285,8 +327,8 @@ impl StorageBackend for Disk {
 
     fn set_len(&self, len: u64) -> Result<(), io::Error> {
         let mut inner = self.inner();
-        let (fault, len) = (inner.begin(Operation::SetLen)?, usize::try_from(len).unwrap());
-        if let Some(Fault::Error | Fault::ErrorForgets) = fault {
+        let (fault, len) = (inner.begin(DiskOperation::SetLen)?, size(len)?);
+        if let Some(DiskFault::Error | DiskFault::ErrorForgets) = fault {
             return Err(fails(io::ErrorKind::Other));
         }
         if inner.full && len > inner.seen.len() {
@@ -298,9 +340,9 @@ impl StorageBackend for Disk {
 
     fn sync_data(&self) -> Result<(), io::Error> {
         let mut inner = self.inner();
-        match inner.begin(Operation::Sync)? {
-            Some(Fault::Error) => Err(fails(io::ErrorKind::Other)),
-            Some(Fault::ErrorForgets) => {
+        match inner.begin(DiskOperation::Sync)? {
+            Some(DiskFault::Error) => Err(fails(io::ErrorKind::Other)),
+            Some(DiskFault::ErrorForgets) => {
                 // The length is the file system's own; it does not get lost alone.
                 let len = inner.seen.len();
                 inner.durable.resize(len, 0);
@@ -308,10 +350,10 @@ impl StorageBackend for Disk {
                 inner.settle_in_part();
                 Err(fails(io::ErrorKind::Other))
             }
-            Some(Fault::LostSync) => Ok(()),
-            Some(Fault::LostSyncThenCut) => {
-                let later = usize::try_from(inner.rng.below(30)).unwrap();
-                inner.fault = Some((inner.journal.len() + 1 + later, Fault::PowerCut));
+            Some(DiskFault::LostSync) => Ok(()),
+            Some(DiskFault::LostSyncThenCut) => {
+                let later = inner.below(30);
+                inner.fault = Some((inner.journal.len() + 1 + later, DiskFault::PowerCut));
                 Ok(())
             }
             _ => {
@@ -323,13 +365,13 @@ impl StorageBackend for Disk {
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
         let mut inner = self.inner();
-        let (fault, offset) = (inner.begin(Operation::Write)?, usize::try_from(offset).unwrap());
+        let (fault, offset) = (inner.begin(DiskOperation::Write)?, size(offset)?);
         match fault {
-            Some(Fault::Error | Fault::ErrorForgets) => {
+            Some(DiskFault::Error | DiskFault::ErrorForgets) => {
                 inner.write_in_part(offset, data);
                 Err(fails(io::ErrorKind::Other))
             }
-            Some(Fault::TornWrite) => {
+            Some(DiskFault::TornWrite) => {
                 inner.write_in_part(offset, data);
                 inner.powered = false;
                 Err(fails(io::ErrorKind::BrokenPipe))
