@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::files::{FileAct, mix};
 use ostler_model::rng::Rng;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -88,6 +89,8 @@ pub enum Act {
     },
     /// The time of day jumps by seconds.
     Jump(i64),
+    /// Something happens to the jobs directory.
+    Files(FileAct),
 }
 
 /// Something happens after a while.
@@ -132,6 +135,7 @@ impl Plan {
             };
             steps.push(Step { after, act: act(&rng) });
         }
+        mix(seed, &mut steps);
         Self { seed, steps }
     }
 }

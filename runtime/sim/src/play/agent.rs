@@ -1,7 +1,7 @@
 //! An agent as it is shipped, over the world.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,18 +12,21 @@ use super::disk::Attached;
 use super::{Scene, SimDisk};
 use crate::devices::SimDevices;
 use crate::drivers::DRIVER;
+use crate::files::DIR;
 use crate::plan::ATTEMPTS;
 use crate::world::World;
 use ostler_control::gc::choice::{FsUse, GcPolicy};
 use ostler_control::gc::gauge::Gauge;
 use ostler_control::held::Holds;
+use ostler_control::machine::LEAVE_WALL_MAX;
 use ostler_control::recorded::Recorded;
 use ostler_control::{ControlHandle, ControlOptions};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
+use ostler_jobsdir::JobsDir;
 use ostler_lifecycle::alloc::AllocDiskUse;
 use ostler_lifecycle::alloc::dir::AllocDirError;
-use ostler_model::clock::Clock;
+use ostler_model::clock::{self, Clock};
 use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
 use ostler_model::job::{
@@ -43,6 +46,9 @@ pub(super) struct Agent {
     pub(super) state: StateStore,
     owner: JoinHandle<()>,
     devices: DeviceManager,
+    pub(super) jobs_dir: JobsDir,
+    ended: CancellationToken,
+    follower: Option<JoinHandle<()>>,
 }
 
 /// There is always room.
@@ -105,13 +111,22 @@ impl Agent {
         control.restore(restored, owners).await.map_err(|error| text(&error))?;
         let policy = GcPolicy { max_allocs: 8, ..GcPolicy::default() };
         control.ready(Some(policy)).await;
-        Ok(Self { control, state, owner, devices })
+        let (jobs_dir, ended) = (JobsDir::new(PathBuf::from(DIR)), CancellationToken::new());
+        let follower = scene.files.as_ref().map(|files| {
+            let (dir, control) = (jobs_dir.clone(), control.clone());
+            tokio::spawn(dir.follow(files.clone(), control, |_| Ok(()), ended.clone()))
+        });
+        Ok(Self { control, state, owner, devices, jobs_dir, ended, follower })
     }
 
     /// Leave in order.
     pub(super) async fn leave(self, drain: bool) {
         if drain {
             self.control.drain(Duration::from_secs(30)).await;
+        }
+        self.ended.cancel();
+        if let Some(follower) = self.follower {
+            drop(clock::timeout(LEAVE_WALL_MAX, follower).await);
         }
         self.control.leave().await;
         self.control.leave_allocs().await;
@@ -152,7 +167,7 @@ fn view() -> NodeView {
 }
 
 /// A job of one group with one task.
-pub(super) fn job(name: &str, count: u32, version: u32, device: bool) -> Option<Job> {
+pub(crate) fn job(name: &str, count: u32, version: u32, device: bool) -> Option<Job> {
     let request = DeviceRequest {
         name: "sim/gpu".to_owned(),
         count: 1,

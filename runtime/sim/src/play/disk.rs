@@ -36,6 +36,11 @@ impl SimDisk {
         *self.mode.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Does it do as it should?
+    pub(super) fn works(&self) -> bool {
+        self.mode() == Disk::Works
+    }
+
     /// Does it refuse commits?
     pub(super) fn refuses(&self) -> bool {
         matches!(self.mode(), Disk::Full | Disk::Forgets)
