@@ -4,11 +4,12 @@ use std::sync::{Arc, PoisonError};
 
 use tokio::sync::watch;
 
-use super::views::{JobsDirReport, Readiness};
+use super::views::Readiness;
 use super::{
     AgentHandle, AllocError, AllocView, Collected, JobView, Plan, RegisterOptions, Registered,
     RestartScope, Stage, StopOptions, Stopped, SubmitError,
 };
+use ostler_jobsdir::{JobsDir, JobsDirReport};
 use ostler_model::ids::{AllocId, JobId, TaskName};
 use ostler_model::job::Job;
 use ostler_model::saved::JobOrigin;
@@ -195,12 +196,12 @@ impl AgentHandle {
 
     /// Look at the jobs directory now instead of at its next change. Nothing happens without one.
     pub fn rescan_jobs_dir(&self) {
-        self.0.rescan.notify_one();
+        self.0.jobs_dir.iter().for_each(JobsDir::rescan);
     }
 
     /// What the jobs directory has; `None` when the agent has none.
     #[must_use]
     pub fn jobs_dir(&self) -> Option<JobsDirReport> {
-        self.0.jobs_dir.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.jobs_dir.as_ref().map(JobsDir::report)
     }
 }

@@ -19,7 +19,6 @@ mod held;
 pub mod inspect;
 mod job;
 mod jobs;
-mod jobs_dir;
 mod leave;
 mod loading;
 pub mod offline;
@@ -37,11 +36,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use ostler_control::ControlHandle;
 use ostler_device::manager::DeviceManager;
+use ostler_jobsdir::JobsDir;
 use ostler_jobspec::suggest;
 use ostler_model::clock::Clock;
 use ostler_model::config::AgentConfig;
@@ -73,6 +73,7 @@ pub use ostler_control::{
 pub use ostler_device::matching::{DeviceAffinity, DeviceCandidate, DeviceOutcome};
 pub use ostler_health::meter::PluginActivity;
 pub use ostler_health::policy::{PluginState, Quarantine};
+pub use ostler_jobsdir::{JobsDirEntry, JobsDirReport};
 pub use ostler_lifecycle::alloc::RestartScope;
 pub use ostler_state::{Holder, LockError};
 pub use plugin_status::{LiftReport, PluginStatusReport, RecordReport};
@@ -80,7 +81,7 @@ pub use startup::Begun;
 pub use upgrade::{
     Outcome as UpgradeOutcome, Release, UpgradeError, UpgradeOptions, UpgradeReport, UpgradeStatus,
 };
-pub use views::{JobsDirEntry, JobsDirReport, LeaveMode, Readiness};
+pub use views::{LeaveMode, Readiness};
 
 use loading::InUse;
 use records::Follower;
@@ -171,10 +172,8 @@ struct Inner {
     owner: Mutex<Option<JoinHandle<()>>>,
     /// Once plugins have said what they are.
     follower: OnceLock<Follower>,
-    /// Of the jobs directory; absent without one.
-    jobs_dir: Mutex<Option<JobsDirReport>>,
-    /// Look at the jobs directory now.
-    rescan: Arc<Notify>,
+    /// Absent without one.
+    jobs_dir: Option<JobsDir>,
     /// Plugins that have not answered their first fingerprint.
     waiting: Mutex<BTreeSet<PluginName>>,
     /// Runs that are alive and not owned.
@@ -185,6 +184,8 @@ struct Inner {
     quarantined: Arc<Notify>,
     /// Ends what runs beside the agent.
     ended: CancellationToken,
+    /// It ends too when nobody has a handle any more.
+    _unhandled: DropGuard,
     /// What does; see [`AgentHandle::beside`].
     beside: TaskTracker,
     kill_with_agent: bool,

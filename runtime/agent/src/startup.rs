@@ -18,22 +18,22 @@ use tokio_util::task::TaskTracker;
 use super::held::{Holds, LiveRuns};
 use super::inspect::STATE_FILE;
 use super::restore::Left;
-use super::views::JobsDirReport;
 use super::{
-    AgentConfig, AgentError, AgentHandle, AgentOptions, Inner, OpenState, catalogue, jobs_dir,
-    loading,
+    AgentConfig, AgentError, AgentHandle, AgentOptions, Inner, OpenState, catalogue, loading,
 };
 use ostler_control::gc::choice::GcPolicy;
 use ostler_control::gc::gauge::FsGauge;
 use ostler_control::recorded::{self, Recorded};
 use ostler_control::unowned::{self, Unowned};
-use ostler_control::{ControlOptions, ports};
+use ostler_control::{ControlOptions, SubmitError, ports};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
+use ostler_jobsdir::{FilesOnDisk, JobsDir};
 use ostler_model::attribute::Scalar;
 use ostler_model::clock;
 use ostler_model::config::GcConfig;
 use ostler_model::ids::RunId;
+use ostler_model::job::Job;
 use ostler_model::limits::KILL_GRACE;
 use ostler_model::ports::{BoxFuture, ProcessIdentity, Workloads};
 use ostler_model::time::Timestamp;
@@ -141,6 +141,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         holds: live.holds(&data_dir),
     });
     devices.set_book(control.ledger_book());
+    let ended = CancellationToken::new();
     let agent = AgentHandle(Arc::new(Inner {
         data_dir,
         node,
@@ -160,11 +161,11 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         follower: OnceLock::new(),
         holds: Mutex::new(Holds::new(state_age, live)),
         waiting: Mutex::default(),
-        jobs_dir: Mutex::new(jobs_dir.map(|dir| JobsDirReport { dir, ..Default::default() })),
+        jobs_dir: jobs_dir.map(JobsDir::new),
         unowned: Mutex::default(),
         quarantined: Arc::default(),
-        rescan: Arc::default(),
-        ended: CancellationToken::new(),
+        _unhandled: ended.clone().drop_guard(),
+        ended,
         beside: TaskTracker::new(),
         kill_with_agent: options.kill_with_agent,
         clock: options.clock,
@@ -237,10 +238,22 @@ impl Begun {
         if embedded {
             agent.0.control.ready(None).await;
         }
-        if let Some(dir) = config.jobs_dir.filter(|_| !embedded) {
-            jobs_dir::spawn(&agent, dir);
-        }
+        agent.follow_jobs_dir();
         Ok(())
+    }
+}
+
+impl AgentHandle {
+    fn follow_jobs_dir(&self) {
+        let Some(dir) = self.0.jobs_dir.clone() else { return };
+        let weak = Arc::downgrade(&self.0);
+        let check = move |job: &Job| match weak.upgrade() {
+            Some(agent) => AgentHandle(agent).check_all(job),
+            None => Err(SubmitError::Leaving),
+        };
+        let files = FilesOnDisk(dir.report().dir);
+        let (control, ended) = (self.0.control.clone(), self.0.ended.clone());
+        self.beside(dir.follow(files, control, check, ended));
     }
 }
 

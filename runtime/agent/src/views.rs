@@ -1,12 +1,11 @@
 //! What the agent tells of itself, beside what the node has ([`ostler_control::views`]).
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use ostler_control::Stage;
-use ostler_model::ids::{JobId, PluginName};
+use ostler_model::ids::PluginName;
 
 /// See [`super::AgentHandle::readiness`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -33,26 +32,4 @@ pub enum LeaveMode {
         /// From now.
         deadline: Duration,
     },
-}
-
-/// One file of the jobs directory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct JobsDirEntry {
-    /// The file.
-    pub path: PathBuf,
-    /// The job that runs by this file, perhaps of an older content.
-    pub job: Option<JobId>,
-    /// Why the present content is not used.
-    pub problem: Option<String>,
-}
-
-/// What the jobs directory has.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct JobsDirReport {
-    /// The directory.
-    pub dir: PathBuf,
-    /// Why the directory as a whole could not be read, the last time.
-    pub problem: Option<String>,
-    /// Its job files, by path.
-    pub files: Vec<JobsDirEntry>,
 }

@@ -13,6 +13,7 @@
 pub mod checks;
 mod devices;
 mod drivers;
+pub mod files;
 pub mod plan;
 pub mod play;
 pub mod shrink;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::files::{FileAct, mix};
 use ostler_model::rng::Rng;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -99,6 +100,8 @@ pub enum Act {
     },
     /// The time of day jumps by seconds.
     Jump(i64),
+    /// Something happens to the jobs directory.
+    Files(FileAct),
 }
 
 /// Something happens after a while.
@@ -147,6 +150,7 @@ impl Plan {
                 _ => {}
             }
         }
+        mix(seed, &mut plan.steps);
         plan
     }
 

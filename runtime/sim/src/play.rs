@@ -8,6 +8,7 @@
 
 mod agent;
 mod disk;
+mod files;
 mod rest;
 mod stops;
 
@@ -22,9 +23,11 @@ use ostler_model::ids::JobId;
 use ostler_model::saved::JobOrigin;
 
 use crate::checks::{Asked, JobState, Known};
+use crate::files::SimFiles;
 use crate::plan::{Act, Disk, JOBS, Mode, Plan};
 use crate::world::World;
 use agent::Agent;
+pub(crate) use agent::job;
 use disk::SimDisk;
 use ostler_control::{RegisterOptions, StopOptions, SubmitError};
 use ostler_state::StateError;
@@ -56,6 +59,8 @@ struct Scene {
     world: World,
     disk: Arc<SimDisk>,
     asked: Arc<Mutex<Asked>>,
+    /// Of a plan in which something happens to it.
+    files: Option<SimFiles>,
     /// Versions of a job's environment are told apart by number.
     next: usize,
 }
@@ -83,7 +88,9 @@ pub fn play(plan: &Plan, dir: &Path) -> Result<Played, Box<Failure>> {
         Box::new(Failure { what: format!("no state file: {error}"), journal: Vec::new() })
     };
     let disk = Arc::new(disk.map_err(failed)?);
-    let mut scene = Scene { world: world.clone(), disk, asked: Arc::default(), next: 0 };
+    let with_files = plan.steps.iter().any(|step| matches!(step.act, Act::Files(_)));
+    let files = with_files.then(SimFiles::default);
+    let mut scene = Scene { world: world.clone(), disk, asked: Arc::default(), files, next: 0 };
     let mut lives = 0;
     let mut gone = Duration::ZERO;
     let result = loop {
@@ -175,8 +182,10 @@ async fn steps(
                 agent.leave(*drain).await;
                 return Ok(End::Left(*gone));
             }
+            Act::Files(act) => files::happen(scene, &agent, *act, step.after).await?,
             act => happen(scene, &agent.control, act).await,
         }
+        files::kept(scene, &agent)?;
         if let Some(broken) = scene.world.broken() {
             return Err(broken);
         }
@@ -239,7 +248,7 @@ async fn happen(scene: &Scene, control: &ControlHandle, act: &Act) {
             let mut inner = world.lock();
             inner.jumped = inner.jumped.saturating_add(seconds.saturating_mul(1_000_000_000));
         }
-        Act::Kill { .. } | Act::Leave { .. } => {}
+        Act::Kill { .. } | Act::Leave { .. } | Act::Files(_) => {}
     }
     world.lock().look_for_faults();
     // What was asked for is on its way before the next thing happens.

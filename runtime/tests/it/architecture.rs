@@ -16,6 +16,7 @@ const CRATES: &[&str] = &[
     "device",
     "fuzz",
     "health",
+    "jobsdir",
     "jobspec",
     "lifecycle",
     "logs",
@@ -131,8 +132,6 @@ const NOTHING: [String; 0] = [];
 /// Files and directories that only compute: same input, same output.
 const PURE: &[&str] = &[
     "agent/held/decide.rs",
-    "agent/jobs_dir/hold.rs",
-    "agent/jobs_dir/step.rs",
     "agent/upgrade/step.rs",
     "control/admission",
     "control/ended.rs",
@@ -150,6 +149,8 @@ const PURE: &[&str] = &[
     "device/matching",
     "device/reservation.rs",
     "device/stats.rs",
+    "jobsdir/hold.rs",
+    "jobsdir/step.rs",
     "plugin/host/log_meter.rs",
     "jobspec/decode",
     "jobspec/encode.rs",

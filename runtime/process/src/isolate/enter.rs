@@ -109,7 +109,7 @@ impl Helper<'_> {
             // SAFETY: this process has one thread.
             let (init, _moved) = unsafe { child::fork_in(cgroup, Child::Sibling)? };
             if init == 0 {
-                be_init(self.life.as_raw_fd(), self.walls.has(Part::Seccomp));
+                be_init(self.life.as_raw_fd(), self.setup.has(Part::Seccomp));
             }
             both.init = Pid::from_raw(init);
         }

@@ -1,7 +1,7 @@
 //! An agent as it is shipped, over the world.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,19 +11,22 @@ use tokio_util::sync::CancellationToken;
 use super::Scene;
 use crate::devices::SimDevices;
 use crate::drivers::{DRIVER, PREPARED};
+use crate::files::DIR;
 use crate::plan::{ATTEMPTS, Act};
 use crate::world::{PREPARES, World};
 use ostler_control::gc::choice::{FsUse, GcPolicy};
 use ostler_control::gc::gauge::Gauge;
 use ostler_control::held::Holds;
+use ostler_control::machine::LEAVE_WALL_MAX;
 use ostler_control::recorded::{self, Recorded};
 use ostler_control::unowned;
 use ostler_control::{ControlHandle, ControlOptions};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
+use ostler_jobsdir::JobsDir;
 use ostler_lifecycle::alloc::AllocDiskUse;
 use ostler_lifecycle::alloc::dir::AllocDirError;
-use ostler_model::clock::Clock;
+use ostler_model::clock::{self, Clock};
 use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
 use ostler_model::job::{
@@ -48,6 +51,9 @@ pub(super) struct Agent {
     pub(super) state: StateStore,
     owner: JoinHandle<()>,
     devices: DeviceManager,
+    pub(super) jobs_dir: JobsDir,
+    ended: CancellationToken,
+    follower: Option<JoinHandle<()>>,
 }
 
 /// There is always room.
@@ -113,13 +119,22 @@ impl Agent {
         control.restore(restored, owners).await.map_err(|error| text(&error))?;
         let policy = GcPolicy { max_allocs: 8, ..GcPolicy::default() };
         control.ready(Some(policy)).await;
-        Ok(Self { control, state, owner, devices })
+        let (jobs_dir, ended) = (JobsDir::new(PathBuf::from(DIR)), CancellationToken::new());
+        let follower = scene.files.as_ref().map(|files| {
+            let (dir, control) = (jobs_dir.clone(), control.clone());
+            tokio::spawn(dir.follow(files.clone(), control, |_| Ok(()), ended.clone()))
+        });
+        Ok(Self { control, state, owner, devices, jobs_dir, ended, follower })
     }
 
     /// Leave in order.
     pub(super) async fn leave(self, drain: bool) {
         if drain {
             self.control.drain(Duration::from_secs(30)).await;
+        }
+        self.ended.cancel();
+        if let Some(follower) = self.follower {
+            drop(clock::timeout(LEAVE_WALL_MAX, follower).await);
         }
         self.control.leave().await;
         self.control.leave_allocs().await;
@@ -179,7 +194,7 @@ fn view() -> NodeView {
 }
 
 /// The job that is registered so: one group with a task, and perhaps one that prepares for it.
-pub(super) fn job(name: &str, act: &Act) -> Option<Job> {
+pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
     let Act::Register { count, version, device, prepares, .. } = *act else { return None };
     let request = DeviceRequest {
         name: "sim/gpu".to_owned(),

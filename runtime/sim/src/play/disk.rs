@@ -65,6 +65,11 @@ impl SimDisk {
         self.world.lock().disk
     }
 
+    /// Does it do as it should?
+    pub(super) fn works(&self) -> bool {
+        self.mode() == Disk::Works
+    }
+
     /// Does it refuse commits?
     pub(super) fn refuses(&self) -> bool {
         !matches!(self.mode(), Disk::Works | Disk::Slow)

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::agent::Agent;
-use super::{Scene, lock, stops};
+use super::{Scene, files, lock, stops};
 use crate::checks::JobState;
+use crate::files::FILE_JOBS;
 use crate::plan::{Disk, JOBS, Mode};
 use ostler_control::StopOptions;
 use ostler_lifecycle::alloc::dir::AllocDir;
@@ -28,6 +29,7 @@ pub(super) async fn rest(scene: &Scene, agent: &Agent, dir: &Path) -> Result<(),
         inner.note("all is well again");
     }
     scene.disk.set(Disk::Works);
+    files::well(scene);
     // Whether what was told to stop ends in time is seen by `stops`.
     clock::sleep(SETTLE).await;
     check(scene, agent)?;
@@ -37,11 +39,14 @@ pub(super) async fn rest(scene: &Scene, agent: &Agent, dir: &Path) -> Result<(),
     if written > 0 {
         return Err(format!("the idle node made {written} commits in an hour"));
     }
+    if let Some(files) = &scene.files {
+        files::last(files, scene, agent).await?;
+    }
     end(scene, agent, dir).await
 }
 
 /// What the job is, by what the agent says.
-fn state_of(agent: &Agent, name: &str) -> Option<JobState> {
+pub(super) fn state_of(agent: &Agent, name: &str) -> Option<JobState> {
     let id = JobId::new(name).ok()?;
     let Some(view) = agent.control.job(&id) else { return Some(JobState::Absent) };
     if view.record.stopped {
@@ -59,10 +64,17 @@ fn check(scene: &Scene, agent: &Agent) -> Result<(), String> {
     for name in JOBS {
         let allowed = lock(&scene.asked).allowed(name);
         let is = state_of(agent, name).ok_or("a job of the simulation is not as it was made")?;
-        if !allowed.contains(&is) {
+        // A file takes the name of a job that is stopped.
+        let free = allowed.iter().any(|may| !matches!(may, JobState::Runs { .. }));
+        let fits = allowed.contains(&is) || (free && files::has(agent, name));
+        if !fits {
             return Err(format!("job {name} is {is:?}, and may be {allowed:?}"));
         }
         filled(agent, name, &is)?;
+    }
+    if let Some(files) = &scene.files {
+        files::check(files, agent, true)?;
+        files::kept(scene, agent)?;
     }
     let mut known = BTreeMap::new();
     for view in agent.control.allocs() {
@@ -96,7 +108,7 @@ fn stopped(agent: &Agent) -> Result<(), String> {
 }
 
 /// Every place of a job that is to run has an allocation, has ended, or waits.
-fn filled(agent: &Agent, name: &str, is: &JobState) -> Result<(), String> {
+pub(super) fn filled(agent: &Agent, name: &str, is: &JobState) -> Result<(), String> {
     let JobState::Runs { count, .. } = is else { return Ok(()) };
     let id = JobId::new(name).map_err(|error| error.to_string())?;
     let Some(view) = agent.control.job(&id) else { return Ok(()) };
@@ -140,8 +152,8 @@ fn filled(agent: &Agent, name: &str, is: &JobState) -> Result<(), String> {
 
 /// Every job is purged: nothing is left.
 async fn end(scene: &Scene, agent: &Agent, dir: &Path) -> Result<(), String> {
-    for name in JOBS {
-        let id = JobId::new(name).map_err(|error| error.to_string())?;
+    for name in JOBS.iter().chain(&FILE_JOBS) {
+        let id = JobId::new(*name).map_err(|error| error.to_string())?;
         let options = StopOptions { purge: true, ..StopOptions::default() };
         let stop = agent.control.deregister(&id, options, JobOrigin::Api);
         if clock::timeout(stops::bound(), stop).await.is_none() {

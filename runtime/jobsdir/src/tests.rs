@@ -8,6 +8,7 @@
 
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 
+use super::watch::Watch;
 use super::*;
 
 const JOB: &str = r#"group "g" {
@@ -215,7 +216,7 @@ fn only_regular_files_with_a_known_end_are_job_files() {
     std::os::unix::fs::symlink(at("gone"), at("g.hcl")).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe.hcl"), rustix::fs::Mode::RWXU).unwrap();
     let mut known = Known::new();
-    let (_, scan) = scan::scan(dir.path(), &mut known).unwrap();
+    let (_, scan) = scan::scan(&FilesOnDisk(dir.path().to_owned()), &mut known).unwrap();
     let names: Vec<_> = scan.files.keys().map(|path| path.file_name().unwrap()).collect();
     assert_eq!(names, ["a.hcl", "b.nomad", "f.hcl", "g.hcl"]);
     let nowhere = scan.files[&at("g.hcl")].as_ref().unwrap_err();
@@ -229,8 +230,8 @@ fn a_file_is_read_again_only_when_it_changed_and_a_bad_one_says_where() {
     let path = dir.path().join("a.hcl");
     std::fs::write(&path, text("one")).unwrap();
     let mut known = Known::new();
-    let (id, first) = scan::scan(dir.path(), &mut known).unwrap();
-    let (same, second) = scan::scan(dir.path(), &mut known).unwrap();
+    let (id, first) = scan::scan(&FilesOnDisk(dir.path().to_owned()), &mut known).unwrap();
+    let (same, second) = scan::scan(&FilesOnDisk(dir.path().to_owned()), &mut known).unwrap();
     assert_eq!(id, same);
     let (Ok(before), Ok(same)) = (&first.files[&path], &second.files[&path]) else {
         panic!("a good file")
@@ -239,18 +240,20 @@ fn a_file_is_read_again_only_when_it_changed_and_a_bad_one_says_where() {
     // As editors do: a new file under the old name.
     std::fs::write(dir.path().join(".new"), "job {").unwrap();
     std::fs::rename(dir.path().join(".new"), &path).unwrap();
-    let (_, third) = scan::scan(dir.path(), &mut known).unwrap();
+    let (_, third) = scan::scan(&FilesOnDisk(dir.path().to_owned()), &mut known).unwrap();
     let problem = third.files[&path].as_ref().unwrap_err();
     assert!(problem.contains("a.hcl:1"), "{problem}");
     // Cut to nothing, and half of it written.
     for cut in [0, text("one").len() / 2] {
         std::fs::write(&path, &text("one")[..cut]).unwrap();
-        let (_, scan) = scan::scan(dir.path(), &mut known).unwrap();
+        let (_, scan) = scan::scan(&FilesOnDisk(dir.path().to_owned()), &mut known).unwrap();
         assert!(scan.files[&path].is_err(), "its job runs on: {:?}", scan.files[&path]);
     }
     std::fs::remove_file(&path).unwrap();
-    assert!(scan::scan(dir.path(), &mut known).unwrap().1.files.is_empty());
-    assert!(scan::scan(&path, &mut known).is_err());
+    assert!(
+        scan::scan(&FilesOnDisk(dir.path().to_owned()), &mut known).unwrap().1.files.is_empty()
+    );
+    assert!(scan::scan(&FilesOnDisk(path), &mut known).is_err());
 }
 
 #[tokio::test]

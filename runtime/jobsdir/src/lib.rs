@@ -1,15 +1,16 @@
 //! Every job file of a directory runs: a changed file is an update, a removed one a stop.
 //!
 //! ```text
-//!  inotify ─► quiet for DEBOUNCE ─┐
+//!  changed ─► quiet for DEBOUNCE ─┐
 //!  rescan, retry ─────────────────┴─► scan (blocking) ─► step (pure) ─► register, deregister
 //!                                       ▲ unchanged files are not read again   │
 //!                                       └── JobsDirReport ◄── problems, told once ◄┘
 //! ```
-//! A bad file leaves the job's last good version running. A job of a file changes with that file
-//! alone: the API cannot take it over, and a file cannot take over a job of the API. A directory
-//! that cannot be read stops nothing; one that is empty at once does not count as emptied at once, see
-//! [`hold`].
+//! A bad file leaves the job's last good version running. A job of a file changes with that file alone: the
+//! API cannot take it over, and a file cannot take over a job of the API. A directory that cannot be read
+//! stops nothing; one that is empty at once does not count as emptied at once, see `hold.rs`.
+//!
+//! Start with [`JobsDir::follow`]; then `step.rs`, which decides.
 
 mod hold;
 mod scan;
@@ -17,24 +18,30 @@ mod step;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use serde::Serialize;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
-use super::views::{JobsDirEntry, JobsDirReport};
-use super::{AgentHandle, RegisterOptions, StopOptions, SubmitError};
+use ostler_control::{ControlHandle, RegisterOptions, StopOptions, SubmitError};
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::JobId;
 use ostler_model::job::Job;
 use ostler_model::limits::JOBS_DIR_HOLD;
 use ostler_model::saved::JobOrigin;
 
-use hold::{DirId, Hold, MissingFiles};
+pub use hold::DirId;
+use hold::{Hold, MissingFiles};
 use scan::Known;
+pub use scan::{FilesOnDisk, JobFiles, Stamp};
+pub use step::Content;
 use step::{Action, Scan, step};
-use watch::Watch;
+pub use watch::DirWatch;
 
 /// A change is acted on when the directory was quiet for this long.
 const DEBOUNCE: Duration = Duration::from_millis(100);
@@ -45,9 +52,46 @@ const RESCAN: Duration = Duration::from_secs(60);
 /// And this often while a job of it was refused, or the kernel does not tell of changes.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// One file of the jobs directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct JobsDirEntry {
+    /// The file.
+    pub path: PathBuf,
+    /// The job that runs by this file, perhaps of an older content.
+    pub job: Option<JobId>,
+    /// Why the present content is not used.
+    pub problem: Option<String>,
+}
+
+/// What the jobs directory has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct JobsDirReport {
+    /// The directory.
+    pub dir: PathBuf,
+    /// Why the directory as a whole could not be read, the last time.
+    pub problem: Option<String>,
+    /// Its job files, by path.
+    pub files: Vec<JobsDirEntry>,
+}
+
+/// A jobs directory, and what was found in it last. Clones share it.
+#[derive(Clone)]
+pub struct JobsDir(Arc<Shared>);
+
+struct Shared {
+    report: Mutex<JobsDirReport>,
+    rescan: Notify,
+}
+
+/// Whether a job may be registered at all, as far as that can be told without placing it.
+type Check = dyn Fn(&Job) -> Result<(), SubmitError> + Send + Sync;
+
 /// What is remembered of the directory between two looks.
 struct Followed {
-    dir: PathBuf,
+    dir: JobsDir,
+    files: Arc<dyn JobFiles>,
+    control: ControlHandle,
+    check: Arc<Check>,
     known: Known,
     hold: Hold,
     began: Stopwatch,
@@ -64,26 +108,54 @@ struct Next {
     watch_anew: bool,
 }
 
-/// Follow a directory until the agent ends.
-pub(super) fn spawn(agent: &AgentHandle, dir: PathBuf) {
-    let weak = Arc::downgrade(&agent.0);
-    let (ended, rescan) = (agent.0.ended.clone(), Arc::clone(&agent.0.rescan));
-    agent.beside(async move {
+impl JobsDir {
+    /// A directory that nobody has looked at yet.
+    #[must_use]
+    pub fn new(dir: PathBuf) -> Self {
+        let report = Mutex::new(JobsDirReport { dir, ..JobsDirReport::default() });
+        Self(Arc::new(Shared { report, rescan: Notify::new() }))
+    }
+
+    /// What it has.
+    #[must_use]
+    pub fn report(&self) -> JobsDirReport {
+        self.0.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Look at it now instead of at its next change.
+    pub fn rescan(&self) {
+        self.0.rescan.notify_one();
+    }
+
+    /// Make jobs run as its files say, until `ended`. `check`: may the job be registered?
+    pub async fn follow(
+        self,
+        files: impl JobFiles,
+        control: ControlHandle,
+        check: impl Fn(&Job) -> Result<(), SubmitError> + Send + Sync + 'static,
+        ended: CancellationToken,
+    ) {
+        let mut followed = Followed {
+            dir: self.clone(),
+            files: Arc::new(files),
+            control,
+            check: Arc::new(check),
+            known: Known::new(),
+            hold: Hold::default(),
+            began: Stopwatch::start(),
+            id: None,
+        };
         let mut watch = None;
-        let (known, hold) = (Known::new(), Hold::default());
-        let mut followed = Followed { dir, known, hold, began: Stopwatch::start(), id: None };
         loop {
             // Before the scan, so that nothing that happens after it is missed.
             if watch.is_none() {
-                watch = Watch::new(&followed.dir).ok();
+                watch = followed.files.watch().ok();
             }
-            let Some(agent) = weak.upgrade().map(AgentHandle) else { return };
-            let Next { within, watch_anew } = agent.follow_dir(&mut followed).await;
-            drop(agent);
+            let Next { within, watch_anew } = followed.look().await;
             let again = if watch.is_none() { within.min(RETRY) } else { within };
             let next = async {
                 match &watch {
-                    Some(watch) => match clock::timeout(again, settled(watch)).await {
+                    Some(watch) => match clock::timeout(again, settled(watch.as_ref())).await {
                         Some(told) => told.is_ok(),
                         None => true,
                     },
@@ -94,19 +166,45 @@ pub(super) fn spawn(agent: &AgentHandle, dir: PathBuf) {
                 }
             };
             tokio::select! {
+                // What is drawn among them would differ from play to play of a simulation.
+                biased;
                 () = ended.cancelled() => return,
-                () = rescan.notified() => {}
+                () = self.0.rescan.notified() => {}
                 told = next => if !told { watch = None },
             }
             if watch_anew {
                 watch = None;
             }
         }
-    });
+    }
+
+    /// The directory as a whole is not as it should be; its files are those of the last time.
+    fn report_problem(&self, problem: String) {
+        self.change_report(|report| report.problem = Some(problem));
+    }
+
+    fn change_report(&self, change: impl FnOnce(&mut JobsDirReport)) {
+        let mut report = self.0.report.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = report.clone();
+        change(&mut report);
+        if *report == before {
+            return;
+        }
+        if let Some(problem) = report.problem.as_ref().filter(|_| report.problem != before.problem)
+        {
+            tracing::error!("{problem}");
+        }
+        // Each problem is told once, until it is another one.
+        for entry in report.files.iter().filter(|entry| !before.files.contains(entry)) {
+            if let Some(problem) = &entry.problem {
+                tracing::error!(path = %entry.path.display(), "job file is not used: {problem}");
+            }
+        }
+    }
 }
 
 /// Something changed, and then nothing for a while.
-async fn settled(watch: &Watch) -> std::io::Result<()> {
+async fn settled(watch: &dyn DirWatch) -> io::Result<()> {
     watch.changed().await?;
     let quiet = async {
         while let Some(told) = clock::timeout(DEBOUNCE, watch.changed()).await {
@@ -117,43 +215,39 @@ async fn settled(watch: &Watch) -> std::io::Result<()> {
     clock::timeout(DEBOUNCE_MAX, quiet).await.unwrap_or(Ok(()))
 }
 
-impl AgentHandle {
+impl Followed {
     /// Make jobs run as the files say.
-    async fn follow_dir(&self, followed: &mut Followed) -> Next {
+    async fn look(&mut self) -> Next {
         let soon = Next { within: RETRY, watch_anew: true };
-        let (at, mut taken) = (followed.dir.clone(), std::mem::take(&mut followed.known));
-        let scanned = tokio::task::spawn_blocking(move || {
-            let scanned = scan::scan(&at, &mut taken);
+        let (files, mut taken) = (Arc::clone(&self.files), std::mem::take(&mut self.known));
+        let scanned = clock::blocking(move || {
+            let scanned = scan::scan(files.as_ref(), &mut taken);
             (scanned, taken)
         });
-        let scan = match scanned.await {
-            Ok((scanned, taken)) => {
-                followed.known = taken;
-                scanned
-            }
-            Err(_) => return soon,
-        };
+        let Ok((scan, taken)) = scanned.await else { return soon };
+        self.known = taken;
+        let dir = self.dir.report().dir;
         let jobs = self.jobs_of_files();
         let (id, scan) = match scan {
             Ok(found) => found,
             Err(error) => {
-                followed.hold.unread();
-                self.report_problem(unread(&followed.dir, &error, jobs.len()));
+                self.hold.unread();
+                self.dir.report_problem(unread(&dir, &error, jobs.len()));
                 return soon;
             }
         };
         // A directory that was replaced is another one for the kernel.
-        let replaced = followed.id.replace(id).is_some_and(|before| before != id);
+        let replaced = self.id.replace(id).is_some_and(|before| before != id);
         let files = !scan.files.is_empty() || scan.incomplete;
         if let MissingFiles::Held { left } =
-            followed.hold.step(followed.began.elapsed(), id, files, jobs.len())
+            self.hold.step(self.began.elapsed(), id, files, jobs.len())
         {
-            self.report_problem(emptied(&followed.dir, jobs.len()));
+            self.dir.report_problem(emptied(&dir, jobs.len()));
             return Next { within: left.min(RETRY), watch_anew: true };
         }
         if !files && !jobs.is_empty() {
-            let dir = followed.dir.display();
-            tracing::warn!(%dir, jobs = jobs.len(), "the jobs directory is empty: its jobs are stopped");
+            let (dir, jobs) = (dir.display(), jobs.len());
+            tracing::warn!(%dir, jobs, "the jobs directory is empty: its jobs are stopped");
         }
         let (problems, refused) = self.apply(step(&jobs, &scan)).await;
         self.report_files(&scan, &problems);
@@ -167,7 +261,7 @@ impl AgentHandle {
             JobOrigin::File(path) if !entry.record.stopped => Some((id.clone(), path.clone())),
             JobOrigin::File(_) | JobOrigin::Api | JobOrigin::Run => None,
         };
-        self.0.control.look(|tables| tables.jobs().filter_map(file_of).collect())
+        self.control.look(|tables| tables.jobs().filter_map(file_of).collect())
     }
 
     /// Stops first, then registrations side by side. Problems by file, and whether one of them may
@@ -182,7 +276,7 @@ impl AgentHandle {
                     let reason = format!("{} does not give the job any more", path.display());
                     let options = StopOptions { reason, ..StopOptions::default() };
                     let origin = JobOrigin::File(path);
-                    match self.0.control.deregister(&job, options, origin).await {
+                    match self.control.deregister(&job, options, origin).await {
                         Ok(stopped) => {
                             if let Some(why) = stopped.unwritten {
                                 tracing::warn!(%job, "{why}");
@@ -195,9 +289,12 @@ impl AgentHandle {
                     }
                 }
                 Action::Register { path, job } => {
-                    let agent = self.clone();
+                    let (control, check) = (self.control.clone(), Arc::clone(&self.check));
                     registrations.spawn(async move {
-                        let registered = agent.register_file(&path, &job).await;
+                        let registered = match check(&job) {
+                            Ok(()) => register(&control, &path, job).await,
+                            Err(error) => Err(error),
+                        };
                         (path, registered)
                     });
                 }
@@ -210,44 +307,6 @@ impl AgentHandle {
             }
         }
         (problems, refused)
-    }
-
-    async fn register_file(&self, path: &Path, job: &Job) -> Result<(), SubmitError> {
-        let origin = JobOrigin::File(path.to_owned());
-        let options = RegisterOptions { origin, ..RegisterOptions::default() };
-        let done = self.register(job.clone(), options).await?;
-        let changed = done.placed.len() + done.updated.len() + done.stopped.len();
-        if changed > 0 {
-            tracing::info!(
-                path = %path.display(), job = %job.id, version = done.version, "job of a file taken"
-            );
-        }
-        Ok(())
-    }
-
-    /// The directory as a whole is not as it should be; its files are those of the last time.
-    fn report_problem(&self, problem: String) {
-        self.report_dir(|report| report.problem = Some(problem));
-    }
-
-    fn report_dir(&self, change: impl FnOnce(&mut JobsDirReport)) {
-        let mut report = self.0.jobs_dir.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(report) = report.as_mut() else { return };
-        let before = report.clone();
-        change(report);
-        if *report == before {
-            return;
-        }
-        if let Some(problem) = report.problem.as_ref().filter(|_| report.problem != before.problem)
-        {
-            tracing::error!("{problem}");
-        }
-        // Each problem is told once, until it is another one.
-        for entry in report.files.iter().filter(|entry| !before.files.contains(entry)) {
-            if let Some(problem) = &entry.problem {
-                tracing::error!(path = %entry.path.display(), "job file is not used: {problem}");
-            }
-        }
     }
 
     fn report_files(&self, scan: &Scan, problems: &BTreeMap<PathBuf, String>) {
@@ -263,14 +322,26 @@ impl AgentHandle {
         let problem = scan
             .incomplete
             .then(|| format!("there are more than {most} job files; the others are not looked at"));
-        self.report_dir(|report| {
+        self.dir.change_report(|report| {
             report.files = files;
             report.problem = problem;
         });
     }
 }
 
-fn unread(dir: &Path, error: &std::io::Error, jobs: usize) -> String {
+async fn register(control: &ControlHandle, path: &Path, job: Arc<Job>) -> Result<(), SubmitError> {
+    let origin = JobOrigin::File(path.to_owned());
+    let (id, options) = (job.id.clone(), RegisterOptions { origin, ..RegisterOptions::default() });
+    let done = control.register(job, options).await?;
+    let changed = done.placed.len() + done.updated.len() + done.stopped.len();
+    if changed > 0 {
+        let (path, version) = (path.display(), done.version);
+        tracing::info!(%path, job = %id, version, "job of a file taken");
+    }
+    Ok(())
+}
+
+fn unread(dir: &Path, error: &io::Error, jobs: usize) -> String {
     let dir = dir.display();
     let run_on = if jobs == 0 { "" } else { "; the jobs of its files run on as they are" };
     format!("the jobs directory {dir} cannot be read: {error}{run_on}")

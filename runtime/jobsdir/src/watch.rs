@@ -8,6 +8,17 @@ use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use ostler_model::ports::BoxFuture;
+
+/// Tells that something in a directory changed. What changed is not told: it is read as a whole.
+pub trait DirWatch: Send + Sync {
+    /// Wait for something to change.
+    ///
+    /// # Errors
+    /// When nobody can tell any more.
+    fn changed(&self) -> BoxFuture<'_, std::io::Result<()>>;
+}
+
 /// The kernel's word on one directory.
 pub struct Watch(AsyncFd<OwnedFd>);
 
@@ -33,11 +44,7 @@ impl Watch {
         Ok(Self(fd?))
     }
 
-    /// Wait for something to change. What changed is not told: the directory is read as a whole.
-    ///
-    /// # Errors
-    /// When the kernel cannot tell any more.
-    pub async fn changed(&self) -> std::io::Result<()> {
+    async fn readable(&self) -> std::io::Result<()> {
         let mut seen = false;
         let mut buffer = [0_u8; 4_096];
         loop {
@@ -56,5 +63,11 @@ impl Watch {
                 return Ok(());
             }
         }
+    }
+}
+
+impl DirWatch for Watch {
+    fn changed(&self) -> BoxFuture<'_, std::io::Result<()>> {
+        Box::pin(self.readable())
     }
 }

@@ -1,0 +1,157 @@
+//! Reading the jobs directory. Blocks.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::hold::DirId;
+use super::step::{Content, Scan};
+use super::watch::{DirWatch, Watch};
+use ostler_jobspec::JobFileError;
+
+/// Most job files that are looked at, and most entries of the directory.
+pub const FILES_MAX: usize = 1_024;
+const ENTRIES_MAX: usize = 16 * FILES_MAX;
+/// Ends of the names of job files.
+const ENDS: [&str; 3] = ["hcl", "nomad", "json"];
+
+/// Tells whether a file is still the one that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp(pub [u64; 4], pub [i64; 4]);
+
+/// What was read, so that unchanged files are not read again.
+pub type Known = BTreeMap<PathBuf, (Stamp, Content)>;
+
+/// A directory of job files. All of it may block.
+pub trait JobFiles: Send + Sync + 'static {
+    /// Which directory there is now.
+    ///
+    /// # Errors
+    /// When there is none.
+    fn id(&self) -> io::Result<DirId>;
+
+    /// The paths of everything in it, of so many at most.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn entries(&self, most: usize) -> io::Result<Vec<PathBuf>>;
+
+    /// What changes with the content of a file. `None`: it is no regular file, or there is none.
+    ///
+    /// # Errors
+    /// When that cannot be told.
+    fn stamp(&self, path: &Path) -> io::Result<Option<Stamp>>;
+
+    /// The job of a file.
+    fn read(&self, path: &Path) -> Content;
+
+    /// Hear of changes from now on. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// When nobody can tell of them.
+    fn watch(&self) -> io::Result<Box<dyn DirWatch>>;
+}
+
+/// Those of a directory on disk, at this path.
+#[derive(Clone, Debug)]
+pub struct FilesOnDisk(pub PathBuf);
+
+impl JobFiles for FilesOnDisk {
+    fn id(&self) -> io::Result<DirId> {
+        let meta = std::fs::metadata(&self.0)?;
+        Ok(DirId { device: meta.dev(), inode: meta.ino() })
+    }
+
+    fn entries(&self, most: usize) -> io::Result<Vec<PathBuf>> {
+        std::fs::read_dir(&self.0)?.take(most).map(|entry| Ok(entry?.path())).collect()
+    }
+
+    /// Links to regular files count as such; one that leads nowhere is a file that cannot be read, since
+    /// what it leads to may only be unmounted.
+    fn stamp(&self, path: &Path) -> io::Result<Option<Stamp>> {
+        match std::fs::metadata(path) {
+            Ok(meta) if !meta.is_file() => Ok(None),
+            Ok(meta) => Ok(Some(Stamp(
+                [meta.dev(), meta.ino(), meta.size(), 1],
+                [meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()],
+            ))),
+            // Not a link: it was removed since the directory was read.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn read(&self, path: &Path) -> Content {
+        read(path)
+    }
+
+    fn watch(&self) -> io::Result<Box<dyn DirWatch>> {
+        Ok(Box::new(Watch::new(&self.0)?))
+    }
+}
+
+/// Look at every job file: regular files with one of the known ends that do not begin with a dot. `known`
+/// becomes what was read.
+///
+/// # Errors
+/// When the directory itself cannot be read, or another one took its place meanwhile.
+pub fn scan(dir: &dyn JobFiles, known: &mut Known) -> io::Result<(DirId, Scan)> {
+    let before = dir.id()?;
+    let mut paths = dir.entries(ENTRIES_MAX + 1)?;
+    let beyond = paths.len() > ENTRIES_MAX;
+    paths.retain(|path| is_job_file(path));
+    let incomplete = beyond || paths.len() > FILES_MAX;
+    paths.truncate(FILES_MAX);
+    let mut now = Known::new();
+    for path in paths {
+        let stamped = match dir.stamp(&path) {
+            Ok(Some(stamp)) => stamp,
+            Ok(None) => continue,
+            Err(error) => {
+                let none = Stamp([0; 4], [0; 4]);
+                now.insert(path, (none, Err(format!("cannot be read: {error}"))));
+                continue;
+            }
+        };
+        // The stamp is taken before the content: what changes in between is read the next time.
+        let content = match known.remove(&path) {
+            Some((before, content)) if before == stamped => content,
+            _ => dir.read(&path),
+        };
+        now.insert(path, (stamped, content));
+    }
+    *known = now;
+    // What is gone now is gone with the directory, not from it.
+    if dir.id()? != before {
+        return Err(io::Error::other("another one was put in its place while it was read"));
+    }
+    let files = known.iter().map(|(path, (_, content))| (path.clone(), content.clone())).collect();
+    Ok((before, Scan { files, incomplete }))
+}
+
+fn is_job_file(path: &Path) -> bool {
+    let hidden = path.file_name().is_none_or(|name| name.as_bytes().starts_with(b"."));
+    let end = path.extension().and_then(|end| end.to_str());
+    !hidden && end.is_some_and(|end| ENDS.contains(&end))
+}
+
+fn read(path: &Path) -> Content {
+    let read = ostler_jobspec::read_file(path).map(|file| {
+        for warning in &file.parsed.warnings {
+            tracing::warn!("{warning}");
+        }
+        Arc::new(file.parsed.job)
+    });
+    read.map_err(|error| match error {
+        JobFileError::Invalid { source_text, diagnostics, .. } => {
+            diagnostics.render(&source_text, false)
+        }
+        other => {
+            let cause = std::error::Error::source(&other);
+            cause.map_or_else(|| other.to_string(), |cause| format!("{other}: {cause}"))
+        }
+    })
+}
