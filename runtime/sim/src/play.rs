@@ -115,6 +115,8 @@ pub fn play(plan: &Plan, dir: &Path) -> Result<Played, Box<Failure>> {
             break Err(broken);
         }
     };
+    // It holds the disk, which holds the world.
+    world.lock().store = None;
     let what = match (result, world.broken()) {
         (_, Some(broken)) | (Err(broken), None) => broken,
         (Ok(()), None) => {
