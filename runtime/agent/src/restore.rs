@@ -35,8 +35,8 @@ pub(super) async fn clear(
 ) -> Result<Vec<String>, StateError> {
     let leftovers::Cleared { said, unended } =
         leftovers::clear(state, &records.kept(), now).await?;
-    // Those of another agent, which may understand them, are left to it; the records of what could not
-    // be ended are what a later start ends it by.
+    // An embedded agent leaves records that it cannot read to the agent whose directory it is.
+    // Records of what could not be ended stay: a later start ends it by them.
     if !embedded {
         records.tidy(state, &unended).await?;
     }
@@ -52,7 +52,7 @@ impl AgentHandle {
     pub(super) async fn restore(&self, left: Left) -> Result<(), StateError> {
         let Left { records, sweep } = left;
         let own = !self.0.kill_with_agent;
-        // Before anything starts: a new run's record is of interest too.
+        // Before anything starts: the exit record of a new run must not be swept.
         if let Some(live) = sweep.filter(|_| own) {
             self.sweep_exits(records.runs(), live).await;
         }
