@@ -64,14 +64,14 @@ async fn done(alloc: &AllocHandle) -> AllocState {
     };
     tokio::select! {
         state = alloc.wait_done() => return state,
-        // Also when the owner is gone.
+        // All tasks are dead, or the owner of the allocation has ended.
         _gone = async { state.wait_for(dead).await.is_err() } => {}
     }
     if let Some(state) = clock::timeout(RUN_END_WALL_MAX, alloc.wait_done()).await {
         return state;
     }
     let last = alloc.state().borrow().clone();
-    // A task that is told to stop waits for no disk, and ends its logs; what leaves, for no record.
+    // Stop it: a stop waits neither for the disk nor for a record, and closes the logs.
     alloc.stop("its end cannot be recorded".to_owned()).await;
     let mut phase = alloc.phase();
     let ended = async {

@@ -168,7 +168,7 @@ impl AgentHandle {
     /// Wait until no plugin is being loaded any more.
     pub async fn plugins_looked_for(&self) {
         let mut views = self.0.node.subscribe();
-        // An error: the agent is gone.
+        // An error means that the agent has ended.
         let _loaded = views.wait_for(|view| view.loading.is_empty()).await;
     }
 
@@ -176,7 +176,7 @@ impl AgentHandle {
     pub async fn drivers_looked_for(&self, job: &Job) {
         let mut views = self.0.node.subscribe();
         let tasks = || job.groups.iter().flat_map(|group| &group.tasks);
-        // An error: the agent is gone.
+        // An error means that the agent has ended.
         let _there = views
             .wait_for(|view| {
                 let waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);

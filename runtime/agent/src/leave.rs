@@ -38,9 +38,9 @@ impl AgentHandle {
     /// native tasks too), close the state. Jobs are stopped before, through their handles.
     pub async fn shutdown(&self) {
         self.0.ended.cancel();
-        // Starts that wait for a compiler would be waited for.
+        // Or starts that wait for the compiler would hold up the end.
         self.0.services.sandbox.code().close();
-        // What it asks for may be a change.
+        // Before changes are refused: this work may ask for one.
         ended("work beside the agent", &self.0.beside).await;
         self.0.control.leave().await;
         if !self.0.kill_with_agent {
@@ -57,10 +57,11 @@ impl AgentHandle {
         }
         self.0.state.close().await;
         self.unowned_removed().await;
-        // Those of an embedded agent: its directory is free when they are gone.
+        // In an embedded agent owners stayed until now. When they have ended its directory is
+        // free.
         self.0.control.leave_allocs().await;
         self.owner_ended().await;
-        // Begun while the others ended.
+        // Work that was begun while the rest ended.
         ended("work beside the agent", &self.0.beside).await;
     }
 

@@ -354,10 +354,11 @@ impl Drop for GivenUp<'_> {
         let (control, id) = (agent.0.control.clone(), self.job.id.clone());
         let stop = async move {
             let options = StopOptions { purge: true, ..StopOptions::default() };
-            // An error: it was refused, or the agent leaves and ends it.
+            // An error means that the agent leaves, which ends the job, or that the stop was
+            // refused.
             drop(control.deregister(&id, options, JobOrigin::Run).await);
         };
-        // Outside of the runtime, at the end of the process, the next start closes it.
+        // Without a runtime the process is at its end: the next start closes the records.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             drop(agent.0.beside.spawn_on(stop, &runtime));
         }

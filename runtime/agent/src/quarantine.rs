@@ -117,7 +117,7 @@ impl AgentHandle {
     pub(super) fn set_meter(&self, key: (PluginKind, String), meter: Arc<PluginMeter>) {
         meter.tell(Arc::clone(&self.0.quarantined));
         self.meters().insert(key, meter);
-        // One that was in quarantine is not called any more.
+        // The version before may have been in quarantine: what is on disk is to be written again.
         self.0.quarantined.notify_one();
     }
 

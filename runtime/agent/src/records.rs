@@ -183,7 +183,7 @@ impl Follower {
                     return;
                 }
                 tokio::select! {
-                    // Once more, for what changed since.
+                    // One more round writes what changed since the last one.
                     () = stopped.cancelled() => stopping = true,
                     changed = changes.next() => stopping = changed.is_err(),
                 }
@@ -197,7 +197,7 @@ impl Follower {
         self.stop.cancel();
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(task) = task {
-            // An error is its panic, which was reported where it happened.
+            // An error means that the task panicked, which was logged there.
             let _ended = task.await;
         }
     }

@@ -31,7 +31,7 @@ impl AgentHandle {
     pub(super) async fn restore(&self, left: Left) -> Result<(), StateError> {
         let Left { records, sweep } = left;
         let own = !self.0.kill_with_agent;
-        // Before anything starts: a new run's record is of interest too.
+        // Before anything starts: the exit record of a new run must not be swept.
         if let Some(live) = sweep.filter(|_| own) {
             self.sweep_exits(records.runs(), live).await;
         }

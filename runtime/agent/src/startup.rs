@@ -210,7 +210,7 @@ impl Begun {
         let loading = loading::run(agent.clone(), config.clone(), told);
         let mut loading = agent.0.beside.spawn(loading);
         if embedded {
-            // An error is told by the end of the loading.
+            // An error means that loading failed, which its result tells below.
             let _in_use = in_use.await;
             agent.restore(left).await?;
         } else {
@@ -233,7 +233,7 @@ impl Begun {
                 "plugins are still being loaded: their tasks wait"
             ),
         }
-        // Nobody set them before.
+        // Set once: nothing is there yet.
         let _second = agent.0.notices.set(notices);
         if embedded {
             agent.0.control.ready(None).await;

@@ -264,7 +264,7 @@ impl ControlHandle {
 
     /// End the owner. Requests are refused from then on.
     pub async fn close(&self) {
-        // An error: it has ended.
+        // An error means that it has ended already.
         let _ended = self.queue.send(Message::Close).await;
         self.queue.closed().await;
     }
@@ -284,7 +284,7 @@ impl ControlHandle {
     }
 
     async fn tell(&self, event: ControlEvent) {
-        // An error: the owner has ended.
+        // An error means that the owner has ended.
         let _ended = self.queue.send(Message::ControlEvent(event)).await;
     }
 
@@ -338,7 +338,7 @@ impl LedgerBook for Book {
         Box::pin(async move {
             if let Some(queue) = self.0.upgrade() {
                 let released = Message::ControlEvent(ControlEvent::DevicesReleased(holder.clone()));
-                // An error: the agent has left, and the next one releases once more.
+                // An error means that the owner has ended; the next agent releases once more.
                 let _ended = queue.send(released).await;
             }
         })

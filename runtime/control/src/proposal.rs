@@ -148,7 +148,7 @@ pub(crate) fn unfit(
     let mut held = holds.withheld(record, &world.node.name);
     let mut places = Vec::new();
     for place in proposal.places() {
-        // One that is held back waits for no room.
+        // A place that is held back is not tried.
         match holds.refuses(record, place.group, place.index, &world.node.name) {
             Some(refusal) => held.push(place.waits(refusal, false)),
             None => places.push(place),
@@ -182,7 +182,7 @@ pub(crate) fn place(
     let (placed, refused) = match try_place(world, admission, record, &places, in_use, None) {
         Ok(placed) => (placed, Vec::new()),
         Err(refusal) if whole => return Err(refusal),
-        // What they replace goes already.
+        // What they replace was told to stop, and still holds its resources.
         Err(_) => one_by_one(world, admission, record, &places, &BTreeMap::new(), in_use),
     };
     let last = places.iter().map(|place| ((place.group, place.index), place.previous));

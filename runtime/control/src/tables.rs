@@ -194,7 +194,7 @@ impl Tables {
     /// Earlier allocations of this one's place that are not over, newest first. Not only the one before it: that
     /// one may never have started, and be over although an earlier one runs.
     pub(crate) fn before(&self, allocation: &Allocation) -> Vec<AllocId> {
-        // The first of its place looks at no other one.
+        // The first allocation of a place waits for none.
         if allocation.previous.is_none() {
             return Vec::new();
         }

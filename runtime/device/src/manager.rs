@@ -140,7 +140,7 @@ impl DeviceManager {
             let mut plugins = lock(&self.0.plugins);
             let old = plugins.get_mut(source.name())?;
             let plugin = Arc::new(Plugin { source, slots: Arc::clone(&old.slots) });
-            // Its loop looks, and ends.
+            // Woken, the loop of the old one sees that it was replaced, and ends.
             std::mem::replace(old, Arc::clone(&plugin)).source.meter().ask_now();
             plugin
         };
@@ -200,7 +200,7 @@ impl DeviceManager {
         match found {
             Ok(DeviceFingerprint { health, groups, next }) => {
                 let asked = FingerprintOutcome::of(&health, next);
-                // Nearly always: compared in place, nothing is copied.
+                // Nearly always nothing changed: compared in place, without a copy.
                 let same = lock(&self.0.inventory).says(name, &health, &groups);
                 if !same {
                     if health.state == HealthState::Unhealthy {

@@ -247,7 +247,7 @@ impl Claim {
             self.last_error = None;
             return Some(ClaimEffect::Granted);
         };
-        // From here on: whatever becomes of the question, it may have had an effect.
+        // From here on a release is owed, however the call ends: it may have had an effect.
         let before = std::mem::replace(&mut item.owed, true);
         self.phase = ClaimPhase::Reserving { at, before };
         Some(ClaimEffect::Reserve(item.device.clone()))
@@ -255,15 +255,15 @@ impl Claim {
 
     fn refused(&mut self, at: usize, before: bool, error: PluginCallError) -> Option<ClaimEffect> {
         if let Some(item) = self.items.get_mut(at) {
-            // A call that failed may have reserved, one whose answer is not taken has; a plugin that
-            // said no has not.
+            // A call that failed may have reserved the device. One whose answer was refused by the
+            // grants has. A plugin that answered with an error has not.
             item.owed = before
                 || matches!(
                     error,
                     PluginCallError::CallFailed { .. } | PluginCallError::NotGranted(_)
                 );
         }
-        // What the task was once given stays its own until it ends: it may be running.
+        // A task that was granted its devices may be running: it keeps them.
         if self.committed { self.denied(error) } else { self.undo(self.items.len(), error) }
     }
 
@@ -302,7 +302,7 @@ impl Claim {
     fn answered(&mut self, at: usize, answer: Result<(), PluginCallError>) {
         let Some(item) = self.items.get_mut(at) else { return };
         match answer {
-            // Not known, or nothing to do: then nothing is held.
+            // The plugin does not know the device or has nothing to release: nothing is held.
             Ok(()) | Err(PluginCallError::NotFound(_) | PluginCallError::Unsupported(_)) => {
                 item.owed = false;
             }

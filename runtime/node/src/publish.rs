@@ -101,7 +101,7 @@ impl NodeChanges {
                 if self.pending() {
                     return Ok(self.take());
                 }
-                // It is again what it was.
+                // The changes cancelled each other out.
                 continue;
             }
             self.views.changed().await.map_err(|_| Closed)?;

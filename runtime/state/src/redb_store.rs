@@ -413,7 +413,7 @@ pub(super) fn open_file(path: &Path, shown: Shown) -> Result<Database, DatabaseE
 /// Make a complete, empty state file and give it its name.
 fn create(path: &Path) -> Result<(), BackendError> {
     let unfinished = files::with_suffix(path, ".new");
-    // One left by an agent that died here holds nothing anybody was promised.
+    // A file left by an agent that was killed at this point holds nothing that was acknowledged.
     let file = files::private(&unfinished)?;
     let database = builder().create_file(file).map_err(engine)?;
     let transaction = database.begin_write().map_err(engine)?;

@@ -181,7 +181,7 @@ impl Counters {
         let key = Key::Meta(MetaItem::Counters);
         let mut record = Vec::new();
         let sum = self.before.followed_by(&self.snapshot(0, 0));
-        // Nobody's state depends on it.
+        // Counts are no state: losing them is harmless.
         codec::encode(key.kind(), &sum, &mut record).ok()?;
         Some(Op::Put { key: key.encode().into(), value: record.into() })
     }

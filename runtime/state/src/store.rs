@@ -112,7 +112,7 @@ fn look(path: &Path) -> Result<(Checked, bool), StateError> {
     }
     match Inspection::open(path) {
         Ok(looked) if looked.repaired() => Ok((Checked::No, true)),
-        // The crash of a writer leaves a commit that nobody was told of.
+        // A crash can leave a commit that was not acknowledged.
         Ok(looked) => Ok((Checked::Whole, looked.fell_back() && !looked.compared())),
         // Too much to be held in memory: looked at while it is opened.
         Err(error) if error.too_large() => Ok((Checked::No, false)),
@@ -306,7 +306,7 @@ impl StateStore {
         let shared = &self.inner.shared;
         let since = Stopwatch::start();
         loop {
-            // It hears of every end from here on.
+            // Registered before the check, so that no end is missed.
             let changed = shared.ended.notified();
             // Bound to a name: the lock must not be held over the waits.
             let reach = shared.core().reach(mark);

@@ -196,7 +196,7 @@ impl Shared {
         let mut core = self.core();
         core.ended = true;
         for told in core.closers.drain(..) {
-            // Whoever asked may have stopped waiting.
+            // An error means that the asker has stopped waiting.
             let _ = told.send(());
         }
     }
@@ -321,7 +321,7 @@ impl Batch {
         self.ops.clear();
         let dones = self.waiters.drain(..).filter_map(|waiter| waiter.done).chain(flushes);
         for done in dones {
-            // Whoever wrote may have stopped waiting.
+            // An error means that the writer of the value has stopped waiting.
             let _ = done.send(outcome.clone());
         }
         outcome.is_ok()
@@ -489,7 +489,8 @@ mod tests {
             core.dedup.begin(b"k");
         }
         assert!(!batch.commit(&shared));
-        // Put back, a third value would take the first one's place and be undone by the second.
+        // Were it put back, a third value would take its place in the queue and be overwritten by
+        // the second.
         let mut core = shared.core();
         assert_eq!(core.queue.len(), 1);
         assert!(!core.replace_waiting(b"k", &[3], ValueDigest::of(&[3])));

@@ -63,7 +63,7 @@ impl Board {
     fn tell(&self, entries: &[PluginEntry]) {
         let names = names(entries);
         if names.is_empty() {
-            // Looked at, and not in use before all is over.
+            // The last one was loaded. `over` says so when all are in use.
             return;
         }
         self.node.update(|node| node.loading = names);

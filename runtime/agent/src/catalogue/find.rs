@@ -162,7 +162,7 @@ pub(super) fn demand(block: &PluginBlock) -> Demand {
 /// Name of the block that configures a built-in plugin, from the name of its crate.
 fn builtin_name(guest: &str) -> &str {
     match guest {
-        // The driver `mock_driver` was there first and has the block `mock`.
+        // The block `mock` is that of the driver `mock_driver`.
         "device-mock" => MOCK_DEVICE,
         "driver-raw-exec" => RAW_EXEC,
         _ => guest.trim_start_matches("driver-").trim_start_matches("device-"),
@@ -201,7 +201,7 @@ fn builtin_defaults(name: &str, data_dir: &Path, embedded: bool) -> (JsonObject,
             config = object(json!({ "dir": dir.to_string_lossy() }));
             grants.files = read_only(dir);
         }
-        // No directory is needed by what its block can say; its script and journal need this one.
+        // Its block names no directory. Its script and its journal are in this one.
         MOCK_DEVICE => grants.files = read_only(data_dir.join(MOCK_DEVICE)),
         "pci" | "usb" | "hwmon" => grants.files = read_only(PathBuf::from("/sys")),
         "nvidia" => {
@@ -271,7 +271,7 @@ fn builtin_answers(name: &str, data_dir: &Path) -> AnswerGrants {
             device_nodes: nodes(&["/dev/nvidia*"]),
             ..none
         },
-        // It pretends to be any other.
+        // It stands for devices of any plugin, in tests.
         MOCK_DEVICE => AnswerGrants {
             groups: texts(&["*"]),
             task_env: texts(&["*"]),

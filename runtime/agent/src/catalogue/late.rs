@@ -109,7 +109,7 @@ impl Late {
                 freed.push(one);
                 freed
             }
-            // Not reached: each waits for one that comes.
+            // Not reached: what is held waits for a load that has not ended.
             None if !self.held.is_empty() => self.held.drain(..).map(|(_, one)| one).collect(),
             None => return None,
         };

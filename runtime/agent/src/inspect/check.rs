@@ -110,7 +110,8 @@ pub fn check(target: &Target) -> Result<CheckReport, InspectError> {
     .map_err(InspectError::state)?;
     file.quarantine(&mut |entry| {
         let reason = values::value(entry).err().map(|error| error.to_string());
-        // Put aside for what it says, or readable again.
+        // Why the record was put aside. An older agent may have done that with one that this agent
+        // can read.
         quarantined.add(entry, reason.unwrap_or_else(|| "can be read".to_owned()));
         ControlFlow::Continue(())
     })

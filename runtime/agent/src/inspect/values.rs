@@ -66,7 +66,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 /// The value of a record, read as what its key says it is.
 pub(super) fn value(entry: &Entry<'_>) -> Result<Value, ValueError> {
     let Some(key) = entry.key() else {
-        // Says what is wrong with the key.
+        // The error says what is wrong with the key.
         return json::<()>(entry);
     };
     match key.kind() {

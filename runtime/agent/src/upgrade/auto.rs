@@ -48,7 +48,7 @@ pub(crate) fn spawn(agent: &AgentHandle) {
         let mut known: BTreeMap<PathBuf, Option<Seen>> = BTreeMap::new();
         loop {
             let Some(agent) = weak.upgrade().map(AgentHandle) else { return };
-            // One that is under way ends as with the agent's process.
+            // An upgrade under way is dropped when the agent ends, as when its process is killed.
             let looked = look(&agent, &watched, &mut known);
             let Some(wait) = ended.run_until_cancelled(looked).await else { return };
             drop(agent);
@@ -71,7 +71,7 @@ async fn look(
     for (slot, path) in watched {
         let file = path.clone();
         let looked = tokio::task::spawn_blocking(move || seen(&file)).await.ok().flatten();
-        // A file that is gone for a moment, while it is replaced, is nothing new.
+        // A file that is missing may be about to be replaced: it is looked at again.
         if looked.is_none() || known.get(path) == Some(&looked) {
             continue;
         }

@@ -115,8 +115,8 @@ pub(super) fn copy_new(data_dir: &Path, bytes: &[u8], file: &Path) {
 
 fn copy(dir: &Path, digest: &str, bytes: &[u8], from: &Path) -> io::Result<()> {
     let path = copy_path(dir, digest);
-    // Without it a plugin of which a signature is required would not be used again. One that is not
-    // of these bytes is found when it is read.
+    // The signature is copied too: where one is required the copy is not used without it. It is
+    // checked against the bytes when they are read.
     let mut signature = Vec::new();
     match std::fs::File::open(signature_path(from)) {
         Ok(file) => {
@@ -125,7 +125,7 @@ fn copy(dir: &Path, digest: &str, bytes: &[u8], from: &Path) -> io::Result<()> {
             write(dir, &signature_path(&path), &signature)?;
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // One of an older copy may be by a key that is revoked by now.
+            // A signature beside an older copy may be of a key that was revoked.
             let _none = std::fs::remove_file(signature_path(&path));
         }
         Err(error) => return Err(error),
@@ -196,7 +196,7 @@ fn read(path: &Path) -> io::Result<Vec<Kept>> {
         Ok(file) => file.take(QUARANTINE_FILE_BYTES_MAX).read_to_end(&mut bytes)?,
     };
     let kept: Vec<Kept> = serde_json::from_slice(&bytes)?;
-    // Digests become names of files.
+    // Digests become names of files, so nothing else may be in them.
     let hex = |digest: &str| digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit());
     Ok(kept.into_iter().filter(|kept| hex(&kept.used)).collect())
 }

@@ -91,7 +91,7 @@ impl Offer {
                     told(&self.slot, &self.report);
                     continue;
                 }
-                // Those follow from a proof, which has a task of its own.
+                // Only the task that watches a proof gets these, see `follow`.
                 Effect::RollBack | Effect::DropPrevious => continue,
             };
             effects.extend(self.step(event));
@@ -169,7 +169,7 @@ impl Offer {
         let (dir, bytes) = (self.agent.data_dir().to_owned(), Arc::clone(&self.bytes));
         let file = self.report.file.clone();
         let copied = tokio::task::spawn_blocking(move || kept::copy_new(&dir, &bytes, &file));
-        // An error is its panic, which was reported where it happened.
+        // An error means that the task panicked, which was logged there.
         let _copied = copied.await;
         let code = match plugin {
             Plugin::Driver(plugin) => Code::Driver(Arc::new(plugin)),
@@ -261,7 +261,8 @@ async fn prove(agent: AgentHandle, slot: Arc<Slot>, turn: u64, twin: Option<Twin
         if over {
             return;
         }
-        // Not at once when another offer is being looked at, which ends soon.
+        // While another offer is looked at, strikes change nothing: look again soon, but not at
+        // once.
         let soon = Duration::from_millis(100);
         let wait = if strikes >= slot.proof().strikes { soon } else { left.max(soon) };
         tokio::select! {

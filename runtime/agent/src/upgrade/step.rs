@@ -220,7 +220,7 @@ impl Upgrading {
                 self.offered(digest, by)
             }
             (_, Event::Offered { .. }) => {
-                // What is under way goes on.
+                // The upgrade under way goes on.
                 let reason = "another upgrade of the plugin is under way; try again".to_owned();
                 vec![Effect::End(Outcome::Refused { reason })]
             }
@@ -306,7 +306,7 @@ impl Upgrading {
 
     fn switched(&mut self, proof: Proof, now: Timestamp) -> Vec<Effect> {
         let before = std::mem::replace(&mut self.running, std::mem::take(&mut self.offered));
-        // What was proving itself was never accepted: what was before it is.
+        // Where the replaced one was not accepted yet, the one accepted before it is kept.
         self.accepted.get_or_insert(before);
         self.barred.retain(|barred| *barred != self.running.digest);
         let nanos = u64::try_from(proof.time.as_nanos()).unwrap_or(u64::MAX);

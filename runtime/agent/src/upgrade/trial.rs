@@ -169,7 +169,7 @@ pub(super) async fn owns(
         let run = task.context.run_id.clone();
         match answer {
             Ok(()) => drop(owned.insert(run)),
-            // It may have ended meanwhile: then there is nothing to own.
+            // A task that has ended meanwhile need not be owned.
             Err(reason) if is_live(agent, &twin.name, &run) => return Err(reason),
             Err(_ended) => {}
         }
@@ -180,10 +180,10 @@ fn is_live(agent: &AgentHandle, driver: &PluginName, run: &RunId) -> bool {
     let live = agent.0.drivers.live(driver);
     let Some(task) = live.iter().find(|task| task.context.run_id == *run) else { return false };
     if matches!(task.started.workload, Workload::Poll(_)) {
-        // Only the driver knows.
+        // Whether a polled workload lives is known to the driver alone.
         return true;
     }
-    // The driver is told of an end a moment after it came.
+    // The list of the driver may still have a task that has just ended.
     agent.0.workloads.wait(run, &task.started.workload).now_or_never().is_none()
 }
 

@@ -57,7 +57,7 @@ impl Machine {
                 let Some(entry) = self.tables.alloc_mut(id) else { return };
                 entry.owner = Ownership::Made;
                 let (newest, skip) = (Arc::clone(&entry.allocation), entry.skip_shutdown_delay);
-                // What was asked while there was no owner to be told.
+                // A newer copy may have come while there was no owner.
                 self.tell(&newest, skip, out);
             }
             Err(why) => self.not_owned(id, why, out),
@@ -75,7 +75,7 @@ impl Machine {
             return;
         }
         tracing::error!(alloc = %id, error = why, "allocation not restored");
-        // One that was over is not run again for that.
+        // An allocation that had ended is not placed again because its owner could not be made.
         if let Some((block, places)) = self.tables.remember(id) {
             let writes = vec![Write::Places(block, places)];
             self.write(AfterWrite::Nothing, writes, Vec::new(), Wait::No, out);
@@ -120,12 +120,12 @@ impl Machine {
             if self.turns.is_free(&job) {
                 self.take_turn(world, job, Waiting::fill(), out);
             } else {
-                // Whoever changes the job fills it too, unless that fails.
+                // The change under way fills the places too; if it fails, the next alarm does.
                 self.unfilled.insert(job);
             }
         }
         if !self.unfilled.is_empty() || !self.tables.blocked().is_empty() {
-            // A port may become free unseen.
+            // Nothing tells when a port becomes free.
             self.alarms.set_by(Alarm::Fill, world.uptime.saturating_add(PLACEMENT_RETRY));
         }
     }

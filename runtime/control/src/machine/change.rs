@@ -41,10 +41,11 @@ impl Machine {
         let whole = matches!(asked, JobAction::Version(..));
         let mut decided = self.decide(world, job, asked);
         if let (Ok(change), Some(stopped)) = (&mut decided, &stopped_early) {
-            // They are not known to be durable, whatever else there is to do.
+            // These stops were told and are not known to be durable: they are part of the change.
             change.copies.extend(self.overtaken(stopped));
         }
-        // The disk may have what was taken back: what is said to be as before is written once more.
+        // The disk may hold a change that was taken back: before the job is acknowledged as
+        // unchanged, its record is written again.
         if let Ok(change) = &mut decided
             && whole
             && change.is_empty()
@@ -55,7 +56,7 @@ impl Machine {
         let mut change = match decided {
             Ok(change) if !change.is_empty() => change,
             mut result => {
-                // What it asks for was asked for before, and is not durable yet.
+                // An earlier stop asked for the same and is not durable yet.
                 if let Ok(change) = &mut result
                     && stops
                     && self.rewrites.contains_key(job)
@@ -94,7 +95,8 @@ impl Machine {
     /// What is to be on record of a change, the job's record first.
     fn records_of(&mut self, job: &JobId, change: &mut Change) -> Vec<Write> {
         let kept = |record: &&Arc<_>| is_on_record(record);
-        // Of a purge too: until its job's record is gone, it is a stop.
+        // A purge writes the record of a stopped job first: until the record is gone, it is a
+        // stop.
         let record = change.record.as_ref().filter(kept).cloned().map(Write::Job);
         let copies = change.copies.iter().map(|(new, _)| new);
         let allocs = copies.chain(&change.placed).cloned().map(Write::Alloc);
@@ -129,7 +131,7 @@ impl Machine {
             }
             ChangePhase::Forgetting => {
                 if let Err(error) = result {
-                    // The next start removes them.
+                    // The next start of the agent removes them.
                     tracing::warn!(%job, %error, "records of the job's ended places stay for now");
                 }
                 self.end_turn(world, job, Ok(()), out);
@@ -152,7 +154,8 @@ impl Machine {
         let Some(turn) = self.turns.get_mut(job) else { return };
         let (stops, purge) = (turn.stops, turn.change.purge);
         self.reverted.remove(job);
-        // What was left to be written of an earlier stop went along.
+        // The records of an earlier stop that were still to be written are durable with this
+        // change.
         if self.rewrites.remove(job).is_some() {
             self.alarms.clear(&Alarm::Rewrite(job.clone()));
         }

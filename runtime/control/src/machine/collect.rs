@@ -213,7 +213,7 @@ impl Machine {
             return answer(request, Answer::Collected(Err(error)), out);
         }
         self.collects.push(Collect { request, only, left: None, done: Collected::default() });
-        // Whoever stops something and collects sees it go.
+        // So that a stop followed at once by a collection removes what was stopped.
         if self.tables.is_ending(only) {
             let at = world.uptime.saturating_add(GC_ENDING_WALL_MAX);
             self.alarms.set(Alarm::CollectNow(request), at);

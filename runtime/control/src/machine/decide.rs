@@ -94,7 +94,7 @@ impl Entering {
                     return Ok(change.before.clone());
                 }
                 let next = match same {
-                    // Another file gives the same job.
+                    // The same job from another file: only its origin changes.
                     Some(known) => JobRecord { origin: options.origin, ..known.clone() },
                     None => next_version(&job, known.as_deref(), options.origin, self.now),
                 };

@@ -79,11 +79,11 @@ impl Machine {
         let (mut left, mut newest, mut writes) = (BTreeSet::new(), Vec::new(), Vec::new());
         for entry in self.tables.not_ended() {
             let alloc = &entry.allocation;
-            // Nobody can end what nobody owns.
+            // An allocation without an owner cannot be stopped, and is not waited for.
             if entry.owner != Ownership::Withheld {
                 left.insert(alloc.id);
             }
-            // One that has failed or completed, and is not over yet, stays so.
+            // A terminal one whose tasks are still on their way out keeps its status.
             let runs = alloc.desired == DesiredStatus::Run && !entry.client_status().terminal();
             newest.push(if runs { stopped_copy(alloc, reason, index) } else { Arc::clone(alloc) });
         }
@@ -127,7 +127,7 @@ impl Machine {
         tracing::warn!("allocations did not end within the deadline and are killed");
         drain.killed = true;
         out.push(ControlEffect::KillTasks);
-        // A second stop gives up delays and poststop tasks.
+        // The second stop skips delays and poststop tasks.
         let reason = "the agent's deadline to drain has passed";
         out.extend(drain.left.iter().map(|alloc| ControlEffect::Hurry { alloc: *alloc, reason }));
         out.push(ControlEffect::KillTasks);

@@ -220,7 +220,7 @@ impl Machine {
             Some(AfterWrite::Forgotten(allocs)) => self.forgotten(world, allocs, result),
             Some(AfterWrite::Answer(request)) => answer(request, Answer::Written(result), out),
             Some(AfterWrite::Restored) => self.restored_written(world, result, out),
-            // An unknown one was given up meanwhile.
+            // The batch of a stop that was answered without it is not known any more.
             Some(AfterWrite::Nothing) | None => match result {
                 Ok(()) | Err(ostler_state::StateError::Closed { .. }) => {}
                 Err(error) => tracing::warn!(%error, "records are not written"),

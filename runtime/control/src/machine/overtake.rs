@@ -66,7 +66,7 @@ impl Machine {
         if let JobAction::StopAlloc { alloc, .. } = &waiting.asked
             && stopped.contains(alloc)
         {
-            // What is left of it is to fill the place.
+            // The stop is done; at its turn only the place is filled.
             waiting.asked = JobAction::Fill;
         }
         waiting.stopped_early = Some(stopped);
@@ -92,11 +92,11 @@ impl Machine {
             match (&turn.phase, turn.stops) {
                 (ChangePhase::Committing, true) => self.stop_unwritten(world, job, out),
                 (ChangePhase::Committing, false) => {
-                    // It goes on: what becomes of it is seen by the job.
+                    // The change goes on; the job shows what becomes of it.
                     let job = job.clone();
                     reply(turn.request.take(), Err(SubmitError::Unanswered { job }), out);
                 }
-                // What was placed is being ended, which has bounds of its own.
+                // What was placed is being ended, for which the tasks have deadlines.
                 _ => {}
             }
         }

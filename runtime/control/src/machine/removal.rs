@@ -175,7 +175,8 @@ impl Machine {
             self.collected(id, &result, out);
             return self.next_removals(out);
         }
-        // The version of the job that was present then may have been taken back.
+        // When the removal began, the job had another version, which may have been taken back
+        // since.
         let stays = |not: &NotRemoved| not.left == RemovalLeft::Everything;
         if self.removals.unremembered.remove(&id)
             && !result.as_ref().is_err_and(stays)
@@ -246,7 +247,7 @@ impl Machine {
 
     /// Remove records again that the disk did not let go.
     pub(super) fn forget_again(&mut self, out: &mut Vec<ControlEffect>) {
-        // They stay known until they are gone: a purge that comes meanwhile waits for them.
+        // They are forgotten when they are gone: a purge that comes before takes them along.
         let left: BTreeSet<AllocId> = self.removals.unforgotten.keys().copied().collect();
         let writes: Vec<Write> = left.iter().map(|id| Write::ForgetAlloc(*id)).collect();
         if !writes.is_empty() {

@@ -52,11 +52,12 @@ impl Machine {
         for (block, places) in ended.into_iter().filter(|_| own) {
             self.tables.restore_ended(&block.job, &block.group, places);
         }
-        // Before anything starts: an owner asks at once for what its task holds.
+        // Before owners are made: an owner asks at once for what its task holds.
         self.restore_held(&allocs, ledger.as_ref(), own, out);
         let mut owners = Vec::new();
         for (alloc, saved) in allocs.into_iter().filter(|_| own) {
-            // Those of a purged job are told to stop; others without a job were run embedded.
+            // An allocation without a job is of a purged one when it is to stop; otherwise an
+            // embedded agent ran it.
             let registered = alloc.desired == DesiredStatus::Stop
                 || self.tables.jobs.contains_key(&alloc.job.id);
             let ended = saved.as_ref().is_some_and(|saved| saved.finished);
@@ -92,7 +93,7 @@ impl Machine {
         };
         for (alloc, _) in allocs.iter().filter(|(_, saved)| !ended(saved)) {
             if let Err(error) = self.tables.admission.adopt(alloc) {
-                // It runs all the same: two that share something is what the records say.
+                // It runs all the same: by the records two allocations share something.
                 tracing::error!(alloc = %alloc.id, %error, "what the allocation holds is not entered");
             }
             self.restore_devices(alloc, ledger, own, out);
@@ -100,7 +101,7 @@ impl Machine {
         let Some(ledger) = ledger else { return };
         let live = self.tables.admission.allocs();
         let known: BTreeSet<AllocId> = allocs.iter().map(|(alloc, _)| alloc.id).collect();
-        // Those of an agent that serves are its own to release.
+        // What a serving agent owes to plugins is not released by an embedded one.
         self.restore_owed(ledger, &live, |alloc| own || !known.contains(&alloc), out);
     }
 
@@ -143,7 +144,7 @@ impl Machine {
             let devices: Vec<AllocatedDevice> =
                 groups.into_iter().map(|(group, ids)| AllocatedDevice { group, ids }).collect();
             if let Err(error) = self.tables.admission.adopt_owed(&holder, &devices) {
-                // Assigned again already, so it was released: the ledger on disk was late.
+                // The device is assigned again, so it was released; the ledger on disk was older.
                 tracing::info!(%holder, %error, "nothing to release any more");
                 continue;
             }

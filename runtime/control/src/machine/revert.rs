@@ -45,7 +45,7 @@ impl Machine {
         let removed = std::mem::take(&mut turn.removed);
         turn.change.index = self.tables.index();
         if change.before.is_some() {
-            // What waits of the version before is decided again.
+            // Places that the version before still had to fill are decided again.
             self.unfilled.insert(job.clone());
             self.reverted.insert(job.clone());
         }
@@ -54,7 +54,8 @@ impl Machine {
         }
         let mut writes = Vec::new();
         for (new, old) in &change.copies {
-            // One that was stopped meanwhile, or was told to, is not to run again.
+            // An allocation that was stopped meanwhile, or whose owner knows the new copy, keeps
+            // it.
             let untold = |entry: &AllocEntry| {
                 entry.allocation.modify_index == new.modify_index && entry.told < new.modify_index
             };
@@ -117,7 +118,7 @@ impl Machine {
         }
         let error = error.take();
         let new = error.is_some() && turn.change.of_job() && turn.change.before.is_none();
-        // Also of those never written: a write on its way must not come after this.
+        // Also where nothing was written yet: a write under way is ordered before this removal.
         let placed = std::mem::take(&mut turn.change.placed);
         let gone: BTreeSet<AllocId> = placed.iter().map(|alloc| alloc.id).collect();
         let mut writes: Vec<Write> = gone.iter().map(|id| Write::ForgetAlloc(*id)).collect();
@@ -141,7 +142,7 @@ impl Machine {
             return self.end_turn(world, job, Err(error), out);
         }
         self.unrecorded(world, job, &chain(&error));
-        // It cannot be without a record.
+        // An allocation must not run without a record.
         self.unplace(world, job, None, out);
     }
 
@@ -221,7 +222,7 @@ impl Machine {
             Ok(()) => {
                 tracing::info!(%job, "the stop is on record now");
                 self.rewrites.remove(job);
-                // What is left to do for it.
+                // Then the places of the job are filled.
                 if self.begin(world, job, Waiting::fill(), out) {
                     return;
                 }

@@ -234,7 +234,7 @@ impl Machine {
         out: &mut Vec<ControlEffect>,
     ) {
         if request.is_some() && result.as_ref().is_ok_and(|change| !change.blocked.is_empty()) {
-            // Something may have become free meanwhile that nobody looked at.
+            // Room may have become free while this change was being written.
             self.wake(world);
         }
         if let (None, Err(error)) = (request, &result) {

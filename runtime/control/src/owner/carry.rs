@@ -24,7 +24,7 @@ impl Owner {
         match effect {
             ControlEffect::Answer { request, answer } => {
                 if let Some(reply) = self.replies.remove(&request) {
-                    // Whoever asked may have left; the change is made as a whole all the same.
+                    // An error means that the asker has left; the change is made all the same.
                     let _gone = reply.send(*answer);
                 }
             }
@@ -120,7 +120,7 @@ impl Owner {
                 let removed =
                     removed.unwrap_or_else(|_| Err("its removal ended unexpectedly".to_owned()));
                 removed.map_err(|why| NotRemoved { why, left: RemovalLeft::Directory })?;
-                // Nor of records that the disk does not let go.
+                // Nor does it tell of records that could not be removed.
                 match state.scan(&Prefix::Alloc(alloc)) {
                     Ok(records) if records.is_empty() => Ok(()),
                     Ok(_) => {

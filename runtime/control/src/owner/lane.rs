@@ -112,7 +112,7 @@ async fn durable(
     let forgotten = join_all(forgets).await;
     let removed = forgotten.into_iter().try_fold(false, |any, one| one.map(|one| any | one))?;
     match (wait, mark) {
-        // What is removed takes along what was queued before it.
+        // A removal is durable when it returns, and so is what was queued before it.
         (Wait::Commit { linger }, Some(mark)) if !removed => state.durable_to(mark, linger).await,
         _ => Ok(()),
     }

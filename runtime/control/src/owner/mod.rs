@@ -88,7 +88,7 @@ pub(crate) struct Now {
 
 impl Shared {
     pub(crate) fn now(&self) -> MutexGuard<'_, Now> {
-        // A step that panicked takes its owner along; what people see of the tables stays.
+        // A step that panicked ended the owner; the tables can still be read.
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -272,7 +272,7 @@ impl Owner {
             let effects = {
                 let mut now = self.shared.now();
                 let effects = self.shared.with_world(|world| now.machine.step(world, event));
-                // Nobody is to ask the owner of what is gone.
+                // The handle of a removed allocation goes with it.
                 if let Some(id) = removed.filter(|id| now.machine.tables().alloc(*id).is_none()) {
                     now.owners.remove(&id);
                 }
@@ -312,7 +312,7 @@ impl Owner {
     fn followed(&mut self, mut follow: Follow, gone: bool) {
         let ended = matches!(
             *follow.phase.borrow_and_update(),
-            // One whose owner only left with the agent is not over.
+            // `Left` is not among them: the next agent goes on with it.
             AllocPhase::Done | AllocPhase::Destroying | AllocPhase::Destroyed
         );
         let report = AllocReport::of(&follow.state.borrow_and_update(), ended);

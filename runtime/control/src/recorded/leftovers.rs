@@ -107,7 +107,7 @@ async fn close_records(
             Key::Alloc(id) => {
                 let Ok(alloc) = record.decode::<Allocation>() else { continue };
                 let tasks = alloc.task_group().map(|group| group.tasks.as_slice());
-                // Those without a state of their own were never begun.
+                // A task without a record of its state was never begun.
                 let begun = found.tasks.entry(id).or_default();
                 for task in tasks.unwrap_or_default() {
                     begun.entry(task.name.clone()).or_default();
@@ -122,7 +122,7 @@ async fn close_records(
             Key::TaskState(id, name) => {
                 match record.decode::<TaskState>() {
                     Ok(task) => drop(found.tasks.entry(id).or_default().insert(name, task)),
-                    // Not understood: left for whoever understands it, and counted as ended.
+                    // The record stays for an agent that can read it. The task counts as ended.
                     Err(error) => {
                         tracing::warn!(%error, "state of a task is not readable");
                         found.unreadable.insert((id, name));

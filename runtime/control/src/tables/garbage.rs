@@ -11,7 +11,7 @@ use ostler_model::saved::{JobOrigin, JobRecord};
 
 /// Is this allocation one of a purged job that had the name of the present one?
 fn was_purged(alloc: &Allocation, present: &JobRecord) -> bool {
-    // One of `ostler run` follows another one of its name without a purge.
+    // A job of `ostler run` may follow another one of its name without a purge.
     present.origin != JobOrigin::Run && alloc.create_index < present.create_index
 }
 
@@ -28,7 +28,7 @@ impl Tables {
 
     /// Allocations whose data somebody is still to take.
     fn waited_for(&self) -> BTreeSet<AllocId> {
-        // Who takes a place takes the data too, before its first task starts.
+        // An allocation takes the data of the one before it before its first task starts.
         let waits = |entry: &&AllocEntry| {
             !entry.ended && entry.allocation.desired == DesiredStatus::Run && !entry.started()
         };
@@ -37,7 +37,7 @@ impl Tables {
         let mut waited = BTreeSet::new();
         for first in waiting.chain(blocked) {
             let mut next = Some(first);
-            // One that never started has nothing of its own: the data is with those before it.
+            // An allocation that never started has no data of its own: those before it have it.
             while let Some(id) = next.filter(|id| waited.insert(*id)) {
                 let entry = self.allocs.get(&id).filter(|entry| !entry.started());
                 next = entry.and_then(|entry| entry.allocation.previous);

@@ -62,7 +62,7 @@ impl Tables {
         for entry in self.allocs_of(&job) {
             let alloc = &entry.allocation;
             let here = alloc.group == group && block_of(alloc.index) == block;
-            // Of a version that was taken back.
+            // An allocation of a later version is left of a change that was taken back.
             let stays = alloc.job_version <= record.version;
             if here && stays && alloc.desired == DesiredStatus::Run && entry.registered {
                 let known = newest.entry(alloc.index).or_insert(entry);

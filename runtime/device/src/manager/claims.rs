@@ -157,7 +157,7 @@ impl DeviceManager {
 
     pub(super) async fn release_claim(&self, holder: InstanceHolder) {
         let Some(entry) = lock(&self.0.claims).get(&holder).cloned() else { return };
-        // An error: the agent ends.
+        // An error means that the agent ends.
         let _first_round = self.spawn_release(holder, entry).await;
     }
 
@@ -207,7 +207,7 @@ impl DeviceManager {
         whole: &mut Reservation,
     ) -> Driven {
         if claim.in_flight() {
-            // Whoever drove it last was dropped over a question.
+            // The future that drove the claim was dropped while a plugin was being asked.
             claim.step(ClaimEvent::Dropped);
         }
         let mut event = event;
@@ -276,7 +276,7 @@ impl DeviceManager {
     ) -> Result<(PluginName, Reservation), PluginCallError> {
         let plugin = self.owner(device)?;
         let name = plugin.source.name().clone();
-        // Not yet asked: a refusal here had no effect.
+        // The plugin is not asked yet: a failure here has no effect on it.
         let slot = clock::timeout(DEVICE_CALL_WALL_MAX, plugin.slots.acquire()).await;
         let Some(Ok(_slot)) = slot else {
             return Err(PluginCallError::NotReady {
@@ -286,8 +286,8 @@ impl DeviceManager {
         };
         match bounded(&*plugin.source, "reserve", plugin.source.reserve(device)).await {
             Ok(part) => Ok((name, part)),
-            // Pulled out since the plugin was last asked what there is: it may come back, as one that
-            // is missed already.
+            // The device was removed since the last fingerprint. It may come back, so this is
+            // tried again.
             Err(PluginCallError::NotFound(reason)) => Err(PluginCallError::Recoverable(format!(
                 "plugin {name} does not find instance {} of the device group {} now: {reason}",
                 device.ids.join(", "),
@@ -321,7 +321,7 @@ impl DeviceManager {
 /// Add what one plugin answered to what the task gets, where nothing of it hides the rest.
 fn add(whole: &mut Reservation, part: Reservation) -> Result<(), PlaceError> {
     whole.env.extend(part.env);
-    // One and the same thing may come with each of several devices.
+    // Several devices may ask for the same mount or node.
     for mount in part.mounts {
         if !whole.mounts.contains(&mount) {
             whole.mounts.push(mount);

@@ -158,7 +158,7 @@ fn in_turn(
         if let Some(pick) = pick.as_ref().ok().filter(|_| more) {
             nodes.extend(pick.node.map(|node| (*task, node)));
             let holder = InstanceHolder { alloc, task: (*task).clone() };
-            // Chosen as free from this very ledger, so it is.
+            // No error: it was chosen as free from this ledger.
             let _claimed = ledger.to_mut().claim(&holder, std::slice::from_ref(&pick.device));
         }
         picks.push(pick);

@@ -167,7 +167,7 @@ impl AllocMachine {
             machine.stop(&reason, false);
             machine.resume_ended();
         } else if ended {
-            // Its end is on record, and that a task never ran is not: it does not run now.
+            // The allocation had ended, and no task has a record: none is started now.
             if !machine.started && !machine.derived().0.terminal() {
                 machine.stop("the allocation had ended before", false);
             }
@@ -375,7 +375,7 @@ impl AllocMachine {
             _ => {}
         }
         self.give_up_waiting();
-        // The end is told when the verdict is durable too.
+        // The phase says that it has ended only when the verdict on its health is durable.
         let cleaned = self.phase == AllocPhase::Cleaning && self.cleaned && self.verdict.is_none();
         if self.destroy && (cleaned || self.phase == AllocPhase::Done) {
             self.phase = AllocPhase::Destroying;
@@ -395,7 +395,7 @@ impl AllocMachine {
         if self.destroy {
             self.cleaned = true;
         } else {
-            // Not done: the next agent has it wait again.
+            // The hook is not done: the next agent runs it again.
             self.phase = AllocPhase::Left;
         }
     }

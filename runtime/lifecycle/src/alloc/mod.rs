@@ -276,7 +276,7 @@ impl AllocHandle {
     /// As [`AllocHandle::stop`]; with `skip_shutdown_delay` no `shutdown_delay` is waited for, of
     /// the group or of a task, and one under way ends.
     pub async fn stop_with(&self, reason: impl Into<String>, skip_shutdown_delay: bool) {
-        // An owner that is gone has stopped.
+        // An error means that the owner has ended.
         let _gone = self
             .requests
             .send(Box::new(Request::Stop { reason: reason.into(), skip_shutdown_delay }))

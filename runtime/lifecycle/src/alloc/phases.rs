@@ -69,7 +69,7 @@ impl PhaseWatch {
     /// When it was seen and the owner is gone.
     pub async fn changed(&mut self) -> Result<(), OwnerGone> {
         loop {
-            // It hears of everything from here on.
+            // Registered before the look, so that no change is missed.
             let heard = self.bell.notified();
             let gone = self.phase.has_changed().is_err();
             if self.phase.borrow().has_changed() {

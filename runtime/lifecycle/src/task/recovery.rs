@@ -77,7 +77,7 @@ pub async fn recover(
         Adoption::Ended(_) => true,
         Adoption::NotRun => return Recovery::NeverRan,
         Adoption::Rebooted => return failed("the machine was restarted"),
-        // Not the host's: only the driver can tell.
+        // The host does not run a polled workload: the driver is asked.
         Adoption::Unknown if matches!(workload, Workload::Poll(_)) => false,
         Adoption::Unknown => return failed("it ended with the agent that ran it"),
         Adoption::NotNow(reason) => return Recovery::NotReady { reason, held: false },
@@ -99,7 +99,7 @@ pub async fn recover(
             run.set_driver(driver);
             Recovery::Owned { ended }
         }
-        // It comes, and only it knows what the exit means.
+        // The driver is still being loaded, and only it knows what the exit means.
         Err(error @ PluginCallError::StillLoading { .. }) if ended => {
             Recovery::NotReady { reason: error.to_string(), held: false }
         }
@@ -133,9 +133,9 @@ async fn ask(
     let call = driver.recover(Arc::clone(&context), handle.clone());
     match calls::bounded(scope, (&*driver, &*context), "recover", call).await {
         Ok(started) => {
-            // Not before: until it has answered it may say that it knows no such task.
+            // Not before the answer: the driver may say that it does not know the task.
             run.set_driver(driver);
-            // One of an older agent has none.
+            // A run of an older agent may have no note.
             calls::note(scope, record, run).await;
             if run.set_started(started.clone()) {
                 let written = record.update(|local| {

@@ -95,7 +95,7 @@ impl Runner {
             let gated = self.machine.state() == State::Gated;
             tokio::select! {
                 biased;
-                // First: what is asked after an update goes by it.
+                // First, so that a request that comes after an update is handled by it.
                 Ok(()) = newest.changed(), if !orphan => self.updated(&mut newest),
                 request = inbox.recv(), if !orphan => match request {
                     Some(request) => self.requested(*request),
@@ -164,7 +164,7 @@ impl Runner {
                 if answer.is_ok() {
                     self.feed(TaskInput::Restart { reason });
                 }
-                // The asker may have gone; nothing to do about it.
+                // An error means that the asker has left.
                 let _gone = reply.send(answer);
             }
             Request::Signal { signal, reply } => self.signal(signal, reply),
@@ -279,7 +279,7 @@ impl Runner {
             }
             Answer::Ended => TaskInput::Ended,
             Answer::Stopped(Ok(EndRequest::Ended)) | Answer::Killed(Ok(EndRequest::Ended)) => {
-                // Nobody is to be asked about it any more.
+                // The driver is not asked about the run any more.
                 self.abort(Call::Watch);
                 TaskInput::WorkloadEnded
             }

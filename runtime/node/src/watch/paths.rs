@@ -75,7 +75,8 @@ impl Paths {
                 failed.push((path.clone(), error));
             }
         }
-        // New ones stand before old ones go: a place that stays watched loses no event.
+        // New watches are added before old ones are removed, so a path that stays watched loses no
+        // event.
         self.forget(of);
         for (wd, interest) in interests {
             self.watches.entry(wd).or_default().insert(interest);
@@ -100,7 +101,7 @@ impl Paths {
         let fd = &self.fd;
         self.watches.retain(|wd, interests| {
             if interests.is_empty() {
-                // Fails when the kernel took it away already.
+                // An error means that the kernel has removed it already.
                 let _gone = inotify::remove_watch(fd, *wd);
             }
             !interests.is_empty()
@@ -118,7 +119,8 @@ impl Paths {
                 Ok(wd) => {
                     into.push((wd, Interest { of, name: None }));
                     if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
-                        // Without it only the replacement of the path is not seen.
+                        // An error is ignored: without this watch only a replacement of the path
+                        // goes unseen.
                         if let Ok(wd) = self.add(parent, entries()) {
                             into.push((wd, Interest { of, name: Some(name.to_owned()) }));
                         }
@@ -131,7 +133,7 @@ impl Paths {
                     if std::fs::symlink_metadata(child).is_err() {
                         return Ok(());
                     }
-                    // It came in between: further down.
+                    // The path came into being meanwhile: try again, further down.
                 }
                 Err(error) => return Err(error),
             }

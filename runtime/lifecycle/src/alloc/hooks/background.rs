@@ -31,7 +31,7 @@ impl Background {
         let all = Arc::downgrade(&self.0);
         // Not an async block around it, which would have room for the future twice.
         let running = future.map(move |()| {
-            // A handle keeps the memory of what has ended.
+            // A handle that is kept keeps the memory of its future.
             if let Some(all) = all.upgrade() {
                 Self(all).ended(name, number);
             }

@@ -27,7 +27,8 @@ impl AllocHook for MigrateHook {
     fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async move {
             let allocation = &scope.allocation;
-            // Tasks that ran wrote to what was moved then.
+            // Tasks that ran have written to the data that was moved before: it is not moved
+            // again.
             let (Some(group), Some(from), false) =
                 (allocation.task_group(), allocation.previous, scope.started_before)
             else {

@@ -107,7 +107,7 @@ impl AllocMachine {
                     skip_shutdown_delay: plan.skip,
                 });
             }
-            // One that does not end keeps the others from being ended no longer.
+            // A task whose processes do not end holds up the next stage no longer.
             if due.iter().any(|task| !self.states.get(task).is_some_and(is_undead)) {
                 return;
             }
@@ -163,7 +163,7 @@ impl AllocMachine {
             told = self.live(plan.asked.iter());
         }
         if others_dead {
-            // One that is being killed already is not killed again.
+            // A task that is being killed is not told again.
             told.extend(live.into_iter().filter(|t| !plan.asked.contains(t)));
             plan.asked.extend(told.iter().cloned());
         }

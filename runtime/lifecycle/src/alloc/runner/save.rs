@@ -21,7 +21,8 @@ impl Runner {
     /// that an older one never follows a newer one.
     pub(super) fn save_if_due(&mut self) {
         let phase = self.machine.phase();
-        // Whatever is told of the end is durable by then, and what is removed is not written again.
+        // The end is durable by then, and records of a removed allocation must not be written
+        // again.
         if phase.ended() {
             return;
         }
@@ -36,7 +37,7 @@ impl Runner {
         if self.saving || !last && self.saved.as_ref() == Some(&now) {
             return;
         }
-        // Derived from nothing: a crash must not take it back.
+        // It cannot be derived from other records, so it is durable at once.
         let newly_forced = now.forced && !self.saved.as_ref().is_some_and(|saved| saved.forced);
         self.saving = true;
         self.saved = Some(now.clone());

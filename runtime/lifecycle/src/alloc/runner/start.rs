@@ -256,7 +256,7 @@ fn lives(
             };
             match workloads.adopt(&run.id, &run.identities, workload) {
                 Adoption::Running | Adoption::NotNow(_) => true,
-                // Not the host's: only the driver can tell.
+                // The host does not run a polled workload: only the driver knows.
                 Adoption::Unknown => matches!(workload, Workload::Poll(_)),
                 _ => false,
             }

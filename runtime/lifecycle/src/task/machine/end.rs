@@ -107,10 +107,10 @@ impl TaskMachine {
             self.public.push_event(events::killed(at.now));
             self.over(at, Next::End);
         }
-        // One that was lost is over only now that nothing is left of it.
+        // Of a lost run processes could be left until now.
         match self.next {
             _ if self.state != State::Clearing => {}
-            // Its delay was decided before.
+            // The delay of the restart was decided before.
             Some(Next::Restart(_)) => self.public.status = TaskStatus::Pending,
             Some(next) => self.over(at, next),
             None => {}

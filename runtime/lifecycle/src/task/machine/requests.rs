@@ -36,9 +36,9 @@ impl TaskMachine {
             return;
         }
         match self.state {
-            // Dead: nothing to say, it is only no longer kept for a restart.
+            // A dead task gets no event. It is only kept no longer for a restart.
             State::Idle => return self.end(),
-            // It ended by itself.
+            // The run ended by itself: what is recorded of its end stays.
             State::Exited if self.intent.is_none() => {
                 self.intent = Some(Intent::KillLate);
                 return;
@@ -72,14 +72,14 @@ impl TaskMachine {
                 self.set_timer(self.rules.kill_timeout);
             }
             State::Running => self.stop_run(at),
-            // On its way; it is not waited for as long as its hooks may take. Long enough for the
-            // host to have the run.
+            // The driver is being asked. Wait long enough for the host to own the run, not for all
+            // that hooks may take.
             State::Recovering => self.set_timer(KILL_GRACE),
             // The driver is not there to be asked; the host sends the signal.
             State::AwaitingRecovery => self.stop_unrecovered(at),
-            // What is waited for may be given up now that nothing is to follow.
+            // No run is to follow, so processes that do not end need not be waited for.
             State::Reaping if self.undead => self.effects.push(TaskEffect::TellUndead),
-            // Already being ended for a restart: the ending goes on, the restart is off.
+            // It is being ended for a restart: the run ends, and no restart follows.
             _ => {}
         }
     }
@@ -111,7 +111,7 @@ impl TaskMachine {
 
     pub(super) fn force_restart(&mut self, at: At, reason: &str) {
         if self.intent.is_some() {
-            // Being killed, or ended for a restart already.
+            // It is being killed, or ended for a restart.
             return;
         }
         match (self.state, self.next) {
@@ -127,7 +127,7 @@ impl TaskMachine {
             }
             (State::Delaying, _) => self.go(State::Gated),
             (State::Idle, _) => self.revive(at),
-            // It starts anyway, or is over.
+            // It is about to start, or it has ended for good.
             _ => return,
         }
         self.public.push_event(events::restart_signaled(at.now, reason));

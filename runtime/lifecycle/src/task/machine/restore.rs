@@ -123,7 +123,7 @@ impl TaskMachine {
                 self.public.status = TaskStatus::Pending;
                 self.wait_until(at, until);
             }
-            // Not seen running by anybody: as if it had never been tried.
+            // It was never reported as running: it begins as a new task does.
             (KnownRun::None, None) if self.public.status == TaskStatus::Pending => {}
             (KnownRun::None, None) => {
                 self.lost(at, "nothing is recorded of its run");
@@ -174,7 +174,7 @@ impl TaskMachine {
         } else {
             self.again(at)
         };
-        // Not over before nothing is left of it.
+        // The run ends when none of its processes is left.
         self.next = Some(next);
         self.clear();
     }
@@ -263,7 +263,7 @@ impl TaskMachine {
         self.public.started_at.get_or_insert(at.now);
         self.public.last_exit = None;
         if ended {
-            // By itself, before anybody could end it.
+            // The run ended by itself before the kill.
             self.intent = self.intent.map(|i| if i.kills() { Intent::KillLate } else { i });
         } else {
             self.public.push_event(events::recovered(at.now));

@@ -45,11 +45,11 @@ impl Runner {
                     Answer::Ended
                 });
             }
-            // A run that is not forgotten yet is the next agent's.
+            // The next agent makes driver and host forget the run.
             TaskEffect::Leave => self.forget_due = false,
             TaskEffect::Recover => self.recover(),
             TaskEffect::AbandonRecover => self.abort(Call::Recover),
-            // Taken up when the public state is durable.
+            // Done when the public state is durable, see `forget_if_due`.
             TaskEffect::Forget => self.forget_due = true,
             TaskEffect::Clear => self.clear(),
             TaskEffect::Watch
@@ -131,7 +131,7 @@ impl Runner {
 
     fn clear(&mut self) {
         let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
-        // Kept until nothing is left of it.
+        // `self.run` stays until nothing is left of the run.
         let run = self.run.clone();
         self.call(Call::Clear, async move {
             Answer::Cleared(match run {
@@ -147,7 +147,8 @@ impl Runner {
             return;
         }
         if self.writing || self.dirty {
-            // Nothing follows a kill: what was written before says enough of it.
+            // After a kill for good nothing follows, so an older record is enough for the next
+            // start.
             if !(self.refused && self.machine.killed_for_good()) {
                 return;
             }
