@@ -401,4 +401,5 @@ impl Recorded {
 }
 
 #[cfg(test)]
+#[path = "recorded_tests.rs"]
 mod tests;
