@@ -7,8 +7,8 @@
 //! ```
 //! May not: know plugins, the sandbox or the API; decide anything outside of `machine`.
 //!
-//! Start reading at `machine/mod.rs` (events and effects), then `machine/change.rs` (the way of a
-//! change) and `owner/mod.rs` (who carries effects out).
+//! Start reading at `machine.rs` (events and effects), then `machine/change.rs` (the way of a
+//! change) and `owner.rs` (who carries effects out).
 
 pub mod admission;
 pub mod ended;

@@ -8,6 +8,7 @@
 //!
 //! Positions are byte ranges ([`Span`]) until the end, then lines and columns.
 
+#[path = "diagnostic_render.rs"]
 mod render;
 
 use std::collections::BTreeMap;

@@ -187,4 +187,5 @@ fn device(device: &DeviceRequest) -> DeviceKeys {
 }
 
 #[cfg(test)]
+#[path = "encode_tests.rs"]
 mod tests;

@@ -326,4 +326,5 @@ impl LineFollower {
 }
 
 #[cfg(test)]
+#[path = "tail_tests.rs"]
 mod tests;

@@ -325,5 +325,4 @@ fn is_grant(lines: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "convert_tests.rs"]
 mod tests;

@@ -17,6 +17,7 @@
 //! parent-death signal when the *thread* that forked ends. That thread blocks all signals, so that
 //! no handler of the agent can run in a child.
 
+#[path = "child_steps.rs"]
 mod steps;
 
 use std::io;

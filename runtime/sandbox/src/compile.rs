@@ -26,6 +26,7 @@ use ostler_model::limits::CompileLimits;
 use ostler_model::shown::shown_end;
 use ostler_model::{clock, limits};
 
+#[path = "compile_child.rs"]
 pub(super) mod child;
 
 pub use child::compile_child_main;

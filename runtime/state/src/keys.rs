@@ -429,5 +429,4 @@ fn utf8(bytes: &[u8]) -> Result<&str, KeyError> {
 }
 
 #[cfg(test)]
-#[path = "keys_tests.rs"]
 mod tests;

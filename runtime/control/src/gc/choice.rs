@@ -278,4 +278,5 @@ fn percent(used: u64, total: u64) -> u8 {
 }
 
 #[cfg(test)]
+#[path = "choice_tests.rs"]
 mod tests;

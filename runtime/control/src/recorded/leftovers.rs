@@ -188,4 +188,5 @@ async fn close_allocs(state: &StateStore, found: &Found) -> Result<(), StateErro
 }
 
 #[cfg(test)]
+#[path = "leftovers_tests.rs"]
 mod tests;

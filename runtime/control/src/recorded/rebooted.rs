@@ -102,4 +102,5 @@ fn begin_again(alloc: &Allocation, tasks: &mut Tasks, now: Timestamp) -> Vec<Tas
 }
 
 #[cfg(test)]
+#[path = "rebooted_tests.rs"]
 mod tests;

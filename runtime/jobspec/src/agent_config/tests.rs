@@ -34,6 +34,7 @@ fn problems(text: &str) -> Vec<String> {
         .collect()
 }
 
+#[path = "grant_lines_tests.rs"]
 mod grant_lines;
 
 #[test]

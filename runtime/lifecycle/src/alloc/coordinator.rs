@@ -211,4 +211,5 @@ impl Coordinator {
 }
 
 #[cfg(test)]
+#[path = "coordinator_tests.rs"]
 mod tests;

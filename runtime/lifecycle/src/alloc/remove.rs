@@ -319,4 +319,5 @@ fn join(at: &Path, name: &CStr) -> PathBuf {
 }
 
 #[cfg(test)]
+#[path = "remove_tests.rs"]
 mod tests;

@@ -262,4 +262,5 @@ fn identity(dir: BorrowedFd<'_>) -> Option<(u64, u64)> {
 }
 
 #[cfg(test)]
+#[path = "size_tests.rs"]
 mod tests;

@@ -158,4 +158,5 @@ fn is_sidecar(task: &Task) -> bool {
 }
 
 #[cfg(test)]
+#[path = "status_tests.rs"]
 mod tests;

@@ -74,4 +74,5 @@ fn task(old: &Task, new: &Task) -> Task {
 }
 
 #[cfg(test)]
+#[path = "update_tests.rs"]
 mod tests;

@@ -339,4 +339,5 @@ fn check(vars: &BTreeMap<String, String>) -> Result<(), EnvError> {
 }
 
 #[cfg(test)]
+#[path = "env_tests.rs"]
 mod tests;

@@ -261,4 +261,5 @@ fn shown(text: &str) -> String {
 }
 
 #[cfg(test)]
+#[path = "interpolate_tests.rs"]
 mod tests;

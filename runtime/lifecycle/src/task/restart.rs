@@ -225,4 +225,5 @@ fn go_duration(duration: Duration) -> String {
 }
 
 #[cfg(test)]
+#[path = "restart_tests.rs"]
 mod tests;

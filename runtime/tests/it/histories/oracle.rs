@@ -513,4 +513,5 @@ impl Observed {
 }
 
 #[cfg(test)]
+#[path = "oracle_tests.rs"]
 mod tests;

@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+#[path = "reference_tests.rs"]
 mod reference;
 
 use std::path::Path;

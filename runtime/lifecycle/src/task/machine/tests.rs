@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+#[path = "leaving_tests.rs"]
 mod leaving;
 use std::collections::BTreeSet;
 

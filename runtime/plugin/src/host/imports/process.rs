@@ -12,6 +12,7 @@ use ostler_model::isolation::Part;
 use ostler_model::ports::TaskContext;
 use ostler_process::{Isolation, ProcessError, ProcessSpec, ProcessState as HostState, chain};
 
+#[path = "process_surroundings.rs"]
 mod surroundings;
 
 use surroundings::Wrong;

@@ -282,4 +282,5 @@ pub fn members(list: &str) -> impl Iterator<Item = &str> {
 }
 
 #[cfg(test)]
+#[path = "constraint_tests.rs"]
 mod tests;

@@ -253,4 +253,5 @@ pub fn port_in_use(port: u16) -> bool {
 }
 
 #[cfg(test)]
+#[path = "ports_tests.rs"]
 mod tests;

@@ -37,5 +37,4 @@ pub(crate) fn word(of: impl Serialize) -> Text<'static> {
 }
 
 #[cfg(test)]
-#[path = "recorded_tests.rs"]
-mod recorded;
+mod recorded_tests;
