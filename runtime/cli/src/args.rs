@@ -198,8 +198,8 @@ Exit codes:
   141  stopped because nobody reads the standard output any more
   143  stopped by SIGTERM
 
-JSON objects have a type: warning, node, plugin, notice, placed, event, output, status, progress, error,
-result. The last one is result or error; it has the exit code."
+JSON objects have a type: warning, node, plugin, notice, placed, event, output, status, health, progress,
+error, result. The last one is result or error; it has the exit code."
 )]
 pub(super) struct RunArgs {
     /// The job: HCL or JSON; - is the standard input

@@ -81,6 +81,13 @@ impl Printer {
     }
 }
 
+/// Print a report at once, for people; for commands that show nothing of what tasks print.
+pub(super) fn tell(report: &Report, terminal: &Terminal) {
+    let mut rendered = Rendered::default();
+    human(report, terminal, &mut rendered);
+    let _closed = io::stderr().lock().write_all(&rendered.stderr);
+}
+
 fn run(
     look: Look,
     mut queue: mpsc::Receiver<Report>,

@@ -1,4 +1,5 @@
-//! What `ostler run` has to tell. As JSON it is told here, for people in [`super::human`].
+//! What `ostler run` and `ostler job run` have to tell. As JSON it is told here, for people in
+//! [`super::human`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use ostler_agent::{AllocResult, ConfigProblem, PluginEntry};
 use ostler_jobspec::{Diagnostics, FileDiagnostic};
 use ostler_model::alloc::{Allocation, ClientStatus};
 use ostler_model::event::TaskEvent;
-use ostler_model::ids::{AllocId, GroupName, JobId, TaskName};
+use ostler_model::ids::{AllocId, JobId, TaskName};
 use ostler_model::resources::{AllocatedDevice, AllocatedPort};
 use ostler_node::NodeView;
 
@@ -53,6 +54,14 @@ pub(super) struct Output {
     pub label: Arc<Label>,
 }
 
+impl Output {
+    /// An empty line of a task on its standard output.
+    pub(super) fn of(alloc: AllocId, task: TaskName, label: Arc<Label>) -> Self {
+        let (stream, bytes, skipped_bytes) = (Stream::Stdout, Vec::new(), 0);
+        Self { alloc, task, stream, bytes, complete: true, skipped_bytes, label }
+    }
+}
+
 /// An allocation that was made.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Placed {
@@ -61,10 +70,10 @@ pub(super) struct Placed {
     /// `<job>.<group>[<index>]`.
     pub name: String,
     /// Its group.
-    pub group: GroupName,
-    /// Ports lent to it.
+    pub group: String,
+    /// Ports assigned to it.
     pub ports: Vec<AllocatedPort>,
-    /// Devices lent to its tasks.
+    /// Devices assigned to its tasks.
     pub devices: BTreeMap<TaskName, Vec<AllocatedDevice>>,
 }
 
@@ -73,7 +82,7 @@ impl From<&Allocation> for Placed {
         Self {
             alloc: allocation.id,
             name: allocation.name.clone(),
-            group: allocation.group.clone(),
+            group: allocation.group.to_string(),
             ports: allocation.ports.clone(),
             devices: allocation.devices.clone(),
         }
@@ -141,6 +150,15 @@ pub(super) enum Report {
         status: ClientStatus,
         /// A sentence on it.
         description: String,
+    },
+    /// An allocation was judged.
+    Health {
+        /// Which.
+        alloc: AllocId,
+        /// Its name.
+        name: String,
+        /// The verdict.
+        healthy: bool,
     },
     /// What the program itself does.
     Progress {

@@ -26,7 +26,7 @@ use super::start::{Fallback, Session, StartError};
 use super::terminal::Terminal;
 use ostler_agent::{AgentHandle, JobHandle, JobResult, RAW_EXEC, SubmitError};
 use ostler_jobspec::Diagnostics;
-use ostler_lifecycle::alloc::{AllocHandle, AllocPhase};
+use ostler_lifecycle::alloc::AllocPhase;
 use ostler_model::causes;
 use ostler_model::clock;
 use ostler_model::limits::RUN_END_WALL_MAX;
@@ -174,10 +174,10 @@ impl Run {
     }
 
     async fn run_to_end(&mut self, agent: &AgentHandle, job: &JobHandle) -> Exit {
-        let asked: Vec<_> = job.allocs().iter().map(AllocHandle::allocation).collect();
-        let allocations: Vec<_> = asked.iter().map(AsRef::as_ref).collect();
         let mut followers = JoinSet::new();
-        for (alloc, labels) in job.allocs().iter().zip(labels(&allocations)) {
+        let mut labels = labels(job.job());
+        for alloc in job.allocs() {
+            let labels = labels.remove(&alloc.allocation().name).unwrap_or_default();
             follow(alloc, labels, &self.reports, &mut followers);
         }
         let (mut stage, result) = self.wait(agent, job).await;
@@ -326,18 +326,16 @@ impl Run {
     }
 
     async fn refused(&self, error: SubmitError, input: &JobInput) -> Exit {
-        let exit = submit_exit(&error);
-        let failure = match error {
-            SubmitError::Config(problems) => {
-                let message = input.refused(&problems).to_string();
-                let located = input.located(&problems);
-                let colours = self.terminal.stderr_colours();
-                Failure { config_problems: problems, ..Failure::new(message, exit.code()) }
-                    .with_diagnostics(&located, input.text(), colours)
-            }
-            other => Failure::new(causes::chain(&other), exit.code()),
+        let SubmitError::Config(problems) = error else {
+            let failure = Failure::new(causes::chain(&error), Exit::Agent.code());
+            return self.failed(failure, Exit::Agent).await;
         };
-        self.failed(failure, exit).await
+        // The user's to correct, as any part of the job file.
+        let message = input.refused(&problems).to_string();
+        let (located, colours) = (input.located(&problems), self.terminal.stderr_colours());
+        let failure = Failure::new(message, Exit::Input.code());
+        let failure = Failure { config_problems: problems, ..failure };
+        self.failed(failure.with_diagnostics(&located, input.text(), colours), Exit::Input).await
     }
 
     async fn failed(&self, failure: Failure, exit: Exit) -> Exit {
@@ -356,14 +354,6 @@ async fn unless_ended<T>(
         done = work => Ok(done),
         signal = interrupts.next() => Err(Cause::Interrupt(signal)),
         exit = printer.failed() => Err(Cause::Output(exit)),
-    }
-}
-
-/// A wrong configuration of a task is the user's to correct, as any part of the job file.
-const fn submit_exit(error: &SubmitError) -> Exit {
-    match error {
-        SubmitError::Config(_) => Exit::Input,
-        _ => Exit::Agent,
     }
 }
 

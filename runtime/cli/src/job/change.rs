@@ -6,13 +6,15 @@ use super::super::args::job::JobStopArgs;
 use super::super::connect::{self, Stop, until_interrupted};
 use super::super::exit::Exit;
 use super::super::output::say;
-use super::super::terminal::one_line;
+use super::super::printer::tell;
+use super::super::report::Report;
+use super::super::terminal::{Terminal, one_line};
 use ostler_api::client::{ApiClient, segment};
 use ostler_model::ids::AllocId;
 use ostler_wire::{Alloc, Deregistered};
 
 /// Stop a job, and wait for its end.
-pub(super) async fn stop(args: &JobStopArgs) -> Result<Exit, Stop> {
+pub(super) async fn stop(args: &JobStopArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.agent)?;
     let job = connect::find_job(&client, &args.job).await?;
     let path = format!("/v1/job/{}", segment(&job));
@@ -30,7 +32,7 @@ pub(super) async fn stop(args: &JobStopArgs) -> Result<Exit, Stop> {
         return Ok(Exit::Success);
     }
     let hint = format!("job {shown} goes on stopping; `ostler job status {shown}` shows how far");
-    until_interrupted(&hint, over(&client, &path, live)).await?;
+    until_interrupted(&hint, over(&client, &path, live, terminal)).await?;
     say(&format!("job {shown} is stopped"));
     Ok(Exit::Success)
 }
@@ -52,16 +54,21 @@ fn live_of(allocs: &[Alloc]) -> Vec<AllocId> {
 }
 
 /// Wait until every allocation of the job is over or gone; says which of those that were `live` is.
-async fn over(client: &ApiClient, job: &str, mut live: Vec<AllocId>) -> Result<(), Stop> {
+async fn over(
+    client: &ApiClient,
+    job: &str,
+    mut live: Vec<AllocId>,
+    terminal: &Terminal,
+) -> Result<(), Stop> {
     let mut told = BTreeSet::new();
     let look = async |allocs: Vec<Alloc<'static>>| {
         for alloc in allocs.iter().filter(|alloc| !alloc.over()) {
             tell_undead(alloc, &mut told);
         }
         for alloc in allocs.iter().filter(|alloc| live.contains(&alloc.id) && alloc.over()) {
-            let (short, name) = (alloc.id.short(), one_line(&alloc.name));
-            let (status, why) = (alloc.client_status, one_line(alloc.why()));
-            say(&format!("allocation {short} of {name} is {status}: {why}"));
+            let (name, description) = (alloc.name.to_string(), alloc.why().to_owned());
+            let status = alloc.client_status;
+            tell(&Report::Status { alloc: alloc.id, name, status, description }, terminal);
         }
         live = live_of(&allocs);
         Ok(live.is_empty().then_some(()))
