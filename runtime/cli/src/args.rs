@@ -155,6 +155,13 @@ pub(super) enum NodeCommand {
     Status(NodeStatusArgs),
 }
 
+/// Help of a flag that sets what a key of the agent's configuration sets: the key's description, and
+/// what else is true of the flag.
+fn of_key(key: &str, more: &str) -> String {
+    let text = ostler_jobspec::agent_key(key).unwrap_or_default().replace('`', "");
+    format!("{text} {more}")
+}
+
 /// Where an agent takes its configuration from.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct AgentArgs {
@@ -162,13 +169,11 @@ pub(super) struct AgentArgs {
     #[arg(long, value_name = "FILE", env = "OSTLER_CONFIG", hide_env_values = true)]
     pub config: Option<PathBuf>,
 
-    /// Directory whose *.wasm files are plugins, in place of the configuration's plugin_dir
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = of_key("plugin_dir", "In place of the configuration's"))]
     pub plugin_dir: Option<PathBuf>,
 
-    /// Directory for state, allocations and compiled plugins; kept at the end, so that the next
-    /// start is faster. Without it a temporary one is used and removed
-    #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true)]
+    #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true, help = of_key("data_dir",
+        "Kept at the end, so that the next start is faster. Without it a temporary one is used and removed"))]
     pub data_dir: Option<PathBuf>,
 }
 
