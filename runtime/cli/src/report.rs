@@ -9,10 +9,12 @@ use serde::{Serialize, Serializer};
 use ostler_agent::{AllocResult, ConfigProblem, PluginEntry};
 use ostler_jobspec::{Diagnostics, FileDiagnostic};
 use ostler_model::alloc::{Allocation, ClientStatus};
+use ostler_model::device::GroupKey;
 use ostler_model::event::TaskEvent;
 use ostler_model::ids::{AllocId, JobId, TaskName};
 use ostler_model::resources::{AllocatedDevice, AllocatedPort};
 use ostler_node::NodeView;
+use ostler_wire::{self as wire, Alloc};
 
 /// How a task is called in front of its lines.
 #[derive(Debug, PartialEq, Eq)]
@@ -89,6 +91,34 @@ impl From<&Allocation> for Placed {
     }
 }
 
+/// From the API, where resources are asked for too.
+impl From<&Alloc<'_>> for Placed {
+    fn from(alloc: &Alloc<'_>) -> Self {
+        let given = alloc.allocated_resources.clone().unwrap_or_default();
+        let port = |port: wire::PortMapping| AllocatedPort {
+            label: port.label.into(),
+            value: port.value,
+            to: u16::try_from(port.to).unwrap_or(port.value),
+            host_ip: port.host_ip.into(),
+        };
+        let device = |wire::TaskDevices { vendor, kind, name, ids }| {
+            let group = GroupKey { vendor: vendor.into(), kind: kind.into(), name: name.into() };
+            AllocatedDevice { group, ids: ids.into_owned() }
+        };
+        let devices = given.tasks.into_iter().filter_map(|(task, given)| {
+            let devices = given.devices?.into_iter().map(device).collect();
+            Some((TaskName::new(task).ok()?, devices))
+        });
+        Self {
+            alloc: alloc.id,
+            name: alloc.name.to_string(),
+            group: alloc.task_group.to_string(),
+            ports: given.shared.ports.into_iter().map(port).collect(),
+            devices: devices.collect(),
+        }
+    }
+}
+
 /// Something to tell.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -98,7 +128,7 @@ pub(super) enum Report {
         /// The whole of it.
         node: Arc<NodeView>,
     },
-    /// A plugin and its fate.
+    /// A plugin, and whether it is loaded.
     Plugin(Box<PluginEntry>),
     /// Said by the agent once.
     Notice {

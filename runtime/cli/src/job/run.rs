@@ -7,8 +7,6 @@
 //!                                                    rest waits for room
 //! ```
 
-use std::fmt::Write as _;
-
 use serde::Serialize;
 
 use super::super::args::job::JobRunArgs;
@@ -81,7 +79,7 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
         }
         Verdict::Overtaken(how) => format!("{how} while it was followed"),
         Verdict::Waits => format!(
-            "job {id} is taken and does not fit on the node now: what waits starts by itself when it \
+            "job {id} is registered and does not fit on the node now: what waits starts by itself when it \
              does; see `ostler job status {id}`"
         ),
         Verdict::Unhealthy(alloc) => format!(
@@ -116,19 +114,15 @@ async fn register(
 /// What the agent did at once, for people.
 fn taken(job: &job::Job, registered: &Registered) -> String {
     let effects = &registered.registered;
-    let mut text = format!(
-        "job {} is at version {} (job modify index {})",
-        job.id, effects.version, registered.job_modify_index
-    );
-    let mut more = |count: usize, what: &str| {
-        if count > 0 {
-            let _ = write!(text, ", {count} {what}");
-        }
-    };
-    more(effects.placed.len(), "placed");
-    more(effects.updated.len(), "updated in place");
-    more(effects.stopped.len(), "stopping");
-    text
+    let (version, index) = (effects.version, registered.job_modify_index);
+    let counts = [
+        (effects.placed.len(), "placed"),
+        (effects.updated.len(), "updated in place"),
+        (effects.stopped.len(), "stopping"),
+    ];
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    let more: String = counts.map(|(count, what)| format!(", {count} {what}")).collect();
+    format!("job {} is at version {version} (job modify index {index}){more}", job.id)
 }
 
 /// Print what was done: ids for people and scripts, or JSON.

@@ -1,4 +1,4 @@
-//! What is new with a job that was just registered, and when that is over. Pure.
+//! What is new with a job that was just registered, and when to stop following it. Pure.
 //!
 //! ```text
 //!            every wanted allocation runs or is complete ─► Runs
@@ -18,13 +18,11 @@ use serde::de::IntoDeserializer as _;
 
 use super::super::human::failures;
 use super::super::progress::{Labels, Seen, labels};
-use super::super::report::{Placed, Report};
+use super::super::report::Report;
 use ostler_model::alloc::{AllocState, ClientStatus, DesiredStatus};
-use ostler_model::device::GroupKey;
 use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::job::{self, HealthCheck};
-use ostler_model::resources::{AllocatedDevice, AllocatedPort};
 use ostler_model::saved::DeploymentStatus;
 use ostler_model::task::{ExitResult, TaskState};
 use ostler_wire::{self as wire, Alloc, Job};
@@ -94,7 +92,7 @@ impl Watch {
         let state = state(alloc);
         let seen = self.seen.entry(alloc.id).or_insert_with(|| {
             let labels = self.labels.get(&*alloc.name).cloned().unwrap_or_default();
-            let seen = Seen::new(placed(alloc), labels);
+            let seen = Seen::new(alloc.into(), labels);
             if self.placed.contains(&alloc.id) { seen } else { seen.since(&state) }
         });
         seen.update(&state)
@@ -147,32 +145,6 @@ impl Watch {
 
     fn judges(&self, alloc: &Alloc) -> bool {
         self.judged.contains(&*alloc.task_group)
-    }
-}
-
-/// An allocation as it was made.
-fn placed(alloc: &Alloc) -> Placed {
-    let given = alloc.allocated_resources.clone().unwrap_or_default();
-    let port = |port: wire::PortMapping| AllocatedPort {
-        label: port.label.into(),
-        value: port.value,
-        to: u16::try_from(port.to).unwrap_or(port.value),
-        host_ip: port.host_ip.into(),
-    };
-    let device = |of: wire::TaskDevices| AllocatedDevice {
-        group: GroupKey { vendor: of.vendor.into(), kind: of.kind.into(), name: of.name.into() },
-        ids: of.ids.into_owned(),
-    };
-    let devices = given.tasks.into_iter().filter_map(|(task, given)| {
-        let devices: Vec<_> = given.devices?.into_iter().map(device).collect();
-        Some((TaskName::new(task).ok()?, devices))
-    });
-    Placed {
-        alloc: alloc.id,
-        name: alloc.name.to_string(),
-        group: alloc.task_group.to_string(),
-        ports: given.shared.ports.into_iter().map(port).collect(),
-        devices: devices.collect(),
     }
 }
 
@@ -372,7 +344,7 @@ job "j" {
     }
 
     #[test]
-    fn it_goes_on_until_every_place_is_filled_and_settled() {
+    fn it_goes_on_until_every_place_is_filled_and_decided() {
         let (mut watch, job) = (watch(&[A, B]), job(3, 2));
         let mut verdict = |allocs: &[Value]| look(&mut watch, &job, allocs).1;
         assert_eq!(verdict(&[]), Verdict::Going);
@@ -383,7 +355,7 @@ job "j" {
     }
 
     #[test]
-    fn what_waits_for_others_ends_the_following_when_the_rest_has_settled() {
+    fn what_waits_for_others_ends_the_following_when_the_rest_is_decided() {
         let (mut watch, mut job) = (watch(&[A]), job(3, 3));
         job.facts.places.waiting = 2;
         let mut verdict = |status: &str| look(&mut watch, &job, &[alloc(A, status, &[])]).1;
