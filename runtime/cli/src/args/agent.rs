@@ -62,7 +62,7 @@ pub(crate) struct AgentCommandArgs {
     #[arg(long)]
     pub drain: bool,
 
-    /// How long tasks may take to end with --drain; what is left then is killed
+    /// How long tasks may take to end with --drain; those that still run then are killed
     #[arg(long, value_name = "TIME", default_value = DRAIN_DEADLINE, value_parser = duration, requires = "drain")]
     pub drain_deadline: Duration,
 }
