@@ -55,8 +55,8 @@ struct Answer {
 }
 
 impl ApiClient {
-    /// An agent at `address`. Nothing is asked yet. `waiting` hears how far an agent is that is waited
-    /// for because it starts, each time that this differs, and whether it is the first time.
+    /// An agent at `address`. Nothing is asked yet. While the agent starts, `waiting` is called
+    /// with each new state of the start, and whether it is the first.
     #[must_use]
     pub const fn new(address: Address, waiting: fn(&str, bool)) -> Self {
         Self { address, waiting }

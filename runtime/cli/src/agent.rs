@@ -134,7 +134,7 @@ fn config(args: &AgentCommandArgs) -> Result<AgentConfig, StartError> {
 fn data_dir(args: &AgentCommandArgs, config: &AgentConfig) -> Result<PathBuf, StartError> {
     let dir = args.data_dir.clone().or_else(|| config.data_dir.clone()).or_else(default_data_dir);
     let dir = dir.ok_or_else(|| {
-        StartError::Agent("there is no home for a data directory; give --data-dir".to_owned())
+        StartError::Agent("no data directory is given and there is no home directory for a default one; give --data-dir DIR".to_owned())
     })?;
     absolute(dir)
 }

@@ -18,7 +18,7 @@ use clap_complete::Shell;
 use agent::AgentCommandArgs;
 use alloc::AllocCommand;
 use client::GcArgs;
-use device::{DeviceCommand, OfAgent};
+use device::{AgentSource, DeviceCommand};
 use job::JobCommand;
 use plugin::{PluginLiftArgs, PluginRecordArgs, PluginUpgradeArgs};
 use plugin_check::{PluginCheckArgs, PluginReplayArgs};
@@ -59,7 +59,7 @@ Examples:
   ostler plugin inspect mine.wasm      say what a plugin could do, without running it
   ostler plugin check mine.wasm        say whether it keeps the rules of the interface
   ostler node status                   show what this node has to give
-  ostler device list                   show the devices, their health and who holds them
+  ostler device list                   show the devices, their health and the tasks that use them
   ostler state check --data-dir ./data say whether an agent's state can be read
 
 Environment:
@@ -92,21 +92,21 @@ pub(super) enum Command {
     /// Work with jobs and job files
     #[command(subcommand)]
     Job(JobCommand),
-    /// Work with allocations: the places jobs run in
+    /// Work with allocations: the instances of task groups
     #[command(subcommand)]
     Alloc(AllocCommand),
-    /// Remove allocations that are over
+    /// Remove allocations that have ended
     Gc(GcArgs),
-    /// Look at plugins
+    /// Work with plugins
     #[command(subcommand)]
     Plugin(PluginCommand),
-    /// Look at devices: who holds them, how they are, what they measure
+    /// Show devices: the tasks that use them, their health, what they measure
     #[command(subcommand)]
     Device(DeviceCommand),
-    /// Look at this node
+    /// Show this node
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Look at the state of an agent that does not run
+    /// Inspect the state file of an agent
     #[command(subcommand)]
     State(StateCommand),
     /// Print a completion script for a shell
@@ -128,23 +128,23 @@ Examples:
 pub(super) enum PluginCommand {
     /// List the plugins an agent would load, with their state
     List(PluginListArgs),
-    /// Show how the plugins do: state, strikes, last error, what their calls cost
+    /// Show the health of plugins: state, strikes, last error, cost of calls
     Status(PluginStatusArgs),
-    /// Say what a plugin could do, without running it
+    /// Show what a plugin could do, without running it
     Inspect(InspectArgs),
     /// End a plugin's quarantine: it is tried again at once
     Lift(PluginLiftArgs),
-    /// Put another version of a plugin in its place, while tasks run
+    /// Replace a plugin with another version while tasks run
     Upgrade(PluginUpgradeArgs),
     /// Check that a plugin keeps the rules of the interface, without an agent
     Check(PluginCheckArgs),
-    /// Write down a plugin's last calls, to be made again elsewhere
+    /// Write a plugin's last calls to a file, for `plugin replay`
     Record(PluginRecordArgs),
     /// Make a recorded call of a plugin again, without an agent
     Replay(PluginReplayArgs),
     /// Say who signed a plugin and whether the agent would run it
     Verify(VerifyArgs),
-    /// Get a plugin from a registry and pin its tag
+    /// Pull a plugin from a registry and pin its tag
     Pull(PullArgs),
 }
 
@@ -155,6 +155,13 @@ pub(super) enum NodeCommand {
     Status(NodeStatusArgs),
 }
 
+/// Help of a flag that sets what a key of the agent's configuration sets: the key's description, and
+/// what else is true of the flag.
+fn of_key(key: &str, more: &str) -> String {
+    let text = ostler_jobspec::agent_key(key).unwrap_or_default().replace('`', "");
+    format!("{text} {more}")
+}
+
 /// Where an agent takes its configuration from.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct AgentArgs {
@@ -162,13 +169,11 @@ pub(super) struct AgentArgs {
     #[arg(long, value_name = "FILE", env = "OSTLER_CONFIG", hide_env_values = true)]
     pub config: Option<PathBuf>,
 
-    /// Directory whose *.wasm files are plugins, in place of the configuration's plugin_dir
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = of_key("plugin_dir", "In place of the configuration's"))]
     pub plugin_dir: Option<PathBuf>,
 
-    /// Directory for state, allocations and compiled plugins; kept at the end, so that the next
-    /// start is faster. Without it a temporary one is used and removed
-    #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true)]
+    #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true, help = of_key("data_dir",
+        "Kept at the end, so that the next start is faster. Without it a temporary one is used and removed"))]
     pub data_dir: Option<PathBuf>,
 }
 
@@ -198,8 +203,8 @@ Exit codes:
   141  stopped because nobody reads the standard output any more
   143  stopped by SIGTERM
 
-JSON objects have a type: warning, node, plugin, notice, placed, event, output, status, progress, error,
-result. The last one is result or error; it has the exit code."
+JSON objects have a type: warning, node, plugin, notice, placed, event, output, status, health, progress,
+error, result. The last one is result or error; it has the exit code."
 )]
 pub(super) struct RunArgs {
     /// The job: HCL or JSON; - is the standard input
@@ -238,14 +243,14 @@ pub(super) struct PluginListArgs {
     pub json: bool,
 
     #[command(flatten)]
-    pub of: OfAgent,
+    pub of: AgentSource,
 }
 
 /// `ostler plugin status`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Show how the plugins do. A plugin that traps, hangs, breaks a limit or answers \
-        against the rules earns a strike, which is forgotten after a time; one whose fingerprint \
+    long_about = "Show the health of plugins. A plugin that traps, hangs, breaks a limit or answers \
+        against the rules gets a strike, which expires after a time; one whose fingerprint \
         fails is backing off: it is asked again after a wait that doubles with each failure. One \
         with too many strikes is quarantined: it gets no calls but those that end what it runs, \
         until it is tried again or `ostler plugin lift` lifts it. \
@@ -269,7 +274,7 @@ pub(super) struct PluginStatusArgs {
     pub json: bool,
 
     #[command(flatten)]
-    pub of: OfAgent,
+    pub of: AgentSource,
 }
 
 /// `ostler plugin inspect`.
@@ -298,17 +303,17 @@ pub(super) struct InspectArgs {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Show this node as jobs see it: what constraints can ask about, the drivers with \
-        their health, and the devices that can be lent.",
+        their health, and the devices that can be assigned.",
     after_long_help = examples!("\
 Examples:
   ostler node status
   ostler node status --data-dir ./data      of the agent with this data directory
-  ostler node status --stats                with what is used now, of an agent that runs
+  ostler node status --stats                with current use, of a running agent
   ostler node status --json | jq '.attributes'
 ")
 )]
 pub(super) struct NodeStatusArgs {
-    /// Show what the machine uses now and what its devices measure; an agent must run
+    /// Show what the machine uses and what its devices measure now; needs a running agent
     #[arg(long)]
     pub stats: bool,
 
@@ -317,7 +322,7 @@ pub(super) struct NodeStatusArgs {
     pub json: bool,
 
     #[command(flatten)]
-    pub of: OfAgent,
+    pub of: AgentSource,
 }
 
 /// `ostler completions`.

@@ -1,4 +1,4 @@
-//! What all commands share that ask a running agent: finding it, finding what is meant, ending.
+//! What the commands that ask a running agent share: the client, ids by prefix, the exit code.
 //!
 //! ```text
 //! arguments ─► connect ─► ApiClient ─► find (prefix) ─► the command ─► ended ─► Exit
@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::args::AgentArgs;
 use super::args::client::AddressArgs;
-use super::args::device::OfAgent;
+use super::args::device::AgentSource;
 use super::exit::Exit;
 use super::input::InputError;
 use super::interrupt::Interrupts;
@@ -44,7 +44,7 @@ pub(super) enum Stop {
     Cannot(String),
     /// Something else: said, and how the program ends.
     Failed(String, Exit),
-    /// All is said.
+    /// The message was printed already.
     Exit(Exit),
 }
 
@@ -98,7 +98,7 @@ pub(super) fn ended(result: Result<Exit, Stop>, terminal: &Terminal) -> Exit {
     exit
 }
 
-/// The agent that is meant. Nothing is asked yet.
+/// A client of the addressed agent. No request is made yet.
 pub(super) fn connect(args: &AddressArgs) -> Result<ApiClient, Stop> {
     let address = Address::of(args.address.as_deref(), args.data_dir.as_deref())?;
     Ok(ApiClient::new(address, say_waiting))
@@ -113,12 +113,12 @@ fn say_waiting(text: &str, first: bool) {
 
 /// The agent to ask in place of one that is started for the command alone; none when none runs, or
 /// when another configuration is wanted than it has. That there is none is said.
-pub(super) async fn running(of: &OfAgent) -> Result<Option<ApiClient>, Stop> {
+pub(super) async fn running(of: &AgentSource) -> Result<Option<ApiClient>, Stop> {
     if of.address.is_some() {
         // It was named: without it there is nothing to show.
         return connect(&of.at()).map(Some);
     }
-    let Some(client) = meant(&of.agent) else { return Ok(None) };
+    let Some(client) = addressed(&of.agent) else { return Ok(None) };
     if client.is_there().await {
         return Ok(Some(client));
     }
@@ -129,7 +129,7 @@ pub(super) async fn running(of: &OfAgent) -> Result<Option<ApiClient>, Stop> {
 
 /// What the agent answers at `path`, or `own` says of one that is started for this command alone.
 pub(super) async fn ask<T: DeserializeOwned>(
-    of: &OfAgent,
+    of: &AgentSource,
     path: &str,
     own: impl FnOnce(&AgentHandle) -> T,
 ) -> Result<T, Stop> {
@@ -140,7 +140,10 @@ pub(super) async fn ask<T: DeserializeOwned>(
 }
 
 /// What there is to say of an agent that is started for this command alone.
-pub(super) async fn alone<T>(of: &OfAgent, own: impl FnOnce(&AgentHandle) -> T) -> Result<T, Stop> {
+pub(super) async fn alone<T>(
+    of: &AgentSource,
+    own: impl FnOnce(&AgentHandle) -> T,
+) -> Result<T, Stop> {
     let session = Session::start_and_say(&of.agent, Fallback::Temporary).await?;
     let told = own(&session.agent);
     session.end().await;
@@ -148,13 +151,13 @@ pub(super) async fn alone<T>(of: &OfAgent, own: impl FnOnce(&AgentHandle) -> T) 
 }
 
 /// As [`running`], for a command that needs an agent for a part of its work: nothing is said.
-pub(super) async fn at_hand(args: &AgentArgs) -> Option<ApiClient> {
-    let client = meant(args)?;
+pub(super) async fn running_silent(args: &AgentArgs) -> Option<ApiClient> {
+    let client = addressed(args)?;
     client.is_there().await.then_some(client)
 }
 
 /// The agent of the data directory, unless another configuration is wanted than it may have.
-fn meant(args: &AgentArgs) -> Option<ApiClient> {
+fn addressed(args: &AgentArgs) -> Option<ApiClient> {
     if args.config.is_some() || args.plugin_dir.is_some() {
         return None;
     }

@@ -1,6 +1,6 @@
 //! `ostler device …`
 
-use super::args::device::{DeviceCommand, DeviceListArgs, DeviceStatusArgs, OfAgent};
+use super::args::device::{AgentSource, DeviceCommand, DeviceListArgs, DeviceStatusArgs};
 use super::connect::{self, Stop, ago};
 use super::exit::Exit;
 use super::human;
@@ -21,7 +21,7 @@ pub(super) async fn run(command: &DeviceCommand, terminal: &Terminal) -> Result<
 }
 
 /// Every device, from the agent that runs or one of this command's own.
-async fn devices(of: &OfAgent) -> Result<Vec<DeviceGroupReport>, Stop> {
+async fn devices(of: &AgentSource) -> Result<Vec<DeviceGroupReport>, Stop> {
     connect::ask(of, "/v1/ostler/devices", AgentHandle::devices).await
 }
 

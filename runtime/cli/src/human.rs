@@ -3,10 +3,10 @@
 use super::report::{Label, Output, Placed, Rendered, Report, Stream};
 use super::terminal::{Terminal, one_line, paint, plain, task_line};
 use ostler_agent::{AllocResult, PluginEntry, PluginStatus};
-use ostler_model::alloc::ClientStatus;
+use ostler_model::alloc::{AllocState, ClientStatus};
 use ostler_model::device::{Health, HealthState, Locality};
 use ostler_model::event::{self, EventKind, TaskEvent};
-use ostler_model::ids::{JobId, PluginName};
+use ostler_model::ids::{JobId, PluginName, TaskName};
 use ostler_model::task::{ExitResult, TaskState};
 use ostler_node::NodeView;
 
@@ -33,15 +33,20 @@ pub(super) fn human(report: &Report, terminal: &Terminal, into: &mut Rendered) {
         Report::EventsMissed { label, .. } => {
             format!("{}some events are not shown", prefix(label, colours))
         }
-        Report::Status { name, status, description, .. } => {
+        Report::Status { alloc, name, status, description } => {
             let colour = match status {
                 ClientStatus::Failed => RED,
                 ClientStatus::Complete => GREEN,
                 ClientStatus::Pending | ClientStatus::Running => "",
             };
-            let coloured = colours && !colour.is_empty();
-            let status = paint(&status.to_string(), colour, coloured);
-            format!("allocation {name} is {status}: {}", one_line(description))
+            let status = paint(&status.to_string(), colour, colours && !colour.is_empty());
+            let (name, why) = (one_line(name), one_line(description));
+            format!("allocation {} of {name} is {status}: {why}", alloc.short())
+        }
+        Report::Health { alloc, name, healthy } => {
+            let (word, colour) = if *healthy { ("healthy", GREEN) } else { ("unhealthy", RED) };
+            let word = paint(word, colour, colours);
+            format!("allocation {} of {} is {word}", alloc.short(), one_line(name))
         }
         Report::Progress { message } => paint(&plain(message), DIM, colours),
         Report::Error(failure) => {
@@ -163,23 +168,18 @@ pub(super) fn locality(locality: Option<&Locality>) -> String {
 
 /// Plugins in use are in the node's summary; only the others are worth a line.
 fn plugin(entry: &PluginEntry, colours: bool) -> String {
-    match &entry.status {
-        PluginStatus::Loaded
-        | PluginStatus::Disabled
-        | PluginStatus::Loading
-        | PluginStatus::Waiting => String::new(),
-        PluginStatus::Refused(reason) => {
-            let refused = paint("refused", RED, colours);
-            let (name, source) = (plain(entry.own_name()), plain(&entry.source));
-            format!("plugin {name} ({source}) is {refused}: {}", plain(reason))
-        }
-    }
+    let PluginStatus::Refused(reason) = &entry.status else { return String::new() };
+    let refused = paint("refused", RED, colours);
+    let (name, source) = (plain(entry.own_name()), plain(&entry.source));
+    format!("plugin {name} ({source}) is {refused}: {}", plain(reason))
 }
 
 fn placement(placed: &Placed) -> String {
-    let mut text = format!("placed {} as allocation {}", placed.name, placed.alloc.short());
+    let (name, alloc) = (one_line(&placed.name), placed.alloc.short());
+    let mut text = format!("placed {name} as allocation {alloc}");
     for port in &placed.ports {
-        text.push_str(&format!("\n  port {}: {}:{}", plain(&port.label), port.host_ip, port.value));
+        let (label, ip) = (one_line(&port.label), one_line(&port.host_ip));
+        text.push_str(&format!("\n  port {label}: {ip}:{}", port.value));
     }
     for (task, devices) in &placed.devices {
         for device in devices {
@@ -220,13 +220,18 @@ fn result(
             format!("job {job} {} with exit code {exit_code}", paint("failed", RED, colours))
         }
     };
-    for alloc in allocs {
-        for (task, state) in alloc.state.tasks.iter().filter(|(_, state)| state.failed) {
-            let why = one_line(&why_failed(state));
-            text.push_str(&format!("\n  task {task} of {} failed: {why}", alloc.name));
-        }
-    }
+    text.extend(allocs.iter().map(|alloc| failures(&alloc.name, &alloc.state)));
     text
+}
+
+/// A line for each task of an allocation that failed, with what it failed of.
+pub(super) fn failures(alloc: &str, state: &AllocState) -> String {
+    let failed = state.tasks.iter().filter(|(_, state)| state.failed);
+    let line = |(task, state): (&TaskName, &TaskState)| {
+        let why = one_line(&why_failed(state));
+        format!("\n  task {task} of {} failed: {why}", one_line(alloc))
+    };
+    failed.map(line).collect()
 }
 
 /// What a task failed of, in the words of the event that says it.

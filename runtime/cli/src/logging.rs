@@ -125,7 +125,7 @@ impl Queue {
             let lines = std::mem::take(&mut waiting.lines);
             drop(waiting);
             for line in lines {
-                // Nobody can be told that nobody can be told.
+                // There is nowhere to report this failure.
                 let _closed = out.write_all(&line);
             }
             let _closed = out.flush();

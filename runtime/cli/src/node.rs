@@ -17,7 +17,7 @@ use ostler_model::device::{DeviceGroup, DeviceInstance, HealthState};
 use ostler_node::NodeView;
 use ostler_wire::HostStats;
 
-/// Where the node is told.
+/// Path of the node in the API.
 const NODE: &str = "/v1/ostler/node";
 
 /// Show the node.
@@ -91,7 +91,7 @@ fn status_text(node: &NodeView, terminal: &Terminal) -> String {
     text
 }
 
-/// What is wrong with what the agent found at its start; nothing, as a rule.
+/// What the agent found wrong with its state at its start; empty as a rule.
 fn held_text(held: &HeldReport, terminal: &Terminal) -> String {
     let mut text = String::new();
     if let Some(lacks) = held.lacks() {

@@ -1,7 +1,7 @@
 //! What the service manager that started this program is told (systemd's `sd_notify`).
 //!
 //! A datagram with lines such as `READY=1` to the socket that `NOTIFY_SOCKET` names. Without it
-//! nobody wants to know.
+//! nothing is sent.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,8 +12,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 /// Names the socket.
 const VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// Tell the service manager, if there is one. What goes wrong is only logged: the agent runs as
-/// well without being watched.
+/// Tell the service manager, if there is one. What goes wrong is only logged: the agent runs
+/// without a service manager too.
 pub(super) fn tell(lines: &str) {
     let Some(socket) = std::env::var_os(VARIABLE).filter(|name| !name.is_empty()) else {
         return;

@@ -83,8 +83,8 @@ fn vouched(voucher: &Voucher) -> String {
     }
 }
 
-/// Ask ∧ grant: what a plugin asks for, as far as it is granted. What is asked for and not granted
-/// has a `!` before it, what is denied a `-`.
+/// What a plugin imports, as far as it is granted. What is not granted has a `!` before it, what is
+/// denied a `-`.
 fn may(entry: &PluginEntry) -> String {
     let asks = entry.asks.iter().filter(|ask| !ask.harmless());
     let words = asks.map(|ask| match granted_words(&entry.grants, *ask) {
@@ -134,7 +134,7 @@ struct Ask<'a> {
 
 /// What the answers of a plugin may cause without any grant, and which keys of `grants` give more.
 #[derive(Debug, Serialize)]
-struct Unasked {
+struct HarmlessAnswers {
     /// Device groups of this vendor; of device plugins.
     #[serde(skip_serializing_if = "Option::is_none")]
     groups_of_vendor: Option<String>,
@@ -148,7 +148,7 @@ struct Unasked {
     keys: &'static [&'static str],
 }
 
-impl Unasked {
+impl HarmlessAnswers {
     fn of(name: &str, kind: PluginKind) -> Self {
         match kind {
             PluginKind::Driver => Self {
@@ -170,7 +170,7 @@ impl Unasked {
         let what = match (&self.groups_of_vendor, &self.variables, &self.driver) {
             (Some(vendor), Some(variables), _) => format!(
                 "  announce device groups {}/*, set variables {} of tasks; show them no path of the \
-                 node, lend them no device node",
+                 node, give them no device node",
                 one_line(vendor),
                 one_line(variables)
             ),
@@ -190,11 +190,11 @@ struct Inspected<'a> {
     file: String,
     #[serde(flatten)]
     manifest: &'a Manifest,
-    /// What lies beside it; not checked against any key.
+    /// The signature file beside it; not checked against any key.
     signature: SignatureReport,
     asks: Vec<Ask<'a>>,
     /// What its answers may cause without a grant, under the name of the file.
-    answers: Unasked,
+    answers: HarmlessAnswers,
 }
 
 /// Say what a plugin could do.
@@ -222,7 +222,7 @@ fn inspected<'a>(file: &str, name: &str, manifest: &'a Manifest) -> Inspected<'a
         deny: deniable(authority, &imports),
         imports,
     });
-    let (signature, answers) = (SignatureReport::None, Unasked::of(name, manifest.kind));
+    let (signature, answers) = (SignatureReport::None, HarmlessAnswers::of(name, manifest.kind));
     Inspected { file: file.to_owned(), manifest, signature, asks: asks.collect(), answers }
 }
 

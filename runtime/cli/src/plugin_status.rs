@@ -18,7 +18,7 @@ use ostler_model::device::HealthState;
 use ostler_model::time::Timestamp;
 use ostler_model::words::{counted, took};
 
-/// Show how the plugins do, or one of them.
+/// Show the health of the plugins, or of one.
 pub(super) async fn status(args: &PluginStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let all: Vec<PluginStatusReport> =
         connect::ask(&args.of, "/v1/ostler/plugins/status", AgentHandle::plugins_status).await?;
@@ -49,7 +49,7 @@ fn find<'a>(all: &'a [PluginStatusReport], name: &str) -> Result<&'a PluginStatu
     )
 }
 
-/// In use or not, and then how it does.
+/// Whether it is in use, and its health.
 fn state(report: &PluginStatusReport) -> &'static str {
     match (&report.status, &report.activity) {
         (PluginStatus::Refused(_), _) => "refused",
@@ -78,7 +78,7 @@ fn list_text(all: &[PluginStatusReport], now: Timestamp, terminal: &Terminal) ->
         let sum = |field: fn(&_) -> u64| calls().map(field).fold(0, u64::saturating_add);
         let worst = calls().map(|call| call.p99_nanos).max();
         let error = match &report.status {
-            // What would mend it, on more lines, stands in `plugin list`.
+            // What to do about it, on more lines, is in `plugin list`.
             PluginStatus::Refused(reason) => {
                 let line = reason.lines().next().unwrap_or_default();
                 line.trim_end_matches(':').to_owned()
@@ -132,7 +132,7 @@ fn upgrades(status: Option<&UpgradeStatus>, now: Timestamp) -> Vec<(&'static str
     lines
 }
 
-/// All that are not forgotten, and what of them counts towards the quarantine.
+/// All that have not expired, and how many of them count towards the quarantine.
 fn strikes(activity: &PluginActivity) -> String {
     let PluginActivity { strikes, strikes_counted, strikes_max, .. } = activity;
     format!("{strikes}, of which {strikes_counted} of {strikes_max} count against the plugin")

@@ -9,6 +9,7 @@ use super::output;
 use super::terminal::{Terminal, one_line, plain};
 use ostler_agent::{Release, UpgradeOptions, UpgradeOutcome, UpgradeReport};
 use ostler_api::client::segment;
+use ostler_model::words::counted;
 
 /// Digits of a digest that people compare.
 const DIGEST_SHOWN: usize = 12;
@@ -51,8 +52,9 @@ pub(super) fn text(report: &UpgradeReport) -> String {
         UpgradeOutcome::Same => format!("{name} {from} is this file already\n"),
         UpgradeOutcome::Switched => {
             let mut text = format!(
-                "{name} is {to} now, was {from}; {tasks_tried} running tasks were tried; it proves \
-                 itself, see `ostler plugin status {name}`\n"
+                "{name} is {to} now, was {from}; it was tried with {}; it proves itself, see \
+                 `ostler plugin status {name}`\n",
+                counted(*tasks_tried, "running task")
             );
             for new in &report.announces {
                 let _ = writeln!(text, "  + announces {}", one_line(new));

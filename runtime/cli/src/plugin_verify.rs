@@ -17,7 +17,7 @@ use ostler_model::trust::PluginSource;
 pub(super) fn verify(args: &VerifyArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let mut config = input::config(args.config.as_deref())?;
     if let Some(trust) = &args.trust {
-        believe(&mut config, trust, args.config.is_none());
+        apply_trust(&mut config, trust, args.config.is_none());
     }
     let report = ostler_agent::verify(&config, &args.file);
     let report = report.map_err(|error| Stop::Wrong(error.to_string()))?;
@@ -25,8 +25,8 @@ pub(super) fn verify(args: &VerifyArgs, terminal: &Terminal) -> Result<Exit, Sto
     Ok(if report.trusted { Exit::Success } else { Exit::Failed })
 }
 
-/// Take the trust file of the command line. `alone`: no configuration says what is required.
-fn believe(config: &mut AgentConfig, trust: &Path, alone: bool) {
+/// Use the trust file of the command line. `alone`: no configuration says what is required.
+fn apply_trust(config: &mut AgentConfig, trust: &Path, alone: bool) {
     config.trust.file = Some(trust.to_owned());
     if alone {
         config.trust.require_signature = PluginSource::OUTSIDE.iter().map(|(_, s)| *s).collect();

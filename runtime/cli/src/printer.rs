@@ -26,7 +26,7 @@ const BUFFER_BYTES: usize = 32 * 1024;
 
 /// How reports look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum Format {
     /// One JSON object per line, all on standard output.
     Json,
     /// For people.
@@ -41,12 +41,12 @@ pub(super) struct Printer {
 
 impl Printer {
     /// Start the thread on the process's streams. It ends when every sender is gone.
-    pub(super) fn start(look: Look) -> io::Result<(mpsc::Sender<Report>, Self)> {
-        Self::start_on(look, io::stdout(), io::stderr())
+    pub(super) fn start(format: Format) -> io::Result<(mpsc::Sender<Report>, Self)> {
+        Self::start_on(format, io::stdout(), io::stderr())
     }
 
     fn start_on(
-        look: Look,
+        format: Format,
         stdout: impl Write + Send + 'static,
         stderr: impl Write + Send + 'static,
     ) -> io::Result<(mpsc::Sender<Report>, Self)> {
@@ -54,8 +54,8 @@ impl Printer {
         let (failure, failed) = watch::channel(None);
         let (end, ended) = oneshot::channel();
         let print = move || {
-            run(look, queue, stdout, stderr, &failure);
-            // Nobody waits any more when the program is in a hurry.
+            run(format, queue, stdout, stderr, &failure);
+            // Nobody waits when a signal ended the wait.
             let _nobody = end.send(());
         };
         std::thread::Builder::new().name("ostler-printer".to_owned()).spawn(print)?;
@@ -81,25 +81,32 @@ impl Printer {
     }
 }
 
+/// Print a report at once, for people; for commands that show nothing of what tasks print.
+pub(super) fn tell(report: &Report, terminal: &Terminal) {
+    let mut rendered = Rendered::default();
+    human(report, terminal, &mut rendered);
+    let _closed = io::stderr().lock().write_all(&rendered.stderr);
+}
+
 fn run(
-    look: Look,
+    format: Format,
     mut queue: mpsc::Receiver<Report>,
     mut stdout: impl Write,
     mut stderr: impl Write,
     failure: &watch::Sender<Option<Exit>>,
 ) {
-    let terminal = match look {
-        Look::Json => Terminal::default(),
-        Look::Human(terminal) => terminal,
+    let terminal = match format {
+        Format::Json => Terminal::default(),
+        Format::Human(terminal) => terminal,
     };
     let mut rendered = Rendered::default();
     let mut failed = false;
     while let Some(report) = queue.blocking_recv() {
         let mut next = Some(report);
         while let Some(report) = next {
-            match look {
-                Look::Json => json(&report, &mut rendered),
-                Look::Human(terminal) => human(&report, &terminal, &mut rendered),
+            match format {
+                Format::Json => json(&report, &mut rendered),
+                Format::Human(terminal) => human(&report, &terminal, &mut rendered),
             }
             let full = rendered.stdout.len().max(rendered.stderr.len()) >= BUFFER_BYTES;
             // On a terminal both streams are one screen: what was told first stands first.
@@ -165,8 +172,8 @@ mod tests {
     #[tokio::test]
     async fn everything_told_is_printed_in_order_before_the_end() {
         let (out, err) = (Shared::default(), Shared::default());
-        let look = Look::Human(Terminal::default());
-        let (sender, mut printer) = Printer::start_on(look, out.clone(), err.clone()).unwrap();
+        let format = Format::Human(Terminal::default());
+        let (sender, mut printer) = Printer::start_on(format, out.clone(), err.clone()).unwrap();
         for number in 0..10 * QUEUE_MAX {
             sender.send(progress(number)).await.unwrap();
         }
@@ -180,7 +187,7 @@ mod tests {
     async fn with_json_everything_is_one_object_per_line_on_standard_output() {
         let (out, err) = (Shared::default(), Shared::default());
         let (sender, mut printer) =
-            Printer::start_on(Look::Json, out.clone(), err.clone()).unwrap();
+            Printer::start_on(Format::Json, out.clone(), err.clone()).unwrap();
         sender.send(progress(1)).await.unwrap();
         drop(sender);
         printer.drained().await;
@@ -190,7 +197,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_that_left_is_noticed_and_the_senders_are_not_held_up() {
-        let (sender, mut printer) = Printer::start_on(Look::Json, Closed, io::sink()).unwrap();
+        let (sender, mut printer) = Printer::start_on(Format::Json, Closed, io::sink()).unwrap();
         sender.send(progress(0)).await.unwrap();
         assert_eq!(printer.failed().await, Exit::OutputClosed);
         for number in 0..2 * QUEUE_MAX {

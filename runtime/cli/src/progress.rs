@@ -1,70 +1,79 @@
-//! States of an allocation → what is new in them. Pure.
+//! What is seen of an allocation, in this process or over HTTP → what is new in it. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::report::{Label, Report};
-use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
+use super::report::{Label, Placed, Report};
+use ostler_model::alloc::{AllocState, ClientStatus};
 use ostler_model::event::TaskEvent;
 use ostler_model::ids::TaskName;
+use ostler_model::job::Job;
+use ostler_model::task::TaskState;
 
 /// Longest label, characters: a longer one would leave no room for the line.
 const LABEL_CHARS_MAX: usize = 40;
 
-/// The labels of every task of every allocation, in the same order. All are equally wide.
-pub(super) fn labels(allocations: &[&Allocation]) -> Vec<BTreeMap<TaskName, Arc<Label>>> {
-    let several = allocations.len() > 1;
-    let name = |allocation: &Allocation, task: &TaskName| {
-        let name = match several {
-            true => format!("{}[{}]/{task}", allocation.group, allocation.index),
-            false => task.to_string(),
-        };
-        name.chars().take(LABEL_CHARS_MAX).collect::<String>()
-    };
-    let tasks = |allocation: &Allocation| -> Vec<TaskName> {
-        let group = allocation.task_group();
-        group.map(|g| g.tasks.iter().map(|t| t.name.clone()).collect()).unwrap_or_default()
-    };
-    let names = allocations.iter().flat_map(|a| tasks(a).into_iter().map(|t| name(a, &t)));
-    let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
-    let mut number = 0;
-    let mut labelled = Vec::with_capacity(allocations.len());
-    for allocation in allocations {
-        let mut of_tasks = BTreeMap::new();
-        for task in tasks(allocation) {
-            let text = format!("{:width$}", name(allocation, &task));
-            of_tasks.insert(task, Arc::new(Label { text, number }));
-            number += 1;
+/// The labels of the tasks of an allocation.
+pub(super) type Labels = BTreeMap<TaskName, Arc<Label>>;
+
+/// The labels of every allocation of a job, by its name. All are equally wide.
+pub(super) fn labels(job: &Job) -> BTreeMap<String, Labels> {
+    let several = job.groups.iter().map(|group| group.count).sum::<u32>() > 1;
+    let mut labelled: BTreeMap<String, Labels> = BTreeMap::new();
+    let (mut number, mut width) = (0, 0);
+    for group in &job.groups {
+        for index in 0..group.count {
+            let place = format!("{}[{index}]", group.name);
+            let mut of_tasks = Labels::new();
+            for task in group.tasks.iter().map(|task| &task.name) {
+                let text = if several { format!("{place}/{task}") } else { task.to_string() };
+                let text: String = text.chars().take(LABEL_CHARS_MAX).collect();
+                width = width.max(text.chars().count());
+                of_tasks.insert(task.clone(), Arc::new(Label { text, number }));
+                number += 1;
+            }
+            labelled.insert(format!("{}.{place}", job.id), of_tasks);
         }
-        labelled.push(of_tasks);
+    }
+    for label in labelled.values_mut().flat_map(BTreeMap::values_mut) {
+        let Label { text, number } = &**label;
+        *label = Arc::new(Label { text: format!("{text:width$}"), number: *number });
     }
     labelled
 }
 
 /// What was told of one allocation.
 pub(super) struct Seen {
-    allocation: Arc<Allocation>,
-    labels: BTreeMap<TaskName, Arc<Label>>,
+    placed: Placed,
+    labels: Labels,
+    /// That it was placed is told, or is no news.
+    told: bool,
     status: ClientStatus,
-    events: BTreeMap<TaskName, Vec<TaskEvent>>,
+    healthy: Option<bool>,
+    /// Events told of each task.
+    events: BTreeMap<TaskName, u64>,
 }
 
 impl Seen {
     /// Nothing was told.
-    pub(super) fn new(allocation: Arc<Allocation>, labels: BTreeMap<TaskName, Arc<Label>>) -> Self {
-        Self { allocation, labels, status: ClientStatus::default(), events: BTreeMap::new() }
+    pub(super) fn new(placed: Placed, labels: Labels) -> Self {
+        let (status, events) = (ClientStatus::default(), BTreeMap::new());
+        Self { placed, labels, told: false, status, healthy: None, events }
+    }
+
+    /// The same of an allocation that was there before: what happened to it until `state` is no news.
+    pub(super) fn since(self, state: &AllocState) -> Self {
+        let events = state.tasks.iter().map(|(name, task)| (name.clone(), task.events_total));
+        Self { told: true, events: events.collect(), ..self }
     }
 
     /// What is new in `state`, in order of time.
     pub(super) fn update(&mut self, state: &AllocState) -> Vec<Report> {
-        let alloc = self.allocation.id;
-        let mut news = Vec::new();
+        let (alloc, mut news) = (self.placed.alloc, Vec::new());
         for (task, state) in state.tasks.iter() {
-            let Some(label) = self.labels.get(task) else {
-                continue;
-            };
-            let told = self.events.entry(task.clone()).or_default();
-            let (fresh, missed) = fresh_events(told, &state.events);
+            let Some(label) = self.labels.get(task) else { continue };
+            let told = self.events.insert(task.clone(), state.events_total).unwrap_or(0);
+            let (fresh, missed) = fresh_events(state, told);
             if missed {
                 let at = fresh.first().map(|event| event.time).unwrap_or_default();
                 let (task, label) = (task.clone(), Arc::clone(label));
@@ -75,36 +84,38 @@ impl Seen {
                 let at = event.time;
                 news.push((at, Report::Event { alloc, task, event: event.clone(), label }));
             }
-            told.clone_from(&state.events);
         }
         // Stable: events of one task stay in their order.
         news.sort_by_key(|(at, _)| *at);
-        let mut news: Vec<Report> = news.into_iter().map(|(_, report)| report).collect();
+        let placed = (!self.told).then(|| Report::Placed(self.placed.clone()));
+        self.told = true;
+        let mut news: Vec<Report> =
+            placed.into_iter().chain(news.into_iter().map(|(_, report)| report)).collect();
         if state.client_status != self.status {
             self.status = state.client_status;
             news.push(Report::Status {
                 alloc,
-                name: self.allocation.name.clone(),
+                name: self.placed.name.clone(),
                 status: state.client_status,
                 description: state.client_description.clone(),
             });
+        }
+        let healthy = state.health.as_ref().and_then(|health| health.healthy);
+        if healthy != self.healthy {
+            self.healthy = healthy;
+            let name = self.placed.name.clone();
+            news.extend(healthy.map(|healthy| Report::Health { alloc, name, healthy }));
         }
         news
     }
 }
 
-/// The events of `now` that come after those of `told`, and whether some between were lost. A
-/// task keeps only its newest events, so the beginning of `told` may be gone.
-fn fresh_events<'a>(told: &[TaskEvent], now: &'a [TaskEvent]) -> (&'a [TaskEvent], bool) {
-    for gone in 0..=told.len() {
-        let kept = told.get(gone..).unwrap_or_default();
-        if let Some(fresh) = now.strip_prefix(kept) {
-            // Nothing of what was told is left: whatever came between is lost.
-            let missed = kept.is_empty() && !told.is_empty() && !fresh.is_empty();
-            return (fresh, missed);
-        }
-    }
-    (now, !told.is_empty())
+/// The events after the first `told` that ever were, and whether some of them are not kept any more.
+fn fresh_events(state: &TaskState, told: u64) -> (&[TaskEvent], bool) {
+    let kept = u64::try_from(state.events.len()).unwrap_or(u64::MAX);
+    let gone = state.events_total.saturating_sub(kept);
+    let begin = usize::try_from(told.saturating_sub(gone)).unwrap_or(usize::MAX);
+    (state.events.get(begin..).unwrap_or_default(), told < gone)
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! What `ostler run` has to tell. As JSON it is told here, for people in [`super::human`].
+//! What `ostler run` and `ostler job run` have to tell. As JSON it is told here, for people in
+//! [`super::human`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +9,12 @@ use serde::{Serialize, Serializer};
 use ostler_agent::{AllocResult, ConfigProblem, PluginEntry};
 use ostler_jobspec::{Diagnostics, FileDiagnostic};
 use ostler_model::alloc::{Allocation, ClientStatus};
+use ostler_model::device::GroupKey;
 use ostler_model::event::TaskEvent;
-use ostler_model::ids::{AllocId, GroupName, JobId, TaskName};
+use ostler_model::ids::{AllocId, JobId, TaskName};
 use ostler_model::resources::{AllocatedDevice, AllocatedPort};
 use ostler_node::NodeView;
+use ostler_wire::{self as wire, Alloc};
 
 /// How a task is called in front of its lines.
 #[derive(Debug, PartialEq, Eq)]
@@ -53,6 +56,14 @@ pub(super) struct Output {
     pub label: Arc<Label>,
 }
 
+impl Output {
+    /// An empty line of a task on its standard output.
+    pub(super) fn of(alloc: AllocId, task: TaskName, label: Arc<Label>) -> Self {
+        let (stream, bytes, skipped_bytes) = (Stream::Stdout, Vec::new(), 0);
+        Self { alloc, task, stream, bytes, complete: true, skipped_bytes, label }
+    }
+}
+
 /// An allocation that was made.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Placed {
@@ -61,10 +72,10 @@ pub(super) struct Placed {
     /// `<job>.<group>[<index>]`.
     pub name: String,
     /// Its group.
-    pub group: GroupName,
-    /// Ports lent to it.
+    pub group: String,
+    /// Ports assigned to it.
     pub ports: Vec<AllocatedPort>,
-    /// Devices lent to its tasks.
+    /// Devices assigned to its tasks.
     pub devices: BTreeMap<TaskName, Vec<AllocatedDevice>>,
 }
 
@@ -73,9 +84,37 @@ impl From<&Allocation> for Placed {
         Self {
             alloc: allocation.id,
             name: allocation.name.clone(),
-            group: allocation.group.clone(),
+            group: allocation.group.to_string(),
             ports: allocation.ports.clone(),
             devices: allocation.devices.clone(),
+        }
+    }
+}
+
+/// From the API, where resources are asked for too.
+impl From<&Alloc<'_>> for Placed {
+    fn from(alloc: &Alloc<'_>) -> Self {
+        let given = alloc.allocated_resources.clone().unwrap_or_default();
+        let port = |port: wire::PortMapping| AllocatedPort {
+            label: port.label.into(),
+            value: port.value,
+            to: u16::try_from(port.to).unwrap_or(port.value),
+            host_ip: port.host_ip.into(),
+        };
+        let device = |wire::TaskDevices { vendor, kind, name, ids }| {
+            let group = GroupKey { vendor: vendor.into(), kind: kind.into(), name: name.into() };
+            AllocatedDevice { group, ids: ids.into_owned() }
+        };
+        let devices = given.tasks.into_iter().filter_map(|(task, given)| {
+            let devices = given.devices?.into_iter().map(device).collect();
+            Some((TaskName::new(task).ok()?, devices))
+        });
+        Self {
+            alloc: alloc.id,
+            name: alloc.name.to_string(),
+            group: alloc.task_group.to_string(),
+            ports: given.shared.ports.into_iter().map(port).collect(),
+            devices: devices.collect(),
         }
     }
 }
@@ -89,7 +128,7 @@ pub(super) enum Report {
         /// The whole of it.
         node: Arc<NodeView>,
     },
-    /// A plugin and its fate.
+    /// A plugin, and whether it is loaded.
     Plugin(Box<PluginEntry>),
     /// Said by the agent once.
     Notice {
@@ -141,6 +180,15 @@ pub(super) enum Report {
         status: ClientStatus,
         /// A sentence on it.
         description: String,
+    },
+    /// An allocation was judged.
+    Health {
+        /// Which.
+        alloc: AllocId,
+        /// Its name.
+        name: String,
+        /// The verdict.
+        healthy: bool,
     },
     /// What the program itself does.
     Progress {

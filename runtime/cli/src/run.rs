@@ -19,14 +19,14 @@ use super::follow::follow;
 use super::input::{self, InputError, JobInput};
 use super::interrupt::{Interrupt, Interrupts};
 use super::output;
-use super::printer::{Look, Printer};
+use super::printer::{Format, Printer};
 use super::progress::labels;
 use super::report::{Failure, Report};
 use super::start::{Fallback, Session, StartError};
 use super::terminal::Terminal;
 use ostler_agent::{AgentHandle, JobHandle, JobResult, RAW_EXEC, SubmitError};
 use ostler_jobspec::Diagnostics;
-use ostler_lifecycle::alloc::{AllocHandle, AllocPhase};
+use ostler_lifecycle::alloc::AllocPhase;
 use ostler_model::causes;
 use ostler_model::clock;
 use ostler_model::limits::RUN_END_WALL_MAX;
@@ -37,8 +37,8 @@ const KILL_WAIT: Duration = Duration::from_secs(1);
 
 /// Run a job to its end.
 pub(super) async fn run(args: RunArgs, terminal: Terminal) -> Exit {
-    let look = if args.json { Look::Json } else { Look::Human(terminal) };
-    let begun = Interrupts::new().and_then(|signals| Ok((signals, Printer::start(look)?)));
+    let format = if args.json { Format::Json } else { Format::Human(terminal) };
+    let begun = Interrupts::new().and_then(|signals| Ok((signals, Printer::start(format)?)));
     let (interrupts, (reports, printer)) = match begun {
         Ok(begun) => begun,
         Err(error) => {
@@ -46,16 +46,16 @@ pub(super) async fn run(args: RunArgs, terminal: Terminal) -> Exit {
             return Exit::Agent;
         }
     };
-    let mut run = Run { terminal, interrupts, printer, reports, hurry: None };
+    let mut run = Run { terminal, interrupts, printer, reports, given_up_by: None };
     let exit = run.job(&args).await;
-    let Run { mut interrupts, mut printer, reports, hurry, .. } = run;
+    let Run { mut interrupts, mut printer, reports, given_up_by, .. } = run;
     drop(reports);
-    if hurry.is_some() {
+    if given_up_by.is_some() {
         // What is not printed by now waits for a reader that does not read.
         let _given_up = clock::timeout(KILL_WAIT, printer.drained()).await;
         return exit;
     }
-    // A pipe that is not read holds this up until the user has had enough.
+    // A pipe that is not read holds this up until a signal comes.
     tokio::select! {
         failed = printer.drained() => match (exit, failed) {
             (Exit::Job(0), Some(failed)) => failed,
@@ -120,8 +120,8 @@ struct Run {
     interrupts: Interrupts,
     printer: Printer,
     reports: mpsc::Sender<Report>,
-    /// Set when the user did not want to wait for something any more: nothing else is waited for.
-    hurry: Option<Interrupt>,
+    /// The signal by which the user ended a wait: nothing else is waited for.
+    given_up_by: Option<Interrupt>,
 }
 
 impl Run {
@@ -158,7 +158,7 @@ impl Run {
         tokio::select! {
             () = session.end() => exit,
             signal = self.interrupts.next() => {
-                self.hurry = Some(signal);
+                self.given_up_by = Some(signal);
                 signal.exit()
             }
         }
@@ -174,14 +174,14 @@ impl Run {
     }
 
     async fn run_to_end(&mut self, agent: &AgentHandle, job: &JobHandle) -> Exit {
-        let asked: Vec<_> = job.allocs().iter().map(AllocHandle::allocation).collect();
-        let allocations: Vec<_> = asked.iter().map(AsRef::as_ref).collect();
         let mut followers = JoinSet::new();
-        for (alloc, labels) in job.allocs().iter().zip(labels(&allocations)) {
+        let mut labels = labels(job.job());
+        for alloc in job.allocs() {
+            let labels = labels.remove(&alloc.allocation().name).unwrap_or_default();
             follow(alloc, labels, &self.reports, &mut followers);
         }
         let (mut stage, result) = self.wait(agent, job).await;
-        if self.hurry.is_none() {
+        if self.given_up_by.is_none() {
             let drained = self.drain(&mut followers, stage);
             // Logs that were not ended in order, on a disk that is full, have no end to wait for.
             stage = match job
@@ -231,7 +231,7 @@ impl Run {
                     requests.spawn(async move { job.stop(cause.reason()).await });
                 }
                 Stage::Killing(Cause::Interrupt(signal)) => {
-                    self.hurry = Some(signal);
+                    self.given_up_by = Some(signal);
                     requests.spawn(kill(agent.clone(), job.clone()));
                     return (next, clock::timeout(KILL_WAIT, result).await);
                 }
@@ -251,7 +251,7 @@ impl Run {
                     None => return stage,
                 },
                 signal = self.interrupts.next() => {
-                    self.hurry = Some(signal);
+                    self.given_up_by = Some(signal);
                     return Stage::Killing(Cause::Interrupt(signal));
                 }
             }
@@ -265,7 +265,7 @@ impl Run {
 
     /// The queue may be full because nobody reads; then this waits as long as the user does.
     async fn tell_last(&mut self, last: Report) {
-        if self.hurry.is_some() {
+        if self.given_up_by.is_some() {
             if let Err(full) = self.reports.try_send(last) {
                 tracing::debug!(%full, "the result is not told");
             }
@@ -273,7 +273,7 @@ impl Run {
         }
         tokio::select! {
             _ended = self.reports.send(last) => {}
-            signal = self.interrupts.next() => self.hurry = Some(signal),
+            signal = self.interrupts.next() => self.given_up_by = Some(signal),
         }
     }
 
@@ -326,18 +326,16 @@ impl Run {
     }
 
     async fn refused(&self, error: SubmitError, input: &JobInput) -> Exit {
-        let exit = submit_exit(&error);
-        let failure = match error {
-            SubmitError::Config(problems) => {
-                let message = input.refused(&problems).to_string();
-                let located = input.located(&problems);
-                let colours = self.terminal.stderr_colours();
-                Failure { config_problems: problems, ..Failure::new(message, exit.code()) }
-                    .with_diagnostics(&located, input.text(), colours)
-            }
-            other => Failure::new(causes::chain(&other), exit.code()),
+        let SubmitError::Config(problems) = error else {
+            let failure = Failure::new(causes::chain(&error), Exit::Agent.code());
+            return self.failed(failure, Exit::Agent).await;
         };
-        self.failed(failure, exit).await
+        // The user's to correct, as any part of the job file.
+        let message = input.refused(&problems).to_string();
+        let (located, colours) = (input.located(&problems), self.terminal.stderr_colours());
+        let failure = Failure::new(message, Exit::Input.code());
+        let failure = Failure { config_problems: problems, ..failure };
+        self.failed(failure.with_diagnostics(&located, input.text(), colours), Exit::Input).await
     }
 
     async fn failed(&self, failure: Failure, exit: Exit) -> Exit {
@@ -359,15 +357,7 @@ async fn unless_ended<T>(
     }
 }
 
-/// A wrong configuration of a task is the user's to correct, as any part of the job file.
-const fn submit_exit(error: &SubmitError) -> Exit {
-    match error {
-        SubmitError::Config(_) => Exit::Input,
-        _ => Exit::Agent,
-    }
-}
-
-/// End everything of a job that is being stopped, without its patience.
+/// End everything of a job that is being stopped, without waiting for kill timeouts.
 async fn kill(agent: AgentHandle, job: JobHandle) {
     agent.kill_tasks();
     // A second stop also gives up delays and poststop tasks.

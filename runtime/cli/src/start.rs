@@ -50,7 +50,7 @@ impl StartError {
 pub(super) struct Session {
     /// The agent.
     pub agent: AgentHandle,
-    /// What the user should hear of the directory.
+    /// A notice about the directory, for the user.
     pub notice: Option<String>,
     temporary: Option<tempfile::TempDir>,
 }

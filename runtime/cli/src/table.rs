@@ -92,8 +92,8 @@ impl Layout {
         self.beside.iter().map(width).sum::<usize>() + gaps
     }
 
-    /// Give each column what it must have, and then what is left to those that want more: the most
-    /// modest first, so that only what is really long is broken.
+    /// Give each column what it must have, and then what is left to those that want more: the
+    /// narrowest first, so that only what is really long is broken.
     fn widen(&mut self, screen: usize) {
         let mut left = screen.saturating_sub(self.sum(|column| column.least));
         let mut order: Vec<&mut Column> = self.beside.iter_mut().collect();

@@ -112,4 +112,5 @@ impl Unowned {
 }
 
 #[cfg(test)]
+#[path = "unowned_tests.rs"]
 mod tests;

@@ -16,6 +16,7 @@ pub(crate) mod task;
 pub(crate) mod trust;
 
 pub(crate) use agent::agent_config;
+pub use agent::agent_key;
 pub(crate) use job::job;
 pub use trust::parse_trust_file;
 

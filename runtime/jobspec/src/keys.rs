@@ -94,16 +94,16 @@ pub(crate) struct Field {
     /// What always stands there in the JSON of a job, where it is not supported.
     pub written: &'static str,
     /// What it does.
-    #[cfg(test)]
     pub doc: Doc,
 }
 
 /// What the reference says of a key.
-#[cfg(test)]
 pub(crate) struct Doc {
     pub text: &'static str,
     /// What holds where it is left out: a value, or a sentence about it.
+    #[cfg(test)]
     pub default: fn() -> Option<serde_json::Value>,
+    #[cfg(test)]
     pub unless: &'static str,
 }
 
@@ -280,10 +280,11 @@ macro_rules! keys {
                         shape: <$kind as $crate::keys::Kind>::SHAPE,
                         bounds: keys!(@or $crate::keys::Bounds::None; $($bounds)?),
                         needs: keys!(@or None; $(Some($needs))?),
-                        #[cfg(test)]
                         doc: $crate::keys::Doc {
                             text: concat!($($doc, "\n"),*),
+                            #[cfg(test)]
                             default: || keys!(@default $kind; $($default)?),
+                            #[cfg(test)]
                             unless: concat!($($unless)?),
                         },
                         ..$crate::keys::Field::NOTHING
@@ -358,8 +359,13 @@ impl Field {
         bounds: Bounds::None,
         needs: None,
         written: "",
-        #[cfg(test)]
-        doc: Doc { text: "", default: || None, unless: "" },
+        doc: Doc {
+            text: "",
+            #[cfg(test)]
+            default: || None,
+            #[cfg(test)]
+            unless: "",
+        },
     };
 
     /// The name in one syntax; empty where it has none there.

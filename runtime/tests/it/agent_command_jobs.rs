@@ -99,7 +99,7 @@ async fn a_job_that_does_not_fit_is_taken_and_waits_with_its_reason() {
     assert!(list.contains("MHz of processor time"), "{list}");
     // A job that never ran, for a driver nobody has.
     let unknown = sleeper("new", 1).replace("\"raw_exec\"", "\"exek\"");
-    agent.run(&unknown).await.said(3, &["no driver exek", "job new is taken"]);
+    agent.run(&unknown).await.said(3, &["no driver exek", "job new is registered"]);
     let job = agent.json(&["job", "status", "--json", "new"]).await;
     assert_eq!(job["job"]["Status"], "pending", "{job:#}");
     agent.ask(&["job", "stop", "--purge", "new"]).await.said(0, &["is stopped"]);

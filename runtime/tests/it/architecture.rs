@@ -2,7 +2,7 @@
 //!
 //! Comments, test modules and the `testing` module are left out: what counts is what is shipped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Crates below `runtime/`. What they may import is in their manifests.
@@ -272,6 +272,37 @@ fn a_public_types_name_means_one_thing() {
     assert!(places.len() > 500, "the types are read");
     let shared: Vec<_> = places.into_iter().filter(|(_, paths)| paths.len() > 1).collect();
     assert_eq!(shared, [], "give each the name of what it is, as `ClaimEvent`");
+}
+
+#[test]
+fn a_type_of_wire_with_the_name_of_another_is_a_serialised_form_of_it() {
+    let sources = shipped_sources();
+    let (wire, others): (Vec<_>, Vec<_>) = sources.iter().partition(|s| s.top() == "wire");
+    let names: BTreeSet<&str> =
+        others.iter().flat_map(|source| source.code.lines().filter_map(public_type)).collect();
+    let (mut seen, mut repeated, mut wrong) = (BTreeSet::new(), 0, Vec::new());
+    for source in wire {
+        let mut attributes = String::new();
+        for line in source.code.lines().filter(|line| !line.trim().is_empty()) {
+            if line.starts_with("#[") {
+                attributes += line;
+                continue;
+            }
+            let attributes = std::mem::take(&mut attributes);
+            let Some(name) = public_type(line) else { continue };
+            if !seen.insert(name) {
+                wrong.push(format!("{}: {name} is there twice", source.path));
+            }
+            if names.contains(name) {
+                repeated += 1;
+                if !attributes.contains("erialize") {
+                    wrong.push(format!("{}: {name} derives neither trait of serde", source.path));
+                }
+            }
+        }
+    }
+    assert!(repeated > 5, "the types are read");
+    assert_eq!(wrong, NOTHING);
 }
 
 /// The type that a line at the left margin makes public.

@@ -133,7 +133,9 @@ async fn a_job_that_fails_names_the_task_and_why_in_its_last_line() {
     let agent = AgentProcess::start().await;
     let job = batch(&shell("t", "", "").replace("/bin/sh", "/no/such/program"));
     let ended = agent.run(&job).await;
-    ended.said(1, &["an allocation of job j failed: task t: /no/such/program was not found"]);
+    ended.said(1, &["task t of j.g0[0] failed: /no/such/program was not found"]);
+    let last = ended.stderr.lines().last().unwrap();
+    assert!(last.contains("/no/such/program"), "{ended:#?}");
 }
 
 #[tokio::test]

@@ -58,7 +58,7 @@ impl Bench {
     }
 }
 
-fn key(signer: &Signer, more: &str) -> String {
+pub(crate) fn key(signer: &Signer, more: &str) -> String {
     format!("key \"release\" {{\n  public_key = \"{}\"\n{more}\n}}\n", signer.public_key())
 }
 
@@ -69,7 +69,7 @@ fn compiled(agent: &TestAgent) -> Vec<String> {
 }
 
 /// Bytes that were never compiled before: the plugin, and a section that says nothing.
-fn fresh(content: &str) -> Vec<u8> {
+pub(crate) fn fresh(content: &str) -> Vec<u8> {
     let mut bytes = plugin();
     let section = [&[4][..], b"note", content.as_bytes()].concat();
     bytes.extend([0, u8::try_from(section.len()).unwrap()]);
@@ -247,14 +247,14 @@ async fn verify_says_who_signed_and_ends_as_it_promises() {
 }
 
 /// A registry with nothing but what it is given.
-struct Registry {
+pub(crate) struct Registry {
     port: u16,
     things: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
     serving: tokio::task::JoinHandle<()>,
 }
 
 impl Registry {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let things = Arc::new(Mutex::new(BTreeMap::<String, Vec<u8>>::new()));
@@ -279,7 +279,7 @@ impl Registry {
     }
 
     /// The digest of the manifest.
-    fn push(&self, component: &[u8], signature: &str) -> String {
+    pub(crate) fn push(&self, component: &[u8], signature: &str) -> String {
         let layer = |media_type: &str, bytes: &[u8]| {
             let digest = Digest::of(bytes).tagged();
             self.put(&format!("/v2/team/plugin/blobs/{digest}"), bytes);
@@ -303,7 +303,7 @@ impl Registry {
         self.things.lock().unwrap().insert(path.to_owned(), bytes.to_vec());
     }
 
-    fn reference(&self) -> String {
+    pub(crate) fn reference(&self) -> String {
         format!("oci://localhost:{}/team/plugin:1.0", self.port)
     }
 }

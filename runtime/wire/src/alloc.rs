@@ -132,9 +132,9 @@ impl Alloc<'_> {
         }
     }
 
-    /// It ended.
+    /// Its client status is complete or failed.
     #[must_use]
-    pub fn over(&self) -> bool {
+    pub fn terminal(&self) -> bool {
         self.client_status.terminal()
     }
 

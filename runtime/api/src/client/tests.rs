@@ -59,7 +59,7 @@ async fn a_refusal_says_what_was_asked_and_ends_as_its_status_says() {
         let text = error.to_string();
         let code = status.split(' ').next().unwrap();
         match code {
-            // The caller's to mend: nothing but what is wrong.
+            // The caller's error: the text says only what is wrong.
             "400" | "409" => assert_eq!(text, "because"),
             _ => assert!(
                 text.starts_with(&format!("because (status {code}) (DELETE /v1/job/a at /")),

@@ -267,7 +267,7 @@ pub(super) async fn stop(Asked { api, id, params }: Asked) -> Result<Response, F
     let found = look(&api, &params, &id).value?;
     let (id, purge) = (&found.record.job.id, options.purge);
     let Stopped { index, unwritten } = api.agent.deregister(id, options).await?;
-    // Of a job that is forgotten soon nothing has the index: nobody is to wait for it.
+    // Nothing of a purged job keeps the index: no client may wait for it.
     let evaluation = if purge { String::new() } else { evaluations::id(id, index) };
     let answer = change::deregistered(index, evaluation, unwritten);
     Ok(reply::at_index(index, reply::json(&params, &answer)?))

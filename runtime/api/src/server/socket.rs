@@ -309,7 +309,7 @@ mod tests {
     /// so another thread is enough.
     fn ask_as(uid: u32, socket: PathBuf) -> std::io::Result<Vec<u8>> {
         use std::io::{Read as _, Write as _};
-        let asking = std::thread::spawn(move || {
+        let client = std::thread::spawn(move || {
             let user = rustix::process::Uid::from_raw(uid);
             rustix::thread::set_thread_res_uid(user, user, user)?;
             let mut stream = std::os::unix::net::UnixStream::connect(socket)?;
@@ -322,7 +322,7 @@ mod tests {
                 read => read.map(|_| answer),
             }
         });
-        asking.join().unwrap()
+        client.join().unwrap()
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use super::super::connect::{self, Stop, until_interrupted};
 use super::super::exit::Exit;
 use super::super::output::say;
 use super::super::terminal::one_line;
-use super::restarted::{Asked, Progress};
+use super::restarted::{Progress, RestartWatch};
 use ostler_api::client::ApiClient;
 use ostler_model::clock;
 use ostler_model::limits::CLIENT_RESTART_WALL_MAX;
@@ -18,10 +18,10 @@ use ostler_wire::{Alloc, Done, RestartRequest, SignalRequest, Stopped};
 pub(super) async fn stop(args: &AllocStopArgs) -> Result<Exit, Stop> {
     let client = connect::connect(&args.agent)?;
     let id = connect::find_alloc(&client, &args.alloc).await?;
-    let hurry = args.no_shutdown_delay;
+    let no_delay = args.no_shutdown_delay;
     let path = format!("/v1/allocation/{id}");
     let stopped: Stopped =
-        client.put(&format!("{path}/stop?no_shutdown_delay={hurry}"), &json!({})).await?;
+        client.put(&format!("{path}/stop?no_shutdown_delay={no_delay}"), &json!({})).await?;
     let short = id.short();
     say(&format!("allocation {short} is stopping"));
     if let Some(warning) = &stopped.warnings {
@@ -31,7 +31,7 @@ pub(super) async fn stop(args: &AllocStopArgs) -> Result<Exit, Stop> {
         return Ok(Exit::Success);
     }
     let hint = format!("allocation {short} goes on stopping");
-    let ended = until_interrupted(&hint, over(&client, &path)).await?;
+    let ended = until_interrupted(&hint, terminal(&client, &path)).await?;
     match ended {
         Some(alloc) => {
             say(&format!(
@@ -45,9 +45,9 @@ pub(super) async fn stop(args: &AllocStopArgs) -> Result<Exit, Stop> {
     Ok(Exit::Success)
 }
 
-/// Wait until the allocation is over; none when it was removed meanwhile.
-async fn over(client: &ApiClient, path: &str) -> Result<Option<Alloc<'static>>, Stop> {
-    let look = async |alloc: Alloc<'static>| Ok(Some(alloc).filter(|alloc| alloc.over()));
+/// Wait until the allocation is terminal; none when it was removed meanwhile.
+async fn terminal(client: &ApiClient, path: &str) -> Result<Option<Alloc<'static>>, Stop> {
+    let look = async |alloc: Alloc<'static>| Ok(Some(alloc).filter(|alloc| alloc.terminal()));
     match client.watch(path, look).await {
         Err(Stop::Client(error)) if error.not_found() => Ok(None),
         other => other.map(Some),
@@ -72,7 +72,7 @@ pub(super) async fn restart(args: &AllocRestartArgs) -> Result<Exit, Stop> {
     let task = args.task.as_deref().or(args.task_option.as_deref());
     let (alloc, task) = meant(&client, &args.alloc, task).await?;
     let body = RestartRequest { task_name: task.map(Into::into), all_tasks: Some(args.all) };
-    let asked = Asked::of(&alloc, task, args.all);
+    let asked = RestartWatch::of(&alloc, task, args.all);
     let _done: Done =
         client.put(&format!("/v1/client/allocation/{}/restart", alloc.id), &body).await?;
     let what = match (task, args.all) {
@@ -96,7 +96,7 @@ pub(super) async fn restart(args: &AllocRestartArgs) -> Result<Exit, Stop> {
             say(&format!("{what} of allocation {short} restarted"));
             Ok(Exit::Success)
         }
-        Progress::Over => {
+        Progress::Ended => {
             say(&format!("allocation {short} ended before {what} of it restarted"));
             Ok(Exit::Failed)
         }
@@ -112,12 +112,12 @@ pub(super) async fn restart(args: &AllocRestartArgs) -> Result<Exit, Stop> {
 }
 
 /// Wait until what was asked for has happened, or cannot any more.
-async fn seen(client: &ApiClient, path: &str, asked: &Asked) -> Result<Progress, Stop> {
+async fn seen(client: &ApiClient, path: &str, asked: &RestartWatch) -> Result<Progress, Stop> {
     let look = async |alloc: Alloc<'static>| {
         Ok(Some(asked.look(&alloc)).filter(|progress| *progress != Progress::Going))
     };
     match client.watch(path, look).await {
-        Err(Stop::Client(error)) if error.not_found() => Ok(Progress::Over),
+        Err(Stop::Client(error)) if error.not_found() => Ok(Progress::Ended),
         other => other,
     }
 }

@@ -14,7 +14,7 @@ use ostler_model::ids::AllocId;
 use ostler_model::words::counted;
 use ostler_wire::Alloc;
 
-/// Remove allocations that are over.
+/// Remove allocations that have ended.
 pub(crate) async fn gc(args: &GcArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.agent)?;
     if let Some(given) = &args.alloc {
@@ -26,8 +26,8 @@ pub(crate) async fn gc(args: &GcArgs, terminal: &Terminal) -> Result<Exit, Stop>
     let before = ids(&client).await?;
     client.call(Method::PUT, "/v1/system/gc").await?;
     let after = ids(&client).await?;
-    let gone = before.difference(&after).count();
-    output::print(&format!("removed {}\n", counted(gone, "allocation")), terminal)?;
+    let removed = before.difference(&after).count();
+    output::print(&format!("removed {}\n", counted(removed, "allocation")), terminal)?;
     Ok(Exit::Success)
 }
 

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!            every task meant counts one more restart and started  ─► Restarted
-//! Going ─┬─► the allocation is over before that                    ─► Over
+//! Going ─┬─► the allocation ended before that                     ─► Ended
 //!        └─► nothing was meant (none had run)                      ─► Restarted
 //! ```
-//! A restart is counted when the run before it is over; the task is pending until the next one runs.
+//! A restart is counted when the run before it has ended; the task is pending until the next one runs.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,14 @@ pub(super) enum Progress {
     /// Every task that was meant started anew.
     Restarted,
     /// The allocation ended meanwhile.
-    Over,
+    Ended,
 }
 
 /// The tasks that are to start anew, with their restarts before.
 #[derive(Debug)]
-pub(super) struct Asked(BTreeMap<String, u64>);
+pub(super) struct RestartWatch(BTreeMap<String, u64>);
 
-impl Asked {
+impl RestartWatch {
     /// What is asked of an allocation as it is before: this task, the running ones, or with `all`
     /// whatever had been started (poststop tasks have not).
     pub(super) fn of(before: &Alloc, task: Option<&str>, all: bool) -> Self {
@@ -48,8 +48,8 @@ impl Asked {
         };
         if self.0.iter().all(anew) {
             Progress::Restarted
-        } else if now.over() {
-            Progress::Over
+        } else if now.terminal() {
+            Progress::Ended
         } else {
             Progress::Going
         }
@@ -85,7 +85,7 @@ mod tests {
             let tasks = [("a", "running", a), ("b", "running", b), ("c", "dead", 0)];
             alloc("running", &tasks)
         };
-        let asked = Asked::of(&tasks(0, 1), None, false);
+        let asked = RestartWatch::of(&tasks(0, 1), None, false);
         assert_eq!(asked.look(&tasks(0, 1)), Progress::Going, "accepted is not restarted");
         assert_eq!(asked.look(&tasks(1, 1)), Progress::Going);
         assert_eq!(asked.look(&tasks(1, 2)), Progress::Restarted);
@@ -93,9 +93,9 @@ mod tests {
 
     #[test]
     fn a_task_that_waits_for_its_start_or_never_starts_is_not_restarted() {
-        let asked = Asked::of(&alloc("running", &[("a", "running", 0)]), Some("a"), false);
+        let asked = RestartWatch::of(&alloc("running", &[("a", "running", 0)]), Some("a"), false);
         assert_eq!(asked.look(&alloc("pending", &[("a", "pending", 1)])), Progress::Going);
-        assert_eq!(asked.look(&alloc("failed", &[("a", "dead", 0)])), Progress::Over);
+        assert_eq!(asked.look(&alloc("failed", &[("a", "dead", 0)])), Progress::Ended);
         assert_eq!(asked.look(&alloc("complete", &[("a", "dead", 1)])), Progress::Restarted);
     }
 
@@ -105,7 +105,7 @@ mod tests {
             let tasks = [("pre", "dead", pre), ("web", "running", web), ("post", "pending", 0)];
             alloc("running", &tasks)
         };
-        let asked = Asked::of(&tasks(0, 0), None, true);
+        let asked = RestartWatch::of(&tasks(0, 0), None, true);
         assert_eq!(asked.look(&tasks(1, 0)), Progress::Going);
         assert_eq!(asked.look(&tasks(1, 1)), Progress::Restarted);
     }

@@ -8,6 +8,7 @@ use super::super::args::alloc::AllocStatusArgs;
 use super::super::connect::{self, Stop, ago};
 use super::super::exit::Exit;
 use super::super::output::{self, section, size, table};
+use super::super::report::Placed;
 use super::super::stat_values;
 use super::super::terminal::{Terminal, one_line};
 use ostler_api::client::ApiClient;
@@ -22,14 +23,14 @@ use ostler_wire::{
 
 /// How times and ids are shown.
 #[derive(Clone, Copy)]
-struct Look {
+struct Style {
     now: Timestamp,
     /// Whole ids and times.
     verbose: bool,
     terminal: Terminal,
 }
 
-impl Look {
+impl Style {
     fn id(&self, id: AllocId) -> String {
         if self.verbose { id.to_string() } else { id.short() }
     }
@@ -50,28 +51,28 @@ pub(super) async fn status(
     terminal: &Terminal,
 ) -> Result<Exit, Stop> {
     let client = connect::connect(&args.agent)?;
-    let look = Look { now: Clock::system().now(), verbose, terminal: *terminal };
+    let style = Style { now: Clock::system().now(), verbose, terminal: *terminal };
     match &args.alloc {
-        None => list(&client, args, look).await?,
+        None => list(&client, args, style).await?,
         Some(given) => {
             let id = connect::find_alloc(&client, given).await?;
-            one(&client, id, args, look).await?;
+            one(&client, id, args, style).await?;
         }
     }
     Ok(Exit::Success)
 }
 
-async fn list(client: &ApiClient, args: &AllocStatusArgs, look: Look) -> Result<(), Stop> {
+async fn list(client: &ApiClient, args: &AllocStatusArgs, style: Style) -> Result<(), Stop> {
     const PATH: &str = "/v1/allocations?namespace=*";
     if args.json {
         let allocs: Value = client.get(PATH).await?;
-        return Ok(output::print_json(&allocs, &look.terminal)?);
+        return Ok(output::print_json(&allocs, &style.terminal)?);
     }
     let mut allocs: Vec<Alloc> = client.get(PATH).await?;
-    Ok(output::print(&list_text(&mut allocs, look), &look.terminal)?)
+    Ok(output::print(&list_text(&mut allocs, style), &style.terminal)?)
 }
 
-fn list_text(allocs: &mut [Alloc], look: Look) -> String {
+fn list_text(allocs: &mut [Alloc], style: Style) -> String {
     if allocs.is_empty() {
         return "no allocations\n".to_owned();
     }
@@ -80,15 +81,15 @@ fn list_text(allocs: &mut [Alloc], look: Look) -> String {
     let rows = allocs.iter().map(|alloc| {
         let restarts: u64 = alloc.task_states.values().map(|task| task.restarts).sum();
         [
-            look.id(alloc.id),
+            style.id(alloc.id),
             alloc.name.to_string(),
             alloc.version().to_string(),
             alloc.desired().to_owned(),
             alloc.client_status.to_string(),
             health(alloc).to_owned(),
             restarts.to_string(),
-            look.time(alloc.create_time),
-            look.time(alloc.modify_time),
+            style.time(alloc.create_time),
+            style.time(alloc.modify_time),
             alloc.why().to_owned(),
         ]
     });
@@ -96,7 +97,7 @@ fn list_text(allocs: &mut [Alloc], look: Look) -> String {
         "ID", "NAME", "VERSION", "DESIRED", "STATUS", "HEALTH", "RESTARTS", "CREATED", "MODIFIED",
         "WHY",
     ];
-    table(header, rows, &look.terminal)
+    table(header, rows, &style.terminal)
 }
 
 /// Of an allocation that is judged.
@@ -113,7 +114,7 @@ async fn one(
     client: &ApiClient,
     id: AllocId,
     args: &AllocStatusArgs,
-    look: Look,
+    style: Style,
 ) -> Result<(), Stop> {
     let path = format!("/v1/allocation/{id}");
     let stats = format!("/v1/client/allocation/{id}/stats");
@@ -123,25 +124,25 @@ async fn one(
             let stats: Value = client.get(&stats).await?;
             alloc = json!({ "allocation": alloc, "stats": stats });
         }
-        return Ok(output::print_json(&alloc, &look.terminal)?);
+        return Ok(output::print_json(&alloc, &style.terminal)?);
     }
     let alloc: Alloc = client.get(&path).await?;
     let usage: Option<AllocUsage> = match args.stats {
         true => Some(client.get(&stats).await?),
         false => None,
     };
-    let mut text = facts(&alloc, look);
-    text.push_str(&ports(&alloc, look));
-    text.push_str(&tasks(&alloc, look));
+    let mut text = facts(&alloc, style);
+    text.push_str(&ports(&alloc, style));
+    text.push_str(&tasks(&alloc, style));
     if let Some(usage) = &usage {
-        text.push_str(&usages(&alloc, usage, look));
+        text.push_str(&usages(&alloc, usage, style));
     }
-    text.push_str(&devices(&alloc, look));
-    text.push_str(&events(&alloc, look));
-    Ok(output::print(&text, &look.terminal)?)
+    text.push_str(&devices(&alloc, style));
+    text.push_str(&events(&alloc, style));
+    Ok(output::print(&text, &style.terminal)?)
 }
 
-fn facts(alloc: &Alloc, look: Look) -> String {
+fn facts(alloc: &Alloc, style: Style) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| output::fact(&mut text, 12, name, value);
     let with = |word: &str, why: &str| match why {
@@ -155,8 +156,8 @@ fn facts(alloc: &Alloc, look: Look) -> String {
     line("status", &with(&alloc.client_status.to_string(), &alloc.client_description));
     line("desired", &with(alloc.desired(), &alloc.desired_description));
     line("health", health(alloc));
-    line("created", &look.time(alloc.create_time));
-    line("modified", &look.time(alloc.modify_time));
+    line("created", &style.time(alloc.create_time));
+    line("modified", &style.time(alloc.modify_time));
     line("replaces", alloc.previous_allocation.iter().flatten().next().map_or("", |id| id));
     if let Some(given) = alloc.allocated_resources.as_ref().filter(|g| g.shared.disk_mib > 0) {
         line("disk", &format!("{} MiB", given.shared.disk_mib));
@@ -164,7 +165,7 @@ fn facts(alloc: &Alloc, look: Look) -> String {
     text
 }
 
-fn ports(alloc: &Alloc, look: Look) -> String {
+fn ports(alloc: &Alloc, style: Style) -> String {
     let ports: &[PortMapping] =
         alloc.allocated_resources.as_ref().map_or(&[], |given| &given.shared.ports);
     if ports.is_empty() {
@@ -174,13 +175,13 @@ fn ports(alloc: &Alloc, look: Look) -> String {
         let to = if port.to == 0 { String::new() } else { port.to.to_string() };
         [port.label.to_string(), format!("{}:{}", port.host_ip, port.value), to]
     });
-    let ports = table(["LABEL", "ADDRESS", "TO"], rows, &look.terminal);
-    section("ports", &ports, &look.terminal)
+    let ports = table(["LABEL", "ADDRESS", "TO"], rows, &style.terminal);
+    section("ports", &ports, &style.terminal)
 }
 
-fn tasks(alloc: &Alloc, look: Look) -> String {
+fn tasks(alloc: &Alloc, style: Style) -> String {
     if alloc.task_states.is_empty() {
-        return section("tasks", "none yet\n", &look.terminal);
+        return section("tasks", "none yet\n", &style.terminal);
     }
     let rows = alloc.task_states.iter().map(|(name, state)| {
         let given = given(alloc, name);
@@ -207,7 +208,7 @@ fn tasks(alloc: &Alloc, look: Look) -> String {
         "CPU",
         "MEMORY",
     ];
-    section("tasks", &table(header, rows, &look.terminal), &look.terminal)
+    section("tasks", &table(header, rows, &style.terminal), &style.terminal)
 }
 
 fn given<'a>(alloc: &'a Alloc<'_>, task: &str) -> Option<&'a TaskResources<'a>> {
@@ -244,8 +245,8 @@ fn moment(text: Option<&str>) -> String {
     }
 }
 
-fn usages(alloc: &Alloc, usage: &AllocUsage, look: Look) -> String {
-    let mut text = section("in use", "", &look.terminal);
+fn usages(alloc: &Alloc, usage: &AllocUsage, style: Style) -> String {
+    let mut text = section("in use", "", &style.terminal);
     if usage.tasks.is_empty() {
         return text + "nothing is measured: no task runs, or its driver does not measure\n";
     }
@@ -253,13 +254,13 @@ fn usages(alloc: &Alloc, usage: &AllocUsage, look: Look) -> String {
         let (cpu, memory) = measured(&usage.resource_usage, given(alloc, name));
         [name.to_string(), cpu, memory]
     });
-    text.push_str(&table(["TASK", "CPU", "MEMORY"], rows, &look.terminal));
-    text.push_str(&measured_devices(usage, look));
+    text.push_str(&table(["TASK", "CPU", "MEMORY"], rows, &style.terminal));
+    text.push_str(&measured_devices(usage, style));
     text
 }
 
 /// What the devices of each task measure; with --verbose everything, else the one number each.
-fn measured_devices(usage: &AllocUsage, look: Look) -> String {
+fn measured_devices(usage: &AllocUsage, style: Style) -> String {
     let mut rows = Vec::new();
     for (task, usage) in &usage.tasks {
         for group in &usage.resource_usage.device_stats {
@@ -271,7 +272,7 @@ fn measured_devices(usage: &AllocUsage, look: Look) -> String {
                     rows.push([task, group.group(), id, name.into(), value, stale]);
                 };
                 row("summary", stat_values::value(instance.summary.as_ref()));
-                if look.verbose {
+                if style.verbose {
                     for [name, value] in stat_values::rows(&instance.stats) {
                         row(&name, value);
                     }
@@ -283,7 +284,7 @@ fn measured_devices(usage: &AllocUsage, look: Look) -> String {
         return String::new();
     }
     let header = ["TASK", "GROUP", "DEVICE", "MEASURED", "VALUE", ""];
-    section("devices in use", &table(header, rows, &look.terminal), &look.terminal)
+    section("devices in use", &table(header, rows, &style.terminal), &style.terminal)
 }
 
 /// What is not measured is not shown as zero.
@@ -307,31 +308,23 @@ fn measured(usage: &ResourceUsage, given: Option<&TaskResources>) -> (String, St
     (cpu, memory)
 }
 
-fn devices(alloc: &Alloc, look: Look) -> String {
-    let Some(given) = &alloc.allocated_resources else { return String::new() };
-    let rows: Vec<[String; 3]> = given
-        .tasks
-        .iter()
-        .flat_map(|(task, given)| {
-            given.devices.iter().flatten().map(move |devices| (task, devices))
-        })
-        .map(|(task, devices)| {
-            let group = format!("{}/{}/{}", devices.vendor, devices.kind, devices.name);
-            [task.to_string(), group, devices.ids.join(", ")]
-        })
-        .collect();
-    if rows.is_empty() {
+fn devices(alloc: &Alloc, style: Style) -> String {
+    let placed = Placed::from(alloc);
+    let rows = placed.devices.iter().flat_map(|(task, devices)| {
+        devices.iter().map(move |of| [task.to_string(), of.group.to_string(), of.ids.join(", ")])
+    });
+    if placed.devices.is_empty() {
         return String::new();
     }
-    let devices = table(["TASK", "GROUP", "INSTANCES"], rows, &look.terminal);
-    section("devices", &devices, &look.terminal)
+    let devices = table(["TASK", "GROUP", "INSTANCES"], rows, &style.terminal);
+    section("devices", &devices, &style.terminal)
 }
 
-fn events(alloc: &Alloc, look: Look) -> String {
+fn events(alloc: &Alloc, style: Style) -> String {
     let mut text = String::new();
     for (task, state) in &alloc.task_states {
         let title = format!("events of {}", one_line(task));
-        text.push_str(&section(&title, "", &look.terminal));
+        text.push_str(&section(&title, "", &style.terminal));
         let kept = u64::try_from(state.events.len()).unwrap_or(u64::MAX);
         if state.events_total > kept {
             let _ = writeln!(text, "({} older ones are not kept)", state.events_total - kept);
@@ -341,7 +334,7 @@ fn events(alloc: &Alloc, look: Look) -> String {
             let (kind, message) = (event.kind.to_string(), event.display_message.to_string());
             [event.time.to_string(), kind, message, fails.to_owned()]
         });
-        text.push_str(&table(["TIME", "EVENT", "MESSAGE", ""], rows, &look.terminal));
+        text.push_str(&table(["TIME", "EVENT", "MESSAGE", ""], rows, &style.terminal));
     }
     text
 }

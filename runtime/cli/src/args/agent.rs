@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::of_key;
+
 /// How long tasks may take to end when the agent drains, unless it is said.
 const DRAIN_DEADLINE: &str = "60s";
 
@@ -44,24 +46,23 @@ pub(crate) struct AgentCommandArgs {
     #[arg(long, value_name = "FILE", env = "OSTLER_CONFIG", hide_env_values = true)]
     pub config: Option<PathBuf>,
 
-    /// Directory for state, allocations and the socket, made when it is missing. Without it the
-    /// configuration's data_dir, then /var/lib/ostler for root, else ~/.local/state/ostler
-    #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true)]
+    #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true, help = of_key("data_dir",
+        "Made when it is missing. Without it the configuration's, then /var/lib/ostler for root, else \
+         ~/.local/state/ostler"))]
     pub data_dir: Option<PathBuf>,
 
-    /// Directory whose job files (*.hcl, *.nomad, *.json) all run
-    #[arg(long, value_name = "DIR", env = "OSTLER_JOBS_DIR", hide_env_values = true)]
+    #[arg(long, value_name = "DIR", env = "OSTLER_JOBS_DIR", hide_env_values = true,
+        help = of_key("jobs_dir", "In place of the configuration's"))]
     pub jobs_dir: Option<PathBuf>,
 
-    /// Directory whose *.wasm files are plugins, in place of the configuration's plugin_dir
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = of_key("plugin_dir", "In place of the configuration's"))]
     pub plugin_dir: Option<PathBuf>,
 
     /// At the end stop all tasks in order instead of leaving native ones running
     #[arg(long)]
     pub drain: bool,
 
-    /// How long tasks may take to end with --drain; what is left then is killed
+    /// How long tasks may take to end with --drain; those that still run then are killed
     #[arg(long, value_name = "TIME", default_value = DRAIN_DEADLINE, value_parser = duration, requires = "drain")]
     pub drain_deadline: Duration,
 }

@@ -54,13 +54,13 @@ pub(crate) struct AllocStatusArgs {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Show what a task printed on its standard output, or with --stderr on its standard \
-        error, as far as it is kept. With -f what comes is shown too, over restarts of the task, \
-        until the allocation is over or Ctrl-C.",
+        error, as far as it is kept. With -f new output is shown too, across restarts of the task, \
+        until the allocation has ended or Ctrl-C.",
     after_long_help = examples!("\
 Examples:
   ostler alloc logs 0f01c0de                 the allocation has one task
   ostler alloc logs 0f01c0de web
-  ostler alloc logs -f -n 20 0f01c0de web    the last 20 lines, and what comes
+  ostler alloc logs -f -n 20 0f01c0de web    the last 20 lines, then new output
   ostler alloc logs --stderr 0f01c0de web > errors
 ")
 )]
@@ -77,7 +77,7 @@ pub(crate) struct AllocLogsArgs {
     #[arg(long = "task", value_name = "TASK", conflicts_with = "task")]
     pub task_option: Option<String>,
 
-    /// Show what comes, too
+    /// Show new output as it comes
     #[arg(short, long)]
     pub follow: bool,
 
@@ -97,7 +97,7 @@ pub(crate) struct AllocLogsArgs {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Stop one allocation in order and wait for its end. Its job puts a new one in its \
-        place: to be rid of both, stop the job.",
+        place; to end both, stop the job.",
     after_long_help = examples!("\
 Examples:
   ostler alloc stop 0f01c0de

@@ -12,7 +12,7 @@ macro_rules! examples {
             "
 Exit codes:
   0    all went well
-  2    the usage is wrong, or nothing or several things are meant by an id
+  2    the usage is wrong, or an id matches nothing or several things
   3    no agent runs there, or it cannot do it
   130  Ctrl-C ended the wait; what was asked goes on
   141  nobody reads the standard output any more"
@@ -37,11 +37,11 @@ pub(crate) struct AddressArgs {
 /// `ostler gc`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Remove allocations that are over, with their directories, logs and records: one, \
+    long_about = "Remove allocations that have ended, with their directories, logs and records: one, \
         or all of them. The agent does so by itself when there are too many or the disk gets full.",
     after_long_help = examples!("\
 Examples:
-  ostler gc                  every allocation that is over
+  ostler gc                  every allocation that has ended
   ostler gc 0f01c0de         this one
 ")
 )]

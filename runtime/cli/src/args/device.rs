@@ -8,17 +8,17 @@ use super::client::{AddressArgs, examples};
 /// Commands on devices.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeviceCommand {
-    /// List the devices with their health and who holds them
+    /// List the devices with their health and the tasks that use them
     List(DeviceListArgs),
-    /// Show one device: its holder, its attributes, what it measures
+    /// Show one device: the task that uses it, its attributes, what it measures
     Status(DeviceStatusArgs),
 }
 
 /// `ostler device list`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "List the devices of the node, group by group: health with its reason, who holds \
-        each, where it sits in the machine, the one number its plugin shows first, and the plugin. \
+    long_about = "List the devices of the node, group by group: health with its reason, the \
+        task that uses each, its bus address and NUMA node, its main measurement, and the plugin. \
         A job asks for devices with a device block; `ostler job plan` says which it would get and \
         why.\n\nWhere an agent runs it is asked; elsewhere one is started for this command alone.",
     after_long_help = examples!("\
@@ -34,15 +34,15 @@ pub(crate) struct DeviceListArgs {
     pub json: bool,
 
     #[command(flatten)]
-    pub of: OfAgent,
+    pub of: AgentSource,
 }
 
 /// `ostler device status`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Show one device: health with its reason, who holds it, \
-        where it sits in the machine, the attributes constraints can ask about, and everything it \
-        measures. Statistics that are not fresh say why.\n\n\
+    long_about = "Show one device: health with its reason, the task that uses it, \
+        its bus address and NUMA node, the attributes constraints can ask about, and everything it \
+        measures. Old statistics say why they are old.\n\n\
         The device is given by its id in the group or the beginning of it; where several groups \
         have such a one, by group and id as `ostler device list` shows them: vendor/type/name/id.",
     after_long_help = examples!("\
@@ -62,12 +62,12 @@ pub(crate) struct DeviceStatusArgs {
     pub json: bool,
 
     #[command(flatten)]
-    pub of: OfAgent,
+    pub of: AgentSource,
 }
 
 /// Which agent is asked, or how one is started.
 #[derive(Debug, Args)]
-pub(crate) struct OfAgent {
+pub(crate) struct AgentSource {
     /// Ask the agent at this socket, as unix:///path/of/ostler.sock
     #[arg(long, value_name = "ADDRESS", env = "OSTLER_ADDR", hide_env_values = true)]
     pub address: Option<String>,
@@ -76,7 +76,7 @@ pub(crate) struct OfAgent {
     pub agent: AgentArgs,
 }
 
-impl OfAgent {
+impl AgentSource {
     /// Where an agent that runs is.
     pub(crate) fn at(&self) -> AddressArgs {
         AddressArgs { address: self.address.clone(), data_dir: self.agent.data_dir.clone() }

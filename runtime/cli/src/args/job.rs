@@ -41,11 +41,11 @@ Examples:
   generate-job | ostler job run -              read the job from standard input
 
 Exit codes:
-  0    the job runs and is healthy (or, with --detach, it was taken)
+  0    the job runs and is healthy (or, with --detach, it was registered)
   1    an allocation of it failed or is unhealthy, or the job was changed while it was followed
   2    the job file or the usage is wrong
   3    no agent runs there, --check-index does not hold, or something of the job does not fit on
-       the node: the job is taken, and that waits (`ostler job status` says why)
+       the node: the job is registered, and that waits (`ostler job status` says why)
   130  Ctrl-C ended the following; the job goes on
   141  nobody reads the standard output any more"
 )]
@@ -79,7 +79,7 @@ pub(crate) struct JobRunArgs {
     after_long_help = examples!("\
 Examples:
   ostler job stop web
-  ostler job stop --purge web                forget it too; its allocations are removed
+  ostler job stop --purge web                remove it and its allocations too
   ostler job stop --no-shutdown-delay web    without the delays that let others notice
   ostler job stop --detach web               without waiting
 ")
@@ -89,7 +89,7 @@ pub(crate) struct JobStopArgs {
     #[arg(value_name = "JOB")]
     pub job: String,
 
-    /// Forget the job at once, and remove its allocations as soon as they are over
+    /// Remove the job at once, and its allocations as soon as they have ended
     #[arg(long)]
     pub purge: bool,
 
@@ -108,8 +108,8 @@ pub(crate) struct JobStopArgs {
 /// `ostler job status`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "List the jobs, or show one: what became of its allocations, and what is waited \
-        for where something cannot be placed.",
+    long_about = "List the jobs, or show one: its allocations, and why those that cannot be placed \
+        wait.",
     after_long_help = examples!("\
 Examples:
   ostler job status
@@ -124,7 +124,7 @@ pub(crate) struct JobStatusArgs {
     #[arg(value_name = "JOB")]
     pub job: Option<String>,
 
-    /// Show allocations of older versions that are over, too
+    /// Show allocations of older versions that have ended, too
     #[arg(long, requires = "job")]
     pub all_allocs: bool,
 

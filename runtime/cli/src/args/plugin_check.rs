@@ -89,7 +89,7 @@ Examples:
   ostler plugin replay 0178-mine-fingerprint.rec --component mine.wasm
   ostler plugin replay --list 0178-mine-fingerprint.rec
   ostler plugin replay --call 1 x.rec --component mine.wasm         an earlier call of it
-  ostler plugin replay --any-component x.rec --component fixed.wasm where does a new one depart
+  ostler plugin replay --any-component x.rec --component fixed.wasm where a new one differs
   ostler plugin replay --json x.rec --component mine.wasm | jq .verdict
 
 Exit codes:

@@ -24,6 +24,26 @@ fn the_tree_is_consistent() {
 }
 
 #[test]
+fn a_flag_that_sets_what_a_key_sets_says_what_the_key_says() {
+    let commands = Cli::command();
+    for (command, keys) in [
+        ("agent", &["data_dir", "jobs_dir", "plugin_dir"][..]),
+        ("run", &["plugin_dir", "data_dir"]),
+    ] {
+        let command = commands.find_subcommand(command).unwrap();
+        let described = command.get_arguments().filter(|arg| {
+            let Some(text) = ostler_jobspec::agent_key(arg.get_id().as_str()) else { return false };
+            let help = arg.get_help().unwrap().to_string();
+            assert!(help.starts_with(&text.replace('`', "")), "{help} does not begin with {text}");
+            true
+        });
+        let described: Vec<&str> = described.map(|arg| arg.get_id().as_str()).collect();
+        assert_eq!(described, keys);
+    }
+    assert_eq!(ostler_jobspec::agent_key("log_level"), None, "a key that is not supported");
+}
+
+#[test]
 fn every_command_teaches_with_examples() {
     let commands: [&[&str]; 27] = [
         &[],

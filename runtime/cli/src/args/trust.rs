@@ -7,7 +7,7 @@ use clap::Args;
 /// `ostler plugin verify`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Say who signed a plugin, what its digest is, and whether an agent with this \
+    long_about = "Show who signed a plugin, what its digest is, and whether an agent with this \
         configuration would run it. The signature is FILE.minisig beside the plugin, made with \
         minisign (Ed25519). Nothing of the plugin is run or compiled.\n\n\
         With --trust and without --config a signature is required.",
@@ -19,7 +19,7 @@ Examples:
 
 Exit codes:
   0    the agent would run it, as far as trust goes
-  1    it would not; the reason and what would mend it are shown
+  1    it would not; the reason and what to do are shown
   2    the file, the configuration or the usage is wrong
   141  nobody reads the standard output any more"
 )]
@@ -28,7 +28,7 @@ pub(crate) struct VerifyArgs {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
-    /// Believe the keys and digests of this file, in place of the configuration's
+    /// Trust the keys and digests of this file, in place of the configuration's
     #[arg(long, value_name = "FILE")]
     pub trust: Option<PathBuf>,
 
@@ -44,10 +44,10 @@ pub(crate) struct VerifyArgs {
 /// `ostler plugin pull`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Get a plugin from an OCI registry into the data directory and pin its tag: the \
-        agent uses what is pinned and asks the registry no more. A tag that was moved since is an \
+    long_about = "Pull a plugin from an OCI registry into the data directory and pin its tag: the \
+        agent uses what is pinned and does not ask the registry again. A tag that was moved since is an \
         error that shows both digests; --update accepts the new one.\n\n\
-        Every byte is checked against the manifest's digest. Whether the plugin is believed is \
+        Every byte is checked against the manifest's digest. Whether the plugin is trusted is \
         decided when an agent loads it, or with ostler plugin verify.\n\n\
         Credentials: OSTLER_REGISTRY with OSTLER_REGISTRY_USERNAME and OSTLER_REGISTRY_PASSWORD, \
         else the configuration file of Docker.",

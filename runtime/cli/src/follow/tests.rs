@@ -7,6 +7,7 @@ use cap_std::fs::Dir;
 
 use super::*;
 use ostler_logs::TaskLogs;
+use ostler_model::ids::AllocId;
 use ostler_model::job::LogConfig;
 use ostler_model::ports::ByteSink as _;
 use ostler_model::rng::Rng;
@@ -20,15 +21,11 @@ fn logs(dir: &Path) -> TaskLogs {
 async fn every_line_is_told_and_the_end_comes_after_the_last_one() {
     let dir = tempfile::tempdir().unwrap();
     let logs = logs(dir.path());
-    let source = Source {
-        alloc: AllocId::new(Rng::seeded(1).uuid()),
-        task: TaskName::new("web").unwrap(),
-        stream: Stream::Stdout,
-        label: Arc::new(Label { text: "web".into(), number: 0 }),
-    };
+    let (alloc, task) = (AllocId::new(Rng::seeded(1).uuid()), TaskName::new("web").unwrap());
+    let whose = Output::of(alloc, task, Arc::new(Label { text: "web".into(), number: 0 }));
     let (sender, mut reports) = mpsc::channel(1);
     let stream = Arc::clone(&logs.stdout);
-    let telling = tokio::spawn(async move { lines(stream, source, &sender).await });
+    let telling = tokio::spawn(async move { lines(stream, whose, &sender).await });
     logs.stdout.write(b"one\ntwo\nthr");
     let mut told = Vec::new();
     for _ in 0..2 {

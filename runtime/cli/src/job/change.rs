@@ -6,19 +6,21 @@ use super::super::args::job::JobStopArgs;
 use super::super::connect::{self, Stop, until_interrupted};
 use super::super::exit::Exit;
 use super::super::output::say;
-use super::super::terminal::one_line;
+use super::super::printer::tell;
+use super::super::report::Report;
+use super::super::terminal::{Terminal, one_line};
 use ostler_api::client::{ApiClient, segment};
 use ostler_model::ids::AllocId;
 use ostler_wire::{Alloc, Deregistered};
 
 /// Stop a job, and wait for its end.
-pub(super) async fn stop(args: &JobStopArgs) -> Result<Exit, Stop> {
+pub(super) async fn stop(args: &JobStopArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.agent)?;
     let job = connect::find_job(&client, &args.job).await?;
     let path = format!("/v1/job/{}", segment(&job));
-    let (purge, hurry) = (args.purge, args.no_shutdown_delay);
-    let asked = format!("{path}?purge={purge}&no_shutdown_delay={hurry}");
-    // Before it is told: what is over quickly is over when the answer comes.
+    let (purge, no_delay) = (args.purge, args.no_shutdown_delay);
+    let asked = format!("{path}?purge={purge}&no_shutdown_delay={no_delay}");
+    // Before the stop: what ends quickly has ended when the answer comes.
     let live = live_of(&client.get::<Vec<Alloc>>(&format!("{path}/allocations")).await?);
     let stopped: Deregistered = client.delete(&asked).await?;
     let shown = one_line(&job);
@@ -30,17 +32,17 @@ pub(super) async fn stop(args: &JobStopArgs) -> Result<Exit, Stop> {
         return Ok(Exit::Success);
     }
     let hint = format!("job {shown} goes on stopping; `ostler job status {shown}` shows how far");
-    until_interrupted(&hint, over(&client, &path, live)).await?;
+    until_interrupted(&hint, ended(&client, &path, live, terminal)).await?;
     say(&format!("job {shown} is stopped"));
     Ok(Exit::Success)
 }
 
 /// Say once of each task that it was killed and does not end: that is what is waited for.
-fn tell_undead(alloc: &Alloc, told: &mut BTreeSet<(AllocId, String)>) {
+fn tell_unkillable(alloc: &Alloc, told: &mut BTreeSet<(AllocId, String)>) {
     for (task, state) in &alloc.task_states {
         let last = state.events.iter().rev().find(|event| event.kind == "Killing");
-        let undead = last.filter(|event| event.details.contains_key("kill_error"));
-        if let Some(event) = undead.filter(|_| told.insert((alloc.id, task.to_string()))) {
+        let unkillable = last.filter(|event| event.details.contains_key("kill_error"));
+        if let Some(event) = unkillable.filter(|_| told.insert((alloc.id, task.to_string()))) {
             let (short, why) = (alloc.id.short(), one_line(&event.display_message));
             say(&format!("allocation {short}, task {}: {why}", one_line(task)));
         }
@@ -48,20 +50,25 @@ fn tell_undead(alloc: &Alloc, told: &mut BTreeSet<(AllocId, String)>) {
 }
 
 fn live_of(allocs: &[Alloc]) -> Vec<AllocId> {
-    allocs.iter().filter(|alloc| !alloc.over()).map(|alloc| alloc.id).collect()
+    allocs.iter().filter(|alloc| !alloc.terminal()).map(|alloc| alloc.id).collect()
 }
 
-/// Wait until every allocation of the job is over or gone; says which of those that were `live` is.
-async fn over(client: &ApiClient, job: &str, mut live: Vec<AllocId>) -> Result<(), Stop> {
+/// Wait until every allocation of the job is terminal or removed; says how those that were `live` ended.
+async fn ended(
+    client: &ApiClient,
+    job: &str,
+    mut live: Vec<AllocId>,
+    terminal: &Terminal,
+) -> Result<(), Stop> {
     let mut told = BTreeSet::new();
     let look = async |allocs: Vec<Alloc<'static>>| {
-        for alloc in allocs.iter().filter(|alloc| !alloc.over()) {
-            tell_undead(alloc, &mut told);
+        for alloc in allocs.iter().filter(|alloc| !alloc.terminal()) {
+            tell_unkillable(alloc, &mut told);
         }
-        for alloc in allocs.iter().filter(|alloc| live.contains(&alloc.id) && alloc.over()) {
-            let (short, name) = (alloc.id.short(), one_line(&alloc.name));
-            let (status, why) = (alloc.client_status, one_line(alloc.why()));
-            say(&format!("allocation {short} of {name} is {status}: {why}"));
+        for alloc in allocs.iter().filter(|alloc| live.contains(&alloc.id) && alloc.terminal()) {
+            let (name, description) = (alloc.name.to_string(), alloc.why().to_owned());
+            let status = alloc.client_status;
+            tell(&Report::Status { alloc: alloc.id, name, status, description }, terminal);
         }
         live = live_of(&allocs);
         Ok(live.is_empty().then_some(()))

@@ -26,7 +26,7 @@ use ostler_wire::{JobRequest, Validated};
 pub(super) async fn run(command: &JobCommand, terminal: &Terminal) -> Result<Exit, Stop> {
     match command {
         JobCommand::Run(args) => run::run(args, terminal).await,
-        JobCommand::Stop(args) => change::stop(args).await,
+        JobCommand::Stop(args) => change::stop(args, terminal).await,
         JobCommand::Status(args) => status::status(args, terminal).await,
         JobCommand::Plan(args) => plan::plan(args, terminal).await,
         JobCommand::Validate(args) => Ok(validate::validate(args, terminal).await),

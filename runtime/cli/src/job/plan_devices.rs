@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   group web[0], task train: gpu, 2 instances
-//!     + nvidia/gpu/H100: lends 0, 1, NUMA node 0 (score 50 of 100)
+//!     + nvidia/gpu/H100: assigns 0, 1, NUMA node 0 (score 50 of 100)
 //!     = nvidia/gpu/A100: fits; nvidia/gpu/H100 has the higher score (score 0 of 100)
 //!     - nvidia/gpu/T4: 2 healthy, 0 free; …
 //!       not asked for: ostler/file/files
@@ -93,7 +93,7 @@ mod tests {
                 "affinities": [],
             })
         };
-        let mut large = candidate("large", "chosen", "lends 0, 1, NUMA node 0", Some(50));
+        let mut large = candidate("large", "chosen", "assigns 0, 1, NUMA node 0", Some(50));
         large["affinities"] = json!([
             { "rule": "${device.model} = large", "weight": 50, "holds": true, "why": "" },
             { "rule": "x", "weight": -10, "holds": false, "why": "x is false: \u{1b}" },
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(
             text(&[explained]),
             "  group web[3], task train: gpu, 2 instances\n\
-             \u{20}   + acme/gpu/large: lends 0, 1, NUMA node 0 (score 50 of 60)\n\
+             \u{20}   + acme/gpu/large: assigns 0, 1, NUMA node 0 (score 50 of 60)\n\
              \u{20}       affinity +50 holds: ${device.model} = large\n\
              \u{20}       affinity -10 does not: x is false: \\u{1b}\n\
              \u{20}   - acme/gpu/small: 1 healthy, 1 free\n\

@@ -7,9 +7,6 @@
 //!                                                    rest waits for room
 //! ```
 
-use std::collections::BTreeSet;
-use std::fmt::Write as _;
-
 use serde::Serialize;
 
 use super::super::args::job::JobRunArgs;
@@ -17,12 +14,13 @@ use super::super::connect::{self, Stop, until_interrupted};
 use super::super::exit::Exit;
 use super::super::input::JobInput;
 use super::super::output::{self, say, warning};
-use super::super::terminal::{Terminal, one_line};
+use super::super::printer::tell;
+use super::super::terminal::Terminal;
 use super::watch::{Verdict, Watch};
 use ostler_api::client::{ApiClient, ClientError, segment};
 use ostler_jobspec::FileDiagnostic;
 use ostler_model::ids::AllocId;
-use ostler_model::job::{self, HealthCheck};
+use ostler_model::job;
 use ostler_wire::{Alloc, Job, JobRequest, Registered};
 
 /// What `--json` prints.
@@ -56,21 +54,21 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
         say(&taken(job, &registered));
     }
     if args.detach {
-        tell(args, &input, &registered, "taken", terminal)?;
+        show(args, &input, &registered, "taken", terminal)?;
         return Ok(Exit::Success);
     }
     let hint = format!("job {} goes on; `ostler job stop {}` stops it", job.id, job.id);
-    let follow = follow(&client, job, &registered, args.json);
-    let (verdict, why) = until_interrupted(&hint, follow).await?;
+    let follow = follow(&client, job, &registered, (!args.json).then_some(terminal));
+    let (verdict, failures) = until_interrupted(&hint, follow).await?;
     let (outcome, exit) = match &verdict {
         Verdict::Runs | Verdict::Going => ("runs", Exit::Success),
-        Verdict::Failed => ("failed", Exit::Failed),
-        Verdict::Unhealthy => ("unhealthy", Exit::Failed),
+        Verdict::Failed(_) => ("failed", Exit::Failed),
+        Verdict::Unhealthy(_) => ("unhealthy", Exit::Failed),
         Verdict::Waits => ("waits", Exit::Agent),
         Verdict::Overtaken(_) => ("overtaken", Exit::Failed),
     };
     if args.json {
-        tell(args, &input, &registered, outcome, terminal)?;
+        show(args, &input, &registered, outcome, terminal)?;
         return Ok(exit);
     }
     let id = &job.id;
@@ -81,15 +79,20 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
         }
         Verdict::Overtaken(how) => format!("{how} while it was followed"),
         Verdict::Waits => format!(
-            "job {id} is taken and does not fit on the node now: what waits starts by itself when it \
+            "job {id} is registered and does not fit on the node now: what waits starts by itself when it \
              does; see `ostler job status {id}`"
         ),
-        Verdict::Unhealthy => {
-            format!("an allocation of job {id} was judged unhealthy; see `ostler alloc status ID`")
+        Verdict::Unhealthy(alloc) => format!(
+            "an allocation of job {id} was judged unhealthy; see `ostler alloc status {}`",
+            alloc.short()
+        ),
+        Verdict::Failed(None) => {
+            format!("an allocation of job {id} failed and was collected; its logs are gone")
         }
-        Verdict::Failed => format!(
-            "an allocation of job {id} failed{}; see `ostler alloc status ID`, `ostler alloc logs ID`",
-            why.map(|why| format!(": {why}")).unwrap_or_default()
+        Verdict::Failed(Some(alloc)) => format!(
+            "an allocation of job {id} failed; see `ostler alloc status {alloc}`, `ostler alloc logs \
+             {alloc}`{failures}",
+            alloc = alloc.short()
         ),
     };
     Err(Stop::Failed(message, exit))
@@ -111,23 +114,19 @@ async fn register(
 /// What the agent did at once, for people.
 fn taken(job: &job::Job, registered: &Registered) -> String {
     let effects = &registered.registered;
-    let mut text = format!(
-        "job {} is at version {} (job modify index {})",
-        job.id, effects.version, registered.job_modify_index
-    );
-    let mut more = |count: usize, what: &str| {
-        if count > 0 {
-            let _ = write!(text, ", {count} {what}");
-        }
-    };
-    more(effects.placed.len(), "placed");
-    more(effects.updated.len(), "updated in place");
-    more(effects.stopped.len(), "stopping");
-    text
+    let (version, index) = (effects.version, registered.job_modify_index);
+    let counts = [
+        (effects.placed.len(), "placed"),
+        (effects.updated.len(), "updated in place"),
+        (effects.stopped.len(), "stopping"),
+    ];
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    let more: String = counts.map(|(count, what)| format!(", {count} {what}")).collect();
+    format!("job {} is at version {version} (job modify index {index}){more}", job.id)
 }
 
 /// Print what was done: ids for people and scripts, or JSON.
-fn tell(
+fn show(
     args: &JobRunArgs,
     input: &JobInput,
     registered: &Registered,
@@ -154,36 +153,29 @@ fn tell(
     output::print_json(&outcome, terminal)
 }
 
-/// Groups on whose allocations a verdict comes by itself.
-fn judged(job: &job::Job) -> BTreeSet<String> {
-    let judges = |group: &&job::TaskGroup| {
-        group.health.is_some_and(|policy| policy.check != HealthCheck::Manual)
-    };
-    job.groups.iter().filter(judges).map(|group| group.name.to_string()).collect()
-}
-
-/// How it went on, and what failed, if something did.
+/// How it went on, and a line for each task that failed. What is new is told where there is a
+/// terminal to tell it on.
 async fn follow(
     client: &ApiClient,
     job: &job::Job,
     registered: &Registered,
-    quiet: bool,
-) -> Result<(Verdict, Option<String>), Stop> {
+    terminal: Option<&Terminal>,
+) -> Result<(Verdict, String), Stop> {
     let effects = &registered.registered;
-    let mut watch = Watch::new(effects.version, effects.placed.clone(), judged(job));
+    let mut watch = Watch::new(effects.version, effects.placed.clone(), job);
     let path = format!("/v1/job/{}", segment(job.id.as_str()));
     // The index of a job covers its allocations. What changes between the two answers wakes the next.
     let look = async |now: Job<'static>| {
-        let allocs: Vec<Alloc> = client.get(&format!("{path}/allocations")).await?;
+        let allocs: Vec<Alloc> = client.get(&format!("{path}/allocations?resources=true")).await?;
         let (news, verdict) = watch.look(&now, &allocs);
-        for line in news.iter().filter(|_| !quiet) {
-            say(&one_line(line));
+        if let Some(terminal) = terminal {
+            news.iter().for_each(|report| tell(report, terminal));
         }
-        Ok((verdict != Verdict::Going).then(|| (verdict, watch.why_failed(&allocs))))
+        Ok((verdict != Verdict::Going).then(|| (verdict, watch.failures(&allocs))))
     };
     match client.watch(&path, look).await {
         Err(Stop::Client(error)) if error.not_found() => {
-            Ok((Verdict::Overtaken("the job was purged".to_owned()), None))
+            Ok((Verdict::Overtaken("the job was purged".to_owned()), String::new()))
         }
         other => other,
     }

@@ -114,7 +114,7 @@ async fn one(
     let mut allocs: Vec<Alloc> = client.get(&allocations).await?;
     let all = allocs.len();
     if !args.all_allocs {
-        allocs.retain(|alloc| alloc.version() == job.facts.version || !alloc.over());
+        allocs.retain(|alloc| alloc.version() == job.facts.version || !alloc.terminal());
     }
     let hidden = all - allocs.len();
     let now = Clock::system().now();

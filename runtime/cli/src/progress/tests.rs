@@ -7,35 +7,11 @@ use ostler_model::event::EventKind;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::TASK_EVENTS_MAX;
 use ostler_model::rng::Rng;
-use ostler_model::task::TaskState;
+use ostler_model::saved::DeploymentStatus;
 use ostler_model::time::Timestamp;
 
-fn allocations(job: &str) -> Vec<Allocation> {
-    let job = ostler_jobspec::parse(job.as_bytes(), std::path::Path::new("job.hcl"), None);
-    let job = Arc::new(job.unwrap());
-    let rng = Rng::seeded(1);
-    let mut placed = Vec::new();
-    for group in &job.groups {
-        for index in 0..group.count {
-            placed.push(Allocation {
-                id: AllocId::new(rng.uuid()),
-                name: format!("{}.{}[{index}]", job.id, group.name),
-                job: Arc::clone(&job),
-                group: group.name.clone(),
-                index,
-                created_at: Timestamp::default(),
-                desired: Default::default(),
-                ports: Vec::new(),
-                devices: BTreeMap::new(),
-                modify_index: 1,
-                create_index: 1,
-                job_version: 0,
-                previous: None,
-                desired_description: String::new(),
-            });
-        }
-    }
-    placed
+fn parsed(job: &str) -> Job {
+    ostler_jobspec::parse(job.as_bytes(), std::path::Path::new("job.hcl"), None).unwrap()
 }
 
 const ONE: &str = r#"
@@ -47,9 +23,11 @@ job "a" {
 }"#;
 
 fn texts(job: &str) -> Vec<String> {
-    let allocations = allocations(job);
-    let labels = labels(&allocations.iter().collect::<Vec<_>>());
-    labels.iter().flat_map(BTreeMap::values).map(|label| label.text.clone()).collect()
+    labels(&parsed(job))
+        .values()
+        .flat_map(BTreeMap::values)
+        .map(|label| label.text.clone())
+        .collect()
 }
 
 #[test]
@@ -68,9 +46,15 @@ fn event(number: u64) -> TaskEvent {
 }
 
 fn seen() -> Seen {
-    let allocation = allocations(ONE).remove(0);
-    let labels = labels(&[&allocation]).remove(0);
-    Seen::new(Arc::new(allocation), labels)
+    let placed = Placed {
+        alloc: AllocId::new(Rng::seeded(1).uuid()),
+        name: "a.g[0]".to_owned(),
+        group: "g".to_owned(),
+        ports: Vec::new(),
+        devices: BTreeMap::new(),
+    };
+    let labels = labels(&parsed(ONE)).remove("a.g[0]").unwrap();
+    Seen::new(placed, labels)
 }
 
 fn told(reports: &[Report]) -> Vec<String> {
@@ -80,6 +64,8 @@ fn told(reports: &[Report]) -> Vec<String> {
             Report::Event { task, event, .. } => format!("{task} {}", event.message),
             Report::EventsMissed { task, .. } => format!("{task} missed"),
             Report::Status { status, .. } => status.to_string(),
+            Report::Placed(placed) => placed.name.clone(),
+            Report::Health { healthy, .. } => format!("healthy: {healthy}"),
             other => format!("{other:?}"),
         })
         .collect()
@@ -97,11 +83,25 @@ fn each_event_is_told_once_in_order_of_time_and_the_status_when_it_changes() {
     tasks_of(&mut state).entry(web.clone()).or_default().push_event(event(1));
     tasks_of(&mut state).entry(db).or_default().push_event(event(2));
     tasks_of(&mut state).entry(web.clone()).or_default().push_event(event(3));
-    assert_eq!(told(&seen.update(&state)), ["web event 1", "db1 event 2", "web event 3"]);
+    let first = ["a.g[0]", "web event 1", "db1 event 2", "web event 3"];
+    assert_eq!(told(&seen.update(&state)), first);
     assert_eq!(told(&seen.update(&state)), Vec::<String>::new());
     tasks_of(&mut state).entry(web).or_default().push_event(event(4));
     state.client_status = ClientStatus::Running;
     assert_eq!(told(&seen.update(&state)), ["web event 4", "running"]);
+    state.health = Some(DeploymentStatus { healthy: Some(true), ..Default::default() });
+    assert_eq!(told(&seen.update(&state)), ["healthy: true"]);
+    assert_eq!(told(&seen.update(&state)), Vec::<String>::new());
+}
+
+#[test]
+fn what_happened_before_an_update_is_no_news() {
+    let mut state = AllocState::default();
+    let web = TaskName::new("web").unwrap();
+    tasks_of(&mut state).entry(web.clone()).or_default().push_event(event(1));
+    let mut seen = seen().since(&state);
+    tasks_of(&mut state).entry(web).or_default().push_event(event(2));
+    assert_eq!(told(&seen.update(&state)), ["web event 2"]);
 }
 
 #[test]
@@ -126,7 +126,8 @@ proptest! {
     ) {
         let mut seen = seen();
         let mut state = AllocState::default();
-        let (mut all, mut heard) = (Vec::new(), Vec::new());
+        let (mut all, mut heard) = (vec!["a.g[0]".to_owned()], Vec::new());
+        heard.extend(told(&seen.update(&state)));
         let web = TaskName::new("web").unwrap();
         let mut number = 0;
         for step in steps {

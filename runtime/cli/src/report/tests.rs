@@ -9,15 +9,9 @@ fn alloc() -> AllocId {
 }
 
 fn line(bytes: &[u8], stream: Stream) -> Output {
-    Output {
-        alloc: alloc(),
-        task: TaskName::new("web").unwrap(),
-        stream,
-        bytes: bytes.to_vec(),
-        complete: true,
-        skipped_bytes: 0,
-        label: Arc::new(Label { text: "web ".into(), number: 0 }),
-    }
+    let label = Arc::new(Label { text: "web ".into(), number: 0 });
+    let output = Output::of(alloc(), TaskName::new("web").unwrap(), label);
+    Output { bytes: bytes.to_vec(), stream, ..output }
 }
 
 fn ended() -> Report {

@@ -31,12 +31,6 @@ fn the_exit_code_says_what_ended_the_job() {
     assert_eq!(Stage::Killing(INT).exit(None).code(), 130);
 }
 
-#[test]
-fn a_wrong_task_configuration_is_an_input_error_and_a_refusal_is_not() {
-    assert_eq!(submit_exit(&SubmitError::Config(Vec::new())), Exit::Input);
-    assert_eq!(submit_exit(&SubmitError::Runner("x".into())), Exit::Agent);
-}
-
 #[tokio::test]
 async fn a_job_file_that_is_not_there_is_an_input_error() {
     let dir = tempfile::tempdir().unwrap();

@@ -38,7 +38,7 @@ pub(super) fn dump(args: &DumpArgs, terminal: &Terminal) -> Result<Exit, Stop> {
         }
         Err(Failure::Output(error)) => Err(output::output_failed(&error, terminal).into()),
         Err(Failure::File(error)) => {
-            // What was shown is shown; nobody must take it for the whole.
+            // What was printed is not the whole: the exit code says so.
             let _ = out.flush();
             Err(error.into())
         }

@@ -50,7 +50,7 @@ keys! {
         data_dir: Given<PathBuf>, "`/var/lib/ostler` for root, else a directory of the user's";
         /// Directory whose `*.wasm` files are plugins, each named by its file.
         plugin_dir: Given<PathBuf>, "none";
-        /// Directory whose job files run, with `ostler agent`.
+        /// Directory whose job files (`*.hcl`, `*.nomad`, `*.json`) run, with `ostler agent`.
         jobs_dir: Given<PathBuf>, "none";
         /// From one collection of a device plugin's statistics to the next.
         device_stats_interval: Given<Duration> [Time(SECOND, DAY)], "`5s`";
@@ -72,6 +72,15 @@ keys! {
         "advertise"; "telemetry"; "tls"; "acl"; "consul"; "vault";
         "limits" [hint("limits of a plugin stand in its plugin block")];
     }
+}
+
+/// What a key at the top of the agent's configuration does, as the reference says it; none where no
+/// key has this name. For flags that set the same.
+#[must_use]
+pub fn agent_key(name: &str) -> Option<String> {
+    let field = AgentKeys::SCHEMA.fields.iter().find(|field| field.hcl == name)?;
+    let text = field.doc.text.split_whitespace().collect::<Vec<_>>().join(" ");
+    Some(text).filter(|text| !text.is_empty())
 }
 
 keys! {

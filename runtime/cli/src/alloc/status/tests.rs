@@ -4,8 +4,8 @@ use super::*;
 
 const NOW: Timestamp = Timestamp::from_nanos(100_000_000_000);
 
-fn look(verbose: bool) -> Look {
-    Look { now: NOW, verbose, terminal: Terminal::default() }
+fn style(verbose: bool) -> Style {
+    Style { now: NOW, verbose, terminal: Terminal::default() }
 }
 
 fn alloc() -> Alloc<'static> {
@@ -52,7 +52,7 @@ fn rows(text: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn the_facts_say_what_is_wanted_what_is_and_why() {
-    let text = facts(&alloc(), look(false));
+    let text = facts(&alloc(), style(false));
     for line in [
         "allocation  0f01c0de-0000-4000-8000-000000000001",
         "job         web (version 3)",
@@ -65,13 +65,13 @@ fn the_facts_say_what_is_wanted_what_is_and_why() {
         assert!(text.lines().any(|shown| shown == line), "{line} in {text}");
     }
     assert!(!text.contains("replaces"), "{text}");
-    let verbose = facts(&alloc(), look(true));
+    let verbose = facts(&alloc(), style(true));
     assert!(verbose.contains("created     1970-01-01T00:00:40Z\n"), "{verbose}");
 }
 
 #[test]
 fn tasks_show_their_lifecycle_restarts_and_times() {
-    let rows = rows(&tasks(&alloc(), look(false)));
+    let rows = rows(&tasks(&alloc(), style(false)));
     let expected = "init prestart dead 0 2026-11-20T15:20:52Z 2026-11-20T15:20:53Z 20 MHz 10 MiB";
     assert_eq!(rows[3].join(" "), expected);
     assert_eq!(rows[4].join(" "), "main main dead, failed 2 100 MHz 64 MiB");
@@ -80,17 +80,17 @@ fn tasks_show_their_lifecycle_restarts_and_times() {
 #[test]
 fn ports_and_devices_are_shown_where_there_are_some() {
     let mut alloc = alloc();
-    let shown = rows(&ports(&alloc, look(false)));
+    let shown = rows(&ports(&alloc, style(false)));
     assert_eq!(shown[3], ["http", "10.0.0.1:20001", "80"]);
     assert_eq!(shown[4], ["admin", "10.0.0.1:20002"]);
-    assert_eq!(rows(&devices(&alloc, look(false)))[3], ["main", "v/gpu/n", "a,", "b"]);
+    assert_eq!(rows(&devices(&alloc, style(false)))[3], ["main", "v/gpu/n", "a,", "b"]);
     alloc.allocated_resources = None;
-    assert_eq!(ports(&alloc, look(false)) + &devices(&alloc, look(false)), "");
+    assert_eq!(ports(&alloc, style(false)) + &devices(&alloc, style(false)), "");
 }
 
 #[test]
 fn events_stand_newest_last_with_their_times_and_say_what_is_not_kept() {
-    let text = events(&alloc(), look(false));
+    let text = events(&alloc(), style(false));
     let lines: Vec<&str> = text.lines().collect();
     let of_main = lines.iter().position(|line| *line == "events of main").unwrap();
     assert_eq!(lines[of_main + 1], "(68 older ones are not kept)");
@@ -112,7 +112,7 @@ fn what_is_not_measured_is_not_zero() {
         } },
     } }))
     .unwrap();
-    let rows = rows(&usages(&alloc(), &usage, look(false)));
+    let rows = rows(&usages(&alloc(), &usage, style(false)));
     assert_eq!(rows[3].join(" "), "init not measured not measured");
     assert_eq!(rows[4].join(" "), "main 12.5 % of a core, 250 of 100 MHz 32.0 MiB of 64.0 MiB");
 }
@@ -122,12 +122,12 @@ fn a_list_has_one_line_per_allocation_newest_first() {
     let mut newer = alloc();
     newer.create_time = NOW;
     newer.id = "0f02c0de-0000-4000-8000-000000000002".parse().unwrap();
-    let text = list_text(&mut [alloc(), newer], look(false));
+    let text = list_text(&mut [alloc(), newer], style(false));
     let rows = rows(&text);
     assert_eq!(rows[1][..7].join(" "), "0f02c0de web.g[0] 3 run failed unhealthy 2");
     assert_eq!(rows[2][0], "0f01c0de");
     assert!(text.lines().all(|line| !line.contains('\x1b')), "{text}");
-    assert_eq!(list_text(&mut [], look(false)), "no allocations\n");
+    assert_eq!(list_text(&mut [], style(false)), "no allocations\n");
 }
 
 #[test]
@@ -147,11 +147,11 @@ fn devices_in_use_show_one_number_each_and_with_verbose_everything() {
         "Tasks": { "main": { "ResourceUsage": { "DeviceStats": device } } },
     }))
     .unwrap();
-    let lines = |verbose| rows(&measured_devices(&usage, look(verbose)));
+    let lines = |verbose| rows(&measured_devices(&usage, style(verbose)));
     let few: Vec<String> = lines(false).iter().map(|row| row.join(" ")).collect();
     assert_eq!(few[3], "main acme/gpu/a 0 summary 45 C stale: it hangs\\u{1b}");
     assert_eq!(few[4], "main acme/gpu/a 1 summary <none> stale: it hangs\\u{1b}");
     let all: Vec<String> = lines(true).iter().map(|row| row.join(" ")).collect();
     assert_eq!(all[4], "main acme/gpu/a 0 idle false stale: it hangs\\u{1b}");
-    assert_eq!(measured_devices(&AllocUsage::default(), look(true)), "");
+    assert_eq!(measured_devices(&AllocUsage::default(), style(true)), "");
 }
