@@ -3,10 +3,11 @@
 //!
 //! ```text
 //! seed ─► Plan ─► Play: agents one after the other over one World ─► Failure, or how it went
-//!                   └─ each door of the world is a place where the agent may be killed
+//!                   └─ each door of the world is a place where the agent may be killed, or its machine
+//!                      lose power; the records are in memory, or in a state file on a disk with faults
 //! ```
 //! May not: stand in for a decision of the node. What it plays is scripted, what it checks is in
-//! `checks`.
+//! `checks`, `play/rest.rs` and `play/stops.rs`.
 //!
 //! Start reading at `play.rs` (one history), then `world.rs` (what outlives an agent).
 

@@ -37,7 +37,8 @@ pub enum Disk {
     Forgets,
     /// Some operation of each commit fails.
     Fails,
-    /// Likewise, and what a failed sync was to write is only shown from memory from then on.
+    /// The first sync of each commit fails, and what it was to write is only shown from memory from
+    /// then on.
     Unsure,
     /// Commits take half a minute.
     Slow,

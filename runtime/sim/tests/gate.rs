@@ -69,12 +69,14 @@ fn nodes_that_failed_once_do_not_fail_again() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// A job whose task needs what another one prepares, and a power cut some doors after it runs.
+/// A job whose task needs what another one prepares, one that comes while the disk forgets what it
+/// could not sync, one that is acknowledged after that, and a power cut some doors later.
 fn power_cut(doors: u64, file: bool) -> Plan {
     let prepared = Act::Register { job: 0, count: 2, version: 0, device: true, prepares: true };
     let gone = Duration::from_secs(10);
+    let refused = Act::Register { job: 2, count: 2, version: 0, device: false, prepares: false };
     let again = Act::Register { job: 1, count: 1, version: 0, device: false, prepares: true };
-    let acts = [prepared, Act::Disk(Disk::Unsure), Act::Disk(Disk::Works), again];
+    let acts = [prepared, Act::Disk(Disk::Unsure), refused, Act::Disk(Disk::Works), again];
     let after = Duration::from_secs(20);
     let mut steps: Vec<Step> = acts.into_iter().map(|act| Step { after, act }).collect();
     let cut = Act::Kill { doors, gone, power: true };

@@ -186,14 +186,11 @@ impl Backend for Attached {
         }
         match (disk.mode(), &disk.file) {
             (Disk::Full | Disk::Fails | Disk::Unsure, None) => return Err(refused()),
-            (mode @ (Disk::Fails | Disk::Unsure), Some((file, _))) => {
+            (Disk::Fails, Some((file, _))) => {
                 let later = disk.world.lock().rng.below(OPERATIONS);
-                let fault = match mode {
-                    Disk::Fails => DiskFault::Error,
-                    _ => DiskFault::ErrorForgets,
-                };
-                fail_at(file, later, fault);
+                fail_at(file, later, DiskFault::Error);
             }
+            (Disk::Unsure, Some((file, _))) => file.plan_sync(DiskFault::ErrorForgets),
             _ => {}
         }
         self.records.commit(batch)?;

@@ -58,6 +58,13 @@ pub enum DiskFault {
     TornWrite,
 }
 
+/// When a planned fault happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FaultAt {
+    Number(usize),
+    NextSync,
+}
+
 /// A disk; clones are the same one.
 #[derive(Clone, Debug)]
 pub struct FaultyDisk(Arc<Mutex<Inner>>);
@@ -72,7 +79,7 @@ struct Inner {
     /// Lengths since the last sync.
     lengths: Vec<usize>,
     journal: Vec<DiskOperation>,
-    fault: Option<(usize, DiskFault)>,
+    fault: Option<(FaultAt, DiskFault)>,
     happened: bool,
     powered: bool,
     full: bool,
@@ -121,7 +128,14 @@ impl FaultyDisk {
     /// What goes wrong at the operation of this number, once.
     pub fn plan(&self, number: usize, fault: DiskFault) {
         let mut inner = self.inner();
-        inner.fault = Some((number, fault));
+        inner.fault = Some((FaultAt::Number(number), fault));
+        inner.happened = false;
+    }
+
+    /// What goes wrong at the next sync, once.
+    pub fn plan_sync(&self, fault: DiskFault) {
+        let mut inner = self.inner();
+        inner.fault = Some((FaultAt::NextSync, fault));
         inner.happened = false;
     }
 
@@ -208,7 +222,10 @@ impl Inner {
             return Err(fails(io::ErrorKind::BrokenPipe));
         }
         self.journal.push(operation);
-        let planned = self.fault.filter(|(number, _)| *number == self.journal.len());
+        let planned = self.fault.take_if(|(at, _)| match at {
+            FaultAt::Number(number) => *number == self.journal.len(),
+            FaultAt::NextSync => operation == DiskOperation::Sync,
+        });
         let Some((_, fault)) = planned else { return Ok(None) };
         self.happened = true;
         match fault {
@@ -353,7 +370,8 @@ impl StorageBackend for FaultyDisk {
             Some(DiskFault::LostSync) => Ok(()),
             Some(DiskFault::LostSyncThenCut) => {
                 let later = inner.below(30);
-                inner.fault = Some((inner.journal.len() + 1 + later, DiskFault::PowerCut));
+                let at = FaultAt::Number(inner.journal.len() + 1 + later);
+                inner.fault = Some((at, DiskFault::PowerCut));
                 Ok(())
             }
             _ => {
