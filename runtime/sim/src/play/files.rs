@@ -31,8 +31,9 @@ pub(super) async fn happen(
         agent.jobs_dir.rescan();
     }
     // What was asked for is done, unless the disk is in the way.
-    let settled = quiet > SEEN && scene.disk.works() && files.readable();
-    if settled {
+    let readable = files.readable();
+    let settled = quiet > SEEN && scene.disk.works();
+    if settled && readable {
         check(files, agent, false)?;
     }
     let (filled, covered) = (!files.is_empty(), files.covered());
@@ -40,9 +41,11 @@ pub(super) async fn happen(
     let held = match act {
         FileAct::Empty => filled && by_files(agent).len() > 1,
         FileAct::Covered(true) => !covered,
+        // For how long it was empty, nobody saw.
+        FileAct::Readable(true) => !filled && by_files(agent).len() > 1,
         _ => false,
     };
-    if settled {
+    if settled && readable != (act == FileAct::Readable(true)) {
         files.keep(keeps(scene, agent, act, held));
     }
     // As requests are: on its way before the next thing happens.
@@ -138,6 +141,7 @@ pub(super) async fn last(files: &SimFiles, scene: &Scene, agent: &Agent) -> Resu
         clock::sleep(within).await;
     };
     let of = |job| FileJob { job, count: 1, version: 7 };
+    act(FileAct::Covered(false), Duration::ZERO).await;
     for file in 0..FILE_JOBS.len() {
         act(FileAct::Write(file, of(file)), Duration::ZERO).await;
     }
@@ -162,9 +166,14 @@ pub(super) async fn last(files: &SimFiles, scene: &Scene, agent: &Agent) -> Resu
     is(1, &JobState::Stopped, "when its file was removed")?;
     act(FileAct::Write(1, of(1)), SEEN).await;
     is(1, &runs, "when its file is there again")?;
-    act(FileAct::Empty, JOBS_DIR_HOLD - SEEN / 2).await;
-    for file in 0..FILE_JOBS.len() {
-        is(file, &runs, "when the directory was just emptied")?;
+    // Each time the hold begins anew.
+    let almost = JOBS_DIR_HOLD - SEEN / 2;
+    for emptied in [FileAct::Empty, FileAct::Readable(true), FileAct::Covered(true)] {
+        act(emptied, almost).await;
+        for file in 0..FILE_JOBS.len() {
+            is(file, &runs, "when the directory was just emptied")?;
+        }
+        act(FileAct::Readable(emptied != FileAct::Empty), SEEN / 12).await;
     }
     clock::sleep(SEEN * 2).await;
     for file in 0..FILE_JOBS.len() {
