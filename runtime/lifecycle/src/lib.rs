@@ -11,3 +11,11 @@
 
 pub mod alloc;
 pub mod task;
+
+/// Wait for a timer; for ever while none is set.
+async fn fire(timer: &mut Option<ostler_model::ports::BoxFuture<'static, ()>>) {
+    match timer {
+        Some(timer) => timer.await,
+        None => std::future::pending().await,
+    }
+}

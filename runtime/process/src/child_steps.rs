@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use super::{Plan, Step};
 
@@ -92,8 +92,7 @@ pub(in super::super) unsafe fn begin_session() {
 
 /// Die when the process that forked this one dies. A change of user clears it.
 pub(in super::super) fn die_with_parent() {
-    // SAFETY: a system call over plain numbers.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let _cannot_fail = set_parent_process_death_signal(Some(Signal::KILL));
 }
 
 /// Die when the parent dies; and now, when it died before this was set.
@@ -102,11 +101,9 @@ pub(in super::super) fn die_with_parent() {
 /// Only in the child.
 pub(in super::super) unsafe fn die_with(parent: Option<Pid>) {
     die_with_parent();
-    // SAFETY: system calls over plain numbers.
-    unsafe {
-        if parent.is_some_and(|parent| libc::getppid() != parent.as_raw_nonzero().get()) {
-            libc::_exit(127);
-        }
+    if parent.is_some() && getppid() != parent {
+        // SAFETY: ends this process without running anything of its parent's.
+        unsafe { libc::_exit(127) }
     }
 }
 

@@ -31,6 +31,7 @@ use super::machine::{AllocInput, AllocMachine, AllocPhase};
 use super::phases::Phases;
 use super::update::in_place;
 use super::{Reply, Request};
+use crate::fire;
 use crate::task::{RequestError, TaskHandle};
 use ostler_model::alloc::{AllocState, Allocation, DesiredStatus};
 use ostler_model::clock::Clock;
@@ -344,13 +345,6 @@ impl Runner {
 /// The asker may have gone; nothing to do about it.
 fn answer(reply: Reply, result: Result<(), RequestError>) {
     let _gone = reply.send(result);
-}
-
-async fn fire(timer: &mut Option<BoxFuture<'static, ()>>) {
-    match timer {
-        Some(timer) => timer.await,
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ use super::hooks::{HookError, Preparation};
 use super::machine::{At, Rules, State, TaskInput, TaskMachine};
 use super::{Request, RequestError, TaskScope};
 use crate::alloc::coordinator::Gate;
+use crate::fire;
 use ostler_model::alloc::Allocation;
 use ostler_model::ports::{BoxFuture, PluginCallError};
 use ostler_model::task::{TaskState, TaskStatus};
@@ -358,13 +359,6 @@ impl Runner {
             let write = save::write(&scope, &record, &public, plan, known, &closing);
             Answer::Written(write.await)
         });
-    }
-}
-
-async fn fire(timer: &mut Option<BoxFuture<'static, ()>>) {
-    match timer {
-        Some(timer) => timer.await,
-        None => std::future::pending().await,
     }
 }
 

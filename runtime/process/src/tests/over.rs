@@ -106,7 +106,9 @@ async fn what_only_may_be_of_a_task_is_named_and_not_killed() {
     let run = case.spec.run_id.clone();
     let id = start(&host, &case.spec).await.unwrap();
     let identity = host.identity(&run, &id).unwrap();
-    until("its child is there", || pid_in(&case.stdout).is_some_and(exists)).await;
+    let is_sleep =
+        |pid| std::fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name == b"sleep\n");
+    until("its child is there", || pid_in(&case.stdout).is_some_and(is_sleep)).await;
     let child = pid_in(&case.stdout).unwrap();
     let later = ProcessIdentity { supervisor: None, ..identity.clone() };
     let found = left::of(&run, &later, left::Certainty::Recorded).unwrap();

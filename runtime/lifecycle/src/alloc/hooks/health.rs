@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use super::{AllocHook, AllocScope, HookResult, News};
 use crate::alloc::checks::Checks;
 use crate::alloc::health::{CheckResult, HealthEffect, HealthInput, HealthMachine};
+use crate::fire;
 use ostler_model::alloc::AllocState;
 use ostler_model::clock;
 use ostler_model::ports::BoxFuture;
@@ -139,11 +140,4 @@ async fn changed(results: &mut Option<watch::Receiver<Arc<[CheckResult]>>>) -> A
         return Arc::clone(&results.borrow_and_update());
     }
     std::future::pending().await
-}
-
-async fn fire(timer: &mut Option<BoxFuture<'static, ()>>) {
-    match timer {
-        Some(timer) => timer.await,
-        None => std::future::pending().await,
-    }
 }
