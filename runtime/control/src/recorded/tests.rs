@@ -8,6 +8,7 @@ use ostler_model::ids::TaskName;
 use ostler_model::job::JobKind;
 use ostler_model::ports::ProcessIdentity;
 use ostler_model::rng::Rng;
+use ostler_model::task::TaskState;
 use ostler_testing::fixtures;
 
 fn has_ended(restored: &RestoredAlloc) -> bool {
