@@ -182,19 +182,24 @@ impl Admission {
         let group = allocation
             .task_group()
             .ok_or_else(|| AdoptError::UnknownGroup { alloc, group: allocation.group.clone() })?;
-        let mut next = self.clone();
+        // In place: a start restores all allocations of the node one after the other.
+        let claimed = self.claim_again(allocation);
+        match claimed {
+            Ok(()) => drop(self.assigned.insert(alloc, needs::of_group(group))),
+            Err(_) => drop(self.devices.release_alloc(alloc)),
+        }
+        claimed
+    }
+
+    fn claim_again(&mut self, allocation: &Allocation) -> Result<(), AdoptError> {
+        let alloc = allocation.id;
         for (task, devices) in &allocation.devices {
             let holder = InstanceHolder { alloc, task: task.clone() };
-            next.devices
-                .claim(&holder, devices)
-                .map_err(|source| AdoptError::Device { alloc, source })?;
+            let claimed = self.devices.claim(&holder, devices);
+            claimed.map_err(|source| AdoptError::Device { alloc, source })?;
         }
-        next.ports
-            .adopt(alloc, &allocation.ports)
-            .map_err(|source| AdoptError::Port { alloc, source })?;
-        next.assigned.insert(alloc, needs::of_group(group));
-        *self = next;
-        Ok(())
+        let ports = self.ports.adopt(alloc, &allocation.ports);
+        ports.map_err(|source| AdoptError::Port { alloc, source })
     }
 
     /// Take back everything assigned to an allocation. Nothing happens the second time.

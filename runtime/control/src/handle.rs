@@ -124,8 +124,9 @@ impl ControlHandle {
     /// now waits, and what it would replace runs on until it does. What is told is durable.
     ///
     /// # Errors
-    /// When the index is not the expected one, somebody else gave the job, or it cannot be made
-    /// durable; then nothing is changed.
+    /// When the index is not the expected one, somebody else gave the job, another change of it takes too
+    /// long, or it cannot be made durable; then nothing is changed. With [`SubmitError::Unanswered`] that is
+    /// not known yet.
     pub async fn register(
         &self,
         job: Arc<Job>,

@@ -28,8 +28,8 @@ use ostler_lifecycle::task::handle::{LocalState, RunRecord};
 use ostler_lifecycle::task::restart::RestartTracker;
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::{AllocId, JobId, RunId, TaskName};
-use ostler_model::saved::{DeploymentStatus, EndedPlaces, JobRecord, SavedAllocState};
-use ostler_model::task::{TaskState, TaskStatus};
+use ostler_model::saved::{EndedPlaces, JobRecord};
+use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
 use ostler_state::Record;
 use ostler_state::keys::EndedBlock;
@@ -178,19 +178,16 @@ impl Recorded {
         self.allocs.entry(id).or_default();
         match record.key.clone() {
             Key::Alloc(_) => {
-                let alloc: Option<Allocation> = self.decoded(record);
-                self.of(id).allocation = alloc.map(Arc::new);
+                self.of(id).allocation = self.decoded(record).map(Arc::new);
             }
             Key::AllocState(_) => {
-                let saved: Option<SavedAllocState> = self.decoded(record);
-                self.of(id).restored.saved = saved;
+                self.of(id).restored.saved = self.decoded(record);
             }
             Key::DeploymentStatus(_) => {
-                let health: Option<DeploymentStatus> = self.decoded(record);
-                self.of(id).restored.health = health;
+                self.of(id).restored.health = self.decoded(record);
             }
             Key::TaskState(_, task) => {
-                let state: Option<TaskState> = self.decoded(record);
+                let state = self.decoded(record);
                 self.of(id).restored.tasks.entry(task).or_default().state = state;
             }
             Key::TaskLocal(_, task) => {
@@ -229,7 +226,8 @@ impl Recorded {
                 .filter(|alloc| alloc.job.id == id && alloc.desired == DesiredStatus::Run)
                 .max_by_key(|alloc| (alloc.job_version, alloc.modify_index));
             let Some(newest) = newest else { continue };
-            // Or the places that are over would be those of another job.
+            // The index must fit the records of ended places, or those would count as of another
+            // job.
             let ended = self.ended.iter().filter(|(block, ended)| {
                 block.job == id
                     && ended.version == newest.job_version
@@ -302,7 +300,7 @@ impl Recorded {
             delayed_until: None,
         });
         local.run = Some(run);
-        // What was decided of an earlier run is over.
+        // What was decided for an earlier run does not hold for this one.
         (local.run_complete, local.delayed_until) = (false, None);
         if let Some(state) =
             restored.state.as_mut().filter(|state| state.status == TaskStatus::Dead)

@@ -7,6 +7,7 @@ use ostler_lifecycle::task::restart::RestartTracker;
 use ostler_model::ids::TaskName;
 use ostler_model::ports::ProcessIdentity;
 use ostler_model::rng::Rng;
+use ostler_model::task::TaskState;
 use ostler_testing::fixtures::{self, Garbage};
 
 fn has_ended(restored: &RestoredAlloc) -> bool {
