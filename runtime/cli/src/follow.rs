@@ -81,4 +81,5 @@ async fn lines(stream: Arc<LogStream>, whose: Output, reports: &mpsc::Sender<Rep
 }
 
 #[cfg(test)]
+#[path = "follow_tests.rs"]
 mod tests;

@@ -253,4 +253,5 @@ fn exit_text(exit: &ExitResult) -> String {
 }
 
 #[cfg(test)]
+#[path = "human_tests.rs"]
 mod tests;

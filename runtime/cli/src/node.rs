@@ -152,4 +152,5 @@ fn device(group: &DeviceGroup, instance: &DeviceInstance) -> [String; 5] {
 }
 
 #[cfg(test)]
+#[path = "node_tests.rs"]
 mod tests;

@@ -300,4 +300,5 @@ fn all_grants(name: &str, asks: &[Ask<'_>]) -> Option<String> {
 }
 
 #[cfg(test)]
+#[path = "plugin_tests.rs"]
 mod tests;

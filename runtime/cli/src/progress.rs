@@ -119,4 +119,5 @@ fn fresh_events(state: &TaskState, told: u64) -> (&[TaskEvent], bool) {
 }
 
 #[cfg(test)]
+#[path = "progress_tests.rs"]
 mod tests;

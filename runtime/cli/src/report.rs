@@ -270,4 +270,5 @@ pub(super) fn json(report: &Report, into: &mut Rendered) {
 }
 
 #[cfg(test)]
+#[path = "report_tests.rs"]
 mod tests;

@@ -366,4 +366,5 @@ async fn kill(agent: AgentHandle, job: JobHandle) {
 }
 
 #[cfg(test)]
+#[path = "run_tests.rs"]
 mod tests;

@@ -1,5 +1,6 @@
 //! Backends with faults, and a disk with faults, for tests here and elsewhere.
 
+#[path = "testing_disk.rs"]
 pub mod disk;
 
 use std::collections::VecDeque;

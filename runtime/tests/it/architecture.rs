@@ -346,9 +346,6 @@ fn no_file_is_longer_than_a_person_reads_at_once() {
     assert_eq!(long, NOTHING);
 }
 
-/// Whose modules do not follow yet.
-const MODULES_OTHERWISE: [&str; 2] = ["cli/src", "agent/src/jobs_dir"];
-
 #[test]
 fn a_module_is_a_file_and_a_folder_beside_it_has_more_than_one() {
     let runtime = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -357,7 +354,6 @@ fn a_module_is_a_file_and_a_folder_beside_it_has_more_than_one() {
         files(&runtime.join(name).join("src"), &mut paths);
     }
     files(&runtime.join("tests/it"), &mut paths);
-    paths.retain(|path| !MODULES_OTHERWISE.iter().any(|dir| path.starts_with(runtime.join(dir))));
     assert!(paths.len() > 500, "the files are found");
     let mut wrong = Vec::new();
     for path in paths {

@@ -340,4 +340,5 @@ fn events(alloc: &Alloc, style: Style) -> String {
 }
 
 #[cfg(test)]
+#[path = "status_tests.rs"]
 mod tests;

@@ -431,7 +431,8 @@ impl AllocMachine {
         let Some(Restart::Hooks { reason }) = self.restart.take() else {
             return;
         };
-        if ok {
+        // All of them may have ended, and been told to finish, while the hooks ran.
+        if ok && !self.finishing {
             self.restart = Some(Restart::Asking);
             self.coordinator.reset();
             self.set_gates();

@@ -366,6 +366,15 @@ fn a_stop_while_all_are_told_to_run_again_opens_no_poststop_gate_by_what_was_kno
 }
 
 #[test]
+fn tasks_that_ended_and_were_told_to_finish_while_restart_hooks_ran_are_not_told_to_run_again() {
+    let mut machine = running();
+    machine.step(NOW, AllocInput::RestartAll { reason: "anew".to_owned() });
+    machine.step(NOW, AllocInput::Tasks(all(&group(None), TaskStatus::Dead)));
+    assert_eq!(machine.step(NOW, AllocInput::PreKilled), [AllocEffect::FinishTasks]);
+    assert_eq!(machine.step(NOW, AllocInput::RestartReady { ok: true }), []);
+}
+
+#[test]
 fn a_stop_that_skips_delays_ends_those_under_way() {
     let mut machine = machine(Some(Duration::from_secs(60)));
     machine.step(NOW, AllocInput::HooksDone);
