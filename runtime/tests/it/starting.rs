@@ -105,6 +105,23 @@ async fn a_job_that_comes_while_its_driver_is_loaded_waits_and_then_runs() {
     assert!(!runs(pid));
 }
 
+#[tokio::test]
+async fn whoever_follows_a_job_whose_driver_is_loaded_is_not_told_that_it_does_not_fit() {
+    let silent = Silent::new();
+    let agent = silent.agent(Home::new()).await;
+    let job = service(&agent.data);
+    let comes = async {
+        until("the job is registered", async || {
+            agent.ask(&["job", "status", "svc"]).await.code == Some(0)
+        })
+        .await;
+        assert_eq!(status_of(&agent, "slow").await, "loading");
+        drop(silent);
+    };
+    let (followed, ()) = tokio::join!(agent.run(&job), comes);
+    followed.said(0, &["still loading", "job svc runs"]);
+}
+
 /// Needs native tasks that outlive the agent.
 #[tokio::test]
 async fn tasks_of_the_last_agent_run_on_and_are_taken_over_when_their_driver_comes() {
