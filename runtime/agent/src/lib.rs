@@ -296,6 +296,11 @@ impl AgentHandle {
         let options = RegisterOptions { origin, all_or_nothing: true, ..Default::default() };
         let given_up = GivenUp { agent: Some(self), job: &job };
         let registered = self.0.control.register(Arc::clone(&job), options).await;
+        if let Err(error @ SubmitError::Unanswered { .. }) = registered {
+            // What the disk may still take is taken back.
+            drop(given_up);
+            return Err(error);
+        }
         given_up.not();
         let registered = registered?;
         let owners = registered.placed.iter().filter_map(|id| Some(self.alloc(*id)?.handle));

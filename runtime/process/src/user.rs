@@ -44,9 +44,13 @@ pub fn resolve(user: &str) -> Result<Option<Ids>, ProcessError> {
 
 /// Some C libraries report a name that does not exist as an error.
 fn look_up(name: &str) -> io::Result<Option<User>> {
-    match User::from_name(name) {
-        Err(Errno::ENOENT | Errno::ESRCH) => Ok(None),
-        found => Ok(found?),
+    loop {
+        match User::from_name(name) {
+            Err(Errno::ENOENT | Errno::ESRCH) => return Ok(None),
+            // A name service was asked over a socket.
+            Err(Errno::EINTR) => {}
+            found => return Ok(found?),
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use super::params::{Asked, Params};
 use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
-use ostler_agent::{JobView, Readiness, RegisterOptions, StopOptions, Stopped};
+use ostler_agent::{JobView, RegisterOptions, StopOptions, Stopped};
 use ostler_jobspec::{Parsed, Syntax};
 use ostler_model::clock;
 use ostler_model::ids::JobId;
@@ -223,14 +223,7 @@ async fn shown(
 
 /// `GET /v1/job/ID`
 pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    let show = |mut job: JobView| {
-        // What comes with a plugin that has not answered yet may be all that is missing.
-        let Readiness { waiting, loading, .. } = api.agent.readiness();
-        if !(waiting.is_empty() && loading.is_empty()) {
-            job.places.waiting = 0;
-        }
-        reply::json(&params, &full(Seen::new(&job, &waits_for(&job))))
-    };
+    let show = |job: JobView| reply::json(&params, &full(Seen::new(&job, &waits_for(&job))));
     shown(&api, &params, &id, show).await
 }
 

@@ -28,7 +28,12 @@ impl Challenge {
         if header.len() > HEADER_BYTES_MAX {
             return None;
         }
-        ChallengeParser::new(header.trim()).map_while(Result::ok).find_map(|one| Self::of(&one))
+        let header = header.trim();
+        let read =
+            ChallengeParser::new(header).map_while(Result::ok).find_map(|one| Self::of(&one));
+        // What follows is not needed, and is not always as it should be.
+        let basic = |scheme: &str| scheme.eq_ignore_ascii_case("basic").then_some(Self::Basic);
+        read.or_else(|| header.split_whitespace().next().and_then(basic))
     }
 
     fn of(challenge: &ChallengeRef<'_>) -> Option<Self> {

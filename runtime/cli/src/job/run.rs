@@ -7,7 +7,9 @@
 //!                                                    rest waits for room
 //! ```
 
-use serde::Serialize;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use super::super::args::job::JobRunArgs;
 use super::super::connect::{self, Stop, until_interrupted};
@@ -19,9 +21,20 @@ use super::super::terminal::Terminal;
 use super::watch::{Verdict, Watch};
 use ostler_api::client::{ApiClient, ClientError, segment};
 use ostler_jobspec::FileDiagnostic;
+use ostler_model::clock;
 use ostler_model::ids::AllocId;
 use ostler_model::job;
 use ostler_wire::{Alloc, Job, JobRequest, Registered};
+
+/// How long between two looks at a job that waits while plugins are loaded.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// What is asked of an agent's readiness.
+#[derive(Debug, Deserialize)]
+struct Readiness {
+    waiting: Vec<String>,
+    loading: Vec<String>,
+}
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -173,10 +186,23 @@ async fn follow(
         }
         Ok((verdict != Verdict::Going).then(|| (verdict, watch.failures(&allocs))))
     };
-    match client.watch(&path, look).await {
-        Err(Stop::Client(error)) if error.not_found() => {
-            Ok((Verdict::Overtaken("the job was purged".to_owned()), String::new()))
+    let mut look = look;
+    loop {
+        match client.watch(&path, &mut look).await {
+            Err(Stop::Client(error)) if error.not_found() => {
+                return Ok((Verdict::Overtaken("the job was purged".to_owned()), String::new()));
+            }
+            // A plugin that comes changes what fits, and is no change of the job.
+            Ok((Verdict::Waits, _)) if plugins_come(client).await? => {
+                clock::sleep(LOOK_AGAIN).await
+            }
+            other => return other,
         }
-        other => other,
     }
+}
+
+/// Is a plugin still being loaded, or has not said yet whether it can be used?
+async fn plugins_come(client: &ApiClient) -> Result<bool, ClientError> {
+    let Readiness { waiting, loading } = client.get("/v1/ostler/readiness").await?;
+    Ok(!(waiting.is_empty() && loading.is_empty()))
 }

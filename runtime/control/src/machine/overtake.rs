@@ -91,13 +91,18 @@ impl Machine {
             turn.until = Duration::MAX;
             match (&turn.phase, turn.stops) {
                 (ChangePhase::Committing, true) => self.stop_unwritten(world, job, out),
-                (ChangePhase::Committing, false) => {
-                    // The change goes on; the job shows what becomes of it.
+                // Its stop is on record, or written again.
+                (ChangePhase::Forgetting | ChangePhase::Rewriting, _) | (_, true) => {
+                    let (request, change) = (turn.request.take(), turn.change.clone());
+                    if request.is_some() {
+                        self.finish(world, request, Ok(change), out);
+                    }
+                }
+                // The change goes on, or is being taken back; the job shows what becomes of it.
+                (_, false) => {
                     let job = job.clone();
                     reply(turn.request.take(), Err(SubmitError::Unanswered { job }), out);
                 }
-                // What was placed is being ended, for which the tasks have deadlines.
-                _ => {}
             }
         }
         for request in self.turns.take_overdue(job, now) {

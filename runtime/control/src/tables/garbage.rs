@@ -11,8 +11,9 @@ use ostler_model::saved::{JobOrigin, JobRecord};
 
 /// Is this allocation one of a purged job that had the name of the present one?
 fn was_purged(alloc: &Allocation, present: &JobRecord) -> bool {
-    // A job of `ostler run` may follow another one of its name without a purge.
-    present.origin != JobOrigin::Run && alloc.create_index < present.create_index
+    // A job of `ostler run` may follow another one of its name without a purge, which is what stops all.
+    let stopped = alloc.desired == DesiredStatus::Stop;
+    stopped && present.origin != JobOrigin::Run && alloc.create_index < present.create_index
 }
 
 impl Tables {

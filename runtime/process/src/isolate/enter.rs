@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-use super::{IsolationSetup, borrowed, inside, sys};
+use super::{IsolationSetup, borrowed, filter, inside, sys};
 use crate::child::{self, Child, Forked, Plan};
 use ostler_model::isolation::Part;
 
@@ -136,7 +136,8 @@ pub(super) fn own_user_namespace() -> io::Result<()> {
 
 /// Pid 1: signals that are sent from inside do nothing to it, children it is given vanish when they
 /// end, and it ends with its shim. It keeps no capability, and with `filtered` the kernel lets it read
-/// and exit only: a task that may trace processes gains nothing by taking it over.
+/// and exit only: a task that may trace processes gains nothing by taking it over. A filter, and not the
+/// kernel's strict mode, since the agent itself may be behind one.
 fn be_init(life: RawFd, filtered: bool) -> ! {
     let nothing = CapabilitySet::empty();
     let none = CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing };
@@ -147,17 +148,13 @@ fn be_init(life: RawFd, filtered: bool) -> ! {
         libc::prctl(libc::PR_SET_NAME, c"ostler-init".as_ptr(), 0, 0, 0);
         libc::setsid();
         libc::chdir(c"/".as_ptr());
-        if set_capabilities(None, none).is_err()
-            || filtered && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) < 0
-        {
+        if set_capabilities(None, none).is_err() || filtered && filter::apply_to_init().is_err() {
             libc::_exit(1);
         }
         let mut byte = 0_u8;
         while libc::read(life, (&raw mut byte).cast(), 1) < 0
             && io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
         {}
-        // The kernel's own call, of one thread: a filtered process may not end a group of them.
-        libc::syscall(libc::SYS_exit, 0);
         libc::_exit(0)
     }
 }

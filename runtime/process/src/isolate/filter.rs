@@ -151,6 +151,17 @@ pub(super) fn apply(program: &BpfProgram) -> io::Result<()> {
     })
 }
 
+/// Let an init do nothing from here on but wait and end.
+pub(super) fn apply_to_init() -> io::Result<()> {
+    let calls = [libc::SYS_read, libc::SYS_exit_group, libc::SYS_restart_syscall];
+    let rules: Rules = calls.into_iter().map(|call| (call, Vec::new())).collect();
+    let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let arch = std::env::consts::ARCH.try_into().map_err(io::Error::other)?;
+    let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, arch);
+    let program: BpfProgram = filter.and_then(TryInto::try_into).map_err(io::Error::other)?;
+    apply(&program)
+}
+
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Calls that one part of the program looks at.

@@ -431,7 +431,7 @@ async fn process_1_tells_nothing_of_the_node() {
 async fn process_1_has_no_right_that_a_program_could_take_over() {
     let Some(scene) = scene().await else { return };
     // It may still be on its way there.
-    let script = "until grep -q '^Seccomp:.1' /proc/1/status; do :; done; \
+    let script = "until grep -q '^Seccomp:.2' /proc/1/status; do :; done; \
                   grep -E '^Cap(Inh|Prm|Eff|Amb)' /proc/1/status";
     let sets = scene.lines(script).await;
     assert_eq!(sets.len(), 4);
