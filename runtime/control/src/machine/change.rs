@@ -38,14 +38,14 @@ impl Machine {
     ) -> bool {
         let Waiting { asked, skip_shutdown_delay, request, stopped_early, until: _ } = waiting;
         let stops = asked.stops() || stopped_early.is_some();
-        let whole = matches!(asked, JobAction::Version(..));
+        let whole = matches!(asked, JobAction::Version(..) | JobAction::Stop { .. });
         let mut decided = self.decide(world, job, asked);
         if let (Ok(change), Some(stopped)) = (&mut decided, &stopped_early) {
             // These stops were told and are not known to be durable: they are part of the change.
             change.copies.extend(self.overtaken(stopped));
         }
         // The disk may hold a change that was taken back: before the job is acknowledged as
-        // unchanged, its record is written again.
+        // unchanged, or as stopped already, its record is written again.
         if let Ok(change) = &mut decided
             && whole
             && change.is_empty()

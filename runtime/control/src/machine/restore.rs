@@ -12,13 +12,20 @@ use std::sync::Arc;
 use super::turn::Waiting;
 use super::types::{Answer, ControlEffect, RequestId, RestoredNode, Wait, World, Write};
 use super::{AfterWrite, Machine, answer};
+use crate::admission::AdoptError;
+use crate::proposal::stopped_copy;
 use crate::views::Stage;
 use ostler_device::ledger::{DeviceLedger, InstanceHolder};
 use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::causes::chain;
 use ostler_model::device::GroupKey;
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::resources::AllocatedDevice;
 use ostler_state::StateError;
+
+/// Why an allocation is stopped whose device another one has by the records.
+const DEVICE_OF_ANOTHER: &str =
+    "another allocation has its device, by the records of an earlier agent";
 
 /// A restore under way.
 #[derive(Debug)]
@@ -53,9 +60,13 @@ impl Machine {
             self.tables.restore_ended(&block.job, &block.group, places);
         }
         // Before owners are made: an owner asks at once for what its task holds.
-        self.restore_held(&allocs, ledger.as_ref(), own, out);
+        let without = self.restore_held(&allocs, ledger.as_ref(), own, out);
         let mut owners = Vec::new();
-        for (alloc, saved) in allocs.into_iter().filter(|_| own) {
+        for (mut alloc, saved) in allocs.into_iter().filter(|_| own) {
+            if without.contains(&alloc.id) && alloc.desired == DesiredStatus::Run {
+                alloc = stopped_copy(&alloc, DEVICE_OF_ANOTHER, self.tables.next_index());
+                writes.push(Write::Alloc(Arc::clone(&alloc)));
+            }
             // An allocation without a job is of a purged one when it is to stop; otherwise an
             // embedded agent ran it.
             let registered = alloc.desired == DesiredStatus::Stop
@@ -80,29 +91,42 @@ impl Machine {
         self.write(AfterWrite::Restored, writes, owners, Wait::No, out);
     }
 
-    /// What the allocations that are not over hold, and what is owed to plugins for others.
+    /// What the allocations that have not ended hold, and what is owed to plugins for others. Those
+    /// with a device that another one has.
     fn restore_held(
         &mut self,
         allocs: &[(Arc<Allocation>, Option<ostler_model::saved::SavedAllocState>)],
         ledger: Option<&DeviceLedger>,
         own: bool,
         out: &mut Vec<ControlEffect>,
-    ) {
+    ) -> BTreeSet<AllocId> {
+        let mut without = BTreeSet::new();
         let ended = |saved: &Option<ostler_model::saved::SavedAllocState>| {
             saved.as_ref().is_some_and(|saved| saved.finished)
         };
         for (alloc, _) in allocs.iter().filter(|(_, saved)| !ended(saved)) {
-            if let Err(error) = self.tables.admission.adopt(alloc) {
+            match self.tables.admission.adopt(alloc) {
+                Ok(()) => {}
+                // Changes that could not be taken back whole, on a disk that failed.
+                Err(error @ AdoptError::Device { .. }) => {
+                    tracing::error!(alloc = %alloc.id, error = chain(&error), "the allocation is stopped");
+                    without.insert(alloc.id);
+                    continue;
+                }
                 // It runs all the same: by the records two allocations share something.
-                tracing::error!(alloc = %alloc.id, %error, "what the allocation holds is not entered");
+                Err(error) => {
+                    let error = chain(&error);
+                    tracing::error!(alloc = %alloc.id, error, "what the allocation holds is not entered");
+                }
             }
             self.restore_devices(alloc, ledger, own, out);
         }
-        let Some(ledger) = ledger else { return };
+        let Some(ledger) = ledger else { return without };
         let live = self.tables.admission.allocs();
         let known: BTreeSet<AllocId> = allocs.iter().map(|(alloc, _)| alloc.id).collect();
         // What a serving agent owes to plugins is not released by an embedded one.
         self.restore_owed(ledger, &live, |alloc| own || !known.contains(&alloc), out);
+        without
     }
 
     /// What the tasks of a live allocation hold towards their plugins. `ledger`: what was on disk;

@@ -316,6 +316,23 @@ fn what_is_said_to_be_as_before_is_written_again_where_a_change_was_taken_back()
 }
 
 #[test]
+fn a_stop_of_a_job_that_is_stopped_is_written_again_where_a_change_was_taken_back() {
+    let mut play = Play::new();
+    play.register(&job("web", 1));
+    let stop = play.stop("web", false);
+    assert!(play.changed(stop).is_ok());
+    play.disk = Disk::Fails;
+    let update = play.register(&job("web", 0));
+    assert!(play.changed(update).is_err());
+    // The disk may have the update all the same.
+    play.disk = Disk::Hangs;
+    let again = play.stop("web", false);
+    assert!(!play.is_answered(again));
+    play.disk_answers();
+    assert!(play.changed(again).is_ok_and(|stopped| stopped.unwritten.is_none()));
+}
+
+#[test]
 fn a_removal_that_hangs_does_not_keep_the_turn_of_a_change_that_is_taken_back() {
     let mut play = Play::new();
     play.slow_removals = true;
