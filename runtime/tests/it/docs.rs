@@ -74,6 +74,24 @@ fn the_test_that_the_list_of_attacks_is_about_is_there() {
     }
 }
 
+/// `cargo run` takes the one program that a default member names as its own.
+#[test]
+fn the_first_command_of_the_readme_knows_which_program_it_means() {
+    assert!(read("README.md").contains("\ncargo run --release -- run "));
+    let mut cargo = std::process::Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--no-deps", "--format-version", "1", "--offline"]).current_dir(root());
+    let told = cargo.output().unwrap();
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    let workspace: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
+    let members = workspace["workspace_default_members"].as_array().unwrap();
+    let packages = workspace["packages"].as_array().unwrap().iter();
+    let named: Vec<_> = packages
+        .filter(|package| members.contains(&package["id"]))
+        .filter_map(|package| package["default_run"].as_str())
+        .collect();
+    assert_eq!(named, ["ostler"]);
+}
+
 #[test]
 fn the_readme_links_to_every_page() {
     let readme = read("README.md");
