@@ -112,19 +112,15 @@ fn the_list_has_a_row_per_plugin_and_the_reasons_below() {
     assert!(text.ends_with("\nexec (block bad) is refused: imports x\n"), "{text}");
 }
 
-#[test]
-fn what_a_plugin_may_is_what_it_asks_for_as_far_as_it_is_granted() {
-    let grants = "files \"/sys\" {}\n files \"/run/x\" { write = true }\n process = true\n \
-                  users = [\"nobody\"]\n connect = [\"10.0.0.0/8:443\"]\n wasm_task = true";
+/// A plugin with these lines of grants that asks for this.
+fn granted(kind: PluginKind, grants: &str, asks: &[Authority]) -> PluginEntry {
     let text = format!("plugin \"x\" {{\n grants {{\n {grants}\n }}\n}}");
     let config =
         ostler_jobspec::parse_agent_config(text.as_bytes(), Path::new("/etc/ostler.hcl")).unwrap();
-    let grants = config.plugins["x"].grants.clone().unwrap();
-    let asks = [Authority::Always, Authority::Files, Authority::Command, Authority::Process];
-    let entry = PluginEntry {
+    PluginEntry {
         name: "x".into(),
         source: "/x.wasm".into(),
-        kind: Some(PluginKind::Driver),
+        kind: Some(kind),
         describes_as: None,
         version: None,
         interface_version: None,
@@ -132,9 +128,23 @@ fn what_a_plugin_may_is_what_it_asks_for_as_far_as_it_is_granted() {
         trust: None,
         size_bytes: 1,
         status: PluginStatus::Loaded,
-        grants,
-        asks: asks.into_iter().chain([Authority::Network]).collect(),
-    };
+        grants: config.plugins["x"].grants.clone().unwrap(),
+        asks: asks.to_vec(),
+    }
+}
+
+#[test]
+fn what_a_plugin_may_is_what_it_asks_for_as_far_as_it_is_granted() {
+    let grants = "files \"/sys\" {}\n files \"/run/x\" { write = true }\n process = true\n \
+                  users = [\"nobody\"]\n connect = [\"10.0.0.0/8:443\"]\n wasm_task = true";
+    let asks = [
+        Authority::Always,
+        Authority::Files,
+        Authority::Command,
+        Authority::Process,
+        Authority::Network,
+    ];
+    let entry = granted(PluginKind::Driver, grants, &asks);
     let expected = "files(/sys, /run/x rw) !command process(as nobody) connect(10.0.0.0/8:443)";
     assert_eq!(may(&entry), expected, "wasm_task is granted and not asked for");
 }
@@ -144,23 +154,7 @@ fn the_list_shows_what_answers_may_cause_and_what_is_denied() {
     let grants = "deny = [\"connect\"]\n mounts \"/srv/a\" {}\n mounts \"/srv/b\" { write = true \
                   }\n device_nodes \"/dev/dri/*\" {}\n task_env = [\"CUDA_*\"]\n groups = \
                   [\"nvidia/gpu/*\"]\n driver = \"d\"\n attributes = [\"version\"]";
-    let text = format!("plugin \"x\" {{\n grants {{\n {grants}\n }}\n}}");
-    let config =
-        ostler_jobspec::parse_agent_config(text.as_bytes(), Path::new("/etc/ostler.hcl")).unwrap();
-    let entry = PluginEntry {
-        name: "x".into(),
-        source: "/x.wasm".into(),
-        kind: Some(PluginKind::Device),
-        describes_as: None,
-        version: None,
-        interface_version: None,
-        digest: None,
-        trust: None,
-        size_bytes: 1,
-        status: PluginStatus::Loaded,
-        grants: config.plugins["x"].grants.clone().unwrap(),
-        asks: vec![Authority::Command, Authority::Network],
-    };
+    let entry = granted(PluginKind::Device, grants, &[Authority::Command, Authority::Network]);
     assert_eq!(may(&entry), "!command -connect");
     let text = list_text(&[entry], &Terminal::default());
     let expected = "outside a plugin's own names:\n  x: mounts(/srv/a, /srv/b rw) \
