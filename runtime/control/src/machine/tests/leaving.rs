@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::held::{Held, HeldPlace};
+use ostler_model::device::GroupKey;
+use ostler_model::resources::AllocatedDevice;
 use ostler_model::saved::SavedAllocState;
 
 #[test]
@@ -281,4 +283,23 @@ fn what_runs_goes_on_where_an_agent_was_killed_before_an_update_was_taken_back_w
     play.end_stopped();
     play.pass(60 * SECOND);
     assert_eq!((play.live(), play.owners.len()), (ids, 4));
+}
+
+#[test]
+fn an_allocation_whose_device_another_one_has_by_the_records_is_stopped() {
+    let mut before = Play::new();
+    before.register(&job("web", 2));
+    let mut found = left(&before);
+    let group = GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: "a".into() };
+    for (alloc, _) in &mut found.allocs {
+        let task = alloc.job.groups[0].tasks[0].name.clone();
+        let devices = vec![AllocatedDevice { group: group.clone(), ids: vec!["0".into()] }];
+        Arc::make_mut(alloc).devices.insert(task, devices);
+    }
+    let (first, second) = (found.allocs[0].0.id, found.allocs[1].0.id);
+
+    let mut play = Play::new();
+    play.ask(Ask::Restore(Box::new(found)));
+    let desired = |id| play.machine.tables.alloc(id).unwrap().allocation.desired;
+    assert_eq!((desired(first), desired(second)), (DesiredStatus::Run, DesiredStatus::Stop));
 }
