@@ -426,7 +426,7 @@ async fn if_agent(reown: bool, data: &Path, code: &Path) -> ExitCode {
     let allocs = agent.owned(&id, all).await;
     for alloc in &allocs {
         running(alloc).await;
-        while alloc.usage().is_empty() {
+        while alloc.usage().await.is_empty() {
             clock::sleep(Duration::from_millis(1)).await;
         }
     }

@@ -48,11 +48,11 @@ pub fn host_services(code: &Path) -> HostServices {
         clock: clock.clone(),
     });
     let wasm_tasks =
-        WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock.clone(), rng.clone());
+        WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock.clone(), rng.clone(), None);
     HostServices {
         sandbox,
         processes: processes.expect("processes"),
-        wasm_tasks: wasm_tasks.expect("WASM tasks"),
+        wasm_tasks: Arc::new(wasm_tasks.expect("WASM tasks")),
         clock,
         rng,
         control,

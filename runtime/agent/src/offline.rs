@@ -58,7 +58,8 @@ fn services(place: Place) -> Result<HostServices, AgentError> {
     })
     .map_err(|error| AgentError::Processes(error.to_string()))?;
     let wasm_tasks =
-        WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock.clone(), rng.clone())?;
+        WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock.clone(), rng.clone(), None)?;
+    let wasm_tasks = Arc::new(wasm_tasks);
     Ok(HostServices { sandbox, processes, wasm_tasks, clock, rng, control })
 }
 

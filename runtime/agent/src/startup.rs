@@ -448,11 +448,12 @@ fn host_services(
         control.clone(),
         options.clock.clone(),
         options.rng.clone(),
+        None,
     )?;
     Ok(HostServices {
         sandbox,
         processes,
-        wasm_tasks,
+        wasm_tasks: Arc::new(wasm_tasks),
         clock: options.clock.clone(),
         rng: options.rng.clone(),
         control,

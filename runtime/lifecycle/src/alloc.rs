@@ -339,12 +339,15 @@ impl AllocHandle {
     }
 
     /// What its running tasks use now; nothing of the others.
-    #[must_use]
-    pub fn usage(&self) -> BTreeMap<TaskName, Usage> {
+    pub async fn usage(&self) -> BTreeMap<TaskName, Usage> {
         let Some(tasks) = self.tasks.upgrade() else {
             return BTreeMap::new();
         };
-        tasks.iter().filter_map(|(name, task)| Some((name.clone(), task.usage()?))).collect()
+        let mut used = BTreeMap::new();
+        for (name, task) in tasks.iter() {
+            used.extend(task.usage().await.map(|usage| (name.clone(), usage)));
+        }
+        used
     }
 
     /// How its hooks went: an entry for each hook and kind of call.

@@ -307,10 +307,10 @@ impl TaskHandle {
     }
 
     /// What the present run uses; `None` when the task does not run or the host cannot tell.
-    #[must_use]
-    pub fn usage(&self) -> Option<Usage> {
+    pub async fn usage(&self) -> Option<Usage> {
         let present = self.present.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        present.and_then(|(run, workload)| self.workloads.usage(&run, &workload))
+        let (run, workload) = present?;
+        self.workloads.usage(&run, &workload).await
     }
 
     /// End the present run and start another one. Answers when the owner has accepted it: the

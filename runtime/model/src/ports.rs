@@ -332,7 +332,7 @@ pub trait Driver: Send + Sync {
     /// Declared once at load.
     fn capabilities(&self) -> Capabilities;
     /// Is all that its `start` can do outside itself held back until the run is released? True of a
-    /// driver that may spawn processes and nothing else: a start of which no handle is recorded has
+    /// driver that may spawn processes and WASM tasks and nothing else: a start of which no handle is recorded has
     /// then run nothing.
     fn starts_held(&self) -> bool {
         false
@@ -421,7 +421,7 @@ pub enum Adoption {
     NotRun,
     /// The machine was started anew since: it is gone, and how it ended is not known.
     Rebooted,
-    /// Nothing is known of it: a WASM task of an agent that is gone, or a process that nobody
+    /// Nothing is known of it: a WASM task whose process is gone, or a process that nobody
     /// watched over. What may be left of it was not touched.
     Unknown,
     /// It could not be found out now, for example because no file descriptor is left: why. It may
@@ -439,9 +439,9 @@ pub trait Workloads: Send + Sync {
     fn kill_run(&self, run: &RunId);
     /// Drop what is remembered of a run; kills what still runs.
     fn forget_run(&self, run: &RunId);
-    /// Let the processes of this run go: they were forked, identified and held. To be called once
+    /// Let the processes and WASM tasks of this run go: they were made, identified and held. To be called once
     /// what identifies them is durable; ends when the programs run. What the run spawns later is not
-    /// held. Nothing to do for a run without held processes.
+    /// held. Nothing to do for a run that holds nothing.
     ///
     /// An error is the text for the event: a program could not be executed. Whoever asked ends the
     /// run then.
@@ -485,10 +485,11 @@ pub trait Workloads: Send + Sync {
         let _ = (run, identities);
         Vec::new()
     }
-    /// What a workload uses now; `None` when it is not known or does not run.
-    fn usage(&self, run: &RunId, workload: &Workload) -> Option<Usage> {
+    /// What a workload uses now; `None` when it is not known or does not run. Answers within a
+    /// second.
+    fn usage(&self, run: &RunId, workload: &Workload) -> BoxFuture<'static, Option<Usage>> {
         let _ = (run, workload);
-        None
+        Box::pin(std::future::ready(None))
     }
 }
 

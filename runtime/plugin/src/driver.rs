@@ -82,11 +82,12 @@ impl DriverPlugin {
         Ok(Self { manifest, name, version, capabilities, task_schema, config_schema, caller })
     }
 
-    /// Can a call of it do nothing outside itself but spawn processes?
+    /// Can a call of it do nothing outside itself but spawn processes and WASM tasks?
     #[must_use]
     pub fn starts_held(&self) -> bool {
         let asks = self.manifest.asks();
-        asks.iter().all(|(ask, _)| ask.harmless() || *ask == Authority::Process)
+        let held = [Authority::Process, Authority::WasmTask];
+        asks.iter().all(|(ask, _)| ask.harmless() || held.contains(ask))
     }
 
     /// Write its last calls to a file. `None`: nothing is recorded of it.

@@ -1,7 +1,7 @@
 //! Host functions and what they stand on: processes, WASM tasks, commands.
 //!
 //! ```text
-//! plugin (guest) ── import ─► imports/<interface>.rs ─► ProcessHost · WasmTaskHost · command
+//! plugin (guest) ── import ─► imports/<interface>.rs ─► ProcessHost · WasmTasks · command
 //!                                 │ asks the grants and the task of the current call first
 //!                                 ▼
 //!                             CallState: lives as long as one call
@@ -36,7 +36,7 @@ pub struct HostServices {
     /// Native task processes.
     pub processes: ostler_process::ProcessHost,
     /// WASM tasks.
-    pub wasm_tasks: wasm_task::WasmTaskHost,
+    pub wasm_tasks: Arc<dyn wasm_task::WasmTasks>,
     /// The time.
     pub clock: Clock,
     /// Randomness.

@@ -25,6 +25,7 @@ mod secret;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -99,6 +100,9 @@ pub enum LoadError {
         /// The limit.
         limit: usize,
     },
+    /// It only maps what it is handed.
+    #[error("this process has no code cache: it does not compile")]
+    NoCache,
     /// The runtime is shutting down.
     #[error("loading was interrupted by the shutdown")]
     Interrupted,
@@ -180,6 +184,33 @@ impl fmt::Debug for LoadedCode {
     }
 }
 
+/// Compiled code as a file that was found sealed, for a process that maps it and has no cache.
+#[derive(Clone, Debug)]
+pub struct CodeFile {
+    /// Of the wasm it was compiled from.
+    pub digest: Digest,
+    /// The engine it was compiled for.
+    pub kind: EngineKind,
+    /// Component or core module.
+    pub format: Format,
+    /// The file, open for reading. Its content never changes.
+    pub file: Arc<File>,
+}
+
+/// What was made of an open entry; the inner error: it is not usable, and why.
+type Taken<R> = Result<Result<R, String>, LoadError>;
+
+/// What became of an entry.
+enum Found<R> {
+    Sound(R),
+    Missing,
+    Refused(String),
+}
+
+fn map(engine: &Engine, key: Key, file: &File) -> Taken<Code> {
+    disk::map(engine, key.format, file)
+}
+
 /// What the cache did so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheStats {
@@ -211,8 +242,10 @@ struct Key {
 
 /// The code cache of one agent.
 pub struct CodeCache {
+    /// Empty without a directory.
     dir: PathBuf,
-    sealer: Sealer,
+    /// `None` without a directory: nothing is compiled, and what is mapped comes from others.
+    sealer: Option<Sealer>,
     compiler: Compiler,
     plugin: (Engine, String),
     task: (Engine, String),
@@ -223,27 +256,34 @@ pub struct CodeCache {
     loaded: Mutex<HashMap<Key, Weak<LoadedCode>>>,
     /// Code of tasks, the one used last at the end. That of plugins their owners keep.
     kept: Mutex<VecDeque<Arc<LoadedCode>>>,
+    /// Files of code handed to other processes, likewise.
+    files: Mutex<VecDeque<CodeFile>>,
     flights: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
     counters: Counters,
 }
 
 impl CodeCache {
     /// Open the cache at `dir`: create it, check that nobody else can write there, drop what is
-    /// too much.
+    /// too much. Without one it only maps what it is handed.
     pub(super) fn open(
-        dir: PathBuf,
+        dir: Option<PathBuf>,
         compiler: Compiler,
         plugin: Engine,
         task: Engine,
     ) -> Result<Self, SandboxError> {
-        disk::prepare_dir(&dir)?;
-        let sealer = Sealer::new(&secret::of_cache(&dir)?);
+        let sealer = match &dir {
+            Some(dir) => {
+                disk::prepare_dir(dir)?;
+                Some(Sealer::new(&secret::of_cache(dir)?))
+            }
+            None => None,
+        };
         let with_hash = |engine: Engine| {
             let hash = compatibility(&engine);
             (engine, hash)
         };
         Ok(Self {
-            dir,
+            dir: dir.unwrap_or_default(),
             sealer,
             compiler,
             plugin: with_hash(plugin),
@@ -253,6 +293,7 @@ impl CodeCache {
             closed: CancellationToken::new(),
             loaded: Mutex::default(),
             kept: Mutex::default(),
+            files: Mutex::default(),
             flights: Mutex::default(),
             counters: Counters::default(),
         })
@@ -284,26 +325,94 @@ impl CodeCache {
         bytes: Arc<[u8]>,
         ask: &CodeAsk<'_>,
     ) -> Result<Arc<LoadedCode>, LoadError> {
+        let known = |key: &Key| self.in_memory(key);
+        let engine = self.engine(ask.kind).0.clone();
+        let take = move |key: Key, file| map(&engine, key, &file);
+        let keep = |key, code| self.remember(key, code);
+        self.find(bytes, ask, known, take, keep).await
+    }
+
+    /// As [`CodeCache::load_for`], for another process that is to map it ([`CodeCache::map`]).
+    ///
+    /// # Errors
+    /// As [`CodeCache::load_for`].
+    pub async fn file_for(
+        &self,
+        bytes: Arc<[u8]>,
+        ask: &CodeAsk<'_>,
+    ) -> Result<CodeFile, LoadError> {
+        let known = |key: &Key| self.handed(key);
+        let take = |key: Key, file| {
+            let Key { digest, kind, format } = key;
+            Ok(Ok(CodeFile { digest, kind, format, file: Arc::new(file) }))
+        };
+        let keep = |_, file: CodeFile| {
+            keep_newest(&self.files, file.clone(), |other| other.digest == file.digest);
+            file
+        };
+        self.find(bytes, ask, known, take, keep).await
+    }
+
+    /// Code that is mapped already.
+    #[must_use]
+    pub fn known(&self, digest: Digest, kind: EngineKind, format: Format) -> Option<Arc<LoadedCode>> {
+        self.in_memory(&Key { digest, kind, format })
+    }
+
+    /// The file of code that was handed out before.
+    #[must_use]
+    pub fn known_file(&self, digest: Digest, kind: EngineKind, format: Format) -> Option<CodeFile> {
+        self.handed(&Key { digest, kind, format })
+    }
+
+    /// The code of a file that the agent found sealed, in a process that has no cache of its own.
+    /// Blocks when it is not mapped yet.
+    ///
+    /// # Errors
+    /// When it is not code of this process's engine, or needs more than a guest may have.
+    pub fn map(&self, file: &CodeFile) -> Result<Arc<LoadedCode>, LoadError> {
+        let CodeFile { digest, kind, format, file } = file;
+        let key = Key { digest: *digest, kind: *kind, format: *format };
+        if let Some(code) = self.in_memory(&key) {
+            return Ok(code);
+        }
+        match map(&self.engine(*kind).0, key, file)? {
+            Ok(code) => Ok(self.remember(key, code)),
+            Err(reason) => Err(LoadError::BadArtefact { path: self.path(&key), reason }),
+        }
+    }
+
+    /// What `take` makes of the sealed entry of `bytes`, compiled now or before.
+    async fn find<R: Send + 'static, T>(
+        &self,
+        bytes: Arc<[u8]>,
+        ask: &CodeAsk<'_>,
+        known: impl Fn(&Key) -> Option<T>,
+        take: impl Fn(Key, File) -> Taken<R> + Clone + Send + 'static,
+        keep: impl Fn(Key, R) -> T,
+    ) -> Result<T, LoadError> {
         let CodeAsk { kind, format, within, .. } = *ask;
         let digested = Arc::clone(&bytes);
         let digest = blocking(move || Ok(Digest::of(&digested))).await?;
         let key = Key { digest, kind, format };
-        if let Some(code) = self.in_memory(&key) {
+        let hit = |found| {
             self.counters.memory_hits.fetch_add(1, Ordering::Relaxed);
-            return Ok(code);
+            Ok(found)
+        };
+        if let Some(found) = known(&key) {
+            return hit(found);
         }
         let scanned = Arc::clone(&bytes);
         blocking(move || Ok(prescan(&scanned, within.file_bytes_max, format)?)).await?;
         let flight = self.board(key)?;
         let _turn = flight.turn.lock().await;
-        if let Some(code) = self.in_memory(&key) {
-            self.counters.memory_hits.fetch_add(1, Ordering::Relaxed);
-            return Ok(code);
+        if let Some(found) = known(&key) {
+            return hit(found);
         }
         let path = self.path(&key);
-        if let Some(code) = self.sound_entry(key, &path).await? {
+        if let Some(taken) = self.sound_entry(key, &path, take.clone()).await? {
             self.counters.disk_hits.fetch_add(1, Ordering::Relaxed);
-            return Ok(self.remember(key, code));
+            return Ok(keep(key, taken));
         }
         if let Some(text) = self.failed.find(key, &within) {
             return Err(LoadError::Known { text });
@@ -311,10 +420,12 @@ impl CodeCache {
         let compiled = self.compile_in_turn(&bytes, key, ask, &path);
         self.closed.run_until_cancelled(compiled).await.ok_or(LoadError::Interrupted)??;
         self.counters.compiled.fetch_add(1, Ordering::Relaxed);
-        match self.read_entry(key, path.clone()).await? {
-            Entry::Sound(code) => Ok(self.remember(key, code)),
-            Entry::Missing => Err(LoadError::BadArtefact { path, reason: "it is gone".to_owned() }),
-            Entry::Refused(reason) => Err(LoadError::BadArtefact { path, reason }),
+        match self.read_entry(key, path.clone(), take).await? {
+            Found::Sound(taken) => Ok(keep(key, taken)),
+            Found::Missing => {
+                Err(LoadError::BadArtefact { path, reason: "it is gone".to_owned() })
+            }
+            Found::Refused(reason) => Err(LoadError::BadArtefact { path, reason }),
         }
     }
 
@@ -382,14 +493,15 @@ impl CodeCache {
         if code.kind != EngineKind::Task {
             return;
         }
-        let mut kept = lock(&self.kept);
-        kept.retain(|other| !Arc::ptr_eq(other, code));
-        kept.push_back(Arc::clone(code));
-        let excess = kept.len().saturating_sub(limits::TASK_CODE_KEPT_MAX);
-        let gone: Vec<_> = kept.drain(..excess).collect();
-        drop(kept);
-        // Unmapped without the lock.
-        drop(gone);
+        keep_newest(&self.kept, Arc::clone(code), |other| Arc::ptr_eq(other, code));
+    }
+
+    fn handed(&self, key: &Key) -> Option<CodeFile> {
+        let files = lock(&self.files);
+        let is_it = |file: &&CodeFile| {
+            file.digest == key.digest && file.kind == key.kind && file.format == key.format
+        };
+        files.iter().find(is_it).cloned()
     }
 
     fn remember(&self, key: Key, code: Code) -> Arc<LoadedCode> {
@@ -403,11 +515,16 @@ impl CodeCache {
     }
 
     /// The entry when it is there and sound; one that is not is removed.
-    async fn sound_entry(&self, key: Key, path: &Path) -> Result<Option<Code>, LoadError> {
-        match self.read_entry(key, path.to_owned()).await? {
-            Entry::Sound(code) => Ok(Some(code)),
-            Entry::Missing => Ok(None),
-            Entry::Refused(reason) => {
+    async fn sound_entry<R: Send + 'static>(
+        &self,
+        key: Key,
+        path: &Path,
+        take: impl Fn(Key, File) -> Taken<R> + Send + 'static,
+    ) -> Result<Option<R>, LoadError> {
+        match self.read_entry(key, path.to_owned(), take).await? {
+            Found::Sound(taken) => Ok(Some(taken)),
+            Found::Missing => Ok(None),
+            Found::Refused(reason) => {
                 self.counters.refused.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(entry = %path.display(), %reason, "removing a code cache entry");
                 match std::fs::remove_file(path) {
@@ -420,10 +537,23 @@ impl CodeCache {
         }
     }
 
-    async fn read_entry(&self, key: Key, path: PathBuf) -> Result<Entry, LoadError> {
-        let engine = self.engine(key.kind).0.clone();
-        let (sealer, meant) = (self.sealer.clone(), self.meant(key));
-        blocking(move || disk::read(&engine, &sealer, &meant, &path)).await
+    async fn read_entry<R: Send + 'static>(
+        &self,
+        key: Key,
+        path: PathBuf,
+        take: impl Fn(Key, File) -> Taken<R> + Send + 'static,
+    ) -> Result<Found<R>, LoadError> {
+        let Some(sealer) = self.sealer.clone() else { return Err(LoadError::NoCache) };
+        let meant = self.meant(key);
+        blocking(move || match disk::read(&sealer, &meant, &path)? {
+            Entry::Sealed(file) => Ok(match take(key, file)? {
+                Ok(taken) => Found::Sound(taken),
+                Err(reason) => Found::Refused(reason),
+            }),
+            Entry::Missing => Ok(Found::Missing),
+            Entry::Refused(reason) => Ok(Found::Refused(reason)),
+        })
+        .await
     }
 
     /// What the entry of `key` must be the code of.
@@ -440,6 +570,7 @@ impl CodeCache {
         path: &Path,
     ) -> Result<(), LoadError> {
         let failed = |source| LoadError::Cache { path: path.to_owned(), source };
+        let Some(sealer) = self.sealer.clone() else { return Err(LoadError::NoCache) };
         let temporary = disk::temporary(&self.dir).map_err(failed)?;
         let output = temporary.path();
         let limit = artefact_bytes_max(bytes.len());
@@ -455,7 +586,7 @@ impl CodeCache {
             return Err(error.into());
         }
         let (dir, to) = (self.dir.clone(), path.to_owned());
-        let (sealer, meant) = (self.sealer.clone(), self.meant(key));
+        let meant = self.meant(key);
         blocking(move || {
             disk::publish(temporary, &sealer, &meant, &dir, &to)
                 .map_err(|source| LoadError::Cache { path: to, source })
@@ -499,6 +630,18 @@ impl Drop for Flight<'_> {
             flights.remove(&self.key);
         }
     }
+}
+
+/// Put `one` last, once, and let the one used longest ago go for it.
+fn keep_newest<T>(kept: &Mutex<VecDeque<T>>, one: T, same: impl Fn(&T) -> bool) {
+    let mut kept = lock(kept);
+    kept.retain(|other| !same(other));
+    kept.push_back(one);
+    let excess = kept.len().saturating_sub(limits::TASK_CODE_KEPT_MAX);
+    let gone: Vec<_> = kept.drain(..excess).collect();
+    drop(kept);
+    // Unmapped, or closed, without the lock.
+    drop(gone);
 }
 
 /// A panic while the map was held leaves it whole: every change is one call.

@@ -33,7 +33,7 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{CacheStats, CodeAsk, CodeCache, Digest, LoadError, LoadedCode};
+pub use cache::{CacheStats, CodeAsk, CodeCache, CodeFile, Digest, LoadError, LoadedCode};
 pub use compile::{CompileError, Compiler, compile_child_main};
 pub use descriptors::{DescriptorPermit, Descriptors};
 pub use engine::{EngineKind, Format};

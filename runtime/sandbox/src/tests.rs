@@ -70,7 +70,7 @@ impl Bench {
 
 fn config(dir: &Path, instances: u32) -> SandboxConfig {
     SandboxConfig {
-        cache_dir: dir.join("code"),
+        cache_dir: Some(dir.join("code")),
         compiler: compile_child_script(dir, ""),
         plugin_instances: instances,
         task_instances: instances,

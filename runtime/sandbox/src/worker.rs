@@ -24,8 +24,9 @@ use ostler_model::{clock, limits};
 /// What a [`Sandbox`] is built from.
 #[derive(Debug, Clone)]
 pub struct SandboxConfig {
-    /// Where compiled code is kept. Created with mode 0700; nobody else may write there.
-    pub cache_dir: PathBuf,
+    /// Where compiled code is kept. Created with mode 0700; nobody else may write there. `None`:
+    /// nothing is compiled, and code comes from a process that has a cache ([`CodeCache::map`]).
+    pub cache_dir: Option<PathBuf>,
     /// The program that answers `__compile`: this one, except in tests.
     pub compiler: PathBuf,
     /// Plugin instances alive at once.
@@ -46,7 +47,7 @@ impl SandboxConfig {
         let compiler =
             std::env::current_exe().map_err(|source| SandboxError::NoCompiler { source })?;
         Ok(Self {
-            cache_dir,
+            cache_dir: Some(cache_dir),
             compiler,
             plugin_instances: limits::PLUGIN_INSTANCES_MAX,
             task_instances: limits::TASK_INSTANCES_MAX,

@@ -136,8 +136,9 @@ pub(super) async fn stats(Asked { api, id, params }: Asked) -> Result<Response, 
     };
     let now = api.clock.now();
     let mut answer = AllocUsage { timestamp: now, ..AllocUsage::default() };
+    let used = view.handle.usage().await;
     let mut processor = api.processor();
-    for (task, usage) in view.handle.usage() {
+    for (task, usage) in used {
         if !wanted(&task) {
             continue;
         }

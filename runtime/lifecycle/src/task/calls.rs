@@ -118,8 +118,6 @@ async fn go(
 ) -> Result<(), StartError> {
     run.set_started(started.clone());
     let identities = run.release();
-    // A WASM task does not outlive this agent: its handle is worth nothing to the next one.
-    let may_lag = identities.is_empty() && matches!(started.workload, Workload::WasmTask(_));
     let change = |local: &mut super::handle::LocalState| {
         if let Some(now) = local.run.as_mut() {
             now.identities = identities;
@@ -129,11 +127,7 @@ async fn go(
         local.delayed_until = None;
     };
     drop(coming);
-    let written = if may_lag {
-        record.update_later(change).await
-    } else {
-        record.update_with_other_starts(change).await
-    };
+    let written = record.update_with_other_starts(change).await;
     written.map_err(|e| StartError { error: e.text(), recoverable: true })?;
     note(scope, record, run).await;
     let released = scope.workloads.release(&run.id).await;

@@ -79,7 +79,7 @@ pub async fn recover(
         Adoption::Rebooted => return failed("the machine was restarted"),
         // The host does not run a polled workload: the driver is asked.
         Adoption::Unknown if matches!(workload, Workload::Poll(_)) => false,
-        Adoption::Unknown => return failed("it ended with the agent that ran it"),
+        Adoption::Unknown => return failed("it ended with the process that ran it"),
         Adoption::NotNow(reason) => return Recovery::NotReady { reason, held: false },
     };
     let driver = scope.drivers.dispense(&scope.task.driver);
@@ -184,6 +184,15 @@ pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
     let known = run.workload();
     let workload = known.clone().unwrap_or_else(|| Workload::Process(String::new()));
     let mut ended = true;
+    if let Some(task @ Workload::WasmTask(_)) = &known {
+        scope.workloads.kill_run(&run.id);
+        // Answers at once where it is not known.
+        let gone = scope.workloads.wait(&run.id, task);
+        if clock::timeout(KILL_GRACE, gone).await.is_none() {
+            tracing::error!(run = %run.id, "a WASM task did not end after its kill");
+            ended = false;
+        }
+    }
     if !identities.is_empty() {
         // Owned for as long as it takes to end them, those that can be.
         let _adopted = scope.workloads.adopt(&run.id, &identities, &workload);

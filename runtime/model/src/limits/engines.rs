@@ -106,3 +106,30 @@ pub const CONTROL_THREADS_MIN: usize = 2;
 pub const CONTROL_NICE: i32 = -10;
 /// Niceness of compile children: behind the agent, before guests, since a start waits for them.
 pub const COMPILE_NICE: i32 = 10;
+
+// ---- workers of WASM tasks ---------------------------------------------------------------------
+
+/// Longest message between agent and worker, bytes. The list of 50,000 tasks with texts is below it.
+pub const WORKER_MESSAGE_BYTES_MAX: u64 = 64 * MIB;
+/// Messages that wait for the other end to read; one that lets more of them pile up hangs. Each task has
+/// few at a time.
+pub const WORKER_OUTBOX_MAX: usize = 65_536;
+/// How long a worker may take from its start until it answers, its pool reserved.
+pub const WORKER_START_WALL_MAX: Duration = Duration::from_secs(20);
+/// How long a worker may take to answer what an agent asks. It answers from memory; its threads may wait
+/// for a busy machine.
+pub const WORKER_ANSWER_WALL_MAX: Duration = Duration::from_secs(10);
+/// The same for the start of a task, which may read directories of a slow disk.
+pub const WORKER_TASK_WALL_MAX: Duration = Duration::from_secs(30);
+/// The same for what a task uses: it is shown, and nothing waits for it.
+pub const WORKER_USAGE_WALL_MAX: Duration = Duration::from_secs(1);
+/// Starts that a worker prepares at once; each may hold a thread while a disk is slow.
+pub const WORKER_STARTS_MAX: usize = 64;
+/// A worker that ended and lived so long is replaced at once.
+pub const WORKER_STEADY_AFTER: Duration = Duration::from_secs(60);
+/// The first pause before a worker is replaced; each further one is twice as long.
+pub const WORKER_BACKOFF_MIN: Duration = Duration::from_millis(250);
+/// The longest of them.
+pub const WORKER_BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// How long a worker whose connection ended may take to end.
+pub const WORKER_END_WALL_MAX: Duration = Duration::from_secs(5);

@@ -1,44 +1,38 @@
 //! WASM tasks: components of `wasi:cli/command` and core modules of WASI preview 1.
 //!
 //! ```text
-//! spawn ─► read file ─► code cache (compile child when new) ─► store with limits ─► guest runtime
-//!                                                                                     │ exit, trap,
-//! wait ◄──────────────── registry: run, id → exit ◄───── watcher on the control runtime ◄ kill
+//! spawn ─► code: file read, compiled when new ─┬─► WasmTaskHost: store with limits, held
+//!                                              │      release ─► guest threads ─► exit, trap, kill
+//!                                              └─► a worker process: the same there, by descriptor
 //! ```
 //! A task sees the directories it was given and nothing else of the node; sockets only as asked
-//! and only on the allocation's ports. It lives in the agent's process and ends with it; the
-//! interface is narrow (files, bytes, exits) so that tasks can move to a process of their own.
+//! and only on the allocation's ports. [`WasmTasks`] is what drivers and task runners ask;
+//! [`WasmTaskHost`] runs tasks in its own process: that of an embedded agent, or a worker.
 
+pub mod code;
 mod dirs;
 mod disk_p1;
+mod ended;
 mod exit;
 mod input;
 mod io_p1;
 mod launch;
+mod local;
 mod registry;
 
-use std::io::Read as _;
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
 
+pub use ended::EndedRuns;
 pub use input::TaskStdin;
-use registry::{Entry, NotTaken, Registry};
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
+pub use local::{TaskExited, TaskSeen, WasmTaskHost};
 
-use ostler_model::clock::Clock;
 use ostler_model::ids::RunId;
-use ostler_model::limits::{CompileLimits, TASK_FILE_BYTES_MAX, TaskLimits, WORKLOADS_PER_RUN_MAX};
-use ostler_model::ports::{BoxFuture, TaskContext};
-use ostler_model::rng::Rng;
+use ostler_model::limits::{TaskLimits, WORKLOADS_PER_RUN_MAX};
+use ostler_model::ports::{Adoption, BoxFuture, TaskContext};
 use ostler_model::task::{RawExit, Usage};
-use ostler_sandbox::{
-    CallError, CodeAsk, CpuMeter, EngineKind, Format, LoadError, LoadedCode, Sandbox,
-    detect_format, missing_entry,
-};
+use ostler_sandbox::{CallError, LoadError};
 
 /// A directory or file a task sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,225 +140,61 @@ pub enum WasmTaskError {
     /// Not a task of this run.
     #[error("no such WASM task in this run")]
     UnknownTask,
+    /// The process that would run it refused, in its own words.
+    #[error("{text}")]
+    Refused {
+        /// Why.
+        text: String,
+        /// Is the task's file or configuration at fault?
+        invalid: bool,
+    },
+    /// The process that would run it cannot be had now.
+    #[error("the worker process of WASM tasks cannot be used: {reason}")]
+    Worker {
+        /// Why.
+        reason: String,
+    },
 }
 
-struct Inner {
-    sandbox: Arc<Sandbox>,
-    launcher: launch::Launcher,
-    control: tokio::runtime::Handle,
-    clock: Clock,
-    rng: Rng,
-    tasks: Mutex<Registry>,
-}
-
-/// All WASM tasks of the agent.
-#[derive(Clone)]
-pub struct WasmTaskHost {
-    inner: Arc<Inner>,
-}
-
-impl WasmTaskHost {
-    /// A host without tasks. `control` drives the watchers.
+/// WASM tasks as drivers and task runners ask for them.
+pub trait WasmTasks: Send + Sync {
+    /// Compile where needed and hold: it runs nothing before [`WasmTasks::release`] of its run. One
+    /// that comes after that runs at once. Its id.
     ///
-    /// # Errors
-    /// When WASI cannot be linked: a mistake in this agent.
-    pub fn new(
-        sandbox: Arc<Sandbox>,
-        control: tokio::runtime::Handle,
-        clock: Clock,
-        rng: Rng,
-    ) -> Result<Self, CallError> {
-        let launcher = launch::Launcher::new(&sandbox)?;
-        let tasks = Mutex::new(Registry::default());
-        Ok(Self { inner: Arc::new(Inner { sandbox, launcher, control, clock, rng, tasks }) })
-    }
-
-    /// Compile where needed and start.
-    ///
-    /// # Errors
-    /// See [`WasmTaskError`]; nothing runs then.
-    pub async fn spawn(
+    /// An error is a [`WasmTaskError`]; nothing is held then.
+    fn spawn(
         &self,
         context: Arc<TaskContext>,
         spec: WasmTaskSpec,
-    ) -> Result<String, WasmTaskError> {
-        let inner = &self.inner;
-        let bytes = read_file(&spec.path)?;
-        let coded = |source| WasmTaskError::Code { path: spec.path.clone(), source };
-        let format = detect_format(&bytes).map_err(|e| coded(LoadError::Compile(e)))?;
-        if let Some(name) = missing_entry(&bytes, format) {
-            let reason = format!("it does not export {name}");
-            return Err(WasmTaskError::OtherWorld { path: spec.path, reason });
-        }
-        // Not on the stack of the guest that asks, which has little room for host functions.
-        let (host, about, path) = (Arc::clone(inner), Arc::clone(&context), spec.path.clone());
-        let loading =
-            inner.control.spawn(async move { load(&host, &about, &path, bytes, format).await });
-        let code = AbortOnDropHandle::new(loading).await.unwrap_or(Err(LoadError::Interrupted));
-        let code = code.map_err(coded)?;
-        let guest = inner.launcher.prepare(&inner.sandbox, &context, &spec, &code)?;
-
-        let id = format!("wasm-{:016x}", inner.rng.next_u64());
-        let (exit_tx, exit) = watch::channel(None);
-        let kill = CancellationToken::new();
-        let run = context.run_id.clone();
-        let cpu = Arc::new(OnceLock::new());
-        let entry = Entry {
-            run: run.clone(),
-            exit,
-            kill: kill.clone(),
-            memory: guest.memory,
-            cpu: Arc::clone(&cpu),
-        };
-        inner.lock().add(id.clone(), entry).map_err(|refused| match refused {
-            NotTaken::RunEnded => WasmTaskError::RunEnded,
-            NotTaken::TooMany => WasmTaskError::TooMany,
-        })?;
-
-        let tail = guest.tail;
-        let mut task = inner.sandbox.spawn_task(guest.run, context.cpu_mhz);
-        let _first = cpu.set(task.cpu());
-        let clock = inner.clock.clone();
-        let (missed, sees) = (guest.missed, exit::seen(&spec.dirs));
-        inner.control.spawn(async move {
-            let mut killed = false;
-            let result = tokio::select! {
-                result = task.join() => result,
-                () = kill.cancelled() => {
-                    killed = true;
-                    task.abort();
-                    task.join().await
-                }
-            };
-            tracing::debug!(run = %run, cpu = ?task.cpu().total(), "WASM task ended");
-            let exit = exit::raw(result, &tail.said(), killed, clock.now());
-            let exit = exit::told(exit, missed.load(Ordering::Relaxed), &sees);
-            exit_tx.send_replace(Some(exit));
-        });
-        Ok(id)
-    }
-
-    fn with<T>(
-        &self,
-        run: &RunId,
-        id: &str,
-        use_entry: impl FnOnce(&Entry) -> T,
-    ) -> Result<T, WasmTaskError> {
-        let tasks = self.inner.lock();
-        tasks.get(run, id).map(use_entry).ok_or(WasmTaskError::UnknownTask)
-    }
-
+    ) -> BoxFuture<'static, Result<String, WasmTaskError>>;
+    /// Let what is held of a run go.
+    fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>>;
     /// End a task at its next epoch.
     ///
     /// # Errors
     /// [`WasmTaskError::UnknownTask`].
-    pub fn kill(&self, run: &RunId, id: &str) -> Result<(), WasmTaskError> {
-        self.with(run, id, |entry| entry.kill.cancel())
-    }
-
+    fn kill(&self, run: &RunId, id: &str) -> Result<(), WasmTaskError>;
     /// Does it still run?
     ///
     /// # Errors
     /// [`WasmTaskError::UnknownTask`].
-    pub fn running(&self, run: &RunId, id: &str) -> Result<bool, WasmTaskError> {
-        self.with(run, id, |entry| entry.exit.borrow().is_none())
-    }
-
-    /// What a task uses now; `None` when it is not known or has ended. Memory is the linear memory it
-    /// holds; processor time is that of the guest threads, host functions included.
-    #[must_use]
-    pub fn usage(&self, run: &RunId, id: &str) -> Option<Usage> {
-        let taken_at = self.inner.clock.now();
-        let used = self.with(run, id, |entry| {
-            entry.exit.borrow().is_none().then(|| Usage {
-                cpu_time: entry.cpu.get().map(CpuMeter::total),
-                memory_bytes: Some(entry.memory.memory_bytes()),
-                taken_at,
-            })
-        });
-        used.ok().flatten()
-    }
-
+    fn running(&self, run: &RunId, id: &str) -> Result<bool, WasmTaskError>;
+    /// What a task uses now; `None` when it is not known or has ended. Memory is the linear memory
+    /// it holds; processor time is that of the guest threads, host functions included.
+    fn usage(&self, run: &RunId, id: &str) -> BoxFuture<'static, Option<Usage>>;
     /// Wait for the end; answers at once after it, until the run is forgotten.
-    #[must_use]
-    pub fn wait(&self, run: &RunId, id: &str) -> BoxFuture<'static, RawExit> {
-        let exit = self.with(run, id, |entry| entry.exit.clone());
-        let clock = self.inner.clock.clone();
-        Box::pin(async move {
-            let lost = |text: &str| RawExit {
-                error: Some(text.to_owned()),
-                finished_at: clock.now(),
-                ..RawExit::default()
-            };
-            let Ok(mut exit) = exit else { return lost("the WASM task is not known") };
-            match exit.wait_for(Option::is_some).await {
-                Ok(value) => value.clone().unwrap_or_default(),
-                Err(_) => lost("the watcher of the WASM task is gone"),
-            }
-        })
-    }
-
+    fn wait(&self, run: &RunId, id: &str) -> BoxFuture<'static, RawExit>;
+    /// What became of a task of an earlier agent. Never waits.
+    fn adopt(&self, run: &RunId, id: &str) -> Adoption;
     /// Kill everything of a run, and whatever it would still start.
-    pub fn kill_run(&self, run: &RunId) {
-        self.inner.lock().kill(run);
-    }
-
+    fn kill_run(&self, run: &RunId);
     /// Kill everything of a run and drop what is remembered.
-    pub fn forget_run(&self, run: &RunId) {
-        self.inner.lock().forget(run);
-    }
-
-    /// Kill every task: the agent ends.
-    pub fn kill_all(&self) {
-        self.inner.lock().kill_all();
-    }
+    fn forget_run(&self, run: &RunId);
+    /// Kill every task.
+    fn kill_all(&self);
+    /// Forget every run but these, which are on record; how many.
+    fn sweep(&self, known: &BTreeSet<RunId>) -> usize;
+    /// The agent ends: tasks of its own process end with it, those of others go on.
+    fn leave(&self);
 }
 
-impl Inner {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Registry> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The code of a task's file, compiled when its job's turn comes; what takes long is told in its events.
-async fn load(
-    inner: &Inner,
-    context: &TaskContext,
-    path: &Path,
-    bytes: Arc<[u8]>,
-    format: Format,
-) -> Result<Arc<LoadedCode>, LoadError> {
-    let within = CompileLimits::of_file(TASK_FILE_BYTES_MAX);
-    let say = |text: &str| (context.events)(format!("{} {text}", path.display()), Vec::new());
-    let (kind, owner) = (EngineKind::Task, context.job_id.as_str());
-    let ask = CodeAsk { kind, format, within, owner, say: Some(&say) };
-    inner.sandbox.code().load_for(bytes, &ask).await
-}
-
-/// Read a regular file of bounded size. A pipe or device is refused instead of waited for.
-fn read_file(path: &Path) -> Result<Arc<[u8]>, WasmTaskError> {
-    let refused = |reason: String| WasmTaskError::File { path: path.to_owned(), reason };
-    let file = std::fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
-        .open(path)
-        .map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => WasmTaskError::NotFound { path: path.to_owned() },
-            _ => refused(error.to_string()),
-        })?;
-    let meta = file.metadata().map_err(|e| refused(e.to_string()))?;
-    if !meta.is_file() {
-        let what =
-            if meta.file_type().is_fifo() { "it is a pipe" } else { "it is no regular file" };
-        return Err(refused(what.to_owned()));
-    }
-    if meta.len() > TASK_FILE_BYTES_MAX {
-        return Err(refused(format!(
-            "it has {} bytes; a WASM task has at most {TASK_FILE_BYTES_MAX}",
-            meta.len()
-        )));
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0));
-    file.take(TASK_FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(|e| refused(e.to_string()))?;
-    Ok(bytes.into())
-}

@@ -1,6 +1,8 @@
 //! The host's workloads as the task runners see them.
 
-use super::wasm_task::WasmTaskHost;
+use std::sync::Arc;
+
+use super::wasm_task::WasmTasks;
 use ostler_model::clock::Clock;
 use ostler_model::ids::RunId;
 use ostler_model::limits::KILL_GRACE;
@@ -15,7 +17,7 @@ pub struct HostWorkloads {
     /// Native task processes.
     pub processes: ProcessHost,
     /// WASM tasks.
-    pub wasm_tasks: WasmTaskHost,
+    pub wasm_tasks: Arc<dyn WasmTasks>,
     /// For the time of an exit that nobody saw.
     pub clock: Clock,
 }
@@ -50,13 +52,19 @@ impl Workloads for HostWorkloads {
     }
 
     fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>> {
-        let released = self.processes.release(run);
-        Box::pin(async move { released.await.map_err(|error| chain(&error)) })
+        let processes = self.processes.release(run);
+        let wasm_tasks = self.wasm_tasks.release(run);
+        Box::pin(async move {
+            processes.await.map_err(|error| chain(&error))?;
+            wasm_tasks.await
+        })
     }
 
     fn adopt(&self, run: &RunId, identities: &[ProcessIdentity], workload: &Workload) -> Adoption {
-        let Workload::Process(id) = workload else {
-            return Adoption::Unknown;
+        let id = match workload {
+            Workload::Process(id) => id,
+            Workload::WasmTask(id) => return self.wasm_tasks.adopt(run, id),
+            Workload::Poll(_) => return Adoption::Unknown,
         };
         let mut answer = Adoption::Unknown;
         let mut not_now = None;
@@ -111,11 +119,11 @@ impl Workloads for HostWorkloads {
         found.flatten().map(|left| left.to_string()).collect()
     }
 
-    fn usage(&self, run: &RunId, workload: &Workload) -> Option<Usage> {
+    fn usage(&self, run: &RunId, workload: &Workload) -> BoxFuture<'static, Option<Usage>> {
         match workload {
-            Workload::Process(id) => self.processes.usage(run, id),
+            Workload::Process(id) => Box::pin(std::future::ready(self.processes.usage(run, id))),
             Workload::WasmTask(id) => self.wasm_tasks.usage(run, id),
-            Workload::Poll(_) => None,
+            Workload::Poll(_) => Box::pin(std::future::ready(None)),
         }
     }
 

@@ -30,7 +30,8 @@ const STICKY: u32 = 0o1000;
 
 /// What was found at an entry's path.
 pub(super) enum Entry {
-    Sound(Code),
+    /// Ours, whole, and the code of what is meant.
+    Sealed(File),
     Missing,
     Refused(String),
 }
@@ -126,46 +127,43 @@ pub(super) fn publish(
     File::open(dir)?.sync_all()
 }
 
-/// Map the entry at `path` if it is ours, whole, and the code of what is meant.
-pub(super) fn read(
+/// The entry at `path`, open.
+pub(super) fn read(sealer: &Sealer, meant: &Meant, path: &Path) -> Result<Entry, LoadError> {
+    match check(path, sealer, meant) {
+        Ok(Ok(file)) => Ok(Entry::Sealed(file)),
+        Ok(Err(reason)) => Ok(Entry::Refused(reason.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Entry::Missing),
+        Err(source) => Err(LoadError::Cache { path: path.to_owned(), source }),
+    }
+}
+
+/// Map an entry that was found sealed. The inner error: wasmtime does not take it for this engine's.
+pub(super) fn map(
     engine: &Engine,
-    sealer: &Sealer,
-    meant: &Meant,
-    path: &Path,
-) -> Result<Entry, LoadError> {
-    let file = match check(path, sealer, meant) {
-        Ok(Ok(file)) => file,
-        Ok(Err(reason)) => return Ok(Entry::Refused(reason.to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entry::Missing),
-        Err(source) => {
-            return Err(LoadError::Cache { path: path.to_owned(), source });
-        }
-    };
-    // Not the path: another file may stand there by now.
+    format: Format,
+    file: &File,
+) -> Result<Result<Code, String>, LoadError> {
+    // Not a path: another file may stand there by now.
     let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    // SAFETY: `deserialize_file` runs whatever the file says it compiled. `check` has just found
-    // that the file, which is still open, is a regular one of this user that nobody else may touch,
-    // and that it carries the seal of this cache's secret for this wasm and this engine. All
-    // writers (this module) create such files under another name and rename them, so the mapped
-    // content never changes.
+    // SAFETY: `deserialize_file` runs whatever the file says it compiled. `check` has found that the
+    // file, which is still open, is a regular one of this user that nobody else may touch, and that it
+    // carries the seal of this cache's secret for its wasm and this engine: in this process, or in the
+    // agent that handed it over. All writers (this module) create such files under another name and
+    // rename them, so the mapped content never changes.
     let code = unsafe {
-        match meant.format {
+        match format {
             Format::Component => Component::deserialize_file(engine, opened).map(Code::Component),
             Format::Module => Module::deserialize_file(engine, opened).map(Code::Module),
         }
     };
-    drop(file);
-    match code {
-        Ok(code) => Ok(Entry::Sound(code)),
-        Err(error) => {
-            let message = format!("{error:#}");
-            // Wasmtime has no type for this; a test keeps the words in step.
-            if message.contains("pooling allocator") {
-                return Err(LoadError::DoesNotFit { message });
-            }
-            Ok(Entry::Refused(message))
+    code.map(Ok).or_else(|error| {
+        let message = format!("{error:#}");
+        // Wasmtime has no type for this; a test keeps the words in step.
+        match message.contains("pooling allocator") {
+            true => Err(LoadError::DoesNotFit { message }),
+            false => Ok(Err(message)),
         }
-    }
+    })
 }
 
 /// The open file, or what makes it unfit to be mapped.

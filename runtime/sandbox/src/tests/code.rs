@@ -56,6 +56,34 @@ async fn code_is_compiled_once_then_shared_then_mapped_from_disk() {
 }
 
 #[tokio::test]
+async fn a_process_without_a_cache_maps_what_it_is_handed_and_compiles_nothing() {
+    let bench = Bench::new();
+    let wasm: Arc<[u8]> = wat::parse_str(plain(NOTHING)).unwrap().into();
+    let ask = |format| CodeAsk {
+        kind: EngineKind::Plugin,
+        format,
+        within: CompileLimits::of_file(1 << 20),
+        owner: "job",
+        say: None,
+    };
+    let ask = ask(Format::Component);
+    let file = bench.sandbox.code().file_for(Arc::clone(&wasm), &ask).await.unwrap();
+    bench.sandbox.code().file_for(Arc::clone(&wasm), &ask).await.unwrap();
+    let expected = CacheStats { compiled: 1, memory_hits: 1, ..CacheStats::default() };
+    assert_eq!(stats(&bench), expected);
+
+    let other = SandboxConfig { cache_dir: None, ..config(bench.dir.path(), 4) };
+    let other = Sandbox::new(other).unwrap();
+    let code = other.code().map(&file).unwrap();
+    assert!(Arc::ptr_eq(&code, &other.code().map(&file).unwrap()));
+    let guest = run_export(&other, code, StoreLimits::default(), |_| {});
+    let ran = other.run_with_deadline(PATIENCE, &CancellationToken::new(), guest).await;
+    ran.result.unwrap();
+    let refused = other.code().load_for(wasm, &ask).await.unwrap_err();
+    assert!(matches!(refused, LoadError::NoCache), "{refused}");
+}
+
+#[tokio::test]
 async fn code_of_the_tasks_used_last_is_kept_and_older_code_goes() {
     let bench = Bench::new();
     let load = |wat: String| {
@@ -126,8 +154,9 @@ async fn entries_that_others_could_have_written_are_not_mapped() {
 fn a_cache_directory_others_may_write_to_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(dir.path(), 1);
-    std::fs::create_dir(&config.cache_dir).unwrap();
-    std::fs::set_permissions(&config.cache_dir, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let cache = config.cache_dir.clone().unwrap();
+    std::fs::create_dir(&cache).unwrap();
+    std::fs::set_permissions(&cache, std::fs::Permissions::from_mode(0o777)).unwrap();
     let refused = Sandbox::new(config).unwrap_err();
     assert!(matches!(refused, SandboxError::UnsafeCacheDir { .. }), "{refused}");
 }
@@ -217,7 +246,7 @@ fn a_directory_above_the_cache_that_others_may_write_to_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let above = dir.path().join("data");
     std::fs::create_dir(&above).unwrap();
-    let config = || SandboxConfig { cache_dir: above.join("code"), ..config(dir.path(), 1) };
+    let config = || SandboxConfig { cache_dir: Some(above.join("code")), ..config(dir.path(), 1) };
     for mode in [0o777, 0o770, 0o702] {
         std::fs::set_permissions(&above, std::fs::Permissions::from_mode(mode)).unwrap();
         let refused = Sandbox::new(config()).unwrap_err();

@@ -92,6 +92,7 @@ pub async fn run_in(
             return Ended { exit: None, error, printed: String::new(), bytes: 0, past: None };
         }
     };
+    host.release(&context.run_id).await.unwrap();
     let mut end = host.wait(&context.run_id, &id);
     let (exit, past) = match timeout(wait, &mut end).await {
         Some(exit) => (exit, None),

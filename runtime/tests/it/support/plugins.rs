@@ -58,11 +58,11 @@ pub fn host_services(data: &DataDir) -> HostServices {
         clock: clock.clone(),
     });
     let wasm_tasks =
-        WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock.clone(), rng.clone());
+        WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock.clone(), rng.clone(), None);
     HostServices {
         sandbox,
         processes: processes.unwrap(),
-        wasm_tasks: wasm_tasks.unwrap(),
+        wasm_tasks: Arc::new(wasm_tasks.unwrap()),
         clock,
         rng,
         control,

@@ -21,7 +21,9 @@ impl From<WasmTaskError> for WasmError {
             WasmTaskError::Code { ref source, .. } if source.passing() => {
                 Self::Failed(error.to_string())
             }
-            WasmTaskError::Code { .. } | WasmTaskError::OtherWorld { .. } => {
+            WasmTaskError::Refused { invalid: true, .. }
+            | WasmTaskError::Code { .. }
+            | WasmTaskError::OtherWorld { .. } => {
                 Self::Invalid(error.to_string())
             }
             WasmTaskError::OutsideTask { .. } => Self::Denied(error.to_string()),

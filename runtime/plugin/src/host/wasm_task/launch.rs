@@ -1,7 +1,9 @@
 //! From compiled code to a running guest: one path for components, one for core modules.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use wasmtime::component::{Linker as ComponentLinker, ResourceTable};
@@ -20,10 +22,12 @@ use crate::host::guest_files::host::{Files, HasFiles, files};
 use crate::host::guest_files::{
     FileShare, GuestFiles, HasGuestFiles, choose_threads, count_sockets,
 };
-use ostler_model::limits::{TASK_MEMORY_BYTES_CEILING, TASK_OPEN_FILES_MAX, TaskLimits};
+use ostler_model::limits::{
+    TASK_CODE_KEPT_MAX, TASK_MEMORY_BYTES_CEILING, TASK_OPEN_FILES_MAX, TaskLimits,
+};
 use ostler_model::ports::{BoxFuture, ByteSink, TaskContext};
 use ostler_sandbox::{
-    CallError, EngineKind, GuestLimiter, GuestOutput, GuestSink, GuestUsage, LoadedCode, Sandbox,
+    CallError, Digest, EngineKind, GuestLimiter, GuestOutput, GuestSink, GuestUsage, LoadedCode, Sandbox,
     StoreLimits, StoreState, Tail, classify, new_resource_table, new_store, new_wasi_builder,
 };
 
@@ -39,11 +43,19 @@ pub(super) struct Guest {
     pub tail: Arc<Tail>,
 }
 
-/// Linkers for both formats, made once.
+/// Linkers for both formats, made once, and the code that was linked last.
 pub(super) struct Launcher {
     components: ComponentLinker<ComponentTask>,
     modules: ModuleLinker<ModuleTask>,
+    linked: Mutex<VecDeque<(Digest, Linked)>>,
     inodes: Arc<OpenInodes>,
+}
+
+/// Code with its imports found. Linking costs more than all else of a start.
+#[derive(Clone)]
+enum Linked {
+    Component(CommandPre<ComponentTask>),
+    Module(InstancePre<ModuleTask>),
 }
 
 pub(super) struct ComponentTask {
@@ -141,7 +153,39 @@ impl Launcher {
         .map_err(|e| host_error(&e))?;
         bound(&mut components).map_err(|e| host_error(&e))?;
         disk_p1::bound(&mut modules).map_err(|e| host_error(&e))?;
-        Ok(Self { components, modules, inodes: Arc::default() })
+        Ok(Self { components, modules, linked: Mutex::default(), inodes: Arc::default() })
+    }
+
+    /// The code with its imports found, now or before. Of one wasm there is one format.
+    fn linked(&self, path: &Path, code: &LoadedCode) -> Result<Linked, WasmTaskError> {
+        let lock = || self.linked.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock().iter().find(|(digest, _)| digest == code.digest()).cloned();
+        if let Some((_, linked)) = known {
+            return Ok(linked);
+        }
+        let linked = self.link(code).map_err(|e| WasmTaskError::OtherWorld {
+            path: path.to_owned(),
+            reason: format!("{e:#}"),
+        })?;
+        let mut kept = lock();
+        kept.push_back((*code.digest(), linked.clone()));
+        let oldest = (kept.len() > TASK_CODE_KEPT_MAX).then(|| kept.pop_front());
+        drop(kept);
+        // Unmapped without the lock.
+        drop(oldest);
+        Ok(linked)
+    }
+
+    fn link(&self, code: &LoadedCode) -> wasmtime::Result<Linked> {
+        if let Some(component) = code.component() {
+            let pre = self.components.instantiate_pre(component)?;
+            return CommandPre::new(pre).map(Linked::Component);
+        }
+        let Some(module) = code.module() else {
+            wasmtime::bail!("it is neither a component nor a module");
+        };
+        wasmtime::ensure!(module.get_export("_start").is_some(), "it does not export _start");
+        self.modules.instantiate_pre(module).map(Linked::Module)
     }
 
     /// Check imports and exports, build the store, and return what runs the guest.
@@ -152,6 +196,7 @@ impl Launcher {
         spec: &WasmTaskSpec,
         code: &LoadedCode,
     ) -> Result<Guest, WasmTaskError> {
+        let linked = self.linked(&spec.path, code)?;
         let memory_bytes_max = spec.limits.memory_bytes_max.min(TASK_MEMORY_BYTES_CEILING);
         let limits = StoreLimits::from(&TaskLimits { memory_bytes_max, ..spec.limits.clone() });
         let (missed, tail) = (Arc::new(AtomicBool::new(false)), Arc::new(Tail::default()));
@@ -163,34 +208,20 @@ impl Launcher {
         let files = GuestFiles::new(limiter.usage(), share, waits)
             .bounded(Arc::clone(&disk), Arc::clone(&self.inodes));
         let engine = sandbox.engine(EngineKind::Task);
-        let other = |e: wasmtime::Error| WasmTaskError::OtherWorld {
-            path: spec.path.clone(),
-            reason: format!("{e:#}"),
+        let pre = match linked {
+            Linked::Component(pre) => {
+                let state = ComponentTask {
+                    wasi: { wasi }.build(),
+                    table: new_resource_table(&limits),
+                    limiter,
+                    files,
+                };
+                let store = new_store(engine, &limits, state)?;
+                let run = Box::pin(run_component(pre, store, limits));
+                return Ok(Guest { run, memory, missed, tail });
+            }
+            Linked::Module(pre) => pre,
         };
-        if let Some(component) = code.component() {
-            let pre = self.components.instantiate_pre(component).map_err(other)?;
-            let pre = CommandPre::new(pre).map_err(other)?;
-            let state = ComponentTask {
-                wasi: { wasi }.build(),
-                table: new_resource_table(&limits),
-                limiter,
-                files,
-            };
-            let store = new_store(engine, &limits, state)?;
-            let run = Box::pin(run_component(pre, store, limits));
-            return Ok(Guest { run, memory, missed, tail });
-        }
-        let module = code.module().ok_or_else(|| WasmTaskError::OtherWorld {
-            path: spec.path.clone(),
-            reason: "it is neither a component nor a module".to_owned(),
-        })?;
-        if module.get_export("_start").is_none() {
-            return Err(WasmTaskError::OtherWorld {
-                path: spec.path.clone(),
-                reason: "it does not export _start".to_owned(),
-            });
-        }
-        let pre = self.modules.instantiate_pre(module).map_err(other)?;
         // A buffer beyond this is refused, not read short, and programs read whole files at once.
         // The host's copy of one buffer is never larger than the memory that holds the buffer.
         let hostcall_bytes = limits.hostcall_bytes.max(memory_bytes_max);

@@ -1,28 +1,30 @@
-//! Which WASM tasks there are, by run. Pure: tokens and receivers are only held.
+//! Which WASM tasks there are, by run. Pure: tokens, receivers and guests are only held.
 //!
+//! ```text
+//! add ─► held ── release(run) ─► running ─► exited
+//!          └───── kill ─► exited, and never ran
+//! ```
 //! A run that was killed or forgotten takes no new tasks: a driver call that was given up may still
 //! be on its way to `spawn`, and what it starts then would belong to nobody.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::ended::EndedRuns;
 use ostler_model::ids::RunId;
 use ostler_model::limits::WORKLOADS_PER_RUN_MAX;
 use ostler_model::task::RawExit;
 use ostler_sandbox::{CpuMeter, GuestUsage};
 
-/// Ended runs remembered. A call that was given up is over within a tick or two, long before this
-/// many others end.
-const ENDED_RUNS_MAX: usize = 4_096;
-
-/// A task: whose it is, how it ended, how to end it.
-pub(super) struct Entry {
-    pub run: RunId,
+/// A task: whose it is, how it ended, how to end it. `G`: a guest that was not let go yet.
+pub(super) struct Entry<G> {
     pub exit: watch::Receiver<Option<RawExit>>,
     pub kill: CancellationToken,
+    /// Until it is let go.
+    pub held: Option<G>,
     /// What it holds.
     pub memory: Arc<GuestUsage>,
     /// What it costs, from its first step on.
@@ -38,60 +40,101 @@ pub(super) enum NotTaken {
     TooMany,
 }
 
-#[derive(Default)]
-pub(super) struct Registry {
-    tasks: HashMap<String, Entry>,
-    ended: HashSet<RunId>,
-    /// The same, oldest first.
-    ended_in_order: VecDeque<RunId>,
+struct OfRun<G> {
+    /// What is added now is not held.
+    released: bool,
+    tasks: HashMap<String, Entry<G>>,
 }
 
-impl Registry {
-    pub(super) fn add(&mut self, id: String, entry: Entry) -> Result<(), NotTaken> {
-        if self.ended.contains(&entry.run) {
+impl<G> Default for OfRun<G> {
+    fn default() -> Self {
+        Self { released: false, tasks: HashMap::new() }
+    }
+}
+
+pub(super) struct Registry<G> {
+    runs: HashMap<RunId, OfRun<G>>,
+    ended: EndedRuns,
+}
+
+impl<G> Default for Registry<G> {
+    fn default() -> Self {
+        Self { runs: HashMap::new(), ended: EndedRuns::default() }
+    }
+}
+
+impl<G> Registry<G> {
+    /// Take a task. Its guest, when its run was let go before.
+    pub(super) fn add(
+        &mut self,
+        run: &RunId,
+        id: String,
+        mut entry: Entry<G>,
+    ) -> Result<Option<G>, NotTaken> {
+        if self.ended.has(run) {
             return Err(NotTaken::RunEnded);
         }
-        if self.tasks.values().filter(|known| known.run == entry.run).count()
-            >= WORKLOADS_PER_RUN_MAX
-        {
+        let of_run = self.runs.entry(run.clone()).or_default();
+        if of_run.tasks.len() >= WORKLOADS_PER_RUN_MAX {
             return Err(NotTaken::TooMany);
         }
-        self.tasks.insert(id, entry);
-        Ok(())
+        let goes = if of_run.released { entry.held.take() } else { None };
+        of_run.tasks.insert(id, entry);
+        Ok(goes)
     }
 
-    pub(super) fn get(&self, run: &RunId, id: &str) -> Option<&Entry> {
-        self.tasks.get(id).filter(|entry| &entry.run == run)
+    /// Let a run go: the guests that were held, by the ids of their tasks.
+    pub(super) fn release(&mut self, run: &RunId) -> Vec<(String, G)> {
+        if self.ended.has(run) {
+            return Vec::new();
+        }
+        let of_run = self.runs.entry(run.clone()).or_default();
+        of_run.released = true;
+        let held = of_run.tasks.iter_mut();
+        held.filter_map(|(id, entry)| Some((id.clone(), entry.held.take()?))).collect()
     }
 
-    pub(super) fn kill(&mut self, run: &RunId) {
-        self.end(run);
-        for entry in self.tasks.values().filter(|entry| &entry.run == run) {
+    pub(super) fn get(&self, run: &RunId, id: &str) -> Option<&Entry<G>> {
+        self.runs.get(run)?.tasks.get(id)
+    }
+
+    /// Its tasks are told to end. Guests that were never let go, to be dropped by the caller.
+    pub(super) fn kill(&mut self, run: &RunId) -> Vec<(String, G)> {
+        self.ended.add(run);
+        let Some(of_run) = self.runs.get_mut(run) else { return Vec::new() };
+        let kill = |(id, entry): (&String, &mut Entry<G>)| {
             entry.kill.cancel();
-        }
+            Some((id.clone(), entry.held.take()?))
+        };
+        of_run.tasks.iter_mut().filter_map(kill).collect()
     }
 
-    pub(super) fn forget(&mut self, run: &RunId) {
-        self.kill(run);
-        self.tasks.retain(|_, entry| &entry.run != run);
+    pub(super) fn forget(&mut self, run: &RunId) -> Vec<(String, G)> {
+        let held = self.kill(run);
+        self.runs.remove(run);
+        held
     }
 
-    pub(super) fn kill_all(&self) {
-        for entry in self.tasks.values() {
-            entry.kill.cancel();
-        }
+    /// Runs that were never let go: their tasks have run nothing.
+    pub(super) fn unreleased(&self) -> Vec<RunId> {
+        let held = self.runs.iter().filter(|(_, of_run)| !of_run.released);
+        held.map(|(run, _)| run.clone()).collect()
     }
 
-    fn end(&mut self, run: &RunId) {
-        if !self.ended.insert(run.clone()) {
-            return;
-        }
-        self.ended_in_order.push_back(run.clone());
-        if self.ended_in_order.len() > ENDED_RUNS_MAX
-            && let Some(oldest) = self.ended_in_order.pop_front()
-        {
-            self.ended.remove(&oldest);
-        }
+    /// Was it let go? `None`: it is not known.
+    pub(super) fn released(&self, run: &RunId) -> Option<bool> {
+        self.runs.get(run).map(|of_run| of_run.released)
+    }
+
+    /// All tasks.
+    pub(super) fn tasks(&self) -> impl Iterator<Item = (&RunId, &str, &Entry<G>)> {
+        self.runs.iter().flat_map(|(run, of_run)| {
+            of_run.tasks.iter().map(move |(id, entry)| (run, id.as_str(), entry))
+        })
+    }
+
+    pub(super) fn runs(&self) -> Vec<RunId> {
+        self.runs.keys().cloned().collect()
     }
 }
 
@@ -108,32 +151,44 @@ mod tests {
         RunId::new(alloc, &TaskName::new("t").unwrap(), number)
     }
 
-    fn entry(run: &RunId) -> (Entry, CancellationToken) {
+    fn entry(guest: u8) -> (Entry<u8>, CancellationToken) {
         let kill = CancellationToken::new();
         let exit = watch::channel(None).1;
         let memory = GuestLimiter::new(&StoreLimits::default()).usage();
-        let cpu = Arc::default();
-        (Entry { run: run.clone(), exit, kill: kill.clone(), memory, cpu }, kill)
+        let (cpu, held) = (Arc::default(), Some(guest));
+        (Entry { exit, kill: kill.clone(), held, memory, cpu }, kill)
     }
 
     #[test]
     fn a_killed_run_takes_no_task_that_comes_late() {
         let mut registry = Registry::default();
-        let (task, killed) = entry(&run(1));
-        registry.add("a".into(), task).unwrap();
-        registry.kill(&run(1));
+        let (task, killed) = entry(1);
+        registry.add(&run(1), "a".into(), task).unwrap();
+        assert_eq!(registry.kill(&run(1)), [("a".to_owned(), 1)], "never let go");
         assert!(killed.is_cancelled());
-        assert_eq!(registry.add("b".into(), entry(&run(1)).0), Err(NotTaken::RunEnded));
+        assert_eq!(registry.add(&run(1), "b".into(), entry(2).0), Err(NotTaken::RunEnded));
+        assert!(registry.release(&run(1)).is_empty());
         registry.forget(&run(1));
         assert!(registry.get(&run(1), "a").is_none());
-        assert_eq!(registry.add("b".into(), entry(&run(1)).0), Err(NotTaken::RunEnded));
-        registry.add("b".into(), entry(&run(2)).0).unwrap();
+        assert_eq!(registry.add(&run(1), "b".into(), entry(2).0), Err(NotTaken::RunEnded));
+        registry.add(&run(2), "b".into(), entry(2).0).unwrap();
+    }
+
+    #[test]
+    fn a_task_is_held_until_its_run_is_let_go_and_one_that_comes_later_is_not() {
+        let mut registry = Registry::default();
+        assert_eq!(registry.add(&run(1), "a".into(), entry(1).0), Ok(None));
+        assert_eq!(registry.add(&run(2), "b".into(), entry(2).0), Ok(None));
+        assert_eq!(registry.release(&run(1)), [("a".to_owned(), 1)]);
+        assert_eq!(registry.release(&run(1)), [], "once");
+        assert_eq!(registry.add(&run(1), "c".into(), entry(3).0), Ok(Some(3)));
+        assert_eq!(registry.unreleased(), [run(2)]);
     }
 
     #[test]
     fn a_task_is_only_known_to_its_own_run() {
         let mut registry = Registry::default();
-        registry.add("a".into(), entry(&run(1)).0).unwrap();
+        registry.add(&run(1), "a".into(), entry(1).0).unwrap();
         assert!(registry.get(&run(1), "a").is_some());
         assert!(registry.get(&run(2), "a").is_none());
     }
@@ -142,9 +197,9 @@ mod tests {
     fn a_run_has_a_bounded_number_of_tasks() {
         let mut registry = Registry::default();
         for number in 0..WORKLOADS_PER_RUN_MAX {
-            registry.add(number.to_string(), entry(&run(1)).0).unwrap();
+            registry.add(&run(1), number.to_string(), entry(1).0).unwrap();
         }
-        assert_eq!(registry.add("more".into(), entry(&run(1)).0), Err(NotTaken::TooMany));
-        registry.add("other".into(), entry(&run(2)).0).unwrap();
+        assert_eq!(registry.add(&run(1), "more".into(), entry(1).0), Err(NotTaken::TooMany));
+        registry.add(&run(2), "other".into(), entry(1).0).unwrap();
     }
 }

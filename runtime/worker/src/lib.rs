@@ -1,0 +1,30 @@
+//! WASM tasks in a process of their own, which goes on without the agent.
+//!
+//! ```text
+//! agent                                         worker: this program as `__worker`, confined
+//!  WorkerTasks ── file read, compiled, sealed     │
+//!     │ start, with descriptors ────────────────► │ mapped, linked, held ── release ─► guest threads
+//!     │ ◄──────────────────────── held, its id    │                                      │
+//!     │ ◄──────────────────────── exited ──────── │ ◄── exit; kept until forgotten ◄─────┤
+//!     │ forget_run ─────────────────────────────► │                                      ▼
+//!     x  the agent is gone: what is held ends, what runs goes on                     log files
+//!  next agent: finds it by its record, connects, asks for the list, owns the tasks again
+//! ```
+//! - [`protocol`] is what both say. It is frozen: a worker may be older than its agent by many builds.
+//! - A worker of another build gets no new tasks and ends with its last one.
+//! - [`WorkerTasks`] is the agent's side; [`main`] the worker's. The tasks themselves are run by
+//!   `ostler_plugin::host::wasm_task`, as they are by an agent without workers.
+
+mod backoff;
+mod client;
+mod connect;
+mod link;
+mod order;
+pub mod protocol;
+mod record;
+mod serve;
+mod setup;
+mod tasks;
+
+pub use serve::{ARGUMENT, main};
+pub use tasks::{WorkerOptions, WorkerTasks};

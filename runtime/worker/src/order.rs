@@ -1,0 +1,274 @@
+//! A start as it is said to a worker, and what the worker makes of it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::protocol::{
+    Code, Dir, Limits, Mount, Port, StartOrder, Stdin, StreamFiles, TaskExit,
+};
+use ostler_logs::OutsideWriter;
+use ostler_model::device;
+use ostler_model::digest::Digest;
+use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
+use ostler_model::limits::TaskLimits;
+use ostler_model::ports::{ByteSink, DriverEventSink, SinkFiles, TaskContext};
+use ostler_model::resources::AllocatedPort;
+use ostler_model::task::RawExit;
+use ostler_model::time::Timestamp;
+use ostler_plugin::host::wasm_task::{PreopenedDir, TaskStdin, WasmTaskError, WasmTaskSpec};
+use ostler_sandbox::{CodeFile, EngineKind, Format};
+
+/// What is sent: the order and its descriptors.
+pub(crate) struct Sent {
+    pub order: StartOrder,
+    pub fds: Vec<Arc<OwnedFd>>,
+}
+
+/// The order of a start, by the agent.
+pub(crate) fn of(
+    context: &TaskContext,
+    spec: WasmTaskSpec,
+    code: &CodeFile,
+) -> Result<Sent, WasmTaskError> {
+    let file = code.file.try_clone().map_err(|e| no_descriptor(&e))?;
+    let mut fds = vec![Arc::new(OwnedFd::from(file))];
+    let mut stream = |sink: &Arc<dyn ByteSink>| {
+        let SinkFiles { dir, prefix, files_max, file_bytes_max } = sink.files()?;
+        fds.push(dir);
+        Some(StreamFiles { prefix, files_max, file_bytes_max })
+    };
+    let (stdout, stderr) = (stream(&context.stdout), stream(&context.stderr));
+    let dirs = spec.dirs.iter().map(|dir| {
+        let host = text(&dir.host_path)?;
+        Ok(Dir { host, guest: dir.guest_path.clone(), read_only: dir.read_only })
+    });
+    let mounts = context.mounts.iter().map(|mount| Mount {
+        host: mount.host_path.clone(),
+        task: mount.task_path.clone(),
+        read_only: mount.read_only,
+    });
+    let ports = context.ports.iter().map(|port| Port {
+        label: port.label.clone(),
+        value: port.value,
+        to: port.to,
+        host_ip: port.host_ip.clone(),
+    });
+    let order = StartOrder {
+        run: context.run_id.to_string(),
+        alloc: context.alloc_id.to_string(),
+        job: context.job_id.to_string(),
+        group: context.group.to_string(),
+        task: context.task.to_string(),
+        code: Code {
+            digest: code.digest.to_string(),
+            component: code.format == Format::Component,
+        },
+        path: text(&spec.path)?,
+        dirs: dirs.collect::<Result<_, WasmTaskError>>()?,
+        args: spec.args,
+        env: spec.env,
+        stdin: match spec.input {
+            TaskStdin::Nothing => Stdin::Nothing,
+            TaskStdin::Text(given) => Stdin::Text(given),
+            TaskStdin::File(path) => Stdin::File(text(&path)?),
+        },
+        listen: spec.listen,
+        connect: spec.connect,
+        cpu_mhz: context.cpu_mhz,
+        task_dir: text(&context.task_dir)?,
+        alloc_dir: text(&context.alloc_dir)?,
+        mounts: mounts.collect(),
+        ports: ports.collect(),
+        limits: Limits {
+            memory_bytes: spec.limits.memory_bytes_max,
+            table_elements: spec.limits.table_elements_max,
+            transfer_bytes: spec.limits.transfer_bytes_max,
+            handles: spec.limits.handles_max,
+            random_bytes: spec.limits.random_bytes_max,
+            disk_bytes: spec.limits.disk_bytes_max,
+        },
+        stdout,
+        stderr,
+    };
+    Ok(Sent { order, fds })
+}
+
+fn text(path: &Path) -> Result<String, WasmTaskError> {
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| WasmTaskError::File {
+        path: path.to_owned(),
+        reason: "its path is not UTF-8".to_owned(),
+    })
+}
+
+fn no_descriptor(error: &io::Error) -> WasmTaskError {
+    WasmTaskError::Worker { reason: format!("no file descriptor is left: {error}") }
+}
+
+/// What the worker starts.
+pub(crate) struct Ordered {
+    pub context: TaskContext,
+    pub spec: WasmTaskSpec,
+    pub code: CodeFile,
+}
+
+/// Why an order cannot be carried out: it is not what an agent says.
+#[derive(Debug, thiserror::Error)]
+#[error("the order of a start is broken: {0}")]
+pub(crate) struct BrokenOrder(String);
+
+/// The order as the worker carries it out. `events` takes what is to be said of the task.
+pub(crate) fn received(
+    order: StartOrder,
+    fds: Vec<OwnedFd>,
+    events: DriverEventSink,
+) -> Result<Ordered, BrokenOrder> {
+    let mut fds = fds.into_iter();
+    let code = fds.next().ok_or_else(|| BrokenOrder("it has no code".to_owned()))?;
+    let mut stream = |files: Option<StreamFiles>| -> Result<Arc<dyn ByteSink>, BrokenOrder> {
+        let Some(files) = files else { return Ok(Arc::new(Nowhere)) };
+        let dir = fds.next().ok_or_else(|| BrokenOrder("it lacks a directory".to_owned()))?;
+        Ok(Arc::new(TaskLog(Mutex::new(Log::Closed(dir, files)))))
+    };
+    let (stdout, stderr) = (stream(order.stdout)?, stream(order.stderr)?);
+    let digest: Digest = parsed(&order.code.digest)?;
+    let format = if order.code.component { Format::Component } else { Format::Module };
+    let alloc_id: AllocId = parsed(&order.alloc)?;
+    let mounts = order.mounts.into_iter().map(|mount| device::Mount {
+        host_path: mount.host,
+        task_path: mount.task,
+        read_only: mount.read_only,
+    });
+    let ports = order.ports.into_iter().map(|port| AllocatedPort {
+        label: port.label,
+        value: port.value,
+        to: port.to,
+        host_ip: port.host_ip,
+    });
+    let context = TaskContext {
+        run_id: run(&order.run)?,
+        alloc_id,
+        job_id: named(JobId::new(&order.job))?,
+        group: named(GroupName::new(&order.group))?,
+        task: named(TaskName::new(&order.task))?,
+        stdout,
+        stderr,
+        record_identity: Arc::new(|_| {
+            Box::pin(std::future::ready(Err("a worker starts no processes".to_owned())))
+        }),
+        events,
+        cpu_mhz: order.cpu_mhz,
+        memory_bytes_max: order.limits.memory_bytes,
+        disk_bytes_max: order.limits.disk_bytes,
+        ports: ports.collect(),
+        task_dir: PathBuf::from(order.task_dir),
+        alloc_dir: PathBuf::from(order.alloc_dir),
+        mounts: mounts.collect(),
+        device_nodes: Vec::new(),
+        user: None,
+        named: Arc::default(),
+        env: Arc::default(),
+    };
+    let dirs = order.dirs.into_iter().map(|dir| PreopenedDir {
+        host_path: PathBuf::from(dir.host),
+        guest_path: dir.guest,
+        read_only: dir.read_only,
+    });
+    let spec = WasmTaskSpec {
+        path: PathBuf::from(order.path),
+        args: order.args,
+        env: order.env,
+        dirs: dirs.collect(),
+        limits: TaskLimits {
+            memory_bytes_max: order.limits.memory_bytes,
+            table_elements_max: order.limits.table_elements,
+            transfer_bytes_max: order.limits.transfer_bytes,
+            handles_max: order.limits.handles,
+            random_bytes_max: order.limits.random_bytes,
+            disk_bytes_max: order.limits.disk_bytes,
+        },
+        listen: order.listen,
+        connect: order.connect,
+        input: match order.stdin {
+            Stdin::Nothing => TaskStdin::Nothing,
+            Stdin::Text(given) => TaskStdin::Text(given),
+            Stdin::File(path) => TaskStdin::File(PathBuf::from(path)),
+        },
+    };
+    let file = Arc::new(std::fs::File::from(code));
+    let code = CodeFile { digest, kind: EngineKind::Task, format, file };
+    Ok(Ordered { context, spec, code })
+}
+
+/// A run by its text.
+pub(crate) fn run(text: &str) -> Result<RunId, BrokenOrder> {
+    serde_json::from_value(serde_json::Value::from(text)).map_err(|e| BrokenOrder(e.to_string()))
+}
+
+fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, BrokenOrder> {
+    text.parse().map_err(|e: T::Err| BrokenOrder(e.to_string()))
+}
+
+fn named<T, E: std::fmt::Display>(name: Result<T, E>) -> Result<T, BrokenOrder> {
+    name.map_err(|e| BrokenOrder(e.to_string()))
+}
+
+/// An exit as it is said.
+pub(crate) fn exit_said(exit: &RawExit) -> TaskExit {
+    TaskExit {
+        code: exit.exit_code,
+        signal: exit.signal,
+        oom_killed: exit.oom_killed,
+        error: exit.error.clone(),
+        finished_at: exit.finished_at.nanos(),
+    }
+}
+
+/// And as it is heard.
+pub(crate) fn exit_heard(exit: TaskExit) -> RawExit {
+    RawExit {
+        exit_code: exit.code,
+        signal: exit.signal,
+        oom_killed: exit.oom_killed,
+        error: exit.error,
+        finished_at: Timestamp::from_nanos(exit.finished_at),
+    }
+}
+
+/// Output that goes nowhere.
+struct Nowhere;
+
+impl ByteSink for Nowhere {
+    fn write(&self, _bytes: &[u8]) {}
+}
+
+/// Files of a stream, opened by the first output: most idle tasks print nothing.
+struct TaskLog(Mutex<Log>);
+
+enum Log {
+    Closed(OwnedFd, StreamFiles),
+    Open(OutsideWriter),
+}
+
+impl ByteSink for TaskLog {
+    fn write(&self, bytes: &[u8]) {
+        let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Log::Closed(dir, files) = &*log {
+            let StreamFiles { prefix, files_max, file_bytes_max } = files.clone();
+            let opened = dir.try_clone().map_err(|e| e.to_string()).and_then(|dir| {
+                OutsideWriter::open(dir, prefix, files_max, file_bytes_max)
+                    .map_err(|e| e.to_string())
+            });
+            match opened {
+                Ok(writer) => *log = Log::Open(writer),
+                // Tried again with the next output.
+                Err(error) => tracing::warn!(error, "output of a task is lost: no log file"),
+            }
+        }
+        if let Log::Open(writer) = &mut *log {
+            writer.write(bytes);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What a worker leaves beside its socket, by which a later agent finds it. Frozen: `worker.json`.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use ostler_process::identity;
+
+/// Its name in the directory of the worker.
+const FILE: &str = "worker.json";
+/// Longest record read, bytes.
+const BYTES_MAX: u64 = 4 * 1024;
+
+/// Who a worker is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WorkerRecord {
+    /// Its process id.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+    /// What it was made for: see `WorkerKey`.
+    pub key: String,
+}
+
+impl WorkerRecord {
+    /// Of this process.
+    pub fn own(key: String) -> io::Result<Self> {
+        let own = identity::read(std::process::id())?;
+        Ok(Self { pid: own.pid, start_ticks: own.start_ticks, boot_id: own.boot_id, key })
+    }
+
+    /// Write it into the directory of the worker, whole or not at all.
+    pub fn write(&self, dir: &Path) -> io::Result<()> {
+        let part = dir.join("worker.part");
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&part)?;
+        file.write_all(&serde_json::to_vec(self)?)?;
+        std::fs::rename(part, dir.join(FILE))
+    }
+
+    /// Read it; `None` where there is none yet.
+    pub fn read(dir: &Path) -> io::Result<Option<Self>> {
+        let file = match File::open(dir.join(FILE)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut bytes = Vec::new();
+        file.take(BYTES_MAX).read_to_end(&mut bytes)?;
+        Ok(Some(serde_json::from_slice(&bytes)?))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_record_of_every_build_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(WorkerRecord::read(dir.path()).unwrap(), None);
+        let bytes = r#"{"pid":7,"start_ticks":9,"boot_id":"b","key":"node","later":[1]}"#;
+        std::fs::write(dir.path().join(FILE), bytes).unwrap();
+        let found = WorkerRecord::read(dir.path()).unwrap().unwrap();
+        assert_eq!((found.pid, found.start_ticks, found.boot_id.as_str()), (7, 9, "b"));
+        std::fs::write(dir.path().join(FILE), "{").unwrap();
+        WorkerRecord::read(dir.path()).unwrap_err();
+    }
+
+    #[test]
+    fn a_record_is_written_once_and_names_this_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = WorkerRecord::own("node".to_owned()).unwrap();
+        own.write(dir.path()).unwrap();
+        assert_eq!(WorkerRecord::read(dir.path()).unwrap(), Some(own.clone()));
+        assert_eq!(own.pid, std::process::id());
+    }
+}
