@@ -15,6 +15,7 @@ use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::ports::SinkFiles;
 
 mod crash;
+mod detached;
 mod end;
 mod isolated;
 mod outlive;
