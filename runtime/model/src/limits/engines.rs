@@ -106,3 +106,6 @@ pub const CONTROL_THREADS_MIN: usize = 2;
 pub const CONTROL_NICE: i32 = -10;
 /// Niceness of compile children: behind the agent, before guests, since a start waits for them.
 pub const COMPILE_NICE: i32 = 10;
+/// Threads of one process that runs WASM tasks, where the kernel counts them: those that run guests are a
+/// few for each core, and the rest wait for files of tasks. An engine that is misused makes no more.
+pub const WORKER_THREADS_MAX: u32 = 512;
