@@ -17,6 +17,7 @@ mod adopt;
 mod cgroup;
 mod child;
 mod command;
+pub mod confine;
 pub mod descriptors;
 pub mod detached;
 mod error;

@@ -14,6 +14,7 @@ use super::*;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::ports::SinkFiles;
 
+mod confined;
 mod crash;
 mod detached;
 mod end;
