@@ -19,6 +19,8 @@
 //!   disk_usage_threshold = 80
 //! }
 //!
+//! wasm_worker { per = "namespace" }
+//!
 //! trust {
 //!   file              = "trust.hcl"
 //!   require_signature = ["plugin_dir", "oci"]

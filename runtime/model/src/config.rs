@@ -17,7 +17,7 @@ use super::trust::TrustConfig;
 use crate::limits::{
     CompileLimits, FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, KIB, MIB, PluginLimits,
     QUARANTINE_DEFAULT, STRIKE_WINDOW, STRIKES_MAX_DEFAULT, UPGRADE_STRIKES_DEFAULT,
-    UPGRADE_WINDOW_DEFAULT,
+    UPGRADE_WINDOW_DEFAULT, WORKER_THREADS_MAX,
 };
 
 /// An agent's configuration; everything absent means the default.
@@ -31,6 +31,8 @@ pub struct AgentConfig {
     pub jobs_dir: Option<PathBuf>,
     /// When allocations that are over are removed.
     pub gc: GcConfig,
+    /// The processes that run WASM tasks.
+    pub wasm_worker: WasmWorkerConfig,
     /// From one collection of a device plugin's statistics to the next; 5 s unless given.
     pub device_stats_interval: Option<Duration>,
     /// Name people see; the host name unless given.
@@ -69,6 +71,35 @@ pub struct GcConfig {
     pub max_allocs: Option<u32>,
     /// Removed at the same time; 2 unless given.
     pub parallel: Option<u32>,
+}
+
+/// A `wasm_worker` block: which WASM tasks share a process, and what that process may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WasmWorkerConfig {
+    /// Whose tasks share one.
+    pub per: WorkerScope,
+    /// Memory of one with everything in it, MiB, where cgroups allow; no limit unless given.
+    pub memory_max_mb: Option<u64>,
+    /// Threads of one, where cgroups allow.
+    pub threads_max: u32,
+}
+
+impl Default for WasmWorkerConfig {
+    fn default() -> Self {
+        Self { per: WorkerScope::Node, memory_max_mb: None, threads_max: WORKER_THREADS_MAX }
+    }
+}
+
+/// Whose WASM tasks share a process, and so an end when its engine fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WorkerScope {
+    /// All of the node.
+    #[default]
+    Node,
+    /// Those of jobs of one namespace.
+    Namespace,
+    /// Those of one job.
+    Job,
 }
 
 /// A `plugin` block.

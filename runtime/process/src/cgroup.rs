@@ -316,6 +316,71 @@ impl Leaf {
     }
 }
 
+/// The cgroup of a process that goes on without the agent ([`super::detached`]), made before it.
+/// Removed on drop when nothing is inside.
+#[derive(Debug)]
+pub struct WorkerCgroup {
+    leaf: Leaf,
+    /// Its share of the processor is set here.
+    cpu: bool,
+}
+
+impl WorkerCgroup {
+    /// Make one with limits; `None` where there are no cgroups.
+    pub(super) fn create(
+        status: &CgroupStatus,
+        name: &str,
+        memory_bytes: Option<u64>,
+        threads_max: u32,
+    ) -> io::Result<Option<Self>> {
+        let limits = Limits {
+            cpu_mhz: 0,
+            memory_bytes: memory_bytes.unwrap_or(0),
+            processes: Some(threads_max),
+        };
+        let leaf = Leaf::create(status, name, &limits)?;
+        Ok(leaf.map(|leaf| Self { leaf, cpu: status.cpu }))
+    }
+
+    /// That of a process an earlier agent started: named by the kernel and looked for below the parent
+    /// of all, so no word of the process counts.
+    pub(super) fn of(status: &CgroupStatus, pid: u32) -> io::Result<Option<Self>> {
+        let Some(parent) = &status.parent else { return Ok(None) };
+        let own = own_cgroup(&fs::read_to_string(format!("/proc/{pid}/cgroup"))?);
+        let Some(name) = own.as_deref().map(Path::new).and_then(Path::file_name) else {
+            return Ok(None);
+        };
+        let Some(leaf) = Leaf::existing(parent.join(name)) else { return Ok(None) };
+        let procs = fs::read_to_string(leaf.path.join("cgroup.procs"))?;
+        let inside = procs.lines().any(|line| line.parse() == Ok(pid));
+        Ok(inside.then_some(Self { leaf, cpu: status.cpu }))
+    }
+
+    /// Set its share of the processor beside native tasks: what its tasks reserved together. Nothing
+    /// where that is not delegated.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn weigh(&self, cpu_mhz: u32) -> io::Result<()> {
+        if self.cpu {
+            self.leaf.write("cpu.weight", &weight_of_mhz(cpu_mhz).to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Was it ended for its memory?
+    #[must_use]
+    pub fn saw_oom_kill(&self) -> bool {
+        self.leaf.saw_oom_kill()
+    }
+
+    /// Where a process puts itself into it.
+    pub(super) fn open_procs(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(self.leaf.path.join("cgroup.procs"), flags, Mode::empty())?)
+    }
+}
+
 /// Open a cgroup's directory, to fork into it.
 ///
 /// # Errors

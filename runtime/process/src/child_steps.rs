@@ -90,6 +90,27 @@ pub(in super::super) unsafe fn begin_session() {
     }
 }
 
+/// The same of one that goes on without the agent; of its descriptors only the first three reach its
+/// program.
+///
+/// # Safety
+/// Only in the child.
+pub(in super::super) unsafe fn begin_detached() -> io::Result<()> {
+    /// Closed by the exec and not before: whoever forked has one open to hear of errors.
+    const ON_EXEC: libc::c_uint = libc::CLOSE_RANGE_CLOEXEC;
+    // SAFETY: system calls over plain numbers.
+    unsafe {
+        if libc::setsid() < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // Refused before Linux 5.11; there too everything of ours is closed by the exec.
+        libc::syscall(libc::SYS_close_range, 3, u32::MAX, ON_EXEC);
+        reset_signals();
+        libc::umask(0o022);
+    }
+    Ok(())
+}
+
 /// Die when the process that forked this one dies. A change of user clears it.
 pub(in super::super) fn die_with_parent() {
     let _cannot_fail = set_parent_process_death_signal(Some(Signal::KILL));

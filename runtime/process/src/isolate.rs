@@ -25,13 +25,14 @@
 
 mod borrowed;
 pub(super) mod enter;
-mod filter;
+pub(super) mod filter;
+pub(super) mod filter_engine;
 mod inside;
 pub(super) mod prepare;
-mod privileges;
+pub(super) mod privileges;
 pub(super) mod probe;
 mod root;
-mod rules;
+pub(super) mod rules;
 mod sys;
 mod view;
 

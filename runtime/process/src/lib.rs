@@ -11,13 +11,15 @@
 //! ```
 //! Knows no driver and no WebAssembly. Start with [`ProcessHost`] and its rules, then `spawn.rs`;
 //! [`isolate`] keeps a task apart, [`supervise`] lets it outlive the agent, [`program`] runs a command to
-//! its end.
+//! its end; [`detached`] starts a process of the agent's own that goes on without it.
 
 mod adopt;
 mod cgroup;
 mod child;
 mod command;
+pub mod confine;
 pub mod descriptors;
+pub mod detached;
 mod error;
 mod held;
 pub mod identity;
@@ -47,7 +49,7 @@ use rustix::process::{Pid, Signal, kill_process_group, pidfd_send_signal};
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, watch};
 
-pub use self::cgroup::{CgroupStatus, Unavailable};
+pub use self::cgroup::{CgroupStatus, Unavailable, WorkerCgroup};
 pub use self::error::{ProcessError, chain};
 pub use self::isolate::{Abilities, Isolation};
 pub use self::supervise::record::ExitRecordError;
@@ -439,6 +441,31 @@ impl ProcessHost {
     #[must_use]
     pub fn cgroup_status(&self) -> &CgroupStatus {
         &self.inner.cgroups
+    }
+
+    /// Make the cgroup of a worker, by which its memory and its threads are bounded. `None` where there
+    /// are no cgroups; why, and which limits nothing here can keep, is in [`Self::cgroup_status`].
+    ///
+    /// # Errors
+    /// When it or a limit cannot be written; nothing is left then.
+    pub fn worker_cgroup(
+        &self,
+        name: &str,
+        memory_bytes: Option<u64>,
+        threads_max: u32,
+    ) -> std::io::Result<Option<WorkerCgroup>> {
+        WorkerCgroup::create(&self.inner.cgroups, name, memory_bytes, threads_max)
+    }
+
+    /// The cgroup that an earlier agent made for a worker which still runs.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    pub fn worker_cgroup_of(
+        &self,
+        worker: &detached::Detached,
+    ) -> std::io::Result<Option<WorkerCgroup>> {
+        WorkerCgroup::of(&self.inner.cgroups, worker.pid)
     }
 
     fn find(&self, run: &RunId, id: &str) -> Result<Arc<Process>, ProcessError> {

@@ -14,7 +14,9 @@ use super::*;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::ports::SinkFiles;
 
+mod confined;
 mod crash;
+mod detached;
 mod end;
 mod isolated;
 mod outlive;

@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::*;
 use ostler_model::config::{
     AnswerGrants, FailurePolicy, GcConfig, LimitOverrides, QuarantineFor, UpgradeMode,
+    WasmWorkerConfig, WorkerScope,
 };
 use ostler_model::grants::{CommandGrant, FileGrant};
 
@@ -61,6 +62,10 @@ gc {
   max_allocs            = 10
   parallel_destroys     = 4
 }
+wasm_worker {
+  per           = "namespace"
+  memory_max_mb = 2048
+}
 
 plugin "nvidia" {
   file = "nvidia.wasm"
@@ -104,6 +109,12 @@ plugin "mock" { enabled = false }
         parallel: Some(4),
     };
     assert_eq!(config.gc, gc);
+    let worker = WasmWorkerConfig {
+        per: WorkerScope::Namespace,
+        memory_max_mb: Some(2_048),
+        ..WasmWorkerConfig::default()
+    };
+    assert_eq!(config.wasm_worker, worker);
     assert_eq!(config.plugins["mock"].enabled, Some(false));
     assert_eq!(config.plugins["mock"].grants, None);
     let nvidia = &config.plugins["nvidia"];
@@ -254,6 +265,17 @@ fn a_garbage_collection_out_of_range_is_told_with_the_range() {
     for part in expected {
         assert!(found.iter().any(|line| line.contains(part)), "{part}: {found:#?}");
     }
+}
+
+#[test]
+fn a_worker_of_nothing_and_a_scope_that_is_none_are_told_with_their_lines() {
+    let text = "wasm_worker {\n per = \"jobs\"\n memory_max_mb = 0\n threads_max = 0\n}";
+    let expected = [
+        "2:8 \"jobs\" is no scope of a worker; valid are node, namespace, job → job",
+        "3:18 memory_max_mb must be 64 to 16777216, not 0",
+        "4:16 threads_max must be 64 to 32768, not 0",
+    ];
+    assert_eq!(problems(text), expected);
 }
 
 #[test]

@@ -12,13 +12,15 @@ use crate::diagnostic::{Diagnostics, shown};
 use crate::keys::Bounds::{Time, Whole};
 #[cfg(test)]
 use crate::keys::tests::reference::{gc_defaults, limit_defaults};
-use crate::keys::{Context, Field, Free, Given, Keys as _, Scalar, Shape, hint, keys, text};
+use crate::keys::{
+    Context, Field, Free, Given, Keys as _, Scalar, Shape, hint, keys, keyword, text,
+};
 use crate::tree::{Block, Value};
 use crate::units::parse_duration;
 use crate::{Syntax, hcl};
 use ostler_model::config::{
     AgentConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock, QuarantineFor,
-    UpgradeMode,
+    UpgradeMode, WasmWorkerConfig, WorkerScope,
 };
 use ostler_model::ids::PluginName;
 use ostler_model::limits::{
@@ -37,6 +39,8 @@ const CALL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_se
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), HOUR);
 /// Up to what is kept of them.
 const STRIKES: i64 = PLUGIN_STRIKES_KEPT_MAX as i64;
+/// 16 TiB: more than a machine has.
+const MEMORY_MB_MAX: i64 = 16 * 1_024 * 1_024;
 
 keys! {
     struct AgentKeys: "the agent's configuration" {
@@ -56,6 +60,8 @@ keys! {
         device_stats_interval: Given<Duration> [Time(SECOND, DAY)], "`5s`";
         /// When allocations that are over are removed, oldest first.
         gc: Option<GcKeys>;
+        /// The processes that run WASM tasks, and go on without the agent.
+        wasm_worker: Option<WasmWorkerKeys>;
         /// What `${meta.…}` stands for on this node.
         meta: BTreeMap<String, String>;
         /// Whose plugins are trusted.
@@ -96,6 +102,22 @@ keys! {
         /// How many allocations are removed at the same time.
         parallel "parallel_destroys": Given<u32> [Whole(1, 64)];
     }
+}
+
+// At least what its engine begins with, on a machine of many cores too.
+keys! {
+    struct WasmWorkerKeys: "wasm_worker", for WasmWorkerConfig (WasmWorkerConfig::default()) {
+        /// Whose tasks share one: a fault of the engine ends those in one process. Each costs some MiB.
+        per: Given<WorkerScope>;
+        /// Memory of one process with all its tasks, MiB; beyond it they end. Needs cgroups (version 2).
+        memory_max_mb: Given<u64> [Whole(64, MEMORY_MB_MAX)], "none; each task has its own";
+        /// Threads of one process. Needs cgroups (version 2).
+        threads_max: Given<u32> [Whole(64, 32_768)];
+    }
+}
+
+keyword! {
+    WorkerScope, "scope of a worker": "node" = Node, "namespace" = Namespace, "job" = Job;
 }
 
 keys! {
@@ -251,6 +273,7 @@ fn agent(file: Block, cx: &mut Context<'_>) -> AgentConfig {
         jobs_dir: keys.jobs_dir.value,
         device_stats_interval: keys.device_stats_interval.value,
         gc: keys.gc.unwrap_or_default().over(GcConfig::default()),
+        wasm_worker: keys.wasm_worker.unwrap_or_default().over(WasmWorkerConfig::default()),
         node_meta: keys.meta,
         trust: keys.trust.map(|block| trust(block, cx)).unwrap_or_default(),
         registries: registries(keys.registries, cx),

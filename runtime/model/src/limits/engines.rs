@@ -133,3 +133,6 @@ pub const WORKER_BACKOFF_MIN: Duration = Duration::from_millis(250);
 pub const WORKER_BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// How long a worker whose connection ended may take to end.
 pub const WORKER_END_WALL_MAX: Duration = Duration::from_secs(5);
+/// Threads of one process that runs WASM tasks, where the kernel counts them: those that run guests are a
+/// few for each core, and the rest wait for files of tasks. An engine that is misused makes no more.
+pub const WORKER_THREADS_MAX: u32 = 512;

@@ -116,7 +116,7 @@ const PERSONALITIES: [u64; 5] = [0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 /// Sockets to the host of a virtual machine.
 const AF_VSOCK: u64 = 40;
 
-type Failed = seccompiler::BackendError;
+pub(super) type Failed = seccompiler::BackendError;
 
 /// What is refused, and what is not there, as one program. `alone`: it sees no processes but its own.
 ///
@@ -124,9 +124,13 @@ type Failed = seccompiler::BackendError;
 /// answer from what it learned. A program that compares with one number after the other is slow at
 /// that: this one looks in which part of the numbers a call is, and compares with those of that part.
 pub(super) fn program(alone: bool) -> io::Result<BpfProgram> {
+    whole(refused(alone).map_err(io::Error::other)?)
+}
+
+/// The program of these rules.
+pub(super) fn whole(mut rules: Rules) -> io::Result<BpfProgram> {
     let mut program = known_arch().map_err(io::Error::other)?;
     program.extend(not_there());
-    let mut rules = refused(alone).map_err(io::Error::other)?;
     while let Some(next) = rules.keys().nth(RULES_PER_PART).copied() {
         let later = rules.split_off(&next);
         let part = part(std::mem::replace(&mut rules, later)).map_err(io::Error::other)?;
@@ -144,7 +148,7 @@ pub(super) fn program(alone: bool) -> io::Result<BpfProgram> {
 }
 
 /// Put it in force, for good.
-pub(super) fn apply(program: &BpfProgram) -> io::Result<()> {
+pub(crate) fn apply(program: &BpfProgram) -> io::Result<()> {
     apply_filter(program).map_err(|error| match error {
         seccompiler::Error::Prctl(error) | seccompiler::Error::Seccomp(error) => error,
         other => io::Error::other(other),
@@ -162,7 +166,8 @@ pub(super) fn apply_to_init() -> io::Result<()> {
     apply(&program)
 }
 
-type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+/// What is refused: always, or where one of the rules fits.
+pub(super) type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Calls that one part of the program looks at.
 const RULES_PER_PART: usize = 6;
@@ -192,12 +197,18 @@ fn known_arch() -> Result<BpfProgram, Failed> {
     Ok(program)
 }
 
-fn refused(alone: bool) -> Result<Rules, Failed> {
+/// A word of an argument.
+pub(super) fn condition(arg: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition, Failed> {
+    SeccompCondition::new(arg, SeccompCmpArgLen::Dword, op, value)
+}
+
+/// A rule of one condition.
+pub(super) fn one(arg: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompRule, Failed> {
+    SeccompRule::new(vec![condition(arg, op, value)?])
+}
+
+pub(super) fn refused(alone: bool) -> Result<Rules, Failed> {
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
-    let condition = |arg: u8, op: SeccompCmpOp, value: u64| {
-        SeccompCondition::new(arg, SeccompCmpArgLen::Dword, op, value)
-    };
-    let one = |arg, op, value| SeccompRule::new(vec![condition(arg, op, value)?]);
     let others = if alone { &[] } else { OF_OTHERS };
     let mut rules: Rules = REFUSED.iter().chain(others).map(|call| (*call, Vec::new())).collect();
     if !alone {
@@ -236,11 +247,15 @@ fn not_there() -> BpfProgram {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// What the kernel answers, and after how many steps.
-    fn answer(program: &[sock_filter], nr: u32, args: [u64; 6]) -> (u32, usize) {
+    pub(in super::super) fn answer(
+        program: &[sock_filter],
+        nr: u32,
+        args: [u64; 6],
+    ) -> (u32, usize) {
         let arch = match std::env::consts::ARCH {
             "x86_64" => 0xc000_003e_u32,
             _ => 0xc000_00b7,
@@ -277,8 +292,8 @@ mod tests {
         unreachable!()
     }
 
-    const ALLOWED: u32 = libc::SECCOMP_RET_ALLOW;
-    const NOT_PERMITTED: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    pub(in super::super) const ALLOWED: u32 = libc::SECCOMP_RET_ALLOW;
+    pub(in super::super) const NOT_PERMITTED: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
     const NOT_THERE: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 
     #[test]

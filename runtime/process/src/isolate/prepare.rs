@@ -209,7 +209,13 @@ fn rules(isolation: &Isolation, task_dir: &Path, alloc_dir: &Path) -> Rules {
         let mounts = mounts.map(|mount| PathBuf::from(&mount.task_path));
         let devices = isolation.device_nodes.iter().map(|device| (&device.task_path).into());
         let write = own.chain(kernel).chain(mounts).chain(devices).collect();
-        return Rules { read: vec!["/".into()], write, except: Vec::new(), scoped: true };
+        return Rules {
+            read: vec!["/".into()],
+            write,
+            except: Vec::new(),
+            scoped: true,
+            data_only: false,
+        };
     }
     let (mut read, mut write) = (isolation.base.clone(), Vec::new());
     read.extend([alloc_dir.to_owned(), task_dir.to_owned(), "/proc".into()]);
@@ -223,7 +229,7 @@ fn rules(isolation: &Isolation, task_dir: &Path, alloc_dir: &Path) -> Rules {
         list.push((&mount.host_path).into());
     }
     write.extend(isolation.device_nodes.iter().map(|device| PathBuf::from(&device.host_path)));
-    Rules { read, write, except: isolation.hidden.clone(), scoped: true }
+    Rules { read, write, except: isolation.hidden.clone(), scoped: true, data_only: false }
 }
 
 /// Let the task's user write where the task may. Nothing that a task put there is followed.

@@ -30,7 +30,7 @@ fn named() -> impl Iterator<Item = CapabilitySet> {
 
 /// Take all capabilities but `kept` out of what the process and its programs can ever have, and
 /// switch the user.
-pub(super) fn drop_to(ids: Option<&Ids>, kept: u64, drop: bool) -> io::Result<()> {
+pub(crate) fn drop_to(ids: Option<&Ids>, kept: u64, drop: bool) -> io::Result<()> {
     let kept = CapabilitySet::from_bits_retain(kept);
     if drop {
         for one in named().filter(|one| !kept.contains(*one)) {

@@ -76,12 +76,7 @@ pub(in super::super) fn all() -> Abilities {
         }
     }
     lacks(Part::Seccomp, attempt(|| filter_works().map_err(of("no filters of system calls"))));
-    let landlock = rules::possible().map_err(|error| match error.raw_os_error() {
-        Some(libc::ENOSYS) => "the kernel has no Landlock".to_owned(),
-        Some(libc::EOPNOTSUPP) => "Landlock is switched off (boot parameter lsm=)".to_owned(),
-        _ => format!("no Landlock: {error}"),
-    });
-    lacks(Part::Landlock, landlock);
+    lacks(Part::Landlock, rules::version().map(drop));
     found.user_namespace = user_namespace && namespaces;
     if rustix::process::geteuid().is_root() {
         let needed = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::CHOWN;

@@ -14,7 +14,7 @@ const RULES: ABI = ABI::V6;
 
 /// What a process may do with which files, as it sees them.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Rules {
+pub(crate) struct Rules {
     /// Read and execute.
     pub read: Vec<PathBuf>,
     /// Everything.
@@ -23,6 +23,8 @@ pub(super) struct Rules {
     pub except: Vec<PathBuf>,
     /// Signals and abstract sockets reach processes with these rules only.
     pub scoped: bool,
+    /// Nothing is executed, and no device is made or told anything.
+    pub data_only: bool,
 }
 
 impl Rules {
@@ -33,7 +35,13 @@ impl Rules {
 
     fn created(&self) -> Result<RulesetCreated, RulesetError> {
         let all = AccessFs::from_all(RULES);
-        let read: BitFlags<AccessFs> = AccessFs::from_read(RULES);
+        let no_data = AccessFs::Execute
+            | AccessFs::MakeChar
+            | AccessFs::MakeBlock
+            | AccessFs::MakeFifo
+            | AccessFs::IoctlDev;
+        let given = if self.data_only { all & !no_data } else { all };
+        let read: BitFlags<AccessFs> = AccessFs::from_read(RULES) & given;
         let mut rules = Ruleset::default().handle_access(all)?;
         if self.scoped {
             rules = rules.scope(Scope::from_all(RULES))?;
@@ -42,7 +50,7 @@ impl Rules {
         rules
             .create()?
             .add_rules(path_beneath_rules(readable, read))?
-            .add_rules(path_beneath_rules(&self.write, all))
+            .add_rules(path_beneath_rules(&self.write, given))
     }
 }
 
@@ -58,15 +66,23 @@ fn around(path: &Path, except: &[PathBuf]) -> Vec<PathBuf> {
     entries.flat_map(|entry| around(&entry.path(), except)).collect()
 }
 
-/// Have the kernel's rules been switched on?
-pub(super) fn possible() -> io::Result<()> {
+/// The version of the kernel's rules, where they were switched on; otherwise why there are none.
+pub(crate) fn version() -> Result<i64, String> {
+    possible().map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOSYS) => "the kernel has no Landlock".to_owned(),
+        Some(libc::EOPNOTSUPP) => "Landlock is switched off (boot parameter lsm=)".to_owned(),
+        _ => format!("no Landlock: {error}"),
+    })
+}
+
+fn possible() -> io::Result<i64> {
     /// `LANDLOCK_CREATE_RULESET_VERSION`
     const VERSION: libc::c_uint = 1;
     let none = std::ptr::null::<libc::c_void>();
     // SAFETY: asks for the version; nothing is read or written.
     let version =
         unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0_usize, VERSION) };
-    if version > 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if version > 0 { Ok(version) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

@@ -1,0 +1,156 @@
+//! A process that locks itself in: what runs guests can do next to nothing but that.
+//!
+//! ```text
+//! one thread, everything opened that only the free may open (listening sockets with a path)
+//!   │ confine: capabilities go ─► no new privileges ─► rules on files ─► filter of system calls
+//!   ▼
+//! threads, engine, guests
+//! ```
+//! It is for the case that the engine has a fault and a guest decides what the process does. Such a
+//! guest still has all that its own process has: the memory of its fellows, descriptors that were
+//! handed over, the directories named here, the network. See `docs/threat-model.md`.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::CapabilitySet;
+
+use super::isolate::rules::Rules;
+use super::isolate::{filter, filter_engine, privileges, rules};
+use ostler_model::limits::CONTROL_NICE;
+
+/// What a confined process may still reach, besides the network, its own directory in `/proc` and what
+/// is open in it.
+#[derive(Clone, Debug, Default)]
+pub struct Confinement {
+    /// Directories, with everything beneath: everything but executing and making devices and pipes.
+    pub write: Vec<PathBuf>,
+    /// Directories, with everything beneath, and files: to be read, and mapped as code.
+    pub read: Vec<PathBuf>,
+}
+
+/// Which parts are in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Confined {
+    /// It may listen on ports below 1,024: the only capability that is kept, where there was one.
+    pub low_ports: bool,
+    /// Version of the kernel's rules on files, or why there are none.
+    pub landlock: Result<i64, String>,
+    /// Or why the kernel does not filter.
+    pub filter: Result<(), String>,
+}
+
+impl fmt::Display for Confined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no new privileges, no capabilities")?;
+        if self.low_ports {
+            f.write_str(" but for ports below 1024")?;
+        }
+        match &self.landlock {
+            Ok(version) => write!(f, "; files by Landlock {version}")?,
+            Err(why) => write!(f, "; ALL files of its user, because {why}")?,
+        }
+        match &self.filter {
+            Ok(()) => f.write_str("; system calls filtered"),
+            Err(why) => write!(f, "; ALL system calls, because {why}"),
+        }
+    }
+}
+
+/// Why a process is not confined. It may be in part: it should end.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfineError {
+    /// The kernel confines single threads.
+    #[error("a process is confined before it has threads, and it has {0}")]
+    Threads(usize),
+    /// What it is to reach is not there.
+    #[error("{path} cannot be opened to be reached from inside", path = path.display())]
+    Missing {
+        /// As it was named.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// A part that the kernel has and that could not be had.
+    #[error("{part} could not be put in force")]
+    Part {
+        /// Which.
+        part: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Lock this process in, for good. To be called while it has one thread. What the kernel does not have
+/// is told and no error.
+///
+/// From here on the process makes threads and no processes, executes nothing, signals nobody, and has
+/// sockets of the network and connected pairs only: what listens on a path is made before.
+///
+/// # Errors
+/// See [`ConfineError`].
+pub fn confine(to: &Confinement) -> Result<Confined, ConfineError> {
+    let failed = |part| move |source| ConfineError::Part { part, source };
+    match std::fs::read_dir("/proc/self/task").map(Iterator::count) {
+        Ok(1) => {}
+        Ok(threads) => return Err(ConfineError::Threads(threads)),
+        Err(source) => return Err(failed("counting the threads")(source)),
+    }
+    let own = PathBuf::from(format!("/proc/{}", std::process::id()));
+    let read: Vec<PathBuf> = to.read.iter().chain([&own]).cloned().collect();
+    keep_open(&own)?;
+    for path in to.write.iter().chain(&read) {
+        open(path)?;
+    }
+    // Both are prepared with the rights that go next.
+    let landlock = rules::version();
+    let rules = landlock.is_ok().then(|| {
+        let write = to.write.clone();
+        Rules { read, write, except: Vec::new(), scoped: true, data_only: true }.prepare()
+    });
+    let rules = rules.transpose().map_err(failed("Landlock"))?;
+    let program = filter_engine::program(rustix::process::getpid());
+    let program = program.map_err(failed("the filter of system calls"))?;
+
+    let low_ports = kept_capabilities().map_err(failed("dropping capabilities"))?;
+    if let Some(rules) = rules {
+        let restricted = rules.restrict_self().map_err(io::Error::other);
+        restricted.map_err(failed("Landlock"))?;
+    }
+    let filter = match filter::apply(&program) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL)) => {
+            Err("the kernel has no filters of system calls".to_owned())
+        }
+        applied => Ok(applied.map_err(failed("the filter of system calls"))?),
+    };
+    Ok(Confined { low_ports, landlock, filter })
+}
+
+/// Drop all capabilities but the one by which tasks listen on low ports, and no new privileges; whether
+/// that one is kept.
+fn kept_capabilities() -> io::Result<bool> {
+    // Without a capability by this, where the agent's threads go first: control threads here do too.
+    let nice = u64::from((20 - CONTROL_NICE).unsigned_abs());
+    let _refused = setrlimit(Resource::Nice, Rlimit { current: Some(nice), maximum: Some(nice) });
+    let had = rustix::thread::capabilities(None)?.permitted;
+    let kept = had & CapabilitySet::NET_BIND_SERVICE;
+    privileges::drop_to(None, kept.bits(), true)?;
+    Ok(!kept.is_empty())
+}
+
+fn open(path: &std::path::Path) -> Result<std::os::fd::OwnedFd, ConfineError> {
+    let opened = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    opened.map_err(|errno| ConfineError::Missing { path: path.to_owned(), source: errno.into() })
+}
+
+/// Open for as long as this process lives. The kernel's rules are about what it found at a path, and in
+/// `/proc` it would find something new once it needed the memory.
+fn keep_open(path: &std::path::Path) -> Result<(), ConfineError> {
+    std::mem::forget(open(path)?);
+    Ok(())
+}

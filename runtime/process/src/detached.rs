@@ -1,0 +1,186 @@
+//! A process that goes on without the agent, and that a later agent finds again.
+//!
+//! ```text
+//! agent ── fork, exec ─► own session, only descriptors 0, 1 and 2, no environment
+//!   │ ◄─ pidfd readable ── its end; how, of one that this agent started
+//!   x
+//! next agent ── pid and start time ─► the same pidfd, or none when it is gone
+//! ```
+//! Unlike a supervisor ([`super::supervise`]) it is not forked by a zygote: there are few of it, and it
+//! is a program of its own from its first instruction.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::OnceLock;
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitIdStatus, getrlimit,
+    pidfd_open, pidfd_send_signal, setrlimit, waitid,
+};
+use tokio::io::unix::AsyncFd;
+
+use super::cgroup::WorkerCgroup;
+use super::{child, identity, signals};
+
+/// What to start.
+#[derive(Debug)]
+pub struct DetachedSpec<'a> {
+    /// The program; `/proc/self/exe` is this one, also after its file was replaced.
+    pub program: &'a Path,
+    /// Its only argument, by which it knows what it is.
+    pub argument: &'a str,
+    /// What lists of processes show in place of the program.
+    pub name: &'a str,
+    /// Its standard input: the first connection to it.
+    pub stdin: OwnedFd,
+    /// Its standard error: a file, because pipes of the agent end with the agent.
+    pub stderr: File,
+    /// The cgroup that it is in from its first instruction on.
+    pub cgroup: Option<&'a WorkerCgroup>,
+}
+
+/// A process that goes on without the agent. To be kept until it has ended: one that this agent started
+/// stays a zombie until [`Detached::ended`] has told its end.
+#[derive(Debug)]
+pub struct Detached {
+    /// Its pid.
+    pub pid: u32,
+    /// Start time in the kernel's ticks: with the pid and within one boot it names one process for ever.
+    pub start_ticks: u64,
+    pidfd: OwnedFd,
+    how: OnceLock<HowEnded>,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HowEnded {
+    /// By itself, with this code.
+    Exited(i32),
+    /// By a signal.
+    Killed(u32),
+    /// It was started by another agent: only its parent is told.
+    Unknown,
+}
+
+impl std::fmt::Display for HowEnded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Exited(code) => write!(f, "ended with exit code {code}"),
+            Self::Killed(signal) => match signals::name(*signal) {
+                Some(name) => write!(f, "killed by signal {signal} (SIG{name})"),
+                None => write!(f, "killed by signal {signal}"),
+            },
+            Self::Unknown => {
+                f.write_str("ended; how is not known, an earlier agent had started it")
+            }
+        }
+    }
+}
+
+/// Start a process that goes on without the agent. Waits for its exec: call it where blocking is
+/// allowed.
+///
+/// # Errors
+/// When the program cannot be executed or not be put into its cgroup; nothing is left running.
+pub fn start(spec: DetachedSpec<'_>) -> io::Result<Detached> {
+    #[expect(clippy::disallowed_methods, reason = "host is where processes are started")]
+    let mut command = std::process::Command::new(spec.program);
+    command.arg0(spec.name).arg(spec.argument).env_clear().current_dir("/");
+    command.stdin(spec.stdin).stdout(Stdio::null()).stderr(spec.stderr);
+    let procs = spec.cgroup.map(WorkerCgroup::open_procs).transpose()?;
+    // Not the soft limit that tasks get: thousands of tasks' files are open in it.
+    let files = getrlimit(Resource::Nofile).maximum;
+    let prepare = move || {
+        if let Some(procs) = &procs {
+            rustix::io::write(procs, b"0")?;
+        }
+        setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files })?;
+        // SAFETY: this runs in the child, before its program.
+        unsafe { child::begin_detached() }
+    };
+    // SAFETY: between fork and exec only system calls are made; nothing is allocated.
+    unsafe { command.pre_exec(prepare) };
+    let mut started = command.spawn()?;
+    // Nobody else reaps our children, so the pid is still this child's.
+    let known = || {
+        let pid = i32::try_from(started.id()).ok().and_then(Pid::from_raw);
+        let pidfd = pidfd_open(pid.ok_or(io::ErrorKind::InvalidData)?, PidfdFlags::empty())?;
+        let start_ticks = identity::start_ticks(started.id())?;
+        Ok(Detached { pid: started.id(), start_ticks, pidfd, how: OnceLock::new() })
+    };
+    known().inspect_err(|_: &io::Error| {
+        let _gone = started.kill();
+        let _reaped = started.wait();
+    })
+}
+
+impl Detached {
+    /// The process of an earlier agent; `None` when it has ended. The caller has compared the boot.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    pub fn existing(pid: u32, start_ticks: u64) -> io::Result<Option<Self>> {
+        let found = identity::open_same(pid, start_ticks)?;
+        let found = found.filter(|pidfd| !identity::has_ended(pidfd));
+        Ok(found.map(|pidfd| Self { pid, start_ticks, pidfd, how: OnceLock::new() }))
+    }
+
+    /// Wait until it has ended, and reap it. Answers every time; may be given up and called again.
+    ///
+    /// # Errors
+    /// When the system has no room to wait for one more process.
+    pub async fn ended(&self) -> io::Result<HowEnded> {
+        if let Some(how) = self.how.get() {
+            return Ok(*how);
+        }
+        // A copy: the event loop takes a descriptor once, and several may wait.
+        let copy = self.pidfd.try_clone()?;
+        // SAFETY: the descriptor is owned by the event and closed with it.
+        let event =
+            unsafe { AsyncFd::register_with_interest(copy, tokio::io::Interest::READABLE) }?;
+        event.readable().await?.retain_ready();
+        Ok(*self.how.get_or_init(|| self.reaped()))
+    }
+
+    fn reaped(&self) -> HowEnded {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), options);
+        let how = |status: WaitIdStatus| match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => HowEnded::Exited(code),
+            (None, Some(signal)) => HowEnded::Killed(signal.unsigned_abs()),
+            (None, None) => HowEnded::Unknown,
+        };
+        // Not a child of this process: another agent's.
+        status.ok().flatten().map_or(HowEnded::Unknown, how)
+    }
+
+    /// Kill it. Returns before it is gone.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn kill(&self) -> io::Result<()> {
+        match pidfd_send_signal(&self.pidfd, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Does it run the very file that this process runs? `false` too when that cannot be seen. Two builds
+    /// are two files, whatever their path: one that was replaced keeps its inode while it runs.
+    #[must_use]
+    pub fn same_program(&self) -> bool {
+        let of =
+            |meta: Metadata| (meta.dev(), meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec());
+        let theirs = std::fs::metadata(format!("/proc/{}/exe", self.pid)).map(of);
+        let ours = std::fs::metadata("/proc/self/exe").map(of);
+        // Asked last: what was seen is then of this process, not of the next owner of its pid.
+        !identity::has_ended(&self.pidfd)
+            && matches!((theirs, ours), (Ok(theirs), Ok(ours)) if theirs == ours)
+    }
+}

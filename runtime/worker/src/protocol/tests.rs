@@ -1,0 +1,1 @@
+//! The bytes of version 1.
