@@ -56,6 +56,9 @@ pub enum AgentError {
     /// Native processes.
     #[error("cannot set up native processes: {0}")]
     Processes(String),
+    /// The directory of the workers of WASM tasks.
+    #[error("cannot look for workers of WASM tasks in the data directory: {0}")]
+    Workers(#[source] std::io::Error),
     /// A blocking step was given up.
     #[error("start-up was given up in the middle of {0}")]
     GivenUp(&'static str),

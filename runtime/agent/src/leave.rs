@@ -3,7 +3,7 @@
 //! ```text
 //!   Drain ─► every allocation told to stop (durable) ─► wait ─ deadline ─► kill
 //!     │
-//!   LeaveTasks ─► owners end, states durable, native tasks run on ─► plugins ─► WASM tasks ─► state
+//!   LeaveTasks ─► owners end, states durable, tasks run on ─► plugins ─► workers left ─► state
 //! ```
 //! A drained allocation is stopped for good; its job is not. So the next start puts a new one in
 //! its place, with the old one's data where the group says so.
@@ -18,8 +18,8 @@ use ostler_control::machine::LEAVE_WALL_MAX;
 use ostler_model::clock;
 
 impl AgentHandle {
-    /// Leave as `mode` says. Nothing of the agent runs when this returns, but for native tasks that
-    /// are left.
+    /// Leave as `mode` says. Nothing of the agent runs when this returns, but for tasks that are
+    /// left.
     pub async fn leave(&self, mode: LeaveMode) {
         if let LeaveMode::Drain { deadline } = mode {
             self.0.control.drain(deadline).await;
@@ -34,8 +34,7 @@ impl AgentHandle {
         self.0.services.wasm_tasks.kill_all();
     }
 
-    /// Leave: stop asking plugins, end what still runs in this process (of an embedded agent:
-    /// native tasks too), close the state. Jobs are stopped before, through their handles.
+    /// Leave: stop asking plugins, end the tasks of an embedded agent, close the state. Jobs are stopped before, through their handles.
     pub async fn shutdown(&self) {
         self.0.ended.cancel();
         // Or starts that wait for the compiler would hold up the end.
@@ -51,7 +50,7 @@ impl AgentHandle {
         if self.0.kill_with_agent {
             self.0.services.processes.kill_all();
         }
-        self.0.services.wasm_tasks.kill_all();
+        self.0.services.wasm_tasks.leave();
         if let Some(follower) = self.0.follower.get() {
             follower.stop().await;
         }

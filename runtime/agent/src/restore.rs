@@ -31,6 +31,13 @@ impl AgentHandle {
     pub(super) async fn restore(&self, left: Left) -> Result<(), StateError> {
         let Left { records, sweep } = left;
         let own = !self.0.kill_with_agent;
+        if own {
+            let known = records.runs().into_iter().collect();
+            let unknown = self.0.services.wasm_tasks.sweep(&known);
+            if unknown > 0 {
+                tracing::warn!(unknown, "ended WASM tasks of runs that are not on record");
+            }
+        }
         // Before anything starts: the exit record of a new run must not be swept.
         if let Some(live) = sweep.filter(|_| own) {
             self.sweep_exits(records.runs(), live).await;

@@ -41,13 +41,14 @@ use ostler_node::watch::Watcher;
 use ostler_node::{Node, NodeView, fingerprint, id, refresh};
 use ostler_plugin::PluginRuntime;
 use ostler_plugin::drivers::manager::DriverManager;
-use ostler_plugin::host::wasm_task::WasmTaskHost;
+use ostler_plugin::host::wasm_task::{WasmTaskHost, WasmTasks};
 use ostler_plugin::host::{HostServices, HostWorkloads};
 use ostler_process::{ProcessHost, ProcessOptions, Supervision, descriptors, identity};
 use ostler_recording::{RecordCalls, RecordingStore};
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
 use ostler_state::durable;
 use ostler_state::{Age, DataDirLock, OpenReport, StateStore};
+use ostler_worker::{WorkerOptions, WorkerTasks};
 
 /// How long what earlier agents left waits for plugins before it is restored without them: those whose
 /// code was compiled before are there by then, and the others must not keep jobs from being seen.
@@ -98,7 +99,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let unowned = unowned_dirs(&data_dir, &found, &live, &state).await?;
     let node = Node::new(view);
     let board = catalogue::Board::new(node.clone());
-    let services = host_services(&options, &data_dir, &mut notices)?;
+    let services = host_services(&options, &data_dir, &mut notices).await?;
     let workloads: Arc<dyn Workloads> = Arc::new(HostWorkloads {
         processes: services.processes.clone(),
         wasm_tasks: services.wasm_tasks.clone(),
@@ -409,7 +410,7 @@ async fn node_view(options: &AgentOptions, data_dir: &Path) -> Result<NodeView, 
     Ok(view)
 }
 
-fn host_services(
+async fn host_services(
     options: &AgentOptions,
     data_dir: &Path,
     notices: &mut Vec<String>,
@@ -418,6 +419,11 @@ fn host_services(
     let mut config = SandboxConfig::new(code_dir)?;
     if let Some(compiler) = &options.compiler {
         config.compiler.clone_from(compiler);
+    }
+    let task_instances = config.task_instances;
+    if !options.kill_with_agent {
+        // They run in workers.
+        config.task_instances = 1;
     }
     let sandbox = Arc::new(Sandbox::new(config)?);
     for kind in [EngineKind::Plugin, EngineKind::Task] {
@@ -432,28 +438,44 @@ fn host_services(
     {
         tracing::warn!(%error, "the limit of open files could not be raised: fewer tasks fit");
     }
+    let program = options.compiler.clone().unwrap_or_else(|| "/proc/self/exe".into());
     let processes = ProcessHost::new(ProcessOptions {
         control: control.clone(),
         kill_with_agent: options.kill_with_agent,
         supervision: Some(Supervision {
-            program: options.compiler.clone().unwrap_or_else(|| "/proc/self/exe".into()),
+            program: program.clone(),
             records: data_dir.join("exits"),
         }),
         cgroup_parent: None,
         clock: options.clock.clone(),
     })
     .map_err(|error| AgentError::Processes(error.to_string()))?;
-    let wasm_tasks = WasmTaskHost::new(
-        Arc::clone(&sandbox),
-        control.clone(),
-        options.clock.clone(),
-        options.rng.clone(),
-        None,
-    )?;
+    let (clock, rng) = (options.clock.clone(), options.rng.clone());
+    let workers = WorkerOptions {
+        program,
+        data_dir: data_dir.to_owned(),
+        config: options.config.wasm_worker,
+        task_instances,
+        sandbox: Arc::clone(&sandbox),
+        processes: processes.clone(),
+        control: control.clone(),
+        clock: clock.clone(),
+        rng: rng.clone(),
+    };
+    let (workers, said) = WorkerTasks::open(workers).await.map_err(AgentError::Workers)?;
+    notices.extend(said);
+    let wasm_tasks: Arc<dyn WasmTasks> = match options.kill_with_agent {
+        false => Arc::new(workers),
+        true => {
+            // What runs there for allocations that are kept goes on.
+            workers.leave();
+            Arc::new(WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock, rng, None)?)
+        }
+    };
     Ok(HostServices {
         sandbox,
         processes,
-        wasm_tasks: Arc::new(wasm_tasks),
+        wasm_tasks,
         clock: options.clock.clone(),
         rng: options.rng.clone(),
         control,

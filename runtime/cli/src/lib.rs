@@ -77,6 +77,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if args.get(1).is_some_and(|first| first == SUPERVISE) {
         return ostler_process::supervise::main();
     }
+    if args.get(1).is_some_and(|first| first == ostler_worker::ARGUMENT) {
+        return ostler_worker::main(|| logging::start(1, &Terminal::detect()));
+    }
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {

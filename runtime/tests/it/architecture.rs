@@ -29,6 +29,7 @@ const CRATES: &[&str] = &[
     "state",
     "testing",
     "wire",
+    "worker",
 ];
 
 /// A source file: its path under the `src` of a crate with the name of that before it; and its code

@@ -26,9 +26,9 @@ use ostler_model::limits::{
 use ostler_model::task::Usage;
 use ostler_model::time::Timestamp;
 use ostler_plugin::host::wasm_task::WasmTaskError;
-use ostler_process::cgroup::WorkerCgroup;
+use ostler_process::WorkerCgroup;
 use ostler_process::detached::{self, Detached, DetachedSpec};
-use ostler_process::identity;
+use ostler_process::{ProcessHost, identity};
 
 /// Bytes of a worker's log that are shown when it ended.
 const LOG_SHOWN_BYTES: u64 = 512;
@@ -98,7 +98,7 @@ impl Worker {
     /// removed.
     pub async fn adopt(
         dir: PathBuf,
-        cgroup_of: impl Fn(u32) -> Option<WorkerCgroup>,
+        processes: &ProcessHost,
         hears: Arc<dyn Hears>,
     ) -> io::Result<Option<Arc<Self>>> {
         let record = WorkerRecord::read(&dir)?;
@@ -123,7 +123,11 @@ impl Worker {
                 return Err(error);
             }
         };
-        let (current, cgroup) = (process.same_program(), cgroup_of(record.pid));
+        let current = process.same_program();
+        let cgroup = processes.worker_cgroup_of(&process).unwrap_or_else(|error| {
+            tracing::warn!(pid = record.pid, %error, "the cgroup of a worker was not found");
+            None
+        });
         let worker = Arc::new(Self::new(record.key, current, dir, process, cgroup, link));
         worker.attend(hears);
         worker.greet(WORKER_ANSWER_WALL_MAX).await?;

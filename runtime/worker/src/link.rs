@@ -61,7 +61,7 @@ impl Link {
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         // SAFETY: the descriptor is owned here, never changes, and is closed only with the `AsyncFd`.
-        let socket = unsafe { AsyncFd::new(socket) }?;
+        let socket = unsafe { AsyncFd::register(socket) }?;
         Ok(Self { socket, waiting: Mutex::default(), more: Notify::new() })
     }
 

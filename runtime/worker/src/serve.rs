@@ -37,14 +37,15 @@ use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig, threads};
 /// First argument by which this program is a worker.
 pub const ARGUMENT: &str = "__worker";
 
-/// The `__worker` program. `log` is called once threads may be started.
+/// The `__worker` program. `log` is called once threads may be started; what it returns is kept to the
+/// end.
 #[must_use]
-pub fn main(log: impl FnOnce()) -> ExitCode {
+pub fn main<L>(log: impl FnOnce() -> L) -> ExitCode {
     let begun = match begin() {
         Ok(begun) => begun,
         Err(error) => return failed(&error),
     };
-    log();
+    let _log = log();
     tracing::info!(confined = %begun.confined, "worker of WASM tasks started");
     let run = || threads::control_runtime()?.block_on(serve(begun));
     match run() {
@@ -121,7 +122,7 @@ async fn serve(begun: Begun) -> io::Result<()> {
     });
     server.attend(first)?;
     // SAFETY: the descriptor is owned here, never changes, and is closed only with the `AsyncFd`.
-    let listener = unsafe { AsyncFd::new(listener) }?;
+    let listener = unsafe { AsyncFd::register(listener) }?;
     loop {
         tokio::select! {
             () = server.over.notified() => {

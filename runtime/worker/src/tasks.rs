@@ -271,9 +271,9 @@ impl Inner {
 
     /// Own the worker of a directory and its tasks.
     async fn adopt(self: &Arc<Self>, dir: PathBuf) -> io::Result<()> {
-        let cgroup = |pid| self.options.processes.worker_cgroup_of(pid).ok().flatten();
         let hears = Arc::clone(self) as Arc<dyn Hears>;
-        let Some(worker) = Worker::adopt(dir, cgroup, hears).await? else { return Ok(()) };
+        let adopted = Worker::adopt(dir, &self.options.processes, hears);
+        let Some(worker) = adopted.await? else { return Ok(()) };
         // Known before the list is: what ends meanwhile is then told.
         self.workers().push(Arc::clone(&worker));
         let listed = match worker.list().await {
