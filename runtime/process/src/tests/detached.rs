@@ -130,7 +130,7 @@ async fn it_is_in_its_cgroup_from_the_start_and_the_cgroup_goes_after_it() {
     found.weigh(500).unwrap();
     sleep.kill().unwrap();
     sleep.ended().await.unwrap();
-    drop(found);
+    found.remove().await;
     let parent = host.cgroup_status().parent.clone().unwrap();
     let mut names = std::fs::read_dir(parent).unwrap().flatten().map(|entry| entry.file_name());
     let mine = format!("{name}-");
