@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{Mode, OFlags, fstatfs};
 use rustix::process::Pid;
 
-use super::identity;
+use super::{identity, reap};
 use ostler_model::ports::ProcessIdentity;
 
 /// `statfs` type of a version 2 hierarchy.
@@ -317,7 +317,7 @@ impl Leaf {
 }
 
 /// The cgroup of a process that goes on without the agent ([`super::detached`]), made before it.
-/// Removed on drop when nothing is inside.
+/// Dropped while its process runs on, it stays.
 #[derive(Debug)]
 pub struct WorkerCgroup {
     leaf: Leaf,
@@ -372,6 +372,12 @@ impl WorkerCgroup {
     #[must_use]
     pub fn saw_oom_kill(&self) -> bool {
         self.leaf.saw_oom_kill()
+    }
+
+    /// Remove it when its process has ended. The kernel may need a moment more, for which a drop does not
+    /// wait.
+    pub async fn remove(self) {
+        reap::remove_leaf(&self.leaf).await;
     }
 
     /// Where a process puts itself into it.

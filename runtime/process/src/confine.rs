@@ -12,9 +12,10 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::CapabilitySet;
 
@@ -22,7 +23,7 @@ use super::isolate::rules::Rules;
 use super::isolate::{filter, filter_engine, privileges, rules};
 use ostler_model::limits::CONTROL_NICE;
 
-/// What a confined process may still reach, besides the network, its own directory in `/proc` and what
+/// What a confined process may still reach, besides TCP, its own directory in `/proc` and what
 /// is open in it.
 #[derive(Clone, Debug, Default)]
 pub struct Confinement {
@@ -89,8 +90,9 @@ pub enum ConfineError {
 /// Lock this process in, for good. To be called while it has one thread. What the kernel does not have
 /// is told and no error.
 ///
-/// From here on the process makes threads and no processes, executes nothing, signals nobody, and has
-/// sockets of the network and connected pairs only: what listens on a path is made before.
+/// From here on the process makes threads and no processes, executes nothing, signals nobody, and makes
+/// sockets of TCP and connected pairs only: what listens on a path is made before, and names are
+/// resolved elsewhere.
 ///
 /// # Errors
 /// See [`ConfineError`].
@@ -103,10 +105,7 @@ pub fn confine(to: &Confinement) -> Result<Confined, ConfineError> {
     }
     let own = PathBuf::from(format!("/proc/{}", std::process::id()));
     let read: Vec<PathBuf> = to.read.iter().chain([&own]).cloned().collect();
-    keep_open(&own)?;
-    for path in to.write.iter().chain(&read) {
-        open(path)?;
-    }
+    to.write.iter().chain(&read).try_for_each(|path| keep_open(path))?;
     // Both are prepared with the rights that go next.
     let landlock = rules::version();
     let rules = landlock.is_ok().then(|| {
@@ -122,11 +121,10 @@ pub fn confine(to: &Confinement) -> Result<Confined, ConfineError> {
         let restricted = rules.restrict_self().map_err(io::Error::other);
         restricted.map_err(failed("Landlock"))?;
     }
-    let filter = match filter::apply(&program) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL)) => {
-            Err("the kernel has no filters of system calls".to_owned())
-        }
-        applied => Ok(applied.map_err(failed("the filter of system calls"))?),
+    // SAFETY: asks whether there are filters at all; nothing is read or written.
+    let filter = match unsafe { libc::prctl(libc::PR_GET_SECCOMP) } {
+        ..0 => Err("the kernel has no filters of system calls".to_owned()),
+        0.. => Ok(filter::apply(&program).map_err(failed("the filter of system calls"))?),
     };
     Ok(Confined { low_ports, landlock, filter })
 }
@@ -143,14 +141,10 @@ fn kept_capabilities() -> io::Result<bool> {
     Ok(!kept.is_empty())
 }
 
-fn open(path: &std::path::Path) -> Result<std::os::fd::OwnedFd, ConfineError> {
+/// Open for as long as this process lives. The kernel's rules are about what it finds at a path now, and
+/// in `/proc` it finds something new when it needed the memory in between.
+fn keep_open(path: &Path) -> Result<(), ConfineError> {
     let opened = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-    opened.map_err(|errno| ConfineError::Missing { path: path.to_owned(), source: errno.into() })
-}
-
-/// Open for as long as this process lives. The kernel's rules are about what it found at a path, and in
-/// `/proc` it would find something new once it needed the memory.
-fn keep_open(path: &std::path::Path) -> Result<(), ConfineError> {
-    std::mem::forget(open(path)?);
-    Ok(())
+    let missing = |errno: Errno| ConfineError::Missing { path: path.into(), source: errno.into() };
+    opened.map(std::mem::forget).map_err(missing)
 }

@@ -26,7 +26,7 @@ use rustix::process::{
 use tokio::io::unix::AsyncFd;
 
 use super::cgroup::WorkerCgroup;
-use super::{child, identity, signals};
+use super::{ProcessHost, child, identity, signals};
 
 /// What to start.
 #[derive(Debug)]
@@ -182,5 +182,29 @@ impl Detached {
         // Asked last: what was seen is then of this process, not of the next owner of its pid.
         !identity::has_ended(&self.pidfd)
             && matches!((theirs, ours), (Ok(theirs), Ok(ours)) if theirs == ours)
+    }
+}
+
+impl ProcessHost {
+    /// Make the cgroup of a worker, by which its memory and its threads are bounded. `None` where there
+    /// are no cgroups; why, and which limits nothing here can keep, is in [`Self::cgroup_status`].
+    ///
+    /// # Errors
+    /// When it or a limit cannot be written; nothing is left then.
+    pub fn worker_cgroup(
+        &self,
+        name: &str,
+        memory_bytes: Option<u64>,
+        threads_max: u32,
+    ) -> io::Result<Option<WorkerCgroup>> {
+        WorkerCgroup::create(&self.inner.cgroups, name, memory_bytes, threads_max)
+    }
+
+    /// The cgroup that an earlier agent made for a worker which still runs.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    pub fn worker_cgroup_of(&self, worker: &Detached) -> io::Result<Option<WorkerCgroup>> {
+        WorkerCgroup::of(&self.inner.cgroups, worker.pid)
     }
 }

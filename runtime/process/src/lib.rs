@@ -443,31 +443,6 @@ impl ProcessHost {
         &self.inner.cgroups
     }
 
-    /// Make the cgroup of a worker, by which its memory and its threads are bounded. `None` where there
-    /// are no cgroups; why, and which limits nothing here can keep, is in [`Self::cgroup_status`].
-    ///
-    /// # Errors
-    /// When it or a limit cannot be written; nothing is left then.
-    pub fn worker_cgroup(
-        &self,
-        name: &str,
-        memory_bytes: Option<u64>,
-        threads_max: u32,
-    ) -> std::io::Result<Option<WorkerCgroup>> {
-        WorkerCgroup::create(&self.inner.cgroups, name, memory_bytes, threads_max)
-    }
-
-    /// The cgroup that an earlier agent made for a worker which still runs.
-    ///
-    /// # Errors
-    /// When that cannot be found out.
-    pub fn worker_cgroup_of(
-        &self,
-        worker: &detached::Detached,
-    ) -> std::io::Result<Option<WorkerCgroup>> {
-        WorkerCgroup::of(&self.inner.cgroups, worker.pid)
-    }
-
     fn find(&self, run: &RunId, id: &str) -> Result<Arc<Process>, ProcessError> {
         let table = self.table();
         let found = table.get(run).and_then(|of_run| of_run.processes.get(id)).cloned();

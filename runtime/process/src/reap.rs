@@ -19,6 +19,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::cgroup::Leaf;
 use super::left::{self, Certainty, RemainingProcess};
 use super::{DRAIN_GRACE, LAST_OUTPUT_WAIT, Process, Reach, lock};
 use ostler_model::clock::{self, Clock, Stopwatch};
@@ -238,7 +239,13 @@ fn free_pid(process: &Process) {
 }
 
 pub(super) async fn remove_cgroup(process: &Process) {
-    let Some(leaf) = &process.leaf else { return };
+    if let Some(leaf) = &process.leaf {
+        remove_leaf(leaf).await;
+    }
+}
+
+/// Remove a cgroup whose process has ended, with what it left in there.
+pub(super) async fn remove_leaf(leaf: &Leaf) {
     for _ in 0..REMOVE_ATTEMPTS {
         if leaf.remove() {
             return;

@@ -57,6 +57,18 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_semctl,
     libc::SYS_mq_open,
     libc::SYS_mq_unlink,
+    // Parts of the kernel that nothing in the engine needs.
+    libc::SYS_io_setup,
+    libc::SYS_io_submit,
+    libc::SYS_landlock_add_rule,
+    libc::SYS_landlock_create_ruleset,
+    libc::SYS_landlock_restrict_self,
+    libc::SYS_memfd_secret,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_remap_file_pages,
+    libc::SYS_seccomp,
+    libc::SYS_sync,
+    libc::SYS_vmsplice,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_fork,
     #[cfg(target_arch = "x86_64")]
@@ -71,6 +83,12 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_mknod,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_modify_ldt,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utime,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utimes,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_futimesat,
 ];
 
 /// What `fcntl` would send signals to, and which: any process of the user.
@@ -79,8 +97,27 @@ const F_SETSIG: libc::c_int = 10;
 const F_SETOWN_EX: libc::c_int = 15;
 /// The same by `ioctl`.
 const SIGNALS_OF_SOCKETS: [u64; 2] = [0x8901, 0x8902];
-/// Of the second argument of `socketpair`: the kind, without flags.
+/// Of the second argument of `socket`: the kind, without flags.
 const SOCKET_KIND: u64 = 0xf;
+/// Kinds of sockets but streams.
+const OTHER_KINDS: [libc::c_int; 6] = [
+    libc::SOCK_DGRAM,
+    libc::SOCK_RAW,
+    libc::SOCK_RDM,
+    libc::SOCK_SEQPACKET,
+    libc::SOCK_DCCP,
+    SOCK_PACKET,
+];
+/// Of old programs; the name in the C library is deprecated.
+const SOCK_PACKET: libc::c_int = 10;
+/// Options of sockets by which a program or a protocol of another kind comes into the kernel: level, name.
+const PROGRAMS_OF_SOCKETS: [(libc::c_int, libc::c_int); 5] = [
+    (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_EBPF),
+    (libc::IPPROTO_TCP, libc::TCP_ULP),
+];
 
 /// The filter of the process `own`.
 pub(crate) fn program(own: Pid) -> io::Result<BpfProgram> {
@@ -104,18 +141,40 @@ fn rules(own: Pid) -> Result<Rules, Failed> {
     for request in SIGNALS_OF_SOCKETS {
         rules.entry(libc::SYS_ioctl).or_default().push(one(1, Eq, request)?);
     }
-    // The network, and no services of the node: by a socket with a path somebody would be the operator.
-    let (inet, inet6) = (number(libc::AF_INET), number(libc::AF_INET6));
-    let elsewhere = SeccompRule::new(vec![condition(0, Ne, inet)?, condition(0, Ne, inet6)?])?;
-    rules.insert(libc::SYS_socket, vec![elsewhere]);
-    // Of a pair only kinds that stay connected to each other.
-    let pairs = vec![
-        one(0, Ne, number(libc::AF_UNIX))?,
-        one(1, MaskedEq(SOCKET_KIND), number(libc::SOCK_DGRAM))?,
-        one(1, MaskedEq(SOCKET_KIND), number(libc::SOCK_RAW))?,
-    ];
-    rules.insert(libc::SYS_socketpair, pairs);
+    rules.insert(libc::SYS_prctl, vec![one(0, Eq, number(libc::PR_SET_SECCOMP))?]);
+    sockets(&mut rules)?;
     Ok(rules)
+}
+
+/// TCP, and pairs that stay connected to each other. No services of the node: by a socket with a path
+/// somebody would be the operator.
+fn sockets(rules: &mut Rules) -> Result<(), Failed> {
+    use SeccompCmpOp::{Eq, MaskedEq, Ne};
+    let number = |value: libc::c_int| u64::from(value.unsigned_abs());
+    let neither = |arg, one: libc::c_int, other: libc::c_int| {
+        SeccompRule::new(vec![condition(arg, Ne, number(one))?, condition(arg, Ne, number(other))?])
+    };
+    let kind = |kind: libc::c_int| one(1, MaskedEq(SOCKET_KIND), number(kind));
+    let kinds: Result<Vec<_>, Failed> = OTHER_KINDS.into_iter().map(kind).collect();
+    let mut refused = kinds?;
+    refused.push(neither(0, libc::AF_INET, libc::AF_INET6)?);
+    refused.push(neither(2, 0, libc::IPPROTO_TCP)?);
+    rules.insert(libc::SYS_socket, refused);
+    // One that sends by address may send to any path; a raw one becomes such a one.
+    let pairs =
+        vec![one(0, Ne, number(libc::AF_UNIX))?, kind(libc::SOCK_DGRAM)?, kind(libc::SOCK_RAW)?];
+    rules.insert(libc::SYS_socketpair, pairs);
+    let options: Result<_, Failed> = PROGRAMS_OF_SOCKETS
+        .into_iter()
+        .map(|(level, name)| {
+            SeccompRule::new(vec![
+                condition(1, Eq, number(level))?,
+                condition(2, Eq, number(name))?,
+            ])
+        })
+        .collect();
+    rules.insert(libc::SYS_setsockopt, options?);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -187,20 +246,43 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_of_the_network_and_pairs_stay_pairs() {
-        let socket =
-            |family: libc::c_int| says(libc::SYS_socket, &[u64::from(family.unsigned_abs())]);
-        assert_eq!([libc::AF_INET, libc::AF_INET6].map(socket), [ALLOWED; 2]);
+    fn sockets_are_of_tcp_and_pairs_stay_pairs() {
+        let number = |value: libc::c_int| u64::from(value.unsigned_abs());
+        let socket = |family, kind: libc::c_int, protocol| {
+            let kind = number(kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+            says(libc::SYS_socket, &[number(family), kind, number(protocol)])
+        };
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            for protocol in [0, libc::IPPROTO_TCP] {
+                assert_eq!(socket(family, libc::SOCK_STREAM, protocol), ALLOWED);
+            }
+            assert_eq!(socket(family, libc::SOCK_STREAM, libc::IPPROTO_SCTP), NOT_PERMITTED);
+            for kind in OTHER_KINDS {
+                assert_eq!(socket(family, kind, 0), NOT_PERMITTED, "{kind}");
+            }
+        }
         for family in
             [libc::AF_UNIX, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_VSOCK, libc::AF_ALG]
         {
-            assert_eq!(socket(family), NOT_PERMITTED, "{family}");
+            assert_eq!(socket(family, libc::SOCK_STREAM, 0), NOT_PERMITTED, "{family}");
         }
         let pair = |kind: libc::c_int| {
-            let kind = u64::from((kind | libc::SOCK_CLOEXEC).unsigned_abs());
-            says(libc::SYS_socketpair, &[u64::from(libc::AF_UNIX.unsigned_abs()), kind])
+            says(libc::SYS_socketpair, &[number(libc::AF_UNIX), number(kind | libc::SOCK_CLOEXEC)])
         };
         assert_eq!([libc::SOCK_STREAM, libc::SOCK_SEQPACKET].map(pair), [ALLOWED; 2]);
         assert_eq!([libc::SOCK_DGRAM, libc::SOCK_RAW].map(pair), [NOT_PERMITTED; 2]);
+    }
+
+    #[test]
+    fn no_program_is_put_into_the_kernel() {
+        let number = |value: libc::c_int| u64::from(value.unsigned_abs());
+        let option = |level, name| says(libc::SYS_setsockopt, &[3, number(level), number(name)]);
+        for (level, name) in PROGRAMS_OF_SOCKETS {
+            assert_eq!(option(level, name), NOT_PERMITTED, "{level} {name}");
+        }
+        assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_NODELAY), ALLOWED);
+        assert_eq!(option(libc::SOL_SOCKET, libc::SO_REUSEADDR), ALLOWED);
+        assert_eq!(says(libc::SYS_prctl, &[number(libc::PR_SET_SECCOMP)]), NOT_PERMITTED);
+        assert_eq!(says(libc::SYS_prctl, &[number(libc::PR_SET_NAME)]), ALLOWED);
     }
 }

@@ -168,6 +168,7 @@ fn what_it_must_not(dir: &Path, parent: i32) {
     tell("no: the operator's socket", std::os::unix::net::UnixStream::connect(dir.join("socket")));
     tell("no: a pair that sends anywhere", std::os::unix::net::UnixDatagram::pair());
     let netlink = [i64::from(libc::AF_NETLINK), i64::from(libc::SOCK_RAW), 0, 0];
+    tell("no: a datagram", std::net::UdpSocket::bind("127.0.0.1:0"));
     tell("no: netlink", call(libc::SYS_socket, netlink));
     tell("no: shared memory", call(libc::SYS_shmget, [7, 4096, 0o1600, 0]));
 }
@@ -248,7 +249,7 @@ fn who_is_inside_reaches_what_the_engine_needs_and_nothing_else() {
     for (name, went) in &needed {
         assert_eq!(went.as_str(), "ok", "{name}");
     }
-    assert_eq!((needed.len(), of_files.len(), of_all.len()), (14, 16, 25), "{tried:#?}");
+    assert_eq!((needed.len(), of_files.len(), of_all.len()), (14, 16, 26), "{tried:#?}");
     assert_eq!((tried["NoNewPrivs"].as_str(), tried["Seccomp"].as_str()), ("1", "2"));
     for set in ["CapEff", "CapPrm"] {
         // That of low ports at most.

@@ -69,11 +69,17 @@ async fn it_takes_nothing_of_the_agent_along_but_three_descriptors() {
 }
 
 #[tokio::test]
-async fn it_leads_a_session_of_its_own_with_all_the_files_the_system_allows() {
-    let told = told("echo $$; cut -d' ' -f6 /proc/$$/stat; ulimit -Sn; ulimit -Hn").await;
+async fn it_leads_a_session_of_its_own_with_all_signals_and_all_files_the_system_allows() {
+    // This process ignores SIGPIPE, as every program of this language does.
+    // The shell reads by itself: while it starts a program it blocks signals.
+    let signals = "while read name set; do case $name in Sig[BI][lg][kn]:) echo $set;; esac; done";
+    let signals = format!("{signals} < /proc/$$/status");
+    let asked = format!("echo $$; cut -d' ' -f6 /proc/$$/stat; ulimit -Sn; ulimit -Hn; {signals}");
+    let told = told(&asked).await;
     let lines: Vec<&str> = told.lines().collect();
-    let [pid, session, soft, hard] = lines[..] else { panic!("{told}") };
-    assert_eq!((pid, soft), (session, hard));
+    let [pid, session, soft, hard, blocked, ignored] = lines[..] else { panic!("{told}") };
+    let none = "0000000000000000";
+    assert_eq!((pid, soft, blocked, ignored), (session, hard, none, none));
 }
 
 #[tokio::test]
@@ -130,7 +136,7 @@ async fn it_is_in_its_cgroup_from_the_start_and_the_cgroup_goes_after_it() {
     found.weigh(500).unwrap();
     sleep.kill().unwrap();
     sleep.ended().await.unwrap();
-    drop(found);
+    found.remove().await;
     let parent = host.cgroup_status().parent.clone().unwrap();
     let mut names = std::fs::read_dir(parent).unwrap().flatten().map(|entry| entry.file_name());
     let mine = format!("{name}-");
