@@ -321,13 +321,12 @@ impl Recorded {
         })
     }
 
-    /// Every run that may have an exit worth reading: one without a process on record was never
-    /// let go.
+    /// Every run on record: what else may have an exit, or live, is nobody's.
     #[must_use]
     pub fn runs(&self) -> Vec<RunId> {
         let tasks = self.allocs.values().flat_map(|found| found.restored.tasks.values());
         let runs = tasks.filter_map(|task| task.local.as_ref()?.run.as_ref());
-        runs.filter(|run| !run.identities.is_empty()).map(|run| run.id.clone()).collect()
+        runs.map(|run| run.id.clone()).collect()
     }
 
     /// The highest index on record.

@@ -33,8 +33,10 @@ use super::{ProcessHost, child, identity, signals};
 pub struct DetachedSpec<'a> {
     /// The program; `/proc/self/exe` is this one, also after its file was replaced.
     pub program: &'a Path,
-    /// Its only argument, by which it knows what it is.
+    /// Its first argument, by which it knows what it is.
     pub argument: &'a str,
+    /// Its second one, for people who look at lists of processes: what it works in.
+    pub place: &'a Path,
     /// What lists of processes show in place of the program.
     pub name: &'a str,
     /// Its standard input: the first connection to it.
@@ -91,7 +93,7 @@ impl std::fmt::Display for HowEnded {
 pub fn start(spec: DetachedSpec<'_>) -> io::Result<Detached> {
     #[expect(clippy::disallowed_methods, reason = "host is where processes are started")]
     let mut command = std::process::Command::new(spec.program);
-    command.arg0(spec.name).arg(spec.argument).env_clear().current_dir("/");
+    command.arg0(spec.name).arg(spec.argument).arg(spec.place).env_clear().current_dir("/");
     command.stdin(spec.stdin).stdout(Stdio::null()).stderr(spec.stderr);
     let procs = spec.cgroup.map(WorkerCgroup::open_procs).transpose()?;
     // Not the soft limit that tasks get: thousands of tasks' files are open in it.

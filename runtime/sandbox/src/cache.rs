@@ -207,9 +207,6 @@ enum Found<R> {
     Refused(String),
 }
 
-fn map(engine: &Engine, key: Key, file: &File) -> Taken<Code> {
-    disk::map(engine, key.format, file)
-}
 
 /// What the cache did so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -327,7 +324,7 @@ impl CodeCache {
     ) -> Result<Arc<LoadedCode>, LoadError> {
         let known = |key: &Key| self.in_memory(key);
         let engine = self.engine(ask.kind).0.clone();
-        let take = move |key: Key, file| map(&engine, key, &file);
+        let take = move |key: Key, file| disk::map(&engine, key.format, &file, false);
         let keep = |key, code| self.remember(key, code);
         self.find(bytes, ask, known, take, keep).await
     }
@@ -376,7 +373,7 @@ impl CodeCache {
         if let Some(code) = self.in_memory(&key) {
             return Ok(code);
         }
-        match map(&self.engine(*kind).0, key, file)? {
+        match disk::map(&self.engine(*kind).0, *format, file, true)? {
             Ok(code) => Ok(self.remember(key, code)),
             Err(reason) => Err(LoadError::BadArtefact { path: self.path(&key), reason }),
         }

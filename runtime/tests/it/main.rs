@@ -63,3 +63,4 @@ mod supervise;
 mod tasks;
 mod trust;
 mod upgrade;
+mod worker;

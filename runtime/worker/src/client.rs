@@ -389,6 +389,7 @@ fn begin(
     let process = detached::start(DetachedSpec {
         program,
         argument: ARGUMENT,
+        place: dir,
         name: "ostler-worker",
         stdin: theirs,
         stderr: log,

@@ -311,4 +311,6 @@ pub struct StreamFiles {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+#[path = "protocol_tests.rs"]
 mod tests;

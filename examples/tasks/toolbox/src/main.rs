@@ -21,6 +21,7 @@ const USAGE: &str = "toolbox COMMAND
   sleep MS               wait
   alloc MIB              allocate and touch memory, then print its size
   write-lines N LEN      N lines of LEN bytes and a line end to stdout
+  tick N MS              print N numbers, a line each MS
   stderr WORD...         print the words to stderr
   cat FILE               print a file; - is standard input
   write FILE WORD...     write the words into a file
@@ -53,6 +54,13 @@ fn run() -> Outcome {
         "alloc" => allocate(argument()?.parse()?),
         "write-lines" => {
             write_lines(argument()?.parse()?, rest.get(1).ok_or(USAGE)?.parse()?)?;
+        }
+        "tick" => {
+            let pause = Duration::from_millis(rest.get(1).ok_or(USAGE)?.parse()?);
+            for number in 0..argument()?.parse::<u64>()? {
+                println!("{number}");
+                sleep(pause);
+            }
         }
         "stderr" => eprintln!("{}", rest.join(" ")),
         "cat" if first == Some("-") => drop(io::copy(&mut io::stdin(), &mut io::stdout())?),

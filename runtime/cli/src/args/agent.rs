@@ -15,8 +15,8 @@ const DRAIN_DEADLINE: &str = "60s";
 #[command(
     long_about = "Run the agent: it keeps the jobs it is given, restarts what fails, and answers \
         the other commands.\n\n\
-        What ran when an earlier agent on the same data directory ended is taken over: native tasks \
-        go on as they are, WASM tasks are started again. Commands reach the agent through a socket \
+        What ran when an earlier agent on the same data directory ended is taken over: tasks \
+        go on as they are, native ones each with a supervisor, WASM tasks in a worker process. Commands reach the agent through a socket \
         in the data directory that only this user can open. With a jobs directory every job file in \
         it runs: a changed file is an update, a removed one a stop, and one that is wrong is \
         reported and leaves its job as it is.\n\n\

@@ -13,6 +13,7 @@ fn started(program: &str, argument: &str) -> (Detached, OwnedFd, tempfile::Named
     let spec = DetachedSpec {
         program: std::path::Path::new(program),
         argument,
+        place: std::path::Path::new("/"),
         name: "a-worker",
         stdin: theirs.into(),
         stderr: errors.reopen().unwrap(),
@@ -103,6 +104,7 @@ async fn a_program_that_is_not_there_is_an_error_and_no_process() {
     let spec = DetachedSpec {
         program: std::path::Path::new("/no/such/program"),
         argument: "__worker",
+        place: std::path::Path::new("/"),
         name: "a-worker",
         stdin: theirs.into(),
         stderr: tempfile::tempfile().unwrap(),
@@ -123,6 +125,7 @@ async fn it_is_in_its_cgroup_from_the_start_and_the_cgroup_goes_after_it() {
     let spec = DetachedSpec {
         program: std::path::Path::new("/bin/sleep"),
         argument: "1000",
+        place: std::path::Path::new("0"),
         name: "a-worker",
         stdin: theirs.into(),
         stderr: tempfile::tempfile().unwrap(),

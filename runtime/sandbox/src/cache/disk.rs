@@ -6,7 +6,7 @@
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt as _, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -25,6 +25,8 @@ const ENTRY_SUFFIX: &str = ".code";
 const TEMPORARY_SUFFIX: &str = ".part";
 /// Write permission of group and others.
 const SHARED_WRITE: u32 = 0o022;
+/// Bytes copied at once.
+const COPY_BYTES: usize = 256 * 1024;
 /// Only the owner of a name may remove it.
 const STICKY: u32 = 0o1000;
 
@@ -138,22 +140,32 @@ pub(super) fn read(sealer: &Sealer, meant: &Meant, path: &Path) -> Result<Entry,
 }
 
 /// Map an entry that was found sealed. The inner error: wasmtime does not take it for this engine's.
+/// `handed` over by another process: this one may open no files by their paths.
 pub(super) fn map(
     engine: &Engine,
     format: Format,
     file: &File,
+    handed: bool,
 ) -> Result<Result<Code, String>, LoadError> {
-    // Not a path: another file may stand there by now.
+    let failed = |source| LoadError::Cache { path: PathBuf::new(), source };
+    // Wasmtime maps components by path only.
+    let copy = match (handed, format) {
+        (true, Format::Component) => Some(in_memory(file).map_err(failed)?),
+        _ => None,
+    };
+    let file = copy.as_ref().unwrap_or(file);
+    // Not the path of the entry: another file may stand there by now.
     let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    // SAFETY: `deserialize_file` runs whatever the file says it compiled. `check` has found that the
-    // file, which is still open, is a regular one of this user that nobody else may touch, and that it
-    // carries the seal of this cache's secret for its wasm and this engine: in this process, or in the
-    // agent that handed it over. All writers (this module) create such files under another name and
-    // rename them, so the mapped content never changes.
+    // SAFETY: what is deserialized is run as what it says it is. `check` has found that the file, which
+    // is still open, is a regular one of this user that nobody else may touch, and that it carries the
+    // seal of this cache's secret for its wasm and this engine: in this process, or in the agent that
+    // handed it over. All writers (this module) create such files under another name and rename them,
+    // so the mapped content never changes.
     let code = unsafe {
         match format {
             Format::Component => Component::deserialize_file(engine, opened).map(Code::Component),
-            Format::Module => Module::deserialize_file(engine, opened).map(Code::Module),
+            Format::Module => Module::deserialize_open_file(engine, file.try_clone().map_err(failed)?)
+                .map(Code::Module),
         }
     };
     code.map(Ok).or_else(|error| {
@@ -164,6 +176,25 @@ pub(super) fn map(
             false => Ok(Err(message)),
         }
     })
+}
+
+/// A copy that nothing but this process can reach.
+fn in_memory(file: &File) -> io::Result<File> {
+    let name = "ostler-code";
+    let mut memory = File::from(rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?);
+    // Not by the position of a descriptor that others share.
+    let mut buffer = vec![0; COPY_BYTES];
+    let mut at = 0;
+    loop {
+        match file.read_at(&mut buffer, at)? {
+            0 => break,
+            length => {
+                io::Write::write_all(&mut memory, buffer.get(..length).unwrap_or_default())?;
+                at = at.saturating_add(length as u64);
+            }
+        }
+    }
+    Ok(memory)
 }
 
 /// The open file, or what makes it unfit to be mapped.

@@ -7,9 +7,9 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStderr};
 
-use super::binary::{Ended, command, ostler};
+use super::binary::{Ended, ostler, unconfigured};
 use super::system::processes_of;
-use super::{DataDir, KEEPS, PATIENCE};
+use super::{DataDir, KEEPS, OSTLER, PATIENCE};
 
 /// A data directory of agents. Native tasks live on without their agent: what is left ends with
 /// this.
@@ -61,8 +61,19 @@ impl AgentProcess {
         more: &[&str],
         with: impl FnOnce(&mut tokio::process::Command),
     ) -> Self {
+        Self::spawn_program(OSTLER, data, more, with)
+    }
+
+    /// The same of another build.
+    pub fn spawn_program(
+        program: &str,
+        data: Home,
+        more: &[&str],
+        with: impl FnOnce(&mut tokio::process::Command),
+    ) -> Self {
         let dir = data.path().to_str().unwrap();
-        let mut command = command(["agent", "--data-dir", dir].iter().chain(more));
+        let mut command = unconfigured(program);
+        command.args(["agent", "--data-dir", dir].iter().chain(more));
         if !more.contains(&"--config") {
             let config = data.path().join("keeps.hcl");
             std::fs::write(&config, KEEPS).unwrap();

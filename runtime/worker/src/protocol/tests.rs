@@ -1,1 +1,0 @@
-//! The bytes of version 1.
