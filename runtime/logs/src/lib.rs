@@ -13,6 +13,7 @@
 
 mod files;
 mod outside;
+mod pace;
 mod plan;
 pub mod pump;
 mod rotate;
@@ -20,6 +21,6 @@ mod stream;
 mod tail;
 
 pub use self::files::{LogError, StreamKind};
-pub use self::outside::OutsideWriter;
+pub use self::outside::{OutsideWriter, task_sink};
 pub use self::stream::{LogStream, TaskLogs};
 pub use self::tail::{Chunk, Follower, From, LINE_BYTES_MAX, Line, LineFollower};

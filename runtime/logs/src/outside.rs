@@ -2,22 +2,27 @@
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::sync::Weak;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::fs::inotify;
 use tokio::io::unix::AsyncFd;
 
 use super::files::{LogError, LogFiles};
+use super::pace::Pace;
 use super::rotate::{Kept, RotatingWriter};
 use super::stream::{Shared, Standing};
 use ostler_model::clock;
+use ostler_model::ports::{ByteSink, SinkFiles};
 
 /// How often the files are looked at besides the kernel's notices, which network file systems and
 /// a full event queue keep back.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often they are looked at where the kernel gives no notices.
 const LOOK_INTERVAL_ALONE: Duration = Duration::from_millis(100);
+/// How old a look at files may be that a task of this process writes, and others perhaps. So long may
+/// a file that another has pruned still be written, and one that another writes grow beyond its bound.
+const TASK_LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// Bytes of notices taken at once.
 const NOTICES_BYTES: usize = 4096;
 
@@ -38,8 +43,24 @@ impl OutsideWriter {
         files_max: u32,
         file_bytes_max: u64,
     ) -> Result<Self, LogError> {
+        Self::looking(dir, prefix, (files_max, file_bytes_max), Duration::ZERO)
+    }
+
+    /// As [`OutsideWriter::open`], for a task whose line is to cost no look at the files.
+    fn seldom(files: &SinkFiles) -> Result<Self, LogError> {
+        let dir = files.dir.try_clone().map_err(LogError::Directory)?;
+        let bounds = (files.files_max, files.file_bytes_max);
+        Self::looking(dir, files.prefix.clone(), bounds, TASK_LOOK_INTERVAL)
+    }
+
+    fn looking(
+        dir: OwnedFd,
+        prefix: String,
+        (files_max, file_bytes_max): (u32, u64),
+        every: Duration,
+    ) -> Result<Self, LogError> {
         let files = LogFiles::handed_over(dir, prefix);
-        RotatingWriter::open_shared(files, files_max, file_bytes_max).map(Self)
+        RotatingWriter::open_shared(files, files_max, file_bytes_max, every).map(Self)
     }
 
     /// Append. Never fails: what cannot be written is counted.
@@ -51,6 +72,52 @@ impl OutsideWriter {
     #[must_use]
     pub const fn dropped_bytes(&self) -> u64 {
         self.0.dropped_bytes()
+    }
+}
+
+/// A sink for a task that this process runs and another process follows: each write is in the files when
+/// it returns. It needs no runtime; the files are opened with the first byte, and tried again with each
+/// write until they can be.
+#[must_use]
+pub fn task_sink(files: SinkFiles) -> Arc<dyn ByteSink> {
+    Arc::new(TaskSink { files, opened: Mutex::default() })
+}
+
+struct TaskSink {
+    files: SinkFiles,
+    opened: Mutex<Opened>,
+}
+
+#[derive(Default)]
+struct Opened {
+    writer: Option<OutsideWriter>,
+    /// That they cannot be opened was said.
+    complained: bool,
+}
+
+impl ByteSink for TaskSink {
+    fn write(&self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if opened.writer.is_none() {
+            match OutsideWriter::seldom(&self.files) {
+                Ok(writer) => opened.writer = Some(writer),
+                Err(error) if !opened.complained => {
+                    opened.complained = true;
+                    tracing::warn!(%error, "output of a task is dropped: its log cannot be opened");
+                }
+                Err(_) => {}
+            }
+        }
+        if let Some(writer) = &mut opened.writer {
+            writer.write(bytes);
+        }
+    }
+
+    fn files(&self) -> Option<SinkFiles> {
+        Some(self.files.clone())
     }
 }
 
@@ -104,6 +171,7 @@ impl Outside {
 /// Look at the files of a stream whenever they may have changed, for as long as somebody follows.
 pub(super) async fn watch(stream: Weak<Shared>) {
     let notices = stream.upgrade().and_then(|stream| Notices::of(stream.files()));
+    let mut pace = Pace::new();
     let interval = if notices.is_some() { LOOK_INTERVAL } else { LOOK_INTERVAL_ALONE };
     loop {
         let Some(looked) = stream.upgrade() else { return };
@@ -111,6 +179,9 @@ pub(super) async fn watch(stream: Weak<Shared>) {
         let looked = ostler_model::clock::blocking(move || looked.look_for_followers());
         if !looked.await.unwrap_or(false) {
             return;
+        }
+        if let Some(pause) = pace.pause() {
+            clock::sleep(pause).await;
         }
         let notice = async {
             match &notices {

@@ -106,3 +106,29 @@ async fn a_stream_written_here_is_no_stream_of_another_process_any_more() {
     logs.close();
     assert_eq!(follower.next(10).await, None);
 }
+
+#[tokio::test]
+async fn what_a_sink_of_handed_over_files_takes_is_in_them_when_it_returns_and_is_followed() {
+    let path = tempfile::tempdir().unwrap();
+    let logs = logs(path.path());
+    let sink = super::super::task_sink(logs.stdout.files().unwrap());
+    let mut follower = logs.stdout.follow(From::Start);
+    for line in ["one\n", "two\n"] {
+        sink.write(line.as_bytes());
+        let text = fs::read_to_string(path.path().join("web.stdout.0")).unwrap();
+        assert!(text.ends_with(line), "{text}");
+        assert_eq!(read(&mut follower, line.len()).await, line.as_bytes());
+    }
+    logs.close();
+    assert_eq!(follower.next(10).await, None);
+}
+
+#[test]
+fn a_sink_whose_directory_is_gone_drops_what_it_is_given() {
+    let path = tempfile::tempdir().unwrap();
+    let files = logs(path.path()).stdout.files().unwrap();
+    fs::remove_dir_all(path.path()).unwrap();
+    let sink = super::super::task_sink(files);
+    sink.write(b"lost\n");
+    assert!(!path.path().exists());
+}

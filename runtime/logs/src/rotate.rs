@@ -5,11 +5,13 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
 
 use rustix::fs::fstat;
 
 use super::files::{INDEX_MAX, LogError, LogFiles};
 use super::plan::{RotationPlan, Step};
+use ostler_model::clock::Stopwatch;
 use ostler_model::limits::LOG_LINE_SEEK_BYTES;
 
 /// A file that is kept.
@@ -34,9 +36,27 @@ pub(super) struct RotatingWriter {
     position: u64,
     dropped_bytes: u64,
     complained: bool,
-    /// Others may append to the same files: what is there is looked at before each write, and a
-    /// file that another has begun is gone on with. Positions are not kept then.
-    shared: bool,
+    /// Others may append to the same files: what is there is looked at, and a file that another has
+    /// begun is gone on with. Positions are not kept then.
+    shared: Option<Look>,
+}
+
+/// How often files that others write too are looked at.
+#[derive(Debug)]
+struct Look {
+    every: Duration,
+    last: Option<Stopwatch>,
+}
+
+impl Look {
+    /// Is it time to look?
+    fn due(&mut self) -> bool {
+        let due = self.last.is_none_or(|last| last.elapsed() >= self.every);
+        if due {
+            self.last = (!self.every.is_zero()).then(Stopwatch::start);
+        }
+        due
+    }
 }
 
 impl RotatingWriter {
@@ -83,25 +103,28 @@ impl RotatingWriter {
             position,
             dropped_bytes: 0,
             complained: false,
-            shared: false,
+            shared: None,
         };
         writer.prune();
         Ok(writer)
     }
 
-    /// As [`RotatingWriter::open`], for files that others may write at the same time.
+    /// As [`RotatingWriter::open`], for files that others may write at the same time: they are looked
+    /// at before a write, when the last look was so long ago.
     pub(super) fn open_shared(
         files: LogFiles,
         files_max: u32,
         file_bytes_max: u64,
+        every: Duration,
     ) -> Result<Self, LogError> {
-        Ok(Self { shared: true, ..Self::open(files, files_max, file_bytes_max)? })
+        let shared = Some(Look { every, last: None });
+        Ok(Self { shared, ..Self::open(files, files_max, file_bytes_max)? })
     }
 
     /// Append. Never fails: what cannot be written is counted, and said once in the agent's log.
     pub(super) fn write(&mut self, mut bytes: &[u8]) {
-        if self.shared
-            && !bytes.is_empty()
+        if !bytes.is_empty()
+            && self.shared.as_mut().is_some_and(Look::due)
             && let Err(error) = self.catch_up()
         {
             self.drop_bytes(bytes, &io::Error::other(error));
@@ -187,7 +210,7 @@ impl RotatingWriter {
 
     fn rotate(&mut self) -> Result<(), LogError> {
         let next = self.kept.back().map_or(0, |current| current.index + 1);
-        if self.shared {
+        if self.shared.is_some() {
             return self.rotate_shared(next);
         }
         let (index, file) = create_next(&self.files, next)?;
@@ -405,7 +428,8 @@ mod tests {
     #[test]
     fn two_writers_of_the_same_files_lose_nothing_and_keep_the_newest_files() {
         let dir = tempfile::tempdir().unwrap();
-        let open = || RotatingWriter::open_shared(files(dir.path()), 100, 10).unwrap();
+        let open =
+            || RotatingWriter::open_shared(files(dir.path()), 100, 10, Duration::ZERO).unwrap();
         let mut writers = [open(), open()];
         for line in 0..40 {
             writers[line % 2].write(format!("{line:03}\n").as_bytes());
@@ -424,7 +448,8 @@ mod tests {
         assert_eq!(all, expected, "in order, each line once");
         assert_eq!(files.len(), 14, "the sizes count what the other wrote");
 
-        let mut few = RotatingWriter::open_shared(super::tests::files(dir.path()), 2, 10).unwrap();
+        let few = super::tests::files(dir.path());
+        let mut few = RotatingWriter::open_shared(few, 2, 10, Duration::ZERO).unwrap();
         few.write(b"a long line\n");
         few.write(b"and another\n");
         few.write(b"last\n");
@@ -434,7 +459,8 @@ mod tests {
     #[test]
     fn a_shared_file_that_was_removed_is_begun_anew_and_a_lost_directory_counts() {
         let dir = tempfile::tempdir().unwrap();
-        let mut writer = RotatingWriter::open_shared(files(dir.path()), 3, 100).unwrap();
+        let files = files(dir.path());
+        let mut writer = RotatingWriter::open_shared(files, 3, 100, Duration::ZERO).unwrap();
         writer.write(b"one\n");
         fs::remove_file(dir.path().join("web.stdout.0")).unwrap();
         writer.write(b"two\n");
@@ -443,6 +469,26 @@ mod tests {
         writer.write(b"three\n");
         writer.write(b"four\n");
         assert_eq!(writer.dropped_bytes(), 11);
+    }
+
+    #[test]
+    fn one_that_looks_seldom_loses_nothing_of_its_own_or_of_the_other_over_rotations() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |every| RotatingWriter::open_shared(files(dir.path()), 100, 10, every).unwrap();
+        let mut writers = [open(Duration::from_secs(3_600)), open(Duration::ZERO)];
+        for line in 0..40 {
+            writers[line % 2].write(format!("{line:03}\n").as_bytes());
+        }
+        let mut lines: Vec<String> = names(dir.path())
+            .iter()
+            .flat_map(|name| {
+                let text = fs::read_to_string(dir.path().join(name)).unwrap();
+                text.lines().map(str::to_owned).collect::<Vec<_>>()
+            })
+            .collect();
+        lines.sort();
+        let expected: Vec<String> = (0..40).map(|line| format!("{line:03}")).collect();
+        assert_eq!(lines, expected, "each line once");
     }
 
     #[test]

@@ -81,7 +81,10 @@ pub struct LogStream {
 pub(super) struct Shared {
     files: LogFiles,
     writer: Mutex<Writer>,
+    /// As the last look found it; of what is written here, only while somebody follows.
     standing: watch::Sender<Standing>,
+    /// Nothing more will be written. Set under the lock.
+    closed: AtomicBool,
     /// Somebody looks at the files.
     watched: AtomicBool,
 }
@@ -117,7 +120,8 @@ impl LogStream {
 
     fn with(files: LogFiles, writer: Writer, standing: Standing) -> Self {
         let (writer, standing) = (Mutex::new(writer), watch::Sender::new(standing));
-        Self { shared: Arc::new(Shared { files, writer, standing, watched: false.into() }) }
+        let (closed, watched) = (false.into(), false.into());
+        Self { shared: Arc::new(Shared { files, writer, standing, closed, watched }) }
     }
 
     /// Read the stream from its oldest kept byte or from now on, until it is closed and all was
@@ -126,12 +130,14 @@ impl LogStream {
     #[must_use]
     pub fn follow(&self, from: From) -> Follower {
         let shared = &self.shared;
-        let outside = shared.look();
-        let follower = Follower::live(shared.files.clone(), shared.standing.subscribe(), from);
-        if outside
-            && !shared.standing.borrow().closed
-            && !shared.watched.swap(true, Ordering::SeqCst)
-        {
+        // Under the lock: what is written after it is told to this one too.
+        let mut writer = shared.lock();
+        let standing = shared.standing.subscribe();
+        shared.tell(&mut writer);
+        let outside = matches!(*writer, Writer::Outside { .. });
+        drop(writer);
+        let follower = Follower::live(shared.files.clone(), standing, from);
+        if outside && !shared.closed() && !shared.watched.swap(true, Ordering::SeqCst) {
             match tokio::runtime::Handle::try_current() {
                 Ok(runtime) => drop(runtime.spawn(outside::watch(Arc::downgrade(shared)))),
                 Err(_) => shared.watched.store(false, Ordering::SeqCst),
@@ -142,9 +148,10 @@ impl LogStream {
 
     /// Nothing more will be written, here or by another process. Later writes are discarded.
     pub fn close(&self) {
-        self.shared.look();
         // Under the lock: no write may come between the last byte and the mark.
-        let _writer = self.shared.lock();
+        let mut writer = self.shared.lock();
+        self.shared.tell(&mut writer);
+        self.shared.closed.store(true, Ordering::SeqCst);
         self.shared.standing.send_modify(|standing| standing.closed = true);
     }
 
@@ -185,30 +192,41 @@ impl Shared {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tell followers how the files stand that another process writes; `false` when none does.
-    fn look(&self) -> bool {
-        let mut writer = self.lock();
-        let Writer::Outside { seen, .. } = &mut *writer else {
-            return false;
-        };
-        if !self.standing.borrow().closed {
-            let now = seen.look(&self.files);
-            self.standing.send_if_modified(|before| std::mem::replace(before, now) != now);
-        }
-        true
+    fn closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
     }
 
-    /// As `look`, unless nobody follows any more or nothing more will come: then `false`, and the
-    /// next follower needs somebody new to look.
+    /// Tell followers how the files stand.
+    fn tell(&self, writer: &mut Writer) {
+        if self.closed() {
+            return;
+        }
+        let now = match writer {
+            Writer::Nobody => return,
+            Writer::Outside { seen, .. } => seen.look(&self.files),
+            Writer::Here(here) => standing(here),
+        };
+        self.standing.send_if_modified(|before| std::mem::replace(before, now) != now);
+    }
+
+    fn look(&self) {
+        self.tell(&mut self.lock());
+    }
+
+    /// Look at the files that another process writes, unless nobody follows any more or nothing more
+    /// will come: then `false`, and the next follower needs somebody new to look.
     pub(super) fn look_for_followers(&self) -> bool {
-        let wanted =
-            self.look() && !self.standing.borrow().closed && self.standing.receiver_count() > 0;
-        if !wanted {
+        let mut writer = self.lock();
+        let outside = matches!(*writer, Writer::Outside { .. });
+        if outside {
+            self.tell(&mut writer);
+        }
+        drop(writer);
+        let wanted = || outside && !self.closed() && self.standing.receiver_count() > 0;
+        if !wanted() {
             self.watched.store(false, Ordering::SeqCst);
             // One that came while the mark still stood has counted on us.
-            let came = self.standing.receiver_count() > 0 && !self.standing.borrow().closed;
-            let outside = matches!(*self.lock(), Writer::Outside { .. });
-            return came && outside && !self.watched.swap(true, Ordering::SeqCst);
+            return wanted() && !self.watched.swap(true, Ordering::SeqCst);
         }
         true
     }
@@ -217,7 +235,7 @@ impl Shared {
 impl ByteSink for LogStream {
     fn write(&self, bytes: &[u8]) {
         let mut writer = self.shared.lock();
-        if self.shared.standing.borrow().closed || bytes.is_empty() {
+        if self.shared.closed() || bytes.is_empty() {
             return;
         }
         if let Writer::Outside { files_max, file_bytes_max, dropped_bytes, .. } = &mut *writer {
@@ -233,7 +251,9 @@ impl ByteSink for LogStream {
         }
         if let Writer::Here(here) = &mut *writer {
             here.write(bytes);
-            self.shared.standing.send_replace(standing(here));
+            if self.shared.standing.receiver_count() > 0 {
+                self.shared.standing.send_replace(standing(here));
+            }
         }
     }
 

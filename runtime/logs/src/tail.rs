@@ -13,6 +13,7 @@ use cap_std::fs::Dir;
 use tokio::sync::watch;
 
 use super::files::{LogError, LogFiles, StreamKind};
+use super::pace::Pace;
 use super::stream::Standing;
 use ostler_model::ids::TaskName;
 use ostler_model::limits::LOG_READ_BYTES;
@@ -49,6 +50,7 @@ pub struct Follower {
     /// Stream position of the cursor; only with `live`.
     position: u64,
     open: Option<Arc<File>>,
+    pace: Pace,
     skipped_bytes: u64,
     /// Without `live`: files still to come, highest first.
     pending: Vec<u64>,
@@ -80,7 +82,7 @@ impl Follower {
         Self::at(files, Some(live), index, offset, start + offset)
     }
 
-    const fn at(
+    fn at(
         files: LogFiles,
         live: Option<watch::Receiver<Standing>>,
         index: u64,
@@ -94,6 +96,7 @@ impl Follower {
             offset,
             position,
             open: None,
+            pace: Pace::new(),
             skipped_bytes: 0,
             pending: Vec::new(),
             ended: false,
@@ -130,6 +133,9 @@ impl Follower {
                     if seen.closed || closed {
                         self.ended = true;
                     } else if let Some(live) = &mut self.live {
+                        if let Some(pause) = self.pace.pause() {
+                            ostler_model::clock::sleep(pause).await;
+                        }
                         // An error is the stream dropped: the next round reads the rest and ends.
                         let _wake_up = live.changed().await;
                     }

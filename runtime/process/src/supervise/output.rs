@@ -10,12 +10,21 @@ use ostler_logs::OutsideWriter;
 
 /// Bytes read from a pipe at once; on the stack, so a silent task costs none of it.
 const READ_BYTES: usize = 16 * 1024;
+/// The same of a task that prints much.
+const READ_MUCH_BYTES: usize = 64 * 1024;
+/// What the pipe of such a task holds: task and supervisor wait for each other less often.
+const PIPE_BYTES: usize = 256 * 1024;
+/// Reads after which the supervisor looks after its other duties.
+const READS: usize = 8;
+
 /// A pipe of the task, and where it goes.
 pub(super) struct Stream {
     pub pipe: Option<OwnedFd>,
     /// Until the files could be opened.
     order: Option<(OwnedFd, StreamOrder)>,
     writer: Option<OutsideWriter>,
+    /// The task printed much: its pipe was made to hold more.
+    widened: bool,
     dropped_bytes: u64,
 }
 
@@ -32,6 +41,7 @@ pub(super) fn streams_of(
         pipe: Some(pipe),
         order: order.and_then(|order| Some((dirs.next()?, order))),
         writer: None,
+        widened: false,
         dropped_bytes: 0,
     };
     [stream(out_pipe, out), stream(err_pipe, err)]
@@ -50,25 +60,50 @@ impl Stream {
         }
     }
 
-    /// Move what is there, at most one buffer.
+    /// Move what is there, at most some buffers.
     pub(super) fn pump(&mut self) {
-        let Some(pipe) = &self.pipe else { return };
-        let mut buffer = [MaybeUninit::<u8>::uninit(); READ_BYTES];
+        if self.read::<READ_BYTES>() == READ_BYTES {
+            self.pump_much();
+        }
+    }
+
+    /// On a stack of its own, which a task that prints little never has.
+    #[inline(never)]
+    fn pump_much(&mut self) {
+        if let Some(pipe) = self.pipe.as_ref().filter(|_| !self.widened) {
+            self.widened = true;
+            // Each user may have so much in pipes (pipe(7)); without it, it is a little slower.
+            let _refused = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_BYTES);
+        }
+        for _ in 0..READS {
+            if self.read::<READ_MUCH_BYTES>() < READ_MUCH_BYTES {
+                return;
+            }
+        }
+    }
+
+    /// Move at most one buffer; how many bytes it was.
+    fn read<const BYTES: usize>(&mut self) -> usize {
+        let Some(pipe) = &self.pipe else { return 0 };
+        let mut buffer = [MaybeUninit::<u8>::uninit(); BYTES];
         match rustix::io::read(pipe, &mut buffer) {
             Ok((bytes, _)) if !bytes.is_empty() => {
+                let count = bytes.len();
                 if self.writer.is_none() {
                     self.open();
                 }
                 match &mut self.writer {
                     Some(writer) => writer.write(bytes),
-                    None if self.order.is_some() => self.dropped_bytes += bytes.len() as u64,
+                    None if self.order.is_some() => self.dropped_bytes += count as u64,
                     None => {}
                 }
+                return count;
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
             // Closed by its last writer, or not readable: there is nothing more to come.
             Ok(_) | Err(_) => self.pipe = None,
         }
+        0
     }
 
     pub(super) fn dropped(&self) -> u64 {

@@ -300,26 +300,27 @@ impl Shim {
 
     /// Wait for something to do, and do it.
     fn turn(&mut self, wait: Option<Duration>) {
-        let signals = self.signals.as_fd();
-        let mut fds = Vec::with_capacity(4);
-        fds.push(PollFd::from_borrowed_fd(signals, PollFlags::IN));
-        let go = self.go.as_ref().map(|(go, _)| go);
-        let [out, err] = &self.streams;
-        for fd in [out.pipe.as_ref(), err.pipe.as_ref(), go].into_iter().flatten() {
-            fds.push(PollFd::new(fd, PollFlags::IN));
-        }
+        let [out, err] =
+            self.streams.each_ref().map(|stream| stream.pipe.as_ref().map(AsFd::as_fd));
+        let go = self.go.as_ref().map(|(go, _)| go.as_fd());
+        let fds = [Some(self.signals.as_fd()), out, err, go];
+        let asked = fds.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
+        let mut asked: Vec<_> = asked.collect();
         let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
-        // Interrupted or not: what is there is looked at below, and nothing of it blocks but `go`.
-        let ready = poll(&mut fds, wait.as_ref());
-        let go_ready = go.is_some()
-            && ready.is_ok()
-            && fds.last().is_some_and(|last| !last.revents().is_empty());
-        drop(fds);
-        self.take_signals();
-        for stream in &mut self.streams {
-            stream.pump();
+        let told = poll(&mut asked, wait.as_ref()).is_ok();
+        // Not told: everything is looked at, and nothing of it blocks but `go`.
+        let mut ready = asked.iter().map(|fd| !told || !fd.revents().is_empty());
+        let [signals, out, err, go] = fds.map(|fd| fd.is_some() && ready.next() == Some(true));
+        drop(asked);
+        if signals {
+            self.take_signals();
         }
-        if go_ready {
+        for (stream, ready) in self.streams.iter_mut().zip([out, err]) {
+            if ready {
+                stream.pump();
+            }
+        }
+        if go && told {
             self.take_go();
         }
     }
