@@ -1,6 +1,7 @@
 //! Distinct writes by 1, 8, 64 and 512 writers at once, each waiting until its write is durable;
-//! against one raw 4 KiB overwrite + fdatasync, one raw append + fdatasync, and as many threads on
-//! the bare storage engine with a transaction per write.
+//! against one raw 4 KiB overwrite + fdatasync, one raw append + fdatasync, as many threads on
+//! the bare storage engine with a transaction per write, and as many writers of the same bytes to a raw
+//! log with group commit.
 //!
 //! A disk's speed drifts over seconds, so all take turns in slices of some milliseconds. Ratios are
 //! of two slices of one round: medians over those rounds in which no slice was kept waiting by other
@@ -24,6 +25,7 @@ use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled, show};
 use ostler_benches::percentiles::{median, micros, number, per, quantile, size};
 use ostler_benches::promise::Promises;
 use ostler_benches::raw_disk::RawDisk;
+use ostler_benches::raw_log::RawLog;
 use ostler_model::clock::Stopwatch;
 use ostler_model::task::TaskState;
 use ostler_state::{Key, Prefix, Put, StateStore, inspect};
@@ -40,6 +42,7 @@ struct Subjects {
     dir: BenchDir,
     store: StateStore,
     bare: Arc<BareRedb>,
+    log: Arc<RawLog>,
     overwrite: RawDisk,
     append: RawDisk,
     /// One task state of each allocation.
@@ -152,16 +155,17 @@ fn main() -> ExitCode {
     println!("1 allocation in the file");
     let mut subjects = Subjects::new(BenchDir::new(), 1);
     let [ratio, ..] = subjects.compare(1);
-    promises.at_most("distinct_write_1_vs_raw_overwrite_small_file", ratio, "times", 2.0);
+    promises.at_most("distinct_write_1_vs_raw_overwrite_small_file", ratio, "times", 1.5);
     let filled = scaled(1_000, 10);
     println!("{filled} allocations in the file");
     subjects = Subjects::new(dir, filled);
     let [ratio, ..] = subjects.compare(1);
-    promises.at_most("distinct_write_1_vs_raw_overwrite", ratio, "times", 2.0);
+    promises.at_most("distinct_write_1_vs_raw_overwrite", ratio, "times", 1.5);
     subjects.compare(8);
-    let [_, per_sync, ratio] = subjects.compare(64);
+    let [_, per_sync, ratio, of_log] = subjects.compare(64);
     promises.at_least("distinct_write_64_per_fsync", per_sync, "writes", 20.0);
     promises.at_least("distinct_write_64_vs_bare_redb", ratio, "times", 8.0);
+    promises.at_least("distinct_write_64_vs_raw_log", of_log, "times", 0.7);
     subjects.compare(512);
     growth(&subjects, &mut promises);
     promises.end()
@@ -181,6 +185,7 @@ impl Subjects {
             runtime,
             store,
             bare: Arc::new(bare),
+            log: Arc::new(RawLog::create(dir.path())),
             overwrite: RawDisk::overwrite(dir.path()),
             append: RawDisk::append(dir.path()),
             dir,
@@ -191,17 +196,19 @@ impl Subjects {
         }
     }
 
-    /// The ratio of latencies to the raw overwrite, writes per sync, and the ratio of throughputs to
-    /// the bare engine.
-    fn compare(&mut self, writers: u64) -> [f64; 3] {
+    /// The ratio of latencies to the raw overwrite, writes per sync, and the ratios of throughputs to
+    /// the bare engine and to the raw log.
+    fn compare(&mut self, writers: u64) -> [f64; 4] {
         let (mut overwrite, mut append) = (Rounds::default(), Rounds::default());
         let (mut store, mut bare) = (Rounds::default(), Rounds::default());
+        let mut log = Rounds::default();
         // Short against the disk's drift, long against starting so many writers.
         let millis = if writers > 100 { 300 } else { 4 + writers };
         let slice = Duration::from_millis(scaled(millis, 5));
         for _ in 0..scaled(10_000 / millis / 4, 2) {
             overwrite.push(raw(&mut self.overwrite, slice));
             store.push(self.through_store(writers, slice));
+            log.push(self.through_log(writers, slice));
             append.push(raw(&mut self.append, slice));
             bare.push(self.through_bare(writers, slice));
         }
@@ -209,6 +216,7 @@ impl Subjects {
         append.print("raw append + fdatasync");
         store.print(&format!("store, {writers} writers"));
         bare.print(&format!("bare redb, {writers} threads"));
+        log.print(&format!("raw log, {writers} writers"));
         // Many writers wait for each other: their latencies do not tell a quiet round.
         let quiet = match writers {
             1 => all_quiet([&overwrite, &store, &bare]),
@@ -216,12 +224,13 @@ impl Subjects {
         };
         let (p50, rate) = (|one: &Slice| one.p50, |one: &Slice| one.per_second);
         println!(
-            "{:<26} p50 {:.2} x overwrite, {:.2} x append; throughput {:.2} x bare redb; bare redb \
-             p50 {:.2} x overwrite; {} of {} rounds were quiet",
+            "{:<26} p50 {:.2} x overwrite, {:.2} x append; throughput {:.2} x bare redb, {:.2} x raw \
+             log; bare redb p50 {:.2} x overwrite; {} of {} rounds were quiet",
             "",
             store.ratio(&overwrite, &quiet, p50),
             store.ratio(&append, &quiet, p50),
             store.ratio(&bare, &quiet, rate),
+            store.ratio(&log, &quiet, rate),
             bare.ratio(&overwrite, &quiet, p50),
             quiet.iter().filter(|quiet| **quiet).count(),
             quiet.len()
@@ -230,6 +239,7 @@ impl Subjects {
             one_writer(&mut store, &mut overwrite, &quiet),
             store.median(|one| per(one.writes, one.cost.syncs)),
             store.ratio(&bare, &quiet, rate),
+            store.ratio(&log, &quiet, rate),
         ]
     }
 
@@ -264,6 +274,23 @@ impl Subjects {
         Slice::of(&times, self.store.stats().commits - commits, cost)
     }
 
+    /// As many bytes a write as the store's records have.
+    fn through_log(&mut self, writers: u64, slice: Duration) -> (Slice, Vec<f64>) {
+        let own = self.own(writers);
+        let meter = Meter::start();
+        let times = self.runtime.block_on(async {
+            let start = |own| tokio::spawn(log_for(Arc::clone(&self.log), own, slice));
+            let tasks: Vec<_> = own.into_iter().map(start).collect();
+            let mut times = Vec::new();
+            for task in tasks {
+                times.extend(task.await.expect("the writer ends"));
+            }
+            times
+        });
+        let cost = meter.stop();
+        Slice::of(&times, cost.syncs, cost)
+    }
+
     fn through_bare(&mut self, writers: u64, slice: Duration) -> (Slice, Vec<f64>) {
         let own = self.own(writers);
         let meter = Meter::start();
@@ -291,6 +318,19 @@ async fn write_for(store: StateStore, (key, mut task): Own, slice: Duration) -> 
         let put = store.put(&key, &task).await.expect("the write");
         times.push(one.elapsed());
         assert_eq!(put, Put::Written, "every value is new");
+    }
+    times
+}
+
+async fn log_for(log: Arc<RawLog>, (key, task): Own, slice: Duration) -> Vec<Duration> {
+    let (key, record) = encode(&key, &task);
+    let bytes = [key, record].concat();
+    let whole = Stopwatch::start();
+    let mut times = Vec::new();
+    while whole.elapsed() < slice {
+        let one = Stopwatch::start();
+        log.write(&bytes).await;
+        times.push(one.elapsed());
     }
     times
 }

@@ -74,7 +74,8 @@ impl Subjects {
         let records = Records::new(1);
         let open = |name: &str, deduplicate| {
             let path = dir.path().join(name);
-            StateStore::open_with(&path, StoreOptions { deduplicate }).expect("a store")
+            StateStore::open_with(&path, StoreOptions { deduplicate, ..StoreOptions::default() })
+                .expect("a store")
         };
         let (on, off) = (open("on", true), open("off", false));
         let bare = BareRedb::create(&dir.path().join("bare"));

@@ -38,7 +38,8 @@ fn main() -> ExitCode {
     let (allocations, few) = (scaled(2_000, 20), scaled(200, 5));
     let open = |name: &str, deduplicate| {
         let path = dir.path().join(name);
-        StateStore::open_with(&path, StoreOptions { deduplicate }).expect("a store")
+        StateStore::open_with(&path, StoreOptions { deduplicate, ..StoreOptions::default() })
+            .expect("a store")
     };
     let on = idle(&runtime, &open("on", true), allocations, scaled(100, 3));
     let off = idle(&runtime, &open("off", false), few, scaled(10, 2));

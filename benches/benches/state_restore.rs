@@ -138,6 +138,7 @@ fn one_round(dir: &Path, file: &Path, bare: &Path, count: u64) -> Round {
     let copy = dir.join("copy");
     let mut round = Round::default();
     synced_copy(file, &copy);
+    synced_copy(&journal(file), &journal(&copy));
 
     let watch = Stopwatch::start();
     read_bytes(&copy);
@@ -170,6 +171,13 @@ fn synced_copy(from: &Path, to: &Path) {
     std::fs::copy(from, to).expect("a copy");
     let file = File::options().write(true).open(to).expect("the copy");
     file.sync_all().expect("the copy is on the disk");
+}
+
+/// The journal of a state file.
+fn journal(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".journal");
+    PathBuf::from(name)
 }
 
 /// Read a file to its end, piece by piece.
@@ -214,6 +222,7 @@ fn read_back(store: &StateStore) -> u64 {
 fn fill_bare(bare: &Path, file: &Path, open: bool) {
     let (copy, work) = (file.with_extension("read"), file.with_extension("bare"));
     std::fs::copy(file, &copy).expect("a copy");
+    std::fs::copy(journal(file), journal(&copy)).expect("a copy");
     let store = StateStore::open(&copy).expect("a store");
     let engine = BareRedb::create(&work);
     for chunk in store.scan(&Prefix::Allocs).expect("a scan").chunks(4_096) {

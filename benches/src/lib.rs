@@ -27,6 +27,7 @@ pub mod plugins;
 pub mod proc_io;
 pub mod promise;
 pub mod raw_disk;
+pub mod raw_log;
 pub mod sign;
 pub mod syncs;
 

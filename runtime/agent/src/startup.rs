@@ -358,10 +358,16 @@ fn behind(opened: &OpenReport, data_dir: &Path) -> Option<String> {
         Age::Newest if opened.repaired => {
             format!("state file {path} was inconsistent: its last change may be missing")
         }
+        Age::Newest if opened.foreign_journal => {
+            format!("the journal beside state file {path} belongs to another state file")
+        }
         Age::Newest => return None,
     };
+    let aside = opened.journal_aside.as_ref().map_or_else(String::new, |aside| {
+        format!("; its journal is kept as {}, and not all of it was taken", aside.display())
+    });
     Some(format!(
-        "{what}; jobs and allocations are taken as the file has them, runs that it does not know are \
+        "{what}{aside}; jobs and allocations are taken as the file has them, runs that it does not know are \
          held back, and no directory or exit record without a record in it is removed: compare \
          `ostler job status` with what is to run, and see `ostler state runs`"
     ))

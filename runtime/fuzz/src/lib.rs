@@ -14,6 +14,7 @@ use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, TASK_FILE_BYTES_MAX};
 use ostler_plugin::schema::ConfigSchema;
 use ostler_recording::file;
 use ostler_sandbox::{detect_format, prescan};
+use ostler_state::journal::{self, Tip};
 
 pub use ostler_plugin::fuzz::{answers, handles};
 pub use ostler_recording::fuzz_trace as trace;
@@ -22,7 +23,7 @@ pub use ostler_recording::fuzz_trace as trace;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     ("plugin", plugin),
     ("answers", answers),
     ("handles", handles),
@@ -35,6 +36,7 @@ pub const TARGETS: [Target; 12] = [
     ("trust", trust),
     ("signature", signature),
     ("artifact", artifact),
+    ("journal", journal),
 ];
 
 /// Bytes of a component, looked at before anything is compiled.
@@ -110,6 +112,21 @@ pub fn artifact(bytes: &[u8]) {
     let _artifact = Artifact::read(bytes, None);
 }
 
+/// The tree before the journal of the properties.
+const TIP: Tip = Tip { file: 1, number: 2, chain: 3 };
+
+/// A journal; what is taken of it can be written and is taken again, and nothing is taken for a file
+/// that has none.
+pub fn journal(bytes: &[u8]) {
+    let found = journal::scan(bytes, Some(TIP));
+    let mut record = Vec::new();
+    if journal::encode(&TIP, found.tip.number.max(3), &found.changes, &mut record).is_some() {
+        let again = journal::scan(&record, Some(TIP));
+        debug_assert!(again.changes == found.changes, "written is not what is read");
+    }
+    debug_assert!(journal::scan(bytes, None).changes.is_empty(), "taken for another file");
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
@@ -118,6 +135,7 @@ mod tests {
 
     use super::*;
     use ostler_recording::{CallOutcome, RecordedCall, Recording};
+    use ostler_state::backend::Op;
 
     const COMPONENT: &str = r#"(component
         (import "ostler:plugin/log@0.1.0" (instance))
@@ -181,6 +199,18 @@ mod tests {
         file::encode(&Recording { calls: vec![call], ..Recording::default() }).unwrap()
     }
 
+    fn written() -> Vec<u8> {
+        let put = |value: &[u8]| Op::Put { key: b"key".as_slice().into(), value: value.into() };
+        let (mut bytes, mut record, mut tip) = (Vec::new(), Vec::new(), TIP);
+        for batch in
+            [vec![put(b"1"), put(b"2")], vec![Op::Delete { key: b"key".as_slice().into() }]]
+        {
+            tip = journal::encode(&tip, tip.number + 1, &batch, &mut record).unwrap();
+            bytes.extend_from_slice(&record);
+        }
+        bytes
+    }
+
     /// Valid input of each target that has some.
     fn seeds() -> Vec<(Target, Vec<u8>)> {
         let target = |name| *TARGETS.iter().find(|(known, _)| *known == name).unwrap();
@@ -192,6 +222,7 @@ mod tests {
             (target("trust"), TRUST.into()),
             (target("signature"), SIGNATURE.into()),
             (target("artifact"), ARTIFACT.into()),
+            (target("journal"), written()),
             (
                 target("schema"),
                 br#"{"properties":{"a":{"pattern":"^x+$"}},"required":["a"]}"#.into(),
@@ -212,6 +243,7 @@ mod tests {
         assert!(ostler_jobspec::parse_trust_file(TRUST.as_bytes(), trust).is_ok());
         assert!(Signature::parse(SIGNATURE.as_bytes()).is_ok());
         Artifact::read(ARTIFACT.as_bytes(), None).unwrap();
+        assert_eq!(journal::scan(&written(), Some(TIP)).batches, 2);
     }
 
     #[test]

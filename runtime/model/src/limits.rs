@@ -449,6 +449,13 @@ pub const STATE_CACHE_BYTES: usize = 16 * MIB as usize;
 /// Most memory for what the engine writes while a state file is looked at and must not change, bytes:
 /// recovering a file writes a small part of it.
 pub const STATE_OVERLAY_BYTES_MAX: u64 = 256 * MIB;
+/// Journal before the state file, bytes, all of them written when it is made: so long that moving what
+/// it holds into the file is rare, so short that making and reading it costs a start next to nothing.
+pub const STATE_JOURNAL_BYTES: usize = MIB as usize;
+/// Most bytes that are read of a journal: another agent may have made a longer one.
+pub const STATE_JOURNAL_BYTES_READ_MAX: u64 = 16 * MIB;
+/// How long no write comes before what the journal holds is moved into the state file: a burst is over.
+pub const STATE_SETTLE_IDLE: Duration = Duration::from_secs(1);
 /// Largest single value, bytes.
 pub const STATE_VALUE_BYTES_MAX: usize = 4 * MIB as usize;
 

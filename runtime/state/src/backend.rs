@@ -79,6 +79,20 @@ pub trait Backend: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Whether something is durable and not yet where it is to stay: [`Backend::settle`] moves it.
+    fn unsettled(&self) -> bool {
+        false
+    }
+
+    /// Move what is durable to where it is to stay. Asked for when no commit came for a while, and at
+    /// the end; nothing is lost without it.
+    ///
+    /// # Errors
+    /// When it stays where it is.
+    fn settle(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     /// Number of records in quarantine.
     ///
     /// # Errors

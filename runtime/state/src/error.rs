@@ -33,6 +33,15 @@ pub enum BackendError {
     /// Another process, or this one, has the file open.
     #[error("the file is already open")]
     InUse,
+    /// The journal beside a state file cannot be read or kept.
+    #[error("the journal {path} cannot be used")]
+    Journal {
+        /// The journal.
+        path: PathBuf,
+        /// The refusal.
+        #[source]
+        source: io::Error,
+    },
     /// No copy could be made of a file that is about to be migrated.
     #[error("cannot make the copy {backup}")]
     Backup {
@@ -136,6 +145,20 @@ pub enum StateError {
     DiskFull {
         /// The state file.
         path: PathBuf,
+        /// The refusal.
+        #[source]
+        source: io::Error,
+    },
+    /// The journal beside the file cannot be read or kept.
+    #[error(
+        "the journal {journal} of state file {path} cannot be used; nothing was changed: it may hold the \
+         newest changes, so check its owner and mode and the room on its disk, and start again"
+    )]
+    Journal {
+        /// The state file.
+        path: PathBuf,
+        /// The journal.
+        journal: PathBuf,
         /// The refusal.
         #[source]
         source: io::Error,
@@ -290,6 +313,9 @@ impl StateError {
             BackendError::Backup { backup, from, source } => {
                 Self::Backup { path, backup, from, source }
             }
+            BackendError::Journal { path: journal, source } => {
+                Self::Journal { path, journal, source }
+            }
             BackendError::Io { source }
                 if matches!(
                     source.kind(),
@@ -326,7 +352,7 @@ impl StateError {
     pub fn disk_full(&self) -> bool {
         match self {
             Self::DiskFull { .. } => true,
-            Self::Backup { source, .. } => no_room(source),
+            Self::Backup { source, .. } | Self::Journal { source, .. } => no_room(source),
             Self::Commit { source, .. } => matches!(**source, BackendError::DiskFull { .. }),
             Self::Open { source, .. }
             | Self::Read { source, .. }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -76,6 +76,33 @@ fn copy(path: &Path, unfinished: &Path, target: &Path) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(unfinished, target)?;
     sync_parent(target)
+}
+
+/// Keep the content of a file, durably, under the first free `<name>.aside-<n>`.
+///
+/// # Errors
+/// When it cannot be written; nothing is left of it then.
+pub(super) fn keep(path: &Path, content: &[u8]) -> io::Result<PathBuf> {
+    let mut number: u32 = 1;
+    let target = loop {
+        let target = with_suffix(path, format!(".aside-{number}"));
+        match target.try_exists()? {
+            true => number = number.saturating_add(1),
+            false => break target,
+        }
+    };
+    let kept = private(&target).and_then(|mut file| {
+        file.write_all(content)?;
+        file.sync_all()
+    });
+    match kept.and_then(|()| sync_parent(&target)) {
+        Ok(()) => Ok(target),
+        Err(error) => {
+            // The first error is told.
+            let _ = fs::remove_file(&target);
+            Err(error)
+        }
+    }
 }
 
 /// Whether two files hold the same; `None` when there is no second.

@@ -21,12 +21,13 @@ use serde::de::DeserializeOwned;
 use super::age::Age;
 use super::backend::Backend as _;
 use super::codec::{self, CodecError};
+use super::disk_store::{DiskBackend, Openers};
 use super::error::StateError;
 use super::keys::{Key, Prefix};
 use super::load::{hex, shown_key};
 use super::migrate;
 use super::overlay::Overlay;
-use super::redb_store::{EngineStats, RedbBackend, builder, open_file};
+use super::redb_store::{EngineStats, builder};
 use super::rewrite::Shown;
 
 /// The engine's progress at its first word on a repair whose newest commit can be read as a whole:
@@ -36,7 +37,7 @@ const NEWEST_IS_WHOLE: f64 = 0.5;
 /// A state file, opened for reading alone. Nobody can write to it meanwhile.
 pub struct Inspection {
     path: PathBuf,
-    backend: RedbBackend,
+    backend: DiskBackend,
     recovered: Arc<AtomicBool>,
     fell_back: Arc<AtomicBool>,
     schema: Option<u16>,
@@ -119,7 +120,7 @@ impl Inspection {
         let opening = |error| StateError::opening(path.to_owned(), error);
         // Asked first: opening a path that is not there would make it.
         let file_bytes = std::fs::metadata(path).map_err(|error| opening(error.into()))?.len();
-        let backend = RedbBackend::open_with(path, Box::new(opener)).map_err(opening)?;
+        let backend = DiskBackend::open_reading(path, Box::new(opener)).map_err(opening)?;
         let schema = migrate::known_schema_of(path, &backend)?;
         Ok(Self { path: path.to_owned(), backend, recovered, fell_back, schema, file_bytes })
     }
@@ -142,11 +143,11 @@ impl Inspection {
         self.file_bytes
     }
 
-    /// The file was not closed by who wrote it last: it was recovered in memory, as the next agent
-    /// will do on disk. No damage.
+    /// The file was not closed by who wrote it last: it was recovered in memory, with what its journal
+    /// holds, as the next agent will do on disk. No damage.
     #[must_use]
     pub fn recovered(&self) -> bool {
-        self.recovered.load(Ordering::Relaxed)
+        self.recovered.load(Ordering::Relaxed) || self.replayed() > 0
     }
 
     /// The engine found the file inconsistent and repaired it in memory, perhaps to an older commit.
@@ -172,6 +173,18 @@ impl Inspection {
     #[must_use]
     pub fn age(&self) -> Age {
         self.backend.age()
+    }
+
+    /// Batches that are in the journal alone; the next agent moves them into the file.
+    #[must_use]
+    pub fn replayed(&self) -> u64 {
+        self.backend.replayed()
+    }
+
+    /// The journal beside it belongs to another state file: nothing of it was taken.
+    #[must_use]
+    pub fn foreign_journal(&self) -> bool {
+        self.backend.foreign()
     }
 
     /// What the engine says of it.
@@ -225,7 +238,7 @@ pub fn compact(path: &Path) -> Result<Compacted, StateError> {
     let size = || std::fs::metadata(path).map(|file| file.len());
     let before = size().map_err(|error| opening(error.into()))?;
     // As it is: what only saves room does not migrate.
-    let backend = RedbBackend::open_with(path, Box::new(open_file)).map_err(opening)?;
+    let backend = DiskBackend::open_with(path, Openers::default()).map_err(opening)?;
     migrate::known_schema_of(path, &backend)?;
     backend.compact().map_err(|source| StateError::Compact { path: path.to_owned(), source })?;
     drop(backend);

@@ -2,7 +2,7 @@
 //! what is durable.
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::age::Age;
 use super::backend::{Backend, Op};
@@ -35,6 +35,10 @@ pub struct OpenReport {
     pub repaired: bool,
     /// How it compares with what its directory knew.
     pub age: Age,
+    /// Where a journal is kept of which not all could be taken: what it held is not in the file.
+    pub journal_aside: Option<PathBuf>,
+    /// That journal belongs to another state file.
+    pub foreign_journal: bool,
     /// The file was of an older schema and was brought to this agent's.
     pub migrated: Option<Migration>,
 }
@@ -43,7 +47,7 @@ impl OpenReport {
     /// Something that was acknowledged may not be in the file.
     #[must_use]
     pub fn lacks(&self) -> bool {
-        self.repaired || self.age.lacks()
+        self.repaired || self.age.lacks() || self.foreign_journal
     }
 }
 

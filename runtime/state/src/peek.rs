@@ -10,19 +10,21 @@ use super::error::BackendError;
 use super::keys::{Key, MetaItem};
 use super::migrate;
 use super::overlay::Overlay;
-use super::redb_store::{QUARANTINE, STATE, builder, contained, engine, scan};
+use super::redb_store::{At, QUARANTINE, STATE, at, builder, contained, engine, scan};
 
-/// The schema that a file says it has. `None` where that cannot be seen without work: the file is
+/// The schema that a file says it has, and what else it says of itself. `None` where that cannot be seen without work: the file is
 /// not there, not closed in order, in use or damaged. Whoever opens it then finds out.
-pub(super) fn schema(path: &Path) -> Option<u16> {
+pub(super) fn look(path: &Path) -> Option<(u16, At)> {
     let key = Key::Meta(MetaItem::SchemaVersion);
-    let record = contained(|| {
+    let (record, at) = contained(|| {
         let database = open(path, false)?;
-        let table = database.begin_read().map_err(engine)?.open_table(STATE).map_err(engine)?;
+        let read = database.begin_read().map_err(engine)?;
+        let table = read.open_table(STATE).map_err(engine)?;
         let record = table.get(key.encode().as_slice()).map_err(engine)?;
-        Ok(record.map(|record| record.value().to_vec()))
-    });
-    migrate::told(&record.ok()??)
+        Ok((record.map(|record| record.value().to_vec()), at(&read, true)?))
+    })
+    .ok()?;
+    Some((migrate::told(&record?)?, at))
 }
 
 /// Whether two files hold the same records, quarantine included. Not when one cannot be read.

@@ -1,4 +1,4 @@
-//! Records in a redb file.
+//! Records in a redb file: the tree behind the journal, see [`super::disk_store`].
 //!
 //! One-phase durable commits: half the fsyncs of two-phase ones; after a crash redb checks the
 //! last commit's checksums and falls back to the one before, which for a commit nobody was told of
@@ -13,29 +13,31 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 
 use redb::{
     Builder, Database, DatabaseError, Durability, ReadTransaction, ReadableDatabase as _,
-    ReadableTable as _, ReadableTableMetadata as _, Table, TableDefinition, TableError,
+    ReadableTableMetadata as _, Table, TableDefinition, TableError, WriteTransaction,
 };
 use serde::Serialize;
 
-use super::age::{Age, Witness};
-use super::backend::{Backend, Op, Visit, prefix_bounds};
-use super::codec::{OLDEST, SCHEMA};
+use super::backend::{Op, Visit, prefix_bounds};
 use super::error::BackendError;
+use super::journal::Tip;
 use super::rewrite::{self, Shown};
 use super::writer::panic_text;
 use super::{files, peek};
 use crate::durable::sync_parent;
 use ostler_model::limits::STATE_CACHE_BYTES;
+use ostler_model::rng::Rng;
 
 type Records = TableDefinition<'static, &'static [u8], &'static [u8]>;
 pub(super) const STATE: Records = TableDefinition::new("state");
 pub(super) const QUARANTINE: Records = TableDefinition::new("quarantine");
-/// How many commits the file has seen: see [`super::age`]. Not there in files of older agents.
+/// Number of the newest batch in the file: see [`super::age`]. Not there in files of older agents.
 const COMMITS: TableDefinition<'static, (), u64> = TableDefinition::new("commits");
+/// Which file this is, and what the journal continues with. Not there in files of older agents.
+const TIP: TableDefinition<'static, (), (u128, u128)> = TableDefinition::new("tip");
 
 /// How an existing file is opened; tests put faults underneath.
 pub type Opener = Box<dyn Fn(&Path, Shown) -> Result<Database, DatabaseError> + Send + Sync>;
@@ -56,7 +58,7 @@ pub struct EngineStats {
 }
 
 /// Keeps records in one file, mode 0600.
-pub struct RedbBackend {
+pub(super) struct Tree {
     path: PathBuf,
     opener: Opener,
     /// Absent after a failed commit, until the next use.
@@ -64,13 +66,18 @@ pub struct RedbBackend {
     /// What is shown is not trusted until it was written again.
     doubted: AtomicBool,
     repaired: bool,
-    age: Age,
-    compared: bool,
-    /// The number of commits goes on above this one.
-    commits_before: u64,
-    witness: Mutex<Witness>,
-    /// Copy made before the engine touched the file.
-    backup: Option<PathBuf>,
+    opened_at: At,
+}
+
+/// What a file says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct At {
+    /// The file was there.
+    pub there: bool,
+    /// Number of its newest batch; none in a file of an older agent.
+    pub number: Option<u64>,
+    /// What the journal continues with; none in a file of an older agent.
+    pub tip: Option<Tip>,
 }
 
 /// How much is known of a file that is about to be opened.
@@ -82,41 +89,22 @@ pub(super) enum Checked {
     No,
 }
 
-impl RedbBackend {
-    /// Open the file, or make it when there is none. Reads the whole file once to check it. A file
-    /// of an older schema that was closed in order is copied first: the engine changes bytes of
-    /// every file that it opens.
+impl Tree {
+    /// Open the file, or make it when there is none.
     ///
     /// # Errors
-    /// When it is damaged, in use, or cannot be read, written, copied or made.
-    pub fn open(path: &Path) -> Result<Self, BackendError> {
-        Self::open_checked(path, Checked::No)
-    }
-
-    /// As [`RedbBackend::open`], for a file that was looked at before.
-    pub(super) fn open_checked(path: &Path, checked: Checked) -> Result<Self, BackendError> {
-        let older = peek::schema(path).filter(|from| (OLDEST..SCHEMA).contains(from));
-        let backup =
-            older.map(|from| files::back_up(path, from, peek::same_records)).transpose()?;
-        let opened = Self::open_as(path, Box::new(open_file), checked)?;
-        Ok(Self { backup, ..opened })
-    }
-
-    /// As [`RedbBackend::open`], with another way to open and no copy.
-    ///
-    /// # Errors
-    /// As [`RedbBackend::open`].
-    pub fn open_with(path: &Path, opener: Opener) -> Result<Self, BackendError> {
-        Self::open_as(path, opener, Checked::No)
-    }
-
-    fn open_as(path: &Path, opener: Opener, checked: Checked) -> Result<Self, BackendError> {
+    /// When it is damaged, in use, or cannot be read, written or made.
+    pub(super) fn open(
+        path: &Path,
+        opener: Opener,
+        checked: Checked,
+    ) -> Result<Self, BackendError> {
         let there = path.try_exists()?;
         if !there {
             create(path)?;
         }
         // The engine may meet content it never wrote; a panic there is damage, not our end.
-        let (database, repaired, commits) = contained(|| {
+        let (database, repaired, opened_at) = contained(|| {
             let mut database = opener(path, Shown::Trusted).map_err(engine)?;
             let clean = match checked {
                 Checked::Whole => true,
@@ -126,43 +114,27 @@ impl RedbBackend {
             let read = database.begin_read().map_err(engine)?;
             read.open_table(STATE).map_err(engine)?;
             read.open_table(QUARANTINE).map_err(engine)?;
-            let commits = commits_of(&read)?;
+            let opened_at = at(&read, there)?;
             drop(read);
-            Ok((database, !clean, commits))
+            Ok((database, !clean, opened_at))
         })?;
-        let database = RwLock::new(Some(database));
-        let doubted = AtomicBool::new(false);
-        let witness = Witness::of(path);
-        let beside = witness.read();
         Ok(Self {
             path: path.to_owned(),
             opener,
-            database,
-            doubted,
+            database: RwLock::new(Some(database)),
+            doubted: AtomicBool::new(false),
             repaired,
-            age: Age::of(there, commits, beside),
-            compared: beside.is_some(),
-            commits_before: commits.max(beside).unwrap_or_default(),
-            witness: Mutex::new(witness),
-            backup: None,
+            opened_at,
         })
     }
 
-    /// Its directory knew something to compare it with.
-    #[must_use]
-    pub fn compared(&self) -> bool {
-        self.compared
-    }
-
-    /// How the file compares with what its directory knew when it was opened.
-    #[must_use]
-    pub fn age(&self) -> Age {
-        self.age
+    /// What the file said of itself when it was opened.
+    pub(super) fn opened_at(&self) -> At {
+        self.opened_at
     }
 
     /// The file was found inconsistent when it was opened and repaired, perhaps to an older commit.
-    #[must_use]
-    pub fn repaired(&self) -> bool {
+    pub(super) fn repaired(&self) -> bool {
         self.repaired
     }
 
@@ -170,7 +142,7 @@ impl RedbBackend {
     ///
     /// # Errors
     /// When the file cannot be read; records visited before stay visited.
-    pub fn scan_quarantine(&self, visit: Visit<'_>) -> Result<(), BackendError> {
+    pub(super) fn scan_quarantine(&self, visit: Visit<'_>) -> Result<(), BackendError> {
         self.with(|database| scan(database, QUARANTINE, &[], visit))
     }
 
@@ -178,7 +150,7 @@ impl RedbBackend {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn engine_stats(&self) -> Result<EngineStats, BackendError> {
+    pub(super) fn engine_stats(&self) -> Result<EngineStats, BackendError> {
         self.with(|database| {
             let transaction = database.begin_write().map_err(engine)?;
             let stats = transaction.stats().map_err(engine)?;
@@ -199,7 +171,7 @@ impl RedbBackend {
     ///
     /// # Errors
     /// When the file cannot be read or written.
-    pub fn compact(&self) -> Result<bool, BackendError> {
+    pub(super) fn compact(&self) -> Result<bool, BackendError> {
         let mut slot = self.database.write().unwrap_or_else(PoisonError::into_inner);
         let mut database = match slot.take() {
             Some(database) => database,
@@ -271,8 +243,13 @@ impl RedbBackend {
     }
 }
 
-impl Backend for RedbBackend {
-    fn commit(&self, batch: &[Op]) -> Result<(), BackendError> {
+/// What a backend does, over the tree alone.
+impl Tree {
+    /// Apply changes in one transaction, after which the journal continues with `tip`.
+    ///
+    /// # Errors
+    /// As [`super::Backend::commit`].
+    pub(super) fn commit(&self, batch: &[Op], tip: Tip) -> Result<(), BackendError> {
         let result = self.with(|database| {
             let mut transaction = database.begin_write().map_err(engine)?;
             transaction.set_durability(Durability::Immediate).map_err(engine)?;
@@ -286,19 +263,9 @@ impl Backend for RedbBackend {
                     }
                 }
             }
-            let commits = {
-                let mut table = transaction.open_table(COMMITS).map_err(engine)?;
-                let last = table.get(()).map_err(engine)?.map(|last| last.value());
-                let next = last.unwrap_or_default().max(self.commits_before).saturating_add(1);
-                table.insert((), next).map_err(engine)?;
-                next
-            };
-            transaction.commit().map_err(engine)?;
-            Ok(commits)
+            note(&transaction, tip)?;
+            transaction.commit().map_err(engine)
         });
-        if let Ok(commits) = &result {
-            self.witness.lock().unwrap_or_else(PoisonError::into_inner).note(*commits);
-        }
         if let Err(error) = &result {
             self.doubt(error);
             if self.doubted.load(Ordering::SeqCst) {
@@ -306,10 +273,10 @@ impl Backend for RedbBackend {
                 let _ = self.attempt(|_| Ok(()));
             }
         }
-        result.map(drop)
+        result
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, BackendError> {
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, BackendError> {
         self.with(|database| {
             let read = database.begin_read().map_err(engine)?;
             let table = read.open_table(STATE).map_err(engine)?;
@@ -318,16 +285,13 @@ impl Backend for RedbBackend {
         })
     }
 
-    fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), BackendError> {
+    pub(super) fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), BackendError> {
         self.with(|database| scan(database, STATE, prefix, visit))
     }
 
     /// A file whose writer died is copied as the engine recovered it. It is closed meanwhile: a copy
     /// of an open one would look as if its writer had died.
-    fn backup(&self, from: u16) -> Result<Option<PathBuf>, BackendError> {
-        if self.backup.is_some() {
-            return Ok(self.backup.clone());
-        }
+    pub(super) fn backup(&self, from: u16) -> Result<PathBuf, BackendError> {
         let mut slot = self.database.write().unwrap_or_else(PoisonError::into_inner);
         let database = slot.take();
         contained(|| {
@@ -336,10 +300,10 @@ impl Backend for RedbBackend {
         })?;
         let backup = files::back_up(&self.path, from, peek::same_records)?;
         *slot = Some(self.reopen()?);
-        Ok(Some(backup))
+        Ok(backup)
     }
 
-    fn quarantined(&self) -> Result<u64, BackendError> {
+    pub(super) fn quarantined(&self) -> Result<u64, BackendError> {
         self.with(|database| {
             let read = database.begin_read().map_err(engine)?;
             read.open_table(QUARANTINE).map_err(engine)?.len().map_err(engine)
@@ -394,13 +358,45 @@ fn apply<'a>(
     Ok(None)
 }
 
-/// The number of commits in a file; `None` in one of an older agent.
-fn commits_of(read: &ReadTransaction) -> Result<Option<u64>, BackendError> {
-    match read.open_table(COMMITS) {
-        Ok(table) => Ok(table.get(()).map_err(engine)?.map(|commits| commits.value())),
+/// What a file says of itself. Some of it is not there in one of an older agent.
+pub(super) fn at(read: &ReadTransaction, there: bool) -> Result<At, BackendError> {
+    let number = optional(read.open_table(COMMITS))?;
+    let number = number.map(|table| table.get(()).map_err(engine)).transpose()?.flatten();
+    let number = number.map(|number| number.value());
+    let names = optional(read.open_table(TIP))?;
+    let names = names.map(|table| table.get(()).map_err(engine)).transpose()?.flatten();
+    let tip = names.map(|names| {
+        let (file, chain) = names.value();
+        Tip { file, number: number.unwrap_or_default(), chain }
+    });
+    Ok(At { there, number, tip })
+}
+
+fn optional<T>(table: Result<T, TableError>) -> Result<Option<T>, BackendError> {
+    match table {
+        Ok(table) => Ok(Some(table)),
         Err(TableError::TableDoesNotExist(_)) => Ok(None),
         Err(error) => Err(engine(error)),
     }
+}
+
+/// What a journal continues with that is made beside a file of so many batches.
+pub(super) fn new_tip(number: u64) -> Tip {
+    Tip { file: draw(), number, chain: draw() }
+}
+
+/// A number that was never used.
+pub(super) fn draw() -> u128 {
+    Rng::system().uuid().as_u128()
+}
+
+/// From here on the journal continues with `tip`.
+fn note(transaction: &WriteTransaction, tip: Tip) -> Result<(), BackendError> {
+    let mut numbers = transaction.open_table(COMMITS).map_err(engine)?;
+    numbers.insert((), tip.number).map_err(engine)?;
+    let mut names = transaction.open_table(TIP).map_err(engine)?;
+    names.insert((), (tip.file, tip.chain)).map_err(engine)?;
+    Ok(())
 }
 
 pub(super) fn open_file(path: &Path, shown: Shown) -> Result<Database, DatabaseError> {
@@ -419,6 +415,7 @@ fn create(path: &Path) -> Result<(), BackendError> {
     let transaction = database.begin_write().map_err(engine)?;
     transaction.open_table(STATE).map_err(engine)?;
     transaction.open_table(QUARANTINE).map_err(engine)?;
+    note(&transaction, new_tip(0))?;
     transaction.commit().map_err(engine)?;
     drop(database);
     std::fs::rename(&unfinished, path)?;

@@ -60,7 +60,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use crate::redb_store::RedbBackend;
+    use crate::disk_store::DiskBackend;
 
     #[test]
     fn a_file_written_again_is_the_same_file() {
@@ -76,10 +76,10 @@ mod tests {
     fn a_file_that_is_open_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.redb");
-        let open = RedbBackend::open(&path).unwrap();
+        let open = DiskBackend::open(&path).unwrap();
         assert!(matches!(file(&path), Err(DatabaseError::DatabaseAlreadyOpen)));
         drop(open);
         file(&path).unwrap();
-        RedbBackend::open(&path).unwrap();
+        DiskBackend::open(&path).unwrap();
     }
 }

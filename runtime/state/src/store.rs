@@ -20,17 +20,19 @@ use tokio::sync::oneshot;
 use super::backend::{Backend, Op};
 use super::codec::{self, CodecError};
 use super::dedup::{Later, ValueDigest, WriteDecision};
+use super::disk_store::DiskBackend;
 use super::error::StateError;
 use super::inspect::Inspection;
 use super::keys::{Key, Prefix};
 use super::load::{self, Loaded, OpenReport};
 use super::mem_store::MemBackend;
 use super::queue::Request;
-use super::redb_store::{Checked, RedbBackend};
+use super::redb_store::Checked;
 use super::stats::{Stats, count};
 use super::writer::{self, Core, Reach, Shared, WriteMark};
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::AllocId;
+use ostler_model::limits::STATE_SETTLE_IDLE;
 
 /// Encoding buffers above this are given back, bytes: one large value must not hold memory on
 /// every thread.
@@ -64,11 +66,13 @@ pub enum Put {
 pub struct StoreOptions {
     /// Leave out writes of what is durable already. Off only to measure what that saves.
     pub deduplicate: bool,
+    /// How long no write comes before what the journal holds is moved into the state file.
+    pub settle_idle: Duration,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { deduplicate: true }
+        Self { deduplicate: true, settle_idle: STATE_SETTLE_IDLE }
     }
 }
 
@@ -146,16 +150,16 @@ impl StateStore {
     pub fn open_with(path: &Path, options: StoreOptions) -> Result<Self, StateError> {
         // Without a byte of it changed: what is refused stays as it is.
         let (checked, repaired) = look(path)?;
-        let backend = RedbBackend::open_checked(path, checked)
+        let backend = DiskBackend::open_checked(path, checked)
             .map_err(|error| StateError::opening(path.to_owned(), error))?;
-        let (repaired, age) = (repaired || backend.repaired(), backend.age());
-        Self::start(
-            path,
-            Arc::new(backend),
-            OpenReport { repaired, age, ..Default::default() },
-            options,
-            None,
-        )
+        let file = OpenReport {
+            repaired: repaired || backend.repaired(),
+            age: backend.age(),
+            journal_aside: backend.aside().map(Path::to_owned),
+            foreign_journal: backend.foreign(),
+            ..OpenReport::default()
+        };
+        Self::start(path, Arc::new(backend), file, options, None)
     }
 
     /// A store that is gone with its last handle.
@@ -209,12 +213,13 @@ impl StateStore {
         inline: Option<CommitPace>,
     ) -> Result<Self, StateError> {
         let Loaded { dedup, report, counted } = load::load(path, backend.as_ref())?;
-        let OpenReport { repaired, age, .. } = file;
-        let report = OpenReport { repaired, age, ..report };
-        if repaired {
+        let OpenReport { records, quarantined, in_quarantine, migrated, .. } = report;
+        let report = OpenReport { records, quarantined, in_quarantine, migrated, ..file };
+        if report.repaired {
             tracing::warn!(path = %path.display(), "state file was inconsistent and has been repaired");
         }
-        let shared = Arc::new(Shared::new(path.to_owned(), backend, dedup, counted));
+        let shared =
+            Arc::new(Shared::new(path.to_owned(), backend, dedup, counted, options.settle_idle));
         if let Some(pace) = inline {
             let writer = Arc::clone(&shared);
             drop(tokio::spawn(async move { writer.run_inline(&*pace).await }));

@@ -129,6 +129,14 @@ impl Backend for FaultyBackend {
         self.inner.backup(from)
     }
 
+    fn unsettled(&self) -> bool {
+        self.inner.unsettled()
+    }
+
+    fn settle(&self) -> Result<(), BackendError> {
+        self.inner.settle()
+    }
+
     fn quarantined(&self) -> Result<u64, BackendError> {
         self.inner.quarantined()
     }

@@ -1,22 +1,24 @@
-//! A disk in memory under the storage engine: it forgets, tears and fails at the operation it is told to.
+//! A disk in memory under the state file and its journal: it forgets, tears and fails at the operation
+//! it is told to.
 //!
 //! ```text
 //!              write, set_len                      sync
-//!   redb ───────────────────► as read (page cache) ─────► durable
+//!   file ───────────────────► as read (page cache) ─────► durable
 //!                                    │
 //!                                    └─ power cut: of each sector of 512 bytes written since the
 //!                                       last sync, any one version or the durable one is kept
 //! ```
 //!
 //! Everything is decided by a seed, so that a failure can be run again. Operations are the reads,
-//! writes, changes of length and syncs, counted from 1 and through all openings.
+//! writes, changes of length and syncs of both files, counted from 1 and through all openings. A sync
+//! is of one file.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::redb_store::Opener;
+use crate::disk_store::{JournalFile, Openers};
 use crate::rewrite::{self, Shown};
 use ostler_model::rng::Rng;
 use redb::StorageBackend;
@@ -69,7 +71,22 @@ enum FaultAt {
 #[derive(Clone, Debug)]
 pub struct FaultyDisk(Arc<Mutex<Inner>>);
 
-struct Inner {
+/// One of the files on it.
+#[derive(Clone, Debug)]
+struct OnDisk {
+    disk: FaultyDisk,
+    which: Which,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    Tree,
+    Journal,
+}
+
+/// The content of a file.
+#[derive(Default)]
+struct Image {
     /// What is read.
     seen: Vec<u8>,
     /// What is certain to be there after a power cut.
@@ -78,6 +95,11 @@ struct Inner {
     unsynced: BTreeMap<usize, Vec<[u8; SECTOR]>>,
     /// Lengths since the last sync.
     lengths: Vec<usize>,
+}
+
+struct Inner {
+    tree: Image,
+    journal_file: Image,
     journal: Vec<DiskOperation>,
     fault: Option<(FaultAt, DiskFault)>,
     happened: bool,
@@ -88,7 +110,7 @@ struct Inner {
 
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inner").field("len", &self.seen.len()).finish_non_exhaustive()
+        f.debug_struct("Inner").field("len", &self.tree.seen.len()).finish_non_exhaustive()
     }
 }
 
@@ -99,10 +121,8 @@ impl FaultyDisk {
         let mut image = image.to_vec();
         image.resize(image.len().next_multiple_of(SECTOR), 0);
         Self(Arc::new(Mutex::new(Inner {
-            seen: image.clone(),
-            durable: image,
-            unsynced: BTreeMap::new(),
-            lengths: Vec::new(),
+            tree: Image { seen: image.clone(), durable: image, ..Image::default() },
+            journal_file: Image::default(),
             journal: Vec::new(),
             fault: None,
             happened: false,
@@ -112,17 +132,22 @@ impl FaultyDisk {
         })))
     }
 
-    /// How the store opens it, with so many bytes of cache. The path is only for messages, but must
-    /// be that of some file.
+    /// How the store opens what is on it, with so many bytes of cache and of journal. The path is only
+    /// for messages, but must be that of some file.
     #[must_use]
-    pub fn opener(&self, cache: usize) -> Opener {
-        let disk = self.clone();
-        Box::new(move |_: &Path, shown| {
-            if shown == Shown::Doubted {
-                rewrite::storage(&disk)?;
-            }
-            redb::Builder::new().set_cache_size(cache).create_with_backend(disk.clone())
-        })
+    pub fn openers(&self, cache: usize, journal_bytes: usize) -> Openers {
+        let tree = OnDisk { disk: self.clone(), which: Which::Tree };
+        let journal = OnDisk { which: Which::Journal, ..tree.clone() };
+        Openers {
+            tree: Box::new(move |_: &Path, shown| {
+                if shown == Shown::Doubted {
+                    rewrite::storage(&tree)?;
+                }
+                redb::Builder::new().set_cache_size(cache).create_with_backend(tree.clone())
+            }),
+            journal: Box::new(move |_| Ok(Some(Box::new(journal.clone()) as JournalFile))),
+            journal_bytes,
+        }
     }
 
     /// What goes wrong at the operation of this number, once.
@@ -191,10 +216,16 @@ impl FaultyDisk {
         (inner.fault, inner.powered) = (None, true);
     }
 
-    /// What is read.
+    /// What is read of the state file.
     #[must_use]
     pub fn image(&self) -> Vec<u8> {
-        self.inner().seen.clone()
+        self.inner().tree.seen.clone()
+    }
+
+    /// What is read of its journal.
+    #[must_use]
+    pub fn journal_image(&self) -> Vec<u8> {
+        self.inner().journal_file.seen.clone()
     }
 
     /// Lose power, if there is any, and come back with what is durable and some of what is not.
@@ -245,6 +276,52 @@ impl Inner {
         usize::try_from(self.rng.below(bound as u64)).unwrap_or(0)
     }
 
+    fn file(&mut self, which: Which) -> &mut Image {
+        match which {
+            Which::Tree => &mut self.tree,
+            Which::Journal => &mut self.journal_file,
+        }
+    }
+
+    /// Some of `data`, from its start, as a write that fails midway leaves it.
+    fn write_in_part(&mut self, which: Which, offset: usize, data: &[u8]) {
+        let sectors = data.len().div_ceil(SECTOR);
+        let kept = self.below(sectors) * SECTOR;
+        self.file(which).write(offset, data.get(..kept).unwrap_or(data));
+    }
+
+    /// Bring part of what is not durable onto the disk and forget the rest.
+    fn settle_in_part(&mut self, which: Which) {
+        let lengths = std::mem::take(&mut self.file(which).lengths);
+        if let Some(len) = lengths.get(self.below(lengths.len() + 1)) {
+            self.file(which).durable.resize(*len, 0);
+        }
+        // All, nothing, and several shares between.
+        let share = [0, 8, 8, 32, 32, 56, 56].get(self.below(8)).copied().unwrap_or(64);
+        for (sector, versions) in std::mem::take(&mut self.file(which).unsynced) {
+            if self.rng.below(64) < share {
+                let newest = self.rng.below(2) == 0;
+                let older = if newest { None } else { versions.get(self.below(versions.len())) };
+                if let Some(version) = older.or(versions.last()) {
+                    keep(&mut self.file(which).durable, sector, version);
+                }
+            }
+        }
+    }
+
+    fn power_cycle(&mut self) {
+        for which in [Which::Tree, Which::Journal] {
+            self.settle_in_part(which);
+            let file = self.file(which);
+            file.seen = file.durable.clone();
+        }
+        self.fault = None;
+        self.powered = true;
+        self.full = false;
+    }
+}
+
+impl Image {
     fn write(&mut self, offset: usize, data: &[u8]) {
         let end = offset + data.len();
         if end > self.seen.len() {
@@ -260,13 +337,6 @@ impl Inner {
             copy.copy_from_slice(version);
             self.unsynced.entry(sector).or_default().push(copy);
         }
-    }
-
-    /// Some of `data`, from its start, as a write that fails midway leaves it.
-    fn write_in_part(&mut self, offset: usize, data: &[u8]) {
-        let sectors = data.len().div_ceil(SECTOR);
-        let kept = self.below(sectors) * SECTOR;
-        self.write(offset, data.get(..kept).unwrap_or(data));
     }
 
     fn resize(&mut self, len: usize) {
@@ -287,33 +357,6 @@ impl Inner {
         }
         self.lengths.clear();
     }
-
-    /// Bring part of what is not durable onto the disk and forget the rest.
-    fn settle_in_part(&mut self) {
-        let lengths = std::mem::take(&mut self.lengths);
-        if let Some(len) = lengths.get(self.below(lengths.len() + 1)) {
-            self.durable.resize(*len, 0);
-        }
-        // All, nothing, and several shares between.
-        let share = [0, 8, 8, 32, 32, 56, 56].get(self.below(8)).copied().unwrap_or(64);
-        for (sector, versions) in std::mem::take(&mut self.unsynced) {
-            if self.rng.below(64) < share {
-                let newest = self.rng.below(2) == 0;
-                let older = if newest { None } else { versions.get(self.below(versions.len())) };
-                if let Some(version) = older.or(versions.last()) {
-                    keep(&mut self.durable, sector, version);
-                }
-            }
-        }
-    }
-
-    fn power_cycle(&mut self) {
-        self.settle_in_part();
-        self.seen = self.durable.clone();
-        self.fault = None;
-        self.powered = true;
-        self.full = false;
-    }
 }
 
 /// A sector beyond the end is nowhere.
@@ -324,47 +367,47 @@ fn keep(image: &mut [u8], sector: usize, version: &[u8; SECTOR]) {
     }
 }
 
-impl StorageBackend for FaultyDisk {
+impl StorageBackend for OnDisk {
     fn len(&self) -> Result<u64, io::Error> {
-        Ok(self.inner().seen.len() as u64)
+        Ok(self.disk.inner().file(self.which).seen.len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
-        let mut inner = self.inner();
+        let mut inner = self.disk.inner();
         if let Some(DiskFault::Error | DiskFault::ErrorForgets) =
             inner.begin(DiskOperation::Read)?
         {
             return Err(fails(io::ErrorKind::Other));
         }
         let start = size(offset)?;
-        let found = inner.seen.get(start..start.saturating_add(out.len()));
+        let found = inner.file(self.which).seen.get(start..start.saturating_add(out.len()));
         out.copy_from_slice(found.ok_or_else(|| fails(io::ErrorKind::UnexpectedEof))?);
         Ok(())
     }
 
     fn set_len(&self, len: u64) -> Result<(), io::Error> {
-        let mut inner = self.inner();
+        let mut inner = self.disk.inner();
         let (fault, len) = (inner.begin(DiskOperation::SetLen)?, size(len)?);
         if let Some(DiskFault::Error | DiskFault::ErrorForgets) = fault {
             return Err(fails(io::ErrorKind::Other));
         }
-        if inner.full && len > inner.seen.len() {
+        if inner.full && len > inner.file(self.which).seen.len() {
             return Err(fails(io::ErrorKind::StorageFull));
         }
-        inner.resize(len);
+        inner.file(self.which).resize(len);
         Ok(())
     }
 
     fn sync_data(&self) -> Result<(), io::Error> {
-        let mut inner = self.inner();
+        let mut inner = self.disk.inner();
         match inner.begin(DiskOperation::Sync)? {
             Some(DiskFault::Error) => Err(fails(io::ErrorKind::Other)),
             Some(DiskFault::ErrorForgets) => {
                 // The length is the file system's own; it does not get lost alone.
-                let len = inner.seen.len();
-                inner.durable.resize(len, 0);
-                inner.lengths.clear();
-                inner.settle_in_part();
+                let file = inner.file(self.which);
+                file.durable.resize(file.seen.len(), 0);
+                file.lengths.clear();
+                inner.settle_in_part(self.which);
                 Err(fails(io::ErrorKind::Other))
             }
             Some(DiskFault::LostSync) => Ok(()),
@@ -375,31 +418,31 @@ impl StorageBackend for FaultyDisk {
                 Ok(())
             }
             _ => {
-                inner.sync();
+                inner.file(self.which).sync();
                 Ok(())
             }
         }
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
-        let mut inner = self.inner();
+        let mut inner = self.disk.inner();
         let (fault, offset) = (inner.begin(DiskOperation::Write)?, size(offset)?);
         match fault {
             Some(DiskFault::Error | DiskFault::ErrorForgets) => {
-                inner.write_in_part(offset, data);
+                inner.write_in_part(self.which, offset, data);
                 Err(fails(io::ErrorKind::Other))
             }
             Some(DiskFault::TornWrite) => {
-                inner.write_in_part(offset, data);
+                inner.write_in_part(self.which, offset, data);
                 inner.powered = false;
                 Err(fails(io::ErrorKind::BrokenPipe))
             }
             _ if inner.full => {
-                inner.write_in_part(offset, data);
+                inner.write_in_part(self.which, offset, data);
                 Err(fails(io::ErrorKind::StorageFull))
             }
             _ => {
-                inner.write(offset, data);
+                inner.file(self.which).write(offset, data);
                 Ok(())
             }
         }

@@ -11,6 +11,7 @@ mod behaviour;
 mod conformance;
 mod faults;
 mod files;
+mod journal;
 mod later;
 mod model;
 mod random;
@@ -20,8 +21,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::disk_store::DiskBackend;
 use super::mem_store::MemBackend;
-use super::redb_store::RedbBackend;
 use super::testing::FaultyBackend;
 use super::{Key, StateStore};
 use ostler_model::alloc::{Allocation, DesiredStatus};
@@ -39,7 +40,7 @@ use ostler_model::time::Timestamp;
 pub(super) fn empty_state_file() -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.redb");
-    drop(RedbBackend::open(&path).unwrap());
+    drop(DiskBackend::open(&path).unwrap());
     std::fs::read(path).unwrap()
 }
 

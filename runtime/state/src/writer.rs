@@ -11,8 +11,9 @@
 //! ```
 //!
 //! Writes queued while a commit is in flight share the next one: the more writers, the fewer
-//! fsyncs per write, with no added delay for a single one. The thread ends when the store is closed
-//! or its last handle is dropped, after everything queued is committed.
+//! fsyncs per write, with no added delay for a single one. When none came for a while, what the backend
+//! keeps in its journal is moved to where it stays, and then nothing is done any more. The thread ends
+//! when the store is closed or its last handle is dropped, after everything queued is committed.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,6 +51,8 @@ pub struct Shared {
     pub counters: Counters,
     /// Durable writes known to come, see [`super::StateStore::expect`].
     pub expected: AtomicUsize,
+    /// How long no write comes before the backend settles.
+    settle_idle: Duration,
     /// Wakes whoever waits for the end of a batch, in the order in which they began to wait: a `watch`
     /// wakes them in any order, and no simulation would play the same twice.
     pub ended: Notify,
@@ -96,7 +99,13 @@ pub struct Core {
 impl Shared {
     /// Over a backend, knowing what `dedup` was warmed with and what was counted before.
     #[must_use]
-    pub fn new(path: PathBuf, backend: Arc<dyn Backend>, dedup: Dedup, before: Stats) -> Self {
+    pub fn new(
+        path: PathBuf,
+        backend: Arc<dyn Backend>,
+        dedup: Dedup,
+        before: Stats,
+        settle_idle: Duration,
+    ) -> Self {
         let core = Core {
             dedup,
             queue: Queue::default(),
@@ -115,6 +124,7 @@ impl Shared {
             inline: Notify::new(),
             counters: Counters::new(before),
             expected: AtomicUsize::new(0),
+            settle_idle,
             ended: Notify::new(),
         }
     }
@@ -145,54 +155,85 @@ impl Shared {
         self.wake(&mut core);
     }
 
-    /// Wait for the next batch. `false`: there is none any more.
-    fn next(&self, lag: Duration, batch: &mut Vec<Request>) -> bool {
+    /// Wait for what is to be done next.
+    fn next(&self, pace: Pace, batch: &mut Vec<Request>) -> Next {
         let mut core = self.core();
         loop {
-            let limit = match core.take_due(lag, batch) {
+            let (limit, idle) = match core.take_due(pace.lag(), batch) {
                 Taken::Some(taken) => {
                     drop(core);
                     self.room.add_permits(taken);
-                    return true;
+                    return Next::Batch;
                 }
-                Taken::Ended => return false,
-                Taken::Wait(limit) => limit,
+                Taken::Ended => return Next::End,
+                Taken::Wait(limit) => self.limited(limit, pace),
             };
             core = match limit {
                 None => self.wake.wait(core).unwrap_or_else(PoisonError::into_inner),
                 Some(left) => {
                     let waited = self.wake.wait_timeout(core, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    let (mut core, ended) = waited.unwrap_or_else(PoisonError::into_inner);
+                    if idle && ended.timed_out() && core.queue.is_empty() {
+                        core.asleep = false;
+                        return Next::Settle;
+                    }
+                    core
                 }
             };
             core.asleep = false;
         }
     }
 
+    /// How long to wait for a write, and whether nothing but the backend is waited for.
+    fn limited(&self, limit: Option<Duration>, pace: Pace) -> (Option<Duration>, bool) {
+        match limit {
+            None if self.backend.unsettled() => (Some(pace.idle(self.settle_idle)), true),
+            limit => (limit, false),
+        }
+    }
+
+    /// Move what is durable to where it stays. Whether it went well.
+    fn settle(&self) -> bool {
+        let settled = contained(|| self.backend.settle());
+        if let Err(error) = &settled {
+            tracing::warn!(
+                path = %self.path.display(), error = error as &dyn std::error::Error,
+                "state journal not moved into the state file; it is tried again"
+            );
+        }
+        settled.is_ok()
+    }
+
     /// As [`run`], on the runtime of one thread of a simulation; `pace` is how long the disk takes.
     pub async fn run_inline(&self, pace: &(dyn Fn() -> Duration + Send + Sync)) {
         let mut batch = Batch::default();
-        let mut failures = 0;
+        let mut failed = Pace::default();
         loop {
-            let taken = self.core().take_due(lag(failures), &mut batch.requests);
-            let limit = match taken {
+            let taken = self.core().take_due(failed.lag(), &mut batch.requests);
+            let (limit, idle) = match taken {
                 Taken::Some(taken) => {
                     self.room.add_permits(taken);
                     clock::sleep(pace()).await;
-                    failures = if batch.commit(self) { 0 } else { failures.saturating_add(1) };
+                    failed.committed(batch.commit(self));
                     continue;
                 }
                 Taken::Ended => break,
-                Taken::Wait(limit) => limit.unwrap_or(Duration::MAX),
+                Taken::Wait(limit) => self.limited(limit, failed),
             };
-            let _woken = clock::timeout(limit, self.inline.notified()).await;
+            let limit = limit.unwrap_or(Duration::MAX);
+            let woken = clock::timeout(limit, self.inline.notified()).await;
             self.core().asleep = false;
+            if idle && woken.is_none() && self.core().queue.is_empty() {
+                clock::sleep(pace()).await;
+                failed.settled(self.settle());
+            }
         }
         self.end();
     }
 
     fn end(&self) {
         save_counters(self);
+        self.settle();
         let mut core = self.core();
         core.ended = true;
         for told in core.closers.drain(..) {
@@ -200,6 +241,44 @@ impl Shared {
             let _ = told.send(());
         }
     }
+}
+
+/// What the thread does next.
+enum Next {
+    Batch,
+    Settle,
+    End,
+}
+
+/// How many commits, and how many moves of the journal, failed in a row.
+#[derive(Clone, Copy, Default)]
+struct Pace {
+    commits: u32,
+    settles: u32,
+}
+
+impl Pace {
+    fn committed(&mut self, well: bool) {
+        self.commits = if well { 0 } else { self.commits.saturating_add(1) };
+    }
+
+    fn settled(&mut self, well: bool) {
+        self.settles = if well { 0 } else { self.settles.saturating_add(1) };
+    }
+
+    /// How long a write may lag: a disk that is full is not asked five times a second.
+    fn lag(self) -> Duration {
+        doubled(STATE_LATER_WALL_MAX, self.commits)
+    }
+
+    fn idle(self, first: Duration) -> Duration {
+        doubled(first, self.settles).max(first)
+    }
+}
+
+/// `first`, twice as long after each failure, up to the longest between two tries.
+fn doubled(first: Duration, failures: u32) -> Duration {
+    first.saturating_mul(1 << failures.min(16)).min(STATE_LATER_RETRY_WALL_MAX)
 }
 
 /// What there is of a batch.
@@ -269,18 +348,15 @@ impl Core {
 /// Commit what comes until the store is closed and everything is committed.
 pub fn run(shared: &Shared) {
     let mut batch = Batch::default();
-    let mut failures = 0;
-    while shared.next(lag(failures), &mut batch.requests) {
-        failures = if batch.commit(shared) { 0 } else { failures.saturating_add(1) };
+    let mut pace = Pace::default();
+    loop {
+        match shared.next(pace, &mut batch.requests) {
+            Next::Batch => pace.committed(batch.commit(shared)),
+            Next::Settle => pace.settled(shared.settle()),
+            Next::End => break,
+        }
     }
     shared.end();
-}
-
-/// How long a write may lag after so many failed commits in a row: a disk that is full is not asked
-/// five times a second.
-fn lag(failures: u32) -> Duration {
-    let doubled = STATE_LATER_WALL_MAX.saturating_mul(1 << failures.min(16));
-    doubled.min(STATE_LATER_RETRY_WALL_MAX)
 }
 
 #[derive(Default)]
@@ -442,7 +518,11 @@ fn save_counters(shared: &Shared) {
 
 /// Commit; a panic of the storage engine is this batch's failure, not the thread's end.
 fn commit_contained(backend: &dyn Backend, ops: &[Op]) -> Result<(), BackendError> {
-    catch_unwind(AssertUnwindSafe(|| backend.commit(ops)))
+    contained(|| backend.commit(ops))
+}
+
+fn contained(work: impl FnOnce() -> Result<(), BackendError>) -> Result<(), BackendError> {
+    catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|panic| Err(BackendError::Panicked { message: panic_text(&*panic) }))
 }
 
@@ -474,6 +554,7 @@ mod tests {
             ErrorBackend::failing(),
             Dedup::default(),
             Stats::default(),
+            Duration::MAX,
         );
         let mut batch = Batch::default();
         {
@@ -481,7 +562,7 @@ mod tests {
             let ticket = core.queue.push(put(1, None));
             core.dedup.begin_later(b"k", Later { ticket, digest: ValueDigest::of(&[1]) });
         }
-        assert!(shared.next(Duration::ZERO, &mut batch.requests));
+        shared.core().take_due(Duration::ZERO, &mut batch.requests);
         {
             // Queued while the first is being committed.
             let mut core = shared.core();

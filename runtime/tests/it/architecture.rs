@@ -187,6 +187,7 @@ const PURE: &[&str] = &[
     "sandbox/prescan.rs",
     "sandbox/share.rs",
     "state/dedup.rs",
+    "state/journal",
     "state/keys",
     "artifact/trust/signature.rs",
     "artifact/trust/verdict.rs",

@@ -36,7 +36,8 @@ use ostler_model::ids::{JobId, TaskName};
 use ostler_model::job::Job;
 use ostler_model::rng::Rng;
 use ostler_state::backend::{Op, Visit};
-use ostler_state::redb_store::{Opener, RedbBackend};
+use ostler_state::disk_store::{DiskBackend, JournalFile, JournalOpener, Openers};
+use ostler_state::redb_store::Opener;
 use ostler_state::{Backend, BackendError, StateError, StateStore};
 use redb::StorageBackend;
 use redb::backends::FileBackend;
@@ -77,7 +78,7 @@ impl Points {
     }
 }
 
-/// The state file, with points.
+/// The state file or its journal, with points.
 #[derive(Debug)]
 struct Disk {
     file: FileBackend,
@@ -115,7 +116,7 @@ impl StorageBackend for Disk {
 
 /// Commits, with a point between what is durable and what is told.
 struct Commits {
-    inner: RedbBackend,
+    inner: DiskBackend,
     points: Arc<Points>,
 }
 
@@ -138,6 +139,14 @@ impl Backend for Commits {
         self.inner.backup(from)
     }
 
+    fn unsettled(&self) -> bool {
+        self.inner.unsettled()
+    }
+
+    fn settle(&self) -> Result<(), BackendError> {
+        self.inner.settle()
+    }
+
     fn quarantined(&self) -> Result<u64, BackendError> {
         self.inner.quarantined()
     }
@@ -145,12 +154,20 @@ impl Backend for Commits {
 
 fn open(path: &Path, points: &Arc<Points>) -> Result<StateStore, StateError> {
     let below = Arc::clone(points);
-    let opener: Opener = Box::new(move |path, _| {
+    let tree: Opener = Box::new(move |path, _| {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let disk = Disk { file: FileBackend::new(file)?, points: Arc::clone(&below) };
         redb::Builder::new().create_with_backend(disk)
     });
-    let inner = RedbBackend::open_with(path, opener).expect("the state file opens");
+    let below = Arc::clone(points);
+    let journal: JournalOpener = Box::new(move |path| {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = FileBackend::new(file).map_err(io::Error::other)?;
+        Ok(Some(Box::new(Disk { file, points: Arc::clone(&below) }) as JournalFile))
+    });
+    let openers = Openers { tree, journal, ..Openers::default() };
+    let inner = DiskBackend::open_with(path, openers).expect("the state file opens");
     StateStore::with_backend(path, Arc::new(Commits { inner, points: Arc::clone(points) }))
 }
 

@@ -100,7 +100,11 @@ async fn put_back(scene: &mut Scene) -> Result<(), String> {
     } else {
         let _gone = std::fs::remove_file(&file);
     }
-    std::fs::copy(&scene.copies.newest, &file).unwrap();
+    let journal = kinds::journal(&file);
+    if journal.is_dir() {
+        std::fs::remove_dir(&journal).unwrap();
+    }
+    scene::copy_both(&scene.copies.newest, &file);
     if scene.start().await != Start::Ready {
         return Err(format!("the whole file put back does not do: {}", scene.said()));
     }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use ostler_state::backend::{Backend as _, Op};
-use ostler_state::redb_store::RedbBackend;
+use ostler_state::disk_store::DiskBackend;
 use serde_json::Value;
 
 use crate::support::binary::{Ended, command, ostler, run};
@@ -131,7 +131,7 @@ async fn the_state_a_job_leaves_can_be_checked_shown_measured_and_compacted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_record_is_named_until_an_agent_puts_it_aside() {
     let (data, file) = used().await;
-    let backend = RedbBackend::open(&file).unwrap();
+    let backend = DiskBackend::open(&file).unwrap();
     let (mut key, mut record) = (Vec::new(), Vec::new());
     let task_state = &mut |k: &[u8], r: &[u8]| {
         if k.first() == Some(&0x10) && k.ends_with(b"t\x00\x02") {

@@ -41,6 +41,11 @@ pub struct CheckReport {
     pub fell_back: bool,
     /// How it compares with what its directory knows; always as new where that knows nothing.
     pub age: Age,
+    /// The journal beside it belongs to another state file: what it holds is not in this one.
+    pub foreign_journal: bool,
+    /// Changes that are in the journal beside it alone, in so many batches; the next agent moves them
+    /// into the file. No damage.
+    pub in_journal: u64,
     /// Runs that live and that it does not know. The next agent owns them by their notes or holds
     /// them back.
     pub unknown_runs: Vec<HeldRun>,
@@ -123,12 +128,17 @@ pub fn check(target: &Target) -> Result<CheckReport, InspectError> {
     let unknown_runs: Vec<_> =
         unknown_runs.into_iter().filter(|found| !found.on_record).map(|found| found.run).collect();
     let hindrances = hindrances(target);
-    let lost = file.repaired() || file.age().lacks() || (file.fell_back() && !file.compared());
+    let lost = file.repaired()
+        || file.age().lacks()
+        || file.foreign_journal()
+        || (file.fell_back() && !file.compared());
     Ok(CheckReport {
         path: file.path().to_owned(),
         healthy: damaged.total == 0 && !lost && unknown_runs.is_empty() && hindrances.is_empty(),
         fell_back: file.fell_back(),
         age: file.age(),
+        foreign_journal: file.foreign_journal(),
+        in_journal: file.replayed(),
         unknown_runs,
         hindrances,
         damage: None,

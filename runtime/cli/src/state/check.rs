@@ -92,6 +92,9 @@ fn result(report: &CheckReport) -> String {
         ),
         _ => {}
     }
+    if report.foreign_journal {
+        found.push("the journal beside it belongs to another state file".to_owned());
+    }
     if !report.unknown_runs.is_empty() {
         found.push(format!("{} run(s) live that it does not know", report.unknown_runs.len()));
     }

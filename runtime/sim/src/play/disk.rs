@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! store ─► Attached: doors, faults of whole commits ─► records in memory
-//!                                                  └─► state file ─► FaultyDisk: faults of single operations
+//!                                                  └─► state file, journal ─► FaultyDisk: faults of single
+//!                                                                             operations
 //!   agent killed: what was written is there      power cut: what was synced is there
 //! ```
 
@@ -16,14 +17,16 @@ use crate::plan::Disk;
 use crate::world::World;
 use ostler_model::limits::STATE_CACHE_BYTES;
 use ostler_state::backend::{Backend, Op, Visit};
+use ostler_state::disk_store::DiskBackend;
 use ostler_state::inspect::Inspection;
 use ostler_state::mem_store::MemBackend;
-use ostler_state::redb_store::RedbBackend;
 use ostler_state::testing::disk::{DiskFault, FaultyDisk};
 use ostler_state::{BackendError, StateError, StateStore};
 
 /// A commit that is to fail does so at one of so many operations.
 const OPERATIONS: u64 = 8;
+/// So short that it is filled and moved again and again.
+const JOURNAL_BYTES: usize = 1 << 16;
 
 /// See the module.
 pub(super) struct SimDisk {
@@ -41,7 +44,7 @@ impl SimDisk {
         let file = match file {
             false => None,
             true => {
-                let made = RedbBackend::open(&path).map(drop);
+                let made = DiskBackend::open(&path).map(drop);
                 let image = made.and_then(|()| Ok(std::fs::read(&path)?));
                 let image = image.map_err(|error| StateError::opening(path.clone(), error))?;
                 Some((FaultyDisk::new(&image, seed), path))
@@ -97,11 +100,15 @@ impl SimDisk {
             None => self.records.clone(),
             Some((disk, path)) => {
                 let failed = |error| StateError::opening(named.clone(), error);
-                std::fs::write(path, disk.image()).map_err(|error| failed(error.into()))?;
+                let journal = path.with_extension("redb.journal");
+                let written = std::fs::write(path, disk.image());
+                let written = written.and_then(|()| std::fs::write(journal, disk.journal_image()));
+                written.map_err(|error| failed(error.into()))?;
+                let openers = disk.openers(STATE_CACHE_BYTES, JOURNAL_BYTES);
                 let looked = Inspection::open(path)?;
                 let repaired = looked.repaired() || looked.fell_back() && !looked.compared();
                 drop(looked);
-                let backend = RedbBackend::open_with(path, disk.opener(STATE_CACHE_BYTES));
+                let backend = DiskBackend::open_with(path, openers);
                 let backend = backend.map_err(failed)?;
                 if repaired || backend.age().lacks() {
                     let text = format!("the state file lacks something: {:?}", backend.age());
@@ -206,6 +213,32 @@ impl Backend for Attached {
 
     fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), BackendError> {
         self.records.scan(prefix, visit)
+    }
+
+    fn unsettled(&self) -> bool {
+        self.records.unsettled()
+    }
+
+    fn settle(&self) -> Result<(), BackendError> {
+        let disk = &self.disk;
+        let dead = disk.world.lock().dead;
+        if dead || !self.records.unsettled() {
+            return Ok(());
+        }
+        if !disk.world.door("journal moved") {
+            if let Some((file, _)) = &disk.file {
+                let later = disk.world.lock().rng.below(OPERATIONS);
+                fail_at(file, later, DiskFault::PowerCut);
+                drop(self.records.settle());
+                file.cut();
+            }
+            return Ok(());
+        }
+        if let (Disk::Fails, Some((file, _))) = (disk.mode(), &disk.file) {
+            let later = disk.world.lock().rng.below(OPERATIONS);
+            fail_at(file, later, DiskFault::Error);
+        }
+        self.records.settle()
     }
 
     fn quarantined(&self) -> Result<u64, BackendError> {

@@ -19,9 +19,9 @@ use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
+use crate::disk_store::DiskBackend;
 use crate::inspect::Inspection;
 use crate::mem_store::MemBackend;
-use crate::redb_store::RedbBackend;
 use crate::testing::{Fault, FaultyBackend};
 use crate::{BackendError, Prefix, Put, Record, StateStore};
 use ostler_model::ids::{AllocId, TaskName};
@@ -35,10 +35,10 @@ fn old_file() -> (tempfile::TempDir, PathBuf) {
 
 fn names(dir: &tempfile::TempDir) -> Vec<String> {
     let entries = fs::read_dir(dir.path()).unwrap();
-    // How many commits a file has seen is noted beside it.
+    // What belongs to the file itself.
     let mut names: Vec<_> =
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.retain(|name| !name.ends_with(".commits"));
+    names.retain(|name| !name.ends_with(".commits") && !name.contains(".journal"));
     names.sort();
     names
 }
@@ -165,7 +165,7 @@ impl Backend for NoRoom {
 #[test]
 fn a_full_disk_is_told_as_one_and_nothing_is_committed() {
     let (_dir, path) = old_file();
-    let backend = FaultyBackend::new(Arc::new(RedbBackend::open(&path).unwrap()));
+    let backend = FaultyBackend::new(Arc::new(DiskBackend::open(&path).unwrap()));
     let error = StateStore::with_backend(&path, Arc::new(NoRoom(backend.clone()))).unwrap_err();
     assert!(error.disk_full(), "{error:?}");
     assert_eq!(backend.commits(), 0);
@@ -175,7 +175,7 @@ fn a_full_disk_is_told_as_one_and_nothing_is_committed() {
 fn a_failed_commit_leaves_the_old_file_or_the_new_one_and_one_copy() {
     for fault in [Fault::Before, Fault::After] {
         let (dir, path) = old_file();
-        let backend = FaultyBackend::new(Arc::new(RedbBackend::open(&path).unwrap()));
+        let backend = FaultyBackend::new(Arc::new(DiskBackend::open(&path).unwrap()));
         backend.plan([Some(fault)]);
         let error = StateStore::with_backend(&path, backend.clone()).unwrap_err();
         assert!(matches!(error, StateError::Migrate { from: SCHEMA_BEFORE, .. }), "{error:?}");
@@ -218,7 +218,7 @@ fn task_key(n: u128) -> Key {
 #[test]
 fn records_that_do_not_migrate_are_quarantined_and_the_others_go_on() {
     let (_dir, path) = old_file();
-    let backend = RedbBackend::open(&path).unwrap();
+    let backend = DiskBackend::open(&path).unwrap();
     let mut flipped = with_schema(SCHEMA_BEFORE, record(Kind::Alloc, &"x"));
     flipped[7] ^= 1;
     let batch = [
@@ -283,7 +283,7 @@ fn what_a_newer_agent_wrote_is_refused_whole_even_when_it_does_not_say_so() {
 #[test]
 fn a_file_whose_own_record_is_damaged_is_known_by_its_records() {
     let (_dir, path) = old_file();
-    let backend = RedbBackend::open(&path).unwrap();
+    let backend = DiskBackend::open(&path).unwrap();
     backend.commit(&[put(&Key::Meta(MetaItem::SchemaVersion), b"damaged".to_vec())]).unwrap();
     drop(backend);
     let store = StateStore::open(&path).unwrap();

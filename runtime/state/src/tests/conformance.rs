@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::backend::{Backend, Op};
+use crate::disk_store::DiskBackend;
 use crate::mem_store::MemBackend;
-use crate::redb_store::RedbBackend;
 use crate::testing::disk::{DiskFault, FaultyDisk};
 use crate::testing::{ErrorBackend, Fault, FaultyBackend};
 use crate::{Prefix, Put, StateError};
@@ -15,7 +15,7 @@ use crate::{Prefix, Put, StateError};
 fn over_each(check: impl Fn(&dyn Backend)) {
     let dir = tempfile::tempdir().unwrap();
     check(&MemBackend::default());
-    check(&RedbBackend::open(&dir.path().join("state.redb")).unwrap());
+    check(&DiskBackend::open(&dir.path().join("state.redb")).unwrap());
 
     let healed = FaultyBackend::new(Arc::new(MemBackend::default()));
     healed.plan([Some(Fault::Before)]);
@@ -28,14 +28,19 @@ fn over_each(check: impl Fn(&dyn Backend)) {
     check(&*healed);
 
     let (path, disk) = (dir.path().join("state.redb"), FaultyDisk::new(&empty_state_file(), 1));
-    check(&RedbBackend::open_with(&path, disk.opener(1 << 20)).unwrap());
+    // So short that most batches go to the tree.
+    check(&DiskBackend::open_with(&path, disk.openers(1 << 20, 4_096)).unwrap());
 
-    let disk = FaultyDisk::new(&empty_state_file(), 1);
-    let healed = RedbBackend::open_with(&path, disk.opener(1 << 20)).unwrap();
-    // The first operation of the commit: nothing of it can have been applied.
-    disk.plan(disk.journal().len() + 1, DiskFault::Error);
-    healed.commit(&[put(b"a", b"lost")]).unwrap_err();
-    check(&healed);
+    for journal_bytes in [0, 1 << 16] {
+        let disk = FaultyDisk::new(&empty_state_file(), 1);
+        let openers = disk.openers(1 << 20, journal_bytes);
+        let healed = DiskBackend::open_with(&path, openers).unwrap();
+        // The first operation of the commit, and all after it: nothing of it can have been applied.
+        disk.plan(disk.journal().len() + 1, DiskFault::Full);
+        healed.commit(&[put(b"a", b"lost")]).unwrap_err();
+        disk.lift();
+        check(&healed);
+    }
 }
 
 fn put(key: &[u8], value: &[u8]) -> Op {

@@ -1,7 +1,7 @@
 //! One workload over a [`FaultyDisk`] with one fault, for every operation of it and every kind of fault.
 //!
 //! ```text
-//! script ─► StateStore ─► RedbBackend ─► FaultyDisk, fault at operation N
+//! script ─► StateStore ─► DiskBackend ─► both files on a FaultyDisk, fault at operation N
 //!   │ acknowledged or not, batch by batch
 //!   ▼
 //! [`Model`]: every content the file may have ◄─ must be one of them ─ power cycle ─► opened again
@@ -16,9 +16,10 @@ use std::sync::LazyLock;
 use super::model::*;
 use super::*;
 use crate::backend::{Backend as _, Op};
-use crate::redb_store::RedbBackend;
+use crate::disk_store::DiskBackend;
+use crate::journal::BLOCK;
 use crate::testing::disk::{DiskFault, DiskOperation, FaultyDisk};
-use crate::{Put, StateError};
+use crate::{Put, StateError, StoreOptions};
 use ostler_model::limits::STATE_CACHE_BYTES;
 use ostler_model::rng::Rng;
 
@@ -40,15 +41,38 @@ struct Workload {
     script: fn() -> Vec<Step>,
     /// Bytes.
     cache: usize,
+    /// Bytes.
+    journal: usize,
     /// Normally a fault happens at one of so many operations.
     stride: usize,
 }
 
-static WORKLOADS: [Workload; 3] = [
-    Workload { name: "usual", script: usual, cache: STATE_CACHE_BYTES, stride: 1 },
+static WORKLOADS: [Workload; 5] = [
+    // Filled and moved into the tree again and again; some batches do not fit.
+    Workload {
+        name: "short journal",
+        script: usual,
+        cache: STATE_CACHE_BYTES,
+        journal: 5 * BLOCK,
+        stride: 1,
+    },
+    Workload {
+        name: "usual",
+        script: usual,
+        cache: STATE_CACHE_BYTES,
+        journal: 64 * BLOCK,
+        stride: 1,
+    },
+    Workload { name: "no journal", script: usual, cache: STATE_CACHE_BYTES, journal: 0, stride: 5 },
     // Pages are written before the commit and read back from the disk.
-    Workload { name: "without cache", script: usual, cache: 0, stride: 11 },
-    Workload { name: "growing", script: growing, cache: STATE_CACHE_BYTES, stride: 5 },
+    Workload { name: "without cache", script: usual, cache: 0, journal: 5 * BLOCK, stride: 11 },
+    Workload {
+        name: "growing",
+        script: growing,
+        cache: STATE_CACHE_BYTES,
+        journal: 5 * BLOCK,
+        stride: 5,
+    },
 ];
 
 /// The file grows and shrinks. On its own, because such values make each run several times slower.
@@ -116,10 +140,18 @@ struct Run {
 impl Run {
     fn open(&self) -> Result<(StateStore, Arc<FaultyBackend>), StateError> {
         let path = &self.path;
-        let backend = RedbBackend::open_with(path, self.disk.opener(self.workload.cache))
+        let openers = self.disk.openers(self.workload.cache, self.workload.journal);
+        let backend = DiskBackend::open_with(path, openers)
             .map_err(|error| StateError::opening(path.clone(), error))?;
+        // What is not on the disk is on no disk: a number beside it that nothing on it has.
+        if backend.age().lacks() && self.fault != DiskFault::LostSyncThenCut {
+            let detail = format!("acknowledged changes are told missing: {:?}", backend.age());
+            return Err(StateError::Damaged { path: path.clone(), detail });
+        }
         let gate = FaultyBackend::new(Arc::new(backend));
-        Ok((StateStore::with_backend(path, gate.clone())?, gate))
+        // Nothing is done that the script does not ask for, however slow the machine is.
+        let options = StoreOptions { settle_idle: Duration::MAX, ..StoreOptions::default() };
+        Ok((StateStore::with_backend_and(path, gate.clone(), options)?, gate))
     }
 
     /// An error is told with the path, and as what it is.
@@ -313,18 +345,28 @@ fn run(
     number: usize,
     seed: u64,
 ) -> Result<Vec<DiskOperation>, String> {
-    let file = tempfile::NamedTempFile::new().unwrap();
+    let (dir, path) = named();
     let disk = FaultyDisk::new(&EMPTY, seed);
     disk.plan(number, fault);
-    let (path, model, rng) = (file.path().to_owned(), Model::new(), Rng::seeded(!seed));
+    let (model, rng) = (Model::new(), Rng::seeded(!seed));
     let mut run = Run { disk, path, model, workload, fault, rng, failures: 0, failed: 0 };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    let journal = runtime.block_on(async {
         run.work().await?;
         let journal = run.disk.journal();
         run.verify().await?;
         Ok(journal)
-    })
+    });
+    drop(dir);
+    journal
+}
+
+/// A name for what is on the disk, in a directory of its own.
+fn named() -> (tempfile::TempDir, std::path::PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.redb");
+    std::fs::write(&path, "").unwrap();
+    (dir, path)
 }
 
 /// The runs of one kind of fault: at each operation it can happen to, or each n-th.
@@ -404,9 +446,19 @@ fn the_same_run_does_the_same_operations() {
 
 #[test]
 fn a_sync_that_fails_and_forgets_is_made_good_before_another_process_opens_the_file() {
-    let file = tempfile::NamedTempFile::new().unwrap();
+    forgotten_by(0);
+}
+
+#[test]
+fn what_the_journal_forgets_is_made_good_before_another_process_opens_the_file() {
+    forgotten_by(64 * BLOCK);
+}
+
+/// A sync fails and forgets, in the tree where the journal has no room.
+fn forgotten_by(journal_bytes: usize) {
+    let (_dir, path) = named();
     let open = |disk: &FaultyDisk| {
-        RedbBackend::open_with(file.path(), disk.opener(STATE_CACHE_BYTES)).unwrap()
+        DiskBackend::open_with(&path, disk.openers(STATE_CACHE_BYTES, journal_bytes)).unwrap()
     };
     let key = |n: u8| [n; 3];
     let put = |n| Op::Put { key: key(n).into(), value: vec![n; 3_000].into() };
@@ -424,7 +476,8 @@ fn a_sync_that_fails_and_forgets_is_made_good_before_another_process_opens_the_f
         let disk = FaultyDisk::new(&EMPTY, seed);
         let backend = before(&disk);
         disk.plan(begin + sync + 1, DiskFault::ErrorForgets);
-        backend.commit(&[put(10)]).unwrap_err();
+        // Without the journal the tree takes it.
+        assert_eq!(backend.commit(&[put(10)]).is_ok(), journal_bytes > 0);
         // Killed here: nothing more is done through it.
         std::mem::forget(backend);
         let other = open(&disk);
@@ -432,7 +485,8 @@ fn a_sync_that_fails_and_forgets_is_made_good_before_another_process_opens_the_f
         std::mem::forget(other);
         disk.power_cycle();
         let found = open(&disk);
-        for n in (0..10).chain(20..25) {
+        let acknowledged = if journal_bytes > 0 { 0..11 } else { 0..10 };
+        for n in acknowledged.chain(20..25) {
             let value = found.get(&key(n)).unwrap();
             assert_eq!(value, Some(vec![n; 3_000]), "seed {seed}, record {n}");
         }

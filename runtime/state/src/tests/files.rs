@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::*;
 use crate::backend::{Backend as _, Op};
 use crate::codec::SCHEMA;
+use crate::disk_store::{DiskBackend, JournalFile, Openers};
 use crate::inspect::Inspection;
-use crate::redb_store::RedbBackend;
 use crate::rewrite::Shown;
 use crate::{Age, Prefix, Put, StateError, move_aside};
 use redb::backends::FileBackend;
@@ -69,8 +69,11 @@ async fn the_state_file_is_its_owners_alone_and_is_made_whole() {
     let mut names: Vec<_> =
         fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    // The file, and how many commits it has seen.
-    assert_eq!(names, ["state.redb", "state.redb.commits"], "nothing is left of its making");
+    // The file, how many commits it has seen, and its journal.
+    let expected = ["state.redb", "state.redb.commits", "state.redb.journal"];
+    assert_eq!(names, expected, "nothing is left of its making");
+    let journal = fs::metadata(dir.path().join("state.redb.journal")).unwrap();
+    assert_eq!(journal.permissions().mode() & 0o777, 0o600);
     drop(store);
 }
 
@@ -129,11 +132,13 @@ async fn a_file_cut_off_anywhere_is_refused_or_whole_but_never_part_of_itself() 
 
 #[tokio::test]
 async fn damage_anywhere_in_the_file_is_noticed_or_without_effect() {
-    let (_dir, path) = new_path();
+    let (dir, path) = new_path();
     let whole = filled(&path).await;
     let mut noticed = 0;
     for part in 0..40 {
         fs::write(&path, &whole).unwrap();
+        // It would make good what it still holds.
+        let _gone_already = fs::remove_file(dir.path().join("state.redb.journal"));
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
         let at = whole.len() * part / 40;
         file.write_all_at(&[0xa5; 64], at as u64).unwrap();
@@ -168,7 +173,7 @@ async fn damage_anywhere_in_the_file_is_noticed_or_without_effect() {
 async fn damaged_records_are_quarantined_and_the_rest_is_used() {
     let (_dir, path) = new_path();
     filled(&path).await;
-    let backend = RedbBackend::open(&path).unwrap();
+    let backend = DiskBackend::open(&path).unwrap();
     let bad = Key::Alloc(id(7)).encode();
     let mut record = backend.get(&bad).unwrap().unwrap();
     record[20] ^= 1;
@@ -214,16 +219,15 @@ async fn a_file_of_a_newer_agent_is_refused() {
     assert!(fs::read(&path).unwrap() == before, "left as it is");
 }
 
-/// A file with one more commit than the copy that comes with it.
+/// A file with more commits than the copy that comes with it; the first of them is not in the journal
+/// any more.
 async fn with_older_copy(path: &Path) -> Vec<u8> {
     filled(path).await;
-    let store = StateStore::open(path).unwrap();
-    store.close().await;
-    drop(store);
     let older = fs::read(path).unwrap();
-    let store = StateStore::open(path).unwrap();
-    store.put(&Key::DeviceLedger, "acknowledged").await.unwrap();
-    drop(store);
+    for said in ["acknowledged", "and another"] {
+        let store = StateStore::open(path).unwrap();
+        store.put(&Key::DeviceLedger, said).await.unwrap();
+    }
     older
 }
 
@@ -338,7 +342,16 @@ async fn a_full_disk_fails_writes_with_its_name_and_room_heals_the_store() {
         let storage = FullDisk { file: FileBackend::new(file)?, full: switch.clone() };
         redb::Builder::new().create_with_backend(storage)
     };
-    let backend = RedbBackend::open_with(&path, Box::new(opener)).unwrap();
+    let switch = full.clone();
+    let journal = move |path: &Path| {
+        let mut options = fs::OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = FileBackend::new(file).map_err(io::Error::other)?;
+        Ok(Some(Box::new(FullDisk { file, full: switch.clone() }) as JournalFile))
+    };
+    let openers =
+        Openers { tree: Box::new(opener), journal: Box::new(journal), journal_bytes: 1 << 20 };
+    let backend = DiskBackend::open_with(&path, openers).unwrap();
     let store = StateStore::with_backend(&path, Arc::new(backend)).unwrap();
     let key = Key::DeviceLedger;
     store.put(&key, "before").await.unwrap();

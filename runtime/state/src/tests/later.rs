@@ -267,7 +267,7 @@ async fn closing_writes_what_lags_and_then_takes_no_more() {
 #[tokio::test]
 async fn without_deduplication_every_put_is_a_write() {
     let memory = Arc::new(MemBackend::default());
-    let options = crate::StoreOptions { deduplicate: false };
+    let options = crate::StoreOptions { deduplicate: false, ..Default::default() };
     let store = StateStore::with_backend_and(Path::new("(test)"), memory, options).unwrap();
     for _ in 0..3 {
         assert_eq!(store.put(&Key::DeviceLedger, "x").await.unwrap(), Put::Written);

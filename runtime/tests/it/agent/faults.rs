@@ -8,7 +8,7 @@ use ostler_agent::{Agent, JobStatus, StopOptions, SubmitError};
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::ids::AllocId;
 use ostler_model::saved::JobRecord;
-use ostler_state::redb_store::RedbBackend;
+use ostler_state::disk_store::DiskBackend;
 use ostler_state::testing::{Fault, FaultyBackend};
 use ostler_state::{Key, Prefix, StateStore};
 
@@ -33,7 +33,7 @@ impl Faulty {
         let opened = Arc::new(Mutex::new(None));
         let kept = Arc::clone(&opened);
         let open = Box::new(move |path: &Path| {
-            let disk = FaultyBackend::new(Arc::new(RedbBackend::open(path).unwrap()));
+            let disk = FaultyBackend::new(Arc::new(DiskBackend::open(path).unwrap()));
             let store = StateStore::with_backend(path, Arc::<FaultyBackend>::clone(&disk))?;
             *kept.lock().unwrap() = Some((disk, store.clone()));
             Ok(store)

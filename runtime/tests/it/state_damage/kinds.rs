@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ostler_model::rng::Rng;
 use ostler_state::backend::{Backend as _, Op};
-use ostler_state::redb_store::RedbBackend;
+use ostler_state::disk_store::DiskBackend;
 use ostler_state::{Key, MetaItem};
 
 use super::scene::Copies;
@@ -75,9 +75,11 @@ fn zero(bytes: &mut [u8], range: std::ops::Range<usize>) {
 }
 
 fn zero_changed(file: &Path, copies: &Copies, which: fn(&[usize]) -> usize) {
-    let old = fs::read(&copies.before_restart).unwrap();
+    // What the journal held when the agent was killed is not in it.
+    let olds = [&copies.before_restart, &copies.empty].map(|copy| fs::read(copy).unwrap());
     change(file, |bytes| {
-        let pages = changed(&old, bytes);
+        let all = olds.map(|old| changed(&old, bytes));
+        let pages = all.into_iter().find(|pages| !pages.is_empty()).unwrap();
         let at = pages[which(&pages)];
         zero(bytes, at..at + PAGE);
     });
@@ -95,7 +97,7 @@ fn flip(file: &Path, rng: &Rng, bits: u32) {
 
 /// Every record is handed over; what comes back is written.
 fn records(file: &Path, mut with: impl FnMut(&Key, &[u8]) -> Option<Vec<u8>>) {
-    let backend = RedbBackend::open(file).unwrap();
+    let backend = DiskBackend::open(file).unwrap();
     let mut ops = Vec::new();
     let visit = &mut |bytes: &[u8], record: &[u8]| {
         if let Ok(key) = Key::parse(bytes) {
@@ -128,8 +130,14 @@ fn garbage(file: &Path, bad: impl Fn(&Key) -> bool) {
     });
 }
 
+/// Both files.
 fn replaced(file: &Path, by: &Path) {
-    fs::copy(by, file).unwrap();
+    super::scene::copy_both(by, file);
+}
+
+/// The journal of a state file.
+pub fn journal(file: &Path) -> PathBuf {
+    file.with_extension("redb.journal")
 }
 
 /// All kinds. Those from before events come first.
@@ -397,6 +405,54 @@ pub const KINDS: &[Kind] = &[
         name: "text",
         said: Said::Something,
         damage: |f, _, _| fs::write(f, "not a state file\n".repeat(1_000)).unwrap(),
+    },
+    Kind {
+        name: "an older state file under a newer journal",
+        said: Said::Something,
+        damage: |f, c, _| drop(fs::copy(&c.before_update, f).unwrap()),
+    },
+    Kind {
+        name: "an older journal",
+        said: Said::Something,
+        damage: |f, c, _| drop(fs::copy(journal(&c.before_update), journal(f)).unwrap()),
+    },
+    Kind {
+        name: "the journal of another node",
+        said: Said::Something,
+        damage: |f, c, _| drop(fs::copy(journal(&c.other_node), journal(f)).unwrap()),
+    },
+    Kind {
+        name: "the journal gone",
+        said: Said::Something,
+        damage: |f, _, _| fs::remove_file(journal(f)).unwrap(),
+    },
+    Kind {
+        name: "the journal's first record zeroed",
+        said: Said::Something,
+        damage: |f, _, _| change(&journal(f), |b| zero(b, 0..PAGE)),
+    },
+    Kind {
+        name: "the journal cut after two records",
+        said: Said::Something,
+        damage: |f, _, _| change(&journal(f), |b| b.truncate(2 * PAGE)),
+    },
+    Kind {
+        name: "a thousand bits of the journal flipped",
+        said: Said::Something,
+        damage: |f, _, rng| flip(&journal(f), rng, 1_000),
+    },
+    Kind {
+        name: "text for a journal",
+        said: Said::Something,
+        damage: |f, _, _| fs::write(journal(f), "not a journal\n".repeat(1_000)).unwrap(),
+    },
+    Kind {
+        name: "a directory for a journal",
+        said: Said::Something,
+        damage: |f, _, _| {
+            fs::remove_file(journal(f)).unwrap();
+            fs::create_dir(journal(f)).unwrap();
+        },
     },
     Kind {
         name: "a page of it is another one",

@@ -13,6 +13,8 @@ use crate::support::agent_process::ask;
 use crate::support::binary::{Ended, command};
 use crate::support::system::{eventually, runs, until};
 
+use super::kinds::journal;
+
 /// Copies of the state file.
 pub struct Copies {
     pub empty: PathBuf,
@@ -32,6 +34,12 @@ pub struct Scene {
     agent: Option<tokio::process::Child>,
     /// What lives when the agent was killed.
     pub live: Vec<Run>,
+}
+
+/// A state file and its journal.
+pub fn copy_both(from: &Path, to: &Path) {
+    std::fs::copy(from, to).unwrap();
+    std::fs::copy(journal(from), journal(to)).unwrap();
 }
 
 /// How an agent that was started did.
@@ -123,7 +131,7 @@ impl Scene {
             .await
             .unwrap();
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-        std::fs::copy(other.data().join("state.redb"), &self.copies.other_node).unwrap();
+        copy_both(&other.data().join("state.redb"), &self.copies.other_node);
     }
 
     pub fn file(&self) -> PathBuf {
@@ -131,7 +139,7 @@ impl Scene {
     }
 
     fn copy(&self, to: &Path) {
-        std::fs::copy(self.file(), to).unwrap();
+        copy_both(&self.file(), to);
     }
 
     fn log(&self) -> PathBuf {

@@ -70,7 +70,7 @@ impl Before {
         add(Key::DeviceLedger, record(Kind::DeviceLedger, &"held"), "held".into());
         let own = Key::Meta(MetaItem::SchemaVersion);
         add(own, record(Kind::Meta, &SCHEMA_BEFORE), Value::Null);
-        let backend = RedbBackend::open(&path).unwrap();
+        let backend = DiskBackend::open(&path).unwrap();
         backend.commit(&ops).unwrap();
         drop(backend);
         content.sort_by(|a, b| a.0.cmp(&b.0));

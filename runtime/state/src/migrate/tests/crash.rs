@@ -5,7 +5,7 @@ use crate::testing::disk::{DiskFault, FaultyDisk};
 use ostler_model::limits::STATE_CACHE_BYTES;
 
 /// Schemas in the envelopes of all records, the file's own included.
-fn schemas(backend: &RedbBackend) -> Vec<u16> {
+fn schemas(backend: &DiskBackend) -> Vec<u16> {
     let mut schemas = Vec::new();
     let visit = &mut |_: &[u8], record: &[u8]| {
         schemas.push(Envelope::open(record).unwrap().schema);
@@ -15,8 +15,8 @@ fn schemas(backend: &RedbBackend) -> Vec<u16> {
     schemas
 }
 
-fn open(path: &Path, disk: &FaultyDisk) -> Result<RedbBackend, BackendError> {
-    RedbBackend::open_with(path, disk.opener(STATE_CACHE_BYTES))
+fn open(path: &Path, disk: &FaultyDisk) -> Result<DiskBackend, BackendError> {
+    DiskBackend::open_with(path, disk.openers(STATE_CACHE_BYTES, 1 << 16))
 }
 
 #[test]

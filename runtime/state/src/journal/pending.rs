@@ -1,0 +1,114 @@
+//! What the journal holds, as a view over the tree. Pure.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use crate::backend::{Op, Visit, prefix_bounds};
+
+/// The effect of all changes that are not in the tree yet.
+#[derive(Debug, Default)]
+pub struct Pending {
+    /// Nothing of the tree under these prefixes counts.
+    gone: Vec<Box<[u8]>>,
+    /// `None`: removed.
+    records: BTreeMap<Box<[u8]>, Option<Box<[u8]>>>,
+}
+
+impl Pending {
+    /// No changes wait.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.gone.is_empty() && self.records.is_empty()
+    }
+
+    /// Forget everything: it is in the tree.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Another change. One that puts a record into quarantine never comes here: what it does depends on
+    /// the tree.
+    pub fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Put { key, value } => drop(self.records.insert(key.clone(), Some(value.clone()))),
+            Op::Delete { key } | Op::Quarantine { key } => {
+                self.records.insert(key.clone(), None);
+            }
+            Op::DeletePrefix { prefix } => {
+                self.records.retain(|key, _| !key.starts_with(prefix));
+                self.gone.push(prefix.clone());
+            }
+        }
+    }
+
+    /// The changes that bring the tree to where this is.
+    #[must_use]
+    pub fn changes(&self) -> Vec<Op> {
+        let gone = self.gone.iter().map(|prefix| Op::DeletePrefix { prefix: prefix.clone() });
+        let records = self.records.iter().map(|(key, value)| match value {
+            Some(value) => Op::Put { key: key.clone(), value: value.clone() },
+            None => Op::Delete { key: key.clone() },
+        });
+        gone.chain(records).collect()
+    }
+
+    /// What is known of a key without the tree: `Some(None)` when there is no such record.
+    #[must_use]
+    pub fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
+        match self.records.get(key) {
+            Some(value) => Some(value.as_deref()),
+            None => self.hides(key).then_some(None),
+        }
+    }
+
+    fn hides(&self, key: &[u8]) -> bool {
+        self.gone.iter().any(|prefix| key.starts_with(prefix))
+    }
+
+    /// Visit every record under `prefix`, in key order; `tree` visits those of the tree.
+    ///
+    /// # Errors
+    /// That of `tree`.
+    pub fn scan<E>(
+        &self,
+        prefix: &[u8],
+        visit: Visit<'_>,
+        tree: impl FnOnce(Visit<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut ours = self.records.range(prefix_bounds_boxed(prefix)).peekable();
+        let mut ended = ControlFlow::Continue(());
+        tree(&mut |key, value| {
+            while let Some((at, ours)) = ours.next_if(|(at, _)| ***at < *key) {
+                if let Some(value) = ours {
+                    ended = visit(at, value);
+                }
+                if ended.is_break() {
+                    return ended;
+                }
+            }
+            ended = match ours.next_if(|(at, _)| ***at == *key) {
+                Some((_, Some(value))) => visit(key, value),
+                Some((_, None)) => ControlFlow::Continue(()),
+                None if self.hides(key) => ControlFlow::Continue(()),
+                None => visit(key, value),
+            };
+            ended
+        })?;
+        for (key, value) in ours {
+            if ended.is_break() {
+                break;
+            }
+            if let Some(value) = value {
+                ended = visit(key, value);
+            }
+        }
+        Ok(())
+    }
+}
+
+type Bounds = (std::ops::Bound<Box<[u8]>>, std::ops::Bound<Box<[u8]>>);
+
+fn prefix_bounds_boxed(prefix: &[u8]) -> Bounds {
+    let (from, to) = prefix_bounds(prefix);
+    (from.map(Vec::into_boxed_slice), to.map(Vec::into_boxed_slice))
+}
