@@ -3,8 +3,8 @@
 //! ```text
 //!  load(bytes) ─► digest ─► in memory? ─► pre-scan ─► on disk and sound? ─► compile child
 //!                              │                          │  no: remove it        │
-//!                              ▼                          ▼                       ▼
-//!                            share                       map ◄── fsync, rename ── temporary file
+//!                              ▼                          ▼   └─► made ahead? ─────▼
+//!                            share                       map ◄── seal, rename ── temporary file
 //! ```
 //!
 //! Requests for the same code wait for one another, so that it is compiled once. Those for different
@@ -20,12 +20,11 @@ mod disk;
 mod failed;
 mod own_file;
 mod queue;
-mod seal;
 mod secret;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -35,14 +34,13 @@ use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
 
 use super::compile::{CompileError, Compiler, artefact_bytes_max};
-use super::engine::{EngineKind, Format, compatibility};
 use super::error::SandboxError;
 use super::prescan::prescan;
 use compile_slots::CompileSlots;
 use disk::Entry;
 use failed::Failed;
+use ostler_engine::{EngineKind, Format, Meant, Sealer, ahead, compatibility};
 use ostler_model::limits::{self, COMPILE_FAILED_KEPT, CompileLimits};
-use seal::{Meant, Sealer};
 
 pub use ostler_model::digest::Digest;
 
@@ -185,6 +183,8 @@ impl fmt::Debug for LoadedCode {
 pub struct CacheStats {
     /// Compile children that succeeded.
     pub compiled: u64,
+    /// Loads served from code that came with the program.
+    pub ahead: u64,
     /// Loads served from disk.
     pub disk_hits: u64,
     /// Loads served from memory.
@@ -196,6 +196,7 @@ pub struct CacheStats {
 #[derive(Debug, Default)]
 struct Counters {
     compiled: AtomicU64,
+    ahead: AtomicU64,
     disk_hits: AtomicU64,
     memory_hits: AtomicU64,
     refused: AtomicU64,
@@ -218,6 +219,8 @@ pub struct CodeCache {
     task: (Engine, String),
     slots: CompileSlots,
     failed: Failed,
+    /// Code that came with the program, by the wasm that it says it was made of.
+    ahead: HashMap<Digest, &'static [u8]>,
     /// Nothing is compiled any more.
     closed: CancellationToken,
     loaded: Mutex<HashMap<Key, Weak<LoadedCode>>>,
@@ -233,6 +236,7 @@ impl CodeCache {
     pub(super) fn open(
         dir: PathBuf,
         compiler: Compiler,
+        ahead: &[&'static [u8]],
         plugin: Engine,
         task: Engine,
     ) -> Result<Self, SandboxError> {
@@ -250,6 +254,7 @@ impl CodeCache {
             task: with_hash(task),
             slots: CompileSlots::new(limits::COMPILE_CHILDREN_MAX),
             failed: Failed::default(),
+            ahead: ahead.iter().filter_map(|code| Some((ahead::digest(code)?, *code))).collect(),
             closed: CancellationToken::new(),
             loaded: Mutex::default(),
             kept: Mutex::default(),
@@ -305,6 +310,10 @@ impl CodeCache {
             self.counters.disk_hits.fetch_add(1, Ordering::Relaxed);
             return Ok(self.remember(key, code));
         }
+        if let Some(code) = self.made_ahead(key, &path).await? {
+            self.counters.ahead.fetch_add(1, Ordering::Relaxed);
+            return Ok(self.remember(key, code));
+        }
         if let Some(text) = self.failed.find(key, &within) {
             return Err(LoadError::Known { text });
         }
@@ -352,6 +361,7 @@ impl CodeCache {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CacheStats {
             compiled: read(&self.counters.compiled),
+            ahead: read(&self.counters.ahead),
             disk_hits: read(&self.counters.disk_hits),
             memory_hits: read(&self.counters.memory_hits),
             refused: read(&self.counters.refused),
@@ -420,6 +430,32 @@ impl CodeCache {
         }
     }
 
+    /// What came with the program becomes an entry as if it had been compiled here.
+    async fn made_ahead(&self, key: Key, path: &Path) -> Result<Option<Code>, LoadError> {
+        let Some(&code) = self.ahead.get(&key.digest) else { return Ok(None) };
+        let Key { digest, kind, format } = key;
+        let (dir, to) = (self.dir.clone(), path.to_owned());
+        let (sealer, meant) = (self.sealer.clone(), self.meant(key));
+        let written = blocking(move || {
+            let Some(artefact) = ahead::artefact(code, digest, kind, format) else {
+                return Ok(false);
+            };
+            let write = || {
+                let mut temporary = disk::temporary(&dir)?;
+                temporary.write_all(artefact)?;
+                disk::publish(temporary, &sealer, &meant, &to)
+            };
+            write().map_err(|source| LoadError::Cache { path: to.clone(), source })?;
+            Ok(true)
+        });
+        if written.await? {
+            return self.sound_entry(key, path).await;
+        }
+        self.counters.refused.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(wasm = %digest, "code that came with the program is damaged, or of another build");
+        Ok(None)
+    }
+
     async fn read_entry(&self, key: Key, path: PathBuf) -> Result<Entry, LoadError> {
         let engine = self.engine(key.kind).0.clone();
         let (sealer, meant) = (self.sealer.clone(), self.meant(key));
@@ -454,10 +490,10 @@ impl CodeCache {
             self.failed.keep(key, within, &error);
             return Err(error.into());
         }
-        let (dir, to) = (self.dir.clone(), path.to_owned());
+        let to = path.to_owned();
         let (sealer, meant) = (self.sealer.clone(), self.meant(key));
         blocking(move || {
-            disk::publish(temporary, &sealer, &meant, &dir, &to)
+            disk::publish(temporary, &sealer, &meant, &to)
                 .map_err(|source| LoadError::Cache { path: to, source })
         })
         .await
