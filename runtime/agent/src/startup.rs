@@ -73,7 +73,13 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         lock.serves()?;
     }
     seed_devices(&data_dir)?;
-    let state = open_state(&data_dir, open, &mut notices).await?;
+    // Beside one another: one waits for the disk, one for the kernel, and none needs another.
+    let (state, node, sandbox) = tokio::join!(
+        open_state(&data_dir, open, &mut notices),
+        node_view(&options, &data_dir),
+        sandbox(&options, &data_dir),
+    );
+    let (state, view, sandbox) = (state?, node?, sandbox?);
     let mut found = Recorded::read(&state)?;
     notices.extend(found.take_notices());
     notices.extend(found.clear(&state, embedded, options.clock.now(), &end_process).await?);
@@ -83,7 +89,6 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     notices.extend(behind(state.opened(), &data_dir));
     notices.extend(live.notices(&data_dir));
 
-    let view = node_view(&options, &data_dir).await?;
     let now = options.clock.now();
     notices.extend(recorded::register(&state, view.id, &view.name, lacks, now).await?);
     if !embedded {
@@ -98,7 +103,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let unowned = unowned_dirs(&data_dir, &found, &live, &state).await?;
     let node = Node::new(view);
     let board = catalogue::Board::new(node.clone());
-    let services = host_services(&options, &data_dir, &mut notices)?;
+    let services = host_services(&options, &data_dir, sandbox, &mut notices)?;
     let workloads: Arc<dyn Workloads> = Arc::new(HostWorkloads {
         processes: services.processes.clone(),
         wasm_tasks: services.wasm_tasks.clone(),
@@ -388,10 +393,12 @@ async fn unowned_dirs(
 }
 
 async fn node_view(options: &AgentOptions, data_dir: &Path) -> Result<NodeView, AgentError> {
-    let id = id::load_or_create(data_dir, &options.rng)?;
-    let dir = data_dir.to_owned();
-    let facts = tokio::task::spawn_blocking(move || fingerprint::all(Path::new("/"), &dir)).await;
-    let facts = facts.map_err(|_| AgentError::GivenUp("the node fingerprint"))?;
+    let (dir, rng) = (data_dir.to_owned(), options.rng.clone());
+    let looked = tokio::task::spawn_blocking(move || {
+        (fingerprint::all(Path::new("/"), &dir), id::load_or_create(&dir, &rng))
+    });
+    let (facts, id) = looked.await.map_err(|_| AgentError::GivenUp("the node fingerprint"))?;
+    let id = id?;
     let host = match facts.get("unique.hostname").map(|fact| &fact.value) {
         Some(Scalar::Text(name)) => name.clone(),
         _ => "localhost".to_owned(),
@@ -409,17 +416,24 @@ async fn node_view(options: &AgentOptions, data_dir: &Path) -> Result<NodeView, 
     Ok(view)
 }
 
-fn host_services(
-    options: &AgentOptions,
-    data_dir: &Path,
-    notices: &mut Vec<String>,
-) -> Result<HostServices, AgentError> {
+/// Reserves the pools.
+async fn sandbox(options: &AgentOptions, data_dir: &Path) -> Result<Arc<Sandbox>, AgentError> {
     let code_dir = options.code_dir.clone().unwrap_or_else(|| data_dir.join("code"));
     let mut config = SandboxConfig::new(code_dir)?;
     if let Some(compiler) = &options.compiler {
         config.compiler.clone_from(compiler);
     }
-    let sandbox = Arc::new(Sandbox::new(config)?);
+    config.ahead = ostler_guests::builtin_plugins().iter().map(|plugin| plugin.code).collect();
+    let made = tokio::task::spawn_blocking(move || Sandbox::new(config)).await;
+    Ok(Arc::new(made.map_err(|_| AgentError::GivenUp("reserving memory for guests"))??))
+}
+
+fn host_services(
+    options: &AgentOptions,
+    data_dir: &Path,
+    sandbox: Arc<Sandbox>,
+    notices: &mut Vec<String>,
+) -> Result<HostServices, AgentError> {
     for kind in [EngineKind::Plugin, EngineKind::Task] {
         let pool = sandbox.pool(kind);
         if pool.lowered.is_some() {
