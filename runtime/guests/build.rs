@@ -4,8 +4,13 @@
 //! examples/{plugins,tasks,hostile}  ──cargo──►  <target>/guests/wasm32-wasip{1,2}/release/*.wasm
 //!                                                  │ only when the content differs, by rename
 //!                                                  ├─► OUT_DIR/*.wasm        embedded, or read by tests
+//!                                                  │     └ precompile ─► OUT_DIR/*.code   embedded
 //!                                                  └─► examples/bin/*.wasm   for people; best effort
 //! ```
+//!
+//! The code of the built-in plugins is made by another nested cargo, with the engine that the agent has:
+//! one build of it serves all outer profiles, where one as a build dependency would be built anew for
+//! each set of features.
 //!
 //! The nested target directory must not be the outer one: both cargos would wait for its lock.
 
@@ -37,6 +42,12 @@ const fn guest(
     name: &'static str,
 ) -> Guest {
     Guest { package, built, target, name }
+}
+
+impl Guest {
+    fn is_builtin(&self) -> bool {
+        self.name.starts_with("driver-") || self.name.starts_with("device-")
+    }
 }
 
 /// Built-in plugins, and the tasks of the example jobs.
@@ -81,6 +92,10 @@ const SOURCES: &[&str] = &[
     "guest-sdk/src",
     "wit",
     "runtime/guests/build.rs",
+    "Cargo.lock",
+    "runtime/engine",
+    "runtime/model/Cargo.toml",
+    "runtime/model/src",
 ];
 
 fn main() -> ExitCode {
@@ -116,16 +131,20 @@ fn build() -> Result<(), String> {
         compile(&examples, &target_dir, target, of_target.map(|guest| guest.package))?;
     }
     let bin = examples.join("bin");
+    let mut builtin = Vec::new();
     for guest in wanted {
         let file = format!("{}.wasm", guest.name);
         let built = target_dir.join(guest.target).join("release");
         let built = built.join(format!("{}.wasm", guest.built));
         let bytes = fs::read(&built).map_err(|error| cannot("read", &built, &error))?;
         install(&bytes, &out.join(&file))?;
+        if guest.is_builtin() {
+            builtin.push(out.join(&file));
+        }
         // A read-only checkout has no examples/bin; nothing of the build needs it.
         let _ = install(&bytes, &bin.join(&file));
     }
-    Ok(())
+    precompile(repository, &target_dir, &builtin)
 }
 
 /// `<target>/guests`, found from `OUT_DIR` = `<target>/<profile>/build/<crate>/out`; shared by all
@@ -168,6 +187,22 @@ fn compile(
         let _ = write!(message, "\n{}", how_to_install());
     }
     Err(message)
+}
+
+/// Beside each of these files its compiled code; nothing in it for an architecture that is not this
+/// machine's.
+fn precompile(repository: &Path, target_dir: &Path, files: &[PathBuf]) -> Result<(), String> {
+    let mut cargo = nested(&variable("CARGO")?);
+    cargo.current_dir(repository).args(["run", "--quiet", "--locked", "--bin", "precompile"]);
+    cargo.args(["--profile", "precompile"]);
+    cargo.args(["--package", "ostler-engine", "--features", "precompile", "--target-dir"]);
+    cargo.arg(target_dir).arg("--").arg(variable("CARGO_CFG_TARGET_ARCH")?).args(files);
+    let output = run(&mut cargo)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!("the built-in plugins cannot be compiled for this machine:\n{said}"))
 }
 
 /// A command without what the outer build set for its own crates: flags, wrappers and directories

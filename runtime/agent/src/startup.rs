@@ -34,7 +34,7 @@ use ostler_model::clock;
 use ostler_model::config::GcConfig;
 use ostler_model::ids::RunId;
 use ostler_model::job::Job;
-use ostler_model::limits::KILL_GRACE;
+use ostler_model::limits::{KILL_GRACE, TASK_INSTANCES_MAX};
 use ostler_model::ports::{BoxFuture, ProcessIdentity, Workloads};
 use ostler_model::time::Timestamp;
 use ostler_node::watch::Watcher;
@@ -74,7 +74,13 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         lock.serves()?;
     }
     seed_devices(&data_dir)?;
-    let state = open_state(&data_dir, open, &mut notices).await?;
+    // Beside one another: one waits for the disk, one for the kernel, and none needs another.
+    let (state, node, sandbox) = tokio::join!(
+        open_state(&data_dir, open, &mut notices),
+        node_view(&options, &data_dir),
+        sandbox(&options, &data_dir),
+    );
+    let (state, view, sandbox) = (state?, node?, sandbox?);
     let mut found = Recorded::read(&state)?;
     notices.extend(found.take_notices());
     notices.extend(found.clear(&state, embedded, options.clock.now(), &end_process).await?);
@@ -84,7 +90,6 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     notices.extend(behind(state.opened(), &data_dir));
     notices.extend(live.notices(&data_dir));
 
-    let view = node_view(&options, &data_dir).await?;
     let now = options.clock.now();
     notices.extend(recorded::register(&state, view.id, &view.name, lacks, now).await?);
     if !embedded {
@@ -99,7 +104,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let unowned = unowned_dirs(&data_dir, &found, &live, &state).await?;
     let node = Node::new(view);
     let board = catalogue::Board::new(node.clone());
-    let services = host_services(&options, &data_dir, &mut notices).await?;
+    let services = host_services(&options, &data_dir, sandbox, &mut notices).await?;
     let workloads: Arc<dyn Workloads> = Arc::new(HostWorkloads {
         processes: services.processes.clone(),
         wasm_tasks: services.wasm_tasks.clone(),
@@ -395,10 +400,12 @@ async fn unowned_dirs(
 }
 
 async fn node_view(options: &AgentOptions, data_dir: &Path) -> Result<NodeView, AgentError> {
-    let id = id::load_or_create(data_dir, &options.rng)?;
-    let dir = data_dir.to_owned();
-    let facts = tokio::task::spawn_blocking(move || fingerprint::all(Path::new("/"), &dir)).await;
-    let facts = facts.map_err(|_| AgentError::GivenUp("the node fingerprint"))?;
+    let (dir, rng) = (data_dir.to_owned(), options.rng.clone());
+    let looked = tokio::task::spawn_blocking(move || {
+        (fingerprint::all(Path::new("/"), &dir), id::load_or_create(&dir, &rng))
+    });
+    let (facts, id) = looked.await.map_err(|_| AgentError::GivenUp("the node fingerprint"))?;
+    let id = id?;
     let host = match facts.get("unique.hostname").map(|fact| &fact.value) {
         Some(Scalar::Text(name)) => name.clone(),
         _ => "localhost".to_owned(),
@@ -416,22 +423,28 @@ async fn node_view(options: &AgentOptions, data_dir: &Path) -> Result<NodeView, 
     Ok(view)
 }
 
-async fn host_services(
-    options: &AgentOptions,
-    data_dir: &Path,
-    notices: &mut Vec<String>,
-) -> Result<HostServices, AgentError> {
+/// Reserves the pools.
+async fn sandbox(options: &AgentOptions, data_dir: &Path) -> Result<Arc<Sandbox>, AgentError> {
     let code_dir = options.code_dir.clone().unwrap_or_else(|| data_dir.join("code"));
     let mut config = SandboxConfig::new(code_dir)?;
     if let Some(compiler) = &options.compiler {
         config.compiler.clone_from(compiler);
     }
-    let task_instances = config.task_instances;
     if !options.kill_with_agent {
         // They run in workers.
-        config.task_instances = 1;
+        config.task_instances = 0;
     }
-    let sandbox = Arc::new(Sandbox::new(config)?);
+    config.ahead = ostler_guests::builtin_plugins().iter().map(|plugin| plugin.code).collect();
+    let made = tokio::task::spawn_blocking(move || Sandbox::new(config)).await;
+    Ok(Arc::new(made.map_err(|_| AgentError::GivenUp("reserving memory for guests"))??))
+}
+
+async fn host_services(
+    options: &AgentOptions,
+    data_dir: &Path,
+    sandbox: Arc<Sandbox>,
+    notices: &mut Vec<String>,
+) -> Result<HostServices, AgentError> {
     for kind in [EngineKind::Plugin, EngineKind::Task] {
         let pool = sandbox.pool(kind);
         if pool.lowered.is_some() {
@@ -461,7 +474,7 @@ async fn host_services(
         program,
         data_dir: data_dir.to_owned(),
         config: options.config.wasm_worker,
-        task_instances,
+        task_instances: TASK_INSTANCES_MAX,
         sandbox: Arc::clone(&sandbox),
         processes: processes.clone(),
         control: control.clone(),

@@ -10,6 +10,9 @@ pub struct Guest {
     pub name: &'static str,
     /// The component.
     pub bytes: &'static [u8],
+    /// Its code, compiled when this program was built (`ostler_engine::ahead`); empty where that was
+    /// done on a machine of another architecture.
+    pub code: &'static [u8],
 }
 
 macro_rules! embedded {
@@ -17,6 +20,7 @@ macro_rules! embedded {
         &[$(Guest {
             name: $name,
             bytes: include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".wasm")),
+            code: include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".code")),
         }),*]
     };
 }

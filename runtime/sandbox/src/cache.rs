@@ -3,8 +3,8 @@
 //! ```text
 //!  load(bytes) ─► digest ─► in memory? ─► pre-scan ─► on disk and sound? ─► compile child
 //!                              │                          │  no: remove it        │
-//!                              ▼                          ▼                       ▼
-//!                            share                       map ◄── fsync, rename ── temporary file
+//!                              ▼                          ▼   └─► made ahead? ─────▼
+//!                            share                       map ◄── seal, rename ── temporary file
 //! ```
 //!
 //! Requests for the same code wait for one another, so that it is compiled once. Those for different
@@ -20,13 +20,12 @@ mod disk;
 mod failed;
 mod own_file;
 mod queue;
-mod seal;
 mod secret;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -36,14 +35,13 @@ use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
 
 use super::compile::{CompileError, Compiler, artefact_bytes_max};
-use super::engine::{EngineKind, Format, compatibility};
 use super::error::SandboxError;
 use super::prescan::prescan;
 use compile_slots::CompileSlots;
 use disk::Entry;
 use failed::Failed;
+use ostler_engine::{EngineKind, Format, Meant, Sealer, ahead, compatibility};
 use ostler_model::limits::{self, COMPILE_FAILED_KEPT, CompileLimits};
-use seal::{Meant, Sealer};
 
 pub use ostler_model::digest::Digest;
 
@@ -213,6 +211,8 @@ enum Found<R> {
 pub struct CacheStats {
     /// Compile children that succeeded.
     pub compiled: u64,
+    /// Loads served from code that came with the program.
+    pub ahead: u64,
     /// Loads served from disk.
     pub disk_hits: u64,
     /// Loads served from memory.
@@ -224,6 +224,7 @@ pub struct CacheStats {
 #[derive(Debug, Default)]
 struct Counters {
     compiled: AtomicU64,
+    ahead: AtomicU64,
     disk_hits: AtomicU64,
     memory_hits: AtomicU64,
     refused: AtomicU64,
@@ -248,6 +249,8 @@ pub struct CodeCache {
     task: (Engine, String),
     slots: CompileSlots,
     failed: Failed,
+    /// Code that came with the program, by the wasm that it says it was made of.
+    ahead: HashMap<Digest, &'static [u8]>,
     /// Nothing is compiled any more.
     closed: CancellationToken,
     loaded: Mutex<HashMap<Key, Weak<LoadedCode>>>,
@@ -265,6 +268,7 @@ impl CodeCache {
     pub(super) fn open(
         dir: Option<PathBuf>,
         compiler: Compiler,
+        ahead: &[&'static [u8]],
         plugin: Engine,
         task: Engine,
     ) -> Result<Self, SandboxError> {
@@ -287,6 +291,7 @@ impl CodeCache {
             task: with_hash(task),
             slots: CompileSlots::new(limits::COMPILE_CHILDREN_MAX),
             failed: Failed::default(),
+            ahead: ahead.iter().filter_map(|code| Some((ahead::digest(code)?, *code))).collect(),
             closed: CancellationToken::new(),
             loaded: Mutex::default(),
             kept: Mutex::default(),
@@ -411,6 +416,10 @@ impl CodeCache {
             self.counters.disk_hits.fetch_add(1, Ordering::Relaxed);
             return Ok(keep(key, taken));
         }
+        if let Some(taken) = self.made_ahead(key, &path, take.clone()).await? {
+            self.counters.ahead.fetch_add(1, Ordering::Relaxed);
+            return Ok(keep(key, taken));
+        }
         if let Some(text) = self.failed.find(key, &within) {
             return Err(LoadError::Known { text });
         }
@@ -460,6 +469,7 @@ impl CodeCache {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CacheStats {
             compiled: read(&self.counters.compiled),
+            ahead: read(&self.counters.ahead),
             disk_hits: read(&self.counters.disk_hits),
             memory_hits: read(&self.counters.memory_hits),
             refused: read(&self.counters.refused),
@@ -534,6 +544,38 @@ impl CodeCache {
         }
     }
 
+    /// What came with the program becomes an entry as if it had been compiled here.
+    async fn made_ahead<R: Send + 'static>(
+        &self,
+        key: Key,
+        path: &Path,
+        take: impl Fn(Key, File) -> Taken<R> + Send + 'static,
+    ) -> Result<Option<R>, LoadError> {
+        let Some(sealer) = self.sealer.clone() else { return Ok(None) };
+        let Some(&code) = self.ahead.get(&key.digest) else { return Ok(None) };
+        let Key { digest, kind, format } = key;
+        let (dir, to) = (self.dir.clone(), path.to_owned());
+        let meant = self.meant(key);
+        let written = blocking(move || {
+            let Some(artefact) = ahead::artefact(code, digest, kind, format) else {
+                return Ok(false);
+            };
+            let write = || {
+                let mut temporary = disk::temporary(&dir)?;
+                temporary.write_all(artefact)?;
+                disk::publish(temporary, &sealer, &meant, &to)
+            };
+            write().map_err(|source| LoadError::Cache { path: to.clone(), source })?;
+            Ok(true)
+        });
+        if written.await? {
+            return self.sound_entry(key, path, take).await;
+        }
+        self.counters.refused.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(wasm = %digest, "code that came with the program is damaged, or of another build");
+        Ok(None)
+    }
+
     async fn read_entry<R: Send + 'static>(
         &self,
         key: Key,
@@ -582,10 +624,10 @@ impl CodeCache {
             self.failed.keep(key, within, &error);
             return Err(error.into());
         }
-        let (dir, to) = (self.dir.clone(), path.to_owned());
+        let to = path.to_owned();
         let meant = self.meant(key);
         blocking(move || {
-            disk::publish(temporary, &sealer, &meant, &dir, &to)
+            disk::publish(temporary, &sealer, &meant, &to)
                 .map_err(|source| LoadError::Cache { path: to, source })
         })
         .await

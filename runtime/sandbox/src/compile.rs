@@ -8,7 +8,7 @@
 //!    wasm ──────── standard input ─────────►  limits on itself, read, compile
 //!    wall deadline, kill on drop              artefact ─► that file
 //!    exit status, standard error ◄──────────  exit code: which failure
-//!    seal, fsync, rename (see the cache)
+//!    seal, rename (see the cache)
 //! ```
 
 use std::ffi::OsString;
@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
-use super::engine::{EngineKind, Format};
+use ostler_engine::{EngineKind, Format};
 use ostler_model::limits::CompileLimits;
 use ostler_model::shown::shown_end;
 use ostler_model::{clock, limits};

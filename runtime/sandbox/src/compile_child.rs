@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use wasmtime::WasmFeatures;
 
 use super::{ChildArgs, CompileError, signal_of};
-use crate::engine::{EngineKind, Format, compiler_engine, forbidden_features};
+use ostler_engine::{EngineKind, Format, compiler_engine, forbidden_features};
 use ostler_model::limits::{self, CompileLimits};
 
 const USAGE: u8 = 64;
@@ -115,16 +115,13 @@ fn compile(args: &ChildArgs) -> Result<(), (u8, String)> {
         .truncate(true)
         .open(&args.output)
         .map_err(|error| failed("cannot open the output file", &error))?;
-    // Sealed and synced by the parent: the secret is not for a process that reads untrusted bytes.
+    // Sealed by the parent: the secret is not for a process that reads untrusted bytes.
     file.write_all(&code).map_err(|error| failed("cannot write the output file", &error))
 }
 
 fn precompile(wasm: &[u8], kind: EngineKind, format: Format) -> Result<Vec<u8>, (u8, String)> {
     let engine = compiler_engine(kind).map_err(|error| (FAILED, format!("{error:#}")))?;
-    let code = match format {
-        Format::Component => engine.precompile_component(wasm),
-        Format::Module => engine.precompile_module(wasm),
-    };
+    let code = ostler_engine::precompile(&engine, wasm, format);
     code.map_err(|error| (failure_of(wasm), format!("{error:#}")))
 }
 

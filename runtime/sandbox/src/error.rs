@@ -8,9 +8,9 @@ use wasmtime::component::ResourceTableError;
 use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
-use super::engine::EngineKind;
 use super::limiter::GuestUsage;
 use super::store::StoreLimits;
+use ostler_engine::EngineKind;
 use ostler_model::limits;
 use ostler_model::shown::shown;
 

@@ -8,8 +8,8 @@ use std::fmt;
 
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
-use super::engine::{EngineKind, base_config};
 use super::error::SandboxError;
+use ostler_engine::{EngineKind, base_config};
 use ostler_model::limits;
 
 /// How many guests one engine holds at once, and why not as many as wanted.

@@ -6,7 +6,7 @@
 use wasmparser::{ExternalKind, Parser, Payload};
 
 use super::compile::CompileError;
-use super::engine::Format;
+use ostler_engine::Format;
 use ostler_model::limits;
 
 /// Which binary format `bytes` claim to have, from their first eight bytes.

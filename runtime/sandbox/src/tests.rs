@@ -72,6 +72,7 @@ fn config(dir: &Path, instances: u32) -> SandboxConfig {
     SandboxConfig {
         cache_dir: Some(dir.join("code")),
         compiler: compile_child_script(dir, ""),
+        ahead: Vec::new(),
         plugin_instances: instances,
         task_instances: instances,
         guest_threads: None,

@@ -13,12 +13,12 @@ use wasmtime::Engine;
 use super::cache::CodeCache;
 use super::compile::Compiler;
 use super::descriptors::{AllDescriptors, Descriptors};
-use super::engine::EngineKind;
 use super::error::{CallError, SandboxError};
 use super::inline::{CallPace, InlineGate, poll_once};
 use super::meter::{CpuMeter, Metered, Ticker};
 use super::pooling::{PoolReport, PoolUse, max_map_count, pooled_engine, share_slots};
 use super::running::{At, Blocks, End, GuestTask, Place, Running, TaskScheduler};
+use ostler_engine::EngineKind;
 use ostler_model::{clock, limits};
 
 /// What a [`Sandbox`] is built from.
@@ -29,6 +29,8 @@ pub struct SandboxConfig {
     pub cache_dir: Option<PathBuf>,
     /// The program that answers `__compile`: this one, except in tests.
     pub compiler: PathBuf,
+    /// Code that came with this program (`ostler_engine::ahead`): it is used instead of compiling.
+    pub ahead: Vec<&'static [u8]>,
     /// Plugin instances alive at once.
     pub plugin_instances: u32,
     /// WASM tasks alive at once.
@@ -49,6 +51,7 @@ impl SandboxConfig {
         Ok(Self {
             cache_dir: Some(cache_dir),
             compiler,
+            ahead: Vec::new(),
             plugin_instances: limits::PLUGIN_INSTANCES_MAX,
             task_instances: limits::TASK_INSTANCES_MAX,
             guest_threads: None,
@@ -98,7 +101,9 @@ impl Sandbox {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let guest_threads = config.guest_threads.unwrap_or(cores).max(limits::GUEST_THREADS_MIN);
         let compiler = Compiler::new(config.compiler);
-        let code = CodeCache::open(config.cache_dir, compiler, plugin.0.clone(), task.0.clone())?;
+        let engines = (plugin.0.clone(), task.0.clone());
+        let code =
+            CodeCache::open(config.cache_dir, compiler, &config.ahead, engines.0, engines.1)?;
         let scheduler = TaskScheduler::new(guest_threads);
         let ticker = Ticker::start(&[&plugin.0, &task.0], Arc::downgrade(&scheduler))?;
         let failed = |source| SandboxError::Thread { what: "guest threads", source };

@@ -10,14 +10,17 @@
 //! A new file is made under another name and renamed when complete: a state file that is there but
 //! empty is damage, never a fresh start.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
+use redb::backends::FileBackend;
 use redb::{
     Builder, Database, DatabaseError, Durability, ReadTransaction, ReadableDatabase as _,
-    ReadableTableMetadata as _, Table, TableDefinition, TableError, WriteTransaction,
+    ReadableTableMetadata as _, StorageBackend, Table, TableDefinition, TableError,
+    WriteTransaction,
 };
 use serde::Serialize;
 
@@ -100,6 +103,7 @@ impl Tree {
         checked: Checked,
     ) -> Result<Self, BackendError> {
         let there = path.try_exists()?;
+        let checked = if there { checked } else { Checked::Whole };
         if !there {
             create(path)?;
         }
@@ -411,16 +415,50 @@ fn create(path: &Path) -> Result<(), BackendError> {
     let unfinished = files::with_suffix(path, ".new");
     // A file left by an agent that was killed at this point holds nothing that was acknowledged.
     let file = files::private(&unfinished)?;
-    let database = builder().create_file(file).map_err(engine)?;
+    let written = file.try_clone()?;
+    let unsynced = Unsynced(FileBackend::new(written).map_err(engine)?);
+    let database = builder().create_with_backend(unsynced).map_err(engine)?;
     let transaction = database.begin_write().map_err(engine)?;
     transaction.open_table(STATE).map_err(engine)?;
     transaction.open_table(QUARANTINE).map_err(engine)?;
     note(&transaction, new_tip(0))?;
     transaction.commit().map_err(engine)?;
     drop(database);
+    file.sync_all()?;
     std::fs::rename(&unfinished, path)?;
     sync_parent(path)?;
     Ok(())
+}
+
+/// A file in the making: nobody was told of it, so it is synced when it is whole, and not at each of the
+/// engine's eight steps, which is what a first start waited for longest.
+#[derive(Debug)]
+struct Unsynced(FileBackend);
+
+impl StorageBackend for Unsynced {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        StorageBackend::read(&self.0, offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        StorageBackend::write(&self.0, offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.0.close()
+    }
 }
 
 pub(super) fn builder() -> Builder {

@@ -3,16 +3,18 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use ostler_agent::{Agent, PluginStatus};
+use ostler_agent::{Agent, AgentOptions, PluginStatus};
 use ostler_guests::fixtures::{
     DEVICE_FILES, DRIVER_EXEC, DRIVER_MOCK, HELLO_P1, HOSTILE_DEVICE, HOSTILE_DRIVER,
     HOSTILE_OTHER_WORLD, HOSTILE_WANTS_SOCKETS,
 };
+use ostler_jobspec::parse_agent_config;
+use ostler_model::config::AgentConfig;
 use ostler_model::device::HealthState;
 
 use crate::support::binary::{command, ostler};
 use crate::support::plugins::{entry, refusal};
-use crate::support::{DataDir, PATIENCE, TestAgent, options};
+use crate::support::{DataDir, OSTLER, PATIENCE, TestAgent, options};
 
 const MOCK_JOB: &str = r#"
   job "still-here" {
@@ -62,6 +64,46 @@ async fn the_built_in_plugins_are_loaded_healthy_and_hold_the_least_authority() 
         assert_eq!(node.device_plugins[plugin].state, HealthState::Healthy, "{plugin}");
     }
     agent.stop().await;
+}
+
+/// The agent's own program, but that it does not compile.
+fn without_compiler(dir: &Path) -> PathBuf {
+    let path = dir.join("ostler");
+    // Written by another process: none that is forked from this one meanwhile has it open.
+    let write = format!(
+        "printf '#!/bin/sh\\n[ \"$1\" = __compile ] && exit 1\\nexec {OSTLER} \"$@\"\\n' > \"$0\" && \
+         chmod +x \"$0\""
+    );
+    let written = std::process::Command::new("/bin/sh").arg("-c").arg(write).arg(&path).status();
+    assert!(written.unwrap().success());
+    path
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_new_data_directory_nothing_is_compiled_for_the_built_in_plugins() {
+    let dir = tempfile::tempdir().unwrap();
+    let compiler = Some(without_compiler(dir.path()));
+    let plain = options(&dir.path().join("data"), AgentConfig::default());
+    let agent = Agent::start(AgentOptions { compiler, ..plain }).await.unwrap();
+    let names: Vec<&str> = agent.plugins().iter().map(|entry| entry.name.as_str()).collect();
+    assert_eq!(names, BUILT_IN);
+    for entry in agent.plugins().iter().filter(|entry| entry.name != "mock_device") {
+        assert_eq!(entry.status, PluginStatus::Loaded, "{}", entry.name);
+    }
+    agent.shutdown().await;
+
+    // What others bring is compiled, which fails here: the program above is really the one asked.
+    let config = parse_agent_config(
+        format!("plugin \"hostile\" {{\n file = {HOSTILE_DEVICE:?}\n}}\n").as_bytes(),
+        Path::new("/test.hcl"),
+    );
+    let plain = options(&dir.path().join("other"), config.unwrap());
+    let compiler = Some(dir.path().join("ostler"));
+    let agent = Agent::start(AgentOptions { compiler, ..plain }).await.unwrap();
+    let hostile = agent.plugins().iter().find(|entry| entry.name == "hostile").unwrap();
+    let refused = format!("{:?}", hostile.status);
+    assert!(refused.contains("the compiler failed"), "{refused}");
+    agent.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,10 +15,9 @@ use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
 
 use super::own_file;
-use super::seal::{Meant, SEAL_BYTES, Sealer};
 use super::{Code, LoadError};
-use crate::engine::Format;
 use crate::error::SandboxError;
+use ostler_engine::{Format, Meant, Sealer};
 use ostler_model::limits;
 
 const ENTRY_SUFFIX: &str = ".code";
@@ -116,17 +115,16 @@ pub(super) fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
     tempfile::Builder::new().prefix("compiling-").suffix(TEMPORARY_SUFFIX).tempfile_in(dir)
 }
 
-/// Seal what the compile child wrote and give it its name.
+/// Seal an artefact and give it its name. The disk is not waited for: what a power cut leaves in
+/// pieces has no seal, and is made anew.
 pub(super) fn publish(
     file: NamedTempFile,
     sealer: &Sealer,
     meant: &Meant,
-    dir: &Path,
     to: &Path,
 ) -> io::Result<()> {
     sealer.seal(file.as_file(), meant)?;
-    file.persist(to).map_err(|error| error.error)?;
-    File::open(dir)?.sync_all()
+    file.persist(to).map(drop).map_err(|error| error.error)
 }
 
 /// The entry at `path`, open.
@@ -203,10 +201,7 @@ fn check(path: &Path, sealer: &Sealer, meant: &Meant) -> io::Result<Result<File,
         Ok(opened) => opened,
         Err(reason) => return Ok(Err(reason)),
     };
-    if found.len() < SEAL_BYTES as u64 {
-        return Ok(Err("it is too short"));
-    }
-    if !sealer.is_sealed(&file, meant)? {
+    if !sealer.is_sealed(&file, found.len(), meant)? {
         return Ok(Err(
             "it is damaged, of an older agent, or this cache did not make it of this wasm",
         ));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::compile::Compiler;
-use crate::engine::{compatibility, compiler_engine};
+use ostler_engine::{compatibility, compiler_engine};
 use ostler_model::limits::CompileLimits;
 
 fn stats(bench: &Bench) -> CacheStats {
@@ -44,7 +44,7 @@ async fn code_is_compiled_once_then_shared_then_mapped_from_disk() {
     assert!(Arc::ptr_eq(&first, &second));
     drop((first, second));
     bench.load(&plain(NOTHING)).await.unwrap();
-    let expected = CacheStats { compiled: 1, memory_hits: 1, disk_hits: 1, refused: 0 };
+    let expected = CacheStats { compiled: 1, memory_hits: 1, disk_hits: 1, ..Default::default() };
     assert_eq!(stats(&bench), expected);
 
     // The next agent over the same directory.
@@ -53,6 +53,61 @@ async fn code_is_compiled_once_then_shared_then_mapped_from_disk() {
     let code = next.code().load(wasm, EngineKind::Plugin, Format::Component).await.unwrap();
     assert!(code.component().is_some() && code.module().is_none());
     assert_eq!(next.code().stats(), CacheStats { disk_hits: 1, ..CacheStats::default() });
+}
+
+/// A sandbox in the program of which is this code.
+fn bringing(code: Vec<u8>) -> Bench {
+    let dir = tempfile::tempdir().unwrap();
+    let ahead = vec![&*code.leak()];
+    let sandbox = Sandbox::new(SandboxConfig { ahead, ..config(dir.path(), 4) }).unwrap();
+    Bench { sandbox, dir }
+}
+
+fn made_ahead(wat: &str) -> Vec<u8> {
+    let wasm = wat::parse_str(wat).unwrap();
+    ostler_engine::ahead::make(&wasm, EngineKind::Plugin, Format::Component).unwrap()
+}
+
+#[tokio::test]
+async fn code_that_came_with_the_program_is_used_and_nothing_is_compiled() {
+    let wat = plain(NOTHING);
+    let bench = bringing(made_ahead(&wat));
+    let code = bench.load(&wat).await.unwrap();
+    assert_eq!(stats(&bench), CacheStats { ahead: 1, ..Default::default() });
+    let guest = run_export(&bench.sandbox, code, StoreLimits::default(), |_| {});
+    let run = bench.sandbox.run_with_deadline(PATIENCE, &CancellationToken::new(), guest).await;
+    assert!(run.result.is_ok());
+
+    // From now on it is an entry like any other, also for a program that brings none.
+    let next = Sandbox::new(config(bench.dir.path(), 4)).unwrap();
+    let wasm: Arc<[u8]> = wat::parse_str(&wat).unwrap().into();
+    next.code().load(wasm, EngineKind::Plugin, Format::Component).await.unwrap();
+    assert_eq!(next.code().stats(), CacheStats { disk_hits: 1, ..Default::default() });
+}
+
+#[tokio::test]
+async fn code_that_does_not_fit_is_not_used_and_the_guest_is_compiled() {
+    let wat = plain(NOTHING);
+    let good = made_ahead(&wat);
+    let mut damaged = good.clone();
+    damaged[good.len() / 2] ^= 1;
+    // Whole and of this engine, but of something else, and called the code of this.
+    let mut of_another = made_ahead(&plain(r#"(func (export "run") nop)"#));
+    let (digest, at) = (good.len() - 32, of_another.len() - 32);
+    of_another[at..].copy_from_slice(&good[digest..]);
+    for code in [damaged, of_another] {
+        let bench = bringing(code);
+        bench.load(&wat).await.unwrap();
+        assert_eq!(stats(&bench), CacheStats { refused: 1, compiled: 1, ..Default::default() });
+    }
+    // For another engine: nobody looks at it.
+    let wasm = wat::parse_str(&wat).unwrap();
+    let task = ostler_engine::ahead::make(&wasm, EngineKind::Task, Format::Component).unwrap();
+    for code in [task, Vec::new()] {
+        let bench = bringing(code);
+        bench.load(&wat).await.unwrap();
+        assert_eq!((stats(&bench).ahead, stats(&bench).compiled), (0, 1));
+    }
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What proves that this cache made an entry, and of what.
+//! What proves that whoever has a secret made some code, and of what: a cache its entries.
 //!
 //! ```text
 //! entry:  artefact │ "OSTLERC2" │ length of the artefact, 8 bytes │ HMAC-SHA256, 32 bytes
@@ -9,65 +9,79 @@
 //! another engine, and a damaged or shortened file (mapping which ends in SIGBUS) are all found.
 
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
 
 use ring::{digest, hmac};
 
-use crate::engine::{EngineKind, Format};
+use crate::config::{EngineKind, Format};
 use ostler_model::digest::Digest;
 
 const MAGIC: &[u8; 8] = b"OSTLERC2";
 /// Bytes that follow the artefact.
-pub(super) const SEAL_BYTES: usize = 48;
+pub const SEAL_BYTES: usize = 48;
 /// Tells these seals from anything else that is ever made with the secret.
 const PURPOSE: &[u8] = b"ostler code cache 2\0";
 
 /// What an entry is the code of.
 #[derive(Clone, Debug)]
-pub(super) struct Meant {
+pub struct Meant {
     /// Digest of the wasm.
-    pub(super) digest: Digest,
-    pub(super) kind: EngineKind,
-    pub(super) format: Format,
+    pub digest: Digest,
+    /// The engine it is for.
+    pub kind: EngineKind,
+    /// What the wasm is.
+    pub format: Format,
     /// What identifies the engine's version and configuration.
-    pub(super) engine: String,
+    pub engine: String,
 }
 
 /// Makes and checks seals; clones share the key.
 #[derive(Clone)]
-pub(super) struct Sealer(hmac::Key);
+pub struct Sealer(hmac::Key);
 
 impl Sealer {
-    pub(super) fn new(secret: &[u8; 32]) -> Self {
+    /// With this secret.
+    #[must_use]
+    pub fn new(secret: &[u8; 32]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, secret))
     }
 
-    /// Append the seal to a finished artefact, and sync it.
-    pub(super) fn seal(&self, mut file: &File, meant: &Meant) -> io::Result<()> {
+    /// Append the seal to a finished artefact.
+    ///
+    /// # Errors
+    /// The file's.
+    pub fn seal(&self, mut file: &File, meant: &Meant) -> io::Result<()> {
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(0))?;
         let seal = self.of(file, length, meant)?;
         // Reading ended where the artefact does, unless the file grew meanwhile.
         file.seek(SeekFrom::Start(length))?;
-        file.write_all(&seal)?;
-        file.sync_all()
+        file.write_all(&seal)
     }
 
-    /// Whether the file ends with the seal of what it holds before.
-    pub(super) fn is_sealed(&self, mut file: &File, meant: &Meant) -> io::Result<bool> {
-        let Some(length) = file.metadata()?.len().checked_sub(SEAL_BYTES as u64) else {
+    /// Whether so many bytes end with the seal of what they hold before.
+    ///
+    /// # Errors
+    /// The reader's.
+    pub fn is_sealed(&self, mut sealed: impl Read, bytes: u64, meant: &Meant) -> io::Result<bool> {
+        let Some(length) = bytes.checked_sub(SEAL_BYTES as u64) else {
             return Ok(false);
         };
-        let wanted = self.of(file, length, meant)?;
+        let wanted = self.of(&mut sealed, length, meant)?;
         let mut found = [0; SEAL_BYTES];
-        file.read_exact(&mut found)?;
+        sealed.read_exact(&mut found)?;
         // Compared as digests of them: how long it takes says nothing about the right one.
         let hash = |seal: &[u8]| digest::digest(&digest::SHA256, seal);
         Ok(hash(&found).as_ref() == hash(&wanted).as_ref())
     }
 
-    /// The seal of the next `length` bytes of `file`.
-    fn of(&self, file: &File, length: u64, meant: &Meant) -> io::Result<[u8; SEAL_BYTES]> {
+    /// The seal of the next `length` bytes.
+    pub(crate) fn of(
+        &self,
+        artefact: impl Read,
+        length: u64,
+        meant: &Meant,
+    ) -> io::Result<[u8; SEAL_BYTES]> {
         let mut context = hmac::Context::with_key(&self.0);
         context.update(PURPOSE);
         context.update(meant.digest.as_bytes());
@@ -77,7 +91,7 @@ impl Sealer {
             context.update(b"\0");
         }
         context.update(&length.to_le_bytes());
-        let mut artefact = file.take(length);
+        let mut artefact = artefact.take(length);
         let mut chunk = vec![0; 64 * 1024];
         loop {
             let count = artefact.read(&mut chunk)?;
@@ -119,7 +133,8 @@ mod tests {
 
     fn holds(mut file: &File, secret: [u8; 32], meant: &Meant) -> bool {
         file.seek(SeekFrom::Start(0)).unwrap();
-        Sealer::new(&secret).is_sealed(file, meant).unwrap()
+        let bytes = file.metadata().unwrap().len();
+        Sealer::new(&secret).is_sealed(file, bytes, meant).unwrap()
     }
 
     #[test]

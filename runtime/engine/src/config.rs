@@ -1,6 +1,6 @@
-//! How a wasmtime engine is configured, for the agent and for its compile child alike.
+//! How a wasmtime engine is configured, for the agent and for whatever compiles for it alike.
 //!
-//! Code compiled under one configuration loads only under an equal one, so both sides call
+//! Code compiled under one configuration loads only under an equal one, so all sides call
 //! [`base_config`]; only the memory allocator differs, which compiled code does not depend on.
 
 use std::fmt;
@@ -32,12 +32,14 @@ impl EngineKind {
     }
 
     /// The inverse of [`EngineKind::as_str`].
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         [Self::Plugin, Self::Task].into_iter().find(|kind| kind.as_str() == text)
     }
 
     /// Largest wasm file accepted, bytes.
-    pub(super) const fn file_bytes_max(self) -> u64 {
+    #[must_use]
+    pub const fn file_bytes_max(self) -> u64 {
         match self {
             Self::Plugin => limits::PLUGIN_FILE_BYTES_MAX,
             Self::Task => limits::TASK_FILE_BYTES_MAX,
@@ -71,7 +73,8 @@ impl Format {
     }
 
     /// The inverse of [`Format::as_str`].
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         [Self::Component, Self::Module].into_iter().find(|format| format.as_str() == text)
     }
 }
@@ -90,7 +93,8 @@ impl fmt::Display for Format {
 /// The proposals that need garbage collection must be off: this build has no collector, and without
 /// this mask a module of 60 bytes (a subtype and a `ref.test`) aborts the whole process. The others
 /// are off because no toolchain we accept needs them and each is more compiler to trust.
-pub(super) fn forbidden_features() -> WasmFeatures {
+#[must_use]
+pub fn forbidden_features() -> WasmFeatures {
     WasmFeatures::GC
         | WasmFeatures::GC_TYPES
         | WasmFeatures::FUNCTION_REFERENCES
@@ -118,7 +122,8 @@ pub(super) fn forbidden_features() -> WasmFeatures {
 }
 
 /// Everything about an engine but its allocator (on-demand unless the caller sets the pool).
-pub(super) fn base_config(_kind: EngineKind) -> Config {
+#[must_use]
+pub fn base_config(_kind: EngineKind) -> Config {
     let mut config = Config::new();
     config
         .wasm_features(forbidden_features(), false)
@@ -140,13 +145,28 @@ pub(super) fn base_config(_kind: EngineKind) -> Config {
     config
 }
 
-/// An engine that only compiles: it reserves no address space for instances.
-pub(super) fn compiler_engine(kind: EngineKind) -> wasmtime::Result<Engine> {
+/// An engine that only compiles, for this processor: it reserves no address space for instances.
+///
+/// # Errors
+/// When wasmtime does not know this machine.
+pub fn compiler_engine(kind: EngineKind) -> wasmtime::Result<Engine> {
     Engine::new(&base_config(kind))
 }
 
+/// Compile `wasm`, here and now: trusted bytes, or a process that may die of it.
+///
+/// # Errors
+/// Wasmtime's.
+pub fn precompile(engine: &Engine, wasm: &[u8], format: Format) -> wasmtime::Result<Vec<u8>> {
+    match format {
+        Format::Component => engine.precompile_component(wasm),
+        Format::Module => engine.precompile_module(wasm),
+    }
+}
+
 /// What identifies compatible compiled code: 16 hexadecimal digits, part of cache file names.
-pub(super) fn compatibility(engine: &Engine) -> String {
+#[must_use]
+pub fn compatibility(engine: &Engine) -> String {
     let mut hasher = StableHasher(Sha256::new());
     engine.precompile_compatibility_hash().hash(&mut hasher);
     format!("{:016x}", hasher.finish())
