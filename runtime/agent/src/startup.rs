@@ -31,7 +31,7 @@ use ostler_health::refresh::Refresher;
 use ostler_jobsdir::{FilesOnDisk, JobsDir};
 use ostler_model::attribute::Scalar;
 use ostler_model::clock;
-use ostler_model::config::GcConfig;
+use ostler_model::config::{ClientConfig, GcConfig};
 use ostler_model::ids::RunId;
 use ostler_model::job::Job;
 use ostler_model::limits::KILL_GRACE;
@@ -219,7 +219,7 @@ impl Begun {
             agent.watch_held();
             agent.0.control.ready(Some(policy(config.gc))).await;
         }
-        refresh_node(&agent);
+        refresh_node(&agent, config.client);
         let loaded = match embedded {
             true => Some(loading.await),
             false => clock::timeout(READY_WALL, &mut loading).await,
@@ -269,13 +269,13 @@ fn policy(config: GcConfig) -> GcPolicy {
 }
 
 /// Keep what is known of the machine fresh until the agent ends.
-fn refresh_node(agent: &AgentHandle) {
+fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
     let dir = agent.0.data_dir.clone();
     let look = move || {
         let dir = dir.clone();
         async move {
             let looked =
-                tokio::task::spawn_blocking(move || fingerprint::all(Path::new("/"), &dir));
+                tokio::task::spawn_blocking(move || fingerprint::all(Path::new("/"), &dir, &client));
             looked.await.map_err(|_| refresh::GivenUp)
         }
     };
@@ -389,8 +389,9 @@ async fn unowned_dirs(
 
 async fn node_view(options: &AgentOptions, data_dir: &Path) -> Result<NodeView, AgentError> {
     let id = id::load_or_create(data_dir, &options.rng)?;
-    let dir = data_dir.to_owned();
-    let facts = tokio::task::spawn_blocking(move || fingerprint::all(Path::new("/"), &dir)).await;
+    let (dir, client) = (data_dir.to_owned(), options.config.client);
+    let look = move || fingerprint::all(Path::new("/"), &dir, &client);
+    let facts = tokio::task::spawn_blocking(look).await;
     let facts = facts.map_err(|_| AgentError::GivenUp("the node fingerprint"))?;
     let host = match facts.get("unique.hostname").map(|fact| &fact.value) {
         Some(Scalar::Text(name)) => name.clone(),
@@ -419,6 +420,7 @@ fn host_services(
     if let Some(compiler) = &options.compiler {
         config.compiler.clone_from(compiler);
     }
+    config.task_instances = options.config.wasm.tasks();
     let sandbox = Arc::new(Sandbox::new(config)?);
     for kind in [EngineKind::Plugin, EngineKind::Task] {
         let pool = sandbox.pool(kind);

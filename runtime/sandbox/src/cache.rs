@@ -149,6 +149,19 @@ impl LoadedCode {
         &self.digest
     }
 
+    /// Slots of a pool that one guest takes: one for each memory, and what its tables need.
+    pub(super) fn slots(&self) -> u32 {
+        let needs = match &self.code {
+            Code::Component(component) => component.resources_required(),
+            Code::Module(module) => Some(module.resources_required()),
+        };
+        // Of a component whose parts are imported it is not known; none runs here.
+        let parts = needs.map(|needs| (needs.num_memories, needs.num_tables));
+        let (memories, tables) =
+            parts.unwrap_or((limits::GUEST_MEMORIES_MAX, limits::GUEST_TABLES_MAX));
+        memories.max(tables.div_ceil(limits::POOL_TABLES_PER_SLOT)).max(1)
+    }
+
     /// The engine it belongs to.
     #[must_use]
     pub const fn kind(&self) -> EngineKind {

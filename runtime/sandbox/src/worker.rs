@@ -10,13 +10,14 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use wasmtime::Engine;
 
-use super::cache::CodeCache;
+use super::cache::{CodeCache, LoadedCode};
 use super::compile::Compiler;
 use super::descriptors::{AllDescriptors, Descriptors};
 use super::engine::EngineKind;
 use super::error::{CallError, SandboxError};
 use super::inline::{CallPace, InlineGate, poll_once};
 use super::meter::{CpuMeter, Metered, Ticker};
+use super::places::{GuestPlace, Places};
 use super::pooling::{PoolReport, PoolUse, max_map_count, pooled_engine, share_slots};
 use super::running::{At, Blocks, End, GuestTask, Place, Running, TaskScheduler};
 use ostler_model::{clock, limits};
@@ -28,9 +29,9 @@ pub struct SandboxConfig {
     pub cache_dir: PathBuf,
     /// The program that answers `__compile`: this one, except in tests.
     pub compiler: PathBuf,
-    /// Plugin instances alive at once.
+    /// Plugin instances alive at once; 0 in a process that calls no plugins: nothing is reserved.
     pub plugin_instances: u32,
-    /// WASM tasks alive at once.
+    /// WASM tasks alive at once; 0 in a process that runs none: nothing is reserved.
     pub task_instances: u32,
     /// Threads that run busy guests; `None` for one per core, at least
     /// [`limits::GUEST_THREADS_MIN`].
@@ -79,6 +80,7 @@ pub struct Sandbox {
     scheduler: Arc<TaskScheduler>,
     near: InlineGate,
     descriptors: Arc<AllDescriptors>,
+    places: Places,
 }
 
 impl Sandbox {
@@ -110,6 +112,7 @@ impl Sandbox {
         let (calls, busy) = (calling.handle().clone(), computing.handle().clone());
         let runtimes = Some([calling, computing]);
         let (near, descriptors) = (InlineGate::default(), Arc::default());
+        let places = Places::new(&task.1);
         Ok(Self {
             plugin,
             task,
@@ -122,6 +125,7 @@ impl Sandbox {
             scheduler,
             near,
             descriptors,
+            places,
         })
     }
 
@@ -147,6 +151,27 @@ impl Sandbox {
     #[must_use]
     pub fn pool_use(&self, kind: EngineKind) -> PoolUse {
         PoolUse::of(self.engine(kind))
+    }
+
+    /// A place for a WASM task of this code, to be held until its store is gone. It is waited for
+    /// without a bound, in the order of asking; dropping the future gives up. `say` hears once why it
+    /// has to wait, in words that follow the task's name. Not to be awaited inside a call of a plugin,
+    /// whose own place it would hold.
+    ///
+    /// # Errors
+    /// [`CallError::PoolExhausted`] when it would never get one.
+    pub fn task_place(
+        &self,
+        code: &LoadedCode,
+        say: impl FnOnce(String) + Send + 'static,
+    ) -> impl Future<Output = Result<GuestPlace, CallError>> + Send + 'static {
+        self.places.take(code.slots(), say)
+    }
+
+    /// How many places of WASM tasks are taken now.
+    #[must_use]
+    pub fn tasks_placed(&self) -> u32 {
+        self.places.taken()
     }
 
     /// What a new task, or plugin, may have open: at most `max` files, directories and sockets, and no

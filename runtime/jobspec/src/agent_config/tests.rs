@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::*;
 use ostler_model::config::{
-    AnswerGrants, FailurePolicy, GcConfig, LimitOverrides, QuarantineFor, UpgradeMode,
+    AnswerGrants, FailurePolicy, GcConfig, LimitOverrides, QuarantineFor, UpgradeMode, WasmConfig,
 };
 use ostler_model::grants::{CommandGrant, FileGrant};
 
@@ -61,6 +61,14 @@ gc {
   max_allocs            = 10
   parallel_destroys     = 4
 }
+client {
+  cpu_total_compute = 40000
+  memory_total_mb   = 65536
+}
+wasm {
+  tasks_max = 20000
+  dense     = true
+}
 
 plugin "nvidia" {
   file = "nvidia.wasm"
@@ -104,6 +112,9 @@ plugin "mock" { enabled = false }
         parallel: Some(4),
     };
     assert_eq!(config.gc, gc);
+    let totals = (config.client.cpu_total_compute, config.client.memory_total_mb);
+    assert_eq!(totals, (Some(40_000), Some(65_536)));
+    assert_eq!(config.wasm, WasmConfig { tasks_max: Some(20_000), dense: Some(true) });
     assert_eq!(config.plugins["mock"].enabled, Some(false));
     assert_eq!(config.plugins["mock"].grants, None);
     let nvidia = &config.plugins["nvidia"];
@@ -229,7 +240,7 @@ plugin "b/c" {
     let expected = [
         "2:1 datacentre is unknown in the agent's configuration → datacenter",
         "3:11 ten is no IP address; write for example \"127.0.0.1\"",
-        "4:1 client is valid in Nomad, not supported by Ostler yet; write meta at the top; the agent is always a client",
+        "5:3 enabled is valid in Nomad, not supported by Ostler yet; the agent is always a client",
         "8:12 proces is unknown in grants → process",
         "10:8 a plugin a is here already",
         "12:17 memory_mb must be 1 to 4096, not 0",
@@ -254,6 +265,24 @@ fn a_garbage_collection_out_of_range_is_told_with_the_range() {
     for part in expected {
         assert!(found.iter().any(|line| line.contains(part)), "{part}: {found:#?}");
     }
+}
+
+#[test]
+fn a_node_that_has_nothing_to_give_is_refused_with_the_range() {
+    let found = problems("client {\n memory_total_mb = 0\n cpu_total_compute = -1\n}");
+    assert_eq!(found.len(), 2, "{found:#?}");
+    assert!(found[0].starts_with("2:20 memory_total_mb must be at least 1"), "{found:#?}");
+    assert!(found[1].starts_with("3:22 cpu_total_compute must be at least 1"), "{found:#?}");
+    let found = problems("wasm {\n tasks_max = 0\n}");
+    assert_eq!(found, ["2:14 tasks_max must be 1 to 100000, not 0"]);
+}
+
+#[test]
+fn how_many_wasm_tasks_there_may_be_depends_on_how_they_are_held() {
+    let tasks = |text: &str| parse(text).wasm.tasks();
+    assert_eq!(tasks(""), 10_000);
+    assert_eq!(tasks("wasm { dense = true }"), 50_000);
+    assert_eq!(tasks("wasm { tasks_max = 7 }"), 7);
 }
 
 #[test]

@@ -203,6 +203,10 @@ impl WasmTaskHost {
         let code = AbortOnDropHandle::new(loading).await.unwrap_or(Err(LoadError::Interrupted));
         let code = code.map_err(coded)?;
         let guest = inner.launcher.prepare(&inner.sandbox, &context, &spec, &code)?;
+        // Its run is known before it has a place: it can be ended while it waits for one.
+        let (events, name) = (Arc::clone(&context.events), spec.path.clone());
+        let say = move |text: String| events(format!("{} {text}", name.display()), Vec::new());
+        let place = inner.sandbox.task_place(&code, say);
 
         let id = format!("wasm-{:016x}", inner.rng.next_u64());
         let (exit_tx, exit) = watch::channel(None);
@@ -222,7 +226,11 @@ impl WasmTaskHost {
         })?;
 
         let tail = guest.tail;
-        let mut task = inner.sandbox.spawn_task(guest.run, context.cpu_mhz);
+        let run = async move {
+            let _until_its_store_is_gone = place.await?;
+            guest.run.await
+        };
+        let mut task = inner.sandbox.spawn_task(run, context.cpu_mhz);
         let _first = cpu.set(task.cpu());
         let clock = inner.clock.clone();
         let (missed, sees) = (guest.missed, exit::seen(&spec.dirs));
