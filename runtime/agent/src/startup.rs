@@ -421,6 +421,7 @@ fn host_services(
         config.compiler.clone_from(compiler);
     }
     config.task_instances = options.config.wasm.tasks();
+    config.dense = options.config.wasm.dense.unwrap_or(false);
     let sandbox = Arc::new(Sandbox::new(config)?);
     for kind in [EngineKind::Plugin, EngineKind::Task] {
         let pool = sandbox.pool(kind);

@@ -229,6 +229,8 @@ pub struct CodeCache {
     compiler: Compiler,
     plugin: (Engine, String),
     task: (Engine, String),
+    /// What code of tasks is compiled as.
+    task_code: EngineKind,
     slots: CompileSlots,
     failed: Failed,
     /// Nothing is compiled any more.
@@ -247,7 +249,7 @@ impl CodeCache {
         dir: PathBuf,
         compiler: Compiler,
         plugin: Engine,
-        task: Engine,
+        (task_code, task): (EngineKind, Engine),
     ) -> Result<Self, SandboxError> {
         disk::prepare_dir(&dir)?;
         let sealer = Sealer::new(&secret::of_cache(&dir)?);
@@ -261,6 +263,7 @@ impl CodeCache {
             compiler,
             plugin: with_hash(plugin),
             task: with_hash(task),
+            task_code,
             slots: CompileSlots::new(limits::COMPILE_CHILDREN_MAX),
             failed: Failed::default(),
             closed: CancellationToken::new(),
@@ -374,7 +377,7 @@ impl CodeCache {
     const fn engine(&self, kind: EngineKind) -> &(Engine, String) {
         match kind {
             EngineKind::Plugin => &self.plugin,
-            EngineKind::Task => &self.task,
+            EngineKind::Task | EngineKind::Dense => &self.task,
         }
     }
 
@@ -456,8 +459,9 @@ impl CodeCache {
         let temporary = disk::temporary(&self.dir).map_err(failed)?;
         let output = temporary.path();
         let limit = artefact_bytes_max(bytes.len());
+        let kind = if key.kind == EngineKind::Plugin { key.kind } else { self.task_code };
         let compiled =
-            self.compiler.compile(Arc::clone(bytes), key.kind, key.format, within, output).await;
+            self.compiler.compile(Arc::clone(bytes), kind, key.format, within, output).await;
         // The child limits itself; it is not trusted.
         let compiled = compiled.and_then(|()| {
             let bytes = temporary.as_file().metadata().map_or(0, |found| found.len());

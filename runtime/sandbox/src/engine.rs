@@ -10,6 +10,7 @@ use std::num::NonZeroUsize;
 use sha2::{Digest as _, Sha256};
 use wasmtime::{Config, Engine, WasmBacktraceDetails, WasmFeatures};
 
+use super::dense;
 use ostler_model::limits;
 
 /// Which of the two engines: they have pools and file limits of their own.
@@ -19,6 +20,9 @@ pub enum EngineKind {
     Plugin,
     /// WASM tasks: long-lived, memories as large as the job asks.
     Task,
+    /// WASM tasks in the dense profile: their code is another one. For whoever runs them they are
+    /// [`EngineKind::Task`].
+    Dense,
 }
 
 impl EngineKind {
@@ -28,19 +32,20 @@ impl EngineKind {
         match self {
             Self::Plugin => "plugin",
             Self::Task => "task",
+            Self::Dense => "dense",
         }
     }
 
     /// The inverse of [`EngineKind::as_str`].
     pub(super) fn parse(text: &str) -> Option<Self> {
-        [Self::Plugin, Self::Task].into_iter().find(|kind| kind.as_str() == text)
+        [Self::Plugin, Self::Task, Self::Dense].into_iter().find(|kind| kind.as_str() == text)
     }
 
     /// Largest wasm file accepted, bytes.
     pub(super) const fn file_bytes_max(self) -> u64 {
         match self {
             Self::Plugin => limits::PLUGIN_FILE_BYTES_MAX,
-            Self::Task => limits::TASK_FILE_BYTES_MAX,
+            Self::Task | Self::Dense => limits::TASK_FILE_BYTES_MAX,
         }
     }
 }
@@ -118,7 +123,7 @@ pub(super) fn forbidden_features() -> WasmFeatures {
 }
 
 /// Everything about an engine but its allocator (on-demand unless the caller sets the pool).
-pub(super) fn base_config(_kind: EngineKind) -> Config {
+pub(super) fn base_config(kind: EngineKind) -> Config {
     let mut config = Config::new();
     config
         .wasm_features(forbidden_features(), false)
@@ -137,6 +142,9 @@ pub(super) fn base_config(_kind: EngineKind) -> Config {
         .wasm_backtrace_details(WasmBacktraceDetails::Disable)
         // Data images are mapped from the code file and copied page by page when written.
         .memory_init_cow(true);
+    if kind == EngineKind::Dense {
+        dense::of_code(&mut config);
+    }
     config
 }
 

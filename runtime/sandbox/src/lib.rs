@@ -14,6 +14,7 @@
 
 mod cache;
 mod compile;
+mod dense;
 mod descriptors;
 mod engine;
 mod error;

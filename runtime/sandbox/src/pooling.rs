@@ -8,6 +8,7 @@ use std::fmt;
 
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
+use super::dense;
 use super::engine::{EngineKind, base_config};
 use super::error::SandboxError;
 use ostler_model::limits;
@@ -140,6 +141,15 @@ pub(super) fn pooled_engine(
             Ok((engine, PoolReport { kind, want, got, lowered }))
         }
     }
+}
+
+/// An engine that holds `guests` guests without a mapping for each.
+pub(super) fn dense_engine(guests: u32) -> Result<(Engine, PoolReport), SandboxError> {
+    let (kind, want) = (EngineKind::Task, guests);
+    let mut config = base_config(EngineKind::Dense);
+    dense::hold(&mut config, guests).map_err(|source| SandboxError::Dense { source })?;
+    let report = PoolReport { kind, want, got: guests, lowered: None };
+    Ok((on_demand_engine(&config, kind)?, report))
 }
 
 fn on_demand_engine(config: &Config, kind: EngineKind) -> Result<Engine, SandboxError> {

@@ -18,7 +18,9 @@ use super::error::{CallError, SandboxError};
 use super::inline::{CallPace, InlineGate, poll_once};
 use super::meter::{CpuMeter, Metered, Ticker};
 use super::places::{GuestPlace, Places};
-use super::pooling::{PoolReport, PoolUse, max_map_count, pooled_engine, share_slots};
+use super::pooling::{
+    PoolReport, PoolUse, dense_engine, max_map_count, pooled_engine, share_slots,
+};
 use super::running::{At, Blocks, End, GuestTask, Place, Running, TaskScheduler};
 use ostler_model::{clock, limits};
 
@@ -33,6 +35,9 @@ pub struct SandboxConfig {
     pub plugin_instances: u32,
     /// WASM tasks alive at once; 0 in a process that runs none: nothing is reserved.
     pub task_instances: u32,
+    /// Hold WASM tasks without kernel mappings of their own: many more fit, and each computes more
+    /// slowly.
+    pub dense: bool,
     /// Threads that run busy guests; `None` for one per core, at least
     /// [`limits::GUEST_THREADS_MIN`].
     pub guest_threads: Option<usize>,
@@ -51,6 +56,7 @@ impl SandboxConfig {
             compiler,
             plugin_instances: limits::PLUGIN_INSTANCES_MAX,
             task_instances: limits::TASK_INSTANCES_MAX,
+            dense: false,
             guest_threads: None,
         })
     }
@@ -91,15 +97,26 @@ impl Sandbox {
     /// is merely smaller than wanted is no error: see [`Sandbox::pool`].
     pub fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
         let map_count = max_map_count();
-        let (plugins, tasks) =
-            share_slots(map_count, config.plugin_instances, config.task_instances);
+        // Those of the dense profile take no mappings.
+        let dense = config.dense && config.task_instances > 0;
+        let pooled_tasks = if dense { 0 } else { config.task_instances };
+        let (plugins, tasks) = share_slots(map_count, config.plugin_instances, pooled_tasks);
         let plugin =
             pooled_engine(EngineKind::Plugin, config.plugin_instances, plugins, map_count)?;
-        let task = pooled_engine(EngineKind::Task, config.task_instances, tasks, map_count)?;
+        let task = match dense {
+            true => dense_engine(config.task_instances)?,
+            false => pooled_engine(EngineKind::Task, config.task_instances, tasks, map_count)?,
+        };
+        let task_code = if dense { EngineKind::Dense } else { EngineKind::Task };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let guest_threads = config.guest_threads.unwrap_or(cores).max(limits::GUEST_THREADS_MIN);
         let compiler = Compiler::new(config.compiler);
-        let code = CodeCache::open(config.cache_dir, compiler, plugin.0.clone(), task.0.clone())?;
+        let code = CodeCache::open(
+            config.cache_dir,
+            compiler,
+            plugin.0.clone(),
+            (task_code, task.0.clone()),
+        )?;
         let scheduler = TaskScheduler::new(guest_threads);
         let ticker = Ticker::start(&[&plugin.0, &task.0], Arc::downgrade(&scheduler))?;
         let failed = |source| SandboxError::Thread { what: "guest threads", source };
@@ -134,7 +151,7 @@ impl Sandbox {
     pub fn engine(&self, kind: EngineKind) -> &Engine {
         match kind {
             EngineKind::Plugin => &self.plugin.0,
-            EngineKind::Task => &self.task.0,
+            EngineKind::Task | EngineKind::Dense => &self.task.0,
         }
     }
 
@@ -143,7 +160,7 @@ impl Sandbox {
     pub fn pool(&self, kind: EngineKind) -> &PoolReport {
         match kind {
             EngineKind::Plugin => &self.plugin.1,
-            EngineKind::Task => &self.task.1,
+            EngineKind::Task | EngineKind::Dense => &self.task.1,
         }
     }
 

@@ -34,6 +34,11 @@ pub const POOL_SMALL_RESIDENT_BYTES: usize = 16 * 1024;
 pub const POOL_MAPPINGS_RESERVE: u64 = 4_608;
 /// Kernel mappings of one live pool slot: two reserved, four more while in use.
 pub const POOL_MAPPINGS_PER_SLOT: u64 = 6;
+/// Room for a memory in the dense profile, bytes: programs of the Rust toolchain begin with 1.1 MiB.
+/// One that grows beyond it moves to a place of [`TASK_MEMORY_BYTES_CEILING`](super::TASK_MEMORY_BYTES_CEILING).
+pub const DENSE_MEMORY_BYTES: usize = 16 * MIB as usize;
+/// Such larger places: 16 TiB of address space.
+pub const DENSE_LARGE_MEMORIES_MAX: usize = 4_096;
 /// `vm.max_map_count` assumed where it cannot be read: the kernel's default.
 pub const MAX_MAP_COUNT_DEFAULT: u64 = 65_530;
 /// Fewest threads for guests, so that one stuck in a blocking host call does not stop the others.
