@@ -226,11 +226,11 @@ impl WasmTaskHost {
         })?;
 
         let tail = guest.tail;
-        let run = async move {
+        let placed = async move {
             let _until_its_store_is_gone = place.await?;
             guest.run.await
         };
-        let mut task = inner.sandbox.spawn_task(run, context.cpu_mhz);
+        let mut task = inner.sandbox.spawn_task(placed, context.cpu_mhz);
         let _first = cpu.set(task.cpu());
         let clock = inner.clock.clone();
         let (missed, sees) = (guest.missed, exit::seen(&spec.dirs));
