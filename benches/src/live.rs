@@ -27,12 +27,14 @@ pub fn own_child() -> Option<ExitCode> {
     crate::compile_child()
 }
 
-/// Both drivers of native programs; what lies beside the data directory may be mounted.
+/// Both drivers of native programs; what lies beside the data directory may be mounted. The node has
+/// room for as many allocations as a bench makes.
 fn config(data: &Path) -> AgentConfig {
     let beside = data.parent().unwrap_or(data).display();
     let text = format!(
         "plugin \"raw_exec\" {{\n enabled = true\n}}\nplugin \"exec\" {{\n grants {{\n process = \
-         true\n isolation {{\n mounts = [\"{beside}/*\"]\n }}\n }}\n}}\n"
+         true\n isolation {{\n mounts = [\"{beside}/*\"]\n }}\n }}\n}}\nclient {{\n \
+         cpu_total_compute = 1000000\n memory_total_mb = 1000000\n}}\n"
     );
     match ostler_jobspec::parse_agent_config(text.as_bytes(), Path::new("/bench.hcl")) {
         Ok(config) => config,

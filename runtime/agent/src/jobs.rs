@@ -1,15 +1,17 @@
 //! The agent's handle for jobs and allocations: register, plan, stop, restart, look.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::watch;
 
 use super::views::Readiness;
 use super::{
-    AgentHandle, AllocError, AllocView, Collected, JobView, Plan, RegisterOptions, Registered,
+    AgentHandle, AllocError, AllocRef, AllocView, Collected, JobView, Plan, RegisterOptions, Registered,
     RestartScope, Stage, StopOptions, Stopped, SubmitError,
 };
 use ostler_jobsdir::{JobsDir, JobsDirReport};
+use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, JobId, TaskName};
 use ostler_model::job::Job;
 use ostler_model::saved::JobOrigin;
@@ -45,6 +47,18 @@ impl AgentHandle {
     #[must_use]
     pub fn allocs(&self) -> Vec<AllocView> {
         self.0.control.allocs()
+    }
+
+    /// Those of them that are `wanted`, without a copy of their states.
+    #[must_use]
+    pub fn alloc_refs(&self, wanted: impl Fn(&Allocation) -> bool) -> Vec<AllocRef> {
+        self.0.control.alloc_refs(wanted)
+    }
+
+    /// The ids of all of them.
+    #[must_use]
+    pub fn alloc_ids(&self) -> BTreeSet<AllocId> {
+        self.0.control.alloc_ids()
     }
 
     /// One allocation.

@@ -66,7 +66,7 @@ pub use error::AgentError;
 pub use held::{EndRunError, HeldReport, HeldRun};
 pub use job::{AllocResult, JobHandle, JobResult};
 pub use ostler_control::{
-    AllocError, AllocView, BlockedPlacement, Collected, ConfigProblem, DeviceExplanation,
+    AllocError, AllocRef, AllocView, BlockedPlacement, Collected, ConfigProblem, DeviceExplanation,
     GroupCounts, GroupPlan, JobStatus, JobView, PlaceCounts, Plan, RAW_EXEC, RegisterOptions,
     Registered, Stage, StopOptions, Stopped, SubmitError,
 };

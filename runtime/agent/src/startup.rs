@@ -31,10 +31,10 @@ use ostler_health::refresh::Refresher;
 use ostler_jobsdir::{FilesOnDisk, JobsDir};
 use ostler_model::attribute::Scalar;
 use ostler_model::clock;
-use ostler_model::config::GcConfig;
+use ostler_model::config::{ClientConfig, GcConfig};
 use ostler_model::ids::RunId;
 use ostler_model::job::Job;
-use ostler_model::limits::{KILL_GRACE, TASK_INSTANCES_MAX};
+use ostler_model::limits::KILL_GRACE;
 use ostler_model::ports::{BoxFuture, ProcessIdentity, Workloads};
 use ostler_model::time::Timestamp;
 use ostler_node::watch::Watcher;
@@ -225,7 +225,7 @@ impl Begun {
             agent.watch_held();
             agent.0.control.ready(Some(policy(config.gc))).await;
         }
-        refresh_node(&agent);
+        refresh_node(&agent, config.client);
         let loaded = match embedded {
             true => Some(loading.await),
             false => clock::timeout(READY_WALL, &mut loading).await,
@@ -275,13 +275,13 @@ fn policy(config: GcConfig) -> GcPolicy {
 }
 
 /// Keep what is known of the machine fresh until the agent ends.
-fn refresh_node(agent: &AgentHandle) {
+fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
     let dir = agent.0.data_dir.clone();
     let look = move || {
         let dir = dir.clone();
         async move {
             let looked =
-                tokio::task::spawn_blocking(move || fingerprint::all(Path::new("/"), &dir));
+                tokio::task::spawn_blocking(move || fingerprint::all(Path::new("/"), &dir, &client));
             looked.await.map_err(|_| refresh::GivenUp)
         }
     };
@@ -401,8 +401,9 @@ async fn unowned_dirs(
 
 async fn node_view(options: &AgentOptions, data_dir: &Path) -> Result<NodeView, AgentError> {
     let (dir, rng) = (data_dir.to_owned(), options.rng.clone());
+    let client = options.config.client;
     let looked = tokio::task::spawn_blocking(move || {
-        (fingerprint::all(Path::new("/"), &dir), id::load_or_create(&dir, &rng))
+        (fingerprint::all(Path::new("/"), &dir, &client), id::load_or_create(&dir, &rng))
     });
     let (facts, id) = looked.await.map_err(|_| AgentError::GivenUp("the node fingerprint"))?;
     let id = id?;
@@ -430,10 +431,9 @@ async fn sandbox(options: &AgentOptions, data_dir: &Path) -> Result<Arc<Sandbox>
     if let Some(compiler) = &options.compiler {
         config.compiler.clone_from(compiler);
     }
-    if !options.kill_with_agent {
-        // They run in workers.
-        config.task_instances = 0;
-    }
+    config.dense = options.config.wasm.dense.unwrap_or(false);
+    // Those of an agent that serves run in workers.
+    config.task_instances = if options.kill_with_agent { options.config.wasm.tasks() } else { 0 };
     config.ahead = ostler_guests::builtin_plugins().iter().map(|plugin| plugin.code).collect();
     let made = tokio::task::spawn_blocking(move || Sandbox::new(config)).await;
     Ok(Arc::new(made.map_err(|_| AgentError::GivenUp("reserving memory for guests"))??))
@@ -474,7 +474,8 @@ async fn host_services(
         program,
         data_dir: data_dir.to_owned(),
         config: options.config.wasm_worker,
-        task_instances: TASK_INSTANCES_MAX,
+        task_instances: options.config.wasm.tasks(),
+        dense: options.config.wasm.dense.unwrap_or(false),
         sandbox: Arc::clone(&sandbox),
         processes: processes.clone(),
         control: control.clone(),

@@ -76,7 +76,7 @@ fn failed_result() -> Report {
 
 fn result_of(task: TaskState) -> Report {
     let mut state = AllocState { client_status: ClientStatus::Failed, ..AllocState::default() };
-    std::sync::Arc::make_mut(&mut state.tasks).insert(TaskName::new("web").unwrap(), task);
+    std::sync::Arc::make_mut(&mut state.tasks).insert(TaskName::new("web").unwrap(), task.into());
     Report::Result {
         job: JobId::new("shop").unwrap(),
         successful: false,

@@ -9,6 +9,7 @@ use ostler_model::limits::TASK_EVENTS_MAX;
 use ostler_model::rng::Rng;
 use ostler_model::saved::DeploymentStatus;
 use ostler_model::time::Timestamp;
+use ostler_model::shared::Shared;
 
 fn parsed(job: &str) -> Job {
     ostler_jobspec::parse(job.as_bytes(), std::path::Path::new("job.hcl"), None).unwrap()
@@ -71,7 +72,7 @@ fn told(reports: &[Report]) -> Vec<String> {
         .collect()
 }
 
-fn tasks_of(state: &mut AllocState) -> &mut BTreeMap<TaskName, TaskState> {
+fn tasks_of(state: &mut AllocState) -> &mut BTreeMap<TaskName, Shared<TaskState>> {
     Arc::make_mut(&mut state.tasks)
 }
 

@@ -62,6 +62,8 @@ pub struct Admission {
     released: BTreeSet<InstanceHolder>,
     ports: PortLedger,
     assigned: BTreeMap<AllocId, NodeResources>,
+    /// The sum of those.
+    total: NodeResources,
 }
 
 /// Why an allocation read from the state file could not be entered.
@@ -134,7 +136,8 @@ impl Admission {
             return Err(refusal);
         }
         refusal.add(None, job_problems(job, view));
-        let mut next = self.clone();
+        // In place, and taken back when it is refused: a copy of what ten thousand hold for each
+        // place that is tried takes seconds.
         let reserved = fixed_ports(job);
         let mut placed = Vec::new();
         for group in &job.groups {
@@ -145,14 +148,14 @@ impl Admission {
             let mut problems = group_problems(group, view);
             for index in indexes {
                 let id = (placing.new_id)();
-                if next.assigned.contains_key(&id) {
+                if self.assigned.contains_key(&id) {
                     problems.push(Problem::IdInUse { alloc: id });
                     break;
                 }
                 let mut instance = Instance { job, group, index, id, problems: Vec::new() };
-                let allocation = instance.claim(&mut next, view, placing, &reserved);
+                let allocation = instance.claim(self, view, placing, &reserved);
                 if !instance.problems.is_empty() {
-                    next.release_alloc(instance.id);
+                    self.release_alloc(instance.id);
                     problems.append(&mut instance.problems);
                     break;
                 }
@@ -161,9 +164,9 @@ impl Admission {
             refusal.add(Some(group.name.clone()), problems);
         }
         if refusal.groups.is_empty() {
-            *self = next;
             return Ok(placed);
         }
+        placed.iter().for_each(|done| self.release_alloc(done.id));
         let attempt = |done: Allocation| Attempt { id: done.id, name: done.name };
         refusal.attempts = placed.into_iter().map(attempt).collect();
         Err(refusal)
@@ -185,7 +188,7 @@ impl Admission {
         // In place: a start restores all allocations of the node one after the other.
         let claimed = self.claim_again(allocation);
         match claimed {
-            Ok(()) => drop(self.assigned.insert(alloc, needs::of_group(group))),
+            Ok(()) => self.assign(alloc, needs::of_group(group)),
             Err(_) => drop(self.devices.release_alloc(alloc)),
         }
         claimed
@@ -207,7 +210,19 @@ impl Admission {
         self.devices.release_alloc(alloc);
         self.released.retain(|holder| holder.alloc != alloc);
         self.ports.release(alloc);
-        self.assigned.remove(&alloc);
+        self.unassign(alloc);
+    }
+
+    fn assign(&mut self, alloc: AllocId, needs: NodeResources) {
+        self.unassign(alloc);
+        self.assigned.insert(alloc, needs);
+        self.total = needs::add(self.total, needs);
+    }
+
+    fn unassign(&mut self, alloc: AllocId) {
+        if let Some(needs) = self.assigned.remove(&alloc) {
+            self.total = needs::sub(self.total, needs);
+        }
     }
 
     /// Every allocation that something is assigned to.
@@ -230,8 +245,8 @@ impl Admission {
 
     /// Processor and memory assigned to all allocations together.
     #[must_use]
-    pub fn assigned(&self) -> NodeResources {
-        self.assigned.values().fold(NodeResources::default(), |sum, one| needs::add(sum, *one))
+    pub const fn assigned(&self) -> NodeResources {
+        self.total
     }
 }
 

@@ -6,6 +6,7 @@
 //! records, and collecting one writes a small one.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use ostler_model::ids::GroupName;
 use ostler_model::limits::ENDED_PLACES_PER_RECORD;
@@ -23,6 +24,13 @@ pub struct Ended {
 #[must_use]
 pub const fn block_of(index: u32) -> u32 {
     index / ENDED_PLACES_PER_RECORD
+}
+
+/// The places of a block.
+#[must_use]
+pub const fn indexes_of(block: u32) -> RangeInclusive<u32> {
+    let first = block.saturating_mul(ENDED_PLACES_PER_RECORD);
+    first..=first.saturating_add(ENDED_PLACES_PER_RECORD - 1)
 }
 
 impl Ended {

@@ -1,6 +1,6 @@
 //! The way to the owner of a node: requests, and what is read of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use super::machine::{Answer, Ask, Change, ControlEvent, JobAction, LEAVE_WALL_MA
 use super::owner::{Message, Shared};
 use super::tables::{AllocEntry, Tables};
 use super::views::{
-    AllocView, BlockedPlacement, Collected, JobView, Plan, RegisterOptions, Registered, Stage,
+    AllocRef, AllocView, BlockedPlacement, Collected, JobView, Plan, RegisterOptions, Registered, Stage,
     StopOptions, Stopped,
 };
 use ostler_device::ledger::{DeviceLedger, InstanceHolder};
 use ostler_device::manager::LedgerBook;
 use ostler_lifecycle::alloc::{AllocHandle, RestoredAlloc};
-use ostler_model::alloc::ClientStatus;
+use ostler_model::alloc::{Allocation, ClientStatus};
 use ostler_model::clock;
 use ostler_model::ids::{AllocId, GroupName, JobId};
 use ostler_model::job::Job;
@@ -90,17 +90,29 @@ impl ControlHandle {
     /// Every allocation that has an owner, by id; those that are over until they are collected.
     #[must_use]
     pub fn allocs(&self) -> Vec<AllocView> {
+        // Their states are copied without the lock: the owner would wait for ten thousand copies.
+        self.alloc_refs(|_| true).into_iter().map(AllocRef::view).collect()
+    }
+
+    /// Those of them that are `wanted`.
+    #[must_use]
+    pub fn alloc_refs(&self, wanted: impl Fn(&Allocation) -> bool) -> Vec<AllocRef> {
         let now = self.shared.now();
-        let ids = now.machine.tables().ids();
-        let view = |id| view(now.machine.tables().alloc(id)?, now.owners.get(&id)?);
-        ids.into_iter().filter_map(view).collect()
+        let all = now.machine.tables().allocs().filter(|entry| wanted(&entry.allocation));
+        all.filter_map(|entry| Some(found(entry, now.owners.get(&entry.allocation.id)?))).collect()
+    }
+
+    /// The ids of all of them.
+    #[must_use]
+    pub fn alloc_ids(&self) -> BTreeSet<AllocId> {
+        self.shared.now().owners.keys().copied().collect()
     }
 
     /// One allocation; absent too while its record is on the way to the disk.
     #[must_use]
     pub fn alloc(&self, id: AllocId) -> Option<AllocView> {
         let now = self.shared.now();
-        view(now.machine.tables().alloc(id)?, now.owners.get(&id)?)
+        Some(found(now.machine.tables().alloc(id)?, now.owners.get(&id)?).view())
     }
 
     /// An allocation with its owner, also when it is only being entered: its job tells its id by then.
@@ -351,16 +363,13 @@ fn status_of(owners: &BTreeMap<AllocId, AllocHandle>, entry: &AllocEntry) -> Cli
     entry.ended_before.or_else(said).unwrap_or_else(|| entry.client_status())
 }
 
-fn view(entry: &AllocEntry, owner: &AllocHandle) -> Option<AllocView> {
-    let (state, phase) = (owner.state().borrow().clone(), *owner.phase().borrow());
-    Some(AllocView {
+fn found(entry: &AllocEntry, owner: &AllocHandle) -> AllocRef {
+    AllocRef {
         allocation: Arc::clone(&entry.allocation),
-        state,
-        phase,
         modify_index: entry.modify_index,
         modify_time: entry.modify_time,
         handle: owner.clone(),
-    })
+    }
 }
 
 impl Plan {

@@ -32,7 +32,7 @@ pub use handle::ControlHandle;
 pub use owner::{ControlOptions, spawn};
 pub use tables::{AllocEntry, JobEntry, Tables};
 pub use views::{
-    AllocView, BlockedPlacement, Collected, GroupCounts, GroupPlan, JobStatus, JobView,
+    AllocRef, AllocView, BlockedPlacement, Collected, GroupCounts, GroupPlan, JobStatus, JobView,
     PlaceCounts, Plan, RegisterOptions, Registered, Stage, StopOptions, Stopped,
 };
 

@@ -28,7 +28,7 @@ use ostler_model::time::Timestamp;
 pub(crate) struct Proposal {
     pub(crate) actions: Vec<PlaceAction>,
     /// The job's allocations.
-    pub(crate) allocs: Vec<(Arc<Allocation>, ClientStatus)>,
+    pub(crate) allocs: BTreeMap<AllocId, (Arc<Allocation>, ClientStatus)>,
     /// Allocations that give their resources back.
     going: BTreeSet<AllocId>,
     going_ports: BTreeSet<u16>,
@@ -75,7 +75,8 @@ impl Proposal {
             .filter(|(alloc, ..)| going.contains(&alloc.id))
             .flat_map(|(alloc, ..)| alloc.ports.iter().map(|port| port.value))
             .collect();
-        let allocs = allocs.into_iter().map(|(alloc, status, _)| (alloc, status)).collect();
+        let allocs = allocs.into_iter().map(|(alloc, status, _)| (alloc.id, (alloc, status)));
+        let allocs = allocs.collect();
         Self { actions, allocs, going, going_ports }
     }
 
@@ -103,9 +104,8 @@ impl Proposal {
         if unfit.is_empty() {
             return;
         }
-        let held = |group: &GroupName, index: u32| {
-            unfit.iter().any(|place| place.group == *group && place.index == index)
-        };
+        let unfit: BTreeSet<_> = unfit.iter().map(|place| (&place.group, place.index)).collect();
+        let held = |group: &GroupName, index: u32| unfit.contains(&(group, index));
         let replaced = self.replaced().into_iter();
         let kept: BTreeSet<AllocId> =
             replaced.filter(|((group, index), _)| held(group, *index)).map(|(_, id)| id).collect();
@@ -283,7 +283,7 @@ impl Proposal {
     }
 
     pub(crate) fn alloc(&self, id: AllocId) -> Option<&Arc<Allocation>> {
-        self.allocs.iter().map(|(alloc, _)| alloc).find(|alloc| alloc.id == id)
+        self.allocs.get(&id).map(|(alloc, _)| alloc)
     }
 }
 

@@ -28,6 +28,7 @@ use ostler_lifecycle::task::handle::{LocalState, RunRecord};
 use ostler_lifecycle::task::restart::RestartTracker;
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::{AllocId, JobId, RunId, TaskName};
+use ostler_model::job::Job;
 use ostler_model::saved::{EndedPlaces, JobRecord};
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
@@ -63,6 +64,8 @@ pub struct Recorded {
     /// Places whose allocations were over when they were collected.
     ended: Vec<(EndedBlock, EndedPlaces)>,
     allocs: BTreeMap<AllocId, AllocRecords>,
+    /// Jobs of those that are no record's, by id and version.
+    alloc_jobs: BTreeMap<(JobId, u64), Arc<Job>>,
     /// Who held which device; absent where it is not readable or was never written.
     ledger: Option<DeviceLedger>,
     /// Records that do not decode.
@@ -178,7 +181,8 @@ impl Recorded {
         self.allocs.entry(id).or_default();
         match record.key.clone() {
             Key::Alloc(_) => {
-                self.of(id).allocation = self.decoded(record).map(Arc::new);
+                let known = self.decoded(record).map(|alloc| Arc::new(self.with_shared_job(alloc)));
+                self.of(id).allocation = known;
             }
             Key::AllocState(_) => {
                 self.of(id).restored.saved = self.decoded(record);
@@ -201,6 +205,21 @@ impl Recorded {
             }
             _ => {}
         }
+    }
+
+    /// Each record has a copy of the job: of those alike one is kept.
+    fn with_shared_job(&mut self, mut alloc: Allocation) -> Allocation {
+        let key = (alloc.job.id.clone(), alloc.job_version);
+        let record = self.jobs.get(&key.0).filter(|record| record.version == key.1);
+        if let Some(record) = record.filter(|record| record.job == alloc.job) {
+            alloc.job = Arc::clone(&record.job);
+            return alloc;
+        }
+        let known = self.alloc_jobs.entry(key).or_insert_with(|| Arc::clone(&alloc.job));
+        if *known == alloc.job {
+            alloc.job = Arc::clone(known);
+        }
+        alloc
     }
 
     fn of(&mut self, id: AllocId) -> &mut AllocRecords {

@@ -13,6 +13,7 @@ mod places;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use super::admission::Admission;
@@ -23,6 +24,7 @@ use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, GroupName, JobId};
 use ostler_model::saved::{EndedPlaces, JobRecord, SavedAllocState};
 use ostler_model::time::Timestamp;
+use uuid::Uuid;
 
 pub use entry::{AllocEntry, AllocReport};
 pub(crate) use entry::{Ownership, Removal};
@@ -51,7 +53,8 @@ pub struct Tables {
     /// Registered jobs.
     pub(crate) jobs: BTreeMap<JobId, JobEntry>,
     allocs: BTreeMap<AllocId, AllocEntry>,
-    by_job: BTreeMap<JobId, BTreeSet<AllocId>>,
+    /// By index in their groups, so that those of a place are found among ten thousand.
+    by_job: BTreeMap<JobId, BTreeSet<(u32, AllocId)>>,
     /// What of the node is assigned to whom.
     pub(crate) admission: Admission,
     /// Runs that live and that nobody owns, and what waits for their ends.
@@ -153,15 +156,25 @@ impl Tables {
         waiting.map(|(id, _)| id.clone()).collect()
     }
 
+    /// How many places wait, of all jobs.
+    pub(crate) fn places_waiting(&self) -> usize {
+        self.jobs.values().map(|entry| entry.blocked.len()).sum()
+    }
+
     /// Every allocation of a job.
     pub(crate) fn ids_of(&self, job: &JobId) -> Vec<AllocId> {
-        self.by_job.get(job).into_iter().flatten().copied().collect()
+        self.by_job.get(job).into_iter().flatten().map(|(_, id)| *id).collect()
     }
 
     /// Every allocation.
     #[must_use]
     pub fn ids(&self) -> Vec<AllocId> {
         self.allocs.keys().copied().collect()
+    }
+
+    /// Every allocation, by id.
+    pub fn allocs(&self) -> impl Iterator<Item = &AllocEntry> {
+        self.allocs.values()
     }
 
     /// How many allocations there are.
@@ -187,8 +200,21 @@ impl Tables {
 
     /// Allocations of a job, whatever their version.
     pub fn allocs_of(&self, job: &JobId) -> impl Iterator<Item = &AllocEntry> {
-        let ids = self.by_job.get(job).into_iter().flatten();
-        ids.filter_map(|id| self.allocs.get(id))
+        self.allocs_at(job, ..)
+    }
+
+    /// Those of a job whose index in their group is one of these.
+    pub(crate) fn allocs_at(
+        &self,
+        job: &JobId,
+        indexes: impl RangeBounds<u32>,
+    ) -> impl Iterator<Item = &AllocEntry> {
+        const LEAST: AllocId = AllocId::new(Uuid::nil());
+        const MOST: AllocId = AllocId::new(Uuid::max());
+        let first = indexes.start_bound().map(|index| (*index, LEAST));
+        let last = indexes.end_bound().map(|index| (*index, MOST));
+        let ids = self.by_job.get(job).map(|ids| ids.range((first, last)));
+        ids.into_iter().flatten().filter_map(|(_, id)| self.allocs.get(id))
     }
 
     /// Earlier allocations of this one's place that are not over, newest first. Not only the one before it: that
@@ -200,7 +226,8 @@ impl Tables {
         }
         let here = |of: &Allocation| of.group == allocation.group && of.index == allocation.index;
         let age = (allocation.create_index, allocation.id);
-        let all = self.allocs_of(&allocation.job.id).filter(|entry| !entry.ended);
+        let index = allocation.index;
+        let all = self.allocs_at(&allocation.job.id, index..=index).filter(|entry| !entry.ended);
         let earlier = all.filter(|e| here(&e.allocation) && e.age() < age);
         let mut earlier: Vec<_> = earlier.map(AllocEntry::age).collect();
         earlier.sort_unstable_by(|a, b| b.cmp(a));
@@ -215,7 +242,7 @@ impl Tables {
         now: Timestamp,
     ) {
         let (id, index) = (allocation.id, allocation.modify_index);
-        self.by_job.entry(allocation.job.id.clone()).or_default().insert(id);
+        self.by_job.entry(allocation.job.id.clone()).or_default().insert((allocation.index, id));
         let new = || AllocEntry::new(Arc::clone(&allocation), registered, now);
         let entry = self.allocs.entry(id).or_insert_with(new);
         entry.allocation = allocation;
@@ -253,7 +280,7 @@ impl Tables {
         let entry = self.allocs.remove(&id)?;
         let job = &entry.allocation.job.id;
         if let Some(ids) = self.by_job.get_mut(job) {
-            ids.remove(&id);
+            ids.remove(&(entry.allocation.index, id));
             if ids.is_empty() {
                 self.by_job.remove(job);
             }

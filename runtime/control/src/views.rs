@@ -187,6 +187,30 @@ pub struct AllocView {
     pub handle: AllocHandle,
 }
 
+/// An allocation whose state is read when it is asked for: thousands are found without a copy of any
+/// state.
+#[derive(Clone)]
+pub struct AllocRef {
+    /// What was asked, the newest copy.
+    pub allocation: Arc<Allocation>,
+    /// Index of its last change.
+    pub modify_index: u64,
+    /// When that was.
+    pub modify_time: Timestamp,
+    /// The way to its owner.
+    pub handle: AllocHandle,
+}
+
+impl AllocRef {
+    /// As it is now.
+    #[must_use]
+    pub fn view(self) -> AllocView {
+        let Self { allocation, modify_index, modify_time, handle } = self;
+        let (state, phase) = (handle.state().borrow().clone(), *handle.phase().borrow());
+        AllocView { allocation, state, phase, modify_index, modify_time, handle }
+    }
+}
+
 /// What a registration would do to one group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GroupPlan {

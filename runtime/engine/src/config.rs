@@ -19,6 +19,9 @@ pub enum EngineKind {
     Plugin,
     /// WASM tasks: long-lived, memories as large as the job asks.
     Task,
+    /// WASM tasks in the dense profile: their code is another one. For whoever runs them they are
+    /// [`EngineKind::Task`].
+    Dense,
 }
 
 impl EngineKind {
@@ -28,13 +31,14 @@ impl EngineKind {
         match self {
             Self::Plugin => "plugin",
             Self::Task => "task",
+            Self::Dense => "dense",
         }
     }
 
     /// The inverse of [`EngineKind::as_str`].
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Plugin, Self::Task].into_iter().find(|kind| kind.as_str() == text)
+        [Self::Plugin, Self::Task, Self::Dense].into_iter().find(|kind| kind.as_str() == text)
     }
 
     /// Largest wasm file accepted, bytes.
@@ -42,7 +46,7 @@ impl EngineKind {
     pub const fn file_bytes_max(self) -> u64 {
         match self {
             Self::Plugin => limits::PLUGIN_FILE_BYTES_MAX,
-            Self::Task => limits::TASK_FILE_BYTES_MAX,
+            Self::Task | Self::Dense => limits::TASK_FILE_BYTES_MAX,
         }
     }
 }
@@ -121,9 +125,21 @@ pub fn forbidden_features() -> WasmFeatures {
         | WasmFeatures::CM_IMPLEMENTS
 }
 
+/// What compiled code of the dense profile depends on: no memory is reserved or guarded.
+fn without_mappings(config: &mut Config) {
+    config
+        .memory_reservation(0)
+        .memory_reservation_for_growth(0)
+        .memory_guard_size(0)
+        .guard_before_linear_memory(false)
+        .memory_may_move(true)
+        // An image is a mapping. What a guest begins with is copied.
+        .memory_init_cow(false);
+}
+
 /// Everything about an engine but its allocator (on-demand unless the caller sets the pool).
 #[must_use]
-pub fn base_config(_kind: EngineKind) -> Config {
+pub fn base_config(kind: EngineKind) -> Config {
     let mut config = Config::new();
     config
         .wasm_features(forbidden_features(), false)
@@ -142,6 +158,9 @@ pub fn base_config(_kind: EngineKind) -> Config {
         .wasm_backtrace_details(WasmBacktraceDetails::Disable)
         // Data images are mapped from the code file and copied page by page when written.
         .memory_init_cow(true);
+    if kind == EngineKind::Dense {
+        without_mappings(&mut config);
+    }
     config
 }
 

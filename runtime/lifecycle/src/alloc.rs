@@ -31,8 +31,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
+use crate::queue;
 use crate::task::env::NodeFacts;
 use crate::task::{LogSlot, RequestError, RestoredTask, TaskHandle};
 use ostler_logs::TaskLogs;
@@ -49,7 +50,7 @@ use self::hooks::HookTimes;
 pub use self::hooks::{HookKind, HookTime};
 pub use self::machine::AllocPhase;
 pub use self::phases::{OwnerGone, PhaseWatch};
-pub use self::size::{AllocDiskUse, DiskMeter};
+pub use self::size::{AllocDiskUse, DiskMeter, OnDisk};
 
 /// What an allocation's owner needs.
 pub struct AllocRunnerConfig {
@@ -76,7 +77,7 @@ pub struct AllocRunnerConfig {
     /// Earlier allocations of its place that this node runs, newest first: each is waited for.
     pub previous: Vec<PreviousAlloc>,
     /// Measures what it has on disk.
-    pub disk_meter: DiskMeter,
+    pub disk_meter: Arc<dyn DiskMeter>,
 }
 
 /// An allocation that must run nothing any more before another one starts. Does not keep its owner.
@@ -183,7 +184,7 @@ pub struct AllocHandle {
     id: AllocId,
     newest: watch::Sender<Arc<Allocation>>,
     dir: PathBuf,
-    requests: mpsc::Sender<Box<Request>>,
+    requests: queue::Sender<Box<Request>>,
     state: watch::Receiver<AllocState>,
     phase: PhaseWatch,
     /// Empty once the owner is gone.

@@ -10,6 +10,7 @@
 //! [`task::machine`] and [`alloc::machine`], then their runners.
 
 pub mod alloc;
+pub mod queue;
 pub mod task;
 
 /// Wait for a timer; for ever while none is set.

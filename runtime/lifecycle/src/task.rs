@@ -28,10 +28,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::alloc::coordinator::Gate;
+use crate::queue;
 use ostler_logs::TaskLogs;
 use ostler_model::alloc::Allocation;
 use ostler_model::clock::Clock;
@@ -40,6 +41,7 @@ use ostler_model::ids::{RunId, TaskName};
 use ostler_model::job::Task;
 use ostler_model::ports::{Devices, Drivers, PluginCallError, Workloads};
 use ostler_model::rng::Rng;
+use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, Usage, Workload};
 use ostler_state::StateStore;
 
@@ -195,9 +197,9 @@ pub(crate) type PresentRun = Arc<Mutex<Option<(RunId, Workload)>>>;
 #[derive(Clone)]
 pub struct TaskHandle {
     task: TaskName,
-    requests: mpsc::Sender<Box<Request>>,
+    requests: queue::Sender<Box<Request>>,
     newest: watch::Sender<Arc<Allocation>>,
-    state: watch::Receiver<TaskState>,
+    state: watch::Receiver<Shared<TaskState>>,
     logs: LogSlot,
     gone: CancellationToken,
     present: PresentRun,
@@ -249,13 +251,13 @@ impl TaskHandle {
 
     /// The newest state.
     #[must_use]
-    pub fn state(&self) -> TaskState {
+    pub fn state(&self) -> Shared<TaskState> {
         self.state.borrow().clone()
     }
 
     /// States as they come; only the newest is kept.
     #[must_use]
-    pub fn watch(&self) -> watch::Receiver<TaskState> {
+    pub fn watch(&self) -> watch::Receiver<Shared<TaskState>> {
         self.state.clone()
     }
 

@@ -9,6 +9,7 @@ use super::ids::{AllocId, GroupName, TaskName};
 use super::job::{Job, TaskGroup};
 use super::resources::{AllocatedDevice, AllocatedPort};
 use super::saved::DeploymentStatus;
+use super::shared::Shared;
 use super::task::TaskState;
 use super::time::Timestamp;
 
@@ -108,7 +109,7 @@ pub struct AllocState {
     /// A sentence on it: "Tasks are running".
     pub client_description: String,
     /// Every task of the group. Shared by all who hold this state of the allocation.
-    pub tasks: Arc<BTreeMap<TaskName, TaskState>>,
+    pub tasks: Arc<BTreeMap<TaskName, Shared<TaskState>>>,
     /// The verdict on its health, where somebody asked for one.
     pub health: Option<DeploymentStatus>,
 }

@@ -15,9 +15,9 @@ use super::json::JsonObject;
 use super::oci::Reference;
 use super::trust::TrustConfig;
 use crate::limits::{
-    CompileLimits, FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, KIB, MIB, PluginLimits,
+    CompileLimits, DENSE_TASKS_MAX, FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, KIB, MIB, PluginLimits,
     QUARANTINE_DEFAULT, STRIKE_WINDOW, STRIKES_MAX_DEFAULT, UPGRADE_STRIKES_DEFAULT,
-    UPGRADE_WINDOW_DEFAULT, WORKER_THREADS_MAX,
+    TASK_INSTANCES_MAX, UPGRADE_WINDOW_DEFAULT, WORKER_THREADS_MAX,
 };
 
 /// An agent's configuration; everything absent means the default.
@@ -33,6 +33,10 @@ pub struct AgentConfig {
     pub gc: GcConfig,
     /// The processes that run WASM tasks.
     pub wasm_worker: WasmWorkerConfig,
+    /// What the node has to give.
+    pub client: ClientConfig,
+    /// How many WASM tasks there may be, and how they are held.
+    pub wasm: WasmConfig,
     /// From one collection of a device plugin's statistics to the next; 5 s unless given.
     pub device_stats_interval: Option<Duration>,
     /// Name people see; the host name unless given.
@@ -56,6 +60,33 @@ pub struct AgentConfig {
 pub struct RegistryConfig {
     /// Asked over plain HTTP.
     pub insecure: bool,
+}
+
+/// A `client` block: what the node has to give, where that is not to be what was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientConfig {
+    /// MHz of processor time; cores times frequency unless given.
+    pub cpu_total_compute: Option<u32>,
+    /// MiB of memory; the machine's unless given.
+    pub memory_total_mb: Option<u32>,
+}
+
+/// A `wasm` block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WasmConfig {
+    /// WASM tasks alive at once; those beyond wait. See [`WasmConfig::tasks`].
+    pub tasks_max: Option<u32>,
+    /// The dense profile: tasks take no kernel mappings of their own, and compute more slowly.
+    pub dense: Option<bool>,
+}
+
+impl WasmConfig {
+    /// WASM tasks alive at once.
+    #[must_use]
+    pub fn tasks(&self) -> u32 {
+        let dense = self.dense.unwrap_or(false);
+        self.tasks_max.unwrap_or(if dense { DENSE_TASKS_MAX } else { TASK_INSTANCES_MAX })
+    }
 }
 
 /// A `gc` block: when allocations that are over are removed, oldest first. Absent: Nomad's default.

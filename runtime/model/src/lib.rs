@@ -29,6 +29,7 @@ pub mod ports;
 pub mod resources;
 pub mod rng;
 pub mod saved;
+pub mod shared;
 pub mod shown;
 pub mod signal;
 pub mod stats;

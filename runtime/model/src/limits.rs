@@ -28,10 +28,12 @@ pub const CONFIG_FILE_BYTES_MAX: u64 = MIB;
 pub const JOB_NESTING_MAX: usize = 32;
 /// Most problems reported for one job file: beyond that a person stops reading.
 pub const JOB_DIAGNOSTICS_MAX: usize = 50;
-/// Most tasks of one job on this node, over all groups and counts.
-pub const JOB_TASKS_MAX: usize = 1_000;
-/// Places of a task group whose ends are kept in one record: a job of [`JOB_TASKS_MAX`] allocations
-/// has sixteen, and what one more end writes stays below 4 KiB.
+/// Most tasks of one job on this node, over all groups and counts: what the dense profile runs.
+pub const JOB_TASKS_MAX: usize = 50_000;
+/// Most task blocks of one job, counts left aside: each allocation of a group has all of them.
+pub const JOB_TASK_BLOCKS_MAX: usize = 1_000;
+/// Places of a task group whose ends are kept in one record: a job of ten thousand allocations has
+/// 157, and what one more end writes stays below 4 KiB.
 pub const ENDED_PLACES_PER_RECORD: u32 = 64;
 /// Longest name (job, group, task), bytes: names become directory names.
 pub const NAME_BYTES_MAX: usize = 128;
@@ -97,11 +99,14 @@ pub const PLUGIN_CALLS_MAX: usize = 32;
 pub const PLUGIN_STARTS_MAX: usize = 24;
 /// Of those: starts of tasks of one job.
 pub const PLUGIN_STARTS_OF_JOB_MAX: usize = 8;
-/// WASM tasks alive at once; lowered where the kernel's map limit is too small.
-///
-/// Each slot of the pool is two mappings, and each start of a native task copies all mappings in
-/// its fork: from job to running process took 6.5 ms with 4,096 slots and takes 5.2 ms with these.
-pub const TASK_INSTANCES_MAX: u32 = 1_024;
+/// WASM tasks alive at once in one process; lowered where the kernel's map limit is too small, which
+/// by default it is not ([`POOL_MAPPINGS_PER_SLOT`]). A process that forks runs none of them: a fork
+/// copies all mappings.
+pub const TASK_INSTANCES_MAX: u32 = 10_000;
+/// The same with the dense profile, where a task takes no mappings.
+pub const DENSE_TASKS_MAX: u32 = 50_000;
+/// What a configuration may raise either to.
+pub const TASK_INSTANCES_CEILING: u32 = 100_000;
 
 /// Longest text of one finding of `ostler plugin check`, bytes: a chain of causes with grant lines.
 pub const PLUGIN_CHECK_DETAIL_BYTES_MAX: usize = 2 * 1024;
@@ -359,6 +364,8 @@ pub const DEVICE_RELEASE_TRIES_MAX: u32 = 11;
 /// From one measurement of an allocation's directory to the next. A task that writes 100 MB/s is
 /// found within 6 GB.
 pub const DISK_MEASURE_INTERVAL: Duration = Duration::from_secs(60);
+/// Measurements in a row that are spared while the file system grows little: a quarter of an hour.
+pub const DISK_WALKS_SPARED_MAX: u32 = 15;
 /// A measurement that took long is followed by a pause this many times as long.
 pub const DISK_MEASURE_PAUSE_FACTOR: u32 = 100;
 // ---- allocation directories ------------------------------------------------------------------
@@ -373,7 +380,7 @@ pub const REMOVE_ENTRIES_MAX: u64 = 400_000_000;
 pub const REMOVE_PINNED_DEPTH_MAX: usize = 16;
 /// Names of what a removal had to leave, given in its error; all are counted.
 pub const REMOVE_NAMES_MAX: usize = 16;
-/// Largest journal of a move between allocations, bytes: the names of [`JOB_TASKS_MAX`] tasks are
+/// Largest journal of a move between allocations, bytes: the names of [`JOB_TASK_BLOCKS_MAX`] tasks are
 /// a quarter of it.
 pub const MIGRATE_JOURNAL_BYTES_MAX: u64 = 512 * KIB;
 /// Entries looked at when an allocation's disk use is measured: about two seconds of one core. Beyond

@@ -23,6 +23,8 @@ use std::io::Read;
 use std::path::Path;
 
 use ostler_model::attribute::Attribute;
+use ostler_model::config::ClientConfig;
+use ostler_model::limits::MIB;
 
 pub use dampen::dampen;
 
@@ -36,9 +38,10 @@ const TEXT_BYTES_MAX: usize = 256;
 
 /// Run every fingerprinter. Reads files, a few milliseconds: not for a thread with timers.
 ///
-/// `root` is `/`; `data_dir` is where allocations will live, for the storage facts.
+/// `root` is `/`; `data_dir` is where allocations will live, for the storage facts. What `client`
+/// states of the node takes the place of what was found.
 #[must_use]
-pub fn all(root: &Path, data_dir: &Path) -> Facts {
+pub fn all(root: &Path, data_dir: &Path, client: &ClientConfig) -> Facts {
     let mut facts = Facts::new();
     cgroup::fingerprint(root, &mut facts);
     cpu::fingerprint(root, &mut facts);
@@ -48,7 +51,16 @@ pub fn all(root: &Path, data_dir: &Path) -> Facts {
     network::fingerprint(root, &mut facts);
     numa::fingerprint(root, &mut facts);
     storage::fingerprint(root, data_dir, &mut facts);
+    stated(client, &mut facts);
     facts
+}
+
+fn stated(client: &ClientConfig, facts: &mut Facts) {
+    let compute = client.cpu_total_compute.map(u64::from);
+    add_number(facts, "cpu.totalcompute", compute);
+    add_number(facts, "cpu.usablecompute", compute);
+    let bytes = client.memory_total_mb.map(|mb| u64::from(mb).saturating_mul(MIB));
+    add_number(facts, "memory.totalbytes", bytes);
 }
 
 /// The file as text, at most [`FILE_BYTES_MAX`] of it; `None` when it cannot be read.

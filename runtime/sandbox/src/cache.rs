@@ -151,6 +151,19 @@ impl LoadedCode {
         &self.digest
     }
 
+    /// Slots of a pool that one guest takes: one for each memory, and what its tables need.
+    pub(super) fn slots(&self) -> u32 {
+        let needs = match &self.code {
+            Code::Component(component) => component.resources_required(),
+            Code::Module(module) => Some(module.resources_required()),
+        };
+        // Of a component whose parts are imported it is not known; none runs here.
+        let parts = needs.map(|needs| (needs.num_memories, needs.num_tables));
+        let (memories, tables) =
+            parts.unwrap_or((limits::GUEST_MEMORIES_MAX, limits::GUEST_TABLES_MAX));
+        memories.max(tables.div_ceil(limits::POOL_TABLES_PER_SLOT)).max(1)
+    }
+
     /// The engine it belongs to.
     #[must_use]
     pub const fn kind(&self) -> EngineKind {
@@ -247,6 +260,8 @@ pub struct CodeCache {
     compiler: Compiler,
     plugin: (Engine, String),
     task: (Engine, String),
+    /// What code of tasks is compiled as.
+    task_code: EngineKind,
     slots: CompileSlots,
     failed: Failed,
     /// Code that came with the program, by the wasm that it says it was made of.
@@ -270,7 +285,7 @@ impl CodeCache {
         compiler: Compiler,
         ahead: &[&'static [u8]],
         plugin: Engine,
-        task: Engine,
+        (task_code, task): (EngineKind, Engine),
     ) -> Result<Self, SandboxError> {
         let sealer = match &dir {
             Some(dir) => {
@@ -289,6 +304,7 @@ impl CodeCache {
             compiler,
             plugin: with_hash(plugin),
             task: with_hash(task),
+            task_code,
             slots: CompileSlots::new(limits::COMPILE_CHILDREN_MAX),
             failed: Failed::default(),
             ahead: ahead.iter().filter_map(|code| Some((ahead::digest(code)?, *code))).collect(),
@@ -479,7 +495,7 @@ impl CodeCache {
     const fn engine(&self, kind: EngineKind) -> &(Engine, String) {
         match kind {
             EngineKind::Plugin => &self.plugin,
-            EngineKind::Task => &self.task,
+            EngineKind::Task | EngineKind::Dense => &self.task,
         }
     }
 
@@ -613,8 +629,9 @@ impl CodeCache {
         let temporary = disk::temporary(&self.dir).map_err(failed)?;
         let output = temporary.path();
         let limit = artefact_bytes_max(bytes.len());
+        let kind = if key.kind == EngineKind::Plugin { key.kind } else { self.task_code };
         let compiled =
-            self.compiler.compile(Arc::clone(bytes), key.kind, key.format, within, output).await;
+            self.compiler.compile(Arc::clone(bytes), kind, key.format, within, output).await;
         // The child limits itself; it is not trusted.
         let compiled = compiled.and_then(|()| {
             let bytes = temporary.as_file().metadata().map_or(0, |found| found.len());

@@ -177,7 +177,7 @@ fn more(kind: EngineKind, key: &str, value: &str) -> String {
         EngineKind::Plugin => {
             format!("raise limits {{ {key} = {quote}{value}{quote} }} in the plugin's block")
         }
-        EngineKind::Task => {
+        EngineKind::Task | EngineKind::Dense => {
             "a WASM task has no more: build it smaller, or with fewer large functions".to_owned()
         }
     }

@@ -48,7 +48,7 @@ pub(super) fn outcome(
 
 /// Body of `ostler __compile …`: limit this process, read wasm from standard input, write the
 /// code into an existing file. `args` are those after `__compile`:
-/// `--kind plugin|task --format component|module --output FILE`, and before the last, where they
+/// `--kind plugin|task|dense --format component|module --output FILE`, and before the last, where they
 /// differ from the defaults, `--file-bytes N --memory-bytes N --cpu-seconds N --artefact-bytes N`.
 ///
 /// Failures go to standard error in one line; the exit code tells the parent which kind it is.
@@ -61,7 +61,7 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let Some(args) = ChildArgs::parse(args) else {
         return fail(
             USAGE,
-            "usage: __compile --kind plugin|task --format component|module --output FILE",
+            "usage: __compile --kind plugin|task|dense --format component|module --output FILE",
         );
     };
     if let Err(error) = limit_this_process(&args.within, args.artefact_bytes) {

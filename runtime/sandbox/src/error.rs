@@ -74,6 +74,17 @@ pub enum SandboxError {
         #[source]
         source: io::Error,
     },
+    /// The dense profile cannot be had on this machine.
+    #[error(
+        "WASM tasks cannot be held densely: {source}; it needs Linux 6.13 or later and 20 TiB of \
+         address space (ulimit -v, vm.overcommit_memory other than 2); or leave wasm {{ dense }} out \
+         of the agent's configuration"
+    )]
+    Dense {
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
     /// The path of this program is unknown, so no compile child can be started.
     #[error("cannot find the path of this program to start its compile child: {source}")]
     NoCompiler {

@@ -14,12 +14,14 @@
 
 mod cache;
 mod compile;
+mod dense;
 mod descriptors;
 mod error;
 mod inline;
 mod limiter;
 mod meter;
 mod output;
+mod places;
 mod pooling;
 mod prescan;
 mod running;
@@ -41,6 +43,7 @@ pub use limiter::{GuestLimiter, GuestUsage, HostBytes};
 pub use meter::CpuMeter;
 pub use ostler_engine::{EngineKind, Format};
 pub use output::{GuestOutput, GuestSink};
+pub use places::GuestPlace;
 pub use pooling::{PoolLowered, PoolReport, PoolUse};
 pub use prescan::{detect_format, missing_entry, prescan};
 pub use running::{Blocks, GuestTask, yield_once};

@@ -8,6 +8,7 @@ use std::fmt;
 
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
+use super::dense;
 use super::error::SandboxError;
 use ostler_engine::{EngineKind, base_config};
 use ostler_model::limits;
@@ -31,16 +32,27 @@ impl fmt::Display for PoolReport {
         write!(f, "room for {got} {kind} guests at once")?;
         match lowered {
             None => Ok(()),
-            Some(PoolLowered::MapCount { limit }) => write!(
-                f,
-                " instead of {want}: the kernel allows {limit} mappings per process; raise the \
-                 sysctl vm.max_map_count for more"
-            ),
+            Some(PoolLowered::MapCount { .. }) => write!(f, " instead of {want}: {}", self.remedy()),
             Some(PoolLowered::OnDemand { cause }) => write!(
                 f,
                 ", without a pool (each start is several times slower): address space could not \
                  be reserved: {cause}; check the limit on virtual memory (ulimit -v)"
             ),
+        }
+    }
+}
+
+impl PoolReport {
+    /// What would make room for more.
+    pub(super) fn remedy(&self) -> String {
+        match &self.lowered {
+            Some(PoolLowered::MapCount { limit }) => format!(
+                "the kernel allows {limit} mappings per process; raise the sysctl vm.max_map_count \
+                 for more"
+            ),
+            None | Some(PoolLowered::OnDemand { .. }) => {
+                "raise wasm { tasks_max = … } in the agent's configuration for more".to_owned()
+            }
         }
     }
 }
@@ -94,17 +106,18 @@ pub(super) fn max_map_count() -> u64 {
 }
 
 /// Slots for both engines out of one budget of mappings; plugins first, since no task starts
-/// without them. Always at least one each.
+/// without them. Of each kind that is wanted at least one; of one that is not (a process that runs
+/// only tasks has no plugins) none.
 pub(super) fn share_slots(map_count: u64, plugins: u32, tasks: u32) -> (u32, u32) {
     let budget =
         map_count.saturating_sub(limits::POOL_MAPPINGS_RESERVE) / limits::POOL_MAPPINGS_PER_SLOT;
     let budget = u32::try_from(budget).unwrap_or(u32::MAX);
-    let plugin = plugins.min(budget.saturating_sub(1)).max(1);
-    let task = tasks.min(budget.saturating_sub(plugin)).max(1);
+    let plugin = plugins.min(budget.saturating_sub(tasks.min(1))).max(plugins.min(1));
+    let task = tasks.min(budget.saturating_sub(plugin)).max(tasks.min(1));
     (plugin, task)
 }
 
-/// An engine with a pool of `got` slots, or without one when it cannot be reserved.
+/// An engine with a pool of `got` slots, or without one when none is wanted or it cannot be reserved.
 pub(super) fn pooled_engine(
     kind: EngineKind,
     want: u32,
@@ -112,6 +125,10 @@ pub(super) fn pooled_engine(
     map_count: u64,
 ) -> Result<(Engine, PoolReport), SandboxError> {
     let mut config = base_config(kind);
+    if want == 0 {
+        let report = PoolReport { kind, want, got, lowered: None };
+        return Ok((on_demand_engine(&config, kind)?, report));
+    }
     config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool_config(got)));
     match Engine::new(&config) {
         Ok(engine) => {
@@ -126,6 +143,15 @@ pub(super) fn pooled_engine(
     }
 }
 
+/// An engine that holds `guests` guests without a mapping for each.
+pub(super) fn dense_engine(guests: u32) -> Result<(Engine, PoolReport), SandboxError> {
+    let (kind, want) = (EngineKind::Task, guests);
+    let mut config = base_config(EngineKind::Dense);
+    dense::hold(&mut config, guests).map_err(|source| SandboxError::Dense { source })?;
+    let report = PoolReport { kind, want, got: guests, lowered: None };
+    Ok((on_demand_engine(&config, kind)?, report))
+}
+
 fn on_demand_engine(config: &Config, kind: EngineKind) -> Result<Engine, SandboxError> {
     Engine::new(config)
         .map_err(|error| SandboxError::Engine { kind, message: format!("{error:#}") })
@@ -137,7 +163,7 @@ fn pool_config(slots: u32) -> PoolingAllocationConfig {
     // Counts. Instances live on the heap, so their total costs nothing until used.
     pool.total_stacks(slots)
         .total_memories(slots)
-        .total_tables(slots.saturating_mul(4))
+        .total_tables(slots.saturating_mul(limits::POOL_TABLES_PER_SLOT))
         .total_component_instances(slots)
         .total_core_instances(slots.saturating_mul(limits::GUEST_CORE_INSTANCES_MAX))
         .max_core_instances_per_component(limits::GUEST_CORE_INSTANCES_MAX)
@@ -171,8 +197,22 @@ mod tests {
 
     #[test]
     fn tasks_give_way_before_plugins_when_mappings_are_scarce() {
-        assert_eq!(share_slots(8_192 + 6 * 200, 128, 4_096), (128, 72));
+        assert_eq!(share_slots(limits::POOL_MAPPINGS_RESERVE + 6 * 200, 128, 4_096), (128, 72));
         assert_eq!(share_slots(0, 128, 4_096), (1, 1));
+    }
+
+    #[test]
+    fn a_process_of_tasks_alone_reserves_nothing_for_plugins_and_the_other_way_round() {
+        assert_eq!(share_slots(65_530, 0, 10_000), (0, 10_000));
+        assert_eq!(share_slots(65_530, 128, 0), (128, 0));
+        assert_eq!(share_slots(0, 0, 10_000), (0, 1));
+    }
+
+    #[test]
+    fn ten_thousand_tasks_fit_a_stock_kernel() {
+        let map_count = limits::MAX_MAP_COUNT_DEFAULT;
+        let (_, tasks) = share_slots(map_count, 0, limits::TASK_INSTANCES_MAX);
+        assert_eq!(tasks, 10_000);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 mod code;
 mod containment;
+mod dense;
 mod fairness;
 mod near;
 mod queue;
@@ -41,8 +42,12 @@ impl Bench {
     }
 
     fn with_instances(instances: u32) -> Self {
+        Self::of(|dir| config(dir, instances))
+    }
+
+    fn of(config: impl FnOnce(&Path) -> SandboxConfig) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let sandbox = Sandbox::new(config(dir.path(), instances)).unwrap();
+        let sandbox = Sandbox::new(config(dir.path())).unwrap();
         Self { sandbox, dir }
     }
 
@@ -51,9 +56,13 @@ impl Bench {
     }
 
     async fn load(&self, wat: &str) -> Result<Arc<LoadedCode>, LoadError> {
+        self.load_as(EngineKind::Plugin, wat).await
+    }
+
+    async fn load_as(&self, kind: EngineKind, wat: &str) -> Result<Arc<LoadedCode>, LoadError> {
         let wasm: Arc<[u8]> = wat::parse_str(wat).unwrap().into();
         let format = detect_format(&wasm).unwrap();
-        self.sandbox.code().load(wasm, EngineKind::Plugin, format).await
+        self.sandbox.code().load(wasm, kind, format).await
     }
 
     /// Load the component, call its export `run` within the limits and the deadline.
@@ -75,6 +84,7 @@ fn config(dir: &Path, instances: u32) -> SandboxConfig {
         ahead: Vec::new(),
         plugin_instances: instances,
         task_instances: instances,
+        dense: false,
         guest_threads: None,
     }
 }
@@ -131,6 +141,8 @@ struct State {
     budget: HostcallBudget,
     cpu: CpuMeter,
     gone: Option<tokio::sync::oneshot::Sender<()>>,
+    /// How many guests wait for ever.
+    waiting: Arc<std::sync::atomic::AtomicUsize>,
 }
 
 impl StoreState for State {
@@ -183,12 +195,12 @@ fn run_in(
     prepare: impl FnOnce(&mut State) + Send + 'static,
     metered: bool,
 ) -> impl Future<Output = Result<Vec<Val>, CallError>> + Send + 'static {
-    let engine = sandbox.engine(EngineKind::Plugin).clone();
+    let engine = sandbox.engine(code.kind()).clone();
     async move {
         let limiter = GuestLimiter::new(&limits);
         let usage = limiter.usage();
         let (budget, cpu) = (HostcallBudget::new(100, 1_000), CpuMeter::default());
-        let mut state = State { limiter, budget, cpu, gone: None };
+        let mut state = State { limiter, budget, cpu, gone: None, waiting: Arc::default() };
         prepare(&mut state);
         let mut store = new_store(&engine, &limits, state)?;
         if metered {
@@ -214,6 +226,11 @@ fn host_functions(linker: &mut Linker<State>) {
         .unwrap();
     root.func_wrap("exit", |_, (): ()| -> wasmtime::Result<()> {
         Err(wasmtime_wasi::I32Exit(7).into())
+    })
+    .unwrap();
+    root.func_wrap_async("wait", |store: wasmtime::StoreContextMut<'_, State>, (): ()| {
+        store.data().waiting.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        Box::new(std::future::pending::<wasmtime::Result<()>>())
     })
     .unwrap();
     root.func_wrap("take", |_, (_,): (Vec<u8>,)| Ok(())).unwrap();

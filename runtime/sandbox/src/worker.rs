@@ -10,13 +10,16 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use wasmtime::Engine;
 
-use super::cache::CodeCache;
+use super::cache::{CodeCache, LoadedCode};
 use super::compile::Compiler;
 use super::descriptors::{AllDescriptors, Descriptors};
 use super::error::{CallError, SandboxError};
 use super::inline::{CallPace, InlineGate, poll_once};
 use super::meter::{CpuMeter, Metered, Ticker};
-use super::pooling::{PoolReport, PoolUse, max_map_count, pooled_engine, share_slots};
+use super::places::{GuestPlace, Places};
+use super::pooling::{
+    PoolReport, PoolUse, dense_engine, max_map_count, pooled_engine, share_slots,
+};
 use super::running::{At, Blocks, End, GuestTask, Place, Running, TaskScheduler};
 use ostler_engine::EngineKind;
 use ostler_model::{clock, limits};
@@ -31,10 +34,13 @@ pub struct SandboxConfig {
     pub compiler: PathBuf,
     /// Code that came with this program (`ostler_engine::ahead`): it is used instead of compiling.
     pub ahead: Vec<&'static [u8]>,
-    /// Plugin instances alive at once.
+    /// Plugin instances alive at once; 0 in a process that calls no plugins: nothing is reserved.
     pub plugin_instances: u32,
-    /// WASM tasks alive at once.
+    /// WASM tasks alive at once; 0 in a process that runs none: nothing is reserved.
     pub task_instances: u32,
+    /// Hold WASM tasks without kernel mappings of their own: many more fit, and each computes more
+    /// slowly.
+    pub dense: bool,
     /// Threads that run busy guests; `None` for one per core, at least
     /// [`limits::GUEST_THREADS_MIN`].
     pub guest_threads: Option<usize>,
@@ -54,6 +60,7 @@ impl SandboxConfig {
             ahead: Vec::new(),
             plugin_instances: limits::PLUGIN_INSTANCES_MAX,
             task_instances: limits::TASK_INSTANCES_MAX,
+            dense: false,
             guest_threads: None,
         })
     }
@@ -83,6 +90,7 @@ pub struct Sandbox {
     scheduler: Arc<TaskScheduler>,
     near: InlineGate,
     descriptors: Arc<AllDescriptors>,
+    places: Places,
 }
 
 impl Sandbox {
@@ -93,17 +101,27 @@ impl Sandbox {
     /// is merely smaller than wanted is no error: see [`Sandbox::pool`].
     pub fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
         let map_count = max_map_count();
-        let (plugins, tasks) =
-            share_slots(map_count, config.plugin_instances, config.task_instances);
+        // Those of the dense profile take no mappings.
+        let pooled_tasks = if config.dense { 0 } else { config.task_instances };
+        let (plugins, tasks) = share_slots(map_count, config.plugin_instances, pooled_tasks);
         let plugin =
             pooled_engine(EngineKind::Plugin, config.plugin_instances, plugins, map_count)?;
-        let task = pooled_engine(EngineKind::Task, config.task_instances, tasks, map_count)?;
+        let task_code = if config.dense { EngineKind::Dense } else { EngineKind::Task };
+        let task = match config.task_instances {
+            many if many > 0 && config.dense => dense_engine(many)?,
+            // Without any the engine says what code for another process is compiled as.
+            many => pooled_engine(task_code, many, tasks, map_count)?,
+        };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let guest_threads = config.guest_threads.unwrap_or(cores).max(limits::GUEST_THREADS_MIN);
         let compiler = Compiler::new(config.compiler);
-        let engines = (plugin.0.clone(), task.0.clone());
-        let code =
-            CodeCache::open(config.cache_dir, compiler, &config.ahead, engines.0, engines.1)?;
+        let code = CodeCache::open(
+            config.cache_dir,
+            compiler,
+            &config.ahead,
+            plugin.0.clone(),
+            (task_code, task.0.clone()),
+        )?;
         let scheduler = TaskScheduler::new(guest_threads);
         let ticker = Ticker::start(&[&plugin.0, &task.0], Arc::downgrade(&scheduler))?;
         let failed = |source| SandboxError::Thread { what: "guest threads", source };
@@ -116,6 +134,7 @@ impl Sandbox {
         let (calls, busy) = (calling.handle().clone(), computing.handle().clone());
         let runtimes = Some([calling, computing]);
         let (near, descriptors) = (InlineGate::default(), Arc::default());
+        let places = Places::new(&task.1);
         Ok(Self {
             plugin,
             task,
@@ -128,6 +147,7 @@ impl Sandbox {
             scheduler,
             near,
             descriptors,
+            places,
         })
     }
 
@@ -136,7 +156,7 @@ impl Sandbox {
     pub fn engine(&self, kind: EngineKind) -> &Engine {
         match kind {
             EngineKind::Plugin => &self.plugin.0,
-            EngineKind::Task => &self.task.0,
+            EngineKind::Task | EngineKind::Dense => &self.task.0,
         }
     }
 
@@ -145,7 +165,7 @@ impl Sandbox {
     pub fn pool(&self, kind: EngineKind) -> &PoolReport {
         match kind {
             EngineKind::Plugin => &self.plugin.1,
-            EngineKind::Task => &self.task.1,
+            EngineKind::Task | EngineKind::Dense => &self.task.1,
         }
     }
 
@@ -153,6 +173,27 @@ impl Sandbox {
     #[must_use]
     pub fn pool_use(&self, kind: EngineKind) -> PoolUse {
         PoolUse::of(self.engine(kind))
+    }
+
+    /// A place for a WASM task of this code, to be held until its store is gone. It is waited for
+    /// without a bound, in the order of asking; dropping the future gives up. `say` hears once why it
+    /// has to wait, in words that follow the task's name. Not to be awaited inside a call of a plugin,
+    /// whose own place it would hold.
+    ///
+    /// # Errors
+    /// [`CallError::PoolExhausted`] when it would never get one.
+    pub fn task_place(
+        &self,
+        code: &LoadedCode,
+        say: impl FnOnce(String) + Send + 'static,
+    ) -> impl Future<Output = Result<GuestPlace, CallError>> + Send + 'static {
+        self.places.take(code.slots(), say)
+    }
+
+    /// How many places of WASM tasks are taken now.
+    #[must_use]
+    pub fn tasks_placed(&self) -> u32 {
+        self.places.taken()
     }
 
     /// What a new task, or plugin, may have open: at most `max` files, directories and sockets, and no

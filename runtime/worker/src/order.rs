@@ -3,12 +3,12 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::protocol::{
     Code, Dir, Limits, Mount, Port, StartOrder, Stdin, StreamFiles, TaskExit,
 };
-use ostler_logs::OutsideWriter;
+use ostler_logs::task_sink;
 use ostler_model::device;
 use ostler_model::digest::Digest;
 use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
@@ -130,7 +130,8 @@ pub(crate) fn received(
     let mut stream = |files: Option<StreamFiles>| -> Result<Arc<dyn ByteSink>, BrokenOrder> {
         let Some(files) = files else { return Ok(Arc::new(Nowhere)) };
         let dir = fds.next().ok_or_else(|| BrokenOrder("it lacks a directory".to_owned()))?;
-        Ok(Arc::new(TaskLog(Mutex::new(Log::Closed(dir, files)))))
+        let StreamFiles { prefix, files_max, file_bytes_max } = files;
+        Ok(task_sink(SinkFiles { dir: Arc::new(dir), prefix, files_max, file_bytes_max }))
     };
     let (stdout, stderr) = (stream(order.stdout)?, stream(order.stderr)?);
     let digest: Digest = parsed(&order.code.digest)?;
@@ -242,33 +243,4 @@ struct Nowhere;
 
 impl ByteSink for Nowhere {
     fn write(&self, _bytes: &[u8]) {}
-}
-
-/// Files of a stream, opened by the first output: most idle tasks print nothing.
-struct TaskLog(Mutex<Log>);
-
-enum Log {
-    Closed(OwnedFd, StreamFiles),
-    Open(OutsideWriter),
-}
-
-impl ByteSink for TaskLog {
-    fn write(&self, bytes: &[u8]) {
-        let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Log::Closed(dir, files) = &*log {
-            let StreamFiles { prefix, files_max, file_bytes_max } = files.clone();
-            let opened = dir.try_clone().map_err(|e| e.to_string()).and_then(|dir| {
-                OutsideWriter::open(dir, prefix, files_max, file_bytes_max)
-                    .map_err(|e| e.to_string())
-            });
-            match opened {
-                Ok(writer) => *log = Log::Open(writer),
-                // Tried again with the next output.
-                Err(error) => tracing::warn!(error, "output of a task is lost: no log file"),
-            }
-        }
-        if let Log::Open(writer) = &mut *log {
-            writer.write(bytes);
-        }
-    }
 }

@@ -92,8 +92,10 @@ async fn serve(begun: Begun) -> io::Result<()> {
     let sandbox = Sandbox::new(SandboxConfig {
         cache_dir: None,
         compiler: PathBuf::new(),
-        plugin_instances: 1,
+        ahead: Vec::new(),
+        plugin_instances: 0,
         task_instances: setup.task_instances,
+        dense: setup.dense,
         guest_threads: None,
     });
     let sandbox = Arc::new(sandbox.map_err(io::Error::other)?);

@@ -18,4 +18,6 @@ pub(crate) struct Setup {
     pub read: Vec<PathBuf>,
     /// WASM tasks alive at once.
     pub task_instances: u32,
+    /// In the dense profile.
+    pub dense: bool,
 }

@@ -46,6 +46,8 @@ pub struct WorkerOptions {
     pub config: WasmWorkerConfig,
     /// WASM tasks alive at once in one.
     pub task_instances: u32,
+    /// Hold them in the dense profile.
+    pub dense: bool,
     /// Compiles.
     pub sandbox: Arc<Sandbox>,
     /// For cgroups.
@@ -397,7 +399,9 @@ impl Inner {
         key: &str,
         outside: Vec<(PathBuf, bool)>,
     ) -> io::Result<Arc<Worker>> {
-        let WorkerOptions { program, data_dir, config, task_instances, processes, rng, .. } =
+        let WorkerOptions {
+            program, data_dir, config, task_instances, dense, processes, rng, ..
+        } =
             &self.options;
         let name = format!("{:08x}", rng.below(1 << 32));
         let memory = config.memory_max_mb.map(|mb| mb.saturating_mul(MIB));
@@ -408,6 +412,7 @@ impl Inner {
             write: vec![data_dir.join("allocs")],
             read: Vec::new(),
             task_instances: *task_instances,
+            dense: *dense,
         };
         // Rules are made of what is there.
         std::fs::create_dir_all(data_dir.join("allocs"))?;

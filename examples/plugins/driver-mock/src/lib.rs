@@ -15,8 +15,9 @@ mod config;
 
 /// How often the agent asks where a task is that ends by itself, or takes its plugin with it.
 const POLL_MS: u64 = 100;
-/// How often it asks about one that does neither: there is no news of it.
-const POLL_AT_REST_MS: u64 = 10_000;
+/// How often it asks about one that does neither: there is no news of it, and two thousand of them are
+/// to cost next to nothing.
+const POLL_AT_REST_MS: u64 = 60_000;
 
 /// The `config` of the agent's `plugin` block.
 #[derive(Deserialize, Default)]

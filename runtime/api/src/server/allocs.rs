@@ -1,7 +1,5 @@
 //! Allocations: looked at and stopped.
 
-use std::collections::BTreeSet;
-
 use axum::extract::State;
 use axum::response::Response;
 
@@ -13,7 +11,8 @@ use super::params::{Asked, Params};
 use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
-use ostler_agent::{AllocView, Stopped};
+use ostler_agent::{AllocRef, AllocView, Stopped};
+use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, JobId};
 use ostler_wire as wire;
 
@@ -44,33 +43,38 @@ fn prefix(params: &Params) -> Result<String, Failure> {
     }
 }
 
-/// Every allocation that `wanted` takes, and the index of the list as a whole.
-pub(super) fn look(api: &Api, wanted: impl Fn(&AllocView) -> bool) -> Found<Vec<AllocView>> {
+/// Every allocation that `wanted` takes, by id, and the index of the list as a whole.
+pub(super) fn look(api: &Api, wanted: impl Fn(&Allocation) -> bool) -> Found<Vec<AllocRef>> {
     let before = api.agent.index();
-    let mut allocs = api.agent.allocs();
+    let (ids, allocs) = (api.agent.alloc_ids(), api.agent.alloc_refs(wanted));
     let after = api.agent.index();
-    let ids: BTreeSet<AllocId> = allocs.iter().map(|view| view.allocation.id).collect();
     // What went may have been one that was wanted: that is the floor. What changed was or was not.
     let floor = api.tables().allocs.index(Reading { before, after, ids, newest: 0 });
-    allocs.retain(|view| wanted(view));
-    let index = allocs.iter().map(|view| view.modify_index).fold(floor, u64::max);
+    let index = allocs.iter().map(|alloc| alloc.modify_index).fold(floor, u64::max);
     Found { index, value: Ok(allocs) }
 }
 
-pub(super) fn stubs(api: &Api, params: &Params, allocs: &[AllocView]) -> Result<Response, Failure> {
+/// The short form of those that are on the page that is asked for.
+pub(super) fn stubs(
+    api: &Api,
+    params: &Params,
+    allocs: Vec<AllocRef>,
+) -> Result<Response, Failure> {
     let (node, resources) = (api.agent.node(), params.flag("resources")?);
-    let stubs: Vec<_> = allocs.iter().map(|view| stub(Seen::new(view, &node), resources)).collect();
-    reply::json(params, &stubs)
+    let (allocs, next) = params.page(allocs, |alloc| alloc.allocation.id.to_string())?;
+    let views: Vec<AllocView> = allocs.into_iter().map(AllocRef::view).collect();
+    let stubs: Vec<_> = views.iter().map(|view| stub(Seen::new(view, &node), resources)).collect();
+    reply::page(params, &stubs, next.as_deref())
 }
 
 /// `GET /v1/allocations`
 pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
     let prefix = prefix(&params)?;
-    let wanted = |view: &AllocView| {
-        view.allocation.id.to_string().starts_with(&prefix)
-            && params.means_namespace(&view.allocation.job.namespace)
+    let wanted = |alloc: &Allocation| {
+        (prefix.is_empty() || alloc.id.to_string().starts_with(&prefix))
+            && params.means_namespace(&alloc.job.namespace)
     };
-    wait::answer(&api, &params, || look(&api, wanted), |found| stubs(&api, &params, &found)).await
+    wait::answer(&api, &params, || look(&api, wanted), |found| stubs(&api, &params, found)).await
 }
 
 /// `GET /v1/job/ID/allocations`. Of a job that is not there: none, as in Nomad.
@@ -78,11 +82,11 @@ pub(super) async fn of_job(Asked { api, id, params }: Asked) -> Result<Response,
     let Ok(id) = JobId::new(id) else { return Err(Failure::NotThere("job")) };
     // Without a namespace any will do: an id is unique on the node.
     let any = params.text("namespace").is_none();
-    let wanted = |view: &AllocView| {
-        let job = &view.allocation.job;
+    let wanted = |alloc: &Allocation| {
+        let job = &alloc.job;
         job.id == id && (any || params.means_namespace(&job.namespace))
     };
-    wait::answer(&api, &params, || look(&api, wanted), |found| stubs(&api, &params, &found)).await
+    wait::answer(&api, &params, || look(&api, wanted), |found| stubs(&api, &params, found)).await
 }
 
 /// `GET /v1/node/ID/allocations`: the full form.
@@ -94,7 +98,8 @@ pub(super) async fn of_node(Asked { api, id, params }: Asked) -> Result<Response
         || look(&api, |_| true),
         |found| {
             let node = api.agent.node();
-            let all: Vec<_> = found.iter().map(|view| full(Seen::new(view, &node))).collect();
+            let views: Vec<AllocView> = found.into_iter().map(AllocRef::view).collect();
+            let all: Vec<_> = views.iter().map(|view| full(Seen::new(view, &node))).collect();
             reply::json(&params, &all)
         },
     )

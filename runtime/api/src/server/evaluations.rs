@@ -24,8 +24,8 @@ use super::params::{Asked, Params};
 use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
-use ostler_agent::{AllocView, JobView, Registered};
-use ostler_model::alloc::DesiredStatus;
+use ostler_agent::{AllocRef, JobView, Registered};
+use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::JobId;
 use ostler_model::job::Job;
 use ostler_model::time::Timestamp;
@@ -129,7 +129,7 @@ impl Evaluation {
     }
 
     /// What made an allocation, or what changed it last.
-    fn of_alloc(view: &AllocView, made: bool) -> Self {
+    fn of_alloc(view: &AllocRef, made: bool) -> Self {
         let alloc = &view.allocation;
         let stopped = !made && alloc.desired == DesiredStatus::Stop;
         Self {
@@ -190,12 +190,12 @@ fn all(api: &Api, wanted: impl Fn(&JobId) -> bool) -> Vec<Evaluation> {
         found.entry(key).or_insert(evaluation);
     };
     of_jobs.flat_map(|view| Evaluation::of_job(view, &datacenter)).for_each(&mut enter);
-    let of_allocs = api.agent.allocs();
+    let of_allocs = api.agent.alloc_refs(|alloc| wanted(&alloc.job.id));
     for made in [false, true] {
         let of_allocs = of_allocs.iter().filter(|view| {
             let alloc = &view.allocation;
             // One that is as it was made was not changed since.
-            wanted(&alloc.job.id) && (made || alloc.modify_index != alloc.create_index)
+            made || alloc.modify_index != alloc.create_index
         });
         of_allocs.map(|view| Evaluation::of_alloc(view, made)).for_each(&mut enter);
     }
@@ -222,15 +222,14 @@ pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, F
 /// `GET /v1/evaluation/ID/allocations`: those that the change made, changed or stopped.
 pub(super) async fn allocations(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let evaluation = find(&api, &id)?;
-    let wanted = |view: &AllocView| {
-        let alloc = &view.allocation;
+    let wanted = |alloc: &Allocation| {
         let index = evaluation.index;
         evaluation.of == Of::Change
             && alloc.job.id == evaluation.job.id
             && (alloc.create_index == index || alloc.modify_index == index)
     };
     let look = || allocs::look(&api, wanted);
-    wait::answer(&api, &params, look, |found| stubs(&api, &params, &found)).await
+    wait::answer(&api, &params, look, |found| stubs(&api, &params, found)).await
 }
 
 /// `GET /v1/evaluations`

@@ -120,11 +120,12 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
             let job = &job.record.job;
             job.id.as_str().starts_with(params.prefix()) && params.means_namespace(&job.namespace)
         };
-        let jobs = jobs.iter().filter(|job| wanted(job));
-        let jobs: Vec<_> = jobs.map(|job| (job, waits_for(job))).collect();
+        let jobs: Vec<_> = jobs.iter().filter(|job| wanted(job)).collect();
+        let (jobs, next) = params.page(jobs, |job| job.record.job.id.to_string())?;
+        let jobs: Vec<_> = jobs.into_iter().map(|job| (job, waits_for(job))).collect();
         let stubs: Vec<_> =
             jobs.iter().map(|(job, waits_for)| job::stub(Seen::new(job, waits_for))).collect();
-        reply::json(&params, &stubs)
+        reply::page(&params, &stubs, next.as_deref())
     })
     .await
 }

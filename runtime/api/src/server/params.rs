@@ -65,6 +65,26 @@ impl Params {
         self.0.contains_key("pretty")
     }
 
+    /// The page of `items` that is asked for, and the name of the first item of the next one; all of
+    /// them unless `per_page` is given. `items` are in the order of their names, so a page that begins
+    /// with what is gone begins with what comes after it.
+    pub(super) fn page<T>(
+        &self,
+        mut items: Vec<T>,
+        name: impl Fn(&T) -> String,
+    ) -> Result<(Vec<T>, Option<String>), Failure> {
+        if let Some(first) = self.text("next_token") {
+            let before = items.partition_point(|item| name(item).as_str() < first);
+            items.drain(..before);
+        }
+        let most: usize = self.number("per_page")?.unwrap_or(0);
+        let next = items.get(most).filter(|_| most > 0).map(name);
+        if next.is_some() {
+            items.truncate(most);
+        }
+        Ok((items, next))
+    }
+
     /// Only what begins with this.
     pub(super) fn prefix(&self) -> &str {
         self.text("prefix").unwrap_or_default()
@@ -162,6 +182,22 @@ mod tests {
         for bad in ["index=-1", "index=x", "index=1&wait=5", "wait=1y"] {
             assert!(Params::parse(bad).wait().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn pages_follow_one_another_and_lose_nothing_when_the_next_first_item_goes() {
+        let page = |query: &str, items: &[&str]| {
+            let page = Params::parse(query).page(items.to_vec(), |item| (*item).to_owned());
+            page.map(|(items, next)| (items.concat(), next.unwrap_or_default())).unwrap()
+        };
+        let all = ["a", "b", "c", "d", "e"];
+        assert_eq!(page("", &all), ("abcde".to_owned(), String::new()));
+        assert_eq!(page("per_page=2", &all), ("ab".to_owned(), "c".to_owned()));
+        assert_eq!(page("per_page=2&next_token=c", &all), ("cd".to_owned(), "e".to_owned()));
+        assert_eq!(page("per_page=2&next_token=c", &["a", "b", "d", "e"]).0, "de");
+        assert_eq!(page("per_page=5", &all).1, "", "there is no page after the last item");
+        assert_eq!(page("per_page=0", &all).0, "abcde", "as in Nomad");
+        assert!(Params::parse("per_page=-1").page(vec![1], |_| String::new()).is_err());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::params::Params;
 
 /// Index of what was asked for: to be given back as `index` to wait for what comes after.
 pub(super) const INDEX: HeaderName = HeaderName::from_static("x-nomad-index");
+const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-nomad-nexttoken");
 const KNOWN_LEADER: HeaderName = HeaderName::from_static("x-nomad-knownleader");
 const LAST_CONTACT: HeaderName = HeaderName::from_static("x-nomad-lastcontact");
 
@@ -21,6 +22,19 @@ pub(super) fn json<T: Serialize + ?Sized>(params: &Params, value: &T) -> Result<
     let text = text.map_err(|error| Failure::Internal(error.to_string()))?;
     let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok((StatusCode::OK, [kind], Body::from(text)).into_response())
+}
+
+/// A page of a list, and the token by which the next one is asked for.
+pub(super) fn page<T: Serialize>(
+    params: &Params,
+    page: &[T],
+    next: Option<&str>,
+) -> Result<Response, Failure> {
+    let mut response = json(params, page)?;
+    if let Some(token) = next.and_then(|next| HeaderValue::from_str(next).ok()) {
+        response.headers_mut().insert(NEXT_TOKEN, token);
+    }
+    Ok(response)
 }
 
 /// No body: done.

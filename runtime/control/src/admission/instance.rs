@@ -72,7 +72,7 @@ impl Instance<'_> {
                 });
             }
         }
-        next.assigned.insert(self.id, wanted);
+        next.assign(self.id, wanted);
     }
 
     fn claim_devices(

@@ -11,6 +11,14 @@ pub(super) fn add(a: NodeResources, b: NodeResources) -> NodeResources {
     }
 }
 
+/// What is left of a sum without one of its parts.
+pub(super) fn sub(a: NodeResources, b: NodeResources) -> NodeResources {
+    NodeResources {
+        cpu_mhz: a.cpu_mhz.saturating_sub(b.cpu_mhz),
+        memory_mb: a.memory_mb.saturating_sub(b.memory_mb),
+    }
+}
+
 /// Prestart tasks that end, the main tasks and the poststop tasks run one after the other, so the
 /// largest of the three counts; sidecars run all the time.
 pub(super) fn of_group(group: &TaskGroup) -> NodeResources {

@@ -19,7 +19,7 @@ impl Admission {
             holder.alloc == alloc && (of_alloc.contains(holder) || !owing.contains(&holder.task))
         });
         self.ports.release(alloc);
-        self.assigned.remove(&alloc);
+        self.unassign(alloc);
     }
 
     /// No release is owed for this task any more. Its devices are free when its allocation is

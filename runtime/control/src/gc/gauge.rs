@@ -1,34 +1,18 @@
 //! How full the file system of the allocations is, and what each has on it.
 
 use std::io;
-use std::path::{Path, PathBuf};
-
-use tokio_util::sync::CancellationToken;
+use std::path::PathBuf;
 
 use super::choice::FsUse;
-use ostler_lifecycle::alloc::dir::AllocDirError;
-use ostler_lifecycle::alloc::size::{self, AllocDiskUse};
-use ostler_model::ids::AllocId;
+use ostler_lifecycle::alloc::DiskMeter;
 
-/// Tells how full the file system is.
-pub trait Gauge: Send + Sync + 'static {
+/// Tells how full the file system is, and what allocations have of it.
+pub trait Gauge: DiskMeter {
     /// Measure; may block. `sync`: something was removed, and what it freed should be seen.
     ///
     /// # Errors
     /// When the operating system does not tell.
     fn measure(&self, sync: bool) -> io::Result<FsUse>;
-    /// Measure what an allocation has in its directory below `root`; may block.
-    ///
-    /// # Errors
-    /// When the directory cannot be opened.
-    fn measure_alloc(
-        &self,
-        root: &Path,
-        alloc: AllocId,
-        cancel: &CancellationToken,
-    ) -> Result<AllocDiskUse, AllocDirError> {
-        size::measure(root, alloc, cancel)
-    }
 }
 
 /// The file system that holds a directory.
@@ -37,6 +21,8 @@ pub struct FsGauge {
     /// The directory.
     pub root: PathBuf,
 }
+
+impl DiskMeter for FsGauge {}
 
 impl Gauge for FsGauge {
     fn measure(&self, sync: bool) -> io::Result<FsUse> {

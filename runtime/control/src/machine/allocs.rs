@@ -15,6 +15,11 @@ use ostler_model::ids::AllocId;
 /// How often placements that do not fit are tried again without a reason: a port may become free unseen.
 const PLACEMENT_RETRY: Duration = Duration::from_secs(5);
 
+/// So many places that wait are looked at whenever something becomes free.
+const FILL_AT_ONCE: usize = 256;
+/// Beyond that it is waited so long for each of them: some ten times what looking at one takes.
+const FILL_PAUSE_PER_PLACE: Duration = Duration::from_micros(5);
+
 impl Machine {
     /// An allocation is where its owner says.
     pub(super) fn reported(
@@ -124,7 +129,14 @@ impl Machine {
                 self.unfilled.insert(job);
             }
         }
-        if !self.unfilled.is_empty() || !self.tables.blocked().is_empty() {
+        let waiting = self.tables.places_waiting();
+        // Looking takes time by the number of places: with many, the ends of many allocations are
+        // answered by one look, so that most of the time is left for everything else.
+        if waiting > FILL_AT_ONCE {
+            let pause = FILL_PAUSE_PER_PLACE.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX));
+            self.fill_from = self.fill_from.max(world.uptime.saturating_add(pause));
+        }
+        if !self.unfilled.is_empty() || waiting > 0 {
             // Nothing tells when a port becomes free.
             self.alarms.set_by(Alarm::Fill, world.uptime.saturating_add(PLACEMENT_RETRY));
         }

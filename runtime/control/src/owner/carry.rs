@@ -8,7 +8,7 @@ use super::{Done, Owner};
 use crate::machine::{ControlEffect, ControlEvent, NotRemoved, RemovalLeft};
 use ostler_lifecycle::alloc::dir::AllocDir;
 use ostler_lifecycle::alloc::{
-    AllocHandle, AllocPhase, AllocRunner, AllocRunnerConfig, PreviousAlloc,
+    AllocHandle, AllocPhase, AllocRunner, AllocRunnerConfig, DiskMeter, PreviousAlloc,
 };
 use ostler_lifecycle::task::env::NodeFacts;
 use ostler_model::alloc::{Allocation, DesiredStatus};
@@ -160,7 +160,6 @@ impl Owner {
         let previous = self.previous_of(&allocation);
         let node = self.node_facts();
         let options = &self.shared.options;
-        let gauge = Arc::clone(&options.gauge);
         AllocRunnerConfig {
             allocation,
             node,
@@ -173,9 +172,7 @@ impl Owner {
             rng: options.rng.clone(),
             kill_timeout_max: KILL_TIMEOUT_MAX,
             previous,
-            disk_meter: Arc::new(move |root, alloc, cancel| {
-                gauge.measure_alloc(root, alloc, cancel)
-            }),
+            disk_meter: Arc::clone(&options.gauge) as Arc<dyn DiskMeter>,
         }
     }
 

@@ -20,6 +20,7 @@ use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::ids::{AllocId, RunId, TaskName};
 use ostler_model::ports::{BoxFuture, ProcessIdentity};
 use ostler_model::saved::SavedAllocState;
+use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_state::{Key, Prefix, StateError, StateStore};
 
@@ -84,7 +85,7 @@ pub(super) async fn clear(
 #[derive(Default)]
 struct Found {
     /// Every task that has, or should have had, a state.
-    tasks: BTreeMap<AllocId, BTreeMap<TaskName, TaskState>>,
+    tasks: BTreeMap<AllocId, BTreeMap<TaskName, Shared<TaskState>>>,
     /// Tasks with a state that does not decode.
     unreadable: BTreeSet<(AllocId, TaskName)>,
     /// Allocations with a state that tells their end.
@@ -120,7 +121,7 @@ async fn close_records(
                 }
             }
             Key::TaskState(id, name) => {
-                match record.decode::<TaskState>() {
+                match record.decode::<Shared<TaskState>>() {
                     Ok(task) => drop(found.tasks.entry(id).or_default().insert(name, task)),
                     // The record stays for an agent that can read it. The task counts as ended.
                     Err(error) => {

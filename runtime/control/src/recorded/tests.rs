@@ -47,6 +47,23 @@ async fn bad_records_are_put_aside_and_halves_removed_and_nothing_else_is_touche
 }
 
 #[tokio::test]
+async fn allocations_of_one_version_of_a_job_share_it() {
+    let state = StateStore::in_memory().unwrap();
+    let one = allocation(1, "web", 5);
+    let like = |seed| Allocation { id: allocation(seed, "web", 5).id, ..one.clone() };
+    let mut changed = (*one.job).clone();
+    changed.groups[0].count += 1;
+    let other = Allocation { job: Arc::new(changed), ..like(3) };
+    for alloc in [&one, &like(2), &other] {
+        put(&state, alloc).await;
+    }
+    let allocs = Recorded::read(&state).unwrap().kept_allocs();
+    let job = |id: AllocId| Arc::clone(&allocs.iter().find(|(a, _)| a.id == id).unwrap().0.job);
+    assert!(Arc::ptr_eq(&job(one.id), &job(like(2).id)));
+    assert_eq!((&job(one.id), &job(other.id)), (&one.job, &other.job), "each has its own");
+}
+
+#[tokio::test]
 async fn a_job_whose_record_is_gone_is_known_from_what_an_agent_with_jobs_ran_of_it() {
     use ostler_model::ports::SupervisorIdentity;
     let state = StateStore::in_memory().unwrap();

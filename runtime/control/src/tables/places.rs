@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{AllocEntry, Tables};
-use crate::ended::block_of;
+use crate::ended::{block_of, indexes_of};
 use crate::machine::Write;
 use ostler_model::alloc::DesiredStatus;
 use ostler_model::ids::{AllocId, GroupName};
@@ -59,9 +59,9 @@ impl Tables {
         }
         let block = block_of(entry.allocation.index);
         let mut newest: BTreeMap<u32, &AllocEntry> = BTreeMap::new();
-        for entry in self.allocs_of(&job) {
+        for entry in self.allocs_at(&job, indexes_of(block)) {
             let alloc = &entry.allocation;
-            let here = alloc.group == group && block_of(alloc.index) == block;
+            let here = alloc.group == group;
             // An allocation of a later version is left of a change that was taken back.
             let stays = alloc.job_version <= record.version;
             if here && stays && alloc.desired == DesiredStatus::Run && entry.registered {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::*;
 use ostler_model::config::{
-    AnswerGrants, FailurePolicy, GcConfig, LimitOverrides, QuarantineFor, UpgradeMode,
+    AnswerGrants, FailurePolicy, GcConfig, LimitOverrides, QuarantineFor, UpgradeMode, WasmConfig,
     WasmWorkerConfig, WorkerScope,
 };
 use ostler_model::grants::{CommandGrant, FileGrant};
@@ -66,6 +66,14 @@ wasm_worker {
   per           = "namespace"
   memory_max_mb = 2048
 }
+client {
+  cpu_total_compute = 40000
+  memory_total_mb   = 65536
+}
+wasm {
+  tasks_max = 20000
+  dense     = true
+}
 
 plugin "nvidia" {
   file = "nvidia.wasm"
@@ -115,6 +123,9 @@ plugin "mock" { enabled = false }
         ..WasmWorkerConfig::default()
     };
     assert_eq!(config.wasm_worker, worker);
+    let totals = (config.client.cpu_total_compute, config.client.memory_total_mb);
+    assert_eq!(totals, (Some(40_000), Some(65_536)));
+    assert_eq!(config.wasm, WasmConfig { tasks_max: Some(20_000), dense: Some(true) });
     assert_eq!(config.plugins["mock"].enabled, Some(false));
     assert_eq!(config.plugins["mock"].grants, None);
     let nvidia = &config.plugins["nvidia"];
@@ -240,7 +251,7 @@ plugin "b/c" {
     let expected = [
         "2:1 datacentre is unknown in the agent's configuration → datacenter",
         "3:11 ten is no IP address; write for example \"127.0.0.1\"",
-        "4:1 client is valid in Nomad, not supported by Ostler yet; write meta at the top; the agent is always a client",
+        "5:3 enabled is valid in Nomad, not supported by Ostler yet; the agent is always a client",
         "8:12 proces is unknown in grants → process",
         "10:8 a plugin a is here already",
         "12:17 memory_mb must be 1 to 4096, not 0",
@@ -276,6 +287,24 @@ fn a_worker_of_nothing_and_a_scope_that_is_none_are_told_with_their_lines() {
         "4:16 threads_max must be 64 to 32768, not 0",
     ];
     assert_eq!(problems(text), expected);
+}
+
+#[test]
+fn a_node_that_has_nothing_to_give_is_refused_with_the_range() {
+    let found = problems("client {\n memory_total_mb = 0\n cpu_total_compute = -1\n}");
+    assert_eq!(found.len(), 2, "{found:#?}");
+    assert!(found[0].starts_with("2:20 memory_total_mb must be at least 1"), "{found:#?}");
+    assert!(found[1].starts_with("3:22 cpu_total_compute must be at least 1"), "{found:#?}");
+    let found = problems("wasm {\n tasks_max = 0\n}");
+    assert_eq!(found, ["2:14 tasks_max must be 1 to 100000, not 0"]);
+}
+
+#[test]
+fn how_many_wasm_tasks_there_may_be_depends_on_how_they_are_held() {
+    let tasks = |text: &str| parse(text).wasm.tasks();
+    assert_eq!(tasks(""), 10_000);
+    assert_eq!(tasks("wasm { dense = true }"), 50_000);
+    assert_eq!(tasks("wasm { tasks_max = 7 }"), 7);
 }
 
 #[test]

@@ -11,21 +11,22 @@ use super::{named, offset};
 use crate::diagnostic::{Diagnostics, shown};
 use crate::keys::Bounds::{Time, Whole};
 #[cfg(test)]
-use crate::keys::tests::reference::{gc_defaults, limit_defaults};
+use crate::keys::tests::reference::{gc_defaults, limit_defaults, wasm_defaults};
 use crate::keys::{
-    Context, Field, Free, Given, Keys as _, Scalar, Shape, hint, keys, keyword, text,
+    Context, Field, Free, Given, Keys as _, MOST, Scalar, Shape, hint, keys, keyword, text,
 };
 use crate::tree::{Block, Value};
 use crate::units::parse_duration;
 use crate::{Syntax, hcl};
 use ostler_model::config::{
-    AgentConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock, QuarantineFor,
-    UpgradeMode, WasmWorkerConfig, WorkerScope,
+    AgentConfig, ClientConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock,
+    QuarantineFor, UpgradeMode, WasmConfig, WasmWorkerConfig, WorkerScope,
 };
 use ostler_model::ids::PluginName;
 use ostler_model::limits::{
     CONFIG_FILE_BYTES_MAX, GUEST_CORE_INSTANCES_MAX, GUEST_MEMORIES_MAX, GUEST_TABLES_MAX, MIB,
     PLUGIN_FILE_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PLUGIN_STRIKES_KEPT_MAX, QUARANTINE_MAX,
+    TASK_INSTANCES_CEILING,
 };
 use ostler_model::oci::Reference;
 use serde_json::Value as Json;
@@ -62,6 +63,10 @@ keys! {
         gc: Option<GcKeys>;
         /// The processes that run WASM tasks, and go on without the agent.
         wasm_worker: Option<WasmWorkerKeys>;
+        /// What the node has to give, where that is not to be what was found.
+        client: Option<ClientKeys>;
+        /// How many WASM tasks there may be, and how they are held.
+        wasm: Option<WasmKeys>;
         /// What `${meta.…}` stands for on this node.
         meta: BTreeMap<String, String>;
         /// Whose plugins are trusted.
@@ -72,7 +77,6 @@ keys! {
         plugins "plugin": Vec<PluginKeys>;
     }
     not_yet {
-        "client" [hint("write meta at the top; the agent is always a client")];
         "bind_addr" [hint("host_ip is the address assigned with ports")];
         "region"; "server"; "log_level" [hint("use -v or OSTLER_LOG")]; "ports"; "addresses";
         "advertise"; "telemetry"; "tls"; "acl"; "consul"; "vault";
@@ -118,6 +122,37 @@ keys! {
 
 keyword! {
     WorkerScope, "scope of a worker": "node" = Node, "namespace" = Namespace, "job" = Job;
+}
+
+keys! {
+    struct ClientKeys: "client", for ClientConfig (ClientConfig::default()) {
+        /// MHz of processor time that jobs may reserve together.
+        cpu_total_compute: Given<u32> [Whole(1, MOST)], "cores times frequency";
+        /// MiB of memory that jobs may reserve together.
+        memory_total_mb: Given<u32> [Whole(1, MOST)], "the memory of the machine";
+    }
+    not_yet {
+        "enabled" [hint("the agent is always a client")];
+        "meta" [hint("write meta at the top")];
+        "reserved" [hint("give the totals without it: memory_total_mb, cpu_total_compute")];
+        "gc_interval" [hint("write gc { interval = … }")];
+        "gc_max_allocs" [hint("write gc { max_allocs = … }")];
+        "state_dir"; "alloc_dir"; "servers"; "node_class"; "node_pool"; "options"; "host_volume";
+        "host_network"; "network_interface"; "chroot_env"; "max_kill_timeout";
+        "disk_total_mb"; "cpu_disable_dmidecode"; "server_join"; "artifact"; "template"; "drain_on_shutdown";
+    }
+}
+
+keys! {
+    struct WasmKeys: "wasm", for WasmConfig (wasm_defaults()) {
+        /// WASM tasks alive at once; those beyond wait until one ends. Without `dense`, more than
+        /// the default need a larger `vm.max_map_count`: six mappings each.
+        tasks_max: Given<u32> [Whole(1, TASK_INSTANCES_CEILING as i64)], "`10000`; with `dense`, `50000`";
+        /// Hold tasks side by side in two large mappings, so that 50,000 idle ones fit a kernel as it
+        /// comes (6.13 or later). Every access to memory is checked by code: computing takes 15 to
+        /// 30 % longer. Each program is compiled once more.
+        dense: Given<bool>;
+    }
 }
 
 keys! {
@@ -274,6 +309,8 @@ fn agent(file: Block, cx: &mut Context<'_>) -> AgentConfig {
         device_stats_interval: keys.device_stats_interval.value,
         gc: keys.gc.unwrap_or_default().over(GcConfig::default()),
         wasm_worker: keys.wasm_worker.unwrap_or_default().over(WasmWorkerConfig::default()),
+        client: keys.client.unwrap_or_default().over(ClientConfig::default()),
+        wasm: keys.wasm.unwrap_or_default().over(WasmConfig::default()),
         node_meta: keys.meta,
         trust: keys.trust.map(|block| trust(block, cx)).unwrap_or_default(),
         registries: registries(keys.registries, cx),

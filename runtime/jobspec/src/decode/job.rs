@@ -12,7 +12,7 @@ use crate::keys::{Context, Given, Keys as _, Shape, Texts, hint, keys, keyword, 
 use crate::tree::{Attribute, Block, Item, Key, Value, ValueKind};
 use ostler_model::ids::JobId;
 use ostler_model::job::{Job, JobKind, NAMESPACE, TaskGroup};
-use ostler_model::limits::JOB_TASKS_MAX;
+use ostler_model::limits::{JOB_TASK_BLOCKS_MAX, JOB_TASKS_MAX};
 
 /// The region every node is in, and what a priority is unless somebody says otherwise: written out
 /// or not, nothing is missed.
@@ -132,7 +132,7 @@ fn datacenters(given: Texts, cx: &mut Context<'_>) -> Vec<String> {
 fn groups(blocks: Vec<GroupKeys>, outer: group::Outer<'_>, cx: &mut Context<'_>) -> Vec<TaskGroup> {
     let mut names = BTreeSet::new();
     let mut groups = Vec::with_capacity(blocks.len());
-    let mut tasks: u64 = 0;
+    let (mut tasks, mut written) = (0_u64, 0_u64);
     for keys in blocks {
         cx.unique(&mut names, "a group", &keys.label);
         let at = keys.label.span;
@@ -145,6 +145,14 @@ fn groups(blocks: Vec<GroupKeys>, outer: group::Outer<'_>, cx: &mut Context<'_>)
             let message = format!(
                 "the job has {tasks} tasks up to here (count × tasks); at most {most} are allowed"
             );
+            cx.error(at, message);
+        }
+        let written_before = written;
+        written = written.saturating_add(task_blocks);
+        let most = u64::try_from(JOB_TASK_BLOCKS_MAX).unwrap_or(u64::MAX);
+        if written > most && written_before <= most {
+            let message =
+                format!("the job has {written} task blocks up to here; at most {most} are allowed");
             cx.error(at, message);
         }
         groups.push(group);

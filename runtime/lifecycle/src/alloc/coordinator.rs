@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 
 use ostler_model::ids::TaskName;
 use ostler_model::job::{Lifecycle, LifecycleHook, TaskGroup};
+use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus};
 
 /// May a task start?
@@ -130,7 +131,7 @@ impl Coordinator {
 
     /// Go forward as far as the states allow, and say which gates changed. A task absent from
     /// `states` counts as pending. Call once at the start and after each change.
-    pub fn step(&mut self, states: &BTreeMap<TaskName, TaskState>) -> Vec<(TaskName, Gate)> {
+    pub fn step(&mut self, states: &BTreeMap<TaskName, Shared<TaskState>>) -> Vec<(TaskName, Gate)> {
         while let Some(next) = self.next_phase(states) {
             self.phase = next;
         }
@@ -155,7 +156,7 @@ impl Coordinator {
     }
 
     /// The next phase, later than this one; so the walk ends.
-    fn next_phase(&self, states: &BTreeMap<TaskName, TaskState>) -> Option<TaskPhase> {
+    fn next_phase(&self, states: &BTreeMap<TaskName, Shared<TaskState>>) -> Option<TaskPhase> {
         if self.phase == TaskPhase::Poststop {
             return None;
         }
@@ -187,7 +188,7 @@ impl Coordinator {
     /// Does `holds` hold for every task of the chosen roles?
     fn every(
         &self,
-        states: &BTreeMap<TaskName, TaskState>,
+        states: &BTreeMap<TaskName, Shared<TaskState>>,
         chosen: impl Fn(Role) -> bool,
         holds: impl Fn(&TaskState) -> bool,
     ) -> bool {
@@ -195,7 +196,7 @@ impl Coordinator {
         self.roles
             .iter()
             .filter(|(_, role)| chosen(**role))
-            .all(|(name, _)| holds(states.get(name).unwrap_or(&pending)))
+            .all(|(name, _)| holds(states.get(name).map_or(&pending, |state| state)))
     }
 
     fn apply(&mut self) -> Vec<(TaskName, Gate)> {

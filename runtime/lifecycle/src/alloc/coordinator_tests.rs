@@ -38,11 +38,11 @@ fn every_kind() -> TaskGroup {
 
 /// The states of a life, changed one by one.
 #[derive(Default)]
-struct Life(BTreeMap<TaskName, TaskState>);
+struct Life(BTreeMap<TaskName, Shared<TaskState>>);
 
 impl Life {
     fn of(group: &TaskGroup) -> Self {
-        Self(group.tasks.iter().map(|t| (t.name.clone(), TaskState::default())).collect())
+        Self(group.tasks.iter().map(|t| (t.name.clone(), Shared::default())).collect())
     }
 
     fn set(&mut self, task: &str, status: TaskStatus) -> &mut Self {
@@ -216,7 +216,7 @@ proptest! {
                     .map(|t| &life.0[&t.name]);
                 match opened.lifecycle {
                     None => {
-                        prop_assert!(of(Prestart, false).all(TaskState::successful));
+                        prop_assert!(of(Prestart, false).all(|s| s.successful()));
                         prop_assert!(of(Prestart, true)
                             .all(|s| s.status == TaskStatus::Running || s.successful()));
                     }

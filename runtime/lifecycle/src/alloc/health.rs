@@ -30,6 +30,7 @@ use std::time::Duration;
 use ostler_model::event::EventKind;
 use ostler_model::ids::TaskName;
 use ostler_model::job::{HealthCheck, HealthPolicy, LifecycleHook, Task, TaskGroup};
+use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
@@ -75,7 +76,7 @@ pub fn expected_checks(group: &TaskGroup) -> Vec<CheckId> {
 #[derive(Clone, Copy, Debug)]
 pub enum HealthInput<'a> {
     /// The states of the tasks are these. One that is missing counts as pending.
-    Tasks(&'a BTreeMap<TaskName, TaskState>),
+    Tasks(&'a BTreeMap<TaskName, Shared<TaskState>>),
     /// The results of the checks are these. One that is missing counts as not passing.
     Checks(&'a [CheckResult]),
     /// The time of the last [`HealthEffect::Timer`] is over.
@@ -243,7 +244,7 @@ impl HealthMachine {
         }
         match input {
             HealthInput::Tasks(states) => {
-                self.tasks.iter_mut().for_each(|task| task.see(states.get(&task.name)));
+                self.tasks.iter_mut().for_each(|task| task.see(states.get(&task.name).map(|state| &**state)));
             }
             HealthInput::Checks(results) => {
                 let results = results.iter().map(|result| (result.id.clone(), result.clone()));

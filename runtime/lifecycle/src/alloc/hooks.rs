@@ -37,12 +37,13 @@ mod previous;
 mod run;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{Mutex, watch};
 
 use super::{DiskMeter, PreviousAlloc};
+use crate::queue;
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
 use ostler_model::causes;
 use ostler_model::clock::Clock;
@@ -75,7 +76,7 @@ pub struct AllocScope {
     /// What is, as it changes.
     pub state: watch::Receiver<AllocState>,
     /// The allocation's owner. It always listens; gone only when it has ended.
-    pub owner: mpsc::Sender<Box<News>>,
+    pub owner: queue::Sender<Box<News>>,
     /// What runs on when a hook has returned.
     pub background: Background,
     /// How long hooks took.
@@ -86,7 +87,7 @@ pub struct AllocScope {
     /// What is on record of other allocations.
     pub store: StateStore,
     /// Measures what the allocation has on disk.
-    pub disk_meter: DiskMeter,
+    pub disk_meter: Arc<dyn DiskMeter>,
 }
 
 impl AllocScope {
@@ -231,12 +232,16 @@ pub trait AllocHook: Send + Sync {
 /// The hooks of every allocation, in order.
 #[must_use]
 pub fn standard() -> Vec<Arc<dyn AllocHook>> {
-    vec![
-        Arc::new(dir::DirHook),
-        Arc::new(previous::PreviousHook),
-        Arc::new(migrate::MigrateHook),
-        Arc::new(health::HealthHook),
-        Arc::new(max_run::MaxRunHook),
-        Arc::new(disk_size::DiskSizeHook),
-    ]
+    // Shared by all allocations: each keeps them.
+    static ALL: LazyLock<Vec<Arc<dyn AllocHook>>> = LazyLock::new(|| {
+        vec![
+            Arc::new(dir::DirHook),
+            Arc::new(previous::PreviousHook),
+            Arc::new(migrate::MigrateHook),
+            Arc::new(health::HealthHook),
+            Arc::new(max_run::MaxRunHook),
+            Arc::new(disk_size::DiskSizeHook),
+        ]
+    });
+    ALL.clone()
 }

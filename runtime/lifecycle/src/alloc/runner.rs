@@ -20,7 +20,7 @@ mod start;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -32,12 +32,14 @@ use super::phases::Phases;
 use super::update::in_place;
 use super::{Reply, Request};
 use crate::fire;
+use crate::queue;
 use crate::task::{RequestError, TaskHandle};
 use ostler_model::alloc::{AllocState, Allocation, DesiredStatus};
 use ostler_model::clock::Clock;
 use ostler_model::ids::TaskName;
 use ostler_model::ports::BoxFuture;
 use ostler_model::saved::SavedAllocState;
+use ostler_model::shared::Shared;
 use ostler_model::task::TaskState;
 use ostler_state::StateStore;
 
@@ -133,12 +135,12 @@ struct Runner {
 
 /// What the owner listens to beside its calls.
 struct Inbox {
-    requests: mpsc::Receiver<Box<Request>>,
+    requests: queue::Receiver<Box<Request>>,
     updates: watch::Receiver<Arc<Allocation>>,
-    news: mpsc::Receiver<Box<News>>,
+    news: queue::Receiver<Box<News>>,
 }
 
-fn states_of(tasks: &BTreeMap<TaskName, Box<TaskHandle>>) -> BTreeMap<TaskName, TaskState> {
+fn states_of(tasks: &BTreeMap<TaskName, Box<TaskHandle>>) -> BTreeMap<TaskName, Shared<TaskState>> {
     tasks.iter().map(|(name, task)| (name.clone(), task.state())).collect()
 }
 
@@ -162,7 +164,7 @@ impl Runner {
                 Ok(()) = inbox.updates.changed(), if !leaving => {
                     let newer = Arc::clone(&inbox.updates.borrow_and_update());
                     // A stop by request is sent before the copy that says so, and says more.
-                    while let Ok(request) = inbox.requests.try_recv() {
+                    while let Some(request) = inbox.requests.try_recv() {
                         leaving |= matches!(*request, Request::Shutdown);
                         self.requested(*request);
                     }

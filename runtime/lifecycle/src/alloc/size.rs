@@ -21,7 +21,6 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -48,10 +47,33 @@ pub struct AllocDiskUse {
     pub complete: bool,
 }
 
-/// Measures what an allocation has on disk, as [`measure`] does.
-pub type DiskMeter = Arc<
-    dyn Fn(&Path, AllocId, &CancellationToken) -> Result<AllocDiskUse, AllocDirError> + Send + Sync,
->;
+/// Measures what allocations have on disk; may block.
+pub trait DiskMeter: Send + Sync + 'static {
+    /// What an allocation has in its directory below `root`, as [`measure`] finds it.
+    ///
+    /// # Errors
+    /// When the directory cannot be opened.
+    fn measure_alloc(
+        &self,
+        root: &Path,
+        alloc: AllocId,
+        cancel: &CancellationToken,
+    ) -> Result<AllocDiskUse, AllocDirError> {
+        measure(root, alloc, cancel)
+    }
+
+    /// Bytes that the file system of `root` holds, whoever wrote them; `None` when it does not tell.
+    fn filled(&self, root: &Path) -> Option<u64> {
+        let fs = rustix::fs::statvfs(root).ok()?;
+        Some(fs.f_blocks.saturating_sub(fs.f_bfree).saturating_mul(fs.f_frsize))
+    }
+}
+
+/// The disk as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct OnDisk;
+
+impl DiskMeter for OnDisk {}
 
 /// Measure the directory of an allocation. Blocks; cancelled, it returns what it has so far, as
 /// not complete.

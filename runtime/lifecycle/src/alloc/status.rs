@@ -16,13 +16,14 @@ use ostler_model::alloc::ClientStatus;
 use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::ids::TaskName;
 use ostler_model::job::{LifecycleHook, Task, TaskGroup};
+use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
 /// The status of an allocation and a sentence on it. `Failed` does not mean that nothing runs any
 /// more: siblings may still be on their way out.
 #[must_use]
-pub fn client_status(states: &BTreeMap<TaskName, TaskState>) -> (ClientStatus, &'static str) {
+pub fn client_status(states: &BTreeMap<TaskName, Shared<TaskState>>) -> (ClientStatus, &'static str) {
     let any = |status: TaskStatus| states.values().any(|s| s.status == status);
     if states.values().any(|s| s.status == TaskStatus::Dead && s.failed) {
         (ClientStatus::Failed, "Failed tasks")
@@ -38,8 +39,8 @@ pub fn client_status(states: &BTreeMap<TaskName, TaskState>) -> (ClientStatus, &
 }
 
 /// What an allocation of which nothing runs, and something may, waits for.
-fn waits(states: &BTreeMap<TaskName, TaskState>) -> &'static str {
-    let ran = |state: &TaskState| state.started_at.is_some();
+fn waits(states: &BTreeMap<TaskName, Shared<TaskState>>) -> &'static str {
+    let ran = |state: &Shared<TaskState>| state.started_at.is_some();
     if states.values().any(|s| s.status == TaskStatus::Pending && ran(s)) {
         "Tasks wait to be started again"
     } else if states.values().any(ran) {
@@ -96,7 +97,7 @@ impl KillReason {
 #[must_use]
 pub fn kill_reason(
     group: &TaskGroup,
-    states: &BTreeMap<TaskName, TaskState>,
+    states: &BTreeMap<TaskName, Shared<TaskState>>,
 ) -> Option<KillReason> {
     let counted = || group.tasks.iter().filter(|t| !is_poststop(t));
     let dead = |task: &Task| state_of(states, task).is_some_and(|s| s.status == TaskStatus::Dead);
@@ -143,8 +144,8 @@ pub fn poststop_tasks(group: &TaskGroup) -> Vec<TaskName> {
     group.tasks.iter().filter(|t| is_poststop(t)).map(|t| t.name.clone()).collect()
 }
 
-fn state_of<'a>(states: &'a BTreeMap<TaskName, TaskState>, task: &Task) -> Option<&'a TaskState> {
-    states.get(&task.name)
+fn state_of<'a>(states: &'a BTreeMap<TaskName, Shared<TaskState>>, task: &Task) -> Option<&'a TaskState> {
+    states.get(&task.name).map(|state| &**state)
 }
 
 /// Does it run when all others are dead?

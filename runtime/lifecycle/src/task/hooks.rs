@@ -16,7 +16,7 @@ mod driver;
 mod logs;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use super::TaskScope;
 use super::env::TaskEnv;
@@ -164,13 +164,17 @@ pub trait TaskHook: Send + Sync {
 /// The hooks of every task, in order.
 #[must_use]
 pub fn standard() -> Vec<Arc<dyn TaskHook>> {
-    vec![
-        Arc::new(driver::DriverHook),
-        Arc::new(dir::DirHook),
-        Arc::new(logs::LogsHook),
-        Arc::new(devices::DevicesHook),
-        Arc::new(config::ConfigHook),
-    ]
+    // Shared by all tasks: each keeps them.
+    static ALL: LazyLock<Vec<Arc<dyn TaskHook>>> = LazyLock::new(|| {
+        vec![
+            Arc::new(driver::DriverHook),
+            Arc::new(dir::DirHook),
+            Arc::new(logs::LogsHook),
+            Arc::new(devices::DevicesHook),
+            Arc::new(config::ConfigHook),
+        ]
+    });
+    ALL.clone()
 }
 
 /// Run all prestart hooks.

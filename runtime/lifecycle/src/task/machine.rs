@@ -58,6 +58,7 @@ use std::time::Duration;
 use super::events;
 use super::restart::{Ending, RestartTracker};
 use ostler_model::limits::{DRIVER_RETRY, KILL_GRACE};
+use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
@@ -84,7 +85,7 @@ impl Intent {
 #[derive(Clone, Debug)]
 pub struct TaskMachine {
     state: State,
-    public: TaskState,
+    public: Shared<TaskState>,
     tracker: RestartTracker,
     rules: Rules,
     intent: Option<Intent>,
@@ -123,7 +124,7 @@ impl TaskMachine {
     /// A task never seen before: `Gated`, with its `Received` event.
     #[must_use]
     pub fn new(rules: Rules, now: Timestamp) -> Self {
-        let mut public = TaskState::default();
+        let mut public = Shared::from(TaskState::default());
         public.push_event(events::received(now));
         Self {
             state: State::Gated,
@@ -158,7 +159,7 @@ impl TaskMachine {
 
     /// What the world sees.
     #[must_use]
-    pub fn public(&self) -> &TaskState {
+    pub fn public(&self) -> &Shared<TaskState> {
         &self.public
     }
 

@@ -10,8 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::mpsc;
-
+use crate::queue;
 use ostler_model::ports::DriverEventSink;
 
 /// A message and its annotations; boxed, as requests are.
@@ -22,7 +21,7 @@ pub const LOST: &str = "driver_messages_lost";
 
 /// Where the driver of one run says things.
 #[must_use]
-pub fn sink(notes: mpsc::Sender<DriverNote>) -> DriverEventSink {
+pub fn sink(notes: queue::Sender<DriverNote>) -> DriverEventSink {
     let lost = AtomicU64::new(0);
     Arc::new(move |message, mut details| {
         let before = lost.swap(0, Ordering::SeqCst);
@@ -47,8 +46,8 @@ mod tests {
         sink(number.to_string(), Vec::new());
     }
 
-    fn read(queue: &mut mpsc::Receiver<DriverNote>) -> Vec<DriverNote> {
-        std::iter::from_fn(|| queue.try_recv().ok()).collect()
+    fn read(queue: &mut queue::Receiver<DriverNote>) -> Vec<DriverNote> {
+        std::iter::from_fn(|| queue.try_recv()).collect()
     }
 
     fn messages(notes: &[DriverNote]) -> Vec<&str> {
@@ -57,8 +56,8 @@ mod tests {
 
     #[test]
     fn messages_come_in_order_and_a_task_that_does_not_read_delays_no_other() {
-        let (stuck, mut stuck_queue) = mpsc::channel(ROOM);
-        let (reading, mut reading_queue) = mpsc::channel(ROOM);
+        let (stuck, mut stuck_queue) = queue::channel(ROOM);
+        let (reading, mut reading_queue) = queue::channel(ROOM);
         let (stuck, reading) = (sink(stuck), sink(reading));
         let mut heard = Vec::new();
         for number in 0..100 {
@@ -73,7 +72,7 @@ mod tests {
 
     #[test]
     fn how_many_were_dropped_is_told_with_the_next_that_fits() {
-        let (sender, mut queue) = mpsc::channel(ROOM);
+        let (sender, mut queue) = queue::channel(ROOM);
         let sink = sink(sender);
         for number in 0..10 {
             say(&sink, number);
@@ -89,7 +88,7 @@ mod tests {
 
     #[test]
     fn who_has_gone_takes_nothing_that_is_said_afterwards() {
-        let (sender, mut queue) = mpsc::channel(ROOM);
+        let (sender, mut queue) = queue::channel(ROOM);
         let sink = sink(sender);
         say(&sink, 0);
         queue.close();

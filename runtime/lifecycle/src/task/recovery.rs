@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use crate::queue;
 
 use super::TaskScope;
 use super::calls::{self, DriverNote, Run};
@@ -66,7 +66,7 @@ pub async fn recover(
     scope: &TaskScope,
     record: &LocalRecord,
     run: &Run,
-    notes: mpsc::Sender<DriverNote>,
+    notes: queue::Sender<DriverNote>,
 ) -> Recovery {
     let Some(workload) = run.workload() else {
         return unfinished(scope);
@@ -217,7 +217,7 @@ pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
         run.set_driver(driver);
     }
     if known.is_some() && !run.has_context() {
-        let (notes, _) = mpsc::channel(1);
+        let (notes, _) = queue::channel(1);
         run.set_context(scope, record, notes, hooks::Preparation::default());
     }
     calls::forget_run(scope, record, run).await;

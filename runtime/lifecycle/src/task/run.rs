@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use tokio::sync::mpsc;
+use crate::queue;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::TaskScope;
@@ -66,7 +66,7 @@ impl Run {
     pub fn new(
         scope: &TaskScope,
         record: &LocalRecord,
-        notes: mpsc::Sender<DriverNote>,
+        notes: queue::Sender<DriverNote>,
         mut preparation: Preparation,
     ) -> Option<Self> {
         let random = u32::try_from(scope.rng.below(1 << 32)).unwrap_or(0);
@@ -120,7 +120,7 @@ impl Run {
         &self,
         scope: &TaskScope,
         record: &LocalRecord,
-        notes: mpsc::Sender<DriverNote>,
+        notes: queue::Sender<DriverNote>,
         preparation: Preparation,
     ) {
         let Preparation { task_dir, alloc_dir, logs, reservation, .. } = preparation;

@@ -21,7 +21,7 @@ mod start;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -33,8 +33,10 @@ use super::machine::{At, Rules, State, TaskInput, TaskMachine};
 use super::{Request, RequestError, TaskScope};
 use crate::alloc::coordinator::Gate;
 use crate::fire;
+use crate::queue;
 use ostler_model::alloc::Allocation;
 use ostler_model::ports::{BoxFuture, PluginCallError};
+use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus};
 
 use self::answer::{Answer, Call};
@@ -52,8 +54,8 @@ struct Runner {
     calls: JoinSet<(u64, Answer)>,
     kinds: BTreeMap<Id, (u64, Call, AbortHandle)>,
     timer: Option<BoxFuture<'static, ()>>,
-    notes: mpsc::Sender<DriverNote>,
-    published: watch::Sender<TaskState>,
+    notes: queue::Sender<DriverNote>,
+    published: watch::Sender<Shared<TaskState>>,
     tick: Arc<Notify>,
     writing: bool,
     dirty: bool,
@@ -85,9 +87,9 @@ impl Drop for GoneGuard {
 impl Runner {
     async fn own(
         mut self: Box<Self>,
-        mut inbox: mpsc::Receiver<Box<Request>>,
+        mut inbox: queue::Receiver<Box<Request>>,
         mut gate: watch::Receiver<Gate>,
-        mut notes: mpsc::Receiver<DriverNote>,
+        mut notes: queue::Receiver<DriverNote>,
         mut newest: watch::Receiver<Arc<Allocation>>,
     ) {
         self.write_if_due();

@@ -21,16 +21,24 @@ pub const GUEST_MEMORIES_MAX: u32 = 4;
 pub const GUEST_TABLES_MAX: u32 = 8;
 /// Elements of one table of a pool slot; the total per guest is in its own limits.
 pub const GUEST_TABLE_ELEMENTS_CEILING: usize = 40_000;
+/// Tables for each slot of a pool. A component of the Rust toolchain has two or three.
+pub const POOL_TABLES_PER_SLOT: u32 = 4;
 /// Slots kept warm for a module that was here before; more only holds memory.
 pub const POOL_WARM_SLOTS: u32 = 128;
 /// Linear memory of a free slot reset by copying instead of being given back, bytes.
 pub const POOL_MEMORY_RESIDENT_BYTES: usize = 64 * 1024;
 /// Table and fiber stack of a free slot kept likewise, bytes each.
 pub const POOL_SMALL_RESIDENT_BYTES: usize = 16 * 1024;
-/// Kernel mappings left to everything but the pools: thread stacks, files, the allocator.
-pub const POOL_MAPPINGS_RESERVE: u64 = 8_192;
+/// Kernel mappings left to everything but the pools: thread stacks, files, the allocator. An agent has
+/// some 400, and may have 500 threads more that wait for files, of two to four each.
+pub const POOL_MAPPINGS_RESERVE: u64 = 4_608;
 /// Kernel mappings of one live pool slot: two reserved, four more while in use.
 pub const POOL_MAPPINGS_PER_SLOT: u64 = 6;
+/// Room for a memory in the dense profile, bytes: programs of the Rust toolchain begin with 1.1 MiB.
+/// One that grows beyond it moves to a place of [`TASK_MEMORY_BYTES_CEILING`](super::TASK_MEMORY_BYTES_CEILING).
+pub const DENSE_MEMORY_BYTES: usize = 16 * MIB as usize;
+/// Such larger places: 16 TiB of address space.
+pub const DENSE_LARGE_MEMORIES_MAX: usize = 4_096;
 /// `vm.max_map_count` assumed where it cannot be read: the kernel's default.
 pub const MAX_MAP_COUNT_DEFAULT: u64 = 65_530;
 /// Fewest threads for guests, so that one stuck in a blocking host call does not stop the others.

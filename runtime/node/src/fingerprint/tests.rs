@@ -47,6 +47,21 @@ fn tree() -> tempfile::TempDir {
     dir
 }
 
+fn found(root: &Path, data_dir: &Path) -> Facts {
+    all(root, data_dir, &ClientConfig::default())
+}
+
+#[test]
+fn what_the_configuration_states_of_the_node_takes_the_place_of_what_was_found() {
+    let dir = tree();
+    let client = ClientConfig { cpu_total_compute: Some(40_000), memory_total_mb: Some(65_536) };
+    let facts = all(dir.path(), dir.path(), &client);
+    assert_eq!(text(&facts, "cpu.totalcompute").as_deref(), Some("40000"));
+    assert_eq!(text(&facts, "cpu.usablecompute").as_deref(), Some("40000"));
+    assert_eq!(text(&facts, "memory.totalbytes"), Some((65_536_u64 << 20).to_string()));
+    assert_eq!(text(&facts, "cpu.numcores").as_deref(), Some("2"), "what is not stated is found");
+}
+
 fn text(facts: &Facts, name: &str) -> Option<String> {
     facts.get(name).map(ToString::to_string)
 }
@@ -54,7 +69,7 @@ fn text(facts: &Facts, name: &str) -> Option<String> {
 #[test]
 fn a_whole_tree_gives_every_fact() {
     let dir = tree();
-    let facts = all(dir.path(), dir.path());
+    let facts = found(dir.path(), dir.path());
     for (name, value) in [
         ("cpu.numcores", "2"),
         ("cpu.modelname", "Example CPU @ 2.60GHz"),
@@ -91,7 +106,7 @@ fn a_whole_tree_gives_every_fact() {
 #[test]
 fn an_empty_tree_gives_no_facts_about_hardware_and_no_failure() {
     let dir = tempfile::tempdir().unwrap();
-    let facts = all(dir.path(), &dir.path().join("gone"));
+    let facts = found(dir.path(), &dir.path().join("gone"));
     let names: Vec<&str> = facts.keys().map(String::as_str).collect();
     assert_eq!(names, ["cpu.arch", "kernel.arch", "os.signals", "ostler.version"]);
 }
@@ -112,7 +127,7 @@ fn garbage_gives_no_facts() {
         fs::create_dir_all(full.parent().unwrap()).unwrap();
         fs::write(full, b"\xff\xfe:\n: \0\n|-- x\nMemTotal: -1 kB\neth0 zz\n").unwrap();
     }
-    let facts = all(dir.path(), dir.path());
+    let facts = found(dir.path(), dir.path());
     for name in ["cpu.numcores", "memory.totalbytes", "unique.network.ip-address", "os.name"] {
         assert_eq!(facts.get(name), None, "{name}");
     }
@@ -122,10 +137,10 @@ fn garbage_gives_no_facts() {
 fn the_nominal_frequency_is_preferred_and_an_unknown_one_is_a_thousand() {
     let dir = tree();
     put(dir.path(), "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", "3500000\n");
-    assert_eq!(text(&all(dir.path(), dir.path()), "cpu.totalcompute").as_deref(), Some("7000"));
+    assert_eq!(text(&found(dir.path(), dir.path()), "cpu.totalcompute").as_deref(), Some("7000"));
     let dir = tree();
     put(dir.path(), "proc/cpuinfo", "processor\t: 0\nprocessor\t: 1\n");
-    let facts = all(dir.path(), dir.path());
+    let facts = found(dir.path(), dir.path());
     assert_eq!(text(&facts, "cpu.totalcompute").as_deref(), Some("2000"));
     assert_eq!(facts.get("cpu.frequency"), None);
 }
@@ -136,7 +151,7 @@ fn the_frequency_is_the_nominal_one_before_the_present_one() {
         let dir = tree();
         let info = format!("processor\t: 0\nmodel name\t: {model}\ncpu MHz\t\t: 1234.5\n\n");
         put(dir.path(), "proc/cpuinfo", &info);
-        text(&all(dir.path(), dir.path()), "cpu.frequency").unwrap()
+        text(&found(dir.path(), dir.path()), "cpu.frequency").unwrap()
     };
     assert_eq!(frequency("X @ 2.05GHz"), "2050");
     for model in ["X", "X @ 2GHz", "X @ 0.00GHz", "X @ 2.éGHz", "X @ -1.00GHz", "X @ 2.600GHz"] {
@@ -149,7 +164,7 @@ fn a_speed_that_is_not_known_is_absent() {
     for speed in ["-1\n", "", "x\n"] {
         let dir = tree();
         put(dir.path(), "sys/class/net/eth0/speed", speed);
-        let facts = all(dir.path(), dir.path());
+        let facts = found(dir.path(), dir.path());
         assert_eq!(facts.get("unique.network.mbits"), None, "{speed:?}");
         assert_eq!(text(&facts, "unique.network.interface").as_deref(), Some("eth0"));
     }
@@ -159,7 +174,7 @@ fn a_speed_that_is_not_known_is_absent() {
 fn a_long_text_is_cut_between_characters() {
     let dir = tempfile::tempdir().unwrap();
     put(dir.path(), "proc/sys/kernel/hostname", &"é".repeat(10_000));
-    let facts = all(dir.path(), dir.path());
+    let facts = found(dir.path(), dir.path());
     assert_eq!(text(&facts, "unique.hostname").map(|name| name.len()), Some(TEXT_BYTES_MAX));
 }
 
@@ -167,12 +182,12 @@ fn a_long_text_is_cut_between_characters() {
 fn the_first_version_of_control_groups_is_told_apart() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("sys/fs/cgroup/memory")).unwrap();
-    assert_eq!(text(&all(dir.path(), dir.path()), "os.cgroups.version").as_deref(), Some("1"));
+    assert_eq!(text(&found(dir.path(), dir.path()), "os.cgroups.version").as_deref(), Some("1"));
 }
 
 #[test]
 fn this_machine_can_be_fingerprinted() {
-    let facts = all(Path::new("/"), &std::env::temp_dir());
+    let facts = found(Path::new("/"), &std::env::temp_dir());
     for name in ["cpu.numcores", "memory.totalbytes", "kernel.version", "unique.hostname"] {
         assert!(facts.contains_key(name), "{name}");
     }

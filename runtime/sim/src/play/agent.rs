@@ -24,7 +24,7 @@ use ostler_control::{ControlHandle, ControlOptions};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
 use ostler_jobsdir::JobsDir;
-use ostler_lifecycle::alloc::AllocDiskUse;
+use ostler_lifecycle::alloc::{AllocDiskUse, DiskMeter};
 use ostler_lifecycle::alloc::dir::AllocDirError;
 use ostler_model::clock::{self, Clock};
 use ostler_model::device::{Health, HealthState};
@@ -62,6 +62,13 @@ struct Roomy;
 impl Gauge for Roomy {
     fn measure(&self, _settle: bool) -> std::io::Result<FsUse> {
         Ok(FsUse::default())
+    }
+}
+
+impl DiskMeter for Roomy {
+    /// The disk of the machine is no part of the simulation.
+    fn filled(&self, _: &Path) -> Option<u64> {
+        None
     }
 
     /// Directories of simulated tasks are empty: walking each once a minute took most of the time.

@@ -188,7 +188,7 @@ fn allocation() -> (Allocation, AllocState) {
     let state = AllocState {
         client_status: ClientStatus::Running,
         client_description: "Tasks are running".to_owned(),
-        tasks: BTreeMap::from([(web, task)]).into(),
+        tasks: BTreeMap::from([(web, task.into())]).into(),
         health: Some(health),
     };
     (alloc, state)

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::super::{Bounds, Field, Keys as _, MOST, Schema, Shape};
 use super::{AgentKeys, Described, JobKeys, TrustFileKeys, blocks};
-use ostler_model::config::{GcConfig, LimitOverrides};
+use ostler_model::config::{GcConfig, LimitOverrides, WasmConfig};
 use ostler_model::isolation::USER_DEFAULT;
 use ostler_model::job::HealthPolicy;
 use ostler_model::limits::{
@@ -26,6 +26,11 @@ pub(crate) fn gc_defaults() -> GcConfig {
         max_allocs: Some(GC_MAX_ALLOCS_DEFAULT),
         parallel: Some(GC_PARALLEL_DEFAULT),
     }
+}
+
+/// What holds where a `wasm` block says nothing.
+pub(crate) fn wasm_defaults() -> WasmConfig {
+    WasmConfig { tasks_max: None, dense: Some(false) }
 }
 
 /// What holds where a `limits` block says nothing.

@@ -149,7 +149,7 @@ impl History {
         ))
     }
 
-    fn states(&self, second: usize) -> BTreeMap<TaskName, TaskState> {
+    fn states(&self, second: usize) -> BTreeMap<TaskName, Shared<TaskState>> {
         let state = |line: &[Now]| match line[second] {
             Now::Pending => TaskState::default(),
             Now::Succeeded => dead(),
@@ -164,7 +164,7 @@ impl History {
             }
         };
         let named = self.tasks.iter().enumerate();
-        named.map(|(i, (_, line))| (task(&format!("t{i}")), state(line))).collect()
+        named.map(|(i, (_, line))| (task(&format!("t{i}")), state(line).into())).collect()
     }
 
     fn results(&self, ids: &[CheckId], second: usize) -> Vec<CheckResult> {

@@ -69,8 +69,8 @@ fn failed(message: &str) -> TaskState {
     state
 }
 
-fn states(states: &[(&str, TaskState)]) -> BTreeMap<TaskName, TaskState> {
-    states.iter().map(|(name, state)| (task(name), state.clone())).collect()
+fn states(states: &[(&str, TaskState)]) -> BTreeMap<TaskName, Shared<TaskState>> {
+    states.iter().map(|(name, state)| (task(name), state.clone().into())).collect()
 }
 
 fn result(id: &CheckId, passing: bool, output: &str, since: u64) -> CheckResult {
@@ -280,7 +280,7 @@ fn texts_are_bounded_and_whole() {
     let group = group(&many);
     let mut health = machine(HealthCheck::TaskStates, &group);
     let long = "ä".repeat(5_000);
-    let states = group.tasks.iter().map(|task| (task.name.clone(), failed(&long))).collect();
+    let states = group.tasks.iter().map(|task| (task.name.clone(), failed(&long).into())).collect();
     let verdict = verdict(health.step(at(1), HealthInput::Tasks(&states)));
     assert_eq!(verdict.tasks.len(), 40);
     assert!(verdict.tasks.iter().all(|(_, text)| text.len() <= HEALTH_REASON_BYTES_MAX));

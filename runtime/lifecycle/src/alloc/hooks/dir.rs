@@ -87,12 +87,12 @@ mod tests {
             started_before: false,
             lives: Arc::new(|| false),
             state: watch::channel(AllocState::default()).1,
-            owner: tokio::sync::mpsc::channel(1).0,
+            owner: crate::queue::channel(1).0,
             background: Background::default(),
             times: HookTimes::default(),
             disk: Arc::default(),
             store: StateStore::in_memory().unwrap(),
-            disk_meter: Arc::new(crate::alloc::size::measure),
+            disk_meter: Arc::new(crate::alloc::OnDisk),
         };
         // A making that is slow, abandoned as a stop abandons it.
         let (go, went) = mpsc::channel::<()>();

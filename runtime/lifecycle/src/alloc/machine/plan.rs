@@ -108,7 +108,7 @@ impl AllocMachine {
                 });
             }
             // A task whose processes do not end holds up the next stage no longer.
-            if due.iter().any(|task| !self.states.get(task).is_some_and(is_undead)) {
+            if due.iter().any(|task| !self.states.get(task).is_some_and(|state| is_undead(state))) {
                 return;
             }
             let Some(next) = plan.rest.pop_front() else {

@@ -9,6 +9,7 @@ use ostler_model::alloc::{AllocState, ClientStatus};
 use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::ids::TaskName;
 use ostler_model::saved::DeploymentStatus;
+use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
@@ -33,7 +34,7 @@ impl AllocMachine {
         if status.terminal() {
             // Whoever reads an ended allocation may count on every task's end being dated.
             let ended = *self.ended_at.get_or_insert(now);
-            let undated = |t: &TaskState| t.status == TaskStatus::Dead && t.finished_at.is_none();
+            let undated = |t: &Shared<TaskState>| t.status == TaskStatus::Dead && t.finished_at.is_none();
             if tasks.values().any(undated) {
                 let tasks = Arc::make_mut(&mut tasks).values_mut().filter(|task| undated(task));
                 tasks.for_each(|task| task.finished_at = Some(ended));

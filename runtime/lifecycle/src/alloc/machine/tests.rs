@@ -34,14 +34,16 @@ fn group(delay: Option<Duration>) -> TaskGroup {
     TaskGroup { shutdown_delay: delay, ..allocation.task_group().unwrap().clone() }
 }
 
-fn states(of: &[(&str, TaskStatus)]) -> BTreeMap<TaskName, TaskState> {
+fn states(of: &[(&str, TaskStatus)]) -> BTreeMap<TaskName, Shared<TaskState>> {
     of.iter()
-        .map(|(task, status)| (name(task), TaskState { status: *status, ..TaskState::default() }))
+        .map(|(task, status)| {
+            (name(task), TaskState { status: *status, ..TaskState::default() }.into())
+        })
         .collect()
 }
 
-fn all(group: &TaskGroup, status: TaskStatus) -> BTreeMap<TaskName, TaskState> {
-    let state = TaskState { status, ..TaskState::default() };
+fn all(group: &TaskGroup, status: TaskStatus) -> BTreeMap<TaskName, Shared<TaskState>> {
+    let state = Shared::from(TaskState { status, ..TaskState::default() });
     group.tasks.iter().map(|t| (t.name.clone(), state.clone())).collect()
 }
 
@@ -317,7 +319,7 @@ fn a_forced_status_wins_over_the_tasks_and_ends_poststop_tasks_too() {
     // The first one stays.
     machine.step(NOW, force(ClientStatus::Complete, "too long"));
     let mut now = all(&group(None), TaskStatus::Dead);
-    now.insert(name("last"), TaskState::default());
+    now.insert(name("last"), Shared::default());
     assert_eq!(killed(&machine.step(NOW, AllocInput::Tasks(now))), [["last"]]);
     let public = machine.public();
     assert_eq!(public.client_status, ClientStatus::Failed);
@@ -339,7 +341,7 @@ fn pre_run_hooks_that_end_after_the_last_task_of_a_restored_one_open_no_gate() {
     use TaskStatus::{Dead, Running};
     let group = group(None);
     let mut tasks = all(&group, Dead);
-    tasks.insert(name("lead"), TaskState { status: Running, ..TaskState::default() });
+    tasks.insert(name("lead"), TaskState { status: Running, ..TaskState::default() }.into());
     let known = RecordedAlloc { started: true, ..RecordedAlloc::default() };
     let (mut machine, _) = AllocMachine::restore(NOW, group.clone(), tasks, known);
     machine.step(NOW, AllocInput::Tasks(all(&group, Dead)));
@@ -352,7 +354,7 @@ fn a_stop_while_all_are_told_to_run_again_opens_no_poststop_gate_by_what_was_kno
     let mut machine = running();
     machine.step(NOW, AllocInput::RestartAll { reason: "anew".to_owned() });
     let mut dead = all(&group(None), TaskStatus::Dead);
-    dead.insert(name("last"), TaskState::default());
+    dead.insert(name("last"), Shared::default());
     machine.step(NOW, AllocInput::Tasks(dead.clone()));
     machine.step(NOW, AllocInput::RestartReady { ok: true });
     let gates =
@@ -419,7 +421,7 @@ fn an_allocation_that_fails_unjudged_is_judged_and_one_judged_keeps_its_verdict(
         }
         let mut now = all(&judged, TaskStatus::Running);
         let failed = TaskState { status: TaskStatus::Dead, failed: true, ..TaskState::default() };
-        now.insert(name("main"), failed);
+        now.insert(name("main"), failed.into());
         machine.step(NOW, AllocInput::Tasks(now));
         machine.step(NOW, AllocInput::PreKilled);
         machine.step(NOW, AllocInput::TasksGone);

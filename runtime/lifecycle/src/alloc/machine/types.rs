@@ -9,6 +9,7 @@ use ostler_model::event::TaskEvent;
 use ostler_model::ids::TaskName;
 use ostler_model::job::TaskGroup;
 use ostler_model::saved::{DeploymentStatus, SavedAllocState};
+use ostler_model::shared::Shared;
 use ostler_model::task::TaskState;
 
 /// Where the owner of an allocation is; drawn in the documentation of [`super`].
@@ -73,7 +74,7 @@ pub enum AllocInput {
         what: Option<String>,
     },
     /// States of all tasks, newest.
-    Tasks(BTreeMap<TaskName, TaskState>),
+    Tasks(BTreeMap<TaskName, Shared<TaskState>>),
     /// The owners of all tasks have ended.
     TasksGone,
     /// A newer copy of the group, differing in what may change in place.

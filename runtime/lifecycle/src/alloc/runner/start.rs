@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -14,6 +14,7 @@ use crate::alloc::hooks::{AllocHook, AllocScope, Background, HookTimes};
 use crate::alloc::machine::{AllocEffect, AllocInput, AllocMachine, RecordedAlloc};
 use crate::alloc::phases::Phases;
 use crate::alloc::{AllocHandle, AllocRunnerConfig, AllocRunnerError, RestoredAlloc};
+use crate::queue;
 use crate::task::hooks::TaskHook;
 use crate::task::{LogSlot, RestoredTask, TaskHandle, TaskScope};
 use ostler_model::alloc::{Allocation, DesiredStatus};
@@ -21,6 +22,7 @@ use ostler_model::ids::TaskName;
 use ostler_model::job::TaskGroup;
 use ostler_model::limits::RUNNER_QUEUE_MAX;
 use ostler_model::ports::Adoption;
+use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus, Workload};
 
 /// Start the owner of a new allocation with these hooks.
@@ -75,8 +77,8 @@ fn start(
     let started_before = restored.as_ref().is_some_and(was_started);
     let lives = lives(&config, restored.as_ref());
     let (machine, first) = machine(&config, group, &members, restored);
-    let (requests, requests_inbox) = mpsc::channel(RUNNER_QUEUE_MAX);
-    let (owner, news) = mpsc::channel(RUNNER_QUEUE_MAX);
+    let (requests, requests_inbox) = queue::channel(RUNNER_QUEUE_MAX);
+    let (owner, news) = queue::channel(RUNNER_QUEUE_MAX);
     let (newest, updates) = watch::channel(Arc::clone(&allocation));
     let (state, state_seen) = watch::channel(machine.public().clone());
     let (phase, phase_seen) = Phases::new(machine.phase());
@@ -154,7 +156,7 @@ struct Members {
     /// Boxed: a node of the map has room for eleven.
     tasks: Arc<BTreeMap<TaskName, Box<TaskHandle>>>,
     /// Of all tasks, also of those that need no owner any more.
-    states: BTreeMap<TaskName, TaskState>,
+    states: BTreeMap<TaskName, Shared<TaskState>>,
     gates: BTreeMap<TaskName, watch::Sender<Gate>>,
     logs: BTreeMap<TaskName, LogSlot>,
     logs_changed: watch::Receiver<u64>,
@@ -180,7 +182,7 @@ impl Members {
             let known = restored.map(|r| r.tasks.get(name).cloned().unwrap_or_default());
             if finished {
                 let state = known.and_then(|known| known.state).unwrap_or_default();
-                states.insert(name.clone(), state);
+                states.insert(name.clone(), state.into());
                 continue;
             }
             let (gate, gate_seen) = watch::channel(Gate::Closed);

@@ -111,7 +111,7 @@ impl Bench {
             rng: Rng::seeded(1),
             kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
             previous: Vec::new(),
-            disk_meter: Arc::new(super::super::size::measure),
+            disk_meter: Arc::new(super::super::OnDisk),
         }
     }
 

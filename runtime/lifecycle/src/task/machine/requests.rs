@@ -56,11 +56,12 @@ impl TaskMachine {
         if let Some(event) = event {
             self.public.push_event(event);
         }
-        self.public.push_event(if self.runs() {
+        let killing = if self.runs() {
             events::killing(at.now, reason, self.rules.kill_timeout)
         } else {
             events::killing_idle(at.now, reason)
-        });
+        };
+        self.public.push_event(killing);
         match self.state {
             State::Gated | State::AwaitingDriver | State::Delaying => self.killed(at),
             State::Preparing => {

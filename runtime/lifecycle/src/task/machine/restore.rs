@@ -72,7 +72,7 @@ impl TaskMachine {
         if let Some(state) = state {
             machine.set_up = state.events.iter().any(|e| e.kind == EventKind::TaskSetup)
                 || state.events_total > u64::try_from(state.events.len()).unwrap_or(u64::MAX);
-            machine.public = state;
+            machine.public = state.into();
         }
         machine.tracker = tracker.unwrap_or(machine.tracker);
         machine.delayed_until = delayed_until.map(|until| machine.at_most(now, until));

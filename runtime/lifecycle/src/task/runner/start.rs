@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -14,6 +14,7 @@ use super::super::{PresentRun, RestoredTask, TaskHandle, TaskScope};
 use super::save::Lasting;
 use super::{GoneGuard, Runner};
 use crate::alloc::coordinator::Gate;
+use crate::queue;
 use ostler_model::limits::{DRIVER_EVENTS_QUEUE_MAX, RUNNER_QUEUE_MAX};
 
 /// Start the owner of a task never seen before.
@@ -86,8 +87,8 @@ fn start(
     new: NewOwner,
 ) -> TaskHandle {
     let NewOwner { machine, first, local, run, known } = new;
-    let (requests, inbox) = mpsc::channel(RUNNER_QUEUE_MAX);
-    let (notes, notes_inbox) = mpsc::channel(DRIVER_EVENTS_QUEUE_MAX);
+    let (requests, inbox) = queue::channel(RUNNER_QUEUE_MAX);
+    let (notes, notes_inbox) = queue::channel(DRIVER_EVENTS_QUEUE_MAX);
     let (published, state) = watch::channel(machine.public().clone());
     let gone = CancellationToken::new();
     let task = scope.task.name.clone();

@@ -207,7 +207,10 @@ pub(super) fn native(script: Script) -> Script {
 }
 
 /// Wait until the task looks like this.
-pub(super) async fn until(handle: &TaskHandle, like: impl Fn(&TaskState) -> bool) -> TaskState {
+pub(super) async fn until(
+    handle: &TaskHandle,
+    like: impl Fn(&TaskState) -> bool,
+) -> Shared<TaskState> {
     let mut state = handle.watch();
     let found = clock::timeout(Duration::from_secs(86_400), state.wait_for(|s| like(s))).await;
     match found {
@@ -216,7 +219,7 @@ pub(super) async fn until(handle: &TaskHandle, like: impl Fn(&TaskState) -> bool
     }
 }
 
-pub(super) async fn until_running(handle: &TaskHandle) -> TaskState {
+pub(super) async fn until_running(handle: &TaskHandle) -> Shared<TaskState> {
     until(handle, |s| s.status == TaskStatus::Running).await
 }
 

@@ -250,7 +250,15 @@ impl Inner {
         spec: &WasmTaskSpec,
         code: &LoadedCode,
     ) -> Result<String, WasmTaskError> {
-        let guest = self.launcher.prepare(&self.sandbox, context, spec, code)?;
+        let mut guest = self.launcher.prepare(&self.sandbox, context, spec, code)?;
+        // Its run is known before it has a place: it can be ended while it waits for one.
+        let (events, name) = (Arc::clone(&context.events), spec.path.clone());
+        let say = move |text: String| events(format!("{} {text}", name.display()), Vec::new());
+        let place = self.sandbox.task_place(code, say);
+        guest.run = Box::pin(async move {
+            let _until_its_store_is_gone = place.await?;
+            guest.run.await
+        });
         let id = format!("wasm-{:016x}", self.rng.next_u64());
         let (exit, seen) = watch::channel(None);
         let (kill, cpu) = (CancellationToken::new(), Arc::new(OnceLock::new()));

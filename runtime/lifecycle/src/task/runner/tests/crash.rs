@@ -9,6 +9,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tokio::sync::mpsc;
+
 use super::*;
 use ostler_state::BackendError;
 use ostler_state::backend::{Op, Visit};
@@ -65,7 +67,7 @@ impl Backend for CutBackend {
 }
 
 /// One agent over what is durable. `None`: it was cut. Else the task's end.
-async fn agent(bench: &mut Bench, cut: Option<Cut>) -> Option<TaskState> {
+async fn agent(bench: &mut Bench, cut: Option<Cut>) -> Option<Shared<TaskState>> {
     let (reached, mut at_cut) = mpsc::unbounded_channel();
     let (go_on, wait) = std::sync::mpsc::channel();
     let (disk, go_on_at) = (Arc::clone(&bench.disk), Mutex::new(wait));
@@ -125,7 +127,7 @@ async fn life(cuts: &[Cut], away: Duration) -> bool {
     assert_eq!(state.last_exit.as_ref().map(|exit| exit.exit_code), Some(0), "{case}");
     assert!((1..=1 + cuts.len() as u64).contains(&state.restarts), "{case}");
     let left = bench.recorded();
-    assert_eq!(left.state.as_ref(), Some(&state), "{case}");
+    assert_eq!(left.state.as_ref(), Some(&*state), "{case}");
     let local = left.local.unwrap();
     assert!(local.run.is_none() && local.run_complete, "{case}");
     // The failure is counted once; the good end, which nothing follows, may not have been.

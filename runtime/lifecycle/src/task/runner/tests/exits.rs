@@ -16,7 +16,7 @@ async fn read(exited: Reply, raw: RawExit) -> (ExitResult, Vec<&'static str>) {
     bench.node.end_with(&run, raw);
     let state = until(&handle, |s| s.status == TaskStatus::Dead).await;
     let kinds = kinds(&state);
-    (state.last_exit.unwrap(), kinds)
+    (state.last_exit.clone().unwrap(), kinds)
 }
 
 fn trap() -> Reply {

@@ -5,7 +5,7 @@ use ostler_model::limits::DRIVER_EVENTS_QUEUE_MAX;
 
 /// What the driver said, as the task tells it.
 fn said(handle: &TaskHandle) -> Vec<String> {
-    let events = handle.state().events;
+    let events = handle.state().events.clone();
     events.into_iter().filter(|e| e.kind.as_str() == "Driver").map(|e| e.message).collect()
 }
 

@@ -29,7 +29,7 @@ fn bench(script: Script) -> Bench {
 }
 
 /// Kill it: its last state, and how long that took.
-async fn killed(bench: &Bench) -> (TaskState, Duration) {
+async fn killed(bench: &Bench) -> (Shared<TaskState>, Duration) {
     let handle = bench.spawn();
     until_running(&handle).await;
     let before = bench.node.age();
@@ -46,7 +46,7 @@ async fn a_stop_that_finds_nothing_is_the_end_of_the_task() {
     let (state, took) = killed(&bench).await;
     assert!(took < SECOND, "{took:?}");
     assert!(!state.failed && has(&state, "Killed"), "{state:#?}");
-    let exit = state.last_exit.unwrap();
+    let exit = state.last_exit.clone().unwrap();
     assert!(!exit.successful() && exit.error.unwrap().contains("it ended"));
     assert_eq!(bench.count("kill web"), 0);
 }
@@ -58,7 +58,7 @@ async fn a_kill_that_works_is_the_end_of_the_task() {
         let (state, took) = killed(&bench).await;
         assert!(took >= KILL_TIMEOUT && took < KILL_TIMEOUT + SECOND, "{took:?}");
         assert!(!state.failed && has(&state, "Killed"), "{state:#?}");
-        let exit = state.last_exit.unwrap();
+        let exit = state.last_exit.clone().unwrap();
         assert_eq!(exit.signal, if on_kill == Ending::Ignored { 9 } else { 0 });
         assert!(!exit.successful());
         assert_eq!(bench.count("destroy web"), 1);

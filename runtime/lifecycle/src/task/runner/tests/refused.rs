@@ -42,7 +42,7 @@ async fn an_agent_that_leaves_while_the_store_refuses_leaves_the_run_on_record()
     let handle = bench.restore(bench.recorded());
     handle.wait_gone().await;
     let state = handle.state();
-    assert_eq!(state.last_exit.unwrap().exit_code, 0, "read again");
+    assert_eq!(state.last_exit.clone().unwrap().exit_code, 0, "read again");
     assert_eq!(bench.count("start web"), 1, "and not run again");
 }
 
@@ -59,6 +59,6 @@ async fn a_kill_does_not_wait_for_a_store_that_refuses() {
     durable(bench.store.flush()).await.unwrap().unwrap();
     let left = bench.recorded();
     let state = left.state.unwrap();
-    assert_eq!((state.status, state.last_exit.unwrap().exit_code), (TaskStatus::Dead, 0));
+    assert_eq!((state.status, state.last_exit.clone().unwrap().exit_code), (TaskStatus::Dead, 0));
     assert!(left.local.unwrap().run.is_none());
 }

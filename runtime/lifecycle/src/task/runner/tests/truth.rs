@@ -258,7 +258,7 @@ async fn a_run_that_ends_while_its_driver_is_away_ended_as_the_host_saw_it() {
     let (bench, handle) = waiting(web()).await;
     bench.node.end_planted(&bench.run_id(), 3);
     let state = until(&handle, |s| s.status == Dead).await;
-    assert_eq!(state.last_exit.unwrap().exit_code, 3);
+    assert_eq!(state.last_exit.clone().unwrap().exit_code, 3);
     assert_eq!(bench.count("exited web"), 0, "nobody to read it");
 }
 

@@ -43,7 +43,7 @@ async fn a_kill_right_after_an_update_goes_by_the_new_rules() {
     handle.kill(None, "wanted").await;
     assert_eq!(seconds_to_the_end(&bench, &handle).await, 2);
     assert_eq!(bench.count("stop web SIGQUIT"), 1);
-    let killing = handle.state().events.into_iter().find(|e| e.kind.as_str() == "Killing");
+    let killing = handle.state().events.clone().into_iter().find(|e| e.kind.as_str() == "Killing");
     assert_eq!(killing.unwrap().details["kill_timeout"], "2s");
     assert_eq!(bench.count("start web"), 1, "nothing was restarted");
 }
