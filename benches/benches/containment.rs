@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ostler_benches::live::own_child;
-use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
+use ostler_benches::machine::{runtime, scaled};
 use ostler_benches::percentiles::{micros, quantile};
 use ostler_benches::plugins::{host_services, load_within};
-use ostler_benches::promise::Promises;
+use ostler_benches::report::{Report, bench};
 use ostler_guests::fixtures::{HOSTILE_DEVICE, HOSTILE_TASK};
 use ostler_model::clock::{Stopwatch, sleep};
 use ostler_model::grants::Grants;
@@ -50,23 +50,19 @@ fn main() -> ExitCode {
     if let Some(code) = own_child() {
         return code;
     }
-    let dir = BenchDir::new();
-    print_facts("containment", dir.path());
-    let (runtime, code) = (runtime(), dir.path().join("code"));
+    bench("containment", measured)
+}
+
+fn measured(report: &mut Report) {
+    let (runtime, code) = (runtime(), report.dir().join("code"));
     let bytes: Arc<[u8]> = std::fs::read(HOSTILE_DEVICE).expect("the fixture").into();
-    let mut promises = Promises::default();
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let parts = ["cost", "attacks"];
-    let named = |part: &str| args.iter().any(|arg| arg == part);
-    let wanted = |part: &str| named(part) || !parts.iter().any(|part| named(part));
-    if wanted("cost") {
-        cost(&runtime, &code, &bytes, &mut promises);
+    let [calls, attacked] = report.parts(["cost", "attacks"]);
+    if calls {
+        cost(&runtime, &code, &bytes, report);
     }
-    if wanted("attacks") {
-        attacks(&runtime, &code, &bytes, dir.path(), &mut promises);
+    if attacked {
+        attacks(&runtime, &code, &bytes, report);
     }
-    println!();
-    promises.end()
 }
 
 fn config(mode: &str) -> JsonObject {
@@ -79,8 +75,7 @@ fn config(mode: &str) -> JsonObject {
 // ---- what it costs ---------------------------------------------------------------------------
 
 /// A well-behaved call on a fresh instance: eight devices, with and without all that contains it.
-fn cost(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promises) {
-    println!("\none call of a plugin that behaves, on one thread, a fresh instance each");
+fn cost(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, report: &mut Report) {
     let code = code.to_owned();
     let bytes = Arc::clone(bytes);
     let times = runtime.block_on(async move {
@@ -97,22 +92,11 @@ fn cost(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promis
         }
         times
     });
-    let names = ["bare wasmtime", "with epochs", "with every limit"];
-    let middles = names.iter().zip(&times).map(|(name, times)| print_times(name, times));
-    let middles: Vec<f64> = middles.collect();
-    let [bare, _, whole] = middles.as_slice() else { panic!("three") };
-    promises.at_most("containment_call_cost", (whole / bare - 1.0) * 100.0, "%", 15.0);
-}
-
-/// Prints one line; the median, microseconds.
-fn print_times(name: &str, times: &[Duration]) -> f64 {
-    let mut times = micros(times);
-    let [middle, late, last] = [0.5, 0.99, 1.0].map(|share| quantile(&mut times, share));
-    let count = times.len();
-    println!(
-        "{name:<26} p50 {middle:>8.1} µs   p99 {late:>8.1} µs   max {last:>8.1} µs   of {count}"
-    );
-    middle
+    let [bare, epochs, whole] = &times;
+    let rows =
+        [("with every limit", &**whole), ("with epochs", &**epochs), ("bare wasmtime", &**bare)];
+    let [whole, _, bare] = report.times("one call on one thread, a fresh instance each", rows);
+    report.promises.at_most("containment_call_cost", (whole / bare - 1.0) * 100.0, "%", 15.0);
 }
 
 /// An engine and the plugin in it.
@@ -222,9 +206,9 @@ enum Attack {
     Task(&'static str),
 }
 
-fn attacks(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, dir: &Path, promises: &mut Promises) {
+fn attacks(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, report: &mut Report) {
     println!("\n{ATTACKERS} attackers at once, a neighbour called every millisecond");
-    let (code, bytes, dir) = (code.to_owned(), Arc::clone(bytes), dir.to_owned());
+    let (code, bytes, dir) = (code.to_owned(), Arc::clone(bytes), report.dir().to_owned());
     // `OSTLER_BENCH_ATTACK=spinning`: only those with it in their name.
     let only = std::env::var("OSTLER_BENCH_ATTACK").unwrap_or_default();
     let work = runtime.spawn(async move {
@@ -254,12 +238,13 @@ fn attacks(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, dir: &Path, promis
         (calm, under, past, worst)
     });
     let (calm, under, past, worst) = runtime.block_on(work).expect("the measurement");
-    print_times("neighbour, no attack", &calm.calls);
-    print_times("neighbour, under attack", &under.calls);
-    print_times("timers late, no attack", &calm.late);
-    print_times("timers late, under attack", &under.late);
-    print_times("from deadline to end", &past);
+    let rows = [("under attack", &*under.calls), ("no attack", &*calm.calls)];
+    report.times("calls of a neighbour", rows);
+    let rows = [("under attack", &*under.late), ("no attack", &*calm.late)];
+    report.times("how late timers are", rows);
+    report.times("from a deadline to the end", [("attacks", &*past)]);
     println!("the neighbour's worst attack: {}", worst.1);
+    let promises = &mut report.promises;
     let ticks = |time: Duration| time.as_secs_f64() / EPOCH_TICK.as_secs_f64();
     let p99 = |times: &[Duration]| quantile(&mut micros(times), 0.99);
     promises.at_most("containment_timers_late", max(&under.late).as_secs_f64() * 1e3, "ms", 20.0);

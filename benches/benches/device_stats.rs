@@ -14,9 +14,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
-use ostler_benches::percentiles::{median, number};
-use ostler_benches::promise::Promises;
+use ostler_benches::counting::{Allocations, Counting};
+use ostler_benches::machine::{runtime, scaled};
+use ostler_benches::percentiles::{median, number, size};
+use ostler_benches::report::{Report, bench};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_device::source::DeviceFingerprint;
 use ostler_device::source::DeviceSource;
@@ -33,6 +34,10 @@ use ostler_model::rng::Rng;
 use ostler_model::stats::{DeviceGroupStats, InstanceStats, StatObject, StatValue};
 use ostler_node::watch::Watcher;
 use ostler_node::{Node, NodeView};
+use tokio::runtime::Runtime;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
 
 /// Instances of one group.
 const GROUP: usize = 5;
@@ -195,12 +200,40 @@ fn round(
 }
 
 fn main() -> ExitCode {
-    let dir = BenchDir::new();
-    print_facts("device_stats", dir.path());
-    let (runtime, rng) = (runtime(), Rng::seeded(7));
+    bench("device_stats", |report| {
+        let (runtime, rng) = (runtime(), Rng::seeded(7));
+        growth(report, &runtime, &rng);
+        stats(report, &runtime, &rng);
+    })
+}
+
+/// From devices that are found to all of them held by tasks, and measured.
+fn growth(report: &mut Report, runtime: &Runtime, rng: &Rng) {
+    let counts = [100, 300, 1_000, 3_000, 10_000].map(|count| scaled(count, count / 20));
+    let (mut time, mut heap) = (Vec::new(), Vec::new());
+    for count in counts {
+        let rounds = (0..scaled(5, 1)).map(|_| {
+            let (before, watch) = (Allocations::now().live(), Stopwatch::start());
+            let sized = runtime.block_on(Sized::new(count, rng));
+            let took = watch.elapsed().as_secs_f64() * 1e3;
+            let kept = Allocations::now().live().saturating_sub(before);
+            drop(sized);
+            (took, number(kept) / 1024.0)
+        });
+        let (times, kept): (Vec<f64>, Vec<f64>) = rounds.unzip();
+        time.push((size(count), median(&times)));
+        heap.push((size(count), median(&kept)));
+    }
+    let series = [("time, ms", &*time), ("heap, KiB", &*heap)];
+    let exponents = report.curve("devices found, measured and held by tasks", "devices", series);
+    let exponent = exponents.into_iter().fold(0.0, f64::max);
+    report.promises.at_most("cost_exponent_devices", exponent, "power", 1.05);
+}
+
+fn stats(report: &mut Report, runtime: &Runtime, rng: &Rng) {
     let (few, many) = (10, scaled(10_000, 100));
-    let small = runtime.block_on(Sized::new(few, &rng));
-    let large = runtime.block_on(Sized::new(many, &rng));
+    let small = runtime.block_on(Sized::new(few, rng));
+    let large = runtime.block_on(Sized::new(many, rng));
     for sized in [&small, &large] {
         for devices in &sized.tasks {
             let found = sized.indexed(devices);
@@ -222,20 +255,14 @@ fn main() -> ExitCode {
     }
     let [one_small, one_large, all_small, all_large, scan_small, scan_large] =
         times.map(|times| median(&times));
-    println!(
-        "\n{:<44} {:>12} {:>14} {:>7}",
-        "ns for one task, of tasks and devices", few, many, "times"
-    );
-    let line = |what: &str, small: f64, large: f64| {
-        println!("{what:<44} {small:>12.0} {large:>14.0} {:>7.2}", large / small);
-    };
-    line("one task, again and again", one_small, one_large);
-    line("all tasks, in turn", all_small, all_large);
-    line("baseline: a scan, all tasks in turn", scan_small, scan_large);
-    println!();
-
-    let mut promises = Promises::default();
+    let rows = [
+        ("one task, again and again", vec![one_small, one_large, one_large / one_small]),
+        ("all tasks, in turn", vec![all_small, all_large, all_large / all_small]),
+        ("a scan, all tasks in turn", vec![scan_small, scan_large, scan_large / scan_small]),
+    ];
+    let columns = [&*format!("{few} of each"), &*format!("{many} of each"), "times"];
+    report.figures("statistics of one task, of tasks and devices, ns", &columns, &rows);
+    let promises = &mut report.promises;
     promises.at_most("device_stats_scale", one_large / one_small, "times", 1.5);
     promises.at_least("device_stats_against_scan", scan_large / all_large, "times faster", 10.0);
-    promises.end()
 }

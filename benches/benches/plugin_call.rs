@@ -18,13 +18,13 @@ use std::time::Duration;
 
 use ostler_benches::counting::{Allocations, Counting};
 use ostler_benches::live::own_child;
-use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
+use ostler_benches::machine::{runtime, scaled};
 use ostler_benches::memory::resident;
-use ostler_benches::percentiles::{micros, number, per, quantile};
+use ostler_benches::percentiles::{median, number, per};
 use ostler_benches::plugins::{
     device_manager, load, load_granted, load_within, plugin_runtime, variant,
 };
-use ostler_benches::promise::Promises;
+use ostler_benches::report::{Report, bench};
 use ostler_guests::fixtures::HOSTILE_DEVICE;
 use ostler_model::clock::Stopwatch;
 use ostler_model::config::{FileGrant, Grants};
@@ -58,31 +58,27 @@ fn main() -> ExitCode {
     if let Some(code) = own_child() {
         return code;
     }
-    let dir = BenchDir::new();
-    print_facts("plugin_call", dir.path());
-    let (runtime, code) = (runtime(), dir.path().join("code"));
+    bench("plugin_call", measured)
+}
+
+fn measured(report: &mut Report) {
+    let (runtime, code) = (runtime(), report.dir().join("code"));
     let bytes: Arc<[u8]> = std::fs::read(HOSTILE_DEVICE).expect("the fixture").into();
     println!(
         "plugin: {} bytes of wasm, configuration {} bytes",
         bytes.len(),
         config().text().len()
     );
-    let mut promises = Promises::default();
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let parts = ["call", "memory", "load"];
-    let named = |part: &str| args.iter().any(|arg| arg == part);
-    let wanted = |part: &str| named(part) || !parts.iter().any(|part| named(part));
-    if wanted("call") {
-        call(&runtime, &code, &bytes, &mut promises);
+    let [called, loaded, from_a_file] = report.parts(["call", "memory", "load"]);
+    if called {
+        call(&runtime, &code, &bytes, report);
     }
-    if wanted("memory") {
-        idle(&runtime, &code, &bytes, &mut promises);
+    if loaded {
+        idle(&runtime, &code, &bytes, report);
     }
-    if wanted("load") {
-        first(&runtime, &code, &bytes, &mut promises);
+    if from_a_file {
+        first(&runtime, &code, &bytes, report);
     }
-    println!();
-    promises.end()
 }
 
 /// Tells the plugin to behave: eight groups of one instance, because attributes belong to groups.
@@ -95,8 +91,7 @@ fn config() -> JsonObject {
 }
 
 /// One fingerprint, end to end, beside bare wasmtime.
-fn call(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promises) {
-    println!("\none fingerprint: {DEVICES} devices with {ATTRIBUTES} attributes each");
+fn call(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, report: &mut Report) {
     let (code, bytes) = (code.to_owned(), Arc::clone(bytes));
     // On a thread of the control runtime, where the manager's own loops run.
     let measured = runtime.block_on(runtime.spawn(async move {
@@ -146,14 +141,14 @@ fn call(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promis
         }
         let [(_, kept), (_, unkept)] = recording;
         // By themselves: they wake threads, and what comes after finds its caches cold.
-        let mut far_times: [Vec<Duration>; 2] = Default::default();
+        let mut far_times: [Vec<Duration>; 3] = Default::default();
         for _ in 0..scaled(2_000, 5) {
             let far = timed(async || assert!(far_manager.ask(&name).await, "it is there")).await;
             let fresh = pooled.fresh();
             let hop = timed(async || others.spawn(async {}).await.expect("it ends")).await;
             // As long as one turn, so that the threads are asleep as they are between two calls.
-            let _again = (fresh, pooled.fresh(), pooled.fresh());
-            for (times, took) in far_times.iter_mut().zip([far, hop]) {
+            let _again = (pooled.fresh(), pooled.fresh());
+            for (times, took) in far_times.iter_mut().zip([far, hop, fresh]) {
                 times.push(took);
             }
         }
@@ -164,16 +159,23 @@ fn call(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promis
         others.shutdown_background();
         (times, far_times, [kept, unkept], activity)
     }));
-    let (times, [far, hop], [kept, unkept], activity) = measured.expect("the measurement");
+    let (times, [far, hop, beside], [kept, unkept], activity) = measured.expect("the measurement");
     let [ours, fresh, mapped, again] = &times;
-    let ours = print_times("through the manager", ours);
-    let fresh = print_times("wasmtime, fresh, pooled", fresh);
-    print_times("wasmtime, fresh, mapped", mapped);
-    print_times("wasmtime, reused", again);
-    print_times("manager, recorded", &kept);
-    print_times("manager, not recorded", &unkept);
-    print_times("manager, files granted", &far);
-    print_times("to another thread and back", &hop);
+    let rows = [
+        ("through the manager", &**ours),
+        ("wasmtime, fresh, mapped", &**mapped),
+        ("wasmtime, reused", &**again),
+        ("wasmtime, fresh, pooled", &**fresh),
+    ];
+    let title = format!("one fingerprint of {DEVICES} devices with {ATTRIBUTES} attributes");
+    let [ours, _, _, fresh] = report.times(&title, rows);
+    report.times("recorded and not", [("recorded", &*kept), ("not recorded", &*unkept)]);
+    let rows = [
+        ("through the manager, files granted", &*far),
+        ("to another thread and back", &*hop),
+        ("wasmtime, fresh, pooled", &*beside),
+    ];
+    let [far, _, beside] = report.times("the same plugin with a grant", rows);
     if let Some(stats) = activity.calls.get("fingerprint") {
         println!(
             "the plugin's own counts: p50 {:.1} µs, p99 {:.1} µs, {:.0} bytes to it, {:.0} from it",
@@ -184,8 +186,10 @@ fn call(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promis
         );
         assert_eq!(stats.failed, 0, "no call failed");
     }
+    let promises = &mut report.promises;
     promises.at_most("plugin_call_p50", ours, "µs", 40.0);
-    promises.at_most("plugin_call_vs_bare_wasmtime", ours / fresh, "times", 3.0);
+    promises.at_most("plugin_call_vs_bare_wasmtime", ours / fresh, "times", 1.5);
+    promises.at_most("plugin_call_granted_vs_bare_wasmtime", far / beside, "times", 2.0);
 }
 
 async fn timed(work: impl AsyncFnOnce()) -> Duration {
@@ -194,53 +198,61 @@ async fn timed(work: impl AsyncFnOnce()) -> Duration {
     watch.elapsed()
 }
 
-/// Prints one line; the median, microseconds.
-fn print_times(name: &str, times: &[Duration]) -> f64 {
-    let mut times = micros(times);
-    let (middle, late) = (quantile(&mut times, 0.5), quantile(&mut times, 0.99));
-    println!("{name:<26} p50 {middle:>8.1} µs   p99 {late:>8.1} µs   of {}", times.len());
-    middle
-}
-
-/// Memory of plugins that were asked once and wait.
-fn idle(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promises) {
-    let count = scaled(16, 2);
-    println!(
-        "\nmemory of a loaded, idle plugin, over {count} of them, each from a file of its own"
-    );
+/// Plugins that were asked once and wait, each from a file of its own: time and memory of so many.
+fn idle(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, report: &mut Report) {
+    let counts = [4_u8, 8, 16, 32, 64].map(|count| scaled(count, count / 4));
     let (code, bytes) = (code.to_owned(), Arc::clone(bytes));
-    let grown = runtime.block_on(runtime.spawn(async move {
+    let measured = runtime.block_on(runtime.spawn(async move {
         let plugins = plugin_runtime(&code);
         // All have one name, so each has a manager of its own, which is counted.
-        let mut managers = Vec::new();
-        let mut add = async |number: u8| {
+        let add = async |number: u8| {
             let (manager, node) = device_manager();
             let plugin = load(&plugins, &variant(&bytes, number), &config()).await;
             manager.add(plugin).expect("a new name").await;
             assert_eq!(node.current().devices.len(), DEVICES, "the devices are on the node");
-            managers.push(manager);
+            manager
         };
         // Pool, threads and allocator are there before; and all is compiled, which leaves traces.
-        add(0).await;
-        let before = (Allocations::now().live(), resident());
-        for number in 1..=count {
-            add(number).await;
+        for number in 0..=counts[4] {
+            add(number).await.shutdown().await;
         }
-        let after = (Allocations::now().live(), resident());
-        for manager in managers {
-            manager.shutdown().await;
+        let mut measured = Vec::new();
+        for count in counts {
+            let before = (Allocations::now().live(), resident());
+            let (watch, mut managers) = (Stopwatch::start(), Vec::new());
+            for number in 1..=count {
+                managers.push(add(number).await);
+            }
+            let took = watch.elapsed().as_secs_f64() * 1e3;
+            let after = (Allocations::now().live(), resident());
+            for manager in managers {
+                manager.shutdown().await;
+            }
+            let kib = |after: u64, before: u64| number(after.saturating_sub(before)) / 1024.0;
+            measured.push((count, took, kib(after.0, before.0), kib(after.1, before.1)));
         }
-        (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1))
+        measured
     }));
-    let (heap, rss) = grown.expect("the measurement");
-    let each = |bytes: u64| per(bytes, u64::from(count)) / 1024.0;
-    println!("per plugin, KiB: heap in use {:.0}, resident {:.0}", each(heap), each(rss));
-    promises.at_most("plugin_idle_memory", each(heap).max(each(rss)), "KiB", 1_024.0);
+    let measured = measured.expect("the measurement");
+    let points = |of: fn(&(u8, f64, f64, f64)) -> f64| {
+        measured.iter().map(|one| (f64::from(one.0), of(one))).collect::<Vec<_>>()
+    };
+    let (time, heap) = (points(|one| one.1), points(|one| one.2));
+    let series = [("time, ms", &*time), ("heap, KiB", &*heap)];
+    let exponents = report.curve("plugins loaded and asked once", "plugins", series);
+    let each = |of: fn(&(u8, f64, f64, f64)) -> f64| {
+        median(&measured.iter().map(|one| of(one) / f64::from(one.0)).collect::<Vec<_>>())
+    };
+    let (heap, rss) = (each(|one| one.2), each(|one| one.3));
+    let rows = [("a loaded, idle plugin", vec![heap, rss])];
+    report.figures("memory of a plugin, KiB", &["heap in use", "resident"], &rows);
+    let exponent = exponents.into_iter().fold(0.0, f64::max);
+    report.promises.at_most("cost_exponent_plugins", exponent, "power", 1.05);
+    report.promises.at_most("plugin_idle_memory", heap.max(rss), "KiB", 1_024.0);
 }
 
 /// From the bytes of a plugin to its devices on the node, its compiled code on the disk.
-fn first(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promises) {
-    println!("\nfrom a file to the first fingerprint, code compiled before");
+fn first(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, report: &mut Report) {
     let (code, bytes) = (code.to_owned(), Arc::clone(bytes));
     let measured = runtime.block_on(runtime.spawn(async move {
         let plugins = plugin_runtime(&code);
@@ -265,9 +277,9 @@ fn first(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, promises: &mut Promi
         (loads, whole)
     }));
     let (loads, whole) = measured.expect("the measurement");
-    print_times("  of that, loaded", &loads);
-    let whole = print_times("to the first fingerprint", &whole);
-    promises.at_most("plugin_load_to_fingerprint", whole / 1e3, "ms", 2.0);
+    let rows = [("of that, loaded", &*loads), ("to the first fingerprint", &*whole)];
+    let [_, whole] = report.times("from a plugin's file to its devices, compiled before", rows);
+    report.promises.at_most("plugin_load_to_fingerprint", whole / 1e3, "ms", 2.0);
 }
 
 /// What a store of bare wasmtime holds.

@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ostler_benches::live::own_child;
-use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
-use ostler_benches::percentiles::{micros, number, quantile, size};
+use ostler_benches::machine::{runtime, scaled};
+use ostler_benches::percentiles::{number, size};
 use ostler_benches::plugins::{device_manager, load, plugin_runtime, variant};
-use ostler_benches::promise::Promises;
+use ostler_benches::report::bench;
 use ostler_device::manager::DeviceManager;
 use ostler_guests::fixtures::HOSTILE_DEVICE;
 use ostler_model::clock::{Stopwatch, sleep};
@@ -39,19 +39,16 @@ fn main() -> ExitCode {
     if let Some(code) = own_child() {
         return code;
     }
-    let dir = BenchDir::new();
-    print_facts("plugin_upgrade", dir.path());
-    let runtime = runtime();
-    let mut promises = Promises::default();
-    let code = dir.path().join("code");
-    let [calm, busy] = runtime.block_on(measure(&code));
-    println!("\n{WORKERS} workers, each a reserve and a release and again; a switch every 20 ms");
-    calm.print("without a switch");
-    busy.print("with switches");
-    promises.at_most("plugin_upgrade_lost", number(busy.lost), "calls", 0.0);
-    promises.at_least("plugin_upgrade_rate", busy.rate(), "calls/ms", 100.0);
-    println!();
-    promises.end()
+    bench("plugin_upgrade", |report| {
+        let [calm, busy] = runtime().block_on(measure(&report.dir().join("code")));
+        let title = format!("reserve and release by {WORKERS} workers, a switch every 20 ms");
+        report.times(&title, [("with switches", &*busy.times), ("without a switch", &*calm.times)]);
+        let rows = [("with switches", busy.row()), ("without a switch", calm.row())];
+        report.figures("calls while a plugin is replaced", &["per ms", "lost", "switches"], &rows);
+        let promises = &mut report.promises;
+        promises.at_most("plugin_upgrade_lost", number(busy.lost), "calls", 0.0);
+        promises.at_least("plugin_upgrade_rate", busy.rate(), "calls/ms", 100.0);
+    })
 }
 
 #[derive(Default)]
@@ -75,17 +72,8 @@ impl Load {
         2.0 * size(self.times.len()) / self.took.as_secs_f64() / 1e3
     }
 
-    fn print(&self, name: &str) {
-        let mut times = micros(&self.times);
-        let [middle, late, last] = [0.5, 0.99, 1.0].map(|share| quantile(&mut times, share));
-        println!(
-            "{name:<18} {:>5.1} calls/ms; a pair p50 {middle:>6.1} µs   p99 {late:>8.1} µs   max \
-             {last:>8.1} µs; {} lost of {}; {} switches",
-            self.rate(),
-            self.lost,
-            2 * times.len(),
-            self.switches
-        );
+    fn row(&self) -> Vec<f64> {
+        vec![self.rate(), number(self.lost), number(self.switches)]
     }
 }
 

@@ -21,11 +21,12 @@ use ostler_benches::bare_redb::BareRedb;
 use ostler_benches::cost::{Cost, Meter};
 use ostler_benches::counting::Counting;
 use ostler_benches::fixture::{Records, encode, fill};
-use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled, show};
+use ostler_benches::machine::{BenchDir, runtime, scaled, show};
 use ostler_benches::percentiles::{median, micros, number, per, quantile, size};
 use ostler_benches::promise::Promises;
 use ostler_benches::raw_disk::RawDisk;
 use ostler_benches::raw_log::RawLog;
+use ostler_benches::report::{Report, bench};
 use ostler_model::clock::Stopwatch;
 use ostler_model::task::TaskState;
 use ostler_state::{Key, Prefix, Put, StateStore, inspect};
@@ -142,9 +143,10 @@ fn one_writer(store: &mut Rounds, overwrite: &mut Rounds, quiet: &[bool]) -> f64
 }
 
 fn main() -> ExitCode {
-    let dir = BenchDir::new();
-    print_facts("state_commit", dir.path());
-    let mut promises = Promises::default();
+    bench("state_commit", commits)
+}
+
+fn commits(report: &mut Report) {
     println!(
         "\nlatencies of all rounds, else medians over the rounds; latencies in µs, cpu in µs per write"
     );
@@ -154,21 +156,22 @@ fn main() -> ExitCode {
     );
     println!("1 allocation in the file");
     let mut subjects = Subjects::new(BenchDir::new(), 1);
-    let [ratio, ..] = subjects.compare(1);
+    let [ratio, ..] = subjects.compare(1, report);
+    let promises = &mut report.promises;
     promises.at_most("distinct_write_1_vs_raw_overwrite_small_file", ratio, "times", 1.5);
     let filled = scaled(1_000, 10);
     println!("{filled} allocations in the file");
-    subjects = Subjects::new(dir, filled);
-    let [ratio, ..] = subjects.compare(1);
-    promises.at_most("distinct_write_1_vs_raw_overwrite", ratio, "times", 1.5);
-    subjects.compare(8);
-    let [_, per_sync, ratio, of_log] = subjects.compare(64);
+    subjects = Subjects::new(BenchDir::new(), filled);
+    let [ratio, ..] = subjects.compare(1, report);
+    report.promises.at_most("distinct_write_1_vs_raw_overwrite", ratio, "times", 1.5);
+    subjects.compare(8, report);
+    let [_, per_sync, ratio, of_log] = subjects.compare(64, report);
+    let promises = &mut report.promises;
     promises.at_least("distinct_write_64_per_fsync", per_sync, "writes", 20.0);
     promises.at_least("distinct_write_64_vs_bare_redb", ratio, "times", 8.0);
     promises.at_least("distinct_write_64_vs_raw_log", of_log, "times", 0.7);
-    subjects.compare(512);
-    growth(&subjects, &mut promises);
-    promises.end()
+    subjects.compare(512, report);
+    growth(&subjects, &mut report.promises);
 }
 
 impl Subjects {
@@ -198,7 +201,7 @@ impl Subjects {
 
     /// The ratio of latencies to the raw overwrite, writes per sync, and the ratios of throughputs to
     /// the bare engine and to the raw log.
-    fn compare(&mut self, writers: u64) -> [f64; 4] {
+    fn compare(&mut self, writers: u64, report: &mut Report) -> [f64; 4] {
         let (mut overwrite, mut append) = (Rounds::default(), Rounds::default());
         let (mut store, mut bare) = (Rounds::default(), Rounds::default());
         let mut log = Rounds::default();
@@ -217,6 +220,16 @@ impl Subjects {
         store.print(&format!("store, {writers} writers"));
         bare.print(&format!("bare redb, {writers} threads"));
         log.print(&format!("raw log, {writers} writers"));
+        let file = self.tasks.len();
+        let title = format!("durable writes, {writers} writers, {file} allocations in the file");
+        let rows = [
+            ("the store", &*store.micros),
+            ("bare redb", &*bare.micros),
+            ("raw log", &*log.micros),
+            ("raw append + fdatasync", &*append.micros),
+            ("raw overwrite + fdatasync", &*overwrite.micros),
+        ];
+        report.samples(&title, "µs", rows);
         // Many writers wait for each other: their latencies do not tell a quiet round.
         let quiet = match writers {
             1 => all_quiet([&overwrite, &store, &bare]),

@@ -2,22 +2,22 @@
 //! public API; against the same with deduplication off, the bare storage engine with a transaction
 //! per write, and one raw overwrite + fdatasync.
 //!
-//! Criterion gives nanoseconds per operation. What an operation costs besides is counted in rounds
-//! in which all four take turns, because a disk's speed drifts over seconds.
+//! Counted in rounds in which all four take turns, because a disk's speed drifts over seconds. Times
+//! are of blocks of 100 writes where they are short, and of single ones elsewhere.
 #![allow(missing_docs, clippy::expect_used, reason = "a bench that cannot set up has to end")]
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use criterion::Criterion;
 use ostler_benches::bare_redb::BareRedb;
 use ostler_benches::cost::{Cost, Meter};
 use ostler_benches::counting::Counting;
 use ostler_benches::fixture::{Records, encode};
-use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
+use ostler_benches::machine::{runtime, scaled};
 use ostler_benches::percentiles::{median, micros, number, per};
-use ostler_benches::promise::Promises;
 use ostler_benches::raw_disk::RawDisk;
+use ostler_benches::report::{Report, bench};
 use ostler_model::clock::Stopwatch;
 use ostler_state::{StateStore, Stats, StoreOptions};
 use tokio::runtime::Runtime;
@@ -45,7 +45,6 @@ struct Subjects {
     bare: BareRedb,
     raw: RawDisk,
     encoded: [(Vec<u8>, Vec<u8>); 2],
-    _dir: BenchDir,
 }
 
 /// What `operations` cost, and what the store counted meanwhile.
@@ -59,26 +58,25 @@ struct Sum {
 }
 
 fn main() -> ExitCode {
-    let dir = BenchDir::new();
-    print_facts("state_dedup", dir.path());
-    let mut subjects = Subjects::new(dir);
-    let [(_, alloc), (_, task)] = &subjects.encoded;
-    println!("records: allocation {} bytes, task state {} bytes", alloc.len(), task.len());
-    with_criterion(&mut subjects);
-    in_turns(&mut subjects).end()
+    bench("state_dedup", |report| {
+        let mut subjects = Subjects::new(report.dir());
+        let [(_, alloc), (_, task)] = &subjects.encoded;
+        println!("records: allocation {} bytes, task state {} bytes", alloc.len(), task.len());
+        in_turns(&mut subjects, report);
+    })
 }
 
 impl Subjects {
-    fn new(dir: BenchDir) -> Self {
+    fn new(dir: &Path) -> Self {
         let runtime = runtime();
         let records = Records::new(1);
         let open = |name: &str, deduplicate| {
-            let path = dir.path().join(name);
+            let path = dir.join(name);
             StateStore::open_with(&path, StoreOptions { deduplicate, ..StoreOptions::default() })
                 .expect("a store")
         };
         let (on, off) = (open("on", true), open("off", false));
-        let bare = BareRedb::create(&dir.path().join("bare"));
+        let bare = BareRedb::create(&dir.join("bare"));
         for store in [&on, &off] {
             runtime.block_on(records.put(store)).expect("the records are written");
         }
@@ -86,8 +84,8 @@ impl Subjects {
         bare.put_all(all.iter().map(|(key, record)| (&**key, &**record)));
         let (task_key, task) = records.tasks.first().expect("a task");
         let encoded = [encode(&records.alloc.0, &records.alloc.1), encode(task_key, task)];
-        let raw = RawDisk::overwrite(dir.path());
-        Self { runtime, records, on, off, bare, raw, encoded, _dir: dir }
+        let raw = RawDisk::overwrite(dir);
+        Self { runtime, records, on, off, bare, raw, encoded }
     }
 
     /// Writes through a store.
@@ -171,44 +169,6 @@ impl Blocks {
     }
 }
 
-/// All of `times` in one block, for criterion.
-fn at_once(times: u64, work: impl FnOnce(&mut Blocks)) -> Duration {
-    let mut blocks = Blocks::of(times, times);
-    work(&mut blocks);
-    blocks.times.iter().sum()
-}
-
-fn with_criterion(subjects: &mut Subjects) {
-    let mut criterion = Criterion::default()
-        .sample_size(50)
-        .warm_up_time(Duration::from_secs(1))
-        .measurement_time(Duration::from_secs(3))
-        .configure_from_args();
-    let mut group = criterion.benchmark_group("state_dedup");
-    let on = &subjects.on;
-    for (name, what) in [("on/allocation", What::Alloc), ("on/task_state", What::Task)] {
-        group.bench_function(name, |b| {
-            b.iter_custom(|times| at_once(times, |all| subjects.store(on, what, all)))
-        });
-    }
-    group.bench_function("on/allocation_and_3_task_states", |b| {
-        b.iter_custom(|times| at_once(times * ROUND, |all| subjects.round(all)));
-    });
-    let off = &subjects.off;
-    group.bench_function("off/allocation", |b| {
-        b.iter_custom(|times| at_once(times, |all| subjects.store(off, What::Alloc, all)));
-    });
-    group.bench_function("bare_redb/allocation", |b| {
-        b.iter_custom(|times| at_once(times, |all| subjects.bare(all)));
-    });
-    let raw = &mut subjects.raw;
-    group.bench_function("raw_overwrite_fdatasync", |b| {
-        b.iter_custom(|times| at_once(times, |all| all.each(|| raw.write_synced())));
-    });
-    group.finish();
-    criterion.final_summary();
-}
-
 /// Count what `operations` cost a store.
 fn counted(
     store: Option<&StateStore>,
@@ -234,24 +194,19 @@ impl Sum {
         }
     }
 
-    fn print(&self, name: &str, nanos: f64, commits: Option<u64>) {
-        let n = self.operations;
-        let commits =
-            commits.map_or_else(|| "-".to_owned(), |count| format!("{:.2}", per(count, n)));
-        println!(
-            "{name:<28} {nanos:>10.0} {:>10.0} {:>9.1} {:>8.2} {commits:>8} {:>8.2} {:>9.0} {:>8.2}",
-            self.cost.cpu.as_secs_f64() * 1e9 / number(n),
-            per(self.cost.allocated, n),
-            per(self.cost.allocations, n),
-            per(self.cost.syncs, n),
-            per(self.cost.disk_bytes, n),
-            per(self.cost.write_calls, n),
-        );
+    /// One row: time in the middle, then what an operation cost in the mean.
+    fn row(&self, nanos: f64) -> Vec<f64> {
+        let cost = &self.cost;
+        let counts =
+            [cost.allocated, cost.allocations, cost.syncs, cost.disk_bytes, cost.write_calls];
+        let counts = counts.into_iter().chain([self.commits]);
+        let cpu = cost.cpu.as_secs_f64() * 1e9 / number(self.operations);
+        [nanos, cpu].into_iter().chain(counts.map(|count| per(count, self.operations))).collect()
     }
 }
 
 /// All four in turns: medians of the rounds for time, sums for counts.
-fn in_turns(subjects: &mut Subjects) -> Promises {
+fn in_turns(subjects: &mut Subjects, report: &mut Report) {
     let rounds = scaled(15, 2);
     let (fast, slow) = ((scaled(50_000, 200), 100), (scaled(300, 10), 1));
     let mut sums = [Sum::default(); 6];
@@ -271,25 +226,25 @@ fn in_turns(subjects: &mut Subjects) -> Promises {
             times.push(one.nanos);
         }
     }
-    println!(
-        "\nper write, medians of {rounds} rounds in turns (ns: of blocks of 100 writes, of single ones below):"
-    );
-    println!(
-        "{:<28} {:>10} {:>10} {:>9} {:>8} {:>8} {:>8} {:>9} {:>8}",
-        "", "ns", "cpu ns", "B alloc", "allocs", "commits", "syncs", "B disk", "writes"
-    );
     let [alloc, task, round, off, bare, raw] = &sums;
-    let [alloc_ns, task_ns, round_ns, off_ns, bare_ns, raw_ns] = nanos.map(|times| median(&times));
-    alloc.print("on, allocation", alloc_ns, Some(alloc.commits));
-    task.print("on, task state", task_ns, Some(task.commits));
-    round.print("on, allocation + 3 states", round_ns, Some(round.commits));
-    off.print("off, allocation", off_ns, Some(off.commits));
-    bare.print("bare redb, allocation", bare_ns, Some(bare.operations));
-    raw.print("raw overwrite + fdatasync", raw_ns, None);
-    println!();
+    let nanos = nanos.map(|times| median(&times));
+    let [alloc_ns, .., raw_ns] = nanos;
+    let names = [
+        "on, allocation",
+        "on, task state",
+        "on, allocation + 3 states",
+        "off, allocation",
+        "bare redb, allocation",
+        "raw overwrite + fdatasync",
+    ];
+    let rows = names.into_iter().zip([alloc, task, round, off, bare, raw].into_iter().zip(nanos));
+    let rows: Vec<_> = rows.map(|(name, (sum, nanos))| (name, sum.row(nanos))).collect();
+    let columns =
+        ["ns", "cpu ns", "B alloc", "allocs", "syncs", "B disk", "write calls", "commits"];
+    report.figures("per write, medians of rounds in turns", &columns, &rows);
 
     let on = alloc.and(*task).and(*round);
-    let mut promises = Promises::default();
+    let promises = &mut report.promises;
     promises.at_most("duplicate_write_time", alloc_ns, "ns", 2_000.0);
     promises.at_most("duplicate_write_disk", number(on.cost.disk_bytes), "bytes", 0.0);
     promises.at_most("duplicate_write_commits", number(on.commits), "commits", 0.0);
@@ -300,5 +255,4 @@ fn in_turns(subjects: &mut Subjects) -> Promises {
         0.0,
     );
     promises.at_least("duplicate_write_vs_raw_overwrite", raw_ns / alloc_ns, "times", 50.0);
-    promises
 }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use ostler_benches::cost::{Cost, Meter};
 use ostler_benches::counting::Counting;
 use ostler_benches::fixture::{RECORDS, Records};
-use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled, show};
-use ostler_benches::percentiles::{median, number, per, size};
-use ostler_benches::promise::Promises;
+use ostler_benches::machine::{runtime, scaled};
+use ostler_benches::percentiles::{median, number, per};
+use ostler_benches::report::bench;
 use ostler_state::{StateStore, StoreOptions};
 use tokio::runtime::Runtime;
 
@@ -32,37 +32,28 @@ struct Idle {
 }
 
 fn main() -> ExitCode {
-    let dir = BenchDir::new();
-    print_facts("state_idle", dir.path());
-    let runtime = runtime();
-    let (allocations, few) = (scaled(2_000, 20), scaled(200, 5));
-    let open = |name: &str, deduplicate| {
-        let path = dir.path().join(name);
-        StateStore::open_with(&path, StoreOptions { deduplicate, ..StoreOptions::default() })
-            .expect("a store")
-    };
-    let on = idle(&runtime, &open("on", true), allocations, scaled(100, 3));
-    let off = idle(&runtime, &open("off", false), few, scaled(10, 2));
-    println!("\nper tick, {RECORDS} records per allocation put again");
-    println!(
-        "{:<24} {:>7} {:>9} {:>8} {:>8} {:>11} {:>9} {:>9}",
-        "", "puts", "commits", "syncs", "allocs", "B disk", "cpu ms", "wall"
-    );
-    print("deduplication on", &on);
-    print("deduplication off", &off);
-    let scale = number(allocations) / number(few);
-    let off_cpu = median(&off.cpu) * scale;
-    println!(
-        "off, for as many allocations: {off_cpu:.0} ms of processor time and {:.0} bytes of disk a tick",
-        number(off.cost.disk_bytes) / size(off.cpu.len()) * scale
-    );
-    println!();
-
-    let mut promises = Promises::default();
-    promises.at_most("idle_2000_disk", number(on.cost.disk_bytes), "bytes", 0.0);
-    promises.at_most("idle_2000_commits", number(on.commits), "commits", 0.0);
-    promises.at_most("idle_2000_allocations", number(on.cost.allocations), "allocations", 0.0);
-    promises.end()
+    bench("state_idle", |report| {
+        let runtime = runtime();
+        let (allocations, few) = (scaled(2_000, 20), scaled(200, 5));
+        let open = |name: &str, deduplicate| {
+            let path = report.dir().join(name);
+            let options = StoreOptions { deduplicate, ..StoreOptions::default() };
+            StateStore::open_with(&path, options).expect("a store")
+        };
+        let on = idle(&runtime, &open("on", true), allocations, scaled(100, 3));
+        let off = idle(&runtime, &open("off", false), few, scaled(10, 2));
+        let columns = ["puts", "commits", "syncs", "allocs", "B disk", "cpu ms", "wall ms"];
+        let rows = [
+            (&*format!("deduplication on, {allocations} allocations"), on.per_tick()),
+            (&*format!("deduplication off, {few} allocations"), off.per_tick()),
+        ];
+        let title = format!("per tick, {RECORDS} records per allocation put again");
+        report.figures(&title, &columns, &rows);
+        let promises = &mut report.promises;
+        promises.at_most("idle_2000_disk", number(on.cost.disk_bytes), "bytes", 0.0);
+        promises.at_most("idle_2000_commits", number(on.commits), "commits", 0.0);
+        promises.at_most("idle_2000_allocations", number(on.cost.allocations), "allocations", 0.0);
+    })
 }
 
 /// Write `allocations` and put them again `ticks` times.
@@ -113,17 +104,12 @@ fn tick(runtime: &Runtime, store: &StateStore, all: &Arc<[Records]>) -> Cost {
     })
 }
 
-fn print(name: &str, idle: &Idle) {
-    let ticks = u64::try_from(idle.cpu.len()).unwrap_or(1);
-    let wall = idle.cost.wall / u32::try_from(ticks).unwrap_or(1);
-    println!(
-        "{name:<24} {:>7} {:>9.1} {:>8.1} {:>8.1} {:>11.0} {:>9.2} {:>9}",
-        idle.puts / ticks,
-        per(idle.commits, ticks),
-        per(idle.cost.syncs, ticks),
-        per(idle.cost.allocations, ticks),
-        per(idle.cost.disk_bytes, ticks),
-        median(&idle.cpu),
-        show(wall)
-    );
+impl Idle {
+    fn per_tick(&self) -> Vec<f64> {
+        let ticks = u64::try_from(self.cpu.len()).unwrap_or(1);
+        let wall = self.cost.wall.as_secs_f64() * 1e3 / number(ticks);
+        let counts = [self.puts, self.commits, self.cost.syncs, self.cost.allocations];
+        let counts = counts.into_iter().chain([self.cost.disk_bytes]);
+        counts.map(|count| per(count, ticks)).chain([median(&self.cpu), wall]).collect()
+    }
 }

@@ -19,11 +19,11 @@ use std::process::{Command, ExitCode, Stdio};
 
 use ostler_benches::bare_redb::BareRedb;
 use ostler_benches::cost::Meter;
-use ostler_benches::counting::Counting;
+use ostler_benches::counting::{Allocations, Counting};
 use ostler_benches::fixture::{LocalRecord, RECORDS, Records, fill};
-use ostler_benches::machine::{BenchDir, print_facts, quick, runtime, scaled};
+use ostler_benches::machine::{quick, runtime, scaled};
 use ostler_benches::percentiles::{median, number};
-use ostler_benches::promise::Promises;
+use ostler_benches::report::{Report, bench};
 use ostler_model::alloc::{AllocState, Allocation};
 use ostler_model::clock::Stopwatch;
 use ostler_model::task::TaskState;
@@ -42,6 +42,8 @@ struct Round {
     read: f64,
     /// Processor time of both: another program on the machine adds nothing to it.
     cpu: f64,
+    /// KiB that an open store keeps.
+    heap: f64,
     bare: f64,
     raw: f64,
 }
@@ -51,6 +53,8 @@ struct Round {
 struct Restored {
     open: f64,
     whole: f64,
+    cpu: f64,
+    heap: f64,
     bare: f64,
     raw: f64,
     file: u64,
@@ -63,43 +67,44 @@ fn main() -> ExitCode {
         let count = args.next().and_then(|count| count.to_str()?.parse().ok()).expect("a count");
         return write_until_killed(&path, count);
     }
-    let dir = BenchDir::new();
-    print_facts("state_restore", dir.path());
-    println!("records per allocation: {RECORDS}");
-    println!(
-        "\n{:<8} {:>7} {:>10} {:>9} {:>9} {:>9} {:>9} {:>10} {:>10} {:>11}",
-        "",
-        "allocs",
-        "ms",
-        "open ms",
-        "read ms",
-        "cpu ms",
-        "µs/alloc",
-        "bare ms",
-        "bytes ms",
-        "file KiB"
-    );
-    let counts = [scaled(100, 5), scaled(1_000, 10), scaled(10_000, 20)];
-    let clean = counts.map(|count| measure(&dir, count, false));
-    let killed = counts.map(|count| measure(&dir, count, true));
-    println!();
+    bench("state_restore", restore)
+}
 
-    let mut promises = Promises::default();
-    let [_, thousand, all] = clean;
+fn restore(report: &mut Report) {
+    let counts = [scaled(100, 5), scaled(1_000, 10), scaled(3_000, 15), scaled(10_000, 20)];
+    let clean = counts.map(|count| measure(report.dir(), count, false));
+    let killed = counts.map(|count| measure(report.dir(), count, true));
+    let names = |of: &str| counts.map(|count| format!("{of}, {count} allocations"));
+    let names: Vec<String> = ["closed", "killed"].into_iter().flat_map(names).collect();
+    let rows = names.iter().zip(clean.iter().chain(&killed));
+    let rows: Vec<_> = rows.map(|(name, one)| (&**name, one.row())).collect();
+    let columns =
+        ["ms", "open ms", "cpu ms", "bare redb ms", "bytes read ms", "file KiB", "heap KiB"];
+    report.figures(&format!("open and decode, {RECORDS} records each"), &columns, &rows);
+    let points =
+        |of: fn(&Restored) -> f64| counts.map(number).into_iter().zip(clean.iter().map(of));
+    let time: Vec<_> = points(|one| one.whole).collect();
+    let heap: Vec<_> = points(|one| one.heap).collect();
+    let series = [("time, ms", &*time), ("heap, KiB", &*heap)];
+    let exponents = report.curve("restoring allocations", "allocations", series);
+    let exponent = exponents.into_iter().fold(0.0, f64::max);
+    let promises = &mut report.promises;
+    promises.at_most("cost_exponent_allocations", exponent, "power", 1.05);
+
+    let [_, thousand, _, all] = clean;
     promises.at_most("restore_10000", all.whole, "ms", 1_000.0);
     let linearity = all.whole / thousand.whole / 10.0;
     promises.at_most("restore_linearity", linearity, "times linear", 1.5);
-    let [_, thousand, all] = killed;
+    let [_, thousand, _, all] = killed;
     promises.at_most("restore_10000_after_kill", all.whole, "ms", 1_000.0);
     let linearity = all.whole / thousand.whole / 10.0;
     promises.at_most("restore_linearity_after_kill", linearity, "times linear", 1.5);
-    promises.end()
 }
 
-fn measure(dir: &BenchDir, count: u64, killed: bool) -> Restored {
+fn measure(dir: &Path, count: u64, killed: bool) -> Restored {
     let name = if killed { "killed" } else { "clean" };
-    let file = dir.path().join(format!("{name}-{count}"));
-    let bare = dir.path().join(format!("bare-{name}-{count}"));
+    let file = dir.join(format!("{name}-{count}"));
+    let bare = dir.join(format!("bare-{name}-{count}"));
     if killed {
         kill_a_writer(&file, count);
     } else {
@@ -110,28 +115,25 @@ fn measure(dir: &BenchDir, count: u64, killed: bool) -> Restored {
     }
     fill_bare(&bare, &file, killed);
     let rounds: Vec<Round> = (0..scaled(if count > 5_000 { 7 } else { 15 }, 1))
-        .map(|_| one_round(dir.path(), &file, &bare, count))
+        .map(|_| one_round(dir, &file, &bare, count))
         .collect();
     let middle = |of: fn(&Round) -> f64| median(&rounds.iter().map(of).collect::<Vec<_>>());
-    let restored = Restored {
+    Restored {
         open: middle(|one| one.open),
         whole: middle(|one| one.open + one.read),
+        cpu: middle(|one| one.cpu),
+        heap: middle(|one| one.heap),
         bare: middle(|one| one.bare),
         raw: middle(|one| one.raw),
         file: std::fs::metadata(&file).expect("the file").len(),
-    };
-    println!(
-        "{name:<8} {count:>7} {:>10.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>10.2} {:>10.3} {:>11}",
-        restored.whole,
-        restored.open,
-        middle(|one| one.read),
-        middle(|one| one.cpu),
-        restored.whole * 1e3 / number(count),
-        restored.bare,
-        restored.raw,
-        restored.file / 1024
-    );
-    restored
+    }
+}
+
+impl Restored {
+    fn row(&self) -> Vec<f64> {
+        let file = number(self.file / 1024);
+        vec![self.whole, self.open, self.cpu, self.bare, self.raw, file, self.heap]
+    }
 }
 
 fn one_round(dir: &Path, file: &Path, bare: &Path, count: u64) -> Round {
@@ -144,6 +146,7 @@ fn one_round(dir: &Path, file: &Path, bare: &Path, count: u64) -> Round {
     read_bytes(&copy);
     round.raw = watch.elapsed().as_secs_f64() * 1e3;
 
+    let before = Allocations::now().live();
     let meter = Meter::start();
     let watch = Stopwatch::start();
     let store = StateStore::open(&copy).expect("a store");
@@ -154,6 +157,7 @@ fn one_round(dir: &Path, file: &Path, bare: &Path, count: u64) -> Round {
     round.read = watch.elapsed().as_secs_f64() * 1e3;
     round.cpu = meter.stop().cpu.as_secs_f64() * 1e3;
     assert_eq!(allocations, count, "every allocation is there");
+    round.heap = number(Allocations::now().live().saturating_sub(before)) / 1024.0;
     drop(store);
 
     synced_copy(bare, &copy);

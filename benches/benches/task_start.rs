@@ -5,8 +5,8 @@
 //! component in bare wasmtime, linked and instantiated, and instantiated only. They take turns with
 //! what they are compared to.
 //!
-//! This program is also its agents' supervisor and compile child, and, with `__agent` and
-//! `__reown`, the agent that is killed and the one that comes after it.
+//! This program is also its agents' supervisor and compile child, and, with `bench-agent` and
+//! `bench-reown`, the agent that is killed and the one that comes after it.
 #![allow(
     missing_docs,
     clippy::expect_used,
@@ -20,29 +20,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
+use ostler_benches::bare_wasm::BareWasm;
 use ostler_benches::cost::Meter;
 use ostler_benches::counting::{Allocations, Counting};
 use ostler_benches::live::{LiveAgent, first_output, job, judged, own_child, running};
-use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled, show};
+use ostler_benches::machine::{runtime, scaled, show};
 use ostler_benches::memory::{proportional, resident, supervisors};
-use ostler_benches::percentiles::{median, micros, number, per, quantile, size};
-use ostler_benches::promise::Promises;
+use ostler_benches::percentiles::{median, number, per, size};
+use ostler_benches::raw_disk::RawDisk;
+use ostler_benches::report::{Report, bench};
 use ostler_benches::sign::Sign;
 use ostler_guests::fixtures::HELLO;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::job::Job;
 use tokio::runtime::Runtime;
-use wasmtime::component::{Component, Linker, ResourceTable};
-use wasmtime::{Engine, Store};
-use wasmtime_wasi::p2::bindings::sync::{Command as WasiCommand, CommandPre};
-use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
 /// First arguments of this program as an agent in a process of its own.
-const AGENT: &str = "__agent";
-const REOWN: &str = "__reown";
+const AGENT: &str = "bench-agent";
+const REOWN: &str = "bench-reown";
 /// A native task that stays.
 const SLEEP: &str = "command = \"/bin/sleep\"\n args = [\"3600\"]";
 /// A store that had nothing to do for so long is at rest: twice what a write may lag.
@@ -59,43 +57,33 @@ fn main() -> ExitCode {
         let reown = role.as_os_str() == REOWN;
         return runtime().block_on(if_agent(reown, data, code));
     }
-    let dir = BenchDir::new();
-    print_facts("task_start", dir.path());
-    let runtime = runtime();
-    let code = dir.path().join("code");
-    let mut promises = Promises::default();
-    let started = |name: &str| {
-        let data = dir.path().join(name);
-        runtime.block_on(LiveAgent::start(&data, &code))
-    };
+    bench("task_start", measured)
+}
 
-    // A name as an argument runs that part alone.
-    let parts = ["starts", "idle", "reown"];
-    let named = |part: &str| args.iter().any(|arg| arg.as_os_str() == part);
-    let wanted = |part: &str| named(part) || !parts.iter().any(|part| named(part));
-
-    if wanted("starts") {
+fn measured(report: &mut Report) {
+    let (runtime, dir) = (runtime(), report.dir().to_owned());
+    let code = dir.join("code");
+    let started = |name: &str| runtime.block_on(LiveAgent::start(&dir.join(name), &code));
+    let [starts, at_rest, killed] = report.parts(["starts", "idle", "reown"]);
+    if starts {
         let agent = started("starts");
-        commits(&runtime, &agent, &mut promises);
-        native(&runtime, &agent, dir.path(), &mut promises);
-        wasm(&runtime, &agent, &mut promises);
+        commits(&runtime, &agent, report);
+        native(&runtime, &agent, &dir, report);
+        wasm(&runtime, &agent, &dir, report);
         runtime.block_on(agent.handle.shutdown());
     }
-    if wanted("idle") {
+    if at_rest {
         let agent = started("idle");
-        idle(&runtime, &agent, &mut promises);
+        idle(&runtime, &agent, report);
         runtime.block_on(agent.handle.shutdown());
     }
-    if wanted("reown") {
-        reown(dir.path(), &code, &mut promises);
+    if killed {
+        reown(&dir, &code, report);
     }
-    println!();
-    promises.end()
 }
 
 /// Durable commits from the call until the task is seen running and the job is durable.
-fn commits(runtime: &Runtime, agent: &LiveAgent, promises: &mut Promises) {
-    println!("\ncommits from accepted to running");
+fn commits(runtime: &Runtime, agent: &LiveAgent, report: &mut Report) {
     let one = |name: &str, count: u64| {
         runtime.block_on(async {
             agent.settle(QUIET).await;
@@ -118,15 +106,14 @@ fn commits(runtime: &Runtime, agent: &LiveAgent, promises: &mut Promises) {
     let middle = |of: &[(f64, f64, Duration)], which: fn(&(f64, f64, Duration)) -> f64| {
         median(&of.iter().map(which).collect::<Vec<_>>())
     };
-    println!("{:<22} {:>9} {:>12} {:>12}", "", "commits", "afterwards", "all running");
-    for (name, of) in [("one alone", &alone), ("a job of many", &many)] {
-        println!(
-            "{name:<22} {:>9.1} {:>12.1} {:>9.2} ms",
-            middle(of, |one| one.0),
-            middle(of, |one| one.1),
-            middle(of, |one| one.2.as_secs_f64() * 1e3)
-        );
-    }
+    let row = |of: &[(f64, f64, Duration)]| {
+        let took = middle(of, |one| one.2.as_secs_f64() * 1e3);
+        vec![middle(of, |one| one.0), middle(of, |one| one.1), took]
+    };
+    let rows = [("one alone", row(&alone)), ("a job of many", row(&many))];
+    let columns = ["commits", "afterwards", "all run, ms"];
+    report.figures("commits from accepted to running", &columns, &rows);
+    let promises = &mut report.promises;
     let alone = middle(&alone, |one| one.0);
     promises.at_most("start_commits_alone", alone, "commits", 2.0);
     let many = middle(&many, |one| one.0) / number(count);
@@ -135,7 +122,7 @@ fn commits(runtime: &Runtime, agent: &LiveAgent, promises: &mut Promises) {
 
 /// From the call until the task's own code runs: a shell that writes to a pipe. In turns by itself,
 /// by `raw_exec`, and isolated by `exec`, which sees the pipe's directory under another path.
-fn native(runtime: &Runtime, agent: &LiveAgent, dir: &Path, promises: &mut Promises) {
+fn native(runtime: &Runtime, agent: &LiveAgent, dir: &Path, report: &mut Report) {
     let signs = dir.join("signs");
     std::fs::create_dir(&signs).expect("a directory");
     std::fs::set_permissions(&signs, std::os::unix::fs::PermissionsExt::from_mode(0o755))
@@ -176,36 +163,48 @@ fn native(runtime: &Runtime, agent: &LiveAgent, dir: &Path, promises: &mut Promi
             bare.push(alone);
         }
     }
-    println!("\naccepted to the task's own code, native");
-    let agents = print_times("through the agent", &through);
-    let isolated = print_times("the same, isolated", &apart);
-    let alone = print_times("fork and exec", &bare);
-    println!("the agent adds {:.0} µs, isolation {:.0} µs", agents - alone, isolated - agents);
+    let rows = [
+        ("through the agent", &*through),
+        ("the same, isolated", &*apart),
+        ("fork and exec", &*bare),
+    ];
+    let [agents, isolated, alone] = report.times("accepted to a native task's own code", rows);
+    let promises = &mut report.promises;
+    promises.at_most("native_start_vs_fork_exec", agents / alone, "times", 2.5);
     promises.at_most("native_accepted_to_code_p50", agents / 1e3, "ms", 5.0);
     promises.at_most("exec_over_raw_exec_p50", (isolated - agents) / 1e3, "ms", 1.5);
 }
 
 /// From the call until the first byte the guest prints is seen.
-fn wasm(runtime: &Runtime, agent: &LiveAgent, promises: &mut Promises) {
+fn wasm(runtime: &Runtime, agent: &LiveAgent, dir: &Path, report: &mut Report) {
     let job = job("wasm", "batch", 1, "wasm", 16, &format!("module = \"{HELLO}\""));
-    let bare = BareWasm::new();
-    let (mut through, mut linked, mut instantiated) = (Vec::new(), Vec::new(), Vec::new());
+    let bare = BareWasm::new(HELLO);
+    let mut raw = RawDisk::overwrite(dir);
+    let mut times: [Vec<Duration>; 4] = Default::default();
     for turn in 0..scaled(220, 3) {
         let took = runtime.block_on(async {
             agent.settle(Duration::from_millis(20)).await;
             one_wasm(agent, &job).await
         });
-        let runs = (bare.link_and_run(), bare.run());
+        let watch = Stopwatch::start();
+        raw.write_synced();
+        let took = [took, watch.elapsed(), bare.run(), bare.link_and_run()];
         if turn >= scaled(20, 0) {
-            through.push(took);
-            linked.push(runs.0);
-            instantiated.push(runs.1);
+            times.iter_mut().zip(took).for_each(|(times, took)| times.push(took));
         }
     }
-    println!("\naccepted to the task's own code, WASM");
-    let agents = print_times("through the agent", &through);
-    print_times("wasmtime: link and run", &linked);
-    print_times("wasmtime: run", &instantiated);
+    let [through, synced, instantiated, linked] = &times;
+    let rows = [
+        ("through the agent", &**through),
+        ("raw overwrite + fdatasync", &**synced),
+        ("wasmtime: run", &**instantiated),
+        ("wasmtime: link and run", &**linked),
+    ];
+    let title = "accepted to a WASM task's first byte";
+    let [agents, synced, _, linked] = report.times(title, rows);
+    let floor = agents / (synced + linked);
+    let promises = &mut report.promises;
+    promises.at_most("wasm_start_vs_floor", floor, "times", 4.0);
     promises.at_most("wasm_accepted_to_code_p50", agents / 1e3, "ms", 2.0);
 }
 
@@ -224,69 +223,8 @@ async fn one_wasm(agent: &LiveAgent, job: &Job) -> Duration {
     took
 }
 
-struct Bare {
-    wasi: WasiCtx,
-    table: ResourceTable,
-}
-
-impl WasiView for Bare {
-    fn ctx(&mut self) -> WasiCtxView<'_> {
-        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
-    }
-}
-
-/// The fixture in wasmtime with its default settings, its output discarded.
-struct BareWasm {
-    engine: Engine,
-    component: Component,
-    linker: Linker<Bare>,
-    ready: CommandPre<Bare>,
-}
-
-impl BareWasm {
-    fn new() -> Self {
-        let engine = Engine::default();
-        let component = Component::from_file(&engine, HELLO).expect("the fixture compiles");
-        let mut linker = Linker::new(&engine);
-        wasmtime_wasi::p2::add_to_linker_sync(&mut linker).expect("WASI links");
-        let ready = linker.instantiate_pre(&component).expect("the fixture links");
-        let ready = CommandPre::new(ready).expect("the fixture is a command");
-        Self { engine, component, linker, ready }
-    }
-
-    fn store(&self) -> Store<Bare> {
-        let wasi = WasiCtx::builder().build();
-        Store::new(&self.engine, Bare { wasi, table: ResourceTable::new() })
-    }
-
-    fn link_and_run(&self) -> Duration {
-        let watch = Stopwatch::start();
-        let mut store = self.store();
-        let command = WasiCommand::instantiate(&mut store, &self.component, &self.linker);
-        let command = command.expect("an instance");
-        let _ended = command.wasi_cli_run().call_run(&mut store).expect("it runs");
-        watch.elapsed()
-    }
-
-    fn run(&self) -> Duration {
-        let watch = Stopwatch::start();
-        let mut store = self.store();
-        let command = self.ready.instantiate(&mut store).expect("an instance");
-        let _ended = command.wasi_cli_run().call_run(&mut store).expect("it runs");
-        watch.elapsed()
-    }
-}
-
-/// Prints one line; the median, microseconds.
-fn print_times(name: &str, times: &[Duration]) -> f64 {
-    let mut times = micros(times);
-    let (middle, late) = (quantile(&mut times, 0.5), quantile(&mut times, 0.99));
-    println!("{name:<24} p50 {middle:>9.0} µs   p99 {late:>9.0} µs   of {}", times.len());
-    middle
-}
-
 /// Allocations at rest: what they keep in memory, and what is written meanwhile.
-fn idle(runtime: &Runtime, agent: &LiveAgent, promises: &mut Promises) {
+fn idle(runtime: &Runtime, agent: &LiveAgent, report: &mut Report) {
     let (jobs, count) = (2, scaled(1_000, 25));
     let allocations = jobs * count;
     let rest = Duration::from_secs(scaled(60, 2));
@@ -319,23 +257,28 @@ fn idle(runtime: &Runtime, agent: &LiveAgent, promises: &mut Promises) {
     let cost = meter.stop();
     let commits = agent.handle.state_stats().commits - commits;
     let later = (Allocations::now().live(), resident());
+    let share = cost.cpu.as_secs_f64() / cost.wall.as_secs_f64() * 100.0;
     println!(
-        "commits {commits}, disk {} bytes, syncs {}, processor time {} ({:.1} % of one core){}",
+        "commits {commits}, disk {} bytes, syncs {}, processor time {} ({share:.2} % of one core){}",
         cost.disk_bytes,
         cost.syncs,
         show(cost.cpu),
-        cost.cpu.as_secs_f64() / cost.wall.as_secs_f64() * 100.0,
         if settled { "" } else { "; the store did not come to rest before" }
     );
     let each = |now: u64, before: u64| per(now.saturating_sub(before), allocations) / 1024.0;
     let (heap, rss) = (each(after.0, before.0), each(after.1, before.1));
-    println!("per allocation, KiB: heap in use {heap:.1}, resident {rss:.1}");
     let (heap_later, rss_later) = (each(later.0, before.0), each(later.1, before.1));
-    println!("at the end of the rest: heap in use {heap_later:.1}, resident {rss_later:.1}");
+    let rows = [
+        ("before the rest", vec![heap, rss]),
+        ("at the end of the rest", vec![heap_later, rss_later]),
+    ];
+    report.figures("memory per allocation, KiB", &["heap in use", "resident"], &rows);
+    let promises = &mut report.promises;
+    promises.at_most("idle_2000_cpu", share, "% of a core", 0.5);
     promises.at_most("idle_2000_commits_live", number(commits), "commits", 0.0);
     promises.at_most("idle_2000_disk_live", number(cost.disk_bytes), "bytes", 0.0);
     let largest = [heap, rss, heap_later, rss_later].into_iter().fold(0.0, f64::max);
-    promises.at_most("memory_per_allocation", largest, "KiB", 32.0);
+    promises.at_most("memory_per_allocation", largest, "KiB", 24.0);
 }
 
 /// Milliseconds of one crash.
@@ -350,15 +293,20 @@ struct Crash {
     pss: f64,
 }
 
-fn reown(dir: &Path, code: &Path, promises: &mut Promises) {
+fn reown(dir: &Path, code: &Path, report: &mut Report) {
     let count = scaled(100, 5);
     let rounds: Vec<Crash> = (0..scaled(5, 1)).map(|round| crash(dir, code, round)).collect();
     let middle = |of: fn(&Crash) -> f64| median(&rounds.iter().map(of).collect::<Vec<_>>());
-    println!("\nan agent with {count} live native tasks is killed, a new process takes over, ms");
-    println!("{:<26} {:>9.1}", "start to all owned again", middle(|one| one.reown));
-    println!("{:<26} {:>9.1}", "  of that, Agent::start", middle(|one| one.start));
-    println!("{:<26} {:>9.1}", "with the process' start", middle(|one| one.process));
-    println!("PSS per supervisor {:.0} KiB", middle(|one| one.pss));
+    let title =
+        format!("an agent with {count} native tasks is killed, a new process takes over, ms");
+    let rows = [
+        ("start to all owned again", vec![middle(|one| one.reown)]),
+        ("of that, Agent::start", vec![middle(|one| one.start)]),
+        ("with the process' start", vec![middle(|one| one.process)]),
+        ("PSS per supervisor, KiB", vec![middle(|one| one.pss)]),
+    ];
+    report.figures(&title, &["median"], &rows);
+    let promises = &mut report.promises;
     promises.at_most("reown_100", middle(|one| one.reown), "ms", 100.0);
     promises.at_most("supervisor_pss", middle(|one| one.pss), "KiB", 1024.0);
 }

@@ -17,14 +17,13 @@ use ostler_model::task::TaskStatus;
 /// Longer than anything here takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Benches are their own compile child and their own supervisors, as the agent is: call this first
-/// in `main`. `Some` when this process is one of these and has done its work.
+/// Benches are `ostler` itself where it is a child of an agent, or a whole agent: call this first in
+/// `main`. `Some` when this process is one of these and has done its work.
 #[must_use]
 pub fn own_child() -> Option<ExitCode> {
-    if std::env::args_os().nth(1).is_some_and(|first| first == "__supervise") {
-        return Some(ostler_process::supervise::main());
-    }
-    crate::compile_child()
+    let first = std::env::args_os().nth(1)?;
+    (first.to_str()?.starts_with("__") || first == "agent")
+        .then(|| ostler_cli::main(std::env::args_os()))
 }
 
 /// Both drivers of native programs; what lies beside the data directory may be mounted. The node has

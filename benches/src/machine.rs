@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A directory for one bench, removed with this.
@@ -71,19 +72,30 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Print what the numbers of a run depend on.
-pub fn print_facts(bench: &str, dir: &Path) {
+/// What the numbers of a run depend on.
+#[must_use]
+pub fn facts(dir: &Path) -> Value {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
     let (kind, options) = file_system(dir, &read("/proc/self/mountinfo"));
+    json!({
+        "machine": format!("{} cores, {}", cores(), model.trim_start_matches([':', '\t', ' '])),
+        "kernel": read("/proc/sys/kernel/osrelease").trim(),
+        "file system": format!("{kind} ({options})"),
+        "load": read("/proc/loadavg").trim(),
+    })
+}
+
+/// Print them.
+pub fn print_facts(bench: &str, dir: &Path) {
+    let facts = facts(dir);
     println!("bench {bench}{}", if quick() { " (quick: the numbers mean nothing)" } else { "" });
-    println!("machine: {} cores, {}", cores(), model.trim_start_matches([':', '\t', ' ']));
-    println!("kernel: {}", read("/proc/sys/kernel/osrelease").trim());
-    println!("file system: {kind} ({options})");
+    for (name, fact) in facts.as_object().into_iter().flatten() {
+        println!("{name}: {}", fact.as_str().unwrap_or_default());
+    }
     println!("directory: {}", dir.display());
-    println!("load at the start: {}", read("/proc/loadavg").trim());
-    if kind == "tmpfs" {
+    if facts.to_string().contains("tmpfs") {
         println!("warning: in memory, so nothing here says anything about a disk");
     }
     if cfg!(debug_assertions) && !quick() {

@@ -2,7 +2,10 @@
 
 use std::process::ExitCode;
 
+use serde_json::{Value, json};
+
 use crate::machine::quick;
+use crate::report::short;
 
 /// Which side of the bar is good.
 #[derive(Clone, Copy, Debug)]
@@ -37,17 +40,6 @@ impl Promise {
     }
 }
 
-/// Three digits behind the point for small numbers, none for large ones.
-fn short(value: f64) -> String {
-    if value.fract() == 0.0 || value.abs() >= 1000.0 {
-        format!("{value:.0}")
-    } else if value.abs() >= 10.0 {
-        format!("{value:.1}")
-    } else {
-        format!("{value:.3}")
-    }
-}
-
 /// The promises of one bench.
 #[derive(Debug, Default)]
 pub struct Promises(Vec<Promise>);
@@ -61,6 +53,20 @@ impl Promises {
     /// `value` must not be below `bar`.
     pub fn at_least(&mut self, name: &'static str, value: f64, unit: &'static str, bar: f64) {
         self.0.push(Promise { name, value, unit, bar: Bar::AtLeast(bar) });
+    }
+
+    /// All of them, for a file of figures.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let one = |promise: &Promise| {
+            let (side, bar) = match promise.bar {
+                Bar::AtMost(bar) => ("at most", bar),
+                Bar::AtLeast(bar) => ("at least", bar),
+            };
+            json!({ "name": promise.name, "value": promise.value, "unit": promise.unit, "bar": bar,
+                "side": side, "kept": promise.kept() })
+        };
+        self.0.iter().map(one).collect()
     }
 
     /// Print one line each; none in a quick run, whose numbers mean nothing. A missed promise fails

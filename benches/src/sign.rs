@@ -39,17 +39,25 @@ impl Sign {
     }
 
     /// Time from now until somebody writes; another thread waits.
+    #[must_use]
+    pub fn wait(&self) -> Waiting {
+        self.wait_for(1)
+    }
+
+    /// The same until so many have written.
     ///
     /// # Panics
     /// When the pipe cannot be read.
     #[must_use]
-    pub fn wait(&self) -> Waiting {
+    pub fn wait_for(&self, count: u64) -> Waiting {
         let mut pipe = self.pipe.try_clone().expect("the pipe");
         let (ready, go) = std::sync::mpsc::sync_channel::<Stopwatch>(0);
         let thread = std::thread::spawn(move || {
             let watch = go.recv().expect("a start");
             let mut byte = [0; 1];
-            pipe.read_exact(&mut byte).expect("one byte");
+            for _ in 0..count {
+                pipe.read_exact(&mut byte).expect("one byte");
+            }
             watch.elapsed()
         });
         // Taken when the thread is there.
