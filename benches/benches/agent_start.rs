@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     let times = |of: fn(&Round) -> Duration| rounds.iter().map(of).collect::<Vec<_>>();
     let mut base = micros(&times(|round| round.version));
     let base = quantile(&mut base, 0.5);
-    let mut line = |what: &str, of: fn(&Round) -> Duration| {
+    let line = |what: &str, of: fn(&Round) -> Duration| {
         let mut all = micros(&times(of));
         let (middle, late) = (quantile(&mut all, 0.5), quantile(&mut all, 0.9));
         let shown = |micros: f64| show(Duration::from_secs_f64(micros / 1e6));

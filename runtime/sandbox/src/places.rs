@@ -71,7 +71,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
-    use crate::engine::EngineKind;
+    use ostler_engine::EngineKind;
     use crate::pooling::PoolLowered;
 
     fn places(got: u32) -> Places {

@@ -261,5 +261,5 @@ async fn a_job_that_ended_is_not_touched_by_the_next_start() {
     drop(next);
     let key = Key::TaskState(result.allocs[0].id, TaskName::new("t").unwrap());
     let after: TaskState = store(&data).get(&key).unwrap().unwrap();
-    assert_eq!(Some(&after), result.allocs[0].state.tasks.get("t"));
+    assert_eq!(Some(&after), result.allocs[0].state.tasks.get("t").map(|task| &**task));
 }
