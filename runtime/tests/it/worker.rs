@@ -147,9 +147,13 @@ async fn a_task_of_a_worker_can_be_stopped_by_the_next_agent() {
     agent.run(&spin).await.said(0, &["job spin runs"]);
     let data = killed(agent).await;
     let agent = AgentProcess::start_in(data, &[]).await;
-    agent.ask(&["job", "stop", "spin"]).await.said(0, &[]);
-    until("it is dead", async || state(&agent, "spin").await == "dead").await;
     let alloc = agent.alloc("spin").await;
+    agent.ask(&["job", "stop", "spin"]).await.said(0, &[]);
+    until("it is dead", async || {
+        let shown = agent.json(&["alloc", "status", "--json", &alloc]).await;
+        shown["TaskStates"]["t"]["State"] == "dead"
+    })
+    .await;
     let shown = agent.ask(&["alloc", "status", &alloc]).await.stdout;
     assert!(shown.contains("killed by signal 9") || shown.contains("Killed"), "{shown}");
 }
