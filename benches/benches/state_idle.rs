@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ostler_benches::cost::{Cost, Meter};
 use ostler_benches::counting::Counting;
 use ostler_benches::fixture::{RECORDS, Records};
-use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled, show};
+use ostler_benches::machine::{BenchDir, at_rest, print_facts, runtime, scaled, show};
 use ostler_benches::percentiles::{median, number, per, size};
 use ostler_benches::promise::Promises;
 use ostler_state::{StateStore, StoreOptions};
@@ -71,6 +71,7 @@ fn idle(runtime: &Runtime, store: &StateStore, allocations: u64, ticks: u32) -> 
     tick(runtime, store, &all);
     // Once more, so that every thread has its buffer.
     tick(runtime, store, &all);
+    at_rest(runtime, store);
     let before = store.stats();
     let mut idle = Idle { puts: 0, cost: Cost::default(), commits: 0, cpu: Vec::new() };
     for _ in 0..ticks {
