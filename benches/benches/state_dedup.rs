@@ -14,7 +14,7 @@ use ostler_benches::bare_redb::BareRedb;
 use ostler_benches::cost::{Cost, Meter};
 use ostler_benches::counting::Counting;
 use ostler_benches::fixture::{Records, encode};
-use ostler_benches::machine::{runtime, scaled};
+use ostler_benches::machine::{at_rest, runtime, scaled};
 use ostler_benches::percentiles::{median, micros, number, per};
 use ostler_benches::raw_disk::RawDisk;
 use ostler_benches::report::{Report, bench};
@@ -79,6 +79,7 @@ impl Subjects {
         let bare = BareRedb::create(&dir.join("bare"));
         for store in [&on, &off] {
             runtime.block_on(records.put(store)).expect("the records are written");
+            at_rest(&runtime, store);
         }
         let all = records.encoded();
         bare.put_all(all.iter().map(|(key, record)| (&**key, &**record)));
@@ -213,6 +214,7 @@ fn in_turns(subjects: &mut Subjects, report: &mut Report) {
     let mut nanos: [Vec<f64>; 6] = Default::default();
     for _ in 0..rounds {
         let (on, off) = (&subjects.on, &subjects.off);
+        at_rest(&subjects.runtime, off);
         let all = [
             counted(Some(on), fast, |blocks| subjects.store(on, What::Alloc, blocks)),
             counted(Some(on), fast, |blocks| subjects.store(on, What::Task, blocks)),

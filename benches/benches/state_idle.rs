@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ostler_benches::cost::{Cost, Meter};
 use ostler_benches::counting::Counting;
 use ostler_benches::fixture::{RECORDS, Records};
-use ostler_benches::machine::{runtime, scaled};
+use ostler_benches::machine::{at_rest, runtime, scaled};
 use ostler_benches::percentiles::{median, number, per};
 use ostler_benches::report::bench;
 use ostler_state::{StateStore, StoreOptions};
@@ -62,6 +62,7 @@ fn idle(runtime: &Runtime, store: &StateStore, allocations: u64, ticks: u32) -> 
     tick(runtime, store, &all);
     // Once more, so that every thread has its buffer.
     tick(runtime, store, &all);
+    at_rest(runtime, store);
     let before = store.stats();
     let mut idle = Idle { puts: 0, cost: Cost::default(), commits: 0, cpu: Vec::new() };
     for _ in 0..ticks {

@@ -33,6 +33,7 @@ use ostler_benches::sign::Sign;
 use ostler_guests::fixtures::HELLO;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::job::Job;
+use ostler_model::limits::STATE_SETTLE_IDLE;
 use tokio::runtime::Runtime;
 
 #[global_allocator]
@@ -249,7 +250,7 @@ fn idle(runtime: &Runtime, agent: &LiveAgent, report: &mut Report) {
     });
     println!("all judged after {}", show(watch.elapsed()));
     drop(handles);
-    let settled = runtime.block_on(agent.settle(Duration::from_secs(1)));
+    let settled = runtime.block_on(agent.settle(3 * STATE_SETTLE_IDLE));
     let after = (Allocations::now().live(), resident());
     let commits = agent.handle.state_stats().commits;
     let meter = Meter::start();

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use ostler_model::clock::{self, Stopwatch};
+use ostler_model::limits::STATE_SETTLE_IDLE;
+use ostler_state::StateStore;
 use tempfile::TempDir;
 
 /// A directory for one bench, removed with this.
@@ -66,6 +69,18 @@ pub fn scaled<T>(full: T, small: T) -> T {
 #[must_use]
 pub fn runtime() -> tokio::runtime::Runtime {
     ostler_sandbox::threads::control_runtime().expect("a runtime")
+}
+
+/// Wait until a store has moved its journal into the state file, so that this is in nobody's figures.
+///
+/// # Panics
+/// When it does not.
+pub fn at_rest(runtime: &tokio::runtime::Runtime, store: &StateStore) {
+    let since = Stopwatch::start();
+    while !store.settled() {
+        assert!(since.elapsed() < 20 * STATE_SETTLE_IDLE, "the journal is not moved");
+        runtime.block_on(clock::sleep(Duration::from_millis(10)));
+    }
 }
 
 fn cores() -> usize {

@@ -14,14 +14,9 @@
 //! later batches go there, and it is made anew. After a failed commit of the tree it is not known what
 //! the tree ends with: nothing is written to the journal before a commit of everything went well.
 
-use std::fs::OpenOptions;
-use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
-
-use redb::StorageBackend;
-use redb::backends::FileBackend;
 
 use super::age::{Age, Witness};
 use super::backend::{Backend, Op, Visit};
@@ -31,20 +26,14 @@ use super::files;
 use super::journal::pending::Pending;
 use super::journal::plan::{Plan, Step};
 use super::journal::{self, Scanned};
+use super::journal_file::{self, open_journal, read_all, read_journal, zeroed};
+pub use super::journal_file::{JournalFile, JournalOpener};
 use super::peek;
 use super::redb_store::{At, Checked, EngineStats, Opener, Tree, draw, new_tip, open_file};
-use crate::durable::sync_parent;
-use ostler_model::limits::{STATE_JOURNAL_BYTES, STATE_JOURNAL_BYTES_READ_MAX};
+use ostler_model::limits::STATE_JOURNAL_BYTES;
 
-/// What is put after the name of the state file.
-const SUFFIX: &str = ".journal";
 /// While there is no journal one is made again at each so-manieth batch.
 const MADE_AGAIN: u64 = 64;
-
-/// A journal that is open for writing.
-pub type JournalFile = Box<dyn StorageBackend>;
-/// How a journal is opened, made empty where there is none; `None`: go without.
-pub type JournalOpener = Box<dyn Fn(&Path) -> io::Result<Option<JournalFile>> + Send + Sync>;
 
 /// How the two files are opened; tests put faults underneath.
 pub struct Openers {
@@ -137,7 +126,7 @@ impl DiskBackend {
     fn open_as(path: &Path, openers: Openers, checked: Checked) -> Result<Self, BackendError> {
         let Openers { tree, journal, journal_bytes } = openers;
         let tree = Tree::open(path, tree, checked)?;
-        let journal_path = files::with_suffix(path, SUFFIX);
+        let journal_path = journal_file::beside(path);
         let failed = |source| BackendError::Journal { path: journal_path.clone(), source };
         let file = journal(&journal_path).map_err(failed)?;
         let bytes = file.as_deref().map(read_all).transpose().map_err(failed)?.unwrap_or_default();
@@ -191,7 +180,7 @@ impl DiskBackend {
         let compared = beside.is_some();
         Self {
             tree,
-            journal_path: files::with_suffix(path, SUFFIX),
+            journal_path: journal_file::beside(path),
             journal_opener,
             journal_bytes: 0,
             log: Mutex::new(Log { plan, file: None, record: Vec::new(), witness: Some(witness) }),
@@ -298,13 +287,15 @@ impl DiskBackend {
         let done = self.tree.commit(batch, tip);
         done.inspect_err(|_| log.plan.tree_failed(number))?;
         log.plan.in_tree(tip);
-        if log.file.is_none() && number % MADE_AGAIN == 0 && log.witness.is_some() {
-            match (self.journal_opener)(&self.journal_path) {
-                Ok(file) => self.use_journal(log, file, false),
-                Err(error) => tracing::debug!(%error, "state journal not opened"),
-            }
-        }
         Ok(())
+    }
+
+    /// Make a journal where there is none; everything is in the tree.
+    fn make_journal(&self, log: &mut Log) {
+        match (self.journal_opener)(&self.journal_path) {
+            Ok(file) => self.use_journal(log, file, false),
+            Err(error) => tracing::debug!(%error, "state journal not opened"),
+        }
     }
 
     fn settle_in(&self, log: &mut Log) -> Result<(), BackendError> {
@@ -329,6 +320,9 @@ impl DiskBackend {
                 Step::Settle => self.settle_in(log)?,
                 Step::Direct => {
                     self.into_tree(log, batch, number)?;
+                    if log.file.is_none() && number % MADE_AGAIN == 0 && log.witness.is_some() {
+                        self.make_journal(log);
+                    }
                     return Ok(number);
                 }
                 Step::Append { at } => match (self.append(log, at), record) {
@@ -423,59 +417,5 @@ impl Found {
     /// Is a journal with this content to be kept?
     fn keeps(&self, bytes: &[u8]) -> bool {
         (self.foreign || self.age.lacks()) && bytes.iter().any(|byte| *byte != 0)
-    }
-}
-
-/// Fill a journal with zeros that are written.
-fn zeroed(file: &dyn StorageBackend, bytes: usize) -> io::Result<()> {
-    file.write(0, &vec![0; bytes])?;
-    file.sync_data()
-}
-
-fn read_all(file: &dyn StorageBackend) -> io::Result<Vec<u8>> {
-    let len = file.len()?.min(STATE_JOURNAL_BYTES_READ_MAX);
-    let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
-    if !bytes.is_empty() {
-        file.read(0, &mut bytes)?;
-    }
-    Ok(bytes)
-}
-
-/// Open the journal for writing, made when there is none. One that cannot be made is done without: a
-/// directory may have no room for it.
-fn open_journal(path: &Path) -> io::Result<Option<JournalFile>> {
-    let opened = match regular(OpenOptions::new().read(true).write(true), path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let made = files::private(path).and_then(|file| sync_parent(path).map(|()| file));
-            made.inspect_err(|error| {
-                tracing::warn!(path = %path.display(), %error, "no state journal can be made");
-            })
-            .ok()
-        }
-        opened => Some(opened?),
-    };
-    let backend = opened.map(FileBackend::new).transpose().map_err(io::Error::other)?;
-    Ok(backend.map(|file| Box::new(file) as JournalFile))
-}
-
-/// The content of the journal of the state file at `path`; none where there is no journal.
-fn read_journal(path: &Path) -> Result<Vec<u8>, BackendError> {
-    let path = files::with_suffix(path, SUFFIX);
-    let mut bytes = Vec::new();
-    let read = match regular(OpenOptions::new().read(true), &path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(bytes),
-        Err(error) => Err(error),
-        Ok(file) => file.take(STATE_JOURNAL_BYTES_READ_MAX).read_to_end(&mut bytes),
-    };
-    read.map(|_| bytes).map_err(|source| BackendError::Journal { path, source })
-}
-
-/// Open a regular file, without waiting for a writer should it be a pipe.
-fn regular(options: &mut OpenOptions, path: &Path) -> io::Result<std::fs::File> {
-    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
-    let file = options.custom_flags(flags).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidData, "it is no regular file")),
     }
 }

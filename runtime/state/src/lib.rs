@@ -7,6 +7,8 @@
 //!                              writer thread: everything waiting ─► one transaction ─► fsync
 //!                                                 ─► publish digests ─► wake the batch's waiters
 //! ```
+//! The last two steps are one record of a journal, which is moved into the tree later ([`disk_store`]).
+//!
 //! A write is either *durable* (`put`, `delete`, `destroy_alloc`: returns when it is on disk) or *may
 //! lag* (`put_later`: goes with the next durable write or within 200 ms). Only this crate knows redb;
 //! it knows nothing of what its values mean. Start with [`store`] and its rules, then [`writer`].
@@ -22,6 +24,7 @@ mod expect;
 mod files;
 pub mod inspect;
 pub mod journal;
+mod journal_file;
 pub mod keys;
 pub mod load;
 pub mod lock;
@@ -37,6 +40,7 @@ pub mod stats;
 pub mod store;
 pub mod testing;
 pub mod writer;
+mod writer_pace;
 
 #[cfg(test)]
 mod tests;

@@ -370,6 +370,12 @@ impl StateStore {
         shared.counters.snapshot(core.queue.len(), core.dedup.len())
     }
 
+    /// Everything that is durable is where it stays: nothing more is written by itself.
+    #[must_use]
+    pub fn settled(&self) -> bool {
+        !self.inner.shared.backend.unsettled()
+    }
+
     /// Commit everything queued and take no more writes; reads go on. The file is given back when
     /// the last handle is dropped.
     pub async fn close(&self) {

@@ -29,10 +29,9 @@ use super::dedup::{Dedup, Later, ValueDigest, WriteEnd};
 use super::error::BackendError;
 use super::queue::{CommitResult, Due, Queue, Request};
 use super::stats::{Counters, Stats, count};
+use super::writer_pace::Pace;
 use ostler_model::clock;
-use ostler_model::limits::{
-    STATE_COUNTERS_COMMITS, STATE_LATER_RETRY_WALL_MAX, STATE_LATER_WALL_MAX, STATE_QUEUE_MAX,
-};
+use ostler_model::limits::{STATE_COUNTERS_COMMITS, STATE_QUEUE_MAX};
 
 /// What the handles and the writer thread have in common.
 pub struct Shared {
@@ -248,37 +247,6 @@ enum Next {
     Batch,
     Settle,
     End,
-}
-
-/// How many commits, and how many moves of the journal, failed in a row.
-#[derive(Clone, Copy, Default)]
-struct Pace {
-    commits: u32,
-    settles: u32,
-}
-
-impl Pace {
-    fn committed(&mut self, well: bool) {
-        self.commits = if well { 0 } else { self.commits.saturating_add(1) };
-    }
-
-    fn settled(&mut self, well: bool) {
-        self.settles = if well { 0 } else { self.settles.saturating_add(1) };
-    }
-
-    /// How long a write may lag: a disk that is full is not asked five times a second.
-    fn lag(self) -> Duration {
-        doubled(STATE_LATER_WALL_MAX, self.commits)
-    }
-
-    fn idle(self, first: Duration) -> Duration {
-        doubled(first, self.settles).max(first)
-    }
-}
-
-/// `first`, twice as long after each failure, up to the longest between two tries.
-fn doubled(first: Duration, failures: u32) -> Duration {
-    first.saturating_mul(1 << failures.min(16)).min(STATE_LATER_RETRY_WALL_MAX)
 }
 
 /// What there is of a batch.

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ostler_state::disk_store::DiskBackend;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -35,13 +36,42 @@ fn service(job: &str, starts: &Path) -> String {
 
 struct Bench {
     state: PathBuf,
+    journal: PathBuf,
     starts: PathBuf,
 }
 
+/// The state file and its journal.
+type Copy = (Vec<u8>, Vec<u8>);
+
 impl Bench {
     fn of(data: &Home) -> Self {
-        let dir = data.path();
-        Self { state: dir.join("state.redb"), starts: dir.join("starts") }
+        Self::in_dir(data.path())
+    }
+
+    fn in_dir(dir: &Path) -> Self {
+        let (state, journal) = (dir.join("state.redb"), dir.join("state.redb.journal"));
+        Self { state, journal, starts: dir.join("starts") }
+    }
+
+    fn copy(&self) -> Copy {
+        (std::fs::read(&self.state).unwrap(), std::fs::read(&self.journal).unwrap())
+    }
+
+    fn put_back(&self, (state, journal): &Copy) {
+        std::fs::write(&self.state, state).unwrap();
+        std::fs::write(&self.journal, journal).unwrap();
+    }
+
+    /// Move the journal into the state file as an agent does, and leave that as one leaves it which is
+    /// killed then.
+    fn settle(&self) {
+        let dir = tempfile::tempdir().unwrap();
+        let scratch = Self::in_dir(dir.path());
+        scratch.put_back(&self.copy());
+        let open = DiskBackend::open(&scratch.state).unwrap();
+        std::fs::copy(&scratch.state, &self.state).unwrap();
+        std::fs::remove_file(&self.journal).unwrap();
+        drop(open);
     }
 
     /// Pids of the task, oldest start first.
@@ -87,11 +117,11 @@ async fn until_held(agent: &AgentProcess) {
 }
 
 /// An agent whose file knows nothing of the one service that runs, and the state before it as it was.
-async fn with_service_and_older_copy() -> (AgentProcess, Bench, Vec<u8>) {
+async fn with_service_and_older_copy() -> (AgentProcess, Bench, Copy) {
     let agent = AgentProcess::start().await;
     let bench = Bench::of(&agent.data);
     let data = killed(agent).await;
-    let older = std::fs::read(&bench.state).unwrap();
+    let older = bench.copy();
     let agent = started(data).await;
     agent.run(&service("svc", &bench.starts)).await.said(0, &["job svc runs"]);
     bench.until_started(1).await;
@@ -105,13 +135,13 @@ async fn a_later_run_of_a_task_that_an_older_copy_knows_is_owned_again_and_not_d
     agent.run(&service("svc", &bench.starts)).await.said(0, &["job svc runs"]);
     bench.until_started(1).await;
     let data = killed(agent).await;
-    let older = std::fs::read(&bench.state).unwrap();
+    let older = bench.copy();
     let agent = started(data).await;
     let id = agent.alloc("svc").await;
     agent.ask(&["alloc", "restart", &id]).await.said(0, &[]);
     let pids = bench.until_started(2).await;
     let data = killed(agent).await;
-    std::fs::write(&bench.state, &older).unwrap();
+    bench.put_back(&older);
 
     let agent = started(data).await;
     assert_eq!(bench.live(), [pids[1]]);
@@ -128,7 +158,7 @@ async fn a_later_run_of_a_task_that_an_older_copy_knows_is_owned_again_and_not_d
 async fn a_run_that_an_older_copy_does_not_know_is_held_back_until_it_is_ended() {
     let (agent, bench, older) = with_service_and_older_copy().await;
     let data = killed(agent).await;
-    std::fs::write(&bench.state, &older).unwrap();
+    bench.put_back(&older);
     let unknown = ask(data.path(), &["state", "check"]).await;
     assert_eq!(unknown.code, Some(1), "{unknown:#?}");
     assert!(unknown.stdout.contains("1 run(s) live that it does not know"), "{unknown:#?}");
@@ -214,6 +244,8 @@ fn newest_root(file: &[u8]) -> std::ops::Range<usize> {
 async fn a_newest_commit_that_cannot_be_read_is_found_by_the_check_and_doubles_nothing() {
     let (agent, bench, _) = with_service_and_older_copy().await;
     let data = killed(agent).await;
+    // What the journal still holds it would make good.
+    bench.settle();
     let mut content = std::fs::read(&bench.state).unwrap();
     let root = newest_root(&content);
     content[root].fill(0);
@@ -274,7 +306,7 @@ async fn a_directory_that_a_power_cut_took_is_made_again_and_its_task_runs() {
 async fn runs_whose_notes_and_exit_records_are_gone_are_found_by_their_processes() {
     let (agent, bench, older) = with_service_and_older_copy().await;
     let data = killed(agent).await;
-    std::fs::write(&bench.state, &older).unwrap();
+    bench.put_back(&older);
     std::fs::remove_dir_all(data.path().join("exits")).unwrap();
 
     let agent = started(data).await;
@@ -292,13 +324,13 @@ async fn a_run_of_a_known_task_that_cannot_be_owned_keeps_its_place_until_it_end
     agent.run(&service("svc", &bench.starts)).await.said(0, &["job svc runs"]);
     bench.until_started(1).await;
     let data = killed(agent).await;
-    let older = std::fs::read(&bench.state).unwrap();
+    let older = bench.copy();
     let agent = started(data).await;
     let id = agent.alloc("svc").await;
     agent.ask(&["alloc", "restart", &id]).await.said(0, &[]);
     let pids = bench.until_started(2).await;
     let data = killed(agent).await;
-    std::fs::write(&bench.state, &older).unwrap();
+    bench.put_back(&older);
     for entry in std::fs::read_dir(data.path().join("exits")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|end| end == "run") {
@@ -325,14 +357,14 @@ async fn an_allocation_on_record_is_not_started_beside_the_one_that_took_its_pla
     agent.run(&service("svc", &bench.starts)).await.said(0, &["job svc runs"]);
     bench.until_started(1).await;
     let data = killed(agent).await;
-    let older = std::fs::read(&bench.state).unwrap();
+    let older = bench.copy();
     let agent = started(data).await;
     let newer = service("svc", &bench.starts).replace("sleep 600", "sleep 601");
     agent.run(&newer).await.said(0, &["job svc runs"]);
     let pids = bench.until_started(2).await;
     eventually("the older one is over", || bench.live() == [pids[1]]).await;
     let data = killed(agent).await;
-    std::fs::write(&bench.state, &older).unwrap();
+    bench.put_back(&older);
 
     let agent = started(data).await;
     until_held(&agent).await;

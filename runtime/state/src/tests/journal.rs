@@ -8,7 +8,7 @@ use crate::backend::{Backend as _, Op};
 use crate::disk_store::DiskBackend;
 use crate::inspect::{Inspection, compact};
 use crate::journal::BLOCK;
-use crate::testing::disk::{DiskOperation, FaultyDisk};
+use crate::testing::disk::{DiskFault, DiskOperation, FaultyDisk};
 use crate::{Age, Prefix, Put, StateError, StoreOptions};
 use ostler_model::limits::STATE_JOURNAL_BYTES;
 use proptest::prelude::*;
@@ -356,4 +356,27 @@ proptest! {
             prop_assert_eq!(current.quarantined().unwrap(), model.quarantined().unwrap());
         }
     }
+}
+
+#[test]
+fn a_journal_that_failed_is_done_without_and_made_again() {
+    let (pair, disk) = (Pair::new(), FaultyDisk::new(&empty_state_file(), 3));
+    fs::write(&pair.path, "").unwrap();
+    let backend = open(&pair.path, &disk, 16);
+    backend.commit(&[put(1, 1)]).unwrap();
+    disk.plan(disk.operations() + 1, DiskFault::Error);
+    backend.commit(&[put(2, 1)]).unwrap();
+    assert!(!backend.unsettled(), "all of it is in the tree");
+    for n in 0..=64 {
+        backend.commit(&[put(3, n)]).unwrap();
+    }
+    let before = disk.operations();
+    backend.commit(&[put(4, 1)]).unwrap();
+    assert_eq!(disk.journal()[before..], [DiskOperation::Write, DiskOperation::Sync]);
+    disk.cut();
+    drop(backend);
+    disk.power_cycle();
+    let backend = open(&pair.path, &disk, 16);
+    let values: Vec<u8> = all(&backend).iter().map(|(_, value)| value[0]).collect();
+    assert_eq!(values, [1, 1, 64, 1]);
 }

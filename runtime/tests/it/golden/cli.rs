@@ -207,7 +207,9 @@ async fn lost(agent: AgentProcess, job: &str) -> Home {
     agent.run(job).await.said(0, &["job web runs"]);
     agent.signal(Signal::KILL);
     let data = agent.ended().await.1;
-    std::fs::remove_file(data.path().join("state.redb")).unwrap();
+    for file in ["state.redb", "state.redb.journal"] {
+        std::fs::remove_file(data.path().join(file)).unwrap();
+    }
     data
 }
 
