@@ -15,9 +15,9 @@ use super::json::JsonObject;
 use super::oci::Reference;
 use super::trust::TrustConfig;
 use crate::limits::{
-    CompileLimits, DENSE_TASKS_MAX, FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, KIB, MIB, PluginLimits,
-    QUARANTINE_DEFAULT, STRIKE_WINDOW, STRIKES_MAX_DEFAULT, UPGRADE_STRIKES_DEFAULT,
-    TASK_INSTANCES_MAX, UPGRADE_WINDOW_DEFAULT,
+    CompileLimits, DENSE_TASKS_MAX, FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, KIB, MIB,
+    PluginLimits, QUARANTINE_DEFAULT, STRIKE_WINDOW, STRIKES_MAX_DEFAULT, TASK_INSTANCES_MAX,
+    UPGRADE_STRIKES_DEFAULT, UPGRADE_WINDOW_DEFAULT,
 };
 
 /// An agent's configuration; everything absent means the default.
