@@ -7,8 +7,8 @@ use tokio::sync::watch;
 
 use super::views::Readiness;
 use super::{
-    AgentHandle, AllocError, AllocRef, AllocView, Collected, JobView, Plan, RegisterOptions, Registered,
-    RestartScope, Stage, StopOptions, Stopped, SubmitError,
+    AgentHandle, AllocError, AllocRef, AllocView, Collected, JobView, Plan, RegisterOptions,
+    Registered, RestartScope, Stage, StopOptions, Stopped, SubmitError,
 };
 use ostler_jobsdir::{JobsDir, JobsDirReport};
 use ostler_model::alloc::Allocation;

@@ -280,8 +280,9 @@ fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
     let look = move || {
         let dir = dir.clone();
         async move {
-            let looked =
-                tokio::task::spawn_blocking(move || fingerprint::all(Path::new("/"), &dir, &client));
+            let looked = tokio::task::spawn_blocking(move || {
+                fingerprint::all(Path::new("/"), &dir, &client)
+            });
             looked.await.map_err(|_| refresh::GivenUp)
         }
     };

@@ -8,8 +8,8 @@ use ostler_model::ids::AllocId;
 use ostler_model::limits::TASK_EVENTS_MAX;
 use ostler_model::rng::Rng;
 use ostler_model::saved::DeploymentStatus;
-use ostler_model::time::Timestamp;
 use ostler_model::shared::Shared;
+use ostler_model::time::Timestamp;
 
 fn parsed(job: &str) -> Job {
     ostler_jobspec::parse(job.as_bytes(), std::path::Path::new("job.hcl"), None).unwrap()

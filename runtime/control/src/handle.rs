@@ -13,8 +13,8 @@ use super::machine::{Answer, Ask, Change, ControlEvent, JobAction, LEAVE_WALL_MA
 use super::owner::{Message, Shared};
 use super::tables::{AllocEntry, Tables};
 use super::views::{
-    AllocRef, AllocView, BlockedPlacement, Collected, JobView, Plan, RegisterOptions, Registered, Stage,
-    StopOptions, Stopped,
+    AllocRef, AllocView, BlockedPlacement, Collected, JobView, Plan, RegisterOptions, Registered,
+    Stage, StopOptions, Stopped,
 };
 use ostler_device::ledger::{DeviceLedger, InstanceHolder};
 use ostler_device::manager::LedgerBook;

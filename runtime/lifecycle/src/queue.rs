@@ -185,11 +185,10 @@ mod tests {
         assert_eq!(sender.try_send(3), Err(NotTaken::Full(3)));
         assert_eq!(receiver.recv().now_or_never(), Some(Some(1)));
         sender.try_send(3).unwrap();
-        assert_eq!([receiver.try_recv(), receiver.try_recv(), receiver.try_recv()], [
-            Some(2),
-            Some(3),
-            None
-        ]);
+        assert_eq!(
+            [receiver.try_recv(), receiver.try_recv(), receiver.try_recv()],
+            [Some(2), Some(3), None]
+        );
     }
 
     #[tokio::test]

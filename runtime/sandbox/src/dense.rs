@@ -16,9 +16,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-use wasmtime::{
-    Config, LinearMemory, MemoryCreator, MemoryType, StackCreator, StackMemory,
-};
+use wasmtime::{Config, LinearMemory, MemoryCreator, MemoryType, StackCreator, StackMemory};
 
 use ostler_model::limits::{
     DENSE_LARGE_MEMORIES_MAX, DENSE_MEMORY_BYTES, GUEST_FIBER_BYTES, TASK_MEMORY_BYTES_CEILING,
@@ -112,8 +110,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         // SAFETY: these bytes are inside the slot, which nobody else has. They read as zeroes again.
-        let cleared =
-            unsafe { madvise(self.start().cast(), self.used, Advice::LinuxDontNeed) };
+        let cleared = unsafe { madvise(self.start().cast(), self.used, Advice::LinuxDontNeed) };
         if cleared.is_err() {
             // What an earlier guest wrote is shown to no other: the slot is used no more.
             return;

@@ -46,8 +46,10 @@ impl Places {
                 Ok(held) => held,
                 Err(_full) => {
                     let used = (total as usize).saturating_sub(free.available_permits());
-                    say(format!("waits for a place: {used} of {total} for WASM tasks are taken; \
-                                 it starts when one of them ends; {remedy}"));
+                    say(format!(
+                        "waits for a place: {used} of {total} for WASM tasks are taken; \
+                                 it starts when one of them ends; {remedy}"
+                    ));
                     let held = free.acquire_many_owned(slots).await;
                     held.map_err(|_closed| none("the sandbox ends".to_owned()))?
                 }

@@ -32,7 +32,9 @@ impl fmt::Display for PoolReport {
         write!(f, "room for {got} {kind} guests at once")?;
         match lowered {
             None => Ok(()),
-            Some(PoolLowered::MapCount { .. }) => write!(f, " instead of {want}: {}", self.remedy()),
+            Some(PoolLowered::MapCount { .. }) => {
+                write!(f, " instead of {want}: {}", self.remedy())
+            }
             Some(PoolLowered::OnDemand { cause }) => write!(
                 f,
                 ", without a pool (each start is several times slower): address space could not \

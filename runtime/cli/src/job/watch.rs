@@ -151,7 +151,8 @@ impl Watch {
 /// What became of it.
 fn state(alloc: &Alloc) -> AllocState {
     let states = alloc.task_states.iter();
-    let named = states.filter_map(|(name, of)| Some((TaskName::new(&**name).ok()?, task(of).into())));
+    let named =
+        states.filter_map(|(name, of)| Some((TaskName::new(&**name).ok()?, task(of).into())));
     AllocState {
         client_status: alloc.client_status,
         client_description: alloc.why().to_owned(),

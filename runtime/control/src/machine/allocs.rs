@@ -133,7 +133,8 @@ impl Machine {
         // Looking takes time by the number of places: with many, the ends of many allocations are
         // answered by one look, so that most of the time is left for everything else.
         if waiting > FILL_AT_ONCE {
-            let pause = FILL_PAUSE_PER_PLACE.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX));
+            let pause =
+                FILL_PAUSE_PER_PLACE.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX));
             self.fill_from = self.fill_from.max(world.uptime.saturating_add(pause));
         }
         if !self.unfilled.is_empty() || waiting > 0 {

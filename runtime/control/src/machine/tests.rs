@@ -10,6 +10,7 @@
 mod changes;
 mod collecting;
 mod leaving;
+mod many;
 mod overtaking;
 mod purging;
 mod random;

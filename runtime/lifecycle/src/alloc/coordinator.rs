@@ -131,7 +131,10 @@ impl Coordinator {
 
     /// Go forward as far as the states allow, and say which gates changed. A task absent from
     /// `states` counts as pending. Call once at the start and after each change.
-    pub fn step(&mut self, states: &BTreeMap<TaskName, Shared<TaskState>>) -> Vec<(TaskName, Gate)> {
+    pub fn step(
+        &mut self,
+        states: &BTreeMap<TaskName, Shared<TaskState>>,
+    ) -> Vec<(TaskName, Gate)> {
         while let Some(next) = self.next_phase(states) {
             self.phase = next;
         }

@@ -244,7 +244,9 @@ impl HealthMachine {
         }
         match input {
             HealthInput::Tasks(states) => {
-                self.tasks.iter_mut().for_each(|task| task.see(states.get(&task.name).map(|state| &**state)));
+                self.tasks
+                    .iter_mut()
+                    .for_each(|task| task.see(states.get(&task.name).map(|state| &**state)));
             }
             HealthInput::Checks(results) => {
                 let results = results.iter().map(|result| (result.id.clone(), result.clone()));

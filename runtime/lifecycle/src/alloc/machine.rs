@@ -403,7 +403,8 @@ impl AllocMachine {
 
     fn take_states(&mut self, states: BTreeMap<TaskName, Shared<TaskState>>) {
         self.states = Arc::new(states);
-        let begun = |s: &Shared<TaskState>| s.status == TaskStatus::Running || s.started_at.is_some();
+        let begun =
+            |s: &Shared<TaskState>| s.status == TaskStatus::Running || s.started_at.is_some();
         self.started |= self.states.values().any(begun);
     }
 

@@ -23,7 +23,9 @@ use ostler_model::time::Timestamp;
 /// The status of an allocation and a sentence on it. `Failed` does not mean that nothing runs any
 /// more: siblings may still be on their way out.
 #[must_use]
-pub fn client_status(states: &BTreeMap<TaskName, Shared<TaskState>>) -> (ClientStatus, &'static str) {
+pub fn client_status(
+    states: &BTreeMap<TaskName, Shared<TaskState>>,
+) -> (ClientStatus, &'static str) {
     let any = |status: TaskStatus| states.values().any(|s| s.status == status);
     if states.values().any(|s| s.status == TaskStatus::Dead && s.failed) {
         (ClientStatus::Failed, "Failed tasks")
@@ -144,7 +146,10 @@ pub fn poststop_tasks(group: &TaskGroup) -> Vec<TaskName> {
     group.tasks.iter().filter(|t| is_poststop(t)).map(|t| t.name.clone()).collect()
 }
 
-fn state_of<'a>(states: &'a BTreeMap<TaskName, Shared<TaskState>>, task: &Task) -> Option<&'a TaskState> {
+fn state_of<'a>(
+    states: &'a BTreeMap<TaskName, Shared<TaskState>>,
+    task: &Task,
+) -> Option<&'a TaskState> {
     states.get(&task.name).map(|state| &**state)
 }
 

@@ -86,7 +86,11 @@ async fn counted() {
     let all: Vec<_> = (0..GUESTS).map(|_| idle.start(|_| ())).collect();
     idle.until_waiting(GUESTS + 1).await;
     let live = mappings();
-    println!("mappings {} {} {GUESTS}", reserved.saturating_sub(before), live.saturating_sub(reserved));
+    println!(
+        "mappings {} {} {GUESTS}",
+        reserved.saturating_sub(before),
+        live.saturating_sub(reserved)
+    );
     drop((first, all));
 }
 

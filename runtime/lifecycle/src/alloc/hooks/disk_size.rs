@@ -16,7 +16,9 @@ use ostler_model::alloc::ClientStatus;
 use ostler_model::causes::chain;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::event::{EventKind, TaskEvent};
-use ostler_model::limits::{DISK_MEASURE_INTERVAL, DISK_MEASURE_PAUSE_FACTOR, DISK_WALKS_SPARED_MAX, MIB};
+use ostler_model::limits::{
+    DISK_MEASURE_INTERVAL, DISK_MEASURE_PAUSE_FACTOR, DISK_WALKS_SPARED_MAX, MIB,
+};
 
 const NAME: &str = "disk_size";
 

@@ -34,7 +34,8 @@ impl AllocMachine {
         if status.terminal() {
             // Whoever reads an ended allocation may count on every task's end being dated.
             let ended = *self.ended_at.get_or_insert(now);
-            let undated = |t: &Shared<TaskState>| t.status == TaskStatus::Dead && t.finished_at.is_none();
+            let undated =
+                |t: &Shared<TaskState>| t.status == TaskStatus::Dead && t.finished_at.is_none();
             if tasks.values().any(undated) {
                 let tasks = Arc::make_mut(&mut tasks).values_mut().filter(|task| undated(task));
                 tasks.for_each(|task| task.finished_at = Some(ended));

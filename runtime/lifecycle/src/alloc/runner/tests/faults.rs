@@ -226,7 +226,10 @@ async fn running_tasks_go_on_while_their_state_cannot_be_written() {
         assert!(!state.tasks[task].failed, "{:?}", state.tasks[task]);
     }
     let key = ostler_state::Key::TaskState(handle.id(), name("web"));
-    assert_eq!(bench.store.get::<Shared<TaskState>>(&key).unwrap().as_ref(), state.tasks.get("web"));
+    assert_eq!(
+        bench.store.get::<Shared<TaskState>>(&key).unwrap().as_ref(),
+        state.tasks.get("web")
+    );
 }
 
 /// Fails the disk when all tasks have ended.
