@@ -166,7 +166,6 @@ impl Side {
             &self.limits,
             Arc::default(),
         );
-        let state = state.expect("a state");
         let mut store = if limited {
             let mut store = new_store(&self.engine, &self.limits, state).expect("a store");
             meter_host_calls(&mut store, &self.limits);

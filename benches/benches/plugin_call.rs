@@ -101,7 +101,7 @@ fn call(runtime: &Runtime, code: &Path, bytes: &Arc<[u8]>, report: &mut Report) 
         let meter = Arc::clone(plugin.meter());
         manager.add(plugin).expect("a new name").await;
         assert_eq!(node.current().devices.len(), DEVICES, "the devices are on the node");
-        // Host functions that read files may block: such a plugin stays on the guest threads.
+        // It does not ask for its directories; a call that does goes on on a guest thread from there.
         let files = vec![FileGrant { path: "/proc/self".into(), write: false }];
         let grants = Grants { files, ..Grants::default() };
         let away = load_granted(&plugins, &bytes, &config(), grants).await;

@@ -9,7 +9,7 @@ use rustix::fs::inotify;
 use tokio::io::unix::AsyncFd;
 
 use super::files::{LogError, LogFiles};
-use super::pace::Pace;
+use super::pace::{PAUSE, Pace};
 use super::rotate::{Kept, RotatingWriter};
 use super::stream::{Shared, Standing};
 use ostler_model::clock;
@@ -170,19 +170,27 @@ impl Outside {
 
 /// Look at the files of a stream whenever they may have changed, for as long as somebody follows.
 pub(super) async fn watch(stream: Weak<Shared>) {
-    let notices = stream.upgrade().and_then(|stream| Notices::of(stream.files()));
-    let mut pace = Pace::new();
-    let interval = if notices.is_some() { LOOK_INTERVAL } else { LOOK_INTERVAL_ALONE };
+    let Some(notices) = stream.upgrade().map(|stream| Notices::of(stream.files())) else { return };
+    let (mut notices, mut pace, mut flood) = (notices, Pace::new(), false);
     loop {
         let Some(looked) = stream.upgrade() else { return };
         // Files are looked at on a thread that may be held up.
         let looked = ostler_model::clock::blocking(move || looked.look_for_followers());
-        if !looked.await.unwrap_or(false) {
-            return;
+        let Some(news) = looked.await.ok().flatten() else { return };
+        // While there is news at each look, no notice is asked for: each would cost the task that
+        // prints half as much as its line.
+        flood = if flood { news } else { pace.pause().is_some() };
+        if flood {
+            notices.iter_mut().for_each(Notices::end);
+            clock::sleep(PAUSE).await;
+            continue;
         }
-        if let Some(pause) = pace.pause() {
-            clock::sleep(pause).await;
+        // What came before the notices began is looked for once more.
+        if notices.as_mut().is_some_and(Notices::begin) {
+            continue;
         }
+        let told = notices.as_ref().is_some_and(|notices| notices.watch.is_some());
+        let interval = if told { LOOK_INTERVAL } else { LOOK_INTERVAL_ALONE };
         let notice = async {
             match &notices {
                 Some(notices) => notices.next().await,
@@ -197,10 +205,16 @@ pub(super) async fn watch(stream: Weak<Shared>) {
 }
 
 /// The kernel's notices that something in a directory changed.
-struct Notices(AsyncFd<OwnedFd>);
+struct Notices {
+    fd: AsyncFd<OwnedFd>,
+    dir: LogFiles,
+    /// What was asked for, while it is.
+    watch: Option<i32>,
+}
 
 impl Notices {
-    /// `None` where there are none to be had: each user may only have so many (`inotify(7)`).
+    /// None asked for yet. `None` where there are none to be had: each user may only have so many
+    /// (`inotify(7)`).
     fn of(files: &LogFiles) -> Option<Self> {
         let fd = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK);
         let fd = fd
@@ -208,21 +222,37 @@ impl Notices {
                 tracing::debug!(%errno, "logs are looked at without notices of the kernel");
             })
             .ok()?;
+        // SAFETY: the descriptor is owned here, never changes, and is closed only with the `AsyncFd`.
+        let fd = unsafe { AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE) };
+        Some(Self { fd: fd.ok()?, dir: files.clone(), watch: None })
+    }
+
+    /// Ask for notices; `false` when they were asked for before, or cannot be had now.
+    fn begin(&mut self) -> bool {
+        if self.watch.is_some() {
+            return false;
+        }
         let what = inotify::WatchFlags::MODIFY
             | inotify::WatchFlags::CREATE
             | inotify::WatchFlags::DELETE
             | inotify::WatchFlags::MOVE
             | inotify::WatchFlags::ONLYDIR;
         // By descriptor: the path may lead elsewhere by now.
-        let path = format!("/proc/self/fd/{}", files.dir().as_raw_fd());
-        inotify::add_watch(&fd, path, what).ok()?;
-        // SAFETY: the descriptor is owned here, never changes, and is closed only with the `AsyncFd`.
-        unsafe { AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE) }.ok().map(Self)
+        let path = format!("/proc/self/fd/{}", self.dir.dir().as_raw_fd());
+        self.watch = inotify::add_watch(self.fd.get_ref(), path, what).ok();
+        self.watch.is_some()
+    }
+
+    /// Ask for no more.
+    fn end(&mut self) {
+        if let Some(watch) = self.watch.take() {
+            let _gone = inotify::remove_watch(self.fd.get_ref(), watch);
+        }
     }
 
     /// Wait for notices and take those that are there; `false` when that is not possible.
     async fn next(&self) -> bool {
-        let Ok(mut ready) = self.0.readable().await else {
+        let Ok(mut ready) = self.fd.readable().await else {
             return false;
         };
         let taken = ready.try_io(|fd| {

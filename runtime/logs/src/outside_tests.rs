@@ -132,3 +132,20 @@ fn a_sink_whose_directory_is_gone_drops_what_it_is_given() {
     sink.write(b"lost\n");
     assert!(!path.path().exists());
 }
+
+#[tokio::test]
+async fn of_a_flood_every_line_is_seen_and_so_is_one_that_comes_after_it() {
+    let path = tempfile::tempdir().unwrap();
+    let logs = logs(path.path());
+    let mut writer = writer(&logs.stdout, 10, 1_000);
+    let mut follower = logs.stdout.follow(From::Start);
+    for line in 0..50 {
+        let line = format!("line {line:02}\n");
+        writer.write(line.as_bytes());
+        assert_eq!(read(&mut follower, line.len()).await, line.as_bytes());
+    }
+    // A look without news: notices are asked for again.
+    while logs.stdout.shared.look_for_followers() == Some(true) {}
+    writer.write(b"later\n");
+    assert_eq!(read(&mut follower, 6).await, b"later\n");
+}

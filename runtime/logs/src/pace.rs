@@ -10,7 +10,7 @@ const WAKES: u32 = 4;
 /// A row ends when it is this old.
 const ROW: Duration = Duration::from_millis(10);
 /// How long more may come before the next wake.
-const PAUSE: Duration = Duration::from_millis(2);
+pub(super) const PAUSE: Duration = Duration::from_millis(2);
 
 /// The wakes of one who follows.
 #[derive(Debug)]

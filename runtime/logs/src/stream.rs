@@ -196,17 +196,17 @@ impl Shared {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Tell followers how the files stand.
-    fn tell(&self, writer: &mut Writer) {
+    /// Tell followers how the files stand; whether that is news.
+    fn tell(&self, writer: &mut Writer) -> bool {
         if self.closed() {
-            return;
+            return false;
         }
         let now = match writer {
-            Writer::Nobody => return,
+            Writer::Nobody => return false,
             Writer::Outside { seen, .. } => seen.look(&self.files),
             Writer::Here(here) => standing(here),
         };
-        self.standing.send_if_modified(|before| std::mem::replace(before, now) != now);
+        self.standing.send_if_modified(|before| std::mem::replace(before, now) != now)
     }
 
     fn look(&self) {
@@ -214,21 +214,20 @@ impl Shared {
     }
 
     /// Look at the files that another process writes, unless nobody follows any more or nothing more
-    /// will come: then `false`, and the next follower needs somebody new to look.
-    pub(super) fn look_for_followers(&self) -> bool {
+    /// will come: then nothing, and the next follower needs somebody new to look. Otherwise whether there
+    /// was news.
+    pub(super) fn look_for_followers(&self) -> Option<bool> {
         let mut writer = self.lock();
         let outside = matches!(*writer, Writer::Outside { .. });
-        if outside {
-            self.tell(&mut writer);
-        }
+        let news = outside && self.tell(&mut writer);
         drop(writer);
         let wanted = || outside && !self.closed() && self.standing.receiver_count() > 0;
         if !wanted() {
             self.watched.store(false, Ordering::SeqCst);
             // One that came while the mark still stood has counted on us.
-            return wanted() && !self.watched.swap(true, Ordering::SeqCst);
+            return (wanted() && !self.watched.swap(true, Ordering::SeqCst)).then_some(news);
         }
-        true
+        Some(news)
     }
 }
 

@@ -243,13 +243,11 @@ impl Grants {
         self.deny.iter().any(|denied| denied == authority.word())
     }
 
-    /// Does nothing of it let a plugin call what could block or reach outside?
+    /// Does nothing of it but files let a plugin call what could block or reach outside?
     #[must_use]
-    pub fn opens_nothing(&self) -> bool {
-        let Self { files, commands, process, wasm_task, connect, env, .. } = self;
-        let lists_empty =
-            files.is_empty() && commands.is_empty() && connect.is_empty() && env.is_empty();
-        lists_empty && !process && !wasm_task
+    pub fn opens_only_files(&self) -> bool {
+        let Self { commands, process, wasm_task, connect, env, .. } = self;
+        commands.is_empty() && connect.is_empty() && env.is_empty() && !process && !wasm_task
     }
 
     /// May a task run as this user? Without a name: as the agent's own.

@@ -123,8 +123,9 @@ impl<P: Send + Sync + 'static> Caller<P> {
         meter: Arc<PluginMeter>,
         observer: Option<Arc<dyn CallObserver>>,
     ) -> Self {
-        // What no plugin needs a grant for never blocks; whatever is granted might.
-        let near = context.grants.opens_nothing()
+        // What no plugin needs a grant for never blocks, and a call goes elsewhere before it touches a
+        // granted file; whatever else is granted might.
+        let near = context.grants.opens_only_files()
             && context.limits.call_wall_max >= limits::INLINE_DEADLINE_MIN;
         let slots = Slots::new(slots);
         let pace = near.then(CallPace::default);
@@ -382,7 +383,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
             _ if self.slow.load(Ordering::Relaxed) => {
                 sandbox.spawn_slow(guest, meter, cpu_max, blocks)
             }
-            Some(pace) => sandbox.spawn_near(pace, guest, meter, cpu_max),
+            Some(pace) => sandbox.spawn_near(pace, guest, meter, cpu_max, blocks),
             None => sandbox.spawn_bounded(guest, meter, cpu_max, blocks),
         };
         if let Some(result) = guest.ended_near() {
@@ -417,7 +418,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         async move {
             host_time.begin();
             let sandbox = Arc::clone(&services.sandbox);
-            let mut state = CallState::new(context, task, services, host_time, cpu, &limits, tail)?;
+            let mut state = CallState::new(context, task, services, host_time, cpu, &limits, tail);
             state.tracer = tracer;
             let mut store = new_store(sandbox.engine(EngineKind::Plugin), &limits, state)?;
             meter_host_calls(&mut store, &limits);

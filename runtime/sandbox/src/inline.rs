@@ -11,8 +11,10 @@
 //! Waking a sleeping thread and being woken by it takes longer than most calls. The price is that a
 //! guest keeps a thread of the agent: one thread at a time, until the next tick
 //! ([`EPOCH_TICK`](limits::EPOCH_TICK)) at the latest, and after a slow one nobody for
-//! [`INLINE_REST`](limits::INLINE_REST). Only for guests whose host functions do not block.
+//! [`INLINE_REST`](limits::INLINE_REST). Only for guests whose host functions do not block, or
+//! [leave](leave_caller) before they do.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -20,7 +22,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::error::CallError;
-use super::running::panic_text;
+use super::running::{panic_text, yield_once};
 use ostler_model::clock::Stopwatch;
 use ostler_model::limits;
 
@@ -79,9 +81,9 @@ impl InlineGate {
         if !pace.quick() || self.busy.swap(true, Ordering::Acquire) {
             return None;
         }
-        let permit = InlinePermit { gate: self, pace, began: self.nanos() };
-        // The permit is given back by its destructor. That must not count as slow.
-        (self.rest_until.load(Ordering::Relaxed) <= permit.began).then_some(permit)
+        let permit = InlinePermit { gate: self, pace };
+        // One that is not given out is given back by its destructor.
+        (self.rest_until.load(Ordering::Relaxed) <= self.nanos()).then_some(permit)
     }
 
     fn nanos(&self) -> u64 {
@@ -89,22 +91,41 @@ impl InlineGate {
     }
 }
 
-/// See [`InlineGate::take`]. Measures how long it is held.
+/// See [`InlineGate::take`].
 pub(super) struct InlinePermit<'a> {
     gate: &'a InlineGate,
     pace: &'a CallPace,
-    began: u64,
+}
+
+impl InlinePermit<'_> {
+    /// The guest had its turn and used this processor time. Not the time that passed: a thread that lost
+    /// its core to others meanwhile is no fault of the guest, and to send it and everybody else to the
+    /// guest threads for it would let whoever keeps the cores busy slow down all calls of the node.
+    pub(super) fn ended(self, used: Duration) {
+        if used > limits::INLINE_TIME_MAX {
+            self.pace.slow();
+            let rest = u64::try_from(limits::INLINE_REST.as_nanos()).unwrap_or(u64::MAX);
+            self.gate.rest_until.store(self.gate.nanos().saturating_add(rest), Ordering::Relaxed);
+        }
+    }
 }
 
 impl Drop for InlinePermit<'_> {
     fn drop(&mut self) {
-        let now = self.gate.nanos();
-        if Duration::from_nanos(now.saturating_sub(self.began)) > limits::INLINE_TIME_MAX {
-            self.pace.slow();
-            let rest = u64::try_from(limits::INLINE_REST.as_nanos()).unwrap_or(u64::MAX);
-            self.gate.rest_until.store(now.saturating_add(rest), Ordering::Relaxed);
-        }
         self.gate.busy.store(false, Ordering::Release);
+    }
+}
+
+thread_local! {
+    /// A guest runs on this thread of its caller.
+    static NEAR: Cell<bool> = const { Cell::new(false) };
+}
+
+/// To be awaited by a host function before it does what may block: a guest on its caller's thread goes to
+/// a guest thread first.
+pub async fn leave_caller() {
+    if NEAR.get() {
+        yield_once().await;
     }
 }
 
@@ -116,8 +137,10 @@ where
     F: Future<Output = Result<T, CallError>> + Unpin,
 {
     let mut context = Context::from_waker(Waker::noop());
+    NEAR.set(true);
     // A guest that panicked is dropped, never polled again.
     let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(guest).poll(&mut context)));
+    NEAR.set(false);
     match polled {
         Ok(Poll::Pending) => None,
         Ok(Poll::Ready(result)) => Some(result),
@@ -136,17 +159,12 @@ mod tests {
         pace
     }
 
-    /// Held for no time at all, whatever else this machine does.
-    fn give_back(mut permit: InlinePermit<'_>) {
-        permit.began = u64::MAX;
-    }
-
     #[test]
     fn the_first_guest_of_a_plugin_runs_on_a_guest_thread_and_the_next_may_have_a_turn() {
         let (gate, pace) = (InlineGate::default(), CallPace::default());
         assert!(gate.take(&pace).is_none());
         pace.ended(limits::INLINE_TIME_MAX);
-        give_back(gate.take(&pace).unwrap());
+        gate.take(&pace).unwrap().ended(limits::INLINE_TIME_MAX);
         assert!(gate.take(&pace).is_some(), "the permit was given back");
     }
 
@@ -155,19 +173,14 @@ mod tests {
         let (gate, pace, other) = (InlineGate::default(), quick(), quick());
         let permit = gate.take(&pace).unwrap();
         assert!(gate.take(&other).is_none());
-        give_back(permit);
+        drop(permit);
         assert!(gate.take(&other).is_some());
     }
 
     #[test]
     fn after_a_slow_turn_nobody_has_one_and_the_plugin_is_on_trial() {
         let (gate, pace, other) = (InlineGate::default(), quick(), quick());
-        let permit = gate.take(&pace).unwrap();
-        let began = Stopwatch::start();
-        while began.elapsed() <= limits::INLINE_TIME_MAX {
-            std::hint::spin_loop();
-        }
-        drop(permit);
+        gate.take(&pace).unwrap().ended(limits::INLINE_TIME_MAX + Duration::from_nanos(1));
         let rest_until = gate.rest_until.load(Ordering::Relaxed);
         assert!(u128::from(rest_until) > limits::INLINE_REST.as_nanos(), "a rest was set");
         let next = gate.take(&other);

@@ -38,7 +38,7 @@ pub use cache::{CacheStats, CodeAsk, CodeCache, CodeFile, Digest, LoadError, Loa
 pub use compile::{CompileError, Compiler, compile_child_main};
 pub use descriptors::{DescriptorPermit, Descriptors};
 pub use error::{CallError, HostcallBudgetExceeded, SandboxError, TrapKind, classify, in_frames};
-pub use inline::CallPace;
+pub use inline::{CallPace, leave_caller};
 pub use limiter::{GuestLimiter, GuestUsage, HostBytes};
 pub use meter::CpuMeter;
 pub use ostler_engine::{EngineKind, Format};

@@ -114,7 +114,11 @@ impl OutputStream for GuestOutput {
     async fn blocking_write_and_flush(&mut self, mut bytes: Bytes) -> StreamResult<()> {
         while !bytes.is_empty() {
             let permit = self.write_ready().await?;
-            self.send(&bytes.split_to(bytes.len().min(permit)))?;
+            // Nearly always all of it, without the allocation of a split.
+            if bytes.len() <= permit {
+                return self.send(&bytes);
+            }
+            self.send(&bytes.split_to(permit))?;
         }
         Ok(())
     }

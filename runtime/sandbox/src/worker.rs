@@ -276,20 +276,21 @@ impl Sandbox {
 
     /// As [`Sandbox::spawn_bounded`], but where guests of this `pace` were quick, `guest` begins (and
     /// nearly always ends) on the caller's thread, which it keeps until the next epoch tick at the
-    /// latest. Only for guests whose host functions do not block.
+    /// latest. Host functions that may block have to [leave it](crate::leave_caller) first.
     pub fn spawn_near<T, F>(
         &self,
         pace: &CallPace,
         guest: F,
         cpu: CpuMeter,
         cpu_max: Duration,
+        blocks: Blocks,
     ) -> GuestTask<T>
     where
         F: Future<Output = Result<T, CallError>> + Send + 'static,
         T: Send + 'static,
     {
         let Some(permit) = self.near.take(pace) else {
-            return self.spawn_bounded(guest, cpu, cpu_max, Blocks::Never);
+            return self.spawn_bounded(guest, cpu, cpu_max, blocks);
         };
         let pulse = self.ticker.pulse();
         let mut metered = Metered::new(guest, cpu.clone(), pulse, Some(cpu_max));
@@ -297,13 +298,13 @@ impl Sandbox {
         let inside = self.calls.enter();
         let ended = poll_once(&mut metered);
         drop(inside);
-        drop(permit);
+        permit.ended(metered.last_poll());
         match ended {
             Some(result) => GuestTask { at: At::End(Some(result)), cpu },
             None if metered.last_poll() >= limits::CALL_BUSY => {
-                self.start(metered, cpu, Place::Busy, Blocks::Never)
+                self.start(metered, cpu, Place::Busy, blocks)
             }
-            None => self.start(metered, cpu, Place::Call(self.busy.clone()), Blocks::Never),
+            None => self.start(metered, cpu, Place::Call(self.busy.clone()), blocks),
         }
     }
 

@@ -95,7 +95,7 @@ async fn output_flows_and_the_exit_is_kept_while_no_agent_runs() {
     let agent = AgentProcess::start().await;
     let gate = agent.data.path().join("gate");
     std::fs::create_dir_all(&gate).unwrap();
-    let lines = wasm("t", &toolbox(), &["tick", "40", "50"], "");
+    let lines = wasm("t", &toolbox(), &["say-times", "40", "50"], "");
     let text = format!("job \"talk\" {{\n type = \"batch\"\n group \"g\" {{\n {lines}\n }}\n}}\n");
     agent.submit(&text).await.said(0, &[]);
     until("it prints", async || {
@@ -190,7 +190,7 @@ async fn a_worker_of_another_build_serves_its_tasks_to_their_end_and_gets_no_new
 async fn what_an_agent_was_starting_when_it_was_killed_has_not_run_twice() {
     for completed in [0, 1, 7, 15] {
         let agent = AgentProcess::start().await;
-        let args = ["tick", "1", "0"];
+        let args = ["say-times", "1", "0"];
         let task = wasm("t", &toolbox(), &args, "");
         let text = format!("job \"once\" {{\n type = \"batch\"\n group \"g\" {{\n count = 20\n {task}\n }}\n}}\n");
         let file = agent.file("once.hcl", &text);

@@ -10,7 +10,7 @@ use std::io::{self, BufWriter, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::exit;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -21,7 +21,9 @@ const USAGE: &str = "toolbox COMMAND
   sleep MS               wait
   alloc MIB              allocate and touch memory, then print its size
   write-lines N LEN      N lines of LEN bytes and a line end to stdout
-  tick N MS              print N numbers, a line each MS
+  say-lines N LEN        N lines of LEN bytes and a line end to stdout, each written by itself;
+                         then to stderr how many nanoseconds all of them took
+  say-times N MS         N times, MS apart, the time in nanoseconds since 1970 on a line
   stderr WORD...         print the words to stderr
   cat FILE               print a file; - is standard input
   write FILE WORD...     write the words into a file
@@ -39,7 +41,7 @@ fn main() {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "`sleep` is a command")]
+#[expect(clippy::disallowed_methods, reason = "to sleep and to tell the time are commands")]
 fn run() -> Outcome {
     let mut words = env::args().skip(1);
     let command = words.next().unwrap_or_default();
@@ -55,11 +57,13 @@ fn run() -> Outcome {
         "write-lines" => {
             write_lines(argument()?.parse()?, rest.get(1).ok_or(USAGE)?.parse()?)?;
         }
-        "tick" => {
-            let pause = Duration::from_millis(rest.get(1).ok_or(USAGE)?.parse()?);
-            for number in 0..argument()?.parse::<u64>()? {
-                println!("{number}");
-                sleep(pause);
+        "say-lines" => {
+            eprintln!("{}", say_lines(argument()?.parse()?, rest.get(1).ok_or(USAGE)?.parse()?)?);
+        }
+        "say-times" => {
+            for _ in 0..argument()?.parse()? {
+                sleep(Duration::from_millis(rest.get(1).ok_or(USAGE)?.parse()?));
+                println!("{}", SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos());
             }
         }
         "stderr" => eprintln!("{}", rest.join(" ")),
@@ -107,6 +111,19 @@ fn write_lines(count: u64, len: usize) -> io::Result<()> {
         out.write_all(&line)?;
     }
     out.flush()
+}
+
+#[expect(clippy::disallowed_methods, reason = "it measures")]
+fn say_lines(count: u64, len: usize) -> io::Result<u128> {
+    let mut line = vec![b'x'; len];
+    line.push(b'\n');
+    let mut out = io::stdout().lock();
+    let began = Instant::now();
+    for _ in 0..count {
+        // Standard output hands on what ends a line.
+        out.write_all(&line)?;
+    }
+    Ok(began.elapsed().as_nanos())
 }
 
 fn list(dir: &str) -> io::Result<()> {

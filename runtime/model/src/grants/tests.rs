@@ -125,7 +125,7 @@ fn what_is_denied_is_not_missing_and_not_granted() {
     assert_eq!(imports, ["ostler:plugin/command@0.1.0", "wasi:httpx/other@0.2.6"]);
     assert!(missing.to_string().contains("if it can do without, refuse it with deny"), "{missing}");
     assert!(!deny(&["wasi:clocks"]).denies("wasi:clocks/wall-clock@0.2.6"), "the harmless stays");
-    assert!(grants.opens_nothing() && !Grants { process: true, ..grants }.opens_nothing());
+    assert!(grants.opens_only_files() && !Grants { process: true, ..grants }.opens_only_files());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::filesystem::WasiFilesystemCtxView;
 use wasmtime_wasi::sockets::WasiSocketsCtxView;
-use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use super::HostServices;
 use super::guest_files::host::Files;
@@ -21,8 +21,8 @@ use ostler_model::grants::Grants;
 use ostler_model::limits::{self, PluginLimits};
 use ostler_model::ports::TaskContext;
 use ostler_sandbox::{
-    CallError, CpuMeter, GuestLimiter, GuestOutput, HostCalls, HostcallBudget, StoreLimits,
-    StoreState, Tail, new_resource_table, new_wasi_builder,
+    CpuMeter, GuestLimiter, GuestOutput, HostCalls, HostcallBudget, StoreLimits, StoreState, Tail,
+    new_resource_table, new_wasi_builder,
 };
 
 /// What host functions know of the plugin that calls them; the same for all its calls.
@@ -154,15 +154,13 @@ pub struct CallState {
     cpu: CpuMeter,
     // After the table, whose files it counts.
     files: GuestFiles,
+    /// Granted directories are open.
+    opened: bool,
 }
 
 impl CallState {
-    /// State for one call: granted directories opened, everything else closed. What the guest writes
-    /// to standard error goes to `stderr`.
-    ///
-    /// # Errors
-    /// [`CallError::Host`] when a granted directory exists and cannot be opened. One that does not
-    /// exist is left out: a plugin for absent hardware finds nothing, which is not an error.
+    /// State for one call, everything closed. What the guest writes to standard error goes to `stderr`.
+    #[must_use]
     pub fn new(
         plugin: Arc<PluginContext>,
         task: Option<Arc<TaskContext>>,
@@ -171,22 +169,9 @@ impl CallState {
         cpu: CpuMeter,
         limits: &StoreLimits,
         stderr: Arc<Tail>,
-    ) -> Result<Self, CallError> {
+    ) -> Self {
         let mut wasi = new_wasi_builder(limits);
         wasi.stderr(GuestOutput::new(stderr));
-        let granted = plugin.grants.files.iter().map(|grant| grant.path.as_path());
-        let waits = choose_threads(&mut wasi, granted);
-        for grant in &plugin.grants.files {
-            let perms =
-                if grant.write && !plugin.dry { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
-            if !grant.path.exists() {
-                continue;
-            }
-            let guest = grant.path.to_string_lossy();
-            wasi.preopened_dir(&grant.path, &*guest, perms).map_err(|error| CallError::Host {
-                message: format!("cannot open the granted directory {guest}: {error:#}"),
-            })?;
-        }
         // Nearly always none is granted, and copying the agent's takes a tenth of a call.
         if !plugin.grants.env.is_empty() {
             let of_agent = std::env::vars_os().filter_map(|(name, value)| {
@@ -201,8 +186,8 @@ impl CallState {
             network.open(&mut wasi, &plugin.grants.connect);
         }
         let limiter = GuestLimiter::new(limits);
-        let files = GuestFiles::new(limiter.usage(), plugin.file_share(&services), waits);
-        Ok(Self {
+        let files = GuestFiles::new(limiter.usage(), plugin.file_share(&services), false);
+        Self {
             wasi: wasi.build(),
             network,
             table: new_resource_table(limits),
@@ -215,11 +200,41 @@ impl CallState {
             host_time,
             tracer: Tracer::Off,
             cpu,
-        })
+            opened: false,
+        }
     }
-}
 
-impl CallState {
+    /// Open the granted directories, before the guest is told of them for the first time: most calls of
+    /// most plugins never ask. May block.
+    ///
+    /// # Errors
+    /// When one exists and cannot be opened. One that does not exist is left out: a plugin for absent
+    /// hardware finds nothing, which is not an error.
+    pub(super) fn open_granted(&mut self) -> wasmtime::Result<()> {
+        if std::mem::replace(&mut self.opened, true) || self.tracer.plays() {
+            return Ok(());
+        }
+        let plugin = Arc::clone(&self.plugin);
+        let mut wasi = WasiCtxBuilder::new();
+        let granted = plugin.grants.files.iter().map(|grant| grant.path.as_path());
+        self.files.set_waits(choose_threads(&mut wasi, granted));
+        for grant in &plugin.grants.files {
+            let perms =
+                if grant.write && !plugin.dry { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
+            if !grant.path.exists() {
+                continue;
+            }
+            let guest = grant.path.to_string_lossy();
+            wasi.preopened_dir(&grant.path, &*guest, perms).map_err(|error| {
+                wasmtime::Error::msg(format!(
+                    "cannot open the granted directory {guest}: {error:#}"
+                ))
+            })?;
+        }
+        self.wasi.filesystem().clone_from(wasi.build().filesystem());
+        Ok(())
+    }
+
     /// Name look-ups as far as they are granted.
     pub(super) fn lookup(&mut self) -> Lookup<'_> {
         Lookup {

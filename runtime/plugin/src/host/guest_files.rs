@@ -120,6 +120,11 @@ impl GuestFiles {
         self.waits
     }
 
+    /// Set it, before anything is open.
+    pub(super) const fn set_waits(&mut self, waits: bool) {
+        self.waits = waits;
+    }
+
     /// What a stream of a file that may wait holds of the guest's memory.
     pub(super) fn waiting_stream(&self) -> Result<HostBytes, Refused> {
         if !self.share.has_room() {

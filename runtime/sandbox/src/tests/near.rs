@@ -18,7 +18,7 @@ where
     F: Future<Output = Result<T, CallError>> + Send + 'static,
     T: Send + 'static,
 {
-    bench.sandbox.spawn_near(pace, guest, CpuMeter::default(), PATIENCE)
+    bench.sandbox.spawn_near(pace, guest, CpuMeter::default(), PATIENCE, Blocks::Maybe)
 }
 
 /// Where a guest begins.
@@ -100,6 +100,21 @@ async fn a_guest_that_waits_goes_on_on_a_guest_thread() {
         assert_eq!(std::thread::current().id(), me);
         tokio::time::sleep(Duration::from_millis(1)).await;
         here().await
+    });
+    assert!(task.ended_near().is_none());
+    assert_ne!(task.join().await.unwrap(), me);
+}
+
+#[tokio::test]
+async fn what_may_block_is_done_on_a_guest_thread_and_what_ran_there_before_did_not_move() {
+    let (bench, me) = (Bench::new(), std::thread::current().id());
+    let mut task = spawn(&bench, &quick(), async move {
+        assert_eq!(std::thread::current().id(), me);
+        crate::leave_caller().await;
+        let there = here().await?;
+        crate::leave_caller().await;
+        assert_eq!(there, here().await?, "it is not sent away twice");
+        Ok(there)
     });
     assert!(task.ended_near().is_none());
     assert_ne!(task.join().await.unwrap(), me);

@@ -96,6 +96,29 @@ pub const FORGED_DESCRIPTORS: &str = r#"(module
             (then (local.set $open (i32.add (local.get $open) (i32.const 1)))))
         (call $exit (local.get $open))))"#;
 
+/// Prints, moves standard output to the number of standard error, prints to both numbers, closes it, and
+/// prints once more; exits with how often it was refused.
+pub const MOVED_OUTPUT: &str = r#"(module
+    (import "wasi_snapshot_preview1" "fd_write"
+        (func $write (param i32 i32 i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "fd_close" (func $close (param i32) (result i32)))
+    (import "wasi_snapshot_preview1" "fd_renumber" (func $move (param i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+    (memory (export "memory") 1)
+    (data (i32.const 0) "\20\00\00\00\00\00\00\00\20\00\00\00\02\00\00\00")
+    (data (i32.const 32) "a\n")
+    (func $print (param $fd i32) (result i32)
+        (i32.ne (i32.const 0)
+            (call $write (local.get $fd) (i32.const 0) (i32.const 2) (i32.const 16))))
+    (func (export "_start") (local $refused i32)
+        (local.set $refused (call $print (i32.const 1)))
+        (if (call $move (i32.const 1) (i32.const 2)) (then unreachable))
+        (local.set $refused (i32.add (local.get $refused) (call $print (i32.const 1))))
+        (local.set $refused (i32.add (local.get $refused) (call $print (i32.const 2))))
+        (if (call $close (i32.const 2)) (then unreachable))
+        (local.set $refused (i32.add (local.get $refused) (call $print (i32.const 2))))
+        (call $exit (local.get $refused))))"#;
+
 /// A component that has pollables, drops them, blocks on them and polls many at once, as `body`
 /// says; `realloc` is the body of its allocator.
 fn component(realloc: &str, body: &str) -> String {

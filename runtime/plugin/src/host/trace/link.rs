@@ -13,6 +13,7 @@ use crate::bindings::since_0_1::driver_world::DriverPlugin;
 use crate::host::CallState;
 use crate::host::guest_files::host::Files;
 use crate::host::guest_files::{HasGuestFiles as _, count_sockets};
+use ostler_sandbox::leave_caller;
 
 /// The state of a call whose host functions pass the trace.
 pub struct Traced<'a>(pub(super) &'a mut CallState);
@@ -57,6 +58,25 @@ fn traced(state: &mut CallState) -> Traced<'_> {
     Traced(state)
 }
 
+/// Of which granted directories there are, a guest is told once they are open, which may block.
+fn open_late(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
+    let mut preopens = linker.instance(PREOPENS)?;
+    preopens.func_wrap_async("get-directories", |mut store, (): ()| {
+        Box::new(async move {
+            if !store.data().tracer.plays() {
+                leave_caller().await;
+            }
+            let state: &mut CallState = store.data_mut();
+            state.open_granted()?;
+            Ok((filesystem::preopens::Host::get_directories(&mut traced(state))?,))
+        })
+    })
+}
+
+/// The interface by the name under which wasmtime-wasi links it; under another one, a plugin would be told
+/// of no directory.
+const PREOPENS: &str = "wasi:filesystem/preopens@0.2.12";
+
 /// Link every host interface and the harmless part of WASI.
 ///
 /// # Errors
@@ -69,6 +89,7 @@ pub fn link(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     io::streams::add_to_linker::<_, HasTraced>(linker, traced)?;
     filesystem::types::add_to_linker::<_, HasTraced>(linker, traced)?;
     filesystem::preopens::add_to_linker::<_, HasTraced>(linker, traced)?;
+    open_late(linker)?;
     clocks::wall_clock::add_to_linker::<_, HasTraced>(linker, traced)?;
     clocks::monotonic_clock::add_to_linker::<_, HasTraced>(linker, traced)?;
     random::random::add_to_linker::<_, HasTraced>(linker, traced)?;

@@ -180,6 +180,7 @@ fn names(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
                 let done = p1::fd_close(&mut task.wasi, &mut memory, fd).await;
                 if matches!(done, Ok(0)) {
                     task.files.closed(fd.cast_unsigned());
+                    task.printing.closed(fd.cast_unsigned());
                 }
                 done
             })
@@ -193,6 +194,8 @@ fn names(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
                 let (mut memory, task) = parts(&mut caller)?;
                 let done = p1::fd_renumber(&mut task.wasi, &mut memory, from, to).await;
                 if matches!(done, Ok(0)) && from != to {
+                    task.printing.closed(from.cast_unsigned());
+                    task.printing.closed(to.cast_unsigned());
                     task.files.closed(to.cast_unsigned());
                     task.files.renumbered(from.cast_unsigned(), to.cast_unsigned());
                 }

@@ -1,6 +1,7 @@
 //! How core modules of WASI preview 1 read, write, list and wait: piece by piece, so that others have the
 //! thread in between, without a copy of what is listed, and without a thread that sleeps.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +14,10 @@ use super::disk_p1::{MODULE, errno, length, parts};
 use super::launch::ModuleTask;
 use crate::host::guest_files::{disk, listing};
 use ostler_model::clock;
-use ostler_model::limits::{GUEST_IO_PIECE_BYTES, GUEST_WAITING_FILES_MAX};
-use ostler_sandbox::yield_once;
+use ostler_model::limits::{
+    GUEST_IO_PIECE_BYTES, GUEST_OUTPUT_PERMIT_BYTES, GUEST_WAITING_FILES_MAX,
+};
+use ostler_sandbox::{GuestSink, yield_once};
 
 /// Pieces of a directory read before others have the thread: some thousand names.
 const PIECES_AT_ONCE: u32 = 8;
@@ -79,6 +82,52 @@ struct Move {
     moved: i32,
 }
 
+/// Standard output and error of a module, as long as it calls them 1 and 2: what it prints goes from its
+/// memory to the sink, not through the host's streams and a copy of it.
+pub(super) struct Printing(pub [Option<Arc<dyn GuestSink>>; 2]);
+
+impl Printing {
+    fn place(&mut self, number: u32) -> Option<&mut Option<Arc<dyn GuestSink>>> {
+        self.0.get_mut(usize::try_from(number.checked_sub(1)?).ok()?)
+    }
+
+    /// The module closed this number, or gave it to something else.
+    pub(super) fn closed(&mut self, number: u32) {
+        if let Some(place) = self.place(number) {
+            *place = None;
+        }
+    }
+}
+
+/// Print the first buffer that holds anything, if `what` is that: the error number, 0 for none. What lies
+/// outside of the memory is left to the host's streams to refuse.
+fn printed(
+    memory: &mut GuestMemory<'_>,
+    task: &mut ModuleTask,
+    what: Move,
+) -> wasmtime::Result<Option<i32>> {
+    let place = task.printing.place(what.fd.cast_unsigned());
+    let Some(sink) = place.and_then(|sink| sink.as_ref()) else { return Ok(None) };
+    let first = first(memory, what.at.cast_unsigned(), what.count.cast_unsigned());
+    let Some((_, start, length)) = first else { return Ok(None) };
+    let Ok(Some(bytes)) = memory.as_slice(GuestPtr::<[u8]>::new((start, length))) else {
+        return Ok(None);
+    };
+    let mut done = 0;
+    for piece in bytes.chunks(GUEST_OUTPUT_PERMIT_BYTES) {
+        match sink.write(piece) {
+            Ok(()) => done += piece.len(),
+            Err(_) if done > 0 => break,
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                return Ok(Some(errno(Errno::Pipe)));
+            }
+            Err(_) => return Ok(Some(errno(Errno::Io))),
+        }
+    }
+    put(memory, what.moved.cast_unsigned(), u32::try_from(done).unwrap_or(u32::MAX))?;
+    Ok(Some(0))
+}
+
 fn number(memory: &GuestMemory<'_>, place: u32) -> wasmtime::Result<u32> {
     Ok(memory.read(GuestPtr::<u32>::new(place))?)
 }
@@ -87,15 +136,14 @@ fn put(memory: &mut GuestMemory<'_>, place: u32, value: u32) -> wasmtime::Result
     Ok(memory.write(GuestPtr::<u32>::new(place), value)?)
 }
 
-/// The first buffer with anything in it, if that is more than a piece: where it is named, where it is,
-/// and its length.
-fn long(memory: &GuestMemory<'_>, at: u32, count: u32) -> Option<(u32, u32, u32)> {
+/// The first buffer with anything in it: where it is named, where it is, and its length.
+fn first(memory: &GuestMemory<'_>, at: u32, count: u32) -> Option<(u32, u32, u32)> {
     for nth in 0..count {
         let place = at.checked_add(nth.checked_mul(8)?)?;
         let length = number(memory, place.checked_add(4)?).ok()?;
         if length > 0 {
             let start = number(memory, place).ok()?;
-            return (length > GUEST_IO_PIECE_BYTES).then_some((place, start, length));
+            return Some((place, start, length));
         }
     }
     None
@@ -105,8 +153,10 @@ fn long(memory: &GuestMemory<'_>, at: u32, count: u32) -> Option<(u32, u32, u32)
 /// a task may add to its directories is looked at before each.
 async fn in_pieces(caller: &mut Caller<'_, ModuleTask>, whole: Move) -> wasmtime::Result<i32> {
     let (memory, _) = parts(caller)?;
-    let buffer = long(&memory, whole.at.cast_unsigned(), whole.count.cast_unsigned());
-    let Some((place, start, length)) = buffer else { return at_once(caller, whole).await };
+    let buffer = first(&memory, whole.at.cast_unsigned(), whole.count.cast_unsigned());
+    let Some((place, start, length)) = buffer.filter(|first| first.2 > GUEST_IO_PIECE_BYTES) else {
+        return at_once(caller, whole).await;
+    };
     let mut done: u32 = 0;
     let last = loop {
         let bytes = length.saturating_sub(done).min(GUEST_IO_PIECE_BYTES);
@@ -146,6 +196,11 @@ async fn at_once(caller: &mut Caller<'_, ModuleTask>, what: Move) -> wasmtime::R
     let Move { fd, how, at, count, moved } = what;
     if matches!(how, How::Read) {
         return p1::fd_read(&mut task.wasi, &mut memory, fd, at, count, moved).await;
+    }
+    if matches!(how, How::Write)
+        && let Some(done) = printed(&mut memory, task, what)?
+    {
+        return Ok(done);
     }
     let before = length(task, &mut memory, fd).await;
     // A write far behind the end makes the file as long.

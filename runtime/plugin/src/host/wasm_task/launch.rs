@@ -16,6 +16,7 @@ use wasmtime_wasi::sockets::SocketAddrUse;
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use super::dirs::preopen;
+use super::io_p1::Printing;
 use super::{WasmTaskError, WasmTaskSpec, disk_p1, input};
 use crate::host::guest_files::disk::{DiskQuota, OpenInodes};
 use crate::host::guest_files::host::{Files, HasFiles, files};
@@ -97,6 +98,7 @@ pub(super) struct ModuleTask {
     pub(super) files: GuestFiles,
     /// Handles alive at once.
     pub(super) handles: u32,
+    pub(super) printing: Printing,
 }
 
 impl StoreState for ModuleTask {
@@ -200,7 +202,8 @@ impl Launcher {
         let memory_bytes_max = spec.limits.memory_bytes_max.min(TASK_MEMORY_BYTES_CEILING);
         let limits = StoreLimits::from(&TaskLimits { memory_bytes_max, ..spec.limits.clone() });
         let (missed, tail) = (Arc::new(AtomicBool::new(false)), Arc::new(Tail::default()));
-        let (wasi, waits) = wasi(context, spec, &limits, (&missed, &tail))?;
+        let outputs = outputs(context, &missed, &tail);
+        let (wasi, waits) = wasi(context, spec, &limits, &outputs)?;
         let limiter = GuestLimiter::new(&limits);
         let memory = limiter.usage();
         let disk = Arc::new(DiskQuota::new(spec.limits.disk_bytes_max));
@@ -228,7 +231,8 @@ impl Launcher {
         // The store is made with the second, which for a task is the same.
         let limits = StoreLimits { hostcall_bytes, answer_bytes: hostcall_bytes, ..limits };
         let handles = limits.handles;
-        let mut state = ModuleTask { wasi: { wasi }.build_p1(), limiter, disk, files, handles };
+        let (wasi, printing) = ({ wasi }.build_p1(), Printing(outputs.map(Some)));
+        let mut state = ModuleTask { wasi, limiter, disk, files, handles, printing };
         disk_p1::given(&mut state).map_err(|e| host_error(&e))?;
         let store = new_store(engine, &limits, state)?;
         Ok(Guest { run: Box::pin(run_module(pre, store, limits)), memory, missed, tail })
@@ -277,23 +281,33 @@ async fn run_module(
     }
 }
 
+/// Where standard output and error go.
+fn outputs(
+    context: &TaskContext,
+    missed: &Arc<AtomicBool>,
+    tail: &Arc<Tail>,
+) -> [Arc<dyn GuestSink>; 2] {
+    let complaints = Complaints {
+        sink: Output(Arc::clone(&context.stderr)),
+        missed: Arc::clone(missed),
+        tail: Arc::clone(tail),
+    };
+    [Arc::new(Output(Arc::clone(&context.stdout))), Arc::new(complaints)]
+}
+
 /// What WASI shows of the node, and whether its calls run on threads that can be given up.
 fn wasi(
     context: &TaskContext,
     spec: &WasmTaskSpec,
     limits: &StoreLimits,
-    (missed, tail): (&Arc<AtomicBool>, &Arc<Tail>),
+    [stdout, stderr]: &[Arc<dyn GuestSink>; 2],
 ) -> Result<(WasiCtxBuilder, bool), WasmTaskError> {
     let mut wasi = new_wasi_builder(limits);
     let waits = choose_threads(&mut wasi, spec.dirs.iter().map(|dir| dir.host_path.as_path()));
     wasi.args(&spec.args)
         .envs(&spec.env)
-        .stdout(GuestOutput::new(Arc::new(Output(Arc::clone(&context.stdout)))))
-        .stderr(GuestOutput::new(Arc::new(Complaints {
-            sink: Output(Arc::clone(&context.stderr)),
-            missed: Arc::clone(missed),
-            tail: Arc::clone(tail),
-        })));
+        .stdout(GuestOutput::new(Arc::clone(stdout)))
+        .stderr(GuestOutput::new(Arc::clone(stderr)));
     input::connect(&mut wasi, context, &spec.input)?;
     preopen(&mut wasi, context, &spec.dirs)?;
     if spec.listen || !spec.connect.is_empty() {

@@ -54,6 +54,12 @@ pub fn by_modules() -> Vec<Attack> {
             modules::FORGED_DESCRIPTORS
         ),
         by_module!(
+            "module-moved-output",
+            "output that is printed to after it was moved and closed",
+            ["exit 2\na\na\n"],
+            modules::MOVED_OUTPUT
+        ),
+        by_module!(
             "component-forged-handle",
             "a handle it was not given",
             ["unknown handle index", "handle index"],
