@@ -132,6 +132,7 @@ impl Bench {
             kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
             hooks: hooks::standard(),
             logs: LogSlot::new(watch::Sender::new(0)),
+            made: Arc::default(),
             restartable: self.restartable,
         }
     }
