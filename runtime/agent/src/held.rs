@@ -166,8 +166,11 @@ impl LiveRuns {
         lacks: bool,
         now: Timestamp,
     ) -> Result<Self, String> {
-        let runs = live::find(&data_dir.join("exits"))
-            .map_err(|error| ostler_model::causes::chain(&error))?;
+        let exits = data_dir.join("exits");
+        let failed = |error| ostler_model::causes::chain(&error);
+        let noted = live::noted(&exits).map_err(failed)?;
+        found.complete_runs(|run| noted.get(run.as_str()).cloned());
+        let runs = live::find(&exits).map_err(failed)?;
         let mut this = Self::default();
         let known = found.known(lacks);
         let verdicts = decide::decide(&runs, &known);

@@ -29,6 +29,7 @@ use ostler_lifecycle::task::restart::RestartTracker;
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::{AllocId, JobId, RunId, TaskName};
 use ostler_model::job::Job;
+use ostler_model::ports::RunNote;
 use ostler_model::saved::{EndedPlaces, JobRecord};
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
@@ -327,6 +328,27 @@ impl Recorded {
             state.status = TaskStatus::Running;
             state.failed = false;
             state.finished_at = None;
+        }
+    }
+
+    /// Runs of which only the intent is on record, completed by the notes that were kept of them. One
+    /// without a note was never let go, unless the machine was restarted since.
+    pub fn complete_runs(&mut self, noted: impl Fn(&RunId) -> Option<RunNote>) {
+        let tasks = self.allocs.values_mut().flat_map(|found| found.restored.tasks.values_mut());
+        for local in tasks.filter_map(|task| task.local.as_mut()) {
+            let Some(run) = local.run.as_mut().filter(|run| run.started.is_none()) else {
+                continue;
+            };
+            let Some(note) = noted(&run.id) else { continue };
+            match serde_json::from_value::<RunRecord>(note.record) {
+                Ok(known) if known.id == run.id && known.started.is_some() => {
+                    *run = known;
+                    // What was decided for an earlier run does not hold for this one.
+                    local.delayed_until = None;
+                }
+                Ok(_) => {}
+                Err(error) => tracing::warn!(run = %run.id, %error, "its note says nothing of it"),
+            }
         }
     }
 

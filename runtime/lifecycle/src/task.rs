@@ -32,6 +32,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::alloc::coordinator::Gate;
+use crate::alloc::dir::TaskDir;
 use crate::queue;
 use ostler_logs::TaskLogs;
 use ostler_model::alloc::Allocation;
@@ -126,11 +127,16 @@ pub struct TaskScope {
     pub hooks: Vec<Arc<dyn TaskHook>>,
     /// The task's log files once open.
     pub logs: LogSlot,
+    /// The task's directories were made with those of the allocation: the first run takes that.
+    pub made: MadeDirs,
     /// A task that ended waits, dead, for [`TaskHandle::force_restart`] until
     /// [`TaskHandle::finish`], a kill or the agent's leaving. Poststop tasks and killed ones do not
     /// wait. `false`: the owner ends with its task.
     pub restartable: bool,
 }
+
+/// The shared directory, and the task's.
+pub type MadeDirs = Arc<Mutex<Option<(PathBuf, TaskDir)>>>;
 
 /// Holds a task's logs once they are open and tells who waits for that.
 #[derive(Clone)]
@@ -267,7 +273,7 @@ impl TaskHandle {
         self.logs.get()
     }
 
-    /// Has the owner ended, with everything it wrote durable?
+    /// Has the owner ended, with its last state durable?
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.gone.is_cancelled()

@@ -439,9 +439,9 @@ pub trait Workloads: Send + Sync {
     fn kill_run(&self, run: &RunId);
     /// Drop what is remembered of a run; kills what still runs.
     fn forget_run(&self, run: &RunId);
-    /// Let the processes and WASM tasks of this run go: they were made, identified and held. To be called once
-    /// what identifies them is durable; ends when the programs run. What the run spawns later is not
-    /// held. Nothing to do for a run that holds nothing.
+    /// Let what was started for this run go: it was made, identified and held. To be called once the
+    /// intent of the run is durable and what identifies it is kept; ends when the programs run. What the
+    /// run spawns later is not held. Nothing to do for a run that holds nothing.
     ///
     /// An error is the text for the event: a program could not be executed. Whoever asked ends the
     /// run then.
@@ -449,11 +449,15 @@ pub trait Workloads: Send + Sync {
         let _ = run;
         Box::pin(std::future::ready(Ok(())))
     }
-    /// Keep what a run is of where an agent finds it that does not know the run. To be called before
-    /// [`Workloads::release`]; what cannot be kept is logged, and the run goes on.
-    fn note(&self, run: &RunId, about: RunNote) -> BoxFuture<'static, ()> {
+    /// Keep what a run is of where an agent finds it that does not know the run, or only its intent.
+    /// To be called before [`Workloads::release`]; what cannot be kept is logged.
+    ///
+    /// `true`: all of it is kept as long as the run may live and until it is forgotten, whatever is
+    /// killed of agent and host; only a crash of the machine may lose it. So the record of the run may
+    /// lag behind.
+    fn note(&self, run: &RunId, about: RunNote) -> BoxFuture<'static, bool> {
         let _ = (run, about);
-        Box::pin(std::future::ready(()))
+        Box::pin(std::future::ready(false))
     }
     /// Own again what an earlier agent started. After [`Adoption::Running`] and
     /// [`Adoption::Ended`] the workload is as one started by this agent. Idempotent. Reads `/proc`

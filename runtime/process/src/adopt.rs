@@ -18,7 +18,7 @@ use super::error::ProcessError;
 use super::left::{self, Certainty};
 use super::supervise::note::Note;
 use super::supervise::record::ExitRecordError;
-use super::{Process, ProcessHost, Reach, Way, identity, spawn};
+use super::{Line, Process, ProcessHost, Reach, Way, identity, spawn};
 use ostler_model::ids::RunId;
 use ostler_model::ports::{Adoption, ProcessIdentity, RunNote};
 use ostler_model::task::RawExit;
@@ -110,20 +110,46 @@ impl ProcessHost {
     }
 
     /// Keep what a run is of beside its exit records, for an agent whose state file does not know
-    /// it. Processes that have no supervisor end with this agent and need none. Blocks on the disk;
-    /// what cannot be written is logged.
-    pub fn note(&self, run: &RunId, about: &RunNote) {
-        let Way::Supervised(line) = &self.inner.way else { return };
-        for process in self.processes(|key| key == run) {
-            let identity = process.identity.clone();
-            if line.records().has_note(run.as_str(), &identity) {
-                continue;
-            }
-            let note = Note::new(run.to_string(), identity, about.clone());
-            if let Err(error) = line.records().put_note(&note) {
-                tracing::warn!(%run, %error, "the note of a run was not written");
-            }
+    /// it, or only that it was to be started. Blocks on the disk; what cannot be written is logged.
+    /// Whether all of it is kept: processes that have no supervisor end with this agent, and nothing is
+    /// kept of them; of a run without processes the note has no pid.
+    pub fn note(&self, run: &RunId, about: &RunNote) -> bool {
+        let processes = self.processes(|key| key == run);
+        let Way::Supervised(line) = &self.inner.way else { return processes.is_empty() };
+        if processes.is_empty() {
+            self.table().entry(run.clone()).or_default().noted = true;
+            return self.put_note(line, run, self.no_process(), about);
         }
+        // Each of them gets one.
+        let kept: Vec<bool> = processes
+            .iter()
+            .map(|process| {
+                let identity = process.identity.clone();
+                line.records().has_note(run.as_str(), &identity)
+                    || self.put_note(line, run, identity, about)
+            })
+            .collect();
+        kept.iter().all(|kept| *kept)
+    }
+
+    fn put_note(
+        &self,
+        line: &Line,
+        run: &RunId,
+        identity: ProcessIdentity,
+        about: &RunNote,
+    ) -> bool {
+        let note = Note::new(run.to_string(), identity, about.clone());
+        line.records().put_note(&note).unwrap_or_else(|error| {
+            tracing::warn!(%run, %error, "the note of a run was not written");
+            false
+        })
+    }
+
+    /// In the place of a process, where a run has none.
+    fn no_process(&self) -> ProcessIdentity {
+        let boot_id = self.inner.boot_id.clone();
+        ProcessIdentity { pid: 0, start_ticks: 0, boot_id, cgroup: None, supervisor: None }
     }
 
     /// Remove what is kept of a process of a run that no state file knows.

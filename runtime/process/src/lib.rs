@@ -195,6 +195,8 @@ type Table = HashMap<RunId, RunProcesses>;
 struct RunProcesses {
     /// What is spawned now is not held.
     released: bool,
+    /// It has a note without a process.
+    noted: bool,
     processes: HashMap<String, Arc<Process>>,
 }
 
@@ -403,6 +405,9 @@ impl ProcessHost {
     /// Forget a run; kills what still runs of it. Waits that have begun still get their exit.
     pub fn forget_run(&self, run: &RunId) {
         let of_run = self.table().remove(run).unwrap_or_default();
+        if let Some(line) = self.line().filter(|_| of_run.noted) {
+            line.records().remove(run, 0, 0);
+        }
         for process in of_run.processes.values() {
             process.kill();
             self.forget(run, process);

@@ -127,6 +127,17 @@ pub fn find(records: &Path) -> Result<Vec<LiveRun>, ExitRecordError> {
     Ok(found.into_values().collect())
 }
 
+/// What is noted of runs, whether they live or not: by run, what an agent had on record. Blocks.
+/// Nothing where there is no such directory.
+///
+/// # Errors
+/// When the directory cannot be opened.
+pub fn noted(records: &Path) -> Result<BTreeMap<String, RunNote>, ExitRecordError> {
+    let opened = if records.is_dir() { Some(Records::open(records)?) } else { None };
+    let notes = opened.iter().flat_map(Records::notes);
+    Ok(notes.map(|note| (note.run, note.about)).collect())
+}
+
 /// Tasks by pid and start time, as the names of records say.
 fn task_names(records: &Records) -> BTreeMap<u32, u64> {
     let names = records.names().unwrap_or_default();

@@ -8,13 +8,14 @@ use tokio::sync::watch;
 use crate::plan::{Ending, Mode, Start};
 use crate::world::{Inner, PREPARES, Run, World};
 use ostler_lifecycle::task::handle::LocalState;
+use ostler_model::alloc::Allocation;
 use ostler_model::clock;
 use ostler_model::ids::{PluginName, RunId};
 use ostler_model::json::JsonObject;
 use ostler_model::ports::{
     Adoption, BoxFuture, Capabilities, Diagnostic, Driver, Drivers, FsIsolation, Inspected,
-    PluginCallError, ProcessIdentity, Started, SupervisorIdentity, TaskConfig, TaskContext,
-    Workloads,
+    PluginCallError, ProcessIdentity, RunNote, Started, SupervisorIdentity, TaskConfig,
+    TaskContext, Workloads,
 };
 use ostler_model::task::{DriverHandle, ExitResult, RawExit, Workload};
 use ostler_state::Key;
@@ -43,7 +44,7 @@ impl World {
         let run = config.run_id.clone();
         self.pass(&format!("start {run} of {}.{}", context.alloc_id.short(), context.task)).await;
         self.fault(|inner| inner.driver).await?;
-        let script = self.script(&config, &context);
+        let script = self.script(&config);
         if let Start::Late(after) = script.start {
             clock::sleep(after).await;
         }
@@ -71,21 +72,9 @@ impl World {
         Ok(Started { handle, workload: workload(wasm) })
     }
 
-    /// What this start does, and whether its intent is durable.
-    fn script(&self, config: &TaskConfig, context: &TaskContext) -> crate::plan::Script {
-        let mut inner = self.lock();
-        let key = Key::TaskLocal(context.alloc_id, context.task.clone());
-        let local = inner.store.as_ref().map(|store| store.get::<LocalState>(&key));
-        let intent = match &local {
-            Some(Ok(Some(local))) => local.run.as_ref().map(|run| run.id.clone()),
-            _ => None,
-        };
-        if intent.as_ref() != Some(&config.run_id) {
-            let run = &config.run_id;
-            inner.break_with(format!(
-                "run {run} is started and its intent is not durable: {local:?}"
-            ));
-        }
+    /// What this start does.
+    fn script(&self, config: &TaskConfig) -> crate::plan::Script {
+        let inner = self.lock();
         let script = match inner.settled {
             true => crate::plan::Script::steady(),
             false => crate::plan::Script::random(&inner.rng),
@@ -133,26 +122,43 @@ impl Inner {
                 format!("run {id} of {place} has {device}, of which its plugin knows nothing");
             self.break_with(text);
         }
-        let ends_at = match (script.wasm, script.runs_for) {
-            (true, Some(after)) => Some(self.time().saturating_add(after)),
-            _ => None,
-        };
-        let held = !script.wasm;
         let run = Run {
             alloc: context.alloc_id,
             task: context.task.clone(),
             devices,
             boot: self.boot,
             lost: false,
-            held,
-            ran: !held,
+            held: true,
+            ran: false,
             script,
-            ends_at,
+            ends_at: None,
             asked: false,
             exit: None,
             changed: watch::Sender::new(0),
         };
         self.runs.insert(id.clone(), run);
+    }
+}
+
+impl Inner {
+    /// Is on disk, or kept beside it, what the next agent needs to own this run again?
+    fn check_kept(&mut self, id: &RunId) {
+        let Some((run, store)) = self.runs.get(id).zip(self.store.as_ref()) else { return };
+        let alloc = store.get::<Allocation>(&Key::Alloc(run.alloc));
+        let local = store.get::<LocalState>(&Key::TaskLocal(run.alloc, run.task.clone()));
+        let known = match &local {
+            Ok(Some(local)) => local.run.as_ref().filter(|run| run.id == *id),
+            _ => None,
+        };
+        let what = match known {
+            _ if !matches!(alloc, Ok(Some(_))) => "its allocation is not durable",
+            None => "its intent is not durable",
+            Some(run) if run.started.is_none() && !self.notes.contains_key(id) => {
+                "nothing is kept of how to reach it"
+            }
+            Some(_) => return,
+        };
+        self.break_with(format!("run {id} is let go and {what}: {local:?}"));
     }
 }
 
@@ -334,8 +340,8 @@ impl Workloads for World {
         inner.end_due();
         let Some(run) = inner.runs.get(id) else { return Adoption::Unknown };
         match &run.exit {
-            // A WASM task is nobody's any more.
-            Some(_) if run.script.wasm => Adoption::Unknown,
+            // Its worker is gone.
+            Some(_) if run.lost && run.script.wasm => Adoption::Unknown,
             Some(_) if run.lost => Adoption::Rebooted,
             Some(_) if !run.ran => Adoption::NotRun,
             Some(exit) => Adoption::Ended(exit.clone()),
@@ -374,12 +380,27 @@ impl Workloads for World {
             world.pass(&format!("let {id} go")).await;
             let mut inner = world.lock();
             let now = inner.time();
+            inner.check_kept(&id);
             if let Some(run) = inner.runs.get_mut(&id).filter(|run| run.lives() && run.held) {
                 (run.held, run.ran) = (false, true);
                 run.ends_at = run.script.runs_for.map(|after| now.saturating_add(after));
                 run.changed.send_modify(|n| *n = n.saturating_add(1));
             }
             Ok(())
+        })
+    }
+
+    fn note(&self, id: &RunId, about: RunNote) -> BoxFuture<'static, bool> {
+        let (world, id) = (self.clone(), id.clone());
+        Box::pin(async move {
+            world.pass(&format!("note of {id}")).await;
+            let mut inner = world.lock();
+            // A full directory, say.
+            if inner.rng.below(8) == 0 {
+                return false;
+            }
+            inner.notes.insert(id, about);
+            true
         })
     }
 
@@ -394,6 +415,7 @@ impl Workloads for World {
             let mut inner = self.lock();
             inner.end(id, RawExit { signal: Some(9), ..RawExit::default() });
             inner.runs.remove(id);
+            inner.notes.remove(id);
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   process: held ── release ─► runs ── ends at a time that is known, or when it is asked to
-//!              └── agent dies ─► never ran        WASM task: ends with its agent
+//!              └── agent dies ─► never ran        WASM task: ends with its worker too
+//!   note of a run: outlives agent and worker, not a power cut
 //!   power cut: every process is gone, without an exit; devices hold nothing; another boot
 //! ```
 //! Nothing here runs by itself: whether a process has ended is a question of the time. Whatever an agent
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use ostler_model::clock::Stopwatch;
 use ostler_model::ids::{AllocId, RunId, TaskName};
-use ostler_model::ports::PluginCallError;
+use ostler_model::ports::{PluginCallError, RunNote};
 use ostler_model::rng::Rng;
 use ostler_model::task::RawExit;
 use ostler_model::time::Timestamp;
@@ -40,7 +41,7 @@ pub(crate) struct Run {
     pub(crate) script: Script,
     /// In which it was started.
     pub(crate) boot: u64,
-    /// It went down with its machine: nothing says how.
+    /// It went down with its machine or worker: nothing says how.
     pub(crate) lost: bool,
     /// Forked, and not yet let go.
     pub(crate) held: bool,
@@ -79,6 +80,8 @@ pub(crate) struct Inner {
     pub(crate) jumped: i64,
     pub(crate) rng: Rng,
     pub(crate) runs: BTreeMap<RunId, Run>,
+    /// What is kept of runs beside their exits.
+    pub(crate) notes: BTreeMap<RunId, RunNote>,
     /// When runs of a task ended by themselves: each uses up an attempt.
     pub(crate) ended: BTreeMap<(AllocId, TaskName), Vec<Duration>>,
     pub(crate) instances: BTreeMap<String, Instance>,
@@ -122,6 +125,7 @@ impl World {
                 jumped: 0,
                 rng: Rng::seeded(seed),
                 runs: BTreeMap::new(),
+                notes: BTreeMap::new(),
                 ended: BTreeMap::new(),
                 instances: instances.collect(),
                 driver: Mode::Works,
@@ -239,9 +243,13 @@ impl World {
         if cut {
             inner.lose_power();
         }
-        for run in inner.runs.values_mut().filter(|run| run.lives()) {
-            // What was forked and held ends with its agent, and so do WASM tasks.
-            if run.held || run.script.wasm {
+        // The worker of WASM tasks may go down too, and with it how those ended that nobody asked for.
+        let worker_ends = killed && inner.rng.below(3) == 0;
+        for run in inner.runs.values_mut() {
+            let with_worker = worker_ends && run.script.wasm;
+            run.lost |= with_worker;
+            // What was started and held ends with its agent.
+            if run.lives() && (run.held || with_worker) {
                 run.ends_at = Some(time);
                 run.exit = Some(RawExit { signal: Some(9), ..RawExit::default() });
             }
@@ -301,6 +309,8 @@ impl Inner {
             (run.ends_at, run.lost) = (Some(time), true);
             run.exit = Some(RawExit { signal: Some(9), ..RawExit::default() });
         }
+        // They are not synced.
+        self.notes.clear();
         // What was not decided yet is done again.
         self.ended.retain(|(_, task), _| task.as_str() != PREPARES);
         for one in self.instances.values_mut() {

@@ -57,5 +57,5 @@ pub use migrate::Migration;
 pub use read::Record;
 pub use redb_store::EngineStats;
 pub use stats::Stats;
-pub use store::{CommitPace, Put, StateStore, StoreOptions};
+pub use store::{Ahead, CommitPace, Put, StateStore, StoreOptions};
 pub use writer::WriteMark;

@@ -26,7 +26,7 @@ use super::inspect::Inspection;
 use super::keys::{Key, Prefix};
 use super::load::{self, Loaded, OpenReport};
 use super::mem_store::MemBackend;
-use super::queue::Request;
+use super::queue::{CommitResult, Request};
 use super::redb_store::Checked;
 use super::stats::{Stats, count};
 use super::writer::{self, Core, Reach, Shared, WriteMark};
@@ -130,6 +130,29 @@ pub type CommitPace = Box<dyn Fn() -> Duration + Send + Sync>;
 enum Prepared {
     Done(Put),
     Write { key: Box<[u8]>, record: Box<[u8]>, digest: ValueDigest },
+}
+
+/// Tells the end of a commit; or how a put ended that needs none.
+type Queued = Result<oneshot::Receiver<CommitResult>, Put>;
+
+/// A durable write on its way ([`StateStore::put_ahead`]). Dropped: the write takes place all the
+/// same, and nobody hears of it.
+#[must_use]
+pub struct Ahead {
+    store: StateStore,
+    queued: Queued,
+}
+
+impl Ahead {
+    /// Wait until it is durable.
+    ///
+    /// # Errors
+    /// As [`StateStore::put`].
+    pub async fn durable(self) -> Result<Put, StateError> {
+        let put = self.store.wait(self.queued).await?;
+        self.store.count(put);
+        Ok(put)
+    }
 }
 
 impl StateStore {
@@ -260,6 +283,26 @@ impl StateStore {
         Ok(put)
     }
 
+    /// As [`StateStore::put`], in two parts: this returns once the write is queued, and its commit
+    /// begins at once. [`Ahead::durable`] waits for it.
+    ///
+    /// # Errors
+    /// When the value cannot be encoded or the store is closed.
+    pub async fn put_ahead<T: Serialize + ?Sized>(
+        &self,
+        key: &Key,
+        value: &T,
+    ) -> Result<Ahead, StateError> {
+        let queued = match self.prepare(key, value)? {
+            Prepared::Done(put) => Err(put),
+            Prepared::Write { key: bytes, record, digest } => {
+                let op = Op::Put { key: bytes, value: record };
+                self.queue(op, Some(digest)).await?
+            }
+        };
+        Ok(Ahead { store: self.clone(), queued })
+    }
+
     /// Write `value` under `key` soon: for what may lag behind a crash. Returns once it is queued.
     ///
     /// It is durable with the next durable write that is begun after it, whichever its key, or
@@ -292,7 +335,8 @@ impl StateStore {
     /// # Errors
     /// When the commit failed or the store is closed.
     pub async fn flush(&self) -> Result<(), StateError> {
-        self.push(|_| Ok((None, None))).await.map(drop)
+        let queued = self.push(|_| Ok((None, None))).await?;
+        self.wait(queued).await.map(drop)
     }
 
     /// The point in the order of writes that is reached now.
@@ -441,6 +485,12 @@ impl StateStore {
 
     /// Queue one change and wait for its commit.
     async fn write(&self, op: Op, digest: Option<ValueDigest>) -> Result<Put, StateError> {
+        let queued = self.queue(op, digest).await?;
+        self.wait(queued).await
+    }
+
+    /// Queue one change.
+    async fn queue(&self, op: Op, digest: Option<ValueDigest>) -> Result<Queued, StateError> {
         // Decided again, because time has passed, and queued under the same lock: the order in the
         // queue is the order in which keys became busy.
         self.push(|core| {
@@ -461,11 +511,11 @@ impl StateStore {
         .await
     }
 
-    /// Queue what `decide` gives, unless it ends the put, and wait for the commit.
+    /// Queue what `decide` gives, unless it ends the put.
     async fn push(
         &self,
         decide: impl FnOnce(&mut Core) -> Result<(Option<Op>, Option<ValueDigest>), Put>,
-    ) -> Result<Put, StateError> {
+    ) -> Result<Queued, StateError> {
         let shared = &self.inner.shared;
         let permit = shared.room.acquire().await.map_err(|_| self.closed())?;
         let (done, committed) = oneshot::channel();
@@ -476,15 +526,26 @@ impl StateStore {
             }
             let (op, digest) = match decide(&mut core) {
                 Ok(change) => change,
-                Err(put) => return Ok(put),
+                Err(put) => return Ok(Err(put)),
             };
             core.queue.push(Request { op, digest, done: Some(done) });
             permit.forget();
             shared.wake(&mut core);
         }
+        Ok(Ok(committed))
+    }
+
+    /// Wait for the commit of what was queued.
+    async fn wait(&self, queued: Queued) -> Result<Put, StateError> {
+        let committed = match queued {
+            Ok(committed) => committed,
+            Err(put) => return Ok(put),
+        };
         match committed.await {
             Ok(Ok(())) => Ok(Put::Written),
-            Ok(Err(source)) => Err(StateError::Commit { path: shared.path.clone(), source }),
+            Ok(Err(source)) => {
+                Err(StateError::Commit { path: self.inner.shared.path.clone(), source })
+            }
             Err(_) => Err(self.closed()),
         }
     }

@@ -19,7 +19,8 @@ use ostler_model::clock;
 use ostler_model::device::Reservation;
 use ostler_model::ids::RunId;
 use ostler_model::ports::{
-    Adoption, Diagnostic, PluginCallError, ProcessIdentity, Started, TaskConfig, TaskContext,
+    Adoption, Diagnostic, PluginCallError, ProcessIdentity, RunNote, Started, TaskConfig,
+    TaskContext,
 };
 use ostler_model::task::{DriverHandle, RawExit, Workload};
 
@@ -157,6 +158,8 @@ struct Inner {
     released: Vec<RunId>,
     by_release: bool,
     starts_held: bool,
+    /// What is kept of runs; none: nothing is.
+    notes: Option<BTreeMap<RunId, RunNote>>,
     /// The driver's own deadline.
     call_wall: Duration,
     /// Runs of an earlier agent that the host was asked to own and did not.

@@ -8,7 +8,9 @@
 //! ```
 //! What such a task prepared may have been in memory, on a mount or in the network, so a main task
 //! that is started again must find it prepared again. A crash before the boot is on record does it once
-//! more. Poststart tasks are not run again: they follow a start of the allocation, not of its machine.
+//! more. A run of which only the intent is on record may have been let go in the earlier boot, and
+//! the note that would say so is not synced: where no restart is allowed, its task is over.
+//! Poststart tasks are not run again: they follow a start of the allocation, not of its machine.
 
 use super::{Recorded, Tasks, readable};
 use ostler_lifecycle::task::events;
@@ -37,8 +39,9 @@ impl Recorded {
         let known = readable(state.get::<NodeBoot>(&Key::NodeBoot))?;
         if known.is_some_and(|known| known.boot_id != boot_id) {
             for (alloc, tasks) in self.going_on() {
-                let again = begin_again(alloc, tasks, now);
-                tracing::info!(alloc = %alloc.id, tasks = again.len(), "{REASON}: prestart tasks run again");
+                let mut again = begin_again(alloc, tasks, now);
+                again.extend(lose_unfinished(alloc, tasks, now));
+                tracing::info!(alloc = %alloc.id, tasks = again.len(), "{REASON}: prestart tasks run again, and runs that may have begun are over");
                 for name in again {
                     let Some(task) = tasks.get(&name) else { continue };
                     if let Some(public) = &task.state {
@@ -53,6 +56,31 @@ impl Recorded {
         state.put(&Key::NodeBoot, &NodeBoot { boot_id: boot_id.to_owned() }).await?;
         Ok(())
     }
+}
+
+/// Tasks that must not be started twice, with a run that may have been: their names.
+fn lose_unfinished(alloc: &Allocation, tasks: &mut Tasks, now: Timestamp) -> Vec<TaskName> {
+    let specs = alloc.task_group().map(|group| group.tasks.as_slice()).unwrap_or_default();
+    let once = specs.iter().filter(|task| task.restart.attempts == 0);
+    let mut lost = Vec::new();
+    for name in once.map(|task| &task.name) {
+        let Some(task) = tasks.get_mut(name) else { continue };
+        // Of a run whose restart was decided, the decision counts.
+        let local = task.local.as_ref().filter(|local| local.delayed_until.is_none());
+        let run = local.and_then(|local| local.run.as_ref());
+        let unfinished = run.is_some_and(|run| run.started.is_none());
+        let dead = task.state.as_ref().is_some_and(|state| state.status == TaskStatus::Dead);
+        if !unfinished || dead {
+            continue;
+        }
+        let public = task.state.get_or_insert_default();
+        public.push_event(events::failed_restoring(now, REASON));
+        public.push_event(events::not_restarting(now, "Policy allows no restarts"));
+        public.status = TaskStatus::Dead;
+        public.finished_at = Some(now);
+        lost.push(name.clone());
+    }
+    lost
 }
 
 /// Make the prestart tasks pending that had succeeded, or may have, if a main task is to run. Their

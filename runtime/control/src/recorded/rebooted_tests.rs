@@ -131,3 +131,29 @@ async fn a_boot_on_record_that_cannot_be_read_is_written_anew() {
     let known: Option<NodeBoot> = store.get(&Key::NodeBoot).unwrap();
     assert_eq!(known, Some(NodeBoot { boot_id: "two".to_owned() }));
 }
+
+/// An intent of an earlier boot: the run may have been let go, and the note of it is lost.
+#[tokio::test]
+async fn after_a_power_cut_an_intent_ends_a_task_that_must_not_be_started_twice() {
+    for (attempts, lost) in [(0, true), (1, false)] {
+        let restart = fixtures::restart(attempts, std::time::Duration::from_secs(1));
+        let task = ostler_model::job::Task { restart, ..fixtures::task("main").unwrap() };
+        let alloc = fixtures::allocation(JobKind::Batch, vec![task], &Rng::seeded(1)).unwrap();
+        let store = StateStore::in_memory().unwrap();
+        let job = fixtures::job_record(&alloc);
+        store.put(&Key::Job(alloc.job.id.clone()), &job).await.unwrap();
+        store.put(&Key::Alloc(alloc.id), &alloc).await.unwrap();
+        let id = RunId::new(alloc.id, &name("main"), 7);
+        let run = Some(RunRecord { id: id.clone(), identities: Vec::new(), started: None });
+        let tracker = RestartTracker::new(Timestamp::default());
+        let local = LocalState { run, tracker, run_complete: false, delayed_until: None };
+        store.put(&Key::TaskLocal(alloc.id, name("main")), &local).await.unwrap();
+        for boot in ["one", "one", "two", "two"] {
+            let mut found = Recorded::read(&store).unwrap();
+            found.prepare_boot(&store, boot, NOW).await.unwrap();
+        }
+        let state: Option<TaskState> = store.get(&Key::TaskState(alloc.id, name("main"))).unwrap();
+        let dead = state.is_some_and(|s| s.status == TaskStatus::Dead && s.failed);
+        assert_eq!(dead, lost, "{attempts} attempts");
+    }
+}

@@ -126,3 +126,50 @@ async fn the_ledger_is_what_is_on_disk_and_unknown_where_it_is_not_readable() {
     state.put(&Key::DeviceLedger, &Garbage).await.unwrap();
     assert_eq!(Recorded::read(&state).unwrap().ledger, None);
 }
+
+#[tokio::test]
+async fn a_run_of_which_only_the_intent_is_on_record_is_known_by_its_note() {
+    use ostler_lifecycle::task::handle::StartedRecord;
+    use ostler_model::task::{DriverHandle, Workload};
+    let state = StateStore::in_memory().unwrap();
+    let (alloc, task) = (allocation(1, "j", 5), TaskName::new("t").unwrap());
+    put(&state, &alloc).await;
+    let id = RunId::new(alloc.id, &task, 1);
+    let intent = RunRecord { id: id.clone(), identities: Vec::new(), started: None };
+    let local = LocalState {
+        run: Some(intent.clone()),
+        tracker: RestartTracker::new(Timestamp::default()),
+        run_complete: false,
+        delayed_until: Some(Timestamp::from_nanos(4)),
+    };
+    state.put(&Key::TaskLocal(alloc.id, task.clone()), &local).await.unwrap();
+    let handle = DriverHandle { plugin: "p".to_owned(), version: 1, data: vec![1] };
+    let started = StartedRecord { handle, workload: Workload::WasmTask("w".to_owned()) };
+    let known = RunRecord { started: Some(started), ..intent.clone() };
+    let other = RunRecord { id: RunId::new(alloc.id, &task, 2), ..known.clone() };
+    for (noted, completed) in [
+        (Some(serde_json::to_value(&known).unwrap()), true),
+        // Of another run, of one that has no handle either, and none that can be read.
+        (Some(serde_json::to_value(&other).unwrap()), false),
+        (Some(serde_json::to_value(&intent).unwrap()), false),
+        (Some(serde_json::Value::Null), false),
+        (None, false),
+    ] {
+        let mut found = Recorded::read(&state).unwrap();
+        found.complete_runs(|run| {
+            assert_eq!(*run, id);
+            Some(RunNote {
+                alloc: alloc.id,
+                task: task.clone(),
+                job: alloc.job.id.clone(),
+                group: alloc.group.clone(),
+                index: 0,
+                record: noted.clone()?,
+            })
+        });
+        let local = found.allocs[&alloc.id].restored.tasks[&task].local.clone().unwrap();
+        let expected = if completed { &known } else { &intent };
+        assert_eq!(local.run.as_ref(), Some(expected), "{noted:?}");
+        assert_eq!(local.delayed_until.is_none(), completed, "a plan for an earlier run");
+    }
+}

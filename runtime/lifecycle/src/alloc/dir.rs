@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 use cap_std::fs::Dir;
 use rustix::fs::Mode;
 
-use self::at::{ensure, ensure_shared, io_error, open_child, open_root};
+use self::at::{ensure, ensure_closed, ensure_shared, io_error, open_child, open_root};
 pub use self::error::AllocDirError;
 pub(super) use self::error::hint;
 use self::lock::Held;
@@ -84,15 +84,20 @@ impl AllocDir {
     /// [`AllocDirError::Io`] when the operating system refuses.
     pub fn create(root: &Path, alloc: AllocId) -> Result<Self, AllocDirError> {
         let _held = Held::take(&[alloc])?;
-        std::fs::create_dir_all(root).map_err(io_error("create", root))?;
         let root = absolute(root)?;
-        let root_fd = open_root(&root)?;
+        let root_fd = match open_root(&root) {
+            Err(error) if is_missing(&error) => {
+                std::fs::create_dir_all(&root).map_err(io_error("create", &root))?;
+                open_root(&root)?
+            }
+            opened => opened?,
+        };
         let name = alloc.to_string();
         let path = root.join(&name);
         let dir = ensure(root_fd.as_fd(), &name, PUBLIC, &path)?;
         let shared_path = path.join(SHARED);
         let shared = ensure(dir.as_fd(), SHARED, PUBLIC, &shared_path)?;
-        ensure(shared.as_fd(), "logs", PUBLIC, &shared_path.join("logs"))?;
+        ensure_closed(shared.as_fd(), "logs", PUBLIC, &shared_path.join("logs"))?;
         for name in LENT {
             ensure_shared(shared.as_fd(), name, PUBLIC, &shared_path.join(name))?;
         }
@@ -213,9 +218,9 @@ impl AllocDir {
         let _held = Held::take(&[self.alloc])?;
         let paths = self.task(task);
         let dir = ensure(self.dir.as_fd(), task.as_str(), PUBLIC, &paths.path)?;
-        ensure(dir.as_fd(), "local", PUBLIC, &paths.local)?;
-        ensure(dir.as_fd(), "secrets", PRIVATE, &paths.secrets)?;
-        ensure(dir.as_fd(), "tmp", PUBLIC, &paths.tmp)?;
+        ensure_closed(dir.as_fd(), "local", PUBLIC, &paths.local)?;
+        ensure_closed(dir.as_fd(), "secrets", PRIVATE, &paths.secrets)?;
+        ensure_closed(dir.as_fd(), "tmp", PUBLIC, &paths.tmp)?;
         Ok(paths)
     }
 

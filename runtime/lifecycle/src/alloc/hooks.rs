@@ -44,6 +44,7 @@ use tokio::sync::{Mutex, watch};
 
 use super::{DiskMeter, PreviousAlloc};
 use crate::queue;
+use crate::task::{LogSlot, MadeDirs};
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
 use ostler_model::causes;
 use ostler_model::clock::Clock;
@@ -88,6 +89,19 @@ pub struct AllocScope {
     pub store: StateStore,
     /// Measures what the allocation has on disk.
     pub disk_meter: Arc<dyn DiskMeter>,
+    /// Where its tasks find what was made for their first runs.
+    pub first: Arc<[FirstRun]>,
+}
+
+/// What is made for the first run of a task together with the allocation's directory.
+#[derive(Clone)]
+pub struct FirstRun {
+    /// Whose.
+    pub task: TaskName,
+    /// Its directories.
+    pub made: MadeDirs,
+    /// Its log files.
+    pub logs: LogSlot,
 }
 
 impl AllocScope {

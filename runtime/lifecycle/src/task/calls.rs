@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::TaskScope;
-use super::handle::{LocalRecord, RunRecord, StartedRecord};
-use super::hooks;
+use super::handle::{Intent, LocalRecord, StartedRecord, TaskRecordError};
+use super::hooks::{self, HookError, Preparation};
 pub use super::notes::DriverNote;
 pub use super::run::Run;
+use super::run::new_id;
 use ostler_model::clock;
 use ostler_model::ids::RunId;
 use ostler_model::limits::{
@@ -76,27 +77,49 @@ pub enum EndRequest {
     Ended,
 }
 
-/// Write the intent, start, write what identifies the run and how to reach it, let it go. After an
-/// error nothing of it is left.
+/// Prepare a run. Where the driver's starts are held, the intent goes on its way to the disk first: what
+/// is prepared and started meanwhile leaves nothing that a crash could not clear.
+///
+/// # Errors
+/// The first hook's that fails; or the intent cannot be queued.
+pub async fn prepare(scope: &TaskScope, record: &LocalRecord) -> Result<Preparation, HookError> {
+    let driver = scope.drivers.dispense(&scope.task.driver);
+    let intent = match driver.is_ok_and(|driver| driver.starts_held()) {
+        true => Some(record.intend(new_id(scope)).await.map_err(|e| HookError::passing(e.text()))?),
+        false => None,
+    };
+    match hooks::prestart(scope).await {
+        Ok(preparation) => Ok(Preparation { intent, ..preparation }),
+        Err(error) => {
+            if let Some(intent) = intent {
+                record.take_back(Some(&intent.run)).await;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Start, keep what identifies the run and how to reach it, let it go. The intent is durable before
+/// anything of the run can have had an effect: before the driver is asked, or, where its starts are
+/// held, before the run is let go. After an error nothing of it is left.
 ///
 /// # Errors
 /// When the intent or the handle cannot be written, the driver fails, or the program does not run.
 pub async fn start(scope: &TaskScope, record: &LocalRecord, run: &Run) -> Result<(), StartError> {
     // From here until its identity is written, or it failed.
     let coming = scope.state.expect();
-    let intent = RunRecord { id: run.id.clone(), identities: Vec::new(), started: None };
-    let begun = record.update_for_start(|local| {
-        local.run = Some(intent);
-        local.delayed_until = None;
-    });
-    begun.await.map_err(|e| StartError { error: e.text(), recoverable: true })?;
     let (Some(config), Some((driver, context))) = (run.take_config(), parts(run)) else {
         let error = format!("{} was started before", run.id);
         return Err(StartError { error, recoverable: false });
     };
+    let mut intent = run.take_intent();
+    // Another version of the driver may be in its place by now.
+    if !driver.starts_held() || intent.is_none() {
+        intended(record, run, intent.take()).await?;
+    }
     let call = driver.start(context, config);
     let begun = match bounded_start(scope, call).await {
-        Ok(started) => go(scope, record, run, started, coming).await,
+        Ok(started) => go(scope, record, run, (started, intent, coming)).await,
         Err(error) => {
             Err(StartError { recoverable: error.recoverable(), error: error.to_string() })
         }
@@ -107,14 +130,30 @@ pub async fn start(scope: &TaskScope, record: &LocalRecord, run: &Run) -> Result
     begun
 }
 
-/// Until here the processes of the run are held: not one instruction of the task has run. They are
-/// let go when the record has all that a later agent needs to own them.
+/// Wait until the intent is durable.
+async fn intended(
+    record: &LocalRecord,
+    run: &Run,
+    intent: Option<Intent>,
+) -> Result<(), StartError> {
+    let written = async {
+        let intent = match intent {
+            Some(intent) => intent,
+            None => record.intend(run.id.clone()).await?,
+        };
+        intent.durable().await
+    };
+    written.await.map_err(|e| StartError { error: e.text(), recoverable: true })
+}
+
+/// Until here what the host started is held: not one instruction of it has run. It is let go when the
+/// intent is durable, and all that a later agent needs to own the run is kept: by the record, or by a
+/// note beside the run's exit, which the record follows.
 async fn go(
     scope: &TaskScope,
     record: &LocalRecord,
     run: &Run,
-    started: Started,
-    coming: Expected,
+    (started, intent, coming): (Started, Option<Intent>, Expected),
 ) -> Result<(), StartError> {
     run.set_started(started.clone());
     let identities = run.release();
@@ -126,31 +165,42 @@ async fn go(
         // Also when a plan made before this start was written after its intent.
         local.delayed_until = None;
     };
+    let failed = |e: TaskRecordError| StartError { error: e.text(), recoverable: true };
+    record.update_later(change).await.map_err(failed)?;
+    let intended = async {
+        match intent {
+            Some(intent) => intent.durable().await,
+            None => Ok(()),
+        }
+    };
+    let (intended, kept) = tokio::join!(intended, note(scope, record, run));
+    intended.map_err(failed)?;
     drop(coming);
-    let written = record.update_with_other_starts(change).await;
-    written.map_err(|e| StartError { error: e.text(), recoverable: true })?;
-    note(scope, record, run).await;
+    if !kept {
+        record.update_with_other_starts(|_| {}).await.map_err(failed)?;
+    }
     let released = scope.workloads.release(&run.id).await;
     released.map_err(|error| StartError { error, recoverable: true })
 }
 
-/// Keep what the run is of where an agent finds it whose state file does not know it. Only processes
-/// outlive their agent.
-pub(super) async fn note(scope: &TaskScope, record: &LocalRecord, run: &Run) {
-    if !matches!(run.workload(), Some(Workload::Process(_))) {
-        return;
+/// Keep what the run is of where an agent finds it whose state file does not know it. Whether it is
+/// kept: the host runs it, and the note outlives the agent as long as the run may.
+pub(super) async fn note(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
+    if !matches!(run.workload(), Some(Workload::Process(_) | Workload::WasmTask(_))) {
+        return false;
     }
-    let Some(known) = record.run().await.filter(|known| known.id == run.id) else { return };
+    let Some(known) = record.run().await.filter(|known| known.id == run.id) else { return false };
     let alloc = &scope.allocation;
+    let Ok(known) = serde_json::to_value(&known) else { return false };
     let about = RunNote {
         alloc: alloc.id,
         task: scope.task.name.clone(),
         job: alloc.job.id.clone(),
         group: alloc.group.clone(),
         index: alloc.index,
-        record: serde_json::to_value(&known).unwrap_or_default(),
+        record: known,
     };
-    scope.workloads.note(&run.id, about).await;
+    scope.workloads.note(&run.id, about).await
 }
 
 /// Leave nothing of a start that failed.
@@ -346,11 +396,16 @@ pub async fn finish_run(scope: &TaskScope, run: &Run) -> (ExitResult, Option<Str
     (exit, trouble)
 }
 
-/// Make driver and host forget the run, and the record. What follows it is durable already.
-pub async fn forget_run(scope: &TaskScope, record: &LocalRecord, run: &Run) {
+/// Make driver and host forget the run, and the record. What follows it is durable already; `over`:
+/// nothing does, so no later agent asks the host how it ended, and the record may lag.
+pub async fn forget_run(scope: &TaskScope, record: &LocalRecord, run: &Run, over: bool) {
     destroy(scope, run).await;
-    // Last: while the record names the run, a later agent asks the host how it ended.
-    if forget(record, &run.id).await {
+    let forgotten = match over {
+        true => record.update_later(|local| local.run = None).await.is_ok(),
+        // While the record names the run, a later agent asks.
+        false => forget(record, &run.id).await,
+    };
+    if forgotten {
         scope.workloads.forget_run(&run.id);
     }
 }
@@ -403,13 +458,20 @@ pub async fn end(scope: &TaskScope, record: &LocalRecord, run: Option<&Run>) {
         scope.workloads.kill_run(&run.id);
     }
     hooks::stop(scope).await;
-    let written = record.update(|local| {
+    let forgotten = record.run().await.is_none();
+    let complete = |local: &mut super::handle::LocalState| {
         local.run = None;
         local.run_complete = true;
-    });
-    match (written.await, run) {
-        (Ok(()), Some(run)) => scope.workloads.forget_run(&run.id),
-        (Ok(()), None) => {}
+    };
+    // Of a run that is forgotten nobody asks any more: the end of the allocation takes this along.
+    let written = match forgotten {
+        true => record.update_later(complete).await,
+        false => record.update(complete).await,
+    };
+    match (written, run) {
+        // One that is forgotten, the host forgot when that was durable, if it ever was.
+        (Ok(()), Some(run)) if !forgotten => scope.workloads.forget_run(&run.id),
+        (Ok(()), _) => {}
         // The host remembers how the run ended: a later agent that finds it on record asks there.
         (Err(error), _) => {
             tracing::error!(task = %scope.task.name, error = %error.text(), "end of task not recorded");

@@ -1,14 +1,20 @@
 //! What must survive a crash of the agent to own a task again.
 //!
 //! ```text
-//!   intent (run id) ─► durable ─► driver.start ─► processes held, identities collected (recorder)
-//!                                     └─► handle, workload + identities ─► durable, in one
-//!                                                └─► Workloads::release ─► their code runs
+//!   driver whose starts are held:
+//!   intent (run id) ─► on its way ──────────────────────────────► durable ─┐
+//!          └─► hooks ─► driver.start ─► held, identities collected         ├─► Workloads::release
+//!                            └─► handle + identities: lag, kept by a note ─┘    ─► their code runs
+//!   any other driver, or a host that keeps no note:
+//!   intent ─► durable ─► driver.start ─► handle, workload + identities ─► durable ─► released
 //!   a process started later, by a run that was let go: identity ─► durable ─► its code runs
 //!   exit ─► what follows ─► durable ─► driver.destroy ─► record without a run ─► durable ─► forget_run
 //! ```
-//! Whatever the moment of a crash, the record says which run there may be and which processes it
-//! may have: at most one run per task, so nothing is orphaned and nothing started twice.
+//! Whatever the moment of a crash, the record says which run there may be, and the record or the note
+//! beside its exit which processes it may have: at most one run per task, so nothing is orphaned and
+//! nothing started twice. What was held and not released ends with its agent. A note is not synced: a
+//! crash of the machine ends the run too, and the next agent takes an intent of another boot for a
+//! run that may have been.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +29,7 @@ use ostler_model::limits::STATE_WRITE_WALL_MAX;
 use ostler_model::ports::{ProcessIdentity, Started};
 use ostler_model::task::{DriverHandle, Workload};
 use ostler_model::time::Timestamp;
-use ostler_state::{Key, Prefix, Put, StateError, StateStore};
+use ostler_state::{Ahead, Key, Prefix, Put, StateError, StateStore};
 
 /// How long what identifies a run waits for others that are being started, before it is committed
 /// alone. Tasks that start together are ready about a millisecond apart.
@@ -32,11 +38,11 @@ const STARTS_LINGER: Duration = Duration::from_millis(8);
 /// One start of a task, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunRecord {
-    /// Written before the driver is asked.
+    /// Durable before anything of the run can have had an effect.
     pub id: RunId,
-    /// Written before each process runs its first instruction.
+    /// Durable, or in the note of the run, before each process runs its first instruction.
     pub identities: Vec<ProcessIdentity>,
-    /// Written when the driver has answered.
+    /// Likewise; what the driver answered.
     pub started: Option<StartedRecord>,
 }
 
@@ -147,6 +153,40 @@ impl LocalRecord {
         self.write(How::Start, always(change)).await
     }
 
+    /// Put the intent of a run on its way to the disk; [`Intent::durable`] waits for it.
+    ///
+    /// # Errors
+    /// As [`LocalRecord::update_for_start`].
+    pub async fn intend(&self, run: RunId) -> Result<Intent, TaskRecordError> {
+        let write = async {
+            let mut value = self.value.lock().await;
+            value.run = Some(RunRecord { id: run.clone(), identities: Vec::new(), started: None });
+            value.delayed_until = None;
+            let key = Key::TaskLocal(self.alloc, self.task.clone());
+            self.store.put_ahead(&key, &*value).await
+        };
+        match durable(write).await {
+            None => Err(TaskRecordError::TimedOut { task: self.task.clone() }),
+            Some(Err(source)) => Err(self.refused(source)),
+            Some(Ok(ahead)) => Ok(Intent { run, record: self.clone(), ahead }),
+        }
+    }
+
+    /// Take back the intent of a run that was not begun. It may lag.
+    pub async fn take_back(&self, run: Option<&RunId>) {
+        let taken = self.write(How::Later, |local| {
+            let begun = local.run.as_ref().filter(|known| known.started.is_none());
+            let taken = begun.is_some_and(|known| run.is_none_or(|run| known.id == *run));
+            if taken {
+                local.run = None;
+            }
+            taken
+        });
+        if let Err(error) = taken.await {
+            tracing::warn!(task = %self.task, error = %error.text(), "an intent stays on record");
+        }
+    }
+
     /// Change the record for a start; durable when this returns. It shares the commit of other tasks that are
     /// being started, when they come within `STARTS_LINGER`.
     ///
@@ -221,16 +261,37 @@ impl LocalRecord {
         self.told(durable(write).await)
     }
 
+    fn refused(&self, source: StateError) -> TaskRecordError {
+        TaskRecordError::State { task: self.task.clone(), source: Box::new(source) }
+    }
+
     /// `written`: it is a start of what is being removed.
     fn told(&self, written: Option<Result<bool, StateError>>) -> Result<(), TaskRecordError> {
         match written {
             None => Err(TaskRecordError::TimedOut { task: self.task.clone() }),
-            Some(Err(source)) => {
-                Err(TaskRecordError::State { task: self.task.clone(), source: Box::new(source) })
-            }
+            Some(Err(source)) => Err(self.refused(source)),
             Some(Ok(true)) => Err(TaskRecordError::Removed { task: self.task.clone() }),
             Some(Ok(false)) => Ok(()),
         }
+    }
+}
+
+/// The intent of a run, on its way to the disk.
+pub struct Intent {
+    /// The run.
+    pub run: RunId,
+    record: LocalRecord,
+    ahead: Ahead,
+}
+
+impl Intent {
+    /// Wait until it is durable, and with it whatever was queued before: the allocation itself.
+    ///
+    /// # Errors
+    /// As [`LocalRecord::update_for_start`].
+    pub async fn durable(self) -> Result<(), TaskRecordError> {
+        let written = durable(self.ahead.durable()).await;
+        self.record.told(written.map(|put| put.map(|put| put == Put::Destroyed)))
     }
 }
 

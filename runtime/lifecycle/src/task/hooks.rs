@@ -21,6 +21,7 @@ use std::sync::{Arc, LazyLock};
 use super::TaskScope;
 use super::env::TaskEnv;
 use super::events;
+use super::handle::Intent;
 use crate::alloc::dir::TaskDir;
 use ostler_logs::TaskLogs;
 use ostler_model::causes;
@@ -53,6 +54,8 @@ pub struct Preparation {
     pub config: JsonObject,
     /// From `config`: interpolated.
     pub user: Option<String>,
+    /// The intent of the run, where it was put on its way before the hooks ran.
+    pub intent: Option<Intent>,
 }
 
 /// Why a run cannot be prepared.

@@ -184,10 +184,10 @@ pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
     let known = run.workload();
     let workload = known.clone().unwrap_or_else(|| Workload::Process(String::new()));
     let mut ended = true;
-    if let Some(task @ Workload::WasmTask(_)) = &known {
+    if identities.is_empty() && matches!(workload, Workload::WasmTask(_)) {
+        let _adopted = scope.workloads.adopt(&run.id, &identities, &workload);
         scope.workloads.kill_run(&run.id);
-        // Answers at once where it is not known.
-        let gone = scope.workloads.wait(&run.id, task);
+        let gone = scope.workloads.wait(&run.id, &workload);
         if clock::timeout(KILL_GRACE, gone).await.is_none() {
             tracing::error!(run = %run.id, "a WASM task did not end after its kill");
             ended = false;
@@ -220,6 +220,6 @@ pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
         let (notes, _) = queue::channel(1);
         run.set_context(scope, record, notes, hooks::Preparation::default());
     }
-    calls::forget_run(scope, record, run).await;
+    calls::forget_run(scope, record, run, false).await;
     true
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! new ─► start: driver asked, its processes held, their identities collected here
-//!     ─► identities and handle in one durable write ─► released: the task's own code runs
+//!     ─► identities and handle kept ─► released: the task's own code runs
 //! restored ─► handle and identities from the record; context and driver when they are at hand
 //! ```
 
@@ -13,7 +13,7 @@ use crate::queue;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::TaskScope;
-use super::handle::{LocalRecord, RunRecord, StartedRecord};
+use super::handle::{Intent, LocalRecord, RunRecord, StartedRecord};
 use super::hooks::Preparation;
 use super::notes::{self, DriverNote};
 use ostler_model::ids::RunId;
@@ -31,6 +31,7 @@ pub struct Run {
     driver: OnceLock<Arc<dyn Driver>>,
     context: OnceLock<Arc<TaskContext>>,
     config: Mutex<Option<TaskConfig>>,
+    intent: Mutex<Option<Intent>>,
     started: Mutex<Option<Started>>,
     exit: Mutex<Option<RawExit>>,
     spawned: Arc<Spawned>,
@@ -69,12 +70,13 @@ impl Run {
         notes: queue::Sender<DriverNote>,
         mut preparation: Preparation,
     ) -> Option<Self> {
-        let random = u32::try_from(scope.rng.below(1 << 32)).unwrap_or(0);
-        let id = RunId::new(scope.allocation.id, &scope.task.name, random);
+        let intent = preparation.intent.take();
+        let id = intent.as_ref().map_or_else(|| new_id(scope), |intent| intent.run.clone());
         let config = config(scope, &id, &mut preparation)?;
         let driver = preparation.driver.take()?;
         preparation.logs.as_ref()?;
         let run = Self::bare(id);
+        *lock(&run.intent) = intent;
         *lock(&run.config) = Some(config);
         run.set_driver(driver);
         run.set_context(scope, record, notes, preparation);
@@ -101,6 +103,7 @@ impl Run {
             driver: OnceLock::new(),
             context: OnceLock::new(),
             config: Mutex::default(),
+            intent: Mutex::default(),
             started: Mutex::default(),
             exit: Mutex::default(),
             spawned: Arc::default(),
@@ -228,6 +231,11 @@ impl Run {
         lock(&self.config).take()
     }
 
+    /// Its intent, once, where that is on its way already.
+    pub fn take_intent(&self) -> Option<Intent> {
+        lock(&self.intent).take()
+    }
+
     /// The processes known so far.
     #[must_use]
     pub fn identities(&self) -> Vec<ProcessIdentity> {
@@ -253,6 +261,13 @@ impl Run {
     pub fn set_exit(&self, exit: RawExit) {
         lock(&self.exit).get_or_insert(exit);
     }
+}
+
+/// An id for the next run of a task.
+#[must_use]
+pub fn new_id(scope: &TaskScope) -> RunId {
+    let random = u32::try_from(scope.rng.below(1 << 32)).unwrap_or(0);
+    RunId::new(scope.allocation.id, &scope.task.name, random)
 }
 
 fn config(scope: &TaskScope, id: &RunId, preparation: &mut Preparation) -> Option<TaskConfig> {

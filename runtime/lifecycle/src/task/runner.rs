@@ -144,6 +144,10 @@ impl Runner {
             }
         }
         self.calls.detach_all();
+        if self.run.is_none() {
+            // What was being prepared is not begun any more.
+            self.record.take_back(None).await;
+        }
         // A dead task's state is durable by now; of one that runs on, the last events may lag.
         if !matches!(self.machine.state(), State::Dead) {
             save::flush(&self.scope).await;

@@ -43,11 +43,12 @@ impl Workloads for HostWorkloads {
         self.wasm_tasks.kill_run(run);
     }
 
-    fn note(&self, run: &RunId, about: RunNote) -> BoxFuture<'static, ()> {
+    fn note(&self, run: &RunId, about: RunNote) -> BoxFuture<'static, bool> {
         let (processes, run) = (self.processes.clone(), run.clone());
         Box::pin(async move {
-            // A panic there is told by its thread; the run needs no note to run.
-            let _noted = tokio::task::spawn_blocking(move || processes.note(&run, &about)).await;
+            // A panic there is told by its thread.
+            let noted = tokio::task::spawn_blocking(move || processes.note(&run, &about)).await;
+            noted.unwrap_or(false)
         })
     }
 

@@ -53,13 +53,14 @@ impl Note {
 }
 
 impl Records {
-    /// Keep a note, whole or not at all.
+    /// Keep a note. `false`: without the record of the run, which is too long.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn put_note(&self, note: &Note) -> io::Result<()> {
+    pub fn put_note(&self, note: &Note) -> io::Result<bool> {
         let mut text = serde_json::to_vec(note).map_err(io::Error::other)?;
-        if text.len() > RUN_NOTE_BYTES_MAX {
+        let whole = text.len() <= RUN_NOTE_BYTES_MAX;
+        if !whole {
             // Without it the run is still named, and not owned again.
             let about = RunNote { record: serde_json::Value::Null, ..note.about.clone() };
             text = serde_json::to_vec(&Note { about, ..note.clone() }).map_err(io::Error::other)?;
@@ -69,7 +70,7 @@ impl Records {
         if written.is_err() {
             let _absent = unlinkat(self.dir(), &unfinished, AtFlags::empty());
         }
-        written
+        written.map(|()| whole)
     }
 
     fn write_note(&self, text: &[u8], unfinished: &str, name: &str) -> io::Result<()> {
@@ -158,6 +159,35 @@ mod tests {
         std::fs::write(half, "{").unwrap();
         records.remove(&run, 5, 9);
         assert!(records.names().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_note_of_a_run_without_a_process_is_read_again_and_goes_with_its_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("exits");
+        let records = Records::open(&path).unwrap();
+        let (run, note) = note();
+        let identity = ProcessIdentity { pid: 0, start_ticks: 0, ..note.identity };
+        let note = Note::new(run.to_string(), identity, note.about);
+        assert!(records.put_note(&note).unwrap(), "it is whole");
+        let noted = crate::live::noted(&path).unwrap();
+        assert_eq!(noted.get(run.as_str()), Some(&note.about));
+        let live = crate::live::find(&path).unwrap();
+        assert!(live.is_empty(), "no supervisor watches over it: {live:?}");
+        records.remove(&run, 0, 0);
+        assert!(records.names().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_note_whose_record_is_too_long_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(&dir.path().join("exits")).unwrap();
+        let (_, note) = note();
+        let record = serde_json::Value::String("r".repeat(RUN_NOTE_BYTES_MAX));
+        let note = Note { about: RunNote { record, ..note.about }, ..note };
+        assert!(!records.put_note(&note).unwrap());
+        let kept = records.notes();
+        assert!(kept.iter().all(|kept| kept.about.record.is_null()) && kept.len() == 1);
     }
 
     #[test]

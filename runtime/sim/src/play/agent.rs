@@ -163,6 +163,7 @@ async fn restore(
     for notice in found.take_notices() {
         world.note(&notice);
     }
+    found.complete_runs(|run| world.lock().notes.get(run).cloned());
     let processes = world.clone();
     let end = move |run, identity: ProcessIdentity| -> BoxFuture<'static, std::io::Result<bool>> {
         let world = processes.clone();

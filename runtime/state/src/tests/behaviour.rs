@@ -335,3 +335,19 @@ async fn a_record_that_is_not_the_type_asked_for_is_an_error_and_can_be_quaranti
     assert_eq!(store.get::<u8>(&key).unwrap(), None);
     assert_eq!(store.put(&key, &1u8).await.unwrap(), Put::Written);
 }
+
+#[tokio::test]
+async fn a_write_ahead_is_on_its_way_before_it_is_waited_for_and_when_nobody_does() {
+    let (store, backend) = faulty_store();
+    let first = store.put_ahead(&Key::Alloc(id(1)), "a").await.unwrap();
+    assert_eq!(first.durable().await.unwrap(), Put::Written);
+    let again = store.put_ahead(&Key::Alloc(id(1)), "a").await.unwrap();
+    assert_eq!(again.durable().await.unwrap(), Put::Unchanged);
+    drop(store.put_ahead(&Key::Alloc(id(2)), "b").await.unwrap());
+    store.flush().await.unwrap();
+    assert_eq!(text(&store, &Key::Alloc(id(2))), Some("b".to_owned()));
+    backend.plan([Some(Fault::Before)]);
+    let refused = store.put_ahead(&Key::Alloc(id(3)), "c").await.unwrap();
+    assert!(matches!(refused.durable().await, Err(StateError::Commit { .. })));
+    assert_eq!(text(&store, &Key::Alloc(id(3))), None);
+}

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::{Ending, FakeNode, Reply, Script};
 use ostler_model::ids::RunId;
-use ostler_model::ports::{Adoption, TaskContext};
+use ostler_model::ports::{Adoption, RunNote, TaskContext};
 use ostler_model::task::RawExit;
 
 impl FakeNode {
@@ -50,6 +50,17 @@ impl FakeNode {
     /// The driver can do nothing but spawn processes.
     pub fn set_starts_held(&self, held: bool) {
         self.lock().starts_held = held;
+    }
+
+    /// The host keeps notes of runs from now on.
+    pub fn keep_notes(&self) {
+        self.lock().notes.get_or_insert_default();
+    }
+
+    /// What is kept of a run.
+    #[must_use]
+    pub fn noted(&self, run: &RunId) -> Option<RunNote> {
+        self.lock().notes.as_ref()?.get(run).cloned()
     }
 
     /// Does the host own the run, so that it can be killed without its identity?

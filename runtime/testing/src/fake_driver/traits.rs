@@ -9,7 +9,8 @@ use ostler_model::ids::{AllocId, PluginName, RunId, TaskName};
 use ostler_model::json::JsonObject;
 use ostler_model::ports::{
     Adoption, BoxFuture, Capabilities, Devices, Diagnostic, Driver, Drivers, FsIsolation,
-    Inspected, PluginCallError, ProcessIdentity, Started, TaskConfig, TaskContext, Workloads,
+    Inspected, PluginCallError, ProcessIdentity, RunNote, Started, TaskConfig, TaskContext,
+    Workloads,
 };
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::task::{DriverHandle, ExitResult, RawExit, Workload};
@@ -232,6 +233,11 @@ impl Workloads for FakeNode {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    fn note(&self, run: &RunId, about: RunNote) -> BoxFuture<'static, bool> {
+        let kept = self.lock().notes.as_mut().map(|notes| notes.insert(run.clone(), about));
+        Box::pin(std::future::ready(kept.is_some()))
+    }
+
     fn kill_run(&self, run: &RunId) {
         self.note("kill_run", &self.task_of(run));
         if self.owned_by_host(run) && self.script_of(run).is_some_and(|s| s.host_kill_works) {
@@ -245,7 +251,11 @@ impl Workloads for FakeNode {
             if self.script_of(run).is_some_and(|s| s.host_kill_works) {
                 self.end(run, RawExit { signal: Some(9), ..RawExit::default() });
             }
-            self.lock().runs.remove(run);
+            let mut inner = self.lock();
+            inner.runs.remove(run);
+            if let Some(notes) = &mut inner.notes {
+                notes.remove(run);
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use super::AllocDirError;
@@ -79,7 +79,7 @@ pub(in super::super) fn what_is(parent: BorrowedFd<'_>, name: &str) -> &'static 
     }
 }
 
-/// Make a directory unless it is there, open it, and set its mode (the umask may have cut it).
+/// Make a directory unless it is there, open it, and see to its mode (the umask may have cut it).
 pub(in super::super) fn ensure(
     parent: BorrowedFd<'_>,
     name: &str,
@@ -91,8 +91,32 @@ pub(in super::super) fn ensure(
         Err(error) => return Err(io_error("create", path)(error.into())),
     }
     let dir = open_child(parent, name, path)?;
-    rustix::fs::fchmod(&dir, mode).map_err(|e| io_error("set the mode of", path)(e.into()))?;
+    if !rustix::fs::fstat(&dir).is_ok_and(|found| has_mode(&found, mode)) {
+        rustix::fs::fchmod(&dir, mode).map_err(|e| io_error("set the mode of", path)(e.into()))?;
+    }
     Ok(dir)
+}
+
+/// The same where nothing is to be done in it now: a new one is not opened.
+pub(in super::super) fn ensure_closed(
+    parent: BorrowedFd<'_>,
+    name: &str,
+    mode: Mode,
+    path: &Path,
+) -> Result<(), AllocDirError> {
+    let new = rustix::fs::mkdirat(parent, name, mode).is_ok();
+    let made = || rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
+    let as_asked = |found: &Stat| {
+        FileType::from_raw_mode(found.st_mode) == FileType::Directory && has_mode(found, mode)
+    };
+    if new && made().is_ok_and(|found| as_asked(&found)) {
+        return Ok(());
+    }
+    ensure(parent, name, mode, path).map(drop)
+}
+
+fn has_mode(found: &Stat, mode: Mode) -> bool {
+    Mode::from_raw_mode(found.st_mode) == mode
 }
 
 /// The same for a directory that may have been opened to everybody meanwhile: that stays.
@@ -101,14 +125,18 @@ pub(in super::super) fn ensure_shared(
     name: &str,
     mode: Mode,
     path: &Path,
-) -> Result<OwnedFd, AllocDirError> {
+) -> Result<(), AllocDirError> {
     const EVERYBODY: u32 = 0o777;
     let found = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
     let is_open = found.is_ok_and(|found| {
         FileType::from_raw_mode(found.st_mode) == FileType::Directory
             && found.st_mode & EVERYBODY == EVERYBODY
     });
-    if is_open { open_child(parent, name, path) } else { ensure(parent, name, mode, path) }
+    if is_open {
+        open_child(parent, name, path).map(drop)
+    } else {
+        ensure_closed(parent, name, mode, path)
+    }
 }
 
 /// Is there nothing in an open directory?

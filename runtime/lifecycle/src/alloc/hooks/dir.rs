@@ -1,9 +1,11 @@
 //! Builds the allocation's directory; removes it when the allocation is removed.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
-use super::{AllocHook, AllocScope, HookFailure, HookResult, News};
+use super::{AllocHook, AllocScope, FirstRun, HookFailure, HookResult, News};
 use crate::alloc::dir::{AllocDir, AllocDirError};
+use ostler_logs::TaskLogs;
+use ostler_model::alloc::Allocation;
 use ostler_model::event::{EventKind, TaskEvent};
 
 /// Said to every task.
@@ -24,6 +26,9 @@ impl AllocHook for DirHook {
     fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         let (root, id) = (scope.alloc_root.clone(), scope.allocation.id);
         let (started, lives) = (scope.started_before, Arc::clone(&scope.lives));
+        // What comes from a previous allocation may come with a directory built anew.
+        let new = !started && scope.allocation.previous.is_none();
+        let (allocation, first) = (Arc::clone(&scope.allocation), Arc::clone(&scope.first));
         Box::pin(async move {
             let make = move || {
                 let gone = match started.then(|| AllocDir::open(&root, id)) {
@@ -31,7 +36,11 @@ impl AllocHook for DirHook {
                     Some(opened) => opened.map(|_| false)?,
                     None => false,
                 };
-                AllocDir::create(&root, id).map(|_| gone)
+                let dir = AllocDir::create(&root, id)?;
+                if new {
+                    make_for_first_runs(&dir, &allocation, &first);
+                }
+                Ok(gone)
             };
             let gone = scope.on_disk(make).await?.map_err(|e: AllocDirError| failure(&e))?;
             if gone {
@@ -47,6 +56,24 @@ impl AllocHook for DirHook {
         Box::pin(async move {
             scope.on_disk(move || AllocDir::destroy(&root, id)).await?.map_err(|e| failure(&e))
         })
+    }
+}
+
+/// The directories of the tasks, and the log files of those that begin at once, while a thread is at it
+/// that may block. What fails here is done, and told, when its task is to start.
+fn make_for_first_runs(dir: &AllocDir, allocation: &Allocation, first: &[FirstRun]) {
+    let tasks = allocation.task_group().map(|group| group.tasks.as_slice()).unwrap_or_default();
+    for task in tasks {
+        let Some(run) = first.iter().find(|run| run.task == task.name) else { continue };
+        let Ok(made) = dir.create_task(&task.name) else { continue };
+        *run.made.lock().unwrap_or_else(PoisonError::into_inner) = Some((dir.shared(), made));
+        if task.lifecycle.is_some() || run.logs.get().is_some() {
+            continue;
+        }
+        let opened = dir.logs_dir().map(|logs| TaskLogs::open(&logs, &task.name, &task.logs));
+        if let Ok(Ok(logs)) = opened {
+            run.logs.set(Arc::new(logs));
+        }
     }
 }
 
@@ -93,6 +120,7 @@ mod tests {
             disk: Arc::default(),
             store: StateStore::in_memory().unwrap(),
             disk_meter: Arc::new(crate::alloc::OnDisk),
+            first: Arc::new([]),
         };
         // A making that is slow, abandoned as a stop abandons it.
         let (go, went) = mpsc::channel::<()>();

@@ -10,13 +10,13 @@ use tokio_util::sync::CancellationToken;
 use super::{Inbox, Runner, Turn};
 use crate::alloc::coordinator::Gate;
 use crate::alloc::hooks::background::CloseOnDrop;
-use crate::alloc::hooks::{AllocHook, AllocScope, Background, HookTimes};
+use crate::alloc::hooks::{AllocHook, AllocScope, Background, FirstRun, HookTimes};
 use crate::alloc::machine::{AllocEffect, AllocInput, AllocMachine, RecordedAlloc};
 use crate::alloc::phases::Phases;
 use crate::alloc::{AllocHandle, AllocRunnerConfig, AllocRunnerError, RestoredAlloc};
 use crate::queue;
 use crate::task::hooks::TaskHook;
-use crate::task::{LogSlot, RestoredTask, TaskHandle, TaskScope};
+use crate::task::{LogSlot, MadeDirs, RestoredTask, TaskHandle, TaskScope};
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::TaskName;
 use ostler_model::job::TaskGroup;
@@ -111,6 +111,7 @@ fn start(
         disk: Arc::default(),
         store: config.state.clone(),
         disk_meter: config.disk_meter,
+        first: members.first.into(),
     };
     let runner = Box::new(Runner {
         scope,
@@ -160,6 +161,8 @@ struct Members {
     gates: BTreeMap<TaskName, watch::Sender<Gate>>,
     logs: BTreeMap<TaskName, LogSlot>,
     logs_changed: watch::Receiver<u64>,
+    /// What the allocation makes for them.
+    first: Vec<FirstRun>,
     tick: Arc<Notify>,
 }
 
@@ -175,6 +178,7 @@ impl Members {
         let finished = restored.and_then(|r| r.saved.as_ref()).is_some_and(|saved| saved.finished);
         let (mut tasks, mut states) = (BTreeMap::new(), BTreeMap::new());
         let (mut gates, mut logs) = (BTreeMap::new(), BTreeMap::new());
+        let mut first = Vec::new();
         for task in &group.tasks {
             let name = &task.name;
             let slot = LogSlot::new(logs_tick.clone());
@@ -185,6 +189,10 @@ impl Members {
                 states.insert(name.clone(), state.into());
                 continue;
             }
+            let made = MadeDirs::default();
+            let of_run =
+                FirstRun { task: name.clone(), made: Arc::clone(&made), logs: slot.clone() };
+            first.push(of_run);
             let (gate, gate_seen) = watch::channel(Gate::Closed);
             let scope = TaskScope {
                 allocation: Arc::clone(&config.allocation),
@@ -200,6 +208,7 @@ impl Members {
                 kill_timeout_max: config.kill_timeout_max,
                 hooks: hooks.to_vec(),
                 logs: slot,
+                made,
                 restartable: true,
             };
             let handle = match known {
@@ -210,7 +219,7 @@ impl Members {
             tasks.insert(name.clone(), Box::new(handle));
             gates.insert(name.clone(), gate);
         }
-        Self { tasks: Arc::new(tasks), states, gates, logs, logs_changed, tick }
+        Self { tasks: Arc::new(tasks), states, gates, logs, logs_changed, first, tick }
     }
 }
 

@@ -1,4 +1,7 @@
-//! Builds the task's directories, on a thread that may block.
+//! Builds the task's directories, on a thread that may block; those of the first run are made with the
+//! allocation's.
+
+use std::sync::PoisonError;
 
 use super::{HookError, Preparation, TaskHook};
 use crate::alloc::dir::AllocDir;
@@ -20,6 +23,12 @@ impl TaskHook for DirHook {
         Box::pin(async move {
             let (root, id, task) =
                 (scope.alloc_root.clone(), scope.allocation.id, scope.task.name.clone());
+            let made = scope.made.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some((shared, task_dir)) = made {
+                preparation.alloc_dir = shared;
+                preparation.task_dir = Some(task_dir);
+                return Ok(());
+            }
             let build = ostler_model::clock::blocking(move || {
                 let dir = AllocDir::open(&root, id)?;
                 let task_dir = dir.create_task(&task)?;

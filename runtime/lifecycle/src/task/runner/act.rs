@@ -7,10 +7,10 @@ use futures_util::FutureExt as _;
 use super::Runner;
 use super::answer::{Answer, Call};
 use crate::task::calls::{self, Run, StartError};
-use crate::task::hooks;
 use crate::task::machine::TaskEffect;
 use crate::task::recovery::{self, Recovery};
 use ostler_model::clock;
+use ostler_model::task::TaskStatus;
 
 impl Runner {
     /// Do what the machine says.
@@ -19,8 +19,9 @@ impl Runner {
         match effect {
             TaskEffect::Prepare => {
                 self.number += 1;
+                let record = self.record.clone();
                 self.call(Call::Prepare, async move {
-                    Answer::Prepared(Box::new(hooks::prestart(&scope).await))
+                    Answer::Prepared(Box::new(calls::prepare(&scope, &record).await))
                 });
             }
             TaskEffect::AbandonPrepare => self.abort(Call::Prepare),
@@ -155,9 +156,10 @@ impl Runner {
         }
         self.forget_due = false;
         let (scope, record, run) = (Arc::clone(&self.scope), self.record.clone(), self.run.clone());
+        let over = !self.refused && self.machine.public().status == TaskStatus::Dead;
         self.call(Call::Forget, async move {
             if let Some(run) = run {
-                calls::forget_run(&scope, &record, &run).await;
+                calls::forget_run(&scope, &record, &run, over).await;
             }
             Answer::Forgotten
         });

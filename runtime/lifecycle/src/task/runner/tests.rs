@@ -132,6 +132,7 @@ impl Bench {
             kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
             hooks: hooks::standard(),
             logs: LogSlot::new(watch::Sender::new(0)),
+            made: Arc::default(),
             restartable: self.restartable,
         }
     }
@@ -144,13 +145,18 @@ impl Bench {
         TaskHandle::restore(self.scope(), self.gate.subscribe(), Arc::default(), restored)
     }
 
-    /// What is durable of the task.
+    /// What is durable of the task, completed by the note of its run.
     pub fn recorded(&self) -> RestoredTask {
         let (id, task) = (self.allocation.id, name("web"));
-        RestoredTask {
-            state: self.store.get(&Key::TaskState(id, task.clone())).unwrap(),
-            local: self.store.get(&Key::TaskLocal(id, task)).unwrap(),
+        let mut local: Option<LocalState> =
+            self.store.get(&Key::TaskLocal(id, task.clone())).unwrap();
+        let run = local.as_mut().and_then(|local| local.run.as_mut());
+        if let Some(run) = run.filter(|run| run.started.is_none())
+            && let Some(note) = self.node.noted(&run.id)
+        {
+            *run = serde_json::from_value(note.record).unwrap();
         }
+        RestoredTask { state: self.store.get(&Key::TaskState(id, task)).unwrap(), local }
     }
 
     /// The agent leaves in order, another one comes.

@@ -99,6 +99,21 @@ async fn a_start_waits_for_the_disk_twice() {
     assert_eq!(saved.client_status, ClientStatus::Running);
 }
 
+/// The intent; how the task ended; the last state of the allocation.
+#[tokio::test(start_paused = true)]
+async fn a_held_start_of_which_a_note_is_kept_waits_for_the_disk_once_and_its_end_twice() {
+    let bench = Bench::new();
+    bench.node.set_starts_held(true);
+    bench.node.keep_notes();
+    bench.node.script("web", [Script { pid: Some(77), ..Script::ends(SECOND, 0) }]);
+    let handle = bench.run(vec![task("web")]);
+    until_running(&handle, "web").await;
+    let waited = |stats: ostler_state::Stats| stats.puts - stats.later;
+    assert_eq!(waited(bench.store.stats()), 1, "{:?}", bench.store.stats());
+    handle.wait_done().await;
+    assert_eq!(waited(bench.store.stats()), 3, "{:?}", bench.store.stats());
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_intent_is_durable_before_start_and_the_process_before_its_code_runs() {
     let bench = Bench::new();

@@ -152,6 +152,7 @@ async fn a_dead_task_ends_by_finish_or_kill_without_being_shown_as_killed() {
         }
         handle.wait_gone().await;
         assert_eq!(handle.state(), dead);
+        bench.store.flush().await.unwrap();
         assert!(bench.recorded().local.unwrap().run_complete);
     }
 }

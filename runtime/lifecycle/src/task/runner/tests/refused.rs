@@ -25,6 +25,7 @@ async fn a_run_is_not_forgotten_before_its_end_is_durable() {
     disk.heal();
     handle.wait_gone().await;
     assert_eq!((bench.count("destroy web"), bench.count("forget_run web")), (1, 1));
+    durable(bench.store.flush()).await.unwrap().unwrap();
     let left = bench.recorded();
     assert_eq!(left.state.unwrap().status, TaskStatus::Dead);
     assert!(left.local.unwrap().run.is_none());

@@ -197,6 +197,7 @@ async fn restored(found: Found, recorded: TaskStatus, complete: bool, kill: bool
     assert_eq!(handle.is_gone(), status == Dead, "{case}");
     assert!(!now.failed, "{case}");
     if status == Dead {
+        durable(bench.store.flush()).await.unwrap().unwrap();
         let left = bench.recorded();
         let complete = left.local.is_none_or(|local| local.run.is_none());
         assert!(complete, "{case}");
