@@ -319,12 +319,12 @@ fn idle(runtime: &Runtime, agent: &LiveAgent, promises: &mut Promises) {
     let cost = meter.stop();
     let commits = agent.handle.state_stats().commits - commits;
     let later = (Allocations::now().live(), resident());
+    let percent = cost.cpu.as_secs_f64() / cost.wall.as_secs_f64() * 100.0;
     println!(
-        "commits {commits}, disk {} bytes, syncs {}, processor time {} ({:.1} % of one core){}",
+        "commits {commits}, disk {} bytes, syncs {}, processor time {} ({percent:.2} % of one core){}",
         cost.disk_bytes,
         cost.syncs,
         show(cost.cpu),
-        cost.cpu.as_secs_f64() / cost.wall.as_secs_f64() * 100.0,
         if settled { "" } else { "; the store did not come to rest before" }
     );
     let each = |now: u64, before: u64| per(now.saturating_sub(before), allocations) / 1024.0;
@@ -335,7 +335,8 @@ fn idle(runtime: &Runtime, agent: &LiveAgent, promises: &mut Promises) {
     promises.at_most("idle_2000_commits_live", number(commits), "commits", 0.0);
     promises.at_most("idle_2000_disk_live", number(cost.disk_bytes), "bytes", 0.0);
     let largest = [heap, rss, heap_later, rss_later].into_iter().fold(0.0, f64::max);
-    promises.at_most("memory_per_allocation", largest, "KiB", 32.0);
+    promises.at_most("idle_2000_processor", percent, "% of one core", 0.5);
+    promises.at_most("memory_per_allocation", largest, "KiB", 24.0);
 }
 
 /// Milliseconds of one crash.
