@@ -98,16 +98,18 @@ impl Sandbox {
     pub fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
         let map_count = max_map_count();
         // Those of the dense profile take no mappings.
-        let dense = config.dense && config.task_instances > 0;
-        let pooled_tasks = if dense { 0 } else { config.task_instances };
+        let pooled_tasks = if config.dense { 0 } else { config.task_instances };
         let (plugins, tasks) = share_slots(map_count, config.plugin_instances, pooled_tasks);
         let plugin =
             pooled_engine(EngineKind::Plugin, config.plugin_instances, plugins, map_count)?;
-        let task = match dense {
-            true => dense_engine(config.task_instances)?,
-            false => pooled_engine(EngineKind::Task, config.task_instances, tasks, map_count)?,
+        // A process that runs none compiles for one that does.
+        let (task_code, task) = match config.dense {
+            true => (EngineKind::Dense, dense_engine(config.task_instances)?),
+            false => {
+                let want = config.task_instances;
+                (EngineKind::Task, pooled_engine(EngineKind::Task, want, tasks, map_count)?)
+            }
         };
-        let task_code = if dense { EngineKind::Dense } else { EngineKind::Task };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let guest_threads = config.guest_threads.unwrap_or(cores).max(limits::GUEST_THREADS_MIN);
         let compiler = Compiler::new(config.compiler);
