@@ -314,6 +314,8 @@ fn idle(runtime: &Runtime, agent: &LiveAgent, promises: &mut Promises) {
     let settled = runtime.block_on(agent.settle(Duration::from_secs(1)));
     let after = (Allocations::now().live(), resident());
     let commits = agent.handle.state_stats().commits;
+    // Each directory is walked once, a minute after its allocation began: that is no rest yet.
+    runtime.block_on(clock::sleep(rest));
     let meter = Meter::start();
     runtime.block_on(clock::sleep(rest));
     let cost = meter.stop();
