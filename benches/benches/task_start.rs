@@ -253,6 +253,8 @@ fn idle(runtime: &Runtime, agent: &LiveAgent, report: &mut Report) {
     let settled = runtime.block_on(agent.settle(3 * STATE_SETTLE_IDLE));
     let after = (Allocations::now().live(), resident());
     let commits = agent.handle.state_stats().commits;
+    // Each directory is walked once, a minute after its allocation began: that is no rest yet.
+    runtime.block_on(clock::sleep(rest));
     let meter = Meter::start();
     runtime.block_on(clock::sleep(rest));
     let cost = meter.stop();

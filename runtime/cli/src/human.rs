@@ -6,8 +6,8 @@ use ostler_agent::{AllocResult, PluginEntry, PluginStatus};
 use ostler_model::alloc::{AllocState, ClientStatus};
 use ostler_model::device::{Health, HealthState, Locality};
 use ostler_model::event::{self, EventKind, TaskEvent};
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{JobId, PluginName, TaskName};
-use ostler_model::shared::Shared;
 use ostler_model::task::{ExitResult, TaskState};
 use ostler_node::NodeView;
 
@@ -228,7 +228,7 @@ fn result(
 /// A line for each task of an allocation that failed, with what it failed of.
 pub(super) fn failures(alloc: &str, state: &AllocState) -> String {
     let failed = state.tasks.iter().filter(|(_, state)| state.failed);
-    let line = |(task, state): (&TaskName, &Shared<TaskState>)| {
+    let line = |(task, state): (&TaskName, &HeldOnce<TaskState>)| {
         let why = one_line(&why_failed(state));
         format!("\n  task {task} of {} failed: {why}", one_line(alloc))
     };

@@ -4,11 +4,11 @@ use proptest::prelude::*;
 
 use super::*;
 use ostler_model::event::EventKind;
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::TASK_EVENTS_MAX;
 use ostler_model::rng::Rng;
 use ostler_model::saved::DeploymentStatus;
-use ostler_model::shared::Shared;
 use ostler_model::time::Timestamp;
 
 fn parsed(job: &str) -> Job {
@@ -72,7 +72,7 @@ fn told(reports: &[Report]) -> Vec<String> {
         .collect()
 }
 
-fn tasks_of(state: &mut AllocState) -> &mut BTreeMap<TaskName, Shared<TaskState>> {
+fn tasks_of(state: &mut AllocState) -> &mut BTreeMap<TaskName, HeldOnce<TaskState>> {
     Arc::make_mut(&mut state.tasks)
 }
 

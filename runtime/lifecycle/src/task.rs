@@ -38,11 +38,11 @@ use ostler_logs::TaskLogs;
 use ostler_model::alloc::Allocation;
 use ostler_model::clock::Clock;
 use ostler_model::event::TaskEvent;
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{RunId, TaskName};
 use ostler_model::job::Task;
 use ostler_model::ports::{Devices, Drivers, PluginCallError, Workloads};
 use ostler_model::rng::Rng;
-use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, Usage, Workload};
 use ostler_state::StateStore;
 
@@ -205,7 +205,7 @@ pub struct TaskHandle {
     task: TaskName,
     requests: queue::Sender<Box<Request>>,
     newest: watch::Sender<Arc<Allocation>>,
-    state: watch::Receiver<Shared<TaskState>>,
+    state: watch::Receiver<HeldOnce<TaskState>>,
     logs: LogSlot,
     gone: CancellationToken,
     present: PresentRun,
@@ -257,13 +257,13 @@ impl TaskHandle {
 
     /// The newest state.
     #[must_use]
-    pub fn state(&self) -> Shared<TaskState> {
+    pub fn state(&self) -> HeldOnce<TaskState> {
         self.state.borrow().clone()
     }
 
     /// States as they come; only the newest is kept.
     #[must_use]
-    pub fn watch(&self) -> watch::Receiver<Shared<TaskState>> {
+    pub fn watch(&self) -> watch::Receiver<HeldOnce<TaskState>> {
         self.state.clone()
     }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::held_once::HeldOnce;
 use super::ids::{AllocId, GroupName, TaskName};
 use super::job::{Job, TaskGroup};
 use super::resources::{AllocatedDevice, AllocatedPort};
 use super::saved::DeploymentStatus;
-use super::shared::Shared;
 use super::task::TaskState;
 use super::time::Timestamp;
 
@@ -108,8 +108,8 @@ pub struct AllocState {
     pub client_status: ClientStatus,
     /// A sentence on it: "Tasks are running".
     pub client_description: String,
-    /// Every task of the group. Shared by all who hold this state of the allocation.
-    pub tasks: Arc<BTreeMap<TaskName, Shared<TaskState>>>,
+    /// Every task of the group. HeldOnce by all who hold this state of the allocation.
+    pub tasks: Arc<BTreeMap<TaskName, HeldOnce<TaskState>>>,
     /// The verdict on its health, where somebody asked for one.
     pub health: Option<DeploymentStatus>,
 }

@@ -149,7 +149,9 @@ pub(super) fn pooled_engine(
 pub(super) fn dense_engine(guests: u32) -> Result<(Engine, PoolReport), SandboxError> {
     let (kind, want) = (EngineKind::Task, guests);
     let mut config = base_config(EngineKind::Dense);
-    dense::hold(&mut config, guests).map_err(|source| SandboxError::Dense { source })?;
+    if guests > 0 {
+        dense::hold(&mut config, guests).map_err(|source| SandboxError::Dense { source })?;
+    }
     let report = PoolReport { kind, want, got: guests, lowered: None };
     Ok((on_demand_engine(&config, kind)?, report))
 }

@@ -17,10 +17,10 @@ use ostler_lifecycle::task::handle::{LocalState, leftovers};
 use ostler_model::alloc::Allocation;
 use ostler_model::clock::Timestamp;
 use ostler_model::event::{EventKind, TaskEvent};
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{AllocId, RunId, TaskName};
 use ostler_model::ports::{BoxFuture, ProcessIdentity};
 use ostler_model::saved::SavedAllocState;
-use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_state::{Key, Prefix, StateError, StateStore};
 
@@ -85,7 +85,7 @@ pub(super) async fn clear(
 #[derive(Default)]
 struct Found {
     /// Every task that has, or should have had, a state.
-    tasks: BTreeMap<AllocId, BTreeMap<TaskName, Shared<TaskState>>>,
+    tasks: BTreeMap<AllocId, BTreeMap<TaskName, HeldOnce<TaskState>>>,
     /// Tasks with a state that does not decode.
     unreadable: BTreeSet<(AllocId, TaskName)>,
     /// Allocations with a state that tells their end.
@@ -121,7 +121,7 @@ async fn close_records(
                 }
             }
             Key::TaskState(id, name) => {
-                match record.decode::<Shared<TaskState>>() {
+                match record.decode::<HeldOnce<TaskState>>() {
                     Ok(task) => drop(found.tasks.entry(id).or_default().insert(name, task)),
                     // The record stays for an agent that can read it. The task counts as ended.
                     Err(error) => {

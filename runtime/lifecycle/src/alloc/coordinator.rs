@@ -20,9 +20,9 @@
 
 use std::collections::BTreeMap;
 
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
 use ostler_model::job::{Lifecycle, LifecycleHook, TaskGroup};
-use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus};
 
 /// May a task start?
@@ -133,7 +133,7 @@ impl Coordinator {
     /// `states` counts as pending. Call once at the start and after each change.
     pub fn step(
         &mut self,
-        states: &BTreeMap<TaskName, Shared<TaskState>>,
+        states: &BTreeMap<TaskName, HeldOnce<TaskState>>,
     ) -> Vec<(TaskName, Gate)> {
         while let Some(next) = self.next_phase(states) {
             self.phase = next;
@@ -159,7 +159,7 @@ impl Coordinator {
     }
 
     /// The next phase, later than this one; so the walk ends.
-    fn next_phase(&self, states: &BTreeMap<TaskName, Shared<TaskState>>) -> Option<TaskPhase> {
+    fn next_phase(&self, states: &BTreeMap<TaskName, HeldOnce<TaskState>>) -> Option<TaskPhase> {
         if self.phase == TaskPhase::Poststop {
             return None;
         }
@@ -191,7 +191,7 @@ impl Coordinator {
     /// Does `holds` hold for every task of the chosen roles?
     fn every(
         &self,
-        states: &BTreeMap<TaskName, Shared<TaskState>>,
+        states: &BTreeMap<TaskName, HeldOnce<TaskState>>,
         chosen: impl Fn(Role) -> bool,
         holds: impl Fn(&TaskState) -> bool,
     ) -> bool {

@@ -38,11 +38,11 @@ fn every_kind() -> TaskGroup {
 
 /// The states of a life, changed one by one.
 #[derive(Default)]
-struct Life(BTreeMap<TaskName, Shared<TaskState>>);
+struct Life(BTreeMap<TaskName, HeldOnce<TaskState>>);
 
 impl Life {
     fn of(group: &TaskGroup) -> Self {
-        Self(group.tasks.iter().map(|t| (t.name.clone(), Shared::default())).collect())
+        Self(group.tasks.iter().map(|t| (t.name.clone(), HeldOnce::default())).collect())
     }
 
     fn set(&mut self, task: &str, status: TaskStatus) -> &mut Self {

@@ -28,9 +28,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ostler_model::event::EventKind;
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
 use ostler_model::job::{HealthCheck, HealthPolicy, LifecycleHook, Task, TaskGroup};
-use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
@@ -76,7 +76,7 @@ pub fn expected_checks(group: &TaskGroup) -> Vec<CheckId> {
 #[derive(Clone, Copy, Debug)]
 pub enum HealthInput<'a> {
     /// The states of the tasks are these. One that is missing counts as pending.
-    Tasks(&'a BTreeMap<TaskName, Shared<TaskState>>),
+    Tasks(&'a BTreeMap<TaskName, HeldOnce<TaskState>>),
     /// The results of the checks are these. One that is missing counts as not passing.
     Checks(&'a [CheckResult]),
     /// The time of the last [`HealthEffect::Timer`] is over.

@@ -50,11 +50,11 @@ use super::status::is_poststop;
 use crate::task::events;
 use ostler_model::alloc::{AllocState, ClientStatus};
 use ostler_model::event::TaskEvent;
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
 use ostler_model::job::TaskGroup;
 use ostler_model::limits::HOOK_RETRY;
 use ostler_model::saved::DeploymentStatus;
-use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
@@ -89,7 +89,7 @@ pub struct AllocMachine {
     coordinator: Coordinator,
     /// As told to the tasks last.
     gates: BTreeMap<TaskName, Gate>,
-    states: Arc<BTreeMap<TaskName, Shared<TaskState>>>,
+    states: Arc<BTreeMap<TaskName, HeldOnce<TaskState>>>,
     public: AllocState,
     plan: Option<KillPlan>,
     restart: Option<Restart>,
@@ -128,7 +128,7 @@ impl AllocMachine {
     #[must_use]
     pub fn new(
         group: TaskGroup,
-        states: BTreeMap<TaskName, Shared<TaskState>>,
+        states: BTreeMap<TaskName, HeldOnce<TaskState>>,
     ) -> (Self, Vec<AllocEffect>) {
         let coordinator = Coordinator::new(&group);
         let mut machine = Self::at(AllocPhase::Preparing, group, coordinator, states);
@@ -141,7 +141,7 @@ impl AllocMachine {
     pub fn restore(
         now: Timestamp,
         group: TaskGroup,
-        states: BTreeMap<TaskName, Shared<TaskState>>,
+        states: BTreeMap<TaskName, HeldOnce<TaskState>>,
         known: RecordedAlloc,
     ) -> (Self, Vec<AllocEffect>) {
         let coordinator = Coordinator::restored(&group);
@@ -186,7 +186,7 @@ impl AllocMachine {
         phase: AllocPhase,
         group: TaskGroup,
         coordinator: Coordinator,
-        states: BTreeMap<TaskName, Shared<TaskState>>,
+        states: BTreeMap<TaskName, HeldOnce<TaskState>>,
     ) -> Self {
         let gates = group.tasks.iter().map(|t| (t.name.clone(), Gate::Closed)).collect();
         let mut machine = Self {
@@ -401,10 +401,10 @@ impl AllocMachine {
         }
     }
 
-    fn take_states(&mut self, states: BTreeMap<TaskName, Shared<TaskState>>) {
+    fn take_states(&mut self, states: BTreeMap<TaskName, HeldOnce<TaskState>>) {
         self.states = Arc::new(states);
         let begun =
-            |s: &Shared<TaskState>| s.status == TaskStatus::Running || s.started_at.is_some();
+            |s: &HeldOnce<TaskState>| s.status == TaskStatus::Running || s.started_at.is_some();
         self.started |= self.states.values().any(begun);
     }
 

@@ -36,10 +36,10 @@ use crate::queue;
 use crate::task::{RequestError, TaskHandle};
 use ostler_model::alloc::{AllocState, Allocation, DesiredStatus};
 use ostler_model::clock::Clock;
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
 use ostler_model::ports::BoxFuture;
 use ostler_model::saved::SavedAllocState;
-use ostler_model::shared::Shared;
 use ostler_model::task::TaskState;
 use ostler_state::StateStore;
 
@@ -140,7 +140,9 @@ struct Inbox {
     news: queue::Receiver<Box<News>>,
 }
 
-fn states_of(tasks: &BTreeMap<TaskName, Box<TaskHandle>>) -> BTreeMap<TaskName, Shared<TaskState>> {
+fn states_of(
+    tasks: &BTreeMap<TaskName, Box<TaskHandle>>,
+) -> BTreeMap<TaskName, HeldOnce<TaskState>> {
     tasks.iter().map(|(name, task)| (name.clone(), task.state())).collect()
 }
 

@@ -14,9 +14,9 @@ use std::fmt;
 
 use ostler_model::alloc::ClientStatus;
 use ostler_model::event::{EventKind, TaskEvent};
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
 use ostler_model::job::{LifecycleHook, Task, TaskGroup};
-use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
@@ -24,7 +24,7 @@ use ostler_model::time::Timestamp;
 /// more: siblings may still be on their way out.
 #[must_use]
 pub fn client_status(
-    states: &BTreeMap<TaskName, Shared<TaskState>>,
+    states: &BTreeMap<TaskName, HeldOnce<TaskState>>,
 ) -> (ClientStatus, &'static str) {
     let any = |status: TaskStatus| states.values().any(|s| s.status == status);
     if states.values().any(|s| s.status == TaskStatus::Dead && s.failed) {
@@ -41,8 +41,8 @@ pub fn client_status(
 }
 
 /// What an allocation of which nothing runs, and something may, waits for.
-fn waits(states: &BTreeMap<TaskName, Shared<TaskState>>) -> &'static str {
-    let ran = |state: &Shared<TaskState>| state.started_at.is_some();
+fn waits(states: &BTreeMap<TaskName, HeldOnce<TaskState>>) -> &'static str {
+    let ran = |state: &HeldOnce<TaskState>| state.started_at.is_some();
     if states.values().any(|s| s.status == TaskStatus::Pending && ran(s)) {
         "Tasks wait to be started again"
     } else if states.values().any(ran) {
@@ -99,7 +99,7 @@ impl KillReason {
 #[must_use]
 pub fn kill_reason(
     group: &TaskGroup,
-    states: &BTreeMap<TaskName, Shared<TaskState>>,
+    states: &BTreeMap<TaskName, HeldOnce<TaskState>>,
 ) -> Option<KillReason> {
     let counted = || group.tasks.iter().filter(|t| !is_poststop(t));
     let dead = |task: &Task| state_of(states, task).is_some_and(|s| s.status == TaskStatus::Dead);
@@ -147,7 +147,7 @@ pub fn poststop_tasks(group: &TaskGroup) -> Vec<TaskName> {
 }
 
 fn state_of<'a>(
-    states: &'a BTreeMap<TaskName, Shared<TaskState>>,
+    states: &'a BTreeMap<TaskName, HeldOnce<TaskState>>,
     task: &Task,
 ) -> Option<&'a TaskState> {
     states.get(&task.name).map(|state| &**state)

@@ -57,8 +57,8 @@ use std::time::Duration;
 
 use super::events;
 use super::restart::{Ending, RestartTracker};
+use ostler_model::held_once::HeldOnce;
 use ostler_model::limits::{DRIVER_RETRY, KILL_GRACE};
-use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
@@ -85,7 +85,7 @@ impl Intent {
 #[derive(Clone, Debug)]
 pub struct TaskMachine {
     state: State,
-    public: Shared<TaskState>,
+    public: HeldOnce<TaskState>,
     tracker: RestartTracker,
     rules: Rules,
     intent: Option<Intent>,
@@ -124,7 +124,7 @@ impl TaskMachine {
     /// A task never seen before: `Gated`, with its `Received` event.
     #[must_use]
     pub fn new(rules: Rules, now: Timestamp) -> Self {
-        let mut public = Shared::from(TaskState::default());
+        let mut public = HeldOnce::from(TaskState::default());
         public.push_event(events::received(now));
         Self {
             state: State::Gated,
@@ -159,7 +159,7 @@ impl TaskMachine {
 
     /// What the world sees.
     #[must_use]
-    pub fn public(&self) -> &Shared<TaskState> {
+    pub fn public(&self) -> &HeldOnce<TaskState> {
         &self.public
     }
 

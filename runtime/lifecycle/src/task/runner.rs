@@ -35,8 +35,8 @@ use crate::alloc::coordinator::Gate;
 use crate::fire;
 use crate::queue;
 use ostler_model::alloc::Allocation;
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ports::{BoxFuture, PluginCallError};
-use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus};
 
 use self::answer::{Answer, Call};
@@ -55,7 +55,7 @@ struct Runner {
     kinds: BTreeMap<Id, (u64, Call, AbortHandle)>,
     timer: Option<BoxFuture<'static, ()>>,
     notes: queue::Sender<DriverNote>,
-    published: watch::Sender<Shared<TaskState>>,
+    published: watch::Sender<HeldOnce<TaskState>>,
     tick: Arc<Notify>,
     writing: bool,
     dirty: bool,

@@ -132,6 +132,29 @@ async fn a_process_that_runs_no_tasks_reserves_nothing_for_them_and_says_so_to_w
 }
 
 #[tokio::test]
+async fn what_a_process_without_tasks_compiles_is_what_one_that_holds_them_densely_runs() {
+    let none = tasks(true, 0);
+    let code = none.load_as(EngineKind::Task, IDLE).await.unwrap();
+    let names = || {
+        let entries = std::fs::read_dir(none.cache_dir()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.contains(&code.digest().to_string())).collect::<Vec<_>>()
+    };
+    let before = names();
+    assert_eq!(before.len(), 1, "{before:?}");
+    let cache_dir = none.cache_dir();
+    let some = Bench::of(|dir| SandboxConfig {
+        cache_dir,
+        plugin_instances: 0,
+        dense: true,
+        ..config(dir, 4)
+    });
+    some.load_as(EngineKind::Task, IDLE).await.unwrap();
+    assert_eq!(names(), before);
+    assert_eq!(some.sandbox.code().stats().disk_hits, 1);
+}
+
+#[tokio::test]
 async fn a_dense_guest_computes_and_fails_as_any_other() {
     let bench = tasks(true, 4);
     let limits = StoreLimits { memory_bytes: 64 * MIB, ..StoreLimits::default() };

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use super::moment;
 use ostler_jobspec::units::parse_duration;
 use ostler_model::event::TaskEvent;
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
-use ostler_model::shared::Shared;
 use ostler_model::task::{ExitResult, TaskState};
 use ostler_wire::{self as wire, LastExit, Text};
 
 /// All tasks of an allocation.
 pub(super) fn task_states(
-    tasks: &BTreeMap<TaskName, Shared<TaskState>>,
+    tasks: &BTreeMap<TaskName, HeldOnce<TaskState>>,
 ) -> BTreeMap<Text<'_>, wire::TaskState<'_>> {
     tasks.iter().map(|(name, state)| (name.as_str().into(), task_state(state))).collect()
 }

@@ -69,7 +69,7 @@ fn failed(message: &str) -> TaskState {
     state
 }
 
-fn states(states: &[(&str, TaskState)]) -> BTreeMap<TaskName, Shared<TaskState>> {
+fn states(states: &[(&str, TaskState)]) -> BTreeMap<TaskName, HeldOnce<TaskState>> {
     states.iter().map(|(name, state)| (task(name), state.clone().into())).collect()
 }
 

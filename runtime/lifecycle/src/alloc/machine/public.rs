@@ -7,9 +7,9 @@ use super::{AllocMachine, AllocPhase};
 use crate::alloc::status::client_status;
 use ostler_model::alloc::{AllocState, ClientStatus};
 use ostler_model::event::{EventKind, TaskEvent};
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
 use ostler_model::saved::DeploymentStatus;
-use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
@@ -35,7 +35,7 @@ impl AllocMachine {
             // Whoever reads an ended allocation may count on every task's end being dated.
             let ended = *self.ended_at.get_or_insert(now);
             let undated =
-                |t: &Shared<TaskState>| t.status == TaskStatus::Dead && t.finished_at.is_none();
+                |t: &HeldOnce<TaskState>| t.status == TaskStatus::Dead && t.finished_at.is_none();
             if tasks.values().any(undated) {
                 let tasks = Arc::make_mut(&mut tasks).values_mut().filter(|task| undated(task));
                 tasks.for_each(|task| task.finished_at = Some(ended));

@@ -34,7 +34,7 @@ fn group(delay: Option<Duration>) -> TaskGroup {
     TaskGroup { shutdown_delay: delay, ..allocation.task_group().unwrap().clone() }
 }
 
-fn states(of: &[(&str, TaskStatus)]) -> BTreeMap<TaskName, Shared<TaskState>> {
+fn states(of: &[(&str, TaskStatus)]) -> BTreeMap<TaskName, HeldOnce<TaskState>> {
     of.iter()
         .map(|(task, status)| {
             (name(task), TaskState { status: *status, ..TaskState::default() }.into())
@@ -42,8 +42,8 @@ fn states(of: &[(&str, TaskStatus)]) -> BTreeMap<TaskName, Shared<TaskState>> {
         .collect()
 }
 
-fn all(group: &TaskGroup, status: TaskStatus) -> BTreeMap<TaskName, Shared<TaskState>> {
-    let state = Shared::from(TaskState { status, ..TaskState::default() });
+fn all(group: &TaskGroup, status: TaskStatus) -> BTreeMap<TaskName, HeldOnce<TaskState>> {
+    let state = HeldOnce::from(TaskState { status, ..TaskState::default() });
     group.tasks.iter().map(|t| (t.name.clone(), state.clone())).collect()
 }
 
@@ -319,7 +319,7 @@ fn a_forced_status_wins_over_the_tasks_and_ends_poststop_tasks_too() {
     // The first one stays.
     machine.step(NOW, force(ClientStatus::Complete, "too long"));
     let mut now = all(&group(None), TaskStatus::Dead);
-    now.insert(name("last"), Shared::default());
+    now.insert(name("last"), HeldOnce::default());
     assert_eq!(killed(&machine.step(NOW, AllocInput::Tasks(now))), [["last"]]);
     let public = machine.public();
     assert_eq!(public.client_status, ClientStatus::Failed);
@@ -354,7 +354,7 @@ fn a_stop_while_all_are_told_to_run_again_opens_no_poststop_gate_by_what_was_kno
     let mut machine = running();
     machine.step(NOW, AllocInput::RestartAll { reason: "anew".to_owned() });
     let mut dead = all(&group(None), TaskStatus::Dead);
-    dead.insert(name("last"), Shared::default());
+    dead.insert(name("last"), HeldOnce::default());
     machine.step(NOW, AllocInput::Tasks(dead.clone()));
     machine.step(NOW, AllocInput::RestartReady { ok: true });
     let gates =

@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::alloc::coordinator::Gate;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::event::TaskEvent;
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
 use ostler_model::job::TaskGroup;
 use ostler_model::saved::{DeploymentStatus, SavedAllocState};
-use ostler_model::shared::Shared;
 use ostler_model::task::TaskState;
 
 /// Where the owner of an allocation is; drawn in the documentation of [`super`].
@@ -74,7 +74,7 @@ pub enum AllocInput {
         what: Option<String>,
     },
     /// States of all tasks, newest.
-    Tasks(BTreeMap<TaskName, Shared<TaskState>>),
+    Tasks(BTreeMap<TaskName, HeldOnce<TaskState>>),
     /// The owners of all tasks have ended.
     TasksGone,
     /// A newer copy of the group, differing in what may change in place.

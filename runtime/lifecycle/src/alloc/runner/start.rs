@@ -18,11 +18,11 @@ use crate::queue;
 use crate::task::hooks::TaskHook;
 use crate::task::{LogSlot, MadeDirs, RestoredTask, TaskHandle, TaskScope};
 use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
 use ostler_model::job::TaskGroup;
 use ostler_model::limits::RUNNER_QUEUE_MAX;
 use ostler_model::ports::Adoption;
-use ostler_model::shared::Shared;
 use ostler_model::task::{TaskState, TaskStatus, Workload};
 
 /// Start the owner of a new allocation with these hooks.
@@ -157,7 +157,7 @@ struct Members {
     /// Boxed: a node of the map has room for eleven.
     tasks: Arc<BTreeMap<TaskName, Box<TaskHandle>>>,
     /// Of all tasks, also of those that need no owner any more.
-    states: BTreeMap<TaskName, Shared<TaskState>>,
+    states: BTreeMap<TaskName, HeldOnce<TaskState>>,
     gates: BTreeMap<TaskName, watch::Sender<Gate>>,
     logs: BTreeMap<TaskName, LogSlot>,
     logs_changed: watch::Receiver<u64>,

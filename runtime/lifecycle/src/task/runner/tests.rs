@@ -216,7 +216,7 @@ pub(super) fn native(script: Script) -> Script {
 pub(super) async fn until(
     handle: &TaskHandle,
     like: impl Fn(&TaskState) -> bool,
-) -> Shared<TaskState> {
+) -> HeldOnce<TaskState> {
     let mut state = handle.watch();
     let found = clock::timeout(Duration::from_secs(86_400), state.wait_for(|s| like(s))).await;
     match found {
@@ -225,7 +225,7 @@ pub(super) async fn until(
     }
 }
 
-pub(super) async fn until_running(handle: &TaskHandle) -> Shared<TaskState> {
+pub(super) async fn until_running(handle: &TaskHandle) -> HeldOnce<TaskState> {
     until(handle, |s| s.status == TaskStatus::Running).await
 }
 

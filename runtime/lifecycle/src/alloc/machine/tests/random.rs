@@ -9,7 +9,7 @@ use ostler_model::saved::SavedAllocState;
 struct World {
     machine: AllocMachine,
     group: TaskGroup,
-    states: BTreeMap<TaskName, Shared<TaskState>>,
+    states: BTreeMap<TaskName, HeldOnce<TaskState>>,
     gates: BTreeMap<TaskName, Gate>,
     killed: BTreeSet<TaskName>,
     /// Answers that are due.
@@ -143,7 +143,7 @@ impl World {
             AllocEffect::ForceRestart { .. } => {
                 assert!(!self.ending && !self.finishing, "restarted at the end");
                 for state in self.states.values_mut() {
-                    *state = Shared::default();
+                    *state = HeldOnce::default();
                 }
                 self.due.push(AllocInput::RestartAsked);
             }

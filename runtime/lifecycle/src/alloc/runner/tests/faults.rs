@@ -227,7 +227,7 @@ async fn running_tasks_go_on_while_their_state_cannot_be_written() {
     }
     let key = ostler_state::Key::TaskState(handle.id(), name("web"));
     assert_eq!(
-        bench.store.get::<Shared<TaskState>>(&key).unwrap().as_ref(),
+        bench.store.get::<HeldOnce<TaskState>>(&key).unwrap().as_ref(),
         state.tasks.get("web")
     );
 }

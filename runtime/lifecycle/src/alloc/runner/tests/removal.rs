@@ -99,7 +99,7 @@ async fn the_total_time_of_a_stop_is_bounded_by_what_its_stages_may_take() {
     handle.stop("enough").await;
     // What does not end keeps no later stage from being ended: three of kill_timeout and twice
     // KILL_GRACE.
-    let undead = |t: &Shared<TaskState>| crate::task::events::is_undead(t);
+    let undead = |t: &HeldOnce<TaskState>| crate::task::events::is_undead(t);
     until(&handle, |s| s.tasks.values().all(undead)).await;
     assert_eq!(stopwatch.age().as_secs(), 3 * (5 + 10 + 10));
     clock::sleep(600 * SECOND).await;

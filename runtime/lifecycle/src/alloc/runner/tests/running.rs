@@ -43,7 +43,7 @@ async fn at_the_end_the_last_state_is_durable_and_no_run_is_recorded() {
     bench.node.script("web", [Script { pid: Some(77), ..Script::ends(SECOND, 0) }]);
     let handle = bench.run(vec![task("web")]);
     let state = handle.wait_done().await;
-    let stored: Shared<TaskState> =
+    let stored: HeldOnce<TaskState> =
         bench.store.get(&Key::TaskState(handle.id(), name("web"))).unwrap().unwrap();
     assert_eq!(stored, state.tasks["web"]);
     let local: LocalState =
@@ -92,7 +92,7 @@ async fn a_start_waits_for_the_disk_twice() {
     let stats = bench.store.stats();
     assert_eq!(stats.puts - stats.later, 2, "{stats:?}");
     // What lagged is there: the state of the task and of the allocation.
-    let stored: Shared<TaskState> =
+    let stored: HeldOnce<TaskState> =
         bench.store.get(&Key::TaskState(handle.id(), name("web"))).unwrap().unwrap();
     assert_eq!(&stored, &handle.state().borrow().tasks["web"]);
     let saved: SavedAllocState = bench.store.get(&Key::AllocState(handle.id())).unwrap().unwrap();
@@ -264,7 +264,7 @@ async fn shutdown_leaves_the_task_running_and_its_record_in_place() {
     assert_eq!(*handle.phase().borrow(), AllocPhase::Left);
     assert_eq!(bench.node.live(), 1);
     assert_eq!(leftovers(&bench.store).unwrap().len(), 1);
-    let stored: Shared<TaskState> =
+    let stored: HeldOnce<TaskState> =
         bench.store.get(&Key::TaskState(handle.id(), name("web"))).unwrap().unwrap();
     assert_eq!(stored.status, TaskStatus::Running);
     assert!(!bench.node.calls().iter().any(|c| c.starts_with("release")));

@@ -182,7 +182,7 @@ async fn simulate(seed: u64) {
     assert!(leftovers(&bench.store).unwrap().is_empty(), "seed {seed}: a dead run is on record");
     for task in &tasks {
         let key = ostler_state::Key::TaskState(handle.id(), task.name.clone());
-        let stored: Option<Shared<TaskState>> = bench.store.get(&key).unwrap();
+        let stored: Option<HeldOnce<TaskState>> = bench.store.get(&key).unwrap();
         assert_eq!(stored.as_ref(), state.tasks.get(&task.name), "seed {seed}: not durable");
     }
 }

@@ -67,7 +67,7 @@ impl Backend for CutBackend {
 }
 
 /// One agent over what is durable. `None`: it was cut. Else the task's end.
-async fn agent(bench: &mut Bench, cut: Option<Cut>) -> Option<Shared<TaskState>> {
+async fn agent(bench: &mut Bench, cut: Option<Cut>) -> Option<HeldOnce<TaskState>> {
     let (reached, mut at_cut) = mpsc::unbounded_channel();
     let (go_on, wait) = std::sync::mpsc::channel();
     let (disk, go_on_at) = (Arc::clone(&bench.disk), Mutex::new(wait));

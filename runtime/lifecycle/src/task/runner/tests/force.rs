@@ -13,7 +13,7 @@ fn bench(scripts: impl Into<Vec<Script>>) -> Bench {
 }
 
 /// Dead and kept: the run is forgotten, the owner is there.
-async fn idle(bench: &Bench, handle: &TaskHandle) -> Shared<TaskState> {
+async fn idle(bench: &Bench, handle: &TaskHandle) -> HeldOnce<TaskState> {
     let state = until(handle, |s| s.status == TaskStatus::Dead).await;
     bench.pass(5 * SECOND).await;
     assert!(!handle.is_gone());

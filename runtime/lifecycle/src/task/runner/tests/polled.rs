@@ -29,7 +29,7 @@ fn bench(script: Script) -> Bench {
 }
 
 /// Kill it: its last state, and how long that took.
-async fn killed(bench: &Bench) -> (Shared<TaskState>, Duration) {
+async fn killed(bench: &Bench) -> (HeldOnce<TaskState>, Duration) {
     let handle = bench.spawn();
     until_running(&handle).await;
     let before = bench.node.age();
