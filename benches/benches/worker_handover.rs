@@ -121,10 +121,10 @@ async fn started(node: &mut Node, jobs: &[(String, u64)]) -> BTreeMap<String, St
     let mut all = BTreeMap::new();
     for (id, _) in jobs {
         for alloc in node.allocs(id).await {
-            let task = &alloc["TaskStates"]["t"];
-            if task["State"] == "running" {
-                let run = format!("{} {}", task["StartedAt"], task["Restarts"]);
-                all.insert(alloc["ID"].to_string(), run);
+            let text = |at: &str| alloc.pointer(at).map(Value::to_string).unwrap_or_default();
+            if text("/TaskStates/t/State") == "\"running\"" {
+                let run = ["/TaskStates/t/StartedAt", "/TaskStates/t/Restarts"].map(text);
+                all.insert(text("/ID"), run.join(" "));
             }
         }
     }

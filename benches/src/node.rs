@@ -95,6 +95,7 @@ impl Node {
     ///
     /// # Panics
     /// When it does not start.
+    #[expect(clippy::disallowed_methods, reason = "a process of the bench, not of an agent")]
     pub fn spawn(&mut self) {
         let mut command = Command::new(&self.program);
         command.args(&self.args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
