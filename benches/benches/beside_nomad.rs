@@ -177,7 +177,8 @@ async fn restarts(report: &mut Report, nodes: &mut [Node; 2]) {
                 let measured = async |node: &mut Node| {
                     let answer = node.try_ask("GET", &path, None).await;
                     answer.is_some_and(|(status, answer)| {
-                        status.is_success() && !answer["Tasks"]["t"].is_null()
+                        let task = answer.pointer("/Tasks/t");
+                        status.is_success() && task.is_some_and(|task| !task.is_null())
                     })
                 };
                 node.until("statistics of a task", measured).await;

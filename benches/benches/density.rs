@@ -60,6 +60,12 @@ async fn grow(report: &mut Report, dense: bool, steps: &[u64]) -> f64 {
     );
     let mut node = Node::ostler(&report.dir().join(name), &config);
     node.start().await;
+    // The driver is loaded, and the program compiled.
+    node.register(&waiting("warm", 1)).await;
+    let so = async |node: &mut Node| node.count("warm", "Running").await == 1;
+    node.until("a first task runs", so).await;
+    node.purge("warm").await;
+    clock::sleep(Duration::from_secs(scaled(10, 0))).await;
     let empty = node.memory();
     let (mut jobs, mut taken, mut measured) = (Vec::new(), Duration::ZERO, Vec::<Step>::new());
     for wanted in steps {

@@ -31,18 +31,18 @@ fn main() -> ExitCode {
 async fn measured(report: &mut Report) {
     let wasm = json!({ "module": TOOLBOX, "args": ["sleep", "86400000"] });
     let native = json!({ "command": "/bin/sleep", "args": ["86400"] });
+    let mut node = Node::ostler(&report.dir().join("agent"), CONFIG);
+    node.start().await;
     let mut points: [Vec<(f64, f64)>; 2] = Default::default();
     let (mut interrupted, mut slowest, mut rows) = (0, 0.0, Vec::new());
     for tasks in [100, 300, 1_000, 3_000, 10_000].map(|tasks| scaled(tasks, tasks / 100)) {
-        let dir = report.dir().join(format!("wasm-{tasks}"));
-        let one = handover(Node::ostler(&dir, CONFIG), "wasm", &wasm, tasks).await;
+        let one = handover(&mut node, "wasm", &wasm, tasks).await;
         points[0].push((number(tasks), one.seconds));
         (interrupted, slowest) = (one.interrupted, one.seconds);
         rows.push((format!("{tasks} WASM tasks"), one.row()));
         // Each is a process and its supervisor: more would measure the machine.
         if tasks <= scaled(300, 3) {
-            let dir = report.dir().join(format!("native-{tasks}"));
-            let one = handover(Node::ostler(&dir, CONFIG), "raw_exec", &native, tasks).await;
+            let one = handover(&mut node, "raw_exec", &native, tasks).await;
             points[1].push((number(tasks), one.seconds));
             rows.push((format!("{tasks} native tasks"), one.row()));
         }
@@ -74,28 +74,27 @@ impl Handover {
     }
 }
 
-async fn handover(mut node: Node, driver: &str, config: &Value, tasks: u64) -> Handover {
-    node.start().await;
+async fn handover(node: &mut Node, driver: &str, config: &Value, tasks: u64) -> Handover {
     let jobs: Vec<(String, u64)> = (0..tasks)
         .step_by(1_000)
-        .map(|first| (format!("live-{first}"), (tasks - first).min(1_000)))
+        .map(|first| (format!("{driver}-{tasks}-{first}"), (tasks - first).min(1_000)))
         .collect();
     for (id, count) in &jobs {
         node.register(&job(id, "service", *count, driver, config)).await;
     }
-    all_run(&mut node, &jobs).await;
+    all_run(node, &jobs).await;
     // What may lag is on the disk, and health is judged.
     clock::sleep(Duration::from_secs(scaled(15, 1))).await;
-    let before = started(&mut node, &jobs).await;
+    let before = started(node, &jobs).await;
     node.kill();
     let watch = Stopwatch::start();
     node.start().await;
     let answers = watch.elapsed().as_secs_f64();
-    all_run(&mut node, &jobs).await;
+    all_run(node, &jobs).await;
     let seconds = watch.elapsed().as_secs_f64();
     // A task that is lost is seen as such, and started again, in this time.
     clock::sleep(Duration::from_secs(scaled(5, 1))).await;
-    let after = started(&mut node, &jobs).await;
+    let after = started(node, &jobs).await;
     let same = before.iter().filter(|(id, start)| after.get(*id) == Some(*start)).count();
     let same = u64::try_from(same).unwrap_or(0);
     let live = u64::try_from(after.len()).unwrap_or(0);
@@ -122,10 +121,10 @@ async fn started(node: &mut Node, jobs: &[(String, u64)]) -> BTreeMap<String, St
     let mut all = BTreeMap::new();
     for (id, _) in jobs {
         for alloc in node.allocs(id).await {
-            let task = &alloc["TaskStates"]["t"];
-            if task["State"] == "running" {
-                let run = format!("{} {}", task["StartedAt"], task["Restarts"]);
-                all.insert(alloc["ID"].to_string(), run);
+            let text = |at: &str| alloc.pointer(at).map(Value::to_string).unwrap_or_default();
+            if text("/TaskStates/t/State") == "\"running\"" {
+                let run = ["/TaskStates/t/StartedAt", "/TaskStates/t/Restarts"].map(text);
+                all.insert(text("/ID"), run.join(" "));
             }
         }
     }

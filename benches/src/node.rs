@@ -3,7 +3,7 @@
 //! Both answer the same requests, so that what is compared is asked in the same words. Ostler's is this
 //! program itself ([`own_child`](crate::live::own_child)), or the one that `OSTLER_BIN` names.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -95,6 +95,7 @@ impl Node {
     ///
     /// # Panics
     /// When it does not start.
+    #[expect(clippy::disallowed_methods, reason = "a process of the bench, not of an agent")]
     pub fn spawn(&mut self) {
         let mut command = Command::new(&self.program);
         command.args(&self.args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -245,15 +246,18 @@ impl Node {
 
     /// Share of a core that all of them take meanwhile, percent.
     pub async fn idle(&self, span: Duration) -> f64 {
-        let (before, watch) = (self.processor_time(), Stopwatch::start());
+        let before: BTreeMap<u32, f64> = self.processor_times().collect();
+        let watch = Stopwatch::start();
         clock::sleep(span).await;
-        let used = self.processor_time() - before;
+        // A child that came has used what it used; one that went is not known any more.
+        let since = |(pid, now): (u32, f64)| now - before.get(&pid).copied().unwrap_or(0.0);
+        let used: f64 = self.processor_times().map(since).sum();
         used / watch.elapsed().as_secs_f64() * 100.0
     }
 
     /// Seconds of processor time of those that live.
-    fn processor_time(&self) -> f64 {
-        self.processes().into_iter().filter_map(processor_time).sum()
+    fn processor_times(&self) -> impl Iterator<Item = (u32, f64)> {
+        self.processes().into_iter().filter_map(|pid| Some((pid, processor_time(pid)?)))
     }
 }
 

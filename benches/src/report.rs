@@ -222,7 +222,8 @@ pub fn short(value: f64) -> String {
 /// logarithms.
 #[must_use]
 pub fn fitted(points: &[(f64, f64)]) -> f64 {
-    let logs: Vec<(f64, f64)> = points.iter().map(|(x, y)| (x.ln(), y.ln())).collect();
+    let points = points.iter().filter(|(x, y)| *x > 0.0 && *y > 0.0);
+    let logs: Vec<(f64, f64)> = points.map(|(x, y)| (x.ln(), y.ln())).collect();
     let mean = |of: fn(&(f64, f64)) -> f64| logs.iter().map(of).sum::<f64>() / size(logs.len());
     let (x, y) = (mean(|one| one.0), mean(|one| one.1));
     let both: f64 = logs.iter().map(|one| (one.0 - x) * (one.1 - y)).sum();

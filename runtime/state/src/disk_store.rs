@@ -24,7 +24,7 @@ use super::codec::{OLDEST, SCHEMA};
 use super::error::BackendError;
 use super::files;
 use super::journal::pending::Pending;
-use super::journal::plan::{Plan, Step};
+use super::journal::plan::{JournalPlan, Step};
 use super::journal::{self, Scanned};
 use super::journal_file::{self, open_journal, read_all, read_journal, zeroed};
 pub use super::journal_file::{JournalFile, JournalOpener};
@@ -70,7 +70,7 @@ pub struct DiskBackend {
 
 /// Who commits has this.
 struct Log {
-    plan: Plan,
+    plan: JournalPlan,
     file: Option<JournalFile>,
     record: Vec<u8>,
     /// Absent when the files are only read.
@@ -175,7 +175,7 @@ impl DiskBackend {
         let known = beside.max((newest > reached.number).then_some(newest));
         let mut pending = Pending::default();
         changes.iter().for_each(|op| pending.apply(op));
-        let plan = Plan::new(reached, tip.is_some(), known.unwrap_or_default());
+        let plan = JournalPlan::new(reached, tip.is_some(), known.unwrap_or_default());
         let age = Age::of(there, number.map(|_| reached.number), known);
         let compared = beside.is_some();
         Self {

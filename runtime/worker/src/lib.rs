@@ -10,10 +10,8 @@
 //!     x  the agent is gone: what is held ends, what runs goes on                     log files
 //!  next agent: finds it by its record, connects, asks for the list, owns the tasks again
 //! ```
-//! - [`protocol`] is what both say. It is frozen: a worker may be older than its agent by many builds.
-//! - A worker of another build gets no new tasks and ends with its last one.
-//! - [`WorkerTasks`] is the agent's side; [`main`] the worker's. The tasks themselves are run by
-//!   `ostler_plugin::host::wasm_task`, as they are by an agent without workers.
+//! [`protocol`] is frozen: a worker may be older than its agent by many builds. [`WorkerTasks`] is the
+//! agent's side, [`main`] the worker's.
 
 mod backoff;
 mod client;

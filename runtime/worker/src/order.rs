@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::protocol::{
-    Code, Dir, Limits, Mount, Port, StartOrder, Stdin, StreamFiles, TaskExit,
+    Code, Dir, OrderLimits, OrderMount, Port, StartOrder, Stdin, StreamFiles, TaskExit,
 };
 use ostler_logs::task_sink;
 use ostler_model::device;
@@ -44,7 +44,7 @@ pub(crate) fn of(
         let host = text(&dir.host_path)?;
         Ok(Dir { host, guest: dir.guest_path.clone(), read_only: dir.read_only })
     });
-    let mounts = context.mounts.iter().map(|mount| Mount {
+    let mounts = context.mounts.iter().map(|mount| OrderMount {
         host: mount.host_path.clone(),
         task: mount.task_path.clone(),
         read_only: mount.read_only,
@@ -81,7 +81,7 @@ pub(crate) fn of(
         alloc_dir: text(&context.alloc_dir)?,
         mounts: mounts.collect(),
         ports: ports.collect(),
-        limits: Limits {
+        limits: OrderLimits {
             memory_bytes: spec.limits.memory_bytes_max,
             table_elements: spec.limits.table_elements_max,
             transfer_bytes: spec.limits.transfer_bytes_max,

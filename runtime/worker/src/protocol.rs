@@ -213,11 +213,11 @@ pub struct StartOrder {
     /// Host directory that the group's tasks share.
     pub alloc_dir: String,
     /// Host paths assigned to it.
-    pub mounts: Vec<Mount>,
+    pub mounts: Vec<OrderMount>,
     /// Ports assigned to it.
     pub ports: Vec<Port>,
     /// What it may use.
-    pub limits: Limits,
+    pub limits: OrderLimits,
     /// Files of its standard output; absent: nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdout: Option<StreamFiles>,
@@ -248,7 +248,7 @@ pub struct Dir {
 
 /// A host path assigned to a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mount {
+pub struct OrderMount {
     /// On the node.
     pub host: String,
     /// In the task.
@@ -284,7 +284,7 @@ pub enum Stdin {
 
 /// What a task may use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct OrderLimits {
     /// Bytes of memory and tables.
     pub memory_bytes: u64,
     /// Table elements.

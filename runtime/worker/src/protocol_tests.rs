@@ -53,9 +53,9 @@ fn the_order_of_a_start_has_the_bytes_of_version_1() {
         cpu_mhz: 100,
         task_dir: text("/a"),
         alloc_dir: text("/b"),
-        mounts: vec![Mount { host: text("/m"), task: text("/n"), read_only: true }],
+        mounts: vec![OrderMount { host: text("/m"), task: text("/n"), read_only: true }],
         ports: vec![Port { label: text("http"), value: 80, to: 81, host_ip: text("127.0.0.1") }],
-        limits: Limits {
+        limits: OrderLimits {
             memory_bytes: 1,
             table_elements: 2,
             transfer_bytes: 3,

@@ -24,7 +24,7 @@ pub enum Step {
 
 /// What is known of both files.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct JournalPlan {
     tip: Tip,
     /// Numbers go on above this one.
     above: u64,
@@ -36,7 +36,7 @@ pub struct Plan {
     sure: bool,
 }
 
-impl Plan {
+impl JournalPlan {
     /// After both files were read: `tip` is what they come to, and `sure` that the tree says so, or
     /// what the journal begins with. Numbers go on above `above`.
     #[must_use]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use super::pending::Pending;
-use super::plan::{Plan, Step};
+use super::plan::{JournalPlan, Step};
 use super::*;
 use crate::backend::Backend as _;
 use crate::mem_store::MemBackend;
@@ -193,7 +193,7 @@ proptest! {
 #[test]
 fn a_batch_goes_behind_the_one_before_and_into_the_tree_where_there_is_no_room() {
     let begin = tip(7);
-    let mut plan = Plan::new(begin, true, 0);
+    let mut plan = JournalPlan::new(begin, true, 0);
     assert_eq!(plan.step(Some(BLOCK), false), Step::Direct, "there is no journal");
     plan.journal(3 * BLOCK);
     assert_eq!(plan.step(Some(BLOCK), false), Step::Append { at: 0 });
@@ -211,7 +211,7 @@ fn a_batch_goes_behind_the_one_before_and_into_the_tree_where_there_is_no_room()
 #[test]
 fn after_a_failure_nothing_is_appended_before_the_tree_has_everything() {
     let begin = tip(1);
-    let mut plan = Plan::new(begin, true, 0);
+    let mut plan = JournalPlan::new(begin, true, 0);
     plan.journal(8 * BLOCK);
     plan.append_failed(2);
     assert_eq!((plan.number(), plan.step(Some(BLOCK), true)), (3, Step::Settle));
@@ -226,8 +226,8 @@ fn after_a_failure_nothing_is_appended_before_the_tree_has_everything() {
 
 #[test]
 fn numbers_go_on_above_what_the_directory_knows() {
-    assert_eq!(Plan::new(tip(3), true, 9).number(), 10);
-    assert_eq!(Plan::new(tip(9), true, 3).number(), 10);
+    assert_eq!(JournalPlan::new(tip(3), true, 9).number(), 10);
+    assert_eq!(JournalPlan::new(tip(9), true, 3).number(), 10);
 }
 
 fn any_op() -> impl Strategy<Value = Op> {
