@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::limits::STATE_SETTLE_IDLE;
 use ostler_state::StateStore;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A directory for one bench, removed with this.

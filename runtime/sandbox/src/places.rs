@@ -73,8 +73,8 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
-    use ostler_engine::EngineKind;
     use crate::pooling::PoolLowered;
+    use ostler_engine::EngineKind;
 
     fn places(got: u32) -> Places {
         let lowered = Some(PoolLowered::MapCount { limit: 9_000 });

@@ -69,7 +69,11 @@ async fn the_output_of_fifty_tasks_is_whole_and_their_states_are_durable() {
                 let state: TaskState = record.decode().unwrap();
                 assert_eq!(*id, result.allocs[0].id);
                 assert_eq!((state.status, state.failed), (TaskStatus::Dead, false), "{task}");
-                assert_eq!(Some(&state), result.allocs[0].state.tasks.get(task).map(|task| &**task), "{task}");
+                assert_eq!(
+                    Some(&state),
+                    result.allocs[0].state.tasks.get(task).map(|task| &**task),
+                    "{task}"
+                );
                 dead += 1;
             }
             Key::AllocState(_) => {

@@ -136,7 +136,10 @@ async fn a_worker_that_is_killed_takes_its_tasks_along_and_nothing_else() {
     assert_ne!(only_worker(agent.data.path()), worker);
     let alloc = agent.alloc("idle").await;
     let shown = agent.ask(&["alloc", "status", &alloc]).await.stdout;
-    assert!(shown.contains("the worker process of WASM tasks is gone: killed by signal 9"), "{shown}");
+    assert!(
+        shown.contains("the worker process of WASM tasks is gone: killed by signal 9"),
+        "{shown}"
+    );
     assert_eq!(starts(&agent, "native").await, 1);
 }
 
@@ -192,7 +195,9 @@ async fn what_an_agent_was_starting_when_it_was_killed_has_not_run_twice() {
         let agent = AgentProcess::start().await;
         let args = ["say-times", "1", "0"];
         let task = wasm("t", &toolbox(), &args, "");
-        let text = format!("job \"once\" {{\n type = \"batch\"\n group \"g\" {{\n count = 20\n {task}\n }}\n}}\n");
+        let text = format!(
+            "job \"once\" {{\n type = \"batch\"\n group \"g\" {{\n count = 20\n {task}\n }}\n}}\n"
+        );
         let file = agent.file("once.hcl", &text);
         let file = file.to_str().unwrap().to_owned();
         let submitted = agent.ask(&["job", "run", "--detach", &file]).await;

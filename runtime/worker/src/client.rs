@@ -102,9 +102,8 @@ impl Worker {
         hears: Arc<dyn Hears>,
     ) -> io::Result<Option<Arc<Self>>> {
         let record = WorkerRecord::read(&dir)?;
-        let of_this_boot = record.filter(|record| {
-            identity::boot_id().is_ok_and(|boot| boot == record.boot_id)
-        });
+        let of_this_boot =
+            record.filter(|record| identity::boot_id().is_ok_and(|boot| boot == record.boot_id));
         let process = match &of_this_boot {
             Some(record) => Detached::existing(record.pid, record.start_ticks)?,
             None => None,

@@ -10,8 +10,7 @@
 //!     x  the agent is gone: what is held ends, what runs goes on                     log files
 //!  next agent: finds it by its record, connects, asks for the list, owns the tasks again
 //! ```
-//! [`protocol`] is frozen: a worker may be older than its agent by many builds. [`WorkerTasks`] is the
-//! agent's side, [`main`] the worker's.
+//! Start with [`protocol`], which is frozen; then [`WorkerTasks`] (the agent's side) and [`main`].
 
 mod backoff;
 mod client;

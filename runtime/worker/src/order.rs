@@ -61,10 +61,7 @@ pub(crate) fn of(
         job: context.job_id.to_string(),
         group: context.group.to_string(),
         task: context.task.to_string(),
-        code: Code {
-            digest: code.digest.to_string(),
-            component: code.format == Format::Component,
-        },
+        code: Code { digest: code.digest.to_string(), component: code.format == Format::Component },
         path: text(&spec.path)?,
         dirs: dirs.collect::<Result<_, WasmTaskError>>()?,
         args: spec.args,

@@ -114,8 +114,7 @@ fn what_a_worker_says_has_the_bytes_of_version_1() {
     frozen(&listed, &text);
     let said = FromWorker::Said { run: run(), text: "waits".to_owned() };
     frozen(&said, &format!(r#"{{"type":"said","run":"{RUN}","text":"waits"}}"#));
-    let used =
-        FromWorker::Used { n: 4, cpu_nanos: Some(1), memory_bytes: None, taken_at: 2 };
+    let used = FromWorker::Used { n: 4, cpu_nanos: Some(1), memory_bytes: None, taken_at: 2 };
     frozen(&used, r#"{"type":"used","n":4,"cpu_nanos":1,"memory_bytes":null,"taken_at":2}"#);
 }
 

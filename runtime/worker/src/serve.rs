@@ -107,13 +107,7 @@ async fn serve(begun: Begun) -> io::Result<()> {
     };
     let control = tokio::runtime::Handle::current();
     let (clock, rng) = (Clock::system(), Rng::system());
-    let host = WasmTaskHost::new(
-        Arc::clone(&sandbox),
-        control,
-        clock,
-        rng,
-        Some(Arc::new(exited)),
-    );
+    let host = WasmTaskHost::new(Arc::clone(&sandbox), control, clock, rng, Some(Arc::new(exited)));
     let server = Arc::new(Server {
         host: host.map_err(io::Error::other)?,
         sandbox,
@@ -305,15 +299,13 @@ impl Server {
         });
         // Directories are opened and code is mapped: on a disk that hangs, this thread hangs.
         let held = tokio::task::block_in_place(|| {
-            let ordered = order::received(order, fds, said)
-                .map_err(|error| (error.to_string(), false))?;
+            let ordered =
+                order::received(order, fds, said).map_err(|error| (error.to_string(), false))?;
             let run = ordered.context.run_id.clone();
             let held = self.host.hold(&ordered.context, &ordered.spec, &ordered.code);
             held.map(|id| (run, id)).map_err(|error| {
-                let invalid = matches!(
-                    error,
-                    WasmTaskError::Code { .. } | WasmTaskError::OtherWorld { .. }
-                );
+                let invalid =
+                    matches!(error, WasmTaskError::Code { .. } | WasmTaskError::OtherWorld { .. });
                 (error.to_string(), invalid)
             })
         });

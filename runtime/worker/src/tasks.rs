@@ -29,9 +29,7 @@ use ostler_model::ports::{Adoption, BoxFuture, DriverEventSink, TaskContext};
 use ostler_model::rng::Rng;
 use ostler_model::task::{RawExit, Usage};
 use ostler_plugin::host::wasm_task::code::TaskCode;
-use ostler_plugin::host::wasm_task::{
-    EndedRuns, WasmTaskError, WasmTaskSpec, WasmTasks,
-};
+use ostler_plugin::host::wasm_task::{EndedRuns, WasmTaskError, WasmTaskSpec, WasmTasks};
 use ostler_process::ProcessHost;
 use ostler_sandbox::{CodeFile, Sandbox};
 
@@ -141,7 +139,8 @@ impl WasmTasks for WorkerTasks {
     ) -> BoxFuture<'static, Result<String, WasmTaskError>> {
         let inner = Arc::clone(&self.inner);
         // On the control runtime: connections belong to it.
-        let started = self.inner.options.control.spawn(async move { inner.spawn(context, spec).await });
+        let started =
+            self.inner.options.control.spawn(async move { inner.spawn(context, spec).await });
         let started = tokio_util::task::AbortOnDropHandle::new(started);
         Box::pin(async move { started.await.unwrap_or(Err(WasmTaskError::RunEnded)) })
     }
@@ -192,9 +191,8 @@ impl WasmTasks for WorkerTasks {
     }
 
     fn adopt(&self, run: &RunId, id: &str) -> Adoption {
-        let known = self.inner.with(run, id, |of_run, exit| {
-            (of_run.released, exit.borrow().clone())
-        });
+        let known =
+            self.inner.with(run, id, |of_run, exit| (of_run.released, exit.borrow().clone()));
         match known {
             Err(_) => Adoption::Unknown,
             Ok((false, _)) => Adoption::NotRun,
@@ -401,8 +399,7 @@ impl Inner {
     ) -> io::Result<Arc<Worker>> {
         let WorkerOptions {
             program, data_dir, config, task_instances, dense, processes, rng, ..
-        } =
-            &self.options;
+        } = &self.options;
         let name = format!("{:08x}", rng.below(1 << 32));
         let memory = config.memory_max_mb.map(|mb| mb.saturating_mul(MIB));
         let cgroup = processes.worker_cgroup(&name, memory, config.threads_max)?;
@@ -511,7 +508,13 @@ impl Hears for Inner {
         self.workers().retain(|other| !Arc::ptr_eq(other, worker));
         if tasks > 0 || worker.current {
             let (pid, key) = (worker.pid(), &worker.key);
-            tracing::warn!(pid, key, how, tasks, "a worker of WASM tasks ended, and its tasks with it");
+            tracing::warn!(
+                pid,
+                key,
+                how,
+                tasks,
+                "a worker of WASM tasks ended, and its tasks with it"
+            );
         }
         self.ended_after(&worker.key, worker.age());
     }

@@ -197,4 +197,3 @@ pub trait WasmTasks: Send + Sync {
     /// The agent ends: tasks of its own process end with it, those of others go on.
     fn leave(&self);
 }
-

@@ -162,8 +162,10 @@ pub(super) fn map(
     let code = unsafe {
         match format {
             Format::Component => Component::deserialize_file(engine, opened).map(Code::Component),
-            Format::Module => Module::deserialize_open_file(engine, file.try_clone().map_err(failed)?)
-                .map(Code::Module),
+            Format::Module => {
+                Module::deserialize_open_file(engine, file.try_clone().map_err(failed)?)
+                    .map(Code::Module)
+            }
         }
     };
     code.map(Ok).or_else(|error| {

@@ -144,7 +144,7 @@ async fn what_a_process_without_tasks_compiles_is_what_one_that_holds_them_dense
     assert_eq!(before.len(), 1, "{before:?}");
     let cache_dir = none.cache_dir();
     let some = Bench::of(|dir| SandboxConfig {
-        cache_dir,
+        cache_dir: Some(cache_dir),
         plugin_instances: 0,
         dense: true,
         ..config(dir, 4)

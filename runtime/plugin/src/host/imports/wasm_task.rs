@@ -23,9 +23,7 @@ impl From<WasmTaskError> for WasmError {
             }
             WasmTaskError::Refused { invalid: true, .. }
             | WasmTaskError::Code { .. }
-            | WasmTaskError::OtherWorld { .. } => {
-                Self::Invalid(error.to_string())
-            }
+            | WasmTaskError::OtherWorld { .. } => Self::Invalid(error.to_string()),
             WasmTaskError::OutsideTask { .. } => Self::Denied(error.to_string()),
             WasmTaskError::UnknownTask => Self::UnknownTask,
             other => Self::Failed(other.to_string()),

@@ -226,10 +226,8 @@ fn open(path: &Path) -> Result<(File, Metadata), WasmTaskError> {
 }
 
 fn read(path: &Path, file: File, meta: &Metadata) -> Result<Arc<[u8]>, WasmTaskError> {
-    let refused = |e: std::io::Error| WasmTaskError::File {
-        path: path.to_owned(),
-        reason: e.to_string(),
-    };
+    let refused =
+        |e: std::io::Error| WasmTaskError::File { path: path.to_owned(), reason: e.to_string() };
     let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0));
     file.take(TASK_FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(refused)?;
     Ok(bytes.into())

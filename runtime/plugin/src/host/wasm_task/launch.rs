@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use wasmtime::component::{Linker as ComponentLinker, ResourceTable};
 use wasmtime::{InstancePre, Linker as ModuleLinker, Store};
@@ -28,8 +28,9 @@ use ostler_model::limits::{
 };
 use ostler_model::ports::{BoxFuture, ByteSink, TaskContext};
 use ostler_sandbox::{
-    CallError, Digest, EngineKind, GuestLimiter, GuestOutput, GuestSink, GuestUsage, LoadedCode, Sandbox,
-    StoreLimits, StoreState, Tail, classify, new_resource_table, new_store, new_wasi_builder,
+    CallError, Digest, EngineKind, GuestLimiter, GuestOutput, GuestSink, GuestUsage, LoadedCode,
+    Sandbox, StoreLimits, StoreState, Tail, classify, new_resource_table, new_store,
+    new_wasi_builder,
 };
 
 /// A guest ready to run.

@@ -315,13 +315,7 @@ impl Inner {
         }
     }
 
-    fn exited(
-        &self,
-        run: &RunId,
-        id: &str,
-        exit: &watch::Sender<Option<RawExit>>,
-        how: RawExit,
-    ) {
+    fn exited(&self, run: &RunId, id: &str, exit: &watch::Sender<Option<RawExit>>, how: RawExit) {
         exit.send_replace(Some(how.clone()));
         if let Some(exited) = &self.exited {
             exited(run, id, &how);
