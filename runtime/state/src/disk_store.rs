@@ -282,7 +282,7 @@ impl DiskBackend {
     }
 
     /// Commit to the tree; nothing may wait in the journal that is not part of `batch`.
-    fn into_tree(&self, log: &mut Log, batch: &[Op], number: u64) -> Result<(), BackendError> {
+    fn commit_tree(&self, log: &mut Log, batch: &[Op], number: u64) -> Result<(), BackendError> {
         let tip = log.plan.tip_in_tree(number, draw());
         let done = self.tree.commit(batch, tip);
         done.inspect_err(|_| log.plan.tree_failed(number))?;
@@ -301,7 +301,7 @@ impl DiskBackend {
     fn settle_in(&self, log: &mut Log) -> Result<(), BackendError> {
         let changes = self.pending.read().unwrap_or_else(PoisonError::into_inner).changes();
         let number = log.plan.tip().number;
-        self.into_tree(log, &changes, number)?;
+        self.commit_tree(log, &changes, number)?;
         self.pending.write().unwrap_or_else(PoisonError::into_inner).clear();
         Ok(())
     }
@@ -319,8 +319,11 @@ impl DiskBackend {
             match log.plan.step(record.map(|(_, bytes)| bytes), self.unsettled()) {
                 Step::Settle => self.settle_in(log)?,
                 Step::Direct => {
-                    self.into_tree(log, batch, number)?;
-                    if log.file.is_none() && number % MADE_AGAIN == 0 && log.witness.is_some() {
+                    self.commit_tree(log, batch, number)?;
+                    if log.file.is_none()
+                        && number.is_multiple_of(MADE_AGAIN)
+                        && log.witness.is_some()
+                    {
                         self.make_journal(log);
                     }
                     return Ok(number);

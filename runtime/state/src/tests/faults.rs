@@ -61,7 +61,7 @@ static WORKLOADS: [Workload; 5] = [
         script: usual,
         cache: STATE_CACHE_BYTES,
         journal: 64 * BLOCK,
-        stride: 1,
+        stride: 4,
     },
     Workload { name: "no journal", script: usual, cache: STATE_CACHE_BYTES, journal: 0, stride: 5 },
     // Pages are written before the commit and read back from the disk.

@@ -409,17 +409,23 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "an older state file under a newer journal",
         said: Said::Something,
-        damage: |f, c, _| _ = fs::copy(&c.before_update, f).unwrap(),
+        damage: |f, c, _| {
+            fs::copy(&c.before_update, f).unwrap();
+        },
     },
     Kind {
         name: "an older journal",
         said: Said::Something,
-        damage: |f, c, _| _ = fs::copy(journal(&c.before_update), journal(f)).unwrap(),
+        damage: |f, c, _| {
+            fs::copy(journal(&c.before_update), journal(f)).unwrap();
+        },
     },
     Kind {
         name: "the journal of another node",
         said: Said::Something,
-        damage: |f, c, _| _ = fs::copy(journal(&c.other_node), journal(f)).unwrap(),
+        damage: |f, c, _| {
+            fs::copy(journal(&c.other_node), journal(f)).unwrap();
+        },
     },
     Kind {
         name: "the journal gone",
