@@ -49,7 +49,7 @@ async fn bad_records_are_put_aside_and_halves_removed_and_nothing_else_is_touche
 #[tokio::test]
 async fn allocations_of_one_version_of_a_job_share_it() {
     let state = StateStore::in_memory().unwrap();
-    let one = allocation(1, "web", 5);
+    let one = Allocation { desired: DesiredStatus::Stop, ..allocation(1, "web", 5) };
     let like = |seed| Allocation { id: allocation(seed, "web", 5).id, ..one.clone() };
     let mut changed = (*one.job).clone();
     changed.groups[0].count += 1;
