@@ -11,6 +11,7 @@
     reason = "a bench that cannot set up has to end, and starts processes of its own"
 )]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -128,13 +129,14 @@ impl Subject {
                 alloc.wait_done().await;
             }
             let cost = meter.stop();
-            let (after, commits) = (counts(), self.agent.handle.state_stats().commits - commits);
+            let (taken, commits) =
+                (since(&before), self.agent.handle.state_stats().commits - commits);
             registered.await.expect("the job is registered");
             self.agent.purge(&id).await;
             let per_second = number(count) / cost.wall.as_secs_f64();
             let each = |amount: u64| per(amount, count);
-            let cpu = (after.1 - before.1) * 1e6 / number(count);
-            let switches = each(after.0.saturating_sub(before.0));
+            let cpu = taken.1 * 1e6 / number(count);
+            let switches = each(taken.0);
             let disk = each(cost.disk_bytes) / 1024.0;
             let row = vec![per_second, each(commits), each(cost.syncs), switches, cpu, disk];
             Round { per_second, row }
@@ -153,20 +155,32 @@ impl Subject {
     }
 }
 
-/// Switches of threads and seconds of processor time of this program's processes: agents, their
+/// Switches of threads and seconds of processor time of each process of this program: agents, their
 /// workers, this bench.
-fn counts() -> (u64, f64) {
+fn counts() -> BTreeMap<u32, (u64, f64)> {
     let this = std::env::current_exe().expect("the path of this program");
-    let pids = processes_of(&this);
-    let seconds = pids.iter().copied().filter_map(processor_time).sum();
-    let threads = |pid: u32| fs::read_dir(format!("/proc/{pid}/task")).ok();
-    let threads = pids.into_iter().filter_map(threads).flatten().flatten();
-    let switches = threads.map(|thread| {
-        let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
-        let counts = status.lines().filter(|line| line.contains("_ctxt_switches:"));
-        counts.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum::<u64>()
-    });
-    (switches.sum(), seconds)
+    let of = |pid: u32| {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+        let switches = threads.map(|thread| {
+            let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+            let counts = status.lines().filter(|line| line.contains("_ctxt_switches:"));
+            counts
+                .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
+                .sum::<u64>()
+        });
+        Some((pid, (switches.sum(), processor_time(pid)?)))
+    };
+    processes_of(&this).into_iter().filter_map(of).collect()
+}
+
+/// What those that live now took since. What ended in between (a thread, a supervisor) is not known
+/// any more.
+fn since(before: &BTreeMap<u32, (u64, f64)>) -> (u64, f64) {
+    let zero = (0, 0.0);
+    counts().into_iter().fold(zero, |sum, (pid, now)| {
+        let then = before.get(&pid).unwrap_or(&zero);
+        (sum.0 + now.0.saturating_sub(then.0), sum.1 + (now.1 - then.1))
+    })
 }
 
 /// How often a second.

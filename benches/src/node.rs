@@ -272,6 +272,13 @@ impl Drop for Node {
             let kill = |pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             let _ended_already = pid.map(kill);
         }
+        // Nomad leaves one for each allocation, and the directory could not be removed.
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let data = self.args.get(2).map_or("", String::as_str);
+        let mounts = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        for mount in mounts.filter(|mount| !data.is_empty() && Path::new(mount).starts_with(data)) {
+            let _gone = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
+        }
     }
 }
 
