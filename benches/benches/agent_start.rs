@@ -110,7 +110,9 @@ fn round(program: &Path, data: &Path) -> Round {
     agent.until("/v1/agent/self", |status, _| status == 200);
     let (status, answer) = agent.ask("PUT", "/v1/jobs", &hello()).expect("an answer");
     assert_eq!(status, 200, "{answer}");
-    agent.until("/v1/job/hello/allocations", |_, allocs| allocs[0]["ClientStatus"] == "complete");
+    agent.until("/v1/job/hello/allocations", |_, allocs| {
+        allocs.pointer("/0/ClientStatus").is_some_and(|status| status == "complete")
+    });
     let job = agent.since.elapsed();
     Round { version, api, ready, job, empty }
 }

@@ -280,8 +280,8 @@ mod tests {
         Ok(Memory { all: Arc::clone(all), slot })
     }
 
-    fn bytes(memory: &Memory) -> &mut [u8] {
-        // SAFETY: a test holds one of these at a time.
+    fn bytes(memory: &mut Memory) -> &mut [u8] {
+        // SAFETY: it is the only reference into the memory, which lives as long.
         unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), memory.byte_size()) }
     }
 
@@ -289,13 +289,13 @@ mod tests {
     fn a_memory_that_outgrows_its_slot_moves_with_its_content_and_is_zero_behind_it() {
         let all = memories(1, 1);
         let mut one = memory(&all, 4096).unwrap();
-        bytes(&one).fill(7);
+        bytes(&mut one).fill(7);
         one.grow_to(64 * 1024).unwrap();
-        bytes(&one)[4096..].iter().for_each(|byte| assert_eq!(*byte, 0));
+        bytes(&mut one)[4096..].iter().for_each(|byte| assert_eq!(*byte, 0));
         let before = one.as_ptr();
         one.grow_to(128 * 1024).unwrap();
         assert_ne!(one.as_ptr(), before);
-        assert_eq!((bytes(&one)[0], bytes(&one)[4095], bytes(&one)[4096]), (7, 7, 0));
+        assert_eq!((bytes(&mut one)[0], bytes(&mut one)[4095], bytes(&mut one)[4096]), (7, 7, 0));
         assert_eq!(one.byte_size(), 128 * 1024);
         assert!(memory(&all, 4096).is_ok(), "its first slot is free again");
         assert!(one.grow_to(1024 * 1024 + 1).is_err());
@@ -305,12 +305,12 @@ mod tests {
     #[test]
     fn nobody_sees_what_the_guest_before_wrote() {
         let all = memories(1, 1);
-        let one = memory(&all, 64 * 1024).unwrap();
-        bytes(&one).fill(7);
+        let mut one = memory(&all, 64 * 1024).unwrap();
+        bytes(&mut one).fill(7);
         assert!(memory(&all, 1).is_err(), "there is one slot");
         drop(one);
-        let two = memory(&all, 64 * 1024).unwrap();
-        assert!(bytes(&two).iter().all(|byte| *byte == 0));
+        let mut two = memory(&all, 64 * 1024).unwrap();
+        assert!(bytes(&mut two).iter().all(|byte| *byte == 0));
     }
 
     #[test]

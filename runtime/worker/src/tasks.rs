@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use super::backoff::Backoff;
 use super::client::{Hears, NewWorker, Worker};
 use super::order;
-use super::protocol::{FromWorker, ToWorker};
+use super::protocol::{FromWorker, ListedTask, ToWorker};
 use super::setup::Setup;
 use ostler_model::clock::{self, Clock};
 use ostler_model::config::{WasmWorkerConfig, WorkerScope};
@@ -283,16 +283,7 @@ impl Inner {
                 return Err(error);
             }
         };
-        let mut table = self.table();
-        for task in listed {
-            let Ok(run) = order::run(&task.run) else { continue };
-            let of_run = table.runs.entry(run).or_insert_with(|| {
-                worker.runs.fetch_add(1, Ordering::Relaxed);
-                OfRun::new(&worker, task.released, None)
-            });
-            of_run.tasks.insert(task.id, watch::channel(task.exit.map(order::exit_heard)).0);
-        }
-        drop(table);
+        self.own(&worker, listed);
         if worker.current {
             let slot = Slot { worker: Some(Arc::clone(&worker)) };
             let slot = Arc::new(tokio::sync::Mutex::new(slot));
@@ -301,6 +292,19 @@ impl Inner {
             worker.tell(&ToWorker::Retire);
         }
         Ok(())
+    }
+
+    /// The tasks of an adopted worker are this agent's.
+    fn own(&self, worker: &Arc<Worker>, listed: Vec<ListedTask>) {
+        let mut table = self.table();
+        for task in listed {
+            let Ok(run) = order::run(&task.run) else { continue };
+            let of_run = table.runs.entry(run).or_insert_with(|| {
+                worker.runs.fetch_add(1, Ordering::Relaxed);
+                OfRun::new(worker, task.released, None)
+            });
+            of_run.tasks.insert(task.id, watch::channel(task.exit.map(order::exit_heard)).0);
+        }
     }
 
     async fn spawn(
