@@ -316,7 +316,7 @@ job "j" {
     fn what_an_allocation_was_given_is_told_with_its_place() {
         let mut given = alloc(A, "pending", &[]);
         given["AllocatedResources"] = json!({
-            "HeldOnce": {"Ports": [{"Label": "http", "Value": 8080, "To": 80, "HostIP": "::1"}]},
+            "Shared": {"Ports": [{"Label": "http", "Value": 8080, "To": 80, "HostIP": "::1"}]},
             "Tasks": {"t": {"Devices": [
                 {"Vendor": "nvidia", "Type": "gpu", "Name": "H100", "DeviceIDs": ["a", "b"]},
             ]}},

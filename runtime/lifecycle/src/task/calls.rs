@@ -166,6 +166,7 @@ async fn go(
         local.delayed_until = None;
     };
     let failed = |e: TaskRecordError| StartError { error: e.text(), recoverable: true };
+    record.stepped();
     record.update_later(change).await.map_err(failed)?;
     let intended = async {
         match intent {

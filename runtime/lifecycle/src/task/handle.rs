@@ -17,6 +17,7 @@
 //! run that may have been.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -120,13 +121,15 @@ pub struct LocalRecord {
     task: TaskName,
     store: StateStore,
     value: Arc<Mutex<LocalState>>,
+    /// Steps of starts that were recorded: what was planned before one of them does not hold after it.
+    steps: Arc<AtomicU64>,
 }
 
 impl LocalRecord {
     /// A record that is not written yet.
     #[must_use]
     pub fn new(alloc: AllocId, task: TaskName, store: StateStore, value: LocalState) -> Self {
-        Self { alloc, task, store, value: Arc::new(Mutex::new(value)) }
+        Self { alloc, task, store, value: Arc::new(Mutex::new(value)), steps: Arc::default() }
     }
 
     /// Change the record; durable when this returns. Changes of one task are written in order.
@@ -162,6 +165,7 @@ impl LocalRecord {
             let mut value = self.value.lock().await;
             value.run = Some(RunRecord { id: run.clone(), identities: Vec::new(), started: None });
             value.delayed_until = None;
+            self.stepped();
             let key = Key::TaskLocal(self.alloc, self.task.clone());
             self.store.put_ahead(&key, &*value).await
         };
@@ -170,6 +174,17 @@ impl LocalRecord {
             Some(Err(source)) => Err(self.refused(source)),
             Some(Ok(ahead)) => Ok(Intent { run, record: self.clone(), ahead }),
         }
+    }
+
+    /// How many steps of starts were recorded, for [`LocalRecord::set_plan`].
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps.load(Ordering::SeqCst)
+    }
+
+    /// A step of a start is recorded. To be called by who changes the record.
+    pub(super) fn stepped(&self) {
+        self.steps.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Take back the intent of a run that was not begun. It may lag.
@@ -212,7 +227,8 @@ impl LocalRecord {
 
     /// Keep the restarts used and when the next start may come. Nothing is written when both are
     /// the same, or when a delay is only over: a task that was never restarted gets its first
-    /// record with its first run.
+    /// record with its first run. A delay that was planned before the latest of `steps`, or beside an
+    /// intent, is over: together with a run it would say that the run is.
     ///
     /// # Errors
     /// As [`LocalRecord::update`].
@@ -220,10 +236,13 @@ impl LocalRecord {
         &self,
         tracker: RestartTracker,
         delayed_until: Option<Timestamp>,
+        steps: u64,
     ) -> Result<(), TaskRecordError> {
         self.write(How::AtOnce, |local| {
             let counted = std::mem::replace(&mut local.tracker, tracker) != tracker;
-            let delayed = delayed_until.is_some() && local.delayed_until != delayed_until;
+            let intended = local.run.as_ref().is_some_and(|run| run.started.is_none());
+            let holds = !intended && self.steps() == steps;
+            let delayed = holds && delayed_until.is_some() && local.delayed_until != delayed_until;
             if delayed {
                 local.delayed_until = delayed_until;
             }
@@ -388,6 +407,28 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_delay_that_was_planned_before_a_start_does_not_say_that_the_run_is_over() {
+        let store = StateStore::in_memory().unwrap();
+        let alloc = AllocId::new(ostler_model::rng::Rng::seeded(1).uuid());
+        let task = TaskName::new("t").unwrap();
+        let tracker = RestartTracker::new(Timestamp::from_nanos(1));
+        let local = LocalState { run: None, tracker, run_complete: false, delayed_until: None };
+        let record = LocalRecord::new(alloc, task.clone(), store, local);
+        let until = Some(Timestamp::from_nanos(9));
+        let before = record.steps();
+        record.set_plan(tracker, until, before).await.unwrap();
+        assert_eq!(record.value.lock().await.delayed_until, until);
+        record.intend(RunId::new(alloc, &task, 1)).await.unwrap();
+        // Of the machine that is not told yet that the run is prepared.
+        record.set_plan(tracker, until, record.steps()).await.unwrap();
+        assert_eq!(record.value.lock().await.delayed_until, None);
+        // Of a write that was begun before and took its time.
+        record.value.lock().await.run = None;
+        record.set_plan(tracker, until, before).await.unwrap();
+        assert_eq!(record.value.lock().await.delayed_until, None);
+    }
 
     #[tokio::test]
     async fn what_is_being_removed_is_not_started_without_a_record() {

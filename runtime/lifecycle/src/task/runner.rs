@@ -353,8 +353,11 @@ impl Runner {
         self.dirty = false;
         self.writing = true;
         let public = self.machine.public().clone();
-        let plan =
-            Plan { tracker: self.machine.tracker(), delayed_until: self.machine.delayed_until() };
+        let plan = Plan {
+            tracker: self.machine.tracker(),
+            delayed_until: self.machine.delayed_until(),
+            steps: self.record.steps(),
+        };
         let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
         let (known, again) = (self.lasting, self.refused);
         let closing = self.closing.clone();

@@ -7,13 +7,17 @@ use super::*;
 use crate::detached::{Detached, DetachedSpec, HowEnded, start};
 
 /// Start `program` with its end of a connection, and what it complains goes to a file.
-fn started(program: &str, argument: &str) -> (Detached, OwnedFd, tempfile::NamedTempFile) {
+fn started(
+    program: &str,
+    argument: &str,
+    place: &str,
+) -> (Detached, OwnedFd, tempfile::NamedTempFile) {
     let errors = tempfile::NamedTempFile::new().unwrap();
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let spec = DetachedSpec {
         program: std::path::Path::new(program),
         argument,
-        place: std::path::Path::new("/"),
+        place: std::path::Path::new(place),
         name: "a-worker",
         stdin: theirs.into(),
         stderr: errors.reopen().unwrap(),
@@ -26,7 +30,7 @@ fn started(program: &str, argument: &str) -> (Detached, OwnedFd, tempfile::Named
 async fn told(script: &str) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), format!("exec 1>&2\n{script}\n")).unwrap();
-    let (shell, _connection, mut errors) = started("/bin/sh", file.path().to_str().unwrap());
+    let (shell, _connection, mut errors) = started("/bin/sh", file.path().to_str().unwrap(), "/");
     assert_eq!(shell.ended().await.unwrap(), HowEnded::Exited(0));
     let mut text = String::new();
     errors.as_file_mut().read_to_string(&mut text).unwrap();
@@ -35,7 +39,7 @@ async fn told(script: &str) -> String {
 
 #[tokio::test]
 async fn how_it_ended_is_told_to_everybody_who_asks_and_nothing_of_it_is_left() {
-    let (cat, connection, _errors) = started("/bin/cat", "-");
+    let (cat, connection, _errors) = started("/bin/cat", "-", "/dev/null");
     let pid = cat.pid;
     let twice = async { tokio::join!(cat.ended(), cat.ended()) };
     drop(connection);
@@ -44,7 +48,7 @@ async fn how_it_ended_is_told_to_everybody_who_asks_and_nothing_of_it_is_left() 
     assert_eq!(cat.ended().await.unwrap(), HowEnded::Exited(0));
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "it is a zombie");
 
-    let (sleep, _connection, _errors) = started("/bin/sleep", "1000");
+    let (sleep, _connection, _errors) = started("/bin/sleep", "1000", "0");
     sleep.kill().unwrap();
     let how = sleep.ended().await.unwrap();
     assert_eq!(
@@ -85,7 +89,7 @@ async fn it_leads_a_session_of_its_own_with_all_signals_and_all_files_the_system
 
 #[tokio::test]
 async fn a_later_agent_finds_the_same_process_and_no_other() {
-    let (sleep, _connection, _errors) = started("/bin/sleep", "1000");
+    let (sleep, _connection, _errors) = started("/bin/sleep", "1000", "0");
     assert!(Detached::existing(sleep.pid, sleep.start_ticks + 1).unwrap().is_none());
     let found = Detached::existing(sleep.pid, sleep.start_ticks).unwrap().unwrap();
     assert!(!found.same_program());

@@ -49,6 +49,8 @@ pub(super) struct Plan {
     pub tracker: RestartTracker,
     /// It does not come before.
     pub delayed_until: Option<Timestamp>,
+    /// Of the record, when it was decided.
+    pub steps: u64,
 }
 
 /// Wait, but not while the owner is about to end.
@@ -128,7 +130,7 @@ async fn write_plan(
     before: Option<bool>,
 ) -> bool {
     let written = match before {
-        None => record.set_plan(plan.tracker, plan.delayed_until).await,
+        None => record.set_plan(plan.tracker, plan.delayed_until, plan.steps).await,
         Some(true) => Ok(()),
         Some(false) => record.update(|_| {}).await,
     };
