@@ -152,6 +152,13 @@ impl ProcessHost {
         ProcessIdentity { pid: 0, start_ticks: 0, boot_id, cgroup: None, supervisor: None }
     }
 
+    /// A run without processes may have a note of an earlier agent, which goes with the run.
+    pub fn adopt_note(&self, run: &RunId) {
+        if let Way::Supervised(_) = &self.inner.way {
+            self.table().entry(run.clone()).or_default().noted = true;
+        }
+    }
+
     /// Remove what is kept of a process of a run that no state file knows.
     pub fn forget_process(&self, pid: u32, start_ticks: u64) {
         if let Way::Supervised(line) = &self.inner.way {

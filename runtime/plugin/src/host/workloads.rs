@@ -64,7 +64,10 @@ impl Workloads for HostWorkloads {
     fn adopt(&self, run: &RunId, identities: &[ProcessIdentity], workload: &Workload) -> Adoption {
         let id = match workload {
             Workload::Process(id) => id,
-            Workload::WasmTask(id) => return self.wasm_tasks.adopt(run, id),
+            Workload::WasmTask(id) => {
+                self.processes.adopt_note(run);
+                return self.wasm_tasks.adopt(run, id);
+            }
             Workload::Poll(_) => return Adoption::Unknown,
         };
         let mut answer = Adoption::Unknown;
