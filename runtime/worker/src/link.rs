@@ -4,7 +4,7 @@
 //! 'j' ─ the JSON itself          at most INLINE_BYTES_MAX bytes
 //! 'f' ─ the first descriptor is a memory file with it; further descriptors are the message's own
 //! ```
-//! Part of what is frozen with [`protocol`](crate::protocol).
+//! Part of what is frozen with `protocol`.
 //!
 //! Whoever sends does so on its own thread where the socket takes it at once; otherwise the packet waits
 //! here, in order, for [`Link::flush`].

@@ -6,8 +6,8 @@
 //!       ─► list n ─► listed n                   ─► usage n ─► used n
 //!       ─► retire                               ◄─ exited, said: whenever it happens
 //! ```
-//! A message is one JSON object in one packet of a `SOCK_SEQPACKET` socket ([`link`](crate::link) says
-//! how long ones travel). Whoever reads ignores fields it does not know and messages of a kind it does not
+//! A message is one JSON object in one packet of a `SOCK_SEQPACKET` socket (`link.rs` says how
+//! long ones travel). Whoever reads ignores fields it does not know and messages of a kind it does not
 //! know; a new field is optional, and a new kind is only said to a worker whose `welcome` has a version
 //! that knows it. `tests` hold the bytes of version 1.
 

@@ -67,6 +67,8 @@ struct Begun {
     first: OwnedFd,
     listener: OwnedFd,
     confined: String,
+    /// As the cgroup allows it, which is not to be read any more later.
+    cores: usize,
 }
 
 /// With one thread: what only the unconfined may do, then confined.
@@ -80,15 +82,16 @@ fn begin() -> io::Result<Begun> {
         .ok_or_else(|| io::Error::other("the agent was gone before it said anything"))?;
     let listener = connect::at(&setup.dir)?;
     WorkerRecord::own(setup.key.clone())?.write(&setup.dir)?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut read = setup.read.clone();
     read.push(PathBuf::from("/proc/sys/vm"));
     let confined = confine(&Confinement { write: setup.write.clone(), read });
     let confined = confined.map_err(io::Error::other)?.to_string();
-    Ok(Begun { setup, first, listener, confined })
+    Ok(Begun { setup, first, listener, confined, cores })
 }
 
 async fn serve(begun: Begun) -> io::Result<()> {
-    let Begun { setup, first, listener, .. } = begun;
+    let Begun { setup, first, listener, cores, .. } = begun;
     let sandbox = Sandbox::new(SandboxConfig {
         cache_dir: None,
         compiler: PathBuf::new(),
@@ -96,7 +99,7 @@ async fn serve(begun: Begun) -> io::Result<()> {
         plugin_instances: 0,
         task_instances: setup.task_instances,
         dense: setup.dense,
-        guest_threads: None,
+        guest_threads: Some(cores),
     });
     let sandbox = Arc::new(sandbox.map_err(io::Error::other)?);
     let agent = Arc::new(Agent::default());
