@@ -10,11 +10,12 @@
 //! A new file is made under another name and renamed when complete: a state file that is there but
 //! empty is damage, never a fresh start.
 
+use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Once, PoisonError, RwLock};
 
 use redb::backends::FileBackend;
 use redb::{
@@ -471,10 +472,26 @@ pub(super) fn engine(error: impl Into<redb::Error>) -> BackendError {
     error.into().into()
 }
 
-/// A panic of the engine is this call's failure.
+thread_local! {
+    /// The engine is at work on a file, and a panic of it is told as an error.
+    static CONTAINED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A panic of the engine is this call's failure, and told as that alone.
 pub(super) fn contained<T>(
     work: impl FnOnce() -> Result<T, BackendError>,
 ) -> Result<T, BackendError> {
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|panic| Err(BackendError::Panicked { message: panic_text(&*panic) }))
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let others = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !CONTAINED.get() {
+                others(info);
+            }
+        }));
+    });
+    let outside = CONTAINED.replace(true);
+    let ended = catch_unwind(AssertUnwindSafe(work));
+    CONTAINED.set(outside);
+    ended.unwrap_or_else(|panic| Err(BackendError::Panicked { message: panic_text(&*panic) }))
 }
