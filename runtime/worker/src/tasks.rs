@@ -24,12 +24,12 @@ use ostler_model::clock::{self, Clock};
 use ostler_model::config::{WasmWorkerConfig, WorkerScope};
 use ostler_model::ids::RunId;
 use ostler_model::job::NAMESPACE;
-use ostler_model::limits::MIB;
+use ostler_model::limits::{MIB, WORKLOADS_PER_RUN_MAX};
 use ostler_model::ports::{Adoption, BoxFuture, DriverEventSink, TaskContext};
 use ostler_model::rng::Rng;
 use ostler_model::task::{RawExit, Usage};
 use ostler_plugin::host::wasm_task::code::TaskCode;
-use ostler_plugin::host::wasm_task::{EndedRuns, WasmTaskError, WasmTaskSpec, WasmTasks};
+use ostler_plugin::host::wasm_task::{EndedRuns, WasmTaskError, WasmTaskSpec, WasmTasks, waited};
 use ostler_process::ProcessHost;
 use ostler_sandbox::{CodeFile, Sandbox};
 
@@ -123,12 +123,6 @@ impl WorkerTasks {
         }
         Ok((Self { inner }, notices))
     }
-
-    /// Processes of the workers.
-    #[must_use]
-    pub fn pids(&self) -> Vec<u32> {
-        self.inner.workers().iter().map(|worker| worker.pid()).collect()
-    }
 }
 
 impl WasmTasks for WorkerTasks {
@@ -176,18 +170,7 @@ impl WasmTasks for WorkerTasks {
     fn wait(&self, run: &RunId, id: &str) -> BoxFuture<'static, RawExit> {
         let exit = self.inner.with(run, id, |_, exit| exit.subscribe());
         let clock = self.inner.options.clock.clone();
-        Box::pin(async move {
-            let lost = |text: &str| RawExit {
-                error: Some(text.to_owned()),
-                finished_at: clock.now(),
-                ..RawExit::default()
-            };
-            let Ok(mut exit) = exit else { return lost("the WASM task is not known") };
-            match exit.wait_for(Option::is_some).await {
-                Ok(value) => value.clone().unwrap_or_default(),
-                Err(_) => lost("the run of the WASM task was forgotten"),
-            }
-        })
+        waited(exit.ok(), clock, "the run of the WASM task was forgotten")
     }
 
     fn adopt(&self, run: &RunId, id: &str) -> Adoption {
@@ -315,25 +298,28 @@ impl Inner {
         let code: CodeFile = self.code.of(&context, &spec.path).await?;
         let run = context.run_id.clone();
         let (key, outside) = self.key(&context);
-        let worker = self.worker(&key, outside).await?;
-        {
+        let made = self.worker(&key, outside).await?;
+        // All of a run are in one worker: it is told of runs.
+        let worker = {
             let mut table = self.table();
             if table.ended.has(&run) {
                 return Err(WasmTaskError::RunEnded);
             }
             let said = Some(Arc::clone(&context.events));
-            table.runs.entry(run.clone()).or_insert_with(|| {
-                worker.runs.fetch_add(1, Ordering::Relaxed);
-                OfRun::new(&worker, false, said)
+            let of_run = table.runs.entry(run.clone()).or_insert_with(|| {
+                made.runs.fetch_add(1, Ordering::Relaxed);
+                OfRun::new(&made, false, said)
             });
-        }
+            Arc::clone(&of_run.worker)
+        };
         let sent = order::of(&context, spec, &code)?;
         let id = worker.hold(sent.order, sent.fds).await?;
         let mut table = self.table();
         let ended = table.ended.has(&run);
         match table.runs.get_mut(&run).filter(|_| !ended) {
             Some(of_run) => {
-                of_run.tasks.insert(id.clone(), watch::channel(None).0);
+                // One of a run that was let go before may have ended already.
+                of_run.tasks.entry(id.clone()).or_insert_with(|| watch::channel(None).0);
                 if worker.is_lost() {
                     of_run.lose("it ended", self.options.clock.now());
                 }
@@ -474,9 +460,13 @@ impl Hears for Inner {
             FromWorker::Exited { run, id, exit } => {
                 let Ok(run) = order::run(&run) else { return };
                 // Of a run that was forgotten there is nobody to tell.
-                let _known = self.with(&run, &id, |_, told| {
+                if let Some(of_run) = self.table().runs.get_mut(&run)
+                    && (of_run.tasks.contains_key(&id)
+                        || of_run.tasks.len() < WORKLOADS_PER_RUN_MAX)
+                {
+                    let told = of_run.tasks.entry(id).or_insert_with(|| watch::channel(None).0);
                     told.send_replace(Some(order::exit_heard(exit)));
-                });
+                }
             }
             FromWorker::Said { run, text } => {
                 let Ok(run) = order::run(&run) else { return };

@@ -28,6 +28,9 @@ pub use ended::EndedRuns;
 pub use input::TaskStdin;
 pub use local::{TaskExited, TaskSeen, WasmTaskHost};
 
+use tokio::sync::watch;
+
+use ostler_model::clock::Clock;
 use ostler_model::ids::RunId;
 use ostler_model::limits::{TaskLimits, WORKLOADS_PER_RUN_MAX};
 use ostler_model::ports::{Adoption, BoxFuture, TaskContext};
@@ -196,4 +199,25 @@ pub trait WasmTasks: Send + Sync {
     fn sweep(&self, known: &BTreeSet<RunId>) -> usize;
     /// The agent ends: tasks of its own process end with it, those of others go on.
     fn leave(&self);
+}
+
+/// Wait until `exit` has one; an exit that says why where it never will: the task is not known, or
+/// `dropped`.
+pub fn waited(
+    exit: Option<watch::Receiver<Option<RawExit>>>,
+    clock: Clock,
+    dropped: &'static str,
+) -> BoxFuture<'static, RawExit> {
+    Box::pin(async move {
+        let lost = |text: &str| RawExit {
+            error: Some(text.to_owned()),
+            finished_at: clock.now(),
+            ..RawExit::default()
+        };
+        let Some(mut exit) = exit else { return lost("the WASM task is not known") };
+        match exit.wait_for(Option::is_some).await {
+            Ok(value) => value.clone().unwrap_or_default(),
+            Err(_) => lost(dropped),
+        }
+    })
 }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::code::TaskCode;
 use super::launch::{Guest, Launcher};
 use super::registry::{Entry, NotTaken, Registry};
-use super::{WasmTaskError, WasmTaskSpec, WasmTasks, exit};
+use super::{WasmTaskError, WasmTaskSpec, WasmTasks, exit, waited};
 use ostler_model::clock::Clock;
 use ostler_model::ids::RunId;
 use ostler_model::ports::{Adoption, BoxFuture, TaskContext};
@@ -183,19 +183,7 @@ impl WasmTasks for WasmTaskHost {
 
     fn wait(&self, run: &RunId, id: &str) -> BoxFuture<'static, RawExit> {
         let exit = self.with(run, id, |entry| entry.exit.clone());
-        let clock = self.inner.clock.clone();
-        Box::pin(async move {
-            let lost = |text: &str| RawExit {
-                error: Some(text.to_owned()),
-                finished_at: clock.now(),
-                ..RawExit::default()
-            };
-            let Ok(mut exit) = exit else { return lost("the WASM task is not known") };
-            match exit.wait_for(Option::is_some).await {
-                Ok(value) => value.clone().unwrap_or_default(),
-                Err(_) => lost("the watcher of the WASM task is gone"),
-            }
-        })
+        waited(exit.ok(), self.inner.clock.clone(), "the watcher of the WASM task is gone")
     }
 
     fn adopt(&self, run: &RunId, id: &str) -> Adoption {
