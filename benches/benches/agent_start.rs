@@ -19,10 +19,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use ostler_benches::machine::{BenchDir, print_facts, scaled, show};
+use ostler_benches::live::own_child;
+use ostler_benches::machine::scaled;
 use ostler_benches::memory::proportional;
-use ostler_benches::percentiles::{micros, number, quantile};
-use ostler_benches::promise::Promises;
+use ostler_benches::percentiles::number;
+use ostler_benches::report::{Report, bench};
 use ostler_guests::fixtures::HELLO;
 use ostler_model::clock::Stopwatch;
 use serde_json::{Value, json};
@@ -33,51 +34,38 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_micros(500);
 /// After it an agent without jobs is at rest.
 const REST: Duration = Duration::from_secs(2);
-/// What makes this program the agent, or one of its children.
-const ROLES: &[&str] = &["agent", "--version", "__compile", "__supervise"];
 
 fn main() -> ExitCode {
-    let role = std::env::args_os().nth(1).unwrap_or_default();
-    if ROLES.iter().any(|known| role == *known) {
-        return ostler_cli::main(std::env::args_os());
+    if let Some(code) = own_child() {
+        return code;
     }
-    let dir = BenchDir::new();
-    print_facts("agent_start", dir.path());
+    bench("agent_start", measured)
+}
+
+fn measured(report: &mut Report) {
     let own = || std::env::current_exe().expect("the path of this program");
     let program = std::env::var_os("OSTLER_BIN").map_or_else(own, PathBuf::from);
     println!("program: {}", program.display());
-
-    let rounds: Vec<Round> = (0..scaled(15, 1))
-        .map(|number| round(&program, &dir.path().join(format!("data-{number}"))))
+    let dir = report.dir().to_owned();
+    let rounds: Vec<Round> = (0..scaled(20, 1))
+        .map(|number| round(&program, &dir.join(format!("data-{number}"))))
         .collect();
-    let mut promises = Promises::default();
-    println!(
-        "\n{:<34} {:>10} {:>10} {:>12}",
-        "from exec of the agent", "median", "p90", "baselines"
-    );
     let times = |of: fn(&Round) -> Duration| rounds.iter().map(of).collect::<Vec<_>>();
-    let mut base = micros(&times(|round| round.version));
-    let base = quantile(&mut base, 0.5);
-    let line = |what: &str, of: fn(&Round) -> Duration| {
-        let mut all = micros(&times(of));
-        let (middle, late) = (quantile(&mut all, 0.5), quantile(&mut all, 0.9));
-        let shown = |micros: f64| show(Duration::from_secs_f64(micros / 1e6));
-        println!("{what:<34} {:>10} {:>10} {:>12.1}", shown(middle), shown(late), middle / base);
-        middle / 1e3
-    };
-    line("baseline: --version, to its end", |round| round.version);
-    let api = line("the API answers", |round| round.api);
-    line("the agent is ready", |round| round.ready);
-    let job = line("a WASM job has run", |round| round.job);
-    promises.at_most("agent_start_api", api, "ms", 100.0);
-    promises.at_most("agent_start_wasm_job", job, "ms", 300.0);
-
-    let mut held: Vec<f64> = rounds.iter().map(|round| number(round.empty) / 1e6).collect();
-    let held = quantile(&mut held, 0.5);
-    println!("\nan agent without jobs, {} after it was ready: {held:.1} MB (PSS)", show(REST));
+    let [job, _, api, _] = report.times(
+        "from exec of an agent on a new data directory",
+        [
+            ("a WASM job has run", &times(|round| round.job)),
+            ("the agent is ready", &times(|round| round.ready)),
+            ("the API answers", &times(|round| round.api)),
+            ("--version, to its end", &times(|round| round.version)),
+        ],
+    );
+    let held: Vec<f64> = rounds.iter().map(|round| number(round.empty) / 1e6).collect();
+    let [held] = report.samples("an agent without jobs, at rest", "MB (PSS)", [("agent", &held)]);
+    let promises = &mut report.promises;
+    promises.at_most("agent_start_api", api / 1e3, "ms", 100.0);
+    promises.at_most("agent_start_wasm_job", job / 1e3, "ms", 300.0);
     promises.at_most("agent_empty_pss", held, "MB", 25.0);
-    println!();
-    promises.end()
 }
 
 /// What one new data directory gave.
