@@ -43,7 +43,7 @@ use ostler_plugin::PluginRuntime;
 use ostler_plugin::drivers::manager::DriverManager;
 use ostler_plugin::host::wasm_task::{WasmTaskHost, WasmTasks};
 use ostler_plugin::host::{HostServices, HostWorkloads};
-use ostler_process::{ProcessHost, ProcessOptions, Supervision, descriptors, identity};
+use ostler_process::{ProcessHost, ProcessOptions, Supervision, descriptors, identity, memory};
 use ostler_recording::{RecordCalls, RecordingStore};
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
 use ostler_state::durable;
@@ -238,6 +238,10 @@ impl Begun {
                 plugins = agent.0.node.current().loading.join(", "),
                 "plugins are still being loaded: their tasks wait"
             ),
+        }
+        if !embedded {
+            // An error means that the runtime ends.
+            let _later = tokio::task::spawn_blocking(memory::give_back);
         }
         // Set once: nothing is there yet.
         let _second = agent.0.notices.set(notices);

@@ -69,7 +69,12 @@ pub(super) struct LogFiles {
 impl LogFiles {
     pub(super) fn new(dir: &Dir, task: &TaskName, kind: StreamKind) -> Result<Self, LogError> {
         let dir = dir.try_clone().map_err(LogError::Directory)?;
-        Ok(Self { dir: Arc::new(dir), prefix: format!("{task}.{}.", kind.name()) })
+        Ok(Self::within(Arc::new(dir), task, kind))
+    }
+
+    /// The same in a directory that is open already: streams of one task share it.
+    pub(super) fn within(dir: Arc<Dir>, task: &TaskName, kind: StreamKind) -> Self {
+        Self { dir, prefix: format!("{task}.{}.", kind.name()) }
     }
 
     /// The files `<prefix>N` of a directory handed over by another process.

@@ -42,7 +42,9 @@ impl TaskLogs {
     /// # Errors
     /// When the directory cannot be read or a file not be made.
     pub fn open(dir: &Dir, task: &TaskName, config: &LogConfig) -> Result<Self, LogError> {
-        let stream = |kind| LogStream::open(LogFiles::new(dir, task, kind)?, config);
+        let dir = Arc::new(dir.try_clone().map_err(LogError::Directory)?);
+        let files = |kind| LogFiles::within(Arc::clone(&dir), task, kind);
+        let stream = |kind| LogStream::open(files(kind), config);
         Ok(Self {
             stdout: Arc::new(stream(StreamKind::Stdout)?),
             stderr: Arc::new(stream(StreamKind::Stderr)?),

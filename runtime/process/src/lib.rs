@@ -26,6 +26,7 @@ pub mod identity;
 pub mod isolate;
 pub mod left;
 pub mod live;
+pub mod memory;
 mod oversee;
 pub mod program;
 mod reap;

@@ -32,7 +32,7 @@ impl fmt::Display for PoolReport {
         write!(f, "room for {got} {kind} guests at once")?;
         match lowered {
             None => Ok(()),
-            Some(PoolLowered::MapCount { .. }) => {
+            Some(PoolLowered::MapCount { .. } | PoolLowered::Descriptors { .. }) => {
                 write!(f, " instead of {want}: {}", self.remedy())
             }
             Some(PoolLowered::OnDemand { cause }) => write!(
@@ -51,6 +51,10 @@ impl PoolReport {
             Some(PoolLowered::MapCount { limit }) => format!(
                 "the kernel allows {limit} mappings per process; raise the sysctl vm.max_map_count \
                  for more"
+            ),
+            Some(PoolLowered::Descriptors { limit }) => format!(
+                "the process may have {limit} files open; raise that limit (ulimit -Hn, LimitNOFILE \
+                 of the service) for more"
             ),
             None | Some(PoolLowered::OnDemand { .. }) => {
                 "raise wasm { tasks_max = … } in the agent's configuration for more".to_owned()
@@ -92,6 +96,11 @@ pub enum PoolLowered {
         /// Its value.
         limit: u64,
     },
+    /// The process may not have the directories and logs of more tasks open.
+    Descriptors {
+        /// How many files it may have open.
+        limit: u64,
+    },
     /// The pool could not be reserved; memory is mapped for each guest instead.
     OnDemand {
         /// What the kernel said.
@@ -117,6 +126,18 @@ pub(super) fn share_slots(map_count: u64, plugins: u32, tasks: u32) -> (u32, u32
     let plugin = plugins.min(budget.saturating_sub(tasks.min(1))).max(plugins.min(1));
     let task = tasks.min(budget.saturating_sub(plugin)).max(tasks.min(1));
     (plugin, task)
+}
+
+/// Room for no more tasks than can have their directories and logs open in three quarters of the
+/// descriptors that the process may have (`limit`; `None`: no limit). The rest is for what they open.
+pub(super) fn within_descriptors(pool: PoolReport, limit: Option<u64>) -> PoolReport {
+    let Some(limit) = limit else { return pool };
+    let own = limit / 4 * 3;
+    let room = u32::try_from(own / limits::TASK_DESCRIPTORS).unwrap_or(u32::MAX).max(1);
+    if room >= pool.got {
+        return pool;
+    }
+    PoolReport { got: room, lowered: Some(PoolLowered::Descriptors { limit }), ..pool }
 }
 
 /// An engine with a pool of `got` slots, or without one when none is wanted or it cannot be reserved.
@@ -230,5 +251,23 @@ mod tests {
         let text = report.to_string();
         assert!(text.contains("room for 4 task guests at once instead of 10"), "{text}");
         assert!(text.contains("vm.max_map_count"), "{text}");
+    }
+
+    #[test]
+    fn no_more_tasks_get_a_place_than_can_have_their_files_open() {
+        let pool = PoolReport { kind: EngineKind::Task, want: 10_000, got: 10_000, lowered: None };
+        for enough in [None, Some(limits::OPEN_FILES_WANTED)] {
+            assert_eq!(within_descriptors(pool.clone(), enough), pool);
+        }
+        let few = within_descriptors(pool, Some(20_000));
+        assert_eq!((few.got, few.want), (1_875, 10_000));
+        let text = few.to_string();
+        assert!(text.contains("20000 files open") && text.contains("LimitNOFILE"), "{text}");
+    }
+
+    #[test]
+    fn a_privileged_process_has_files_for_fifty_thousand_tasks() {
+        let pool = PoolReport { kind: EngineKind::Dense, want: 50_000, got: 50_000, lowered: None };
+        assert_eq!(within_descriptors(pool, Some(limits::OPEN_FILES_WANTED)).got, 50_000);
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +20,7 @@ use super::meter::{CpuMeter, Metered, Ticker};
 use super::places::{GuestPlace, Places};
 use super::pooling::{
     PoolReport, PoolUse, dense_engine, max_map_count, pooled_engine, share_slots,
+    within_descriptors,
 };
 use super::running::{At, Blocks, End, GuestTask, Place, Running, TaskScheduler};
 use ostler_engine::EngineKind;
@@ -111,6 +113,10 @@ impl Sandbox {
             many if many > 0 && config.dense => dense_engine(many)?,
             // Without any the engine says what code for another process is compiled as.
             many => pooled_engine(task_code, many, tasks, map_count)?,
+        };
+        let task = match config.task_instances {
+            0 => task,
+            _ => (task.0, within_descriptors(task.1, getrlimit(Resource::Nofile).current)),
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let guest_threads = config.guest_threads.unwrap_or(cores).max(limits::GUEST_THREADS_MIN);

@@ -85,7 +85,7 @@ pub(super) fn run(received: Received) {
             // While the agent makes durable who we are.
             let name = record::name(&shim.run, shim.pid(), shim.task_ticks);
             let mut room = Room::keep(records, name);
-            let _trimmed = trim_memory();
+            let _trimmed = crate::memory::trim();
             let record = shim.attend();
             if shim.given_up {
                 room.give_up();
@@ -243,15 +243,6 @@ fn take_signals() -> io::Result<OwnedFd> {
             fd => Ok(OwnedFd::from_raw_fd(fd)),
         }
     }
-}
-
-/// Give back what reading the order took.
-fn trim_memory() -> bool {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: no preconditions.
-    return unsafe { libc::malloc_trim(0) } == 1;
-    #[cfg(not(target_env = "gnu"))]
-    false
 }
 
 impl Shim {

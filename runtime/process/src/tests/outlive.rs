@@ -333,6 +333,7 @@ async fn what_an_agent_left_is_ended_by_its_identity_without_being_owned() {
 /// agent itself have.
 async fn play_raised(dir: &Path) {
     let few = Rlimit { current: Some(300), ..getrlimit(Resource::Nofile) };
+    let hard = few.maximum.map_or("unlimited".to_owned(), |most| most.to_string());
     setrlimit(Resource::Nofile, few).unwrap();
     let most = descriptors::raise().unwrap();
     assert_eq!(getrlimit(Resource::Nofile).current, most);
@@ -340,7 +341,6 @@ async fn play_raised(dir: &Path) {
     let script = vec!["-c".to_owned(), "ulimit -Sn; ulimit -Hn".to_owned()];
     let command =
         crate::program::run("/bin/sh".into(), script, Duration::from_secs(60)).await.unwrap();
-    let hard = most.map_or("unlimited".to_owned(), |most| most.to_string());
     assert_eq!(String::from_utf8(command.stdout).unwrap(), format!("300\n{hard}\n"));
     let host = supervised_host(&dir.join("exits"));
     let mut case = sh("ulimit -Sn");
