@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   raise ─► soft limit = hard limit        the agent holds two descriptors for each supervised task,
-//!     │      = 1,048,576 where it may        a worker eight for each WASM task
+//!     │      = 1,048,576 where it may        a worker one to seven for each WASM task
 //!     └─ what it was ─► zygote ─► supervisors, tasks: as if the agent had raised nothing
 //!                  └──► commands of plugins
 //! ```

@@ -1,9 +1,11 @@
 //! How many files, directories and sockets guests have open, each and all together.
 //!
 //! ```text
-//!   all the process may have open ─┬─ half: the agent's own (API, state, logs, supervisors)
-//!                                  └─ half: guests ─┬─ a quarter of it at most: one task, one plugin
-//!                                                   └─ never more than its own limit
+//!   all the process may have open ─┬─ two thirds: its own (API, state, supervisors, a directory of logs
+//!                                  │  for each WASM task)
+//!                                  └─ a third: guests ─┬─ a quarter of it at most: one task, one plugin
+//!                                                      ├─ never more than its own limit
+//!                                                      └─ directories that tasks were given and use
 //! ```
 //! A guest beyond its share is told that there are too many. The others and the agent do not notice.
 
@@ -64,6 +66,16 @@ impl Descriptors {
         Some(DescriptorPermit { of: Arc::clone(self) })
     }
 
+    /// Places for directories that the guest is given, until they are dropped: of what there is for all
+    /// guests, not of its own share. `None`: there are not so many left.
+    #[must_use]
+    pub fn give(&self, many: u64) -> Option<GivenDescriptors> {
+        let max = self.all.max();
+        let more = |now: u64| now.checked_add(many).filter(|sum| *sum <= max);
+        self.all.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(GivenDescriptors { many, all: Arc::clone(&self.all) })
+    }
+
     /// Open now.
     #[must_use]
     pub fn open(&self) -> u64 {
@@ -81,6 +93,19 @@ impl Drop for DescriptorPermit {
     fn drop(&mut self) {
         self.of.open.fetch_sub(1, Ordering::Relaxed);
         self.of.all.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Places for directories that a guest was given.
+#[derive(Debug)]
+pub struct GivenDescriptors {
+    many: u64,
+    all: Arc<AllDescriptors>,
+}
+
+impl Drop for GivenDescriptors {
+    fn drop(&mut self) {
+        self.all.open.fetch_sub(self.many, Ordering::Relaxed);
     }
 }
 
@@ -118,5 +143,16 @@ mod tests {
         drop(held);
         assert_eq!(all.open.load(Ordering::Relaxed), 0);
         assert!(guests.iter().all(|guest| guest.take().is_some()));
+    }
+
+    #[test]
+    fn what_guests_are_given_counts_for_all_and_not_for_the_one() {
+        let all = all(40);
+        let [one, other] = [5, 1_000].map(|max| Arc::new(Descriptors::new(max, Arc::clone(&all))));
+        let given = one.give(36).unwrap();
+        assert!(one.give(5).is_none(), "there are four left");
+        assert_eq!((one.open(), taken(&other).len()), (0, 4));
+        drop(given);
+        assert_eq!((taken(&one).len(), all.open.load(Ordering::Relaxed)), (5, 0));
     }
 }

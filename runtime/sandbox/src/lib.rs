@@ -36,7 +36,7 @@ mod tests;
 
 pub use cache::{CacheStats, CodeAsk, CodeCache, CodeFile, Digest, LoadError, LoadedCode};
 pub use compile::{CompileError, Compiler, compile_child_main};
-pub use descriptors::{DescriptorPermit, Descriptors};
+pub use descriptors::{DescriptorPermit, Descriptors, GivenDescriptors};
 pub use error::{CallError, HostcallBudgetExceeded, SandboxError, TrapKind, classify, in_frames};
 pub use inline::{CallPace, leave_caller};
 pub use limiter::{GuestLimiter, GuestUsage, HostBytes};

@@ -128,12 +128,13 @@ pub(super) fn share_slots(map_count: u64, plugins: u32, tasks: u32) -> (u32, u32
     (plugin, task)
 }
 
-/// Room for no more tasks than can have their directories and logs open in three quarters of the
-/// descriptors that the process may have (`limit`; `None`: no limit). The rest is for what they open.
+/// Room for no more tasks than can have the directory of their logs open, in what guests do not open
+/// themselves of the descriptors that the process may have (`limit`; `None`: no limit).
 pub(super) fn within_descriptors(pool: PoolReport, limit: Option<u64>) -> PoolReport {
     let Some(limit) = limit else { return pool };
-    let own = limit / 4 * 3;
-    let room = u32::try_from(own / limits::TASK_DESCRIPTORS).unwrap_or(u32::MAX).max(1);
+    let own = limit - limit / limits::GUEST_DESCRIPTORS_PART;
+    let room = own.saturating_sub(limits::PROCESS_DESCRIPTORS_RESERVE).max(1);
+    let room = u32::try_from(room).unwrap_or(u32::MAX);
     if room >= pool.got {
         return pool;
     }
@@ -259,10 +260,11 @@ mod tests {
         for enough in [None, Some(limits::OPEN_FILES_WANTED)] {
             assert_eq!(within_descriptors(pool.clone(), enough), pool);
         }
-        let few = within_descriptors(pool, Some(20_000));
-        assert_eq!((few.got, few.want), (1_875, 10_000));
+        assert_eq!(within_descriptors(pool.clone(), Some(20_000)), pool);
+        let few = within_descriptors(pool, Some(9_000));
+        assert_eq!((few.got, few.want), (5_744, 10_000));
         let text = few.to_string();
-        assert!(text.contains("20000 files open") && text.contains("LimitNOFILE"), "{text}");
+        assert!(text.contains("9000 files open") && text.contains("LimitNOFILE"), "{text}");
     }
 
     #[test]

@@ -218,3 +218,27 @@ async fn what_an_agent_was_starting_when_it_was_killed_has_not_run_twice() {
         }
     }
 }
+
+/// Descriptors that a process holds.
+fn open_in(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+#[tokio::test]
+async fn a_task_that_waits_costs_its_worker_one_descriptor_and_may_use_its_directories_all_the_same()
+ {
+    let agent = AgentProcess::start().await;
+    let component = ostler_guests::fixtures::TOOLBOX;
+    let many = |id: &str, count: usize| {
+        let task = wasm("t", component, &["sleep", "1000000"], "");
+        format!("job \"{id}\" {{\n group \"g\" {{\n count = {count}\n {task}\n }}\n}}\n")
+    };
+    agent.run(&many("first", 1)).await.said(0, &["job first runs"]);
+    let worker = only_worker(agent.data.path());
+    let before = open_in(worker);
+    agent.run(&many("idle", 30)).await.said(0, &["job idle runs"]);
+    let more = open_in(worker) - before;
+    assert!((30..40).contains(&more), "{more} descriptors for 30 tasks");
+    agent.ask(&["job", "stop", "idle"]).await;
+    eventually("the descriptors are closed", || open_in(worker) < before + 10).await;
+}

@@ -116,6 +116,12 @@ pub(crate) struct Ordered {
 #[error("the order of a start is broken: {0}")]
 pub(crate) struct BrokenOrder(String);
 
+/// Are these the same directory?
+fn same(one: &OwnedFd, other: &OwnedFd) -> bool {
+    let stats = [one, other].map(rustix::fs::fstat);
+    matches!(stats, [Ok(a), Ok(b)] if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+}
+
 /// The order as the worker carries it out. `events` takes what is to be said of the task.
 pub(crate) fn received(
     order: StartOrder,
@@ -124,11 +130,18 @@ pub(crate) fn received(
 ) -> Result<Ordered, BrokenOrder> {
     let mut fds = fds.into_iter();
     let code = fds.next().ok_or_else(|| BrokenOrder("it has no code".to_owned()))?;
+    let mut shared: Option<Arc<OwnedFd>> = None;
     let mut stream = |files: Option<StreamFiles>| -> Result<Arc<dyn ByteSink>, BrokenOrder> {
         let Some(files) = files else { return Ok(Arc::new(Nowhere)) };
         let dir = fds.next().ok_or_else(|| BrokenOrder("it lacks a directory".to_owned()))?;
+        // Both streams lie in one directory: one descriptor less for each task.
+        let dir = match &shared {
+            Some(known) if same(known, &dir) => Arc::clone(known),
+            _ => Arc::new(dir),
+        };
+        shared = Some(Arc::clone(&dir));
         let StreamFiles { prefix, files_max, file_bytes_max } = files;
-        Ok(task_sink(SinkFiles { dir: Arc::new(dir), prefix, files_max, file_bytes_max }))
+        Ok(task_sink(SinkFiles { dir, prefix, files_max, file_bytes_max }))
     };
     let (stdout, stderr) = (stream(order.stdout)?, stream(order.stderr)?);
     let digest: Digest = parsed(&order.code.digest)?;

@@ -50,14 +50,13 @@ pub const GUEST_THREADS_PER_PLACE: usize = 2;
 pub const OVERDUE_TICKS: u8 = 2;
 /// Guests may have one in so many of the descriptors that the agent's process may have: the rest is for
 /// the API, state, logs and supervisors.
-pub const GUEST_DESCRIPTORS_PART: u64 = 2;
-/// Descriptors that a privileged agent allows itself and its workers: 50,000 WASM tasks with
-/// [`TASK_DESCRIPTORS`] each, and as many again for what the tasks open. The kernel's own default of
-/// what one process may have (`fs.nr_open`).
+pub const GUEST_DESCRIPTORS_PART: u64 = 3;
+/// Of the rest, so many are for everything but the directories of logs, one for each WASM task.
+pub const PROCESS_DESCRIPTORS_RESERVE: u64 = 256;
+/// Descriptors that a privileged agent allows itself and its workers: those of 50,000 WASM tasks of which
+/// each uses the directories it was given. The kernel's own default of what one process may have
+/// (`fs.nr_open`).
 pub const OPEN_FILES_WANTED: u64 = 1_048_576;
-/// Descriptors that a process holds for one WASM task: six directories of the task, and the directory
-/// of its logs for each of two streams.
-pub const TASK_DESCRIPTORS: u64 = 8;
 /// One task, or one plugin, may have one in so many of those.
 pub const GUEST_DESCRIPTORS_OWN_PART: u64 = 4;
 /// Ticks without a running guest after which the epoch ticker sleeps until one runs.

@@ -24,7 +24,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use wasmtime_wasi::WasiCtxBuilder;
-use wasmtime_wasi::filesystem::Descriptor;
+use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemCtx};
 
 pub(super) use sockets::{HasGuestFiles, count as count_sockets, create as create_socket};
 
@@ -33,7 +33,7 @@ use self::places::Place;
 use ostler_model::limits::{
     FILE_STREAM_BYTES, GUEST_WAITING_FILES_MAX, GUEST_WAITING_HOLDERS_MAX, SOCKET_BYTES,
 };
-use ostler_sandbox::{DescriptorPermit, Descriptors, GuestUsage, HostBytes};
+use ostler_sandbox::{DescriptorPermit, Descriptors, GivenDescriptors, GuestUsage, HostBytes};
 
 /// What a task, or all calls of a plugin together, may have open.
 #[derive(Debug)]
@@ -101,18 +101,53 @@ pub(super) struct GuestFiles {
     disk: Option<(Arc<DiskQuota>, Arc<OpenInodes>)>,
     open: HashMap<u32, Arc<OpenFile>>,
     sockets: HashMap<u32, (DescriptorPermit, HostBytes)>,
+    /// Opens the directories of a task when it asks for them: most that wait never do.
+    unopened: Option<OpenGiven>,
+    /// Places of the directories that are open.
+    given: Option<GivenDescriptors>,
 }
+
+/// Opens directories that a guest is given: what is to be shown, and how many there are. May block.
+pub(super) type OpenGiven = Box<dyn FnOnce() -> wasmtime::Result<(WasiCtxBuilder, u64)> + Send>;
 
 impl GuestFiles {
     /// Nothing open yet.
     pub(super) fn new(usage: Arc<GuestUsage>, share: Arc<FileShare>, waits: bool) -> Self {
         let (open, sockets) = (HashMap::new(), HashMap::new());
-        Self { usage, share, waits, disk: None, open, sockets }
+        let (unopened, given) = (None, None);
+        Self { usage, share, waits, disk: None, open, sockets, unopened, given }
     }
 
     /// Of a task that may add so much.
     pub(super) fn bounded(self, disk: Arc<DiskQuota>, inodes: Arc<OpenInodes>) -> Self {
         Self { disk: Some((disk, inodes)), ..self }
+    }
+
+    /// With directories that are opened when the guest asks for them.
+    pub(super) fn opening_late(self, unopened: Option<OpenGiven>) -> Self {
+        Self { unopened, ..self }
+    }
+
+    /// Take places for directories that are open; an error that names the limit when there are too few.
+    pub(super) fn hold_given(&mut self, many: u64) -> wasmtime::Result<()> {
+        self.given = self.share.descriptors.give(many);
+        wasmtime::ensure!(
+            self.given.is_some(),
+            "the directories of the task cannot be opened: tasks have too many files open; raise \
+             the limit of the agent (ulimit -Hn, LimitNOFILE of the service)"
+        );
+        Ok(())
+    }
+
+    /// Open what was not opened yet, for `shown`.
+    fn open_given(&mut self, shown: &mut WasiFilesystemCtx) -> wasmtime::Result<()> {
+        if let Some(open) = self.unopened.take() {
+            let (mut wasi, many) = open()?;
+            self.hold_given(many)?;
+            wasi.allow_blocking_current_thread(!self.waits);
+            shown.clone_from(wasi.build().filesystem());
+        }
+        Ok(())
     }
 
     /// Do calls run on threads that can be given up?

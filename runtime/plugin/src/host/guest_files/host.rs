@@ -163,6 +163,7 @@ fn entry(entry: &Entry) -> FsResult<DirectoryEntry> {
 
 impl Preopens for Files<'_> {
     fn get_directories(&mut self) -> wasmtime::Result<Vec<(Fd, String)>> {
+        self.own.open_given(self.wasi.ctx)?;
         Preopens::get_directories(&mut self.wasi)
     }
 }

@@ -18,6 +18,7 @@ use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
 use super::{PreopenedDir, WasmTaskError};
 use crate::host::guest_files::places::{self, Place};
+use ostler_model::device::Mount;
 use ostler_model::ports::TaskContext;
 
 /// Largest file mount that is copied where it cannot be linked, bytes.
@@ -28,12 +29,34 @@ const STAGING: &str = ".mounts";
 /// What a task writes of the shared directory.
 const SHARED: [&str; 2] = ["data", "tmp"];
 
-/// Pre-open everything the task was given.
+/// What may be shown of the node.
+#[derive(Clone, Debug)]
+pub(super) struct Roots {
+    task_dir: PathBuf,
+    alloc_dir: PathBuf,
+    /// What reservations assigned.
+    mounts: Vec<Mount>,
+}
+
+impl Roots {
+    pub(super) fn of(context: &TaskContext) -> Self {
+        let (task_dir, alloc_dir) = (context.task_dir.clone(), context.alloc_dir.clone());
+        Self { task_dir, alloc_dir, mounts: context.mounts.clone() }
+    }
+
+    /// Is nothing of this a mount, which may lie on a disk that hangs, or is gathered at the start?
+    pub(super) fn are_all_of(&self, dirs: &[PreopenedDir]) -> bool {
+        dirs.iter().all(|dir| !self.mounts.iter().any(|m| Path::new(&m.host_path) == dir.host_path))
+    }
+}
+
+/// Pre-open everything the task was given; how many directories that are.
 pub(super) fn preopen(
     wasi: &mut WasiCtxBuilder,
-    context: &TaskContext,
+    context: &Roots,
     dirs: &[PreopenedDir],
-) -> Result<(), WasmTaskError> {
+) -> Result<u64, WasmTaskError> {
+    let mut many = 0;
     let mut staged: Vec<(String, PathBuf)> = Vec::new();
     for dir in dirs {
         let meta = std::fs::metadata(&dir.host_path).map_err(|e| WasmTaskError::Dir {
@@ -44,12 +67,14 @@ pub(super) fn preopen(
             let (opened, read_only) = open(context, dir)?;
             let whole = !read_only && dir.host_path == context.alloc_dir;
             give(wasi, dir, &opened, &dir.guest_path, read_only || whole)?;
+            many += 1;
             for name in SHARED.iter().filter(|_| whole) {
                 // Not a link that another task put there.
                 if opened.symlink_metadata(name).is_ok_and(|meta| meta.is_dir())
                     && let Ok(part) = opened.open_dir(name)
                 {
                     give(wasi, dir, &part, &format!("{}/{name}", dir.guest_path), false)?;
+                    many += 1;
                 }
             }
         } else {
@@ -59,8 +84,9 @@ pub(super) fn preopen(
     for (guest_parent, host) in staged {
         wasi.preopened_dir(&host, &guest_parent, FsPerms::ReadOnly)
             .map_err(|e| WasmTaskError::Dir { path: host.clone(), reason: format!("{e:#}") })?;
+        many += 1;
     }
-    Ok(())
+    Ok(many)
 }
 
 fn give(
@@ -78,7 +104,7 @@ fn give(
 }
 
 /// Open a directory of the task, and say whether it must be read-only.
-fn open(context: &TaskContext, dir: &PreopenedDir) -> Result<(Dir, bool), WasmTaskError> {
+fn open(context: &Roots, dir: &PreopenedDir) -> Result<(Dir, bool), WasmTaskError> {
     let failed = |e: std::io::Error| WasmTaskError::Dir {
         path: dir.host_path.clone(),
         reason: e.to_string(),
@@ -114,7 +140,7 @@ fn is_below(root: &Path, names: [&str; 2], dir: &Dir) -> std::io::Result<bool> {
 /// WASI shows directories, not files: gather file mounts of one guest directory in a staging
 /// directory, linked where the file system allows, else copied. Always read-only.
 fn stage(
-    context: &TaskContext,
+    context: &Roots,
     dir: &PreopenedDir,
     size: u64,
     staged: &mut Vec<(String, PathBuf)>,

@@ -15,13 +15,13 @@ use wasmtime_wasi::p2::bindings::filesystem;
 use wasmtime_wasi::sockets::SocketAddrUse;
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
-use super::dirs::preopen;
+use super::dirs::{Roots, preopen};
 use super::io_p1::Printing;
 use super::{WasmTaskError, WasmTaskSpec, disk_p1, input};
 use crate::host::guest_files::disk::{DiskQuota, OpenInodes};
 use crate::host::guest_files::host::{Files, HasFiles, files};
 use crate::host::guest_files::{
-    FileShare, GuestFiles, HasGuestFiles, choose_threads, count_sockets,
+    FileShare, GuestFiles, HasGuestFiles, OpenGiven, choose_threads, count_sockets,
 };
 use ostler_model::limits::{
     TASK_CODE_KEPT_MAX, TASK_MEMORY_BYTES_CEILING, TASK_OPEN_FILES_MAX, TaskLimits,
@@ -204,13 +204,18 @@ impl Launcher {
         let limits = StoreLimits::from(&TaskLimits { memory_bytes_max, ..spec.limits.clone() });
         let (missed, tail) = (Arc::new(AtomicBool::new(false)), Arc::new(Tail::default()));
         let outputs = outputs(context, &missed, &tail);
-        let (wasi, waits) = wasi(context, spec, &limits, &outputs)?;
+        let is_component = matches!(linked, Linked::Component(_));
+        let (wasi, waits, dirs) = wasi(context, spec, &limits, &outputs, is_component)?;
         let limiter = GuestLimiter::new(&limits);
         let memory = limiter.usage();
         let disk = Arc::new(DiskQuota::new(spec.limits.disk_bytes_max));
         let share = Arc::new(FileShare::new(sandbox.descriptors(TASK_OPEN_FILES_MAX)));
-        let files = GuestFiles::new(limiter.usage(), share, waits)
+        let mut files = GuestFiles::new(limiter.usage(), share, waits)
             .bounded(Arc::clone(&disk), Arc::clone(&self.inodes));
+        match dirs {
+            Dirs::Open(many) => files.hold_given(many).map_err(|e| host_error(&e))?,
+            Dirs::Late(open) => files = files.opening_late(Some(open)),
+        }
         let engine = sandbox.engine(EngineKind::Task);
         let pre = match linked {
             Linked::Component(pre) => {
@@ -244,6 +249,7 @@ impl Launcher {
 fn bound(linker: &mut ComponentLinker<ComponentTask>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
     filesystem::types::add_to_linker::<_, HasFiles>(linker, files::<ComponentTask>)?;
+    filesystem::preopens::add_to_linker::<_, HasFiles>(linker, files::<ComponentTask>)?;
     linker.allow_shadowing(false);
     count_sockets(linker, false)
 }
@@ -296,13 +302,42 @@ fn outputs(
     [Arc::new(Output(Arc::clone(&context.stdout))), Arc::new(complaints)]
 }
 
+/// The directories a task is given.
+enum Dirs {
+    /// So many are open.
+    Open(u64),
+    /// They could be opened, and are when it asks.
+    Late(OpenGiven),
+}
+
+/// Open the directories, to see that they can be; they stay open where they cannot be opened late.
+fn dirs(
+    wasi: &mut WasiCtxBuilder,
+    context: &TaskContext,
+    spec: &WasmTaskSpec,
+    late: bool,
+) -> Result<Dirs, WasmTaskError> {
+    let roots = Roots::of(context);
+    if !(late && roots.are_all_of(&spec.dirs)) {
+        return preopen(wasi, &roots, &spec.dirs).map(Dirs::Open);
+    }
+    preopen(&mut WasiCtxBuilder::new(), &roots, &spec.dirs)?;
+    let dirs = spec.dirs.clone();
+    Ok(Dirs::Late(Box::new(move || {
+        let mut wasi = WasiCtxBuilder::new();
+        let many = preopen(&mut wasi, &roots, &dirs)?;
+        Ok((wasi, many))
+    })))
+}
+
 /// What WASI shows of the node, and whether its calls run on threads that can be given up.
 fn wasi(
     context: &TaskContext,
     spec: &WasmTaskSpec,
     limits: &StoreLimits,
     [stdout, stderr]: &[Arc<dyn GuestSink>; 2],
-) -> Result<(WasiCtxBuilder, bool), WasmTaskError> {
+    late: bool,
+) -> Result<(WasiCtxBuilder, bool, Dirs), WasmTaskError> {
     let mut wasi = new_wasi_builder(limits);
     let waits = choose_threads(&mut wasi, spec.dirs.iter().map(|dir| dir.host_path.as_path()));
     wasi.args(&spec.args)
@@ -310,7 +345,7 @@ fn wasi(
         .stdout(GuestOutput::new(Arc::clone(stdout)))
         .stderr(GuestOutput::new(Arc::clone(stderr)));
     input::connect(&mut wasi, context, &spec.input)?;
-    preopen(&mut wasi, context, &spec.dirs)?;
+    let dirs = dirs(&mut wasi, context, spec, late)?;
     if spec.listen || !spec.connect.is_empty() {
         let connect = spec
             .connect
@@ -334,7 +369,7 @@ fn wasi(
             Box::pin(std::future::ready(allowed))
         });
     }
-    Ok((wasi, waits))
+    Ok((wasi, waits, dirs))
 }
 
 /// May a task use this address? Listening: the allocation's ports, on their address, and whoever
