@@ -17,6 +17,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
+use ostler_agent::AgentMode;
 use ostler_benches::bare_wasm::BareWasm;
 use ostler_benches::cost::Meter;
 use ostler_benches::live::{LiveAgent, job, own_child};
@@ -60,24 +61,37 @@ fn measured(report: &mut Report) {
     let memory = tempfile::Builder::new().prefix("ostler-bench-").tempdir_in(IN_MEMORY);
     let count = scaled(1_000, 5);
     let wasm = format!("module = \"{HELLO}\"");
-    let start = |name, data: &Path, driver, config: &str| Subject {
+    let start = |name, mode, data: &Path, driver, config: &str| Subject {
         name,
-        agent: runtime.block_on(LiveAgent::start(data, &code)),
+        agent: runtime.block_on(LiveAgent::start_as(mode, data, &code)),
         job: job("short", "batch", count, driver, 10, config),
         rounds: Vec::new(),
     };
     let [on_disk, native, in_memory] = report.parts(["disk", "native", "memory"]);
     let mut subjects = Vec::new();
     if on_disk {
-        subjects.push(start("WASM, state on disk", &dir.join("wasm"), "wasm", &wasm));
+        subjects.push(start(
+            "WASM, state on disk",
+            AgentMode::Durable,
+            &dir.join("wasm"),
+            "wasm",
+            &wasm,
+        ));
     }
     if native {
         let command = "command = \"/bin/true\"";
-        subjects.push(start("native, state on disk", &dir.join("native"), "raw_exec", command));
+        let (name, mode) = ("native, state on disk", AgentMode::Durable);
+        subjects.push(start(name, mode, &dir.join("native"), "raw_exec", command));
     }
     match &memory {
         Ok(memory) if in_memory => {
-            subjects.push(start("WASM, in memory", memory.path(), "wasm", &wasm));
+            subjects.push(start(
+                "WASM, in memory",
+                AgentMode::InMemory,
+                memory.path(),
+                "wasm",
+                &wasm,
+            ));
         }
         Ok(_) => {}
         Err(error) => println!("{IN_MEMORY}: {error}: nothing is measured in memory"),

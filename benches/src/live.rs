@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ostler_agent::{Agent, AgentHandle, AgentOptions, AllocView, RegisterOptions, StopOptions};
+use ostler_agent::{
+    Agent, AgentHandle, AgentMode, AgentOptions, AllocView, RegisterOptions, StopOptions,
+};
 use ostler_lifecycle::alloc::AllocHandle;
 use ostler_logs::From as Begin;
 use ostler_model::clock::{self, Clock};
@@ -54,10 +56,18 @@ impl LiveAgent {
     /// # Panics
     /// When it does not start.
     pub async fn start(data: &Path, code: &Path) -> Self {
+        Self::start_as(AgentMode::Durable, data, code).await
+    }
+
+    /// As [`LiveAgent::start`], in another mode.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub async fn start_as(mode: AgentMode, data: &Path, code: &Path) -> Self {
         let options = AgentOptions {
             data_dir: data.to_owned(),
             config: config(data),
-            kill_with_agent: false,
+            mode,
             compiler: None,
             code_dir: Some(PathBuf::from(code)),
             clock: Clock::system(),

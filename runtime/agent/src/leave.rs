@@ -34,7 +34,7 @@ impl AgentHandle {
         self.0.services.wasm_tasks.kill_all();
     }
 
-    /// Leave: stop asking plugins, end the tasks of an embedded agent, close the state. Jobs are stopped before, through their handles.
+    /// Leave: stop asking plugins, end the tasks that are to end with the agent, close the state. Jobs are stopped before, through their handles.
     pub async fn shutdown(&self) {
         self.0.ended.cancel();
         // Or starts that wait for the compiler would hold up the end.
@@ -42,12 +42,12 @@ impl AgentHandle {
         // Before changes are refused: this work may ask for one.
         ended("work beside the agent", &self.0.beside).await;
         self.0.control.leave().await;
-        if !self.0.kill_with_agent {
+        if !self.0.mode.ends_tasks() {
             self.0.control.leave_allocs().await;
         }
         self.0.drivers.shutdown().await;
         self.0.devices.shutdown().await;
-        if self.0.kill_with_agent {
+        if self.0.mode.ends_tasks() {
             self.0.services.processes.kill_all();
         }
         self.0.services.wasm_tasks.leave();
@@ -56,7 +56,7 @@ impl AgentHandle {
         }
         self.0.state.close().await;
         self.unowned_removed().await;
-        // In an embedded agent owners stayed until now. When they have ended its directory is
+        // Where tasks end with the agent owners stayed until now. When they have ended its directory is
         // free.
         self.0.control.leave_allocs().await;
         self.owner_ended().await;

@@ -21,6 +21,7 @@ mod job;
 mod jobs;
 mod leave;
 mod loading;
+mod mode;
 pub mod offline;
 mod plugin_status;
 mod quarantine;
@@ -56,7 +57,7 @@ use ostler_node::{Node, NodeView};
 use ostler_plugin::PluginRuntime;
 use ostler_plugin::drivers::manager::DriverManager;
 use ostler_plugin::host::HostServices;
-use ostler_state::{DataDirLock, StateError, StateStore, holder as lock_holder};
+use ostler_state::{StateError, StateStore, holder as lock_holder};
 
 pub use catalogue::{
     ObtainError, PluginEntry, PluginStatus, PullReport, SignatureReport, VerifyReport, pull, verify,
@@ -75,7 +76,10 @@ pub use ostler_health::meter::PluginActivity;
 pub use ostler_health::policy::{PluginState, Quarantine};
 pub use ostler_jobsdir::{JobsDirEntry, JobsDirReport};
 pub use ostler_lifecycle::alloc::RestartScope;
-pub use ostler_state::{Holder, LockError};
+pub use ostler_state::{DataDirLock, Holder, LockError};
+
+pub use inspect::STATE_FILE;
+pub use mode::AgentMode;
 pub use plugin_status::{LiftReport, PluginStatusReport, RecordReport};
 pub use startup::Begun;
 pub use upgrade::{
@@ -93,8 +97,8 @@ pub struct AgentOptions {
     pub data_dir: PathBuf,
     /// What the operator configured.
     pub config: AgentConfig,
-    /// Native tasks die with the agent (embedded agents) instead of living on.
-    pub kill_with_agent: bool,
+    /// Whom it is there for, and what outlives it.
+    pub mode: AgentMode,
     /// Program that answers `__compile` and `__supervise`; this program unless given.
     pub compiler: Option<PathBuf>,
     /// Where compiled code is kept; in the data directory unless given.
@@ -126,7 +130,11 @@ impl Agent {
     /// # Errors
     /// See [`AgentError`]; nothing is left running then.
     pub async fn begin(options: AgentOptions) -> Result<Begun, AgentError> {
-        startup::begin(options, Box::new(StateStore::open)).await
+        let open: OpenState = match options.mode {
+            AgentMode::InMemory => Box::new(|_| StateStore::in_memory()),
+            AgentMode::Durable | AgentMode::Embedded => Box::new(StateStore::open),
+        };
+        startup::begin(options, open).await
     }
 
     /// Who has a data directory now; none when nobody has, or it cannot be told.
@@ -188,7 +196,7 @@ struct Inner {
     _unhandled: DropGuard,
     /// What does; see [`AgentHandle::beside`].
     beside: TaskTracker,
-    kill_with_agent: bool,
+    mode: AgentMode,
     clock: Clock,
     // Last: the directory is free when all else is gone.
     _lock: DataDirLock,

@@ -57,7 +57,7 @@ async fn load(
 ) -> Result<Vec<String>, AgentError> {
     let inner = &agent.0;
     let managers = (&inner.drivers, &inner.devices);
-    let embedded = inner.kill_with_agent;
+    let embedded = !inner.mode.serves();
     let loading = catalogue::load_all(
         config,
         &inner.data_dir,
@@ -96,7 +96,7 @@ async fn load(
         tracing::info!("{notice}");
     }
     // Owners of restored tasks wait for their own driver; jobs that come now find most of them.
-    let embedded = inner.kill_with_agent;
+    let embedded = !inner.mode.serves();
     let wall = if embedded { FIRST_FINGERPRINT_WALL } else { FIRST_FINGERPRINT_WALL_AGENT };
     let _slow = clock::timeout(wall, answers).await;
     // Only now: what plugins have not said yet is no news.

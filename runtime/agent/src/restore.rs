@@ -30,7 +30,7 @@ impl AgentHandle {
     /// When records cannot be queued.
     pub(super) async fn restore(&self, left: Left) -> Result<(), StateError> {
         let Left { records, sweep } = left;
-        let own = !self.0.kill_with_agent;
+        let own = self.0.mode.serves();
         if own {
             let known = records.runs().into_iter().collect();
             let unknown = self.0.services.wasm_tasks.sweep(&known);

@@ -68,7 +68,7 @@ pub struct Begun {
 pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begun, AgentError> {
     let mut notices = Vec::new();
     let data_dir = prepare_data_dir(&options.data_dir)?;
-    let embedded = options.kill_with_agent;
+    let embedded = !options.mode.serves();
     let mut lock = DataDirLock::acquire(&data_dir)?;
     if !embedded {
         lock.serves()?;
@@ -173,7 +173,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         _unhandled: ended.clone().drop_guard(),
         ended,
         beside: TaskTracker::new(),
-        kill_with_agent: options.kill_with_agent,
+        mode: options.mode,
         clock: options.clock,
         _lock: lock,
     }));
@@ -208,7 +208,7 @@ impl Begun {
 
     async fn finish(self) -> Result<(), AgentError> {
         let Self { agent, config, left, mut notices } = self;
-        let embedded = agent.0.kill_with_agent;
+        let embedded = !agent.0.mode.serves();
         for notice in &notices {
             tracing::info!("{notice}");
         }
@@ -437,8 +437,8 @@ async fn sandbox(options: &AgentOptions, data_dir: &Path) -> Result<Arc<Sandbox>
         config.compiler.clone_from(compiler);
     }
     config.dense = options.config.wasm.dense.unwrap_or(false);
-    // Those of an agent that serves run in workers.
-    config.task_instances = if options.kill_with_agent { options.config.wasm.tasks() } else { 0 };
+    // Those that outlive the agent run in workers.
+    config.task_instances = if options.mode.ends_tasks() { options.config.wasm.tasks() } else { 0 };
     config.ahead = ostler_guests::builtin_plugins().iter().map(|plugin| plugin.code).collect();
     let made = tokio::task::spawn_blocking(move || Sandbox::new(config)).await;
     Ok(Arc::new(made.map_err(|_| AgentError::GivenUp("reserving memory for guests"))??))
@@ -457,7 +457,7 @@ async fn host_services(
         }
     }
     let control = tokio::runtime::Handle::current();
-    if !options.kill_with_agent
+    if options.mode.serves()
         && let Err(error) = descriptors::raise()
     {
         tracing::warn!(%error, "the limit of open files could not be raised: fewer tasks fit");
@@ -465,7 +465,7 @@ async fn host_services(
     let program = options.compiler.clone().unwrap_or_else(|| "/proc/self/exe".into());
     let processes = ProcessHost::new(ProcessOptions {
         control: control.clone(),
-        kill_with_agent: options.kill_with_agent,
+        kill_with_agent: options.mode.ends_tasks(),
         supervision: Some(Supervision {
             program: program.clone(),
             records: data_dir.join("exits"),
@@ -489,7 +489,7 @@ async fn host_services(
     };
     let (workers, said) = WorkerTasks::open(workers).await.map_err(AgentError::Workers)?;
     notices.extend(said);
-    let wasm_tasks: Arc<dyn WasmTasks> = match options.kill_with_agent {
+    let wasm_tasks: Arc<dyn WasmTasks> = match options.mode.ends_tasks() {
         false => Arc::new(workers),
         true => {
             // What runs there for allocations that are kept goes on.

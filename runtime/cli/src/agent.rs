@@ -1,7 +1,7 @@
 //! `ostler agent`: the process that keeps jobs.
 //!
 //! ```text
-//! config ─► Agent::begin (state, node) ─► API ─► Begun::ready (plugins, restore) ─► ready
+//! config ─► Place ─► Agent::begin (state, node) ─► API ─► Begun::ready (plugins, restore) ─► ready
 //!                                                    │                                 │ SIGHUP:
 //!                        ┌── SIGTERM, SIGINT ◄───────┴─────────────────────────────────┘ jobs again
 //!                        ▼
@@ -10,11 +10,11 @@
 //!                        └─► exit at once
 //! ```
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::agent_place::Place;
 use super::args::agent::AgentCommandArgs;
 use super::connect::Stop;
 use super::exit::Exit;
@@ -22,10 +22,9 @@ use super::input;
 use super::interrupt::{Interrupt, Interrupts};
 use super::notify;
 use super::output;
-use super::start::{StartError, absolute};
-use ostler_agent::{Agent, AgentHandle, AgentOptions, Begun, LeaveMode};
+use super::start::StartError;
+use ostler_agent::{Agent, AgentHandle, AgentMode, AgentOptions, Begun, LeaveMode};
 use ostler_api::SOCKET_NAME;
-use ostler_api::client::default_data_dir;
 use ostler_api::server::{self, ApiServer};
 use ostler_model::causes;
 use ostler_model::clock::{self, Clock};
@@ -40,16 +39,26 @@ const LEAVE_WAIT: Duration = Duration::from_secs(30);
 pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
     let mut interrupts = Interrupts::new()
         .map_err(|error| Stop::Cannot(format!("cannot wait for signals: {error}")))?;
-    let (agent, api) = started(args, &mut interrupts).await?;
+    let config = config(args)?;
+    let place = Place::of(args.data_dir.clone(), &config)?;
+    let (agent, api) = started(&place, config, &mut interrupts).await?;
     notify::tell("READY=1\nSTATUS=ready");
     output::say(&format!("ready: the agent answers at {}", api.socket().display()));
+    if place.mode == AgentMode::InMemory {
+        output::say(
+            "no data directory is named: jobs are kept in memory and end with the agent; to keep them, \
+             give --data-dir DIR",
+        );
+    }
     let signal = ending(&mut interrupts, || agent.rescan_jobs_dir()).await;
-    let mode = match args.drain {
+    // Tasks that cannot outlive the agent end in order with it.
+    let drain = args.drain || place.mode.ends_tasks();
+    let mode = match drain {
         true => LeaveMode::Drain { deadline: args.drain_deadline },
         false => LeaveMode::LeaveTasks,
     };
     notify::tell("STOPPING=1\nSTATUS=ending");
-    let what = if args.drain { "stopping all tasks" } else { "native tasks go on" };
+    let what = if drain { "stopping all tasks" } else { "native tasks go on" };
     output::say(&format!("{}: the agent ends, {what}; once more ends it at once", signal.name()));
     tokio::select! {
         () = leave(agent, api, mode) => {
@@ -62,7 +71,8 @@ pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
 
 /// The agent when it is ready. It answers before; why it does not come to be ready is said.
 async fn started(
-    args: &AgentCommandArgs,
+    place: &Place,
+    config: AgentConfig,
     interrupts: &mut Interrupts,
 ) -> Result<(AgentHandle, ApiServer), Stop> {
     let given_up = |signal: Interrupt| {
@@ -70,7 +80,7 @@ async fn started(
         Stop::Exit(signal.exit())
     };
     let begun = tokio::select! {
-        begun = begin(args) => begun,
+        begun = begin(place, config) => begun,
         signal = ending(interrupts, || {}) => return Err(given_up(signal)),
     };
     let (begun, api) = begun?;
@@ -94,22 +104,20 @@ async fn started(
 }
 
 /// From here on the agent answers, if only how far it is.
-async fn begin(args: &AgentCommandArgs) -> Result<(Begun, ApiServer), StartError> {
-    let config = config(args)?;
-    let data_dir = data_dir(args, &config)?;
+async fn begin(place: &Place, config: AgentConfig) -> Result<(Begun, ApiServer), StartError> {
     let options = AgentOptions {
-        data_dir,
+        data_dir: place.data_dir.clone(),
         config,
-        kill_with_agent: false,
+        mode: place.mode,
         compiler: None,
-        code_dir: None,
+        code_dir: place.code_dir(),
         clock: Clock::system(),
         rng: Rng::system(),
     };
     let begun = Agent::begin(options).await;
     let begun = begun.map_err(|error| StartError::Agent(causes::chain(&error)))?;
     let agent = begun.agent();
-    let socket = agent.data_dir().join(SOCKET_NAME);
+    let socket = place.socket_dir.join(SOCKET_NAME);
     match server::serve(agent.clone(), &socket, CancellationToken::new()) {
         Ok(api) => Ok((begun, api)),
         Err(error) => {
@@ -122,21 +130,12 @@ async fn begin(args: &AgentCommandArgs) -> Result<(Begun, ApiServer), StartError
 fn config(args: &AgentCommandArgs) -> Result<AgentConfig, StartError> {
     let mut config = input::config(args.config.as_deref()).map_err(StartError::Input)?;
     if let Some(dir) = &args.plugin_dir {
-        config.plugin_dir = Some(absolute(dir.clone())?);
+        config.plugin_dir = Some(super::start::absolute(dir.clone())?);
     }
     if let Some(dir) = &args.jobs_dir {
-        config.jobs_dir = Some(absolute(dir.clone())?);
+        config.jobs_dir = Some(super::start::absolute(dir.clone())?);
     }
     Ok(config)
-}
-
-/// The command line's, else the configuration's, else the default.
-fn data_dir(args: &AgentCommandArgs, config: &AgentConfig) -> Result<PathBuf, StartError> {
-    let dir = args.data_dir.clone().or_else(|| config.data_dir.clone()).or_else(default_data_dir);
-    let dir = dir.ok_or_else(|| {
-        StartError::Agent("no data directory is given and there is no home directory for a default one; give --data-dir DIR".to_owned())
-    })?;
-    absolute(dir)
 }
 
 /// Wait for a signal that ends the agent; `again` is done at each SIGHUP before. May be dropped

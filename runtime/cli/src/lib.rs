@@ -13,6 +13,7 @@
 //! output is an ordinary end, not a panic) and returns an [`Exit`]. Start with `args`.
 
 mod agent;
+mod agent_place;
 mod alloc;
 mod args;
 mod connect;

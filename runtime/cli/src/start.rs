@@ -6,7 +6,7 @@ use super::args::AgentArgs;
 use super::exit::Exit;
 use super::input::{self, InputError};
 use super::output;
-use ostler_agent::{Agent, AgentError, AgentHandle, AgentOptions, Holder, LockError};
+use ostler_agent::{Agent, AgentError, AgentHandle, AgentMode, AgentOptions, Holder, LockError};
 use ostler_model::causes;
 use ostler_model::clock::{self, Clock};
 use ostler_model::config::AgentConfig;
@@ -111,7 +111,7 @@ impl Session {
         let options = AgentOptions {
             data_dir: data_dir.to_owned(),
             config: config.clone(),
-            kill_with_agent: true,
+            mode: AgentMode::Embedded,
             compiler: None,
             code_dir: temporary.as_ref().and_then(|_| user_code_dir()),
             clock: Clock::system(),

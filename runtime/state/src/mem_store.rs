@@ -29,7 +29,9 @@ impl Tables {
             Op::Delete { key } => {
                 self.state.remove(&**key);
             }
-            Op::DeletePrefix { prefix } => self.state.retain(|key, _| !key.starts_with(prefix)),
+            Op::DeletePrefix { prefix } => {
+                self.state.extract_if(prefix_bounds(prefix), |_, _| true).for_each(drop);
+            }
             Op::Quarantine { key } => {
                 if let Some((key, value)) = self.state.remove_entry(&**key) {
                     self.quarantine.insert(key, value);

@@ -30,8 +30,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use ostler_agent::{
-    Agent, AgentHandle, AgentOptions, AllocView, JobStatus, LeaveMode, RegisterOptions, Registered,
-    StopOptions, SubmitError,
+    Agent, AgentHandle, AgentMode, AgentOptions, AllocView, JobStatus, LeaveMode, RegisterOptions,
+    Registered, StopOptions, SubmitError,
 };
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::ids::{AllocId, JobId};
@@ -50,7 +50,7 @@ pub fn serving(data: &Path, config: &str) -> AgentOptions {
     let config =
         ostler_jobspec::parse_agent_config(config.as_bytes(), Path::new("/test/ostler.hcl"))
             .unwrap();
-    AgentOptions { kill_with_agent: false, ..options(data, config) }
+    AgentOptions { mode: AgentMode::Durable, ..options(data, config) }
 }
 
 impl Served {

@@ -37,6 +37,7 @@ mod golden;
 mod grants;
 mod histories;
 mod hostile;
+mod in_memory;
 mod isolation;
 mod leaks;
 mod machine;

@@ -15,7 +15,7 @@ pub mod system;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ostler_agent::{Agent, AgentHandle, AgentOptions, AllocResult, JobResult};
+use ostler_agent::{Agent, AgentHandle, AgentMode, AgentOptions, AllocResult, JobResult};
 use ostler_model::clock::Clock;
 use ostler_model::config::AgentConfig;
 use ostler_model::job::Job;
@@ -174,7 +174,7 @@ pub fn options(data_dir: &Path, mut config: AgentConfig) -> AgentOptions {
     AgentOptions {
         data_dir: data_dir.to_owned(),
         config,
-        kill_with_agent: true,
+        mode: AgentMode::Embedded,
         compiler: Some(OSTLER.into()),
         code_dir: None,
         clock: Clock::system(),

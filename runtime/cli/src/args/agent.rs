@@ -15,23 +15,26 @@ const DRAIN_DEADLINE: &str = "60s";
 #[command(
     long_about = "Run the agent: it keeps the jobs it is given, restarts what fails, and answers \
         the other commands.\n\n\
-        What ran when an earlier agent on the same data directory ended is taken over: tasks \
-        go on as they are, native ones each with a supervisor, WASM tasks in a worker process. Commands reach the agent through a socket \
-        in the data directory that only this user can open. With a jobs directory every job file in \
+        With a data directory it keeps what it has: what ran when an earlier agent on the same one \
+        ended is taken over, and tasks go on as they are, native ones each with a supervisor, WASM \
+        tasks in a worker process. Without one jobs are kept in memory: they end with the agent, in \
+        order, and nothing is left. Commands reach the agent through a socket in the data directory \
+        that only this user can open. With a jobs directory every job file in \
         it runs: a changed file is an update, a removed one a stop, and one that is wrong is \
         reported and leaves its job as it is.\n\n\
         The agent logs to standard error and says there when it is ready (and to systemd, when that \
         started it with Type=notify).",
     after_long_help = "\
 Examples:
-  ostler agent --data-dir ./data
+  ostler agent                                         try it: nothing is left at its end
+  ostler agent --data-dir ./data                       keep jobs
   ostler agent --data-dir ./data --jobs-dir ./jobs     run every job file of ./jobs
   ostler agent --config /etc/ostler.hcl                with plugins of your own
   ostler -v agent --data-dir ./data                    log more
 
 Signals:
-  SIGTERM, SIGINT   end: native tasks go on and the next agent takes them over; with --drain they
-                    are stopped first. A second one ends the agent at once
+  SIGTERM, SIGINT   end: tasks go on and the next agent takes them over; with --drain, or without a
+                    data directory, they are stopped first. A second one ends the agent at once
   SIGHUP            read the jobs directory again
 
 Exit codes:
@@ -47,7 +50,8 @@ pub(crate) struct AgentCommandArgs {
     pub config: Option<PathBuf>,
 
     #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true, help = of_key("data_dir",
-        "Made when it is missing. Without it the configuration's, then /var/lib/ostler for root, else \
+        "Made when it is missing. Without it the configuration's; without that one too jobs are kept in memory and \
+         end with the agent, and its socket is where commands look: in /var/lib/ostler for root, else \
          ~/.local/state/ostler"))]
     pub data_dir: Option<PathBuf>,
 
@@ -58,7 +62,7 @@ pub(crate) struct AgentCommandArgs {
     #[arg(long, value_name = "DIR", help = of_key("plugin_dir", "In place of the configuration's"))]
     pub plugin_dir: Option<PathBuf>,
 
-    /// At the end stop all tasks in order instead of leaving native ones running
+    /// At the end stop all tasks in order instead of leaving them running
     #[arg(long)]
     pub drain: bool,
 

@@ -51,8 +51,8 @@ keys! {
         datacenter: Given<String>, "`dc1`";
         /// Address that is assigned with ports.
         host_ip: Given<String>, "`127.0.0.1`";
-        /// Directory of state, allocations and compiled code.
-        data_dir: Given<PathBuf>, "`/var/lib/ostler` for root, else a directory of the user's";
+        /// Directory of state, allocations and compiled code; an agent without one keeps jobs in memory.
+        data_dir: Given<PathBuf>, "none";
         /// Directory whose `*.wasm` files are plugins, each named by its file.
         plugin_dir: Given<PathBuf>, "none";
         /// Directory whose job files (`*.hcl`, `*.nomad`, `*.json`) run, with `ostler agent`.

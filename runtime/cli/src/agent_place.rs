@@ -1,0 +1,162 @@
+//! Where an agent keeps what it has.
+//!
+//! ```text
+//! --data-dir ─► data_dir of the configuration ─► memory
+//!        └──────────┬────────────┘                 └ DEFAULT/in-memory: allocations, logs; goes with the agent
+//!                DIR: state, allocations, socket     DEFAULT: socket, lock
+//! ```
+//! `DEFAULT` is the directory where commands look for an agent when none is named.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::start::{StartError, absolute, user_code_dir};
+use ostler_agent::{AgentMode, DataDirLock, STATE_FILE};
+use ostler_api::client::default_data_dir;
+use ostler_model::causes;
+use ostler_model::config::AgentConfig;
+
+/// Directory of an agent without a data directory, in the default one.
+const IN_MEMORY: &str = "in-memory";
+
+/// Where an agent keeps what it has.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// Allocations, logs, and the state unless that is in memory.
+    pub(super) data_dir: PathBuf,
+    /// Where commands find the agent.
+    pub(super) socket_dir: PathBuf,
+    /// Whether tasks and state outlive it.
+    pub(super) mode: AgentMode,
+    /// Nobody else uses the directory of the socket, while this one's data is below it.
+    home: Option<DataDirLock>,
+}
+
+impl Place {
+    /// The command line's, else the configuration's, else none: then state is in memory.
+    ///
+    /// # Errors
+    /// When a directory cannot be used, or the default one has the state of an agent that kept it.
+    pub(super) fn of(given: Option<PathBuf>, config: &AgentConfig) -> Result<Self, StartError> {
+        match given.or_else(|| config.data_dir.clone()) {
+            Some(dir) => {
+                let dir = absolute(dir)?;
+                let mode = AgentMode::Durable;
+                Ok(Self { data_dir: dir.clone(), socket_dir: dir, mode, home: None })
+            }
+            None => {
+                let home = default_data_dir().ok_or_else(|| {
+                    StartError::Agent(
+                        "no data directory is given and there is no home directory for a socket; \
+                         give --data-dir DIR"
+                            .to_owned(),
+                    )
+                })?;
+                Self::in_memory(&home)
+            }
+        }
+    }
+
+    fn in_memory(home: &Path) -> Result<Self, StartError> {
+        let refused = |error: &dyn std::error::Error| StartError::Agent(causes::chain(error));
+        let mut lock = DataDirLock::acquire(home).map_err(|error| refused(&error))?;
+        lock.serves().map_err(|error| refused(&error))?;
+        let state = home.join(STATE_FILE);
+        if state.exists() {
+            return Err(StartError::Agent(format!(
+                "no data directory is given, and {} is the state of an agent that kept its jobs: to go \
+                 on with them, give --data-dir {}; to begin with none, move that file away",
+                state.display(),
+                home.display()
+            )));
+        }
+        let data_dir = home.join(IN_MEMORY);
+        // What an agent left that was killed: its tasks ended with it.
+        emptied(&data_dir).map_err(|error| {
+            StartError::Agent(format!(
+                "{}, which an earlier agent left, cannot be removed: {error}; remove it, or give \
+                 --data-dir DIR",
+                data_dir.display()
+            ))
+        })?;
+        let (socket_dir, mode) = (home.to_owned(), AgentMode::InMemory);
+        Ok(Self { data_dir, socket_dir, mode, home: Some(lock) })
+    }
+
+    /// Where compiled code outlives the directory; none where it lies in it.
+    pub(super) fn code_dir(&self) -> Option<PathBuf> {
+        self.home.as_ref().and_then(|_| user_code_dir())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.home.is_none() {
+            return;
+        }
+        if let Err(error) = emptied(&self.data_dir) {
+            let path = self.data_dir.display();
+            tracing::warn!(%path, %error, "the directory of the agent stays; the next one removes it");
+        }
+    }
+}
+
+fn emptied(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+    use super::*;
+
+    fn refusal(home: &Path) -> String {
+        match Place::in_memory(home) {
+            Err(StartError::Agent(why)) => why,
+            other => panic!("{:?}", other.is_ok()),
+        }
+    }
+
+    #[test]
+    fn a_named_directory_keeps_jobs_and_the_command_line_comes_before_the_configuration() {
+        let config = AgentConfig { data_dir: Some("/configured".into()), ..Default::default() };
+        let named =
+            |given: Option<&str>| Place::of(given.map(PathBuf::from), &config).ok().unwrap();
+        for (given, dir) in [(Some("/given"), "/given"), (None, "/configured")] {
+            let place = named(given);
+            assert_eq!((&*place.data_dir, place.mode), (Path::new(dir), AgentMode::Durable));
+            assert_eq!(place.socket_dir, place.data_dir);
+        }
+    }
+
+    #[test]
+    fn without_a_directory_what_an_earlier_agent_left_is_removed_and_so_is_what_this_one_leaves() {
+        let home = tempfile::tempdir().unwrap();
+        let left = home.path().join("in-memory/allocs/one");
+        fs::create_dir_all(&left).unwrap();
+        let place = Place::in_memory(home.path()).ok().unwrap();
+        assert!(!left.exists());
+        assert_eq!((&*place.socket_dir, place.mode), (home.path(), AgentMode::InMemory));
+        let second = refusal(home.path());
+        assert!(second.contains("is in use by"), "{second}");
+        fs::create_dir_all(&place.data_dir).unwrap();
+        let dir = place.data_dir.clone();
+        drop(place);
+        assert!(!dir.exists());
+    }
+
+    #[test]
+    fn a_state_that_was_kept_is_not_passed_over() {
+        let home = tempfile::tempdir().unwrap();
+        let state = home.path().join(STATE_FILE);
+        fs::write(&state, "kept").unwrap();
+        let refused = refusal(home.path());
+        assert!(refused.contains("give --data-dir"), "{refused}");
+        assert_eq!(fs::read(&state).unwrap(), b"kept");
+    }
+}
