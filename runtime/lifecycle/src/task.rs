@@ -129,6 +129,8 @@ pub struct TaskScope {
     pub logs: LogSlot,
     /// The task's directories were made with those of the allocation: the first run takes that.
     pub made: MadeDirs,
+    /// Nothing but its directories is waited for before its first run.
+    pub at_once: bool,
     /// A task that ended waits, dead, for [`TaskHandle::force_restart`] until
     /// [`TaskHandle::finish`], a kill or the agent's leaving. Poststop tasks and killed ones do not
     /// wait. `false`: the owner ends with its task.

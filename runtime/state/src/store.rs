@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde::Serialize;
-use tokio::sync::oneshot;
+use tokio::sync::{SemaphorePermit, TryAcquireError, oneshot};
 
 use super::backend::{Backend, Op};
 use super::codec::{self, CodecError};
@@ -140,7 +140,13 @@ type Queued = Result<oneshot::Receiver<CommitResult>, Put>;
 #[must_use]
 pub struct Ahead {
     store: StateStore,
-    queued: Queued,
+    queued: OnItsWay,
+}
+
+enum OnItsWay {
+    Queued(Queued),
+    /// Before this point of the order of writes.
+    Before(WriteMark),
 }
 
 impl Ahead {
@@ -149,7 +155,13 @@ impl Ahead {
     /// # Errors
     /// As [`StateStore::put`].
     pub async fn durable(self) -> Result<Put, StateError> {
-        let put = self.store.wait(self.queued).await?;
+        let put = match self.queued {
+            OnItsWay::Queued(queued) => self.store.wait(queued).await?,
+            OnItsWay::Before(mark) => {
+                self.store.durable_to(mark, Duration::ZERO).await?;
+                Put::Written
+            }
+        };
         self.store.count(put);
         Ok(put)
     }
@@ -300,7 +312,33 @@ impl StateStore {
                 self.queue(op, Some(digest)).await?
             }
         };
-        Ok(Ahead { store: self.clone(), queued })
+        Ok(Ahead { store: self.clone(), queued: OnItsWay::Queued(queued) })
+    }
+
+    /// As [`StateStore::put_ahead`] without waiting, and without a commit of its own: the write goes with
+    /// the next one that is asked for, at the latest by [`Ahead::durable`]. `None`: the queue is full,
+    /// and nothing was done.
+    ///
+    /// # Errors
+    /// As [`StateStore::put_ahead`].
+    pub fn try_put_ahead<T: Serialize + ?Sized>(
+        &self,
+        key: &Key,
+        value: &T,
+    ) -> Result<Option<Ahead>, StateError> {
+        let put = match self.prepare(key, value)? {
+            Prepared::Done(put) => put,
+            Prepared::Write { key, record, digest } => match self.inner.shared.room.try_acquire() {
+                Ok(permit) => self.queue_later(permit, key, record, digest)?,
+                Err(TryAcquireError::NoPermits) => return Ok(None),
+                Err(TryAcquireError::Closed) => return Err(self.closed()),
+            },
+        };
+        let queued = match put {
+            Put::Queued => OnItsWay::Before(self.mark()),
+            put => OnItsWay::Queued(Err(put)),
+        };
+        Ok(Some(Ahead { store: self.clone(), queued }))
     }
 
     /// Write `value` under `key` soon: for what may lag behind a crash. Returns once it is queued.
@@ -562,6 +600,18 @@ impl StateStore {
             return Ok(Put::Queued);
         }
         let permit = shared.room.acquire().await.map_err(|_| self.closed())?;
+        self.queue_later(permit, key, record, digest)
+    }
+
+    /// Queue a write that may lag, in the place that `permit` stands for.
+    fn queue_later(
+        &self,
+        permit: SemaphorePermit<'_>,
+        key: Box<[u8]>,
+        record: Box<[u8]>,
+        digest: ValueDigest,
+    ) -> Result<Put, StateError> {
+        let shared = &self.inner.shared;
         let mut core = shared.core();
         if core.queue.is_closed() {
             return Err(self.closed());

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::TaskScope;
-use super::handle::{Intent, LocalRecord, StartedRecord, TaskRecordError};
+use super::handle::{Intent, LocalRecord, RunRecord, StartedRecord, TaskRecordError};
 use super::hooks::{self, HookError, Preparation};
 pub use super::notes::DriverNote;
-pub use super::run::Run;
-use super::run::new_id;
+pub use super::run::{Run, new_id};
 use ostler_model::clock;
 use ostler_model::ids::RunId;
 use ostler_model::limits::{
@@ -78,15 +77,23 @@ pub enum EndRequest {
 }
 
 /// Prepare a run. Where the driver's starts are held, the intent goes on its way to the disk first: what
-/// is prepared and started meanwhile leaves nothing that a crash could not clear.
+/// is prepared and started meanwhile leaves nothing that a crash could not clear. That of a first run may be
+/// on its way already.
 ///
 /// # Errors
 /// The first hook's that fails; or the intent cannot be queued.
-pub async fn prepare(scope: &TaskScope, record: &LocalRecord) -> Result<Preparation, HookError> {
-    let driver = scope.drivers.dispense(&scope.task.driver);
-    let intent = match driver.is_ok_and(|driver| driver.starts_held()) {
-        true => Some(record.intend(new_id(scope)).await.map_err(|e| HookError::passing(e.text()))?),
-        false => None,
+pub async fn prepare(
+    scope: &TaskScope,
+    record: &LocalRecord,
+    intent: Option<Intent>,
+) -> Result<Preparation, HookError> {
+    let held = || scope.drivers.dispense(&scope.task.driver).is_ok_and(|one| one.starts_held());
+    let intent = match intent {
+        None if held() => {
+            let intent = record.intend(new_id(scope)).await;
+            Some(intent.map_err(|e| HookError::passing(e.text()))?)
+        }
+        intent => intent,
     };
     match hooks::prestart(scope).await {
         Ok(preparation) => Ok(Preparation { intent, ..preparation }),
@@ -459,7 +466,9 @@ pub async fn end(scope: &TaskScope, record: &LocalRecord, run: Option<&Run>) {
         scope.workloads.kill_run(&run.id);
     }
     hooks::stop(scope).await;
-    let forgotten = record.run().await.is_none();
+    // An intent that was not taken up is none's.
+    let begun = |known: RunRecord| run.is_some() || known.started.is_some();
+    let forgotten = !record.run().await.is_some_and(begun);
     let complete = |local: &mut super::handle::LocalState| {
         local.run = None;
         local.run_complete = true;

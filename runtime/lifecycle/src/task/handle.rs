@@ -1,7 +1,7 @@
 //! What must survive a crash of the agent to own a task again.
 //!
 //! ```text
-//!   driver whose starts are held:
+//!   driver whose starts are held (of a new task that waits for nothing: with its allocation's record):
 //!   intent (run id) ─► on its way ──────────────────────────────► durable ─┐
 //!          └─► hooks ─► driver.start ─► held, identities collected         ├─► Workloads::release
 //!                            └─► handle + identities: lag, kept by a note ─┘    ─► their code runs
@@ -174,6 +174,20 @@ impl LocalRecord {
             Some(Err(source)) => Err(self.refused(source)),
             Some(Ok(ahead)) => Ok(Intent { run, record: self.clone(), ahead }),
         }
+    }
+
+    /// As [`LocalRecord::intend`] for a task that is new: the intent goes with the record of its
+    /// allocation, in one commit. `None`: the store has no room now, or takes nothing.
+    pub(super) fn intend_at_once(&self, run: RunId) -> Option<Intent> {
+        let mut value = self.value.try_lock().ok()?;
+        let known = RunRecord { id: run.clone(), identities: Vec::new(), started: None };
+        let next = LocalState { run: Some(known), ..value.clone() };
+        let key = Key::TaskLocal(self.alloc, self.task.clone());
+        let ahead = self.store.try_put_ahead(&key, &next).ok()??;
+        *value = next;
+        self.stepped();
+        drop(value);
+        Some(Intent { run, record: self.clone(), ahead })
     }
 
     /// How many steps of starts were recorded, for [`LocalRecord::set_plan`].

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::calls::{self, DriverNote, EndRequest, Run, StartError};
 use super::events::driver_note;
-use super::handle::LocalRecord;
+use super::handle::{Intent, LocalRecord};
 use super::hooks::{HookError, Preparation};
 use super::machine::{At, Rules, State, TaskInput, TaskMachine};
 use super::{Request, RequestError, TaskScope};
@@ -49,6 +49,8 @@ struct Runner {
     record: LocalRecord,
     /// Number of the present run; 0 before the first.
     number: u64,
+    /// Of the first run, when it went with the record of the allocation.
+    intent: Option<Intent>,
     preparation: Option<Preparation>,
     run: Option<Arc<Run>>,
     calls: JoinSet<(u64, Answer)>,

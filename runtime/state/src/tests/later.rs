@@ -299,3 +299,33 @@ async fn counts_are_kept_in_the_file_and_add_up() {
     }
     assert_eq!(kept().unwrap().commits, before + STATE_COUNTERS_COMMITS - 1, "while it is open");
 }
+
+#[tokio::test]
+async fn what_goes_ahead_without_waiting_takes_the_next_commit_or_is_told_that_there_is_no_room() {
+    let (store, backend) = faulty_store();
+    let (held, mut tasks) = busy(&store, &backend).await;
+    let ahead = store.try_put_ahead(&Key::Alloc(id(1)), "intent").unwrap().unwrap();
+    let same = store.try_put_ahead(&Key::Alloc(id(1)), "intent").unwrap().unwrap();
+    store.put_later(&Key::Alloc(id(2)), "x").await.unwrap();
+    let before = backend.commits();
+    drop(held);
+    assert_eq!(ahead.durable().await.unwrap(), Put::Written);
+    assert_eq!(same.durable().await.unwrap(), Put::Written);
+    assert_eq!(text(&store, &Key::Alloc(id(1))).as_deref(), Some("intent"));
+    assert_eq!(backend.commits(), before + 1, "all of it in one commit");
+    while tasks.join_next().await.is_some() {}
+
+    let held = backend.hold();
+    let mut full = 0_u128;
+    while store.try_put_ahead(&Key::Alloc(id(100 + full)), "x").unwrap().is_some() {
+        full += 1;
+        assert!(full <= u128::try_from(STATE_QUEUE_MAX).unwrap(), "the queue is bounded");
+    }
+    drop(held);
+    while tasks.join_next().await.is_some() {}
+    store.close().await;
+    assert!(
+        store.try_put_ahead(&Key::Alloc(id(1)), "later").is_err(),
+        "a closed store takes nothing"
+    );
+}

@@ -20,7 +20,7 @@ use crate::task::{LogSlot, MadeDirs, RestoredTask, TaskHandle, TaskScope};
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
-use ostler_model::job::TaskGroup;
+use ostler_model::job::{LifecycleHook, Task, TaskGroup};
 use ostler_model::limits::RUNNER_QUEUE_MAX;
 use ostler_model::ports::Adoption;
 use ostler_model::task::{TaskState, TaskStatus, Workload};
@@ -179,6 +179,11 @@ impl Members {
         let (mut tasks, mut states) = (BTreeMap::new(), BTreeMap::new());
         let (mut gates, mut logs) = (BTreeMap::new(), BTreeMap::new());
         let mut first = Vec::new();
+        let prestart =
+            |task: &Task| task.lifecycle.is_some_and(|cycle| cycle.hook == LifecycleHook::Prestart);
+        let at_once = config.allocation.desired == DesiredStatus::Run
+            && config.previous.is_empty()
+            && !group.tasks.iter().any(prestart);
         for task in &group.tasks {
             let name = &task.name;
             let slot = LogSlot::new(logs_tick.clone());
@@ -209,6 +214,7 @@ impl Members {
                 hooks: hooks.to_vec(),
                 logs: slot,
                 made,
+                at_once: at_once && task.lifecycle.is_none(),
                 restartable: true,
             };
             let handle = match known {

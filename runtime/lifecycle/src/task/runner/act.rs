@@ -19,9 +19,9 @@ impl Runner {
         match effect {
             TaskEffect::Prepare => {
                 self.number += 1;
-                let record = self.record.clone();
+                let (record, intent) = (self.record.clone(), self.intent.take());
                 self.call(Call::Prepare, async move {
-                    Answer::Prepared(Box::new(calls::prepare(&scope, &record).await))
+                    Answer::Prepared(Box::new(calls::prepare(&scope, &record, intent).await))
                 });
             }
             TaskEffect::AbandonPrepare => self.abort(Call::Prepare),

@@ -7,8 +7,8 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::super::calls::Run;
-use super::super::handle::{LocalRecord, LocalState};
+use super::super::calls::{Run, new_id};
+use super::super::handle::{Intent, LocalRecord, LocalState};
 use super::super::machine::{KnownRun, RecordedTask, Rules, TaskEffect, TaskMachine};
 use super::super::{PresentRun, RestoredTask, TaskHandle, TaskScope};
 use super::save::Lasting;
@@ -30,7 +30,8 @@ pub(in super::super) fn spawn(
         run_complete: false,
         delayed_until: None,
     };
-    start(scope, gate, tick, NewOwner { machine, first: Vec::new(), local, run: None, known: None })
+    let new = NewOwner { machine, first: Vec::new(), local, run: None, known: None, new: true };
+    start(scope, gate, tick, new)
 }
 
 /// Start the owner of a task an earlier agent had.
@@ -63,7 +64,7 @@ pub(in super::super) fn restore(
         delayed_until: None,
     });
     let run = record.map(|record| Arc::new(Run::restored(record)));
-    start(scope, gate, tick, NewOwner { machine, first, local, run, known: lasting })
+    start(scope, gate, tick, NewOwner { machine, first, local, run, known: lasting, new: false })
 }
 
 fn rules(scope: &TaskScope) -> Rules {
@@ -78,6 +79,15 @@ struct NewOwner {
     local: LocalState,
     run: Option<Arc<Run>>,
     known: Option<Lasting>,
+    new: bool,
+}
+
+/// The intent of the first run of a task that waits for nothing but its directories, on its way with the
+/// record of its allocation. Only where a crash before the start leaves nothing.
+fn intend(scope: &TaskScope, record: &LocalRecord) -> Option<Intent> {
+    let driver = scope.drivers.dispense(&scope.task.driver).ok()?;
+    let held = scope.at_once && driver.starts_held();
+    held.then(|| record.intend_at_once(new_id(scope))).flatten()
 }
 
 fn start(
@@ -86,7 +96,7 @@ fn start(
     tick: Arc<Notify>,
     new: NewOwner,
 ) -> TaskHandle {
-    let NewOwner { machine, first, local, run, known } = new;
+    let NewOwner { machine, first, local, run, known, new } = new;
     let (requests, inbox) = queue::channel(RUNNER_QUEUE_MAX);
     let (notes, notes_inbox) = queue::channel(DRIVER_EVENTS_QUEUE_MAX);
     let (published, state) = watch::channel(machine.public().clone());
@@ -98,11 +108,13 @@ fn start(
     let present = PresentRun::default();
     let workloads = Arc::clone(&scope.workloads);
     let record = LocalRecord::new(scope.allocation.id, task.clone(), scope.state.clone(), local);
+    let intent = new.then(|| intend(&scope, &record)).flatten();
     let mut runner = Box::new(Runner {
         scope: Arc::new(scope),
         machine,
         record,
         number: 0,
+        intent,
         preparation: None,
         run,
         calls: JoinSet::new(),

@@ -133,6 +133,7 @@ impl Bench {
             hooks: hooks::standard(),
             logs: LogSlot::new(watch::Sender::new(0)),
             made: Arc::default(),
+            at_once: false,
             restartable: self.restartable,
         }
     }

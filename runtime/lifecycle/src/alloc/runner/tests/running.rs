@@ -3,6 +3,7 @@
 use super::*;
 use crate::task::handle::{LocalState, leftovers};
 use ostler_model::alloc::ClientStatus;
+use ostler_model::job::{Lifecycle, LifecycleHook};
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::saved::SavedAllocState;
 use ostler_model::task::Workload;
@@ -112,6 +113,27 @@ async fn a_held_start_of_which_a_note_is_kept_waits_for_the_disk_once_and_its_en
     assert_eq!(waited(bench.store.stats()), 1, "{:?}", bench.store.stats());
     handle.wait_done().await;
     assert_eq!(waited(bench.store.stats()), 3, "{:?}", bench.store.stats());
+}
+
+/// Nothing of an owner has run before the first wait: what is written by then goes with the record of the
+/// allocation.
+#[tokio::test(start_paused = true)]
+async fn the_intents_of_a_new_allocation_go_with_its_record_where_nothing_else_is_waited_for() {
+    let of = |hook| Some(Lifecycle { hook, sidecar: false });
+    let after = Task { lifecycle: of(LifecycleHook::Poststop), ..task("after") };
+    let before = Task { lifecycle: of(LifecycleHook::Prestart), ..task("before") };
+    for (held, tasks, intents) in [
+        (true, vec![task("web"), task("log"), after.clone()], 2),
+        (true, vec![task("web"), before], 0),
+        (false, vec![task("web"), after], 0),
+    ] {
+        let bench = Bench::new();
+        bench.node.set_starts_held(held);
+        let handle = bench.run(tasks);
+        let written = bench.store.stats();
+        assert_eq!((written.puts, written.later, written.commits), (intents, 0, 0), "held: {held}");
+        handle.destroy().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
