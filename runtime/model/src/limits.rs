@@ -537,6 +537,9 @@ pub const PLUGIN_CALL_SLACK: Duration = Duration::from_secs(5);
 pub const FINGERPRINT_WALL_MAX: Duration = Duration::from_secs(300);
 /// Longest run of one hook of a task or an allocation.
 pub const HOOK_WALL_MAX: Duration = Duration::from_secs(60);
+/// Directories of allocations that are made at a time: a few for each core, so that a job of a thousand
+/// places does not make as many threads.
+pub const ALLOC_DIRS_MADE_AT_ONCE_MAX: usize = 16;
 /// First and longest pause before pre-run hooks of an allocation that was restored are tried again.
 pub const HOOK_RETRY: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(60);

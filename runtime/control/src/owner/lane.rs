@@ -1,12 +1,14 @@
 //! Records go to the store one batch after the other, in the order of decisions.
 //!
 //! ```text
-//!   batch ─► queued in the store ─► its owners are made ─► durable (beside the next batch) ─► Written
+//!   batch ─► queued in the store ─► its owners are made, and queue the intents of their tasks
+//!         ─► one commit (beside the next batch) ─► Written
 //! ```
 //! A store that takes nothing holds up the batches, and nothing else of the node.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 
@@ -66,6 +68,11 @@ impl Owner {
                 self.next_batch();
                 return self.feed(ControlEvent::Written { batch, result: Err(error) });
             }
+        };
+        // What starts has put its intent behind these records: nothing else is worth waiting for.
+        let wait = match wait {
+            Wait::Commit { .. } if !own.is_empty() => Wait::Commit { linger: Duration::ZERO },
+            wait => wait,
         };
         for alloc in own {
             let (alloc, result) = (alloc.id, self.make_owner(alloc));

@@ -319,3 +319,21 @@ async fn a_hundred_jobs_at_once_share_their_commits() {
     assert_eq!(served.agent.jobs().len(), 100, "what was acknowledged is there");
     served.end().await;
 }
+
+/// The records of its allocations and the intents of their tasks go in one commit, and nothing else of a
+/// start is waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_many_places_starts_with_hardly_more_than_one_commit() {
+    const PLACES: u64 = 40;
+    let served = Served::start().await;
+    let before = served.agent.state_stats();
+    served.register(&service("count = 40", "resources {\n cpu = 5\n memory = 16\n }")).await;
+    let running = || {
+        let allocs = served.agent.allocs();
+        allocs.iter().filter(|alloc| alloc.state.client_status == ClientStatus::Running).count()
+    };
+    eventually("all run", || running() == 40).await;
+    let commits = served.agent.state_stats().commits - before.commits;
+    // One, and one for each while that states of tasks may lag.
+    assert!(commits <= PLACES / 4, "{commits} commits for {PLACES} places");
+}

@@ -1,16 +1,28 @@
 //! Builds the allocation's directory; removes it when the allocation is removed.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
 
 use super::{AllocHook, AllocScope, FirstRun, HookFailure, HookResult, News};
 use crate::alloc::dir::{AllocDir, AllocDirError};
 use ostler_logs::TaskLogs;
 use ostler_model::alloc::Allocation;
+use ostler_model::clock;
 use ostler_model::event::{EventKind, TaskEvent};
+use ostler_model::limits::{ALLOC_DIRS_MADE_AT_ONCE_MAX, HOOK_WALL_MAX};
 
 /// Said to every task.
 const GONE: &str = "the allocation's directory was gone and is made again: what was written there, \
                     output included, is lost";
+
+/// Directories that are made at a time. A job of a thousand places asks for as many at once, and each would
+/// have a thread of its own, of which only so many can run.
+static MAKING: Semaphore = Semaphore::const_new(ALLOC_DIRS_MADE_AT_ONCE_MAX);
+
+/// How long a directory waits for its turn: then it is made beside the others.
+const TURN_WALL_MAX: Duration = Duration::from_secs(HOOK_WALL_MAX.as_secs() / 4);
 
 pub(super) struct DirHook;
 
@@ -30,6 +42,8 @@ impl AllocHook for DirHook {
         let new = !started && scope.allocation.previous.is_none();
         let (allocation, first) = (Arc::clone(&scope.allocation), Arc::clone(&scope.first));
         Box::pin(async move {
+            // Nobody waits for ever behind directories that a disk does not make.
+            let _turn = clock::timeout(TURN_WALL_MAX, MAKING.acquire()).await;
             let make = move || {
                 let gone = match started.then(|| AllocDir::open(&root, id)) {
                     Some(Err(AllocDirError::Missing { .. })) if !lives() => true,
