@@ -18,7 +18,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{Mode, OFlags, fstatfs};
 use rustix::process::Pid;
@@ -323,6 +323,8 @@ pub struct WorkerCgroup {
     leaf: Leaf,
     /// Its share of the processor is set here.
     cpu: bool,
+    /// What was set last; 0: nothing by this agent.
+    weight: AtomicU32,
 }
 
 impl WorkerCgroup {
@@ -339,7 +341,11 @@ impl WorkerCgroup {
             processes: Some(threads_max),
         };
         let leaf = Leaf::create(status, name, &limits)?;
-        Ok(leaf.map(|leaf| Self { leaf, cpu: status.cpu }))
+        Ok(leaf.map(|leaf| Self::new(leaf, status)))
+    }
+
+    const fn new(leaf: Leaf, status: &CgroupStatus) -> Self {
+        Self { leaf, cpu: status.cpu, weight: AtomicU32::new(0) }
     }
 
     /// That of a process an earlier agent started: named by the kernel and looked for below the parent
@@ -353,17 +359,19 @@ impl WorkerCgroup {
         let Some(leaf) = Leaf::existing(parent.join(name)) else { return Ok(None) };
         let procs = fs::read_to_string(leaf.path.join("cgroup.procs"))?;
         let inside = procs.lines().any(|line| line.parse() == Ok(pid));
-        Ok(inside.then_some(Self { leaf, cpu: status.cpu }))
+        Ok(inside.then(|| Self::new(leaf, status)))
     }
 
     /// Set its share of the processor beside native tasks: what its tasks reserved together. Nothing
-    /// where that is not delegated.
+    /// where that is not delegated, or where the kernel's unit makes no difference. Calls take turns.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub fn weigh(&self, cpu_mhz: u32) -> io::Result<()> {
-        if self.cpu {
-            self.leaf.write("cpu.weight", &weight_of_mhz(cpu_mhz).to_string())?;
+        let weight = weight_of_mhz(cpu_mhz);
+        if self.cpu && self.weight.load(Ordering::Relaxed) != weight {
+            self.leaf.write("cpu.weight", &weight.to_string())?;
+            self.weight.store(weight, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -376,7 +384,7 @@ impl WorkerCgroup {
 
     /// Remove it when its process has ended. The kernel may need a moment more, for which a drop does not
     /// wait.
-    pub async fn remove(self) {
+    pub async fn remove(&self) {
         reap::remove_leaf(&self.leaf).await;
     }
 
@@ -447,6 +455,26 @@ mod tests {
         assert_eq!(weight_of_mhz(2_000), 200);
         assert_eq!(weight_of_mhz(0), 1);
         assert_eq!(weight_of_mhz(u32::MAX), CPU_WEIGHT_MAX);
+    }
+
+    #[test]
+    fn a_worker_is_weighed_anew_when_the_kernel_would_see_a_difference() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("cpu.weight");
+        let weighed = || fs::read_to_string(&file).unwrap();
+        let status = CgroupStatus { cpu: true, ..CgroupStatus::none(Unavailable::NotMounted) };
+        let worker = WorkerCgroup::new(Leaf { path: dir.path().to_owned() }, &status);
+        fs::write(&file, "").unwrap();
+        worker.weigh(1_500).unwrap();
+        assert_eq!(weighed(), "150");
+        fs::remove_file(&file).unwrap();
+        worker.weigh(1_509).unwrap();
+        worker.weigh(2_000).unwrap_err();
+        fs::write(&file, "").unwrap();
+        worker.weigh(2_000).unwrap();
+        assert_eq!(weighed(), "200");
+        let status = CgroupStatus { cpu: false, ..status };
+        WorkerCgroup::new(Leaf { path: "/nowhere".into() }, &status).weigh(1).unwrap();
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! WASM tasks live in a worker process: agents come and go, and what breaks there ends there.
 
+mod ends;
+mod scopes;
+
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,15 +26,21 @@ fn toolbox() -> String {
     ostler_guests::fixtures::TOOLBOX_P1.to_owned()
 }
 
-/// The workers of a data directory that run.
-fn workers(data: &Path) -> Vec<u32> {
+/// The workers of a data directory that run, by what they are for.
+fn keyed(data: &Path) -> Vec<(String, u32)> {
     let dirs = std::fs::read_dir(data.join("workers")).into_iter().flatten().flatten();
-    let pids = dirs.filter_map(|dir| {
+    let found = dirs.filter_map(|dir| {
         let text = std::fs::read(dir.path().join("worker.json")).ok()?;
         let record: Value = serde_json::from_slice(&text).ok()?;
-        u32::try_from(record["pid"].as_u64()?).ok()
+        let pid = u32::try_from(record["pid"].as_u64()?).ok()?;
+        Some((record["key"].as_str()?.to_owned(), pid))
     });
-    pids.filter(|pid| runs(*pid)).collect()
+    found.filter(|(_, pid)| runs(*pid)).collect()
+}
+
+/// Their pids.
+fn workers(data: &Path) -> Vec<u32> {
+    keyed(data).into_iter().map(|(_, pid)| pid).collect()
 }
 
 fn only_worker(data: &Path) -> u32 {

@@ -21,6 +21,16 @@ impl Backoff {
         Self { short, ended_at: now }
     }
 
+    /// Ends in a row of workers that did not live long.
+    pub const fn short(self) -> u32 {
+        self.short
+    }
+
+    /// Did the last one end so long ago that it says nothing any more?
+    pub fn is_past(self, now: Timestamp) -> bool {
+        now.since(self.ended_at) >= WORKER_STEADY_AFTER + WORKER_BACKOFF_MAX
+    }
+
     /// How long to wait before the next one. The first that ended is replaced at once.
     pub fn wait(self, now: Timestamp) -> Duration {
         let Some(doublings) = self.short.checked_sub(2) else { return Duration::ZERO };
@@ -62,5 +72,6 @@ mod tests {
         assert!(short.wait(at(1)) > Duration::ZERO);
         assert_eq!(short.wait(at(1_000)), Duration::ZERO);
         assert_eq!(short.ended(WORKER_STEADY_AFTER, at(1)).wait(at(1)), Duration::ZERO);
+        assert!(short.is_past(at(1_000)) && !short.is_past(at(10)));
     }
 }

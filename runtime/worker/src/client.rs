@@ -14,14 +14,15 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::sync::oneshot;
 
 use super::link::{Link, Received};
+use super::order;
 use super::protocol::{FromWorker, ListedTask, StartOrder, ToWorker, VERSION};
 use super::record::WorkerRecord;
 use super::setup::Setup;
 use super::{ARGUMENT, connect};
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::limits::{
-    WORKER_ANSWER_WALL_MAX, WORKER_END_WALL_MAX, WORKER_START_WALL_MAX, WORKER_TASK_WALL_MAX,
-    WORKER_USAGE_WALL_MAX,
+    WORKER_ANSWER_WALL_MAX, WORKER_CPU_MHZ, WORKER_END_WALL_MAX, WORKER_START_WALL_MAX,
+    WORKER_TASK_WALL_MAX, WORKER_USAGE_WALL_MAX,
 };
 use ostler_model::task::Usage;
 use ostler_model::time::Timestamp;
@@ -36,7 +37,7 @@ const LOG_SHOWN_BYTES: u64 = 512;
 /// What happens in workers.
 pub(crate) trait Hears: Send + Sync + 'static {
     /// The worker said something that no question was about.
-    fn heard(&self, message: FromWorker);
+    fn heard(&self, worker: &Arc<Worker>, message: FromWorker);
     /// It ended, and every task in it.
     fn lost(&self, worker: &Arc<Worker>, how: String);
 }
@@ -58,6 +59,12 @@ pub(crate) struct Worker {
     life: Stopwatch,
     /// The agent leaves it alone from here on.
     left: AtomicBool,
+    /// It answered once.
+    welcomed: AtomicBool,
+    /// It was told to end with its last task.
+    retired: AtomicBool,
+    /// MHz that its live tasks reserved together.
+    reserved: Mutex<u64>,
 }
 
 /// How a worker is started.
@@ -86,8 +93,18 @@ impl Worker {
             tokio::task::spawn_blocking(start).await.map_err(io::Error::other)?
         };
         let (process, socket, cgroup) = started.inspect_err(|_| remove(&dir))?;
-        let link = Link::new(socket)?;
-        link.send(&setup, Vec::new())?;
+        let told = Link::new(socket).and_then(|link| {
+            link.send(&setup, Vec::new())?;
+            Ok(link)
+        });
+        let link = match told {
+            Ok(link) => link,
+            Err(error) => {
+                end(&process).await;
+                left_by(&dir, cgroup.as_ref()).await;
+                return Err(error);
+            }
+        };
         let worker = Arc::new(Self::new(key, true, dir, process, cgroup, link));
         worker.attend(hears);
         worker.greet(WORKER_START_WALL_MAX).await?;
@@ -113,20 +130,20 @@ impl Worker {
             remove(&dir);
             return Ok(None);
         };
+        let cgroup = processes.worker_cgroup_of(&process).unwrap_or_else(|error| {
+            tracing::warn!(pid = record.pid, %error, "the cgroup of a worker was not found");
+            None
+        });
         let connected = connect::to(&dir).and_then(Link::new);
         let link = match connected {
             Ok(link) => link,
             Err(error) => {
                 end(&process).await;
-                remove(&dir);
+                left_by(&dir, cgroup.as_ref()).await;
                 return Err(error);
             }
         };
         let current = process.same_program();
-        let cgroup = processes.worker_cgroup_of(&process).unwrap_or_else(|error| {
-            tracing::warn!(pid = record.pid, %error, "the cgroup of a worker was not found");
-            None
-        });
         let worker = Arc::new(Self::new(record.key, current, dir, process, cgroup, link));
         worker.attend(hears);
         worker.greet(WORKER_ANSWER_WALL_MAX).await?;
@@ -153,6 +170,40 @@ impl Worker {
             numbers: AtomicU64::new(1),
             life: Stopwatch::start(),
             left: AtomicBool::new(false),
+            welcomed: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+            reserved: Mutex::new(0),
+        }
+    }
+
+    /// Did it come up? One that did not is a start that failed.
+    pub fn came_up(&self) -> bool {
+        self.welcomed.load(Ordering::SeqCst)
+    }
+
+    /// Was it told to end?
+    pub fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::SeqCst)
+    }
+
+    /// It ends with its last task.
+    pub fn retire(&self) {
+        self.retired.store(true, Ordering::SeqCst);
+        self.tell(&ToWorker::Retire);
+    }
+
+    /// What its live tasks reserved together became more, or less.
+    pub fn reserved(&self, cpu_mhz: u32, more: bool) {
+        // Held to the end, so that what is set last is the last sum.
+        let mut sum = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        let mhz = u64::from(cpu_mhz);
+        *sum = if more { sum.saturating_add(mhz) } else { sum.saturating_sub(mhz) };
+        let all = u32::try_from(*sum).unwrap_or(u32::MAX).saturating_add(WORKER_CPU_MHZ);
+        if let Some(cgroup) = &self.cgroup
+            && let Err(error) = cgroup.weigh(all)
+            && !self.is_lost()
+        {
+            tracing::warn!(pid = self.pid(), %error, "the share of a worker was not set");
         }
     }
 
@@ -180,7 +231,7 @@ impl Worker {
         });
     }
 
-    async fn converse(&self, hears: &dyn Hears) -> io::Error {
+    async fn converse(self: &Arc<Self>, hears: &dyn Hears) -> io::Error {
         let mut flush = std::pin::pin!(self.link.flush());
         loop {
             let received = tokio::select! {
@@ -190,7 +241,7 @@ impl Worker {
             match received {
                 Ok(Some(Received { message, .. })) => match asked(&message) {
                     Some(number) => self.answered(number, message),
-                    None => hears.heard(message),
+                    None => hears.heard(self, message),
                 },
                 Ok(None) => return io::ErrorKind::UnexpectedEof.into(),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -227,7 +278,7 @@ impl Worker {
         let said = self.last_words();
         *self.questions() = None;
         hears.lost(self, how + &said);
-        remove(&self.dir);
+        left_by(&self.dir, self.cgroup.as_ref()).await;
     }
 
     /// What its log ends with.
@@ -288,8 +339,9 @@ impl Worker {
         // The answer of a hello has no number: a list is asked for, which it answers after it.
         self.link.send(&ToWorker::Hello { version: VERSION }, Vec::new())?;
         let listed = self.ask(|n| ToWorker::List { n }, Vec::new(), within).await;
-        if listed.is_err() {
-            self.end().await;
+        match &listed {
+            Ok(_) => self.welcomed.store(true, Ordering::SeqCst),
+            Err(_) => self.end().await,
         }
         listed.map(drop)
     }
@@ -318,9 +370,9 @@ impl Worker {
         let asked = self.ask(|n| ToWorker::Start { n, order }, fds, WORKER_TASK_WALL_MAX);
         let failed = |error: io::Error| WasmTaskError::Worker { reason: error.to_string() };
         match asked.await.map_err(failed)? {
-            FromWorker::Held { id, .. } => Ok(id),
+            FromWorker::Held { id, .. } if order::is_id(&id) => Ok(id),
             FromWorker::Refused { text, invalid, .. } => {
-                Err(WasmTaskError::Refused { text, invalid })
+                Err(WasmTaskError::Refused { text: order::text_heard(text), invalid })
             }
             _ => Err(failed(io::Error::other("it answered something else"))),
         }
@@ -407,7 +459,15 @@ async fn end(process: &Detached) {
     }
 }
 
-/// Remove what a worker that is gone left.
+/// Remove all that a worker which is gone left.
+async fn left_by(dir: &Path, cgroup: Option<&WorkerCgroup>) {
+    remove(dir);
+    if let Some(cgroup) = cgroup {
+        cgroup.remove().await;
+    }
+}
+
+/// Remove the directory of a worker that is gone.
 fn remove(dir: &Path) {
     if let Err(error) = std::fs::remove_dir_all(dir)
         && error.kind() != io::ErrorKind::NotFound

@@ -13,7 +13,8 @@ use rustix::net::{
     socket_with, sockopt,
 };
 
-const SOCKET: &str = "socket";
+/// Its name there.
+pub(crate) const SOCKET: &str = "socket";
 
 fn named(dir: &Path) -> io::Result<(OwnedFd, SocketAddrUnix)> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

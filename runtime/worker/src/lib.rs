@@ -15,10 +15,12 @@
 mod backoff;
 mod client;
 mod connect;
+mod home;
 mod link;
 mod order;
 pub mod protocol;
 mod record;
+mod runs;
 mod serve;
 mod setup;
 mod tasks;

@@ -165,12 +165,12 @@ impl Packet {
         }
     }
 
+    /// An error of the kind `InvalidData` is about this message alone.
     fn read<T: DeserializeOwned>(self) -> io::Result<Received<T>> {
-        let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
         let mut fds = self.fds;
         let (kind, rest) = self.bytes.split_first().ok_or_else(|| invalid("an empty message"))?;
         let message = match *kind {
-            INLINE => serde_json::from_slice(rest)?,
+            INLINE => read(rest)?,
             IN_FILE if !fds.is_empty() => {
                 let file = Arc::into_inner(fds.remove(0)).ok_or_else(|| invalid("a lost file"))?;
                 let file = File::from(file);
@@ -179,14 +179,24 @@ impl Packet {
                     return Err(invalid("a message that is too long"));
                 }
                 let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
-                file.read_exact_at(&mut bytes, 0)?;
-                serde_json::from_slice(&bytes)?
+                // What is no file, or became shorter meanwhile.
+                file.read_exact_at(&mut bytes, 0).map_err(|error| invalid(&error.to_string()))?;
+                read(&bytes)?
             }
             _ => return Err(invalid("a message of an unknown form")),
         };
         let fds = fds.into_iter().filter_map(Arc::into_inner).collect();
         Ok(Received { message, fds })
     }
+}
+
+fn invalid(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text.to_owned())
+}
+
+/// A text that ends too early is no end of the connection.
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+    serde_json::from_slice(bytes).map_err(|error| invalid(&error.to_string()))
 }
 
 /// One packet; `None` at the end.
@@ -208,7 +218,7 @@ fn packet(socket: BorrowedFd<'_>) -> io::Result<Option<Packet>> {
         }
     }
     if message.flags.intersects(ReturnFlags::CTRUNC | ReturnFlags::TRUNC) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a message that is cut off"));
+        return Err(invalid("a message that is cut off"));
     }
     if message.bytes == 0 {
         return Ok(None);
@@ -276,9 +286,65 @@ mod tests {
         let raw = |bytes: &[u8]| {
             rustix::net::send(ours.socket.get_ref(), bytes, SendFlags::empty()).unwrap();
         };
-        for bytes in [&b"z{}"[..], b"f", b"j{", b"j"] {
+        let long = vec![b'j'; INLINE_BYTES_MAX + 1];
+        for bytes in [&b"z{}"[..], b"f", b"j{", b"j", b"j[1,", b"j\xff", &long] {
             raw(bytes);
-            assert!(theirs.receive::<u32>().await.is_err(), "{bytes:?}");
+            let error = theirs.receive::<u32>().await.err().unwrap();
+            // Others would end the connection, and with it all tasks of a worker.
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{bytes:?}: {error}");
         }
+        ours.send(&7_u32, vec![]).unwrap();
+        assert_eq!(theirs.receive::<u32>().await.unwrap().unwrap().message, 7);
+    }
+
+    /// Descriptors of this process of which the path has `name` in it.
+    fn open(name: &str) -> usize {
+        let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let links = fds.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        links.filter(|link| link.to_string_lossy().contains(name)).count()
+    }
+
+    #[tokio::test]
+    async fn descriptors_of_a_message_that_is_refused_are_closed_and_the_link_goes_on() {
+        let (ours, theirs) = pair();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("marked-for-link");
+        std::fs::write(&path, "[1").unwrap();
+        let given = || Arc::new(OwnedFd::from(File::open(&path).unwrap()));
+        let packet = |bytes: &[u8], fds: Vec<Arc<OwnedFd>>| Packet { bytes: bytes.to_vec(), fds };
+        let as_file = |file: File| vec![Arc::new(OwnedFd::from(file))];
+        let huge = tempfile::tempfile().unwrap();
+        huge.set_len(WORKER_MESSAGE_BYTES_MAX + 1).unwrap();
+        // No JSON, in a file and beside one; a directory; longer than any message. Each is made when the one
+        // before it is gone.
+        let directory = || as_file(File::open(dir.path()).unwrap());
+        let refused: [&dyn Fn() -> Packet; 4] = [
+            &|| packet(b"f", vec![given(), given()]),
+            &|| packet(b"j{", vec![given(), given(), given(), given()]),
+            &|| packet(b"f", directory()),
+            &|| packet(b"f", as_file(huge.try_clone().unwrap())),
+        ];
+        for packet in refused {
+            packet().send(ours.socket.get_ref().as_fd()).unwrap();
+            let error = theirs.receive::<u32>().await.err().unwrap();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+            assert_eq!(open("marked-for-link"), 0);
+        }
+        too_many(&ours, &given());
+        let error = theirs.receive::<u32>().await.err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+        assert_eq!(open("marked-for-link"), 0);
+        ours.send(&7_u32, vec![]).unwrap();
+        assert_eq!(theirs.receive::<u32>().await.unwrap().unwrap().message, 7);
+    }
+
+    /// A message with more descriptors than one has.
+    fn too_many(link: &Link, fd: &Arc<OwnedFd>) {
+        let fds = [fd.as_fd(); 2 * FDS_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2 * FDS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        let bytes = [IoSlice::new(b"j7")];
+        sendmsg(link.socket.get_ref(), &bytes, &mut control, SendFlags::empty()).unwrap();
     }
 }

@@ -12,9 +12,10 @@ use ostler_logs::task_sink;
 use ostler_model::device;
 use ostler_model::digest::Digest;
 use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
-use ostler_model::limits::TaskLimits;
+use ostler_model::limits::{TaskLimits, WORKER_ID_BYTES_MAX, WORKER_TEXT_BYTES_MAX};
 use ostler_model::ports::{ByteSink, DriverEventSink, SinkFiles, TaskContext};
 use ostler_model::resources::AllocatedPort;
+use ostler_model::shown::shown_lines;
 use ostler_model::task::RawExit;
 use ostler_model::time::Timestamp;
 use ostler_plugin::host::wasm_task::{PreopenedDir, TaskStdin, WasmTaskError, WasmTaskSpec};
@@ -243,9 +244,19 @@ pub(crate) fn exit_heard(exit: TaskExit) -> RawExit {
         exit_code: exit.code,
         signal: exit.signal,
         oom_killed: exit.oom_killed,
-        error: exit.error,
+        error: exit.error.map(text_heard),
         finished_at: Timestamp::from_nanos(exit.finished_at),
     }
+}
+
+/// A text of a worker: it goes into events and records, and whoever broke out of an engine writes it.
+pub(crate) fn text_heard(text: String) -> String {
+    shown_lines(text, WORKER_TEXT_BYTES_MAX)
+}
+
+/// Can this be the id of a task? It is kept with its record.
+pub(crate) fn is_id(id: &str) -> bool {
+    (1..=WORKER_ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// Output that goes nowhere.

@@ -175,6 +175,9 @@ pub struct ListedTask {
     /// How it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<TaskExit>,
+    /// MHz reserved. The first builds do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_mhz: Option<u32>,
 }
 
 /// A task to hold.

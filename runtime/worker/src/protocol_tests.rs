@@ -99,8 +99,20 @@ fn what_a_worker_says_has_the_bytes_of_version_1() {
     let listed = FromWorker::Listed {
         n: 2,
         tasks: vec![
-            ListedTask { run: run(), id: "w".to_owned(), released: true, exit: None },
-            ListedTask { run: run(), id: "v".to_owned(), released: true, exit: Some(exit) },
+            ListedTask {
+                run: run(),
+                id: "w".to_owned(),
+                released: true,
+                exit: None,
+                cpu_mhz: None,
+            },
+            ListedTask {
+                run: run(),
+                id: "v".to_owned(),
+                released: true,
+                exit: Some(exit),
+                cpu_mhz: None,
+            },
         ],
     };
     let text = format!(
@@ -116,6 +128,14 @@ fn what_a_worker_says_has_the_bytes_of_version_1() {
     frozen(&said, &format!(r#"{{"type":"said","run":"{RUN}","text":"waits"}}"#));
     let used = FromWorker::Used { n: 4, cpu_nanos: Some(1), memory_bytes: None, taken_at: 2 };
     frozen(&used, r#"{"type":"used","n":4,"cpu_nanos":1,"memory_bytes":null,"taken_at":2}"#);
+}
+
+#[test]
+fn a_listed_task_may_say_what_it_reserved() {
+    let (run, id) = (run(), "w".to_owned());
+    let task = ListedTask { run, id, released: true, exit: None, cpu_mhz: Some(20) };
+    let text = format!(r#"{{"run":"{RUN}","id":"w","released":true,"cpu_mhz":20}}"#);
+    frozen(&task, &text);
 }
 
 #[test]

@@ -6,7 +6,8 @@
 //!      ▼
 //! connection ─► hello, list ─► start ─► held ─► release … ─► exited ─► forget
 //!      │ ends: what is held ends; what runs goes on ─► the next connection
-//!      └── no task is left: so does the worker
+//!      ├── no task is left: so does the worker
+//!      └── no agent can find it any more: it ends with the last task that lives
 //! ```
 
 use std::io;
@@ -20,14 +21,15 @@ use rustix::net::{SocketType, sockopt};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, Semaphore};
 
+use super::home::{Home, Notices};
 use super::link::{self, Link, Received};
 use super::protocol::{FromWorker, ListedTask, StartOrder, ToWorker, VERSION};
 use super::record::WorkerRecord;
 use super::setup::Setup;
 use super::{connect, order};
-use ostler_model::clock::Clock;
+use ostler_model::clock::{self, Clock};
 use ostler_model::ids::RunId;
-use ostler_model::limits::WORKER_STARTS_MAX;
+use ostler_model::limits::{WORKER_ACCEPT_PAUSE, WORKER_HOME_LOOK_INTERVAL, WORKER_STARTS_MAX};
 use ostler_model::rng::Rng;
 use ostler_model::task::Usage;
 use ostler_plugin::host::wasm_task::{WasmTaskError, WasmTaskHost, WasmTasks as _};
@@ -66,6 +68,7 @@ struct Begun {
     setup: Setup,
     first: OwnedFd,
     listener: OwnedFd,
+    home: Home,
     confined: String,
     /// As the cgroup allows it, which is not to be read any more later.
     cores: usize,
@@ -82,16 +85,17 @@ fn begin() -> io::Result<Begun> {
         .ok_or_else(|| io::Error::other("the agent was gone before it said anything"))?;
     let listener = connect::at(&setup.dir)?;
     WorkerRecord::own(setup.key.clone())?.write(&setup.dir)?;
+    let home = Home::of(&setup.dir)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut read = setup.read.clone();
     read.push(PathBuf::from("/proc/sys/vm"));
     let confined = confine(&Confinement { write: setup.write.clone(), read });
     let confined = confined.map_err(io::Error::other)?.to_string();
-    Ok(Begun { setup, first, listener, confined, cores })
+    Ok(Begun { setup, first, listener, home, confined, cores })
 }
 
 async fn serve(begun: Begun) -> io::Result<()> {
-    let Begun { setup, first, listener, cores, .. } = begun;
+    let Begun { setup, first, listener, mut home, cores, .. } = begun;
     let sandbox = Sandbox::new(SandboxConfig {
         cache_dir: None,
         compiler: PathBuf::new(),
@@ -103,11 +107,14 @@ async fn serve(begun: Begun) -> io::Result<()> {
     });
     let sandbox = Arc::new(sandbox.map_err(io::Error::other)?);
     let agent = Arc::new(Agent::default());
-    let exited = Arc::clone(&agent);
+    let over = Arc::new(Notify::new());
+    let (told, ended) = (Arc::clone(&agent), Arc::clone(&over));
     let exited = move |run: &RunId, id: &str, exit: &_| {
         let (run, id, exit) = (run.to_string(), id.to_owned(), order::exit_said(exit));
-        exited.tell(&FromWorker::Exited { run, id, exit });
+        told.tell(&FromWorker::Exited { run, id, exit });
+        ended.notify_one();
     };
+    let mut notices = home.notices()?;
     let control = tokio::runtime::Handle::current();
     let (clock, rng) = (Clock::system(), Rng::system());
     let host = WasmTaskHost::new(Arc::clone(&sandbox), control, clock, rng, Some(Arc::new(exited)));
@@ -117,26 +124,49 @@ async fn serve(begun: Begun) -> io::Result<()> {
         agent,
         starts: Arc::new(Semaphore::new(WORKER_STARTS_MAX)),
         retiring: AtomicBool::new(false),
-        over: Notify::new(),
+        home,
+        over,
     });
     server.attend(first)?;
     // SAFETY: the descriptor is owned here, never changes, and is closed only with the `AsyncFd`.
     let listener = unsafe { AsyncFd::register(listener) }?;
     loop {
         tokio::select! {
-            () = server.over.notified() => {
-                if server.is_over() {
-                    return Ok(());
-                }
-            }
+            () = server.over.notified() => {}
             ready = listener.readable() => {
                 match ready?.try_io(|socket| connect::accept(socket.get_ref())) {
-                    Ok(Ok(connection)) => server.attend(connection)?,
-                    Ok(Err(error)) => tracing::warn!(%error, "a connection was not taken"),
+                    Ok(Ok(connection)) => {
+                        if let Err(error) = server.attend(connection) {
+                            tracing::warn!(%error, "a connection was not taken");
+                        }
+                    }
+                    Ok(Err(error)) => {
+                        tracing::warn!(%error, "a connection was not taken");
+                        // Without a descriptor for it, it stays where it is.
+                        clock::sleep(WORKER_ACCEPT_PAUSE).await;
+                    }
                     Err(_would_block) => {}
                 }
             }
+            taken = next(notices.as_ref()) => {
+                if let Err(error) = taken {
+                    tracing::debug!(%error, "no more notices of the worker's directory");
+                    notices = None;
+                }
+            }
+            () = clock::sleep(WORKER_HOME_LOOK_INTERVAL), if server.is_left() => {}
         }
+        if server.is_over() {
+            return Ok(());
+        }
+    }
+}
+
+/// Wait until something was removed that a worker is found by.
+async fn next(notices: Option<&Notices>) -> io::Result<()> {
+    match notices {
+        Some(notices) => notices.next().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -171,8 +201,9 @@ struct Server {
     agent: Arc<Agent>,
     starts: Arc<Semaphore>,
     retiring: AtomicBool,
+    home: Home,
     /// To be looked at: it may be over.
-    over: Notify,
+    over: Arc<Notify>,
 }
 
 impl Server {
@@ -228,9 +259,15 @@ impl Server {
         }
     }
 
+    /// Is there no agent, and does nothing live that one could come for but its end?
+    fn is_left(&self) -> bool {
+        self.agent.lock().is_none() && self.host.is_at_rest()
+    }
+
     fn is_over(&self) -> bool {
         let alone = self.agent.lock().is_none();
-        (alone || self.retiring.load(Ordering::SeqCst)) && self.host.is_empty()
+        let unused = alone || self.retiring.load(Ordering::SeqCst);
+        (unused && self.host.is_empty()) || (self.is_left() && self.home.is_gone())
     }
 
     fn serve(self: &Arc<Self>, link: &Arc<Link>, number: u64, received: Received<ToWorker>) {
@@ -283,6 +320,7 @@ impl Server {
             id: task.id,
             released: task.released,
             exit: task.exit.as_ref().map(order::exit_said),
+            cpu_mhz: Some(task.cpu_mhz),
         });
         seen.collect()
     }

@@ -15,21 +15,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use super::backoff::Backoff;
 use super::client::{Hears, NewWorker, Worker};
 use super::order;
 use super::protocol::{FromWorker, ListedTask, ToWorker};
+use super::runs::{OfRun, Table};
 use super::setup::Setup;
 use ostler_model::clock::{self, Clock};
 use ostler_model::config::{WasmWorkerConfig, WorkerScope};
 use ostler_model::ids::RunId;
 use ostler_model::job::NAMESPACE;
-use ostler_model::limits::{MIB, WORKLOADS_PER_RUN_MAX};
-use ostler_model::ports::{Adoption, BoxFuture, DriverEventSink, TaskContext};
+use ostler_model::limits::{MIB, WORKER_NOTICES_MAX, WORKER_TASK_CPU_MHZ};
+use ostler_model::ports::{Adoption, BoxFuture, TaskContext};
 use ostler_model::rng::Rng;
 use ostler_model::task::{RawExit, Usage};
 use ostler_plugin::host::wasm_task::code::TaskCode;
-use ostler_plugin::host::wasm_task::{EndedRuns, WasmTaskError, WasmTaskSpec, WasmTasks, waited};
+use ostler_plugin::host::wasm_task::{WasmTaskError, WasmTaskSpec, WasmTasks, waited};
 use ostler_process::ProcessHost;
 use ostler_sandbox::{CodeFile, Sandbox};
 
@@ -77,20 +77,6 @@ struct Inner {
 #[derive(Default)]
 struct Slot {
     worker: Option<Arc<Worker>>,
-}
-
-#[derive(Default)]
-struct Table {
-    runs: HashMap<RunId, OfRun>,
-    ended: EndedRuns,
-    backoff: HashMap<String, Backoff>,
-}
-
-struct OfRun {
-    worker: Arc<Worker>,
-    released: bool,
-    said: Option<DriverEventSink>,
-    tasks: HashMap<String, watch::Sender<Option<RawExit>>>,
 }
 
 impl WorkerTasks {
@@ -248,7 +234,7 @@ impl Inner {
         used: impl FnOnce(&OfRun, &watch::Sender<Option<RawExit>>) -> T,
     ) -> Result<T, WasmTaskError> {
         let table = self.table();
-        let known = table.runs.get(run).and_then(|of_run| Some((of_run, of_run.tasks.get(id)?)));
+        let known = table.runs.get(run).and_then(|of_run| Some((of_run, of_run.task(id)?)));
         known.map(|(of_run, exit)| used(of_run, exit)).ok_or(WasmTaskError::UnknownTask)
     }
 
@@ -272,7 +258,7 @@ impl Inner {
             let slot = Arc::new(tokio::sync::Mutex::new(slot));
             self.places.lock().await.insert(worker.key.clone(), slot);
         } else {
-            worker.tell(&ToWorker::Retire);
+            worker.retire();
         }
         Ok(())
     }
@@ -280,13 +266,16 @@ impl Inner {
     /// The tasks of an adopted worker are this agent's.
     fn own(&self, worker: &Arc<Worker>, listed: Vec<ListedTask>) {
         let mut table = self.table();
-        for task in listed {
+        for task in listed.into_iter().filter(|task| order::is_id(&task.id)) {
             let Ok(run) = order::run(&task.run) else { continue };
             let of_run = table.runs.entry(run).or_insert_with(|| {
                 worker.runs.fetch_add(1, Ordering::Relaxed);
-                OfRun::new(worker, task.released, None)
+                let cpu_mhz = task.cpu_mhz.unwrap_or(WORKER_TASK_CPU_MHZ);
+                OfRun::new(worker, task.released, cpu_mhz, None)
             });
-            of_run.tasks.insert(task.id, watch::channel(task.exit.map(order::exit_heard)).0);
+            if Arc::ptr_eq(&of_run.worker, worker) {
+                of_run.has(task.id, task.exit.map(order::exit_heard));
+            }
         }
     }
 
@@ -298,7 +287,7 @@ impl Inner {
         let code: CodeFile = self.code.of(&context, &spec.path).await?;
         let run = context.run_id.clone();
         let (key, outside) = self.key(&context);
-        let made = self.worker(&key, outside).await?;
+        let made = self.worker(&key, outside, |text| (context.events)(text, Vec::new())).await?;
         // All of a run are in one worker: it is told of runs.
         let worker = {
             let mut table = self.table();
@@ -308,7 +297,7 @@ impl Inner {
             let said = Some(Arc::clone(&context.events));
             let of_run = table.runs.entry(run.clone()).or_insert_with(|| {
                 made.runs.fetch_add(1, Ordering::Relaxed);
-                OfRun::new(&made, false, said)
+                OfRun::new(&made, false, context.cpu_mhz, said)
             });
             Arc::clone(&of_run.worker)
         };
@@ -319,7 +308,7 @@ impl Inner {
         match table.runs.get_mut(&run).filter(|_| !ended) {
             Some(of_run) => {
                 // One of a run that was let go before may have ended already.
-                of_run.tasks.entry(id.clone()).or_insert_with(|| watch::channel(None).0);
+                of_run.has(id.clone(), None);
                 if worker.is_lost() {
                     of_run.lose("it ended", self.options.clock.now());
                 }
@@ -355,19 +344,23 @@ impl Inner {
         self: &Arc<Self>,
         key: &str,
         outside: Vec<(PathBuf, bool)>,
+        say: impl Fn(String),
     ) -> Result<Arc<Worker>, WasmTaskError> {
+        // Before the slot: whoever waits for the same worker waits for the slot.
+        if let Some((ends, pause)) = self.back_off(key) {
+            say(format!(
+                "waits for a worker process: {ends} in a row ended soon after they were started; the \
+                 next is started in {:.1} s",
+                pause.as_secs_f64()
+            ));
+        }
         let slot = Arc::clone(self.places.lock().await.entry(key.to_owned()).or_default());
         let mut slot = slot.lock().await;
         if let Some(worker) = slot.worker.as_ref().filter(|worker| !worker.is_lost()) {
             return Ok(Arc::clone(worker));
         }
-        let pause = {
-            let now = self.options.clock.now();
-            self.table().backoff.get(key).map(|known| known.wait(now))
-        };
-        if let Some(pause) = pause.filter(|pause| !pause.is_zero()) {
-            clock::sleep(pause).await;
-        }
+        let pause = self.back_off(key).map(|(_, pause)| pause);
+        clock::sleep(pause.unwrap_or_default()).await;
         match self.start(key, outside).await {
             Ok(worker) => {
                 tracing::info!(pid = worker.pid(), key, "started a worker of WASM tasks");
@@ -410,9 +403,19 @@ impl Inner {
         Worker::start(new, Arc::clone(self) as Arc<dyn Hears>).await
     }
 
+    /// How many workers of a kind ended soon, one after the other, and how long to wait before the next;
+    /// `None`: it may be started now.
+    fn back_off(&self, key: &str) -> Option<(u32, std::time::Duration)> {
+        let now = self.options.clock.now();
+        let known = self.table().backoff.get(key).copied()?;
+        Some((known.short(), known.wait(now))).filter(|(_, pause)| !pause.is_zero())
+    }
+
     fn ended_after(&self, key: &str, lived: std::time::Duration) {
         let now = self.options.clock.now();
         let mut table = self.table();
+        // There may be one for each job there ever was.
+        table.backoff.retain(|_, known| !known.is_past(now));
         let known = table.backoff.entry(key.to_owned()).or_default();
         *known = known.ended(lived, now);
     }
@@ -431,53 +434,39 @@ impl Inner {
             let free = places.get(&worker.key).is_some_and(|slot| Arc::strong_count(slot) == 1);
             if unused && free {
                 places.remove(&worker.key);
-                worker.tell(&ToWorker::Retire);
+                worker.retire();
             }
         });
     }
 }
 
-impl OfRun {
-    fn new(worker: &Arc<Worker>, released: bool, said: Option<DriverEventSink>) -> Self {
-        Self { worker: Arc::clone(worker), released, said, tasks: HashMap::new() }
-    }
-
-    /// Its worker is gone.
-    fn lose(&self, how: &str, now: ostler_model::time::Timestamp) {
-        for exit in self.tasks.values().filter(|exit| exit.borrow().is_none()) {
-            exit.send_replace(Some(RawExit {
-                error: Some(format!("the worker process of WASM tasks is gone: {how}")),
-                finished_at: now,
-                ..RawExit::default()
-            }));
-        }
-    }
-}
-
 impl Hears for Inner {
-    fn heard(&self, message: FromWorker) {
+    /// Of runs in other workers it has nothing to say: one that a guest broke out of says anything.
+    fn heard(&self, worker: &Arc<Worker>, message: FromWorker) {
+        let of_worker = |of_run: &OfRun| Arc::ptr_eq(&of_run.worker, worker);
         match message {
             FromWorker::Exited { run, id, exit } => {
                 let Ok(run) = order::run(&run) else { return };
                 // Of a run that was forgotten there is nobody to tell.
-                if let Some(of_run) = self.table().runs.get_mut(&run)
-                    && (of_run.tasks.contains_key(&id)
-                        || of_run.tasks.len() < WORKLOADS_PER_RUN_MAX)
-                {
-                    let told = of_run.tasks.entry(id).or_insert_with(|| watch::channel(None).0);
-                    told.send_replace(Some(order::exit_heard(exit)));
+                let mut table = self.table();
+                let of_run = table.runs.get_mut(&run).filter(|of_run| of_worker(of_run));
+                if let Some(of_run) = of_run.filter(|_| order::is_id(&id)) {
+                    of_run.exited(id, order::exit_heard(exit));
                 }
             }
             FromWorker::Said { run, text } => {
                 let Ok(run) = order::run(&run) else { return };
-                let said = self.table().runs.get(&run).and_then(|of_run| of_run.said.clone());
+                let table = self.table();
+                let of_run = table.runs.get(&run).filter(|of_run| of_worker(of_run));
+                let said = of_run.and_then(|of_run| of_run.said.clone());
+                drop(table);
                 if let Some(said) = said {
-                    said(text, Vec::new());
+                    said(order::text_heard(text), Vec::new());
                 }
             }
             FromWorker::Welcome { notices, .. } => {
-                for notice in notices {
-                    tracing::warn!("{notice}");
+                for notice in notices.into_iter().take(WORKER_NOTICES_MAX) {
+                    tracing::warn!("{}", order::text_heard(notice));
                 }
             }
             FromWorker::Held { .. }
@@ -492,16 +481,20 @@ impl Hears for Inner {
         let now = self.options.clock.now();
         let mut tasks = 0_usize;
         {
-            let table = self.table();
-            let of_worker = table.runs.values().filter(|of| Arc::ptr_eq(&of.worker, worker));
+            let mut table = self.table();
+            let of_worker = table.runs.values_mut().filter(|of| Arc::ptr_eq(&of.worker, worker));
             for of_run in of_worker {
-                tasks = tasks.saturating_add(of_run.tasks.len());
+                tasks = tasks.saturating_add(of_run.len());
                 of_run.lose(&how, now);
             }
         }
         self.workers().retain(|other| !Arc::ptr_eq(other, worker));
+        let (pid, key) = (worker.pid(), &worker.key);
+        if worker.is_retired() && tasks == 0 {
+            tracing::info!(pid, key, "a worker of WASM tasks ended after its last task");
+            return;
+        }
         if tasks > 0 || worker.current {
-            let (pid, key) = (worker.pid(), &worker.key);
             tracing::warn!(
                 pid,
                 key,
@@ -510,7 +503,10 @@ impl Hears for Inner {
                 "a worker of WASM tasks ended, and its tasks with it"
             );
         }
-        self.ended_after(&worker.key, worker.age());
+        // Of one that did not come up whoever starts it tells.
+        if worker.came_up() {
+            self.ended_after(&worker.key, worker.age());
+        }
     }
 }
 

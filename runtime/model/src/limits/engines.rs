@@ -145,8 +145,24 @@ pub const WORKER_STEADY_AFTER: Duration = Duration::from_secs(60);
 pub const WORKER_BACKOFF_MIN: Duration = Duration::from_millis(250);
 /// The longest of them.
 pub const WORKER_BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// What a worker itself counts for beside what its tasks reserve, MHz: were it nothing, one with small
+/// tasks beside busy native ones would answer its agent too late.
+pub const WORKER_CPU_MHZ: u32 = 100;
+/// What a task counts for whose worker does not say what it reserved, MHz: Nomad's default.
+pub const WORKER_TASK_CPU_MHZ: u32 = 100;
 /// How long a worker whose connection ended may take to end.
 pub const WORKER_END_WALL_MAX: Duration = Duration::from_secs(5);
+/// Longest text that is taken of a worker at once, bytes: why a task ended, and what is said of it.
+pub const WORKER_TEXT_BYTES_MAX: usize = 16 * 1024;
+/// Longest id of a task that is taken of a worker, bytes; those of this build have 21.
+pub const WORKER_ID_BYTES_MAX: usize = 64;
+/// What a worker may have told to the operator when it is connected to, texts.
+pub const WORKER_NOTICES_MAX: usize = 8;
+/// How long a worker that could not take a connection waits before it tries again.
+pub const WORKER_ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often a worker without an agent and without a task that lives looks whether it can still be found,
+/// besides the kernel's notices.
+pub const WORKER_HOME_LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// Threads of one process that runs WASM tasks, where the kernel counts them: those that run guests are a
 /// few for each core, and the rest wait for files of tasks. An engine that is misused makes no more.
 pub const WORKER_THREADS_MAX: u32 = 512;

@@ -32,6 +32,8 @@ pub struct TaskSeen {
     pub released: bool,
     /// How it ended.
     pub exit: Option<RawExit>,
+    /// MHz reserved.
+    pub cpu_mhz: u32,
 }
 
 /// A guest that was not let go.
@@ -105,6 +107,7 @@ impl WasmTaskHost {
             id: id.to_owned(),
             released: tasks.released(run).unwrap_or_default(),
             exit: entry.exit.borrow().clone(),
+            cpu_mhz: entry.cpu_mhz,
         });
         seen.collect()
     }
@@ -113,6 +116,12 @@ impl WasmTaskHost {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.inner.lock().tasks().next().is_none()
+    }
+
+    /// Has every task ended?
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        self.inner.lock().tasks().all(|(_, _, entry)| entry.exit.borrow().is_some())
     }
 
     /// What a task uses now; `None` when it is not known or has ended.
@@ -259,7 +268,8 @@ impl Inner {
             kill: kill.clone(),
             cpu: Arc::clone(&cpu),
         };
-        let entry = Entry { exit: seen, kill, held: Some(held), memory, cpu };
+        let cpu_mhz = context.cpu_mhz;
+        let entry = Entry { exit: seen, kill, held: Some(held), memory, cpu, cpu_mhz };
         let added = self.lock().add(&context.run_id, id.clone(), entry);
         let goes = added.map_err(|refused| match refused {
             NotTaken::RunEnded => WasmTaskError::RunEnded,

@@ -29,6 +29,8 @@ pub(super) struct Entry<G> {
     pub memory: Arc<GuestUsage>,
     /// What it costs, from its first step on.
     pub cpu: Arc<OnceLock<CpuMeter>>,
+    /// MHz reserved.
+    pub cpu_mhz: u32,
 }
 
 /// Why a task was not taken.
@@ -156,7 +158,7 @@ mod tests {
         let exit = watch::channel(None).1;
         let memory = GuestLimiter::new(&StoreLimits::default()).usage();
         let (cpu, held) = (Arc::default(), Some(guest));
-        (Entry { exit, kill: kill.clone(), held, memory, cpu }, kill)
+        (Entry { exit, kill: kill.clone(), held, memory, cpu, cpu_mhz: 1 }, kill)
     }
 
     #[test]
