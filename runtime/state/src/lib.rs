@@ -14,6 +14,7 @@
 //! it knows nothing of what its values mean. Start with [`store`] and its rules, then [`writer`].
 
 pub mod age;
+mod ahead;
 pub mod backend;
 pub mod codec;
 pub mod dedup;
@@ -46,6 +47,7 @@ mod writer_pace;
 mod tests;
 
 pub use age::Age;
+pub use ahead::Ahead;
 pub use backend::Backend;
 pub use error::{BackendError, StateError};
 pub use expect::Expected;
@@ -57,5 +59,5 @@ pub use migrate::Migration;
 pub use read::Record;
 pub use redb_store::EngineStats;
 pub use stats::Stats;
-pub use store::{Ahead, CommitPace, Put, StateStore, StoreOptions};
+pub use store::{CommitPace, Put, StateStore, StoreOptions};
 pub use writer::WriteMark;

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde::Serialize;
-use tokio::sync::{SemaphorePermit, TryAcquireError, oneshot};
+use tokio::sync::{SemaphorePermit, oneshot};
 
 use super::backend::{Backend, Op};
 use super::codec::{self, CodecError};
@@ -127,45 +127,13 @@ fn look(path: &Path) -> Result<(Checked, bool), StateError> {
 /// How long a commit takes.
 pub type CommitPace = Box<dyn Fn() -> Duration + Send + Sync>;
 
-enum Prepared {
+pub(super) enum Prepared {
     Done(Put),
     Write { key: Box<[u8]>, record: Box<[u8]>, digest: ValueDigest },
 }
 
 /// Tells the end of a commit; or how a put ended that needs none.
-type Queued = Result<oneshot::Receiver<CommitResult>, Put>;
-
-/// A durable write on its way ([`StateStore::put_ahead`]). Dropped: the write takes place all the
-/// same, and nobody hears of it.
-#[must_use]
-pub struct Ahead {
-    store: StateStore,
-    queued: OnItsWay,
-}
-
-enum OnItsWay {
-    Queued(Queued),
-    /// Before this point of the order of writes.
-    Before(WriteMark),
-}
-
-impl Ahead {
-    /// Wait until it is durable.
-    ///
-    /// # Errors
-    /// As [`StateStore::put`].
-    pub async fn durable(self) -> Result<Put, StateError> {
-        let put = match self.queued {
-            OnItsWay::Queued(queued) => self.store.wait(queued).await?,
-            OnItsWay::Before(mark) => {
-                self.store.durable_to(mark, Duration::ZERO).await?;
-                Put::Written
-            }
-        };
-        self.store.count(put);
-        Ok(put)
-    }
-}
+pub(super) type Queued = Result<oneshot::Receiver<CommitResult>, Put>;
 
 impl StateStore {
     /// Open the state file at `path`, made when there is none. Checks every record; those that are
@@ -293,52 +261,6 @@ impl StateStore {
         };
         self.count(put);
         Ok(put)
-    }
-
-    /// As [`StateStore::put`], in two parts: this returns once the write is queued, and its commit
-    /// begins at once. [`Ahead::durable`] waits for it.
-    ///
-    /// # Errors
-    /// When the value cannot be encoded or the store is closed.
-    pub async fn put_ahead<T: Serialize + ?Sized>(
-        &self,
-        key: &Key,
-        value: &T,
-    ) -> Result<Ahead, StateError> {
-        let queued = match self.prepare(key, value)? {
-            Prepared::Done(put) => Err(put),
-            Prepared::Write { key: bytes, record, digest } => {
-                let op = Op::Put { key: bytes, value: record };
-                self.queue(op, Some(digest)).await?
-            }
-        };
-        Ok(Ahead { store: self.clone(), queued: OnItsWay::Queued(queued) })
-    }
-
-    /// As [`StateStore::put_ahead`] without waiting, and without a commit of its own: the write goes with
-    /// the next one that is asked for, at the latest by [`Ahead::durable`]. `None`: the queue is full,
-    /// and nothing was done.
-    ///
-    /// # Errors
-    /// As [`StateStore::put_ahead`].
-    pub fn try_put_ahead<T: Serialize + ?Sized>(
-        &self,
-        key: &Key,
-        value: &T,
-    ) -> Result<Option<Ahead>, StateError> {
-        let put = match self.prepare(key, value)? {
-            Prepared::Done(put) => put,
-            Prepared::Write { key, record, digest } => match self.inner.shared.room.try_acquire() {
-                Ok(permit) => self.queue_later(permit, key, record, digest)?,
-                Err(TryAcquireError::NoPermits) => return Ok(None),
-                Err(TryAcquireError::Closed) => return Err(self.closed()),
-            },
-        };
-        let queued = match put {
-            Put::Queued => OnItsWay::Before(self.mark()),
-            put => OnItsWay::Queued(Err(put)),
-        };
-        Ok(Some(Ahead { store: self.clone(), queued }))
     }
 
     /// Write `value` under `key` soon: for what may lag behind a crash. Returns once it is queued.
@@ -472,11 +394,11 @@ impl StateStore {
         &self.inner.shared
     }
 
-    fn closed(&self) -> StateError {
+    pub(super) fn closed(&self) -> StateError {
         StateError::Closed { path: self.inner.shared.path.clone() }
     }
 
-    fn count(&self, put: Put) {
+    pub(super) fn count(&self, put: Put) {
         let counters = &self.inner.shared.counters;
         match put {
             Put::Written | Put::Queued => {}
@@ -486,7 +408,11 @@ impl StateStore {
     }
 
     /// Encode and compare; copies only what must be written.
-    fn prepare<T: Serialize + ?Sized>(&self, key: &Key, value: &T) -> Result<Prepared, StateError> {
+    pub(super) fn prepare<T: Serialize + ?Sized>(
+        &self,
+        key: &Key,
+        value: &T,
+    ) -> Result<Prepared, StateError> {
         let shared = &self.inner.shared;
         count(&shared.counters.puts, 1);
         // Taken out while in use, so that a value whose serialisation writes state finds a fresh
@@ -528,7 +454,11 @@ impl StateStore {
     }
 
     /// Queue one change.
-    async fn queue(&self, op: Op, digest: Option<ValueDigest>) -> Result<Queued, StateError> {
+    pub(super) async fn queue(
+        &self,
+        op: Op,
+        digest: Option<ValueDigest>,
+    ) -> Result<Queued, StateError> {
         // Decided again, because time has passed, and queued under the same lock: the order in the
         // queue is the order in which keys became busy.
         self.push(|core| {
@@ -574,7 +504,7 @@ impl StateStore {
     }
 
     /// Wait for the commit of what was queued.
-    async fn wait(&self, queued: Queued) -> Result<Put, StateError> {
+    pub(super) async fn wait(&self, queued: Queued) -> Result<Put, StateError> {
         let committed = match queued {
             Ok(committed) => committed,
             Err(put) => return Ok(put),
@@ -604,7 +534,7 @@ impl StateStore {
     }
 
     /// Queue a write that may lag, in the place that `permit` stands for.
-    fn queue_later(
+    pub(super) fn queue_later(
         &self,
         permit: SemaphorePermit<'_>,
         key: Box<[u8]>,

@@ -319,9 +319,10 @@ async fn a_task_is_ended_whatever_the_disk_says_and_the_answer_says_what_is_not_
             let alloc: Allocation = faulty.store.get(&Key::Alloc(id)).unwrap().unwrap();
             let task = ostler_model::ids::TaskName::new("t").unwrap();
             let key = Key::TaskState(id, task);
-            let state: ostler_model::task::TaskState = faulty.store.get(&key).unwrap().unwrap();
-            alloc.desired == DesiredStatus::Stop
-                && state.last_exit.is_some_and(|exit| exit.signal == 2)
+            // What is told of a task may lag: none of it was on record when the disk began to refuse.
+            let state = faulty.store.get::<ostler_model::task::TaskState>(&key).unwrap();
+            let exit = state.and_then(|state| state.last_exit);
+            alloc.desired == DesiredStatus::Stop && exit.is_some_and(|exit| exit.signal == 2)
         })
         .await;
         let Faulty { served, disk, store } = faulty;
