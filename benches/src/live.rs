@@ -66,6 +66,7 @@ impl LiveAgent {
     pub async fn start_as(mode: AgentMode, data: &Path, code: &Path) -> Self {
         let options = AgentOptions {
             data_dir: data.to_owned(),
+            socket_dir: None,
             config: config(data),
             mode,
             compiler: None,

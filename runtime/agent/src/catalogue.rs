@@ -139,25 +139,34 @@ pub(super) struct InUse {
     pub(super) seed: Seed,
 }
 
+/// Where an agent keeps what it has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dirs<'a> {
+    /// Its data directory.
+    pub data: &'a Path,
+    /// That of its socket, where it is another one.
+    pub socket: Option<&'a Path>,
+}
+
 /// Load every plugin and hand it to its manager. Loads run side by side; the order of the result,
 /// and who keeps a name that two give themselves, does not depend on which is faster. First
 /// fingerprints are begun, not waited for.
 pub(super) async fn load_all(
     config: &AgentConfig,
-    data_dir: &Path,
+    dirs: Dirs<'_>,
     runtime: &PluginRuntime,
     (drivers, devices): (&DriverManager, &DeviceManager),
     board: &Board,
     embedded: bool,
 ) -> Loaded {
     let mut loads = JoinSet::new();
-    let candidates = find::candidates(config, data_dir, embedded);
+    let candidates = find::candidates(config, dirs, embedded);
     let loader = Arc::new(Loader {
         runtime: runtime.clone(),
         policy: trust::policy(&config.trust),
-        registries: Registries::new(config, data_dir),
+        registries: Registries::new(config, dirs.data),
         trust: config.trust.clone(),
-        choice: Choice::read(data_dir),
+        choice: Choice::read(dirs.data),
         names: candidates.iter().map(|one| one.whose.name.clone()).collect(),
     });
     board.begin(candidates.iter().map(load::bare).collect());

@@ -95,6 +95,9 @@ use records::Follower;
 pub struct AgentOptions {
     /// State, allocations, compiled code. Created when absent; one agent at a time.
     pub data_dir: PathBuf,
+    /// Where commands reach it, which isolated tasks do not see, as little as the data directory; in that
+    /// unless given.
+    pub socket_dir: Option<PathBuf>,
     /// What the operator configured.
     pub config: AgentConfig,
     /// Whom it is there for, and what outlives it.
@@ -159,6 +162,7 @@ impl Agent {
 /// Everything a running agent consists of.
 struct Inner {
     data_dir: PathBuf,
+    socket_dir: Option<PathBuf>,
     node: Node,
     /// Plugins on their way.
     board: catalogue::Board,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::catalogue::{self, Came, Late, Loaded, PluginEntry, PluginStatus};
+use super::catalogue::{self, Came, Dirs, Late, Loaded, PluginEntry, PluginStatus};
 use super::records::{self, Follower};
 use super::upgrade::{self, Upgrades};
 use super::{AgentConfig, AgentError, AgentHandle, quarantine};
@@ -60,7 +60,7 @@ async fn load(
     let embedded = !inner.mode.serves();
     let loading = catalogue::load_all(
         config,
-        &inner.data_dir,
+        Dirs { data: &inner.data_dir, socket: inner.socket_dir.as_deref() },
         &inner.runtime,
         managers,
         &inner.board,

@@ -150,6 +150,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let ended = CancellationToken::new();
     let agent = AgentHandle(Arc::new(Inner {
         data_dir,
+        socket_dir: options.socket_dir,
         node,
         board,
         plugins: OnceLock::new(),

@@ -107,6 +107,7 @@ async fn started(
 async fn begin(place: &Place, config: AgentConfig) -> Result<(Begun, ApiServer), StartError> {
     let options = AgentOptions {
         data_dir: place.data_dir.clone(),
+        socket_dir: Some(place.socket_dir.clone()).filter(|dir| *dir != place.data_dir),
         config,
         mode: place.mode,
         compiler: None,

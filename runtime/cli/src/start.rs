@@ -110,6 +110,7 @@ impl Session {
     ) -> Result<Self, AgentError> {
         let options = AgentOptions {
             data_dir: data_dir.to_owned(),
+            socket_dir: None,
             config: config.clone(),
             mode: AgentMode::Embedded,
             compiler: None,

@@ -173,6 +173,7 @@ pub fn options(data_dir: &Path, mut config: AgentConfig) -> AgentOptions {
     config.plugins.entry("raw_exec".to_owned()).or_default().enabled.get_or_insert(true);
     AgentOptions {
         data_dir: data_dir.to_owned(),
+        socket_dir: None,
         config,
         mode: AgentMode::Embedded,
         compiler: Some(OSTLER.into()),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use super::Dirs;
 use super::verify::{Place, Whose};
 use ostler_artifact::trust::{self, Demand};
 use ostler_model::config::{AgentConfig, ConfigOrigin, FailurePolicy, PluginBlock, UpgradeMode};
@@ -90,11 +91,11 @@ impl Candidate {
 }
 
 /// Every plugin there is, several of one name among them.
-pub(super) fn candidates(config: &AgentConfig, data_dir: &Path, embedded: bool) -> Vec<Candidate> {
+pub(super) fn candidates(config: &AgentConfig, dirs: Dirs<'_>, embedded: bool) -> Vec<Candidate> {
     let mut found: BTreeMap<String, Vec<Candidate>> = BTreeMap::new();
     for guest in ostler_guests::builtin_plugins() {
         let name = builtin_name(guest.name);
-        let (config, grants) = builtin_defaults(name, data_dir, embedded);
+        let (config, grants) = builtin_defaults(name, dirs, embedded);
         let bytes = Ok(Place::BuiltIn(Arc::from(guest.bytes)));
         let bare = Candidate::new(name, PluginSource::BuiltIn, "built-in".to_owned(), bytes);
         // Only for those who ask for it: by default a node has no device that fails on purpose, and
@@ -172,7 +173,8 @@ fn builtin_name(guest: &str) -> &str {
 /// The least a built-in plugin needs. An agent that is there for one job of whoever started it
 /// isolates its tasks as far as this node can, and they say what is lacking; any other runs none that
 /// lacks something, unless it is configured to.
-fn builtin_defaults(name: &str, data_dir: &Path, embedded: bool) -> (JsonObject, Grants) {
+fn builtin_defaults(name: &str, dirs: Dirs<'_>, embedded: bool) -> (JsonObject, Grants) {
+    let data_dir = dirs.data;
     let object = |value: serde_json::Value| match value {
         serde_json::Value::Object(map) => JsonObject::from(map),
         _ => JsonObject::default(),
@@ -186,8 +188,8 @@ fn builtin_defaults(name: &str, data_dir: &Path, embedded: bool) -> (JsonObject,
                 true => IsolationGrant::as_far_as_possible(),
                 false => IsolationGrant::default(),
             };
-            grants.isolation =
-                Some(IsolationGrant { hidden: vec![data_dir.to_owned()], ..demanded });
+            let hidden = [Some(data_dir), dirs.socket].into_iter().flatten().map(Path::to_owned);
+            grants.isolation = Some(IsolationGrant { hidden: hidden.collect(), ..demanded });
             grants.process = true;
             grants.users = vec!["*".to_owned()];
         }
@@ -305,4 +307,23 @@ fn wasm_files(dir: &Path) -> Vec<PathBuf> {
         .collect();
     files.sort();
     files
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    /// Whoever opens the socket may do what the agent's user may.
+    #[test]
+    fn isolated_tasks_see_neither_the_data_directory_nor_that_of_the_socket() {
+        let (data, socket) = (Path::new("/agent/in-memory"), Path::new("/agent"));
+        for (other, hidden) in [(None, vec![data]), (Some(socket), vec![data, socket])] {
+            let dirs = Dirs { data, socket: other };
+            let found = candidates(&AgentConfig::default(), dirs, false);
+            let exec = found.iter().find(|one| one.whose.name == "exec").unwrap();
+            assert_eq!(exec.grants.isolation.as_ref().unwrap().hidden, hidden);
+        }
+    }
 }

@@ -50,9 +50,8 @@ pub(crate) struct AgentCommandArgs {
     pub config: Option<PathBuf>,
 
     #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true, help = of_key("data_dir",
-        "Made when it is missing. Without it the configuration's; without that one too jobs are kept in memory and \
-         end with the agent, and its socket is where commands look: in /var/lib/ostler for root, else \
-         ~/.local/state/ostler"))]
+        "Made when it is missing. Without it the configuration's. The socket of an agent in memory is where \
+         commands look: in /var/lib/ostler for root, else ~/.local/state/ostler"))]
     pub data_dir: Option<PathBuf>,
 
     #[arg(long, value_name = "DIR", env = "OSTLER_JOBS_DIR", hide_env_values = true,
