@@ -4,7 +4,7 @@
 //! Baselines in the same run: the same program into a pipe that one thread copies to a file; a line of a
 //! native task.
 //!
-//! This program is also its agent's supervisor and compile child, and, with `__print`, the native task.
+//! This program is also its agent's supervisor and compile child, and, with `print`, the native task.
 #![allow(
     missing_docs,
     clippy::expect_used,
@@ -30,7 +30,7 @@ use ostler_model::ids::TaskName;
 use tokio::runtime::Runtime;
 
 /// First argument of this program as a native task.
-const PRINT: &str = "__print";
+const PRINT: &str = "print";
 /// Bytes of a short line, its end included.
 const LINE: u64 = 64;
 /// Bytes moved at once by the copying thread, and printed at once of a raw stream.
