@@ -255,7 +255,7 @@ fn job(number: u64) -> Job {
                     PortSpec { label: "metrics".to_owned(), fixed: None, to: Some(9102) },
                 ],
             }),
-            tasks: vec![server(), proxy(), log_shipper()],
+            tasks: vec![server().into(), proxy().into(), log_shipper().into()],
             shutdown_delay: Some(Duration::from_secs(5)),
             ephemeral_disk: EphemeralDisk::default(),
             health: None,

@@ -27,7 +27,9 @@ use crate::machine::{Answer, Ask, ControlEvent, Machine, RequestId, World};
 use crate::tables::{AllocReport, Tables};
 use crate::views::Stage;
 use ostler_device::manager::DeviceManager;
-use ostler_lifecycle::alloc::{AllocHandle, AllocPhase, PhaseWatch, RestoredAlloc};
+use ostler_lifecycle::alloc::{
+    AllocHandle, AllocPhase, DiskMeter, DiskWatch, PhaseWatch, RestoredAlloc,
+};
 use ostler_lifecycle::task::env::NodeFacts;
 use ostler_model::alloc::AllocState;
 use ostler_model::clock::{self, Clock, Stopwatch};
@@ -133,6 +135,9 @@ pub fn spawn(options: ControlOptions) -> (ControlHandle, JoinHandle<()>) {
     let now = Mutex::new(Now { machine, owners: BTreeMap::new() });
     let shared = Arc::new(Shared { now, index, stage, options, began: Stopwatch::start() });
     let (queue, inbox) = mpsc::channel(CONTROL_QUEUE_MAX);
+    let (options, meter) = (&shared.options, Arc::clone(&shared.options.gauge));
+    let allocs = options.data_dir.join("allocs");
+    let disk_watch = DiskWatch::new(allocs, meter as Arc<dyn DiskMeter>, options.clock.clone());
     let owner = Owner {
         shared: Arc::clone(&shared),
         replies: BTreeMap::new(),
@@ -141,6 +146,7 @@ pub fn spawn(options: ControlOptions) -> (ControlHandle, JoinHandle<()>) {
         lane: lane::Lane::default(),
         restored: BTreeMap::new(),
         facts: None,
+        disk_watch,
         running: FuturesUnordered::new(),
     };
     let task = tokio::spawn(owner.run(inbox, changes));
@@ -161,7 +167,7 @@ enum Done {
 /// The state and phase of an allocation.
 struct Follow {
     alloc: AllocId,
-    state: watch::Receiver<AllocState>,
+    state: ostler_lifecycle::watch::Receiver<AllocState>,
     phase: PhaseWatch,
 }
 
@@ -176,6 +182,7 @@ struct Owner {
     restored: BTreeMap<AllocId, RestoredAlloc>,
     /// The node as its allocations see it, and the view it was read off.
     facts: Option<(Arc<NodeView>, Arc<NodeFacts>)>,
+    disk_watch: DiskWatch,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
 }
 

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use super::ended::Ended;
 use ostler_model::alloc::ClientStatus;
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::job::{Job, LogConfig, NetworkSpec, RestartMode, RestartPolicy, Task, TaskGroup};
 
@@ -262,7 +263,8 @@ fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
     } = group;
     let mut merged = job.meta.clone();
     merged.extend(meta.clone());
-    let mut tasks: Vec<Task> = tasks.iter().map(|task| task_essence(&merged, task)).collect();
+    let essences = tasks.iter().map(|task| HeldOnce::from(task_essence(&merged, task)));
+    let mut tasks: Vec<_> = essences.collect();
     tasks.sort_by(|a, b| a.name.cmp(&b.name));
     TaskGroup {
         name: name.clone(),

@@ -253,7 +253,7 @@ fn group(kind: JobKind) -> impl Strategy<Value = TaskGroup> {
                     },
                 ],
             }),
-            tasks: vec![tasks.0, tasks.1],
+            tasks: vec![tasks.0.into(), tasks.1.into()],
             shutdown_delay: times.0,
             ephemeral_disk: EphemeralDisk { sticky: disk.0, migrate: disk.1, size_mb: disk.2 },
             health,

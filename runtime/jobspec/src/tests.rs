@@ -45,7 +45,7 @@ fn good(text: &str) -> Job {
 }
 
 fn task(body: &str) -> Task {
-    good(&in_task(body)).groups[0].tasks[0].clone()
+    (*good(&in_task(body)).groups[0].tasks[0]).clone()
 }
 
 /// `line:column message (did you mean x?)` for each problem.

@@ -15,6 +15,7 @@
 pub mod checks;
 pub mod coordinator;
 pub mod dir;
+pub mod disk_watch;
 pub mod health;
 pub mod hooks;
 pub mod machine;
@@ -31,11 +32,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
+use crate::by_task::ByTask;
 use crate::queue;
 use crate::task::env::NodeFacts;
 use crate::task::{LogSlot, RequestError, RestoredTask, TaskHandle};
+use crate::watch;
 use ostler_logs::TaskLogs;
 use ostler_model::alloc::{AllocState, Allocation};
 use ostler_model::clock::Clock;
@@ -46,6 +49,7 @@ use ostler_model::saved::{DeploymentStatus, SavedAllocState};
 use ostler_model::task::Usage;
 use ostler_state::StateStore;
 
+pub use self::disk_watch::DiskWatch;
 use self::hooks::HookTimes;
 pub use self::hooks::{HookKind, HookTime};
 pub use self::machine::AllocPhase;
@@ -76,8 +80,8 @@ pub struct AllocRunnerConfig {
     pub kill_timeout_max: Duration,
     /// Earlier allocations of its place that this node runs, newest first: each is waited for.
     pub previous: Vec<PreviousAlloc>,
-    /// Measures what it has on disk.
-    pub disk_meter: Arc<dyn DiskMeter>,
+    /// Watches over what it has on disk.
+    pub disk_watch: DiskWatch,
 }
 
 /// An allocation that must run nothing any more before another one starts. Does not keep its owner.
@@ -188,8 +192,8 @@ pub struct AllocHandle {
     state: watch::Receiver<AllocState>,
     phase: PhaseWatch,
     /// Empty once the owner is gone.
-    tasks: Weak<BTreeMap<TaskName, Box<TaskHandle>>>,
-    logs: Arc<BTreeMap<TaskName, LogSlot>>,
+    tasks: Weak<ByTask<TaskHandle>>,
+    logs: Arc<ByTask<LogSlot>>,
     logs_changed: watch::Receiver<u64>,
     times: HookTimes,
 }

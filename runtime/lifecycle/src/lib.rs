@@ -10,8 +10,11 @@
 //! [`task::machine`] and [`alloc::machine`], then their runners.
 
 pub mod alloc;
+pub mod by_task;
+mod kinds;
 pub mod queue;
 pub mod task;
+pub mod watch;
 
 /// Wait for a timer; for ever while none is set.
 async fn fire(timer: &mut Option<ostler_model::ports::BoxFuture<'static, ()>>) {

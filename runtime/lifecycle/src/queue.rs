@@ -93,6 +93,12 @@ impl<T> Sender<T> {
         }
     }
 
+    /// Is the receiver gone?
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        !self.0.lock().open
+    }
+
     /// Wait until the receiver is gone.
     pub async fn closed(&self) {
         loop {

@@ -28,12 +28,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::alloc::coordinator::Gate;
 use crate::alloc::dir::TaskDir;
 use crate::queue;
+use crate::watch;
 use ostler_logs::TaskLogs;
 use ostler_model::alloc::Allocation;
 use ostler_model::clock::Clock;
@@ -104,7 +105,7 @@ pub struct TaskScope {
     /// What was asked.
     pub allocation: Arc<Allocation>,
     /// The task.
-    pub task: Task,
+    pub task: HeldOnce<Task>,
     /// The node, for `${…}`.
     pub node: Arc<NodeFacts>,
     /// Directory of all allocations.

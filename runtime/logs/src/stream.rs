@@ -12,7 +12,7 @@
 //! reported as skipped.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cap_std::fs::Dir;
 use tokio::sync::watch;
@@ -83,8 +83,9 @@ pub struct LogStream {
 pub(super) struct Shared {
     files: LogFiles,
     writer: Mutex<Writer>,
-    /// As the last look found it; of what is written here, only while somebody follows.
-    standing: watch::Sender<Standing>,
+    /// As the last look found it; of what is written here, only while somebody follows. Made when
+    /// somebody asks: most streams are never followed.
+    standing: OnceLock<watch::Sender<Standing>>,
     /// Nothing more will be written. Set under the lock.
     closed: AtomicBool,
     /// Somebody looks at the files.
@@ -112,16 +113,20 @@ impl LogStream {
         drop(RotatingWriter::open(files.clone(), config.max_files, file_bytes_max)?);
         let (seen, files_max) = (Outside::default(), config.max_files);
         let writer = Writer::Outside { seen, files_max, file_bytes_max, dropped_bytes: 0 };
-        Ok(Self::with(files, writer, Standing::default()))
+        Ok(Self::with(files, writer))
     }
 
     pub(super) fn new(files: LogFiles, writer: Option<RotatingWriter>) -> Self {
-        let standing = writer.as_ref().map_or_else(Standing::default, standing);
-        Self::with(files, writer.map_or(Writer::Nobody, Writer::Here), standing)
+        let stands = writer.as_ref().map(standing);
+        let new = Self::with(files, writer.map_or(Writer::Nobody, Writer::Here));
+        if let Some(stands) = stands {
+            new.shared.standing().send_replace(stands);
+        }
+        new
     }
 
-    fn with(files: LogFiles, writer: Writer, standing: Standing) -> Self {
-        let (writer, standing) = (Mutex::new(writer), watch::Sender::new(standing));
+    fn with(files: LogFiles, writer: Writer) -> Self {
+        let (writer, standing) = (Mutex::new(writer), OnceLock::new());
         let (closed, watched) = (false.into(), false.into());
         Self { shared: Arc::new(Shared { files, writer, standing, closed, watched }) }
     }
@@ -134,7 +139,7 @@ impl LogStream {
         let shared = &self.shared;
         // Under the lock: what is written after it is told to this one too.
         let mut writer = shared.lock();
-        let standing = shared.standing.subscribe();
+        let standing = shared.standing().subscribe();
         shared.tell(&mut writer);
         let outside = matches!(*writer, Writer::Outside { .. });
         drop(writer);
@@ -154,7 +159,7 @@ impl LogStream {
         let mut writer = self.shared.lock();
         self.shared.tell(&mut writer);
         self.shared.closed.store(true, Ordering::SeqCst);
-        self.shared.standing.send_modify(|standing| standing.closed = true);
+        self.shared.standing().send_modify(|standing| standing.closed = true);
     }
 
     /// Bytes that could not be written here.
@@ -171,7 +176,7 @@ impl LogStream {
     #[must_use]
     pub fn written_bytes(&self) -> u64 {
         self.shared.look();
-        self.shared.standing.borrow().position
+        self.shared.standing().borrow().position
     }
 }
 
@@ -188,6 +193,10 @@ impl Drop for LogStream {
 impl Shared {
     pub(super) const fn files(&self) -> &LogFiles {
         &self.files
+    }
+
+    fn standing(&self) -> &watch::Sender<Standing> {
+        self.standing.get_or_init(|| watch::Sender::new(Standing::default()))
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {
@@ -208,7 +217,7 @@ impl Shared {
             Writer::Outside { seen, .. } => seen.look(&self.files),
             Writer::Here(here) => standing(here),
         };
-        self.standing.send_if_modified(|before| std::mem::replace(before, now) != now)
+        self.standing().send_if_modified(|before| std::mem::replace(before, now) != now)
     }
 
     fn look(&self) {
@@ -223,7 +232,11 @@ impl Shared {
         let outside = matches!(*writer, Writer::Outside { .. });
         let news = outside && self.tell(&mut writer);
         drop(writer);
-        let wanted = || outside && !self.closed() && self.standing.receiver_count() > 0;
+        let wanted = || {
+            outside
+                && !self.closed()
+                && self.standing.get().is_some_and(|told| told.receiver_count() > 0)
+        };
         if !wanted() {
             self.watched.store(false, Ordering::SeqCst);
             // One that came while the mark still stood has counted on us.
@@ -252,8 +265,9 @@ impl ByteSink for LogStream {
         }
         if let Writer::Here(here) = &mut *writer {
             here.write(bytes);
-            if self.shared.standing.receiver_count() > 0 {
-                self.shared.standing.send_replace(standing(here));
+            if let Some(told) = self.shared.standing.get().filter(|told| told.receiver_count() > 0)
+            {
+                told.send_replace(standing(here));
             }
         }
     }

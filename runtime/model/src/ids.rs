@@ -1,7 +1,9 @@
-//! Names and identifiers, checked once when they enter the agent.
+//! Names and identifiers, checked once when they enter the agent. Copies of one share its text: each
+//! allocation holds dozens.
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -73,7 +75,7 @@ macro_rules! names {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
         #[serde(try_from = "String")]
-        pub struct $name(String);
+        pub struct $name(Arc<str>);
 
         // By hand: `into = "String"` would copy the name at every write of the state.
         impl Serialize for $name {
@@ -91,7 +93,7 @@ macro_rules! names {
             pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
                 let name = name.into();
                 check($what, &name)?;
-                Ok(Self(name))
+                Ok(Self(name.into()))
             }
 
             /// The name as text.
@@ -135,7 +137,7 @@ macro_rules! names {
 
         impl From<$name> for String {
             fn from(name: $name) -> Self {
-                name.0
+                name.as_str().to_owned()
             }
         }
     )*};
@@ -264,13 +266,13 @@ impl From<NodeId> for String {
 /// `<alloc id>/<task>/<8 hex>`: one start of one task. New for each start, so that late news of
 /// an earlier run cannot be taken for this one's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct RunId(String);
+pub struct RunId(Arc<str>);
 
 impl RunId {
     /// Make the id of one start from the allocation, the task and a random number.
     #[must_use]
     pub fn new(alloc: AllocId, task: &TaskName, random: u32) -> Self {
-        Self(format!("{alloc}/{task}/{random:08x}"))
+        Self(format!("{alloc}/{task}/{random:08x}").into())
     }
 
     /// The id as text.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::held_once::HeldOnce;
 use super::ids::{GroupName, JobId, PluginName, TaskName};
 use super::json::JsonObject;
 use super::resources::Resources;
@@ -82,8 +83,8 @@ pub struct TaskGroup {
     pub constraints: Vec<Constraint>,
     /// Ports of the allocation.
     pub network: Option<NetworkSpec>,
-    /// Tasks in file order; names unique; at least one.
-    pub tasks: Vec<Task>,
+    /// Tasks in file order; names unique; at least one. Owners of allocations and of tasks hold them too.
+    pub tasks: Vec<HeldOnce<Task>>,
     /// Wait between the end of service registration and the kill of the first task.
     pub shutdown_delay: Option<Duration>,
     /// What of its directory a later allocation gets, and how large it may become.
@@ -99,7 +100,7 @@ pub struct TaskGroup {
 impl TaskGroup {
     /// The task of this name.
     #[must_use]
-    pub fn task(&self, name: &TaskName) -> Option<&Task> {
+    pub fn task(&self, name: &TaskName) -> Option<&HeldOnce<Task>> {
         self.tasks.iter().find(|t| &t.name == name)
     }
 }

@@ -364,6 +364,11 @@ pub const DEVICE_RELEASE_TRIES_MAX: u32 = 11;
 /// From one measurement of an allocation's directory to the next. A task that writes 100 MB/s is
 /// found within 6 GB.
 pub const DISK_MEASURE_INTERVAL: Duration = Duration::from_secs(60);
+/// From one look for allocations whose measurement is due to the next.
+pub const DISK_LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// Measurements that have waited for so long that they are made without a reason take at most this part
+/// of one core together.
+pub const DISK_SPARED_WALKS_FACTOR: u32 = 1_000;
 /// Measurements in a row that are spared while the file system grows little: a quarter of an hour.
 pub const DISK_WALKS_SPARED_MAX: u32 = 15;
 /// A measurement that took long is followed by a pause this many times as long.

@@ -24,7 +24,7 @@ pub struct Recorder {
     bounds: Bounds,
     calls_max: usize,
     /// Schemas of the plugin's own configuration and of its tasks', once it described itself.
-    schemas: OnceLock<(String, String)>,
+    schemas: OnceLock<(Option<Value>, Option<Value>)>,
     ring: Mutex<Ring>,
     store: Option<Arc<RecordingStore>>,
 }
@@ -128,10 +128,10 @@ impl Recorder {
 
     /// Take every secret out of a recording.
     fn clean(&self, recording: &mut Recording, mut secrets: Secrets) {
-        let (own, task) = self.parsed_schemas();
-        recording.config = secrets.config(&recording.config, own.as_ref());
+        let (own, task) = self.schemas();
+        recording.config = secrets.config(&recording.config, own);
         for call in &mut recording.calls {
-            input::redact(&call.function, &mut call.input, task.as_ref(), &mut secrets);
+            input::redact(&call.function, &mut call.input, task, &mut secrets);
         }
         let mut found = secrets.redacted;
         for call in &mut recording.calls {
@@ -144,16 +144,12 @@ impl Recorder {
 
     /// Learn the secrets of a start that leaves the ring.
     fn remember(&self, secrets: &mut Secrets, mut start: RecordedCall) {
-        let (_, task) = self.parsed_schemas();
-        input::redact("start", &mut start.input, task.as_ref(), secrets);
+        let (_, task) = self.schemas();
+        input::redact("start", &mut start.input, task, secrets);
     }
 
-    fn parsed_schemas(&self) -> (Option<Value>, Option<Value>) {
-        let parsed = |text: &str| serde_json::from_str(text).ok();
-        match self.schemas.get() {
-            Some((own, task)) => (parsed(own), parsed(task)),
-            None => (None, None),
-        }
+    fn schemas(&self) -> (Option<&Value>, Option<&Value>) {
+        self.schemas.get().map_or((None, None), |(own, task)| (own.as_ref(), task.as_ref()))
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
@@ -163,7 +159,9 @@ impl Recorder {
 
 impl CallObserver for Recorder {
     fn described(&self, own: &str, task: &str) {
-        let _first_stays = self.schemas.set((own.to_owned(), task.to_owned()));
+        // Parsed once: each start that leaves the ring asks for it.
+        let parsed = |text: &str| serde_json::from_str(text).ok();
+        let _first_stays = self.schemas.set((parsed(own), parsed(task)));
     }
 
     fn begins(self: Arc<Self>) -> Box<dyn ObservedCall> {

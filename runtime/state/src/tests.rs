@@ -138,7 +138,7 @@ fn allocation(id: AllocId) -> Allocation {
             network: Some(NetworkSpec {
                 ports: vec![PortSpec { label: "db".to_owned(), fixed: None, to: Some(6379) }],
             }),
-            tasks: vec![web],
+            tasks: vec![web.into()],
             shutdown_delay: None,
             ephemeral_disk: EphemeralDisk::default(),
             health: None,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{AllocId, GroupName, JobId, NameError, PluginName, TaskName};
 use ostler_model::job::{
     EphemeralDisk, Job, JobKind, Lifecycle, LifecycleHook, LogConfig, RestartMode, RestartPolicy,
@@ -90,7 +91,7 @@ pub fn group(name: &str, tasks: Vec<Task>) -> Result<TaskGroup, NameError> {
         meta: BTreeMap::new(),
         constraints: Vec::new(),
         network: None,
-        tasks,
+        tasks: tasks.into_iter().map(HeldOnce::from).collect(),
         shutdown_delay: None,
         ephemeral_disk: EphemeralDisk::default(),
         health: None,

@@ -8,7 +8,7 @@ use super::{Done, Owner};
 use crate::machine::{ControlEffect, ControlEvent, NotRemoved, RemovalLeft};
 use ostler_lifecycle::alloc::dir::AllocDir;
 use ostler_lifecycle::alloc::{
-    AllocHandle, AllocPhase, AllocRunner, AllocRunnerConfig, DiskMeter, PreviousAlloc,
+    AllocHandle, AllocPhase, AllocRunner, AllocRunnerConfig, PreviousAlloc,
 };
 use ostler_lifecycle::task::env::NodeFacts;
 use ostler_model::alloc::{Allocation, DesiredStatus};
@@ -172,7 +172,7 @@ impl Owner {
             rng: options.rng.clone(),
             kill_timeout_max: KILL_TIMEOUT_MAX,
             previous,
-            disk_meter: Arc::clone(&options.gauge) as Arc<dyn DiskMeter>,
+            disk_watch: self.disk_watch.clone(),
         }
     }
 

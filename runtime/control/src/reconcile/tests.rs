@@ -290,7 +290,7 @@ fn each_field_is_on_the_side_the_table_says() {
             task_of(j).lifecycle = Some(lifecycle);
         }),
         ("logs.disabled", |j| task_of(j).logs.disabled = true),
-        ("one task more", |j| group_of(j).tasks.push(fixtures::task("second").unwrap())),
+        ("one task more", |j| group_of(j).tasks.push(fixtures::task("second").unwrap().into())),
         ("a task's name", |j| task_of(j).name = TaskName::new("other").unwrap()),
     ];
     let mut before = job(&[("a", 1)]);

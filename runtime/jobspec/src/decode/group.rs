@@ -13,6 +13,7 @@ use crate::Syntax;
 use crate::diagnostic::{Span, shown};
 use crate::keys::Bounds::{NotZero, Whole};
 use crate::keys::{Context, Given, MOST, Shape, keys, neutral};
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{GroupName, JobId};
 use ostler_model::job::{
     EphemeralDisk, JobKind, NetworkSpec, PortSpec, RestartPolicy, Service, Task, TaskGroup,
@@ -165,7 +166,7 @@ fn tasks(
     scope: service::ServiceScope<'_>,
     services: &mut Vec<Service>,
     cx: &mut Context<'_>,
-) -> Vec<Task> {
+) -> Vec<HeldOnce<Task>> {
     let mut names = BTreeSet::new();
     let mut tasks = Vec::with_capacity(blocks.len());
     let mut leaders = 0_usize;
@@ -185,7 +186,7 @@ fn tasks(
                 cx.error(at, message);
             }
         }
-        tasks.extend(task::task(keys, policy, scope, services, cx));
+        tasks.extend(task::task(keys, policy, scope, services, cx).map(HeldOnce::from));
     }
     tasks
 }

@@ -17,11 +17,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::health::{CheckId, CheckResult};
+use crate::watch;
 use ostler_model::clock::{self, Clock, Stopwatch};
 use ostler_model::job::{Check, CheckKind, Service, TaskGroup};
 use ostler_model::resources::AllocatedPort;

@@ -20,9 +20,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::by_task::ByTask;
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
-use ostler_model::job::{Lifecycle, LifecycleHook, TaskGroup};
+use ostler_model::job::{Lifecycle, LifecycleHook, Task, TaskGroup};
 use ostler_model::task::{TaskState, TaskStatus};
 
 /// May a task start?
@@ -92,8 +93,7 @@ impl Role {
 #[derive(Clone, Debug)]
 pub struct Coordinator {
     phase: TaskPhase,
-    roles: BTreeMap<TaskName, Role>,
-    gates: BTreeMap<TaskName, Gate>,
+    tasks: ByTask<(Role, Gate)>,
 }
 
 impl Coordinator {
@@ -111,10 +111,8 @@ impl Coordinator {
     }
 
     fn starting_at(group: &TaskGroup, phase: TaskPhase) -> Self {
-        let roles: BTreeMap<_, _> =
-            group.tasks.iter().map(|t| (t.name.clone(), Role::of(t.lifecycle))).collect();
-        let gates = roles.keys().map(|name| (name.clone(), Gate::Closed)).collect();
-        Self { phase, roles, gates }
+        let closed = |task: &Task| (task.name.clone(), (Role::of(task.lifecycle), Gate::Closed));
+        Self { phase, tasks: group.tasks.iter().map(|task| closed(task)).collect() }
     }
 
     /// The phase reached.
@@ -126,7 +124,7 @@ impl Coordinator {
     /// The gate of a task; closed for one the group does not have.
     #[must_use]
     pub fn gate(&self, task: &TaskName) -> Gate {
-        self.gates.get(task).copied().unwrap_or(Gate::Closed)
+        self.tasks.get(task).map_or(Gate::Closed, |(_, gate)| *gate)
     }
 
     /// Go forward as far as the states allow, and say which gates changed. A task absent from
@@ -144,7 +142,7 @@ impl Coordinator {
     /// Tasks may have other roles from here on; the tasks themselves are the same.
     pub fn update(&mut self, group: &TaskGroup) {
         for task in &group.tasks {
-            if let Some(role) = self.roles.get_mut(&task.name) {
+            if let Some((role, _)) = self.tasks.get_mut(&task.name) {
                 *role = Role::of(task.lifecycle);
             }
         }
@@ -196,17 +194,17 @@ impl Coordinator {
         holds: impl Fn(&TaskState) -> bool,
     ) -> bool {
         let pending = TaskState::default();
-        self.roles
+        self.tasks
             .iter()
-            .filter(|(_, role)| chosen(**role))
+            .filter(|(_, (role, _))| chosen(*role))
             .all(|(name, _)| holds(states.get(name).map_or(&pending, |state| state)))
     }
 
     fn apply(&mut self) -> Vec<(TaskName, Gate)> {
         let mut changes = Vec::new();
-        for (name, role) in &self.roles {
+        for (name, (role, gate)) in self.tasks.iter_mut() {
             let wanted = role.gate_in(self.phase);
-            if self.gates.insert(name.clone(), wanted) != Some(wanted) {
+            if std::mem::replace(gate, wanted) != wanted {
                 changes.push((name.clone(), wanted));
             }
         }

@@ -209,7 +209,7 @@ impl HealthMachine {
     /// For an allocation that has its verdict none is to be made.
     #[must_use]
     pub fn new(policy: HealthPolicy, group: &TaskGroup, created_at: Timestamp) -> Self {
-        let watched = |task| Some(Watched::new(task, duty(task)?));
+        let watched = |task: &HeldOnce<Task>| Some(Watched::new(task, duty(task)?));
         let expected = match policy.check {
             HealthCheck::Checks => expected_checks(group),
             HealthCheck::TaskStates | HealthCheck::Manual => Vec::new(),

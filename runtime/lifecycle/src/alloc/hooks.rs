@@ -17,7 +17,7 @@
 //! | `disk_migration` | takes over its data, or that of the one before it if it never started; never fails the allocation | |
 //! | `health` | begins to watch, unless it was judged | update: anew; pre-kill: ends |
 //! | `max_run_duration` | sets the deadline | update: anew |
-//! | `disk_size` | begins to measure | update: anew |
+//! | `disk_size` | begins to measure | post-run: ends |
 //!
 //! The list is the same for every allocation: a hook that has nothing to do for one decides so each
 //! time, so that an update may give it something to do (nomad #9707). Hooks hold no state: what one
@@ -40,11 +40,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 
-use super::{DiskMeter, PreviousAlloc};
+use super::{DiskWatch, PreviousAlloc};
 use crate::queue;
 use crate::task::{LogSlot, MadeDirs};
+use crate::watch;
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
 use ostler_model::causes;
 use ostler_model::clock::Clock;
@@ -87,8 +88,8 @@ pub struct AllocScope {
     pub disk: Arc<Mutex<()>>,
     /// What is on record of other allocations.
     pub store: StateStore,
-    /// Measures what the allocation has on disk.
-    pub disk_meter: Arc<dyn DiskMeter>,
+    /// Watches over what the allocation has on disk.
+    pub disk_watch: DiskWatch,
     /// Where its tasks find what was made for their first runs.
     pub first: Arc<[FirstRun]>,
 }

@@ -47,6 +47,7 @@ use std::sync::Arc;
 
 use super::coordinator::{Coordinator, Gate};
 use super::status::is_poststop;
+use crate::by_task::ByTask;
 use crate::task::events;
 use ostler_model::alloc::{AllocState, ClientStatus};
 use ostler_model::event::TaskEvent;
@@ -88,7 +89,7 @@ pub struct AllocMachine {
     phase: AllocPhase,
     coordinator: Coordinator,
     /// As told to the tasks last.
-    gates: BTreeMap<TaskName, Gate>,
+    gates: ByTask<Gate>,
     states: Arc<BTreeMap<TaskName, HeldOnce<TaskState>>>,
     public: AllocState,
     plan: Option<KillPlan>,

@@ -20,8 +20,8 @@ mod start;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::{Notify, watch};
-use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::sync::Notify;
+use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::coordinator::Gate;
@@ -31,9 +31,12 @@ use super::machine::{AllocInput, AllocMachine, AllocPhase};
 use super::phases::Phases;
 use super::update::in_place;
 use super::{Reply, Request};
+use crate::by_task::ByTask;
 use crate::fire;
+use crate::kinds::Kinds;
 use crate::queue;
 use crate::task::{RequestError, TaskHandle};
+use crate::watch;
 use ostler_model::alloc::{AllocState, Allocation, DesiredStatus};
 use ostler_model::clock::Clock;
 use ostler_model::held_once::HeldOnce;
@@ -103,12 +106,12 @@ struct Runner {
     hooks: Vec<Arc<dyn AllocHook>>,
     machine: AllocMachine,
     /// Handles of the allocation look here too, as long as the owner is there.
-    tasks: Arc<BTreeMap<TaskName, Box<TaskHandle>>>,
-    gates: BTreeMap<TaskName, watch::Sender<Gate>>,
+    tasks: Arc<ByTask<TaskHandle>>,
+    gates: ByTask<watch::Sender<Gate>>,
     tick: Arc<Notify>,
     timer: Option<BoxFuture<'static, ()>>,
     calls: JoinSet<Answer>,
-    kinds: BTreeMap<Id, (Call, AbortHandle)>,
+    kinds: Kinds<Call>,
     tasks_gone: bool,
     update_hooks: Turn,
     /// Who asked for the restart of all that is not on its way to the tasks yet.
@@ -140,9 +143,7 @@ struct Inbox {
     news: queue::Receiver<Box<News>>,
 }
 
-fn states_of(
-    tasks: &BTreeMap<TaskName, Box<TaskHandle>>,
-) -> BTreeMap<TaskName, HeldOnce<TaskState>> {
+fn states_of(tasks: &ByTask<TaskHandle>) -> BTreeMap<TaskName, HeldOnce<TaskState>> {
     tasks.iter().map(|(name, task)| (name.clone(), task.state())).collect()
 }
 
@@ -269,12 +270,12 @@ impl Runner {
     fn answered(&mut self, ended: Result<(Id, Answer), JoinError>) {
         let (call, result) = match ended {
             Ok((id, answer)) => {
-                self.kinds.remove(&id);
+                self.kinds.remove(id);
                 answer
             }
             Err(error) => {
-                let known = self.kinds.remove(&error.id());
-                let Some((call, _)) = known.filter(|_| error.is_panic()) else {
+                let known = self.kinds.remove(error.id());
+                let Some(call) = known.filter(|_| error.is_panic()) else {
                     return;
                 };
                 tracing::error!(alloc = %self.scope.allocation.id, ?call, "call of an allocation's owner panicked");

@@ -101,7 +101,7 @@ pub fn kill_reason(
     group: &TaskGroup,
     states: &BTreeMap<TaskName, HeldOnce<TaskState>>,
 ) -> Option<KillReason> {
-    let counted = || group.tasks.iter().filter(|t| !is_poststop(t));
+    let counted = || group.tasks.iter().map(|task| &**task).filter(|t| !is_poststop(t));
     let dead = |task: &Task| state_of(states, task).is_some_and(|s| s.status == TaskStatus::Dead);
     if counted().all(dead) {
         return None;
@@ -133,7 +133,7 @@ pub fn kill_order(group: &TaskGroup) -> Vec<Vec<TaskName>> {
     };
     (0..3_u8)
         .map(|stage| {
-            let tasks = group.tasks.iter().enumerate();
+            let tasks = group.tasks.iter().map(|task| &**task).enumerate();
             tasks.filter(|t| stage_of(*t) == Some(stage)).map(|(_, t)| t.name.clone()).collect()
         })
         .filter(|stage: &Vec<TaskName>| !stage.is_empty())

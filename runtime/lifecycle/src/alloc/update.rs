@@ -14,6 +14,7 @@
 use std::sync::Arc;
 
 use ostler_model::alloc::Allocation;
+use ostler_model::held_once::HeldOnce;
 use ostler_model::job::{Job, LogConfig, Task, TaskGroup};
 
 /// `old` with what `new` changes in place. `None` when `new` is of a group its job does not have.
@@ -44,7 +45,7 @@ pub fn in_place(old: &Allocation, new: &Allocation) -> Option<Allocation> {
 
 fn group(old: &TaskGroup, new: &TaskGroup) -> TaskGroup {
     let tasks = old.tasks.iter().map(|known| match new.task(&known.name) {
-        Some(newer) => task(known, newer),
+        Some(newer) => HeldOnce::from(task(known, newer)),
         None => known.clone(),
     });
     TaskGroup {

@@ -42,7 +42,8 @@ fn what_may_change_in_place_does() {
             delay: second,
             mode: RestartMode::Delay,
         };
-        group.tasks[1] = fixtures::lifecycle(group.tasks[1].clone(), LifecycleHook::Prestart, true);
+        let first = (*group.tasks[1]).clone();
+        group.tasks[1] = fixtures::lifecycle(first, LifecycleHook::Prestart, true).into();
     });
     let new = Allocation { desired: DesiredStatus::Stop, job_version: 4, ..new };
     assert_eq!(in_place(&allocation(), &new).unwrap(), new);
@@ -64,7 +65,7 @@ fn what_may_not_change_in_place_stays() {
         let effective = in_place(&old, &changed(change)).unwrap();
         assert_eq!(effective, Allocation { modify_index: old.modify_index + 1, ..old }, "{index}");
     }
-    let more = changed(|job| job.groups[0].tasks.push(other));
+    let more = changed(|job| job.groups[0].tasks.push(other.into()));
     assert_eq!(in_place(&allocation(), &more).unwrap().task_group().unwrap().tasks.len(), 2);
 }
 

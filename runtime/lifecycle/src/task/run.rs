@@ -30,8 +30,9 @@ pub struct Run {
     pub id: RunId,
     driver: OnceLock<Arc<dyn Driver>>,
     context: OnceLock<Arc<TaskContext>>,
-    config: Mutex<Option<TaskConfig>>,
-    intent: Mutex<Option<Intent>>,
+    /// Boxed, as the intent is: only the start needs them.
+    config: Mutex<Option<Box<TaskConfig>>>,
+    intent: Mutex<Option<Box<Intent>>>,
     started: Mutex<Option<Started>>,
     exit: Mutex<Option<RawExit>>,
     spawned: Arc<Spawned>,
@@ -76,8 +77,8 @@ impl Run {
         let driver = preparation.driver.take()?;
         preparation.logs.as_ref()?;
         let run = Self::bare(id);
-        *lock(&run.intent) = intent;
-        *lock(&run.config) = Some(config);
+        *lock(&run.intent) = intent.map(Box::new);
+        *lock(&run.config) = Some(Box::new(config));
         run.set_driver(driver);
         run.set_context(scope, record, notes, preparation);
         Some(run)
@@ -228,12 +229,12 @@ impl Run {
 
     /// The configuration, once.
     pub fn take_config(&self) -> Option<TaskConfig> {
-        lock(&self.config).take()
+        lock(&self.config).take().map(|config| *config)
     }
 
     /// Its intent, once, where that is on its way already.
     pub fn take_intent(&self) -> Option<Intent> {
-        lock(&self.intent).take()
+        lock(&self.intent).take().map(|intent| *intent)
     }
 
     /// The processes known so far.

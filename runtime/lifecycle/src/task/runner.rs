@@ -18,22 +18,23 @@ mod answer;
 mod save;
 mod start;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
-use tokio::sync::{Notify, oneshot, watch};
-use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::calls::{self, DriverNote, EndRequest, Run, StartError};
 use super::events::driver_note;
 use super::handle::{Intent, LocalRecord};
 use super::hooks::{HookError, Preparation};
-use super::machine::{At, Rules, State, TaskInput, TaskMachine};
+use super::machine::{At, Rules, State, TaskEffect, TaskInput, TaskMachine};
 use super::{Request, RequestError, TaskScope};
 use crate::alloc::coordinator::Gate;
 use crate::fire;
+use crate::kinds::Kinds;
 use crate::queue;
+use crate::watch;
 use ostler_model::alloc::Allocation;
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ports::{BoxFuture, PluginCallError};
@@ -54,7 +55,7 @@ struct Runner {
     preparation: Option<Preparation>,
     run: Option<Arc<Run>>,
     calls: JoinSet<(u64, Answer)>,
-    kinds: BTreeMap<Id, (u64, Call, AbortHandle)>,
+    kinds: Kinds<(u64, Call)>,
     timer: Option<BoxFuture<'static, ()>>,
     notes: queue::Sender<DriverNote>,
     published: watch::Sender<HeldOnce<TaskState>>,
@@ -86,14 +87,19 @@ impl Drop for GoneGuard {
     }
 }
 
+/// What the owner listens to beside its calls.
+struct Inbox {
+    requests: queue::Receiver<Box<Request>>,
+    gate: watch::Receiver<Gate>,
+    notes: queue::Receiver<DriverNote>,
+    newest: watch::Receiver<Arc<Allocation>>,
+}
+
 impl Runner {
-    async fn own(
-        mut self: Box<Self>,
-        mut inbox: queue::Receiver<Box<Request>>,
-        mut gate: watch::Receiver<Gate>,
-        mut notes: queue::Receiver<DriverNote>,
-        mut newest: watch::Receiver<Arc<Allocation>>,
-    ) {
+    async fn own(mut self: Box<Self>, first: Vec<TaskEffect>, mut inbox: Inbox) {
+        for effect in first {
+            self.act(effect);
+        }
         self.write_if_due();
         let mut orphan = false;
         while !matches!(self.machine.state(), State::Dead | State::Detached) {
@@ -101,8 +107,8 @@ impl Runner {
             tokio::select! {
                 biased;
                 // First, so that a request that comes after an update is handled by it.
-                Ok(()) = newest.changed(), if !orphan => self.updated(&mut newest),
-                request = inbox.recv(), if !orphan => match request {
+                Ok(()) = inbox.newest.changed(), if !orphan => self.updated(&mut inbox.newest),
+                request = inbox.requests.recv(), if !orphan => match request {
                     Some(request) => self.requested(*request),
                     // Nobody can ask any more: the allocation's owner is gone.
                     None => {
@@ -115,15 +121,16 @@ impl Runner {
                     self.timer = None;
                     self.feed(TaskInput::TimerFired);
                 }
-                Some(note) = notes.recv() => {
+                Some(note) = inbox.notes.recv() => {
                     let (message, details) = *note;
                     let note = driver_note(self.scope.clock.now(), &message, details);
                     self.feed(TaskInput::Note(note));
                 }
-                () = open(&mut gate), if gated => self.feed(TaskInput::GateOpened),
+                () = open(&mut inbox.gate), if gated => self.feed(TaskInput::GateOpened),
             }
         }
-        self.leave_durable().await;
+        // Boxed: it is there for a moment, and the owner is there as long as its task.
+        Box::pin(self.leave_durable()).await;
     }
 
     /// Finish the writes that are due, each within its bound; drop every other call. How the driver
@@ -134,11 +141,8 @@ impl Runner {
         if self.refused || !matches!(self.machine.state(), State::Dead) {
             self.closing.cancel();
         }
-        for (_, call, abort) in self.kinds.values() {
-            if !matches!(call, Call::Write | Call::Stop | Call::Kill) {
-                abort.abort();
-            }
-        }
+        let stay = |call: Call| matches!(call, Call::Write | Call::Stop | Call::Kill);
+        self.kinds.abort(|(_, call)| !stay(*call));
         while self.writing {
             match self.calls.join_next_with_id().await {
                 Some(ended) => self.answered(ended),
@@ -228,12 +232,12 @@ impl Runner {
     fn answered(&mut self, ended: Result<(Id, (u64, Answer)), JoinError>) {
         let (number, answer) = match ended {
             Ok((id, answer)) => {
-                self.kinds.remove(&id);
+                self.kinds.remove(id);
                 answer
             }
             Err(error) => {
-                let known = self.kinds.remove(&error.id());
-                let Some((number, call, _)) = known.filter(|_| error.is_panic()) else {
+                let known = self.kinds.remove(error.id());
+                let Some((number, call)) = known.filter(|_| error.is_panic()) else {
                     return;
                 };
                 tracing::error!(task = %self.scope.task.name, ?call, "call of a task runner panicked");

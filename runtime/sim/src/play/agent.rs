@@ -248,7 +248,7 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         lifecycle: Some(Lifecycle { hook: LifecycleHook::Prestart, sidecar: false }),
         ..task.clone()
     };
-    let tasks = if prepares { vec![task, before] } else { vec![task] };
+    let tasks = if prepares { vec![task.into(), before.into()] } else { vec![task.into()] };
     let group = TaskGroup {
         name: GroupName::new("g").ok()?,
         count,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::word;
 use ostler_model::alloc::Allocation;
+use ostler_model::held_once::HeldOnce;
 use ostler_model::job::Task;
 use ostler_model::resources::AllocatedDevice;
 use ostler_wire::{
@@ -79,7 +80,7 @@ pub(super) fn by_task(alloc: &Allocation) -> BTreeMap<Text<'_>, Resources<'_>> {
     tasks(alloc).iter().map(|task| (task.name.as_str().into(), one(task))).collect()
 }
 
-fn tasks(alloc: &Allocation) -> &[Task] {
+fn tasks(alloc: &Allocation) -> &[HeldOnce<Task>] {
     alloc.task_group().map_or(&[], |group| &group.tasks)
 }
 

@@ -1,6 +1,5 @@
 //! What hooks leave running: ends with the allocation's owner, whatever way that ends.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt as _;
@@ -8,10 +7,24 @@ use tokio::task::AbortHandle;
 
 #[derive(Default)]
 struct Inner {
-    /// With the number of each.
-    running: BTreeMap<&'static str, (u64, AbortHandle)>,
+    /// With the number of each. Few, and mostly none.
+    running: Vec<(&'static str, u64, AbortHandle)>,
     next: u64,
     closed: bool,
+}
+
+impl Inner {
+    fn take(
+        &mut self,
+        such: impl Fn(&(&'static str, u64, AbortHandle)) -> bool,
+    ) -> Option<AbortHandle> {
+        let at = self.running.iter().position(such)?;
+        let (.., taken) = self.running.remove(at);
+        if self.running.is_empty() {
+            self.running = Vec::new();
+        }
+        Some(taken)
+    }
 }
 
 /// Tasks of hooks, one per name. Clones share them.
@@ -37,21 +50,20 @@ impl Background {
             }
         });
         let handle = tokio::spawn(running).abort_handle();
-        if let Some((_, before)) = inner.running.insert(name, (number, handle)) {
+        if let Some(before) = inner.take(|(of, ..)| *of == name) {
             before.abort();
         }
+        inner.running.reserve_exact(1);
+        inner.running.push((name, number, handle));
     }
 
     fn ended(&self, name: &'static str, number: u64) {
-        let mut inner = self.lock();
-        if inner.running.get(name).is_some_and(|(of, _)| *of == number) {
-            inner.running.remove(name);
-        }
+        let _ended = self.lock().take(|(of, its, _)| (*of, *its) == (name, number));
     }
 
     /// End what runs under this name.
     pub fn stop(&self, name: &'static str) {
-        if let Some((_, running)) = self.lock().running.remove(name) {
+        if let Some(running) = self.lock().take(|(of, ..)| *of == name) {
             running.abort();
         }
     }
@@ -60,7 +72,7 @@ impl Background {
     pub fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
-        for (_, running) in std::mem::take(&mut inner.running).into_values() {
+        for (_, _, running) in std::mem::take(&mut inner.running) {
             running.abort();
         }
     }

@@ -103,10 +103,9 @@ mod tests {
 
     use std::sync::mpsc;
 
-    use tokio::sync::watch;
-
     use super::*;
     use crate::alloc::hooks::{Background, HookTimes};
+    use crate::watch;
     use ostler_model::alloc::AllocState;
     use ostler_model::clock::Clock;
     use ostler_model::job::JobKind;
@@ -133,7 +132,11 @@ mod tests {
             times: HookTimes::default(),
             disk: Arc::default(),
             store: StateStore::in_memory().unwrap(),
-            disk_meter: Arc::new(crate::alloc::OnDisk),
+            disk_watch: crate::alloc::DiskWatch::new(
+                root.path().to_owned(),
+                Arc::new(crate::alloc::OnDisk),
+                Clock::default(),
+            ),
             first: Arc::new([]),
         };
         // A making that is slow, abandoned as a stop abandons it.

@@ -5,12 +5,11 @@
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
-
 use super::{AllocHook, AllocScope, HookResult, News};
 use crate::alloc::checks::Checks;
 use crate::alloc::health::{CheckResult, HealthEffect, HealthInput, HealthMachine};
 use crate::fire;
+use crate::watch;
 use ostler_model::alloc::AllocState;
 use ostler_model::clock;
 use ostler_model::ports::BoxFuture;

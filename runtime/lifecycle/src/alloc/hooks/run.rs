@@ -68,6 +68,7 @@ impl HookTimes {
             }
             None => {
                 let failed = u32::from(failed);
+                entries.reserve_exact(1);
                 entries.push(HookTime { hook, kind, calls: 1, failed, last, longest });
             }
         }

@@ -43,7 +43,8 @@ impl AllocMachine {
         for task in &self.group.tasks {
             let allowed = self.prepared && (self.plan.is_none() || is_poststop(task));
             let wanted = if allowed { self.coordinator.gate(&task.name) } else { Gate::Closed };
-            if self.gates.insert(task.name.clone(), wanted) != Some(wanted) {
+            if self.gates.get(&task.name) != Some(&wanted) {
+                self.gates.insert(task.name.clone(), wanted);
                 changes.push((task.name.clone(), wanted));
             }
         }

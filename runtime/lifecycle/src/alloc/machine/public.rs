@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::types::AllocEffect;
 use super::{AllocMachine, AllocPhase};
 use crate::alloc::status::client_status;
-use ostler_model::alloc::{AllocState, ClientStatus};
+use ostler_model::alloc::ClientStatus;
 use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
@@ -22,14 +22,15 @@ impl AllocMachine {
     /// Bring the public state up to date.
     pub(super) fn refresh_public(&mut self, now: Timestamp) {
         let (status, description) = match &self.forced {
-            Some((status, description)) => (*status, description.clone()),
-            None => {
-                let (status, description) = self.derived();
-                (status, description.to_owned())
-            }
+            Some((status, description)) => (*status, description.as_str()),
+            None => self.derived(),
         };
         let waits = self.phase == AllocPhase::Preparing && status == ClientStatus::Pending;
-        let waiting = self.waiting.clone().filter(|_| waits);
+        let description = self.waiting.as_deref().filter(|_| waits).unwrap_or(description);
+        // Most steps change nothing of it.
+        if self.public.client_description != description {
+            self.public.client_description = description.to_owned();
+        }
         let mut tasks = Arc::clone(&self.states);
         if status.terminal() {
             // Whoever reads an ended allocation may count on every task's end being dated.
@@ -41,12 +42,9 @@ impl AllocMachine {
                 tasks.for_each(|task| task.finished_at = Some(ended));
             }
         }
-        self.public = AllocState {
-            client_status: status,
-            client_description: waiting.unwrap_or(description),
-            tasks,
-            health: self.health.clone(),
-        };
+        self.public.client_status = status;
+        self.public.tasks = tasks;
+        self.public.health.clone_from(&self.health);
     }
 
     /// One that failed without a verdict, where one was asked for, is not healthy.

@@ -128,7 +128,7 @@ impl Runner {
         let Some(handle) = self.tasks.get(task) else {
             return;
         };
-        let sending = send((**handle).clone());
+        let sending = send(handle.clone());
         self.call(Call::Request, async move {
             sending.await;
             Ok(())
@@ -142,15 +142,11 @@ impl Runner {
     ) {
         // Not an async block around it, which would have room for the future twice.
         let abort = self.calls.spawn(future.map(move |result| (call, result)));
-        self.kinds.insert(abort.id(), (call, abort));
+        self.kinds.insert(call, abort);
     }
 
     fn abort(&mut self, call: Call) {
-        for (known, abort) in self.kinds.values() {
-            if *known == call {
-                abort.abort();
-            }
-        }
+        self.kinds.abort(|known| *known == call);
     }
 }
 

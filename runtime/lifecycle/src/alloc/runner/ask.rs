@@ -46,7 +46,7 @@ impl Runner {
 
     /// Tell every task to run again, beside the owner.
     pub(super) fn force_restart(&mut self, reason: String) {
-        let targets: Vec<TaskHandle> = self.tasks.values().map(|task| (**task).clone()).collect();
+        let targets: Vec<TaskHandle> = self.tasks.values().cloned().collect();
         let reply = self.restart.take();
         self.call(Call::ForceRestart, async move {
             let mut errors = Vec::new();
@@ -69,7 +69,7 @@ impl Runner {
     ) {
         let targets: Vec<TaskHandle> = match task {
             Some(name) => match self.tasks.get(name) {
-                Some(handle) => vec![(**handle).clone()],
+                Some(handle) => vec![handle.clone()],
                 None => {
                     answer(reply, Err(RequestError::UnknownTask { task: name.clone() }));
                     return;
@@ -77,7 +77,7 @@ impl Runner {
             },
             None => {
                 let runs = |task: &TaskHandle| task.state().status == TaskStatus::Running;
-                let all = self.tasks.values().map(|task| &**task);
+                let all = self.tasks.values();
                 all.filter(|task| runs(task)).cloned().collect()
             }
         };

@@ -27,16 +27,21 @@ impl Runner {
             return;
         }
         let last = self.cleaned && phase == AllocPhase::Cleaning && !self.last_saved;
-        let public = self.machine.public();
+        let (public, forced) = (self.machine.public(), self.machine.forced());
+        let same = |saved: &SavedAllocState| {
+            saved.client_status == public.client_status
+                && saved.client_description == public.client_description
+                && (saved.forced, saved.finished) == (forced, self.cleaned)
+        };
+        if self.saving || !last && self.saved.as_ref().is_some_and(same) {
+            return;
+        }
         let now = SavedAllocState {
             client_status: public.client_status,
             client_description: public.client_description.clone(),
-            forced: self.machine.forced(),
+            forced,
             finished: self.cleaned,
         };
-        if self.saving || !last && self.saved.as_ref() == Some(&now) {
-            return;
-        }
         // It cannot be derived from other records, so it is durable at once.
         let newly_forced = now.forced && !self.saved.as_ref().is_some_and(|saved| saved.forced);
         self.saving = true;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -14,9 +14,12 @@ use crate::alloc::hooks::{AllocHook, AllocScope, Background, FirstRun, HookTimes
 use crate::alloc::machine::{AllocEffect, AllocInput, AllocMachine, RecordedAlloc};
 use crate::alloc::phases::Phases;
 use crate::alloc::{AllocHandle, AllocRunnerConfig, AllocRunnerError, RestoredAlloc};
+use crate::by_task::ByTask;
+use crate::kinds::Kinds;
 use crate::queue;
 use crate::task::hooks::TaskHook;
 use crate::task::{LogSlot, MadeDirs, RestoredTask, TaskHandle, TaskScope};
+use crate::watch;
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
@@ -110,7 +113,7 @@ fn start(
         times,
         disk: Arc::default(),
         store: config.state.clone(),
-        disk_meter: config.disk_meter,
+        disk_watch: config.disk_watch,
         first: members.first.into(),
     };
     let runner = Box::new(Runner {
@@ -122,7 +125,7 @@ fn start(
         tick: members.tick,
         timer: None,
         calls: JoinSet::new(),
-        kinds: BTreeMap::new(),
+        kinds: Kinds::default(),
         tasks_gone: false,
         update_hooks: Turn::Idle,
         restart: None,
@@ -154,12 +157,11 @@ impl Runner {
 
 /// The owners of the tasks, and the ways to them.
 struct Members {
-    /// Boxed: a node of the map has room for eleven.
-    tasks: Arc<BTreeMap<TaskName, Box<TaskHandle>>>,
+    tasks: Arc<ByTask<TaskHandle>>,
     /// Of all tasks, also of those that need no owner any more.
     states: BTreeMap<TaskName, HeldOnce<TaskState>>,
-    gates: BTreeMap<TaskName, watch::Sender<Gate>>,
-    logs: BTreeMap<TaskName, LogSlot>,
+    gates: ByTask<watch::Sender<Gate>>,
+    logs: ByTask<LogSlot>,
     logs_changed: watch::Receiver<u64>,
     /// What the allocation makes for them.
     first: Vec<FirstRun>,
@@ -176,14 +178,14 @@ impl Members {
         let tick = Arc::new(Notify::new());
         let (logs_tick, logs_changed) = watch::channel(0);
         let finished = restored.and_then(|r| r.saved.as_ref()).is_some_and(|saved| saved.finished);
-        let (mut tasks, mut states) = (BTreeMap::new(), BTreeMap::new());
-        let (mut gates, mut logs) = (BTreeMap::new(), BTreeMap::new());
+        let (mut tasks, mut states) = (ByTask::default(), BTreeMap::new());
+        let (mut gates, mut logs) = (ByTask::default(), ByTask::default());
         let mut first = Vec::new();
         let prestart =
             |task: &Task| task.lifecycle.is_some_and(|cycle| cycle.hook == LifecycleHook::Prestart);
         let at_once = config.allocation.desired == DesiredStatus::Run
             && config.previous.is_empty()
-            && !group.tasks.iter().any(prestart);
+            && !group.tasks.iter().any(|task| prestart(task));
         for task in &group.tasks {
             let name = &task.name;
             let slot = LogSlot::new(logs_tick.clone());
@@ -222,7 +224,7 @@ impl Members {
                 None => TaskHandle::spawn(scope, gate_seen, Arc::clone(&tick)),
             };
             states.insert(name.clone(), handle.state());
-            tasks.insert(name.clone(), Box::new(handle));
+            tasks.insert(name.clone(), handle);
             gates.insert(name.clone(), gate);
         }
         Self { tasks: Arc::new(tasks), states, gates, logs, logs_changed, first, tick }

@@ -111,7 +111,11 @@ impl Bench {
             rng: Rng::seeded(1),
             kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
             previous: Vec::new(),
-            disk_meter: Arc::new(super::super::OnDisk),
+            disk_watch: super::super::DiskWatch::new(
+                self.root.path().to_owned(),
+                Arc::new(super::super::OnDisk),
+                self.clock.clone(),
+            ),
         }
     }
 

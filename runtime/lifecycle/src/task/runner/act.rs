@@ -174,14 +174,10 @@ impl Runner {
         let number = self.number;
         // Not an async block around it, which would have room for the future twice.
         let abort = self.calls.spawn(future.map(move |answer| (number, answer)));
-        self.kinds.insert(abort.id(), (number, call, abort));
+        self.kinds.insert((number, call), abort);
     }
 
     pub(super) fn abort(&mut self, call: Call) {
-        for (_, known, abort) in self.kinds.values() {
-            if *known == call {
-                abort.abort();
-            }
-        }
+        self.kinds.abort(|(_, known)| *known == call);
     }
 }

@@ -1,9 +1,8 @@
 //! How an owner comes to be: for a new task, or for one of an earlier agent.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -12,9 +11,11 @@ use super::super::handle::{Intent, LocalRecord, LocalState};
 use super::super::machine::{KnownRun, RecordedTask, Rules, TaskEffect, TaskMachine};
 use super::super::{PresentRun, RestoredTask, TaskHandle, TaskScope};
 use super::save::Lasting;
-use super::{GoneGuard, Runner};
+use super::{GoneGuard, Inbox, Runner};
 use crate::alloc::coordinator::Gate;
+use crate::kinds::Kinds;
 use crate::queue;
+use crate::watch;
 use ostler_model::limits::{DRIVER_EVENTS_QUEUE_MAX, RUNNER_QUEUE_MAX};
 
 /// Start the owner of a task never seen before.
@@ -109,7 +110,7 @@ fn start(
     let workloads = Arc::clone(&scope.workloads);
     let record = LocalRecord::new(scope.allocation.id, task.clone(), scope.state.clone(), local);
     let intent = new.then(|| intend(&scope, &record)).flatten();
-    let mut runner = Box::new(Runner {
+    let runner = Box::new(Runner {
         scope: Arc::new(scope),
         machine,
         record,
@@ -118,7 +119,7 @@ fn start(
         preparation: None,
         run,
         calls: JoinSet::new(),
-        kinds: BTreeMap::new(),
+        kinds: Kinds::default(),
         timer: None,
         notes,
         published,
@@ -132,11 +133,9 @@ fn start(
         lasting: known.unwrap_or_default(),
     });
     let gone_guard = GoneGuard { gone: gone.clone(), tick: Arc::clone(&runner.tick) };
+    let inbox = Inbox { requests: inbox, gate, notes: notes_inbox, newest: newer };
     let owner = tokio::spawn(async move {
-        for effect in first {
-            runner.act(effect);
-        }
-        runner.own(inbox, gate, notes_inbox, newer).await;
+        runner.own(first, inbox).await;
         drop(gone_guard);
     });
     #[cfg(not(test))]
