@@ -25,6 +25,7 @@ use ostler_benches::percentiles::{median, number, quantile};
 use ostler_benches::promise::Promises;
 use ostler_guests::fixtures::{TOOLBOX, TOOLBOX_P1};
 use ostler_logs::{From as Begin, LineFollower};
+use ostler_model::alloc::ClientStatus;
 use ostler_model::clock::Stopwatch;
 use ostler_model::ids::TaskName;
 use tokio::runtime::Runtime;
@@ -129,6 +130,9 @@ fn took(runtime: &Runtime, agent: &LiveAgent, driver: &str, config: &str) -> Dur
         let mut said = Vec::new();
         let mut follower = logs.stderr.follow(Begin::Start);
         handle.wait_done().await;
+        let state = handle.state();
+        let complete = state.borrow().client_status == ClientStatus::Complete;
+        assert!(complete, "the task failed: {:?}", *state.borrow());
         while let Some(chunk) = follower.next(PIECE).await {
             said.extend(chunk.bytes);
         }

@@ -1,14 +1,14 @@
 //! Measures again and again what the allocations have on disk.
 //!
 //! ```text
-//!   every 10 s: allocations that are due ─► none: nothing is asked
-//!                        │ how full is the file system? (once for all of them)
+//!   every 10 s: how full is the file system? (once for all of them)
+//!                        │ allocations that are due
 //!                        ▼
 //!        it took in little ─► spared     much ─► walked ─► too large: the owner is told
 //!             │ spared 15 times
 //!             └─► walked, as far as a thousandth of one core goes
 //! ```
-//! An allocation is due a minute after it was looked at last. What is asked of the system at rest does not
+//! An allocation is due a minute after it was looked at last; a new one holds nothing yet. What is asked of the system at rest does not
 //! grow with the number of allocations: one look serves all that are due, and who is walked without a
 //! reason waits until there is time for it. A directory that is slow to walk is due less often, so that
 //! measuring it never takes more than a hundredth of one core.
@@ -52,6 +52,8 @@ struct Table {
     now: u64,
     /// Somebody looks.
     looks: bool,
+    /// What the file system held at the last look.
+    filled: Option<u64>,
     /// Who was walked last without a reason: the next is after it.
     last: AllocId,
     /// Time left for such walks.
@@ -113,13 +115,14 @@ fn looks(time: Duration) -> u64 {
 }
 
 impl Table {
-    /// Another look: is somebody due? `None`: nobody is watched any more.
-    fn begin(&mut self) -> Option<bool> {
+    /// Another look; false: nobody is watched any more.
+    fn begin(&mut self) -> bool {
         self.now = self.now.saturating_add(1);
         self.left = DISK_LOOK_INTERVAL / DISK_SPARED_WALKS_FACTOR;
+        self.filled = None;
         self.watched.retain(|_, of| !of.owner.is_closed());
         self.looks = !self.watched.is_empty();
-        self.looks.then(|| self.watched.values().any(|of| of.due <= self.now))
+        self.looks
     }
 
     /// Who is walked now, as the file system holds so much, and who when there is time.
@@ -162,12 +165,14 @@ impl DiskWatch {
     }
 
     /// Measure an allocation until it is forgotten, its owner is gone, or it has more than `size_mb` and
-    /// its owner was told. Needs a tokio runtime.
-    pub fn watch(&self, id: AllocId, size_mb: u32, owner: queue::Sender<Box<News>>) {
+    /// its owner was told. Nothing is in the directory of a `new` one yet. Needs a tokio runtime.
+    pub fn watch(&self, id: AllocId, size_mb: u32, new: bool, owner: queue::Sender<Box<News>>) {
         let mut table = self.0.table();
         // Less than an interval from now where somebody looks already and the next look is close.
         let due = table.now.saturating_add(looks(DISK_MEASURE_INTERVAL));
-        table.watched.insert(id, Watched { size_mb, owner, due, last: None });
+        let known = |filled| Measured { bytes: 0, filled, spared: 0 };
+        let last = table.filled.filter(|_| new).map(known);
+        table.watched.insert(id, Watched { size_mb, owner, due, last });
         if !std::mem::replace(&mut table.looks, true) {
             drop(tokio::spawn(look_on(Arc::downgrade(&self.0))));
         }
@@ -188,12 +193,10 @@ async fn look_on(shared: Weak<Shared>) {
     loop {
         clock::sleep(DISK_LOOK_INTERVAL).await;
         let Some(shared) = shared.upgrade() else { return };
-        let begun = shared.table().begin();
-        match begun {
-            None => return,
-            Some(false) => {}
-            Some(true) => shared.look().await,
+        if !shared.table().begin() {
+            return;
         }
+        shared.look().await;
     }
 }
 
@@ -205,7 +208,11 @@ impl Shared {
     async fn look(self: &Arc<Self>) {
         let this = Arc::clone(self);
         let filled = clock::blocking(move || this.meter.filled(&this.root)).await.unwrap_or(None);
-        let (walk, leisure) = self.table().choose(filled);
+        let (walk, leisure) = {
+            let mut table = self.table();
+            table.filled = filled;
+            table.choose(filled)
+        };
         for id in walk {
             self.walk(id, filled).await;
         }

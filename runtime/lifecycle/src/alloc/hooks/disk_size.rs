@@ -19,7 +19,9 @@ impl AllocHook for DiskSizeHook {
         Box::pin(async move {
             if let Some(group) = scope.allocation.task_group() {
                 let (id, size_mb) = (scope.allocation.id, group.ephemeral_disk.size_mb);
-                scope.disk_watch.watch(id, size_mb, scope.owner.clone());
+                // Another may have left its data, or an earlier run its own.
+                let new = !scope.started_before && scope.allocation.previous.is_none();
+                scope.disk_watch.watch(id, size_mb, new, scope.owner.clone());
             }
             Ok(())
         })
