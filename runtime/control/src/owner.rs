@@ -167,7 +167,7 @@ enum Done {
 /// The state and phase of an allocation.
 struct Follow {
     alloc: AllocId,
-    state: ostler_lifecycle::watch::Receiver<AllocState>,
+    state: ostler_lifecycle::watch::Subscriber<AllocState>,
     phase: PhaseWatch,
 }
 

@@ -92,7 +92,7 @@ pub struct PreviousAlloc {
     /// Where its owner is: primed, so that one who looks late sees the end too.
     pub phase: PhaseWatch,
     /// What is asked of it: the newest copy.
-    pub asked: watch::Receiver<Arc<Allocation>>,
+    pub asked: watch::Subscriber<Arc<Allocation>>,
 }
 
 impl PreviousAlloc {
@@ -186,15 +186,15 @@ impl AllocRunner {
 #[derive(Clone)]
 pub struct AllocHandle {
     id: AllocId,
-    newest: watch::Sender<Arc<Allocation>>,
+    newest: watch::Publisher<Arc<Allocation>>,
     dir: PathBuf,
     requests: queue::Sender<Box<Request>>,
-    state: watch::Receiver<AllocState>,
+    state: watch::Subscriber<AllocState>,
     phase: PhaseWatch,
     /// Empty once the owner is gone.
     tasks: Weak<ByTask<TaskHandle>>,
     logs: Arc<ByTask<LogSlot>>,
-    logs_changed: watch::Receiver<u64>,
+    logs_changed: watch::Subscriber<u64>,
     times: HookTimes,
 }
 
@@ -226,7 +226,7 @@ impl AllocHandle {
 
     /// States as they come, primed with the present one; only the newest is kept.
     #[must_use]
-    pub fn state(&self) -> watch::Receiver<AllocState> {
+    pub fn state(&self) -> watch::Subscriber<AllocState> {
         self.state.clone()
     }
 

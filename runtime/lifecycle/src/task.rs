@@ -145,13 +145,13 @@ pub type MadeDirs = Arc<Mutex<Option<(PathBuf, TaskDir)>>>;
 #[derive(Clone)]
 pub struct LogSlot {
     slot: Arc<OnceLock<Arc<TaskLogs>>>,
-    changed: watch::Sender<u64>,
+    changed: watch::Publisher<u64>,
 }
 
 impl LogSlot {
     /// An empty slot; `changed` grows when logs are put in.
     #[must_use]
-    pub fn new(changed: watch::Sender<u64>) -> Self {
+    pub fn new(changed: watch::Publisher<u64>) -> Self {
         Self { slot: Arc::new(OnceLock::new()), changed }
     }
 
@@ -207,8 +207,8 @@ pub(crate) type PresentRun = Arc<Mutex<Option<(RunId, Workload)>>>;
 pub struct TaskHandle {
     task: TaskName,
     requests: queue::Sender<Box<Request>>,
-    newest: watch::Sender<Arc<Allocation>>,
-    state: watch::Receiver<HeldOnce<TaskState>>,
+    newest: watch::Publisher<Arc<Allocation>>,
+    state: watch::Subscriber<HeldOnce<TaskState>>,
     logs: LogSlot,
     gone: CancellationToken,
     present: PresentRun,
@@ -222,7 +222,7 @@ impl TaskHandle {
     /// Start the owner. It waits until `gate` is open; `tick` is notified on each change of state
     /// and at its end.
     #[must_use]
-    pub fn spawn(scope: TaskScope, gate: watch::Receiver<Gate>, tick: Arc<Notify>) -> Self {
+    pub fn spawn(scope: TaskScope, gate: watch::Subscriber<Gate>, tick: Arc<Notify>) -> Self {
         runner::spawn(scope, gate, tick)
     }
 
@@ -232,7 +232,7 @@ impl TaskHandle {
     #[must_use]
     pub fn restore(
         scope: TaskScope,
-        gate: watch::Receiver<Gate>,
+        gate: watch::Subscriber<Gate>,
         tick: Arc<Notify>,
         restored: RestoredTask,
     ) -> Self {
@@ -266,7 +266,7 @@ impl TaskHandle {
 
     /// States as they come; only the newest is kept.
     #[must_use]
-    pub fn watch(&self) -> watch::Receiver<HeldOnce<TaskState>> {
+    pub fn watch(&self) -> watch::Subscriber<HeldOnce<TaskState>> {
         self.state.clone()
     }
 

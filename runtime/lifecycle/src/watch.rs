@@ -12,11 +12,11 @@ use tokio::sync::Notify;
 
 /// The way in. Clones share it.
 #[derive(Debug)]
-pub struct Sender<T>(Arc<Shared<T>>);
+pub struct Publisher<T>(Arc<Shared<T>>);
 
 /// The way out. Each follows by itself.
 #[derive(Debug)]
-pub struct Receiver<T> {
+pub struct Subscriber<T> {
     shared: Arc<Shared<T>>,
     /// Number of the state that was seen last.
     seen: usize,
@@ -61,8 +61,8 @@ impl<T> Deref for Ref<'_, T> {
 
 /// A value and its first follower, who has seen it.
 #[must_use]
-pub fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
-    let sender = Sender::new(value);
+pub fn channel<T>(value: T) -> (Publisher<T>, Subscriber<T>) {
+    let sender = Publisher::new(value);
     let receiver = sender.subscribe();
     (sender, receiver)
 }
@@ -78,7 +78,7 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> Sender<T> {
+impl<T> Publisher<T> {
     /// A value that nobody follows yet.
     #[must_use]
     pub fn new(value: T) -> Self {
@@ -92,8 +92,8 @@ impl<T> Sender<T> {
 
     /// A follower, who has seen the present value.
     #[must_use]
-    pub fn subscribe(&self) -> Receiver<T> {
-        Receiver { shared: Arc::clone(&self.0), seen: self.0.number() }
+    pub fn subscribe(&self) -> Subscriber<T> {
+        Subscriber { shared: Arc::clone(&self.0), seen: self.0.number() }
     }
 
     /// The present value.
@@ -131,14 +131,14 @@ impl<T> Sender<T> {
     }
 }
 
-impl<T> Clone for Sender<T> {
+impl<T> Clone for Publisher<T> {
     fn clone(&self) -> Self {
         self.0.senders.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<T> Drop for Sender<T> {
+impl<T> Drop for Publisher<T> {
     fn drop(&mut self) {
         if self.0.senders.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.bell.notify_waiters();
@@ -146,7 +146,7 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-impl<T> Receiver<T> {
+impl<T> Subscriber<T> {
     /// The present value.
     #[must_use]
     pub fn borrow(&self) -> Ref<'_, T> {
@@ -195,7 +195,7 @@ impl<T> Receiver<T> {
     pub async fn wait_for(&mut self, such: impl Fn(&T) -> bool) -> Result<Ref<'_, T>, Gone> {
         let shared = &*self.shared;
         loop {
-            // As in [`Receiver::changed`].
+            // As in [`Subscriber::changed`].
             let heard = shared.bell.notified();
             let gone = shared.senders.load(Ordering::Acquire) == 0;
             if let Some(value) = look(shared, &mut self.seen, &such) {
@@ -221,7 +221,7 @@ fn look<'a, T>(
     such(&value).then_some(Ref { value, changed })
 }
 
-impl<T> Clone for Receiver<T> {
+impl<T> Clone for Subscriber<T> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared), seen: self.seen }
     }

@@ -30,7 +30,7 @@ use probe::Answer;
 /// The running checks of one allocation; they end when it is dropped.
 #[derive(Debug)]
 pub struct Checks {
-    results: watch::Receiver<Arc<[CheckResult]>>,
+    results: watch::Subscriber<Arc<[CheckResult]>>,
     _owner: AbortOnDropHandle<()>,
 }
 
@@ -50,7 +50,7 @@ impl Checks {
 
     /// What the checks say, those that were not answered yet left out; in file order.
     #[must_use]
-    pub fn results(&self) -> watch::Receiver<Arc<[CheckResult]>> {
+    pub fn results(&self) -> watch::Subscriber<Arc<[CheckResult]>> {
         self.results.clone()
     }
 }
@@ -113,7 +113,7 @@ fn address(label: Option<&str>, ports: &[AllocatedPort]) -> Result<SocketAddr, S
 /// Ask all questions again and again.
 async fn run(
     questions: Vec<Arc<Question>>,
-    sender: watch::Sender<Arc<[CheckResult]>>,
+    sender: watch::Publisher<Arc<[CheckResult]>>,
     clock: Clock,
 ) {
     let mut answers = JoinSet::new();

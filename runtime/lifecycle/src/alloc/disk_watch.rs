@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::hooks::News;
 use super::size::{self, AllocDiskUse, DiskMeter};
@@ -42,6 +42,9 @@ struct Shared {
     meter: Arc<dyn DiskMeter>,
     clock: Clock,
     table: Mutex<Table>,
+    ended: CancellationToken,
+    /// Ends whoever looks, with the last of those who have this.
+    _end: DropGuard,
 }
 
 /// Who is watched. Pure.
@@ -161,7 +164,9 @@ impl DiskWatch {
     /// Watches over nothing yet. Allocations have their directories below `root`.
     #[must_use]
     pub fn new(root: PathBuf, meter: Arc<dyn DiskMeter>, clock: Clock) -> Self {
-        Self(Arc::new(Shared { root, meter, clock, table: Mutex::default() }))
+        let ended = CancellationToken::new();
+        let end = ended.clone().drop_guard();
+        Self(Arc::new(Shared { root, meter, clock, table: Mutex::default(), ended, _end: end }))
     }
 
     /// Measure an allocation until it is forgotten, its owner is gone, or it has more than `size_mb` and
@@ -174,7 +179,7 @@ impl DiskWatch {
         let last = table.filled.filter(|_| new).map(known);
         table.watched.insert(id, Watched { size_mb, owner, due, last });
         if !std::mem::replace(&mut table.looks, true) {
-            drop(tokio::spawn(look_on(Arc::downgrade(&self.0))));
+            drop(tokio::spawn(look_on(Arc::downgrade(&self.0), self.0.ended.clone())));
         }
     }
 
@@ -189,9 +194,12 @@ impl DiskWatch {
 }
 
 /// Look until nobody is watched.
-async fn look_on(shared: Weak<Shared>) {
+async fn look_on(shared: Weak<Shared>, ended: CancellationToken) {
     loop {
-        clock::sleep(DISK_LOOK_INTERVAL).await;
+        tokio::select! {
+            () = clock::sleep(DISK_LOOK_INTERVAL) => {}
+            () = ended.cancelled() => return,
+        }
         let Some(shared) = shared.upgrade() else { return };
         if !shared.table().begin() {
             return;

@@ -76,7 +76,7 @@ pub struct AllocScope {
     /// Does a run of an earlier agent live? Looked at when it is asked.
     pub lives: Arc<dyn Fn() -> bool + Send + Sync>,
     /// What is, as it changes.
-    pub state: watch::Receiver<AllocState>,
+    pub state: watch::Subscriber<AllocState>,
     /// The allocation's owner. It always listens; gone only when it has ended.
     pub owner: queue::Sender<Box<News>>,
     /// What runs on when a hook has returned.

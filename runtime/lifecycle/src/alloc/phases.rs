@@ -10,7 +10,7 @@ use super::AllocPhase;
 pub struct OwnerGone;
 
 /// The owner's end.
-pub(super) struct Phases(watch::Sender<AllocPhase>);
+pub(super) struct Phases(watch::Publisher<AllocPhase>);
 
 impl Phases {
     pub(super) fn new(phase: AllocPhase) -> (Self, PhaseWatch) {
@@ -25,7 +25,7 @@ impl Phases {
 
 /// Follows the phase of an allocation.
 #[derive(Clone, Debug)]
-pub struct PhaseWatch(watch::Receiver<AllocPhase>);
+pub struct PhaseWatch(watch::Subscriber<AllocPhase>);
 
 impl PhaseWatch {
     /// The phase now.

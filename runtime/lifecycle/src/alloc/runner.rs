@@ -107,7 +107,7 @@ struct Runner {
     machine: AllocMachine,
     /// Handles of the allocation look here too, as long as the owner is there.
     tasks: Arc<ByTask<TaskHandle>>,
-    gates: ByTask<watch::Sender<Gate>>,
+    gates: ByTask<watch::Publisher<Gate>>,
     tick: Arc<Notify>,
     timer: Option<BoxFuture<'static, ()>>,
     calls: JoinSet<Answer>,
@@ -116,7 +116,7 @@ struct Runner {
     update_hooks: Turn,
     /// Who asked for the restart of all that is not on its way to the tasks yet.
     restart: Option<Reply>,
-    state: watch::Sender<AllocState>,
+    state: watch::Publisher<AllocState>,
     phase: Phases,
     store: StateStore,
     /// The saved state handed to the store last.
@@ -139,7 +139,7 @@ struct Runner {
 /// What the owner listens to beside its calls.
 struct Inbox {
     requests: queue::Receiver<Box<Request>>,
-    updates: watch::Receiver<Arc<Allocation>>,
+    updates: watch::Subscriber<Arc<Allocation>>,
     news: queue::Receiver<Box<News>>,
 }
 

@@ -58,7 +58,7 @@ struct Runner {
     kinds: Kinds<(u64, Call)>,
     timer: Option<BoxFuture<'static, ()>>,
     notes: queue::Sender<DriverNote>,
-    published: watch::Sender<HeldOnce<TaskState>>,
+    published: watch::Publisher<HeldOnce<TaskState>>,
     tick: Arc<Notify>,
     writing: bool,
     dirty: bool,
@@ -90,9 +90,9 @@ impl Drop for GoneGuard {
 /// What the owner listens to beside its calls.
 struct Inbox {
     requests: queue::Receiver<Box<Request>>,
-    gate: watch::Receiver<Gate>,
+    gate: watch::Subscriber<Gate>,
     notes: queue::Receiver<DriverNote>,
-    newest: watch::Receiver<Arc<Allocation>>,
+    newest: watch::Subscriber<Arc<Allocation>>,
 }
 
 impl Runner {
@@ -185,7 +185,7 @@ impl Runner {
     }
 
     /// A newer copy of the allocation: what is read at use is read from it from here on.
-    fn updated(&mut self, newest: &mut watch::Receiver<Arc<Allocation>>) {
+    fn updated(&mut self, newest: &mut watch::Subscriber<Arc<Allocation>>) {
         let allocation = Arc::clone(&newest.borrow_and_update());
         let name = &self.scope.task.name;
         let Some(task) = allocation.task_group().and_then(|group| group.task(name)).cloned() else {
@@ -378,7 +378,7 @@ impl Runner {
 }
 
 /// Wait until the gate is open; for ever when its owner is gone.
-async fn open(gate: &mut watch::Receiver<Gate>) {
+async fn open(gate: &mut watch::Subscriber<Gate>) {
     if gate.wait_for(|gate| *gate == Gate::Open).await.is_err() {
         std::future::pending::<()>().await;
     }

@@ -75,7 +75,7 @@ struct Watcher {
     machine: HealthMachine,
     /// Asked once something runs that could answer.
     checks: Option<Checks>,
-    results: Option<watch::Receiver<Arc<[CheckResult]>>>,
+    results: Option<watch::Subscriber<Arc<[CheckResult]>>>,
     timer: Option<BoxFuture<'static, ()>>,
 }
 
@@ -132,7 +132,9 @@ impl Watcher {
     }
 }
 
-async fn changed(results: &mut Option<watch::Receiver<Arc<[CheckResult]>>>) -> Arc<[CheckResult]> {
+async fn changed(
+    results: &mut Option<watch::Subscriber<Arc<[CheckResult]>>>,
+) -> Arc<[CheckResult]> {
     if let Some(results) = results
         && results.changed().await.is_ok()
     {

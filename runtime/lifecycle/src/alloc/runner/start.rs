@@ -160,9 +160,9 @@ struct Members {
     tasks: Arc<ByTask<TaskHandle>>,
     /// Of all tasks, also of those that need no owner any more.
     states: BTreeMap<TaskName, HeldOnce<TaskState>>,
-    gates: ByTask<watch::Sender<Gate>>,
+    gates: ByTask<watch::Publisher<Gate>>,
     logs: ByTask<LogSlot>,
-    logs_changed: watch::Receiver<u64>,
+    logs_changed: watch::Subscriber<u64>,
     /// What the allocation makes for them.
     first: Vec<FirstRun>,
     tick: Arc<Notify>,

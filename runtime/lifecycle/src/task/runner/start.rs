@@ -21,7 +21,7 @@ use ostler_model::limits::{DRIVER_EVENTS_QUEUE_MAX, RUNNER_QUEUE_MAX};
 /// Start the owner of a task never seen before.
 pub(in super::super) fn spawn(
     scope: TaskScope,
-    gate: watch::Receiver<Gate>,
+    gate: watch::Subscriber<Gate>,
     tick: Arc<Notify>,
 ) -> TaskHandle {
     let machine = TaskMachine::new(rules(&scope), scope.clock.now());
@@ -38,7 +38,7 @@ pub(in super::super) fn spawn(
 /// Start the owner of a task an earlier agent had.
 pub(in super::super) fn restore(
     scope: TaskScope,
-    gate: watch::Receiver<Gate>,
+    gate: watch::Subscriber<Gate>,
     tick: Arc<Notify>,
     restored: RestoredTask,
 ) -> TaskHandle {
@@ -93,7 +93,7 @@ fn intend(scope: &TaskScope, record: &LocalRecord) -> Option<Intent> {
 
 fn start(
     scope: TaskScope,
-    gate: watch::Receiver<Gate>,
+    gate: watch::Subscriber<Gate>,
     tick: Arc<Notify>,
     new: NewOwner,
 ) -> TaskHandle {
@@ -104,7 +104,7 @@ fn start(
     let gone = CancellationToken::new();
     let task = scope.task.name.clone();
     let logs = scope.logs.clone();
-    let newest = watch::Sender::new(Arc::clone(&scope.allocation));
+    let newest = watch::Publisher::new(Arc::clone(&scope.allocation));
     let newer = newest.subscribe();
     let present = PresentRun::default();
     let workloads = Arc::clone(&scope.workloads);
