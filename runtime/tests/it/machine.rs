@@ -15,6 +15,7 @@ mod power;
 mod rig;
 mod trouble;
 mod vm;
+mod worker;
 mod writes;
 
 use std::path::PathBuf;

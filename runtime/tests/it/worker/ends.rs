@@ -72,3 +72,35 @@ async fn a_worker_whose_directory_is_removed_goes_on_while_a_task_lives_or_an_ag
     eventually("it is gone", || !runs(worker)).await;
     drop(data);
 }
+
+#[tokio::test]
+async fn a_worker_killed_while_it_starts_tasks_ends_those_it_had_and_each_start_runs_once() {
+    let agent = AgentProcess::start().await;
+    for (turn, completed) in [0, 1, 5, 12].into_iter().enumerate() {
+        let id = format!("burst-{turn}");
+        let task = wasm("t", &toolbox(), &["say-times", "1", "0"], "");
+        let restart =
+            "restart {\n attempts = 5\n delay = \"1s\"\n interval = \"24h\"\n mode = \"fail\"\n }";
+        let text = format!(
+            "job \"{id}\" {{\n type = \"batch\"\n group \"g\" {{\n count = 20\n {restart}\n {task}\n }}\n}}\n"
+        );
+        let file = agent.file(&format!("{id}.hcl"), &text);
+        agent.ask(&["job", "run", "--detach", file.to_str().unwrap()]).await.said(0, &[]);
+        let complete = async |least: usize| {
+            let allocs = agent.allocs(&id).await;
+            allocs.iter().filter(|alloc| alloc["ClientStatus"] == "complete").count() >= least
+        };
+        until("some are complete", async || complete(completed).await).await;
+        // It may be over already, or not be there yet.
+        workers(agent.data.path()).into_iter().for_each(kill);
+        until("all are complete", async || complete(20).await).await;
+        for alloc in agent.allocs(&id).await {
+            let alloc = alloc["ID"].as_str().unwrap();
+            let shown = agent.json(&["alloc", "status", "--json", alloc]).await;
+            let restarts = shown["TaskStates"]["t"]["Restarts"].as_u64().unwrap();
+            let printed = agent.ask(&["alloc", "logs", alloc]).await.stdout;
+            let lines = u64::try_from(printed.lines().count()).unwrap();
+            assert!(lines <= 1 + restarts, "{alloc}: {lines} lines after {restarts} restarts");
+        }
+    }
+}
