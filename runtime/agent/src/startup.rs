@@ -30,11 +30,11 @@ use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
 use ostler_jobsdir::{FilesOnDisk, JobsDir};
 use ostler_model::attribute::Scalar;
-use ostler_model::clock;
+use ostler_model::clock::{self, Stopwatch};
 use ostler_model::config::{ClientConfig, GcConfig};
 use ostler_model::ids::RunId;
 use ostler_model::job::Job;
-use ostler_model::limits::KILL_GRACE;
+use ostler_model::limits::{DATA_DIR_LOCK_POLL, DATA_DIR_LOCK_WALL_MAX, KILL_GRACE};
 use ostler_model::ports::{BoxFuture, ProcessIdentity, Workloads};
 use ostler_model::time::Timestamp;
 use ostler_node::watch::Watcher;
@@ -47,7 +47,7 @@ use ostler_process::{ProcessHost, ProcessOptions, Supervision, descriptors, iden
 use ostler_recording::{RecordCalls, RecordingStore};
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
 use ostler_state::durable;
-use ostler_state::{Age, DataDirLock, OpenReport, StateStore};
+use ostler_state::{Age, DataDirLock, LockError, OpenReport, StateStore};
 use ostler_worker::{WorkerOptions, WorkerTasks};
 
 /// How long what earlier agents left waits for plugins before it is restored without them: those whose
@@ -69,7 +69,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let mut notices = Vec::new();
     let data_dir = prepare_data_dir(&options.data_dir)?;
     let embedded = !options.mode.serves();
-    let mut lock = DataDirLock::acquire(&data_dir)?;
+    let mut lock = claim(&data_dir).await?;
     if !embedded {
         lock.serves()?;
     }
@@ -292,6 +292,21 @@ fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
         }
     };
     agent.beside(refresh::keep_fresh(agent.0.node.clone(), agent.0.ended.clone(), look));
+}
+
+/// Claim the directory.
+async fn claim(data_dir: &Path) -> Result<DataDirLock, LockError> {
+    let waited = Stopwatch::start();
+    loop {
+        match DataDirLock::acquire(data_dir) {
+            Err(LockError::InUse { pid: None, .. })
+                if waited.elapsed() < DATA_DIR_LOCK_WALL_MAX =>
+            {
+                clock::sleep(DATA_DIR_LOCK_POLL).await;
+            }
+            claimed => return claimed,
+        }
+    }
 }
 
 /// Create the directory for this user alone, and make its path absolute.
@@ -520,5 +535,30 @@ fn seed_devices(data_dir: &Path) -> Result<(), AgentError> {
         Ok(()) => std::fs::write(dir.join("sample"), SAMPLE).map_err(failed),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(failed(error)),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_that_nobody_who_lives_has_is_waited_for_a_moment() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_owned();
+        // As a process that an agent was starting when it was killed.
+        let other = std::fs::File::create(path.join("agent.lock")).unwrap();
+        other.lock().unwrap();
+        let begun = path.clone();
+        let claimed = tokio::spawn(async move { claim(&begun).await.map(drop) });
+        clock::sleep(DATA_DIR_LOCK_WALL_MAX / 2).await;
+        assert!(!claimed.is_finished());
+        other.unlock().unwrap();
+        claimed.await.unwrap().unwrap();
+        // Who had it last is this process, which lives.
+        other.set_len(0).unwrap();
+        other.lock().unwrap();
+        assert!(matches!(claim(&path).await, Err(LockError::InUse { pid: None, .. })));
     }
 }

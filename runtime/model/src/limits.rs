@@ -375,6 +375,11 @@ pub const DISK_WALKS_SPARED_MAX: u32 = 15;
 pub const DISK_MEASURE_PAUSE_FACTOR: u32 = 100;
 // ---- allocation directories ------------------------------------------------------------------
 
+/// How long an agent waits for the lock of its data directory while nobody who lives says that it has it:
+/// a process that an agent was starting when it was killed has it until it runs its own program.
+pub const DATA_DIR_LOCK_WALL_MAX: Duration = Duration::from_secs(2);
+/// Between two tries to get that lock.
+pub const DATA_DIR_LOCK_POLL: Duration = Duration::from_millis(20);
 /// Longest wait for somebody else who changes the same allocation directory.
 pub const ALLOC_DIR_LOCK_WALL_MAX: Duration = Duration::from_secs(60);
 /// Entries touched by one removal of a directory. Twenty times what an ext4 of 250 GB can hold; only
