@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ostler_benches::live::{LiveAgent, job, own_child};
@@ -122,7 +123,10 @@ fn native(kind: &str, count: u64) -> String {
 
 /// Run a task to its end; what it says on standard error, which is a number.
 fn took(runtime: &Runtime, agent: &LiveAgent, driver: &str, config: &str) -> Duration {
-    let job = job("prints", "batch", 1, driver, 64, config);
+    // Of its own: the allocation of the job before may not be gone yet.
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let id = format!("prints-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let job = job(&id, "batch", 1, driver, 64, config);
     let said = runtime.block_on(async {
         let handles = agent.run(job.clone(), 1).await;
         let handle = handles.first().expect("one allocation");

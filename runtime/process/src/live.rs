@@ -117,10 +117,8 @@ pub fn find(records: &Path) -> Result<Vec<LiveRun>, ExitRecordError> {
         }
     }
     let named = opened.as_ref().map(task_names).unwrap_or_default();
-    for pid in supervisors(records).map_err(failed)? {
-        if !found.contains_key(&pid)
-            && let Some(run) = unnoted(pid, &boot, &named)
-        {
+    for pid in supervisors(records, |pid| found.contains_key(&pid)).map_err(failed)? {
+        if let Some(run) = unnoted(pid, &boot, &named) {
             found.insert(pid, run);
         }
     }
@@ -148,8 +146,8 @@ fn task_names(records: &Records) -> BTreeMap<u32, u64> {
     tasks.collect()
 }
 
-/// Processes that are supervisors of this directory.
-fn supervisors(records: &Path) -> io::Result<Vec<u32>> {
+/// Processes that are supervisors of this directory, but for those that are known.
+fn supervisors(records: &Path, known: impl Fn(u32) -> bool) -> io::Result<Vec<u32>> {
     let path = records.canonicalize().unwrap_or_else(|_| records.to_owned());
     let mut gone = path.clone().into_os_string();
     gone.push(" (deleted)");
@@ -157,9 +155,8 @@ fn supervisors(records: &Path) -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let Ok(entry) = entry else { continue };
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
+        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        let Some(pid) = pid.filter(|pid| !known(*pid)) else { continue };
         let process = entry.path();
         let comm = fs::read_to_string(process.join("comm")).unwrap_or_default();
         if comm.trim_end() == COMM && holds(&process, [&path, &gone]) {
