@@ -97,14 +97,7 @@ impl Worker {
             link.send(&setup, Vec::new())?;
             Ok(link)
         });
-        let link = match told {
-            Ok(link) => link,
-            Err(error) => {
-                end(&process).await;
-                left_by(&dir, cgroup.as_ref()).await;
-                return Err(error);
-            }
-        };
+        let link = or_ended(told, &process, &dir, cgroup.as_ref()).await?;
         let worker = Arc::new(Self::new(key, true, dir, process, cgroup, link));
         worker.attend(hears);
         worker.greet(WORKER_START_WALL_MAX).await?;
@@ -135,14 +128,7 @@ impl Worker {
             None
         });
         let connected = connect::to(&dir).and_then(Link::new);
-        let link = match connected {
-            Ok(link) => link,
-            Err(error) => {
-                end(&process).await;
-                left_by(&dir, cgroup.as_ref()).await;
-                return Err(error);
-            }
-        };
+        let link = or_ended(connected, &process, &dir, cgroup.as_ref()).await?;
         let current = process.same_program();
         let worker = Arc::new(Self::new(record.key, current, dir, process, cgroup, link));
         worker.attend(hears);
@@ -447,6 +433,20 @@ fn begin(
         cgroup,
     })?;
     Ok((process, ours))
+}
+
+/// The way to a worker; one that cannot be reached is ended, and what it left is removed.
+async fn or_ended(
+    link: io::Result<Link>,
+    process: &Detached,
+    dir: &Path,
+    cgroup: Option<&WorkerCgroup>,
+) -> io::Result<Link> {
+    if link.is_err() {
+        end(process).await;
+        left_by(dir, cgroup).await;
+    }
+    link
 }
 
 /// Kill a process and wait for its end.

@@ -23,7 +23,7 @@ use crate::watch;
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
-use ostler_model::job::{LifecycleHook, Task, TaskGroup};
+use ostler_model::job::{Lifecycle, LifecycleHook, TaskGroup};
 use ostler_model::limits::RUNNER_QUEUE_MAX;
 use ostler_model::ports::Adoption;
 use ostler_model::task::{TaskState, TaskStatus, Workload};
@@ -181,11 +181,10 @@ impl Members {
         let (mut tasks, mut states) = (ByTask::default(), BTreeMap::new());
         let (mut gates, mut logs) = (ByTask::default(), ByTask::default());
         let mut first = Vec::new();
-        let prestart =
-            |task: &Task| task.lifecycle.is_some_and(|cycle| cycle.hook == LifecycleHook::Prestart);
+        let prestart = |cycle: Lifecycle| cycle.hook == LifecycleHook::Prestart;
         let at_once = config.allocation.desired == DesiredStatus::Run
             && config.previous.is_empty()
-            && !group.tasks.iter().any(|task| prestart(task));
+            && !group.tasks.iter().any(|task| task.lifecycle.is_some_and(prestart));
         for task in &group.tasks {
             let name = &task.name;
             let slot = LogSlot::new(logs_tick.clone());
