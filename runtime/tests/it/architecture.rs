@@ -11,6 +11,7 @@ const CRATES: &[&str] = &[
     "api",
     "artifact",
     "cli",
+    "cluster",
     "conformance",
     "control",
     "device",
@@ -135,6 +136,9 @@ const NOTHING: [String; 0] = [];
 const PURE: &[&str] = &[
     "agent/held/decide.rs",
     "agent/upgrade/step.rs",
+    "cluster/go_time.rs",
+    "cluster/msgpack.rs",
+    "cluster/rpc.rs",
     "control/admission",
     "control/ended.rs",
     "control/gc/choice.rs",
