@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use futures_util::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use ostler_model::clock;
+use ostler_model::limits::{CLUSTER_OPEN_WALL_MAX, CLUSTER_REQUESTS_MAX};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -20,8 +21,6 @@ use super::msgpack::Value;
 use super::rpc::{self, Calls, Header};
 use super::session::{CALLS, Session, Stream};
 
-/// Requests that wait to be written.
-const REQUESTS_MAX: usize = 64;
 /// Bytes read at once.
 const READ_BYTES: usize = 16 * 1024;
 
@@ -49,6 +48,14 @@ pub enum ServerCallError {
         method: String,
         /// How long was waited.
         wall: Duration,
+    },
+    /// It answered with something else than the answer to this.
+    #[error("the server answered {method} without a {what} that can be read")]
+    Answer {
+        /// What was called.
+        method: String,
+        /// What is not there.
+        what: &'static str,
     },
 }
 
@@ -99,12 +106,14 @@ impl Caller {
     /// Open a stream for calls. `longest`: bytes of an answer that are taken.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection is over, or takes no more streams in time.
     pub async fn open(session: &Session, longest: usize) -> io::Result<Self> {
         let mut stream = session.open().await?;
-        stream.write_all(&[CALLS]).await?;
+        clock::timeout(CLUSTER_OPEN_WALL_MAX, stream.write_all(&[CALLS]))
+            .await
+            .ok_or(io::ErrorKind::TimedOut)??;
         let (reads, writes) = stream.split();
-        let (requests, queue) = mpsc::channel(REQUESTS_MAX);
+        let (requests, queue) = mpsc::channel(CLUSTER_REQUESTS_MAX);
         let pending = Arc::new(Pending(Mutex::new(Some(BTreeMap::new()))));
         let over = CancellationToken::new();
         let (of_reader, reader_over) = (Arc::clone(&pending), over.clone());
@@ -204,8 +213,8 @@ mod tests {
     /// says nothing to anything else.
     fn pair() -> Session {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
-        let (session, _arrivals) = Session::over(ours.compat(), false);
-        let (server, mut arrivals) = Session::over(theirs.compat(), true);
+        let (session, _arrivals) = Session::drive(ours.compat(), false);
+        let (server, mut arrivals) = Session::drive(theirs.compat(), true);
         tokio::spawn(async move {
             let _server = server;
             let mut stream = arrivals.recv().await.unwrap();

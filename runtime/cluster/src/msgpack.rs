@@ -196,12 +196,6 @@ impl ValueReader {
         self.bytes.drain(..end);
         Ok(Some(value))
     }
-
-    /// Has nothing come of the next value?
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
 }
 
 #[cfg(test)]
@@ -273,7 +267,7 @@ mod tests {
                     read.push(value);
                 }
             }
-            prop_assert!(reader.is_empty());
+            prop_assert!(reader.bytes.is_empty());
             prop_assert_eq!(read, values);
         }
 

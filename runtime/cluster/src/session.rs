@@ -12,6 +12,10 @@ use std::io;
 use std::task::{Context, Poll};
 
 use futures_util::io::{AsyncRead, AsyncWrite};
+use ostler_model::clock;
+use ostler_model::limits::{
+    CLUSTER_ARRIVALS_MAX, CLUSTER_OPEN_WALL_MAX, CLUSTER_OPENINGS_MAX, CLUSTER_STREAMS_MAX,
+};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 pub use yamux::Stream;
@@ -23,13 +27,6 @@ pub const MULTIPLEX: u8 = 6;
 pub const CALLS: u8 = 1;
 /// First byte of a stream: one call whose answer streams.
 pub const STREAMING: u8 = 5;
-
-/// Streams of the server that wait to be taken up.
-const ARRIVALS_MAX: usize = 64;
-/// Streams that wait to be opened.
-const OPENINGS_MAX: usize = 64;
-/// Streams open at once, of both ends.
-const STREAMS_MAX: usize = 512;
 
 type Opening = oneshot::Sender<io::Result<Stream>>;
 
@@ -45,16 +42,16 @@ pub type Arrivals = mpsc::Receiver<Stream>;
 
 impl Session {
     /// Drive a connection whose first bytes were said. `server`: this end took it.
-    pub fn over<S>(socket: S, server: bool) -> (Self, Arrivals)
+    pub fn drive<S>(socket: S, server: bool) -> (Self, Arrivals)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let mut config = Config::default();
-        config.set_max_num_streams(STREAMS_MAX);
+        config.set_max_num_streams(CLUSTER_STREAMS_MAX);
         let mode = if server { Mode::Server } else { Mode::Client };
         let connection = Connection::new(socket, config, mode);
-        let (openings, asked) = mpsc::channel(OPENINGS_MAX);
-        let (arrived, arrivals) = mpsc::channel(ARRIVALS_MAX);
+        let (openings, asked) = mpsc::channel(CLUSTER_OPENINGS_MAX);
+        let (arrived, arrivals) = mpsc::channel(CLUSTER_ARRIVALS_MAX);
         let over = CancellationToken::new();
         let guard = over.clone().drop_guard();
         tokio::spawn(async move {
@@ -69,13 +66,21 @@ impl Session {
     /// Open a stream.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection is over, or has no room for one more in time.
     pub async fn open(&self) -> io::Result<Stream> {
         let gone =
             || io::Error::new(io::ErrorKind::NotConnected, "the connection to the server ended");
         let (opening, opened) = oneshot::channel();
-        self.openings.send(opening).await.map_err(|_| gone())?;
-        opened.await.map_err(|_| gone())?
+        let asked = async {
+            self.openings.send(opening).await.map_err(|_| gone())?;
+            opened.await.map_err(|_| gone())?
+        };
+        clock::timeout(CLUSTER_OPEN_WALL_MAX, asked).await.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the connection to the server takes no more streams",
+            )
+        })?
     }
 
     /// Wait for the end of the connection.

@@ -5,10 +5,12 @@
 
 use std::time::Duration;
 
+mod cluster;
 mod control;
 mod engines;
 mod guest;
 
+pub use cluster::*;
 pub use control::*;
 pub use engines::*;
 pub use guest::*;
