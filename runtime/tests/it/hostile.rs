@@ -21,7 +21,7 @@ mod tasks;
 use std::process::Stdio;
 use std::time::Duration;
 
-use arena::{Arena, Count, Outcome};
+use arena::{Arena, Count, Outcome, Seen};
 use attacks::Attack;
 
 use crate::support::PATIENCE;
@@ -31,6 +31,10 @@ use crate::support::system::eventually;
 const SLACK: Duration = Duration::from_secs(10);
 /// What the process may grow in a second round, bytes.
 const GROWTH_MAX: u64 = 48 << 20;
+/// How often an attack is made before timers that are late are laid to it.
+const TRIES_WHEN_LATE: usize = 3;
+/// How much of what the child complains of is shown, bytes: its end has the reasons.
+const COMPLAINT_BYTES: usize = 6_000;
 
 /// The child; started by the test below.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -54,9 +58,7 @@ async fn round(arena: &Arena, attacks: &[Attack], print: bool) -> Vec<String> {
     let only = std::env::var("OSTLER_TEST_ATTACK").unwrap_or_default();
     let mut wrong = Vec::new();
     for attack in attacks.iter().filter(|attack| attack.name.contains(&only)) {
-        let watched = arena.watch();
-        let outcome = (attack.run)(arena).await;
-        let seen = watched.end().await;
+        let (outcome, seen) = attacked(arena, attack).await;
         let Outcome { said, past, .. } = &outcome;
         let found = attack.stopped_by.iter().find(|text| said.contains(**text));
         let mut complain = |what: String| wrong.push(format!("{}: {what}", attack.name));
@@ -89,6 +91,22 @@ async fn round(arena: &Arena, attacks: &[Attack], print: bool) -> Vec<String> {
     wrong
 }
 
+/// What came of an attack, and what was seen meanwhile. Late timers are looked at again: what an attack
+/// does it does each time, and one that lasts for a single timer is as late as the machine is just then.
+async fn attacked(arena: &Arena, attack: &Attack) -> (Outcome, Seen) {
+    for _ in 1..TRIES_WHEN_LATE {
+        let watched = arena.watch();
+        let outcome = (attack.run)(arena).await;
+        let seen = watched.end().await;
+        let harmed = outcome.escaped.is_some() || seen.neighbour_wrong.is_some();
+        if harmed || !seen.late.too_much() {
+            return (outcome, seen);
+        }
+    }
+    let watched = arena.watch();
+    ((attack.run)(arena).await, watched.end().await)
+}
+
 #[tokio::test]
 async fn every_attack_is_stopped_in_time_harms_nobody_and_leaves_nothing_behind() {
     let child = tokio::process::Command::new(std::env::current_exe().unwrap())
@@ -104,9 +122,9 @@ async fn every_attack_is_stopped_in_time_harms_nobody_and_leaves_nothing_behind(
     let ended = ended.expect("it ends").unwrap();
     let said = String::from_utf8_lossy(&ended.stdout);
     let complaints = String::from_utf8_lossy(&ended.stderr);
-    let end = complaints.len().saturating_sub(20_000);
+    let end = complaints.len().saturating_sub(COMPLAINT_BYTES);
     let end = (end..=complaints.len()).find(|at| complaints.is_char_boundary(*at)).unwrap();
-    assert!(ended.status.success(), "{said}\n{}", &complaints[end..]);
+    assert!(ended.status.success(), "{}", &complaints[end..]);
     assert!(said.lines().filter(|line| line.starts_with("attack | ")).count() > 50, "{said}");
     println!("{said}");
 }
