@@ -5,6 +5,7 @@ pub(super) mod alloc;
 pub(super) mod client;
 pub(super) mod device;
 pub(super) mod job;
+pub(super) mod join_check;
 pub(super) mod plugin;
 pub(super) mod plugin_check;
 pub(super) mod state;
@@ -153,6 +154,8 @@ pub(super) enum PluginCommand {
 pub(super) enum NodeCommand {
     /// Show this node's attributes, drivers and devices
     Status(NodeStatusArgs),
+    /// Check the way into a cluster of Nomad's servers, step by step
+    JoinCheck(join_check::JoinCheckArgs),
 }
 
 /// Help of a flag that sets what a key of the agent's configuration sets: the key's description, and

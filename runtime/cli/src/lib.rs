@@ -27,6 +27,7 @@ mod job;
 mod logging;
 mod man;
 mod node;
+mod node_join_check;
 mod node_stats;
 mod notify;
 mod output;
@@ -124,6 +125,9 @@ async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
         Command::Plugin(command) => of_plugins(&command, terminal).await,
         Command::Device(command) => device::run(&command, terminal).await,
         Command::Node(NodeCommand::Status(args)) => node::status(&args, terminal).await,
+        Command::Node(NodeCommand::JoinCheck(args)) => {
+            node_join_check::check(&args, terminal).await
+        }
         Command::State(command) => state::run(&command, terminal).await,
         Command::Completions(args) => shell::completions(args.shell, terminal),
         Command::Man(args) => shell::manual(args.dir.as_deref(), terminal),

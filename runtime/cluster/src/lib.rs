@@ -1,12 +1,18 @@
 //! An agent as a client node of Nomad's servers.
 //!
 //! ```text
-//! session (yamux) ─ streams ─► caller ─► rpc (calls) ─ values ─► msgpack
+//! join_check ─► dial ([TLS]) ─► session (yamux) ─ streams ─► caller ─► rpc (calls) ─ values ─► msgpack
+//!      └─► servers: what is called, in types ───────────────────▲
 //! ```
 //! Start with [`Session`](session::Session).
 
+pub mod address;
 pub mod caller;
+pub mod dial;
 pub mod go_time;
+pub mod join_check;
 pub mod msgpack;
 pub mod rpc;
+pub mod servers;
 pub mod session;
+pub mod tls;

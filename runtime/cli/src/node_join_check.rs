@@ -1,0 +1,88 @@
+//! `ostler node join-check`
+
+use std::fmt::Write as _;
+
+use serde_json::json;
+
+use super::args::join_check::JoinCheckArgs;
+use super::connect::Stop;
+use super::exit::Exit;
+use super::output;
+use super::terminal::{Terminal, one_line, paint};
+use ostler_cluster::join_check::{JoinAsk, JoinFinding, can_join, join_check};
+use ostler_cluster::tls::{ServerTls, TlsFiles};
+use ostler_model::causes;
+use ostler_model::clock::Clock;
+use ostler_model::limits::{CLUSTER_SERVERS_MAX, CLUSTER_STEP_WALL_DEFAULT};
+use ostler_model::rng::Rng;
+
+/// Name of the node that is made up.
+const NAME: &str = "ostler-join-check";
+const GREEN: &str = "32";
+const RED: &str = "1;31";
+
+/// Go the way into the cluster, and say of each step how it went.
+pub(super) async fn check(args: &JoinCheckArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let ask = ask(args)?;
+    let (clock, rng) = (Clock::system(), Rng::system());
+    let (mut server, mut failed) = (String::new(), None);
+    let findings = join_check(&ask, &clock, &rng, |finding| {
+        if !args.json && failed.is_none() {
+            let text = text(finding, &mut server, terminal);
+            failed = output::print(&text, terminal).err();
+        }
+    })
+    .await;
+    if let Some(exit) = failed {
+        return Ok(exit);
+    }
+    let joins = can_join(&findings);
+    if args.json {
+        output::print_json(&json!({ "can_join": joins, "findings": findings }), terminal)?;
+    } else {
+        let verdict = if joins { "a node can join" } else { "a node cannot join as it is" };
+        output::print(&format!("\n{verdict}\n"), terminal)?;
+    }
+    Ok(if joins { Exit::Success } else { Exit::Failed })
+}
+
+fn ask(args: &JoinCheckArgs) -> Result<JoinAsk, Stop> {
+    if args.servers.len() > CLUSTER_SERVERS_MAX {
+        let many = args.servers.len();
+        return Err(Stop::Wrong(format!(
+            "--servers names {many} servers: give at most {CLUSTER_SERVERS_MAX}"
+        )));
+    }
+    let files = args.ca_file.clone().map(|authorities| TlsFiles {
+        authorities,
+        own: args.cert_file.clone().zip(args.key_file.clone()),
+        verify_name: !args.no_verify_server_hostname,
+    });
+    let tls = files.map(|files| ServerTls::read(&files, &args.region)).transpose();
+    Ok(JoinAsk {
+        servers: args.servers.clone(),
+        region: args.region.clone(),
+        datacenter: args.datacenter.clone(),
+        name: NAME.to_owned(),
+        tls: tls.map_err(|error| Stop::Wrong(causes::chain(&error)))?,
+        wall: CLUSTER_STEP_WALL_DEFAULT,
+    })
+}
+
+/// The lines of a step; the server's own where it is another than the last.
+fn text(finding: &JoinFinding, last: &mut String, terminal: &Terminal) -> String {
+    let mut text = String::new();
+    if *last != finding.server {
+        let gap = if last.is_empty() { "" } else { "\n" };
+        let _ = writeln!(text, "{gap}{}", output::headline(&one_line(&finding.server), terminal));
+        last.clone_from(&finding.server);
+    }
+    let (word, colour) = if finding.works { ("works", GREEN) } else { ("fails", RED) };
+    let word = paint(word, colour, terminal.stdout_colours());
+    let found = one_line(&finding.found);
+    let _ = writeln!(text, "  {:<13} {word}  {found}", finding.step.word());
+    if let Some(advice) = &finding.advice {
+        let _ = writeln!(text, "{:23}{}", "", one_line(advice));
+    }
+    text
+}

@@ -1,0 +1,195 @@
+//! TLS towards the servers: who they must be, and who this node is.
+//!
+//! ```text
+//! ca_file ─► who may vouch for a server      cert_file, key_file ─► who this node is
+//! region ─► the name a server must have: `server.REGION.nomad`
+//! ```
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ostler_model::limits::CLUSTER_PEM_BYTES_MAX;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::{
+    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
+};
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
+
+/// Files of certificates, as the configuration names them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Authorities (PEM) that may vouch for a server.
+    pub authorities: PathBuf,
+    /// This node's certificate chain (PEM) and its key.
+    pub own: Option<(PathBuf, PathBuf)>,
+    /// A server must have its region's name in its certificate. Without it any certificate of the
+    /// authorities will do, that of another node too.
+    pub verify_name: bool,
+}
+
+/// Why there is no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("cannot read {}", file.display())]
+    Read {
+        /// Which.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file has something else in it.
+    #[error("{} has no {what} (PEM) that can be read", file.display())]
+    Content {
+        /// Which.
+        file: PathBuf,
+        /// What it should have.
+        what: &'static str,
+    },
+    /// The certificate and the key are not one.
+    #[error("the certificate {} cannot be used with its key", file.display())]
+    Own {
+        /// The certificate.
+        file: PathBuf,
+        /// Why.
+        source: Error,
+    },
+    /// What the files have cannot be used.
+    #[error("TLS cannot be set up with the authorities of {}", file.display())]
+    Authorities {
+        /// The authorities.
+        file: PathBuf,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A region that no certificate can name.
+    #[error("the region {0:?} cannot be part of a server's name in a certificate")]
+    Region(String),
+}
+
+/// TLS that is ready to be used, towards the servers of one region.
+#[derive(Clone)]
+pub struct ServerTls {
+    pub(super) connector: TlsConnector,
+    pub(super) name: ServerName<'static>,
+}
+
+impl std::fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerTls").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl ServerTls {
+    /// Read the files. They are read now: a certificate that is renewed counts from the next start.
+    ///
+    /// # Errors
+    /// When a file cannot be read, has not what it should, or the region cannot be part of a name.
+    pub fn read(files: &TlsFiles, region: &str) -> Result<Self, TlsError> {
+        let name = ServerName::try_from(format!("server.{region}.nomad"))
+            .map_err(|_| TlsError::Region(region.to_owned()))?;
+        let unusable = |source: Box<dyn std::error::Error + Send + Sync>| TlsError::Authorities {
+            file: files.authorities.clone(),
+            source,
+        };
+        let mut roots = RootCertStore::empty();
+        for authority in certificates(&files.authorities)? {
+            roots.add(authority).map_err(|error| unusable(error.into()))?;
+        }
+        let provider = Arc::new(ring::default_provider());
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+                .build()
+                .map_err(|error| unusable(error.into()))?;
+        let verifier: Arc<dyn ServerCertVerifier> = match files.verify_name {
+            true => verifier,
+            false => Arc::new(AnyName(verifier)),
+        };
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| unusable(error.into()))?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        let config = match &files.own {
+            None => config.with_no_client_auth(),
+            Some((chain, key)) => {
+                let own = |source| TlsError::Own { file: chain.clone(), source };
+                config.with_client_auth_cert(certificates(chain)?, key_of(key)?).map_err(own)?
+            }
+        };
+        Ok(Self { connector: TlsConnector::from(Arc::new(config)), name })
+    }
+}
+
+/// A file's bytes; one that is too long has no certificates.
+fn pem(file: &Path) -> Result<Vec<u8>, TlsError> {
+    let mut bytes = Vec::new();
+    File::open(file)
+        .and_then(|opened| opened.take(CLUSTER_PEM_BYTES_MAX).read_to_end(&mut bytes))
+        .map_err(|source| TlsError::Read { file: file.to_owned(), source })?;
+    Ok(bytes)
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem(file)?).collect();
+    let found = read.ok().filter(|found| !found.is_empty());
+    found.ok_or_else(|| TlsError::Content { file: file.to_owned(), what: "certificate" })
+}
+
+fn key_of(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_slice(&pem(file)?)
+        .map_err(|_| TlsError::Content { file: file.to_owned(), what: "private key" })
+}
+
+/// Asks for everything but the name.
+#[derive(Debug)]
+struct AnyName(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        status: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        // The name is what is looked at last: everything else is in order by then.
+        match self.0.verify_server_cert(certificate, intermediates, name, status, now) {
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            other => other,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
