@@ -7,6 +7,7 @@
 //! Start with [`Session`](session::Session).
 
 pub mod address;
+pub mod assigned;
 pub mod caller;
 pub mod dial;
 pub mod go_time;

@@ -13,8 +13,8 @@ use super::machine::{Answer, Ask, Change, ControlEvent, JobAction, LEAVE_WALL_MA
 use super::owner::{Message, Shared};
 use super::tables::{AllocEntry, Tables};
 use super::views::{
-    AllocRef, AllocView, BlockedPlacement, Collected, JobView, Plan, RegisterOptions, Registered,
-    Stage, StopOptions, Stopped,
+    AllocRef, AllocView, Assigned, BlockedPlacement, Collected, JobView, Plan, RegisterOptions,
+    Registered, Stage, StopOptions, Stopped,
 };
 use ostler_device::ledger::{DeviceLedger, InstanceHolder};
 use ostler_device::manager::LedgerBook;
@@ -155,6 +155,26 @@ impl ControlHandle {
             updated: change.updated(),
             stopped: change.stopped(),
             warnings: waits(&change.blocked),
+        })
+    }
+
+    /// Run allocations that a server placed, all of one job: new ones, and newer copies of known ones. What
+    /// is older than what is known is left aside; what cannot be entered now is in
+    /// [`Assigned::refused`]. What is told is durable.
+    ///
+    /// # Errors
+    /// When another change of the job takes too long, or they cannot be made durable; then none of them is
+    /// entered. With [`SubmitError::Unanswered`] that is not known yet.
+    pub async fn assign(
+        &self,
+        job: JobId,
+        allocs: Vec<Allocation>,
+    ) -> Result<Assigned, SubmitError> {
+        let change = self.change(job, JobAction::Assign(allocs), false).await?;
+        Ok(Assigned {
+            placed: change.placed.iter().map(|alloc| alloc.id).collect(),
+            updated: change.updated(),
+            refused: change.refused,
         })
     }
 

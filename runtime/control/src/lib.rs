@@ -32,8 +32,8 @@ pub use handle::ControlHandle;
 pub use owner::{ControlOptions, spawn};
 pub use tables::{AllocEntry, JobEntry, Tables};
 pub use views::{
-    AllocRef, AllocView, BlockedPlacement, Collected, GroupCounts, GroupPlan, JobStatus, JobView,
-    PlaceCounts, Plan, RegisterOptions, Registered, Stage, StopOptions, Stopped,
+    AllocRef, AllocView, Assigned, BlockedPlacement, Collected, GroupCounts, GroupPlan, JobStatus,
+    JobView, PlaceCounts, Plan, RegisterOptions, Registered, Stage, StopOptions, Stopped,
 };
 
 /// The driver without isolation, which an operator must switch on.

@@ -37,7 +37,7 @@ pub(crate) struct Proposal {
 impl Proposal {
     /// What is to be done for `record`.
     pub(crate) fn new(tables: &Tables, record: &JobRecord) -> Self {
-        let known = tables.allocs_of(&record.job.id).filter(|entry| entry.registered);
+        let known = tables.allocs_of(&record.job.id).filter(|entry| entry.registered());
         let allocs: Vec<_> =
             known.map(|e| (Arc::clone(&e.allocation), e.client_status(), e.ended)).collect();
         let existing: Vec<Existing<'_>> = allocs

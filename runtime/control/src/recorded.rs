@@ -35,7 +35,7 @@ use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
 use ostler_state::Record;
 use ostler_state::keys::EndedBlock;
-use ostler_state::{Key, Prefix, Quarantined, StateError, StateStore};
+use ostler_state::{Key, Prefix, StateError, StateStore};
 
 /// What is recorded of the tasks of an allocation.
 pub type Tasks = BTreeMap<TaskName, RestoredTask>;
@@ -65,6 +65,8 @@ pub struct Recorded {
     /// Places whose allocations were over when they were collected.
     ended: Vec<(EndedBlock, EndedPlaces)>,
     allocs: BTreeMap<AllocId, AllocRecords>,
+    /// Those of them that a server placed.
+    assigned: BTreeSet<AllocId>,
     /// Jobs of those that are no record's, by id and version.
     alloc_jobs: BTreeMap<(JobId, u64), Arc<Job>>,
     /// Who held which device; absent where it is not readable or was never written.
@@ -144,7 +146,13 @@ impl Recorded {
         for record in state.scan(&Prefix::Allocs)? {
             found.take(&record);
         }
-        found.keep_jobs_of_lost_records(&state.opened().quarantined);
+        let put_aside: Vec<Key> =
+            state.opened().quarantined.iter().filter_map(|bad| bad.key.parse().ok()).collect();
+        found.assigned.extend(put_aside.iter().filter_map(|key| match key {
+            Key::AcknowledgedState(id) => Some(*id),
+            _ => None,
+        }));
+        found.keep_jobs_of_lost_records(&put_aside);
         found.reopen_what_may_run();
         found.ledger = readable(state.get(&Key::DeviceLedger))?;
         Ok(found)
@@ -188,6 +196,8 @@ impl Recorded {
             Key::AllocState(_) => {
                 self.of(id).restored.saved = self.decoded(record);
             }
+            // Also one that does not decode: what it says is told again.
+            Key::AcknowledgedState(_) => drop(self.assigned.insert(id)),
             Key::DeploymentStatus(_) => {
                 self.of(id).restored.health = self.decoded(record);
             }
@@ -230,18 +240,20 @@ impl Recorded {
     /// A job whose record is damaged is known from its allocations: they run on.
     /// Likewise one whose record is not there, of an allocation that was run by an agent with jobs.
     /// `put_aside`: records that were found damaged when the file was opened.
-    fn keep_jobs_of_lost_records(&mut self, put_aside: &[Quarantined]) {
-        let put_aside = put_aside.iter().filter_map(|bad| bad.key.parse::<Key>().ok());
-        let bad = self.bad.iter().cloned().chain(put_aside).filter_map(|key| match key {
+    fn keep_jobs_of_lost_records(&mut self, put_aside: &[Key]) {
+        let bad = self.bad.iter().chain(put_aside).cloned().filter_map(|key| match key {
             Key::Job(id) => Some(id),
             _ => None,
         });
-        let served = self.allocs.values().filter(|found| found.supervised());
-        let served = served.filter_map(|found| Some(found.allocation.as_ref()?.job.id.clone()));
+        let of_jobs = || self.allocs.iter().filter(|(id, _)| !self.assigned.contains(id));
+        let served = of_jobs().filter(|(_, found)| found.supervised());
+        let served =
+            served.filter_map(|(_, found)| Some(found.allocation.as_ref()?.job.id.clone()));
         let lost: BTreeSet<JobId> =
             bad.chain(served).filter(|id| !self.jobs.contains_key(id)).collect();
         for id in lost {
-            let of_job = self.allocs.values().filter_map(|found| found.allocation.as_ref());
+            let of_job = self.allocs.iter().filter(|(id, _)| !self.assigned.contains(id));
+            let of_job = of_job.filter_map(|(_, found)| found.allocation.as_ref());
             let newest = of_job
                 .filter(|alloc| alloc.job.id == id && alloc.desired == DesiredStatus::Run)
                 .max_by_key(|alloc| (alloc.job_version, alloc.modify_index));
@@ -280,9 +292,10 @@ impl Recorded {
 
     /// Allocations that an agent with jobs is to own: the rest is what crashed.
     pub fn kept(&self) -> BTreeSet<AllocId> {
-        let kept = self.allocs.iter().filter(|(_, found)| {
+        let kept = self.allocs.iter().filter(|(id, found)| {
             found.allocation.as_ref().is_some_and(|alloc| {
                 alloc.desired == DesiredStatus::Stop
+                    || self.assigned.contains(id)
                     || self.jobs.contains_key(&alloc.job.id)
                     || found.ended()
             })
@@ -450,6 +463,7 @@ impl Recorded {
         let mut restored = RestoredNode {
             jobs: self.jobs.values().cloned().collect(),
             rebuilt: self.rebuilt.iter().cloned().collect(),
+            assigned: self.assigned.clone(),
             ended: std::mem::take(&mut self.ended),
             ledger: self.ledger.take(),
             own,

@@ -26,7 +26,7 @@ use ostler_model::saved::{EndedPlaces, JobRecord, SavedAllocState};
 use ostler_model::time::Timestamp;
 use uuid::Uuid;
 
-pub use entry::{AllocEntry, AllocReport};
+pub use entry::{AllocEntry, AllocReport, PlacedBy};
 pub(crate) use entry::{Ownership, Removal};
 
 /// A job.
@@ -221,8 +221,15 @@ impl Tables {
     /// one may never have started, and be over although an earlier one runs.
     pub(crate) fn before(&self, allocation: &Allocation) -> Vec<AllocId> {
         // The first allocation of a place waits for none.
-        if allocation.previous.is_none() {
-            return Vec::new();
+        let Some(previous) = allocation.previous else { return Vec::new() };
+        let entry = |id| self.allocs.get(&id);
+        if entry(allocation.id).is_some_and(|entry| entry.placed_by == PlacedBy::Server) {
+            // A server may have two in one place: a canary runs beside what it may replace.
+            return entry(previous)
+                .filter(|entry| !entry.ended)
+                .map(|_| previous)
+                .into_iter()
+                .collect();
         }
         let here = |of: &Allocation| of.group == allocation.group && of.index == allocation.index;
         let age = (allocation.create_index, allocation.id);
@@ -238,12 +245,12 @@ impl Tables {
     pub(crate) fn put_alloc(
         &mut self,
         allocation: Arc<Allocation>,
-        registered: bool,
+        placed_by: PlacedBy,
         now: Timestamp,
     ) {
         let (id, index) = (allocation.id, allocation.modify_index);
         self.by_job.entry(allocation.job.id.clone()).or_default().insert((allocation.index, id));
-        let new = || AllocEntry::new(Arc::clone(&allocation), registered, now);
+        let new = || AllocEntry::new(Arc::clone(&allocation), placed_by, now);
         let entry = self.allocs.entry(id).or_insert_with(new);
         entry.allocation = allocation;
         entry.modify_index = index.max(entry.modify_index);
@@ -254,11 +261,11 @@ impl Tables {
     pub(crate) fn restore_alloc(
         &mut self,
         allocation: &Arc<Allocation>,
-        registered: bool,
+        placed_by: PlacedBy,
         saved: Option<&SavedAllocState>,
         now: Timestamp,
     ) {
-        self.put_alloc(Arc::clone(allocation), registered, now);
+        self.put_alloc(Arc::clone(allocation), placed_by, now);
         if let Some(entry) = self.allocs.get_mut(&allocation.id)
             && let Some(saved) = saved.filter(|saved| saved.finished)
         {

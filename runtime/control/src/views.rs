@@ -72,6 +72,17 @@ pub struct Stopped {
     pub unwritten: Option<String>,
 }
 
+/// What became of allocations that a server placed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Assigned {
+    /// New ones.
+    pub placed: Vec<AllocId>,
+    /// Those that have a newer copy now.
+    pub updated: Vec<AllocId>,
+    /// Those that cannot be entered, and why, for people. What they need may become free.
+    pub refused: Vec<(AllocId, String)>,
+}
+
 /// Where a job is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

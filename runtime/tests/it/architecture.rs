@@ -136,6 +136,8 @@ const NOTHING: [String; 0] = [];
 const PURE: &[&str] = &[
     "agent/held/decide.rs",
     "agent/upgrade/step.rs",
+    "cluster/address.rs",
+    "cluster/assigned.rs",
     "cluster/go_time.rs",
     "cluster/msgpack.rs",
     "cluster/rpc.rs",

@@ -16,7 +16,7 @@ use super::turn::{ChangePhase, Waiting};
 use super::types::{Change, ControlEffect, JobAction, Wait, World, Write};
 use super::{AfterWrite, Machine};
 use crate::SubmitError;
-use crate::tables::Ownership;
+use crate::tables::{Ownership, PlacedBy};
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::JobId;
 use ostler_model::limits::STATE_WRITE_WALL_MAX;
@@ -101,6 +101,10 @@ impl Machine {
         let copies = change.copies.iter().map(|(new, _)| new);
         let allocs = copies.chain(&change.placed).cloned().map(Write::Alloc);
         let mut writes: Vec<Write> = record.into_iter().chain(allocs).collect();
+        let by_server =
+            |id| self.tables.alloc(id).is_some_and(|entry| entry.placed_by == PlacedBy::Server);
+        let assigned = change.placed.iter().map(|alloc| alloc.id).filter(|id| by_server(*id));
+        writes.extend(assigned.map(Write::Assigned));
         writes.extend(self.unwritten_before(job, change));
         writes.extend(self.ledger_write());
         writes.extend(self.purge_writes(change));

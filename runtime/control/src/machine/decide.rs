@@ -13,9 +13,10 @@ use crate::proposal::{
     Proposal, may_register, next_version, numbered, place, stopped_copy, unfit, updated_copy,
 };
 use crate::reconcile::{PlaceAction, reason};
-use crate::tables::Tables;
+use crate::tables::{PlacedBy, Removal, Tables};
 use ostler_model::alloc::{Allocation, DesiredStatus};
-use ostler_model::ids::JobId;
+use ostler_model::causes::chain;
+use ostler_model::ids::{AllocId, JobId};
 use ostler_model::saved::{JobOrigin, JobRecord};
 use ostler_model::time::Timestamp;
 
@@ -120,6 +121,14 @@ impl Entering {
                 }
                 Ok(known)
             }
+            (JobAction::Assign(allocs), _) => {
+                for alloc in allocs {
+                    if let Err((id, why)) = self.assigned(alloc, tables, change) {
+                        change.refused.push((id, why));
+                    }
+                }
+                Ok(None)
+            }
             (JobAction::Fill, known) => Ok(known),
         }
     }
@@ -193,7 +202,7 @@ impl Entering {
         for id in tables.ids_of(job) {
             let Some(entry) = tables.alloc(id) else { continue };
             let old = Arc::clone(&entry.allocation);
-            if entry.registered && old.desired == DesiredStatus::Run {
+            if entry.registered() && old.desired == DesiredStatus::Run {
                 let index = self.index(tables);
                 let why = self.why.as_deref().unwrap_or(reason::JOB_STOPPED);
                 let new = stopped_copy(&old, why, index);
@@ -209,8 +218,43 @@ impl Entering {
         tables: &mut Tables,
         change: &mut Change,
     ) {
-        tables.put_alloc(Arc::clone(&new), true, self.now);
+        tables.put_alloc(Arc::clone(&new), PlacedBy::Job, self.now);
         change.copies.push((new, old));
+    }
+
+    /// Enter an allocation of a server, or a newer copy of one. What an older answer of a server says is
+    /// left aside: a stop stays, and a version is never taken back.
+    fn assigned(
+        &mut self,
+        alloc: Allocation,
+        tables: &mut Tables,
+        change: &mut Change,
+    ) -> Result<(), (AllocId, String)> {
+        let id = alloc.id;
+        if alloc.desired != DesiredStatus::Run {
+            return Ok(());
+        }
+        let Some(entry) = tables.alloc(id) else {
+            tables.admission.adopt(&alloc).map_err(|error| (id, chain(&error)))?;
+            let index = self.index(tables);
+            let alloc = Arc::new(Allocation { create_index: index, modify_index: index, ..alloc });
+            tables.put_alloc(Arc::clone(&alloc), PlacedBy::Server, self.now);
+            change.placed.push(alloc);
+            return Ok(());
+        };
+        if entry.placed_by != PlacedBy::Server {
+            return Err((id, "this node has an allocation of its own with this id".to_owned()));
+        }
+        let old = Arc::clone(&entry.allocation);
+        let over = entry.ended || entry.removal != Removal::No;
+        if over || old.desired == DesiredStatus::Stop || alloc.job_version <= old.job_version {
+            return Ok(());
+        }
+        let (job, job_version) = (alloc.job, alloc.job_version);
+        let modify_index = self.index(tables);
+        let new = Allocation { job, job_version, modify_index, ..(*old).clone() };
+        self.copy(Arc::new(new), old, tables, change);
+        Ok(())
     }
 
     /// Enter new allocations.
@@ -226,7 +270,7 @@ impl Entering {
             let (create_index, modify_index, job_version) = (index, index, record.version);
             let alloc = Allocation { create_index, modify_index, job_version, ..alloc };
             let alloc = Arc::new(alloc);
-            tables.put_alloc(Arc::clone(&alloc), true, self.now);
+            tables.put_alloc(Arc::clone(&alloc), PlacedBy::Job, self.now);
             change.placed.push(alloc);
         }
     }

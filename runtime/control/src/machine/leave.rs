@@ -18,7 +18,7 @@ use super::types::{Answer, ControlEffect, RequestId, Wait, World, Write};
 use super::{AfterWrite, Machine, answer};
 use crate::gc::choice::GcPolicy;
 use crate::proposal::stopped_copy;
-use crate::tables::Ownership;
+use crate::tables::{Ownership, PlacedBy};
 use crate::views::Stage;
 use ostler_model::alloc::DesiredStatus;
 use ostler_model::ids::AllocId;
@@ -89,7 +89,7 @@ impl Machine {
         }
         for copy in newest.into_iter().filter(|copy| copy.desired == DesiredStatus::Stop) {
             if copy.modify_index == index {
-                self.tables.put_alloc(Arc::clone(&copy), true, world.now);
+                self.tables.put_alloc(Arc::clone(&copy), PlacedBy::Job, world.now);
                 writes.push(Write::Alloc(Arc::clone(&copy)));
             }
             // What a change under way stops may not have been told yet.

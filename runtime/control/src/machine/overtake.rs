@@ -45,7 +45,7 @@ impl Machine {
                 (self.tables.ids_of(job), why.to_owned())
             }
             JobAction::StopAlloc { alloc, reason } => (vec![*alloc], reason.clone()),
-            JobAction::Version(..) | JobAction::Fill => return,
+            JobAction::Version(..) | JobAction::Assign(_) | JobAction::Fill => return,
         };
         let index = self.tables.next_index();
         let (mut stopped, mut writes) = (Vec::new(), Vec::new());
@@ -54,7 +54,7 @@ impl Machine {
             let mut alloc = Arc::clone(&entry.allocation);
             if alloc.desired == DesiredStatus::Run && !entry.client_status().terminal() {
                 alloc = stopped_copy(&alloc, &why, index);
-                self.tables.put_alloc(Arc::clone(&alloc), entry.registered, world.now);
+                self.tables.put_alloc(Arc::clone(&alloc), entry.placed_by, world.now);
                 writes.push(Write::Alloc(Arc::clone(&alloc)));
             }
             // What the change under way stops may not have been told yet.

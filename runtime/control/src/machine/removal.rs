@@ -233,7 +233,7 @@ impl Machine {
     fn note_removed(&mut self, id: AllocId) {
         let Some(entry) = self.tables.alloc(id) else { return };
         let alloc = &entry.allocation;
-        let ended = entry.ended && entry.registered && alloc.desired == DesiredStatus::Run;
+        let ended = entry.ended && entry.registered() && alloc.desired == DesiredStatus::Run;
         if let Some(turn) = self.turns.get_mut(&alloc.job.id).filter(|_| ended) {
             let place = (alloc.group.clone(), alloc.index, alloc.job_version, entry.ended_place());
             turn.removed.push(place);

@@ -14,6 +14,7 @@ use super::types::{Answer, ControlEffect, RequestId, RestoredNode, Wait, World, 
 use super::{AfterWrite, Machine, answer};
 use crate::admission::AdoptError;
 use crate::proposal::stopped_copy;
+use crate::tables::PlacedBy;
 use crate::views::Stage;
 use ostler_device::ledger::{DeviceLedger, InstanceHolder};
 use ostler_model::alloc::{Allocation, DesiredStatus};
@@ -46,7 +47,7 @@ impl Machine {
         restored: RestoredNode,
         out: &mut Vec<ControlEffect>,
     ) {
-        let RestoredNode { jobs, rebuilt, ended, allocs, ledger, own } = restored;
+        let RestoredNode { jobs, rebuilt, ended, allocs, assigned, ledger, own } = restored;
         let mut writes = Vec::new();
         let mut names = BTreeSet::new();
         for record in jobs.into_iter().filter(|_| own) {
@@ -69,14 +70,19 @@ impl Machine {
             }
             // An allocation without a job is of a purged one when it is to stop; otherwise an
             // embedded agent ran it.
-            let registered = alloc.desired == DesiredStatus::Stop
+            let of_job = alloc.desired == DesiredStatus::Stop
                 || self.tables.jobs.contains_key(&alloc.job.id);
+            let placed_by = match of_job {
+                _ if assigned.contains(&alloc.id) => PlacedBy::Server,
+                true => PlacedBy::Job,
+                false => PlacedBy::Nobody,
+            };
             let ended = saved.as_ref().is_some_and(|saved| saved.finished);
             if self.tables.holds.withhold(&alloc, ended) {
-                self.tables.put_alloc(alloc, registered, world.now);
+                self.tables.put_alloc(alloc, placed_by, world.now);
                 continue;
             }
-            self.tables.restore_alloc(&alloc, registered, saved.as_ref(), world.now);
+            self.tables.restore_alloc(&alloc, placed_by, saved.as_ref(), world.now);
             if let Some(entry) = self.tables.alloc_mut(alloc.id) {
                 owners.push(entry.make_owner());
             }

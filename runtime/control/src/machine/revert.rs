@@ -18,7 +18,7 @@ use super::turn::{ChangePhase, Waiting};
 use super::types::{Change, ControlEffect, Wait, World, Write};
 use super::{AfterWrite, Machine};
 use crate::SubmitError;
-use crate::tables::{AllocEntry, Ownership, Removal};
+use crate::tables::{AllocEntry, Ownership, PlacedBy, Removal};
 use ostler_model::causes::chain;
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::limits::{STATE_LATER_RETRY_WALL_MAX, STATE_WRITE_WALL_MAX};
@@ -60,7 +60,7 @@ impl Machine {
                 entry.allocation.modify_index == new.modify_index && entry.told < new.modify_index
             };
             if self.tables.alloc(new.id).is_some_and(untold) {
-                self.tables.put_alloc(Arc::clone(old), true, world.now);
+                self.tables.put_alloc(Arc::clone(old), PlacedBy::Job, world.now);
                 writes.push(Write::Alloc(Arc::clone(old)));
             }
         }
@@ -94,7 +94,7 @@ impl Machine {
         for alloc in turn.change.placed.clone() {
             match self.tables.alloc_mut(alloc.id) {
                 Some(entry) if entry.owner == Ownership::Made => {
-                    entry.registered = false;
+                    entry.placed_by = PlacedBy::Nobody;
                     // One that is being removed already is not removed twice.
                     if entry.removal == Removal::No {
                         entry.removal = Removal::Begun;

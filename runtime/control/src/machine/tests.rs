@@ -7,6 +7,7 @@
     reason = "tests"
 )]
 
+mod assigned;
 mod changes;
 mod collecting;
 mod leaving;
@@ -231,6 +232,9 @@ impl Play {
                 }
                 Write::ForgetJob(job) => drop(self.records.remove(&format!("job {job}"))),
                 Write::ForgetAlloc(id) => drop(self.records.remove(&format!("alloc {id}"))),
+                Write::Assigned(id) => {
+                    self.records.insert(format!("assigned {id}"), None);
+                }
                 Write::Ledger(_) | Write::Places(..) | Write::ForgetPlaces(_) => {}
             }
         }

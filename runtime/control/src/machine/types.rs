@@ -62,6 +62,9 @@ pub enum JobAction {
         /// Why, for people.
         reason: String,
     },
+    /// A server wants these allocations of the job to run here: new ones, and newer copies of known ones.
+    /// No registered job replaces or stops them; [`JobAction::StopAlloc`] does.
+    Assign(Vec<Allocation>),
     /// Do what is left to do.
     Fill,
 }
@@ -123,6 +126,8 @@ pub struct RestoredNode {
     pub ended: Vec<(EndedBlock, EndedPlaces)>,
     /// Allocations, oldest first, with their states as saved last.
     pub allocs: Vec<(Arc<Allocation>, Option<SavedAllocState>)>,
+    /// Those of them that a server placed.
+    pub assigned: BTreeSet<AllocId>,
     /// Who held which device; absent where it is not readable.
     pub ledger: Option<DeviceLedger>,
     /// The allocations are this agent's to run. Otherwise what they hold is only counted.
@@ -220,6 +225,8 @@ pub enum Write {
     Job(Arc<JobRecord>),
     /// An allocation as it was asked for.
     Alloc(Arc<Allocation>),
+    /// A server placed this allocation, and knows nothing of it yet.
+    Assigned(AllocId),
     /// Who holds which device towards the plugins.
     Ledger(DeviceLedger),
     /// Places that have ended.
@@ -314,6 +321,8 @@ pub struct Change {
     pub(crate) copies: Vec<(Arc<Allocation>, Arc<Allocation>)>,
     /// Places that wait.
     pub blocked: Vec<BlockedPlacement>,
+    /// Allocations of a server that cannot be entered, and why, for people.
+    pub refused: Vec<(AllocId, String)>,
     /// Why its records are not durable, of a change that ends tasks; for people.
     pub unwritten: Option<String>,
 }

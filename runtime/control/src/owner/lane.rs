@@ -16,6 +16,7 @@ use super::{Done, Owner};
 use crate::machine::{BatchId, ControlEvent, Wait, Write};
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::JobId;
+use ostler_model::saved::AcknowledgedState;
 use ostler_state::{Key, Prefix, Put, StateError, StateStore, WriteMark};
 
 /// Records on their way to the store.
@@ -97,6 +98,10 @@ async fn queue(state: &StateStore, writes: &[Write]) -> Result<Option<WriteMark>
                 state.put_later(&Key::Job(record.job.id.clone()), &**record).await?
             }
             Write::Alloc(alloc) => state.put_later(&Key::Alloc(alloc.id), &**alloc).await?,
+            Write::Assigned(alloc) => {
+                let nothing = AcknowledgedState::default();
+                state.put_later(&Key::AcknowledgedState(*alloc), &nothing).await?
+            }
             Write::Ledger(ledger) => state.put_later(&Key::DeviceLedger, ledger).await?,
             Write::Places(block, places) => {
                 state.put_later(&Key::EndedPlaces(block.clone()), places).await?
@@ -131,7 +136,11 @@ async fn forget(state: &StateStore, write: &Write) -> Result<bool, StateError> {
         Write::ForgetJob(job) => state.delete(&Key::Job(job.clone())).await?,
         Write::ForgetAlloc(alloc) => state.destroy_alloc(*alloc).await?,
         Write::ForgetPlaces(job) => forget_places(state, job).await?,
-        Write::Job(_) | Write::Alloc(_) | Write::Ledger(_) | Write::Places(..) => return Ok(false),
+        Write::Job(_)
+        | Write::Alloc(_)
+        | Write::Assigned(_)
+        | Write::Ledger(_)
+        | Write::Places(..) => return Ok(false),
     }
     Ok(!matches!(write, Write::ForgetPlaces(_)))
 }

@@ -5,7 +5,7 @@ use super::*;
 use ostler_lifecycle::task::handle::RunRecord;
 use ostler_lifecycle::task::restart::RestartTracker;
 use ostler_model::ids::TaskName;
-use ostler_model::ports::ProcessIdentity;
+use ostler_model::ports::{ProcessIdentity, SupervisorIdentity};
 use ostler_model::rng::Rng;
 use ostler_model::task::TaskState;
 use ostler_testing::fixtures::{self, Garbage};
@@ -16,6 +16,19 @@ fn has_ended(restored: &RestoredAlloc) -> bool {
 
 fn allocation(seed: u64, job: &str, index: u64) -> Allocation {
     fixtures::allocation_of(job, index, &Rng::seeded(seed)).unwrap()
+}
+
+/// A run of the task on record, of another boot, so that nothing of this machine is touched.
+async fn put_run(state: &StateStore, alloc: &Allocation, supervised: bool) {
+    let supervisor = supervised.then_some(SupervisorIdentity { pid: 2, start_ticks: 1 });
+    let boot_id = "another boot".to_owned();
+    let identity = ProcessIdentity { pid: 1, start_ticks: 1, boot_id, cgroup: None, supervisor };
+    let task = TaskName::new("t").unwrap();
+    let id = RunId::new(alloc.id, &task, 7);
+    let run = Some(RunRecord { id, identities: vec![identity], started: None });
+    let tracker = RestartTracker::new(Timestamp::default());
+    let local = LocalState { run, tracker, run_complete: false, delayed_until: None };
+    state.put(&Key::TaskLocal(alloc.id, task), &local).await.unwrap();
 }
 
 async fn put(state: &StateStore, alloc: &Allocation) {
@@ -65,31 +78,34 @@ async fn allocations_of_one_version_of_a_job_share_it() {
 
 #[tokio::test]
 async fn a_job_whose_record_is_gone_is_known_from_what_an_agent_with_jobs_ran_of_it() {
-    use ostler_model::ports::SupervisorIdentity;
     let state = StateStore::in_memory().unwrap();
-    let supervisor = SupervisorIdentity { pid: 2, start_ticks: 1 };
     let (served, embedded) = (allocation(1, "served", 5), allocation(2, "embedded", 6));
-    for (alloc, supervisor) in [(&served, Some(supervisor)), (&embedded, None)] {
+    for (alloc, supervised) in [(&served, true), (&embedded, false)] {
         put(&state, alloc).await;
-        // Of another boot, so that nothing of this machine is touched.
-        let identity = ProcessIdentity {
-            pid: 1,
-            start_ticks: 1,
-            boot_id: "another boot".to_owned(),
-            cgroup: None,
-            supervisor,
-        };
-        let task = TaskName::new("t").unwrap();
-        let id = RunId::new(alloc.id, &task, 7);
-        let run = Some(RunRecord { id, identities: vec![identity], started: None });
-        let tracker = RestartTracker::new(Timestamp::default());
-        let local = LocalState { run, tracker, run_complete: false, delayed_until: None };
-        state.put(&Key::TaskLocal(alloc.id, task), &local).await.unwrap();
+        put_run(&state, alloc, supervised).await;
     }
     let mut found = Recorded::read(&state).unwrap();
     assert_eq!(found.kept(), BTreeSet::from([served.id]));
     let said = found.take_notices();
     assert!(said.len() == 1 && said[0].contains("job served is known from"), "{said:?}");
+}
+
+#[tokio::test]
+async fn what_a_server_placed_is_kept_and_makes_no_job() {
+    use ostler_model::saved::AcknowledgedState;
+    let state = StateStore::in_memory().unwrap();
+    let (runs, garbled) = (allocation(1, "one", 5), allocation(2, "two", 6));
+    for alloc in [&runs, &garbled] {
+        put(&state, alloc).await;
+        put_run(&state, alloc, true).await;
+    }
+    state.put(&Key::AcknowledgedState(runs.id), &AcknowledgedState::default()).await.unwrap();
+    state.put(&Key::AcknowledgedState(garbled.id), &Garbage).await.unwrap();
+    let found = Recorded::read(&state).unwrap();
+    let both = BTreeSet::from([runs.id, garbled.id]);
+    assert_eq!(found.kept(), both, "also one whose mark does not decode");
+    let (restored, owners) = found.into_restored(true);
+    assert_eq!((restored.assigned, restored.jobs.len(), owners.len()), (both, 0, 2));
 }
 
 #[tokio::test]

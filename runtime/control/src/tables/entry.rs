@@ -39,6 +39,17 @@ impl AllocReport {
     }
 }
 
+/// Who placed an allocation here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlacedBy {
+    /// A job that is registered here, which replaces and stops it.
+    Job,
+    /// A server, which alone says what becomes of it.
+    Server,
+    /// Nobody who still has a say: an agent that ran one job, or a change that was taken back.
+    Nobody,
+}
+
 /// Who runs an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ownership {
@@ -66,8 +77,8 @@ pub(crate) enum Removal {
 pub struct AllocEntry {
     /// The newest copy of what was asked.
     pub allocation: Arc<Allocation>,
-    /// It belongs to a registered job, which replaces and stops it.
-    pub registered: bool,
+    /// Who placed it.
+    pub placed_by: PlacedBy,
     /// Tasks dead, post-run hooks done.
     pub ended: bool,
     pub(crate) owner: Ownership,
@@ -86,9 +97,9 @@ pub struct AllocEntry {
 }
 
 impl AllocEntry {
-    pub(super) fn new(allocation: Arc<Allocation>, registered: bool, now: Timestamp) -> Self {
+    pub(super) fn new(allocation: Arc<Allocation>, placed_by: PlacedBy, now: Timestamp) -> Self {
         Self {
-            registered,
+            placed_by,
             ended: false,
             owner: Ownership::Withheld,
             told: 0,
@@ -100,6 +111,12 @@ impl AllocEntry {
             modify_time: now,
             allocation,
         }
+    }
+
+    /// It belongs to a registered job.
+    #[must_use]
+    pub fn registered(&self) -> bool {
+        self.placed_by == PlacedBy::Job
     }
 
     /// What its owner said last; pending before it has one.

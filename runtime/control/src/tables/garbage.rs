@@ -52,7 +52,7 @@ impl Tables {
     pub(crate) fn take_purged(&mut self, among: &[AllocId]) -> Vec<AllocId> {
         let entries = among.iter().filter_map(|id| Some((*id, self.allocs.get(id)?)));
         let mut purged: Vec<_> = entries
-            .filter(|(_, entry)| entry.ended && entry.removal == Removal::No && entry.registered)
+            .filter(|(_, entry)| entry.ended && entry.removal == Removal::No && entry.registered())
             .map(|(id, entry)| (id, &entry.allocation, self.jobs.get(&entry.allocation.job.id)))
             .filter(|(_, alloc, job)| job.is_none_or(|job| was_purged(alloc, &job.record)))
             .map(|(id, _, job)| (id, job.is_some()))

@@ -23,7 +23,7 @@ use ostler_state::keys::EndedBlock;
 fn ends_its_place(entry: &AllocEntry, record: &JobRecord) -> bool {
     let alloc = &entry.allocation;
     entry.ended
-        && entry.registered
+        && entry.registered()
         && alloc.desired == DesiredStatus::Run
         && alloc.job_version == record.version
         && alloc.create_index >= record.create_index
@@ -64,7 +64,7 @@ impl Tables {
             let here = alloc.group == group;
             // An allocation of a later version is left of a change that was taken back.
             let stays = alloc.job_version <= record.version;
-            if here && stays && alloc.desired == DesiredStatus::Run && entry.registered {
+            if here && stays && alloc.desired == DesiredStatus::Run && entry.registered() {
                 let known = newest.entry(alloc.index).or_insert(entry);
                 if known.age() < entry.age() {
                     *known = entry;

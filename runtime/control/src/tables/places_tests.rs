@@ -10,6 +10,7 @@ use crate::ended::Ended;
 use crate::held::Holds;
 use crate::proposal::{Proposal, stopped_copy, updated_copy};
 use crate::reconcile::PlaceAction;
+use crate::tables::PlacedBy;
 use ostler_model::alloc::{Allocation, ClientStatus};
 use ostler_model::ids::GroupName;
 use ostler_model::job::{Job, JobKind, TaskGroup};
@@ -67,7 +68,7 @@ impl World {
             forced: false,
             finished: true,
         });
-        self.tables.restore_alloc(&alloc, true, saved.as_ref(), NOW);
+        self.tables.restore_alloc(&alloc, PlacedBy::Job, saved.as_ref(), NOW);
         self.allocs.insert(alloc.id, (alloc, ended));
     }
 

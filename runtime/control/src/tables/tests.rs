@@ -22,7 +22,7 @@ fn tables() -> Tables {
 /// Over, as an earlier agent left it; no task of it ever started.
 fn enter_over(tables: &mut Tables, alloc: &Arc<Allocation>) {
     let saved = SavedAllocState { finished: true, ..SavedAllocState::default() };
-    tables.restore_alloc(alloc, true, Some(&saved), Timestamp::default());
+    tables.restore_alloc(alloc, PlacedBy::Job, Some(&saved), Timestamp::default());
 }
 
 fn record(alloc: &Allocation) -> Arc<JobRecord> {
@@ -46,11 +46,11 @@ fn the_data_of_a_whole_line_is_kept_while_its_last_one_waits() {
     let mut both = vec![first.id, second.id];
     both.sort_unstable();
     assert_eq!(garbage(&tables), both);
-    tables.put_alloc(Arc::clone(&third), true, Timestamp::default());
+    tables.put_alloc(Arc::clone(&third), PlacedBy::Job, Timestamp::default());
     assert_eq!(garbage(&tables), []);
     // One that is told to stop before it started takes nothing.
     let stopped = Arc::new(Allocation { desired: DesiredStatus::Stop, ..(*third).clone() });
-    tables.put_alloc(stopped, true, Timestamp::default());
+    tables.put_alloc(stopped, PlacedBy::Job, Timestamp::default());
     assert_eq!(garbage(&tables), both);
 }
 
@@ -82,11 +82,18 @@ fn every_earlier_allocation_of_a_place_that_is_not_over_is_waited_for() {
     let elsewhere = Arc::new(elsewhere);
     enter_over(&mut tables, &second);
     for alloc in [&first, &third, &fourth, &elsewhere] {
-        tables.put_alloc(Arc::clone(alloc), true, Timestamp::default());
+        tables.put_alloc(Arc::clone(alloc), PlacedBy::Job, Timestamp::default());
     }
     assert_eq!(tables.before(&fourth), [third.id, first.id], "newest first");
     assert_eq!(tables.before(&third), [first.id]);
     assert_eq!(tables.before(&first), []);
+    // Of a server's the one it replaces alone: what else is in its place may run beside it.
+    let servers = allocation(6, Some(third.id), DesiredStatus::Run);
+    tables.put_alloc(Arc::clone(&servers), PlacedBy::Server, Timestamp::default());
+    assert_eq!(tables.before(&servers), [third.id]);
+    let canary = allocation(7, Some(second.id), DesiredStatus::Run);
+    tables.put_alloc(Arc::clone(&canary), PlacedBy::Server, Timestamp::default());
+    assert_eq!(tables.before(&canary), [], "that one is over");
 }
 
 #[test]
@@ -96,7 +103,7 @@ fn what_is_over_of_a_job_that_is_gone_is_given_out_once() {
     for alloc in &allocs[..2] {
         enter_over(&mut tables, alloc);
     }
-    tables.put_alloc(Arc::clone(&allocs[2]), true, Timestamp::default());
+    tables.put_alloc(Arc::clone(&allocs[2]), PlacedBy::Job, Timestamp::default());
     tables.put_job(record(&allocs[0]));
     let all = tables.ids();
     assert_eq!(tables.ids_of(&allocs[0].job.id), all);

@@ -27,7 +27,7 @@ impl Tables {
             counts.queued = counts.queued.saturating_add(1);
         }
         let mut allocs: Vec<&AllocEntry> =
-            self.allocs_of(id).filter(|entry| entry.registered).collect();
+            self.allocs_of(id).filter(|entry| entry.registered()).collect();
         allocs.sort_by_key(|e| (e.allocation.create_index, e.allocation.index, e.allocation.id));
         let mut places = PlaceCounts {
             waiting: count(entry.blocked.iter().filter(|blocked| !blocked.soon)),

@@ -2,6 +2,7 @@
 //! each place one allocation, and in the end nothing is under way.
 
 use super::*;
+use crate::tables::PlacedBy;
 
 /// One history.
 struct History {
@@ -31,7 +32,7 @@ impl History {
 
     fn step(&mut self) {
         let name = self.pick(&["a", "b", "c"]);
-        match self.rng.below(12) {
+        match self.rng.below(14) {
             0..=2 => {
                 let count = u32::try_from(self.rng.below(7)).unwrap();
                 let job = changed(&job(name, count), self.pick(&["x", "y"]));
@@ -66,6 +67,13 @@ impl History {
                 self.play.slow_removals = self.rng.below(2) == 0;
             }
             9 => self.play.pass(Duration::from_millis(self.rng.below(40_000))),
+            10 | 11 => {
+                // Some of them want the same port.
+                let port = 8_000 + u16::try_from(self.rng.below(6)).unwrap();
+                let alloc = assigned::placed(&job(name, 1), self.rng.next_u64(), port);
+                let request = self.play.change(name, JobAction::Assign(vec![alloc]));
+                self.asked.push(request);
+            }
             _ => {
                 if let Some(id) = self.any_owner() {
                     let status = self.pick(&[ClientStatus::Running, ClientStatus::Failed]);
@@ -85,7 +93,7 @@ impl History {
         self.asked.push(request);
     }
 
-    /// At every moment: each place of a job has one allocation that is to run.
+    /// At every moment: each place of a registered job has one allocation that is to run.
     fn check(&self) {
         let mut places = BTreeMap::new();
         for id in self.play.live() {
@@ -93,7 +101,11 @@ impl History {
             if self.play.removing.contains(&id) {
                 continue;
             }
-            let alloc = &self.play.machine.tables().alloc(id).unwrap().allocation;
+            let entry = self.play.machine.tables().alloc(id).unwrap();
+            if entry.placed_by == PlacedBy::Server {
+                continue;
+            }
+            let alloc = &entry.allocation;
             let place = (alloc.job.id.clone(), alloc.group.clone(), alloc.index);
             let seed = self.seed;
             assert!(places.insert(place, alloc.id).is_none(), "seed {seed}: a place twice");

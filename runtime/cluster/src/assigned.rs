@@ -1,0 +1,285 @@
+//! An allocation as a server describes it → the model's.
+//!
+//! ```text
+//! answer ─► fields of the allocation ──────────────────────────────► Allocation
+//!             ├─ AllocatedResources: ports, devices ────────────────────▲
+//!             └─ Job ─ without what is the servers' ─► JSON ─► jobspec ─┘
+//! ```
+//! What is asked of the servers (constraints, updates, counts …) is theirs: it is taken out by name.
+//! Everything else must be something that this node does; what is not is an error that names it. Pure.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use ostler_jobspec::Syntax;
+use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::device::GroupKey;
+use ostler_model::ids::{AllocId, GroupName, TaskName};
+use ostler_model::job::Job;
+use ostler_model::resources::{AllocatedDevice, AllocatedPort};
+use ostler_model::time::Timestamp;
+use serde_json::{Map, Value as Json};
+
+use super::msgpack::Value;
+use super::rpc::{field, text};
+
+/// Keys of a job that are for the servers alone.
+const OF_SERVERS: [&str; 26] = [
+    "Affinities",
+    "AllAtOnce",
+    "Constraints",
+    "ConsulToken",
+    "ConsulNamespace",
+    "CreateIndex",
+    "Dispatched",
+    "DispatchIdempotencyToken",
+    "JobModifyIndex",
+    "ModifyIndex",
+    "Multiregion",
+    "NomadTokenID",
+    "ParameterizedJob",
+    "ParentID",
+    "Periodic",
+    "Region",
+    "Spreads",
+    "Stable",
+    "Status",
+    "StatusDescription",
+    "Stop",
+    "SubmitTime",
+    "VaultNamespace",
+    "VaultToken",
+    "Version",
+    "VersionTag",
+];
+/// Keys of a task group that are for the servers alone.
+const OF_SERVERS_IN_GROUPS: [&str; 6] =
+    ["Affinities", "Constraints", "Migrate", "ReschedulePolicy", "Scaling", "Spreads"];
+/// Keys of a task that are for the servers alone.
+const OF_SERVERS_IN_TASKS: [&str; 3] = ["Affinities", "Constraints", "ScalingPolicies"];
+/// What of an update tells this node when an allocation is healthy.
+const OF_HEALTH: [&str; 3] = ["HealthCheck", "MinHealthyTime", "HealthyDeadline"];
+
+/// Why an allocation of a server cannot be run here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AssignedError {
+    /// A field is missing or is something else.
+    #[error("the server describes it without a {0} that can be read")]
+    Field(&'static str),
+    /// This node does not do what its job asks.
+    #[error("this node cannot run it: {0}")]
+    Job(String),
+    /// Its job has no such task group.
+    #[error("its job has no task group {0}")]
+    Group(GroupName),
+}
+
+/// Which allocation this is.
+///
+/// # Errors
+/// When it has no id.
+pub fn id_of(alloc: &Value) -> Result<AllocId, AssignedError> {
+    let id = text_of(alloc, "ID")?.parse();
+    id.map_err(|_| AssignedError::Field("ID"))
+}
+
+/// The allocation that a server describes. Indexes of this node are zero.
+///
+/// # Errors
+/// When it cannot be read, or its job asks for what this node does not do.
+pub fn allocation(alloc: &Value) -> Result<Allocation, AssignedError> {
+    let id = id_of(alloc)?;
+    let name = text_of(alloc, "Name")?.to_owned();
+    let group: GroupName =
+        text_of(alloc, "TaskGroup")?.parse().map_err(|_| AssignedError::Field("TaskGroup"))?;
+    let wanted = field(alloc, "Job").ok_or(AssignedError::Field("Job"))?;
+    // Only a deployment asks whether it is healthy.
+    let deployed = field(alloc, "DeploymentID").and_then(text).is_some_and(|id| !id.is_empty());
+    let job = job(wanted, deployed)?;
+    if job.group(&group).is_none() {
+        return Err(AssignedError::Group(group));
+    }
+    let resources = field(alloc, "AllocatedResources");
+    let desired = match text_of(alloc, "DesiredStatus")? {
+        "run" => DesiredStatus::Run,
+        "stop" | "evict" => DesiredStatus::Stop,
+        _ => return Err(AssignedError::Field("DesiredStatus")),
+    };
+    let previous = field(alloc, "PreviousAllocation").and_then(text);
+    let previous = previous.filter(|id| !id.is_empty()).map(str::parse).transpose();
+    let number = |name| field(alloc, name).and_then(Value::as_u64);
+    let described = field(alloc, "DesiredDescription").and_then(text);
+    Ok(Allocation {
+        id,
+        index: index_of(&name).ok_or(AssignedError::Field("Name"))?,
+        name,
+        group,
+        created_at: Timestamp::from_nanos(
+            number("CreateTime").ok_or(AssignedError::Field("CreateTime"))?,
+        ),
+        desired,
+        ports: ports(resources)?,
+        devices: devices(resources)?,
+        modify_index: 0,
+        create_index: 0,
+        job_version: field(wanted, "Version")
+            .and_then(Value::as_u64)
+            .ok_or(AssignedError::Field("Job.Version"))?,
+        previous: previous.map_err(|_| AssignedError::Field("PreviousAllocation"))?,
+        desired_description: described.unwrap_or_default().to_owned(),
+        job: Arc::new(job),
+    })
+}
+
+fn text_of<'a>(value: &'a Value, name: &'static str) -> Result<&'a str, AssignedError> {
+    field(value, name).and_then(text).ok_or(AssignedError::Field(name))
+}
+
+/// `JOB.GROUP[INDEX]`.
+fn index_of(name: &str) -> Option<u32> {
+    name.strip_suffix(']')?.rsplit_once('[')?.1.parse().ok()
+}
+
+fn items<'a>(of: Option<&'a Value>, name: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+    let list = of.and_then(|of| field(of, name)).and_then(Value::as_array);
+    list.into_iter().flatten()
+}
+
+fn ports(resources: Option<&Value>) -> Result<Vec<AllocatedPort>, AssignedError> {
+    let shared = resources.and_then(|resources| field(resources, "Shared"));
+    let port = |port: &Value| {
+        let number = |name| field(port, name).and_then(Value::as_u64).map(u16::try_from);
+        let value = number("Value")?.ok()?;
+        // None: the port itself.
+        let to = number("To").unwrap_or(Ok(0)).ok()?;
+        Some(AllocatedPort {
+            label: field(port, "Label").and_then(text)?.to_owned(),
+            value,
+            to: if to == 0 { value } else { to },
+            host_ip: field(port, "HostIP").and_then(text)?.to_owned(),
+        })
+    };
+    items(shared, "Ports").map(|one| port(one).ok_or(AssignedError::Field("port"))).collect()
+}
+
+fn devices(
+    resources: Option<&Value>,
+) -> Result<BTreeMap<TaskName, Vec<AllocatedDevice>>, AssignedError> {
+    let tasks = resources.and_then(|resources| field(resources, "Tasks")).and_then(Value::as_map);
+    let device = |device: &Value| {
+        let part = |name| field(device, name).and_then(text).map(str::to_owned);
+        let group = GroupKey { vendor: part("Vendor")?, kind: part("Type")?, name: part("Name")? };
+        let ids = items(Some(device), "DeviceIDs").map(|id| Some(text(id)?.to_owned()));
+        Some(AllocatedDevice { group, ids: ids.collect::<Option<_>>()? })
+    };
+    let mut all = BTreeMap::new();
+    for (task, resources) in tasks.into_iter().flatten() {
+        let unread = AssignedError::Field("device");
+        let name = text(task).and_then(|name| name.parse().ok()).ok_or(unread.clone())?;
+        let of_task: Option<Vec<_>> = items(Some(resources), "Devices").map(device).collect();
+        let of_task = of_task.ok_or(unread)?;
+        if !of_task.is_empty() {
+            all.insert(name, of_task);
+        }
+    }
+    Ok(all)
+}
+
+fn job(wanted: &Value, deployed: bool) -> Result<Job, AssignedError> {
+    let Json::Object(mut job) = json(wanted) else { return Err(AssignedError::Field("Job")) };
+    let Some(Json::String(namespace)) = job.remove("Namespace") else {
+        return Err(AssignedError::Field("Job.Namespace"));
+    };
+    let of_all = job.remove("Update");
+    OF_SERVERS.iter().for_each(|key| drop(job.remove(*key)));
+    for group in objects(&mut job, "TaskGroups") {
+        OF_SERVERS_IN_GROUPS.iter().for_each(|key| drop(group.remove(*key)));
+        // How many there are is the servers' to say; this is one of them.
+        group.insert("Count".to_owned(), 1.into());
+        let update = group.remove("Update").or_else(|| of_all.clone());
+        if let Some(Json::Object(mut update)) = update.filter(|_| deployed) {
+            update.retain(|key, _| OF_HEALTH.contains(&key.as_str()));
+            group.insert("Update".to_owned(), Json::Object(update));
+        }
+        for task in objects(group, "Tasks") {
+            OF_SERVERS_IN_TASKS.iter().for_each(|key| drop(task.remove(*key)));
+            if let Some(Json::Object(resources)) = task.get_mut("Resources") {
+                // What devices it has is said beside the job; their constraints are kept.
+                for unused in ["DiskMB", "IOPS"] {
+                    resources.remove(unused);
+                }
+            }
+        }
+    }
+    unset(&mut job);
+    let bytes = Json::Object(job).to_string();
+    let read = ostler_jobspec::parse(bytes.as_bytes(), Path::new("job"), Some(Syntax::Json));
+    let job = read.map_err(|wrong| {
+        let all: Vec<_> = wrong.iter().map(|one| one.message.clone()).collect();
+        AssignedError::Job(all.join("; "))
+    })?;
+    let mut job = Job { namespace, ..job };
+    for group in job.groups.iter_mut().filter(|_| !deployed) {
+        // A service has a policy of its own accord.
+        group.health = None;
+    }
+    Ok(job)
+}
+
+fn objects<'a>(
+    of: &'a mut Map<String, Json>,
+    name: &str,
+) -> impl Iterator<Item = &'a mut Map<String, Json>> + use<'a> {
+    let list = of.get_mut(name).and_then(Json::as_array_mut);
+    list.into_iter().flatten().filter_map(Json::as_object_mut)
+}
+
+/// Take out what is not set: servers name every key of a job, with nothing in those that nobody gave. What
+/// people name themselves stays as it is.
+fn unset(object: &mut Map<String, Json>) {
+    object.retain(|key, value| {
+        if ["Config", "Env", "Meta"].contains(&key.as_str()) {
+            return !value.is_null();
+        }
+        match value {
+            Json::Null => false,
+            Json::String(text) => !text.is_empty(),
+            Json::Array(list) => {
+                list.iter_mut().filter_map(Json::as_object_mut).for_each(unset);
+                !list.is_empty()
+            }
+            Json::Object(inner) => {
+                unset(inner);
+                !inner.is_empty()
+            }
+            Json::Bool(_) | Json::Number(_) => true,
+        }
+    });
+}
+
+/// The same in JSON. Text that is none loses what is not UTF-8, as in Go.
+fn json(value: &Value) -> Json {
+    match value {
+        Value::Nil | Value::Ext(..) => Json::Null,
+        Value::Boolean(is) => (*is).into(),
+        Value::Integer(number) => match (number.as_u64(), number.as_i64()) {
+            (Some(number), _) => number.into(),
+            (None, Some(number)) => number.into(),
+            (None, None) => Json::Null,
+        },
+        Value::F32(number) => f64::from(*number).into(),
+        Value::F64(number) => (*number).into(),
+        Value::String(text) => String::from_utf8_lossy(text.as_bytes()).into_owned().into(),
+        Value::Binary(bytes) => String::from_utf8_lossy(bytes).into_owned().into(),
+        Value::Array(list) => list.iter().map(json).collect(),
+        Value::Map(fields) => {
+            let named = fields.iter().filter_map(|(key, value)| Some((text(key)?, value)));
+            named.map(|(key, value)| (key.to_owned(), json(value))).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "assigned_tests.rs"]
+mod tests;
