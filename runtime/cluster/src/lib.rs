@@ -9,6 +9,7 @@
 pub mod address;
 pub mod assigned;
 pub mod caller;
+pub mod described;
 pub mod dial;
 pub mod go_time;
 pub mod join_check;
@@ -17,3 +18,5 @@ pub mod rpc;
 pub mod servers;
 pub mod session;
 pub mod tls;
+pub mod updates;
+pub mod wanted;

@@ -24,3 +24,6 @@ pub const CLUSTER_STEP_WALL_DEFAULT: Duration = Duration::from_secs(10);
 pub const CLUSTER_SERVERS_MAX: usize = 32;
 /// Largest file with certificates or a key, bytes.
 pub const CLUSTER_PEM_BYTES_MAX: u64 = MIB;
+/// Allocations that one call tells the servers of: each is some kilobytes, and a server puts a call into one
+/// entry of its log.
+pub const CLUSTER_UPDATES_PER_CALL: usize = 500;

@@ -1,0 +1,222 @@
+//! What the servers are to hear of allocations: what differs from what they have acknowledged. Pure.
+//!
+//! ```text
+//! changed ─► one entry per allocation ─ tick, 200 ms ─► batch ─ Node.UpdateAlloc ─► sent ─► acknowledged
+//!               urgent: at the next tick   else: each fifth          └─ failed: they wait again
+//! ```
+//! Urgent is what changes what becomes of the allocation; its tasks' events and its health may wait.
+
+use std::collections::BTreeMap;
+
+use ostler_model::alloc::ClientStatus;
+use ostler_model::ids::AllocId;
+use ostler_model::limits::CLUSTER_UPDATES_PER_CALL;
+use ostler_model::saved::AcknowledgedState;
+
+/// Ticks from one look at what is not urgent to the next.
+const TICKS: u32 = 5;
+
+/// How soon something is to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// Not at all: it is known.
+    None,
+    /// With the next look at everything.
+    Normal,
+    /// At the next tick.
+    Urgent,
+}
+
+/// How soon `now` is to be told to servers that have acknowledged this.
+#[must_use]
+pub fn urgency(acknowledged: Option<&AcknowledgedState>, now: &AcknowledgedState) -> Urgency {
+    match acknowledged {
+        Some(known) if known == now => Urgency::None,
+        Some(known) if known.client_status != now.client_status => Urgency::Urgent,
+        None if now.client_status == ClientStatus::Failed => Urgency::Urgent,
+        _ => Urgency::Normal,
+    }
+}
+
+/// What is told in one call.
+pub type UpdateBatch = BTreeMap<AllocId, AcknowledgedState>;
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct AllocUpdates {
+    acknowledged: BTreeMap<AllocId, AcknowledgedState>,
+    waiting: UpdateBatch,
+    /// Of the call under way.
+    told: Option<UpdateBatch>,
+    ticks: u32,
+}
+
+impl AllocUpdates {
+    /// What servers have acknowledged before.
+    #[must_use]
+    pub fn new(acknowledged: BTreeMap<AllocId, AcknowledgedState>) -> Self {
+        Self { acknowledged, ..Self::default() }
+    }
+
+    /// This is where an allocation is now.
+    pub fn changed(&mut self, id: AllocId, now: AcknowledgedState) {
+        // What is being told counts as known: if it is not, it waits again.
+        let told = self.told.as_ref().and_then(|told| told.get(&id));
+        match urgency(told.or(self.acknowledged.get(&id)), &now) {
+            Urgency::None => drop(self.waiting.remove(&id)),
+            Urgency::Normal | Urgency::Urgent => drop(self.waiting.insert(id, now)),
+        }
+    }
+
+    /// An allocation is gone: nothing is told of it any more.
+    pub fn gone(&mut self, id: AllocId) {
+        self.waiting.remove(&id);
+        self.acknowledged.remove(&id);
+    }
+
+    /// Is there nothing to be told?
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.waiting.is_empty() && self.told.is_none()
+    }
+
+    /// A tick: what is to be told now, at most so much as one call takes. Nothing while a call is under way.
+    pub fn tick(&mut self) -> Option<UpdateBatch> {
+        self.ticks = self.ticks.saturating_add(1);
+        let urgent = || {
+            let mut waiting = self.waiting.iter();
+            waiting.any(|(id, now)| urgency(self.acknowledged.get(id), now) == Urgency::Urgent)
+        };
+        if self.told.is_some() || self.waiting.is_empty() || (self.ticks < TICKS && !urgent()) {
+            return None;
+        }
+        self.ticks = 0;
+        let mut urgent_first: Vec<_> = std::mem::take(&mut self.waiting).into_iter().collect();
+        urgent_first
+            .sort_by_key(|(id, now)| std::cmp::Reverse(urgency(self.acknowledged.get(id), now)));
+        let rest = urgent_first.split_off(urgent_first.len().min(CLUSTER_UPDATES_PER_CALL));
+        self.waiting = rest.into_iter().collect();
+        if !self.waiting.is_empty() {
+            // The rest goes as soon as the call has ended.
+            self.ticks = TICKS;
+        }
+        let told: UpdateBatch = urgent_first.into_iter().collect();
+        self.told = Some(told.clone());
+        Some(told)
+    }
+
+    /// The call has ended. What is acknowledged by it, for the records; nothing where it failed.
+    pub fn sent(&mut self, taken: bool) -> UpdateBatch {
+        let told = self.told.take().unwrap_or_default();
+        if !taken {
+            for (id, now) in told {
+                // A newer one has come meanwhile, perhaps.
+                self.waiting.entry(id).or_insert(now);
+            }
+            return UpdateBatch::new();
+        }
+        self.acknowledged.extend(told.clone());
+        let acknowledged = &self.acknowledged;
+        self.waiting.retain(|id, now| urgency(acknowledged.get(id), now) != Urgency::None);
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostler_model::rng::Rng;
+    use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    fn id(seed: u64) -> AllocId {
+        AllocId::new(Rng::seeded(seed).uuid())
+    }
+
+    fn at(client_status: ClientStatus, description: &str) -> AcknowledgedState {
+        AcknowledgedState {
+            client_status,
+            client_description: description.to_owned(),
+            ..AcknowledgedState::default()
+        }
+    }
+
+    #[test]
+    fn what_becomes_of_it_is_told_at_once_and_the_rest_with_each_fifth_tick() {
+        let running = at(ClientStatus::Running, "one");
+        let mut updates = AllocUpdates::new([(id(1), running.clone())].into());
+        updates.changed(id(1), running);
+        assert!(updates.is_quiet(), "they know it");
+        updates.changed(id(1), at(ClientStatus::Running, "two"));
+        assert_eq!((0..4).filter_map(|_| updates.tick()).count(), 0);
+        assert_eq!(updates.tick().unwrap().len(), 1);
+        updates.sent(true);
+        updates.changed(id(1), at(ClientStatus::Complete, "three"));
+        assert_eq!(updates.tick().unwrap()[&id(1)].client_status, ClientStatus::Complete);
+        assert_eq!(updates.tick(), None, "one call at a time");
+        assert_eq!(updates.sent(true).len(), 1);
+        assert!(updates.is_quiet());
+    }
+
+    #[test]
+    fn what_could_not_be_told_waits_again_unless_something_newer_does() {
+        let mut updates = AllocUpdates::default();
+        updates.changed(id(1), at(ClientStatus::Failed, "one"));
+        updates.changed(id(2), at(ClientStatus::Failed, "one"));
+        assert_eq!(updates.tick().unwrap().len(), 2);
+        updates.changed(id(1), at(ClientStatus::Failed, "two"));
+        assert!(updates.sent(false).is_empty());
+        let again = updates.tick().unwrap();
+        assert_eq!(again[&id(1)].client_description, "two");
+        assert_eq!(again[&id(2)].client_description, "one");
+    }
+
+    #[test]
+    fn a_call_takes_so_many_and_those_that_are_urgent_first() {
+        let known = 0..CLUSTER_UPDATES_PER_CALL as u64 + 1;
+        let running = at(ClientStatus::Running, "one");
+        let mut updates =
+            AllocUpdates::new(known.clone().map(|n| (id(n), running.clone())).collect());
+        for n in known {
+            updates.changed(id(n), at(ClientStatus::Running, "two"));
+        }
+        updates.changed(id(3), at(ClientStatus::Failed, "two"));
+        let first = updates.tick().unwrap();
+        assert!(first.len() == CLUSTER_UPDATES_PER_CALL && first.contains_key(&id(3)));
+        updates.sent(true);
+        assert_eq!(updates.tick().unwrap().len(), 1, "the rest follows at once");
+    }
+
+    proptest! {
+        #[test]
+        fn in_the_end_the_servers_know_everything(steps in prop::collection::vec((0_u64..4, 0_u8..4, any::<bool>()), 1..60)) {
+            let (mut updates, mut servers) = (AllocUpdates::default(), BTreeMap::new());
+            let mut now = BTreeMap::new();
+            let mut call: Option<UpdateBatch> = None;
+            for (which, what, ok) in steps {
+                match what {
+                    0 => {
+                        let status = if ok { ClientStatus::Running } else { ClientStatus::Failed };
+                        now.insert(id(which), at(status, &which.to_string()));
+                        updates.changed(id(which), now[&id(which)].clone());
+                    }
+                    1 if call.is_none() => call = updates.tick(),
+                    2 => if let Some(batch) = call.take() {
+                        if ok { servers.extend(batch); }
+                        updates.sent(ok);
+                    },
+                    _ => {}
+                }
+            }
+            for _ in 0..20 {
+                if let Some(batch) = call.take() {
+                    servers.extend(batch);
+                    updates.sent(true);
+                }
+                call = updates.tick();
+            }
+            prop_assert!(updates.is_quiet());
+            prop_assert_eq!(servers, now);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What the servers want of this node, by their answers. Pure.
+//!
+//! ```text
+//! Node.GetClientAllocs ─► listed ─► pull: those with a newer index    Alloc.GetAllocs ─► pulled
+//!                            └─► gone: known here, not wanted any more
+//! ```
+//! A follower that lags may answer with an older state: an answer that is no newer than the last one says
+//! nothing, and an allocation that is older than the list said is pulled again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ostler_model::ids::AllocId;
+
+/// What is to be done after an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListedAllocs {
+    /// To be pulled.
+    pub pull: Vec<AllocId>,
+    /// A server that knows them all has at least this index.
+    pub min_index: u64,
+    /// To be ended and forgotten.
+    pub gone: Vec<AllocId>,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct WantedAllocs {
+    index: u64,
+    wanted: BTreeMap<AllocId, u64>,
+    /// Index of the copy that was carried out.
+    done: BTreeMap<AllocId, u64>,
+}
+
+impl WantedAllocs {
+    /// Index of the newest answer; the next question waits for a higher one. Zero before the first.
+    #[must_use]
+    pub const fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// An answer: every allocation of the node, with the index of its last change. `here`: those that servers
+    /// placed and this node knows. `None`: it is no newer than the last one.
+    pub fn listed(
+        &mut self,
+        index: u64,
+        wanted: BTreeMap<AllocId, u64>,
+        here: &BTreeSet<AllocId>,
+    ) -> Option<ListedAllocs> {
+        if index <= self.index {
+            return None;
+        }
+        self.index = index;
+        self.done.retain(|id, _| wanted.contains_key(id));
+        self.wanted = wanted;
+        let gone = here.iter().filter(|id| !self.wanted.contains_key(id)).copied().collect();
+        Some(ListedAllocs { gone, ..self.left() })
+    }
+
+    /// What is still to be pulled; nothing is gone by it.
+    #[must_use]
+    pub fn left(&self) -> ListedAllocs {
+        let newer =
+            |(id, index): &(&AllocId, &u64)| self.done.get(id).is_none_or(|done| done < *index);
+        let news = || self.wanted.iter().filter(newer);
+        let min_index = news().map(|(_, index)| *index).max().unwrap_or_default();
+        ListedAllocs { pull: news().map(|(id, _)| *id).collect(), min_index, gone: Vec::new() }
+    }
+
+    /// This copy of an allocation came. Is it to be carried out?
+    #[must_use]
+    pub fn is_news(&self, id: AllocId, index: u64) -> bool {
+        self.wanted.get(&id).is_some_and(|wanted| index >= *wanted)
+            && self.done.get(&id).is_none_or(|done| *done < index)
+    }
+
+    /// It was carried out.
+    pub fn carried_out(&mut self, id: AllocId, index: u64) {
+        if self.wanted.contains_key(&id) {
+            self.done.insert(id, index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostler_model::rng::Rng;
+    use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    fn id(seed: u64) -> AllocId {
+        AllocId::new(Rng::seeded(seed).uuid())
+    }
+
+    fn ids<const N: usize>(all: [(u64, u64); N]) -> BTreeMap<AllocId, u64> {
+        all.into_iter().map(|(seed, index)| (id(seed), index)).collect()
+    }
+
+    #[test]
+    fn only_what_changed_is_pulled_and_what_is_not_listed_goes() {
+        let (mut wanted, here) = (WantedAllocs::default(), BTreeSet::from([id(1), id(9)]));
+        let first = wanted.listed(7, ids([(1, 5), (2, 7)]), &here).unwrap();
+        assert_eq!((first.pull.len(), first.min_index), (2, 7));
+        assert_eq!(first.gone, [id(9)]);
+        wanted.carried_out(id(1), 5);
+        wanted.carried_out(id(2), 7);
+        let next = wanted.listed(8, ids([(1, 8), (2, 7)]), &here).unwrap();
+        assert_eq!((next.pull, next.min_index), (vec![id(1)], 8));
+    }
+
+    #[test]
+    fn an_older_answer_says_nothing() {
+        let (mut wanted, here) = (WantedAllocs::default(), BTreeSet::from([id(1)]));
+        wanted.listed(7, ids([(1, 5)]), &here).unwrap();
+        assert_eq!(wanted.listed(7, ids([]), &here), None);
+        assert_eq!(wanted.listed(3, ids([]), &here), None, "of a server that was set back");
+        assert_eq!(wanted.index(), 7);
+    }
+
+    #[test]
+    fn a_copy_that_is_older_than_the_list_said_is_pulled_again() {
+        let mut wanted = WantedAllocs::default();
+        wanted.listed(7, ids([(1, 7)]), &BTreeSet::new()).unwrap();
+        assert!(!wanted.is_news(id(1), 6));
+        assert_eq!(wanted.left().pull, [id(1)]);
+        assert!(wanted.is_news(id(1), 9), "a newer one than was asked for");
+        wanted.carried_out(id(1), 9);
+        assert!(wanted.left().pull.is_empty());
+        assert!(!wanted.is_news(id(2), 9), "nobody wants it");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_servers_answer_the_newest_is_carried_out(
+            answers in prop::collection::vec((1_u64..30, prop::collection::btree_map((0_u64..5).prop_map(id), 1_u64..30, 0..5)), 1..20),
+            late in prop::collection::vec(any::<bool>(), 60),
+        ) {
+            let mut wanted = WantedAllocs::default();
+            let (mut newest, mut done) = ((0, BTreeMap::new()), BTreeMap::new());
+            let mut late = late.into_iter();
+            for (index, list) in answers {
+                if index > newest.0 {
+                    newest = (index, list.clone());
+                }
+                let here: BTreeSet<_> = done.keys().copied().collect();
+                let Some(listed) = wanted.listed(index, list, &here) else { continue };
+                listed.gone.iter().for_each(|id| drop(done.remove(id)));
+                for id in listed.pull {
+                    let index = newest.1[&id] - u64::from(late.next().unwrap_or(false));
+                    if wanted.is_news(id, index) {
+                        prop_assert!(done.get(&id).is_none_or(|known| *known < index));
+                        done.insert(id, index);
+                        wanted.carried_out(id, index);
+                    }
+                }
+            }
+            for id in wanted.left().pull {
+                done.insert(id, newest.1[&id]);
+            }
+            for (id, index) in &newest.1 {
+                prop_assert!(done[id] >= *index, "the newest copy of each");
+            }
+            prop_assert_eq!(done.len(), newest.1.len());
+        }
+    }
+}
