@@ -79,6 +79,7 @@ impl AgentHandle {
         job: Job,
         options: RegisterOptions,
     ) -> Result<Registered, SubmitError> {
+        self.takes_jobs()?;
         self.check_all(&job)?;
         self.0.control.register(Arc::new(job), options).await
     }
@@ -88,6 +89,7 @@ impl AgentHandle {
     /// # Errors
     /// When the job's configuration is wrong. That it does not fit is part of the plan.
     pub fn plan(&self, job: &Job) -> Result<Plan, SubmitError> {
+        self.takes_jobs()?;
         self.check_all(job)?;
         Ok(self.0.control.plan(job))
     }
@@ -102,6 +104,7 @@ impl AgentHandle {
         id: &JobId,
         options: StopOptions,
     ) -> Result<Stopped, SubmitError> {
+        self.takes_jobs()?;
         self.0.control.deregister(id, options, JobOrigin::Api).await
     }
 
@@ -115,6 +118,7 @@ impl AgentHandle {
         id: AllocId,
         skip_shutdown_delay: bool,
     ) -> Result<Stopped, AllocError> {
+        self.takes_jobs()?;
         let view = self.not_over(id).await?;
         let (job, reason) = (view.allocation.job.id.clone(), "alloc was stopped by the operator");
         self.0.control.stop_alloc(job, id, reason, skip_shutdown_delay).await

@@ -11,6 +11,7 @@
 //! It decides nothing about jobs and allocations: that is `ostler-control`, which it starts. It prints
 //! nothing and serves nothing. Start with [`Agent`] and [`AgentHandle`]; then `startup`.
 
+mod assigned;
 pub mod catalogue;
 mod device_report;
 mod devices;
@@ -33,6 +34,7 @@ pub mod views;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::Notify;
@@ -201,6 +203,8 @@ struct Inner {
     /// What does; see [`AgentHandle::beside`].
     beside: TaskTracker,
     mode: AgentMode,
+    /// Servers say what runs here.
+    joined: AtomicBool,
     clock: Clock,
     // Last: the directory is free when all else is gone.
     _lock: DataDirLock,
@@ -302,6 +306,7 @@ impl AgentHandle {
     /// When it does not fit, its configuration is wrong, or an allocation cannot be made durable;
     /// then nothing of it runs and nothing is held.
     pub async fn submit(&self, job: Job) -> Result<JobHandle, SubmitError> {
+        self.takes_jobs()?;
         self.check_all(&job)?;
         self.run_seen(&job.id).await;
         let (origin, job) = (JobOrigin::Run, Arc::new(job));

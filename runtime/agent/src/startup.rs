@@ -8,6 +8,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -175,6 +176,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         ended,
         beside: TaskTracker::new(),
         mode: options.mode,
+        joined: AtomicBool::new(false),
         clock: options.clock,
         _lock: lock,
     }));

@@ -20,6 +20,7 @@ use super::connect::Stop;
 use super::exit::Exit;
 use super::input;
 use super::interrupt::{Interrupt, Interrupts};
+use super::join;
 use super::notify;
 use super::output;
 use super::start::StartError;
@@ -41,7 +42,25 @@ pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
         .map_err(|error| Stop::Cannot(format!("cannot wait for signals: {error}")))?;
     let config = config(args)?;
     let place = Place::of(args.data_dir.clone(), &config)?;
+    let joins = !args.to.servers.is_empty();
+    let tls = join::tls(&args.to)?;
+    if joins && (config.jobs_dir.is_some() || place.mode != AgentMode::Durable) {
+        return Err(Stop::Wrong(
+            "a node of a cluster (--servers) takes its jobs from its servers and must know them again: it \
+             needs --data-dir, and has no --jobs-dir"
+                .to_owned(),
+        ));
+    }
     let (agent, api) = started(&place, config, &mut interrupts).await?;
+    let joined = CancellationToken::new();
+    if joins {
+        let class = args.node_class.clone();
+        let begun = join::join(&agent, &args.to, tls, class, joined.clone()).await;
+        if let Err(stop) = begun {
+            leave(agent, api, LeaveMode::LeaveTasks).await;
+            return Err(stop);
+        }
+    }
     notify::tell("READY=1\nSTATUS=ready");
     output::say(&format!("ready: the agent answers at {}", api.socket().display()));
     if place.mode == AgentMode::InMemory {
@@ -57,6 +76,7 @@ pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
         true => LeaveMode::Drain { deadline: args.drain_deadline },
         false => LeaveMode::LeaveTasks,
     };
+    joined.cancel();
     notify::tell("STOPPING=1\nSTATUS=ending");
     let what = if drain { "stopping all tasks" } else { "native tasks go on" };
     output::say(&format!("{}: the agent ends, {what}; once more ends it at once", signal.name()));

@@ -8,6 +8,7 @@ pub(super) mod job;
 pub(super) mod join_check;
 pub(super) mod plugin;
 pub(super) mod plugin_check;
+pub(super) mod servers;
 pub(super) mod state;
 pub(super) mod trust;
 

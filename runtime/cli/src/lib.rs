@@ -24,6 +24,7 @@ mod human;
 mod input;
 mod interrupt;
 mod job;
+mod join;
 mod logging;
 mod man;
 mod node;

@@ -7,13 +7,12 @@ use serde_json::json;
 use super::args::join_check::JoinCheckArgs;
 use super::connect::Stop;
 use super::exit::Exit;
+use super::join;
 use super::output;
 use super::terminal::{Terminal, one_line, paint};
 use ostler_cluster::join_check::{JoinAsk, JoinFinding, can_join, join_check};
-use ostler_cluster::tls::{ServerTls, TlsFiles};
-use ostler_model::causes;
 use ostler_model::clock::Clock;
-use ostler_model::limits::{CLUSTER_SERVERS_MAX, CLUSTER_STEP_WALL_DEFAULT};
+use ostler_model::limits::CLUSTER_STEP_WALL_DEFAULT;
 use ostler_model::rng::Rng;
 
 /// Name of the node that is made up.
@@ -47,24 +46,15 @@ pub(super) async fn check(args: &JoinCheckArgs, terminal: &Terminal) -> Result<E
 }
 
 fn ask(args: &JoinCheckArgs) -> Result<JoinAsk, Stop> {
-    if args.servers.len() > CLUSTER_SERVERS_MAX {
-        let many = args.servers.len();
-        return Err(Stop::Wrong(format!(
-            "--servers names {many} servers: give at most {CLUSTER_SERVERS_MAX}"
-        )));
+    if args.to.servers.is_empty() {
+        return Err(Stop::Wrong("--servers names no server: give the address of one".to_owned()));
     }
-    let files = args.ca_file.clone().map(|authorities| TlsFiles {
-        authorities,
-        own: args.cert_file.clone().zip(args.key_file.clone()),
-        verify_name: !args.no_verify_server_hostname,
-    });
-    let tls = files.map(|files| ServerTls::read(&files, &args.region)).transpose();
     Ok(JoinAsk {
-        servers: args.servers.clone(),
-        region: args.region.clone(),
+        servers: args.to.servers.clone(),
+        region: args.to.region.clone(),
         datacenter: args.datacenter.clone(),
         name: NAME.to_owned(),
-        tls: tls.map_err(|error| Stop::Wrong(causes::chain(&error)))?,
+        tls: join::tls(&args.to)?,
         wall: CLUSTER_STEP_WALL_DEFAULT,
     })
 }

@@ -19,6 +19,9 @@ use super::go_time;
 use super::msgpack::Value;
 use super::rpc::map;
 
+/// Servers look here for what a node understands, not for its name: calls on its connection, since 0.8.
+const SPOKEN: &str = "1.0.18";
+
 /// What servers are told of a node beside what it is.
 #[derive(Clone, Debug)]
 pub struct NodeRegistrationFacts {
@@ -42,7 +45,8 @@ pub fn node(node: &NodeView, facts: &NodeRegistrationFacts) -> Value {
             attributes.insert(format!("driver.{name}"), "1".to_owned());
         }
     }
-    attributes.insert("nomad.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+    attributes.insert("nomad.version".to_owned(), SPOKEN.to_owned());
+    attributes.insert("ostler.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
     let attribute = |name: &str| node.attributes.get(name).map(ToString::to_string);
     let free = attribute("unique.storage.bytesfree").and_then(|bytes| bytes.parse::<u64>().ok());
     let (cpu, memory, disk) =

@@ -45,6 +45,9 @@ pub enum DialError {
     /// The connection ended at once.
     #[error("the connection ended")]
     Ended(#[source] io::Error),
+    /// There is none to try.
+    #[error("no server is given")]
+    NoServer,
     /// A step took too long.
     #[error("{step} took longer than {} s", wall.as_secs())]
     Late {

@@ -293,6 +293,7 @@ fn undialled(error: DialError) -> Failed {
             "the authorities must be those that signed the server's certificate, which must name \
              its region; the server must have TLS for its RPC"
         }
+        DialError::NoServer => "give the address of a server",
         DialError::Ended(_) => "look at the server's log",
         DialError::Late { .. } => "something on the way drops what is sent: look at the firewalls",
     };

@@ -9,6 +9,7 @@
 pub mod address;
 pub mod assigned;
 pub mod caller;
+pub mod client;
 pub mod described;
 pub mod dial;
 pub mod go_time;

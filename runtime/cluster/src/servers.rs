@@ -4,9 +4,11 @@
 //! region, token ─► every request        answer ─► Heartbeat: how soon the next, where the servers are
 //! ```
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ostler_model::ids::NodeId;
+use ostler_model::ids::{AllocId, NodeId};
+use ostler_model::limits::{CLUSTER_BLOCK_GRACE, CLUSTER_BLOCK_WALL};
 use ostler_model::time::Timestamp;
 
 use super::address::ServerAddress;
@@ -70,6 +72,12 @@ impl ServerCalls {
         self.caller.call("Status.Ping", &map([]), self.wall).await.map(drop)
     }
 
+    /// Does the connection still stand?
+    #[must_use]
+    pub fn stands(&self) -> bool {
+        !self.caller.session().is_over()
+    }
+
     /// The leader of the region; none while the servers have none.
     ///
     /// # Errors
@@ -111,6 +119,76 @@ impl ServerCalls {
         heartbeat(METHOD, &self.call(METHOD, fields).await?)
     }
 
+    /// Every allocation of the node, with the index of its last change, when the servers are past `index`.
+    /// They hold the question until then, or for the time of [`CLUSTER_BLOCK_WALL`].
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub async fn client_allocs(
+        &self,
+        node: NodeId,
+        secret: &str,
+        index: u64,
+    ) -> Result<(u64, BTreeMap<AllocId, u64>), ServerCallError> {
+        const METHOD: &str = "Node.GetClientAllocs";
+        let hold = u64::try_from(CLUSTER_BLOCK_WALL.as_nanos()).unwrap_or(u64::MAX);
+        let fields = [
+            ("NodeID", node.to_string().into()),
+            ("SecretID", secret.into()),
+            ("MinQueryIndex", index.into()),
+            ("MaxQueryTime", hold.into()),
+            // The first answer must be the leader's: what is not in it is ended.
+            ("AllowStale", (index > 0).into()),
+        ];
+        let wall = CLUSTER_BLOCK_WALL.saturating_add(CLUSTER_BLOCK_GRACE);
+        let answer = self.call_for(METHOD, fields, wall).await?;
+        let index = field(&answer, "Index").and_then(Value::as_u64);
+        let index = index.ok_or_else(|| unread(METHOD, "Index"))?;
+        let listed = match field(&answer, "Allocs") {
+            None | Some(Value::Nil) => return Ok((index, BTreeMap::new())),
+            Some(listed) => listed.as_map().ok_or_else(|| unread(METHOD, "Allocs"))?,
+        };
+        let read = |(id, index): &(Value, Value)| Some((text(id)?.parse().ok()?, index.as_u64()?));
+        let listed: Option<_> = listed.iter().map(read).collect();
+        // One that cannot be read would count as gone, and be ended.
+        Ok((index, listed.ok_or_else(|| unread(METHOD, "Allocs"))?))
+    }
+
+    /// These allocations, whole, from a server that is at `min_index` at least.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub async fn allocs(
+        &self,
+        ids: &[AllocId],
+        secret: &str,
+        min_index: u64,
+    ) -> Result<Vec<Value>, ServerCallError> {
+        const METHOD: &str = "Alloc.GetAllocs";
+        let list = ids.iter().map(|id| Value::from(id.to_string())).collect();
+        let fields = [
+            ("AllocIDs", Value::Array(list)),
+            ("AuthToken", secret.into()),
+            ("AllowStale", true.into()),
+            // A follower that is behind waits instead of answering with what was.
+            ("MinQueryIndex", min_index.saturating_sub(1).into()),
+        ];
+        let answer = self.call(METHOD, fields).await?;
+        match field(&answer, "Allocs") {
+            None | Some(Value::Nil) => Ok(Vec::new()),
+            Some(Value::Array(allocs)) => Ok(allocs.clone()),
+            Some(_) => Err(unread(METHOD, "Allocs")),
+        }
+    }
+
+    /// Tell where allocations are.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub async fn update_allocs(&self, allocs: Vec<Value>) -> Result<(), ServerCallError> {
+        self.call("Node.UpdateAlloc", [("Alloc", Value::Array(allocs))]).await.map(drop)
+    }
+
     /// Have this node forgotten. Where access is controlled it takes a token that may write nodes.
     ///
     /// # Errors
@@ -124,14 +202,26 @@ impl ServerCalls {
         method: &str,
         fields: [(&str, Value); N],
     ) -> Result<Value, ServerCallError> {
+        self.call_for(method, fields, self.wall).await
+    }
+
+    async fn call_for<const N: usize>(
+        &self,
+        method: &str,
+        fields: [(&str, Value); N],
+        wall: Duration,
+    ) -> Result<Value, ServerCallError> {
         let common = [
             ("Region", self.region.as_str().into()),
             ("Namespace", "".into()),
             ("AuthToken", self.token.as_str().into()),
             ("Forwarded", false.into()),
         ];
+        // A request has each field once.
+        let given = |name: &str| fields.iter().any(|(field, _)| *field == name);
+        let common: Vec<_> = common.into_iter().filter(|(name, _)| !given(name)).collect();
         let body = map(common.into_iter().chain(fields));
-        self.caller.call(method, &body, self.wall).await
+        self.caller.call(method, &body, wall).await
     }
 }
 

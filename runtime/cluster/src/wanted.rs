@@ -73,6 +73,12 @@ impl WantedAllocs {
             && self.done.get(&id).is_none_or(|done| *done < index)
     }
 
+    /// Is it on the newest list?
+    #[must_use]
+    pub fn wants(&self, id: AllocId) -> bool {
+        self.wanted.contains_key(&id)
+    }
+
     /// It was carried out.
     pub fn carried_out(&mut self, id: AllocId, index: u64) {
         if self.wanted.contains_key(&id) {
@@ -144,7 +150,7 @@ mod tests {
                 }
                 let here: BTreeSet<_> = done.keys().copied().collect();
                 let Some(listed) = wanted.listed(index, list, &here) else { continue };
-                listed.gone.iter().for_each(|id| drop(done.remove(id)));
+                done.retain(|id, _: &mut u64| !listed.gone.contains(id));
                 for id in listed.pull {
                     let index = newest.1[&id] - u64::from(late.next().unwrap_or(false));
                     if wanted.is_news(id, index) {

@@ -115,6 +115,12 @@ pub enum SubmitError {
     /// The agent ends.
     #[error("the agent is leaving and takes no changes of jobs")]
     Leaving,
+    /// Servers say what runs here.
+    #[error(
+        "this node is one of a cluster, and its servers say what runs on it: give the job to them, with \
+         `nomad job run` or their API"
+    )]
+    Joined,
 }
 
 fn given_by(origin: &JobOrigin) -> String {

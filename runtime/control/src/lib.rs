@@ -30,7 +30,7 @@ pub use admission::DeviceExplanation;
 pub use error::{AllocError, ConfigProblem, SubmitError};
 pub use handle::ControlHandle;
 pub use owner::{ControlOptions, spawn};
-pub use tables::{AllocEntry, JobEntry, Tables};
+pub use tables::{AllocEntry, JobEntry, PlacedBy, Tables};
 pub use views::{
     AllocRef, AllocView, Assigned, BlockedPlacement, Collected, GroupCounts, GroupPlan, JobStatus,
     JobView, PlaceCounts, Plan, RegisterOptions, Registered, Stage, StopOptions, Stopped,

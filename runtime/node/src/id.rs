@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 pub use ostler_model::ids::{NodeId, NotNodeId};
@@ -9,6 +10,8 @@ use ostler_model::rng::Rng;
 
 /// Name of the file in the data directory.
 pub const FILE: &str = "node-id";
+/// Name of the file with the node's secret.
+const SECRET_FILE: &str = "node-secret";
 /// More than a UUID and a line end is not an id.
 const FILE_BYTES_MAX: u64 = 64;
 
@@ -44,6 +47,14 @@ pub enum NodeIdError {
     },
 }
 
+impl NodeIdError {
+    /// Nobody carries the reading out any more.
+    #[must_use]
+    pub fn given_up(data_dir: &Path, source: io::Error) -> Self {
+        Self::Read { path: data_dir.join(SECRET_FILE), source }
+    }
+}
+
 /// The id in `data_dir`, made there when there is none. The new file appears whole or not at all,
 /// and is on the disk when this returns. The caller holds the lock of the data directory.
 ///
@@ -55,8 +66,23 @@ pub fn load_or_create(data_dir: &Path, rng: &Rng) -> Result<NodeId, NodeIdError>
     }
     let path = data_dir.join(FILE);
     let id = NodeId::new(rng.uuid());
-    write(data_dir, &path, id).map_err(|source| NodeIdError::Write { path, source })?;
+    write(data_dir, FILE, id).map_err(|source| NodeIdError::Write { path, source })?;
     Ok(id)
+}
+
+/// What the node proves to servers with that it is the one of its id: kept as that is, and read by its
+/// owner alone.
+///
+/// # Errors
+/// As [`load_or_create`].
+pub fn node_secret(data_dir: &Path, rng: &Rng) -> Result<String, NodeIdError> {
+    if let Some(secret) = load_file(data_dir, SECRET_FILE)? {
+        return Ok(secret.to_string());
+    }
+    let path = data_dir.join(SECRET_FILE);
+    let secret = NodeId::new(rng.uuid());
+    write(data_dir, SECRET_FILE, secret).map_err(|source| NodeIdError::Write { path, source })?;
+    Ok(secret.to_string())
 }
 
 /// The id in `data_dir`, when there is one. Changes nothing.
@@ -64,7 +90,11 @@ pub fn load_or_create(data_dir: &Path, rng: &Rng) -> Result<NodeId, NodeIdError>
 /// # Errors
 /// [`NodeIdError`] when the file is corrupt, or cannot be read.
 pub fn load(data_dir: &Path) -> Result<Option<NodeId>, NodeIdError> {
-    let path = data_dir.join(FILE);
+    load_file(data_dir, FILE)
+}
+
+fn load_file(data_dir: &Path, file: &str) -> Result<Option<NodeId>, NodeIdError> {
+    let path = data_dir.join(file);
     match read(&path) {
         Ok(text) => match text.trim().parse() {
             Ok(id) => Ok(Some(id)),
@@ -81,12 +111,14 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn write(data_dir: &Path, path: &Path, id: NodeId) -> io::Result<()> {
-    let temporary = data_dir.join(format!("{FILE}.new"));
-    let mut file = File::create(&temporary)?;
+fn write(data_dir: &Path, name: &str, id: NodeId) -> io::Result<()> {
+    let temporary = data_dir.join(format!("{name}.new"));
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(&temporary)?;
     writeln!(file, "{id}")?;
     file.sync_all()?;
-    fs::rename(&temporary, path)?;
+    fs::rename(&temporary, data_dir.join(name))?;
     File::open(data_dir)?.sync_all()
 }
 

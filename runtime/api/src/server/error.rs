@@ -185,9 +185,10 @@ fn submit_status(error: &SubmitError) -> StatusCode {
     match error {
         SubmitError::Unknown { .. } => StatusCode::NOT_FOUND,
         SubmitError::Config(_) | SubmitError::TooManyTasks { .. } => StatusCode::BAD_REQUEST,
-        SubmitError::Refused(_) | SubmitError::Index { .. } | SubmitError::Origin { .. } => {
-            StatusCode::CONFLICT
-        }
+        SubmitError::Refused(_)
+        | SubmitError::Index { .. }
+        | SubmitError::Origin { .. }
+        | SubmitError::Joined => StatusCode::CONFLICT,
         SubmitError::Busy | SubmitError::Waited { .. } => StatusCode::TOO_MANY_REQUESTS,
         SubmitError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
         SubmitError::State(_) | SubmitError::Runner(_) | SubmitError::Unanswered { .. } => {

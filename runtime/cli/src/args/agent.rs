@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::of_key;
+use super::servers::ServersArgs;
 
 /// How long tasks may take to end when the agent drains, unless it is said.
 const DRAIN_DEADLINE: &str = "60s";
@@ -22,6 +23,8 @@ const DRAIN_DEADLINE: &str = "60s";
         that only this user can open. With a jobs directory every job file in \
         it runs: a changed file is an update, a removed one a stop, and one that is wrong is \
         reported and leaves its job as it is.\n\n\
+        With --servers it is a node of a cluster of Nomad's servers: what they place on it runs, and jobs \
+        that are given to it are refused. `ostler node join-check` says what is on the way.\n\n\
         The agent logs to standard error and says there when it is ready (and to systemd, when that \
         started it with Type=notify).",
     after_long_help = "\
@@ -30,6 +33,7 @@ Examples:
   ostler agent --data-dir ./data                       keep jobs
   ostler agent --data-dir ./data --jobs-dir ./jobs     run every job file of ./jobs
   ostler agent --config /etc/ostler.hcl                with plugins of your own
+  ostler agent --data-dir ./data --servers 10.0.0.7    run what the servers of a cluster say
   ostler -v agent --data-dir ./data                    log more
 
 Signals:
@@ -60,6 +64,13 @@ pub(crate) struct AgentCommandArgs {
 
     #[arg(long, value_name = "DIR", help = of_key("plugin_dir", "In place of the configuration's"))]
     pub plugin_dir: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub to: ServersArgs,
+
+    /// Class of the node in the cluster, for constraints of jobs
+    #[arg(long, value_name = "NAME", requires = "servers", default_value = "")]
+    pub node_class: String,
 
     /// At the end stop all tasks in order instead of leaving them running
     #[arg(long)]

@@ -1,9 +1,8 @@
 //! `ostler node join-check`
 
-use std::path::PathBuf;
-
 use clap::Args;
-use ostler_cluster::address::ServerAddress;
+
+use super::servers::ServersArgs;
 
 /// `ostler node join-check`.
 #[derive(Debug, Args)]
@@ -13,7 +12,7 @@ use ostler_cluster::address::ServerAddress;
         node and its heartbeats.\n\n\
         For the last three a node is made up. It takes no work, and is removed again; where the servers \
         control access they may keep it until they collect nodes that are down. No agent is needed and \
-        none is changed: an agent cannot be a node of a cluster yet.",
+        none is changed.",
     after_long_help = "\
 Examples:
   ostler node join-check --servers 10.0.0.7
@@ -28,33 +27,12 @@ Exit codes:
   141  nobody reads the standard output any more"
 )]
 pub(crate) struct JoinCheckArgs {
-    /// The servers, several with commas between them; port 4647 where none is given
-    #[arg(long, value_name = "HOST[:PORT]", required = true, value_delimiter = ',')]
-    pub servers: Vec<ServerAddress>,
-
-    /// Region of the servers
-    #[arg(long, default_value = "global")]
-    pub region: String,
+    #[command(flatten)]
+    pub to: ServersArgs,
 
     /// Data center that the node would be in
     #[arg(long, default_value = "dc1")]
     pub datacenter: String,
-
-    /// Speak TLS, with servers that these authorities (PEM) vouch for
-    #[arg(long, value_name = "FILE")]
-    pub ca_file: Option<PathBuf>,
-
-    /// This node's certificate (PEM), for servers that ask for one
-    #[arg(long, value_name = "FILE", requires = "ca_file", requires = "key_file")]
-    pub cert_file: Option<PathBuf>,
-
-    /// The key of the certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "cert_file")]
-    pub key_file: Option<PathBuf>,
-
-    /// Take any certificate of the authorities for a server's, also another node's
-    #[arg(long, requires = "ca_file")]
-    pub no_verify_server_hostname: bool,
 
     /// Print the findings as one JSON object
     #[arg(long)]

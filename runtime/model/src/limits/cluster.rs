@@ -27,3 +27,20 @@ pub const CLUSTER_PEM_BYTES_MAX: u64 = MIB;
 /// Allocations that one call tells the servers of: each is some kilobytes, and a server puts a call into one
 /// entry of its log.
 pub const CLUSTER_UPDATES_PER_CALL: usize = 500;
+/// How long a server may hold a question for news.
+pub const CLUSTER_BLOCK_WALL: Duration = Duration::from_secs(300);
+/// How much longer than that an answer may take: servers add up to a sixteenth of the time.
+pub const CLUSTER_BLOCK_GRACE: Duration = Duration::from_secs(40);
+/// First pause after a call that failed; it doubles.
+pub const CLUSTER_RETRY_FIRST: Duration = Duration::from_millis(500);
+/// Longest such pause: as a server that comes back is to be found soon, and a thousand nodes must not ask
+/// it all the time.
+pub const CLUSTER_RETRY_MAX: Duration = Duration::from_secs(30);
+/// How long changes of the node are gathered before servers are told of them: plugins come one by one.
+pub const CLUSTER_NODE_CHANGES_WALL: Duration = Duration::from_secs(5);
+/// How often it is looked whether something is to be told of allocations.
+pub const CLUSTER_TELL_TICK: Duration = Duration::from_millis(200);
+/// Longest request of a server, bytes: ids and names.
+pub const CLUSTER_ASKED_BYTES_MAX: usize = 64 * 1_024;
+/// Longest wait for a request of a server to be carried out, and for its first byte.
+pub const CLUSTER_ASKED_WALL: Duration = Duration::from_secs(60);

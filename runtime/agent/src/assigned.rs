@@ -1,0 +1,122 @@
+//! Allocations that servers place on this node, and what they have heard of them.
+//!
+//! ```text
+//! join ─► jobs are refused here
+//! assign, stop_assigned ─► control          acknowledge ─► records ─► acknowledged, after a restart
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::watch;
+
+use super::AgentHandle;
+use ostler_control::{AllocError, Assigned, Stopped, SubmitError};
+use ostler_control::{AllocRef, PlacedBy};
+use ostler_model::alloc::Allocation;
+use ostler_model::ids::{AllocId, JobId};
+use ostler_model::saved::AcknowledgedState;
+use ostler_node::{NodeIdError, NodeView};
+use ostler_state::{Key, StateError};
+
+impl AgentHandle {
+    /// From now on servers say what runs here: jobs are refused. `false`: the agent has jobs of its own,
+    /// and nothing is changed.
+    #[must_use]
+    pub fn join(&self) -> bool {
+        if self.0.jobs_dir.is_some() || !self.jobs().is_empty() {
+            return false;
+        }
+        self.0.joined.store(true, Ordering::SeqCst);
+        true
+    }
+
+    /// Refused on a node whose servers say what runs.
+    pub(super) fn takes_jobs(&self) -> Result<(), SubmitError> {
+        match self.0.joined.load(Ordering::SeqCst) {
+            true => Err(SubmitError::Joined),
+            false => Ok(()),
+        }
+    }
+
+    /// The node as it is, and hears when it is another one.
+    #[must_use]
+    pub fn node_views(&self) -> watch::Receiver<Arc<NodeView>> {
+        self.0.node.subscribe()
+    }
+
+    /// What this node proves with that it is the same one, made once and kept beside its id.
+    ///
+    /// # Errors
+    /// When its file is corrupt, or cannot be read or written.
+    pub async fn node_secret(&self) -> Result<String, NodeIdError> {
+        let (dir, rng) = (self.0.data_dir.clone(), self.0.services.rng.clone());
+        let made = tokio::task::spawn_blocking(move || ostler_node::node_secret(&dir, &rng)).await;
+        made.unwrap_or_else(|error| Err(NodeIdError::given_up(&self.0.data_dir, error.into())))
+    }
+
+    /// Allocations that servers placed, whatever became of them.
+    #[must_use]
+    pub fn assigned(&self) -> Vec<AllocRef> {
+        let ids = self.0.control.look(|tables| {
+            let placed = tables.allocs().filter(|entry| entry.placed_by == PlacedBy::Server);
+            placed.map(|entry| entry.allocation.id).collect::<BTreeSet<_>>()
+        });
+        self.0.control.alloc_refs(|alloc| ids.contains(&alloc.id))
+    }
+
+    /// Run allocations that a server placed, all of one job. See [`ostler_control::ControlHandle::assign`].
+    ///
+    /// # Errors
+    /// When the configuration of a task is wrong, or as there.
+    pub async fn assign(
+        &self,
+        job: JobId,
+        allocs: Vec<Allocation>,
+    ) -> Result<Assigned, SubmitError> {
+        for alloc in &allocs {
+            self.check_all(&alloc.job)?;
+        }
+        self.0.control.assign(job, allocs).await
+    }
+
+    /// Stop one of them.
+    ///
+    /// # Errors
+    /// When the stop cannot be made durable.
+    pub async fn stop_assigned(
+        &self,
+        alloc: &Allocation,
+        reason: &str,
+    ) -> Result<Stopped, AllocError> {
+        self.0.control.stop_alloc(alloc.job.id.clone(), alloc.id, reason, false).await
+    }
+
+    /// Remember what servers have acknowledged. It may lag: what is lost is told once more.
+    ///
+    /// # Errors
+    /// When the store does not take it.
+    pub async fn acknowledge(
+        &self,
+        told: &BTreeMap<AllocId, AcknowledgedState>,
+    ) -> Result<(), StateError> {
+        for (id, state) in told {
+            // One that is gone gets no record again.
+            if self.0.control.alloc(*id).is_some() {
+                self.0.state.put_later(&Key::AcknowledgedState(*id), state).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What servers have acknowledged of these allocations.
+    #[must_use]
+    pub fn acknowledged(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState> {
+        let read = |id: &AllocId| {
+            let known = self.0.state.get(&Key::AcknowledgedState(*id));
+            Some((*id, ostler_control::recorded::readable(known).ok().flatten()?))
+        };
+        of.iter().filter_map(read).collect()
+    }
+}

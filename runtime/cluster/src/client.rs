@@ -1,0 +1,118 @@
+//! This agent as a node of a cluster: loops over one connection.
+//!
+//! ```text
+//! links: the connection, to whichever server takes it
+//!   ├─ live:   register ─► ready ─► heartbeats; again when the node has changed or is not known
+//!   ├─ follow: Node.GetClientAllocs ─► WantedAllocs ─► Alloc.GetAllocs ─► assign, stop, collect
+//!   ├─ asked:  what servers ask on streams of theirs
+//!   └─ tell:   states of allocations ─► AllocUpdates ─► Node.UpdateAlloc ─► acknowledged, on record
+//! ```
+//! While no server is there, what runs goes on; what happened meanwhile is told when one is.
+
+mod asked;
+mod follow;
+mod links;
+mod live;
+mod tell;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ostler_agent::AgentHandle;
+use ostler_model::clock::{self, Clock};
+use ostler_model::ids::NodeId;
+use ostler_model::limits::{CLUSTER_RETRY_FIRST, CLUSTER_RETRY_MAX};
+use ostler_model::rng::Rng;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::address::ServerAddress;
+use super::tls::ServerTls;
+use super::updates::AllocUpdates;
+use links::Links;
+
+/// How a node joins.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// Where servers are; those that they name themselves are added.
+    pub servers: Vec<ServerAddress>,
+    /// Region of the servers.
+    pub region: String,
+    /// Class of the node, for constraints; may be empty.
+    pub class: String,
+    /// TLS, where the servers want it.
+    pub tls: Option<ServerTls>,
+    /// What the node proves with that it is the same one.
+    pub secret: String,
+    /// Time of day.
+    pub clock: Clock,
+    /// For pauses.
+    pub rng: Rng,
+}
+
+/// What the loops share.
+struct Client {
+    agent: AgentHandle,
+    node: NodeId,
+    options: ClusterOptions,
+    links: Links,
+    updates: Mutex<AllocUpdates>,
+    /// The servers know this node.
+    registered: watch::Sender<bool>,
+}
+
+impl Client {
+    fn updates(&self) -> MutexGuard<'_, AllocUpdates> {
+        self.updates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wait until the servers know this node.
+    async fn is_registered(&self) {
+        let mut registered = self.registered.subscribe();
+        // The sender is held by `self`.
+        let _gone = registered.wait_for(|registered| *registered).await;
+    }
+}
+
+/// Be a node of the cluster until `ended`.
+pub async fn run(agent: AgentHandle, options: ClusterOptions, ended: CancellationToken) {
+    let here: Vec<_> = agent.assigned().iter().map(|alloc| alloc.allocation.id).collect();
+    let updates = Mutex::new(AllocUpdates::new(agent.acknowledged(&here)));
+    // The newest connection, and one that ends.
+    let (arrived, mut arrivals) = mpsc::channel(2);
+    let (node, links) = (agent.node().id, Links::new(&options, arrived));
+    let (registered, _) = watch::channel(false);
+    let client = Arc::new(Client { agent, node, options, links, updates, registered });
+    let loops = async {
+        let answer = async {
+            while let Some(arrivals) = arrivals.recv().await {
+                asked::run(&client, arrivals).await;
+            }
+        };
+        tokio::join!(live::run(&client), follow::run(&client), tell::run(&client), answer);
+    };
+    ended.run_until_cancelled(loops).await;
+}
+
+/// Pauses after failures: twice as long each time, and never quite the same.
+struct Pauses {
+    rng: Rng,
+    next: Duration,
+}
+
+impl Pauses {
+    fn new(rng: &Rng) -> Self {
+        Self { rng: rng.clone(), next: CLUSTER_RETRY_FIRST }
+    }
+
+    fn reset(&mut self) {
+        self.next = CLUSTER_RETRY_FIRST;
+    }
+
+    async fn pause(&mut self) {
+        let most = u64::try_from(self.next.as_millis()).unwrap_or(u64::MAX);
+        let time = Duration::from_millis(most / 2 + self.rng.below(most / 2 + 1));
+        self.next = self.next.saturating_mul(2).min(CLUSTER_RETRY_MAX);
+        clock::sleep(time).await;
+    }
+}

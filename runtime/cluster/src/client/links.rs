@@ -1,0 +1,125 @@
+//! The connection to a server, and which server is next when it ends.
+//!
+//! ```text
+//! Links ─► Link: session ─┬─ a stream for each of the loops: a server answers one call after another on
+//!                         │  a stream, and holds the question for news for minutes
+//!                         └─ arrivals ─► asked
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+use ostler_model::limits::{
+    CLUSTER_ANSWER_BYTES_MAX, CLUSTER_SERVERS_MAX, CLUSTER_STEP_WALL_DEFAULT,
+};
+use tokio::sync::mpsc;
+
+use super::ClusterOptions;
+use crate::address::ServerAddress;
+use crate::caller::Caller;
+use crate::dial::{self, DialError, Socket};
+use crate::servers::ServerCalls;
+use crate::session::{Arrivals, Session};
+
+/// Who calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Line {
+    /// Registering and heartbeats.
+    Live,
+    /// The question for news.
+    Follow,
+    /// Allocations that the news name.
+    Pull,
+    /// What becomes of allocations.
+    Tell,
+}
+
+/// A connection that is in use.
+struct Link {
+    session: Session,
+    lines: BTreeMap<Line, ServerCalls>,
+}
+
+/// See the module.
+pub(super) struct Links {
+    options: ClusterOptions,
+    /// The next one first.
+    servers: Mutex<VecDeque<ServerAddress>>,
+    link: tokio::sync::Mutex<Option<Link>>,
+    /// Who answers servers hears of each new connection.
+    arrivals: mpsc::Sender<Arrivals>,
+}
+
+impl Links {
+    pub(super) fn new(options: &ClusterOptions, arrivals: mpsc::Sender<Arrivals>) -> Self {
+        let servers = Mutex::new(options.servers.iter().cloned().collect());
+        let link = tokio::sync::Mutex::default();
+        Self { options: options.clone(), servers, link, arrivals }
+    }
+
+    /// Calls on this line of the connection; of a new one where there is none.
+    ///
+    /// # Errors
+    /// When the next server cannot be reached; the one after it is tried the next time.
+    pub(super) async fn calls(&self, line: Line) -> Result<ServerCalls, DialError> {
+        let mut link = self.link.lock().await;
+        if link.as_ref().is_some_and(|link| link.session.is_over()) {
+            *link = None;
+        }
+        let link = match &mut *link {
+            Some(link) => link,
+            none => none.insert(self.dial().await?),
+        };
+        // A stream ends when what came on it cannot be read.
+        if let Some(calls) = link.lines.get(&line).filter(|calls| calls.stands()) {
+            return Ok(calls.clone());
+        }
+        let caller = Caller::open(&link.session, CLUSTER_ANSWER_BYTES_MAX).await;
+        let caller = caller.map_err(DialError::Ended)?;
+        let (region, wall) = (self.options.region.clone(), CLUSTER_STEP_WALL_DEFAULT);
+        let calls = ServerCalls::new(caller, region, String::new(), wall);
+        link.lines.insert(line, calls.clone());
+        Ok(calls)
+    }
+
+    /// A call failed: the next one is made to another server.
+    pub(super) async fn give_up(&self) {
+        *self.link.lock().await = None;
+    }
+
+    /// Servers that a server has named are tried too.
+    pub(super) fn named(&self, named: Vec<ServerAddress>) {
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those of the configuration stay: all others may be gone together.
+        servers.retain(|known| self.options.servers.contains(known) || named.contains(known));
+        for server in named {
+            if !servers.contains(&server) && servers.len() < CLUSTER_SERVERS_MAX {
+                servers.push_back(server);
+            }
+        }
+    }
+
+    fn next_server(&self) -> Option<ServerAddress> {
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = servers.pop_front()?;
+        servers.push_back(next.clone());
+        Some(next)
+    }
+
+    async fn dial(&self) -> Result<Link, DialError> {
+        let server = self.next_server().ok_or(DialError::NoServer)?;
+        let wall = CLUSTER_STEP_WALL_DEFAULT;
+        let addresses = dial::resolve(&server, wall).await?;
+        let stream = dial::connect(&addresses, wall).await?;
+        let socket: Box<dyn Socket> = match &self.options.tls {
+            None => Box::new(stream),
+            Some(tls) => dial::secure(stream, tls, wall).await?,
+        };
+        let (session, arrivals) = dial::begin(socket, wall).await?;
+        tracing::info!(%server, "connected to a server");
+        // Where the earlier ones are not taken yet, this connection is not answered on: servers ask on
+        // another one.
+        drop(self.arrivals.try_send(arrivals));
+        Ok(Link { session, lines: BTreeMap::new() })
+    }
+}

@@ -1,0 +1,121 @@
+//! Registering, and heartbeats.
+//!
+//! ```text
+//! register ─► ready ─► every `within`: heartbeat ─► refused: not known ─► register
+//!                        node has changed, 5 s ───────────────────────► register
+//!                        failed ─► another server, after a pause ─► heartbeat
+//! ```
+
+use std::time::Duration;
+
+use ostler_model::causes;
+use ostler_model::clock;
+use ostler_model::limits::CLUSTER_NODE_CHANGES_WALL;
+use ostler_node::NodeView;
+
+use super::links::Line;
+use super::{Client, Pauses};
+use crate::caller::ServerCallError;
+use crate::described::{self, NodeRegistrationFacts};
+use crate::servers::{Heartbeat, NodeStatus};
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Register,
+    Beat,
+}
+
+pub(super) async fn run(client: &Client) {
+    let mut pauses = Pauses::new(&client.options.rng);
+    let (mut next, mut told) = (Next::Register, client.agent.node());
+    loop {
+        let beaten = match next {
+            Next::Register => {
+                told = client.agent.node();
+                register(client, &told).await
+            }
+            Next::Beat => beat(client).await,
+        };
+        match beaten {
+            Ok(beat) => {
+                pauses.reset();
+                client.links.named(beat.servers);
+                if next == Next::Register {
+                    // Ready at once: tasks wait for it.
+                    next = Next::Beat;
+                    continue;
+                }
+                client.registered.send_replace(true);
+                next = until_next(client, &told, beat.within).await;
+            }
+            Err(Failed::NotKnown) => next = Next::Register,
+            Err(Failed::Other(error)) => {
+                tracing::warn!(error, "the servers cannot be told that this node lives");
+                client.links.give_up().await;
+                pauses.pause().await;
+            }
+        }
+    }
+}
+
+enum Failed {
+    NotKnown,
+    Other(String),
+}
+
+impl From<ServerCallError> for Failed {
+    fn from(error: ServerCallError) -> Self {
+        let not_known = |text: &str| text.to_lowercase().contains("node not found");
+        match &error {
+            ServerCallError::Refused { message, .. } if not_known(message) => Self::NotKnown,
+            _ => Self::Other(error.to_string()),
+        }
+    }
+}
+
+async fn calls(client: &Client) -> Result<crate::servers::ServerCalls, Failed> {
+    client.links.calls(Line::Live).await.map_err(|error| Failed::Other(causes::chain(&error)))
+}
+
+async fn register(client: &Client, view: &NodeView) -> Result<Heartbeat, Failed> {
+    let facts = NodeRegistrationFacts {
+        secret: client.options.secret.clone(),
+        class: client.options.class.clone(),
+        // Servers reach the node through its own connection.
+        http_address: String::new(),
+        now: client.options.clock.now(),
+    };
+    let node = described::node(view, &facts);
+    let beat = calls(client).await?.register(node).await?;
+    tracing::info!(node = %client.node, nodes = beat.nodes, "registered with the servers");
+    Ok(beat)
+}
+
+async fn beat(client: &Client) -> Result<Heartbeat, Failed> {
+    let now = client.options.clock.now();
+    Ok(calls(client).await?.update_status(client.node, NodeStatus::Ready, now).await?)
+}
+
+/// Wait for the next heartbeat, or for the node to be another one than the servers were told of.
+async fn until_next(client: &Client, told: &NodeView, within: Duration) -> Next {
+    let mut views = client.agent.node_views();
+    let due = clock::timeout(within, async {
+        // An error means that the agent ends.
+        drop(views.wait_for(|now| differs(told, now)).await);
+        clock::sleep(CLUSTER_NODE_CHANGES_WALL).await;
+    });
+    if due.await.is_some() { Next::Register } else { Next::Beat }
+}
+
+/// Is this to be told? What a disk has free changes all the time.
+fn differs(told: &NodeView, now: &NodeView) -> bool {
+    let facts = |view: &NodeView| {
+        let lasting =
+            view.attributes.iter().filter(|(name, _)| !name.starts_with("unique.storage."));
+        lasting.map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>()
+    };
+    (&told.drivers, &told.devices, &told.meta, told.resources)
+        != (&now.drivers, &now.devices, &now.meta, now.resources)
+        || facts(told) != facts(now)
+}
