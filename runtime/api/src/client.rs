@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 
 pub use address::{Address, AddressError};
 pub use error::{ClientError, RequestName, Trouble};
-pub use frames::{Frames, LogFrame};
+pub use frames::{Frames, LogFrame, Pieces};
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::limits::{
     API_REQUEST_WALL_MAX, CLIENT_BODY_BYTES_MAX, CLIENT_CONNECT_WALL_MAX, CLIENT_GRACE,
@@ -170,6 +170,21 @@ impl ApiClient {
             Ok(Frames::new(response.into_body(), connection, asked.clone()))
         };
         self.started(async || in_time(limit, &asked, begun()).await).await
+    }
+
+    /// The body of an answer as it comes, for as long as it comes, of an agent that has started.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn pieces(&self, path: &str) -> Result<Pieces, ClientError> {
+        let asked = RequestName::new(&Method::GET, path, self.socket());
+        let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
+        let begun = async {
+            let Answer { response, connection } =
+                self.send(&asked, &Method::GET, path, Bytes::new()).await?;
+            Ok(Pieces::new(response.into_body(), connection, asked.clone()))
+        };
+        in_time(limit, &asked, begun).await
     }
 
     async fn ask<T: DeserializeOwned>(

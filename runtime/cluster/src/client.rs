@@ -10,6 +10,7 @@
 //! While no server is there, what runs goes on; what happened meanwhile is told when one is.
 
 mod asked;
+mod bridge;
 mod follow;
 mod links;
 mod live;

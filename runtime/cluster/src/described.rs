@@ -68,6 +68,7 @@ pub fn node(node: &NodeView, facts: &NodeRegistrationFacts) -> Value {
             "Resources",
             map([("CPU", cpu.into()), ("MemoryMB", memory.into()), ("DiskMB", disk.into())]),
         ),
+        ("Reserved", map([("CPU", 0.into()), ("MemoryMB", 0.into()), ("DiskMB", 0.into())])),
         ("Drivers", map(drivers)),
         ("Status", "initializing".into()),
         ("SchedulingEligibility", "eligible".into()),

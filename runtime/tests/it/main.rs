@@ -22,6 +22,7 @@ mod api_jobs;
 mod api_streams;
 mod architecture;
 mod bad_input;
+mod cluster;
 mod crash;
 mod crash_matrix;
 mod device_crash;

@@ -7,6 +7,7 @@ pub mod http;
 pub mod jobs;
 pub mod lateness;
 pub mod needs;
+pub mod nomad;
 pub mod plugins;
 pub mod programs;
 pub mod signer;

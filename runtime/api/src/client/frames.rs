@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::task::JoinSet;
@@ -63,6 +64,38 @@ impl Frames {
                 }
             }
         }
+    }
+}
+
+/// The body of an answer, as it comes.
+pub struct Pieces {
+    body: Incoming,
+    asked: RequestName,
+    _connection: JoinSet<()>,
+}
+
+impl Pieces {
+    pub(super) const fn new(body: Incoming, connection: JoinSet<()>, asked: RequestName) -> Self {
+        Self { body, asked, _connection: connection }
+    }
+
+    /// The next piece; none at the end. Waits as long as there is none: whoever waits must be able to
+    /// leave.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub async fn take_next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        while let Some(came) = self.body.frame().await {
+            match came {
+                Err(source) => return Err(self.asked.clone().failed(Trouble::Broken(source))),
+                Ok(part) => {
+                    if let Ok(bytes) = part.into_data() {
+                        return Ok(Some(bytes));
+                    }
+                }
+            }
+        }
+        Ok(None)
     }
 }
 

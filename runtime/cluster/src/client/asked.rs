@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! stream ─ first byte ─┬─ 1, calls ─► carried out, or refused with what it was
-//!                      └─ 5, one call whose answer streams ─► refused with what it was
+//!                      └─ 5, one call whose answer streams ─► bridge ─► logs, files
 //! ```
 
 use std::io;
@@ -15,8 +15,8 @@ use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::{CLUSTER_ASKED_BYTES_MAX, CLUSTER_ASKED_WALL};
 use tokio::task::JoinSet;
 
-use super::Client;
-use crate::msgpack::{self, Value, ValueReader};
+use super::{Client, bridge};
+use crate::msgpack::Value;
 use crate::rpc::{self, Calls, Header, field, map, text};
 use crate::session::{Arrivals, CALLS, STREAMING, Stream};
 
@@ -44,7 +44,7 @@ async fn answer(agent: &ostler_agent::AgentHandle, mut stream: Stream) -> io::Re
     read.ok_or(io::ErrorKind::TimedOut)??;
     match first {
         [CALLS] => calls(agent, stream).await,
-        [STREAMING] => streaming(stream).await,
+        [STREAMING] => bridge::stream(agent, stream).await,
         [other] => Err(io::Error::other(format!("a stream that begins with {other}"))),
     }
 }
@@ -101,36 +101,15 @@ async fn carry_out(
         }
         "Allocations.GarbageCollect" => agent.collect(Some(alloc()?)).await.map(drop),
         "Allocations.GarbageCollectAll" => agent.collect(None).await.map(drop),
-        _ => return Err(not_done(method)),
+        _ => {
+            let read = bridge::read(agent, method, body).await;
+            return read.unwrap_or_else(|| Err(not_done(method)));
+        }
     };
     // The part of an answer that every one has.
     done.map(|()| map([("Index", 0.into())])).map_err(|error| causes::chain(&error))
 }
 
-fn not_done(method: &str) -> String {
+pub(super) fn not_done(method: &str) -> String {
     format!("this node does not answer {method} yet; ask its own agent, with ostler on the node")
-}
-
-/// The header is answered before the request comes.
-async fn streaming(mut stream: Stream) -> io::Result<()> {
-    let (mut reader, mut piece) = (ValueReader::new(CLUSTER_ASKED_BYTES_MAX), [0; 1024]);
-    let header = async {
-        loop {
-            if let Some(header) = reader.take_next().map_err(io::Error::other)? {
-                return io::Result::Ok(header);
-            }
-            let length = stream.read(&mut piece).await?;
-            if length == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            reader.extend(piece.get(..length).unwrap_or_default());
-        }
-    };
-    let header = clock::timeout(CLUSTER_ASKED_WALL, header).await;
-    let header = header.ok_or(io::ErrorKind::TimedOut)??;
-    let method = field(&header, "Method").and_then(text).unwrap_or_default();
-    let mut refusal = Vec::new();
-    msgpack::write(&mut refusal, &map([("Error", not_done(method).into())]));
-    stream.write_all(&refusal).await?;
-    stream.close().await
 }

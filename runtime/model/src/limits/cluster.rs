@@ -44,3 +44,5 @@ pub const CLUSTER_TELL_TICK: Duration = Duration::from_millis(200);
 pub const CLUSTER_ASKED_BYTES_MAX: usize = 64 * 1_024;
 /// Longest wait for a request of a server to be carried out, and for its first byte.
 pub const CLUSTER_ASKED_WALL: Duration = Duration::from_secs(60);
+/// Longest list or figures that a server is told in one answer, bytes: a directory of some ten thousand files.
+pub const CLUSTER_READ_BYTES_MAX: usize = 4 * MIB as usize;

@@ -1,0 +1,256 @@
+//! Files, logs and figures for servers: what the agent's own API says, on the wire of the servers.
+//!
+//! ```text
+//! request (MessagePack) ─► path and query ─► the agent's API ─┬─ JSON ─► value
+//!                                                             └─ body ─► {Error, Payload} for each piece
+//! ```
+//! So a server can read what whoever may ask this agent can read: files of allocations, never beyond.
+
+use std::io;
+
+use futures_util::io::{AsyncReadExt, AsyncWriteExt};
+use ostler_agent::AgentHandle;
+use ostler_api::SOCKET_NAME;
+use ostler_api::client::{Address, ApiClient, ClientError, Trouble, segment};
+use ostler_model::clock;
+use ostler_model::limits::{CLUSTER_ASKED_BYTES_MAX, CLUSTER_ASKED_WALL, CLUSTER_READ_BYTES_MAX};
+use ostler_model::time::Timestamp;
+use serde_json::Value as Json;
+
+use super::asked;
+use crate::go_time;
+use crate::msgpack::{self, Value, ValueReader};
+use crate::rpc::{field, map, text};
+use crate::session::Stream;
+
+/// A time is bytes on the wire and text in the API.
+const TIMES: [&str; 2] = ["ModTime", "Timestamp"];
+
+fn api(agent: &AgentHandle) -> ApiClient {
+    let socket = agent.data_dir().join(SOCKET_NAME);
+    ApiClient::new(Address { socket, data_dir: None }, |_, _| {})
+}
+
+/// The answer to a call of a server that only reads. `None`: this node does not answer it.
+///
+/// # Errors
+/// What the agent says.
+pub(super) async fn read(
+    agent: &AgentHandle,
+    method: &str,
+    body: &Value,
+) -> Option<Result<Value, String>> {
+    let (alloc, path) = (given(body, "AllocID"), given(body, "Path"));
+    let (path, name) = match method {
+        "FileSystem.List" => (format!("/v1/client/fs/ls/{alloc}?path={path}"), "Files"),
+        "FileSystem.Stat" => (format!("/v1/client/fs/stat/{alloc}?path={path}"), "Info"),
+        "Allocations.Stats" => {
+            let task = given(body, "Task");
+            (format!("/v1/client/allocation/{alloc}/stats?task={task}"), "Stats")
+        }
+        "ClientStats.Stats" => ("/v1/client/stats".to_owned(), "HostStats"),
+        _ => return None,
+    };
+    let read = whole(agent, &path).await;
+    Some(read.map(|found| map([(name, of_json(&found)), ("Index", 0.into())])))
+}
+
+/// An answer of the agent, whole.
+async fn whole(agent: &AgentHandle, path: &str) -> Result<Json, String> {
+    let failed = |error: ClientError| refusal(&error).0;
+    let mut pieces = api(agent).pieces(path).await.map_err(failed)?;
+    let mut bytes = Vec::new();
+    while let Some(piece) = pieces.take_next().await.map_err(failed)? {
+        bytes.extend_from_slice(&piece);
+        if bytes.len() > CLUSTER_READ_BYTES_MAX {
+            return Err(format!("the answer is longer than {CLUSTER_READ_BYTES_MAX} bytes"));
+        }
+    }
+    serde_json::from_slice(&bytes).map_err(|error| error.to_string())
+}
+
+/// Where the pieces of a streaming call are. `None`: this node does not answer it.
+fn streamed(method: &str, body: &Value) -> Option<String> {
+    let alloc = given(body, "AllocID");
+    let flag = |name| field(body, name).and_then(Value::as_bool).unwrap_or(false);
+    let number = |name| field(body, name).and_then(Value::as_i64).unwrap_or(0).max(0);
+    let (offset, origin) = (number("Offset"), given(body, "Origin"));
+    let origin = if origin.is_empty() { "start".to_owned() } else { origin };
+    match method {
+        "FileSystem.Logs" => {
+            let (task, kind) = (given(body, "Task"), given(body, "LogType"));
+            let (follow, plain) = (flag("Follow"), flag("PlainText"));
+            Some(format!(
+                "/v1/client/fs/logs/{alloc}?task={task}&type={kind}&follow={follow}&plain={plain}\
+                 &offset={offset}&origin={origin}"
+            ))
+        }
+        "FileSystem.Stream" if flag("PlainText") && !flag("Follow") => {
+            let (path, limit) = (given(body, "Path"), number("Limit"));
+            let limit = if limit > 0 { format!("&limit={limit}") } else { String::new() };
+            Some(format!("/v1/client/fs/readat/{alloc}?path={path}&offset={offset}{limit}"))
+        }
+        _ => None,
+    }
+}
+
+/// A field as it stands in a path or a query.
+fn given(body: &Value, name: &str) -> String {
+    segment(field(body, name).and_then(text).unwrap_or_default())
+}
+
+/// Answer one streaming call: its header has come with the first byte.
+pub(super) async fn stream(agent: &AgentHandle, mut stream: Stream) -> io::Result<()> {
+    let mut reader = ValueReader::new(CLUSTER_ASKED_BYTES_MAX);
+    let header = value(&mut stream, &mut reader).await?;
+    let method = field(&header, "Method").and_then(text).unwrap_or_default().to_owned();
+    let known = ["FileSystem.Logs", "FileSystem.Stream"].contains(&method.as_str());
+    let refused = if known { String::new() } else { asked::not_done(&method) };
+    send(&mut stream, &map([("Error", refused.as_str().into())])).await?;
+    if !known {
+        return stream.close().await;
+    }
+    let request = value(&mut stream, &mut reader).await?;
+    let Some(path) = streamed(&method, &request) else {
+        let why = "this node follows logs, and reads files; it does not follow files yet";
+        send(&mut stream, &wrapped(Err((why.to_owned(), 400)))).await?;
+        return stream.close().await;
+    };
+    let mut pieces = match api(agent).pieces(&path).await {
+        Ok(pieces) => pieces,
+        Err(error) => {
+            send(&mut stream, &wrapped(Err(refusal(&error)))).await?;
+            return stream.close().await;
+        }
+    };
+    let mut rest = [0; 64];
+    loop {
+        let piece = tokio::select! {
+            piece = pieces.take_next() => piece,
+            // Whoever asked has gone, or says more than was agreed on.
+            _left = stream.read(&mut rest) => return Ok(()),
+        };
+        match piece {
+            Ok(Some(bytes)) => send(&mut stream, &wrapped(Ok(bytes.to_vec()))).await?,
+            Ok(None) => return stream.close().await,
+            Err(error) => {
+                send(&mut stream, &wrapped(Err(refusal(&error)))).await?;
+                return stream.close().await;
+            }
+        }
+    }
+}
+
+/// The next value that a server sends.
+async fn value(stream: &mut Stream, reader: &mut ValueReader) -> io::Result<Value> {
+    let read = clock::timeout(CLUSTER_ASKED_WALL, async {
+        let mut piece = [0; 1024];
+        loop {
+            if let Some(value) = reader.take_next().map_err(io::Error::other)? {
+                return Ok(value);
+            }
+            let length = stream.read(&mut piece).await?;
+            if length == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            reader.extend(piece.get(..length).unwrap_or_default());
+        }
+    });
+    read.await.ok_or(io::ErrorKind::TimedOut)?
+}
+
+/// One that does not read is given up.
+async fn send(stream: &mut Stream, value: &Value) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    msgpack::write(&mut bytes, value);
+    let sent = clock::timeout(CLUSTER_ASKED_WALL, async {
+        stream.write_all(&bytes).await?;
+        stream.flush().await
+    });
+    sent.await.ok_or(io::ErrorKind::TimedOut)?
+}
+
+fn wrapped(piece: Result<Vec<u8>, (String, u16)>) -> Value {
+    match piece {
+        Ok(bytes) => map([("Error", Value::Nil), ("Payload", Value::Binary(bytes))]),
+        Err((message, code)) => {
+            let error = map([("Message", message.as_str().into()), ("Code", code.into())]);
+            map([("Error", error), ("Payload", Value::Nil)])
+        }
+    }
+}
+
+/// What the agent said, and the status that goes with it.
+fn refusal(error: &ClientError) -> (String, u16) {
+    match error {
+        ClientError::Failed { trouble: Trouble::Refused { status, text }, .. } => {
+            (text.trim().to_owned(), *status)
+        }
+        other => (other.to_string(), 500),
+    }
+}
+
+/// The same on the wire.
+fn of_json(json: &Json) -> Value {
+    match json {
+        Json::Null => Value::Nil,
+        Json::Bool(is) => (*is).into(),
+        Json::Number(number) => match (number.as_u64(), number.as_i64()) {
+            (Some(number), _) => number.into(),
+            (None, Some(number)) => number.into(),
+            (None, None) => number.as_f64().map_or(Value::Nil, Value::from),
+        },
+        Json::String(text) => text.as_str().into(),
+        Json::Array(list) => Value::Array(list.iter().map(of_json).collect()),
+        Json::Object(fields) => map(fields.iter().map(|(name, value)| {
+            let time = value.as_str().filter(|_| TIMES.contains(&name.as_str()));
+            let value = match time {
+                Some(text) => Value::Binary(go_time::to_bytes(time_of(text)).to_vec()),
+                None => of_json(value),
+            };
+            (name.as_str(), value)
+        })),
+    }
+}
+
+fn time_of(text: &str) -> Option<Timestamp> {
+    let at = humantime::parse_rfc3339(text).ok()?;
+    let since = at.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(Timestamp::from_nanos(u64::try_from(since.as_nanos()).ok()?))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::rpc::bytes;
+
+    #[test]
+    fn a_request_becomes_a_path_and_cannot_add_to_it() {
+        let request = map([
+            ("AllocID", "a/../b".into()),
+            ("Task", "t&follow=true".into()),
+            ("LogType", "stdout".into()),
+            ("Offset", (-5).into()),
+            ("PlainText", true.into()),
+        ]);
+        let path = streamed("FileSystem.Logs", &request).unwrap();
+        assert!(
+            path.starts_with("/v1/client/fs/logs/a%2F..%2Fb?task=t%26follow%3Dtrue&"),
+            "{path}"
+        );
+        assert!(path.contains("follow=false") && path.contains("offset=0"), "{path}");
+        assert_eq!(streamed("Allocations.Exec", &request), None);
+    }
+
+    #[test]
+    fn times_are_bytes_on_the_wire_and_numbers_stay() {
+        let json = serde_json::json!({"Info": {"Size": 7, "ModTime": "1970-01-01T00:00:01Z", "Share": 0.5}});
+        let value = of_json(&json);
+        let info = field(&value, "Info").unwrap();
+        let time = field(info, "ModTime").and_then(bytes).and_then(go_time::of_bytes);
+        assert_eq!(time, Some(Timestamp::from_nanos(1_000_000_000)));
+        assert_eq!(field(info, "Size").and_then(Value::as_u64), Some(7));
+        assert_eq!(field(info, "Share").and_then(Value::as_f64), Some(0.5));
+    }
+}
