@@ -24,7 +24,7 @@ use ostler_model::clock::{self, Clock};
 use ostler_model::ids::NodeId;
 use ostler_model::limits::{CLUSTER_RETRY_FIRST, CLUSTER_RETRY_MAX};
 use ostler_model::rng::Rng;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::address::ServerAddress;
@@ -58,6 +58,8 @@ struct Client {
     options: ClusterOptions,
     links: Links,
     updates: Mutex<AllocUpdates>,
+    /// Something is to be told that no change of the agent tells of.
+    news: Notify,
     /// The servers know this node.
     registered: watch::Sender<bool>,
 }
@@ -83,7 +85,8 @@ pub async fn run(agent: AgentHandle, options: ClusterOptions, ended: Cancellatio
     let (arrived, mut arrivals) = mpsc::channel(2);
     let (node, links) = (agent.node().id, Links::new(&options, arrived));
     let (registered, _) = watch::channel(false);
-    let client = Arc::new(Client { agent, node, options, links, updates, registered });
+    let client =
+        Arc::new(Client { agent, node, options, links, updates, news: Notify::new(), registered });
     let loops = async {
         let answer = async {
             while let Some(arrivals) = arrivals.recv().await {

@@ -74,6 +74,12 @@ impl AllocUpdates {
         self.acknowledged.remove(&id);
     }
 
+    /// Forget what is acknowledged of all others.
+    pub fn keep(&mut self, kept: impl Fn(AllocId) -> bool) {
+        self.acknowledged.retain(|id, _| kept(*id));
+        self.waiting.retain(|id, _| kept(*id));
+    }
+
     /// Is there nothing to be told?
     #[must_use]
     pub fn is_quiet(&self) -> bool {

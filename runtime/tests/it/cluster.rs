@@ -30,8 +30,9 @@ struct Book {
     allocs: BTreeMap<String, (u64, Value)>,
     /// Newest status that was told of each.
     told: BTreeMap<String, String>,
-    updates: u32,
     registered: Vec<Value>,
+    /// So many answers lack what was asked for.
+    lacks: u32,
     beats: u32,
 }
 
@@ -111,12 +112,15 @@ impl Double {
             }
             "Alloc.GetAllocs" => {
                 let ids = field(body, "AllocIDs").and_then(Value::as_array).unwrap();
+                if book.lacks > 0 {
+                    book.lacks -= 1;
+                    return Ok(map([("Index", book.index.into()), ("Allocs", Value::Nil)]));
+                }
                 let found = ids.iter().filter_map(|id| book.allocs.get(text(id)?));
                 let found = found.map(|(_, alloc)| alloc.clone()).collect();
                 Ok(map([("Index", book.index.into()), ("Allocs", Value::Array(found))]))
             }
             "Node.UpdateAlloc" => {
-                book.updates += 1;
                 for alloc in field(body, "Alloc").and_then(Value::as_array).unwrap() {
                     let of = |name| field(alloc, name).and_then(text).unwrap().to_owned();
                     book.told.insert(of("ID"), of("ClientStatus"));
@@ -211,10 +215,31 @@ async fn what_a_node_cannot_run_fails_with_the_reason_and_harms_no_other() {
     let broken = "00000000-0000-4000-8000-000000000003";
     let job = map([("ID", "x".into()), ("Namespace", "default".into())]);
     double.put(&[("ID", broken.into()), ("Job", job)]);
-    double.put(&[("ID", other.into())]);
     let _agent = joined(Home::new(), port).await;
     eventually("it fails", || double.told(broken) == "failed").await;
+    double.put(&[("ID", other.into())]);
     eventually("the other runs", || double.told(other) == "running").await;
+}
+
+#[tokio::test]
+async fn what_a_follower_lacks_is_asked_for_again_and_what_is_held_is_waited_for() {
+    let double = Double::default();
+    let port = double.start().await;
+    double.book().lacks = 2;
+    let first = double.put(&[]);
+    let _agent = joined(Home::new(), port).await;
+    eventually("it runs although it was not there at first", || double.told(&first) == "running")
+        .await;
+    // The same port on the same node: it is the first one's until that has ended.
+    let second = "00000000-0000-4000-8000-000000000002";
+    double.put(&[("ID", second.into()), ("PreviousAllocation", first.as_str().into())]);
+    let third = "00000000-0000-4000-8000-000000000003";
+    double.put(&[("ID", third.into()), ("AllocatedResources", map([]))]);
+    eventually("news come while one waits", || double.told(third) == "running").await;
+    assert_eq!(double.told(second), "");
+    double.put(&[("ID", first.as_str().into()), ("DesiredStatus", "stop".into())]);
+    eventually("its place is free", || double.told(second) == "running").await;
+    assert_eq!(double.told(&first), "complete");
 }
 
 #[tokio::test]

@@ -8,7 +8,9 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 
+use ostler_agent::SubmitError;
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::causes;
 use ostler_model::event::{EventKind, TaskEvent};
@@ -41,25 +43,31 @@ pub(super) async fn run(client: &Client) {
     let mut pauses = Pauses::new(&client.options.rng);
     let mut changes = client.agent.changes();
     loop {
-        changes.borrow_and_update();
-        follower.tend().await;
-        let busy = !follower.waiting.is_empty() || !follower.gone.is_empty();
-        let followed = tokio::select! {
-            followed = follower.client.listed(follower.wanted.index()) => followed,
-            // What waits may have become possible.
-            _changed = changes.changed(), if busy => continue,
+        // One question at a time: a server answers the next one on the stream after this one.
+        let mut question = pin!(client.listed(follower.wanted.index()));
+        let answer = loop {
+            changes.borrow_and_update();
+            follower.tend().await;
+            let busy = !follower.waiting.is_empty() || !follower.gone.is_empty();
+            tokio::select! {
+                answer = &mut question => break answer,
+                // What waits may have become possible.
+                changed = changes.changed(), if busy => if changed.is_err() {
+                    return;
+                },
+            }
         };
-        let followed = match followed {
+        let mut followed = match answer {
             Ok((index, listed)) => follower.answered(index, listed).await,
             Err(error) => Err(error),
         };
-        match followed {
-            Ok(()) => pauses.reset(),
-            Err(error) => {
-                tracing::warn!(error, "what the servers want of this node is not known");
-                pauses.pause().await;
-            }
+        // What was listed is carried out before anything newer is asked for: nothing newer may come.
+        while let Err(error) = followed {
+            tracing::warn!(error, "what the servers want of this node is not done yet");
+            pauses.pause().await;
+            followed = follower.pull_all().await;
         }
+        pauses.reset();
     }
 }
 
@@ -79,6 +87,13 @@ impl Follower<'_> {
         let Some(todo) = self.wanted.listed(index, listed, &here) else { return Ok(()) };
         self.waiting.retain(|id, _| self.wanted.wants(*id));
         self.gone.extend(todo.gone);
+        let kept = |id| self.wanted.wants(id) || here.contains(&id);
+        self.client.updates().keep(kept);
+        self.pull_all().await
+    }
+
+    /// Pull what is listed and not carried out.
+    async fn pull_all(&mut self) -> Result<(), String> {
         let mut todo = self.wanted.left();
         while !todo.pull.is_empty() {
             let before = todo.pull.len();
@@ -131,7 +146,7 @@ impl Follower<'_> {
 
     async fn assign(&mut self, job: JobId, allocs: Vec<(Allocation, u64)>) {
         let copies = allocs.iter().map(|(alloc, _)| alloc.clone()).collect();
-        match self.client.agent.assign(job, copies).await {
+        match self.client.agent.assign(job.clone(), copies).await {
             Ok(assigned) => {
                 let refused: BTreeMap<_, _> = assigned.refused.into_iter().collect();
                 for (alloc, index) in allocs {
@@ -144,7 +159,7 @@ impl Follower<'_> {
                     }
                 }
             }
-            Err(error) => {
+            Err(error @ (SubmitError::Config(_) | SubmitError::TooManyTasks { .. })) => {
                 let error = causes::chain(&error);
                 for (alloc, index) in allocs {
                     let tasks = alloc.task_group().into_iter().flat_map(|group| &group.tasks);
@@ -152,6 +167,10 @@ impl Follower<'_> {
                     self.told_failed(alloc.id, names, &error);
                     self.wanted.carried_out(alloc.id, index);
                 }
+            }
+            // The disk, most often: they are pulled and tried again.
+            Err(error) => {
+                tracing::warn!(%job, error = causes::chain(&error), "allocations are not entered");
             }
         }
     }
@@ -229,5 +248,6 @@ impl Follower<'_> {
             ..AcknowledgedState::default()
         };
         self.client.updates().changed(id, failed);
+        self.client.news.notify_one();
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ostler_model::causes;
 use ostler_model::clock;
-use ostler_model::limits::CLUSTER_NODE_CHANGES_WALL;
+use ostler_model::limits::{CLUSTER_BEAT_MAX, CLUSTER_BEAT_MIN, CLUSTER_NODE_CHANGES_WALL};
 use ostler_node::NodeView;
 
 use super::links::Line;
@@ -39,17 +39,21 @@ pub(super) async fn run(client: &Client) {
         };
         match beaten {
             Ok(beat) => {
-                pauses.reset();
                 client.links.named(beat.servers);
                 if next == Next::Register {
                     // Ready at once: tasks wait for it.
                     next = Next::Beat;
                     continue;
                 }
+                pauses.reset();
                 client.registered.send_replace(true);
                 next = until_next(client, &told, beat.within).await;
             }
-            Err(Failed::NotKnown) => next = Next::Register,
+            Err(Failed::NotKnown) => {
+                next = Next::Register;
+                // A server that never knows it is not asked without pause.
+                pauses.pause().await;
+            }
             Err(Failed::Other(error)) => {
                 tracing::warn!(error, "the servers cannot be told that this node lives");
                 client.links.give_up().await;
@@ -100,6 +104,7 @@ async fn beat(client: &Client) -> Result<Heartbeat, Failed> {
 /// Wait for the next heartbeat, or for the node to be another one than the servers were told of.
 async fn until_next(client: &Client, told: &NodeView, within: Duration) -> Next {
     let mut views = client.agent.node_views();
+    let within = within.clamp(CLUSTER_BEAT_MIN, CLUSTER_BEAT_MAX);
     let due = clock::timeout(within, async {
         // An error means that the agent ends.
         drop(views.wait_for(|now| differs(told, now)).await);

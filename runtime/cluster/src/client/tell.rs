@@ -23,8 +23,12 @@ pub(super) async fn run(client: &Client) {
         changes.borrow_and_update();
         look(client, &mut seen);
         if client.updates().is_quiet() {
-            // An error means that the agent ends, and this with it.
-            let _ended = changes.changed().await;
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() {
+                    return;
+                },
+                () = client.news.notified() => {}
+            }
         }
         clock::sleep(CLUSTER_TELL_TICK).await;
         let Some(batch) = client.updates().tick() else { continue };

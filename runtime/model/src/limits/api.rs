@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{KIB, MIB};
 
-/// Largest body of a request, bytes: a job of [`JOB_FILE_BYTES_MAX`] inside JSON, escapes included.
+/// Largest body of a request, bytes: a job of [`super::JOB_FILE_BYTES_MAX`] inside JSON, escapes included.
 pub const API_BODY_BYTES_MAX: usize = 4 * MIB as usize;
 /// Request line and headers of one request together, bytes. Nomad's command line sends below 1 KiB.
 pub const API_HEADER_BYTES_MAX: usize = 16 * KIB as usize;
@@ -26,7 +26,7 @@ pub const API_REFUSAL_WALL_MAX: Duration = Duration::from_secs(2);
 /// lock everybody else out.
 pub const API_STREAMS_MAX: usize = 64;
 /// Longest that a request may take which neither waits for a change nor streams. Above
-/// [`KILL_TIMEOUT_MAX`] and [`KILL_GRACE`], which bound a restart.
+/// [`super::KILL_TIMEOUT_MAX`] and [`super::KILL_GRACE`], which bound a restart.
 pub const API_REQUEST_WALL_MAX: Duration = Duration::from_secs(60);
 /// How long a request waits for what an agent that starts does not have yet, before it is told so:
 /// most starts are shorter, and who asks again hears in between how far it is.

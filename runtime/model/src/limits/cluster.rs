@@ -46,3 +46,7 @@ pub const CLUSTER_ASKED_BYTES_MAX: usize = 64 * 1_024;
 pub const CLUSTER_ASKED_WALL: Duration = Duration::from_secs(60);
 /// Longest list or figures that a server is told in one answer, bytes: a directory of some ten thousand files.
 pub const CLUSTER_READ_BYTES_MAX: usize = 4 * MIB as usize;
+/// Shortest and longest time from one heartbeat to the next, whatever a server says: at least 10 s are usual.
+pub const CLUSTER_BEAT_MIN: Duration = Duration::from_millis(250);
+/// See [`CLUSTER_BEAT_MIN`].
+pub const CLUSTER_BEAT_MAX: Duration = Duration::from_secs(600);
