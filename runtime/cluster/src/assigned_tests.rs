@@ -107,6 +107,19 @@ fn devices_and_ports_are_those_the_server_assigned() {
 }
 
 #[test]
+fn every_type_of_job_is_read_and_an_id_that_is_no_name_here_is_named() {
+    for kind in ["service", "batch", "system", "sysbatch"] {
+        let mut alloc = changed(&["Job", "Type"], kind.into());
+        with(&mut alloc, &["DeploymentID"], "".into());
+        with(&mut alloc, &["Job", "TaskGroups", "0", "Update"], Value::Nil);
+        allocation(&alloc).unwrap();
+    }
+    let id = "rec/periodic-1795493560";
+    let error = allocation(&changed(&["Job", "ID"], id.into())).unwrap_err().to_string();
+    assert!(error.contains(id), "{error}");
+}
+
+#[test]
 fn stops_evictions_and_predecessors_are_read() {
     let before = "00000000-0000-4000-8000-000000000001";
     let mut alloc = changed(&["PreviousAllocation"], before.into());
