@@ -13,9 +13,9 @@ use ostler_state::testing::{Fault, FaultyBackend};
 use ostler_state::{Key, Prefix, StateStore};
 
 use super::{Served, holder, job_id, service, serving};
-use crate::support::DataDir;
 use crate::support::jobs::{shell, with_guests};
 use crate::support::system::{eventually, pid_in, runs};
+use crate::support::{DataDir, PATIENCE};
 
 /// More commits than any change asks for.
 const ALL: usize = 1_000;
@@ -142,10 +142,13 @@ async fn a_change_that_cannot_be_written_leaves_the_job_as_it_was() {
             assert!(matches!(refused, Err(SubmitError::State(_))), "{refused:?}");
             faulty.disk.forget_plan();
             assert_eq!(faulty.known().jobs, known.jobs, "{fault:?} {what}");
-            eventually("what was placed is removed", || {
+            let removed = eventually("what was placed is removed", || {
                 faulty.known() == known && faulty.keys() == keys
-            })
-            .await;
+            });
+            // What is left is shown, not only that something is.
+            let _late = ostler_model::clock::timeout(PATIENCE / 2, removed).await;
+            assert_eq!(faulty.keys(), keys, "{fault:?} {what}");
+            assert_eq!(faulty.known(), known, "{fault:?} {what}");
             assert_eq!(faulty.recorded().await, recorded, "{fault:?} {what}");
             assert!(runs(pid), "{fault:?} {what}");
         }
