@@ -52,7 +52,12 @@ pub enum NameError {
     },
 }
 
-fn check(what: &'static str, name: &str) -> Result<(), NameError> {
+/// What stands in no name of a directory.
+const SEPARATORS: &[char] = &['/', '\\'];
+/// Servers name the jobs that they make of others so: `job/periodic-TIME`.
+const BACKSLASH: &[char] = &['\\'];
+
+fn check(what: &'static str, name: &str, refused: &[char]) -> Result<(), NameError> {
     if name.is_empty() {
         return Err(NameError::Empty { what });
     }
@@ -60,7 +65,7 @@ fn check(what: &'static str, name: &str) -> Result<(), NameError> {
         return Err(NameError::TooLong { what, len: name.len() });
     }
     if let Some(character) =
-        name.chars().find(|c| c.is_control() || c.is_whitespace() || matches!(c, '/' | '\\' | '\0'))
+        name.chars().find(|c| c.is_control() || c.is_whitespace() || refused.contains(c))
     {
         return Err(NameError::Character { what, name: name.to_owned(), character });
     }
@@ -71,7 +76,7 @@ fn check(what: &'static str, name: &str) -> Result<(), NameError> {
 }
 
 macro_rules! names {
-    ($($(#[$doc:meta])* $name:ident = $what:literal;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident = $what:literal, without $refused:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
         #[serde(try_from = "String")]
@@ -88,11 +93,10 @@ macro_rules! names {
             /// Check and take a name.
             ///
             /// # Errors
-            /// When it is empty, too long, a directory reference, or has characters that cannot
-            /// stand in a directory name.
+            /// When it is empty, too long, a directory reference, or has characters that it cannot have.
             pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
                 let name = name.into();
-                check($what, &name)?;
+                check($what, &name, $refused)?;
                 Ok(Self(name.into()))
             }
 
@@ -144,14 +148,14 @@ macro_rules! names {
 }
 
 names! {
-    /// A job's id, unique on the node.
-    JobId = "job id";
+    /// A job's id, unique on the node. Never a part of a path.
+    JobId = "job id", without BACKSLASH;
     /// A task group's name, unique in its job.
-    GroupName = "task group name";
+    GroupName = "task group name", without SEPARATORS;
     /// A task's name, unique in its group.
-    TaskName = "task name";
+    TaskName = "task name", without SEPARATORS;
     /// A plugin's name: what jobs write in `driver = "…"`, what the agent's `plugin` block is for.
-    PluginName = "plugin name";
+    PluginName = "plugin name", without SEPARATORS;
 }
 
 /// An allocation's id (a UUID). The default, the nil UUID, is that of none.

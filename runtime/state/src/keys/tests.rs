@@ -20,6 +20,12 @@ fn any_task() -> impl Strategy<Value = TaskName> {
         .prop_map(|n| TaskName::new(n).unwrap())
 }
 
+fn any_job() -> impl Strategy<Value = JobId> {
+    "[a-z%/2F_.ü-]{1,20}"
+        .prop_filter("no names", |n| n != "." && n != "..")
+        .prop_map(|n| JobId::new(n).unwrap())
+}
+
 fn ended(job: &str, group: &str, block: u32) -> Key {
     let (job, group) = (JobId::new(job).unwrap(), GroupName::new(group).unwrap());
     Key::EndedPlaces(Box::new(EndedBlock { job, group, block }))
@@ -42,8 +48,8 @@ fn any_key() -> impl Strategy<Value = Key> {
         Just(Key::NodeBoot),
         Just(Key::DriverManager),
         Just(Key::DeviceManager),
-        any_task().prop_map(|n| Key::Job(JobId::new(n.as_str()).unwrap())),
-        (any_task(), any_task(), any::<u32>()).prop_map(|(job, group, block)| ended(
+        any_job().prop_map(Key::Job),
+        (any_job(), any_task(), any::<u32>()).prop_map(|(job, group, block)| ended(
             job.as_str(),
             group.as_str(),
             block

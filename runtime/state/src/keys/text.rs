@@ -12,7 +12,8 @@
 //!                                         job/ID/ended/GROUP/BLOCK
 //! ```
 //!
-//! Names hold no slash, so the parts are never ambiguous.
+//! Names hold no slash, so the parts are never ambiguous; in the id of a job one is written `%2F`, and
+//! `%25` is a per cent sign.
 
 use std::fmt;
 use std::str::FromStr;
@@ -52,9 +53,9 @@ impl fmt::Display for Key {
             Self::NodeBoot => f.write_str("node/boot"),
             Self::DriverManager => f.write_str("manager/driver"),
             Self::DeviceManager => f.write_str("manager/device"),
-            Self::Job(id) => write!(f, "job/{id}"),
+            Self::Job(id) => write!(f, "job/{}", escaped(id)),
             Self::EndedPlaces(of) => {
-                write!(f, "job/{}/ended/{}/{}", of.job, of.group, of.block)
+                write!(f, "job/{}/ended/{}/{}", escaped(&of.job), of.group, of.block)
             }
         }
     }
@@ -123,8 +124,16 @@ fn alloc(text: &str) -> Result<AllocId, KeyTextError> {
     text.parse().map_err(KeyTextError::Name)
 }
 
+fn escaped(id: &JobId) -> String {
+    id.as_str().replace('%', "%25").replace('/', "%2F")
+}
+
 fn job(text: &str) -> Result<JobId, KeyTextError> {
-    JobId::new(text).map_err(KeyTextError::Name)
+    let id = JobId::new(text.replace("%2F", "/").replace("%25", "%"));
+    let id = id.map_err(KeyTextError::Name)?;
+    // Only as it is written: `%2f` is another text.
+    let unknown = || KeyTextError::Unknown { given: text.chars().take(100).collect() };
+    (escaped(&id) == text).then_some(id).ok_or_else(unknown)
 }
 
 fn ended(id: &str, group: &str, block: &str) -> Result<Key, KeyTextError> {
